@@ -1,0 +1,15 @@
+/* clock.h: monotonic time in nanoseconds. Wall time only enters logs. */
+#ifndef TESSERA_COMMON_CLOCK_H
+#define TESSERA_COMMON_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+#endif

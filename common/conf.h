@@ -1,0 +1,71 @@
+/* conf.h: the resolved options of a run: rows of options.def -> struct, YAML, flags, help.
+ *
+ * One YAML file serves both programs and each checks all of it. Precedence: default < YAML <
+ * command line (--section.key VALUE or --section.key=VALUE). Unknown keys fail and name the nearest
+ * valid one. */
+#ifndef TESSERA_COMMON_CONF_H
+#define TESSERA_COMMON_CONF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/arena.h"
+#include "common/hash.h"
+#include "common/status.h"
+
+/* Values of the OPTION_ENUM rows, in the order of their choices. */
+enum { DATA_VQAV2, DATA_CONVERSATIONS, DATA_WEBDATASET, DATA_TEXT, DATA_VIDEO, DATA_MIXTURE };
+enum { GROUP_NONE, GROUP_CONVERSATION, GROUP_SHARED_IMAGE };
+enum { ANSWER_MAJORITY, ANSWER_DRAWN };
+enum { OVERLONG_AUTO, OVERLONG_REFUSE, OVERLONG_SPLIT };
+enum { OVERSIZE_SHRINK, OVERSIZE_REFUSE };
+enum { RESAMPLER_TORCH, RESAMPLER_PILLOW, RESAMPLER_VIPS };
+enum { FILTER_AUTO, FILTER_NONE, FILTER_PLANE };
+enum { CODEC_AUTO, CODEC_NONE, CODEC_ZSTD };
+enum { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
+enum { DECAY_CONSTANT, DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT };
+enum { AC_NONE, AC_FULL };
+enum { MFU_USEFUL, MFU_TORCHTITAN };
+
+typedef struct conf {
+#define OPTION_INT(field, ...)  int64_t field;
+#define OPTION_REAL(field, ...) double field;
+#define OPTION_BOOL(field, ...) bool field;
+#define OPTION_TEXT(field, ...) const char *field; /* never NULL; owned by the conf */
+#define OPTION_ENUM(field, ...) int field;
+#include "common/options.def"
+    arena texts;      /* process lifetime: holds the strings */
+    const char *file; /* the YAML file, "" if none */
+} conf;
+
+/* Reads -c FILE and every --section.key VALUE from argv[1..argc). What is neither is left, in
+ * order, in argv[1..*out_argc) for the verb to read. Then conf_check. */
+WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
+void conf_done(conf *c);
+
+/* Rules between options. Called by conf_load; again after a change in a test. */
+WARN_UNUSED status conf_check(const conf *c);
+
+/* One option as the command line would set it (key without the dashes). */
+WARN_UNUSED status conf_set(conf *c, const char *key, const char *value);
+
+/* The same stream options with eval.* laid over data.*: what the eval stream is made from. */
+WARN_UNUSED status conf_eval(const conf *c, conf *out);
+
+/* "key: value" of every option, loadable again (--print-config). */
+void conf_print(const conf *c, FILE *to);
+/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH. */
+void conf_help(FILE *to, bool for_trainer);
+/* configs/README.md. */
+void conf_reference(FILE *to);
+
+/* The stream rows as one JSON object {"key": value, ...}, in table order; goes into HELLO. Paths
+ * (model.path, model.tokenizer) enter by the digest of what they hold, given by the caller, since
+ * folders may be mounted elsewhere. Heap; the caller frees. */
+WARN_UNUSED status conf_stream_json(const conf *c, hash128 model_digest, char **out);
+/* NULL if both JSON objects agree, else the first key that differs, in a heap string
+ * "training.seed: 1 here, 2 there". */
+WARN_UNUSED status conf_stream_diff(const char *ours, const char *theirs, char **out_difference);
+
+#endif

@@ -1,0 +1,88 @@
+/* json.h: the only door to JSON (jansson for documents, yajl for files of hundreds of megabytes).
+ *
+ * Values are borrowed from the document that owns them. Errors name the source, line and offset,
+ * or the path of the member that is missing or of another type ("text_config.hidden_size"). */
+#ifndef TESSERA_COMMON_JSON_H
+#define TESSERA_COMMON_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+typedef struct json_value json_value; /* opaque; borrowed */
+
+typedef enum json_type {
+    JSON_NULL,
+    JSON_BOOL,
+    JSON_INT,
+    JSON_REAL,
+    JSON_TEXT,
+    JSON_ARRAY,
+    JSON_OBJECT,
+} json_type;
+
+/* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8. */
+WARN_UNUSED status json_parse(const char *text, size_t size, const char *source, json_value **out);
+WARN_UNUSED status json_load(const char *path, json_value **out);
+void json_free(json_value **v);
+
+json_type json_typeof(const json_value *v);
+const char *json_type_name(json_type t);
+
+/* Members and items; NULL if absent (json_find also if v is no object). */
+const json_value *json_find(const json_value *v, const char *key);
+size_t json_count(const json_value *v); /* items of an array, members of an object, else 0 */
+const json_value *json_item(const json_value *array, size_t i);
+/* i-th member of an object in file order. */
+const json_value *json_member(const json_value *object, size_t i, const char **out_key);
+
+/* The value, or a default for another type (the caller has checked the type where it matters). */
+int64_t json_int(const json_value *v, int64_t otherwise);
+double json_real(const json_value *v, double otherwise); /* ints too */
+bool json_bool(const json_value *v, bool otherwise);
+const char *json_text(const json_value *v, const char *otherwise);
+size_t json_text_size(const json_value *v); /* bytes; texts may hold NUL */
+
+/* Typed members that must be there; the failure names source, key, wanted and found type. */
+WARN_UNUSED status json_want_int(const json_value *object, const char *key, const char *source,
+                                 int64_t *out);
+WARN_UNUSED status json_want_real(const json_value *object, const char *key, const char *source,
+                                  double *out);
+WARN_UNUSED status json_want_text(const json_value *object, const char *key, const char *source,
+                                  const char **out);
+WARN_UNUSED status json_want_array(const json_value *object, const char *key, const char *source,
+                                   const json_value **out);
+
+/* Streaming: calls `each` for every item of the array member `key` of the top-level object of the
+ * file, in bounded memory; item is valid during the call; offset = its first byte in the file.
+ * Fails if the file is no JSON, or has no such array. */
+typedef status (*json_each)(void *user, const json_value *item, int64_t offset);
+WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
+
+/* Writing: text is appended to a growing buffer; commas are put by the writer. */
+typedef struct json_writer {
+    char *text; /* terminated; heap */
+    size_t size, capacity;
+    bool need_comma, out_of_memory;
+} json_writer;
+
+void json_writer_init(json_writer *w);
+void json_writer_done(json_writer *w);
+void json_begin_object(json_writer *w);
+void json_end_object(json_writer *w);
+void json_begin_array(json_writer *w);
+void json_end_array(json_writer *w);
+void json_put_key(json_writer *w, const char *key);
+void json_put_text(json_writer *w, const char *s, size_t size);
+void json_put_cstr(json_writer *w, const char *s);
+void json_put_int(json_writer *w, int64_t v);
+void json_put_real(json_writer *w, double v); /* shortest text that reads back the same */
+void json_put_bool(json_writer *w, bool v);
+void json_put_null(json_writer *w);
+void json_put_raw(json_writer *w, const char *json, size_t size); /* a finished value */
+/* ST_NO_MEMORY if any append failed; otherwise hands the text over (heap, terminated). */
+WARN_UNUSED status json_writer_take(json_writer *w, char **out_text, size_t *out_size);
+
+#endif

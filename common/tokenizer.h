@@ -1,0 +1,50 @@
+/* tokenizer.h: byte-level BPE of a Hugging Face tokenizer.json, text to ids and back.
+ *
+ * Added tokens split the raw text (leftmost, longest); each fragment is NFC-normalised, cut by the
+ * pre-tokeniser expression, mapped to byte symbols and merged by rank. Spec section 8; the ids are
+ * those of the `tokenizers` library. A tokenizer is read-only after loading; each thread encodes
+ * with its own scratch. */
+#ifndef TESSERA_COMMON_TOKENIZER_H
+#define TESSERA_COMMON_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/hash.h"
+#include "common/status.h"
+
+typedef struct tokenizer tokenizer;
+typedef struct tokenizer_scratch tokenizer_scratch;
+
+/* folder/tokenizer.json. Refuses, by name, a model, normaliser or pre-tokeniser it does not
+ * implement, and merges that name unknown symbols. */
+WARN_UNUSED status tokenizer_load(const char *folder, tokenizer **out);
+void tokenizer_free(tokenizer **t);
+WARN_UNUSED status tokenizer_scratch_new(const tokenizer *t, tokenizer_scratch **out);
+void tokenizer_scratch_free(tokenizer_scratch **s);
+
+typedef struct token_list {
+    int32_t *id;     /* [n] */
+    int64_t *offset; /* [n] first byte of the token in the input text as given; NFC moves text, so
+                      * inside a normalised fragment that changed: first byte of the source
+                      * character that the token's first character came from */
+    size_t n, capacity;
+} token_list; /* heap; token_list_done frees; reused between calls */
+
+void token_list_done(token_list *l);
+
+/* Appends the ids of text (size bytes). Invalid UTF-8: each maximal bad sequence counts as U+FFFD,
+ * as Python's decode('utf-8', 'replace') does. */
+WARN_UNUSED status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text,
+                                    size_t size, token_list *out);
+/* Bytes of the ids, invalid sequences replaced by U+FFFD; skip_special leaves out added tokens
+ * marked special. Heap, terminated. Unknown ids fail. */
+WARN_UNUSED status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n,
+                                    bool skip_special, char **out, size_t *out_size);
+
+int32_t tokenizer_added(const tokenizer *t, const char *content); /* id, or -1 */
+int32_t tokenizer_size(const tokenizer *t);                       /* largest id + 1 */
+hash128 tokenizer_digest(const tokenizer *t);                     /* of tokenizer.json's bytes */
+
+#endif

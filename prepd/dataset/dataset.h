@@ -1,0 +1,66 @@
+/* dataset.h: what an adapter gives: samples in data-set order, as text and image paths. No pixels,
+ * no tokens: adapters run in the dispatcher, which never decodes.
+ *
+ * An adapter opens a folder or file, checks its structure and keeps it compactly; a sample that can
+ * not be used (unknown image id, empty answer, wrong type, duplicate question id, no annotation)
+ * stays in the list with its cause, so that check can name it and indices never shift. */
+#ifndef TESSERA_PREPD_DATASET_H
+#define TESSERA_PREPD_DATASET_H
+
+#include <stdint.h>
+
+#include "common/conf.h"
+#include "common/status.h"
+
+typedef struct dataset dataset;
+
+enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT };
+
+/* A piece of a message: text, or image number `image` of the sample (text NULL). */
+typedef struct part {
+    const char *text;
+    int64_t text_bytes;
+    int32_t image; /* -1 for text */
+} part;
+
+typedef struct turn {
+    int role;
+    bool trained; /* loss on this turn's text and its end token; assistant turns only */
+    part *parts;
+    int32_t n_parts;
+} turn;
+
+typedef struct sample {
+    uint64_t id;       /* position in the data set */
+    const char *name;  /* "question 458752000", for messages */
+    const char *cause; /* NULL, or why the adapter refuses it */
+    turn *turns;
+    int32_t n_turns;
+    int32_t *images; /* [n_images] into the data set's image list */
+    int32_t n_images;
+} sample; /* lives in the arena given to dataset_sample */
+
+typedef struct dataset_vtable {
+    const char *name;
+    status (*open)(const conf *c, dataset **out);
+    void (*close)(dataset *d);
+    int64_t (*samples)(const dataset *d);
+    status (*sample)(const dataset *d, int64_t i, arena *a, sample *out);
+    int64_t (*images)(const dataset *d);                    /* distinct image files */
+    const char *(*image_path)(const dataset *d, int64_t j); /* relative to root */
+    const char *(*root)(const dataset *d);                  /* absolute folder of the images */
+    /* Digest of everything above except image bytes. */
+    hash128 (*identity)(const dataset *d);
+} dataset_vtable;
+
+struct dataset {
+    const dataset_vtable *v;
+};
+
+/* Picks the adapter by data.format; formats not built in are refused by name. */
+WARN_UNUSED status dataset_open(const conf *c, dataset **out);
+void dataset_close(dataset **d);
+
+extern const dataset_vtable dataset_vqav2;
+
+#endif

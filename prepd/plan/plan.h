@@ -1,0 +1,65 @@
+/* plan.h: the stream as a pure function: row number -> the documents in it.
+ *
+ * Nothing here decodes or knows of workers. An epoch's samples are permuted by a keyed permutation,
+ * cut into windows of data.window, packed window by window by two budgets (tokens, patches), and
+ * the rows of a window permuted again. A prefix sum of rows per window finds any row by bisection.
+ * Samples the index refuses never appear. PLAN_SAMPLES: data-set order, a sample per row, refused
+ * samples as empty rows, so that row number = sample position. */
+#ifndef TESSERA_PREPD_PLAN_H
+#define TESSERA_PREPD_PLAN_H
+
+#include "common/conf.h"
+#include "prepd/dataset/dataset.h"
+#include "prepd/plan/index.h"
+#include "prepd/sample/fit.h"
+
+typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES } plan_kind;
+
+typedef struct planned_doc {
+    int64_t sample;
+    int32_t part;   /* of a split sample, else 0 */
+    int32_t tokens; /* pads included */
+    int32_t patches;
+    fit_grid *grids; /* [n_images of the sample] */
+    int32_t n_images;
+} planned_doc;
+
+typedef struct planned_row {
+    uint64_t number;
+    uint64_t epoch, window; /* of the row, for the cursor and people */
+    planned_doc *docs;      /* in the arena */
+    int64_t n_docs;         /* 0: an empty row that completes the last step */
+    int64_t tokens, patches;
+} planned_row;
+
+typedef struct plan plan;
+
+/* Borrows all; they must outlive the plan. */
+WARN_UNUSED status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
+                            plan **out);
+void plan_free(plan **p);
+
+/* ST_END past the last row. */
+WARN_UNUSED status plan_row(plan *p, uint64_t number, arena *a, planned_row *out);
+uint64_t plan_rows(const plan *p); /* of the whole stream; UINT64_MAX without training.epochs */
+uint64_t plan_epoch_rows(const plan *p); /* of epoch 0 */
+int64_t plan_token_budget(const plan *p);
+int64_t plan_patch_budget(const plan *p);
+/* Why sample i is not in the stream: the adapter's, the index's or the plan's cause; NULL if it is.
+ */
+const char *plan_cause(const plan *p, int64_t i);
+int64_t plan_refused(const plan *p);
+
+/* A shape bucket: capacities of a captured graph (design section 3); at most 8, ascending. */
+typedef struct shape_bucket {
+    int64_t tokens, patches, documents, images, longest;
+    int64_t rows; /* of epoch 0 that it is the smallest fit for */
+} shape_bucket;
+enum { MAX_BUCKETS = 8 };
+const shape_bucket *plan_buckets(const plan *p, int *out_n);
+
+/* Which rank gets which row of a step: a pure function of the rows' predicted time. rank_of [G]
+ * written; every rank gets rows / ranks of them when that divides. */
+WARN_UNUSED status plan_assign(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of);
+
+#endif

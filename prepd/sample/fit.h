@@ -1,0 +1,43 @@
+/* fit.h: grid arithmetic, pure: smart_resize and what an image costs (spec section 7.2). */
+#ifndef TESSERA_PREPD_FIT_H
+#define TESSERA_PREPD_FIT_H
+
+#include <stdint.h>
+
+#include "common/conf.h"
+#include "common/status.h"
+
+typedef struct fit_limits {
+    int64_t min_pixels,
+        max_pixels; /* area after resizing; from preprocessor_config.json or image.* */
+} fit_limits;
+
+typedef struct fit_grid {
+    int32_t height, width; /* pixels, multiples of 32 */
+    int32_t h, w;          /* patches, even */
+} fit_grid;
+
+static inline int64_t fit_patches(fit_grid g)
+{
+    return (int64_t)g.h * g.w;
+}
+
+static inline int64_t fit_tokens(fit_grid g)
+{
+    return (int64_t)g.h * g.w / 4;
+}
+
+/* smart_resize of an oriented height x width; refuses aspect ratios over 200 and empty sizes. */
+WARN_UNUSED status fit_image(int64_t height, int64_t width, fit_limits limits, fit_grid *out);
+
+/* The largest max_pixels <= limits.max_pixels whose grid has at most `patches` patches, applied:
+ * shrinking by policy. Refuses where even 32 x 32 does not fit. */
+WARN_UNUSED status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patches,
+                              fit_grid *out);
+
+/* preprocessor_config.json of model.path, overridden by image.min_pixels and image.max_pixels;
+ * patch_size 16, merge_size 2, temporal 2 are required. Missing file: the published defaults
+ * (65536, 16777216). A preset's name has no folder: the published defaults. */
+WARN_UNUSED status fit_limits_load(const conf *c, fit_limits *out);
+
+#endif

@@ -1,0 +1,45 @@
+/* image.h: file bytes -> upright RGB, through libvips; the only door to it. Loaded by workers only.
+ *
+ * JPEG (first picture of MPO), PNG and WebP (first frame); anything else is refused by the name of
+ * its format. Orientation applied; modes become RGB as Pillow does (grey and palette replicated,
+ * alpha dropped, CMYK by Pillow's formula, 16 bit by its rule); ICC profiles not applied. Truncated
+ * files are errors (fail_on), pixel limits are checked on the header. */
+#ifndef TESSERA_PREPD_IMAGE_H
+#define TESSERA_PREPD_IMAGE_H
+
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/conf.h"
+#include "common/span.h"
+#include "common/status.h"
+
+typedef struct image_info {
+    int32_t width, height; /* oriented */
+    const char *format;    /* "jpeg", "png", "webp" */
+} image_info;
+
+typedef struct image {
+    int32_t width, height;
+    uint8_t *rgb; /* [height, width, 3] in the arena */
+} image;
+
+/* Once per process: one thread, no cache, only the three loaders unblocked. */
+WARN_UNUSED status image_library_init(const char *program);
+void image_library_done(void);
+
+/* Size from the header; file names the image in errors. */
+WARN_UNUSED status image_header(span bytes, const char *file, const conf *limits, image_info *out);
+WARN_UNUSED status image_decode(span bytes, const char *file, const conf *limits, arena *a,
+                                image *out);
+/* Hash of decoding a built-in set of images: two workers with the same fingerprint give the same
+ * pixels. */
+WARN_UNUSED status image_fingerprint(hash128 *out);
+
+/* height x width x 3 u8 RGB -> a JPEG file's bytes; heap. Used by synth's worker side. */
+WARN_UNUSED status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size);
+/* libvips' own resize for image.resampler vips. */
+WARN_UNUSED status image_resize_vips(const image *in, int32_t height, int32_t width, arena *a,
+                                     image *out);
+
+#endif

@@ -1,0 +1,36 @@
+/* text.h: a sample's turns -> Qwen3-VL chat template -> ids and labels (spec section 9).
+ *
+ * The whole string is rendered with every image as <|vision_start|> + n x <|image_pad|> +
+ * <|vision_end|> and tokenised at once; labels come from character spans recorded while rendering
+ * (assistant text and <|im_end|>), never from token counts. */
+#ifndef TESSERA_PREPD_TEXT_H
+#define TESSERA_PREPD_TEXT_H
+
+#include "common/conf.h"
+#include "common/tokenizer.h"
+#include "prepd/dataset/dataset.h"
+
+typedef struct chat_ids {
+    int32_t im_start, im_end, vision_start, vision_end, image_pad, video_pad;
+} chat_ids;
+
+/* By content from the tokenizer; a missing one fails by name. config.json's image_token_id etc.
+ * must agree (checked where the model folder is opened). */
+WARN_UNUSED status chat_ids_find(const tokenizer *t, chat_ids *out);
+
+typedef struct chat_text {
+    int32_t *ids;    /* [n] */
+    int32_t *labels; /* [n] id or NO_LABEL; the first is NO_LABEL */
+    int64_t n;
+    int64_t n_targets; /* labels that count */
+    int64_t *image_at; /* [n_images] index of each image's first pad */
+} chat_text;           /* arrays in the arena */
+
+/* image_tokens[k] = pads of the sample's k-th image (0 while measuring: text tokens without pads).
+ * Refuses a sample whose text holds a visual control token literally, and one with no trained
+ * token. */
+WARN_UNUSED status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids,
+                               const conf *c, const sample *smp, const int64_t *image_tokens,
+                               arena *a, chat_text *out);
+
+#endif

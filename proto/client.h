@@ -1,0 +1,41 @@
+/* client.h: the consumer's side of a stream: from a daemon or from a recording, the same calls.
+ * Used by trainer's receiver and by prepd's verbs (digest, record, sample, check). One thread. */
+#ifndef TESSERA_PROTO_CLIENT_H
+#define TESSERA_PROTO_CLIENT_H
+
+#include "common/arena.h"
+#include "proto/batch.h"
+#include "proto/codec.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+typedef struct client client;
+
+typedef struct client_options {
+    const char *endpoint;       /* of the daemon */
+    const char *stream;         /* "train", "eval" or "sample" (dataset order, a sample per row) */
+    const char *stream_options; /* conf_stream_json text; NULL = take the daemon's as they are */
+    const char *cursor;         /* JSON from a row or checkpoint; NULL = the beginning */
+    int64_t start_row;          /* used if cursor is NULL */
+    int rank, ranks;            /* data-parallel consumer rank of ranks */
+    int64_t credit_bytes;       /* granted at HELLO, given back as rows are taken */
+    int timeout_ms;             /* longest silence while waiting for WELCOME or a row */
+} client_options;
+
+/* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason. */
+WARN_UNUSED status client_open(const client_options *o, client **out);
+/* The same rows from a file; loops = how often to run through it (0 = endlessly). */
+WARN_UNUSED status client_replay(const char *path, int64_t loops, client **out);
+void client_close(client **c); /* BYE */
+
+/* WELCOME's JSON: index digest, samples, refused, seq_len, patch budget, G, buckets, ... */
+const char *client_welcome(const client *c);
+
+/* Next row, decoded and checked into a (arrays live until the arena is reset). ST_END after the
+ * last; ST_TIMEOUT; ST_UNAVAILABLE if the daemon went. out_head may be NULL. raw, if not NULL, gets
+ * the message as it crossed the wire. */
+WARN_UNUSED status client_next(client *c, arena *a, row *out, frame *out_head, wire_msg *raw);
+/* The same without decoding. */
+WARN_UNUSED status client_next_raw(client *c, wire_msg *raw, frame *out_head);
+
+#endif

@@ -1,0 +1,31 @@
+/* codec.h: a row <-> the parts of a ROW message: header, zstd block, one part per distinct image.
+ *
+ * An image part is a 32-byte head (filter, codec, patch count, decoded size, XXH3-64) and the
+ * bytes. Filter "plane": subtract green, then a + b - c prediction inside each 16x16 patch.
+ * One-shot zstd frames with content size and checksum, window <= 2^27; every declared size is
+ * checked against the header before memory is taken. */
+#ifndef TESSERA_PROTO_CODEC_H
+#define TESSERA_PROTO_CODEC_H
+
+#include "common/arena.h"
+#include "proto/batch.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+typedef enum image_filter { IMAGE_FILTER_NONE = 0, IMAGE_FILTER_PLANE = 1 } image_filter;
+typedef enum image_codec { IMAGE_CODEC_NONE = 0, IMAGE_CODEC_ZSTD = 1 } image_codec;
+
+typedef struct codec codec; /* zstd contexts and scratch of one thread */
+
+WARN_UNUSED status codec_new(codec **out);
+void codec_free(codec **c);
+
+/* Row number goes into the header. Images are cut from r->pixels and r->pixels_video by grid_thw,
+ * one part per item. Appends 2 + n_items parts to an empty message. */
+WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter,
+                                image_codec image, wire_msg *out);
+/* Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
+WARN_UNUSED status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
+                                frame *out_head);
+
+#endif

@@ -1,0 +1,72 @@
+/* wire.h: messages of several parts over ZeroMQ; the only door to it.
+ *
+ * A bound socket is a ROUTER: every message comes with the peer it is from and goes to a named
+ * peer; one that can not be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
+ * A connected socket is a DEALER. High-water marks are off; credit bounds what is under way.
+ * Heartbeats, MAXMSGSIZE, LINGER and handshake limits are set before bind and connect. */
+#ifndef TESSERA_PROTO_WIRE_H
+#define TESSERA_PROTO_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/span.h"
+#include "common/status.h"
+
+typedef struct wire wire;               /* one ZeroMQ context */
+typedef struct wire_socket wire_socket; /* used by one thread */
+typedef struct wire_msg wire_msg;       /* parts, owned */
+
+typedef struct wire_peer {
+    uint8_t id[64]; /* routing id */
+    size_t size;    /* 0 = none */
+} wire_peer;
+
+WARN_UNUSED status wire_new(wire **out);
+void wire_free(wire **w); /* after its sockets are closed */
+
+/* endpoint: ipc://PATH (at most 107 bytes of path; longer is a clear error), tcp://HOST:PORT with a
+ * loopback host only, until keys exist. A port or path in use by a live process names it as such;
+ * a stale ipc file is replaced. */
+WARN_UNUSED status wire_bind(wire *w, const char *endpoint, wire_socket **out);
+/* Connecting never blocks; the peer may come later. */
+WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out);
+void wire_close(wire_socket **s); /* removes the ipc file it bound */
+
+WARN_UNUSED status wire_msg_new(wire_msg **out);
+void wire_msg_free(wire_msg **m);
+void wire_msg_clear(wire_msg *m);
+size_t wire_msg_parts(const wire_msg *m);
+size_t wire_msg_bytes(const wire_msg *m);
+span wire_msg_part(const wire_msg *m, size_t i); /* borrowed until the message changes */
+WARN_UNUSED status wire_msg_add(wire_msg *m, const void *data, size_t size); /* copies */
+/* A new part of this size to be written by the caller. */
+WARN_UNUSED status wire_msg_add_space(wire_msg *m, size_t size, uint8_t **out);
+/* Moves all parts of from to the end of to. */
+WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);
+/* A second reference to the same bytes (ZeroMQ shares them); for records beside sends. */
+WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
+
+/* Takes the parts on success (m is then empty), leaves them on failure. to = NULL for a DEALER. */
+WARN_UNUSED status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m);
+/* ST_TIMEOUT after timeout_ms (0 = do not wait, -1 = forever). from may be NULL for a DEALER. */
+WARN_UNUSED status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m);
+
+/* Waits for any of the sockets (NULL entries allowed) or descriptors to become readable. */
+typedef struct wire_wait {
+    wire_socket *socket;
+    int fd; /* used if socket is NULL; -1 = ignore */
+    bool ready;
+} wire_wait;
+WARN_UNUSED status wire_poll(wire_wait *items, size_t n, int timeout_ms);
+
+/* A control message: header of this kind (row number 0 unless given) and one part of JSON. */
+WARN_UNUSED status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
+                                  const char *json, size_t size);
+
+/* "ENDPOINT.workers" for ipc, the next port for tcp; step 1 = workers, 2 = control. Heap. */
+WARN_UNUSED status wire_beside(const char *endpoint, int step, char **out);
+bool wire_is_ipc(const char *endpoint);
+
+#endif

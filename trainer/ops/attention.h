@@ -1,0 +1,36 @@
+/* attention.h: softmax attention inside segments, grouped-query, causal or full (spec 3.5, 4.2, 6).
+ *
+ * q [T, Hq, d], k, v [T, Hkv, d] act with token strides in elements (so a packed qkv works);
+ * o [T, Hq, d] act; lse [T, Hq] acc. Query head i reads kv head i / (Hq / Hkv). Segment s is
+ * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device; empty segments are legal; tokens
+ * from cu[segments] on: o = 0. scale is usually d^-1/2.
+ * bwd: do_ [T, Hq, d] (stride o_stride); dq, dk, dv written (strides as q, k, v), zero beyond the
+ * last segment. work: [T, Hq] acc scratch (row sums of do * o). */
+#ifndef TESSERA_OPS_ATTENTION_H
+#define TESSERA_OPS_ATTENTION_H
+
+#include <stdbool.h>
+
+#include "trainer/device/backend.h"
+
+typedef struct attention_fwd_args {
+    int64_t tokens, heads, kv_heads, head_dim, segments;
+    bool causal;
+    double scale;
+    const int32_t *cu;
+    const void *q, *k, *v;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    void *o, *lse;
+} attention_fwd_args;
+
+typedef struct attention_bwd_args {
+    int64_t tokens, heads, kv_heads, head_dim, segments;
+    bool causal;
+    double scale;
+    const int32_t *cu;
+    const void *q, *k, *v, *o, *lse, *do_;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    void *dq, *dk, *dv, *work;
+} attention_bwd_args;
+
+#endif

@@ -1,0 +1,45 @@
+/* gemm.h: dense and grouped matrix products, row-major.
+ *
+ * gemm:  C[M,N] = alpha * op(A) op(B) + (accumulate ? C : 0) + bias[N]
+ *   op(A) [M,K]: A is [M,K], or [K,M] if trans_a; op(B) [K,N]: B is [K,N], or [N,K] if trans_b.
+ *   So y = x Wt is trans_b with W [out,in]; dx = dy W; dW = dyt x is trans_a, accumulate.
+ *   a, b: act. c: act, or acc if c_acc (weight gradients). bias: act or NULL. lda.. are row strides
+ *   in elements. M, N or K = 0 is legal (K = 0: C is alpha*0 + ...).
+ *
+ * grouped_gemm: rows of X are sorted by expert; expert e owns rows [offset[e], offset[e+1]).
+ *   GROUPED_FWD    y[rows_e, N] = x[rows_e, K] W_e        W [E, K, N] (published layout P)
+ *   GROUPED_DGRAD  x[rows_e, K] = y[rows_e, N] W_et       (x written)
+ *   GROUPED_WGRAD  dw[e] [K, N] += x[rows_e, K]t y[rows_e, N]   dw acc; an expert without rows
+ *                  leaves dw[e] as it is
+ *   offset [E+1] int32 on the device; rows beyond offset[E] are not touched.
+ * Source: spec sections 4.4 and 6. */
+#ifndef TESSERA_OPS_GEMM_H
+#define TESSERA_OPS_GEMM_H
+
+#include <stdbool.h>
+
+#include "trainer/device/backend.h"
+
+typedef struct gemm_args {
+    int64_t m, n, k;
+    bool trans_a, trans_b, accumulate, c_acc;
+    double alpha;
+    const void *a, *b, *bias;
+    void *c;
+    int64_t lda, ldb, ldc;
+} gemm_args;
+
+enum { GROUPED_FWD, GROUPED_DGRAD, GROUPED_WGRAD };
+
+typedef struct grouped_gemm_args {
+    int mode;
+    int64_t experts, k, n;
+    int64_t rows_cap;      /* capacity of x and y */
+    const int32_t *offset; /* [E+1] device */
+    void *x;               /* [rows, K] act */
+    const void *w;         /* [E, K, N] act; unused by WGRAD */
+    void *y;               /* [rows, N] act */
+    void *dw;              /* [E, K, N] acc; WGRAD only */
+} grouped_gemm_args;
+
+#endif

@@ -1,0 +1,54 @@
+/* loss_ops.h: cross entropy of a chunk of logits, gradient norm, AdamW (spec sections 4.5, 6).
+ *
+ * xent: logits [n, V] act (CPU: real), label [n] int32 (< 0: ignored), weight [n] acc.
+ *   nll[i] = logsumexp(logits_i) - logits_i[label]; best[i] = argmax (lowest index on ties).
+ *   loss_sum[0] += weight * nll and weight_sum[0] += weight in a fixed order, both double on the
+ *   device. backward: logits_i is replaced by weight * (softmax - onehot), zero where ignored.
+ * sum_squares: total[0] (double on the device) += sum x^2 over n acc elements, fixed order.
+ * adamw: decoupled decay (Loshchilov & Hutter 2019). p master acc, m, v acc, g acc (sum of
+ *   gradients): g * grad_scale is used; act copy written if not NULL and another dtype. All step
+ *   scalars come from the device, written once per step by one small copy. skip: nothing changes.
+ *   decay is the parameter's own (0 for excluded ones). */
+#ifndef TESSERA_OPS_LOSS_OPS_H
+#define TESSERA_OPS_LOSS_OPS_H
+
+#include <stdbool.h>
+
+#include "trainer/device/backend.h"
+
+typedef struct xent_args {
+    int64_t n, vocab;
+    const int32_t *label;
+    const void *weight; /* [n] acc or NULL: all 1 */
+    void *logits;
+    bool backward;
+    void *nll;     /* [n] acc, may be NULL */
+    int32_t *best; /* [n], may be NULL */
+    double *loss_sum, *weight_sum;
+} xent_args;
+
+typedef struct sum_squares_args {
+    int64_t n;
+    const void *x;
+    double *total;
+} sum_squares_args;
+
+/* On the device; doubles so that both backends share it. */
+typedef struct step_scalars {
+    double lr, beta1, beta2, eps;
+    double bias1, bias2; /* 1 - beta^t */
+    double grad_scale;   /* clip / weight_sum */
+    double skip;         /* not 0: leave everything as it is */
+} step_scalars;
+
+typedef struct adamw_args {
+    int64_t n;
+    double lr_factor; /* of the parameter's group */
+    double decay;
+    const step_scalars *step;
+    void *p, *m, *v;
+    const void *g;
+    void *p_act; /* NULL where act == acc */
+} adamw_args;
+
+#endif
