@@ -28,12 +28,12 @@ typedef struct ops_table {
 extern const ops_table ops_cpu;
 
 #ifndef __cplusplus
-#define OP(name)                                                                                   \
-    WARN_UNUSED static inline status op_##name(stream *s, const struct name##_args *a)             \
+#define OP(op)                                                                                     \
+    WARN_UNUSED static inline status op_##op(stream *s, const struct op##_args *a)                 \
     {                                                                                              \
-        if (!s->ops->name)                                                                         \
-            return FAIL(ST_BAD_DEVICE, "%s has no op " #name, s->dev->v->name);                    \
-        return s->ops->name(s, a);                                                                 \
+        if (!s->ops->op)                                                                           \
+            return FAIL(ST_BAD_DEVICE, "%s has no op " #op, s->dev->v->name);                      \
+        return s->ops->op(s, a);                                                                   \
     }
 #include "trainer/ops/ops.def"
 #endif
