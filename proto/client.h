@@ -28,6 +28,10 @@ WARN_UNUSED status client_open(const client_options *o, client **out);
 WARN_UNUSED status client_replay(const char *path, int64_t loops, client **out);
 void client_close(client **c); /* BYE */
 
+/* The one call that another thread may make: a client_next that waits, now or later, returns
+ * ST_STOPPED within a fraction of a second. */
+void client_interrupt(client *c);
+
 /* WELCOME's JSON: index digest, samples, refused, seq_len, patch budget, G, buckets, ... */
 const char *client_welcome(const client *c);
 

@@ -5,6 +5,9 @@
  *   loss_sum[0] += weight * nll and weight_sum[0] += weight in a fixed order, both double on the
  *   device. backward: logits_i is replaced by weight * (softmax - onehot), zero where ignored.
  * sum_squares: total[0] (double on the device) += sum x^2 over n acc elements, fixed order.
+ * step_finish: from the step's device sums: mean gradient norm = sqrt(sum_squares) / weight;
+ *   grad_scale = min(1, max_norm / norm) / weight (max_norm 0: no clipping); skip = 1 where weight
+ *   is 0 or the norm is not finite. Writes grad_scale, grad_norm and skip of *step.
  * adamw: decoupled decay (Loshchilov & Hutter 2019). p master acc, m, v acc, g acc (sum of
  *   gradients): g * grad_scale is used; act copy written if not NULL and another dtype. All step
  *   scalars come from the device, written once per step by one small copy. skip: nothing changes.
@@ -39,7 +42,14 @@ typedef struct step_scalars {
     double bias1, bias2; /* 1 - beta^t */
     double grad_scale;   /* clip / weight_sum */
     double skip;         /* not 0: leave everything as it is */
+    double grad_norm;    /* of the mean gradient, before clipping; for the log */
 } step_scalars;
+
+typedef struct step_finish_args {
+    double max_norm;
+    const double *sum_squares, *weight; /* [1] each */
+    step_scalars *step;
+} step_finish_args;
 
 typedef struct adamw_args {
     int64_t n;
