@@ -61,7 +61,8 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
 typedef status (*json_each)(void *user, const json_value *item, int64_t offset);
 WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
 
-/* Writing: text is appended to a growing buffer; commas are put by the writer. */
+/* Writing: text is appended to a growing buffer; commas are put by the writer. Texts that are not
+ * UTF-8 get U+FFFD in place of the bad bytes; reals that are not finite become null. */
 typedef struct json_writer {
     char *text; /* terminated; heap */
     size_t size, capacity;

@@ -12,6 +12,9 @@ typedef struct rng_key {
 
 rng_key rng_key_make(uint64_t seed, const char *purpose);
 
+/* The bare generator: 128 bits for a 128-bit counter (the published known answers are tested). */
+void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4]);
+
 /* 64 random bits number `counter` under the key. */
 uint64_t rng_u64(rng_key key, uint64_t counter);
 /* Uniform in [0, n), without bias; n > 0. */

@@ -1,0 +1,238 @@
+/* json_write.c: text of JSON values, appended to a growing buffer. */
+#include "common/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void json_writer_init(json_writer *w)
+{
+    memset(w, 0, sizeof *w);
+}
+
+void json_writer_done(json_writer *w)
+{
+    if (!w)
+        return;
+    free(w->text);
+    memset(w, 0, sizeof *w);
+}
+
+static void append(json_writer *w, const char *s, size_t n)
+{
+    if (w->out_of_memory)
+        return;
+    if (n >= w->capacity - w->size) {
+        size_t want;
+        if (__builtin_add_overflow(w->size + 1, n, &want) || want > SIZE_MAX / 2) {
+            w->out_of_memory = true;
+            return;
+        }
+        if (want < 2 * w->capacity)
+            want = 2 * w->capacity;
+        if (want < 256)
+            want = 256;
+        char *grown = (char *)realloc(w->text, want);
+        if (!grown) {
+            w->out_of_memory = true;
+            return;
+        }
+        w->text = grown;
+        w->capacity = want;
+    }
+    if (n)
+        memcpy(w->text + w->size, s, n);
+    w->size += n;
+    w->text[w->size] = 0;
+}
+
+static void append_cstr(json_writer *w, const char *s)
+{
+    append(w, s, strlen(s));
+}
+
+/* Before a value or key: the comma that separates it from the one before. */
+static void separate(json_writer *w)
+{
+    if (w->need_comma)
+        append(w, ",", 1);
+    w->need_comma = false;
+}
+
+static void put_word(json_writer *w, const char *word)
+{
+    separate(w);
+    append_cstr(w, word);
+    w->need_comma = true;
+}
+
+static void begin(json_writer *w, const char *bracket)
+{
+    separate(w);
+    append(w, bracket, 1);
+}
+
+static void end(json_writer *w, const char *bracket)
+{
+    append(w, bracket, 1);
+    w->need_comma = true;
+}
+
+void json_begin_object(json_writer *w)
+{
+    begin(w, "{");
+}
+
+void json_end_object(json_writer *w)
+{
+    end(w, "}");
+}
+
+void json_begin_array(json_writer *w)
+{
+    begin(w, "[");
+}
+
+void json_end_array(json_writer *w)
+{
+    end(w, "]");
+}
+
+/* Bytes of the UTF-8 sequence at s (Unicode table 3-7: shortest forms, no surrogates), 0 if bad. */
+static size_t utf8_length(const unsigned char *s, size_t n)
+{
+    unsigned char low = 0x80, high = 0xBF;
+    size_t length;
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] >= 0xC2 && s[0] <= 0xDF)
+        length = 2;
+    else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+        length = 3;
+    else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+        length = 4;
+    else
+        return 0;
+    if (s[0] == 0xE0)
+        low = 0xA0;
+    if (s[0] == 0xED)
+        high = 0x9F;
+    if (s[0] == 0xF0)
+        low = 0x90;
+    if (s[0] == 0xF4)
+        high = 0x8F;
+    if (n < length || s[1] < low || s[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if (s[i] < 0x80 || s[i] > 0xBF)
+            return 0;
+    return length;
+}
+
+static void put_escaped(json_writer *w, unsigned char c)
+{
+    static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const char *at = c ? strchr(plain, c) : NULL;
+    char text[8];
+    if (at)
+        snprintf(text, sizeof text, "\\%c", letter[at - plain]);
+    else
+        snprintf(text, sizeof text, "\\u%04x", c);
+    append_cstr(w, text);
+}
+
+void json_put_text(json_writer *w, const char *s, size_t size)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    separate(w);
+    append(w, "\"", 1);
+    size_t i = 0;
+    while (i < size) {
+        size_t run = i; /* copy what needs no change in one piece */
+        while (run < size && p[run] >= 0x20 && p[run] < 0x7F && p[run] != '"' && p[run] != '\\')
+            run++;
+        append(w, s + i, run - i);
+        i = run;
+        if (i == size)
+            break;
+        size_t length = utf8_length(p + i, size - i);
+        if (length > 1)
+            append(w, s + i, length);
+        else if (length == 0)
+            append(w, "\xEF\xBF\xBD", 3); /* U+FFFD: JSON is UTF-8, whatever a file name holds */
+        else
+            put_escaped(w, p[i]);
+        i += length ? length : 1;
+    }
+    append(w, "\"", 1);
+    w->need_comma = true;
+}
+
+void json_put_cstr(json_writer *w, const char *s)
+{
+    json_put_text(w, s, strlen(s));
+}
+
+void json_put_key(json_writer *w, const char *key)
+{
+    json_put_cstr(w, key);
+    append(w, ":", 1);
+    w->need_comma = false;
+}
+
+void json_put_int(json_writer *w, int64_t v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, v);
+    put_word(w, text);
+}
+
+void json_put_real(json_writer *w, double v)
+{
+    char text[40];
+    if (!isfinite(v)) {
+        put_word(w, "null"); /* JSON has no such numbers */
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    if (!strpbrk(text, ".e"))
+        strcat(text, ".0"); /* so that it reads back as a real */
+    put_word(w, text);
+}
+
+void json_put_bool(json_writer *w, bool v)
+{
+    put_word(w, v ? "true" : "false");
+}
+
+void json_put_null(json_writer *w)
+{
+    put_word(w, "null");
+}
+
+void json_put_raw(json_writer *w, const char *json, size_t size)
+{
+    separate(w);
+    append(w, json, size);
+    w->need_comma = true;
+}
+
+status json_writer_take(json_writer *w, char **out_text, size_t *out_size)
+{
+    append(w, "", 0); /* an empty text is a text too */
+    if (w->out_of_memory) {
+        json_writer_done(w);
+        return FAIL(ST_NO_MEMORY, "no memory to write JSON");
+    }
+    *out_text = w->text;
+    if (out_size)
+        *out_size = w->size;
+    json_writer_init(w);
+    return ST_OK;
+}

@@ -1,0 +1,191 @@
+#include "common/log.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "common/status.h"
+
+enum { ROLE_MAX = 64, TEXT_MAX = STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 512 };
+
+/* One log per process; set once by main before threads start, read-only afterwards. */
+static struct {
+    char role[ROLE_MAX];
+    int level;
+    bool json;
+} state = {.role = "", .level = LOG_INFO, .json = false};
+
+static const char *const level_name[] = {"error", "warn", "info", "debug"};
+
+void log_init(const char *role, int level, bool json)
+{
+    snprintf(state.role, sizeof state.role, "%s", role);
+    state.level = level;
+    state.json = json;
+}
+
+bool log_on(int level)
+{
+    return level <= state.level;
+}
+
+/* One write per event, so that lines of several processes on one terminal do not mix. */
+static void write_line(const char *line, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(STDERR_FILENO, line, size);
+        if (n <= 0)
+            return; /* nobody left to tell */
+        line += n;
+        size -= (size_t)n;
+    }
+}
+
+/* Text from outside (file names, a peer's words) must not forge lines or steer a terminal. */
+static size_t print_visible(char *to, size_t size, const char *from)
+{
+    size_t n = 0;
+    for (; *from && n + 5 < size; from++) {
+        unsigned char c = (unsigned char)*from;
+        if (c < 0x20 || c == 0x7F)
+            n += (size_t)snprintf(to + n, size - n, "\\x%02x", c);
+        else
+            to[n++] = (char)c;
+    }
+    to[n] = 0;
+    return n;
+}
+
+static void event_plain(int level, const struct tm *t, const char *text)
+{
+    char line[2 * TEXT_MAX + ROLE_MAX];
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d %-5s %s%s", t->tm_hour, t->tm_min,
+                     t->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
+    size_t size = (size_t)n + print_visible(line + n, sizeof line - (size_t)n - 1, text);
+    line[size++] = '\n';
+    write_line(line, size);
+}
+
+/* Length of the key if the word is key=value, else 0. */
+static size_t key_length(const char *word)
+{
+    size_t n = 0;
+    while (islower((unsigned char)word[n]) || isdigit((unsigned char)word[n]) || word[n] == '_')
+        n++;
+    return word[n] == '=' && n > 0 ? n : 0;
+}
+
+/* Start of the trailing key=value words; the end of the text if there are none. */
+static const char *fields_start(const char *text)
+{
+    const char *start = text + strlen(text);
+    for (;;) {
+        const char *word = start;
+        while (word > text && word[-1] == ' ')
+            word--;
+        while (word > text && word[-1] != ' ')
+            word--;
+        if (word == start || !key_length(word))
+            return start;
+        start = word;
+    }
+}
+
+static void put_field_value(json_writer *w, const char *value, size_t n)
+{
+    char number[48], *end = NULL;
+    if (n > 0 && n < sizeof number && (isdigit((unsigned char)value[0]) || value[0] == '-')) {
+        memcpy(number, value, n);
+        number[n] = 0;
+        double real = strtod(number, &end);
+        if (!*end && !strpbrk(number, "xX") && strspn(number, "-0123456789") == n && n < 18) {
+            json_put_int(w, strtoll(number, NULL, 10));
+            return;
+        }
+        if (!*end && !strpbrk(number, "xXiInN")) {
+            json_put_real(w, real);
+            return;
+        }
+    }
+    json_put_text(w, value, n);
+}
+
+static void event_json(int level, const struct timespec *now, const char *text)
+{
+    struct tm utc;
+    char stamp[64];
+    gmtime_r(&now->tv_sec, &utc);
+    size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(stamp + n, sizeof stamp - n, ".%03ldZ", now->tv_nsec / 1000000);
+    const char *fields = fields_start(text);
+    size_t event = (size_t)(fields - text);
+    while (event > 0 && text[event - 1] == ' ')
+        event--;
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "time");
+    json_put_cstr(&w, stamp);
+    json_put_key(&w, "level");
+    json_put_cstr(&w, level_name[level]);
+    json_put_key(&w, "role");
+    json_put_cstr(&w, state.role);
+    json_put_key(&w, "pid");
+    json_put_int(&w, getpid());
+    json_put_key(&w, "event");
+    json_put_text(&w, text, event);
+    if (*fields) { /* in an object of their own: a field may be called "time" */
+        json_put_key(&w, "fields");
+        json_begin_object(&w);
+        for (const char *word = fields; *word;) {
+            size_t key = key_length(word), size = strcspn(word, " ");
+            char name[ROLE_MAX];
+            snprintf(name, sizeof name, "%.*s", (int)key, word);
+            json_put_key(&w, name);
+            put_field_value(&w, word + key + 1, size - key - 1);
+            word += size;
+            word += strspn(word, " ");
+        }
+        json_end_object(&w);
+    }
+    json_end_object(&w);
+    char *line = NULL;
+    size_t size = 0;
+    if (json_writer_take(&w, &line, &size) != ST_OK)
+        return;
+    line[size] = '\n'; /* in place of the terminator */
+    write_line(line, size + 1);
+    free(line);
+}
+
+void log_event(int level, const char *fmt, ...)
+{
+    if (!log_on(level))
+        return;
+    char text[TEXT_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    struct timespec now;
+    struct tm local;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    if (state.json)
+        event_json(level, &now, text);
+    else
+        event_plain(level, &local, text);
+}
+
+void log_status(void)
+{
+    const status_note *note = status_last();
+    log_error("%s", status_text());
+    log_debug("raised code=%s source=%s:%d", status_name(note->code),
+              note->source ? note->source : "?", note->source_line);
+}

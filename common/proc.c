@@ -1,0 +1,115 @@
+#include "common/proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static int spawn_quiet_stdin(char *const argv[], posix_spawn_file_actions_t *files,
+                             posix_spawnattr_t *how, pid_t *out)
+{
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    int err = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    /* Our blocked signals (proc_signal_fd) must not be the child's. */
+    if (!err)
+        err = posix_spawnattr_setsigmask(how, &none);
+    if (!err)
+        err = posix_spawnattr_setsigdefault(how, &all);
+    if (!err)
+        err = posix_spawnattr_setflags(how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    if (!err)
+        err = posix_spawn(out, argv[0], files, how, argv, environ);
+    return err;
+}
+
+status proc_spawn(char *const argv[], pid_t *out)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t how;
+    int err = posix_spawn_file_actions_init(&files);
+    if (err)
+        return FAIL(ST_OS, "can not prepare to start %s: %s", argv[0], strerror(err));
+    err = posix_spawnattr_init(&how);
+    if (!err) {
+        err = spawn_quiet_stdin(argv, &files, &how, out);
+        posix_spawnattr_destroy(&how);
+    }
+    posix_spawn_file_actions_destroy(&files);
+    if (err)
+        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(err));
+    return ST_OK;
+}
+
+status proc_follow_parent(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
+        return FAIL(ST_OS, "prctl(PR_SET_PDEATHSIG): %s", strerror(errno));
+    /* The parent may have gone before the prctl; then nobody would tell us. */
+    if (getppid() != parent)
+        return FAIL(ST_STOPPED, "the process that started this one (pid %d) has gone", (int)parent);
+    return ST_OK;
+}
+
+status proc_self_path(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size);
+    if (n < 0)
+        return FAIL_IN(ST_OS, "/proc/self/exe", "readlink: %s", strerror(errno));
+    if ((size_t)n >= size)
+        return FAIL_IN(ST_OS, "/proc/self/exe", "path longer than %zu bytes", size);
+    out[n] = 0;
+    return ST_OK;
+}
+
+status proc_signal_fd(int *out_fd)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    int err = pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (err)
+        return FAIL(ST_OS, "pthread_sigmask: %s", strerror(err));
+    int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return FAIL(ST_OS, "signalfd: %s", strerror(errno));
+    *out_fd = fd;
+    return ST_OK;
+}
+
+int64_t proc_rss_bytes(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%*s %lld", &pages) != 1)
+        pages = 0;
+    fclose(f);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+int64_t proc_peak_rss_bytes(void)
+{
+    long long kib = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "re");
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %lld kB", &kib) == 1)
+            break;
+    fclose(f);
+    return (int64_t)kib * 1024;
+}

@@ -1,0 +1,80 @@
+/* hash.h: published value, one-shot against streaming, text form, files. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+
+static void test_bytes__known_value_of_nothing(void **state)
+{
+    (void)state;
+    char text[HASH_TEXT];
+    hash_print(hash_bytes("", 0), text);
+    assert_string_equal(text, "99aa06d3014798d86001c324468d497f"); /* xxhsum -H2 of no bytes */
+}
+
+static void test_streaming__equals_one_shot(void **state)
+{
+    (void)state;
+    uint8_t data[5000];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 131 >> 3);
+    hasher *h = NULL;
+    assert_ok(hasher_new(&h));
+    for (size_t at = 0, n = 1; at < sizeof data; at += n, n = n * 2 % 1001 + 1)
+        hasher_add(h, data + at, n < sizeof data - at ? n : sizeof data - at);
+    assert_true(hash_equal(hasher_value(h), hash_bytes(data, sizeof data)));
+    hasher_reset(h);
+    hasher_add_u64(h, UINT64_C(0x0807060504030201));
+    assert_true(hash_equal(hasher_value(h), hash_bytes("\1\2\3\4\5\6\7\10", 8)));
+    hasher_free(&h);
+    hasher_free(&h);
+    assert_null(h);
+}
+
+static void test_text__reads_back_and_refuses_the_rest(void **state)
+{
+    (void)state;
+    char text[HASH_TEXT];
+    hash128 h = hash_bytes("abc", 3), back;
+    hash_print(h, text);
+    assert_true(hash_parse(text, &back));
+    assert_true(hash_equal(h, back));
+    text[31] = 'g';
+    assert_false(hash_parse(text, &back));
+    text[31] = 0;
+    assert_false(hash_parse(text, &back));
+    assert_false(hash_parse("", &back));
+    hash128 other = hash_bytes("abd", 3);
+    assert_false(hash_equal(hash_chain(h, other), hash_chain(other, h)));
+}
+
+static void test_file__equals_its_bytes(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[4096];
+    snprintf(path, sizeof path, "%s/x", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("hello", f);
+    fclose(f);
+    hash128 h;
+    assert_ok(hash_file(path, &h));
+    assert_true(hash_equal(h, hash_bytes("hello", 5)));
+    remove(path);
+    assert_fails(ST_NO_INPUT, hash_file(path, &h), path);
+    harness_remove(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes__known_value_of_nothing),
+        cmocka_unit_test(test_streaming__equals_one_shot),
+        cmocka_unit_test(test_text__reads_back_and_refuses_the_rest),
+        cmocka_unit_test(test_file__equals_its_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,126 @@
+/* Known answers, uniformity and bijectivity of rng.h. */
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+
+/* kat_vectors of Random123 (the authors' own test data), philox4x32 with 10 rounds. */
+static void test_block__published_known_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t counter[4], key[2], want[4];
+    } cases[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rng_key key = {{cases[i].key[0], cases[i].key[1]}};
+        uint32_t out[4];
+        rng_block(key, cases[i].counter, out);
+        assert_memory_equal(out, cases[i].want, sizeof out);
+    }
+}
+
+static void test_key__seed_and_purpose_both_count(void **state)
+{
+    (void)state;
+    rng_key a = rng_key_make(1, "order"), b = rng_key_make(2, "order"), c = rng_key_make(1, "drop");
+    assert_memory_not_equal(&a, &b, sizeof a);
+    assert_memory_not_equal(&a, &c, sizeof a);
+    rng_key again = rng_key_make(1, "order");
+    assert_memory_equal(&a, &again, sizeof a);
+}
+
+static void test_below__in_range_and_even(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "below");
+    enum { N = 7, DRAWS = 70000 };
+    int count[N] = {0};
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        uint64_t v = rng_below(key, i, N);
+        assert_true(v < N);
+        count[v]++;
+    }
+    for (int i = 0; i < N; i++) /* sigma is about 93 */
+        assert_in_range(count[i], DRAWS / N - 600, DRAWS / N + 600);
+    assert_true(rng_below(key, 5, UINT64_C(1) << 63) < UINT64_C(1) << 63);
+    assert_int_equal(rng_below(key, 9, 1), 0);
+}
+
+static void test_normal__mean_and_variance(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "normal");
+    enum { DRAWS = 100000 };
+    double sum = 0, squares = 0;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        double v = rng_normal(key, i), u = rng_uniform(key, i);
+        assert_true(isfinite(v) && u >= 0 && u < 1);
+        sum += v;
+        squares += v * v;
+    }
+    assert_true(fabs(sum / DRAWS) < 0.02);
+    assert_true(fabs(squares / DRAWS - 1) < 0.03);
+}
+
+static void test_permute__bijective_for_every_small_n(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 16, 17, 444, 1000, 4097};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        uint64_t n = sizes[s];
+        unsigned char *seen = (unsigned char *)calloc(n, 1);
+        assert_non_null(seen);
+        rng_key key = rng_key_make(harness_seed() + s, "permute");
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t at = rng_permute(key, n, i);
+            assert_true(at < n);
+            assert_int_equal(seen[at]++, 0);
+        }
+        free(seen);
+    }
+    rng_key key = rng_key_make(3, "permute");
+    assert_true(rng_permute(key, UINT64_MAX, UINT64_MAX - 1) < UINT64_MAX);
+}
+
+static void test_permute__keys_differ_and_order_is_mixed(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    rng_key a = rng_key_make(1, "epoch 0"), b = rng_key_make(1, "epoch 1");
+    int fixed = 0, equal = 0, rising = 0;
+    uint64_t before = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        uint64_t pa = rng_permute(a, N, i);
+        fixed += pa == i;
+        equal += pa == rng_permute(b, N, i);
+        rising += pa > before;
+        before = pa;
+    }
+    assert_in_range(fixed, 0, 10);
+    assert_in_range(equal, 0, 10);
+    assert_in_range(rising, N / 2 - 100, N / 2 + 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_block__published_known_answers),
+        cmocka_unit_test(test_key__seed_and_purpose_both_count),
+        cmocka_unit_test(test_below__in_range_and_even),
+        cmocka_unit_test(test_normal__mean_and_variance),
+        cmocka_unit_test(test_permute__bijective_for_every_small_n),
+        cmocka_unit_test(test_permute__keys_differ_and_order_is_mixed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
