@@ -1,0 +1,16 @@
+/* image_module.c: the table that image_load.h finds in the module. The module takes common from
+ * the program that loads it, so that failures are noted in one place. */
+#include "prepd/worker/image_load.h"
+
+extern const image_api tessera_image_api;
+
+__attribute__((visibility("default"))) const image_api tessera_image_api = {
+    .version = IMAGE_API_VERSION,
+    .init = image_library_init,
+    .done = image_library_done,
+    .header = image_header,
+    .decode = image_decode,
+    .fingerprint = image_fingerprint,
+    .write_jpeg = image_write_jpeg,
+    .resize_vips = image_resize_vips,
+};

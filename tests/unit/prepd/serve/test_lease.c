@@ -1,0 +1,130 @@
+/* Who is blamed when workers die: the state machine alone. */
+#include "prepd/serve/lease.h"
+
+#include <string.h>
+
+#include "tests/harness.h"
+
+enum { SOLO_LIMIT = 2 };
+static const int64_t items[] = {10, 20, 30, 20};
+
+static lease *make(lease_book *b)
+{
+    lease *l = NULL;
+    lease_book_init(b, SOLO_LIMIT);
+    assert_ok(lease_new(b, LEASE_ROW, NULL, 7, items, 4, &l));
+    return l;
+}
+
+static lease *lose(lease_book *b, lease *l, loss how, bool fresh)
+{
+    int64_t item = -1;
+    assert_int_equal(lease_lost(b, l, how, &item), LEASE_AGAIN);
+    return lease_book_take(b, fresh);
+}
+
+static void test_lease__outside_deaths_blame_nobody(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b);
+    for (int i = 0; i < 100; i++) {
+        lease_on(l, 20);
+        lease *again = lose(&b, l, LOSS_OUTSIDE, false);
+        assert_ptr_equal(again, l);
+        assert_false(l->solo);
+    }
+    lease_free(&l);
+}
+
+static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b);
+    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    lease_on(l, 30);
+    int64_t item = -1;
+    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_AGAIN);
+    assert_true(lease_book_wants_fresh(&b));
+    assert_null(lease_book_take(&b, false)); /* only a fresh worker may try it */
+    assert_ptr_equal(lease_book_take(&b, true), l);
+    assert_int_equal(lease_solo_item(l), 30);
+    assert_int_equal(l->n_untried, 3); /* each distinct sample once */
+
+    /* An outside kill while solo changes nothing. */
+    assert_ptr_equal(lose(&b, l, LOSS_OUTSIDE, true), l);
+    assert_int_equal(lease_solo_item(l), 30);
+    /* One death of its own is not enough, the second is. */
+    assert_ptr_equal(lose(&b, l, LOSS_TIMEOUT, true), l);
+    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
+    assert_int_equal(item, 30);
+    assert_false(l->solo);
+    assert_ptr_equal(lease_book_take(&b, false), l);
+    lease_free(&l);
+}
+
+static void test_lease__harmless_items_are_cleared(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b);
+    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+    static const int64_t order[] = {10, 20, 30};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(lease_solo_item(l), order[i]);
+        lease_solo_done(&b, l);
+        assert_ptr_equal(lease_book_take(&b, true), l);
+    }
+    assert_int_equal(lease_solo_item(l), -1); /* whole again, nobody condemned */
+    assert_int_equal(l->losses, 0);
+    lease_free(&l);
+}
+
+static void test_lease__empty_row_survives_any_loss(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease_book_init(&b, SOLO_LIMIT);
+    lease *l = NULL;
+    assert_ok(lease_new(&b, LEASE_ROW, NULL, 0, NULL, 0, &l));
+    for (int i = 0; i < 5; i++)
+        assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    lease_free(&l);
+}
+
+static void test_lease__late_ones_first_and_owners_forgotten(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease_book_init(&b, SOLO_LIMIT);
+    int owner_a, owner_b;
+    lease *l[3];
+    int64_t item;
+    for (int i = 0; i < 3; i++)
+        assert_ok(
+            lease_new(&b, LEASE_ROW, i == 1 ? &owner_b : &owner_a, (uint64_t)i, items, 3, &l[i]));
+    for (int i = 2; i >= 0; i--)
+        assert_int_equal(lease_lost(&b, l[i], LOSS_OUTSIDE, &item), LEASE_AGAIN);
+    assert_int_equal(lease_book_waiting(&b), 3);
+    lease_book_forget(&b, &owner_a);
+    assert_int_equal(lease_book_waiting(&b), 1);
+    assert_ptr_equal(lease_book_take(&b, false), l[1]);
+    lease_drop_item(l[1], 20);
+    assert_int_equal(l[1]->n_items, 2);
+    assert_int_equal(l[1]->item[1], 30);
+    lease_free(&l[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lease__outside_deaths_blame_nobody),
+        cmocka_unit_test(test_lease__lost_twice_goes_solo_suspect_first),
+        cmocka_unit_test(test_lease__harmless_items_are_cleared),
+        cmocka_unit_test(test_lease__empty_row_survives_any_loss),
+        cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
