@@ -1,4 +1,6 @@
-/* json.h: the only door to JSON (jansson for documents, yajl for files of hundreds of megabytes).
+/* json.h: the only door to JSON. yajl parses; documents are our own trees in one arena, built by
+ * the same events whether a text is parsed whole or a file of hundreds of megabytes item by item.
+ * (jansson was passed over: it finds the i-th member only by walking, and exports a json_real.)
  *
  * Values are borrowed from the document that owns them. Errors name the source, line and offset,
  * or the path of the member that is missing or of another type ("text_config.hidden_size"). */
@@ -23,7 +25,9 @@ typedef enum json_type {
     JSON_OBJECT,
 } json_type;
 
-/* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8. */
+/* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8, nesting
+ * beyond 256. Integers beyond 64 bits become reals. A document is read-only, so threads may share
+ * it. */
 WARN_UNUSED status json_parse(const char *text, size_t size, const char *source, json_value **out);
 WARN_UNUSED status json_load(const char *path, json_value **out);
 void json_free(json_value **v);
@@ -45,7 +49,8 @@ bool json_bool(const json_value *v, bool otherwise);
 const char *json_text(const json_value *v, const char *otherwise);
 size_t json_text_size(const json_value *v); /* bytes; texts may hold NUL */
 
-/* Typed members that must be there; the failure names source, key, wanted and found type. */
+/* Typed members that must be there; the failure names source, key, wanted and found type. A key
+ * that is no member itself may be a dotted path ("text_config.hidden_size"). */
 WARN_UNUSED status json_want_int(const json_value *object, const char *key, const char *source,
                                  int64_t *out);
 WARN_UNUSED status json_want_real(const json_value *object, const char *key, const char *source,
@@ -56,8 +61,10 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
                                    const json_value **out);
 
 /* Streaming: calls `each` for every item of the array member `key` of the top-level object of the
- * file, in bounded memory; item is valid during the call; offset = its first byte in the file.
- * Fails if the file is no JSON, or has no such array. */
+ * file (key NULL: the top level is the array), in the memory of one item and a read buffer; item is
+ * valid during the call; offset = its first byte in the file (for a text: its end). A status other
+ * than ST_OK from `each` ends the reading and is returned as it is. Fails if the file is no JSON,
+ * or has no such array; items before the bad place have been handed out by then. */
 typedef status (*json_each)(void *user, const json_value *item, int64_t offset);
 WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
+
 void json_writer_init(json_writer *w)
 {
     memset(w, 0, sizeof *w);
@@ -98,37 +100,6 @@ void json_begin_array(json_writer *w)
 void json_end_array(json_writer *w)
 {
     end(w, "]");
-}
-
-/* Bytes of the UTF-8 sequence at s (Unicode table 3-7: shortest forms, no surrogates), 0 if bad. */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    unsigned char low = 0x80, high = 0xBF;
-    size_t length;
-    if (s[0] < 0x80)
-        return 1;
-    if (s[0] >= 0xC2 && s[0] <= 0xDF)
-        length = 2;
-    else if (s[0] >= 0xE0 && s[0] <= 0xEF)
-        length = 3;
-    else if (s[0] >= 0xF0 && s[0] <= 0xF4)
-        length = 4;
-    else
-        return 0;
-    if (s[0] == 0xE0)
-        low = 0xA0;
-    if (s[0] == 0xED)
-        high = 0x9F;
-    if (s[0] == 0xF0)
-        low = 0x90;
-    if (s[0] == 0xF4)
-        high = 0x8F;
-    if (n < length || s[1] < low || s[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if (s[i] < 0x80 || s[i] > 0xBF)
-            return 0;
-    return length;
 }
 
 static void put_escaped(json_writer *w, unsigned char c)

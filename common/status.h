@@ -82,11 +82,16 @@ const char *status_name(status code);    /* "ST_IO" */
 const char *status_meaning(status code); /* "input/output error" */
 int status_exit_code(status code);       /* sysexits value */
 
-#define FAIL(code, ...) status_fail((code), __FILE__, __LINE__, NULL, -1, -1, __VA_ARGS__)
-#define FAIL_IN(code, input, ...)                                                                  \
-    status_fail((code), __FILE__, __LINE__, (input), -1, -1, __VA_ARGS__)
+/* An expression whose value is the code, in sight of the optimiser, which would else warn of out_
+ * values it thinks a failing call left unset. */
 #define FAIL_AT(code, input, line, offset, ...)                                                    \
-    status_fail((code), __FILE__, __LINE__, (input), (line), (offset), __VA_ARGS__)
+    (__extension__({                                                                               \
+        status fail_code_ = (code);                                                                \
+        status_fail(fail_code_, __FILE__, __LINE__, (input), (line), (offset), __VA_ARGS__);       \
+        fail_code_;                                                                                \
+    }))
+#define FAIL(code, ...)           FAIL_AT((code), NULL, -1, -1, __VA_ARGS__)
+#define FAIL_IN(code, input, ...) FAIL_AT((code), (input), -1, -1, __VA_ARGS__)
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \

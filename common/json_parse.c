@@ -1,0 +1,434 @@
+/* json_parse.c: the door to yajl. Its events build a document, or, for a file of hundreds of
+ * megabytes, one small document per item of one array. */
+#include "common/json_tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yajl/yajl_parse.h>
+
+#include "common/utf8.h"
+
+enum { CHUNK_BYTES = 256 * 1024, NUMBER_MAX = 512, KEY_SHOWN = 100 };
+
+typedef struct document {
+    json_value root; /* first: the caller's pointer is the document's */
+    arena memory;
+} document;
+
+typedef struct parser {
+    yajl_handle yajl;
+    const char *source;
+    const unsigned char *chunk; /* being parsed */
+    size_t chunk_size;
+    int64_t base;      /* offset of the chunk in the input */
+    int64_t line;      /* of the chunk's first byte, from 1 */
+    int64_t line_base; /* offset of that line's first byte */
+    json_builder build;
+    status st; /* of the callback that stopped the parse */
+
+    /* streaming only */
+    bool streaming;
+    const char *wanted; /* member whose items are handed out; NULL: the top level is the array */
+    json_each each;
+    void *user;
+    int64_t skipped;  /* open containers outside the array */
+    bool in_array;    /* between its brackets */
+    bool wanted_next; /* its key was read, its value comes */
+    bool found;
+    int64_t item_offset;
+} parser;
+
+/* Bytes of the chunk that yajl has taken, the current token included. */
+static size_t consumed(const parser *p)
+{
+    size_t n = yajl_get_bytes_consumed(p->yajl);
+    return n < p->chunk_size ? n : p->chunk_size;
+}
+
+/* Line of the chunk's byte `at`, and the offset where that line begins. */
+static void locate(const parser *p, size_t at, int64_t *out_line, int64_t *out_start)
+{
+    *out_line = p->line;
+    *out_start = p->line_base;
+    for (size_t i = 0; i < at;) {
+        const unsigned char *end = (const unsigned char *)memchr(p->chunk + i, '\n', at - i);
+        if (!end)
+            break;
+        i = (size_t)(end - p->chunk) + 1;
+        ++*out_line;
+        *out_start = p->base + (int64_t)i;
+    }
+}
+
+static status fail_here(const parser *p, const char *what)
+{
+    int64_t line, start;
+    size_t at = consumed(p);
+    locate(p, at, &line, &start);
+    int64_t offset = p->base + (int64_t)at;
+    return FAIL_AT(ST_BAD_INPUT, p->source, line, offset, "%s (column %lld, byte %lld)", what,
+                   (long long)(offset - start + 1), (long long)offset);
+}
+
+/* True for a token that is neither an item of the streamed array nor inside one. */
+static bool outside_item(const parser *p)
+{
+    return p->streaming && !p->in_array;
+}
+
+/* Takes a builder's answer; a failure gets its place, if it has none, and stops the parse. */
+static int settle(parser *p, status st)
+{
+    if (st == ST_OK)
+        return 1;
+    if (st == ST_BAD_INPUT && status_last()->line < 0) {
+        char what[STATUS_MESSAGE_MAX];
+        strcpy(what, status_last()->message);
+        st = fail_here(p, what);
+    }
+    p->st = st;
+    return 0;
+}
+
+/* A value ended. If it was an item of the streamed array, hands it out. */
+static int value_done(parser *p)
+{
+    const json_value *v = p->streaming ? json_builder_value(&p->build) : NULL;
+    if (!v)
+        return 1;
+    p->st = p->each(p->user, v, p->item_offset);
+    arena_reset(p->build.memory);
+    json_builder_reset(&p->build);
+    return p->st == ST_OK;
+}
+
+/* Outside the items: values are skipped, but the wanted member must be an array. */
+static int skip_value(parser *p, json_type type)
+{
+    bool is_wanted = p->wanted_next || (!p->wanted && p->skipped == 0);
+    p->wanted_next = false;
+    if (is_wanted && type != JSON_ARRAY) {
+        char what[256];
+        snprintf(what, sizeof what, "%s%.*s%s: expected an array, found %s", p->wanted ? "\"" : "",
+                 KEY_SHOWN, p->wanted ? p->wanted : "top level", p->wanted ? "\"" : "",
+                 json_type_name(type));
+        return settle(p, fail_here(p, what));
+    }
+    if (p->wanted && p->skipped == 0 && type != JSON_OBJECT)
+        return settle(p, fail_here(p, "expected an object at the top level"));
+    if (is_wanted) {
+        p->in_array = true;
+        p->found = true;
+    } else if (type == JSON_ARRAY || type == JSON_OBJECT) {
+        p->skipped++;
+    }
+    return 1;
+}
+
+static int put_scalar(parser *p, json_value v, size_t token_bytes)
+{
+    if (outside_item(p))
+        return skip_value(p, v.type);
+    if (p->build.depth == 0)
+        p->item_offset = p->base + (int64_t)consumed(p) - (int64_t)token_bytes;
+    return settle(p, json_builder_scalar(&p->build, v)) && value_done(p);
+}
+
+static int on_null(void *user)
+{
+    json_value v = {.type = JSON_NULL};
+    return put_scalar((parser *)user, v, 4);
+}
+
+static int on_bool(void *user, int yes)
+{
+    json_value v = {.type = JSON_BOOL, .as.yes = yes != 0};
+    return put_scalar((parser *)user, v, yes ? 4 : 5);
+}
+
+static int on_number(void *user, const char *digits, size_t size)
+{
+    parser *p = (parser *)user;
+    char text[NUMBER_MAX];
+    if (size >= sizeof text)
+        return settle(p, fail_here(p, "a number of more than 511 digits"));
+    memcpy(text, digits, size);
+    text[size] = 0;
+    json_value v = {.type = JSON_INT};
+    errno = 0;
+    if (!strpbrk(text, ".eE"))
+        v.as.integer = strtoll(text, NULL, 10);
+    if (errno == ERANGE || strpbrk(text, ".eE")) { /* also integers beyond 64 bits */
+        v.type = JSON_REAL;
+        v.as.real = strtod(text, NULL);
+        if (!isfinite(v.as.real))
+            return settle(p, fail_here(p, "a number beyond the range of a double"));
+    }
+    return put_scalar(p, v, size);
+}
+
+static int on_text(void *user, const unsigned char *s, size_t size)
+{
+    parser *p = (parser *)user;
+    if (!utf8_valid(s, size)) /* yajl lets surrogates and long forms pass */
+        return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
+    if (outside_item(p))
+        return skip_value(p, JSON_TEXT);
+    if (p->build.depth == 0) /* escapes hide its length in the file; the end is near enough */
+        p->item_offset = p->base + (int64_t)consumed(p);
+    return settle(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
+}
+
+static int begin(parser *p, bool is_object)
+{
+    if (outside_item(p))
+        return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
+    if (p->build.depth == 0)
+        p->item_offset = p->base + (int64_t)consumed(p) - 1;
+    return settle(p, json_builder_begin(&p->build, is_object));
+}
+
+static int end(parser *p)
+{
+    if (p->streaming && p->build.depth == 0) {
+        if (p->in_array)
+            p->in_array = false; /* its own bracket */
+        else
+            p->skipped--;
+        return 1;
+    }
+    return settle(p, json_builder_end(&p->build)) && value_done(p);
+}
+
+static int on_begin_object(void *user)
+{
+    return begin((parser *)user, true);
+}
+
+static int on_begin_array(void *user)
+{
+    return begin((parser *)user, false);
+}
+
+static int on_end(void *user)
+{
+    return end((parser *)user);
+}
+
+static int on_key(void *user, const unsigned char *key, size_t size)
+{
+    parser *p = (parser *)user;
+    if (!utf8_valid(key, size))
+        return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
+    if (!outside_item(p))
+        return settle(p, json_builder_key(&p->build, (const char *)key, size));
+    p->wanted_next = p->wanted && p->skipped == 1 && strlen(p->wanted) == size &&
+                     memcmp(p->wanted, key, size) == 0;
+    if (p->wanted_next && p->found)
+        return settle(p, fail_here(p, "the array's key stands twice"));
+    return 1;
+}
+
+static const yajl_callbacks callbacks = {
+    .yajl_null = on_null,
+    .yajl_boolean = on_bool,
+    .yajl_number = on_number,
+    .yajl_string = on_text,
+    .yajl_start_map = on_begin_object,
+    .yajl_map_key = on_key,
+    .yajl_end_map = on_end,
+    .yajl_start_array = on_begin_array,
+    .yajl_end_array = on_end,
+};
+
+static status parser_open(parser *p, const char *source, arena *memory)
+{
+    memset(p, 0, sizeof *p);
+    p->source = source;
+    p->line = 1;
+    json_builder_init(&p->build, memory);
+    p->yajl = yajl_alloc(&callbacks, NULL, p);
+    if (!p->yajl)
+        return FAIL(ST_NO_MEMORY, "no memory for a JSON parser");
+    return ST_OK;
+}
+
+static void parser_close(parser *p)
+{
+    if (p->yajl)
+        yajl_free(p->yajl);
+    json_builder_done(&p->build);
+}
+
+/* What yajl found wrong, in one line and with its place. */
+static status yajl_failure(parser *p, yajl_status code)
+{
+    if (code == yajl_status_client_canceled)
+        return p->st;
+    unsigned char *words = yajl_get_error(p->yajl, 0, NULL, 0);
+    char what[256];
+    snprintf(what, sizeof what, "not JSON: %s", words ? (const char *)words : "unknown error");
+    yajl_free_error(p->yajl, words);
+    what[strcspn(what, "\n")] = 0;
+    return fail_here(p, what);
+}
+
+static status feed(parser *p, const unsigned char *bytes, size_t size)
+{
+    p->chunk = bytes;
+    p->chunk_size = size;
+    yajl_status code = yajl_parse(p->yajl, bytes, size);
+    if (code != yajl_status_ok)
+        return yajl_failure(p, code);
+    return ST_OK;
+}
+
+static status finish(parser *p)
+{
+    /* Nothing is consumed any more: yajl's count restarts, ours stays at the end of the input. */
+    locate(p, p->chunk_size, &p->line, &p->line_base);
+    p->base += (int64_t)p->chunk_size;
+    p->chunk_size = 0;
+    yajl_status code = yajl_complete_parse(p->yajl);
+    if (code != yajl_status_ok)
+        return yajl_failure(p, code);
+    return ST_OK;
+}
+
+static status parse_document(parser *p, const char *text, size_t size, json_value *out)
+{
+    TRY(feed(p, (const unsigned char *)text, size));
+    TRY(finish(p));
+    const json_value *v = json_builder_value(&p->build);
+    if (!v)
+        return fail_here(p, "not JSON: no value");
+    *out = *v;
+    return ST_OK;
+}
+
+status json_parse(const char *text, size_t size, const char *source, json_value **out)
+{
+    parser p;
+    document *doc = (document *)calloc(1, sizeof *doc);
+    if (!doc)
+        return FAIL(ST_NO_MEMORY, "no memory for a JSON document");
+    arena_init(&doc->memory, 0);
+    status st = parser_open(&p, source, &doc->memory);
+    if (st == ST_OK)
+        st = parse_document(&p, text, size, &doc->root);
+    parser_close(&p);
+    if (st == ST_OK) {
+        *out = &doc->root;
+        return ST_OK;
+    }
+    arena_done(&doc->memory);
+    free(doc);
+    return st;
+}
+
+void json_free(json_value **v)
+{
+    if (!v || !*v)
+        return;
+    document *doc = (document *)(void *)*v;
+    arena_done(&doc->memory);
+    free(doc);
+    *v = NULL;
+}
+
+static status open_file(const char *path, int *out_fd)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+                       strerror(errno));
+    *out_fd = fd;
+    return ST_OK;
+}
+
+/* Up to size bytes; 0 at the end of the file. */
+static status read_some(int fd, const char *path, void *to, size_t size, size_t *out_n)
+{
+    ssize_t n;
+    do
+        n = read(fd, to, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
+    *out_n = (size_t)n;
+    return ST_OK;
+}
+
+status json_load(const char *path, json_value **out)
+{
+    status st = ST_OK;
+    char *text = NULL;
+    size_t size = 0, capacity = 0;
+    int fd;
+    TRY(open_file(path, &fd));
+    for (size_t n = 1; n > 0; size += n) {
+        if (capacity - size < CHUNK_BYTES) {
+            capacity = 2 * capacity + CHUNK_BYTES;
+            char *grown = (char *)realloc(text, capacity);
+            if (!grown) {
+                st = FAIL_IN(ST_NO_MEMORY, path, "no memory for %zu bytes of JSON", capacity);
+                goto done;
+            }
+            text = grown;
+        }
+        TRY_OR(done, read_some(fd, path, text + size, capacity - size, &n));
+    }
+    st = json_parse(text, size, path, out);
+done:
+    free(text);
+    close(fd);
+    return st;
+}
+
+static status stream_chunks(parser *p, int fd, unsigned char *buffer)
+{
+    for (;;) {
+        size_t n;
+        TRY(read_some(fd, p->source, buffer, CHUNK_BYTES, &n));
+        if (n == 0)
+            break;
+        TRY(feed(p, buffer, n));
+        locate(p, n, &p->line, &p->line_base);
+        p->base += (int64_t)n;
+        p->chunk_size = 0;
+    }
+    TRY(finish(p));
+    if (!p->found)
+        return FAIL_IN(ST_BAD_INPUT, p->source, "no member \"%s\" (expected an array)",
+                       p->wanted ? p->wanted : "");
+    return ST_OK;
+}
+
+status json_stream_array(const char *path, const char *key, json_each each, void *user)
+{
+    parser p;
+    arena memory;
+    int fd;
+    TRY(open_file(path, &fd));
+    arena_init(&memory, 0);
+    status st = parser_open(&p, path, &memory);
+    p.streaming = true;
+    p.wanted = key;
+    p.each = each;
+    p.user = user;
+    unsigned char *buffer = (unsigned char *)malloc(CHUNK_BYTES);
+    if (st == ST_OK && !buffer)
+        st = FAIL(ST_NO_MEMORY, "no memory for a read buffer");
+    if (st == ST_OK)
+        st = stream_chunks(&p, fd, buffer);
+    free(buffer);
+    parser_close(&p);
+    arena_done(&memory);
+    close(fd);
+    return st;
+}

@@ -1,0 +1,52 @@
+/* utf8.h: is this UTF-8? */
+#ifndef TESSERA_COMMON_UTF8_H
+#define TESSERA_COMMON_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the UTF-8 sequence at s (Unicode table 3-7: shortest forms, no surrogates), 0 if bad. n
+ * > 0. */
+static inline size_t utf8_length(const unsigned char *s, size_t n)
+{
+    unsigned char low = 0x80, high = 0xBF;
+    size_t length;
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] >= 0xC2 && s[0] <= 0xDF)
+        length = 2;
+    else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+        length = 3;
+    else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+        length = 4;
+    else
+        return 0;
+    if (s[0] == 0xE0)
+        low = 0xA0;
+    if (s[0] == 0xED)
+        high = 0x9F;
+    if (s[0] == 0xF0)
+        low = 0x90;
+    if (s[0] == 0xF4)
+        high = 0x8F;
+    if (n < length || s[1] < low || s[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if (s[i] < 0x80 || s[i] > 0xBF)
+            return 0;
+    return length;
+}
+
+static inline bool utf8_valid(const void *text, size_t size)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    for (size_t i = 0; i < size;) {
+        size_t n = utf8_length(s + i, size - i);
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+#endif

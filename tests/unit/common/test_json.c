@@ -1,0 +1,281 @@
+/* json.h: documents, streaming, writing, and what hostile texts get. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+
+static json_value *parse(const char *text)
+{
+    json_value *v = NULL;
+    assert_ok(json_parse(text, strlen(text), "t.json", &v));
+    return v;
+}
+
+static void refuse(const char *text, const char *words)
+{
+    json_value *v = NULL;
+    assert_fails(ST_BAD_INPUT, json_parse(text, strlen(text), "t.json", &v), words);
+    assert_null(v);
+}
+
+static void test_parse__every_type(void **state)
+{
+    (void)state;
+    json_value *v = parse(" {\"a\": [1, -2.5, true, null, \"x\\u0000\\u00e9\"], \"b\": {}, "
+                          "\"c\": 9223372036854775807, \"d\": 1e3, \"e\": 9223372036854775808}\n");
+    assert_int_equal(json_typeof(v), JSON_OBJECT);
+    assert_int_equal(json_count(v), 5);
+    const json_value *a = json_find(v, "a");
+    assert_int_equal(json_count(a), 5);
+    assert_int_equal(json_int(json_item(a, 0), -1), 1);
+    assert_true(json_real(json_item(a, 1), 0) == -2.5);
+    assert_true(json_real(json_item(a, 0), 0) == 1);
+    assert_true(json_bool(json_item(a, 2), false));
+    assert_int_equal(json_typeof(json_item(a, 3)), JSON_NULL);
+    assert_int_equal(json_text_size(json_item(a, 4)), 4);
+    assert_memory_equal(json_text(json_item(a, 4), ""), "x\0\xC3\xA9", 5);
+    assert_null(json_item(a, 5));
+    assert_null(json_find(a, "a"));
+    assert_null(json_find(v, "z"));
+    assert_true(json_int(json_find(v, "c"), 0) == INT64_MAX);
+    assert_int_equal(json_typeof(json_find(v, "d")), JSON_REAL);
+    assert_int_equal(json_typeof(json_find(v, "e")), JSON_REAL);
+    const char *key = NULL;
+    assert_non_null(json_member(v, 1, &key));
+    assert_string_equal(key, "b");
+    assert_int_equal(json_int(json_find(v, "b"), 7), 7);
+    json_free(&v);
+    json_free(&v);
+}
+
+static void test_parse__large_object_is_indexed(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    for (int i = 0; i < N; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "key %d", i);
+        json_put_key(&w, key);
+        json_put_int(&w, i);
+    }
+    json_end_object(&w);
+    char *text;
+    size_t size;
+    assert_ok(json_writer_take(&w, &text, &size));
+    json_value *v = NULL;
+    assert_ok(json_parse(text, size, "t", &v));
+    for (int i = 0; i < N; i++) {
+        const char *key;
+        const json_value *m = json_member(v, (size_t)i, &key);
+        assert_ptr_equal(json_find(v, key), m);
+        assert_int_equal(json_int(m, -1), i);
+    }
+    assert_null(json_find(v, "key 5000"));
+    json_free(&v);
+    memcpy(strstr(text, "key 4999"), "key 1234", 8);
+    assert_fails(ST_BAD_INPUT, json_parse(text, size, "t", &v), "\"key 1234\" twice");
+    free(text);
+}
+
+static void test_parse__refuses(void **state)
+{
+    (void)state;
+    refuse("", "t.json:1");
+    refuse("{\"a\": 1", "premature EOF");
+    refuse("{\"a\": 1,\n \"b\": 2,\n}", "t.json:3");
+    refuse("[1, 2] x", "t.json:1");
+    refuse("[1] [2]", "trailing");
+    refuse("{\"a\": 1, \"b\": 2, \"a\": 3}", "\"a\" twice");
+    refuse("[\"\xff\"]", "UTF8");
+    refuse("[\"\xed\xa0\x80\"]", "UTF8");
+    refuse("[01]", "t.json:1");
+    refuse("[1e999]", "range");
+    refuse("[nul]", "not JSON");
+    refuse("/* c */ 1", "not JSON");
+    char deep[600];
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = 0;
+    refuse(deep, "deeper than 256");
+}
+
+static void test_want__names_key_and_types(void **state)
+{
+    (void)state;
+    json_value *v = parse("{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2}");
+    int64_t i;
+    double r;
+    const char *s;
+    const json_value *a;
+    assert_ok(json_want_int(v, "a.b", "c.json", &i));
+    assert_int_equal(i, 3);
+    assert_ok(json_want_real(v, "r", "c.json", &r));
+    assert_ok(json_want_text(v, "text_config.hidden_size", "c.json", &s));
+    assert_string_equal(s, "64");
+    assert_fails(ST_BAD_INPUT, json_want_int(v, "text_config.hidden_size", "c.json", &i),
+                 "c.json: \"text_config.hidden_size\": expected an integer, found a text");
+    assert_fails(ST_BAD_INPUT, json_want_array(v, "zz", "c.json", &a), "\"zz\" is missing");
+    assert_fails(ST_BAD_INPUT, json_want_int(json_find(v, "r"), "x", "c.json", &i), "an object");
+    json_free(&v);
+}
+
+typedef struct seen {
+    int n;
+    int64_t sum, last_offset;
+    int stop_at;
+} seen;
+
+static status each(void *user, const json_value *item, int64_t offset)
+{
+    seen *s = (seen *)user;
+    int64_t id;
+    TRY(json_want_int(item, "question_id", "item", &id));
+    s->sum += id;
+    s->last_offset = offset;
+    if (++s->n == s->stop_at)
+        return FAIL(ST_STOPPED, "enough");
+    return ST_OK;
+}
+
+static char *write_file(const char *folder, const char *text)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/q.json", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    return strdup(path);
+}
+
+static void test_stream__hands_out_items_with_offsets(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    const char *text = "{\"info\": {\"questions\": [9]}, \"n\": [[1], {}],\n\"questions\": "
+                       "[{\"question_id\": 1, \"x\": [{}]}, {\"question_id\": 20}],\n\"z\": 1}";
+    char *path = write_file(folder, text);
+    seen s = {0};
+    assert_ok(json_stream_array(path, "questions", each, &s));
+    assert_int_equal(s.n, 2);
+    assert_int_equal(s.sum, 21);
+    assert_int_equal(s.last_offset, strstr(text, "{\"question_id\": 20}") - text);
+    seen stop = {.stop_at = 1};
+    assert_fails(ST_STOPPED, json_stream_array(path, "questions", each, &stop), "enough");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", each, &s),
+                 "no member \"annotations\"");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "z", each, &s), "expected an array");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, each, &s), "top level: expected");
+    free(path);
+    path = write_file(folder, "[{\"question_id\": 3}]");
+    seen top = {0};
+    assert_ok(json_stream_array(path, NULL, each, &top));
+    assert_int_equal(top.sum, 3);
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "an object");
+    free(path);
+    path = write_file(folder, "{\"questions\": [{\"question_id\": 1},\n{\"question_id\": 2},]}");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "q.json:2");
+    free(path);
+    path = write_file(folder, "{\"questions\": [{\"question_id\": 1}");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "premature");
+    free(path);
+    path = write_file(folder, "{\"questions\": [], \"questions\": []}");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "twice");
+    free(path);
+    harness_remove(&folder);
+}
+
+/* Longer than the read buffer: tokens and lines that straddle it, and a bad place far in. */
+static void test_stream__crosses_chunks(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    char *folder = harness_temp(), path[4096];
+    snprintf(path, sizeof path, "%s/big.json", folder);
+    for (int bad = 0; bad < 2; bad++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs("{\"questions\": [", f);
+        for (int i = 0; i < N; i++)
+            fprintf(f, "%s\n{\"question_id\": %d, \"question\": \"what colour \\u00e9 is it?\"}",
+                    i ? "," : "", i);
+        fputs(bad ? ",]}" : "]}", f);
+        fclose(f);
+        seen s = {0};
+        if (bad)
+            assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s),
+                         "big.json:20001:");
+        else
+            assert_ok(json_stream_array(path, "questions", each, &s));
+        assert_int_equal(s.n, N);
+        assert_int_equal(s.sum, (int64_t)N * (N - 1) / 2);
+    }
+    harness_remove(&folder);
+}
+
+static void test_load__names_a_missing_file(void **state)
+{
+    (void)state;
+    json_value *v = NULL;
+    assert_fails(ST_NO_INPUT, json_load("/nowhere/x.json", &v), "/nowhere/x.json");
+    assert_fails(ST_IO, json_load("/tmp", &v), "/tmp");
+    char *folder = harness_temp(), *path = write_file(folder, "[1,2]");
+    assert_ok(json_load(path, &v));
+    assert_int_equal(json_count(v), 2);
+    json_free(&v);
+    free(path);
+    harness_remove(&folder);
+}
+
+static void test_writer__reads_back(void **state)
+{
+    (void)state;
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_array(&w);
+    json_put_real(&w, 0.1);
+    json_put_real(&w, 5e-324);
+    json_put_real(&w, 3);
+    json_put_real(&w, 1.0 / 0.0);
+    json_put_text(&w, "a\"\\\n\x01\x7f \xC3\xA9 \xFF|\0", 13);
+    json_put_bool(&w, true);
+    json_put_null(&w);
+    json_put_raw(&w, "{\"k\":1}", 7);
+    json_begin_object(&w);
+    json_put_key(&w, "k");
+    json_put_int(&w, INT64_MIN);
+    json_end_object(&w);
+    json_end_array(&w);
+    char *text;
+    size_t size;
+    assert_ok(json_writer_take(&w, &text, &size));
+    assert_string_equal(
+        text, "[0.1,5e-324,3.0,null,\"a\\\"\\\\\\n\\u0001\\u007f \xC3\xA9 \xEF\xBF\xBD|\\u0000\","
+              "true,null,{\"k\":1},{\"k\":-9223372036854775808}]");
+    json_value *v = parse(text);
+    assert_true(json_real(json_item(v, 0), 0) == 0.1);
+    assert_true(json_int(json_find(json_item(v, 8), "k"), 0) == INT64_MIN);
+    json_free(&v);
+    free(text);
+    json_writer_done(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse__every_type),
+        cmocka_unit_test(test_parse__large_object_is_indexed),
+        cmocka_unit_test(test_parse__refuses),
+        cmocka_unit_test(test_want__names_key_and_types),
+        cmocka_unit_test(test_stream__hands_out_items_with_offsets),
+        cmocka_unit_test(test_stream__crosses_chunks),
+        cmocka_unit_test(test_load__names_a_missing_file),
+        cmocka_unit_test(test_writer__reads_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
