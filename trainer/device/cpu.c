@@ -1,0 +1,215 @@
+/* cpu.c: the CPU as a device: plain memory, and streams that run everything at once.
+ *
+ * OpenBLAS is held to one thread: ops split their own work over OpenMP threads and call it from
+ * there. Two pools (its own and OpenMP's) on the same cores would wait for each other, and tiles
+ * cut by us give the same bits with any number of threads. */
+#include "trainer/device/cpu.h"
+
+#include <cblas.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer/ops/real.h"
+
+/* Opaque here, so that nothing includes upward (see ops/cpu/table.c). */
+extern const struct ops_table ops_cpu;
+#ifdef TESSERA_OPS_AVX2
+extern const struct ops_table ops_cpu_avx2;
+#endif
+
+enum {
+    DEVICE_ALIGN = 256,     /* the contract of alloc */
+    SCRATCH_ALIGN = 64,     /* a cache line, and the widest vector */
+    PARALLEL_WORK = 1 << 15 /* ~10 us of simple arithmetic: about what waking a thread costs */
+};
+
+typedef struct cpu_device {
+    device base;
+    int threads;
+} cpu_device;
+
+typedef struct cpu_stream {
+    stream base;
+    void *scratch;
+    size_t scratch_bytes;
+} cpu_stream;
+
+int cpu_threads(const stream *s, int64_t work)
+{
+    return work < PARALLEL_WORK ? 1 : ((const cpu_device *)s->dev)->threads;
+}
+
+status cpu_scratch(stream *s, size_t bytes, void **out)
+{
+    cpu_stream *c = (cpu_stream *)s;
+    if (bytes > c->scratch_bytes) {
+        void *p = NULL;
+        if (posix_memalign(&p, SCRATCH_ALIGN, bytes) != 0)
+            return FAIL(ST_NO_MEMORY, "no %zu bytes of scratch for a CPU op", bytes);
+        free(c->scratch);
+        c->scratch = p;
+        c->scratch_bytes = bytes;
+    }
+    *out = c->scratch;
+    return ST_OK;
+}
+
+/* "model name" of the first processor, or the architecture's plain name. */
+static void cpu_model_name(char *out, size_t size)
+{
+    snprintf(out, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (!f)
+        return;
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        break;
+    }
+    fclose(f);
+}
+
+/* The processors this process may use, which a container or taskset can make fewer. */
+static int cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+static status cpu_open(int index, int threads, device **out)
+{
+    if (index != 0)
+        return FAIL(ST_UNAVAILABLE, "there is one CPU device, number 0; %d was asked for", index);
+    cpu_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return FAIL(ST_NO_MEMORY, "no memory for a device");
+    d->threads = threads > 0 ? threads : cpu_count();
+    d->base.v = &backend_cpu;
+    d->base.ops = &ops_cpu;
+    const char *set = "";
+#ifdef TESSERA_OPS_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        d->base.ops = &ops_cpu_avx2;
+        set = ", AVX2";
+    }
+#endif
+    openblas_set_num_threads(1);
+    char name[64];
+    cpu_model_name(name, sizeof name);
+    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s", name, d->threads,
+             d->threads == 1 ? "" : "s", set);
+    *out = &d->base;
+    return ST_OK;
+}
+
+static void cpu_close(device *d)
+{
+    free(d);
+}
+
+static status cpu_alloc(device *d, size_t bytes, void **out)
+{
+    (void)d;
+    void *p = NULL;
+    if (posix_memalign(&p, DEVICE_ALIGN, bytes ? bytes : 1) != 0)
+        return FAIL(ST_NO_MEMORY, "the CPU has no %zu bytes left", bytes);
+    memset(p, 0, bytes);
+    *out = p;
+    return ST_OK;
+}
+
+static void cpu_release(device *d, void *p)
+{
+    (void)d;
+    free(p);
+}
+
+static status cpu_stream_new(device *d, stream **out)
+{
+    cpu_stream *c = calloc(1, sizeof *c);
+    if (!c)
+        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+    c->base.dev = d;
+    c->base.ops = d->ops;
+    *out = &c->base;
+    return ST_OK;
+}
+
+static void cpu_stream_free(stream **s)
+{
+    if (!*s)
+        return;
+    cpu_stream *c = (cpu_stream *)*s;
+    free(c->scratch);
+    free(c);
+    *s = NULL;
+}
+
+static status cpu_copy(stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)s;
+    if (bytes)
+        memmove(dst, src, bytes);
+    return ST_OK;
+}
+
+static status cpu_zero(stream *s, void *dst, size_t bytes)
+{
+    (void)s;
+    if (bytes)
+        memset(dst, 0, bytes);
+    return ST_OK;
+}
+
+static status cpu_wait(stream *s)
+{
+    (void)s;
+    return ST_OK;
+}
+
+/* used: this process's resident memory; total: the machine's. */
+static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
+{
+    (void)d;
+    FILE *f = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0;
+    int n = f ? fscanf(f, "%*u %llu", &pages) : 0;
+    if (f)
+        fclose(f);
+    if (n != 1)
+        return FAIL(ST_OS, "/proc/self/statm: no resident size in it (is /proc mounted?)");
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *out_used = (size_t)pages * page;
+    *out_total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    return ST_OK;
+}
+
+const backend_vtable backend_cpu = {
+    .name = "cpu",
+    .act = REAL_DTYPE,
+    .acc = REAL_DTYPE,
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .alloc_host = cpu_alloc,
+    .release_host = cpu_release,
+    .stream_new = cpu_stream_new,
+    .stream_free = cpu_stream_free,
+    .to_device = cpu_copy,
+    .to_host = cpu_copy,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .wait = cpu_wait,
+    .memory = cpu_memory,
+};

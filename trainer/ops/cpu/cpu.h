@@ -1,0 +1,100 @@
+/* cpu.h: what the CPU ops share: their names, threads, exp.
+ *
+ * The sources are compiled once per instruction set; CPU_VARIANT (base, avx2) keeps the functions
+ * apart and table.c gathers each set. Every op splits its work by the shapes alone, never by the
+ * number of threads, so the same input gives the same bits on 1 and on 64 threads. */
+#ifndef TESSERA_OPS_CPU_H
+#define TESSERA_OPS_CPU_H
+
+#include <math.h>
+#include <omp.h>
+
+#include "trainer/device/cpu.h"
+#include "trainer/ops/real.h"
+#include "trainer/ops/table.h"
+
+#define CPU_PASTE_(name, variant) name##_##variant
+#define CPU_PASTE(name, variant)  CPU_PASTE_(name, variant)
+#define CPU_OP(name)              CPU_PASTE(cpu_##name, CPU_VARIANT)
+
+#define OP(name) status CPU_OP(name)(stream * s, const struct name##_args *a);
+#include "trainer/ops/ops.def"
+
+#ifdef TESSERA_REAL_F64
+#define REAL_SQRT   sqrt
+#define REAL_LOG    log
+#define REAL_COS    cos
+#define REAL_SIN    sin
+#define REAL_ERF    erf
+#define REAL_LOWEST (-HUGE_VAL)
+#else
+#define REAL_SQRT   sqrtf
+#define REAL_LOG    logf
+#define REAL_COS    cosf
+#define REAL_SIN    sinf
+#define REAL_ERF    erff
+#define REAL_LOWEST (-HUGE_VALF)
+#endif
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Number of this thread in its team, for its own part of the scratch. */
+static inline int64_t cpu_thread(void)
+{
+    return omp_get_thread_num();
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+#ifdef TESSERA_REAL_F64
+static inline real real_exp(real x)
+{
+    return exp(x);
+}
+#else
+/* e^x in straight-line code, so that loops over it become vector code (libm's expf does not).
+ * x = n ln2 + r, |r| <= ln2/2; e^r by its series to r^7/7!, whose remainder is under 6e-9; 2^n by
+ * the exponent bits. Within 2 ulp of libm; 0 below -87.3 (no subnormals), inf above 88.72, NaN
+ * stays NaN. */
+static inline real real_exp(real x)
+{
+    const float lo = -87.33f, hi = 88.72f;
+    const float shift = 12582912.0f;   /* 1.5 * 2^23: adding it rounds to an integer */
+    const float ln2_high = 0x1.63p-1f; /* few bits: n * ln2_high is exact */
+    const float ln2_low = (float)(0x1.62e42fefa39efp-1 - 0x1.63p-1);
+    float c = x < lo ? lo : x;
+    c = c > hi ? hi : c;
+    union {
+        float f;
+        uint32_t u;
+    } n = {.f = c * 0x1.715476p+0f + shift}, power;
+    float k = n.f - shift;
+    float r = (c - k * ln2_high) - k * ln2_low;
+    float e = 1.0f / 5040;
+    e = e * r + 1.0f / 720;
+    e = e * r + 1.0f / 120;
+    e = e * r + 1.0f / 24;
+    e = e * r + 1.0f / 6;
+    e = e * r + 0.5f;
+    e = e * r * r + r + 1.0f;
+    /* The low bits of n.f hold n; 2^128 has no float, so the power is taken in two halves. */
+    power.u = (n.u + 126u) << 23;
+    e = e * power.f * 2.0f;
+    e = x < lo ? 0.0f : e;
+    return x > hi ? HUGE_VALF : e;
+}
+#endif
+
+/* 1 / (1 + e^-x); 0 and 1 at the far ends. */
+static inline real real_sigmoid(real x)
+{
+    return 1 / (1 + real_exp(-x));
+}
+
+#endif

@@ -1,0 +1,148 @@
+/* gemm.c: dense and grouped products: OpenBLAS on tiles cut by us (gemm.h).
+ * The cut depends on the shapes alone; each tile is one single-threaded call. */
+#include <limits.h>
+#include <string.h>
+
+#include "trainer/ops/cpu/blas.h"
+
+enum {
+    TILE_WORK = 1 << 19, /* multiply-adds worth a tile of their own, ~20 us */
+    TILE_MIN = 48,       /* thinner tiles waste OpenBLAS's packing */
+    TILES_MAX = 32,
+    GROUP_ROWS = 256 /* rows of one expert done in one call */
+};
+
+/* Halves the longer side until there are TILES_MAX tiles or they get too small to pay. */
+static void gemm_cut(int64_t m, int64_t n, int64_t k, int64_t *tile_m, int64_t *tile_n)
+{
+    int64_t tm = m, tn = n;
+    while (ceil_div(m, tm) * ceil_div(n, tn) < TILES_MAX && tm * tn * k > 2 * TILE_WORK) {
+        int64_t *side = tm >= tn ? &tm : &tn;
+        if (*side < 2 * TILE_MIN)
+            break;
+        *side = ceil_div(ceil_div(*side, 2), 16) * 16;
+    }
+    *tile_m = tm;
+    *tile_n = tn;
+}
+
+/* C rows [i0, i1) x columns [j0, j1) before the product: bias, or what beta = 0 would write. */
+static void gemm_begin_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    const real *bias = a->bias;
+    for (int64_t i = i0; i < i1; i++) {
+        real *c = (real *)a->c + i * a->ldc;
+        if (bias && a->accumulate) {
+            for (int64_t j = j0; j < j1; j++)
+                c[j] += bias[j];
+        } else if (bias) {
+            memcpy(c + j0, bias + j0, (size_t)(j1 - j0) * sizeof(real));
+        } else if (!a->accumulate) {
+            memset(c + j0, 0, (size_t)(j1 - j0) * sizeof(real));
+        }
+    }
+}
+
+static void gemm_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    if (a->bias || a->k == 0)
+        gemm_begin_tile(a, i0, i1, j0, j1);
+    if (a->k == 0)
+        return;
+    const real *pa = (const real *)a->a + (a->trans_a ? i0 : i0 * a->lda);
+    const real *pb = (const real *)a->b + (a->trans_b ? j0 * a->ldb : j0);
+    real *pc = (real *)a->c + i0 * a->ldc + j0;
+    blas_gemm(a->trans_a, a->trans_b, i1 - i0, j1 - j0, a->k, (real)a->alpha, pa, a->lda, pb,
+              a->ldb, a->accumulate || a->bias ? 1 : 0, pc, a->ldc);
+}
+
+status CPU_OP(gemm)(stream *s, const gemm_args *a)
+{
+    int64_t a_width = a->trans_a ? a->m : a->k, b_width = a->trans_b ? a->k : a->n;
+    if (a->m < 0 || a->n < 0 || a->k < 0 || a->m > INT_MAX || a->n > INT_MAX || a->k > INT_MAX ||
+        a->lda > INT_MAX || a->ldb > INT_MAX || a->ldc > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and strides must fit 31 bits",
+                    (long long)a->m, (long long)a->n, (long long)a->k);
+    if (a->m == 0 || a->n == 0)
+        return ST_OK;
+    if (a->ldc < a->n || (a->k > 0 && (a->lda < a_width || a->ldb < b_width)))
+        return FAIL(ST_BAD_INPUT,
+                    "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
+                    (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
+                    (long long)b_width, (long long)a->n);
+    int64_t tm, tn;
+    gemm_cut(a->m, a->n, a->k, &tm, &tn);
+    int64_t across = ceil_div(a->n, tn), tiles = ceil_div(a->m, tm) * across;
+    int nt = (int)min_i64(tiles, cpu_threads(s, a->m * a->n * a->k / 8));
+#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
+    for (int64_t t = 0; t < tiles; t++) {
+        int64_t i = t / across * tm, j = t % across * tn;
+        gemm_tile(a, i, min_i64(i + tm, a->m), j, min_i64(j + tn, a->n));
+    }
+    return ST_OK;
+}
+
+/* One expert's rows [r0, r1): forward, or the gradient of x. */
+static void grouped_rows(const grouped_gemm_args *a, int64_t e, int64_t r0, int64_t r1)
+{
+    int64_t k = a->k, n = a->n;
+    const real *w = (const real *)a->w + e * k * n;
+    real *x = (real *)a->x + r0 * k, *y = (real *)a->y + r0 * n;
+    if (a->mode == GROUPED_FWD)
+        blas_gemm(false, false, r1 - r0, n, k, 1, x, k, w, n, 0, y, n);
+    else
+        blas_gemm(false, true, r1 - r0, k, n, 1, y, n, w, n, 0, x, k);
+}
+
+static void grouped_weight(const grouped_gemm_args *a, int64_t e)
+{
+    int64_t k = a->k, n = a->n, r0 = a->offset[e], rows = a->offset[e + 1] - r0;
+    if (rows > 0)
+        blas_gemm(true, false, k, n, rows, 1, (const real *)a->x + r0 * k, k,
+                  (const real *)a->y + r0 * n, n, 1, (real *)a->dw + e * k * n, n);
+}
+
+static status grouped_check(const grouped_gemm_args *a)
+{
+    if (a->k <= 0 || a->n <= 0 || a->k > INT_MAX || a->n > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "grouped_gemm: widths %lld, %lld must be positive 31-bit",
+                    (long long)a->k, (long long)a->n);
+    for (int64_t e = 0; e < a->experts; e++)
+        if (a->offset[e] < 0 || a->offset[e] > a->offset[e + 1] || a->offset[e + 1] > a->rows_cap)
+            return FAIL(ST_BAD_INPUT,
+                        "grouped_gemm: expert %lld has rows [%d, %d), not an ascending range "
+                        "within %lld rows",
+                        (long long)e, a->offset[e], a->offset[e + 1], (long long)a->rows_cap);
+    return ST_OK;
+}
+
+status CPU_OP(grouped_gemm)(stream *s, const grouped_gemm_args *a)
+{
+    if (a->experts == 0)
+        return ST_OK;
+    TRY(grouped_check(a));
+    int64_t rows = a->offset[a->experts] - a->offset[0];
+    if (rows > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "grouped_gemm: %lld rows; at most 2^31 - 1", (long long)rows);
+    int nt = cpu_threads(s, rows * a->k * a->n / 8);
+    if (a->mode == GROUPED_WGRAD) {
+#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
+        for (int64_t e = 0; e < a->experts; e++)
+            grouped_weight(a, e);
+        return ST_OK;
+    }
+    /* Task t is piece t / experts of expert t % experts: long experts come in several pieces, so
+     * that threads even out; most tasks of uneven experts are empty and cost nothing. */
+    int64_t longest = 0;
+    for (int64_t e = 0; e < a->experts; e++)
+        if (a->offset[e + 1] - a->offset[e] > longest)
+            longest = a->offset[e + 1] - a->offset[e];
+    int64_t tasks = a->experts * ceil_div(longest, GROUP_ROWS);
+#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
+    for (int64_t t = 0; t < tasks; t++) {
+        int64_t e = t % a->experts, r = a->offset[e] + t / a->experts * GROUP_ROWS;
+        if (r < a->offset[e + 1])
+            grouped_rows(a, e, r, min_i64(r + GROUP_ROWS, a->offset[e + 1]));
+    }
+    return ST_OK;
+}
