@@ -1,0 +1,215 @@
+/* Colours are kept in display space, 0 to 1; the scenes are small enough that linear light would
+ * not be seen. All randomness is hashed from (texture key, place), so a pixel is a pure function.
+ */
+#include "prepd/synth/paint.h"
+
+#include <math.h>
+
+/* 32 hashed bits of a lattice point. The multipliers are odd constants with well mixed bits; the
+ * finish is the 32-bit finaliser of MurmurHash3. */
+static uint32_t hash_point(uint32_t key, int32_t x, int32_t y)
+{
+    uint32_t h = key + (uint32_t)x * 0x9e3779b1u + (uint32_t)y * 0x85ebca77u;
+    h ^= h >> 16;
+    h *= 0x85ebca6bu;
+    h ^= h >> 13;
+    h *= 0xc2b2ae35u;
+    return h ^ h >> 16;
+}
+
+static float lattice(uint32_t key, int32_t x, int32_t y)
+{
+    return (float)(hash_point(key, x, y) >> 8) * (2.0f / 16777216.0f) - 1.0f;
+}
+
+static float mix(float a, float b, float t)
+{
+    return a + (b - a) * t;
+}
+
+static float clamp01(float v)
+{
+    return v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;
+}
+
+static float smooth(float t)
+{
+    return t * t * (3.0f - 2.0f * t);
+}
+
+/* Value noise in -1..1: hashed lattice values, smoothly interpolated. */
+static float value_noise(uint32_t key, float x, float y)
+{
+    float fx = floorf(x), fy = floorf(y);
+    int32_t ix = (int32_t)fx, iy = (int32_t)fy;
+    float u = smooth(x - fx), v = smooth(y - fy);
+    float top = mix(lattice(key, ix, iy), lattice(key, ix + 1, iy), u);
+    float bottom = mix(lattice(key, ix, iy + 1), lattice(key, ix + 1, iy + 1), u);
+    return mix(top, bottom, v);
+}
+
+static float octaves(uint32_t key, float x, float y, int n)
+{
+    float sum = 0.0f, amplitude = 0.5f;
+    for (int k = 0; k < n; k++) {
+        sum += amplitude * value_noise(key + (uint32_t)k * 0x632be5abu, x, y);
+        x = x * 2.03f + 11.7f; /* not quite 2, so that lattices do not line up */
+        y = y * 2.03f + 5.3f;
+        amplitude *= 0.5f;
+    }
+    return sum;
+}
+
+/* Dark and light end of natural grounds. All dull: the shapes alone are saturated. */
+static const float grounds[][2][3] = {
+    {{0.33f, 0.28f, 0.22f}, {0.72f, 0.65f, 0.54f}}, /* sand */
+    {{0.24f, 0.25f, 0.26f}, {0.62f, 0.63f, 0.63f}}, /* stone */
+    {{0.19f, 0.23f, 0.17f}, {0.50f, 0.54f, 0.43f}}, /* undergrowth */
+    {{0.45f, 0.50f, 0.56f}, {0.83f, 0.85f, 0.87f}}, /* sky */
+    {{0.25f, 0.19f, 0.15f}, {0.58f, 0.48f, 0.40f}}, /* wood */
+    {{0.55f, 0.55f, 0.54f}, {0.87f, 0.86f, 0.84f}}, /* plaster */
+    {{0.13f, 0.14f, 0.17f}, {0.40f, 0.41f, 0.45f}}, /* asphalt */
+};
+
+static const float colours[N_COLOURS][3] = {
+    {0.86f, 0.09f, 0.10f}, /* red */
+    {0.96f, 0.84f, 0.08f}, /* yellow */
+    {0.10f, 0.62f, 0.16f}, /* green */
+    {0.08f, 0.78f, 0.84f}, /* cyan */
+    {0.12f, 0.20f, 0.85f}, /* blue */
+    {0.95f, 0.30f, 0.75f}, /* pink */
+};
+
+/* The light falls from one direction on everything. */
+typedef struct light {
+    float x, y; /* unit vector towards the light */
+    float slope, vignette;
+} light;
+
+typedef struct ground {
+    const float (*ends)[3];
+    uint32_t patches, grain;  /* noise keys */
+    float scale, stretch;     /* lattice cells per shorter side; of the grain, across */
+    float cos_a, sin_a;       /* direction of gradient and grain */
+    float gradient, contrast; /* shares of the mix */
+} ground;
+
+static float draw(const scene *s, uint64_t n, float low, float high)
+{
+    return low + (high - low) * (float)rng_uniform(s->texture, n);
+}
+
+static void paint_ground(const scene *s, const ground *g, const light *l, float *canvas)
+{
+    float side = (float)(s->width < s->height ? s->width : s->height);
+    for (int row = 0; row < s->height; row++) {
+        for (int column = 0; column < s->width; column++) {
+            /* Centred, in units of the shorter side. */
+            float x = ((float)column + 0.5f - 0.5f * (float)s->width) / side;
+            float y = ((float)row + 0.5f - 0.5f * (float)s->height) / side;
+            float along = g->cos_a * x + g->sin_a * y, across = g->cos_a * y - g->sin_a * x;
+            float patches = octaves(g->patches, x * g->scale, y * g->scale, 5);
+            float grain = octaves(g->grain, along * 9.0f, across * 9.0f * g->stretch, 3);
+            float t = g->gradient * along + g->contrast * patches + 0.22f * grain;
+            t = 0.5f + 0.5f * tanhf(2.0f * t); /* soft ends: no flat patches */
+            float lit = 1.0f + l->slope * (l->x * x + l->y * y) - l->vignette * (x * x + y * y);
+            float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
+            for (int c = 0; c < 3; c++)
+                pixel[c] = mix(g->ends[0][c], g->ends[1][c], t) * lit;
+        }
+    }
+}
+
+/* Signed distance from the edge of a form, in units of its radius; inside is negative. */
+static float form_distance(int form, float u, float v)
+{
+    float au = fabsf(u), av = fabsf(v);
+    switch (form) {
+    case FORM_SQUARE:
+        return fmaxf(au, av) - 0.84f;
+    case FORM_RING:
+        return fabsf(sqrtf(u * u + v * v) - 0.72f) - 0.26f;
+    case FORM_TRIANGLE: {
+        float down = v - 0.72f;                                   /* the base */
+        float side = (au * 1.75f - (v + 0.95f)) / sqrtf(4.0625f); /* both slanted edges */
+        return fmaxf(down, side);
+    }
+    default: {
+        float upright = fmaxf(au - 0.28f, av - 0.96f), lying = fmaxf(au - 0.96f, av - 0.28f);
+        return fminf(upright, lying);
+    }
+    }
+}
+
+static void paint_shape(const scene *s, const scene_shape *shape, const light *l, uint32_t key,
+                        float *canvas)
+{
+    float side = (float)(s->width < s->height ? s->width : s->height);
+    float radius = shape->radius * side;
+    float centre_x = shape->x * (float)s->width, centre_y = shape->y * (float)s->height;
+    float cos_a = cosf(shape->angle), sin_a = sinf(shape->angle);
+    float shadow_x = -0.10f * l->x, shadow_y = -0.10f * l->y; /* in radii, away from the light */
+    float reach = radius * 1.5f;
+    int first_row = (int)fmaxf(0.0f, centre_y - reach);
+    int last_row = (int)fminf((float)s->height, centre_y + reach + 1.0f);
+    int first_column = (int)fmaxf(0.0f, centre_x - reach);
+    int last_column = (int)fminf((float)s->width, centre_x + reach + 1.0f);
+    for (int row = first_row; row < last_row; row++) {
+        for (int column = first_column; column < last_column; column++) {
+            float x = ((float)column + 0.5f - centre_x) / radius;
+            float y = ((float)row + 0.5f - centre_y) / radius;
+            float u = cos_a * x + sin_a * y, v = cos_a * y - sin_a * x;
+            float sx = x - shadow_x, sy = y - shadow_y;
+            float shadow = form_distance(s->form, cos_a * sx + sin_a * sy, cos_a * sy - sin_a * sx);
+            float dark = 0.45f * smooth(clamp01(0.5f - shadow * 3.0f));
+            float cover =
+                clamp01(0.5f - form_distance(s->form, u, v) * radius); /* one pixel soft */
+            float facing = l->x * x + l->y * y;
+            float texture = 0.05f * octaves(key, x * 4.0f, y * 4.0f, 3);
+            float lit = 0.95f + 0.16f * facing + texture;
+            float shine = 0.22f * expf(-6.0f * ((x - 0.45f * l->x) * (x - 0.45f * l->x) +
+                                                (y - 0.45f * l->y) * (y - 0.45f * l->y)));
+            float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
+            for (int c = 0; c < 3; c++) {
+                float surface = colours[s->colour][c] * lit + shine * 0.5f;
+                pixel[c] = mix(pixel[c] * (1.0f - dark), surface, cover);
+            }
+        }
+    }
+}
+
+/* Sum of two uniforms per channel: noise of a few levels, as a sensor at middling light. */
+static void develop(const scene *s, uint32_t key, const float *canvas, uint8_t *rgb)
+{
+    for (int row = 0; row < s->height; row++) {
+        for (int column = 0; column < 3 * s->width; column++) {
+            int64_t at = (int64_t)row * 3 * s->width + column;
+            uint32_t h = hash_point(key, column, row);
+            float noise = ((float)(h & 0xffff) + (float)(h >> 16)) / 65535.0f - 1.0f;
+            rgb[at] = (uint8_t)(clamp01(canvas[at] + 0.016f * noise) * 255.0f + 0.5f);
+        }
+    }
+}
+
+void scene_paint(const scene *s, float *canvas, uint8_t *rgb)
+{
+    enum { N_GROUNDS = sizeof grounds / sizeof *grounds };
+    float direction = draw(s, 0, 0.0f, 6.2831853f), grain = draw(s, 1, 0.0f, 6.2831853f);
+    light l = {cosf(direction), sinf(direction), draw(s, 2, 0.1f, 0.35f), draw(s, 3, 0.0f, 0.3f)};
+    uint64_t keys = rng_u64(s->texture, 4);
+    ground g = {
+        .ends = grounds[rng_below(s->texture, 5, N_GROUNDS)],
+        .patches = (uint32_t)keys,
+        .grain = (uint32_t)(keys >> 32),
+        .scale = draw(s, 6, 1.5f, 4.0f),
+        .stretch = draw(s, 7, 1.0f, 4.0f),
+        .cos_a = cosf(grain),
+        .sin_a = sinf(grain),
+        .gradient = draw(s, 8, 0.0f, 0.6f),
+        .contrast = draw(s, 9, 0.4f, 0.9f),
+    };
+    paint_ground(s, &g, &l, canvas);
+    for (int k = 0; k < s->n_shapes; k++)
+        paint_shape(s, &s->shapes[k], &l, g.grain ^ 0x2545f491u ^ (uint32_t)k, canvas);
+    develop(s, g.patches ^ 0x68bc21ebu, canvas, rgb);
+}

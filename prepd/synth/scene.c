@@ -1,0 +1,156 @@
+#include "prepd/synth/scene.h"
+
+#include <stdio.h>
+
+static const char *const colour_names[N_COLOURS] = {"red",  "yellow", "green",
+                                                    "cyan", "blue",   "pink"};
+static const char *const form_names[N_FORMS] = {"square", "ring", "triangle", "cross"};
+static const char *const number_names[MAX_SHAPES] = {"1", "2", "3"};
+static const char *const side_names[2] = {"left", "right"};
+static const char *const level_names[2] = {"top", "bottom"};
+
+static const char ASK_COLOUR[] = "What color is the shape?";
+static const char ASK_FORM[] = "What shape is it?";
+static const char ASK_NUMBER[] = "How many shapes are there?";
+static const char ASK_SIDE[] = "Is the shape on the left or on the right?";
+static const char ASK_LEVEL[] = "Is the shape at the top or at the bottom?";
+
+/* Sides of 80 to 128 pixels in several shapes: grids of 2 x 3 to 4 x 4 merged patches, so that rows
+ * hold pictures of different grids, and some sides are no multiple of 32, so that resizing runs. */
+static const int small_sizes[][2] = {{96, 96},  {128, 96}, {96, 128}, {112, 84}, {84, 112},
+                                     {100, 90}, {90, 100}, {128, 80}, {80, 128}, {120, 120}};
+/* The commonest sizes of COCO 2014. */
+static const int coco_sizes[][2] = {{640, 480}, {640, 480}, {640, 480}, {480, 640}, {480, 640},
+                                    {640, 427}, {640, 427}, {427, 640}, {640, 426}, {500, 375},
+                                    {375, 500}, {640, 360}, {500, 333}, {333, 500}, {640, 640}};
+
+static rng_key key_of(uint64_t seed, const char *split, const char *purpose)
+{
+    char text[64];
+    snprintf(text, sizeof text, "synth/%s/%s", split, purpose);
+    return rng_key_make(seed, text);
+}
+
+/* Value of an attribute with `values` values for item i of n: each equally often. */
+static int deal(uint64_t seed, const char *split, const char *attribute, uint64_t n, uint64_t i,
+                uint64_t values)
+{
+    return (int)(rng_permute(key_of(seed, split, attribute), n, i) % values);
+}
+
+static float between(rng_key key, uint64_t *counter, double low, double high)
+{
+    return (float)(low + (high - low) * rng_uniform(key, (*counter)++));
+}
+
+static void place_single(scene *s, rng_key key)
+{
+    uint64_t c = 0;
+    scene_shape *shape = &s->shapes[0];
+    shape->x = between(key, &c, 0.26, 0.32);
+    shape->y = between(key, &c, 0.26, 0.32);
+    if (s->right)
+        shape->x = 1.0f - shape->x;
+    if (s->bottom)
+        shape->y = 1.0f - shape->y;
+    shape->radius = between(key, &c, 0.22, 0.26);
+    shape->angle = between(key, &c, -0.15, 0.15);
+}
+
+static void place_several(scene *s, rng_key key)
+{
+    /* Different quarters, so that shapes never touch: the first n of a shuffled four. */
+    uint64_t c = 0;
+    rng_key quarters = {{key.word[0] ^ 0x5a5a5a5au, key.word[1]}};
+    float radius = between(key, &c, 0.19, 0.21);
+    for (int k = 0; k < s->n_shapes; k++) {
+        uint64_t quarter = rng_permute(quarters, 4, (uint64_t)k);
+        scene_shape *shape = &s->shapes[k];
+        shape->x = (quarter & 1 ? 0.74f : 0.26f) + between(key, &c, -0.03, 0.03);
+        shape->y = (quarter & 2 ? 0.74f : 0.26f) + between(key, &c, -0.03, 0.03);
+        shape->radius = radius;
+        shape->angle = between(key, &c, -0.15, 0.15);
+    }
+}
+
+void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_t i, scene *out)
+{
+    scene s = {0};
+    const int(*table)[2] = sizes == SIZES_COCO ? coco_sizes : small_sizes;
+    uint64_t n_sizes = sizes == SIZES_COCO ? sizeof coco_sizes / sizeof *coco_sizes
+                                           : sizeof small_sizes / sizeof *small_sizes;
+    int size = deal(seed, split, "size", n, i, n_sizes);
+    s.width = table[size][0];
+    s.height = table[size][1];
+    s.colour = deal(seed, split, "colour", n, i, N_COLOURS);
+    s.form = deal(seed, split, "form", n, i, N_FORMS);
+
+    /* The dealt place also ranks the scene within its kind, so the attributes that only one kind is
+     * asked for are dealt among that kind. */
+    uint64_t place = rng_permute(key_of(seed, split, "kind"), n, i);
+    s.single = place % 2 == 0;
+    uint64_t rank = place / 2;
+    uint64_t n_kind = s.single ? n - n / 2 : n / 2;
+    rng_key where = key_of(seed, split, "place");
+    where.word[0] ^= (uint32_t)i;
+    where.word[1] ^= (uint32_t)(i >> 32);
+    if (s.single) {
+        s.n_shapes = 1;
+        s.right = deal(seed, split, "side", n_kind, rank, 2);
+        s.bottom = deal(seed, split, "level", n_kind, rank, 2);
+        place_single(&s, where);
+    } else {
+        s.n_shapes = 1 + deal(seed, split, "number", n_kind, rank, MAX_SHAPES);
+        place_several(&s, where);
+    }
+    s.texture = key_of(seed, split, "texture");
+    s.texture.word[0] ^= (uint32_t)i;
+    s.texture.word[1] ^= (uint32_t)(i >> 32);
+    *out = s;
+}
+
+int scene_questions(const scene *s, scene_question out[MAX_QUESTIONS])
+{
+    int n = 0;
+    out[n++] = (scene_question){ASK_COLOUR, colour_names[s->colour], "what color is the", "other"};
+    out[n++] = (scene_question){ASK_FORM, form_names[s->form], "what", "other"};
+    if (s->single) {
+        out[n++] = (scene_question){ASK_SIDE, side_names[s->right], "is the", "other"};
+        out[n++] = (scene_question){ASK_LEVEL, level_names[s->bottom], "is the", "other"};
+    } else {
+        out[n++] =
+            (scene_question){ASK_NUMBER, number_names[s->n_shapes - 1], "how many", "number"};
+    }
+    return n;
+}
+
+const char *scene_text(int i)
+{
+    static const char *const questions[] = {ASK_COLOUR, ASK_FORM, ASK_NUMBER, ASK_SIDE, ASK_LEVEL};
+    enum { N_QUESTIONS = sizeof questions / sizeof *questions };
+    if (i < N_QUESTIONS)
+        return questions[i];
+    i -= N_QUESTIONS;
+    if (i < N_COLOURS)
+        return colour_names[i];
+    i -= N_COLOURS;
+    if (i < N_FORMS)
+        return form_names[i];
+    i -= N_FORMS;
+    if (i < MAX_SHAPES)
+        return number_names[i];
+    i -= MAX_SHAPES;
+    if (i < 2)
+        return side_names[i];
+    return i < 4 ? level_names[i - 2] : NULL;
+}
+
+const char *scene_colour_name(int colour)
+{
+    return colour_names[colour];
+}
+
+const char *scene_form_name(int form)
+{
+    return form_names[form];
+}

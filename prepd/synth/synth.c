@@ -1,0 +1,175 @@
+#include "prepd/synth/synth.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "prepd/synth/files.h"
+#include "prepd/synth/jpeg.h"
+#include "prepd/synth/model.h"
+#include "prepd/synth/paint.h"
+#include "prepd/synth/vqa.h"
+
+enum { JPEG_QUALITY = 92, MAX_SIDE = 640 };
+enum { HELD_OUT_SHARE = 10, HELD_OUT_LEAST = 64 };
+static const char MARK[] = "synth.json";
+static const char *const splits[] = {"train", "val"};
+
+int64_t synth_held_out(int64_t images)
+{
+    int64_t n = images / HELD_OUT_SHARE;
+    if (n < HELD_OUT_LEAST)
+        n = HELD_OUT_LEAST;
+    return n > images / 2 ? images / 2 : n;
+}
+
+/* An absent or empty folder is free to use; one with our mark is ours; any other is not. */
+static status check_folder(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return errno == ENOENT
+                   ? ST_OK
+                   : FAIL_IN(ST_CANT_CREATE, folder, "can not use as output: %s", strerror(errno));
+    bool ours = false, empty = true;
+    struct dirent *entry;
+    while ((entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        empty = false;
+        ours |= strcmp(entry->d_name, MARK) == 0;
+    }
+    closedir(dir);
+    if (empty || ours)
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, folder,
+                   "the folder holds files and was not made by prepd synth (no %s in it); give "
+                   "--out an empty or new folder",
+                   MARK);
+}
+
+static status write_mark(const synth_options *o)
+{
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "made_by");
+    json_put_cstr(&w, "prepd synth " TESSERA_VERSION);
+    json_put_key(&w, "images");
+    json_put_int(&w, o->images);
+    json_put_key(&w, "seed");
+    json_put_int(&w, (int64_t)o->seed);
+    json_put_key(&w, "sizes");
+    json_put_cstr(&w, o->sizes == SIZES_COCO ? "coco" : "small");
+    json_end_object(&w);
+    status st = files_write_json(o->folder, MARK, &w);
+    json_writer_done(&w);
+    return st;
+}
+
+/* One line on a terminal, redrawn ten times a second; nothing elsewhere. */
+typedef struct progress {
+    int64_t done, total, drawn_ns;
+    bool terminal;
+} progress;
+
+static void progress_step(progress *p)
+{
+    p->done++;
+    int64_t now = clock_ns();
+    if (!p->terminal || (now - p->drawn_ns < 100000000 && p->done < p->total))
+        return;
+    enum { WIDTH = 40 };
+    char bar[WIDTH + 1];
+    int filled = (int)(p->done * WIDTH / p->total);
+    memset(bar, '.', WIDTH);
+    memset(bar, '#', (size_t)filled);
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\rpictures [%s] %lld/%lld%s", bar, (long long)p->done, (long long)p->total,
+            p->done == p->total ? "\n" : "");
+    p->drawn_ns = now;
+}
+
+/* Scratch of one picture, reused. */
+typedef struct easel {
+    float *canvas;
+    uint8_t *rgb;
+    jpeg_writer *jpeg;
+} easel;
+
+static void easel_done(easel *e)
+{
+    free(e->canvas);
+    free(e->rgb);
+    jpeg_writer_free(&e->jpeg);
+}
+
+static status easel_init(easel *e)
+{
+    size_t n = (size_t)MAX_SIDE * MAX_SIDE * 3;
+    memset(e, 0, sizeof *e);
+    e->canvas = (float *)malloc(n * sizeof *e->canvas);
+    e->rgb = (uint8_t *)malloc(n);
+    if (!e->canvas || !e->rgb)
+        return FAIL(ST_NO_MEMORY, "no memory for a picture of %d x %d", MAX_SIDE, MAX_SIDE);
+    return jpeg_writer_new(&e->jpeg);
+}
+
+/* Images first_id, first_id + 1, ... of a split, with their questions. */
+static status write_split(const synth_options *o, const char *split, int64_t n, int64_t first_id,
+                          easel *e, progress *p)
+{
+    char folder[FILES_PATH_MAX], path[FILES_PATH_MAX];
+    vqa_files files;
+    status st;
+    TRY(files_path(folder, o->folder, "images/%s2014", split));
+    TRY(files_make_folder(folder));
+    TRY(files_remove(folder, "COCO_")); /* of an earlier, larger data set */
+    vqa_begin(&files, split);
+    for (int64_t i = 0; i < n; i++) {
+        scene s;
+        scene_draw(o->seed, split, o->sizes, (uint64_t)n, (uint64_t)i, &s);
+        scene_paint(&s, e->canvas, e->rgb);
+        TRY_OR(done, files_path(path, folder, "COCO_%s2014_%012lld.jpg", split,
+                                (long long)(first_id + i)));
+        TRY_OR(done, jpeg_write(e->jpeg, e->rgb, s.width, s.height, JPEG_QUALITY, path));
+        vqa_add(&files, first_id + i, &s);
+        progress_step(p);
+    }
+    st = vqa_finish(&files, o->folder, split);
+done:
+    vqa_done(&files);
+    return st;
+}
+
+status synth_write(const synth_options *o)
+{
+    easel e = {0};
+    char model[FILES_PATH_MAX];
+    status st;
+    if (o->images < SYNTH_MIN_IMAGES || o->images > SYNTH_MAX_IMAGES)
+        return FAIL(ST_USAGE, "--images %lld: %d to %d are wanted", (long long)o->images,
+                    SYNTH_MIN_IMAGES, SYNTH_MAX_IMAGES);
+    TRY(check_folder(o->folder));
+    TRY(files_path(model, o->folder, "model"));
+    TRY(files_make_folder(model));
+    TRY(write_mark(o));
+    /* Small pictures stay small; COCO-like ones keep their full grids. */
+    TRY(model_write(model, 1024, o->sizes == SIZES_COCO ? 1048576 : 65536));
+    int64_t n_val = synth_held_out(o->images);
+    int64_t counts[] = {o->images - n_val, n_val};
+    progress p = {.total = o->images, .terminal = isatty(STDERR_FILENO)};
+    TRY_OR(done, easel_init(&e));
+    int64_t first_id = 1;
+    for (int k = 0; k < 2; k++) {
+        TRY_OR(done, write_split(o, splits[k], counts[k], first_id, &e, &p));
+        first_id += counts[k];
+    }
+done:
+    easel_done(&e);
+    return st;
+}
