@@ -50,7 +50,14 @@ WARN_UNUSED status row_alloc(row *r, arena *a, int with_weight);
  * document masked, finite weights, ids >= 0. source names the row in errors. */
 WARN_UNUSED status row_check(const row *r, const char *source);
 
-/* XXH3-128 over name, dtype, shape and bytes of every tensor, in name order. */
+/* Which items are videos: 1, else 0, into out_is_video [I]. The token id of an item tells (design
+ * section 4); of the two ids in use the video's is the one whose items have n_video_patches. Of
+ * a row that row_check accepts, or fails. */
+WARN_UNUSED status row_find_videos(const row *r, const char *source, uint8_t *out_is_video);
+
+/* XXH3-128 over every tensor in name order: name, NUL, dtype text, NUL, number of dimensions and
+ * each of them as u64 little-endian, bytes. pixels is always there, pixels_video if V > 0,
+ * loss_weight if not NULL. */
 WARN_UNUSED status row_digest(const row *r, hash128 *out);
 
 /* As tensors of a safetensors file (views into r). with_pixels = 0 leaves pixels and pixels_video
@@ -61,8 +68,11 @@ void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size
  * with_pixels. Missing pixels are left NULL with their counts taken from grid_thw. */
 WARN_UNUSED status row_from_tensors(const st_file *f, const char *source, int with_pixels,
                                     row *out);
+/* cursor and quarantine as __metadata__, those that are not empty. Returns how many. */
+size_t row_meta(const row *r, st_meta out[2]);
 /* The row as a file (pixels included): prepd sample, probe, golden cases. */
 WARN_UNUSED status row_save(const row *r, const char *path);
+/* The row's arrays lie in the read-only map: valid until st_close(file), not to be written. */
 WARN_UNUSED status row_open(const char *path, st_file *file, row *out);
 
 #endif

@@ -35,9 +35,10 @@ WARN_UNUSED status fit_image(int64_t height, int64_t width, fit_limits limits, f
 WARN_UNUSED status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patches,
                               fit_grid *out);
 
-/* preprocessor_config.json of model.path, overridden by image.min_pixels and image.max_pixels;
- * patch_size 16, merge_size 2, temporal 2 are required. Missing file: the published defaults
- * (65536, 16777216). A preset's name has no folder: the published defaults. */
+/* preprocessor_config.json of model.tokenizer or else model.path (size.shortest_edge and
+ * longest_edge, which are areas; min_pixels and max_pixels win over them), overridden by
+ * image.min_pixels and image.max_pixels; patch_size 16, merge_size 2, temporal 2 are required.
+ * Missing file: the published defaults (65536, 16777216). */
 WARN_UNUSED status fit_limits_load(const conf *c, fit_limits *out);
 
 #endif

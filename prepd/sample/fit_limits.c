@@ -1,0 +1,88 @@
+/* The processor's file; apart from fit.c, which is arithmetic alone. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "prepd/sample/fit.h"
+#include "proto/batch.h"
+
+enum {
+    DEFAULT_MIN_PIXELS = 65536,    /* 256 x 256, as published */
+    DEFAULT_MAX_PIXELS = 16777216, /* 4096 x 4096 */
+};
+
+/* An integer member that may be absent or null: then *out stays. */
+static status optional_int(const json_value *object, const char *key, const char *path,
+                           int64_t *out)
+{
+    const json_value *v = json_find(object, key);
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    return json_want_int(object, key, path, out);
+}
+
+/* Other sides would need other patches than the wire carries. */
+static status require_int(const json_value *object, const char *key, const char *path,
+                          int64_t wanted)
+{
+    int64_t found = wanted;
+    TRY(optional_int(object, key, path, &found));
+    if (found != wanted)
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "%s is %" PRId64 ", only %" PRId64 " is supported (Qwen3-VL)", key, found,
+                       wanted);
+    return ST_OK;
+}
+
+static status read_file(const json_value *file, const char *path, fit_limits *limits)
+{
+    if (json_typeof(file) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, path, "expected an object, found %s",
+                       json_type_name(json_typeof(file)));
+    TRY(require_int(file, "patch_size", path, PATCH_SIDE));
+    TRY(require_int(file, "merge_size", path, MERGE_SIDE));
+    TRY(require_int(file, "temporal_patch_size", path, 2));
+
+    /* "edges" are areas in this processor; older files say min_pixels and max_pixels. */
+    const json_value *size = json_find(file, "size");
+    if (size && json_typeof(size) == JSON_OBJECT) {
+        TRY(optional_int(size, "shortest_edge", path, &limits->min_pixels));
+        TRY(optional_int(size, "longest_edge", path, &limits->max_pixels));
+    }
+    TRY(optional_int(file, "min_pixels", path, &limits->min_pixels));
+    TRY(optional_int(file, "max_pixels", path, &limits->max_pixels));
+    if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "areas from %" PRId64 " to %" PRId64 " pixels, expected 1 <= min <= max",
+                       limits->min_pixels, limits->max_pixels);
+    return ST_OK;
+}
+
+status fit_limits_load(const conf *c, fit_limits *out)
+{
+    fit_limits limits = {DEFAULT_MIN_PIXELS, DEFAULT_MAX_PIXELS};
+    /* The folder that model_files.h digests for HELLO. */
+    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    char path[STATUS_PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/preprocessor_config.json", folder) >= (int)sizeof path)
+        return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
+    if (folder[0] && access(path, F_OK) == 0) {
+        json_value *file = NULL;
+        TRY(json_load(path, &file));
+        const status st = read_file(file, path, &limits);
+        json_free(&file);
+        TRY(st);
+    }
+    if (c->image_min_pixels > 0)
+        limits.min_pixels = c->image_min_pixels;
+    if (c->image_max_pixels > 0)
+        limits.max_pixels = c->image_max_pixels;
+    if (limits.max_pixels < limits.min_pixels)
+        return FAIL(ST_CONFIG,
+                    "image.min_pixels %" PRId64 " is above image.max_pixels %" PRId64
+                    " (a value not set comes from preprocessor_config.json)",
+                    limits.min_pixels, limits.max_pixels);
+    *out = limits;
+    return ST_OK;
+}

@@ -1,0 +1,118 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "prepd/sample/fit.h"
+#include "tests/harness.h"
+
+static const fit_limits published = {65536, 16777216};
+
+/* The table of spec section 7.2. */
+static void test_fit_image__published_sizes(void **state)
+{
+    static const struct {
+        int64_t height, width;
+        int32_t to_height, to_width;
+        int64_t tokens;
+    } cases[] = {
+        {480, 640, 480, 640, 300},       {1365, 2048, 1376, 2048, 2752},
+        {16, 16, 256, 256, 64},          {48, 48, 256, 256, 64},
+        {80, 80, 256, 256, 64},          {224, 224, 256, 256, 64},
+        {300, 100, 448, 160, 70},        {500, 30, 1056, 64, 66},
+        {1080, 1920, 1088, 1920, 2040},  {2160, 3840, 2176, 3840, 8160},
+        {4320, 7680, 3072, 5440, 16320}, {5000, 5000, 4096, 4096, 16384},
+        {33, 4000, 32, 4000, 125},       {1, 200, 32, 3648, 114},
+        {1000, 17, 1984, 64, 124},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fit_grid g;
+        assert_ok(fit_image(cases[i].height, cases[i].width, published, &g));
+        assert_int_equal(g.height, cases[i].to_height);
+        assert_int_equal(g.width, cases[i].to_width);
+        assert_int_equal(g.h, g.height / 16);
+        assert_int_equal(g.w, g.width / 16);
+        assert_int_equal(fit_tokens(g), cases[i].tokens);
+        assert_int_equal(fit_patches(g), cases[i].tokens * 4);
+    }
+}
+
+/* 48 / 32 = 1.5 and 80 / 32 = 2.5 both go to 2: half to even. */
+static void test_fit_image__rounds_half_to_even(void **state)
+{
+    const fit_limits wide_open = {1, INT64_MAX};
+    fit_grid g;
+    (void)state;
+    assert_ok(fit_image(48, 80, wide_open, &g));
+    assert_int_equal(g.height, 64);
+    assert_int_equal(g.width, 64);
+    assert_ok(fit_image(15, 112, wide_open, &g)); /* 0 blocks high: lifted to one */
+    assert_true(g.height >= 32 && g.width >= 32);
+}
+
+static void test_fit_image__refuses(void **state)
+{
+    fit_grid g = {7, 7, 7, 7};
+    (void)state;
+    assert_fails(ST_BAD_INPUT, fit_image(1, 201, published, &g), "more than 200 times");
+    assert_fails(ST_BAD_INPUT, fit_image(0, 10, published, &g), "picture of 10 x 0");
+    assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &g), "picture of -3 x 10");
+    assert_fails(ST_BAD_INPUT, fit_image(INT64_MAX, INT64_MAX, published, &g), "sides");
+    assert_fails(ST_CONFIG, fit_image(10, 10, (fit_limits){10, 9}, &g), "min");
+    assert_int_equal(g.height, 7); /* untouched on failure */
+}
+
+/* Against the definition: the largest maximum, found by walking over all of them. */
+static void test_fit_shrink__is_the_largest_that_fits(void **state)
+{
+    const fit_limits limits = {2048, 40000};
+    uint64_t seed = harness_seed();
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const int64_t height = 1 + (int64_t)(seed >> 40) % 300;
+        const int64_t width = 1 + (int64_t)(seed >> 20) % 300;
+        const int64_t patches = 4 + (int64_t)(seed >> 10) % 160;
+        fit_grid g, wanted = {0};
+        if (fit_image(height, width, limits, &g) != ST_OK)
+            continue;
+        for (int64_t max = limits.max_pixels; max >= 1 && !wanted.h; max--) {
+            const int64_t min = max < limits.min_pixels ? max : limits.min_pixels;
+            assert_ok(fit_image(height, width, (fit_limits){min, max}, &g));
+            if (fit_patches(g) <= patches)
+                wanted = g;
+        }
+        assert_ok(fit_shrink(height, width, limits, patches, &g));
+        if (g.height != wanted.height || g.width != wanted.width)
+            fail_msg("%" PRId64 " x %" PRId64 " within %" PRId64
+                     " patches: %d x %d, wanted %d x %d",
+                     height, width, patches, g.height, g.width, wanted.height, wanted.width);
+    }
+}
+
+static void test_fit_shrink__edges(void **state)
+{
+    fit_grid g, whole;
+    (void)state;
+    assert_ok(fit_image(480, 640, published, &whole));
+    assert_ok(fit_shrink(480, 640, published, fit_patches(whole), &g));
+    assert_memory_equal(&g, &whole, sizeof g); /* what fits is not touched */
+    assert_ok(fit_shrink(480, 640, published, fit_patches(whole) - 1, &g));
+    assert_true(fit_patches(g) < fit_patches(whole) && fit_patches(g) > 1000);
+    assert_ok(fit_shrink(4000, 4000, published, 4, &g));
+    assert_int_equal(fit_patches(g), 4);
+    assert_ok(fit_shrink(16, 16, published, 100, &g)); /* below the minimum, if the row says so */
+    assert_int_equal(g.height, 160);
+    assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "budget of 3 patches");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fit_image__published_sizes),
+        cmocka_unit_test(test_fit_image__rounds_half_to_even),
+        cmocka_unit_test(test_fit_image__refuses),
+        cmocka_unit_test(test_fit_shrink__is_the_largest_that_fits),
+        cmocka_unit_test(test_fit_shrink__edges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

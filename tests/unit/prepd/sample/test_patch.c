@@ -1,0 +1,64 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/patch.h"
+#include "tests/harness.h"
+
+enum { HEIGHT = 64, WIDTH = 96 }; /* the 4 x 6 grid of spec section 3.1 */
+
+/* A byte that tells where it came from. */
+static uint8_t value_at(int y, int x, int c)
+{
+    return (uint8_t)(y * 131 + x * 7 + c * 53 + (y / 16) * 17 + (x / 16) * 29);
+}
+
+static void test_patch_cut__merge_order_and_columns(void **state)
+{
+    static const int first[13][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}, {0, 2}, {0, 3}, {1, 2},
+                                     {1, 3}, {0, 4}, {0, 5}, {1, 4}, {1, 5}, {2, 0}};
+    static uint8_t rgb[HEIGHT * WIDTH * 3], patches[HEIGHT * WIDTH * 3];
+    (void)state;
+    for (int y = 0; y < HEIGHT; y++)
+        for (int x = 0; x < WIDTH; x++)
+            for (int c = 0; c < 3; c++)
+                rgb[(y * WIDTH + x) * 3 + c] = value_at(y, x, c);
+    patch_cut(rgb, HEIGHT, WIDTH, patches);
+    for (int i = 0; i < 13; i++)
+        for (int c = 0; c < 3; c++)
+            for (int y = 0; y < 16; y++)
+                for (int x = 0; x < 16; x++)
+                    assert_int_equal(patches[i * 768 + c * 256 + y * 16 + x],
+                                     value_at(first[i][0] * 16 + y, first[i][1] * 16 + x, c));
+}
+
+static void test_patch_join__inverts_cut(void **state)
+{
+    static const int sizes[][2] = {{32, 32}, {32, 320}, {160, 32}, {96, 64}};
+    uint64_t seed = harness_seed();
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t n = (size_t)sizes[i][0] * (size_t)sizes[i][1] * 3;
+        uint8_t *rgb = malloc(n), *patches = malloc(n), *back = malloc(n);
+        assert_true(rgb && patches && back);
+        for (size_t j = 0; j < n; j++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            rgb[j] = (uint8_t)(seed >> 56);
+        }
+        patch_cut(rgb, sizes[i][0], sizes[i][1], patches);
+        assert_memory_not_equal(rgb, patches, n);
+        patch_join(patches, sizes[i][0], sizes[i][1], back);
+        assert_memory_equal(rgb, back, n);
+        free(rgb);
+        free(patches);
+        free(back);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_patch_cut__merge_order_and_columns),
+        cmocka_unit_test(test_patch_join__inverts_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

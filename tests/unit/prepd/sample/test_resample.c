@@ -1,0 +1,153 @@
+/* Vectors of spec section 7.3 (the reference's uint8 tensor path), and sums over what Pillow 9.4
+ * makes of a synthetic picture (BICUBIC) for its path. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/conf.h"
+#include "prepd/sample/resample.h"
+#include "tests/harness.h"
+
+static arena scratch;
+
+static int setup(void **state)
+{
+    (void)state;
+    arena_init(&scratch, 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    arena_done(&scratch);
+    return 0;
+}
+
+/* The same picture line as a row and as a column must give the same numbers. */
+static void check_line(const uint8_t *in, int n_in, const uint8_t *wanted, int n_out)
+{
+    uint8_t out[16];
+    assert_ok(resample(RESAMPLER_TORCH, 1, in, 1, n_in, out, 1, n_out, &scratch));
+    assert_memory_equal(out, wanted, (size_t)n_out);
+    assert_ok(resample(RESAMPLER_TORCH, 1, in, n_in, 1, out, n_out, 1, &scratch));
+    assert_memory_equal(out, wanted, (size_t)n_out);
+}
+
+static void test_resample__torch_lines(void **state)
+{
+    static const uint8_t down[] = {0, 255, 0, 255, 10, 20, 200, 255};
+    static const uint8_t down_to[] = {104, 121, 120, 51, 241};
+    static const uint8_t up[] = {0, 255, 30, 200, 255};
+    static const uint8_t up_to[] = {0, 112, 253, 87, 58, 192, 242, 255};
+    (void)state;
+    check_line(down, 8, down_to, 5);
+    check_line(up, 5, up_to, 8);
+}
+
+static void test_resample__torch_picture(void **state)
+{
+    static const uint8_t first[] = {0, 3, 7, 11, 13, 17, 21, 24, 27, 34, 37, 41};
+    uint8_t in[24 * 40], out[32 * 32];
+    (void)state;
+    for (int y = 0; y < 24; y++)
+        for (int x = 0; x < 40; x++)
+            in[y * 40 + x] = (uint8_t)(3 * x + 7 * y + 5 * ((x * y) % 11));
+    assert_ok(resample(RESAMPLER_TORCH, 1, in, 24, 40, out, 32, 32, &scratch));
+    assert_memory_equal(out, first, sizeof first);
+    int64_t sum = 0;
+    for (size_t i = 0; i < sizeof out; i++)
+        sum += out[i];
+    assert_int_equal(sum, 146930);
+
+    /* Three channels are three pictures. */
+    uint8_t in3[24 * 40 * 3], out3[32 * 32 * 3];
+    for (size_t i = 0; i < sizeof in3; i++)
+        in3[i] = in[i / 3];
+    assert_ok(resample(RESAMPLER_TORCH, 3, in3, 24, 40, out3, 32, 32, &scratch));
+    for (size_t i = 0; i < sizeof out3; i++)
+        assert_int_equal(out3[i], out[i / 3]);
+}
+
+static uint8_t *picture(int64_t width, int64_t height)
+{
+    uint8_t *rgb = malloc((size_t)(width * height * 3));
+    assert_non_null(rgb);
+    for (int64_t y = 0; y < height; y++)
+        for (int64_t x = 0; x < width; x++)
+            for (int64_t c = 0; c < 3; c++)
+                rgb[(y * width + x) * 3 + c] =
+                    (uint8_t)(3 * x + 7 * y + 41 * c + 5 * ((x * y) % 11) +
+                              ((x >> 4) ^ (y >> 3)) * 29 + ((x * x + y * c) >> 6));
+    return rgb;
+}
+
+/* Sum of byte times an odd-looking weight of its place, modulo 2^64. */
+static uint64_t place_sum(const uint8_t *p, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += p[i] * (i * 0x9E3779B97F4A7C15u + 1);
+    return sum;
+}
+
+static void test_resample__pillow_pictures(void **state)
+{
+    static const struct {
+        int32_t width, height, to_width, to_height;
+        uint64_t sum;
+    } cases[] = {
+        {500, 375, 512, 384, 0xa6b0d33ad59849f0u}, {333, 500, 320, 512, 0xf8939c46d15f3802u},
+        {200, 150, 320, 224, 0xdc8a1ca8d5d218f0u}, {1920, 1080, 1920, 1088, 0xa24eeebe74cd8812u},
+        {640, 480, 224, 160, 0xa55269058639db0du}, {37, 5, 64, 320, 0x084f99480c65f16du},
+        {1500, 90, 32, 32, 0x613a2cb63bd851b4u},   {3, 2, 64, 64, 0xf84fb1fbe3d09a57u},
+        {1, 1, 32, 32, 0x68013dacade8a600u},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t *in = picture(cases[i].width, cases[i].height);
+        const size_t n = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
+        uint8_t *out = malloc(n), *torch = malloc(n);
+        assert_true(out && torch);
+        assert_ok(resample(RESAMPLER_PILLOW, 3, in, cases[i].height, cases[i].width, out,
+                           cases[i].to_height, cases[i].to_width, &scratch));
+        if (place_sum(out, n) != cases[i].sum)
+            fail_msg("%d x %d -> %d x %d: 0x%016" PRIx64, cases[i].width, cases[i].height,
+                     cases[i].to_width, cases[i].to_height, place_sum(out, n));
+        /* The two published paths stay within two levels of each other. */
+        assert_ok(resample(RESAMPLER_TORCH, 3, in, cases[i].height, cases[i].width, torch,
+                           cases[i].to_height, cases[i].to_width, &scratch));
+        for (size_t j = 0; j < n; j++)
+            assert_in_range(torch[j] - out[j] + 2, 0, 4);
+        free(in);
+        free(out);
+        free(torch);
+    }
+}
+
+static void test_resample__equal_size_copies_and_scratch_returns(void **state)
+{
+    uint8_t *in = picture(40, 24), out[40 * 24 * 3];
+    (void)state;
+    const size_t before = scratch.used_bytes;
+    assert_ok(resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 24, 40, &scratch));
+    assert_memory_equal(in, out, sizeof out);
+    assert_ok(resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &scratch));
+    assert_int_equal(scratch.used_bytes, before);
+    arena tight;
+    arena_init(&tight, 256);
+    assert_fails(ST_NO_MEMORY, resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &tight), "");
+    arena_done(&tight);
+    free(in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resample__torch_lines),
+        cmocka_unit_test(test_resample__torch_picture),
+        cmocka_unit_test(test_resample__pillow_pictures),
+        cmocka_unit_test(test_resample__equal_size_copies_and_scratch_returns),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
