@@ -11,8 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/json.h"
 #include "common/span.h"
 #include "common/status.h"
+#include "proto/frame.h"
 
 typedef struct wire wire;               /* one ZeroMQ context */
 typedef struct wire_socket wire_socket; /* used by one thread */
@@ -41,8 +43,10 @@ size_t wire_msg_parts(const wire_msg *m);
 size_t wire_msg_bytes(const wire_msg *m);
 span wire_msg_part(const wire_msg *m, size_t i); /* borrowed until the message changes */
 WARN_UNUSED status wire_msg_add(wire_msg *m, const void *data, size_t size); /* copies */
-/* A new part of this size to be written by the caller. */
+/* A new part of this size, to be written by the caller before the message changes again. */
 WARN_UNUSED status wire_msg_add_space(wire_msg *m, size_t size, uint8_t **out);
+/* Replaces part i by a copy of these bytes (a header under another row number). */
+WARN_UNUSED status wire_msg_set(wire_msg *m, size_t i, const void *data, size_t size);
 /* Moves all parts of from to the end of to. */
 WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);
 /* A second reference to the same bytes (ZeroMQ shares them); for records beside sends. */
@@ -50,10 +54,14 @@ WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
 
 /* Takes the parts on success (m is then empty), leaves them on failure. to = NULL for a DEALER. */
 WARN_UNUSED status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m);
-/* ST_TIMEOUT after timeout_ms (0 = do not wait, -1 = forever). from may be NULL for a DEALER. */
+/* ST_TIMEOUT after timeout_ms (0 = do not wait, -1 = forever). from may be NULL for a DEALER; of a
+ * ROUTER it is set for ST_PROTOCOL too (a message of impossible form, dropped whole). A DEALER
+ * whose connection has ended gives what had arrived, then ST_UNAVAILABLE for good: to the other
+ * side a new connection is a new peer, so it takes a new socket and a new HELLO. */
 WARN_UNUSED status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m);
 
-/* Waits for any of the sockets (NULL entries allowed) or descriptors to become readable. */
+/* Waits for any of the sockets (NULL entries allowed) or descriptors to become readable, or for a
+ * DEALER's connection to end (wire_recv then says so). ST_OK with none ready after timeout_ms. */
 typedef struct wire_wait {
     wire_socket *socket;
     int fd; /* used if socket is NULL; -1 = ignore */
@@ -65,7 +73,20 @@ WARN_UNUSED status wire_poll(wire_wait *items, size_t n, int timeout_ms);
 WARN_UNUSED status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
                                   const char *json, size_t size);
 
-/* "ENDPOINT.workers" for ipc, the next port for tcp; step 1 = workers, 2 = control. Heap. */
+/* The header and JSON object of a control message, its sizes, hash (if given) and JSON checked;
+ * ST_PROTOCOL names the peer. out is the caller's to free. */
+WARN_UNUSED status wire_read_json(const wire_msg *m, const char *peer, frame *out_head,
+                                  json_value **out);
+/* KIND_ERROR with this code and the thread's status_text(). */
+WARN_UNUSED status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code);
+/* Turns a KIND_ERROR's object into this thread's failure with the peer's code and reason. */
+WARN_UNUSED status wire_error(const json_value *error, const char *peer);
+/* "peer 006b8b4567" for errors and logs. */
+enum { WIRE_PEER_TEXT = 160 };
+void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT]);
+
+/* Step 1 = workers, 2 = control: "ENDPOINT.workers" and "ENDPOINT.control" for ipc, the next two
+ * ports for tcp. Heap. */
 WARN_UNUSED status wire_beside(const char *endpoint, int step, char **out);
 bool wire_is_ipc(const char *endpoint);
 

@@ -1,0 +1,142 @@
+/* endpoint.c: addresses read, checked and made free. */
+#include "proto/endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/wire.h"
+
+static const char IPC[] = "ipc://", TCP[] = "tcp://";
+
+bool wire_is_ipc(const char *text)
+{
+    return strncmp(text, IPC, sizeof IPC - 1) == 0;
+}
+
+static status parse_ipc(const char *text, endpoint *out)
+{
+    const char *path = text + sizeof IPC - 1;
+    size_t size = strlen(path);
+    if (size == 0 || path[0] == '@' || path[0] == '*')
+        return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH with the path of a file",
+                    text);
+    if (size >= sizeof out->path)
+        return FAIL(
+            ST_CONFIG,
+            "endpoint \"%s\": the path has %zu bytes, a socket file's may have %zu; choose a "
+            "shorter prepd.endpoint (workers and control append up to 8 bytes)",
+            text, size, sizeof out->path - 1);
+    memcpy(out->path, path, size + 1);
+    memcpy(out->text, text, strlen(text) + 1);
+    return ST_OK;
+}
+
+/* The whole of text as a decimal number in [1, 65535], else 0. */
+static int port_of(const char *text)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 && v > 0 && v < 65536
+               ? (int)v
+               : 0;
+}
+
+static status parse_tcp(const char *text, endpoint *out)
+{
+    const char *host = text + sizeof TCP - 1, *colon = strrchr(host, ':');
+    char name[64];
+    if (!colon || (out->port = port_of(colon + 1)) == 0)
+        return FAIL(ST_CONFIG,
+                    "endpoint \"%s\": expected tcp://HOST:PORT with a port of 1 to 65535", text);
+    size_t size = (size_t)(colon - host);
+    if (size == 0 || size >= sizeof name)
+        return FAIL(ST_CONFIG, "endpoint \"%s\": expected a host of 1 to %zu bytes", text,
+                    sizeof name - 1);
+    memcpy(name, host, size);
+    name[size] = 0;
+    struct in_addr ip4;
+    bool is_local = strcmp(name, "localhost") == 0;
+    bool is_ip4 =
+        is_local || (inet_pton(AF_INET, name, &ip4) == 1 && ntohl(ip4.s_addr) >> 24 == 127);
+    out->is_ip6 = strcmp(name, "[::1]") == 0;
+    if (!is_ip4 && !out->is_ip6)
+        return FAIL(ST_CONFIG,
+                    "endpoint \"%s\": other than loopback addresses need CURVE keys, which this "
+                    "version does not have; use ipc:// or tcp://127.0.0.1:PORT, through an ssh "
+                    "tunnel to reach another machine",
+                    text);
+    snprintf(out->text, sizeof out->text, "tcp://%s:%d", is_local ? "127.0.0.1" : name, out->port);
+    return ST_OK;
+}
+
+status endpoint_parse(const char *text, endpoint *out)
+{
+    endpoint e = {.is_ipc = wire_is_ipc(text)};
+    if (e.is_ipc)
+        TRY(parse_ipc(text, &e));
+    else if (strncmp(text, TCP, sizeof TCP - 1) == 0)
+        TRY(parse_tcp(text, &e));
+    else
+        return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH or tcp://127.0.0.1:PORT",
+                    text);
+    *out = e;
+    return ST_OK;
+}
+
+status endpoint_clear_ipc(const endpoint *e)
+{
+    struct stat info;
+    if (lstat(e->path, &info) != 0)
+        return ST_OK; /* nothing there, or bind will say what is wrong with the folder */
+    if (!S_ISSOCK(info.st_mode))
+        return FAIL_IN(ST_CANT_CREATE, e->path,
+                       "exists and is no socket; choose another prepd.endpoint or move it away");
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return FAIL(ST_OS, "socket: %s", strerror(errno));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, e->path, strlen(e->path));
+    int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 ? errno : 0;
+    close(fd);
+    if (failed == ENOENT)
+        return ST_OK;
+    if (failed == ECONNREFUSED) {
+        if (unlink(e->path) != 0 && errno != ENOENT)
+            return FAIL_IN(ST_CANT_CREATE, e->path, "can not remove the stale socket: %s",
+                           strerror(errno));
+        return ST_OK;
+    }
+    if (failed == 0 || failed == EAGAIN) /* EAGAIN: alive, its queue is full */
+        return FAIL_IN(ST_UNAVAILABLE, e->path,
+                       "in use by a running daemon; stop it or choose another prepd.endpoint");
+    return FAIL_IN(ST_CANT_CREATE, e->path, "can not tell who listens there: %s", strerror(failed));
+}
+
+status wire_beside(const char *text, int step, char **out)
+{
+    endpoint e;
+    char *beside = NULL;
+    int n;
+    TRY(endpoint_parse(text, &e));
+    if (e.is_ipc) {
+        n = asprintf(&beside, "%s%s", e.text, step == 1 ? ".workers" : ".control");
+    } else {
+        if (e.port + step > 65535)
+            return FAIL(ST_CONFIG, "endpoint \"%s\": the %d ports after it must exist too", text,
+                        step);
+        int host = (int)(strrchr(e.text, ':') - e.text);
+        n = asprintf(&beside, "%.*s:%d", host, e.text, e.port + step);
+    }
+    if (n < 0)
+        return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    *out = beside;
+    return ST_OK;
+}

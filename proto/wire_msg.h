@@ -1,0 +1,20 @@
+/* wire_msg.h: the inside of a message. Private to wire.c and wire_msg.c. */
+#ifndef TESSERA_PROTO_WIRE_MSG_H
+#define TESSERA_PROTO_WIRE_MSG_H
+
+#include <zmq.h>
+
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+enum { WIRE_MAX_PARTS = FRAME_MAX_IMAGES + 2 };
+
+struct wire_msg {
+    zmq_msg_t *parts; /* [capacity], the first n_parts initialised */
+    size_t n_parts, capacity;
+};
+
+/* Appends the part by moving it; part is empty afterwards (and still to be closed). */
+WARN_UNUSED status wire_msg_take(wire_msg *m, zmq_msg_t *part);
+
+#endif

@@ -1,0 +1,350 @@
+/* test_wire.c: sockets over ipc and loopback tcp, between threads; peers that are missing, gone,
+ * strange or of another version. */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/frame.h"
+#include "proto/wire.h"
+#include "tests/harness.h"
+
+enum { WAIT_MS = 20000 }; /* far above what is needed: machines are slow */
+
+typedef struct place {
+    char *folder;
+    char endpoint[200];
+} place;
+
+static int free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static place place_ipc(void)
+{
+    place p = {.folder = harness_temp()};
+    snprintf(p.endpoint, sizeof p.endpoint, "ipc://%s/s", p.folder);
+    return p;
+}
+
+static place place_tcp(void)
+{
+    place p = {.folder = NULL};
+    snprintf(p.endpoint, sizeof p.endpoint, "tcp://127.0.0.1:%d", free_port());
+    return p;
+}
+
+static void place_done(place *p)
+{
+    if (p->folder)
+        harness_remove(&p->folder);
+}
+
+/* The other side of test_round_trip: sends one message, expects it back, twice as long. */
+static void *echo_client(void *endpoint)
+{
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    wire_msg *m = NULL;
+    uint8_t big[100000];
+    memset(big, 7, sizeof big);
+    assert_ok(wire_new(&w));
+    assert_ok(wire_connect(w, endpoint, &s));
+    assert_ok(wire_msg_new(&m));
+    assert_ok(wire_msg_add(m, "head", 4));
+    assert_ok(wire_msg_add(m, big, sizeof big));
+    assert_ok(wire_msg_add(m, NULL, 0));
+    assert_ok(wire_send(s, NULL, m));
+    assert_int_equal(wire_msg_parts(m), 0);
+    assert_ok(wire_recv(s, WAIT_MS, NULL, m));
+    assert_int_equal(wire_msg_parts(m), 6);
+    assert_int_equal(wire_msg_bytes(m), 2 * (4 + sizeof big));
+    assert_memory_equal(wire_msg_part(m, 4).data, big, sizeof big);
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&w);
+    return NULL;
+}
+
+static void round_trip(place p)
+{
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    wire_msg *m = NULL, *twice = NULL;
+    wire_peer from;
+    pthread_t thread;
+    assert_ok(wire_new(&w));
+    assert_ok(wire_bind(w, p.endpoint, &s));
+    assert_ok(wire_msg_new(&m));
+    assert_ok(wire_msg_new(&twice));
+    assert_int_equal(pthread_create(&thread, NULL, echo_client, p.endpoint), 0);
+    wire_wait wait = {.socket = s, .fd = -1};
+    assert_ok(wire_poll(&wait, 1, WAIT_MS));
+    assert_true(wait.ready);
+    assert_ok(wire_recv(s, WAIT_MS, &from, m));
+    assert_true(from.size > 0);
+    assert_int_equal(wire_msg_parts(m), 3);
+    assert_ok(wire_msg_share(twice, m));
+    assert_ok(wire_msg_move(twice, m));
+    assert_int_equal(wire_msg_parts(m), 0);
+    assert_ok(wire_send(s, &from, twice));
+    pthread_join(thread, NULL);
+    wire_msg_free(&m);
+    wire_msg_free(&twice);
+    wire_close(&s);
+    wire_free(&w);
+    place_done(&p);
+}
+
+static void test_wire__ipc_round_trip(void **state)
+{
+    (void)state;
+    round_trip(place_ipc());
+}
+
+static void test_wire__tcp_round_trip(void **state)
+{
+    (void)state;
+    round_trip(place_tcp());
+}
+
+static void test_wire_bind__in_use(void **state)
+{
+    (void)state;
+    place places[2] = {place_ipc(), place_tcp()};
+    for (int i = 0; i < 2; i++) {
+        wire *w = NULL;
+        wire_socket *first = NULL, *second = NULL;
+        assert_ok(wire_new(&w));
+        assert_ok(wire_bind(w, places[i].endpoint, &first));
+        assert_fails(ST_UNAVAILABLE, wire_bind(w, places[i].endpoint, &second), "in use by");
+        assert_non_null(strstr(status_text(), "prepd.endpoint"));
+        assert_non_null(strstr(status_text(), i ? places[i].endpoint : places[i].folder));
+        wire_close(&first);
+        wire_free(&w);
+        place_done(&places[i]);
+    }
+}
+
+static void test_wire_bind__stale_file_is_replaced(void **state)
+{
+    (void)state;
+    place p = place_ipc();
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat info;
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    strcpy(a.sun_path, p.endpoint + 6);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    close(fd); /* the file stays, as after kill -9 */
+    assert_ok(wire_new(&w));
+    assert_ok(wire_bind(w, p.endpoint, &s));
+    wire_close(&s);
+    assert_int_equal(stat(a.sun_path, &info), -1);
+    wire_free(&w);
+
+    FILE *f = fopen(a.sun_path, "w"); /* somebody's file, not a socket: hands off */
+    assert_non_null(f);
+    fclose(f);
+    assert_ok(wire_new(&w));
+    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, &s), "no socket");
+    assert_int_equal(stat(a.sun_path, &info), 0);
+    wire_free(&w);
+    place_done(&p);
+}
+
+static void test_wire__endpoints_refused(void **state)
+{
+    (void)state;
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    char *beside = NULL;
+    char longer[200] = "ipc:///tmp/";
+    memset(longer + 11, 'x', 120);
+    assert_ok(wire_new(&w));
+    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "125 bytes");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://0.0.0.0:5555", &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_connect(w, "tcp://192.168.0.1:5555", &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://*:5555", &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1", &s), "PORT");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1:70000", &s), "65535");
+    assert_fails(ST_CONFIG, wire_bind(w, "udp://127.0.0.1:7", &s), "expected ipc://PATH");
+    assert_fails(ST_CONFIG, wire_bind(w, "ipc://", &s), "PATH");
+    assert_fails(ST_CANT_CREATE, wire_bind(w, "ipc:///nowhere/at/all", &s), "/nowhere/at/all");
+    wire_free(&w);
+
+    assert_ok(wire_beside("ipc://a.sock", 1, &beside));
+    assert_string_equal(beside, "ipc://a.sock.workers");
+    free(beside);
+    assert_ok(wire_beside("ipc://a.sock", 2, &beside));
+    assert_string_equal(beside, "ipc://a.sock.control");
+    free(beside);
+    assert_ok(wire_beside("tcp://localhost:5000", 2, &beside));
+    assert_string_equal(beside, "tcp://127.0.0.1:5002");
+    free(beside);
+    assert_fails(ST_CONFIG, wire_beside("tcp://127.0.0.1:65535", 1, &beside), "ports after it");
+}
+
+static void test_wire_send__unroutable_peer(void **state)
+{
+    (void)state;
+    place p = place_ipc();
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    wire_peer nobody = {.id = "\0abcd", .size = 5};
+    wire_msg *m = NULL;
+    assert_ok(wire_new(&w));
+    assert_ok(wire_bind(w, p.endpoint, &s));
+    assert_ok(wire_msg_new(&m));
+    assert_ok(wire_msg_add(m, "x", 1));
+    assert_fails(ST_UNAVAILABLE, wire_send(s, &nobody, m), "peer 0061626364");
+    assert_int_equal(wire_msg_parts(m), 1); /* still ours */
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&w);
+    place_done(&p);
+}
+
+/* A DEALER notices at once that its peer went, but reads first what had arrived. */
+static void test_wire_recv__peer_goes(void **state)
+{
+    (void)state;
+    place p = place_ipc();
+    wire *server = NULL, *w = NULL;
+    wire_socket *bound = NULL, *s = NULL;
+    wire_peer from;
+    wire_msg *m = NULL;
+    assert_ok(wire_new(&server));
+    assert_ok(wire_new(&w));
+    assert_ok(wire_bind(server, p.endpoint, &bound));
+    assert_ok(wire_connect(w, p.endpoint, &s));
+    assert_ok(wire_msg_new(&m));
+    assert_fails(ST_TIMEOUT, wire_recv(s, 20, NULL, m), "nothing came");
+    assert_ok(wire_send_json(s, NULL, KIND_BYE, 3, "{}", 2));
+    assert_ok(wire_recv(bound, WAIT_MS, &from, m));
+    assert_ok(wire_send_json(bound, &from, KIND_END, 9, "{\"rows\":9}", 10));
+    wire_close(&bound);
+    wire_free(&server);
+    wire_wait waits[2] = {{.socket = s}, {.fd = -1}};
+    assert_ok(wire_poll(waits, 2, WAIT_MS));
+    assert_true(waits[0].ready);
+    assert_false(waits[1].ready);
+
+    frame head;
+    json_value *v = NULL;
+    assert_ok(wire_recv(s, WAIT_MS, NULL, m));
+    assert_ok(wire_read_json(m, "daemon", &head, &v));
+    assert_int_equal(head.kind, KIND_END);
+    assert_int_equal(head.row, 9);
+    assert_int_equal(json_int(json_find(v, "rows"), 0), 9);
+    json_free(&v);
+    assert_fails(ST_UNAVAILABLE, wire_recv(s, WAIT_MS, NULL, m), "closed the connection or died");
+    assert_fails(ST_UNAVAILABLE, wire_send_json(s, NULL, KIND_BYE, 0, "{}", 2), "closed");
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&w);
+    place_done(&p);
+}
+
+static void test_wire_poll__descriptor(void **state)
+{
+    (void)state;
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    wire_wait waits[2] = {{.fd = fds[0]}, {.fd = -1}};
+    assert_ok(wire_poll(waits, 2, 10));
+    assert_false(waits[0].ready);
+    assert_int_equal(write(fds[1], "x", 1), 1);
+    assert_ok(wire_poll(waits, 2, WAIT_MS));
+    assert_true(waits[0].ready);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* head and body as one message, read as control JSON. */
+static status read_as_json(const void *head, size_t head_size, const char *body, frame *out)
+{
+    wire_msg *m = NULL;
+    json_value *v = NULL;
+    assert_ok(wire_msg_new(&m));
+    assert_ok(wire_msg_add(m, head, head_size));
+    if (body)
+        assert_ok(wire_msg_add(m, body, strlen(body)));
+    status st = wire_read_json(m, "peer 7", out, &v);
+    json_free(&v);
+    wire_msg_free(&m);
+    return st;
+}
+
+static void test_wire_read_json__hostile(void **state)
+{
+    (void)state;
+    uint8_t head[FRAME_BYTES];
+    frame f = {.kind = KIND_HELLO, .row = 5, .block_bytes = 2}, got;
+    frame_encode(&f, head); /* no digest given: accepted, a client need not have XXH3 */
+    assert_ok(read_as_json(head, sizeof head, "{}", &got));
+    assert_int_equal(got.row, 5);
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "{ }", &got), "header says 2");
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "[]", &got), "expected an object");
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "{x", &got), "hello");
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, NULL, &got), "1 parts");
+    f.digest = hash_bytes("{}", 2);
+    frame_encode(&f, head);
+    assert_ok(read_as_json(head, sizeof head, "{}", &got));
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "[]", &got), "hash");
+    assert_fails(ST_PROTOCOL, read_as_json("GET / HTTP/1.1", 14, "{}", &got), "no Tessera");
+    assert_fails(ST_PROTOCOL, read_as_json("", 0, "{}", &got), "peer 7");
+    assert_fails(ST_PROTOCOL, read_as_json(head, 63, "{}", &got), "63 bytes");
+    head[4] = 2;
+    assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "{}", &got), "version 2");
+    assert_non_null(strstr(status_text(), "version 1"));
+    for (int i = 0; i < FRAME_BYTES * 8; i++) { /* any one bit */
+        frame_encode(&f, head);
+        head[i / 8] ^= (uint8_t)(1 << i % 8);
+        assert_int_equal(read_as_json(head, sizeof head, "{}", &got), ST_PROTOCOL);
+    }
+}
+
+static void test_wire_error__carries_the_reason(void **state)
+{
+    (void)state;
+    json_value *v = NULL;
+    const char *text = "{\"code\":\"ST_CONFIG\",\"message\":\"training.seed: 1 here, 2 there\"}";
+    assert_ok(json_parse(text, strlen(text), "test", &v));
+    assert_fails(ST_CONFIG, wire_error(v, "prepd"), "training.seed: 1 here, 2 there");
+    json_free(&v);
+    text = "{\"code\":\"ST_OK\"}";
+    assert_ok(json_parse(text, strlen(text), "test", &v));
+    assert_fails(ST_PROTOCOL, wire_error(v, "prepd"), "no reason given");
+    json_free(&v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wire__ipc_round_trip),
+        cmocka_unit_test(test_wire__tcp_round_trip),
+        cmocka_unit_test(test_wire_bind__in_use),
+        cmocka_unit_test(test_wire_bind__stale_file_is_replaced),
+        cmocka_unit_test(test_wire__endpoints_refused),
+        cmocka_unit_test(test_wire_send__unroutable_peer),
+        cmocka_unit_test(test_wire_recv__peer_goes),
+        cmocka_unit_test(test_wire_poll__descriptor),
+        cmocka_unit_test(test_wire_read_json__hostile),
+        cmocka_unit_test(test_wire_error__carries_the_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
