@@ -54,15 +54,15 @@ typedef struct st_meta {
 } st_meta;
 
 typedef struct st_file {
-    st_tensor *tensors; /* in file order */
+    st_tensor *tensors; /* in the order of their data */
     size_t n_tensors;
     st_meta *meta;
     size_t n_meta;
     /* private */
-    void *map;
+    void *map; /* NULL if the block is the caller's */
     size_t map_size;
-    char *texts;
-    void *owner;
+    void *header;      /* the JSON, owner of all texts */
+    uint32_t *by_name; /* [n_tensors], places in tensors */
 } st_file;
 
 /* Maps the file read-only; tensors point into the map until st_close. */
@@ -74,12 +74,15 @@ void st_close(st_file *f);
 const st_tensor *st_find(const st_file *f, const char *name); /* NULL if absent */
 const char *st_meta_find(const st_file *f, const char *key);  /* NULL if absent */
 int64_t st_count(const st_tensor *t);                         /* elements */
-/* The tensor if present with this dtype and rank, else a failure that names both. */
+/* The tensor if present with this dtype and rank and aligned for it, so that its bytes may be read
+ * in place, else a failure that names what is wrong. n_dims -1: any rank. */
 WARN_UNUSED status st_want(const st_file *f, const char *name, st_dtype dtype, int n_dims,
                            const char *source, const st_tensor **out);
 
 /* Header (8-byte length and JSON, padded to 8) for these tensors laid out in the given order;
- * st_tensor.data.data is ignored, sizes count. Heap; the caller frees. */
+ * st_tensor.data.data is ignored, sizes count and must agree with shape and dtype. Every tensor
+ * must fall on a multiple of its dtype's size, so give larger dtypes first. ST_INTERNAL otherwise.
+ * Heap; the caller frees. */
 WARN_UNUSED status st_header(const st_tensor *tensors, size_t n_tensors, const st_meta *meta,
                              size_t n_meta, uint8_t **out, size_t *out_size);
 /* Header and data in one heap block. */

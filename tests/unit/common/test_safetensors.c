@@ -1,0 +1,170 @@
+/* safetensors.h: what it writes it reads, and each kind of bad file is refused by name. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/safetensors.h"
+
+/* A block of this header and n bytes of data; heap. */
+static uint8_t *block_of(const char *json, size_t n_data, size_t *out_size)
+{
+    size_t n = strlen(json);
+    uint8_t *block = (uint8_t *)calloc(8 + n + n_data, 1);
+    assert_non_null(block);
+    store_u64(block, n);
+    memcpy(block + 8, json, n);
+    *out_size = 8 + n + n_data;
+    return block;
+}
+
+static void refuse(const char *json, size_t n_data, const char *words)
+{
+    size_t size;
+    uint8_t *block = block_of(json, n_data, &size);
+    st_file f;
+    assert_fails(ST_BAD_INPUT, st_parse(span_of(block, size), "x.safetensors", &f), words);
+    free(block);
+}
+
+static void test_parse__refuses_each_lie(void **state)
+{
+    (void)state;
+#define T(name, dtype, shape, offsets)                                                             \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+    refuse("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12,
+           "\"b\" overlaps \"a\"");
+    refuse("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[12,20]") "}", 20,
+           "hole of 4 bytes before tensor \"b\"");
+    refuse("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "hole of 4");
+    refuse("{" T("a", "F32", "[2]", "[0,8]") "}", 9, "1 bytes after the last tensor (\"a\")");
+    refuse("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "\"a\" ends at data byte 8");
+    refuse("{" T("a", "F32", "[2]", "[0,4]") "}", 4, "need 8 bytes, its offsets hold 4");
+    refuse("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "two rising");
+    refuse("{" T("a", "F32", "[2]", "[0,8,9]") "}", 8, "two rising");
+    refuse("{" T("a", "F32", "[2]", "[0.0,8]") "}", 8, "two rising");
+    refuse("{" T("a", "F33", "[2]", "[0,8]") "}", 8, "\"F33\" is not supported");
+    refuse("{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "size 0");
+    refuse("{" T("a", "F32", "[2,1e0]", "[0,8]") "}", 8, "size 1");
+    refuse("{" T("a", "F32", "2", "[0,8]") "}", 8, "shape");
+    refuse("{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "at most 8");
+    refuse("{" T("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
+    refuse("{" T("a", "F32", "[0,4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
+    refuse("{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "}", 2, "\"a\" twice");
+    refuse("{" T("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1, "NUL");
+    refuse("{\"a\":1}", 0, "\"a\": expected an object");
+    refuse("{\"a\":{}}", 0, "no dtype");
+    refuse("{\"__metadata__\":[]}", 0, "__metadata__: expected an object");
+    refuse("{\"__metadata__\":{\"k\":1}}", 0, "\"k\": expected a text");
+    refuse("[]", 0, "must begin with {");
+    refuse(" {}", 0, "must begin with {");
+    refuse("", 0, "must begin with {");
+    refuse("{", 0, "not JSON");
+}
+
+static void test_parse__every_truncation_is_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *block =
+        block_of("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "U8", "[0]", "[8,8]") "}", 8, &size);
+    st_file f;
+    assert_ok(st_parse(span_of(block, size), "x", &f));
+    assert_int_equal(f.n_tensors, 2);
+    st_close(&f);
+    for (size_t n = 0; n < size; n++) {
+        uint8_t *cut = (uint8_t *)malloc(n + 1); /* exact, so that the sanitizer sees an overrun */
+        memcpy(cut, block, n);
+        cut = (uint8_t *)realloc(cut, n ? n : 1);
+        assert_int_equal(st_parse(span_of(cut, n), "x", &f), ST_BAD_INPUT);
+        free(cut);
+    }
+    store_u64(block, UINT64_MAX);
+    assert_fails(ST_BAD_INPUT, st_parse(span_of(block, size), "x", &f), "header of");
+    store_u64(block, 100000001);
+    assert_fails(ST_BAD_INPUT, st_parse(span_of(block, size), "x", &f), "at most 100000000");
+    free(block);
+}
+
+static void test_file__round_trip(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[4096], temporary[4200];
+    snprintf(path, sizeof path, "%s/m.safetensors", folder);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    double d[3] = {1, 2, 3};
+    float s = 7;
+    uint8_t u[6] = {1, 2, 3, 4, 5, 6};
+    const st_tensor tensors[] = {
+        {"z.weight", DT_F64, 1, {3}, span_of(d, sizeof d)},
+        {"scalar", DT_F32, 0, {0}, span_of(&s, sizeof s)},
+        {"empty", DT_I32, 2, {0, 5}, span_of(NULL, 0)},
+        {"a \"quoted\" \xC3\xA9", DT_U8, 2, {2, 3}, span_of(u, sizeof u)},
+    };
+    const st_meta meta[] = {{"format", "pt"}, {"note", "{\"x\": \"y\"}"}};
+    assert_ok(st_write(path, tensors, 4, meta, 2));
+    assert_int_not_equal(access(temporary, F_OK), 0);
+    st_file f;
+    assert_ok(st_open(path, &f));
+    assert_int_equal(f.n_tensors, 4);
+    assert_string_equal(st_meta_find(&f, "note"), "{\"x\": \"y\"}");
+    assert_null(st_meta_find(&f, "none"));
+    assert_null(st_find(&f, "weight"));
+    const st_tensor *t;
+    assert_ok(st_want(&f, "z.weight", DT_F64, 1, path, &t));
+    assert_memory_equal(t->data.data, d, sizeof d);
+    assert_ok(st_want(&f, "scalar", DT_F32, 0, path, &t));
+    assert_int_equal(st_count(t), 1);
+    assert_ok(st_want(&f, "empty", DT_I32, -1, path, &t));
+    assert_int_equal(st_count(t), 0);
+    assert_ok(st_want(&f, tensors[3].name, DT_U8, 2, path, &t));
+    assert_memory_equal(t->data.data, u, sizeof u);
+    assert_fails(ST_BAD_INPUT, st_want(&f, "scalar", DT_F64, 1, path, &t), "expected F64 of 1");
+    assert_fails(ST_BAD_INPUT, st_want(&f, "none", DT_F64, 1, path, &t), "\"none\" is missing");
+    uint8_t *packed;
+    size_t size;
+    assert_ok(st_pack(tensors, 4, meta, 2, &packed, &size));
+    assert_int_equal(size, f.map_size);
+    assert_memory_equal(packed, f.map, size);
+    assert_int_equal(load_u64(packed) % 8, 0);
+    free(packed);
+    st_close(&f);
+    st_close(&f);
+    harness_remove(&folder);
+}
+
+static void test_write__refuses_our_own_mistakes(void **state)
+{
+    (void)state;
+    uint8_t bytes[16] = {0}, *out;
+    size_t size;
+    const st_tensor odd[] = {{"a", DT_U8, 1, {1}, span_of(bytes, 1)},
+                             {"b", DT_F32, 1, {2}, span_of(bytes, 8)}};
+    assert_fails(ST_INTERNAL, st_header(odd, 2, NULL, 0, &out, &size), "larger dtypes first");
+    const st_tensor wrong = {"c", DT_F32, 1, {3}, span_of(bytes, 8)};
+    assert_fails(ST_INTERNAL, st_header(&wrong, 1, NULL, 0, &out, &size), "need 12 bytes");
+    assert_fails(ST_CANT_CREATE, st_write("/nowhere/x", NULL, 0, NULL, 0), "/nowhere/x.tmp");
+}
+
+static void test_open__names_the_file(void **state)
+{
+    (void)state;
+    st_file f;
+    assert_fails(ST_NO_INPUT, st_open("/nowhere/x", &f), "/nowhere/x");
+    assert_fails(ST_BAD_INPUT, st_open("/tmp", &f), "/tmp: expected a file");
+    assert_fails(ST_BAD_INPUT, st_open("/dev/null", &f), "/dev/null: expected a file");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse__refuses_each_lie),
+        cmocka_unit_test(test_parse__every_truncation_is_refused),
+        cmocka_unit_test(test_file__round_trip),
+        cmocka_unit_test(test_write__refuses_our_own_mistakes),
+        cmocka_unit_test(test_open__names_the_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
