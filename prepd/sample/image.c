@@ -1,0 +1,426 @@
+/* The only door to libvips, which is used for what it does best: reading JPEG, PNG and WebP line by
+ * line. What the bytes mean as RGB follows Pillow and is decided here, since libvips' own colour
+ * conversion and orientation differ from it in the corners. */
+#include "prepd/sample/image.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vips/vips.h>
+
+#include "prepd/sample/image_builtin.h"
+#include "prepd/sample/orient.h"
+#include "prepd/sample/sniff.h"
+
+enum {
+    STRIP_LINES = 16, /* decoded at once: the tile height of libvips' sequential loaders or more */
+    MAX_TEXT_BYTES = 1 << 20, /* of one PNG text, inflated; Pillow's limit */
+};
+
+/* Last warning of the library: libpng tells the cause of a failure only there. One per process, as
+ * the library itself is. */
+static char last_warning[256];
+
+static void keep_warning(const gchar *domain, GLogLevelFlags level, const gchar *message,
+                         gpointer user)
+{
+    (void)domain;
+    (void)level;
+    (void)user;
+    snprintf(last_warning, sizeof last_warning, "%s", message ? message : "");
+}
+
+status image_library_init(const char *program)
+{
+    /* Before vips_init, which may already warn. Warnings are no failures: the reference accepts
+     * the files that cause them. */
+    g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG,
+                      keep_warning, NULL);
+    if (vips_init(program))
+        return FAIL(ST_OS, "libvips does not start: %s", vips_error_buffer());
+    vips_concurrency_set(1);
+    vips_cache_set_max(0);
+    vips_cache_set_max_mem(0);
+    vips_cache_set_max_files(0);
+    vips_block_untrusted_set(TRUE);
+    vips_operation_block_set("VipsForeignLoad", TRUE);
+    vips_operation_block_set("VipsForeignLoadJpeg", FALSE);
+    vips_operation_block_set("VipsForeignLoadPng", FALSE);
+    vips_operation_block_set("VipsForeignLoadWebp", FALSE);
+    return ST_OK;
+}
+
+void image_library_done(void)
+{
+    vips_shutdown();
+}
+
+/* libvips keeps a process-wide text that grows until it is cleared. */
+static void forget_errors(void)
+{
+    vips_error_clear();
+    last_warning[0] = 0;
+}
+
+/* Failure with libvips' words on one line. */
+static status fail_vips(const char *file, const char *format, const char *what)
+{
+    char text[512];
+    const char *from = vips_error_buffer();
+    snprintf(text, sizeof text, "%s", *from ? from : last_warning);
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '\n')
+        text[--n] = 0;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == '\n')
+            text[i] = ';';
+    forget_errors();
+    return FAIL_IN(ST_BAD_INPUT, file, "the %s %s: %s", format, what,
+                   n ? text : "no reason was given");
+}
+
+/* A file whose header was read; pixels are still to come. */
+typedef struct opened {
+    VipsImage *pixels; /* owned; reads `bytes` until it is let go */
+    const char *format;
+    int orientation;
+    bool invert_cmyk; /* libvips inverts only with an Adobe marker, Pillow always */
+    bool clip_16_bit; /* 16-bit grey: Pillow clips it to a byte; else it keeps the high byte */
+} opened;
+
+static void opened_close(opened *o)
+{
+    if (o->pixels)
+        g_object_unref(o->pixels);
+    o->pixels = NULL;
+    forget_errors();
+}
+
+static span metadata(VipsImage *im, const char *name)
+{
+    const void *data = NULL;
+    size_t size = 0;
+    if (vips_image_get_typeof(im, name) == 0 || vips_image_get_blob(im, name, &data, &size))
+        return span_of(NULL, 0);
+    return span_of(data, size);
+}
+
+/* Pillow: EXIF decides; where it has no orientation, a PNG's XMP packet does. */
+static int find_orientation(VipsImage *im, picture_format format)
+{
+    int orientation = 0;
+    const span exif = metadata(im, VIPS_META_EXIF_NAME);
+    if (exif.size)
+        orientation = orient_from_exif(exif);
+    const span xmp = metadata(im, VIPS_META_XMP_NAME);
+    if (!orientation && format == PICTURE_PNG && xmp.size)
+        orientation = orient_from_xmp(xmp);
+    return orientation >= 1 && orientation <= 8 ? orientation : 1;
+}
+
+/* PNG texts are inflated with the header; one without bound is an attack. */
+static void *find_long_text(VipsImage *im, const char *name, GValue *value, void *user)
+{
+    const char *text;
+    (void)user;
+    if (strncmp(name, "png-comment-", 12) == 0 && G_VALUE_HOLDS(value, VIPS_TYPE_REF_STRING) &&
+        vips_image_get_string(im, name, &text) == 0 && strlen(text) > MAX_TEXT_BYTES)
+        return im;
+    return NULL;
+}
+
+static VipsImage *load(picture_format format, span bytes)
+{
+    VipsImage *im = NULL;
+    void *data = (void *)(uintptr_t)bytes.data; /* libvips takes no const; it only reads */
+    int failed;
+    if (format == PICTURE_JPEG)
+        failed = vips_jpegload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
+                                      "fail_on", VIPS_FAIL_ON_ERROR, NULL);
+    else if (format == PICTURE_PNG)
+        failed = vips_pngload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
+                                     "fail_on", VIPS_FAIL_ON_ERROR, NULL);
+    else
+        failed = vips_webpload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
+                                      "fail_on", VIPS_FAIL_ON_ERROR, NULL);
+    return failed ? NULL : im;
+}
+
+static status refuse_format(span bytes, const char *file, const char *name)
+{
+    if (name)
+        return FAIL_IN(ST_BAD_INPUT, file, "%s; only JPEG, PNG and WebP are read", name);
+    const uint8_t *b = bytes.data;
+    return FAIL_IN(ST_BAD_INPUT, file,
+                   "no picture: the first bytes are %02x %02x %02x %02x; only JPEG, PNG and WebP "
+                   "are read",
+                   b[0], bytes.size > 1 ? b[1] : 0, bytes.size > 2 ? b[2] : 0,
+                   bytes.size > 3 ? b[3] : 0);
+}
+
+/* On success the caller closes *o. */
+static status open_bytes(span bytes, const char *file, const conf *limits, opened *o)
+{
+    *o = (opened){0};
+    if (bytes.size == 0)
+        return FAIL_IN(ST_BAD_INPUT, file, "the file is empty");
+    if (bytes.size > (uint64_t)limits->image_file_bytes)
+        return FAIL_IN(ST_BAD_INPUT, file,
+                       "%zu bytes, more than image.file_bytes %" PRId64 " allows", bytes.size,
+                       limits->image_file_bytes);
+    const picture_format format = sniff_format(bytes, &o->format);
+    if (format == PICTURE_OTHER)
+        return refuse_format(bytes, file, o->format);
+
+    forget_errors();
+    o->pixels = load(format, bytes);
+    if (!o->pixels)
+        return fail_vips(file, o->format, "header can not be read");
+    status st = ST_OK;
+    const int64_t width = vips_image_get_width(o->pixels);
+    const int64_t height = vips_image_get_height(o->pixels);
+    if (width * height > limits->image_input_pixels)
+        st = FAIL_IN(ST_BAD_INPUT, file,
+                     "%" PRId64 " x %" PRId64 " pixels, more than image.input_pixels %" PRId64
+                     " allows",
+                     width, height, limits->image_input_pixels);
+    else if (vips_image_map(o->pixels, find_long_text, NULL))
+        st = FAIL_IN(ST_BAD_INPUT, file, "a text of the png is longer than %d bytes",
+                     MAX_TEXT_BYTES);
+    if (st != ST_OK) {
+        opened_close(o);
+        return st;
+    }
+    o->orientation = find_orientation(o->pixels, format);
+    o->invert_cmyk = format == PICTURE_JPEG && !sniff_jpeg_adobe(bytes);
+    o->clip_16_bit = format == PICTURE_PNG && sniff_png_grey_no_alpha(bytes);
+    return ST_OK;
+}
+
+status image_header(span bytes, const char *file, const conf *limits, image_info *out)
+{
+    opened o;
+    TRY(open_bytes(bytes, file, limits, &o));
+    const int width = vips_image_get_width(o.pixels), height = vips_image_get_height(o.pixels);
+    const bool swap = orient_swaps_sides(o.orientation);
+    *out = (image_info){swap ? height : width, swap ? width : height, o.format};
+    opened_close(&o);
+    return ST_OK;
+}
+
+/* a * b / 255, rounded, as Pillow does it. */
+static inline uint8_t mul_div_255(uint32_t a, uint32_t b)
+{
+    const uint32_t t = a * b + 128;
+    return (uint8_t)(((t >> 8) + t) >> 8);
+}
+
+static void cmyk_line(const uint8_t *in, int64_t n, bool invert, uint8_t *rgb)
+{
+    const uint8_t flip = invert ? 255 : 0;
+    for (int64_t i = 0; i < n; i++, in += 4, rgb += 3) {
+        const uint8_t light = (uint8_t)(255 - (in[3] ^ flip));
+        for (int c = 0; c < 3; c++)
+            rgb[c] = (uint8_t)(light - mul_div_255(in[c] ^ flip, light));
+    }
+}
+
+static void byte_line(const uint8_t *in, int64_t n, int bands, uint8_t *rgb)
+{
+    if (bands == 3) {
+        memcpy(rgb, in, (size_t)n * 3);
+        return;
+    }
+    const int green = bands >= 3 ? 1 : 0, blue = bands >= 3 ? 2 : 0;
+    for (int64_t i = 0; i < n; i++, in += bands, rgb += 3) {
+        rgb[0] = in[0];
+        rgb[1] = in[green];
+        rgb[2] = in[blue];
+    }
+}
+
+static void short_line(const uint16_t *in, int64_t n, int bands, bool clip, uint8_t *rgb)
+{
+    const int green = bands >= 3 ? 1 : 0, blue = bands >= 3 ? 2 : 0;
+    for (int64_t i = 0; i < n; i++, in += bands, rgb += 3) {
+        const uint16_t v[3] = {in[0], in[green], in[blue]};
+        for (int c = 0; c < 3; c++)
+            rgb[c] = (uint8_t)(clip ? (v[c] > 255 ? 255 : v[c]) : v[c] >> 8);
+    }
+}
+
+static void convert_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
+{
+    const int bands = vips_image_get_bands(o->pixels);
+    if (vips_image_get_format(o->pixels) == VIPS_FORMAT_USHORT)
+        short_line(in, n, bands, o->clip_16_bit, rgb);
+    else if (vips_image_get_interpretation(o->pixels) == VIPS_INTERPRETATION_CMYK)
+        cmyk_line(in, n, o->invert_cmyk, rgb);
+    else
+        byte_line(in, n, bands, rgb);
+}
+
+/* All pixels, not yet turned: rgb [height, width, 3]. Strips go straight from libvips' region to
+ * the result, so that the picture exists once. */
+static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
+{
+    const int width = vips_image_get_width(o->pixels), height = vips_image_get_height(o->pixels);
+    const VipsBandFormat type = vips_image_get_format(o->pixels);
+    const int bands = vips_image_get_bands(o->pixels);
+    if ((type != VIPS_FORMAT_UCHAR && type != VIPS_FORMAT_USHORT) || bands < 1 || bands > 4)
+        return FAIL_IN(ST_BAD_INPUT, file, "a %s of %d bands of %s is not supported", o->format,
+                       bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
+    VipsRegion *region = vips_region_new(o->pixels);
+    if (!region)
+        return fail_vips(file, o->format, "can not be decoded");
+    status st = ST_OK;
+    for (int y = 0; y < height && st == ST_OK; y += STRIP_LINES) {
+        const int lines = height - y < STRIP_LINES ? height - y : STRIP_LINES;
+        const VipsRect strip = {0, y, width, lines};
+        if (vips_region_prepare(region, &strip)) {
+            st = fail_vips(file, o->format, "is truncated or damaged");
+            break;
+        }
+        for (int line = y; line < y + lines; line++)
+            convert_line(o, VIPS_REGION_ADDR(region, 0, line), width,
+                         rgb + (size_t)line * (size_t)width * 3);
+    }
+    g_object_unref(region);
+    return st;
+}
+
+status image_decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+{
+    opened o;
+    TRY(open_bytes(bytes, file, limits, &o));
+    status st = ST_OK;
+    const int32_t width = vips_image_get_width(o.pixels);
+    const int32_t height = vips_image_get_height(o.pixels);
+    const size_t size = (size_t)width * (size_t)height * 3;
+    const bool turn = o.orientation > 1, swap = orient_swaps_sides(o.orientation);
+    image im = {swap ? height : width, swap ? width : height, NULL};
+    const arena_mark start = arena_save(a);
+    TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));
+    const arena_mark mark = arena_save(a);
+    uint8_t *read = im.rgb;
+    if (turn)
+        TRY_OR(done, arena_alloc(a, size, (void **)&read));
+    TRY_OR(done, read_pixels(&o, file, read));
+    if (sniff_format(bytes, &o.format) == PICTURE_PNG && !sniff_png_ends(bytes)) {
+        st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: no end chunk");
+        goto done;
+    }
+    if (turn) {
+        orient_apply(o.orientation, read, height, width, im.rgb);
+        arena_release(a, mark);
+    }
+    *out = im;
+done:
+    if (st != ST_OK)
+        arena_release(a, start);
+    opened_close(&o);
+    return st;
+}
+
+status image_fingerprint(hash128 *out)
+{
+    const span files[] = {
+        span_of(builtin_jpeg, sizeof builtin_jpeg),
+        span_of(builtin_png, sizeof builtin_png),
+        span_of(builtin_webp, sizeof builtin_webp),
+    };
+    static const char *const names[] = {"built-in jpeg", "built-in png", "built-in webp"};
+    const conf limits = {.image_file_bytes = INT64_MAX, .image_input_pixels = INT64_MAX};
+    status st = ST_OK;
+    hasher *h = NULL;
+    arena a;
+    arena_init(&a, 0);
+    TRY_OR(done, hasher_new(&h));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        image im;
+        TRY_OR(done, image_decode(files[i], names[i], &limits, &a, &im));
+        hasher_add_u64(h, (uint64_t)im.width);
+        hasher_add_u64(h, (uint64_t)im.height);
+        hasher_add(h, im.rgb, (size_t)im.width * (size_t)im.height * 3);
+    }
+    *out = hasher_value(h);
+done:
+    hasher_free(&h);
+    arena_done(&a);
+    return st;
+}
+
+/* The picture as libvips sees it, without a copy; NULL on failure. */
+static VipsImage *borrow(const image *im)
+{
+    VipsImage *raw = vips_image_new_from_memory(im->rgb, (size_t)im->width * (size_t)im->height * 3,
+                                                im->width, im->height, 3, VIPS_FORMAT_UCHAR);
+    VipsImage *rgb = NULL;
+    if (!raw || vips_copy(raw, &rgb, "interpretation", VIPS_INTERPRETATION_sRGB, NULL))
+        rgb = NULL;
+    if (raw)
+        g_object_unref(raw);
+    return rgb;
+}
+
+status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)
+{
+    status st = ST_OK;
+    void *data = NULL;
+    size_t size = 0;
+    forget_errors();
+    VipsImage *rgb = borrow(im);
+    if (!rgb || vips_jpegsave_buffer(rgb, &data, &size, "Q", quality, "strip", TRUE, NULL)) {
+        st = fail_vips("picture in memory", "jpeg", "can not be written");
+        goto done;
+    }
+    uint8_t *copy = malloc(size); /* so that the caller may use free() */
+    if (!copy) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a jpeg of %zu bytes", size);
+        goto done;
+    }
+    memcpy(copy, data, size);
+    *out = copy;
+    *out_size = size;
+done:
+    g_free(data);
+    if (rgb)
+        g_object_unref(rgb);
+    return st;
+}
+
+status image_resize_vips(const image *in, int32_t height, int32_t width, arena *a, image *out)
+{
+    status st = ST_OK;
+    VipsImage *resized = NULL;
+    void *data = NULL;
+    size_t size = 0;
+    image im = {width, height, NULL};
+    forget_errors();
+    VipsImage *rgb = borrow(in);
+    if (!rgb || vips_resize(rgb, &resized, (double)width / in->width, "vscale",
+                            (double)height / in->height, "kernel", VIPS_KERNEL_CUBIC, NULL)) {
+        st = fail_vips("picture in memory", "picture", "can not be resized");
+        goto done;
+    }
+    assert(vips_image_get_width(resized) == width && vips_image_get_height(resized) == height &&
+           vips_image_get_bands(resized) == 3 &&
+           vips_image_get_format(resized) == VIPS_FORMAT_UCHAR);
+    data = vips_image_write_to_memory(resized, &size);
+    if (!data) {
+        st = fail_vips("picture in memory", "picture", "can not be resized");
+        goto done;
+    }
+    TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));
+    memcpy(im.rgb, data, size);
+    *out = im;
+done:
+    g_free(data);
+    if (resized)
+        g_object_unref(resized);
+    if (rgb)
+        g_object_unref(rgb);
+    return st;
+}

@@ -1,0 +1,132 @@
+#include "prepd/sample/orient.h"
+
+enum {
+    ORIENTATION_TAG = 0x0112,
+    ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
+    TYPE_BYTE = 1,
+    TYPE_SHORT = 3,
+    TYPE_LONG = 4,
+};
+
+typedef struct tiff {
+    span bytes;
+    bool big_endian;
+} tiff;
+
+static uint32_t tiff_u16(const tiff *t, size_t at)
+{
+    const uint8_t *p = t->bytes.data + at;
+    return t->big_endian ? (uint32_t)p[0] << 8 | p[1] : load_u16(p);
+}
+
+static uint32_t tiff_u32(const tiff *t, size_t at)
+{
+    return t->big_endian ? tiff_u16(t, at) << 16 | tiff_u16(t, at + 2)
+                         : load_u32(t->bytes.data + at);
+}
+
+/* First value of the entry at `at`; 0 where it is of no whole-number type or lies outside. */
+static uint32_t first_value(const tiff *t, size_t at)
+{
+    const uint32_t type = tiff_u16(t, at + 2), count = tiff_u32(t, at + 4);
+    const uint64_t size = type == TYPE_BYTE ? 1 : type == TYPE_SHORT ? 2 : 4;
+    if ((type != TYPE_BYTE && type != TYPE_SHORT && type != TYPE_LONG) || count == 0)
+        return 0;
+    size_t value_at = at + 8;
+    if (size * count > 4)
+        value_at = tiff_u32(t, at + 8);
+    if (!span_holds(t->bytes, value_at, size * count))
+        return 0;
+    return type == TYPE_BYTE    ? t->bytes.data[value_at]
+           : type == TYPE_SHORT ? tiff_u16(t, value_at)
+                                : tiff_u32(t, value_at);
+}
+
+int orient_from_exif(span exif)
+{
+    if (exif.size >= 6 && memcmp(exif.data, "Exif\0\0", 6) == 0)
+        exif = span_of(exif.data + 6, exif.size - 6);
+    if (exif.size < 8)
+        return 0;
+    tiff t = {exif, false};
+    if (memcmp(exif.data, "MM\0*", 4) == 0)
+        t.big_endian = true;
+    else if (memcmp(exif.data, "II*\0", 4) != 0)
+        return 0;
+    const size_t directory = tiff_u32(&t, 4);
+    if (!span_holds(exif, directory, 2))
+        return 0;
+    const uint32_t n_entries = tiff_u16(&t, directory);
+    for (uint32_t i = 0; i < n_entries; i++) {
+        const size_t at = directory + 2 + (size_t)i * ENTRY_BYTES;
+        if (!span_holds(exif, at, ENTRY_BYTES))
+            return 0;
+        if (tiff_u16(&t, at) == ORIENTATION_TAG) {
+            const uint32_t value = first_value(&t, at);
+            return value <= INT32_MAX ? (int)value : 0;
+        }
+    }
+    return 0;
+}
+
+int orient_from_xmp(span xmp)
+{
+    static const char key[] = "tiff:Orientation";
+    const size_t n = sizeof key - 1;
+    for (size_t at = 0; span_holds(xmp, at, n + 2); at++) {
+        if (memcmp(xmp.data + at, key, n) != 0)
+            continue;
+        const uint8_t *p = xmp.data + at + n, *end = xmp.data + xmp.size;
+        if (*p == '>')
+            p++;
+        else if (p[0] == '=' && p[1] == '"')
+            p += 2;
+        else
+            continue;
+        if (p < end && *p >= '0' && *p <= '9')
+            return *p - '0';
+    }
+    return 0;
+}
+
+void orient_apply(int orientation, const uint8_t *in, int32_t height, int32_t width, uint8_t *out)
+{
+    const int64_t w = width, h = height, last = w * h - 1;
+    /* Pixel (y, x) of the result is pixel origin + y * down + x * right of the input. */
+    int64_t origin = 0, right = 1, down = w;
+    switch (orientation) {
+    case 2:
+        origin = w - 1, right = -1, down = w;
+        break;
+    case 3:
+        origin = last, right = -1, down = -w;
+        break;
+    case 4:
+        origin = w * (h - 1), right = 1, down = -w;
+        break;
+    case 5:
+        origin = 0, right = w, down = 1;
+        break;
+    case 6:
+        origin = w * (h - 1), right = -w, down = 1;
+        break;
+    case 7:
+        origin = last, right = -w, down = -1;
+        break;
+    case 8:
+        origin = w - 1, right = w, down = -1;
+        break;
+    default:
+        break;
+    }
+    const int64_t out_width = orient_swaps_sides(orientation) ? h : w;
+    const int64_t out_height = orient_swaps_sides(orientation) ? w : h;
+    for (int64_t y = 0; y < out_height; y++) {
+        for (int64_t x = 0; x < out_width; x++, out += 3) {
+            const uint8_t *p = in + (origin + y * down + x * right) * 3;
+            out[0] = p[0];
+            out[1] = p[1];
+            out[2] = p[2];
+        }
+    }
+}

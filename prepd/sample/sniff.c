@@ -1,0 +1,143 @@
+#include "prepd/sample/sniff.h"
+
+typedef struct magic {
+    uint8_t offset, n;
+    const char *bytes;
+    const char *name;
+} magic;
+
+/* First match wins. Names as they read in "... is a GIF picture". */
+static const magic table[] = {
+    {0, 4, "GIF8", "a GIF picture"},
+    {0, 4, "II*\0", "a TIFF picture"},
+    {0, 4, "MM\0*", "a TIFF picture"},
+    {0, 4, "II+\0", "a BigTIFF picture"},
+    {0, 4, "MM\0+", "a BigTIFF picture"},
+    {4, 8, "ftypavif", "an AVIF picture"},
+    {4, 8, "ftypavis", "an AVIF picture"},
+    {4, 7, "ftyphei", "a HEIF picture"}, /* heic, heix, heim, heis */
+    {4, 8, "ftyphevc", "a HEIF picture"},
+    {4, 8, "ftypmif1", "a HEIF picture"},
+    {4, 8, "ftypmsf1", "a HEIF picture"},
+    {4, 4, "ftyp", "a video (MP4 family)"},
+    {0, 12, "\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL picture"},
+    {0, 2, "\xff\x0a", "a JPEG XL picture"},
+    {0, 8, "\0\0\0\x0cjP  ", "a JPEG 2000 picture"},
+    {0, 4, "\xff\x4f\xff\x51", "a JPEG 2000 picture"},
+    {0, 5, "%PDF-", "a PDF document"},
+    {0, 4, "%!PS", "a PostScript document"},
+    {0, 4, "8BPS", "a Photoshop document"},
+    {0, 4, "\0\0\1\0", "an icon (ICO)"},
+    {0, 4, "qoif", "a QOI picture"},
+    {0, 4, "\x76\x2f\x31\x01", "an OpenEXR picture"},
+    {0, 2, "#?", "a Radiance picture"},
+    {0, 6, "SIMPLE", "a FITS picture"},
+    {0, 4, "\x1a\x45\xdf\xa3", "a video (Matroska family)"},
+    {8, 4, "AVI ", "a video (AVI)"},
+    {0, 2, "\x1f\x8b", "gzip data"},
+    {0, 4, "PK\3\4", "a zip archive"},
+    {0, 2, "BM", "a BMP picture"},
+};
+
+static bool starts(span bytes, size_t offset, const char *with, size_t n)
+{
+    return span_holds(bytes, offset, n) && memcmp(bytes.data + offset, with, n) == 0;
+}
+
+/* Text formats: white space and a byte order mark may come first. */
+static const char *sniff_text(span bytes)
+{
+    size_t at = starts(bytes, 0, "\xef\xbb\xbf", 3) ? 3 : 0;
+    while (at < bytes.size && strchr(" \t\r\n", bytes.data[at]) && bytes.data[at])
+        at++;
+    char head[256];
+    size_t n = bytes.size - at < sizeof head - 1 ? bytes.size - at : sizeof head - 1;
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t c = bytes.data[at + i];
+        head[i] = c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c ? (char)c : ' ';
+    }
+    head[n] = 0;
+    if (head[0] == '<' && strstr(head, "<svg"))
+        return "an SVG picture";
+    if (head[0] == '<' && (strstr(head, "<html") || strstr(head, "<!doctype html")))
+        return "an HTML page";
+    if (head[0] == '<' && strstr(head, "<?xml"))
+        return "an XML document";
+    if (starts(bytes, 0, "version https://git-lfs", 23))
+        return "a Git LFS pointer, not the picture";
+    if (head[0] == 'p' && head[1] >= '1' && head[1] <= '7' && strchr(" \t\r\n", head[2]))
+        return "a PNM picture";
+    return NULL;
+}
+
+picture_format sniff_format(span bytes, const char **out_name)
+{
+    if (starts(bytes, 0, "\xff\xd8\xff", 3)) {
+        *out_name = "jpeg";
+        return PICTURE_JPEG;
+    }
+    if (starts(bytes, 0, "\x89PNG\r\n\x1a\n", 8)) {
+        *out_name = "png";
+        return PICTURE_PNG;
+    }
+    if (starts(bytes, 0, "RIFF", 4) && starts(bytes, 8, "WEBP", 4)) {
+        *out_name = "webp";
+        return PICTURE_WEBP;
+    }
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const magic *m = &table[i];
+        if (starts(bytes, m->offset, m->bytes, m->n)) {
+            *out_name = m->name;
+            return PICTURE_OTHER;
+        }
+    }
+    *out_name = sniff_text(bytes);
+    return PICTURE_OTHER;
+}
+
+bool sniff_jpeg_adobe(span bytes)
+{
+    enum { SOS = 0xda, EOI = 0xd9, APP14 = 0xee, TEM = 0x01, RST0 = 0xd0, RST7 = 0xd7 };
+    size_t at = 2;
+    while (span_holds(bytes, at, 4)) {
+        if (bytes.data[at] != 0xff) { /* junk between markers is skipped, as libjpeg does */
+            at++;
+            continue;
+        }
+        const uint8_t marker = bytes.data[at + 1];
+        if (marker == 0xff) { /* fill byte */
+            at++;
+            continue;
+        }
+        if (marker == SOS || marker == EOI)
+            return false;
+        if (marker == 0 || marker == TEM || (marker >= RST0 && marker <= RST7)) {
+            at += 2;
+            continue;
+        }
+        const size_t size = (size_t)bytes.data[at + 2] << 8 | bytes.data[at + 3];
+        if (marker == APP14 && size >= 14 && starts(bytes, at + 4, "Adobe", 5))
+            return true;
+        at += 2 + (size < 2 ? 2 : size);
+    }
+    return false;
+}
+
+bool sniff_png_grey_no_alpha(span bytes)
+{
+    enum { COLOUR_TYPE_AT = 25 }; /* signature 8, length 4, "IHDR" 4, sides 8, depth 1 */
+    return span_holds(bytes, COLOUR_TYPE_AT, 1) && bytes.data[COLOUR_TYPE_AT] == 0;
+}
+
+bool sniff_png_ends(span bytes)
+{
+    enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
+    uint64_t at = SIGNATURE;
+    while (span_holds(bytes, at, FRAME)) {
+        const uint8_t *p = bytes.data + at;
+        if (memcmp(p + 4, "IEND", 4) == 0)
+            return true;
+        at += FRAME + ((uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3]);
+    }
+    return false;
+}

@@ -1,0 +1,25 @@
+/* sniff.h: what a file is by its first bytes, never by its name. Pure; no image library. */
+#ifndef TESSERA_PREPD_SNIFF_H
+#define TESSERA_PREPD_SNIFF_H
+
+#include "common/span.h"
+
+typedef enum picture_format {
+    PICTURE_JPEG,
+    PICTURE_PNG,
+    PICTURE_WEBP,
+    PICTURE_OTHER, /* known or not, but not read here */
+} picture_format;
+
+/* out_name: "jpeg", "png", "webp"; for others a noun ("a GIF picture", "an HTML page") or NULL if
+ * the bytes are of nothing known. Static text. */
+picture_format sniff_format(span bytes, const char **out_name);
+
+/* Facts of the container that decide about colours and that libvips does not tell. */
+bool sniff_jpeg_adobe(span bytes);        /* an Adobe marker before the first scan */
+bool sniff_png_grey_no_alpha(span bytes); /* colour type 0 */
+/* Whether the chunks lead to IEND: libpng stops reading when it has its pixels, so a cut behind
+ * them would pass. */
+bool sniff_png_ends(span bytes);
+
+#endif

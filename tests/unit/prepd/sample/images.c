@@ -1,0 +1,75 @@
+/* images: decodes the files named on the command line and prints one JSON line each, for the golden
+ * table and for a look: {"file": ..., "width": W, "height": H, "rgb": XXH3-128} or {"error": ...}.
+ * With --dump FILE the last picture's RGB bytes go there. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/image.h"
+
+static status read_file(const char *path, span *out)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return FAIL_IN(ST_NO_INPUT, path, "can not be opened");
+    fseek(f, 0, SEEK_END);
+    const long size = ftell(f);
+    rewind(f);
+    uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
+    const bool ok = data && size >= 0 && fread(data, 1, (size_t)size, f) == (size_t)size;
+    fclose(f);
+    if (!ok) {
+        free(data);
+        return FAIL_IN(ST_IO, path, "can not be read");
+    }
+    *out = span_of(data, (size_t)size);
+    return ST_OK;
+}
+
+static status show(const char *path, const conf *limits, arena *a, const char *dump)
+{
+    span bytes;
+    image im;
+    image_info info;
+    TRY(read_file(path, &bytes));
+    status st = image_decode(bytes, path, limits, a, &im);
+    if (st == ST_OK)
+        st = image_header(bytes, path, limits, &info);
+    free((void *)(uintptr_t)bytes.data);
+    TRY(st);
+    char text[HASH_TEXT];
+    const size_t size = (size_t)im.width * (size_t)im.height * 3;
+    hash_print(hash_bytes(im.rgb, size), text);
+    if (info.width != im.width || info.height != im.height)
+        return FAIL_IN(ST_INTERNAL, path, "header and picture disagree");
+    printf("{\"file\": \"%s\", \"width\": %d, \"height\": %d, \"rgb\": \"%s\"}\n", path, im.width,
+           im.height, text);
+    FILE *f = dump ? fopen(dump, "wb") : NULL;
+    if (f && (fwrite(im.rgb, 1, size, f) != size || fclose(f)))
+        return FAIL_IN(ST_IO, dump, "can not be written");
+    return ST_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const conf limits = {.image_file_bytes = 268435456, .image_input_pixels = 178956970};
+    const char *dump = NULL;
+    arena a;
+    arena_init(&a, 0);
+    if (image_library_init(argv[0]) != ST_OK) {
+        fprintf(stderr, "%s\n", status_text());
+        return 1;
+    }
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--dump") == 0 && i + 1 < argc) {
+            dump = argv[++i];
+            continue;
+        }
+        if (show(argv[i], &limits, &a, dump) != ST_OK)
+            printf("{\"file\": \"%s\", \"error\": \"%s\"}\n", argv[i], status_last()->message);
+        arena_reset(&a);
+    }
+    arena_done(&a);
+    image_library_done();
+    return 0;
+}

@@ -1,0 +1,227 @@
+/* The door to libvips: golden pixels of the shared pictures (tests/golden/images.json, equal to
+ * Pillow's), limits, refusals, and the way back. Needs no shared data but says when it has none. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "prepd/sample/image.h"
+#include "prepd/sample/image_builtin.h"
+#include "tests/harness.h"
+
+static const conf limits = {.image_file_bytes = 268435456, .image_input_pixels = 178956970};
+static arena pixels;
+
+static int setup(void **state)
+{
+    (void)state;
+    arena_init(&pixels, 0);
+    return image_library_init("test_image") != ST_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    arena_done(&pixels);
+    image_library_done();
+    return 0;
+}
+
+static span read_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        fail_msg("%s can not be opened", path);
+    fseek(f, 0, SEEK_END);
+    const long size = ftell(f);
+    rewind(f);
+    uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, (size_t)size, f), size);
+    fclose(f);
+    return span_of(data, (size_t)size);
+}
+
+static void check_golden(const json_value *entry)
+{
+    const char *file = json_text(json_find(entry, "file"), "");
+    char relative[512];
+    snprintf(relative, sizeof relative, "data/%s", file);
+    char *path = harness_shared(relative);
+    if (!path)
+        fail_msg("%s is in the table but not in the shared data", file);
+    const span bytes = read_file(path);
+    free(path);
+    image im;
+    image_info info;
+    const json_value *error = json_find(entry, "error");
+    if (error) {
+        assert_fails(ST_BAD_INPUT, image_decode(bytes, file, &limits, &pixels, &im),
+                     json_text(error, "?"));
+        assert_string_equal(status_last()->input, file);
+    } else {
+        assert_ok(image_header(bytes, file, &limits, &info));
+        assert_ok(image_decode(bytes, file, &limits, &pixels, &im));
+        assert_int_equal(im.width, json_int(json_find(entry, "width"), -1));
+        assert_int_equal(im.height, json_int(json_find(entry, "height"), -1));
+        assert_int_equal(info.width, im.width);
+        assert_int_equal(info.height, im.height);
+        char text[HASH_TEXT];
+        hash_print(hash_bytes(im.rgb, (size_t)im.width * (size_t)im.height * 3), text);
+        if (strcmp(text, json_text(json_find(entry, "rgb"), "")) != 0)
+            fail_msg("%s: pixels hash to %s", file, text);
+    }
+    free((void *)(uintptr_t)bytes.data);
+    arena_reset(&pixels);
+}
+
+static void test_image_decode__golden(void **state)
+{
+    (void)state;
+    char *folder = harness_shared("data/odd");
+    if (!folder)
+        HARNESS_SKIP("no shared pictures");
+    free(folder);
+    const char *source = getenv("TESSERA_SOURCE");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/images.json", source ? source : ".");
+    json_value *table = NULL;
+    assert_ok(json_load(path, &table));
+    const json_value *images = json_find(table, "images");
+    assert_true(json_count(images) > 40);
+    for (size_t i = 0; i < json_count(images); i++)
+        check_golden(json_item(images, i));
+    json_free(&table);
+}
+
+/* No byte may be missing, and every refusal must say so. */
+static void check_cuts(span whole, const char *name)
+{
+    image im;
+    assert_ok(image_decode(whole, name, &limits, &pixels, &im));
+    for (size_t n = 0; n < whole.size; n++) {
+        /* A copy of just these bytes, so that a sanitizer sees a read past them. */
+        uint8_t *cut = malloc(n ? n : 1);
+        assert_non_null(cut);
+        memcpy(cut, whole.data, n);
+        if (image_decode(span_of(cut, n), name, &limits, &pixels, &im) == ST_OK)
+            fail_msg("%s cut to %zu of %zu bytes was accepted", name, n, whole.size);
+        assert_string_equal(status_last()->input, name);
+        free(cut);
+        arena_reset(&pixels);
+    }
+}
+
+static void test_image_decode__refuses_every_cut(void **state)
+{
+    (void)state;
+    check_cuts(span_of(builtin_jpeg, sizeof builtin_jpeg), "cut.jpg");
+    check_cuts(span_of(builtin_png, sizeof builtin_png), "cut.png");
+    check_cuts(span_of(builtin_webp, sizeof builtin_webp), "cut.webp");
+}
+
+static void test_image_decode__limits(void **state)
+{
+    const span jpeg = span_of(builtin_jpeg, sizeof builtin_jpeg);
+    conf tight = limits;
+    image im;
+    image_info info;
+    (void)state;
+    tight.image_input_pixels = 20 * 14;
+    assert_ok(image_header(jpeg, "a.jpg", &tight, &info));
+    assert_int_equal(info.width, 20);
+    assert_int_equal(info.height, 14);
+    assert_string_equal(info.format, "jpeg");
+    tight.image_input_pixels--;
+    assert_fails(ST_BAD_INPUT, image_header(jpeg, "a.jpg", &tight, &info), "image.input_pixels");
+    assert_fails(ST_BAD_INPUT, image_decode(jpeg, "a.jpg", &tight, &pixels, &im), "20 x 14");
+    tight = limits;
+    tight.image_file_bytes = sizeof builtin_jpeg - 1;
+    assert_fails(ST_BAD_INPUT, image_header(jpeg, "a.jpg", &tight, &info), "image.file_bytes");
+    assert_fails(ST_BAD_INPUT, image_header(span_of("", 0), "a.jpg", &limits, &info), "is empty");
+    arena small;
+    arena_init(&small, 64);
+    assert_fails(ST_NO_MEMORY, image_decode(jpeg, "a.jpg", &limits, &small, &im), "");
+    arena_done(&small);
+}
+
+static void test_image_decode__names_other_formats(void **state)
+{
+    static const struct {
+        const char *bytes, *words;
+        size_t n;
+    } cases[] = {
+        {"GIF89a.......", "GIF", 13},
+        {"BM............", "BMP", 14},
+        {"II*\0........", "TIFF", 12},
+        {"\0\0\0\x20"
+         "ftypheic....",
+         "HEIF", 16},
+        {"\0\0\0\x20"
+         "ftypavif....",
+         "AVIF", 16},
+        {"%PDF-1.7", "PDF", 8},
+        {"\xef\xbb\xbf <?xml version='1.0'?><SVG xmlns=''>", "SVG", 38},
+        {"<!DOCTYPE html><html>404", "HTML", 24},
+        {"version https://git-lfs.github.com", "Git LFS", 34},
+        {"x", "first bytes are 78 00", 1},
+    };
+    image_info info;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(ST_BAD_INPUT,
+                     image_header(span_of(cases[i].bytes, cases[i].n), "a.jpg", &limits, &info),
+                     cases[i].words);
+}
+
+static void test_image_write_jpeg__comes_back(void **state)
+{
+    enum { SIDE = 48 };
+    uint8_t rgb[SIDE * SIDE * 3];
+    image in = {SIDE, SIDE, rgb}, out;
+    uint8_t *jpeg = NULL;
+    size_t size = 0;
+    int worst = 0;
+    (void)state;
+    for (int i = 0; i < SIDE * SIDE * 3; i++)
+        rgb[i] = (uint8_t)(40 + i / (SIDE * 3) * 2 + i % (SIDE * 3) / 3 + 20 * (i % 3));
+    assert_ok(image_write_jpeg(&in, 95, &jpeg, &size));
+    assert_ok(image_decode(span_of(jpeg, size), "memory", &limits, &pixels, &out));
+    assert_int_equal(out.width, SIDE);
+    for (int i = 0; i < SIDE * SIDE * 3; i++)
+        worst = abs(out.rgb[i] - rgb[i]) > worst ? abs(out.rgb[i] - rgb[i]) : worst;
+    assert_in_range(worst, 0, 8);
+    free(jpeg);
+
+    image resized;
+    assert_ok(image_resize_vips(&in, 32, 64, &pixels, &resized));
+    assert_int_equal(resized.width, 64);
+    assert_int_equal(resized.height, 32);
+    assert_in_range(abs(resized.rgb[(16 * 64 + 32) * 3] - rgb[(24 * SIDE + 24) * 3]), 0, 4);
+    arena_reset(&pixels);
+}
+
+static void test_image_fingerprint__is_this_decoder(void **state)
+{
+    hash128 a, b;
+    char text[HASH_TEXT];
+    (void)state;
+    assert_ok(image_fingerprint(&a));
+    assert_ok(image_fingerprint(&b));
+    assert_true(hash_equal(a, b));
+    hash_print(a, text); /* what Pillow 9.4 decodes, too */
+    assert_string_equal(text, "da229a1860b969b16082cc8ec42954d6");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_image_decode__golden),
+        cmocka_unit_test(test_image_decode__refuses_every_cut),
+        cmocka_unit_test(test_image_decode__limits),
+        cmocka_unit_test(test_image_decode__names_other_formats),
+        cmocka_unit_test(test_image_write_jpeg__comes_back),
+        cmocka_unit_test(test_image_fingerprint__is_this_decoder),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
