@@ -1,0 +1,526 @@
+/* The tokenizer against ids that others computed: the tiny golden one made by the reference library
+ * (tests/golden/tokenizer/make.py), and, where the shared data is there, the published one with
+ * llama.cpp's vectors and the spec's (section 8.5). */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/rng.h"
+#include "common/tokenizer.h"
+#include "common/tokenizer_split.h"
+#include "common/tokenizer_text.h"
+
+#include <utf8proc.h>
+
+typedef struct fixture {
+    tokenizer *t;
+    tokenizer_scratch *s;
+    token_list list;
+} fixture;
+
+static void fixture_open(fixture *f, const char *folder)
+{
+    *f = (fixture){0};
+    assert_ok(tokenizer_load(folder, &f->t));
+    assert_ok(tokenizer_scratch_new(f->t, &f->s));
+}
+
+static void fixture_close(fixture *f)
+{
+    token_list_done(&f->list);
+    tokenizer_scratch_free(&f->s);
+    tokenizer_free(&f->t);
+}
+
+/* Numbers in a row from one key. */
+typedef struct dice {
+    rng_key key;
+    uint64_t n;
+} dice;
+
+static dice dice_new(const char *purpose)
+{
+    return (dice){rng_key_make(harness_seed(), purpose), 0};
+}
+
+static size_t roll(dice *d, size_t below)
+{
+    return (size_t)rng_below(d->key, d->n++, below);
+}
+
+static char *golden(const char *name)
+{
+    const char *source = getenv("TESSERA_SOURCE");
+    char *path;
+    assert_true(asprintf(&path, "%s/tests/golden/tokenizer/%s", source ? source : ".", name) > 0);
+    return path;
+}
+
+static void open_golden(fixture *f, const char *form)
+{
+    char *folder = golden(form);
+    fixture_open(f, folder);
+    free(folder);
+}
+
+static bool open_published(fixture *f)
+{
+    char *folder = harness_shared("data/tokenizer");
+    if (!folder)
+        return false;
+    fixture_open(f, folder);
+    free(folder);
+    return true;
+}
+
+static void check_ids(fixture *f, const char *text, size_t size, const int32_t *want, size_t n)
+{
+    f->list.n = 0;
+    assert_ok(tokenizer_encode(f->t, f->s, text, size, &f->list));
+    bool same = f->list.n == n && (n == 0 || !memcmp(f->list.id, want, n * sizeof *want));
+    if (same)
+        return;
+    print_message("text: %.*s\n", (int)size, text);
+    for (size_t i = 0; i < n || i < f->list.n; i++)
+        print_message("%zu: wanted %d, got %d\n", i, i < n ? want[i] : -1,
+                      i < f->list.n ? f->list.id[i] : -1);
+    fail_msg("the ids differ");
+}
+
+#define CHECK_IDS(f, text, ...)                                                                    \
+    do {                                                                                           \
+        const int32_t want_[] = {__VA_ARGS__};                                                     \
+        check_ids(f, text, strlen(text), want_, sizeof want_ / sizeof *want_);                     \
+    } while (0)
+
+static void run_golden(const char *form)
+{
+    fixture f;
+    json_value *cases = NULL;
+    char *path = golden("cases.json");
+    open_golden(&f, form);
+    assert_ok(json_load(path, &cases));
+    assert_true(json_count(cases) > 300);
+    for (size_t i = 0; i < json_count(cases); i++) {
+        const json_value *c = json_item(cases, i), *ids = json_find(c, "ids");
+        const json_value *text = json_find(c, "text"), *decoded = json_find(c, "decoded");
+        int32_t want[256];
+        size_t n = json_count(ids), size;
+        assert_true(n <= 256);
+        for (size_t k = 0; k < n; k++)
+            want[k] = (int32_t)json_int(json_item(ids, k), -1);
+        check_ids(&f, json_text(text, NULL), json_text_size(text), want, n);
+        char *back;
+        assert_ok(tokenizer_decode(f.t, want, n, false, &back, &size));
+        assert_int_equal(size, json_text_size(decoded));
+        assert_memory_equal(back, json_text(decoded, NULL), size);
+        free(back);
+    }
+    json_free(&cases);
+    free(path);
+    fixture_close(&f);
+}
+
+static void test_encode__golden_merges_as_pairs(void **state)
+{
+    (void)state;
+    run_golden("pairs");
+}
+
+static void test_encode__golden_merges_as_strings(void **state)
+{
+    (void)state;
+    run_golden("strings");
+}
+
+/* What Python's decode('utf-8', 'replace') makes of bad bytes, spelt out. */
+static void test_encode__bad_bytes_count_as_replacement(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bad, *good;
+    } cases[] = {
+        {"a\xFF"
+         "b",
+         "a\xEF\xBF\xBD"
+         "b"},
+        {"\xC3", "\xEF\xBF\xBD"},
+        {"\xE4\xB8", "\xEF\xBF\xBD"}, /* cut: one */
+        {"\xE4\xB8z", "\xEF\xBF\xBDz"},
+        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* overlong: two */
+        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* surrogate: three */
+        {"\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* U+110000 */
+        {"\xF0\x9F\x98", "\xEF\xBF\xBD"},
+        {"\xF0\x9F\x98\xE4\xB8\xAD", "\xEF\xBF\xBD\xE4\xB8\xAD"},
+    };
+    fixture f;
+    open_golden(&f, "pairs");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        token_list want = {0};
+        assert_ok(tokenizer_encode(f.t, f.s, cases[i].good, strlen(cases[i].good), &want));
+        check_ids(&f, cases[i].bad, strlen(cases[i].bad), want.id, want.n);
+        token_list_done(&want);
+    }
+    fixture_close(&f);
+}
+
+static void test_encode__offsets_lead_back(void **state)
+{
+    (void)state;
+    fixture f;
+    open_golden(&f, "pairs");
+    /* Bytes:             0123 4 567          8..19       20 21  22 */
+    const char *text = "red e\xCC\x81<|im_end|>a\xFF"
+                       "b";
+    assert_ok(tokenizer_encode(f.t, f.s, text, strlen(text), &f.list));
+    /* " e" + U+0301 becomes " \u00e9": the space at 3, the letter's bytes both from the e at 4. */
+    int32_t end = tokenizer_added(f.t, "<|im_end|>");
+    bool seen = false;
+    for (size_t i = 0; i < f.list.n; i++) {
+        assert_true(i == 0 || f.list.offset[i] >= f.list.offset[i - 1]);
+        if (f.list.id[i] == end) {
+            assert_int_equal(f.list.offset[i], 7);
+            assert_true(i > 0 && f.list.offset[i - 1] <= 4);
+            assert_int_equal(f.list.offset[i + 1], 17); /* a */
+            assert_int_equal(f.list.offset[i + 2], 18); /* the bad byte */
+            seen = true;
+        }
+    }
+    assert_true(seen);
+    assert_int_equal(f.list.offset[f.list.n - 1], 19); /* b */
+    /* Appends: what was there stays. */
+    size_t n = f.list.n;
+    assert_ok(tokenizer_encode(f.t, f.s, "red", 3, &f.list));
+    assert_true(f.list.n > n && f.list.id[0] == f.list.id[n] && f.list.offset[n] == 0);
+    fixture_close(&f);
+}
+
+/* A long piece goes through the heap; the same text a second time through the cache. */
+static void test_encode__long_runs_come_back(void **state)
+{
+    (void)state;
+    enum { SIZE = 300000 };
+    fixture f;
+    open_golden(&f, "strings");
+    char *text = malloc(SIZE), *back;
+    assert_non_null(text);
+    for (size_t i = 0; i < SIZE; i++)
+        text[i] = "redsquare"[i % 9];
+    size_t size;
+    assert_ok(tokenizer_encode(f.t, f.s, text, SIZE, &f.list));
+    assert_ok(tokenizer_decode(f.t, f.list.id, f.list.n, false, &back, &size));
+    assert_int_equal(size, SIZE);
+    assert_memory_equal(back, text, SIZE);
+    free(back);
+    free(text);
+    fixture_close(&f);
+}
+
+static void test_encode__random_text_comes_back(void **state)
+{
+    (void)state;
+    fixture f;
+    open_golden(&f, "pairs");
+    dice d = dice_new("text");
+    for (int round = 0; round < 2000; round++) {
+        char text[512];
+        size_t n = 0, size;
+        while (n < 200 && roll(&d, 40)) {
+            static const int32_t tops[] = {0x80, 0x300, 0x3000, 0x110000};
+            int32_t c = 1 + (int32_t)roll(&d, (size_t)tops[roll(&d, 4)] - 1);
+            if (c < 0xD800 || c >= 0xE000)
+                n += utf8_put(c, (uint8_t *)text + n);
+        }
+        nfc_scratch scratch = {0};
+        mapped_text nfc = {0};
+        assert_ok(nfc_normalise((const uint8_t *)text, n, &scratch, &nfc));
+        f.list.n = 0;
+        assert_ok(tokenizer_encode(f.t, f.s, text, n, &f.list));
+        char *back;
+        assert_ok(tokenizer_decode(f.t, f.list.id, f.list.n, false, &back, &size));
+        assert_int_equal(size, nfc.size);
+        assert_true(n == 0 || !memcmp(back, nfc.bytes, size));
+        free(back);
+        mapped_text_done(&nfc);
+        nfc_scratch_done(&scratch);
+    }
+    fixture_close(&f);
+}
+
+/* nfc_settled passes text by: what it passes must be its own NFC in any company. */
+static void test_nfc__settled_characters_are_inert(void **state)
+{
+    (void)state;
+    static uint8_t second[0x110000]; /* joins the character before it */
+    for (int32_t c = 1; c < 0x110000; c++) {
+        int32_t part[32];
+        int boundary = 0;
+        if (c >= 0xD800 && c < 0xE000)
+            continue;
+        utf8proc_ssize_t n =
+            utf8proc_decompose_char(c, part, 32, UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
+        for (utf8proc_ssize_t i = 1; i < n; i++)
+            second[part[i]] = 1;
+    }
+    size_t settled = 0;
+    for (int32_t c = 1; c < 0x110000; c++) {
+        uint8_t text[5] = {0};
+        if ((c >= 0xD800 && c < 0xE000) || !nfc_settled(text, utf8_put(c, text)))
+            continue;
+        settled++;
+        assert_false(second[c]);
+        assert_int_equal(utf8proc_get_property(c)->combining_class, 0);
+        utf8proc_uint8_t *nfc = utf8proc_NFC(text);
+        assert_string_equal((char *)nfc, (char *)text);
+        free(nfc);
+    }
+    assert_true(settled > 0x300 + 0x5000);
+}
+
+/* Marks in any order, against utf8proc's own NFC (marks that both know). */
+static void test_nfc__agrees_with_utf8proc(void **state)
+{
+    (void)state;
+    static const int32_t pool[] = {'a',    'e',    0xC5,   0x212B,  0x1E69, 0x301, 0x307,  0x323,
+                                   0x327,  0x334,  0x345,  0x344,   0x958,  0x93C, 0x1112, 0x1161,
+                                   0x11AB, 0xD55C, 0x2ADC, 0x1D15E, 0xFB1D, 0x4E2D};
+    dice d = dice_new("marks");
+    nfc_scratch scratch = {0};
+    mapped_text ours = {0};
+    for (int round = 0; round < 20000; round++) {
+        uint8_t text[128];
+        size_t n = 0;
+        for (size_t k = 1 + roll(&d, 12); k; k--)
+            n += utf8_put(pool[roll(&d, sizeof pool / sizeof *pool)], text + n);
+        text[n] = 0;
+        assert_ok(nfc_normalise(text, n, &scratch, &ours));
+        utf8proc_uint8_t *theirs = utf8proc_NFC(text);
+        assert_int_equal(ours.size, strlen((char *)theirs));
+        assert_memory_equal(ours.bytes, theirs, ours.size);
+        free(theirs);
+    }
+    mapped_text_done(&ours);
+    nfc_scratch_done(&scratch);
+}
+
+static void test_decode__replaces_cut_characters_and_skips_special(void **state)
+{
+    (void)state;
+    fixture f;
+    char *text;
+    size_t size;
+    open_golden(&f, "pairs");
+    assert_ok(tokenizer_encode(f.t, f.s, "\xF0\x9F\x98\x8A<|im_end|><think>", 21, &f.list));
+    assert_int_equal(f.list.n, 6);
+    assert_ok(tokenizer_decode(f.t, f.list.id + 1, 5, true, &text, &size));
+    assert_string_equal(text, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD<think>");
+    free(text);
+    assert_ok(tokenizer_decode(f.t, f.list.id, 6, false, &text, &size));
+    assert_string_equal(text, "\xF0\x9F\x98\x8A<|im_end|><think>");
+    free(text);
+    assert_ok(tokenizer_decode(f.t, NULL, 0, false, &text, &size));
+    assert_string_equal(text, "");
+    free(text);
+    int32_t unknown = tokenizer_size(f.t);
+    assert_fails(ST_BAD_INPUT, tokenizer_decode(f.t, &unknown, 1, false, &text, &size), "no token");
+    unknown = -1;
+    assert_fails(ST_BAD_INPUT, tokenizer_decode(f.t, &unknown, 1, false, &text, &size), "no token");
+    fixture_close(&f);
+}
+
+/* ---- the published tokenizer ---- */
+
+static char *read_all(const char *relative, size_t *out_size)
+{
+    char *path = harness_shared(relative);
+    assert_non_null(path);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    char *text = malloc(1 << 20);
+    assert_non_null(text);
+    *out_size = fread(text, 1, (1 << 20) - 1, file);
+    text[*out_size] = 0;
+    fclose(file);
+    free(path);
+    return text;
+}
+
+/* llama.cpp's vectors: texts between separator lines, ids line by line. */
+static void test_encode__llama_cpp_vectors(void **state)
+{
+    (void)state;
+    static const char separator[] = "\n__ggml_vocab_test__\n";
+    fixture f;
+    size_t size;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    char *texts = read_all("data/tokenizer/ggml-vocab-qwen2.gguf.inp", &size);
+    char *ids = read_all("data/tokenizer/ggml-vocab-qwen2.gguf.out", &size);
+    int n = 0;
+    char *id = ids;
+    for (char *text = texts, *end; (end = strstr(text, separator));
+         text = end + strlen(separator), n++) {
+        int32_t want[512];
+        size_t count = 0;
+        while (*id != '\n') {
+            want[count++] = (int32_t)strtol(id, &id, 10);
+            while (*id == ' ')
+                id++;
+        }
+        id++;
+        check_ids(&f, text, (size_t)(end - text), want, count);
+    }
+    assert_true(n > 40);
+    free(texts);
+    free(ids);
+    fixture_close(&f);
+}
+
+static void test_encode__published_vectors(void **state)
+{
+    (void)state;
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    assert_int_equal(tokenizer_size(f.t), 151669);
+    assert_int_equal(tokenizer_added(f.t, "<|image_pad|>"), 151655);
+    assert_int_equal(tokenizer_added(f.t, "user"), -1);
+    CHECK_IDS(&f, "user", 872);
+    CHECK_IDS(&f, "assistant", 77091);
+    CHECK_IDS(&f, "system", 8948);
+    CHECK_IDS(&f, "\n", 198);
+    CHECK_IDS(&f, "\n\n", 271);
+    CHECK_IDS(&f, "Hello world", 9707, 1879);
+    CHECK_IDS(&f, " Hello world", 21927, 1879);
+    CHECK_IDS(&f, "Describe this image.", 74785, 419, 2168, 13);
+    CHECK_IDS(&f, "You are a helpful assistant.", 2610, 525, 264, 10950, 17847, 13);
+    CHECK_IDS(&f, "<|im_start|>user\n<|im_end|>", 151644, 872, 198, 151645);
+    CHECK_IDS(&f,
+              "This is a test \xF0\x9F\x98\x8A\nI was born in 92000, and this is fals\xC3\xA9.\n"
+              "\xE7\x94\x9F\xE6\xB4\xBB\xE7\x9A\x84\xE7\x9C\x9F\xE8\xB0\x9B\xE6\x98\xAF\n"
+              "Hi  Hello\nHi   Hello\n\n \n  \n Hello\n<s>\nhi<s>there\n"
+              "The following string should be properly encoded: Hello.\n"
+              "But ird and \xE0\xB8\x9B\xE0\xB8\xB5   ird   \xE0\xB8\x94\nHey how are you doing",
+              1986, 374, 264, 1273, 26525, 232, 198, 40, 572, 9223, 304, 220, 24, 17, 15, 15, 15,
+              11, 323, 419, 374, 31932, 963, 624, 105301, 88051, 116109, 20412, 198, 13048, 220,
+              21927, 198, 13048, 256, 21927, 271, 48426, 21927, 198, 44047, 397, 6023, 44047, 29,
+              18532, 198, 785, 2701, 914, 1265, 387, 10277, 20498, 25, 21927, 624, 3983, 220, 2603,
+              323, 220, 54684, 28319, 256, 220, 2603, 256, 220, 37033, 198, 18665, 1246, 525, 498,
+              3730);
+    fixture_close(&f);
+}
+
+/* The pieces of spec 8.2's samples: encoding the whole gives the ids of its pieces. */
+static void test_encode__published_pieces(void **state)
+{
+    (void)state;
+    static const char *const samples[][16] = {
+        {"I", "'LL", " go", ",", " don", "'t", " ", "3", "x", "\xC2\xB2", "\xC2\xBD",
+         " na\xC3\xAFve", NULL},
+        {"a", " ", " b", "\t", "\tc", NULL},
+        {"x", "\r\n\r\n", " ", " y", NULL},
+        {"<", "0", ".", "3", " seconds", ">", NULL},
+        {"'t", "is", NULL},
+    };
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        char whole[128] = "";
+        token_list want = {0};
+        for (size_t k = 0; samples[i][k]; k++) {
+            strcat(whole, samples[i][k]);
+            assert_ok(tokenizer_encode(f.t, f.s, samples[i][k], strlen(samples[i][k]), &want));
+        }
+        check_ids(&f, whole, strlen(whole), want.id, want.n);
+        token_list_done(&want);
+    }
+    fixture_close(&f);
+}
+
+/* ---- cutting ---- */
+
+static void check_pieces(const char *expression, const char *text, const char *const *want)
+{
+    splitter *s = NULL;
+    splitter_scratch *x = NULL;
+    split_walk w;
+    size_t start, end;
+    bool more;
+    assert_ok(splitter_new(expression, strlen(expression), "test", &s));
+    assert_ok(splitter_scratch_new(&x));
+    assert_ok(split_begin(x, (const uint8_t *)text, strlen(text), &w));
+    for (;; want++) {
+        assert_ok(split_next(s, x, &w, &start, &end, &more));
+        assert_true(more == (*want != NULL));
+        if (!more)
+            break;
+        assert_int_equal(end - start, strlen(*want));
+        assert_memory_equal(text + start, *want, end - start);
+    }
+    splitter_scratch_free(&x);
+    splitter_free(&s);
+}
+
+#define PIECES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_split__what_is_between_matches_is_a_piece(void **state)
+{
+    (void)state;
+    check_pieces("[0-9]", "ab12c", PIECES("ab", "1", "2", "c"));
+    check_pieces("z", "ab", PIECES("ab"));
+    /* Empty matches cut and do not stall. */
+    check_pieces("(?=b)", "abab", PIECES("a", "ba", "b"));
+    check_pieces("x*", "ab\xC3\xA9", PIECES("a", "b", "\xC3\xA9"));
+    check_pieces("\\s+|\\S+", "", (const char *const[]){NULL});
+}
+
+static void test_split__vowel_separator_is_no_space(void **state)
+{
+    (void)state;
+    check_pieces("\\s+|\\S+", "a\xE1\xA0\x8E\xE1\xA0\x8E b",
+                 PIECES("a\xE1\xA0\x8E\xE1\xA0\x8E", " ", "b"));
+}
+
+static void test_split__longest_added_token_wins(void **state)
+{
+    (void)state;
+    added_set set = {0};
+    size_t at;
+    static const char *const texts[] = {"<a", "<abc", "<ab", "b"};
+    for (int i = 0; i < 4; i++)
+        assert_ok(added_set_put(&set, (const uint8_t *)texts[i], strlen(texts[i]), i));
+    added_set_seal(&set);
+    const uint8_t *text = (const uint8_t *)"x<abd";
+    assert_int_equal(added_set_find(&set, text, 5, 0, &at)->id, 2);
+    assert_int_equal(at, 1);
+    assert_int_equal(added_set_find(&set, text, 3, 0, &at)->id, 0); /* cut short */
+    assert_int_equal(added_set_find(&set, text, 5, 2, &at)->id, 3);
+    assert_null(added_set_find(&set, text, 1, 0, &at));
+    added_set_done(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_encode__golden_merges_as_pairs),
+        cmocka_unit_test(test_encode__golden_merges_as_strings),
+        cmocka_unit_test(test_encode__bad_bytes_count_as_replacement),
+        cmocka_unit_test(test_encode__offsets_lead_back),
+        cmocka_unit_test(test_encode__long_runs_come_back),
+        cmocka_unit_test(test_encode__random_text_comes_back),
+        cmocka_unit_test(test_nfc__settled_characters_are_inert),
+        cmocka_unit_test(test_nfc__agrees_with_utf8proc),
+        cmocka_unit_test(test_decode__replaces_cut_characters_and_skips_special),
+        cmocka_unit_test(test_split__what_is_between_matches_is_a_piece),
+        cmocka_unit_test(test_split__vowel_separator_is_no_space),
+        cmocka_unit_test(test_split__longest_added_token_wins),
+        cmocka_unit_test(test_encode__llama_cpp_vectors),
+        cmocka_unit_test(test_encode__published_vectors),
+        cmocka_unit_test(test_encode__published_pieces),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
