@@ -1,9 +1,9 @@
-/* codec.h: a row <-> the parts of a ROW message: header, zstd block, one part per distinct image.
+/* codec.h: a row <-> the parts of a ROW message: header, zstd block, one part per item.
  *
- * An image part is a 32-byte head (filter, codec, patch count, decoded size, XXH3-64) and the
- * bytes. Filter "plane": subtract green, then a + b - c prediction inside each 16x16 patch.
- * One-shot zstd frames with content size and checksum, window <= 2^27; every declared size is
- * checked against the header before memory is taken. */
+ * An image part is a 32-byte head (filter, codec, patch size and count, decoded size, 8 bytes of
+ * hash, payload size) and the bytes. Filter "plane": subtract green, then a + b - c prediction
+ * inside each 16x16 patch. One-shot zstd frames with content size and checksum, window <= 2^27;
+ * every declared size is checked against the header before memory is taken. */
 #ifndef TESSERA_PROTO_CODEC_H
 #define TESSERA_PROTO_CODEC_H
 
@@ -24,7 +24,8 @@ void codec_free(codec **c);
  * one part per item. Appends 2 + n_items parts to an empty message. */
 WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter,
                                 image_codec image, wire_msg *out);
-/* Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
+/* One failed row leaves codec and arena as they were. ST_PROTOCOL names peer and part.
+ * Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
 WARN_UNUSED status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
                                 frame *out_head);
 

@@ -1,0 +1,294 @@
+/* codec.c: rows to messages and back. zstd is in press.c, the filter in filter.c. */
+#include "proto/codec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "proto/filter.h"
+#include "proto/image_part.h"
+#include "proto/press.h"
+
+enum { FIRST_IMAGE = 2 /* part number: header, block, images */, WHAT = 64 };
+
+struct codec {
+    press *press;
+    uint8_t *scratch; /* heap [capacity]: filtered pixels */
+    size_t capacity;
+};
+
+status codec_new(codec **out)
+{
+    codec *c = calloc(1, sizeof *c);
+    if (!c)
+        return FAIL(ST_NO_MEMORY, "no memory for a codec");
+    status st = press_new(&c->press);
+    if (st == ST_OK)
+        *out = c;
+    else
+        codec_free(&c);
+    return st;
+}
+
+void codec_free(codec **c)
+{
+    if (!c || !*c)
+        return;
+    press_free(&(*c)->press);
+    free((*c)->scratch);
+    free(*c);
+    *c = NULL;
+}
+
+static status need_scratch(codec *c, size_t size)
+{
+    if (size <= c->capacity)
+        return ST_OK;
+    uint8_t *grown = realloc(c->scratch, size);
+    if (!grown)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of pixels", size);
+    c->scratch = grown;
+    c->capacity = size;
+    return ST_OK;
+}
+
+static status add_block(codec *c, const uint8_t *block, size_t size, wire_msg *out)
+{
+    span small;
+    TRY(press_squeeze(c->press, span_of(block, size), 0, &small));
+    return wire_msg_add(out, small.data, small.size);
+}
+
+/* Filters and compresses one item into a part: head, then payload. */
+static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg *out)
+{
+    hash128 check = hash_bytes(pixels, p->decoded_bytes);
+    memcpy(p->check, check.bytes, IMAGE_CHECK_BYTES);
+    p->payload = span_of(pixels, p->decoded_bytes);
+    if (p->filter == IMAGE_FILTER_PLANE) {
+        TRY(need_scratch(c, p->decoded_bytes));
+        filter_plane_apply(pixels, p->n_patches, (int)(p->patch_bytes / PATCH_BYTES), c->scratch);
+        p->payload.data = c->scratch;
+    }
+    if (p->codec == IMAGE_CODEC_ZSTD)
+        TRY(press_squeeze(c->press, p->payload, p->filter == IMAGE_FILTER_PLANE, &p->payload));
+    uint8_t *to;
+    TRY(wire_msg_add_space(out, IMAGE_HEAD_BYTES + p->payload.size, &to));
+    image_part_head(p, to);
+    if (p->payload.size > 0)
+        memcpy(to + IMAGE_HEAD_BYTES, p->payload.data, p->payload.size);
+    return ST_OK;
+}
+
+static status add_images(codec *c, const row *r, const uint8_t *is_video, image_filter filter,
+                         image_codec image, wire_msg *out)
+{
+    const uint8_t *images = r->pixels, *videos = r->pixels_video;
+    for (int64_t i = 0; i < r->n_items; i++) {
+        const int32_t *g = r->grid_thw + 3 * i;
+        image_part p = {.filter = filter,
+                        .codec = image,
+                        .patch_bytes = is_video[i] ? VIDEO_PATCH_BYTES : PATCH_BYTES,
+                        .n_patches = (uint32_t)((int64_t)g[0] * g[1] * g[2])};
+        p.decoded_bytes = (uint64_t)p.n_patches * p.patch_bytes;
+        const uint8_t **from = is_video[i] ? &videos : &images;
+        TRY(add_image(c, *from, &p, out));
+        *from += p.decoded_bytes;
+    }
+    return ST_OK;
+}
+
+status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter, image_codec image,
+                    wire_msg *out)
+{
+    frame head = {.kind = KIND_ROW, .row = number, .n_images = (uint32_t)r->n_items};
+    uint8_t *is_video = NULL, *block = NULL, head_bytes[FRAME_BYTES];
+    st_tensor tensors[ROW_TENSORS];
+    st_meta meta[2];
+    size_t n_tensors, block_size;
+    status st = ST_OK;
+
+    TRY(row_check(r, "row to be sent"));
+    head.image_bytes =
+        (uint64_t)r->n_patches * PATCH_BYTES + (uint64_t)r->n_video_patches * VIDEO_PATCH_BYTES;
+    if (r->n_items > FRAME_MAX_IMAGES || head.image_bytes > FRAME_MAX_PAYLOAD)
+        return FAIL(ST_BAD_INPUT,
+                    "a row with %lld images and %llu bytes of pixels, at most %d and "
+                    "%d",
+                    (long long)r->n_items, (unsigned long long)head.image_bytes, FRAME_MAX_IMAGES,
+                    FRAME_MAX_PAYLOAD);
+    if (!(is_video = malloc((size_t)r->n_items + 1)))
+        return FAIL(ST_NO_MEMORY, "no memory for the kinds of %lld items", (long long)r->n_items);
+    TRY_OR(done, row_find_videos(r, "row to be sent", is_video));
+    TRY_OR(done, row_digest(r, &head.digest));
+    row_tensors(r, 0, tensors, &n_tensors);
+    TRY_OR(done, st_pack(tensors, n_tensors, meta, row_meta(r, meta), &block, &block_size));
+    if (block_size > FRAME_MAX_PAYLOAD) {
+        st = FAIL(ST_BAD_INPUT, "a row block of %zu bytes, at most %d", block_size,
+                  FRAME_MAX_PAYLOAD);
+        goto done;
+    }
+    head.block_bytes = block_size;
+    frame_encode(&head, head_bytes);
+    TRY_OR(done, wire_msg_add(out, head_bytes, sizeof head_bytes));
+    TRY_OR(done, add_block(c, block, block_size, out));
+    TRY_OR(done, add_images(c, r, is_video, filter, image, out));
+done:
+    if (st != ST_OK)
+        wire_msg_clear(out);
+    free(block);
+    free(is_video);
+    return st;
+}
+
+/* Block to tensors. The arrays are views into the decompressed block, which lies in the arena. */
+static status decode_block(codec *c, span part, const frame *head, const char *peer, arena *a,
+                           row *out)
+{
+    uint8_t *block;
+    st_file f;
+    row r;
+    char *cursor, *quarantine;
+    TRY(press_check(part, head->block_bytes, peer, "row block"));
+    TRY(arena_alloc(a, head->block_bytes, (void **)&block));
+    TRY(press_open(c->press, part, block, head->block_bytes, peer, "row block"));
+    TRY(st_parse(span_of(block, head->block_bytes), peer, &f));
+    status st = row_from_tensors(&f, peer, 0, &r);
+    if (st == ST_OK)
+        st = arena_strndup(a, r.cursor, strlen(r.cursor), &cursor);
+    if (st == ST_OK)
+        st = arena_strndup(a, r.quarantine, strlen(r.quarantine), &quarantine);
+    st_close(&f);
+    TRY(st);
+    r.cursor = cursor;
+    r.quarantine = quarantine;
+    *out = r;
+    return ST_OK;
+}
+
+/* Pass one over the images: every head against its grid and the header, before memory is taken. */
+static status check_images(const wire_msg *m, const frame *head, const char *peer, row *r,
+                           image_part *parts)
+{
+    uint64_t total = 0;
+    int64_t patches[2] = {0, 0};
+    if (r->n_items != head->n_images)
+        return FAIL_IN(ST_PROTOCOL, peer, "%u image parts for the %lld items of grid_thw",
+                       head->n_images, (long long)r->n_items);
+    for (int64_t i = 0; i < r->n_items; i++) {
+        char what[WHAT];
+        const int32_t *g = r->grid_thw + 3 * i;
+        image_part *p = &parts[i];
+        snprintf(what, sizeof what, "image part %lld", (long long)i);
+        TRY(image_part_parse(wire_msg_part(m, FIRST_IMAGE + (size_t)i), peer, what, p));
+        if (p->n_patches != (int64_t)g[0] * g[1] * g[2])
+            return FAIL_IN(ST_PROTOCOL, peer, "%s: %u patches for a grid of %d x %d x %d", what,
+                           p->n_patches, g[0], g[1], g[2]);
+        if (p->codec == IMAGE_CODEC_ZSTD)
+            TRY(press_check(p->payload, p->decoded_bytes, peer, what));
+        total += p->decoded_bytes;
+        patches[p->patch_bytes == VIDEO_PATCH_BYTES] += p->n_patches;
+    }
+    if (total != head->image_bytes)
+        return FAIL_IN(ST_PROTOCOL, peer, "the image parts hold %llu bytes, the header says %llu",
+                       (unsigned long long)total, (unsigned long long)head->image_bytes);
+    r->n_patches = patches[0];
+    r->n_video_patches = patches[1];
+    return ST_OK;
+}
+
+static status decode_image(codec *c, const image_part *p, const char *peer, const char *what,
+                           uint8_t *out)
+{
+    const uint8_t *bytes = p->payload.data;
+    if (p->codec == IMAGE_CODEC_ZSTD) {
+        uint8_t *to = out;
+        if (p->filter != IMAGE_FILTER_NONE) {
+            TRY(need_scratch(c, p->decoded_bytes));
+            to = c->scratch;
+        }
+        TRY(press_open(c->press, p->payload, to, p->decoded_bytes, peer, what));
+        bytes = to;
+    }
+    if (p->filter == IMAGE_FILTER_PLANE)
+        filter_plane_undo(bytes, p->n_patches, (int)(p->patch_bytes / PATCH_BYTES), out);
+    else if (bytes != out && p->decoded_bytes > 0)
+        memcpy(out, bytes, p->decoded_bytes);
+    hash128 check = hash_bytes(out, p->decoded_bytes);
+    if (memcmp(check.bytes, p->check, IMAGE_CHECK_BYTES))
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: the pixels do not have the hash in its head", what);
+    return ST_OK;
+}
+
+static status decode_images(codec *c, const wire_msg *m, const frame *head, const char *peer,
+                            arena *a, row *r)
+{
+    image_part *parts;
+    uint8_t *at[2], *is_video;
+    TRY(arena_calloc(a, head->n_images, sizeof *parts, (void **)&parts));
+    TRY(check_images(m, head, peer, r, parts));
+    TRY(arena_alloc(a, (size_t)r->n_patches * PATCH_BYTES, (void **)&r->pixels));
+    r->pixels_video = NULL;
+    if (r->n_video_patches > 0)
+        TRY(arena_alloc(a, (size_t)r->n_video_patches * VIDEO_PATCH_BYTES,
+                        (void **)&r->pixels_video));
+    TRY(row_check(r, peer));
+    TRY(arena_alloc(a, head->n_images, (void **)&is_video));
+    TRY(row_find_videos(r, peer, is_video));
+    at[0] = r->pixels;
+    at[1] = r->pixels_video;
+    for (uint32_t i = 0; i < head->n_images; i++) {
+        char what[WHAT];
+        int video = parts[i].patch_bytes == VIDEO_PATCH_BYTES;
+        snprintf(what, sizeof what, "image part %u", i);
+        if (video != is_video[i])
+            return FAIL_IN(ST_PROTOCOL, peer, "%s is %s, by its token id the item is %s", what,
+                           video ? "a video" : "an image", video ? "an image" : "a video");
+        TRY(decode_image(c, &parts[i], peer, what, at[video]));
+        at[video] += parts[i].decoded_bytes;
+    }
+    return ST_OK;
+}
+
+static status decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
+                     frame *out_head)
+{
+    frame head;
+    row r;
+    hash128 digest;
+    TRY(frame_decode(wire_msg_part(m, 0), peer, &head));
+    if (head.kind != KIND_ROW)
+        return FAIL_IN(ST_PROTOCOL, peer, "message of kind %s where a row was expected",
+                       frame_kind_name(head.kind));
+    if (wire_msg_parts(m) != FIRST_IMAGE + (size_t)head.n_images)
+        return FAIL_IN(ST_PROTOCOL, peer, "a row of %zu parts, its header says 2 and %u images",
+                       wire_msg_parts(m), head.n_images);
+    TRY(decode_block(c, wire_msg_part(m, 1), &head, peer, a, &r));
+    TRY(decode_images(c, m, &head, peer, a, &r));
+    TRY(row_digest(&r, &digest));
+    if (!hash_equal(digest, head.digest)) {
+        char want[HASH_TEXT], got[HASH_TEXT];
+        hash_print(head.digest, want);
+        hash_print(digest, got);
+        return FAIL_IN(ST_PROTOCOL, peer, "the row's digest is %s, its header says %s", got, want);
+    }
+    *out = r;
+    if (out_head)
+        *out_head = head;
+    return ST_OK;
+}
+
+status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
+                    frame *out_head)
+{
+    arena_mark before = arena_save(a);
+    status st = decode(c, m, peer, a, out, out_head);
+    if (st == ST_OK)
+        return ST_OK;
+    arena_release(a, before);
+    if (st == ST_BAD_INPUT) { /* bad data, and it is the peer's */
+        span head = wire_msg_part(m, 0);
+        unsigned long long number = head.size >= FRAME_BYTES ? load_u64(head.data + 8) : 0;
+        return status_context(ST_PROTOCOL, "row %llu", number);
+    }
+    return st;
+}

@@ -1,0 +1,62 @@
+/* image_part.c: head of an image part, to bytes and back. */
+#include "proto/image_part.h"
+
+enum {
+    AT_FILTER = 0,      /* u8 */
+    AT_CODEC = 1,       /* u8 */
+    AT_PATCH_BYTES = 2, /* u16 */
+    AT_PATCHES = 4,     /* u32 */
+    AT_DECODED = 8,     /* u64 */
+    AT_CHECK = 16,      /* 8 bytes */
+    AT_PAYLOAD = 24,    /* u64, bytes after the head */
+};
+
+void image_part_head(const image_part *p, uint8_t out[IMAGE_HEAD_BYTES])
+{
+    out[AT_FILTER] = (uint8_t)p->filter;
+    out[AT_CODEC] = (uint8_t)p->codec;
+    store_u16(out + AT_PATCH_BYTES, (uint16_t)p->patch_bytes);
+    store_u32(out + AT_PATCHES, p->n_patches);
+    store_u64(out + AT_DECODED, p->decoded_bytes);
+    memcpy(out + AT_CHECK, p->check, IMAGE_CHECK_BYTES);
+    store_u64(out + AT_PAYLOAD, p->payload.size);
+}
+
+status image_part_parse(span bytes, const char *peer, const char *what, image_part *out)
+{
+    const uint8_t *p = bytes.data;
+    if (bytes.size < IMAGE_HEAD_BYTES)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes, expected a head of %d", what, bytes.size,
+                       IMAGE_HEAD_BYTES);
+    if (p[AT_FILTER] > IMAGE_FILTER_PLANE || p[AT_CODEC] > IMAGE_CODEC_ZSTD)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_FILTER,
+                       "%s: filter %d and codec %d, this version knows 0 to %d and 0 to %d", what,
+                       p[AT_FILTER], p[AT_CODEC], IMAGE_FILTER_PLANE, IMAGE_CODEC_ZSTD);
+    image_part i = {.filter = (image_filter)p[AT_FILTER],
+                    .codec = (image_codec)p[AT_CODEC],
+                    .patch_bytes = load_u16(p + AT_PATCH_BYTES),
+                    .n_patches = load_u32(p + AT_PATCHES),
+                    .decoded_bytes = load_u64(p + AT_DECODED),
+                    .payload = span_of(p + IMAGE_HEAD_BYTES, bytes.size - IMAGE_HEAD_BYTES)};
+    memcpy(i.check, p + AT_CHECK, IMAGE_CHECK_BYTES);
+    if (i.patch_bytes != PATCH_BYTES && i.patch_bytes != VIDEO_PATCH_BYTES)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PATCH_BYTES,
+                       "%s: patches of %u bytes, expected %d (image) or %d (video)", what,
+                       i.patch_bytes, PATCH_BYTES, VIDEO_PATCH_BYTES);
+    if (i.decoded_bytes != (uint64_t)i.n_patches * i.patch_bytes ||
+        i.decoded_bytes > FRAME_MAX_PAYLOAD)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_DECODED,
+                       "%s: %llu bytes decoded from %u patches of %u bytes, at most %d", what,
+                       (unsigned long long)i.decoded_bytes, i.n_patches, i.patch_bytes,
+                       FRAME_MAX_PAYLOAD);
+    if (load_u64(p + AT_PAYLOAD) != i.payload.size)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
+                       "%s: %zu bytes after the head, which says %llu", what, i.payload.size,
+                       (unsigned long long)load_u64(p + AT_PAYLOAD));
+    if (i.codec == IMAGE_CODEC_NONE && i.payload.size != i.decoded_bytes)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
+                       "%s: %zu uncompressed bytes, expected %llu", what, i.payload.size,
+                       (unsigned long long)i.decoded_bytes);
+    *out = i;
+    return ST_OK;
+}
