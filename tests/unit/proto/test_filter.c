@@ -1,0 +1,76 @@
+/* test_filter.c: the plane filter against its formula; the plain C form against the vector form. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "tests/harness.h"
+
+#include "proto/filter.h"
+
+/* The same source once more, as machines without SSE2 build it. */
+#undef __SSE2__
+#undef TESSERA_PROTO_FILTER_H
+#define filter_plane_apply plain_apply
+#define filter_plane_undo  plain_undo
+#include "proto/filter.c"
+#undef filter_plane_apply
+#undef filter_plane_undo
+
+enum { N_PATCHES = 9, ROUNDS = 20 };
+
+/* Column of (channel, frame, y, x). */
+static int column(int frames, int c, int f, int y, int x)
+{
+    return ((c * frames + f) * SIDE + y) * SIDE + x;
+}
+
+static int without_green(const uint8_t *p, int frames, int c, int f, int y, int x)
+{
+    if (y < 0 || x < 0)
+        return 0;
+    int v = p[column(frames, c, f, y, x)];
+    return c == 1 ? v : v - p[column(frames, 1, f, y, x)];
+}
+
+static uint8_t by_formula(const uint8_t *p, int frames, int c, int f, int y, int x)
+{
+    return (uint8_t)(without_green(p, frames, c, f, y, x) -
+                     without_green(p, frames, c, f, y, x - 1) -
+                     without_green(p, frames, c, f, y - 1, x) +
+                     without_green(p, frames, c, f, y - 1, x - 1));
+}
+
+static void test_filter_plane__is_its_formula_and_reverses(void **state)
+{
+    (void)state;
+    enum { MOST = N_PATCHES * 2 * CHANNELS * PLANE };
+    static uint8_t in[MOST], out[MOST], plain[MOST], back[MOST];
+    rng_key key = rng_key_make(harness_seed(), "filter");
+    for (int round = 0; round < ROUNDS; round++) {
+        int frames = 1 + round % 2, size = N_PATCHES * frames * CHANNELS * PLANE;
+        for (int i = 0; i < size; i++)
+            in[i] = (uint8_t)rng_u64(key, (uint64_t)round * MOST + (uint64_t)i);
+        filter_plane_apply(in, N_PATCHES, frames, out);
+        plain_apply(in, N_PATCHES, frames, plain);
+        assert_memory_equal(out, plain, (size_t)size);
+        for (int n = 0; n < N_PATCHES; n++) {
+            int at = n * frames * CHANNELS * PLANE;
+            for (int i = 0; i < CHANNELS * frames * PLANE; i++) {
+                int c = i / (frames * PLANE), f = i / PLANE % frames, y = i / SIDE % SIDE;
+                assert_int_equal(out[at + i], by_formula(in + at, frames, c, f, y, i % SIDE));
+            }
+        }
+        filter_plane_undo(out, N_PATCHES, frames, back);
+        assert_memory_equal(in, back, (size_t)size);
+        plain_undo(out, N_PATCHES, frames, back);
+        assert_memory_equal(in, back, (size_t)size);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_filter_plane__is_its_formula_and_reverses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
