@@ -1,0 +1,47 @@
+/* vqa.h: inside of the VQAv2 adapter: what reading leaves in memory. 443,757 questions take about
+ * 50 MB: texts in a pool, records in arrays, one answer per question (the one that is trained). */
+#ifndef TESSERA_PREPD_DATASET_VQA_H
+#define TESSERA_PREPD_DATASET_VQA_H
+
+#include "prepd/dataset/dataset.h"
+#include "prepd/dataset/tables.h"
+#include "prepd/dataset/vqa_find.h"
+
+typedef struct vqa_question {
+    int64_t id, image_id;
+    int64_t offset;              /* of the item in the questions file */
+    int64_t text, answer, cause; /* in the pool; cause 0 = usable */
+    int32_t text_bytes, answer_bytes;
+    int32_t image; /* in the image list, -1 if none */
+    bool has_id, answered;
+} vqa_question;
+
+/* A sample is n questions of vqa.order from first on: one, or a conversation. */
+typedef struct vqa_sample {
+    int64_t first;
+    int32_t n;
+} vqa_sample;
+
+typedef struct vqa {
+    dataset base;
+    vqa_paths paths;
+    text_pool texts;
+    vqa_question *questions;
+    int64_t n_questions, question_capacity;
+    id_map by_question;   /* question id -> question */
+    int64_t *image_paths; /* [n_images] in the pool, relative to paths.root */
+    int64_t n_images, image_capacity;
+    id_map by_image; /* image id -> image */
+    int64_t *order;  /* [n_questions] questions, those of a sample side by side */
+    vqa_sample *samples;
+    int64_t n_samples;
+    int64_t suffix_at; /* data.suffix in the pool */
+    hash128 identity;
+} vqa;
+
+/* Reads images.json, questions and annotations of d->paths. A bad item gets a cause; a broken file
+ * is an error. drawn: answers are drawn by seed instead of multiple_choice_answer. limit: only the
+ * first so many questions are kept, 0 = all. */
+WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
+
+#endif

@@ -1,0 +1,273 @@
+#include "prepd/dataset/vqa_find.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Where the two files may lie under data.path: flat as the archives unpack, or sorted. */
+static const char *const question_folders[] = {"", "Questions/", "questions/"};
+static const char *const annotation_folders[] = {"", "Annotations/", "annotations/"};
+enum { N_FOLDERS = 3 };
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* How well a file name speaks of the split: 0 not at all, 1 as the beginning of a word ("test" in
+ * "test-dev2015"), 2 with a year after it ("train2014"), 3 as a word of its own. The word, up to
+ * the next underscore, is written to subtype. */
+static int match_split(const char *name, const char *split, char subtype[VQA_NAME_MAX])
+{
+    int best = 0;
+    size_t n = strlen(split);
+    for (const char *at = name; n && (at = strstr(at, split)); at++) {
+        if (at != name && at[-1] != '_')
+            continue;
+        size_t word = strcspn(at, "_.");
+        size_t digits = strspn(at + n, "0123456789");
+        int grade = word == n ? 3 : n + digits == word ? 2 : 1;
+        if (grade <= best || word >= VQA_NAME_MAX)
+            continue;
+        best = grade;
+        memcpy(subtype, at, word);
+        subtype[word] = 0;
+    }
+    return best;
+}
+
+typedef bool (*name_test)(const char *name);
+
+static bool is_questions(const char *name)
+{
+    return strstr(name, "OpenEnded") && ends_with(name, "questions.json");
+}
+
+static bool is_annotations(const char *name)
+{
+    return ends_with(name, "annotations.json");
+}
+
+/* The split a question file speaks of, for the list in an error: what is left of its name without
+ * the words of the pattern, and without a year. */
+static void name_split(const char *name, char *list, size_t size)
+{
+    char word[VQA_NAME_MAX];
+    for (const char *at = name; *at;) {
+        size_t n = strcspn(at, "_");
+        if (n < sizeof word) {
+            memcpy(word, at, n);
+            word[n] = 0;
+            bool fixed = strcmp(word, "v2") == 0 || strcmp(word, "OpenEnded") == 0 ||
+                         strcmp(word, "mscoco") == 0 || strcmp(word, "questions.json") == 0;
+            while (n && isdigit((unsigned char)word[n - 1]))
+                word[--n] = 0;
+            size_t used = strlen(list);
+            if (!fixed && word[0] && !strstr(list, word) && used + n + 3 < size)
+                snprintf(list + used, size - used, "%s%s", used ? ", " : "", word);
+        }
+        at += strcspn(at, "_");
+        at += *at == '_';
+    }
+}
+
+/* The best match of one kind of file. Two that match equally well are an error. */
+static status find_file(const char *base, const char *const *folders, name_test test,
+                        const char *split, const char *pattern, char out[VQA_PATH_MAX],
+                        char subtype[VQA_NAME_MAX])
+{
+    int best = 0;
+    bool tie = false;
+    char splits[512] = "", rival[VQA_NAME_MAX] = "";
+    out[0] = 0;
+    for (int k = 0; k < N_FOLDERS; k++) {
+        char folder[VQA_PATH_MAX];
+        snprintf(folder, sizeof folder, "%s/%s", base, folders[k]);
+        DIR *dir = opendir(folder);
+        if (!dir) {
+            if (k == 0)
+                return FAIL_IN(ST_NO_INPUT, base, "data.path can not be read as a folder: %s",
+                               strerror(errno));
+            continue;
+        }
+        struct dirent *entry;
+        while ((entry = readdir(dir))) {
+            char word[VQA_NAME_MAX] = "";
+            if (!test(entry->d_name))
+                continue;
+            name_split(entry->d_name, splits, sizeof splits);
+            int grade = match_split(entry->d_name, split, word);
+            if (grade == 0 || grade < best)
+                continue;
+            tie = grade == best;
+            if (tie) {
+                snprintf(rival, sizeof rival, "%s", entry->d_name);
+                continue;
+            }
+            best = grade;
+            snprintf(subtype, VQA_NAME_MAX, "%s", word);
+            if (snprintf(out, VQA_PATH_MAX, "%s%s", folder, entry->d_name) >= VQA_PATH_MAX)
+                out[0] = 0;
+        }
+        closedir(dir);
+    }
+    if (tie)
+        return FAIL_IN(ST_CONFIG, out, "and %s both speak of data.split %s; give it in full", rival,
+                       split);
+    if (!out[0] && splits[0])
+        return FAIL_IN(ST_NO_INPUT, base,
+                       "data.split %s: no file called %s here; the splits found are: %s", split,
+                       pattern, splits);
+    if (!out[0])
+        return FAIL_IN(ST_NO_INPUT, base,
+                       "no file called %s here or in %s (VQAv2's official names, data.split %s)",
+                       pattern, folders[1], split);
+    return ST_OK;
+}
+
+status vqa_find_files(const conf *c, vqa_paths *out)
+{
+    char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
+    memset(out, 0, sizeof *out);
+    if (!c->data_path[0])
+        return FAIL(ST_CONFIG, "data.path is not set: name the folder of the VQAv2 files");
+    if (!c->data_split[0])
+        return FAIL(ST_CONFIG, "data.split is empty: train, val, ...");
+    snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", c->data_split);
+    TRY(find_file(c->data_path, question_folders, is_questions, c->data_split, pattern,
+                  out->questions, out->subtype));
+    snprintf(pattern, sizeof pattern, "*%s*annotations.json", c->data_split);
+    /* The same year as the questions, or else the split alone. */
+    if (find_file(c->data_path, annotation_folders, is_annotations, out->subtype, pattern,
+                  out->annotations, ignored) != ST_OK)
+        TRY(find_file(c->data_path, annotation_folders, is_annotations, c->data_split, pattern,
+                      out->annotations, ignored));
+    if (snprintf(out->images_json, sizeof out->images_json, "%s/images.json", c->data_path) >=
+        VQA_PATH_MAX)
+        return FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
+    if (access(out->images_json, F_OK) != 0)
+        out->images_json[0] = 0;
+    return ST_OK;
+}
+
+/* True if the folder holds a picture with the official name of this subtype. */
+static bool has_pictures(const char *folder, const char *subtype)
+{
+    char prefix[VQA_NAME_MAX + 8];
+    bool found = false;
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return false;
+    snprintf(prefix, sizeof prefix, "COCO_%s_", subtype);
+    struct dirent *entry;
+    while (!found && (entry = readdir(dir)))
+        found = strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return found;
+}
+
+status vqa_find_pictures(const conf *c, vqa_paths *p)
+{
+    static const char *const layouts[] = {
+        "images/%s/", "Images/mscoco/%s/", "Images/%s/", "%s/", "images/", "Images/", "",
+    };
+    enum { N_LAYOUTS = sizeof layouts / sizeof *layouts, N_NAMED = 4 /* those with %s */ };
+    char subtypes[3][VQA_NAME_MAX], looked[2048] = "", path[2 * VQA_PATH_MAX];
+    char fallback[VQA_NAME_MAX] = "";
+    snprintf(subtypes[0], VQA_NAME_MAX, "%s", p->subtype);
+    snprintf(subtypes[1], VQA_NAME_MAX, "%.200s2014", c->data_split);
+    snprintf(subtypes[2], VQA_NAME_MAX, "%.200s2015", c->data_split);
+    snprintf(p->root, sizeof p->root, "%s", c->data_path);
+    for (int s = 0; s < 3; s++) {
+        for (int k = 0; k < N_LAYOUTS; k++) {
+            char folder[2 * VQA_NAME_MAX];
+            const char *subtype = subtypes[s];
+            const char *cut = strstr(layouts[k], "%s");
+            if (cut)
+                snprintf(folder, sizeof folder, "%.*s%s%s", (int)(cut - layouts[k]), layouts[k],
+                         subtype, cut + 2);
+            else
+                snprintf(folder, sizeof folder, "%s", layouts[k]);
+            if (strlen(folder) >= VQA_NAME_MAX)
+                continue;
+            snprintf(path, sizeof path, "%s/%s", c->data_path, folder);
+            size_t used = strlen(looked);
+            if (s == 0)
+                snprintf(looked + used, sizeof looked - used, "%s%sCOCO_%s_*.jpg", used ? ", " : "",
+                         folder, subtype);
+            if (has_pictures(path, subtype)) {
+                memcpy(p->image_folder, folder, strlen(folder) + 1);
+                memcpy(p->subtype, subtype, strlen(subtype) + 1);
+                return ST_OK;
+            }
+            if (k < N_NAMED && !fallback[0] && is_folder(path))
+                memcpy(fallback, folder, strlen(folder) + 1);
+        }
+    }
+    /* An empty folder of the right name: every picture is missing, which the index will say. */
+    if (fallback[0]) {
+        memcpy(p->image_folder, fallback, strlen(fallback) + 1);
+        return ST_OK;
+    }
+    return FAIL_IN(ST_NO_INPUT, c->data_path, "no pictures found; looked for %s", looked);
+}
+
+/* The folder a note speaks of: its last word that ends in a slash. */
+static void note_folder(const char *note, char out[VQA_NAME_MAX])
+{
+    out[0] = 0;
+    for (const char *at = note; *at;) {
+        size_t n = strcspn(at, " ");
+        if (n > 1 && n < VQA_NAME_MAX && at[n - 1] == '/') {
+            memcpy(out, at, n);
+            out[n] = 0;
+        }
+        at += n;
+        at += *at == ' ';
+    }
+}
+
+status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_paths *p)
+{
+    char named[VQA_NAME_MAX], path[3 * VQA_PATH_MAX];
+    char candidates[6][2 * VQA_NAME_MAX];
+    int n = 0;
+    note_folder(note, named);
+    if (named[0]) {
+        snprintf(candidates[n++], sizeof *candidates, "%s", named);
+        snprintf(candidates[n++], sizeof *candidates, "../%s", named);
+    }
+    snprintf(candidates[n++], sizeof *candidates, "images/");
+    snprintf(candidates[n++], sizeof *candidates, "%s", "");
+    snprintf(candidates[n++], sizeof *candidates, "images/%s/", p->subtype);
+    snprintf(candidates[n++], sizeof *candidates, "../images/");
+    /* The folder that holds the first picture; if none does, the first that is there at all. */
+    for (int pass = 0; pass < 2; pass++)
+        for (int k = 0; k < n; k++) {
+            snprintf(path, sizeof path, "%s/%s%s", c->data_path, candidates[k], pass ? "" : first);
+            if (pass ? !is_folder(path) : access(path, F_OK) != 0)
+                continue;
+            snprintf(path, sizeof path, "%s/%s", c->data_path, candidates[k]);
+            char *whole = realpath(path, NULL);
+            bool fits = whole && strlen(whole) < VQA_PATH_MAX;
+            if (fits)
+                memcpy(p->root, whole, strlen(whole) + 1);
+            free(whole);
+            if (fits)
+                return ST_OK;
+        }
+    return FAIL_IN(ST_NO_INPUT, c->data_path, "the folder can not be resolved: %s",
+                   strerror(errno));
+}

@@ -1,0 +1,23 @@
+/* conf_defaults.h: a conf as the options table has it, for tests that set a few fields. */
+#ifndef TESSERA_TESTS_CONF_DEFAULTS_H
+#define TESSERA_TESTS_CONF_DEFAULTS_H
+
+#include <string.h>
+
+#include "common/conf.h"
+
+/* Enum rows take their first choice, which is the default of those prepd reads. */
+static inline conf conf_defaults(void)
+{
+    conf c;
+    memset(&c, 0, sizeof c);
+#define OPTION_INT(field, key, value, ...)  c.field = value;
+#define OPTION_REAL(field, key, value, ...) c.field = value;
+#define OPTION_BOOL(field, key, value, ...) c.field = value;
+#define OPTION_TEXT(field, key, value, ...) c.field = value;
+#include "common/options.def"
+    c.file = "";
+    return c;
+}
+
+#endif
