@@ -86,7 +86,6 @@ typedef struct opened {
     VipsImage *pixels; /* owned; reads `bytes` until it is let go */
     const char *format;
     int orientation;
-    bool invert_cmyk; /* libvips inverts only with an Adobe marker, Pillow always */
     bool clip_16_bit; /* 16-bit grey: Pillow clips it to a byte; else it keeps the high byte */
 } opened;
 
@@ -107,16 +106,33 @@ static span metadata(VipsImage *im, const char *name)
     return span_of(data, size);
 }
 
-/* Pillow: EXIF decides; where it has no orientation, a PNG's XMP packet does. */
-static int find_orientation(VipsImage *im, picture_format format)
+static void *find_raw_profile(VipsImage *im, const char *name, GValue *value, void *user)
 {
-    int orientation = 0;
-    const span exif = metadata(im, VIPS_META_EXIF_NAME);
-    if (exif.size)
-        orientation = orient_from_exif(exif);
-    const span xmp = metadata(im, VIPS_META_XMP_NAME);
-    if (!orientation && format == PICTURE_PNG && xmp.size)
-        orientation = orient_from_xmp(xmp);
+    static const char key[] = "Raw profile type exif";
+    const size_t n = strlen(name);
+    if (n < sizeof key - 1 || strcmp(name + n - (sizeof key - 1), key) != 0 ||
+        !G_VALUE_HOLDS(value, VIPS_TYPE_REF_STRING))
+        return NULL;
+    return vips_image_get_string(im, name, (const char **)user) == 0 ? im : NULL;
+}
+
+/* Pillow: EXIF decides; where it has no orientation, a PNG's XMP packet does. */
+static int find_orientation(VipsImage *im, picture_format format, span bytes)
+{
+    int orientation;
+    if (format == PICTURE_PNG) {
+        const char *profile = NULL;
+        const span xmp = metadata(im, VIPS_META_XMP_NAME);
+        const span exif = sniff_png_chunk(bytes, "eXIf");
+        if (!exif.size && vips_image_map(im, find_raw_profile, &profile))
+            orientation = orient_from_raw_profile(profile);
+        else
+            orientation = orient_from_exif(exif);
+        if (!orientation)
+            orientation = orient_from_xmp(xmp);
+    } else {
+        orientation = orient_from_exif(metadata(im, VIPS_META_EXIF_NAME));
+    }
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 
@@ -193,8 +209,7 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
         opened_close(o);
         return st;
     }
-    o->orientation = find_orientation(o->pixels, format);
-    o->invert_cmyk = format == PICTURE_JPEG && !sniff_jpeg_adobe(bytes);
+    o->orientation = find_orientation(o->pixels, format, bytes);
     o->clip_16_bit = format == PICTURE_PNG && sniff_png_grey_no_alpha(bytes);
     return ST_OK;
 }
@@ -217,13 +232,13 @@ static inline uint8_t mul_div_255(uint32_t a, uint32_t b)
     return (uint8_t)(((t >> 8) + t) >> 8);
 }
 
-static void cmyk_line(const uint8_t *in, int64_t n, bool invert, uint8_t *rgb)
+/* Four inks, already the right way round: libvips and Pillow both invert what JPEG stores. */
+static void cmyk_line(const uint8_t *in, int64_t n, uint8_t *rgb)
 {
-    const uint8_t flip = invert ? 255 : 0;
     for (int64_t i = 0; i < n; i++, in += 4, rgb += 3) {
-        const uint8_t light = (uint8_t)(255 - (in[3] ^ flip));
+        const uint8_t light = (uint8_t)(255 - in[3]);
         for (int c = 0; c < 3; c++)
-            rgb[c] = (uint8_t)(light - mul_div_255(in[c] ^ flip, light));
+            rgb[c] = (uint8_t)(light - mul_div_255(in[c], light));
     }
 }
 
@@ -257,7 +272,7 @@ static void convert_line(const opened *o, const void *in, int64_t n, uint8_t *rg
     if (vips_image_get_format(o->pixels) == VIPS_FORMAT_USHORT)
         short_line(in, n, bands, o->clip_16_bit, rgb);
     else if (vips_image_get_interpretation(o->pixels) == VIPS_INTERPRETATION_CMYK)
-        cmyk_line(in, n, o->invert_cmyk, rgb);
+        cmyk_line(in, n, rgb);
     else
         byte_line(in, n, bands, rgb);
 }

@@ -3,9 +3,10 @@
 enum {
     ORIENTATION_TAG = 0x0112,
     ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
-    TYPE_BYTE = 1,
     TYPE_SHORT = 3,
     TYPE_LONG = 4,
+    PROFILE_BYTES =
+        4096, /* of a raw profile that are looked at: the first directory is near its start */
 };
 
 typedef struct tiff {
@@ -25,21 +26,19 @@ static uint32_t tiff_u32(const tiff *t, size_t at)
                          : load_u32(t->bytes.data + at);
 }
 
-/* First value of the entry at `at`; 0 where it is of no whole-number type or lies outside. */
+/* First value of the entry at `at`; 0 where it is no SHORT or LONG, or lies outside. */
 static uint32_t first_value(const tiff *t, size_t at)
 {
     const uint32_t type = tiff_u16(t, at + 2), count = tiff_u32(t, at + 4);
-    const uint64_t size = type == TYPE_BYTE ? 1 : type == TYPE_SHORT ? 2 : 4;
-    if ((type != TYPE_BYTE && type != TYPE_SHORT && type != TYPE_LONG) || count == 0)
+    const uint64_t size = type == TYPE_SHORT ? 2 : 4;
+    if ((type != TYPE_SHORT && type != TYPE_LONG) || count == 0)
         return 0;
     size_t value_at = at + 8;
     if (size * count > 4)
         value_at = tiff_u32(t, at + 8);
     if (!span_holds(t->bytes, value_at, size * count))
         return 0;
-    return type == TYPE_BYTE    ? t->bytes.data[value_at]
-           : type == TYPE_SHORT ? tiff_u16(t, value_at)
-                                : tiff_u32(t, value_at);
+    return type == TYPE_SHORT ? tiff_u16(t, value_at) : tiff_u32(t, value_at);
 }
 
 int orient_from_exif(span exif)
@@ -67,6 +66,38 @@ int orient_from_exif(span exif)
         }
     }
     return 0;
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int orient_from_raw_profile(const char *text)
+{
+    for (int line = 0; line < 3; line++) {
+        text = strchr(text, '\n');
+        if (!text)
+            return 0;
+        text++;
+    }
+    uint8_t exif[PROFILE_BYTES];
+    size_t n = 0;
+    while (n < sizeof exif && *text) {
+        if (*text == '\n') {
+            text++;
+            continue;
+        }
+        const int high = hex_digit(text[0]), low = high < 0 ? -1 : hex_digit(text[1]);
+        if (low < 0)
+            break;
+        exif[n++] = (uint8_t)(high << 4 | low);
+        text += 2;
+    }
+    return orient_from_exif(span_of(exif, n));
 }
 
 int orient_from_xmp(span xmp)

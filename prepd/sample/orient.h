@@ -11,6 +11,9 @@
 /* Tag 0x0112 of the first directory of an EXIF block (with or without "Exif\0\0" before it);
  * 0 if the block is damaged or has no such tag. Any number it holds is given as it is. */
 int orient_from_exif(span exif);
+/* The same of ImageMagick's PNG text "Raw profile type exif": three lines, then EXIF in
+ * hexadecimal. Terminated text. */
+int orient_from_raw_profile(const char *text);
 /* First tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 0 if none. */
 int orient_from_xmp(span xmp);
 

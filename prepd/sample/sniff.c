@@ -95,49 +95,38 @@ picture_format sniff_format(span bytes, const char **out_name)
     return PICTURE_OTHER;
 }
 
-bool sniff_jpeg_adobe(span bytes)
-{
-    enum { SOS = 0xda, EOI = 0xd9, APP14 = 0xee, TEM = 0x01, RST0 = 0xd0, RST7 = 0xd7 };
-    size_t at = 2;
-    while (span_holds(bytes, at, 4)) {
-        if (bytes.data[at] != 0xff) { /* junk between markers is skipped, as libjpeg does */
-            at++;
-            continue;
-        }
-        const uint8_t marker = bytes.data[at + 1];
-        if (marker == 0xff) { /* fill byte */
-            at++;
-            continue;
-        }
-        if (marker == SOS || marker == EOI)
-            return false;
-        if (marker == 0 || marker == TEM || (marker >= RST0 && marker <= RST7)) {
-            at += 2;
-            continue;
-        }
-        const size_t size = (size_t)bytes.data[at + 2] << 8 | bytes.data[at + 3];
-        if (marker == APP14 && size >= 14 && starts(bytes, at + 4, "Adobe", 5))
-            return true;
-        at += 2 + (size < 2 ? 2 : size);
-    }
-    return false;
-}
-
 bool sniff_png_grey_no_alpha(span bytes)
 {
     enum { COLOUR_TYPE_AT = 25 }; /* signature 8, length 4, "IHDR" 4, sides 8, depth 1 */
     return span_holds(bytes, COLOUR_TYPE_AT, 1) && bytes.data[COLOUR_TYPE_AT] == 0;
 }
 
-bool sniff_png_ends(span bytes)
+static bool find_chunk(span bytes, const char *type, span *out)
 {
     enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
     uint64_t at = SIGNATURE;
     while (span_holds(bytes, at, FRAME)) {
         const uint8_t *p = bytes.data + at;
-        if (memcmp(p + 4, "IEND", 4) == 0)
+        const uint64_t size =
+            (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+        if (!span_holds(bytes, at, FRAME + size))
+            return false;
+        *out = span_of(p + 8, (size_t)size);
+        if (memcmp(p + 4, type, 4) == 0)
             return true;
-        at += FRAME + ((uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3]);
+        at += FRAME + size;
     }
     return false;
+}
+
+bool sniff_png_ends(span bytes)
+{
+    span end;
+    return find_chunk(bytes, "IEND", &end);
+}
+
+span sniff_png_chunk(span bytes, const char *type)
+{
+    span chunk;
+    return find_chunk(bytes, type, &chunk) ? chunk : span_of(NULL, 0);
 }
