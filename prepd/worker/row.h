@@ -1,7 +1,7 @@
 /* row.h: documents with their decoded images -> one row: ids, labels, positions, patches.
  *
  * Positions are interleaved M-RoPE ids per document from zero (spec section 5); documents follow
- * each other; items in order of appearance. */
+ * each other; items in order of appearance. Pure: no image library, no files. */
 #ifndef TESSERA_PREPD_ROW_H
 #define TESSERA_PREPD_ROW_H
 
@@ -13,18 +13,22 @@
 typedef struct document {
     uint64_t sample_id;
     int32_t part;
-    chat_text text;        /* with pads */
+    chat_text text;        /* with pads; image_at [n_images] ascending */
     const fit_grid *grids; /* [n_images] */
     int32_t n_images;
-    uint8_t *const *patches; /* [n_images] u8 patches each, or NULL entries: zeros */
-    bool quarantined;        /* labels ignored */
+    uint8_t *const *patches; /* [n_images] u8 patches each; NULL, or NULL entries: zeros */
+    bool quarantined;        /* labels ignored, patches zero */
 } document;
 
-/* Arrays in the arena. */
+/* Arrays in the arena; nothing is kept of the documents. No documents: the empty row. Fails with
+ * ST_BAD_INPUT where a document's pads do not hold its grids (its text was measured with others)
+ * or has no tokens. */
 WARN_UNUSED status row_build(const document *docs, int64_t n_docs, arena *a, row *out);
 
-/* Position ids of one document: position [3, stride] at columns [0, n). Exposed for tests. */
-void row_positions(const int32_t *ids, int64_t n, const chat_ids *chat, const fit_grid *grids,
-                   int32_t n_grids, int32_t *position, int64_t stride);
+/* Position ids of one document of n tokens whose k-th visual item begins at token item_at[k]
+ * (ascending) and fills fit_tokens(grids[k]); a video counts frame by frame. Written to
+ * position [3, stride] at columns [0, n): streams T, H, W. */
+void row_positions(int64_t n, const int64_t *item_at, const fit_grid *grids, int32_t n_items,
+                   int32_t *position, int64_t stride);
 
 #endif

@@ -1,0 +1,118 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/orient.h"
+#include "tests/harness.h"
+
+enum { MAX_EXIF = 64 };
+
+/* A directory of one entry. */
+static span make_exif(uint8_t *at, bool big_endian, int type, uint32_t count, uint32_t value)
+{
+    const uint8_t head[2][8] = {{'I', 'I', '*', 0, 8, 0, 0, 0}, {'M', 'M', 0, '*', 0, 0, 0, 8}};
+    memset(at, 0, MAX_EXIF);
+    memcpy(at, head[big_endian], 8);
+    uint8_t *e = at + 8;
+    if (big_endian) {
+        const uint8_t entry[] = {0, 1, 1, 0x12, 0, (uint8_t)type, 0, 0, 0, (uint8_t)count};
+        memcpy(e, entry, sizeof entry);
+        e[type == 3 ? 11 : 13] = (uint8_t)value;
+    } else {
+        const uint8_t entry[] = {1, 0, 0x12, 1, (uint8_t)type, 0, (uint8_t)count, 0, 0, 0};
+        memcpy(e, entry, sizeof entry);
+        store_u32(e + 10, value);
+    }
+    return span_of(at, 8 + 2 + 12 + 4);
+}
+
+static void test_orient_from_exif__both_byte_orders(void **state)
+{
+    uint8_t bytes[MAX_EXIF], prefixed[MAX_EXIF + 6];
+    (void)state;
+    for (int big = 0; big < 2; big++)
+        for (uint32_t v = 1; v <= 8; v++) {
+            const span exif = make_exif(bytes, big, 3, 1, v);
+            assert_int_equal(orient_from_exif(exif), v);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 4, 1, v)), v);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, v)), 0); /* no SHORT */
+            memcpy(prefixed, "Exif\0\0", 6);
+            memcpy(prefixed + 6, make_exif(bytes, big, 3, 1, v).data, MAX_EXIF);
+            assert_int_equal(orient_from_exif(span_of(prefixed, exif.size + 6)), v);
+        }
+}
+
+/* Any cut and any changed byte must be survived; sanitizers watch. */
+static void test_orient_from_exif__hostile(void **state)
+{
+    uint8_t bytes[MAX_EXIF];
+    (void)state;
+    for (int big = 0; big < 2; big++)
+        for (uint32_t count = 0; count < 4; count++) {
+            const span exif = make_exif(bytes, big, 3, count, 6);
+            for (size_t n = 0; n <= exif.size; n++) {
+                uint8_t *cut = malloc(n ? n : 1);
+                assert_non_null(cut);
+                memcpy(cut, exif.data, n);
+                assert_in_range(orient_from_exif(span_of(cut, n)), 0, INT32_MAX);
+                for (size_t i = 0; i < n; i++) {
+                    cut[i] ^= 0xff;
+                    assert_in_range(orient_from_exif(span_of(cut, n)), 0, INT32_MAX);
+                    cut[i] ^= 0xff;
+                }
+                free(cut);
+            }
+        }
+}
+
+static void test_orient_from_texts(void **state)
+{
+    static const struct {
+        const char *text;
+        int wanted;
+    } xmp[] = {
+        {"<a tiff:Orientation=\"6\"/>", 6},
+        {"<tiff:Orientation>3</tiff:Orientation>", 3},
+        {"tiff:Orientation='3'", 0},
+        {"tiff:Orientation=\"x\" tiff:Orientation=\"8\"", 8},
+        {"tiff:Orientation", 0},
+        {"tiff:Orientation=\"", 0},
+        {"", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof xmp / sizeof *xmp; i++)
+        assert_int_equal(orient_from_xmp(span_of(xmp[i].text, strlen(xmp[i].text))), xmp[i].wanted);
+    assert_int_equal(orient_from_raw_profile("\nexif\n 26\n49492a0008000000\n"
+                                             "0100120103000100000005000000\n00000000\n"),
+                     5);
+    assert_int_equal(orient_from_raw_profile("\nexif\n 26\n49492a000800zz"), 0);
+    assert_int_equal(orient_from_raw_profile("\nexif\n"), 0);
+    assert_int_equal(orient_from_raw_profile(""), 0);
+}
+
+/* 2 x 3 letters; what each orientation makes of them, by hand. */
+static void test_orient_apply__all_eight(void **state)
+{
+    static const char *const upright[] = {"",       "abcdef", "cbafed", "fedcba", "defabc",
+                                          "adbecf", "daebfc", "fcebda", "cfbead"};
+    uint8_t in[18], out[18];
+    (void)state;
+    for (int i = 0; i < 18; i++)
+        in[i] = (uint8_t)("abcdef"[i / 3] + i % 3);
+    for (int orientation = 1; orientation <= 8; orientation++) {
+        orient_apply(orientation, in, 2, 3, out);
+        for (int i = 0; i < 18; i++)
+            assert_int_equal(out[i], upright[orientation][i / 3] + i % 3);
+        assert_int_equal(orient_swaps_sides(orientation), orientation >= 5);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orient_from_exif__both_byte_orders),
+        cmocka_unit_test(test_orient_from_exif__hostile),
+        cmocka_unit_test(test_orient_from_texts),
+        cmocka_unit_test(test_orient_apply__all_eight),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

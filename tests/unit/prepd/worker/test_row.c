@@ -1,0 +1,162 @@
+/* Positions and rows against the worked examples of spec section 11. */
+#include <string.h>
+
+#include "prepd/worker/row.h"
+#include "tests/harness.h"
+
+enum { PAD = 2003, N_A = 21, N_B = 15, N_C = 10, N = N_A + N_B + N_C };
+
+static const fit_grid grids_a[] = {{64, 96, 4, 6}, {96, 64, 6, 4}};
+static const fit_grid grids_b[] = {{64, 64, 4, 4}, {64, 64, 4, 4}}; /* a video, frame by frame */
+static const int64_t at_a[] = {4, 13}, at_b[] = {3, 9};
+
+static const int32_t golden[3][N] = {
+    {0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 7, 8, 9,  10, 10, 10, 10, 10, 10, 13, 14, 0, 1,
+     2, 3, 3, 3, 3, 5, 6, 7, 7, 7, 7, 9, 10, 0,  1,  2,  3,  4,  5,  6,  7,  8, 9},
+    {0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 7, 8, 9,  10, 10, 11, 11, 12, 12, 13, 14, 0, 1,
+     2, 3, 3, 4, 4, 5, 6, 7, 7, 8, 8, 9, 10, 0,  1,  2,  3,  4,  5,  6,  7,  8, 9},
+    {0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8, 9,  10, 11, 10, 11, 10, 11, 13, 14, 0, 1,
+     2, 3, 4, 3, 4, 5, 6, 7, 8, 7, 8, 9, 10, 0,  1,  2,  3,  4,  5,  6,  7,  8, 9},
+};
+
+/* Three documents whose ids, labels and patches tell where they come from. */
+typedef struct fixture {
+    int32_t ids[N], labels[N];
+    int64_t image_at[4];
+    uint8_t patches[4][24 * PATCH_BYTES];
+    uint8_t *lists[4];
+    document docs[3];
+} fixture;
+
+static void fixture_make(fixture *f)
+{
+    memset(f, 0, sizeof *f);
+    memcpy(f->image_at, at_a, sizeof at_a);
+    memcpy(f->image_at + 2, at_b, sizeof at_b);
+    for (int i = 0; i < N; i++)
+        f->ids[i] = f->labels[i] = 100 + i;
+    for (int k = 0; k < 4; k++) {
+        const int start = k < 2 ? 0 : N_A;
+        const int64_t n = fit_tokens(k < 2 ? grids_a[k] : grids_b[k - 2]);
+        for (int64_t i = 0; i < n; i++) {
+            f->ids[start + f->image_at[k] + i] = PAD;
+            f->labels[start + f->image_at[k] + i] = NO_LABEL;
+        }
+        memset(f->patches[k], k + 1, sizeof f->patches[k]);
+        f->lists[k] = f->patches[k];
+    }
+    f->docs[0] =
+        (document){7, 0, {f->ids, f->labels, N_A, 9, f->image_at}, grids_a, 2, f->lists, false};
+    f->docs[1] = (document){900,     2, {f->ids + N_A, f->labels + N_A, N_B, 7, f->image_at + 2},
+                            grids_b, 2, f->lists + 2,
+                            false};
+    f->docs[2] = (document){
+        8, 0, {f->ids + N_A + N_B, f->labels + N_A + N_B, N_C, 10, NULL}, NULL, 0, NULL, false};
+}
+
+static void test_row_positions__worked_examples(void **state)
+{
+    int32_t position[3 * N];
+    (void)state;
+    row_positions(N_A, at_a, grids_a, 2, position, N);
+    row_positions(N_B, at_b, grids_b, 2, position + N_A, N);
+    row_positions(N_C, NULL, NULL, 0, position + N_A + N_B, N);
+    assert_memory_equal(position, golden, sizeof golden);
+}
+
+static void test_row_build__packs_documents(void **state)
+{
+    static const int32_t borders[] = {0, 21, 36, 46};
+    static const int32_t grid[] = {1, 4, 6, 1, 6, 4, 1, 4, 4, 1, 4, 4};
+    static fixture f;
+    arena a;
+    row r;
+    (void)state;
+    fixture_make(&f);
+    arena_init(&a, 0);
+    assert_ok(row_build(f.docs, 3, &a, &r));
+    assert_ok(row_check(&r, "test"));
+    assert_int_equal(r.n_tokens, N);
+    assert_int_equal(r.n_patches, 24 + 24 + 16 + 16);
+    assert_int_equal(r.n_video_patches, 0);
+    assert_memory_equal(r.cu_seqlens, borders, sizeof borders);
+    assert_int_equal(r.n_items, 4);
+    assert_memory_equal(r.grid_thw, grid, sizeof grid);
+    assert_memory_equal(r.position_ids, golden, sizeof golden);
+    assert_memory_equal(r.input_ids, f.ids, sizeof f.ids);
+    int32_t next = 0;
+    for (int i = 0; i < N; i++) {
+        const bool first = i == 0 || i == N_A || i == N_A + N_B;
+        assert_int_equal(r.labels[i], first ? NO_LABEL : f.labels[i]);
+        assert_int_equal(r.visual_row[i], f.ids[i] == PAD ? next++ : -1);
+    }
+    assert_int_equal(next, r.n_patches / 4);
+    static const int64_t ends[] = {24, 48, 64, 80};
+    for (int64_t i = 0, k = 0; i < r.n_patches; i++) {
+        k += i == ends[k];
+        assert_int_equal(r.pixels[i * PATCH_BYTES], k + 1);
+        assert_int_equal(r.pixels[i * PATCH_BYTES + PATCH_BYTES - 1], k + 1);
+    }
+    assert_int_equal(r.doc_sample_id[1], 900);
+    assert_int_equal(r.doc_part[1], 2);
+    arena_done(&a);
+}
+
+/* A bad sample keeps its tokens and place, so nobody else moves. */
+static void test_row_build__quarantined_keeps_its_place(void **state)
+{
+    static fixture f;
+    arena a;
+    row whole, r;
+    (void)state;
+    fixture_make(&f);
+    arena_init(&a, 0);
+    assert_ok(row_build(f.docs, 3, &a, &whole));
+    f.docs[1].quarantined = true;
+    assert_ok(row_build(f.docs, 3, &a, &r));
+    assert_ok(row_check(&r, "test"));
+    assert_memory_equal(r.input_ids, whole.input_ids, N * sizeof *r.input_ids);
+    assert_memory_equal(r.position_ids, whole.position_ids, sizeof golden);
+    assert_memory_equal(r.visual_row, whole.visual_row, N * sizeof *r.visual_row);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(r.labels[i], i >= N_A && i < N_A + N_B ? NO_LABEL : whole.labels[i]);
+    for (int64_t i = 0; i < r.n_patches * PATCH_BYTES; i++)
+        assert_int_equal(r.pixels[i], i < 48 * PATCH_BYTES ? whole.pixels[i] : 0);
+    f.docs[1].quarantined = false;
+    f.docs[1].patches = NULL; /* zeros, labels kept: how a plan without pixels is made */
+    assert_ok(row_build(f.docs, 3, &a, &r));
+    assert_memory_equal(r.labels, whole.labels, N * sizeof *r.labels);
+    assert_int_equal(r.pixels[60 * PATCH_BYTES], 0);
+    arena_done(&a);
+}
+
+static void test_row_build__empty_and_refused(void **state)
+{
+    static fixture f;
+    arena a;
+    row r;
+    (void)state;
+    fixture_make(&f);
+    arena_init(&a, 0);
+    assert_ok(row_build(NULL, 0, &a, &r));
+    assert_ok(row_check(&r, "test"));
+    assert_int_equal(r.n_tokens, 0);
+    f.image_at[1] = 16; /* its six pads would end behind the document */
+    assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
+    f.image_at[1] = 9; /* inside the first image */
+    assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
+    f.docs[0].text.n = 0;
+    assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7 has no tokens");
+    arena_done(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_row_positions__worked_examples),
+        cmocka_unit_test(test_row_build__packs_documents),
+        cmocka_unit_test(test_row_build__quarantined_keeps_its_place),
+        cmocka_unit_test(test_row_build__empty_and_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
