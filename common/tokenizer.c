@@ -11,6 +11,7 @@ struct tokenizer_scratch {
     splitter_scratch *split;
     nfc_scratch nfc;
     mapped_text repaired, normalised;
+    token_list list; /* lent out */
 };
 
 /* A stretch of text on its way to tokens, with the way back to the caller's bytes. */
@@ -63,6 +64,7 @@ void tokenizer_scratch_free(tokenizer_scratch **s)
     nfc_scratch_done(&(*s)->nfc);
     mapped_text_done(&(*s)->repaired);
     mapped_text_done(&(*s)->normalised);
+    token_list_done(&(*s)->list);
     free(*s);
     *s = NULL;
 }
@@ -72,6 +74,11 @@ void token_list_done(token_list *l)
     free(l->id);
     free(l->offset);
     *l = (token_list){0};
+}
+
+token_list *tokenizer_scratch_list(tokenizer_scratch *s)
+{
+    return &s->list;
 }
 
 static status list_put(token_list *l, int32_t id, int64_t offset)

@@ -33,6 +33,9 @@ typedef struct token_list {
 } token_list; /* heap; token_list_done frees; reused between calls */
 
 void token_list_done(token_list *l);
+/* A list that lives with the scratch, for a caller who needs one between two calls only; empty it
+ * (n = 0) before use. */
+token_list *tokenizer_scratch_list(tokenizer_scratch *s);
 
 /* Appends the ids of text (size bytes). Invalid UTF-8: each maximal bad sequence counts as U+FFFD,
  * as Python's decode('utf-8', 'replace') does. */

@@ -1,8 +1,9 @@
 /* text.h: a sample's turns -> Qwen3-VL chat template -> ids and labels (spec section 9).
  *
- * The whole string is rendered with every image as <|vision_start|> + n x <|image_pad|> +
- * <|vision_end|> and tokenised at once; labels come from character spans recorded while rendering
- * (assistant text and <|im_end|>), never from token counts. */
+ * The whole string is rendered with every image as <|vision_start|><|image_pad|><|vision_end|> and
+ * tokenised at once; then each pad is repeated (control tokens cut the text, so that gives the ids
+ * of the string with n pads). Labels come from byte spans recorded while rendering (assistant text
+ * and <|im_end|>), never from token counts. */
 #ifndef TESSERA_PREPD_TEXT_H
 #define TESSERA_PREPD_TEXT_H
 
@@ -27,8 +28,11 @@ typedef struct chat_text {
 } chat_text;           /* arrays in the arena */
 
 /* image_tokens[k] = pads of the sample's k-th image (0 while measuring: text tokens without pads).
- * Refuses a sample whose text holds a visual control token literally, and one with no trained
- * token. */
+ *
+ * A system turn counts if it is the first; data.system stands in where there is none. Pictures are
+ * rendered in user turns only, and every image must appear once, in order.
+ * ST_BAD_INPUT, with the sample's name: a text that holds a visual control token literally, a
+ * sample with no trained token, images out of order or not shown. */
 WARN_UNUSED status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids,
                                const conf *c, const sample *smp, const int64_t *image_tokens,
                                arena *a, chat_text *out);

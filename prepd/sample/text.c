@@ -1,0 +1,241 @@
+#include "prepd/sample/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/batch.h"
+
+/* Lengths of the template's own texts are taken from the texts. */
+#define IM_START     "<|im_start|>"
+#define IM_END       "<|im_end|>"
+#define VISION_START "<|vision_start|>"
+#define IMAGE_PAD    "<|image_pad|>"
+#define VISION_END   "<|vision_end|>"
+#define VIDEO_PAD    "<|video_pad|>"
+
+static const char *const ROLE_NAME[] = {
+    [ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant"};
+
+/* Room for what the template puts around a turn or an image. */
+enum { TURN_BYTES = sizeof IM_START "assistant\n" IM_END "\n" - 1 };
+enum { IMAGE_BYTES = sizeof VISION_START IMAGE_PAD VISION_END - 1 };
+
+/* Bytes [start, end) of the rendered text whose tokens are trained. */
+typedef struct trained_span {
+    int64_t start, end;
+} trained_span;
+
+typedef struct rendering {
+    char *text;
+    int64_t size;
+    trained_span *spans; /* [n_spans], ascending */
+    int64_t n_spans;
+    int64_t *images; /* [n_images] where each image's <|vision_start|> begins */
+    int64_t n_images;
+} rendering;
+
+status chat_ids_find(const tokenizer *t, chat_ids *out)
+{
+    chat_ids found;
+    const struct {
+        const char *content;
+        int32_t *id;
+    } wanted[] = {
+        {IM_START, &found.im_start},         {IM_END, &found.im_end},
+        {VISION_START, &found.vision_start}, {VISION_END, &found.vision_end},
+        {IMAGE_PAD, &found.image_pad},       {VIDEO_PAD, &found.video_pad},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        *wanted[i].id = tokenizer_added(t, wanted[i].content);
+        if (*wanted[i].id < 0)
+            return FAIL(ST_BAD_INPUT,
+                        "the tokenizer has no added token %s, which the Qwen3-VL chat needs",
+                        wanted[i].content);
+    }
+    *out = found;
+    return ST_OK;
+}
+
+static void put(rendering *r, const char *text, int64_t size)
+{
+    if (size)
+        memcpy(r->text + r->size, text, (size_t)size);
+    r->size += size;
+}
+
+static void put_words(rendering *r, const char *text)
+{
+    put(r, text, (int64_t)strlen(text));
+}
+
+static status put_image(rendering *r, const sample *smp, int32_t image)
+{
+    if (image >= smp->n_images || image != r->n_images)
+        return FAIL(ST_BAD_INPUT, "%s: image %d of %d is shown in place %lld", smp->name,
+                    (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
+    r->images[r->n_images++] = r->size;
+    put_words(r, VISION_START IMAGE_PAD VISION_END);
+    return ST_OK;
+}
+
+static void open_turn(rendering *r, int role)
+{
+    put_words(r, IM_START);
+    put_words(r, ROLE_NAME[role]);
+    put_words(r, "\n");
+}
+
+static status put_turn(rendering *r, const sample *smp, const turn *t, bool train_newline)
+{
+    open_turn(r, t->role);
+    int64_t start = r->size;
+    for (int32_t i = 0; i < t->n_parts; i++) {
+        const part *p = &t->parts[i];
+        if (p->image < 0)
+            put(r, p->text, p->text_bytes);
+        else if (t->role == ROLE_USER)
+            TRY(put_image(r, smp, p->image));
+    }
+    put_words(r, IM_END "\n");
+    if (t->role == ROLE_ASSISTANT && t->trained)
+        r->spans[r->n_spans++] = (trained_span){start, r->size - !train_newline};
+    return ST_OK;
+}
+
+/* An upper bound of the text, so that it is taken from the arena once. */
+static int64_t text_bound(const conf *c, const sample *smp)
+{
+    int64_t size = TURN_BYTES + (int64_t)strlen(c->data_system);
+    for (int32_t i = 0; i < smp->n_turns; i++) {
+        size += TURN_BYTES;
+        for (int32_t k = 0; k < smp->turns[i].n_parts; k++) {
+            const part *p = &smp->turns[i].parts[k];
+            size += p->image < 0 ? p->text_bytes : IMAGE_BYTES;
+        }
+    }
+    return size;
+}
+
+static status render(const conf *c, const sample *smp, arena *a, rendering *out)
+{
+    rendering r = {0};
+    void *p;
+    TRY(arena_alloc(a, (size_t)text_bound(c, smp), &p));
+    r.text = p;
+    TRY(arena_calloc(a, (size_t)smp->n_turns, sizeof *r.spans, &p));
+    r.spans = p;
+    TRY(arena_calloc(a, (size_t)smp->n_images, sizeof *r.images, &p));
+    r.images = p;
+    bool own_system = smp->n_turns && smp->turns[0].role == ROLE_SYSTEM;
+    if (c->data_system[0] && !own_system) {
+        open_turn(&r, ROLE_SYSTEM);
+        put_words(&r, c->data_system);
+        put_words(&r, IM_END "\n");
+    }
+    for (int32_t i = 0; i < smp->n_turns; i++)
+        if (smp->turns[i].role != ROLE_SYSTEM || i == 0)
+            TRY(put_turn(&r, smp, &smp->turns[i], c->data_label_newline));
+    if (r.n_images != smp->n_images)
+        return FAIL(ST_BAD_INPUT, "%s: %lld of its %d images are shown in user turns", smp->name,
+                    (long long)r.n_images, (int)smp->n_images);
+    *out = r;
+    return ST_OK;
+}
+
+/* What kind of visual control token stands at `offset` by the template, next image `image`: its id,
+ * or -1. */
+static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t image, int64_t offset)
+{
+    if (image >= r->n_images)
+        return -1;
+    int64_t at = offset - r->images[image];
+    if (at == 0)
+        return ids->vision_start;
+    if (at == (int64_t)sizeof VISION_START - 1)
+        return ids->image_pad;
+    if (at == (int64_t)sizeof VISION_START IMAGE_PAD - 1)
+        return ids->vision_end;
+    return -1;
+}
+
+/* Visual control tokens may stand only where the template put them: elsewhere they would take the
+ * place of pictures that are not there. */
+static status check_visual(const sample *smp, const rendering *r, const chat_ids *ids,
+                           const token_list *tokens)
+{
+    int64_t image = 0;
+    for (size_t i = 0; i < tokens->n; i++) {
+        int32_t id = tokens->id[i];
+        const char *name = id == ids->vision_start ? VISION_START
+                           : id == ids->vision_end ? VISION_END
+                           : id == ids->image_pad  ? IMAGE_PAD
+                           : id == ids->video_pad  ? VIDEO_PAD
+                                                   : NULL;
+        if (!name)
+            continue;
+        if (visual_at(r, ids, image, tokens->offset[i]) != id)
+            return FAIL(ST_BAD_INPUT,
+                        "%s: its text holds %s literally, which stands for pictures; remove it",
+                        smp->name, name);
+        image += id == ids->vision_end;
+    }
+    return ST_OK;
+}
+
+/* Copies the tokens, each image's pad repeated, and labels those that begin inside a span. */
+static void fill(const rendering *r, const chat_ids *ids, const token_list *tokens,
+                 const int64_t *image_tokens, chat_text *out)
+{
+    int64_t n = 0, image = 0, next = 0;
+    out->n_targets = 0;
+    for (size_t i = 0; i < tokens->n; i++) {
+        int32_t id = tokens->id[i];
+        int64_t offset = tokens->offset[i];
+        if (id == ids->image_pad) {
+            out->image_at[image] = n;
+            for (int64_t k = 0; k < image_tokens[image]; k++, n++) {
+                out->ids[n] = id;
+                out->labels[n] = NO_LABEL;
+            }
+            image++;
+            continue;
+        }
+        while (next < r->n_spans && offset >= r->spans[next].end)
+            next++;
+        bool trained = n > 0 && next < r->n_spans && offset >= r->spans[next].start;
+        out->ids[n] = id;
+        out->labels[n++] = trained ? id : NO_LABEL;
+        out->n_targets += trained;
+    }
+    out->n = n;
+}
+
+status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids, const conf *c,
+                   const sample *smp, const int64_t *image_tokens, arena *a, chat_text *out)
+{
+    rendering r;
+    token_list *tokens = tokenizer_scratch_list(s);
+    chat_text made = {0};
+    void *p;
+    TRY(render(c, smp, a, &r));
+    tokens->n = 0;
+    status st = tokenizer_encode(t, s, r.text, (size_t)r.size, tokens);
+    if (st != ST_OK)
+        return status_context(st, "%s", smp->name);
+    TRY(check_visual(smp, &r, ids, tokens));
+    int64_t n = (int64_t)tokens->n - r.n_images;
+    for (int64_t k = 0; k < r.n_images; k++)
+        n += image_tokens[k];
+    TRY(arena_calloc(a, (size_t)n, sizeof *made.ids, &p));
+    made.ids = p;
+    TRY(arena_calloc(a, (size_t)n, sizeof *made.labels, &p));
+    made.labels = p;
+    TRY(arena_calloc(a, (size_t)r.n_images, sizeof *made.image_at, &p));
+    made.image_at = p;
+    fill(&r, ids, tokens, image_tokens, &made);
+    if (!made.n_targets)
+        return FAIL(ST_BAD_INPUT, "%s: has no token to train: no assistant turn with loss",
+                    smp->name);
+    *out = made;
+    return ST_OK;
+}

@@ -1,0 +1,325 @@
+/* The chat template, its ids and labels: spec 9.3, exactly, with the published tokenizer where it
+ * is there, and the rules of 9.1 and 9.2 with the tiny golden one everywhere. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/text.h"
+#include "proto/batch.h"
+
+enum { MAX_TURNS = 8, MAX_PARTS = 8 };
+
+typedef struct fixture {
+    tokenizer *t;
+    tokenizer_scratch *s;
+    chat_ids ids;
+    conf c;
+    arena a;
+    sample smp;
+    turn turns[MAX_TURNS];
+    part parts[MAX_TURNS][MAX_PARTS];
+    int32_t images[MAX_PARTS];
+    int64_t pads[MAX_PARTS];
+    chat_text out;
+} fixture;
+
+static void fixture_open(fixture *f, const char *folder)
+{
+    memset(f, 0, sizeof *f);
+    assert_ok(tokenizer_load(folder, &f->t));
+    assert_ok(tokenizer_scratch_new(f->t, &f->s));
+    assert_ok(chat_ids_find(f->t, &f->ids));
+    arena_init(&f->a, 0);
+    f->c.data_system = "";
+    f->smp = (sample){.name = "question 7", .turns = f->turns, .images = f->images};
+}
+
+static void fixture_close(fixture *f)
+{
+    arena_done(&f->a);
+    tokenizer_scratch_free(&f->s);
+    tokenizer_free(&f->t);
+}
+
+static void open_tiny(fixture *f)
+{
+    const char *source = getenv("TESSERA_SOURCE");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
+    fixture_open(f, path);
+}
+
+static bool open_published(fixture *f)
+{
+    char *folder = harness_shared("data/tokenizer");
+    if (!folder)
+        return false;
+    fixture_open(f, folder);
+    free(folder);
+    return true;
+}
+
+/* Starts the sample anew. */
+static void no_turns(fixture *f)
+{
+    f->smp.n_turns = f->smp.n_images = 0;
+}
+
+/* A turn of texts; IMAGE_PART (n) is the n-th image. Ends with NULL. */
+#define IMAGE_PART(n) ((const char *)(uintptr_t)(1 + (n)))
+static void add_turn(fixture *f, int role, const char *const *parts)
+{
+    int at = f->smp.n_turns++;
+    turn *t = &f->turns[at];
+    *t = (turn){.role = role, .trained = role == ROLE_ASSISTANT, .parts = f->parts[at]};
+    for (; *parts; parts++) {
+        uintptr_t n = (uintptr_t)*parts;
+        bool image = n <= MAX_PARTS;
+        f->parts[at][t->n_parts++] =
+            image ? (part){.image = (int32_t)n - 1}
+                  : (part){.text = *parts, .text_bytes = (int64_t)strlen(*parts), .image = -1};
+        if (image && f->smp.n_images < (int32_t)n)
+            f->smp.n_images = (int32_t)n;
+    }
+}
+
+#define TURN(f, role, ...) add_turn(f, role, (const char *const[]){__VA_ARGS__, NULL})
+
+static status encode(fixture *f)
+{
+    return chat_encode(f->t, f->s, &f->ids, &f->c, &f->smp, f->pads, &f->a, &f->out);
+}
+
+/* The decoded string must be this one (pads as they come), and the trained part that one. */
+static void check_text(fixture *f, const char *want, const char *want_trained)
+{
+    char *text;
+    size_t size, n = 0;
+    assert_ok(encode(f));
+    assert_ok(tokenizer_decode(f->t, f->out.ids, (size_t)f->out.n, false, &text, &size));
+    assert_string_equal(text, want);
+    free(text);
+    int32_t trained[4096];
+    for (int64_t i = 0; i < f->out.n; i++) {
+        assert_true(f->out.labels[i] == NO_LABEL || f->out.labels[i] == f->out.ids[i]);
+        if (f->out.labels[i] != NO_LABEL)
+            trained[n++] = f->out.labels[i];
+    }
+    assert_int_equal(n, f->out.n_targets);
+    assert_int_equal(f->out.labels[0], NO_LABEL);
+    assert_ok(tokenizer_decode(f->t, trained, n, false, &text, &size));
+    assert_string_equal(text, want_trained);
+    free(text);
+}
+
+static void test_chat__example_a(void **state)
+{
+    (void)state;
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    static const int32_t before[] = {151644, 872, 198, 151652};
+    static const int32_t after[] = {151653, 74785, 419, 2168, 13,   151645, 198,
+                                    151644, 77091, 198, 9707, 1879, 151645, 198};
+    TURN(&f, ROLE_USER, IMAGE_PART(0), "Describe this image.");
+    TURN(&f, ROLE_ASSISTANT, "Hello world");
+    f.pads[0] = 300;
+    for (int newline = 0; newline < 2; newline++) {
+        f.c.data_label_newline = newline;
+        assert_ok(encode(&f));
+        assert_int_equal(f.out.n, 318);
+        assert_memory_equal(f.out.ids, before, sizeof before);
+        for (int i = 4; i < 304; i++)
+            assert_int_equal(f.out.ids[i], 151655);
+        assert_memory_equal(f.out.ids + 304, after, sizeof after);
+        assert_int_equal(f.out.image_at[0], 4);
+        for (int i = 0; i < 318; i++) {
+            bool trained = i >= 314 && i < 317 + newline;
+            assert_int_equal(f.out.labels[i], trained ? f.out.ids[i] : NO_LABEL);
+        }
+        assert_int_equal(f.out.n_targets, 3 + newline);
+    }
+    f.pads[0] = 0; /* measuring */
+    assert_ok(encode(&f));
+    assert_int_equal(f.out.n, 18);
+    assert_int_equal(f.out.image_at[0], 4);
+    fixture_close(&f);
+}
+
+static void test_chat__example_b(void **state)
+{
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_SYSTEM, "You are a helpful", " assistant.");
+    TURN(&f, ROLE_USER, IMAGE_PART(0), IMAGE_PART(1), "What differs?");
+    TURN(&f, ROLE_ASSISTANT, "The second is darker.");
+    TURN(&f, ROLE_USER, "Sure?");
+    TURN(&f, ROLE_ASSISTANT, "Yes.");
+    f.pads[0] = 1;
+    f.pads[1] = 2;
+    check_text(&f,
+               "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+               "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+               "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>What differs?<|im_end|>\n"
+               "<|im_start|>assistant\nThe second is darker.<|im_end|>\n"
+               "<|im_start|>user\nSure?<|im_end|>\n"
+               "<|im_start|>assistant\nYes.<|im_end|>\n",
+               "The second is darker.<|im_end|>Yes.<|im_end|>");
+    assert_int_equal(f.out.ids[f.out.image_at[0]], f.ids.image_pad);
+    assert_int_equal(f.out.image_at[1], f.out.image_at[0] + 3);
+    /* Loss on the last answer alone. */
+    f.turns[2].trained = false;
+    assert_ok(encode(&f));
+    assert_int_equal(f.out.labels[f.out.n - 2], f.ids.im_end);
+    assert_int_equal(f.out.labels[f.out.n - 1], NO_LABEL);
+    int64_t targets = f.out.n_targets;
+    f.turns[2].trained = true;
+    assert_ok(encode(&f));
+    assert_true(f.out.n_targets > targets);
+    fixture_close(&f);
+}
+
+/* "\n\n" is one token that begins before the answer: not trained, though the answer is. */
+static void test_chat__answer_that_begins_with_a_newline(void **state)
+{
+    (void)state;
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    static const int32_t ids[] = {151644, 872,   198, 13048, 151645, 198,
+                                  151644, 77091, 271, 9707,  151645, 198};
+    TURN(&f, ROLE_USER, "Hi");
+    TURN(&f, ROLE_ASSISTANT, "\nHello");
+    assert_ok(encode(&f));
+    assert_int_equal(f.out.n, sizeof ids / sizeof *ids);
+    assert_memory_equal(f.out.ids, ids, sizeof ids);
+    for (int i = 0; i < f.out.n; i++)
+        assert_int_equal(f.out.labels[i], i == 9 || i == 10 ? ids[i] : NO_LABEL);
+    fixture_close(&f);
+}
+
+static void test_chat__word_assistant_in_a_question(void **state)
+{
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_USER, "assistant\nassistant");
+    TURN(&f, ROLE_ASSISTANT, "user\nno");
+    check_text(&f,
+               "<|im_start|>user\nassistant\nassistant<|im_end|>\n"
+               "<|im_start|>assistant\nuser\nno<|im_end|>\n",
+               "user\nno<|im_end|>");
+    f.c.data_label_newline = true;
+    check_text(&f,
+               "<|im_start|>user\nassistant\nassistant<|im_end|>\n"
+               "<|im_start|>assistant\nuser\nno<|im_end|>\n",
+               "user\nno<|im_end|>\n");
+    fixture_close(&f);
+}
+
+static void test_chat__system_comes_first_or_not_at_all(void **state)
+{
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_USER, "a");
+    TURN(&f, ROLE_SYSTEM, "late");
+    TURN(&f, ROLE_ASSISTANT, "b");
+    static const char plain[] =
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
+    char with[256];
+    check_text(&f, plain, "b<|im_end|>");
+    f.c.data_system = "Be brief.";
+    snprintf(with, sizeof with, "<|im_start|>system\nBe brief.<|im_end|>\n%s", plain);
+    check_text(&f, with, "b<|im_end|>");
+    /* The sample's own stands in its place. */
+    no_turns(&f);
+    TURN(&f, ROLE_SYSTEM, "Own.");
+    TURN(&f, ROLE_USER, "a");
+    TURN(&f, ROLE_ASSISTANT, "b");
+    snprintf(with, sizeof with, "<|im_start|>system\nOwn.<|im_end|>\n%s", plain);
+    check_text(&f, with, "b<|im_end|>");
+    fixture_close(&f);
+}
+
+/* Accents that NFC joins move offsets; the labels must not move. */
+static void test_chat__labels_survive_normalisation(void **state)
+{
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_USER,
+         "e\xCC\x81"
+         "e\xCC\x81"
+         "e\xCC\x81 \xFF?");
+    TURN(&f, ROLE_ASSISTANT, "e\xCC\x81 yes");
+    check_text(&f,
+               "<|im_start|>user\n\xC3\xA9\xC3\xA9\xC3\xA9 \xEF\xBF\xBD?<|im_end|>\n"
+               "<|im_start|>assistant\n\xC3\xA9 yes<|im_end|>\n",
+               "\xC3\xA9 yes<|im_end|>");
+    fixture_close(&f);
+}
+
+static void test_chat__visual_control_tokens_in_text_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"<|image_pad|>", "<|video_pad|>", "<|vision_start|>",
+                                      "<|vision_end|>"};
+    fixture f;
+    open_tiny(&f);
+    f.pads[0] = 1;
+    for (int i = 0; i < 4; i++)
+        for (int where = 0; where < 3; where++) {
+            no_turns(&f);
+            TURN(&f, ROLE_USER, where == 0 ? bad[i] : "a", IMAGE_PART(0),
+                 where == 1 ? bad[i] : "b");
+            TURN(&f, ROLE_ASSISTANT, where == 2 ? bad[i] : "c");
+            assert_fails(ST_BAD_INPUT, encode(&f), bad[i]);
+            assert_non_null(strstr(status_text(), "question 7"));
+        }
+    no_turns(&f); /* put together from two parts */
+    TURN(&f, ROLE_USER, "<|image", "_pad|>");
+    TURN(&f, ROLE_ASSISTANT, "c");
+    assert_fails(ST_BAD_INPUT, encode(&f), "<|image_pad|>");
+    fixture_close(&f);
+}
+
+static void test_chat__refusals_name_the_sample(void **state)
+{
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_USER, "a");
+    assert_fails(ST_BAD_INPUT, encode(&f), "question 7: has no token to train");
+    TURN(&f, ROLE_ASSISTANT, "b");
+    assert_ok(encode(&f));
+    f.turns[1].trained = false;
+    assert_fails(ST_BAD_INPUT, encode(&f), "no token to train");
+    no_turns(&f);
+    TURN(&f, ROLE_USER, IMAGE_PART(1), IMAGE_PART(0));
+    TURN(&f, ROLE_ASSISTANT, "b");
+    assert_fails(ST_BAD_INPUT, encode(&f), "image 2 of 2 is shown in place 1");
+    no_turns(&f); /* the template shows no picture of an assistant */
+    TURN(&f, ROLE_USER, "a");
+    TURN(&f, ROLE_ASSISTANT, "b", IMAGE_PART(0));
+    assert_fails(ST_BAD_INPUT, encode(&f), "0 of its 1 images");
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat__example_a),
+        cmocka_unit_test(test_chat__example_b),
+        cmocka_unit_test(test_chat__answer_that_begins_with_a_newline),
+        cmocka_unit_test(test_chat__word_assistant_in_a_question),
+        cmocka_unit_test(test_chat__system_comes_first_or_not_at_all),
+        cmocka_unit_test(test_chat__labels_survive_normalisation),
+        cmocka_unit_test(test_chat__visual_control_tokens_in_text_are_refused),
+        cmocka_unit_test(test_chat__refusals_name_the_sample),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
