@@ -1,0 +1,199 @@
+/* prepd tokenize, through two pipes as a program would use it. The verb runs in a child process. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/tokenizer.h"
+#include "prepd/verbs.h"
+
+typedef struct child {
+    pid_t pid;
+    int to, from; /* our ends of its pipes */
+    int note;     /* what status_text said */
+} child;
+
+static char *model_folder(void)
+{
+    const char *source = getenv("TESSERA_SOURCE");
+    char *path;
+    assert_true(asprintf(&path, "%s/tests/golden/tokenizer/strings", source ? source : ".") > 0);
+    return path;
+}
+
+/* main's argv is not const; the verb does not write to it. */
+static status tokenize(int argc, const char *const *argv)
+{
+    return verb_tokenize(argc, (char **)(uintptr_t)argv);
+}
+
+static child start(const char *const *argv)
+{
+    int in[2], out[2], note[2], argc = 0;
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe(note), 0);
+    while (argv[argc])
+        argc++;
+    fflush(stdout);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        close(in[1]);
+        close(out[0]);
+        close(note[0]);
+        status st = tokenize(argc, argv);
+        if (st != ST_OK)
+            dprintf(note[1], "%s", status_text());
+        fflush(stdout);
+        _exit(status_exit_code(st));
+    }
+    close(in[0]);
+    close(out[1]);
+    close(note[1]);
+    return (child){pid, in[1], out[0], note[0]};
+}
+
+static void read_to_end(int fd, char *out, size_t size)
+{
+    size_t n = 0;
+    for (ssize_t got; n + 1 < size && (got = read(fd, out + n, size - 1 - n)) > 0;)
+        n += (size_t)got;
+    out[n] = 0;
+    close(fd);
+}
+
+/* Input in, everything out. Returns the exit code. */
+static int run(const char *flag, const char *input, size_t size, char *out, size_t out_size,
+               char *note, size_t note_size)
+{
+    char *folder = model_folder();
+    const char *const argv[] = {"tokenize", "--model", folder, flag, NULL};
+    child c = start(argv);
+    assert_int_equal(write(c.to, input, size), size);
+    close(c.to);
+    read_to_end(c.from, out, out_size);
+    read_to_end(c.note, note, note_size);
+    int code;
+    assert_int_equal(waitpid(c.pid, &code, 0), c.pid);
+    free(folder);
+    assert_true(WIFEXITED(code));
+    return WEXITSTATUS(code);
+}
+
+static void test_tokenize__lines(void **state)
+{
+    (void)state;
+    char out[256], note[256];
+    static const char in[] = "red\n\n<|im_end|>a\r\nA"; /* the last line without its LF */
+    assert_int_equal(run(NULL, in, strlen(in), out, sizeof out, note, sizeof note), 0);
+    /* Golden ids: the empty line is an empty line, CR is a character of its own. */
+    char want[256];
+    char *folder = model_folder();
+    tokenizer *t = NULL;
+    tokenizer_scratch *s = NULL;
+    token_list red = {0};
+    assert_ok(tokenizer_load(folder, &t));
+    assert_ok(tokenizer_scratch_new(t, &s));
+    assert_ok(tokenizer_encode(t, s, "red", 3, &red));
+    size_t n = 0;
+    for (size_t i = 0; i < red.n; i++)
+        n += (size_t)sprintf(want + n, "%s%d", i ? " " : "", red.id[i]);
+    sprintf(want + n, "\n\n%d 64 201\n32\n", tokenizer_added(t, "<|im_end|>"));
+    assert_string_equal(out, want);
+    token_list_done(&red);
+    tokenizer_scratch_free(&s);
+    tokenizer_free(&t);
+    free(folder);
+}
+
+static void test_tokenize__json_lines(void **state)
+{
+    (void)state;
+    char out[256], note[256];
+    static const char in[] = "\"\"\n\"a\\n\"\n \"\\u0041\" \n\"a\\u0000a\"";
+    assert_int_equal(run("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 0);
+    assert_string_equal(out, "[]\n[64, 198]\n[32]\n[64, 188, 64]\n");
+    assert_int_equal(run("--jsonl", "", 0, out, sizeof out, note, sizeof note), 0);
+    assert_string_equal(out, "");
+}
+
+static void test_tokenize__bad_json_names_the_line(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"\"a", "", "a", "[\"a\"]", "1", "\"a\" \"b\"", "\"\xFF\""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char in[64], out[256], note[1024];
+        snprintf(in, sizeof in, "\"A\"\n%s\n\"A\"\n", bad[i]);
+        assert_int_equal(run("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 65);
+        assert_string_equal(out, "[32]\n"); /* what came before is answered, nothing after */
+        assert_non_null(strstr(note, "standard input:2:"));
+        assert_non_null(strstr(note, "JSON string"));
+    }
+}
+
+static void test_tokenize__long_line(void **state)
+{
+    (void)state;
+    enum { SIZE = 50000, OUT = 4 * SIZE };
+    char *in = malloc(SIZE), *out = malloc(OUT), note[64];
+    memset(in, '1', SIZE); /* every digit is a token: "16 16 ..." */
+    assert_int_equal(run(NULL, in, SIZE, out, OUT, note, sizeof note), 0);
+    assert_int_equal(strlen(out), 3 * SIZE);
+    assert_memory_equal(out, "16 16 ", 6);
+    assert_string_equal(out + 3 * SIZE - 3, "16\n");
+    free(in);
+    free(out);
+}
+
+/* An answer comes before the next question is asked. */
+static void test_tokenize__answers_at_once(void **state)
+{
+    (void)state;
+    char *folder = model_folder(), line[32];
+    const char *const argv[] = {"tokenize", "--jsonl", "--model", folder, NULL};
+    child c = start(argv);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(write(c.to, "\"A\"\n", 4), 4);
+        assert_int_equal(read(c.from, line, 5), 5);
+        assert_memory_equal(line, "[32]\n", 5);
+    }
+    close(c.to);
+    close(c.from);
+    close(c.note);
+    int code;
+    assert_int_equal(waitpid(c.pid, &code, 0), c.pid);
+    assert_int_equal(code, 0);
+    free(folder);
+}
+
+static void test_tokenize__command_line(void **state)
+{
+    (void)state;
+    const char *const none[] = {"tokenize", NULL};
+    const char *const half[] = {"tokenize", "--model", NULL};
+    const char *const odd[] = {"tokenize", "--model", "x", "--json", NULL};
+    const char *const absent[] = {"tokenize", "--model=/nowhere", NULL};
+    assert_fails(ST_USAGE, tokenize(1, none), "needs --model DIR");
+    assert_fails(ST_USAGE, tokenize(2, half), "needs the folder");
+    assert_fails(ST_USAGE, tokenize(4, odd), "--json\"");
+    assert_fails(ST_NO_INPUT, tokenize(2, absent), "/nowhere/tokenizer.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokenize__lines),
+        cmocka_unit_test(test_tokenize__json_lines),
+        cmocka_unit_test(test_tokenize__bad_json_names_the_line),
+        cmocka_unit_test(test_tokenize__long_line),
+        cmocka_unit_test(test_tokenize__answers_at_once),
+        cmocka_unit_test(test_tokenize__command_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
