@@ -14,15 +14,16 @@ typedef struct record_reader record_reader;
 
 /* welcome: the WELCOME JSON of the recorded stream. Writes path.tmp until record_finish. */
 WARN_UNUSED status record_create(const char *path, const char *welcome, record_writer **out);
-WARN_UNUSED status record_add(record_writer *w, const wire_msg *row);
-WARN_UNUSED status record_finish(record_writer **w); /* fsync, rename */
-void record_abandon(record_writer **w);              /* removes the temporary file */
+WARN_UNUSED status record_add(record_writer *w, const wire_msg *m);
+/* fsync, rename; the writer is gone afterwards, the temporary file too if it failed. */
+WARN_UNUSED status record_finish(record_writer **w);
+void record_abandon(record_writer **w); /* removes the temporary file */
 
 WARN_UNUSED status record_open(const char *path, record_reader **out);
 void record_close(record_reader **r);
 const char *record_welcome(const record_reader *r);
 uint64_t record_rows(const record_reader *r);
-/* The i-th recorded message, borrowed bytes copied into m. */
+/* The i-th recorded message, its bytes copied into m. ST_END past the last. */
 WARN_UNUSED status record_read(const record_reader *r, uint64_t i, wire_msg *m);
 
 #endif

@@ -1,0 +1,235 @@
+/* record_read.c: rows from a recording. The file is mapped; nothing in it is believed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/record.h"
+#include "proto/record_format.h"
+
+struct record_reader {
+    char *path;
+    span file;     /* mapped */
+    char *welcome; /* terminated */
+    uint64_t data; /* offset of the first chunk */
+    uint64_t index, n_rows, n_images;
+};
+
+static uint64_t aligned(uint64_t at)
+{
+    return (at + RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
+}
+
+static status map_file(const char *path, span *out)
+{
+    struct stat info;
+    status st = ST_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_NO_INPUT, path, "can not open the recording: %s", strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        st = FAIL_IN(ST_NO_INPUT, path, "expected a regular file, a recording");
+    } else if (info.st_size > 0) {
+        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED)
+            st = FAIL_IN(ST_OS, path, "can not map the recording: %s", strerror(errno));
+        else
+            *out = span_of(map, (size_t)info.st_size);
+    }
+    close(fd);
+    return st;
+}
+
+static status read_head(record_reader *r)
+{
+    const uint8_t *p = r->file.data;
+    if (r->file.size < HEAD_BYTES || load_u32(p + HEAD_AT_MAGIC) != RECORD_MAGIC)
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, 0,
+                       "no recording: expected a head of %d bytes that begins with \"TSRR\"",
+                       HEAD_BYTES);
+    uint16_t version = load_u16(p + HEAD_AT_VERSION);
+    if (version != RECORD_VERSION)
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, HEAD_AT_VERSION,
+                       "recording of version %d, this program reads version %d: record it again",
+                       version, RECORD_VERSION);
+    uint64_t size = load_u64(p + HEAD_AT_WELCOME);
+    if (!span_holds(r->file, HEAD_BYTES, size))
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
+                       "cut short: the file ends inside the WELCOME of %llu bytes",
+                       (unsigned long long)size);
+    hash128 hash = hash_bytes(p + HEAD_BYTES, size);
+    if (memcmp(hash.bytes, p + HEAD_AT_HASH, sizeof hash.bytes))
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, HEAD_BYTES,
+                       "the WELCOME does not have the hash in the head: the file is damaged");
+    r->welcome = strndup((const char *)p + HEAD_BYTES, size);
+    if (!r->welcome)
+        return FAIL(ST_NO_MEMORY, "no memory for a WELCOME of %llu bytes",
+                    (unsigned long long)size);
+    r->data = aligned(HEAD_BYTES + size);
+    return ST_OK;
+}
+
+/* There is no tail: says where the file was cut, walking from chunk to chunk. */
+static status cut_short(const record_reader *r)
+{
+    uint64_t at = r->data, rows = 0, size = 0;
+    while (span_holds(r->file, at, CHUNK_BYTES)) {
+        const uint8_t *p = r->file.data + at;
+        uint32_t type = load_u32(p + CHUNK_AT_TYPE);
+        size = load_u64(p + CHUNK_AT_SIZE);
+        if ((type != CHUNK_IMAGE && type != CHUNK_ROW) ||
+            !span_holds(r->file, at + CHUNK_BYTES, size))
+            break;
+        rows += type == CHUNK_ROW;
+        at = aligned(at + CHUNK_BYTES + size);
+    }
+    return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
+                   "cut short: the file ends here without its index, %llu whole rows end at byte "
+                   "%llu; record it again",
+                   (unsigned long long)rows, (unsigned long long)at);
+}
+
+static status read_tail(record_reader *r)
+{
+    if (r->file.size < r->data + TAIL_BYTES)
+        return cut_short(r);
+    uint64_t end = r->file.size - TAIL_BYTES;
+    const uint8_t *tail = r->file.data + end;
+    if (load_u32(tail + TAIL_AT_MAGIC) != RECORD_TAIL)
+        return cut_short(r);
+    r->index = load_u64(tail + TAIL_AT_INDEX);
+    r->n_rows = load_u64(tail + TAIL_AT_ROWS);
+    r->n_images = load_u32(tail + TAIL_AT_IMAGES);
+    if (r->index < r->data || r->index > end || r->n_rows > end / INDEX_ROW_BYTES ||
+        end - r->index != r->n_rows * INDEX_ROW_BYTES + r->n_images * INDEX_IMAGE_BYTES)
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)end,
+                       "an index of %llu rows and %llu images can not begin at byte %llu",
+                       (unsigned long long)r->n_rows, (unsigned long long)r->n_images,
+                       (unsigned long long)r->index);
+    hash128 check = hash_bytes(r->file.data + r->index, end - r->index + TAIL_AT_CHECK);
+    if (memcmp(check.bytes, tail + TAIL_AT_CHECK, TAIL_CHECK_BYTES))
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->index,
+                       "the index does not have the hash in the tail: the file is damaged");
+    return ST_OK;
+}
+
+status record_open(const char *path, record_reader **out)
+{
+    status st = ST_OK;
+    record_reader *r = calloc(1, sizeof *r);
+    if (!r || !(r->path = strdup(path))) {
+        free(r);
+        return FAIL(ST_NO_MEMORY, "no memory for a recording");
+    }
+    TRY_OR(failed, map_file(path, &r->file));
+    TRY_OR(failed, read_head(r));
+    TRY_OR(failed, read_tail(r));
+    *out = r;
+    return ST_OK;
+failed:
+    record_close(&r);
+    return st;
+}
+
+void record_close(record_reader **r)
+{
+    if (!r || !*r)
+        return;
+    if ((*r)->file.data)
+        munmap((void *)(uintptr_t)(*r)->file.data, (*r)->file.size);
+    free((*r)->welcome);
+    free((*r)->path);
+    free(*r);
+    *r = NULL;
+}
+
+const char *record_welcome(const record_reader *r)
+{
+    return r->welcome;
+}
+
+uint64_t record_rows(const record_reader *r)
+{
+    return r->n_rows;
+}
+
+/* Payload of the chunk at this offset. */
+static status chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+{
+    span data = span_of(r->file.data, r->index);
+    const uint8_t *p = r->file.data + at;
+    if (at < r->data || !span_holds(data, at, CHUNK_BYTES) ||
+        load_u32(p + CHUNK_AT_TYPE) != (uint32_t)type ||
+        !span_holds(data, at + CHUNK_BYTES, load_u64(p + CHUNK_AT_SIZE)))
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
+                       "no %s begins here, though the index says so: the file is damaged",
+                       type == CHUNK_ROW ? "row" : "image");
+    span payload = span_of(p + CHUNK_BYTES, load_u64(p + CHUNK_AT_SIZE));
+    hash128 hash = hash_bytes(payload.data, payload.size);
+    if (memcmp(hash.bytes, p + CHUNK_AT_HASH, sizeof hash.bytes))
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
+                       "the %s here does not have its hash: the file is damaged",
+                       type == CHUNK_ROW ? "row" : "image");
+    *out = payload;
+    return ST_OK;
+}
+
+static status find_image(const record_reader *r, const uint8_t *hash, span *out)
+{
+    const uint8_t *entries = r->file.data + r->index + r->n_rows * INDEX_ROW_BYTES;
+    uint64_t low = 0, high = r->n_images;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        const uint8_t *entry = entries + middle * INDEX_IMAGE_BYTES;
+        int order = memcmp(hash, entry, ROW_IMAGE_BYTES);
+        if (order == 0)
+            return chunk(r, load_u64(entry + ROW_IMAGE_BYTES), CHUNK_IMAGE, out);
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)(hash - r->file.data),
+                   "an image of this row is not in the index: the file is damaged");
+}
+
+static status read_row(const record_reader *r, uint64_t offset, wire_msg *m)
+{
+    span row;
+    frame f;
+    TRY(chunk(r, offset, CHUNK_ROW, &row));
+    if (row.size < ROW_AT_BLOCK)
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
+                       "a row of %zu bytes, at least %d", row.size, ROW_AT_BLOCK);
+    TRY(frame_decode(span_of(row.data, FRAME_BYTES), r->path, &f));
+    uint64_t block = load_u64(row.data + ROW_AT_BLOCK_SIZE);
+    uint64_t images = (uint64_t)f.n_images * ROW_IMAGE_BYTES;
+    if (f.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
+        row.size - ROW_AT_BLOCK - block != images)
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
+                       "a %s of %zu bytes can not hold a block of %llu and %u images",
+                       frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
+    TRY(wire_msg_add(m, row.data, FRAME_BYTES));
+    TRY(wire_msg_add(m, row.data + ROW_AT_BLOCK, block));
+    for (uint32_t i = 0; i < f.n_images; i++) {
+        span image;
+        TRY(find_image(r, row.data + ROW_AT_BLOCK + block + (uint64_t)i * ROW_IMAGE_BYTES, &image));
+        TRY(wire_msg_add(m, image.data, image.size));
+    }
+    return ST_OK;
+}
+
+status record_read(const record_reader *r, uint64_t i, wire_msg *m)
+{
+    if (i >= r->n_rows)
+        return FAIL_IN(ST_END, r->path, "row %llu of %llu", (unsigned long long)i,
+                       (unsigned long long)r->n_rows);
+    wire_msg_clear(m);
+    status st = read_row(r, load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES), m);
+    if (st != ST_OK)
+        wire_msg_clear(m);
+    return st;
+}

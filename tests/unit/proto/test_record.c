@@ -1,0 +1,251 @@
+/* test_record.c: recordings: the same messages back, images once, damage named. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/rng.h"
+#include "proto/client.h"
+#include "proto/record.h"
+#include "tests/harness.h"
+#include "tests/unit/proto/rows.h"
+
+enum { ROWS = 6 };
+static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\"}";
+
+typedef struct setting {
+    char *folder, path[300];
+    arena a;
+    codec *c;
+    wire_msg *m[ROWS];
+    row rows[ROWS];
+} setting;
+
+/* Rows 0 and 3 are the same, so their images are recorded once; row 5 is empty. */
+static void set_up(setting *s)
+{
+    record_writer *w = NULL;
+    memset(s, 0, sizeof *s);
+    s->folder = harness_temp();
+    snprintf(s->path, sizeof s->path, "%s/stream.rec", s->folder);
+    arena_init(&s->a, 0);
+    assert_ok(codec_new(&s->c));
+    assert_ok(record_create(s->path, WELCOME, &w));
+    for (int i = 0; i < ROWS; i++) {
+        row_make(&(row_recipe){.seed = (uint64_t)(i % 3 + 1),
+                               .n_docs = i == ROWS - 1 ? 0 : 2,
+                               .images = 2,
+                               .videos = i % 3 == 1,
+                               .noise = 1},
+                 &s->a, &s->rows[i]);
+        assert_ok(wire_msg_new(&s->m[i]));
+        assert_ok(codec_encode(s->c, &s->rows[i], (uint64_t)i + 100, IMAGE_FILTER_PLANE,
+                               IMAGE_CODEC_ZSTD, s->m[i]));
+        assert_ok(record_add(w, s->m[i]));
+    }
+    assert_int_equal(access(s->path, F_OK), -1); /* not before it is whole */
+    assert_ok(record_finish(&w));
+    assert_null(w);
+}
+
+static void tear_down(setting *s)
+{
+    for (int i = 0; i < ROWS; i++)
+        wire_msg_free(&s->m[i]);
+    codec_free(&s->c);
+    arena_done(&s->a);
+    harness_remove(&s->folder);
+}
+
+static void assert_same_message(const wire_msg *a, const wire_msg *b)
+{
+    assert_int_equal(wire_msg_parts(a), wire_msg_parts(b));
+    for (size_t i = 0; i < wire_msg_parts(a); i++) {
+        span x = wire_msg_part(a, i), y = wire_msg_part(b, i);
+        assert_int_equal(x.size, y.size);
+        assert_memory_equal(x.data, y.data, x.size);
+    }
+}
+
+static void test_record__gives_back_the_messages(void **state)
+{
+    (void)state;
+    setting s;
+    record_reader *r = NULL;
+    wire_msg *m = NULL;
+    struct stat info;
+    size_t total = 0;
+    set_up(&s);
+    assert_ok(wire_msg_new(&m));
+    assert_ok(record_open(s.path, &r));
+    assert_int_equal(record_rows(r), ROWS);
+    assert_string_equal(record_welcome(r), WELCOME);
+    for (int i = ROWS - 1; i >= 0; i--) {
+        assert_ok(record_read(r, (uint64_t)i, m));
+        assert_same_message(s.m[i], m);
+        total += wire_msg_bytes(m);
+    }
+    assert_int_equal(record_read(r, ROWS, m), ST_END);
+    assert_int_equal(stat(s.path, &info), 0);
+    assert_true((size_t)info.st_size < total * 3 / 4); /* images of rows 3 and 4 are not repeated */
+    record_close(&r);
+    wire_msg_free(&m);
+    tear_down(&s);
+}
+
+static void test_client_replay__loops(void **state)
+{
+    (void)state;
+    setting s;
+    client *c = NULL;
+    arena a;
+    wire_msg *raw = NULL;
+    set_up(&s);
+    arena_init(&a, 0);
+    assert_ok(wire_msg_new(&raw));
+    assert_ok(client_replay(s.path, 2, &c));
+    assert_string_equal(client_welcome(c), WELCOME);
+    for (int i = 0; i < 2 * ROWS; i++) {
+        row r;
+        frame head;
+        arena_reset(&a);
+        assert_ok(client_next(c, &a, &r, &head, raw));
+        assert_int_equal(head.row, 100 + i % ROWS);
+        rows_assert_equal(&s.rows[i % ROWS], &r);
+        assert_same_message(s.m[i % ROWS], raw);
+    }
+    row r;
+    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
+    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
+    client_close(&c);
+    assert_ok(client_replay(s.path, 0, &c)); /* endless */
+    for (int i = 0; i < 5 * ROWS; i++)
+        assert_ok(client_next_raw(c, raw, NULL));
+    client_close(&c);
+    wire_msg_free(&raw);
+    arena_done(&a);
+    tear_down(&s);
+}
+
+static uint8_t *load(const char *path, size_t *out_size)
+{
+    struct stat info;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fstat(fileno(f), &info), 0);
+    uint8_t *bytes = malloc((size_t)info.st_size);
+    assert_non_null(bytes);
+    *out_size = fread(bytes, 1, (size_t)info.st_size, f);
+    fclose(f);
+    return bytes;
+}
+
+static void store(const char *path, const uint8_t *bytes, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, size, f), size);
+    fclose(f);
+}
+
+static void test_record_open__cut_short(void **state)
+{
+    (void)state;
+    setting s;
+    size_t size;
+    set_up(&s);
+    uint8_t *bytes = load(s.path, &size);
+    rng_key key = rng_key_make(harness_seed(), "cut");
+    for (uint64_t i = 0; i < 100; i++) {
+        record_reader *r = NULL;
+        char end[40];
+        size_t cut = i < 64 ? size - 1 - i : rng_below(key, i, size);
+        store(s.path, bytes, cut);
+        assert_int_equal(record_open(s.path, &r), ST_BAD_INPUT);
+        if (cut > 200) {
+            snprintf(end, sizeof end, "byte %zu", cut);
+            assert_non_null(strstr(status_text(), end));
+            assert_non_null(strstr(status_text(), "cut short"));
+        }
+    }
+    free(bytes);
+    tear_down(&s);
+}
+
+/* One changed bit anywhere: refused, or (padding) no difference. */
+static void test_record__damaged(void **state)
+{
+    (void)state;
+    setting s;
+    size_t size;
+    wire_msg *m = NULL;
+    int noticed = 0;
+    set_up(&s);
+    assert_ok(wire_msg_new(&m));
+    uint8_t *bytes = load(s.path, &size);
+    rng_key key = rng_key_make(harness_seed(), "damage");
+    enum { TRIES = 300 };
+    for (uint64_t i = 0; i < TRIES; i++) {
+        record_reader *r = NULL;
+        uint64_t bit = i < 32 * 8 ? (size - 32) * 8 + i : rng_below(key, i, size * 8);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        store(s.path, bytes, size);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        status st = record_open(s.path, &r);
+        for (uint64_t k = 0; k < ROWS && st == ST_OK; k++) {
+            st = record_read(r, k, m);
+            if (st == ST_OK)
+                assert_same_message(s.m[k], m);
+        }
+        assert_true(st == ST_OK || st == ST_BAD_INPUT);
+        noticed += st != ST_OK;
+        record_close(&r);
+    }
+    print_message("%d of %d noticed\n", noticed, TRIES);
+    assert_true(noticed > TRIES * 9 / 10);
+    free(bytes);
+    wire_msg_free(&m);
+    tear_down(&s);
+}
+
+static void test_record__other_files(void **state)
+{
+    (void)state;
+    setting s;
+    record_reader *r = NULL;
+    record_writer *w = NULL;
+    client *c = NULL;
+    size_t size;
+    set_up(&s);
+    uint8_t *bytes = load(s.path, &size);
+    bytes[4] = 9;
+    store(s.path, bytes, size);
+    assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "version 9");
+    assert_non_null(strstr(status_text(), "version 1"));
+    store(s.path, bytes, 0);
+    assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "TSRR");
+    store(s.path, (const uint8_t *)"{\"not\": \"a recording, but JSON of some length\"}", 48);
+    assert_fails(ST_BAD_INPUT, client_replay(s.path, 1, &c), s.path);
+    assert_fails(ST_NO_INPUT, record_open("/nowhere/at/all", &r), "/nowhere/at/all");
+    assert_fails(ST_CANT_CREATE, record_create("/nowhere/at/all", WELCOME, &w), "/nowhere/at/all");
+    unlink(s.path);
+    assert_ok(record_create(s.path, WELCOME, &w)); /* abandoned: leaves nothing behind */
+    record_abandon(&w);
+    assert_int_equal(rmdir(s.folder), 0);
+    assert_int_equal(mkdir(s.folder, 0700), 0);
+    free(bytes);
+    tear_down(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_record__gives_back_the_messages),
+        cmocka_unit_test(test_client_replay__loops),
+        cmocka_unit_test(test_record_open__cut_short),
+        cmocka_unit_test(test_record__damaged),
+        cmocka_unit_test(test_record__other_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
