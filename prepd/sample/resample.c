@@ -4,7 +4,7 @@
  * Both passes end in the same loop: a run of taps, each a weight times a vector of bytes that lie
  * side by side. For the height pass the vector is a whole row; for the width pass it is one pixel,
  * widened to four lanes. The compiler makes SIMD of either; on x86-64 a second copy is built for
- * AVX2 and picked at run time. */
+ * AVX2 and picked at run time (integers: both give the same bytes). */
 #include "prepd/sample/resample.h"
 
 #include <assert.h>
@@ -113,20 +113,31 @@ static inline uint8_t clamp_byte(int32_t v)
 /* The two loops, inlined into each copy below. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* One row: wide [n_in, LANES] -> out [n_out, channels]. Sums fit int32: the weights of one output
- * add up to one, and with their negative lobes to less than 1.5 (255 * 1.5 << 22 < 2^31). */
-INLINE void width_row(const axis *x, int channels, const uint8_t *wide, uint8_t *out)
+/* A pixel's channels side by side (GNU C vectors: gcc and clang, any machine). */
+typedef int32_t lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+/* One row: in [n_in, channels] -> out [n_out, channels] by way of wide [n_in]. Sums fit int32: the
+ * weights of one output add up to one, and with their negative lobes to less than 1.5
+ * (255 * 1.5 << 22 < 2^31). */
+INLINE void width_row(const axis *x, int channels, const uint8_t *in, int32_t n_in, lanes *wide,
+                      uint8_t *out)
 {
-    const int32_t half = (1 << x->bits) >> 1;
+    const lanes zero = {0}, most = {255, 255, 255, 255};
+    const lanes half = zero + ((1 << x->bits) >> 1);
+    for (int32_t i = 0; i < n_in; i++, in += channels)
+        for (int c = 0; c < channels; c++)
+            wide[i][c] = in[c];
     for (int32_t i = 0; i < x->n_out; i++, out += channels) {
         const int32_t *w = x->weights + (size_t)i * (size_t)x->max_taps;
-        const uint8_t *p = wide + (size_t)x->first[i] * LANES;
-        int32_t sum[LANES] = {half, half, half, half};
-        for (int32_t k = 0; k < x->taps[i]; k++, p += LANES)
-            for (int c = 0; c < LANES; c++)
-                sum[c] += w[k] * p[c];
+        const lanes *p = wide + x->first[i];
+        lanes sum = half;
+        for (int32_t k = 0; k < x->taps[i]; k++)
+            sum += w[k] * p[k];
+        sum >>= x->bits;
+        sum &= sum > zero; /* clamped to 0..255: comparisons give all ones where true */
+        sum = (sum & (sum < most)) | (most & (sum >= most));
         for (int c = 0; c < channels; c++)
-            out[c] = clamp_byte(sum[c] >> x->bits);
+            out[c] = (uint8_t)sum[c];
     }
 }
 
@@ -151,16 +162,21 @@ INLINE void height_row(const int32_t *w, int32_t taps, int bits, const uint8_t *
 }
 
 typedef struct kernels {
-    void (*width)(const axis *x, int channels, const uint8_t *wide, uint8_t *out);
+    void (*width)(const axis *x, int channels, const uint8_t *in, int32_t n_in, lanes *wide,
+                  uint8_t *out);
     void (*height)(const int32_t *w, int32_t taps, int bits, const uint8_t *rows, size_t n,
                    uint8_t *out);
 } kernels;
 
+/* Three channels are compiled as such, the rest for any number. */
 #define COPY(suffix, target)                                                                       \
-    target static void width_##suffix(const axis *x, int channels, const uint8_t *wide,            \
-                                      uint8_t *out)                                                \
+    target static void width_##suffix(const axis *x, int channels, const uint8_t *in,              \
+                                      int32_t n_in, lanes *wide, uint8_t *out)                     \
     {                                                                                              \
-        width_row(x, channels, wide, out);                                                         \
+        if (channels == 3)                                                                         \
+            width_row(x, 3, in, n_in, wide, out);                                                  \
+        else                                                                                       \
+            width_row(x, channels, in, n_in, wide, out);                                           \
     }                                                                                              \
     target static void height_##suffix(const int32_t *w, int32_t taps, int bits,                   \
                                        const uint8_t *rows, size_t n, uint8_t *out)                \
@@ -182,26 +198,17 @@ static kernels kernels_pick(void)
     return (kernels){width_plain, height_plain};
 }
 
-static void widen(const uint8_t *row, size_t n_pixels, int channels, uint8_t *wide)
-{
-    for (size_t i = 0; i < n_pixels; i++, row += channels, wide += LANES)
-        for (int c = 0; c < channels; c++)
-            wide[c] = row[c];
-}
-
 static status width_pass(const kernels *k, int method, int channels, const uint8_t *in,
                          int32_t height, int32_t in_width, uint8_t *out, int32_t out_width,
                          arena *scratch)
 {
     axis x;
-    uint8_t *wide;
+    lanes *wide;
     TRY(axis_make(&x, method, in_width, out_width, scratch));
-    TRY(arena_calloc(scratch, (size_t)in_width, LANES, (void **)&wide));
-    for (int32_t y = 0; y < height; y++) {
-        widen(in + (size_t)y * (size_t)in_width * (size_t)channels, (size_t)in_width, channels,
-              wide);
-        k->width(&x, channels, wide, out + (size_t)y * (size_t)out_width * (size_t)channels);
-    }
+    TRY(arena_calloc(scratch, (size_t)in_width, sizeof *wide, (void **)&wide));
+    for (int32_t y = 0; y < height; y++)
+        k->width(&x, channels, in + (size_t)y * (size_t)in_width * (size_t)channels, in_width, wide,
+                 out + (size_t)y * (size_t)out_width * (size_t)channels);
     return ST_OK;
 }
 
