@@ -1,9 +1,15 @@
 /* image.h: file bytes -> upright RGB, through libvips; the only door to it. Loaded by workers only.
  *
- * JPEG (first picture of MPO), PNG and WebP (first frame); anything else is refused by the name of
- * its format. Orientation applied; modes become RGB as Pillow does (grey and palette replicated,
- * alpha dropped, CMYK by Pillow's formula, 16 bit by its rule); ICC profiles not applied. Truncated
- * files are errors (fail_on), pixel limits are checked on the header. */
+ * JPEG (first picture of MPO), PNG and WebP (first frame), told by their first bytes; anything else
+ * is refused by the name of its format. Pixels are those of Pillow 9.4's
+ * exif_transpose + convert("RGB"), bit for bit on every shared picture: grey and palette
+ * replicated, alpha dropped, CMYK by Pillow's formula, 16 bit to its high byte but 16-bit grey
+ * clipped; ICC profiles not applied. Stricter than Pillow in one point: a PNG without its end chunk
+ * is truncated even if all pixels are there. Sizes are checked on the header, before anything is
+ * decoded.
+ *
+ * Failures are ST_BAD_INPUT with the file's name (ST_NO_MEMORY from the arena), and cost that file
+ * alone. Not thread-safe: libvips keeps its error text per process. */
 #ifndef TESSERA_PREPD_IMAGE_H
 #define TESSERA_PREPD_IMAGE_H
 

@@ -120,6 +120,37 @@ static void test_image_decode__refuses_every_cut(void **state)
     check_cuts(span_of(builtin_webp, sizeof builtin_webp), "cut.webp");
 }
 
+/* Damage is either refused or gives a picture; nothing else happens. */
+static void test_image_decode__survives_damage(void **state)
+{
+    static const span files[] = {
+        {builtin_jpeg, sizeof builtin_jpeg},
+        {builtin_png, sizeof builtin_png},
+        {builtin_webp, sizeof builtin_webp},
+    };
+    conf tight = limits;
+    int refused = 0;
+    (void)state;
+    tight.image_input_pixels = 1 << 20; /* damaged sides must not cost gigabytes */
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        uint8_t *copy = malloc(files[k].size);
+        assert_non_null(copy);
+        memcpy(copy, files[k].data, files[k].size);
+        for (size_t i = 0; i < files[k].size; i++) {
+            image im;
+            copy[i] ^= (uint8_t)(1 << i % 8);
+            if (image_decode(span_of(copy, files[k].size), "bad", &tight, &pixels, &im) != ST_OK)
+                refused++;
+            else
+                assert_true((int64_t)im.width * im.height <= 1 << 20);
+            copy[i] ^= (uint8_t)(1 << i % 8);
+            arena_reset(&pixels);
+        }
+        free(copy);
+    }
+    assert_true(refused > 250); /* all of the PNG's bytes are under a CRC */
+}
+
 static void test_image_decode__limits(void **state)
 {
     const span jpeg = span_of(builtin_jpeg, sizeof builtin_jpeg);
@@ -218,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_decode__golden),
         cmocka_unit_test(test_image_decode__refuses_every_cut),
+        cmocka_unit_test(test_image_decode__survives_damage),
         cmocka_unit_test(test_image_decode__limits),
         cmocka_unit_test(test_image_decode__names_other_formats),
         cmocka_unit_test(test_image_write_jpeg__comes_back),

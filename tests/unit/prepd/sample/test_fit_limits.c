@@ -1,0 +1,92 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/fit.h"
+#include "tests/harness.h"
+
+static char *folder;
+
+static int setup(void **state)
+{
+    (void)state;
+    folder = harness_temp();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    harness_remove(&folder);
+    return 0;
+}
+
+static conf with_file(const char *json)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(json, f);
+    fclose(f);
+    return (conf){.model_path = folder, .model_tokenizer = ""};
+}
+
+static void check(const conf *c, int64_t min_pixels, int64_t max_pixels)
+{
+    fit_limits limits;
+    assert_ok(fit_limits_load(c, &limits));
+    assert_int_equal(limits.min_pixels, min_pixels);
+    assert_int_equal(limits.max_pixels, max_pixels);
+}
+
+static void test_fit_limits_load__where_they_come_from(void **state)
+{
+    (void)state;
+    conf c = {.model_path = "", .model_tokenizer = ""};
+    check(&c, 65536, 16777216);
+    c.model_path = "qwen3-vl-30b-a3b"; /* a preset has no folder */
+    check(&c, 65536, 16777216);
+    c = with_file("{\"patch_size\": 16, \"merge_size\": 2, \"temporal_patch_size\": 2, "
+                  "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
+    check(&c, 4096, 9000);
+    c.image_max_pixels = 5000;
+    check(&c, 4096, 5000);
+    c.image_min_pixels = 10;
+    check(&c, 10, 5000);
+    c = (conf){.model_path = "a-preset", .model_tokenizer = folder};
+    check(&c, 4096, 9000);
+    c = with_file("{\"min_pixels\": 1024, \"max_pixels\": null, "
+                  "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
+    check(&c, 1024, 9000);
+    c = with_file("{}");
+    check(&c, 65536, 16777216);
+}
+
+static void test_fit_limits_load__refuses(void **state)
+{
+    fit_limits limits;
+    (void)state;
+    conf c = with_file("{\"patch_size\": 14}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "patch_size is 14");
+    c = with_file("{\"size\": {\"shortest_edge\": \"big\"}}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "shortest_edge");
+    c = with_file("{\"size\": {\"shortest_edge\": 0}}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "1 <= min <= max");
+    c = with_file("[1]");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "expected an object");
+    c = with_file("{\"size\": ");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "preprocessor_config.json");
+    c = with_file("{}");
+    c.image_max_pixels = 65535;
+    assert_fails(ST_CONFIG, fit_limits_load(&c, &limits), "image.max_pixels 65535");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fit_limits_load__where_they_come_from),
+        cmocka_unit_test(test_fit_limits_load__refuses),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
