@@ -39,18 +39,25 @@ typedef struct conf {
     const char *file; /* the YAML file, "" if none */
 } conf;
 
-/* Reads -c FILE and every --section.key VALUE from argv[1..argc). What is neither is left, in
- * order, in argv[1..*out_argc) for the verb to read. Then conf_check. */
+/* Reads -c FILE (or --config) and every --section.key VALUE from argv[1..argc), whatever c held.
+ * What is neither is left, in order, in argv[1..*argc) for the verb to read. A switch may stand
+ * alone (--log.json) or with true/false behind it. Then conf_check. On failure c is empty: ST_USAGE
+ * for the command line, ST_CONFIG (with the line) for the file, ST_NO_INPUT if there is none.
+ *
+ * Relative paths: in the file from its folder, on the command line from the working directory, as
+ * defaults from the working directory; the default endpoint from the file's folder, so that both
+ * programs meet. model.path without a slash that names no folder is left as it is: a preset. */
 WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
 void conf_done(conf *c);
 
 /* Rules between options. Called by conf_load; again after a change in a test. */
 WARN_UNUSED status conf_check(const conf *c);
 
-/* One option as the command line would set it (key without the dashes). */
+/* One option as the command line would set it (key without the dashes). No conf_check. */
 WARN_UNUSED status conf_set(conf *c, const char *key, const char *value);
 
-/* The same stream options with eval.* laid over data.*: what the eval stream is made from. */
+/* What the eval stream is made from: eval.* laid over data.*, one epoch, in order, with the
+ * majority answer. A copy; conf_done it apart. */
 WARN_UNUSED status conf_eval(const conf *c, conf *out);
 
 /* "key: value" of every option, loadable again (--print-config). */

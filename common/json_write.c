@@ -167,6 +167,11 @@ void json_put_real(json_writer *w, double v)
         put_word(w, "null"); /* JSON has no such numbers */
         return;
     }
+    if (v == floor(v) && fabs(v) < 1e15) {
+        snprintf(text, sizeof text, "%.1f", v); /* 30.0, where %g would write 3e+01 */
+        put_word(w, text);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         if (strtod(text, NULL) == v)

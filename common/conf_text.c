@@ -1,0 +1,192 @@
+/* conf_text.c: the table as a user reads it: --print-config, --help, configs/README.md. */
+#include "common/conf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/conf_table.h"
+#include "common/json.h"
+
+enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
+
+void conf_print(const conf *c, FILE *to)
+{
+    char text[CONF_TEXT_MAX];
+    const char *between = "";
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION) {
+            fprintf(to, "%s# %s: %s\n", between, r->key, r->help);
+            between = "\n";
+        }
+        if (!conf_row_is_option(r))
+            continue;
+        conf_value_text(c, r, text, sizeof text);
+        if (r->kind != ROW_TEXT) {
+            fprintf(to, "%s: %s\n", r->key, text);
+            continue;
+        }
+        json_writer w; /* a JSON text is a double-quoted YAML scalar */
+        json_writer_init(&w);
+        json_put_cstr(&w, text);
+        fprintf(to, "%s: %s\n", r->key, w.text ? w.text : "\"\"");
+        json_writer_done(&w);
+    }
+}
+
+/* Words folded at HELP_WIDTH, every line indented. */
+static void print_folded(FILE *to, const char *words)
+{
+    int column = 0;
+    for (const char *p = words; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column > 0 && column + 1 + n > HELP_WIDTH) {
+            fputc('\n', to);
+            column = 0;
+        }
+        if (column == 0)
+            column = fprintf(to, "%*s", HELP_INDENT, "");
+        else
+            column += fprintf(to, " ");
+        column += fprintf(to, "%.*s", n, p);
+        p += n;
+        p += strspn(p, " ");
+    }
+    fputc('\n', to);
+}
+
+static const char *value_name(const conf_row *r)
+{
+    switch (r->kind) {
+    case ROW_INT:
+        return "N";
+    case ROW_REAL:
+        return "X";
+    case ROW_BOOL:
+        return "[true|false]";
+    case ROW_ENUM:
+        return r->choices;
+    default:
+        return r->text_kind == TEXT_PATH ? "PATH" : r->text_kind == TEXT_ENDPOINT ? "URL" : "TEXT";
+    }
+}
+
+static void help_row(FILE *to, const conf_row *r)
+{
+    char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
+    conf_default_text(r, text, sizeof text);
+    conf_range_text(r, range, sizeof range);
+    fprintf(to, "  --%s %s\n", r->key, value_name(r));
+    snprintf(words, sizeof words, "%s (default %.400s%s%s)", r->help, *text ? text : "empty",
+             *range ? "; " : "", range);
+    print_folded(to, words);
+}
+
+void conf_help(FILE *to, bool for_trainer)
+{
+    const conf_row *section = NULL;
+    row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
+    fprintf(to,
+            "Options: in the YAML file of -c (section: / key: value), or here as --section.key "
+            "VALUE,\nwhich wins. Relative paths start at the file's folder, here at the working "
+            "directory.\n");
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION)
+            section = r;
+        if (!conf_row_is_option(r) || r->owner == other)
+            continue;
+        if (section)
+            fprintf(to, "\n%s: %s\n", section->key, section->help);
+        section = NULL;
+        help_row(to, r);
+    }
+}
+
+/* Text in a table cell: | would end it, < would be markup. */
+static void cell(FILE *to, const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == '|')
+            fputs("\\|", to);
+        else if (*p == '<')
+            fputs("&lt;", to);
+        else
+            fputc(*p, to);
+    }
+}
+
+static void reference_type(FILE *to, const conf_row *r)
+{
+    char name[64], range[128];
+    switch (r->kind) {
+    case ROW_INT:
+    case ROW_REAL:
+        conf_range_text(r, range, sizeof range);
+        fprintf(to, "%s, %s", r->kind == ROW_INT ? "integer" : "number", range);
+        break;
+    case ROW_BOOL:
+        fputs("true or false", to);
+        break;
+    case ROW_ENUM:
+        for (int i = 0; i < conf_choice_count(r); i++) {
+            conf_choice_name(r, i, name, sizeof name);
+            fprintf(to, "%s`%s`", i ? ", " : "", name);
+        }
+        break;
+    default:
+        fputs(r->text_kind == TEXT_PATH       ? "path"
+              : r->text_kind == TEXT_ENDPOINT ? "endpoint"
+                                              : "text",
+              to);
+    }
+}
+
+static void reference_row(FILE *to, const conf_row *r)
+{
+    static const char *const owners[] = {"prepd", "trainer", "both"};
+    char text[CONF_TEXT_MAX];
+    conf_default_text(r, text, sizeof text);
+    fprintf(to, "| `%s` | ", r->key);
+    reference_type(to, r);
+    fprintf(to, " | %s%s%s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
+            *text ? "`" : "", owners[r->owner], r->flow == FLOW_STREAM ? "yes" : "");
+    cell(to, r->help);
+    fputs(" |\n", to);
+}
+
+void conf_reference(FILE *to)
+{
+    fprintf(
+        to,
+        "# Options\n\n"
+        "<!-- Made from common/options.def by `prepd --reference`. Do not edit. -->\n\n"
+        "One YAML file serves both programs, and each checks all of it. A key stands in its\n"
+        "section (`training:`, then `seq_len: 2048`) or dotted (`training.seq_len: 2048`); on\n"
+        "the command line it is `--training.seq_len 2048` or `--training.seq_len=2048`, which\n"
+        "wins over the file. Relative paths start at the file's folder, on the command line at\n"
+        "the working directory. Whole numbers may be written `1e6` or `1_000_000`. A key that\n"
+        "does not exist is an error that names the nearest one. `--print-config` shows what\n"
+        "a run resolves to, in a form that can be loaded again.\n\n"
+        "*Stream* options change the rows that prepd makes: both ends compare them when they\n"
+        "meet, and a run can only be resumed with the same ones.\n");
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION)
+            fprintf(to,
+                    "\n## %s\n\n%c%s.\n\n"
+                    "| key | value | default | read by | stream | meaning |\n"
+                    "|---|---|---|---|---|---|\n",
+                    r->key, r->help[0] >= 'a' && r->help[0] <= 'z' ? r->help[0] - 32 : r->help[0],
+                    r->help + 1);
+        else if (conf_row_is_option(r))
+            reference_row(to, r);
+    }
+    fputs("\n## Other spellings\n\nAccepted so that torchtitan's keys can be kept. Enumerated "
+          "values are read without regard\nto case.\n\n| written | means |\n|---|---|\n",
+          to);
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (conf_rows[i].kind == ROW_ALIAS)
+            fprintf(to, "| `%s` | `%s` |\n", conf_rows[i].key, conf_rows[i].text);
+}

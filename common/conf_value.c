@@ -1,0 +1,188 @@
+/* conf_value.c: the text of one value, checked against its row and stored. */
+#include "common/conf_table.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+/* The number without underscores between digits (1_000_000); false if they stand elsewhere. */
+static bool plain_number(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *p = text; *p; p++) {
+        if (*p == '_') {
+            if (p == text || !isdigit((unsigned char)p[-1]) || !isdigit((unsigned char)p[1]))
+                return false;
+            continue;
+        }
+        if (n + 1 >= size || !(isdigit((unsigned char)*p) || strchr("+-.eE", *p)))
+            return false; /* no hexadecimal, no inf, no spaces */
+        out[n++] = *p;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+static bool parse_int(const char *text, int64_t *out)
+{
+    char digits[64], *end;
+    if (!plain_number(text, digits, sizeof digits))
+        return false;
+    errno = 0;
+    long long v = strtoll(digits, &end, 10);
+    if (!*end && errno == 0) {
+        *out = v;
+        return true;
+    }
+    double real = strtod(digits, &end); /* 1e6 */
+    if (*end || !(fabs(real) < 0x1p63) || real != floor(real) || !strpbrk(digits, "eE"))
+        return false;
+    *out = (int64_t)real;
+    return true;
+}
+
+static bool parse_real(const char *text, double *out)
+{
+    char digits[64], *end;
+    if (!plain_number(text, digits, sizeof digits))
+        return false;
+    double v = strtod(digits, &end);
+    if (*end || end == digits || !isfinite(v))
+        return false;
+    *out = v;
+    return true;
+}
+
+bool conf_bool_parse(const char *text, bool *out)
+{
+    static const char *const words[][2] = {
+        {"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        for (int v = 0; v < 2; v++)
+            if (strcasecmp(text, words[i][v]) == 0) {
+                *out = v;
+                return true;
+            }
+    return false;
+}
+
+static status set_int(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char range[128];
+    int64_t v;
+    conf_range_text(r, range, sizeof range);
+    if (!parse_int(text, &v))
+        return CONF_FAIL(origin, "%s: expected a whole number (%s), found \"%.100s\"", r->key,
+                         range, text);
+    if (v < r->integer_min || v > r->integer_max)
+        return CONF_FAIL(origin, "%s: %lld is out of range; allowed: %s", r->key, (long long)v,
+                         range);
+    *conf_int(c, r) = v;
+    return ST_OK;
+}
+
+static status set_real(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char range[128];
+    double v;
+    conf_range_text(r, range, sizeof range);
+    if (!parse_real(text, &v))
+        return CONF_FAIL(origin, "%s: expected a number (%s), found \"%.100s\"", r->key, range,
+                         text);
+    if (v < r->real_min || v > r->real_max)
+        return CONF_FAIL(origin, "%s: %g is out of range; allowed: %s", r->key, v, range);
+    *conf_real(c, r) = v;
+    return ST_OK;
+}
+
+static status set_enum(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    int choice = conf_choice_find(r, text);
+    if (choice >= 0) {
+        *conf_enum(c, r) = choice;
+        return ST_OK;
+    }
+    char name[64], nearest[64] = "", list[512] = "";
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < conf_choice_count(r); i++) {
+        conf_choice_name(r, i, name, sizeof name);
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", name);
+        size_t d = conf_distance(text, name);
+        if (d < least) {
+            least = d;
+            memcpy(nearest, name, sizeof nearest);
+        }
+    }
+    bool close_enough = least <= strlen(nearest) / 2;
+    return CONF_FAIL(origin, "%s: \"%.100s\" is not one of: %s%s%s%s", r->key, text, list,
+                     close_enough ? "; did you mean " : "", close_enough ? nearest : "",
+                     close_enough ? "?" : "");
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* A model may be a preset's name: a word without a slash that is no folder stays as it is. */
+static bool may_be_preset(const conf_row *r, const char *text, const char *joined)
+{
+    return strcmp(r->key, "model.path") == 0 && !strchr(text, '/') && !is_folder(joined);
+}
+
+static status set_text(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char joined[CONF_TEXT_MAX];
+    const char *path = text, *scheme = "";
+    if (strlen(text) >= CONF_TEXT_MAX)
+        return CONF_FAIL(origin, "%s: longer than %d bytes", r->key, CONF_TEXT_MAX - 1);
+    if (r->text_kind == TEXT_ENDPOINT && strncmp(text, "ipc://", 6) == 0) {
+        scheme = "ipc://";
+        path = text + 6;
+    }
+    bool is_path = r->text_kind == TEXT_PATH || *scheme;
+    if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract */
+        while (strncmp(path, "./", 2) == 0)
+            path += 2;
+        if ((size_t)snprintf(joined, sizeof joined, "%s%s%s%s", scheme, origin->base,
+                             strcmp(origin->base, "/") == 0 ? "" : "/", path) >= sizeof joined)
+            return CONF_FAIL(origin, "%s: the path is longer than %d bytes", r->key,
+                             CONF_TEXT_MAX - 1);
+        if (!may_be_preset(r, text, joined))
+            text = joined;
+    }
+    char *kept;
+    TRY(arena_strndup(&c->texts, text, strlen(text), &kept));
+    *conf_text(c, r) = kept;
+    return ST_OK;
+}
+
+status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    switch (r->kind) {
+    case ROW_INT:
+        return set_int(c, r, text, origin);
+    case ROW_REAL:
+        return set_real(c, r, text, origin);
+    case ROW_BOOL:
+        if (!conf_bool_parse(text, conf_bool(c, r)))
+            return CONF_FAIL(origin, "%s: expected true or false, found \"%.100s\"", r->key, text);
+        return ST_OK;
+    case ROW_ENUM:
+        return set_enum(c, r, text, origin);
+    default:
+        return set_text(c, r, text, origin);
+    }
+}
+
+status conf_unknown_key(const char *key, const conf_origin *origin)
+{
+    return CONF_FAIL(origin, "there is no option \"%.200s\"; did you mean %s?", key,
+                     conf_nearest_key(key));
+}

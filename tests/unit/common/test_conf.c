@@ -1,0 +1,391 @@
+/* conf.h: precedence, what each wrong line gets, paths, and that what is printed loads again. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/conf.h"
+#include "common/json.h"
+
+typedef struct room {
+    char *folder;
+    char file[4096];
+} room;
+
+static int set_up(void **state)
+{
+    static room r;
+    char *folder = harness_temp();
+    r.folder = realpath(folder, NULL);
+    free(folder);
+    snprintf(r.file, sizeof r.file, "%s/c.yaml", r.folder);
+    *state = &r;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    harness_remove(&((room *)*state)->folder);
+    return 0;
+}
+
+static void write_yaml(const room *r, const char *text)
+{
+    FILE *f = fopen(r->file, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* Loads text as a file, with up to four more arguments. */
+static status load(const room *r, conf *c, const char *text, const char *a, const char *b,
+                   const char *d, const char *e)
+{
+    char *argv[8] = {(char *)"prepd", (char *)"-c", (char *)r->file, (char *)a,
+                     (char *)b,       (char *)d,    (char *)e,       NULL};
+    int argc = 3;
+    while (argv[argc])
+        argc++;
+    write_yaml(r, text);
+    status st = conf_load(c, &argc, argv);
+    if (st == ST_OK)
+        assert_int_equal(argc, 1);
+    return st;
+}
+
+static status load_text(const room *r, conf *c, const char *text)
+{
+    return load(r, c, text, NULL, NULL, NULL, NULL);
+}
+
+static void refuse(const room *r, const char *text, const char *words)
+{
+    conf c;
+    assert_fails(ST_CONFIG, load_text(r, &c, text), words);
+}
+
+static void test_precedence__default_file_command_line(void **state)
+{
+    const room *r = *state;
+    conf c;
+    assert_ok(load(r, &c,
+                   "# a comment\n"
+                   "training:\n  seq_len: 512\n  steps: 1e3\n  seed: 1_000_000\n"
+                   "optimizer: {lr: 3e-4, name: AdamW}\n"
+                   "training.global_batch_size: 16\n"
+                   "data:\n  format: vqav2\n  pack: no\n  split: 'train2014'\n"
+                   "eval:\n"
+                   "cuda_graph:\n  scope: [attn, router]\n",
+                   "--training.steps", "7", "--data.group=conversation", "--log.json"));
+    assert_int_equal(c.training_seq_len, 512);
+    assert_int_equal(c.training_steps, 7);
+    assert_int_equal(c.training_seed, 1000000);
+    assert_int_equal(c.training_global_batch_size, 16);
+    assert_int_equal(c.training_local_batch_size, 1);
+    assert_true(c.optimizer_lr == 3e-4);
+    assert_false(c.data_pack);
+    assert_true(c.log_json);
+    assert_int_equal(c.data_group, GROUP_CONVERSATION);
+    assert_string_equal(c.data_split, "train2014");
+    assert_string_equal(c.cuda_graph_scope, "attn,router");
+    assert_string_equal(c.file, r->file);
+    assert_ok(conf_set(&c, "eval.freq", "10"));
+    assert_int_equal(c.eval_freq, 10);
+    conf_done(&c);
+    conf_done(&c);
+}
+
+static void test_arguments__the_rest_is_left_for_the_verb(void **state)
+{
+    (void)state;
+    char *argv[] = {
+        (char *)"prepd",     (char *)"--index",         (char *)"3",     (char *)"--log.json",
+        (char *)"--out=a.b", (char *)"--data.pack",     (char *)"false", (char *)"--eval.enable",
+        (char *)"extra",     (char *)"--training.seed", (char *)"5",     NULL};
+    int argc = 11;
+    conf c;
+    assert_ok(conf_load(&c, &argc, argv));
+    assert_int_equal(argc, 5);
+    assert_string_equal(argv[1], "--index");
+    assert_string_equal(argv[2], "3");
+    assert_string_equal(argv[3], "--out=a.b");
+    assert_string_equal(argv[4], "extra");
+    assert_null(argv[5]);
+    assert_true(c.log_json && c.eval_enable && !c.data_pack);
+    assert_int_equal(c.training_seed, 5);
+    conf_done(&c);
+}
+
+static void refuse_flag(const char *a, const char *b, const char *words)
+{
+    char *argv[] = {(char *)"prepd", (char *)a, (char *)b, NULL};
+    int argc = b ? 3 : 2;
+    conf c;
+    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), words);
+}
+
+static void test_arguments__wrong_ones(void **state)
+{
+    (void)state;
+    refuse_flag("--training.sed", "1",
+                "command line: there is no option \"training.sed\"; did you "
+                "mean training.seed?");
+    refuse_flag("--training.seed", NULL, "--training.seed needs a value");
+    refuse_flag("--training.seed", "--log.json", "--training.seed needs a value");
+    refuse_flag("--training.seed=", NULL, "expected a whole number");
+    refuse_flag("--training.seed", "-1", "at least 0");
+    refuse_flag("--log.json=maybe", NULL, "expected true or false");
+    refuse_flag("-c", NULL, "-c needs a file");
+    char *argv[] = {(char *)"prepd", (char *)"-c", (char *)"/nowhere/c.yaml", NULL};
+    int argc = 3;
+    conf c;
+    assert_fails(ST_NO_INPUT, conf_load(&c, &argc, argv), "/nowhere/c.yaml");
+}
+
+static void test_file__each_wrong_line_is_named(void **state)
+{
+    const room *r = *state;
+    refuse(r, "training:\n  seq_length: 5\n",
+           "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
+    refuse(r, "\n\nlr: 1\n", "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
+    refuse(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
+    refuse(r, "training:\n  seed: 5\n  seq_len: 8\n",
+           "c.yaml:3: training.seq_len: 8 is out of range; allowed: 16 to 1048576 tokens");
+    refuse(r, "training:\n  steps: many\n", "whole number (at least 0 steps), found \"many\"");
+    refuse(r, "training:\n  steps: 1.5\n", "whole number");
+    refuse(r, "training:\n  steps: 0x10\n", "whole number");
+    refuse(r, "training:\n  steps: _1\n", "whole number");
+    refuse(r, "training:\n  steps: 99999999999999999999\n", "whole number");
+    refuse(r, "training:\n  steps: 1e30\n", "whole number");
+    refuse(r, "training:\n  steps:\n", "whole number");
+    refuse(r, "training:\n  steps: [1, 2]\n", "expected one value, found a list");
+    refuse(r, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
+    refuse(r, "optimizer:\n  lr: .nan\n", "expected a number");
+    refuse(r, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
+    refuse(r, "data:\n  pack: perhaps\n", "expected true or false, found \"perhaps\"");
+    refuse(r, "data:\n  format: vqa2\n",
+           "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
+           "you mean vqav2?");
+    refuse(r, "training:\n  seed: 1\n  seed: 2\n", "c.yaml:3: the key training.seed stands twice");
+    refuse(r, "data:\n  pack: true\ndata:\n  split: a\n", "c.yaml:3: the key data stands twice");
+    refuse(r, "training.seed: 1\ntraining:\n  seed: 2\n", "c.yaml:3: the key training.seed");
+    refuse(r, "data:\n  format: text\ntraining:\n  dataset: text\n",
+           "c.yaml:4: training.dataset sets data.format, which line 2 has set already");
+    refuse(r, "a: [1, 2\n", "c.yaml:2: not YAML");
+    refuse(r, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
+    refuse(r, "- 1\n", "expected \"section:\"");
+    refuse(r, "a: &x 1\nb: *x\n", "\"a\"");
+    refuse(r, "training: *x\n", "aliases are not supported");
+    refuse(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
+    refuse(r, "data:\n  split: [[1]]\n", "plain values only");
+    refuse(r, "data:\n  split: \"a\\0b\"\n", "NUL");
+    refuse(r, "a: \xff\n", "not YAML");
+}
+
+static void test_rules__between_options(void **state)
+{
+    const room *r = *state;
+    conf c;
+    refuse(r, "training:\n  steps: 0\n", "training.steps 0 means");
+    refuse(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
+    refuse(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
+    refuse(r, "prepd:\n  endpoint: http://x\n", "neither ipc://PATH nor tcp://");
+    refuse(r, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
+    refuse(r,
+           "prepd:\n  endpoint: ipc:///a/012345678901234567890123456789012345678901234567890123"
+           "4567890123456789012345678901234567890123456789\n",
+           "a socket's may have 1 to 99");
+    refuse(r, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");
+    assert_ok(load_text(r, &c, "training:\n  steps: 0\n  epochs: 1.5\n"));
+    conf_done(&c);
+    assert_ok(load_text(r, &c, "prepd:\n  endpoint: tcp://127.0.0.1:5555\n"));
+    conf_done(&c);
+    assert_ok(load_text(r, &c, ""));
+    conf_done(&c);
+}
+
+static void test_aliases__torchtitan_spellings(void **state)
+{
+    const room *r = *state;
+    conf c;
+    assert_ok(load(r, &c,
+                   "training:\n  dataset: text\n  batch_size: 3\n"
+                   "model:\n  hf_assets_path: /m\n"
+                   "compile:\n  enable: false\n",
+                   "--debug.seed", "9", NULL, NULL));
+    assert_int_equal(c.data_format, DATA_TEXT);
+    assert_int_equal(c.training_local_batch_size, 3);
+    assert_int_equal(c.training_seed, 9);
+    assert_string_equal(c.model_path, "/m");
+    assert_string_equal(c.cuda_graph_scope, "off");
+    assert_ok(conf_set(&c, "compile.enable", "true"));
+    assert_string_equal(c.cuda_graph_scope, "step");
+    conf_done(&c);
+}
+
+static void test_paths__file_and_command_line_have_their_folders(void **state)
+{
+    const room *r = *state;
+    conf c;
+    char want[5000], here[4096];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_ok(load(r, &c, "data:\n  path: ./d/x\nmodel:\n  path: qwen3-vl-30b-a3b\n", "--eval.path",
+                   "e", "--feed.replay=/abs", NULL));
+    snprintf(want, sizeof want, "%s/d/x", r->folder);
+    assert_string_equal(c.data_path, want);
+    snprintf(want, sizeof want, "%s/e", here);
+    assert_string_equal(c.eval_path, want);
+    assert_string_equal(c.feed_replay, "/abs");
+    assert_string_equal(c.model_path, "qwen3-vl-30b-a3b");
+    assert_string_equal(c.model_tokenizer, "");
+    snprintf(want, sizeof want, "ipc://%s/prepd.sock", r->folder);
+    assert_string_equal(c.prepd_endpoint, want);
+    snprintf(want, sizeof want, "%s/outputs", here);
+    assert_string_equal(c.job_dump_folder, want);
+    conf_done(&c);
+    snprintf(want, sizeof want, "%s/debug", r->folder);
+    assert_int_equal(mkdir(want, 0755), 0);
+    assert_ok(load(r, &c, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s", NULL, NULL));
+    assert_string_equal(c.model_path, want); /* a folder of that name wins */
+    snprintf(want, sizeof want, "ipc://%s/s", here);
+    assert_string_equal(c.prepd_endpoint, want);
+    conf_done(&c);
+}
+
+/* What a stream prints into; heap. */
+static char *printed(const conf *c, void (*print)(const conf *, FILE *))
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    print(c, f);
+    fclose(f);
+    return text;
+}
+
+static void test_print__loads_again_to_the_same(void **state)
+{
+    const room *r = *state;
+    conf c, again;
+    assert_ok(load_text(r, &c,
+                        "data:\n  system: \"two\\nlines \\\"q\\\" # \xC3\xA9\"\n  path: a b\n"
+                        "optimizer:\n  lr: 0.1\n  eps: 1e-8\ntraining:\n  seed: 7\n"));
+    char *first = printed(&c, conf_print);
+    assert_ok(load_text(r, &again, first));
+    char *second = printed(&again, conf_print);
+    assert_string_equal(first, second);
+    assert_string_equal(again.data_system, "two\nlines \"q\" # \xC3\xA9");
+    free(first);
+    free(second);
+    conf_done(&c);
+    conf_done(&again);
+}
+
+static void print_help(const conf *c, FILE *to)
+{
+    conf_help(to, c != NULL);
+}
+
+static void print_reference(const conf *c, FILE *to)
+{
+    (void)c;
+    conf_reference(to);
+}
+
+static void test_help__shows_the_program_its_rows(void **state)
+{
+    (void)state;
+    conf any;
+    char *prepd = printed(NULL, print_help), *trainer = printed(&any, print_help);
+    char *reference = printed(NULL, print_reference);
+    assert_non_null(strstr(prepd, "--prepd.workers N"));
+    assert_null(strstr(prepd, "--optimizer.lr"));
+    assert_non_null(strstr(trainer, "--optimizer.lr X"));
+    assert_null(strstr(trainer, "--prepd.workers"));
+    assert_non_null(strstr(trainer, "--training.seq_len"));
+    assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
+                                      "`2048` | both | yes | capacity of a row |"));
+    assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
+    free(prepd);
+    free(trainer);
+    free(reference);
+}
+
+static void test_stream__compares_only_what_changes_rows(void **state)
+{
+    const room *r = *state;
+    conf a, b;
+    char *x, *y, *difference = NULL;
+    hash128 model = hash_bytes("m", 1), other = hash_bytes("o", 1);
+    assert_ok(load_text(r, &a, "training:\n  seed: 1\n"));
+    assert_ok(load_text(r, &b,
+                        "training:\n  seed: 1\n  steps: 5\nprepd:\n  workers: 7\n"
+                        "data:\n  path: elsewhere\n"));
+    assert_ok(conf_stream_json(&a, model, &x));
+    assert_ok(conf_stream_json(&b, model, &y));
+    assert_string_equal(x, y);
+    assert_ok(conf_stream_diff(x, y, &difference));
+    assert_null(difference);
+    free(y);
+    assert_ok(conf_set(&b, "training.seed", "2"));
+    assert_ok(conf_stream_json(&b, model, &y));
+    assert_ok(conf_stream_diff(x, y, &difference));
+    assert_string_equal(difference, "training.seed: 1 here, 2 there");
+    free(difference);
+    free(y);
+    assert_ok(conf_stream_json(&a, other, &y));
+    assert_ok(conf_stream_diff(x, y, &difference));
+    assert_int_equal(strncmp(difference, "model.path: ", 12), 0);
+    free(difference);
+    free(y);
+    assert_ok(conf_stream_diff("{}", "{\"new.key\": true}", &difference));
+    assert_string_equal(difference, "new.key: nothing here, true there");
+    free(difference);
+    assert_fails(ST_PROTOCOL, conf_stream_diff(x, "[]", &difference), "object");
+    assert_fails(ST_BAD_INPUT, conf_stream_diff(x, "{", &difference), "peer");
+    free(x);
+    conf_done(&a);
+    conf_done(&b);
+}
+
+static void test_eval__is_data_with_eval_over_it(void **state)
+{
+    const room *r = *state;
+    conf c, e;
+    assert_ok(load_text(r, &c, "data:\n  path: /d\n  answer: drawn\neval:\n  limit: 5\n"));
+    assert_ok(conf_eval(&c, &e));
+    conf_done(&c); /* the copy stands alone */
+    assert_string_equal(e.data_path, "/d");
+    assert_string_equal(e.data_split, "val");
+    assert_int_equal(e.data_limit, 5);
+    assert_int_equal(e.data_answer, ANSWER_MAJORITY);
+    assert_false(e.data_shuffle);
+    assert_true(e.training_epochs == 1);
+    conf_done(&e);
+    assert_ok(load_text(r, &c, "eval:\n  path: /e\n"));
+    assert_ok(conf_eval(&c, &e));
+    assert_string_equal(e.data_path, "/e");
+    conf_done(&c);
+    conf_done(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_precedence__default_file_command_line),
+        cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
+        cmocka_unit_test(test_arguments__wrong_ones),
+        cmocka_unit_test(test_file__each_wrong_line_is_named),
+        cmocka_unit_test(test_rules__between_options),
+        cmocka_unit_test(test_aliases__torchtitan_spellings),
+        cmocka_unit_test(test_paths__file_and_command_line_have_their_folders),
+        cmocka_unit_test(test_print__loads_again_to_the_same),
+        cmocka_unit_test(test_help__shows_the_program_its_rows),
+        cmocka_unit_test(test_stream__compares_only_what_changes_rows),
+        cmocka_unit_test(test_eval__is_data_with_eval_over_it),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
