@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Rows of a running prepd, or of a recording, as numpy arrays. README.md beside this file is the
+specification; needs python3-zmq, python3-zstandard, python3-numpy (python3-xxhash checks digests)."""
+import argparse
+import json
+import mmap
+import struct
+
+import numpy as np
+import zstandard
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+HEADER = struct.Struct("<4sHHQIIQQ16s8s")
+IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
+HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
+DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
+LIMIT = 1 << 30
+
+
+def check(good, *words):
+    if not good:
+        raise ValueError(" ".join(str(w) for w in words))
+
+
+def header(part):
+    """(kind, row, n_images, block_bytes, image_bytes, digest)"""
+    check(len(part) >= 6 and part[:4] == b"TSRA", "not a Tessera message")
+    version = struct.unpack_from("<H", part, 4)[0]
+    check(version == 1, "the peer speaks protocol version", version, "this client version 1")
+    check(len(part) == HEADER.size, "a header of", len(part), "bytes")
+    _, _, kind, row, n_images, reserved, block, images, digest, _ = HEADER.unpack(part)
+    check(reserved == 0 and max(block, images) <= LIMIT, "impossible sizes in the header")
+    return kind, row, n_images, block, images, digest
+
+
+def unzstd(data, size):
+    check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame not of", size, "bytes")
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+
+
+def tensors(block):
+    """A safetensors block: arrays by name, and its metadata."""
+    check(len(block) >= 8, "a block of", len(block), "bytes")
+    size = struct.unpack_from("<Q", block)[0]
+    check(size <= len(block) - 8, "a safetensors header of", size, "bytes")
+    entries, arrays = json.loads(block[8:8 + size]), {}
+    metadata = entries.pop("__metadata__", {})
+    for name, e in entries.items():
+        first, last = e["data_offsets"]
+        check(0 <= first <= last <= len(block) - 8 - size, name, "lies outside the block")
+        arrays[name] = np.frombuffer(block[8 + size + first:8 + size + last],
+                                     DTYPES[e["dtype"]]).reshape(e["shape"])
+    return arrays, metadata
+
+
+def image(part, grid):
+    """(patch_bytes, pixels [n_patches, patch_bytes])"""
+    check(len(part) >= IMAGE_HEAD.size, "an image part of", len(part), "bytes")
+    kind, codec, width, n, decoded, _, payload = IMAGE_HEAD.unpack_from(part)
+    data = part[IMAGE_HEAD.size:]
+    check(kind in (0, 1) and codec in (0, 1) and width in (768, 1536), "an unknown image part")
+    check(n == int(np.prod(grid, dtype=np.int64)) and decoded == n * width, "a part not of its grid")
+    check(payload == len(data), "an image part cut short")
+    data = unzstd(data, decoded) if codec else data
+    check(len(data) == decoded, "an image of", len(data), "bytes, expected", decoded)
+    pixels = np.frombuffer(data, np.uint8).reshape(n, 3, width // 768, 16, 16)
+    if kind:
+        pixels = pixels.cumsum(3, dtype=np.uint8).cumsum(4, dtype=np.uint8)
+        pixels[:, 0::2] += pixels[:, 1:2]
+    return width, pixels.reshape(n, width)
+
+
+def digest_of(row):
+    h = xxhash.xxh3_128()
+    names = {np.dtype(v): k for k, v in DTYPES.items()}
+    for name in sorted(k for k, v in row.items() if isinstance(v, np.ndarray)):
+        a = np.ascontiguousarray(row[name])
+        h.update(name.encode() + b"\0" + names[a.dtype].encode() + b"\0")
+        h.update(struct.pack(f"<{1 + a.ndim}Q", a.ndim, *a.shape) + a.tobytes())
+    return h.digest()
+
+
+def decode(parts):
+    """The parts of a ROW message to a dictionary of arrays, "number", "cursor" and "quarantine"."""
+    kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
+    check(kind == ROW and len(parts) == 2 + n_images, "not the parts of a row")
+    row, metadata = tensors(unzstd(parts[1], block_bytes))
+    check(len(row["grid_thw"]) == n_images, n_images, "images for", len(row["grid_thw"]), "grids")
+    pixels = {768: [np.zeros((0, 768), np.uint8)], 1536: []}
+    for part, grid in zip(parts[2:], row["grid_thw"]):
+        width, data = image(part, grid)
+        pixels[width].append(data)
+    row["pixels"] = np.concatenate(pixels[768])
+    if pixels[1536]:
+        row["pixels_video"] = np.concatenate(pixels[1536])
+    total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
+    check(total == image_bytes, total, "bytes of pixels, the header says", image_bytes)
+    check(xxhash is None or digest_of(row) == digest, "the row does not have its digest")
+    return dict(row, number=number, cursor=metadata.get("cursor", ""),
+                quarantine=metadata.get("quarantine", ""))
+
+
+def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
+            credit_bytes=256 << 20, timeout=60.0):
+    """Yields the rows of a running daemon, then returns."""
+    import zmq  # only here: recordings need none
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 2000)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+    socket.connect(endpoint)
+
+    def send(kind, message):
+        text = json.dumps(message).encode()
+        head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
+        socket.send_multipart([head, text])
+
+    try:
+        send(HELLO, {"version": 1, "program": "client.py", "stream": stream, "options": None,
+                     "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
+                     "credit_bytes": credit_bytes})
+        while True:
+            parts = socket.recv_multipart()
+            kind = header(parts[0])[0]
+            if kind == ROW:
+                send(CREDIT, {"bytes": sum(len(p) for p in parts)})
+                yield decode(parts)
+            elif kind == ERROR:
+                raise RuntimeError(json.loads(parts[1])["message"])
+            elif kind == END:
+                return
+            else:
+                check(kind == WELCOME, "a message of kind", kind)
+    finally:
+        send(BYE, {})
+        socket.close()
+        context.term()
+
+
+def replay(path):
+    """Yields the rows of a recording once."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        check(data[:4] == b"TSRR" and data[4:6] == b"\1\0", path, "is no recording of version 1")
+        index, n_rows, n_images, _, magic = struct.unpack("<QQI8s4s", data[-32:])
+        check(magic == b"TSRE", path, "is cut short: it ends at byte", len(data))
+        check(index + 8 * n_rows + 24 * n_images + 32 == len(data), path, "has a damaged index")
+        entries = (struct.unpack_from("<16sQ", data, index + 8 * n_rows + 24 * i)
+                   for i in range(n_images))
+        images = dict(entries)
+
+        def chunk(at, kind):
+            found, _, size = struct.unpack_from("<IIQ", data, at)
+            check(found == kind and at + 32 + size <= index, "no chunk at byte", at)
+            return data[at + 32:at + 32 + size]
+
+        for (at,) in struct.iter_unpack("<Q", data[index:index + 8 * n_rows]):
+            row = chunk(at, 2)
+            size = struct.unpack_from("<Q", row, 64)[0]
+            hashes = row[72 + size:]
+            parts = [chunk(images[hashes[i:i + 16]], 1) for i in range(0, len(hashes), 16)]
+            yield decode([row[:64], row[72:72 + size], *parts])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
+    parser.add_argument("--rows", type=int, default=0, help="stop after so many; 0 = all")
+    parser.add_argument("--stream", default="train")
+    parser.add_argument("--out", help="write the last row's arrays to this .npz")
+    args = parser.parse_args()
+    live = args.source.startswith(("ipc://", "tcp://"))
+    rows = connect(args.source, args.stream) if live else replay(args.source)
+    row = None
+    for n, row in enumerate(rows, 1):
+        print("row", row["number"], "tokens", len(row["input_ids"]), "documents",
+              len(row["doc_sample_id"]), "items", len(row["grid_thw"]), "patches",
+              len(row["pixels"]), "digest", "unchecked" if xxhash is None else "good", flush=True)
+        if n == args.rows:
+            break
+    rows.close()
+    if args.out and row is not None:
+        np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})
+
+
+if __name__ == "__main__":
+    main()
