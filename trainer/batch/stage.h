@@ -2,7 +2,11 @@
  *
  * Rows of a micro-batch are laid end to end: documents never span rows, so R rows are one long row
  * of R * seq tokens. Host counts are kept beside: what a backend can not read from the device
- * without waiting. Everything data-dependent is in device memory at fixed addresses. */
+ * without waiting. Everything data-dependent is in device memory at fixed addresses.
+ *
+ * Sizes: ops run on batch_sizes(): the counts, or the capacities where a backend captures its steps
+ * (backend_vtable.fixed_shapes). Arrays are padded to the capacities in both cases, so that the
+ * padding disturbs nothing. */
 #ifndef TESSERA_BATCH_STAGE_H
 #define TESSERA_BATCH_STAGE_H
 
@@ -10,49 +14,62 @@
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
 
-/* Capacities. */
+/* Capacities, or counts. */
 typedef struct batch_caps {
     int64_t tokens, docs, patches, items, frames, targets;
 } batch_caps;
 
 typedef struct device_batch {
     batch_caps cap;
+    bool fixed_shapes; /* ops run on cap, not on the counts */
     /* counts of this micro-batch, on the host */
     int64_t tokens, docs, patches, items, frames, targets;
     double weight; /* sum of target weights */
-    /* on the device */
+    /* on the device; T = batch_sizes().tokens */
     int32_t *input_ids;     /* [cap.tokens]; pads are 0 */
-    int32_t *positions;     /* [3, cap.tokens] */
+    int32_t *positions;     /* [3, T] */
     int32_t *cu_docs;       /* [cap.docs + 1]; repeats the last border beyond docs */
     int32_t *n_tokens;      /* [1]: tokens, for ops that skip the padding */
     int32_t *text_index;    /* [cap.tokens]: id for text tokens, -1 for visual and padding */
     int32_t *visual_index;  /* [cap.tokens]: merged visual row, -1 = text or padding */
-    int32_t *visual_token;  /* [cap.patches/4]: token of each merged row, -1 beyond */
+    bool visual_distinct;   /* no merged row stands at two tokens */
     int32_t *target_token;  /* [cap.targets]: token whose logits predict it (label index - 1) */
     int32_t *target_label;  /* [cap.targets]; -1 beyond */
     void *target_weight;    /* [cap.targets] acc */
-    uint8_t *pixels;        /* [cap.patches, 768] stills, or NULL use pixels_wide */
-    uint8_t *pixels_wide;   /* [cap.patches, 1536], when the batch has video; else NULL */
+    uint8_t *pixels;        /* [cap.patches, 768] stills, when wide is false */
+    uint8_t *pixels_wide;   /* [cap.patches, 1536], when the batch has video */
     bool wide;              /* which of the two */
     int32_t *patch_row_col; /* [cap.patches, 2] full-resolution patch coordinates */
     int32_t *pos_index;     /* [cap.patches, 4] rows of the position table */
-    void *pos_weight;       /* [cap.patches, 4] acc */
+    void *pos_weight;       /* [cap.patches, 4] acc; 0 in the padding */
     int32_t *cu_frames;     /* [cap.frames + 1] vision segments, one per frame */
     /* on the host, for eval and messages */
     int32_t *host_target_doc; /* [cap.targets]: document of each target */
     uint64_t *host_sample;    /* [cap.docs] */
 } device_batch;
 
+/* Sizes that ops run on. patches is a multiple of 4. */
+static inline batch_caps batch_sizes(const device_batch *b)
+{
+    batch_caps counts = {b->tokens, b->docs, b->patches, b->items, b->frames, b->targets};
+    return b->fixed_shapes ? b->cap : counts;
+}
+
 /* Smallest caps that hold these rows, rounded up: tokens to a multiple of token_step, patches to
  * patch_step (>= 4, a multiple of 4). */
 void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
                     batch_caps *inout_caps /* grows only */);
 
-typedef struct stager stager; /* host buffers of one batch */
+typedef struct stager stager; /* host and device buffers of one batch */
+/* d is borrowed and must outlive the stager. */
 WARN_UNUSED status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out);
 void stager_free(stager **g, stream *s);
-/* Fails by sample id where a row does not fit the caps or the model (ids >= vocab, pads and visual
- * rows disagree). */
+/* Overrides the backend's fixed_shapes, for tests of the padding on a backend that needs none. */
+void stager_fix_shapes(stager *g, bool fixed);
+/* The rows' arrays are copied before it returns; *out belongs to the stager and is valid until its
+ * next stage_rows, which on an asynchronous backend the caller orders behind the batch's work.
+ * Fails by sample id where a row does not fit the caps or the model (ids >= vocab, pads and visual
+ * rows disagree, a label on a document's first token). */
 WARN_UNUSED status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows,
                               device_batch **out);
 

@@ -9,6 +9,7 @@
 #ifndef TESSERA_TRAINER_BACKEND_H
 #define TESSERA_TRAINER_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,6 +50,7 @@ typedef struct backend_vtable {
     status (*zero)(stream *s, void *dst, size_t bytes);
     status (*wait)(stream *s); /* until everything queued is done; reports late faults */
     status (*memory)(device *d, size_t *out_used, size_t *out_total);
+    bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
 } backend_vtable;
 
 struct device {

@@ -16,6 +16,7 @@
  *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
  *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k).
  * combine_fwd: y[t] = sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order), residual: y[t] +=.
+ *   weight NULL: all 1, the plain sum over the copies of a token.
  * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be
  *   overwritten by do_ (do_ == o). */
 #ifndef TESSERA_OPS_ROUTE_H

@@ -214,7 +214,7 @@ status CPU_OP(combine_fwd)(stream *s, const combine_fwd_args *a)
             int32_t row = a->slot_row[t * k + i];
             if (row < 0)
                 continue;
-            real w = weight[t * k + i];
+            real w = weight ? weight[t * k + i] : 1;
             const real *x = o + row * n;
 #pragma omp simd
             for (int64_t j = 0; j < n; j++)

@@ -1,0 +1,23 @@
+/* stage_visual.h: the visual part of staging a row: which token shows which merged row, pixels in
+ * grid order, patch coordinates, position-table corners, frame borders (spec 3.1, 3.3, 3.5).
+ * Internal to trainer/batch. */
+#ifndef TESSERA_BATCH_STAGE_VISUAL_H
+#define TESSERA_BATCH_STAGE_VISUAL_H
+
+#include "trainer/batch/stage.h"
+
+typedef struct visual_stage {
+    const model_dims *d;
+    device_batch *host; /* arrays on the host, written */
+    st_dtype acc;
+    bool wide;     /* pixels_wide is filled, not pixels */
+    int32_t *kind; /* scratch [cap.items]: which token shows the item: 0 none, 1 image, 2 video */
+    /* what earlier rows put there */
+    int64_t patches, frames;
+    bool distinct; /* no merged row at two tokens so far */
+} visual_stage;
+
+/* Appends row r, whose tokens begin at `token` of the batch. Fails by sample id. */
+WARN_UNUSED status stage_visual_row(visual_stage *v, const row *r, int64_t token);
+
+#endif
