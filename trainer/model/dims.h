@@ -25,6 +25,7 @@ typedef struct text_dims {
     double rms_eps, rope_theta, initializer_range, router_aux_coef;
     bool output_router_logits;
     int64_t mrope_section[3]; /* all 0: plain RoPE (text-only models) */
+    int64_t max_positions;    /* max_position_embeddings; told, not enforced */
 } text_dims;
 
 typedef struct vision_dims {
@@ -40,7 +41,8 @@ typedef struct model_dims {
     char model_type[64], architecture[64];
     text_dims text;
     vision_dims vision;
-    int32_t image_token, video_token, vision_start, vision_end, eos_token;
+    int32_t image_token, video_token, vision_start, vision_end; /* -1 without a vision tower */
+    int32_t bos_token, eos_token;
 } model_dims;
 
 bool dims_layer_is_moe(const model_dims *d, int64_t layer);
@@ -54,7 +56,9 @@ WARN_UNUSED status dims_load(const char *path_or_preset, model_dims *out);
 WARN_UNUSED status dims_from_json(const json_value *config, const char *source, model_dims *out);
 WARN_UNUSED status dims_preset(const char *name, model_dims *out);
 void dims_list_presets(FILE *to);
-/* config.json as spec 1.6; heap. */
+/* Rules between dimensions that ops and model rely on; called by the three above. */
+WARN_UNUSED status dims_check(const model_dims *d, const char *source);
+/* config.json as spec 1.6 (text-only models: the flat form); heap. */
 WARN_UNUSED status dims_config_json(const model_dims *d, char **out);
 
 /* Training FLOPs of one batch, per component (spec 10): head at every position, nothing frozen. */

@@ -1,8 +1,8 @@
 /* params.h: the registry: every stored parameter once, in one list. Checkpoint I/O, the optimiser,
  * plan and inspect read it; nothing else lists parameters.
  *
- * A row is a stored parameter and the Hugging Face tensors it is made of (name, slice, transpose):
- * expert tensors [E, H, 2I] hold one published tensor, or 2E of the per-expert form. */
+ * A row is a stored parameter. params_pieces says which Hugging Face tensors it is made of: one of
+ * the same shape, or 3 per expert in the per-expert form (name, expert, columns, transposed). */
 #ifndef TESSERA_MODEL_PARAMS_H
 #define TESSERA_MODEL_PARAMS_H
 
@@ -39,15 +39,20 @@ typedef struct param {
 typedef struct params {
     param *list;
     int64_t n;
-    int64_t total;        /* elements */
-    bool text_only_names; /* spec 2.3: per-expert tensors, prefix "model." */
+    int64_t total;           /* elements */
+    bool text_only_names;    /* spec 2.3: per-expert tensors, prefix "model." */
+    const char *text_prefix; /* "model.language_model." or "model." */
+    /* One device block per kind, which the pointers of the rows cut up; 0 gaps are possible, so
+     * a block may be treated as one array of block_elements. */
+    void *values, *acts, *grads, *moments1, *moments2;
+    int64_t block_elements;
 } params;
 
 /* The list of shapes; no memory for values. */
 WARN_UNUSED status params_new(const model_dims *d, params **out);
 void params_free(params **p);
-const param *params_find(const params *p, const char *name);
-/* Index for the model: params_index(p, "layers.%d....") is done once at model_new. */
+const param *params_find(const params *p, const char *name); /* NULL if absent */
+/* By printf-like name; the row must exist (asserted: the model asks only for what it has). */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Device memory: values; with_training adds gradients and moments. */
@@ -56,7 +61,32 @@ void params_release(params *p, stream *s);
 /* Values by the initialiser, each a function of (seed, name, element). */
 WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
-/* act = cast(value), where they differ. */
+/* act = cast(value), where they differ. Goes through the host and waits: for use after loading; in
+ * a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *p, stream *s);
+/* Elements [first, first + n) of a row's master values from or to host doubles. Waits. */
+WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_t n,
+                                const double *from);
+WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
+                               double *to);
+
+/* One Hugging Face tensor and where its values live. expert >= 0: the tensor [rows, columns] is
+ * the transpose of columns [column, column + rows) of that expert's matrix in p [E, in, out]. */
+typedef struct param_piece {
+    char name[128];
+    int n_dims;
+    int64_t shape[5];
+    int64_t count;
+    const param *p;
+    int64_t expert; /* -1: the whole parameter, same layout */
+    int64_t column;
+} param_piece;
+
+/* All tensors of the model in the registry's order; per_expert: experts as in spec 2.3. Heap. */
+WARN_UNUSED status params_pieces(const params *p, bool per_expert, param_piece **out,
+                                 int64_t *out_n);
+
+/* Fills p->list; in params_list.c, called by params_new. */
+WARN_UNUSED status params_list(const model_dims *d, params *p);
 
 #endif

@@ -1,0 +1,209 @@
+/* test_gradients.c: every parameter's gradient of the debug flavour against central differences,
+ * in double precision: several images of different sizes, a video and several documents in one
+ * row (spec 1.5).
+ *
+ * 2.77 million elements can not be differenced one by one. Per tensor: derivatives along random
+ * directions that touch every element (an error e in the gradient goes unseen only if e is
+ * orthogonal to all of them), and along single elements. Wanted: relative error below 1e-6. The
+ * router's choice of experts must be the same on both sides of a difference, else the step is
+ * made smaller. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "tests/unit/trainer/model/fixture.h"
+
+static const double wanted = 1e-6;
+
+typedef struct check {
+    fixture f;
+    row batch;
+    double *direction; /* of the largest parameter */
+    double *value;
+    int32_t *count; /* slots per layer and expert at the point itself */
+    double worst;
+    char worst_name[160];
+} check;
+
+static size_t count_bytes(const check *c)
+{
+    return (size_t)(c->f.d.text.layers * c->f.d.text.experts) * sizeof(int32_t);
+}
+
+static bool same_routing(const check *c)
+{
+    return memcmp(model_expert_count(c->f.m), c->count, count_bytes(c)) == 0;
+}
+
+/* Loss at value + step * direction, over elements [first, first + n). */
+static double moved(check *c, const param *p, int64_t first, int64_t n, double step)
+{
+    double *at = malloc((size_t)n * sizeof *at);
+    assert_non_null(at);
+    for (int64_t i = 0; i < n; i++)
+        at[i] = c->value[first + i] + step * c->direction[first + i];
+    assert_ok(params_write(p, c->f.s, first, n, at));
+    free(at);
+    return fixture_forward(&c->f, &c->batch, 1);
+}
+
+/* Smallest relative error over a few steps; -1 if the routing changed at all of them. */
+static double error_along(check *c, const param *p, int64_t first, int64_t n, double slope)
+{
+    static const double steps[] = {1e-5, 1e-4, 1e-6, 1e-3};
+    double best = -1;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        double up = moved(c, p, first, n, steps[i]);
+        bool same = same_routing(c);
+        double down = moved(c, p, first, n, -steps[i]);
+        same = same && same_routing(c);
+        double numeric = (up - down) / (2 * steps[i]);
+        double error = fabs(numeric - slope) / fmax(fabs(slope), fabs(numeric));
+        if (same && (best < 0 || error < best))
+            best = error;
+        if (best >= 0 && best < wanted)
+            break;
+    }
+    assert_ok(params_write(p, c->f.s, first, n, c->value + first));
+    return best;
+}
+
+static void note(check *c, const param *p, const char *how, double error)
+{
+    if (error < 0 || error >= wanted)
+        print_error("%s: %s: relative error %.3g\n", p->name, how, error);
+    if (error < 0 || error > c->worst) {
+        c->worst = error < 0 ? 1 : error;
+        snprintf(c->worst_name, sizeof c->worst_name, "%s (%s)", p->name, how);
+    }
+}
+
+/* A random direction whose slope is no near-cancellation: at least 0.3 of its own spread. */
+static double draw(check *c, const param *p, const double *grad, uint64_t n)
+{
+    double slope = 0, spread = 0;
+    rng_key key = rng_key_make(n, p->name);
+    for (uint64_t attempt = 0; attempt < 50; attempt++) {
+        slope = 0;
+        spread = 0;
+        for (int64_t i = 0; i < p->count; i++) {
+            double v = rng_normal(key, (uint64_t)i + attempt * (uint64_t)p->count);
+            c->direction[i] = v;
+            slope += v * grad[i];
+            spread += v * v * grad[i] * grad[i];
+        }
+        if (fabs(slope) > 0.3 * sqrt(spread))
+            break;
+    }
+    return slope;
+}
+
+static void check_param(check *c, const param *p, const double *grad, int directions, int elements)
+{
+    int64_t largest = 0;
+    assert_ok(params_read(p->value, c->f.s, 0, p->count, c->value));
+    for (int64_t i = 1; i < p->count; i++)
+        largest = fabs(grad[i]) > fabs(grad[largest]) ? i : largest;
+    if (grad[largest] == 0)
+        fail_msg("%s has no gradient at all", p->name);
+    for (int n = 0; n < directions; n++) {
+        double slope = draw(c, p, grad, (uint64_t)n);
+        note(c, p, "direction", error_along(c, p, 0, p->count, slope));
+    }
+    rng_key key = rng_key_make(99, p->name);
+    for (int n = 0; n < elements; n++) { /* the largest, then others that matter */
+        int64_t i = largest;
+        for (uint64_t t = 0; n > 0 && t < 1000; t++) {
+            i = (int64_t)rng_below(key, t + 1000 * (uint64_t)n, (uint64_t)p->count);
+            if (fabs(grad[i]) > 0.05 * fabs(grad[largest]))
+                break;
+        }
+        if (fabs(grad[i]) <= 0.05 * fabs(grad[largest]))
+            i = largest;
+        c->direction[i] = 1;
+        note(c, p, "element", error_along(c, p, i, 1, grad[i]));
+    }
+}
+
+static void check_all(const model_dims *d, double aux, bool recompute, int directions, int elements)
+{
+    check c = {0};
+    fixture_open(&c.f, d);
+    c.batch = fixture_row(&c.f, spec_documents, 3, true);
+    assert_int_equal(c.batch.n_tokens, 46);
+    model_options o = {
+        .training = true, .checkpoint_full = recompute, .router_aux_coef = aux, .logit_rows = 7};
+    batch_caps_for(&c.batch, 1, 1, 4, &o.cap);
+    fixture_model(&c.f, &o, false);
+    double loss = fixture_forward_backward(&c.f, &c.batch, 1);
+    assert_true(isfinite(loss) && loss > 0);
+    int64_t largest = 0, n_params = c.f.p->n;
+    double **grad = calloc((size_t)n_params, sizeof *grad);
+    for (int64_t i = 0; i < n_params; i++) {
+        grad[i] = fixture_grad(&c.f, &c.f.p->list[i]);
+        largest = c.f.p->list[i].count > largest ? c.f.p->list[i].count : largest;
+    }
+    c.count = malloc(count_bytes(&c));
+    memcpy(c.count, model_expert_count(c.f.m), count_bytes(&c));
+    assert_true(fabs(fixture_forward(&c.f, &c.batch, 1) - loss) < 1e-12 * loss);
+    c.direction = calloc((size_t)largest, sizeof(double));
+    c.value = calloc((size_t)largest, sizeof(double));
+    for (int64_t i = 0; i < n_params; i++)
+        check_param(&c, &c.f.p->list[i], grad[i], directions, elements);
+    print_message("%lld tensors, aux %g, loss %.12g: worst relative error %.2g in %s\n",
+                  (long long)n_params, aux, loss, c.worst, c.worst_name);
+    assert_true(c.worst < wanted);
+    for (int64_t i = 0; i < n_params; i++)
+        free(grad[i]);
+    free(grad);
+    free(c.count);
+    free(c.direction);
+    free(c.value);
+    fixture_close(&c.f);
+}
+
+static void test_gradients__debug(void **state)
+{
+    (void)state;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    check_all(&d, 0, false, 2, 2);
+}
+
+static void test_gradients__debug_with_aux_loss_recomputed(void **state)
+{
+    (void)state;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    check_all(&d, 0.05, true, 1, 0);
+}
+
+/* Layers left dense, tied embeddings, weights of the router not rescaled. */
+static void test_gradients__dense_layers_tied_no_renormalisation(void **state)
+{
+    (void)state;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    d.text.tied = true;
+    d.text.norm_topk_prob = false;
+    d.text.dense_layers[0] = 1;
+    d.text.n_dense_layers = 1;
+    d.text.layers = 3;
+    d.vision.depth = 3;
+    d.vision.n_deepstack = 2;
+    d.vision.deepstack[0] = 0;
+    d.vision.deepstack[1] = 2;
+    check_all(&d, 0.05, false, 1, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients__debug),
+        cmocka_unit_test(test_gradients__debug_with_aux_loss_recomputed),
+        cmocka_unit_test(test_gradients__dense_layers_tied_no_renormalisation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+/* decoder.c: see decoder.h.
+ *
+ *   x0 = Embed[ids], visual rows in place of image and video pads
+ *   x(l+1) = layer_l(x(l));  l < n_deepstack: x(l+1) += deepstack feature l at visual rows
+ *   layer: x1 = x + attention(x);  y = x1 + experts(x1), or dense MLP
+ */
+#include "trainer/model/decoder.h"
+
+#include <stdlib.h>
+
+#include "trainer/model/merge.h"
+#include "trainer/ops/table.h"
+
+static int64_t moe_layers(const model_dims *d)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < d->text.layers; l++)
+        n += dims_layer_is_moe(d, l);
+    return n;
+}
+
+status decoder_init(decoder *t, const model_dims *d)
+{
+    size_t layers = (size_t)d->text.layers;
+    *t = (decoder){.layer = calloc(layers, sizeof *t->layer),
+                   .x = calloc(layers + 1, sizeof *t->x),
+                   .saved = calloc(layers, sizeof *t->saved)};
+    if (!t->layer || !t->x || !t->saved) {
+        decoder_done(t);
+        return FAIL(ST_NO_MEMORY, "no memory for %zu decoder layers", layers);
+    }
+    for (size_t l = 0; l < layers; l++)
+        t->layer[l].is_moe = dims_layer_is_moe(d, (int64_t)l);
+    return ST_OK;
+}
+
+void decoder_done(decoder *t)
+{
+    free(t->layer);
+    free(t->x);
+    free(t->saved);
+    *t = (decoder){0};
+}
+
+void decoder_bind(decoder *t, params *p, const model_dims *d)
+{
+    t->embed = params_get(p, "%sembed_tokens.weight", p->text_prefix);
+    for (int l = 0; l < d->text.layers; l++) {
+        attention_block_bind(&t->layer[l].attention, p, l);
+        if (t->layer[l].is_moe)
+            moe_bind(&t->layer[l].moe, p, l);
+        else
+            mlp_bind(&t->layer[l].mlp, p, l);
+    }
+}
+
+static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool with_moe, bool with_mlp)
+{
+    attention_saved_layout(&k->attention, sp, z);
+    k->x1 = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
+    if (with_moe)
+        moe_saved_layout(&k->moe, sp, z);
+    if (with_mlp)
+        mlp_saved_layout(&k->mlp, sp, z);
+}
+
+void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
+{
+    const text_dims *d = &z->d->text;
+    int64_t tokens = z->cap.tokens, width = tokens * d->hidden;
+    t->keep = mode.keep;
+    t->cos = space_take(sp, tokens * d->head_dim / 2, z->acc);
+    t->sin = space_take(sp, tokens * d->head_dim / 2, z->acc);
+    for (int64_t l = 0; l <= d->layers; l++) /* without training two buffers take turns */
+        t->x[l] = mode.training || l < 2 ? space_take(sp, width, z->act) : t->x[l - 2];
+    for (int64_t l = 0; l < (mode.keep ? d->layers : 0); l++)
+        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, !t->layer[l].is_moe);
+    t->aux = (moe_aux){.n_layers = moe_layers(z->d)};
+    t->aux.on = mode.aux && t->aux.n_layers > 0;
+    if (t->aux.n_layers > 0) {
+        t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
+        t->aux.count_total = space_take(sp, d->experts, z->acc);
+        t->aux.prob_sum = space_take(sp, d->experts, z->acc);
+        t->aux.scale = space_take(sp, 1, z->acc);
+    }
+    if (mode.training)
+        t->dx = space_take(sp, width, z->act);
+}
+
+void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode)
+{
+    int64_t n_moe = t->aux.n_layers, layers = z->d->text.layers;
+    if (!mode.keep)
+        saved_layout(&t->saved[0], sp, z, n_moe > 0, n_moe < layers);
+    t->add = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
+    size_t mark = space_mark(sp); /* the halves of a layer take turns */
+    if (mode.training)
+        attention_scratch_layout(&t->attention_scratch, sp, z);
+    space_rewind(sp, mark);
+    if (n_moe > 0)
+        moe_scratch_layout(&t->moe_scratch, sp, z, mode.training);
+    space_rewind(sp, mark);
+    if (mode.training && n_moe < layers)
+        mlp_scratch_layout(&t->mlp_scratch, sp, z);
+}
+
+static const decoder_saved *saved_of(const decoder *t, int64_t layer)
+{
+    return &t->saved[t->keep ? layer : 0];
+}
+
+static int32_t *count_of(const decoder *t, const run *r, int64_t layer)
+{
+    return t->count + layer * r->d->text.experts;
+}
+
+static status embed(decoder *t, run *r, void *const *feature)
+{
+    const text_dims *d = &r->d->text;
+    rope_text_args angles = {.tokens = r->n.tokens,
+                             .head_dim = d->head_dim,
+                             .theta = d->rope_theta,
+                             .positions = r->b->positions,
+                             .cos = t->cos,
+                             .sin = t->sin};
+    for (int axis = 0; axis < 3; axis++)
+        angles.section[axis] = d->mrope_section[axis];
+    TRY(op_rope_text(r->s, &angles));
+    r->text_cos = t->cos;
+    r->text_sin = t->sin;
+    TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
+                                                 .width = d->hidden,
+                                                 .index = r->b->text_index,
+                                                 .x = t->embed->act,
+                                                 .y = t->x[0]}));
+    return r->n.patches > 0 ? merge_insert(r, feature[0], t->x[0]) : ST_OK;
+}
+
+/* y NULL: compute again what backward needs. */
+static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
+{
+    const decoder_layer *w = &t->layer[l];
+    const decoder_saved *k = saved_of(t, l);
+    TRY(attention_block_fwd(r, &w->attention, t->x[l], &k->attention, k->x1));
+    if (!w->is_moe)
+        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
+    return moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
+                   y ? &t->aux : NULL, y);
+}
+
+status decoder_fwd(decoder *t, run *r, void *const *feature)
+{
+    const text_dims *d = &r->d->text;
+    if (t->aux.on) {
+        TRY(r->s->dev->v->zero(r->s, t->aux.count_total, (size_t)d->experts * r->acc));
+        TRY(r->s->dev->v->zero(r->s, t->aux.prob_sum, (size_t)d->experts * r->acc));
+    }
+    TRY(embed(t, r, feature));
+    for (int64_t l = 0; l < d->layers; l++) {
+        TRY(layer_fwd(t, r, l, t->x[l + 1]));
+        if (l < r->d->vision.n_deepstack && r->n.patches > 0)
+            TRY(merge_add(r, feature[1 + l], t->x[l + 1], t->add));
+    }
+    return moe_aux_finish(r, &t->aux);
+}
+
+static status layer_bwd(const decoder *t, const run *r, int64_t l)
+{
+    const decoder_layer *w = &t->layer[l];
+    const decoder_saved *k = saved_of(t, l);
+    if (!t->keep)
+        TRY(layer_fwd(t, r, l, NULL));
+    if (w->is_moe)
+        TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux,
+                    t->dx));
+    else
+        TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
+    return attention_block_bwd(r, &w->attention, t->x[l], &k->attention, &t->attention_scratch,
+                               t->dx);
+}
+
+status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
+{
+    for (int64_t l = r->d->text.layers - 1; l >= 0; l--) {
+        if (l < r->d->vision.n_deepstack && r->n.patches > 0)
+            TRY(merge_collect(r, t->dx, dfeature[1 + l]));
+        TRY(layer_bwd(t, r, l));
+    }
+    if (r->n.patches > 0)
+        TRY(merge_collect(r, t->dx, dfeature[0]));
+    return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
+                                                      .width = r->d->text.hidden,
+                                                      .y_rows = r->d->text.vocab,
+                                                      .index = r->b->text_index,
+                                                      .x = t->dx,
+                                                      .y = t->embed->grad,
+                                                      .y_acc = true});
+}

@@ -1,0 +1,64 @@
+/* decoder.h: the text model between embedding and head (spec 4.1 to 4.4, 4.6): embedding, visual
+ * rows, decoder layers with deepstack additions, and the way back.
+ *
+ * T tokens, H hidden, L layers, E experts. Visual features come from and gradients go to the
+ * vision tower. */
+#ifndef TESSERA_MODEL_DECODER_H
+#define TESSERA_MODEL_DECODER_H
+
+#include "trainer/model/attention_block.h"
+#include "trainer/model/mlp.h"
+#include "trainer/model/moe.h"
+
+typedef struct decoder_layer {
+    bool is_moe;
+    attention_block attention;
+    moe moe; /* one of the two */
+    mlp mlp;
+} decoder_layer;
+
+/* What a layer keeps for its backward, besides its input x [T, H]. */
+typedef struct decoder_saved {
+    attention_saved attention;
+    void *x1; /* [T, H] behind the attention half */
+    moe_saved moe;
+    mlp_saved mlp;
+} decoder_saved;
+
+typedef struct decoder {
+    /* parameters */
+    const param *embed;   /* [V, H] */
+    decoder_layer *layer; /* [L] */
+    /* activations */
+    bool keep;            /* every layer has its own saved, else all share one */
+    void **x;             /* [L + 1] of [T, H]: layer inputs, and the last output */
+    decoder_saved *saved; /* [L], or 1 */
+    void *cos, *sin;      /* [T, head_dim/2] acc */
+    int32_t *count;       /* [L, E] slots per expert; NULL without MoE layers */
+    moe_aux aux;
+    void *dx;  /* [T, H] */
+    void *add; /* [T, H] scratch of deepstack additions */
+    attention_scratch attention_scratch;
+    moe_scratch moe_scratch;
+    mlp_scratch mlp_scratch;
+} decoder;
+
+typedef struct decoder_modes {
+    bool training; /* inputs of all layers are kept, and there are gradients */
+    bool keep;     /* all activations are kept (needs training) */
+    bool aux;      /* the load-balancing loss */
+} decoder_modes;
+
+WARN_UNUSED status decoder_init(decoder *t, const model_dims *d);
+void decoder_bind(decoder *t, params *p, const model_dims *d);
+void decoder_done(decoder *t);
+void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode);
+void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode);
+
+/* feature[0] visual rows [M, H], feature[1 + j] deepstack j; unused without patches. Result:
+ * x[L]. Sets the rotary tables of r. */
+WARN_UNUSED status decoder_fwd(decoder *t, run *r, void *const *feature);
+/* t->dx: gradient of x[L] on entry. dfeature written like feature. */
+WARN_UNUSED status decoder_bwd(decoder *t, const run *r, void *const *dfeature);
+
+#endif

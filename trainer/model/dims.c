@@ -1,0 +1,338 @@
+/* dims.c: config.json -> dimensions, and back. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "trainer/model/dims.h"
+
+enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3 };
+
+bool dims_layer_is_moe(const model_dims *d, int64_t layer)
+{
+    const text_dims *t = &d->text;
+    for (int i = 0; i < t->n_dense_layers; i++) {
+        if (t->dense_layers[i] == layer)
+            return false;
+    }
+    return t->experts > 0 && (layer + 1) % t->sparse_step == 0;
+}
+
+/* Members that may be absent: the default stands; another type is an error. */
+static status maybe_int(const json_value *o, const char *key, const char *source, int64_t *inout)
+{
+    const json_value *v = json_find(o, key);
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    return json_want_int(o, key, source, inout);
+}
+
+static status maybe_real(const json_value *o, const char *key, const char *source, double *inout)
+{
+    return json_find(o, key) ? json_want_real(o, key, source, inout) : ST_OK;
+}
+
+static status maybe_bool(const json_value *o, const char *key, const char *source, bool *inout)
+{
+    const json_value *v = json_find(o, key);
+    if (!v)
+        return ST_OK;
+    if (json_typeof(v) != JSON_BOOL)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s must be true or false, not %s", key,
+                       json_type_name(json_typeof(v)));
+    *inout = json_bool(v, false);
+    return ST_OK;
+}
+
+/* A member whose only supported value is `only`. */
+static status only_text(const json_value *o, const char *key, const char *source, const char *only)
+{
+    const json_value *v = json_find(o, key);
+    if (v && strcmp(json_text(v, "(not a text)"), only) != 0)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is \"%s\"; only \"%s\" is implemented", key,
+                       json_text(v, "(not a text)"), only);
+    return ST_OK;
+}
+
+static status only_int(const json_value *o, const char *key, const char *source, int64_t only)
+{
+    int64_t v = only;
+    TRY(maybe_int(o, key, source, &v));
+    if (v != only)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld; only %lld is implemented", key,
+                       (long long)v, (long long)only);
+    return ST_OK;
+}
+
+static status int_list(const json_value *o, const char *key, const char *source, int64_t *out,
+                       int most, int *out_n)
+{
+    const json_value *list;
+    TRY(json_want_array(o, key, source, &list));
+    size_t n = json_count(list);
+    if (n > (size_t)most)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s has %zu items, at most %d are supported", key, n,
+                       most);
+    for (size_t i = 0; i < n; i++) {
+        const json_value *item = json_item(list, i);
+        if (json_typeof(item) != JSON_INT)
+            return FAIL_IN(ST_BAD_INPUT, source, "%s[%zu] must be an integer, not %s", key, i,
+                           json_type_name(json_typeof(item)));
+        out[i] = json_int(item, 0);
+    }
+    *out_n = (int)n;
+    return ST_OK;
+}
+
+/* rope_theta and rope_scaling (4.57), or rope_parameters that hold both (5.x). */
+static status read_rope(const json_value *o, const char *source, bool vision, text_dims *t)
+{
+    const json_value *rope = json_find(o, "rope_parameters");
+    if (!rope || json_typeof(rope) != JSON_OBJECT)
+        rope = json_find(o, "rope_scaling");
+    const json_value *theta = json_find(o, "rope_theta") ? o : rope;
+    if (!theta || json_typeof(theta) != JSON_OBJECT)
+        theta = o;
+    TRY(json_want_real(theta, "rope_theta", source, &t->rope_theta));
+    if (!rope || json_typeof(rope) != JSON_OBJECT) {
+        if (vision)
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "rope_scaling with mrope_section is missing (a model with vision)");
+        return ST_OK;
+    }
+    TRY(only_text(rope, "rope_type", source, "default"));
+    if (!vision)
+        return ST_OK;
+    bool interleaved = true;
+    TRY(maybe_bool(rope, "mrope_interleaved", source, &interleaved));
+    if (!interleaved)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "rope_scaling.mrope_interleaved is false; only true is implemented");
+    int n = 0;
+    TRY(int_list(rope, "mrope_section", source, t->mrope_section, 3, &n));
+    if (n != 3)
+        return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items, wanted 3", n);
+    return ST_OK;
+}
+
+static status read_text(const json_value *o, const char *source, bool vision, bool moe,
+                        text_dims *t)
+{
+    t->norm_topk_prob = true;
+    t->sparse_step = 1;
+    t->router_aux_coef = 0.001;
+    t->initializer_range = 0.02;
+    TRY(json_want_int(o, "vocab_size", source, &t->vocab));
+    TRY(json_want_int(o, "hidden_size", source, &t->hidden));
+    TRY(json_want_int(o, "num_hidden_layers", source, &t->layers));
+    TRY(json_want_int(o, "num_attention_heads", source, &t->heads));
+    TRY(json_want_int(o, "num_key_value_heads", source, &t->kv_heads));
+    TRY(json_want_int(o, "head_dim", source, &t->head_dim));
+    TRY(json_want_int(o, "intermediate_size", source, &t->intermediate));
+    TRY(json_want_real(o, "rms_norm_eps", source, &t->rms_eps));
+    if (moe) {
+        TRY(json_want_int(o, "num_experts", source, &t->experts));
+        TRY(json_want_int(o, "num_experts_per_tok", source, &t->top_k));
+        TRY(json_want_int(o, "moe_intermediate_size", source, &t->expert_width));
+        TRY(maybe_int(o, "decoder_sparse_step", source, &t->sparse_step));
+        if (json_find(o, "mlp_only_layers"))
+            TRY(int_list(o, "mlp_only_layers", source, t->dense_layers, MAX_DENSE_LAYERS,
+                         &t->n_dense_layers));
+        TRY(maybe_real(o, "router_aux_loss_coef", source, &t->router_aux_coef));
+        TRY(maybe_bool(o, "norm_topk_prob", source, &t->norm_topk_prob));
+        TRY(maybe_bool(o, "output_router_logits", source, &t->output_router_logits));
+    }
+    TRY(maybe_real(o, "initializer_range", source, &t->initializer_range));
+    TRY(maybe_int(o, "max_position_embeddings", source, &t->max_positions));
+    TRY(only_text(o, "hidden_act", source, "silu"));
+    bool bias = false;
+    TRY(maybe_bool(o, "attention_bias", source, &bias));
+    if (bias)
+        return FAIL_IN(ST_BAD_INPUT, source, "attention_bias is true; only false is implemented");
+    return read_rope(o, source, vision, t);
+}
+
+static status read_vision(const json_value *o, const char *source, int64_t hidden, vision_dims *v)
+{
+    v->initializer_range = 0.02;
+    v->merge = 2;
+    v->patch_bytes = (int64_t)CHANNELS * TEMPORAL * PATCH * PATCH;
+    TRY(json_want_int(o, "depth", source, &v->depth));
+    TRY(json_want_int(o, "hidden_size", source, &v->hidden));
+    TRY(json_want_int(o, "num_heads", source, &v->heads));
+    TRY(json_want_int(o, "intermediate_size", source, &v->intermediate));
+    TRY(json_want_int(o, "num_position_embeddings", source, &v->positions));
+    TRY(int_list(o, "deepstack_visual_indexes", source, v->deepstack, MAX_DEEPSTACK,
+                 &v->n_deepstack));
+    TRY(maybe_real(o, "initializer_range", source, &v->initializer_range));
+    TRY(only_int(o, "in_channels", source, CHANNELS));
+    TRY(only_int(o, "patch_size", source, PATCH));
+    TRY(only_int(o, "temporal_patch_size", source, TEMPORAL));
+    TRY(only_int(o, "spatial_merge_size", source, 2));
+    TRY(only_text(o, "hidden_act", source, "gelu_pytorch_tanh"));
+    return only_int(o, "out_hidden_size", source, hidden);
+}
+
+static status read_token(const json_value *o, const char *key, const char *source, int32_t *out)
+{
+    int64_t id = 0;
+    TRY(json_want_int(o, key, source, &id));
+    if (id < 0 || id > INT32_MAX)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, no token id", key, (long long)id);
+    *out = (int32_t)id;
+    return ST_OK;
+}
+
+static status want_object(const json_value *o, const char *key, const char *source,
+                          const json_value **out)
+{
+    const json_value *v = json_find(o, key);
+    if (!v || json_typeof(v) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is missing or no object", key);
+    *out = v;
+    return ST_OK;
+}
+
+/* bos and eos stand in text_config, or at the top; absent is -1. */
+static void read_ends(const json_value *top, const json_value *text, model_dims *d)
+{
+    const json_value *bos = json_find(text, "bos_token_id"), *eos = json_find(text, "eos_token_id");
+    bos = bos ? bos : json_find(top, "bos_token_id");
+    eos = eos ? eos : json_find(top, "eos_token_id");
+    if (eos && json_typeof(eos) == JSON_ARRAY)
+        eos = json_item(eos, 0);
+    d->bos_token = (int32_t)json_int(bos, -1);
+    d->eos_token = (int32_t)json_int(eos, -1);
+}
+
+status dims_from_json(const json_value *config, const char *source, model_dims *out)
+{
+    model_dims d = {.image_token = -1, .video_token = -1, .vision_start = -1, .vision_end = -1};
+    const char *type;
+    TRY(json_want_text(config, "model_type", source, &type));
+    bool vision = strcmp(type, "qwen3_vl_moe") == 0 || strcmp(type, "qwen3_vl") == 0;
+    bool moe = strcmp(type, "qwen3_vl_moe") == 0 || strcmp(type, "qwen3_moe") == 0;
+    if (!vision && !moe && strcmp(type, "qwen3") != 0)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "model_type \"%s\" is not implemented; known: qwen3_vl_moe, qwen3_vl, "
+                       "qwen3_moe, qwen3",
+                       type);
+    snprintf(d.model_type, sizeof d.model_type, "%s", type);
+    const json_value *names = json_find(config, "architectures");
+    snprintf(d.architecture, sizeof d.architecture, "%s", json_text(json_item(names, 0), ""));
+    const json_value *text = config;
+    if (vision) {
+        TRY(want_object(config, "text_config", source, &text));
+        status st = read_text(text, source, true, moe, &d.text);
+        if (st != ST_OK)
+            return status_context(st, "text_config: ");
+        const json_value *tower;
+        TRY(want_object(config, "vision_config", source, &tower));
+        st = read_vision(tower, source, d.text.hidden, &d.vision);
+        if (st != ST_OK)
+            return status_context(st, "vision_config: ");
+        TRY(read_token(config, "image_token_id", source, &d.image_token));
+        TRY(read_token(config, "video_token_id", source, &d.video_token));
+        TRY(read_token(config, "vision_start_token_id", source, &d.vision_start));
+        TRY(read_token(config, "vision_end_token_id", source, &d.vision_end));
+    } else {
+        TRY(read_text(config, source, false, moe, &d.text));
+    }
+    /* Of the top level only: the text part's class default differs (spec trap 15). */
+    TRY(maybe_bool(config, "tie_word_embeddings", source, &d.text.tied));
+    read_ends(config, text, &d);
+    TRY(dims_check(&d, source));
+    *out = d;
+    return ST_OK;
+}
+
+#define RULE(condition, ...)                                                                       \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return FAIL_IN(ST_BAD_INPUT, source, __VA_ARGS__);                                     \
+    } while (0)
+
+enum { MOST = 1 << 24 /* of any one dimension: products of four stay in 64 bits */ };
+
+static status check_text(const text_dims *t, const char *source)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } positive[] = {
+        {"vocab_size", t->vocab},
+        {"hidden_size", t->hidden},
+        {"num_hidden_layers", t->layers},
+        {"num_attention_heads", t->heads},
+        {"head_dim", t->head_dim},
+        {"num_key_value_heads", t->kv_heads},
+        {"decoder_sparse_step", t->sparse_step},
+        {"intermediate_size", t->intermediate},
+    };
+    for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
+        RULE(positive[i].value > 0 && positive[i].value <= MOST, "%s is %lld, wanted 1 to %d",
+             positive[i].name, (long long)positive[i].value, MOST);
+    RULE(t->heads % t->kv_heads == 0,
+         "num_attention_heads %lld is no multiple of num_key_value_heads %lld", (long long)t->heads,
+         (long long)t->kv_heads);
+    RULE(t->head_dim % 2 == 0, "head_dim %lld is odd", (long long)t->head_dim);
+    RULE(t->experts >= 0 && t->experts <= MOST, "num_experts is %lld", (long long)t->experts);
+    if (t->experts > 0) {
+        RULE(t->top_k > 0 && t->top_k <= t->experts,
+             "num_experts_per_tok %lld is not within 1 to num_experts %lld", (long long)t->top_k,
+             (long long)t->experts);
+        RULE(t->expert_width > 0 && t->expert_width <= MOST, "moe_intermediate_size is %lld",
+             (long long)t->expert_width);
+    }
+    RULE(t->rms_eps > 0 && t->rope_theta > 1, "rms_norm_eps %g or rope_theta %g is out of range",
+         t->rms_eps, t->rope_theta);
+    return ST_OK;
+}
+
+status dims_check(const model_dims *d, const char *source)
+{
+    const vision_dims *v = &d->vision;
+    TRY(check_text(&d->text, source));
+    if (v->depth == 0)
+        return ST_OK;
+    RULE(v->depth > 0 && v->depth <= MOST && v->hidden > 0 && v->hidden <= MOST && v->heads > 0 &&
+             v->intermediate > 0 && v->intermediate <= MOST && v->positions > 0 &&
+             v->positions <= MOST,
+         "vision_config: depth, hidden_size, num_heads, intermediate_size and "
+         "num_position_embeddings must be positive");
+    RULE(v->hidden % v->heads == 0 && dims_vision_head_dim(d) % 4 == 0,
+         "vision_config: hidden_size %lld / num_heads %lld is no multiple of 4",
+         (long long)v->hidden, (long long)v->heads);
+    int64_t side = (int64_t)(sqrt((double)v->positions) + 0.5);
+    RULE(side * side == v->positions, "vision_config: num_position_embeddings %lld is no square",
+         (long long)v->positions);
+    RULE(v->n_deepstack <= d->text.layers,
+         "vision_config: %d deepstack_visual_indexes for %lld decoder layers", v->n_deepstack,
+         (long long)d->text.layers);
+    for (int j = 0; j < v->n_deepstack; j++)
+        RULE(v->deepstack[j] >= (j ? v->deepstack[j - 1] + 1 : 0) && v->deepstack[j] < v->depth,
+             "vision_config: deepstack_visual_indexes[%d] is %lld; wanted rising, below depth %lld",
+             j, (long long)v->deepstack[j], (long long)v->depth);
+    return ST_OK;
+}
+
+status dims_load(const char *path_or_preset, model_dims *out)
+{
+    char file[STATUS_PATH_MAX];
+    struct stat info;
+    if (stat(path_or_preset, &info) != 0 || !S_ISDIR(info.st_mode))
+        return dims_preset(path_or_preset, out);
+    if (snprintf(file, sizeof file, "%s/config.json", path_or_preset) >= (int)sizeof file)
+        return FAIL(ST_USAGE, "model.path is longer than %d bytes", STATUS_PATH_MAX);
+    json_value *config = NULL;
+    TRY(json_load(file, &config));
+    status st = dims_from_json(config, file, out);
+    json_free(&config);
+    if (st == ST_OK) {
+        const char *slash = strrchr(path_or_preset, '/');
+        const char *base = slash && slash[1] ? slash + 1 : path_or_preset;
+        snprintf(out->name, sizeof out->name, "%.63s", base);
+    }
+    return st;
+}

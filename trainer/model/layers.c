@@ -1,0 +1,133 @@
+/* layers.c: see layers.h. */
+#include "trainer/model/layers.h"
+
+#include "trainer/ops/table.h"
+
+static const double layernorm_eps = 1e-6; /* a constant of the published code, no config key */
+
+linear linear_bind(params *p, const char *name, bool with_bias)
+{
+    linear l = {.w = params_get(p, "%s.weight", name)};
+    l.b = with_bias ? params_get(p, "%s.bias", name) : NULL;
+    l.out = l.w->shape[0];
+    l.in = l.w->count / l.out; /* the patch embedding is a matrix in five dimensions */
+    return l;
+}
+
+layernorm layernorm_bind(params *p, const char *name)
+{
+    return (layernorm){params_get(p, "%s.weight", name), params_get(p, "%s.bias", name)};
+}
+
+status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
+                  int64_t y_stride)
+{
+    return op_gemm(r->s, &(gemm_args){.m = rows,
+                                      .n = l->out,
+                                      .k = l->in,
+                                      .alpha = 1,
+                                      .a = x,
+                                      .lda = l->in,
+                                      .b = l->w->act,
+                                      .ldb = l->in,
+                                      .trans_b = true,
+                                      .bias = l->b ? l->b->act : NULL,
+                                      .c = y,
+                                      .ldc = y_stride ? y_stride : l->out});
+}
+
+status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, const void *dy,
+                  int64_t dy_stride, void *dx, bool dx_add)
+{
+    int64_t stride = dy_stride ? dy_stride : l->out;
+    TRY(op_gemm(r->s, &(gemm_args){.m = l->out,
+                                   .n = l->in,
+                                   .k = rows,
+                                   .alpha = 1,
+                                   .a = dy,
+                                   .lda = stride,
+                                   .trans_a = true,
+                                   .b = x,
+                                   .ldb = l->in,
+                                   .c = l->w->grad,
+                                   .ldc = l->in,
+                                   .c_acc = true,
+                                   .accumulate = true}));
+    if (l->b)
+        TRY(op_bias_grad(r->s,
+                         &(bias_grad_args){.rows = rows, .n = l->out, .dy = dy, .db = l->b->grad}));
+    if (!dx)
+        return ST_OK;
+    return op_gemm(r->s, &(gemm_args){.m = rows,
+                                      .n = l->in,
+                                      .k = l->out,
+                                      .alpha = 1,
+                                      .a = dy,
+                                      .lda = stride,
+                                      .b = l->w->act,
+                                      .ldb = l->in,
+                                      .c = dx,
+                                      .ldc = l->in,
+                                      .accumulate = dx_add});
+}
+
+status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t width, const void *x,
+                     void *y, void *mean, void *rstd)
+{
+    return op_layernorm_fwd(r->s, &(layernorm_fwd_args){.rows = rows,
+                                                        .n = width,
+                                                        .eps = layernorm_eps,
+                                                        .x = x,
+                                                        .w = l->w->act,
+                                                        .b = l->b->act,
+                                                        .y = y,
+                                                        .mean = mean,
+                                                        .rstd = rstd});
+}
+
+status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t width, const void *x,
+                     const void *mean, const void *rstd, const void *dy, void *dx, bool dx_add)
+{
+    return op_layernorm_bwd(r->s, &(layernorm_bwd_args){.rows = rows,
+                                                        .n = width,
+                                                        .x = x,
+                                                        .w = l->w->act,
+                                                        .mean = mean,
+                                                        .rstd = rstd,
+                                                        .dy = dy,
+                                                        .dx = dx,
+                                                        .dw = l->w->grad,
+                                                        .db = l->b->grad,
+                                                        .dx_accumulate = dx_add});
+}
+
+status rmsnorm_fwd(const run *r, const param *w, int64_t rows, int64_t width, const void *x,
+                   void *y, void *rstd)
+{
+    return op_rmsnorm_fwd(r->s, &(rmsnorm_fwd_args){.rows = rows,
+                                                    .n = width,
+                                                    .eps = r->d->text.rms_eps,
+                                                    .x = x,
+                                                    .w = w->act,
+                                                    .y = y,
+                                                    .rstd = rstd});
+}
+
+status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width, const void *x,
+                   const void *rstd, const void *dy, void *dx, bool dx_add)
+{
+    return op_rmsnorm_bwd(r->s, &(rmsnorm_bwd_args){.rows = rows,
+                                                    .n = width,
+                                                    .x = x,
+                                                    .w = w->act,
+                                                    .rstd = rstd,
+                                                    .dy = dy,
+                                                    .dx = dx,
+                                                    .dw = w->grad,
+                                                    .dx_accumulate = dx_add});
+}
+
+status add_to(const run *r, int64_t n, const void *x, void *y)
+{
+    return op_add(r->s, &(add_args){.n = n, .a = x, .y = y});
+}

@@ -1,0 +1,49 @@
+/* layers.h: a weight with its ops: linear maps and norms, forward and backward (spec section 6).
+ *
+ * Arrays are act unless said otherwise. Backward adds to the gradients of the parameters. */
+#ifndef TESSERA_MODEL_LAYERS_H
+#define TESSERA_MODEL_LAYERS_H
+
+#include "trainer/model/params.h"
+#include "trainer/model/run.h"
+
+/* y = x Wt + b, W [out, in] */
+typedef struct linear {
+    const param *w, *b; /* b may be NULL */
+    int64_t out, in;
+} linear;
+
+/* x [rows, in], y [rows, out] with row stride y_stride (0: out). */
+WARN_UNUSED status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
+                              int64_t y_stride);
+/* dW += dyt x, db += sum dy; dx = dy W, or += where dx_add; dx NULL: not wanted. */
+WARN_UNUSED status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x,
+                              const void *dy, int64_t dy_stride, void *dx, bool dx_add);
+
+typedef struct layernorm {
+    const param *w, *b;
+} layernorm;
+
+/* x, y [rows, width]; mean, rstd [rows] acc */
+WARN_UNUSED status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t width,
+                                 const void *x, void *y, void *mean, void *rstd);
+/* dx += ... where dx_add, else written */
+WARN_UNUSED status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t width,
+                                 const void *x, const void *mean, const void *rstd, const void *dy,
+                                 void *dx, bool dx_add);
+
+/* RMSNorm with the text model's eps; x, y [rows, width]; rstd [rows] acc */
+WARN_UNUSED status rmsnorm_fwd(const run *r, const param *w, int64_t rows, int64_t width,
+                               const void *x, void *y, void *rstd);
+WARN_UNUSED status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width,
+                               const void *x, const void *rstd, const void *dy, void *dx,
+                               bool dx_add);
+
+/* y += x, n elements */
+WARN_UNUSED status add_to(const run *r, int64_t n, const void *x, void *y);
+
+/* rows "NAME.weight" [out, in] and, where with_bias, "NAME.bias" */
+linear linear_bind(params *p, const char *name, bool with_bias);
+layernorm layernorm_bind(params *p, const char *name);
+
+#endif

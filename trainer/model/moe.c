@@ -1,0 +1,223 @@
+/* moe.c: see moe.h.
+ *
+ *   m = RMSNorm(x)                         z = m Wgt [T, E],  p = softmax(z)
+ *   experts e(t, k), weights w(t, k) = top K of p, rescaled to sum 1
+ *   slot s of (t, k):  [g|u] = m_t GU_e,   a = silu(g) * u,   o = a DN_e
+ *   y_t = x_t + sum_k w(t, k) o(t, k)
+ *
+ * Backward: do = w dy, dw = <dy, o>; dDN_e = at do, da = do DN_et; dGU_e = mt [dg|du];
+ * dm_t = sum_k [dg|du] GU_et + dz Wg, dz from dw (and from the aux loss). */
+#include "trainer/model/moe.h"
+
+#include "trainer/ops/table.h"
+
+void moe_bind(moe *w, params *p, int layer)
+{
+    char stem[96], name[128];
+    snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
+    snprintf(name, sizeof name, "%s.mlp.gate", stem);
+    w->norm = params_get(p, "%s.post_attention_layernorm.weight", stem);
+    w->gate = linear_bind(p, name, false);
+    w->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
+    w->down = params_get(p, "%s.mlp.experts.down_proj", stem);
+}
+
+void moe_saved_layout(moe_saved *k, space *sp, const shape *z)
+{
+    const text_dims *d = &z->d->text;
+    int64_t t = z->cap.tokens, slots = t * d->top_k;
+    k->rstd = space_take(sp, t, z->acc);
+    k->m = space_take(sp, t * d->hidden, z->act);
+    k->probs = space_take(sp, t * d->experts, z->acc);
+    k->expert = space_take(sp, slots, sizeof(int32_t));
+    k->weight = space_take(sp, slots, z->acc);
+    k->offset = space_take(sp, d->experts + 1, sizeof(int32_t));
+    k->slot_row = space_take(sp, slots, sizeof(int32_t));
+    k->row_token = space_take(sp, slots, sizeof(int32_t));
+    k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
+    k->o = space_take(sp, slots * d->hidden, z->act);
+}
+
+void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training)
+{
+    const text_dims *d = &z->d->text;
+    int64_t n = z->cap.tokens, slots = n * d->top_k;
+    t->logits = space_take(sp, n * d->experts, z->act);
+    t->xp = space_take(sp, slots * d->hidden, z->act);
+    t->a = space_take(sp, slots * d->expert_width, z->act);
+    if (!training)
+        return;
+    t->dweight = space_take(sp, slots, z->acc);
+    t->dm = space_take(sp, n * d->hidden, z->act);
+}
+
+static status aux_op(const run *r, const moe_aux *aux, int phase, const int32_t *count,
+                     const void *probs, void *dlogits)
+{
+    return op_route_aux(r->s, &(route_aux_args){.phase = phase,
+                                                .tokens = r->n.tokens,
+                                                .experts = r->d->text.experts,
+                                                .n_layers = aux->n_layers,
+                                                .n_valid = r->b->n_tokens,
+                                                .count = count,
+                                                .probs = probs,
+                                                .count_total = aux->count_total,
+                                                .prob_sum = aux->prob_sum,
+                                                .aux = aux->value,
+                                                .scale = aux->scale,
+                                                .dlogits = dlogits});
+}
+
+/* Router: probabilities, choices, slots by expert. */
+static status route(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+                    int32_t *count)
+{
+    const text_dims *d = &r->d->text;
+    TRY(linear_fwd(r, &w->gate, r->n.tokens, k->m, s->logits, 0));
+    TRY(op_route_fwd(r->s, &(route_fwd_args){.tokens = r->n.tokens,
+                                             .experts = d->experts,
+                                             .top_k = d->top_k,
+                                             .norm_topk = d->norm_topk_prob,
+                                             .n_valid = r->b->n_tokens,
+                                             .logits = s->logits,
+                                             .expert = k->expert,
+                                             .weight = k->weight,
+                                             .probs = k->probs,
+                                             .count = count}));
+    return op_permute(r->s, &(permute_args){.tokens = r->n.tokens,
+                                            .experts = d->experts,
+                                            .top_k = d->top_k,
+                                            .expert = k->expert,
+                                            .offset = k->offset,
+                                            .slot_row = k->slot_row,
+                                            .row_token = k->row_token});
+}
+
+/* xp [slots, H]: the token of every slot. */
+static status spread(const run *r, const moe_saved *k, void *xp)
+{
+    return op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens * r->d->text.top_k,
+                                                    .width = r->d->text.hidden,
+                                                    .index = k->row_token,
+                                                    .x = k->m,
+                                                    .y = xp});
+}
+
+static status grouped(const run *r, const moe_saved *k, int mode, const param *w, void *x, void *y)
+{
+    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
+                                                      .experts = w->shape[0],
+                                                      .k = w->shape[1],
+                                                      .n = w->shape[2],
+                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
+                                                      .offset = k->offset,
+                                                      .x = x,
+                                                      .w = w->act,
+                                                      .y = y,
+                                                      .dw = w->grad});
+}
+
+/* a = silu(gate) * up over the slots in use */
+static status activate(const run *r, const moe_saved *k, void *a)
+{
+    const text_dims *d = &r->d->text;
+    return op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = r->n.tokens * d->top_k,
+                                                  .width = d->expert_width,
+                                                  .n_valid = k->offset + d->experts,
+                                                  .x = k->gu,
+                                                  .y = a});
+}
+
+status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
+               int32_t *count, const moe_aux *aux, void *y)
+{
+    const text_dims *d = &r->d->text;
+    int64_t t = r->n.tokens;
+    TRY(rmsnorm_fwd(r, w->norm, t, d->hidden, x, k->m, k->rstd));
+    TRY(route(r, w, k, s, count));
+    if (aux && aux->on)
+        TRY(aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL));
+    TRY(spread(r, k, s->xp));
+    TRY(grouped(r, k, GROUPED_FWD, w->gate_up, s->xp, k->gu));
+    TRY(activate(r, k, s->a));
+    TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
+    if (!y)
+        return ST_OK;
+    TRY(r->s->dev->v->copy(r->s, y, x, (size_t)(t * d->hidden) * r->act));
+    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
+                                                    .top_k = d->top_k,
+                                                    .width = d->hidden,
+                                                    .slot_row = k->slot_row,
+                                                    .weight = k->weight,
+                                                    .o = k->o,
+                                                    .y = y,
+                                                    .residual = true});
+}
+
+status moe_aux_finish(const run *r, const moe_aux *aux)
+{
+    return aux->on ? aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL) : ST_OK;
+}
+
+/* Expert weights' gradients; s->xp becomes the gradient of the slots' inputs. */
+static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s)
+{
+    const text_dims *d = &r->d->text;
+    TRY(activate(r, k, s->a));
+    TRY(grouped(r, k, GROUPED_WGRAD, w->down, s->a, k->o));
+    TRY(grouped(r, k, GROUPED_DGRAD, w->down, s->a, k->o)); /* da [slots, I] */
+    TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = r->n.tokens * d->top_k,
+                                               .width = d->expert_width,
+                                               .n_valid = k->offset + d->experts,
+                                               .x = k->gu,
+                                               .dy = s->a,
+                                               .dx = k->gu})); /* [dg|du] [slots, 2I] */
+    TRY(spread(r, k, s->xp));
+    TRY(grouped(r, k, GROUPED_WGRAD, w->gate_up, s->xp, k->gu));
+    return grouped(r, k, GROUPED_DGRAD, w->gate_up, s->xp, k->gu); /* dxp [slots, H] */
+}
+
+/* dlogits [T, E] from dweight, and from the aux loss. */
+static status router_bwd(const run *r, const moe_saved *k, const moe_scratch *s,
+                         const int32_t *count, const moe_aux *aux)
+{
+    const text_dims *d = &r->d->text;
+    TRY(op_route_bwd(r->s, &(route_bwd_args){.tokens = r->n.tokens,
+                                             .experts = d->experts,
+                                             .top_k = d->top_k,
+                                             .norm_topk = d->norm_topk_prob,
+                                             .n_valid = r->b->n_tokens,
+                                             .expert = k->expert,
+                                             .weight = k->weight,
+                                             .probs = k->probs,
+                                             .dweight = s->dweight,
+                                             .dlogits = s->logits}));
+    return aux->on ? aux_op(r, aux, AUX_GRAD, count, k->probs, s->logits) : ST_OK;
+}
+
+status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
+               const int32_t *count, const moe_aux *aux, void *dy)
+{
+    const text_dims *d = &r->d->text;
+    int64_t t = r->n.tokens;
+    TRY(op_combine_bwd(r->s, &(combine_bwd_args){.tokens = t,
+                                                 .top_k = d->top_k,
+                                                 .width = d->hidden,
+                                                 .slot_row = k->slot_row,
+                                                 .weight = k->weight,
+                                                 .o = k->o,
+                                                 .dy = dy,
+                                                 .do_ = k->o,
+                                                 .dweight = s->dweight}));
+    TRY(experts_bwd(r, w, k, s));
+    TRY(op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
+                                                 .top_k = d->top_k,
+                                                 .width = d->hidden,
+                                                 .slot_row = k->slot_row,
+                                                 .weight = NULL, /* the sum over the copies */
+                                                 .o = s->xp,
+                                                 .y = s->dm}));
+    TRY(router_bwd(r, k, s, count, aux));
+    TRY(linear_bwd(r, &w->gate, t, k->m, s->logits, 0, s->dm, true));
+    return rmsnorm_bwd(r, w->norm, t, d->hidden, x, k->rstd, s->dm, dy, true);
+}

@@ -1,0 +1,65 @@
+/* moe.h: the mixture-of-experts half of a decoder layer (spec 4.4, 4.6), forward and backward.
+ *
+ * T tokens, H hidden, E experts, K chosen, I expert width; slots: (token, choice) pairs, T K of
+ * them, sorted by expert. Maths in moe.c. */
+#ifndef TESSERA_MODEL_MOE_H
+#define TESSERA_MODEL_MOE_H
+
+#include "trainer/device/space.h"
+#include "trainer/model/layers.h"
+
+typedef struct moe {
+    const param *norm;           /* post_attention_layernorm [H] */
+    linear gate;                 /* router [E, H] */
+    const param *gate_up, *down; /* [E, H, 2I], [E, I, H] */
+} moe;
+
+/* Kept for backward, besides the input x [T, H]. */
+typedef struct moe_saved {
+    void *rstd;         /* [T] acc */
+    void *m;            /* [T, H] RMSNorm(x) */
+    void *probs;        /* [T, E] acc */
+    int32_t *expert;    /* [T, K] */
+    void *weight;       /* [T, K] acc */
+    int32_t *offset;    /* [E + 1] first slot of each expert */
+    int32_t *slot_row;  /* [T, K] */
+    int32_t *row_token; /* [T K] */
+    void *gu;           /* [T K, 2I] gate | up; replaced by its gradient in backward */
+    void *o;            /* [T K, H] expert outputs; replaced by their gradient */
+} moe_saved;
+
+/* Shared by all layers. */
+typedef struct moe_scratch {
+    void *logits;  /* [T, E]; dlogits in backward */
+    void *xp;      /* [T K, H] inputs by slot; their gradient in backward */
+    void *a;       /* [T K, I] activations; their gradient in backward */
+    void *dweight; /* [T, K] acc */
+    void *dm;      /* [T, H] */
+} moe_scratch;
+
+/* The load-balancing loss over all layers; NULL pointers where it is off. */
+typedef struct moe_aux {
+    bool on;
+    int64_t n_layers;  /* MoE layers */
+    void *count_total; /* [E] acc */
+    void *prob_sum;    /* [E] acc */
+    void *value;       /* [1] acc */
+    void *scale;       /* [1] acc: coefficient * weight of the micro-batch */
+} moe_aux;
+
+void moe_bind(moe *w, params *p, int layer);
+void moe_saved_layout(moe_saved *k, space *sp, const shape *z);
+void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training);
+
+/* y [T, H] = x + experts(RMSNorm(x)); y NULL: only what backward needs. count [E] int32 written.
+ * aux NULL: no statistics (they were taken before). */
+WARN_UNUSED status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                           const moe_scratch *t, int32_t *count, const moe_aux *aux, void *y);
+/* Once behind all layers' forward: the value, when on. */
+WARN_UNUSED status moe_aux_finish(const run *r, const moe_aux *aux);
+/* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. */
+WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                           const moe_scratch *t, const int32_t *count, const moe_aux *aux,
+                           void *dy);
+
+#endif

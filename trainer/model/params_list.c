@@ -1,0 +1,160 @@
+/* params_list.c: every stored parameter of a model, in the order of the published files
+ * (spec 2.2, 2.3), with group, initialiser (spec 2.6) and weight decay.
+ *
+ * H hidden, V vocabulary, E experts, I expert width, D vision hidden, F vision MLP width. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/model/params.h"
+
+typedef struct lister {
+    params *p;
+    int64_t capacity;
+    bool failed;
+    double std;
+    param_group group;
+} lister;
+
+static param *add_row(lister *l, param_init init, int n_dims, const int64_t *shape)
+{
+    params *p = l->p;
+    if (p->n == l->capacity) {
+        int64_t more = l->capacity ? 2 * l->capacity : 256;
+        param *list = realloc(p->list, (size_t)more * sizeof *list);
+        if (!list) {
+            l->failed = true;
+            return NULL;
+        }
+        p->list = list;
+        l->capacity = more;
+    }
+    param *row = &p->list[p->n++];
+    *row = (param){.n_dims = n_dims, .count = 1, .group = l->group, .init = init};
+    for (int i = 0; i < n_dims; i++) {
+        row->shape[i] = shape[i];
+        row->count *= shape[i];
+    }
+    row->init_std = init == INIT_NORMAL ? l->std : 0;
+    row->decay = n_dims > 1;
+    p->total += row->count;
+    return row;
+}
+
+/* add(l, init, n_dims, shape, name format...) */
+static void add(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+static void add(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt, ...)
+{
+    param *row = add_row(l, init, n_dims, shape);
+    if (!row)
+        return;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(row->name, sizeof row->name, fmt, args);
+    va_end(args);
+}
+
+#define VECTOR(l, init, n, ...) add((l), (init), 1, (const int64_t[]){(n)}, __VA_ARGS__)
+#define MATRIX(l, rows, columns, ...)                                                              \
+    add((l), INIT_NORMAL, 2, (const int64_t[]){(rows), (columns)}, __VA_ARGS__)
+#define CUBE(l, a, b, c, ...)                                                                      \
+    add((l), INIT_NORMAL, 3, (const int64_t[]){(a), (b), (c)}, __VA_ARGS__)
+
+static void list_decoder_layer(lister *l, const model_dims *d, int layer)
+{
+    const text_dims *t = &d->text;
+    int64_t h = t->hidden, hd = t->head_dim;
+    char at[64];
+    snprintf(at, sizeof at, "%slayers.%d", l->p->text_prefix, layer);
+    l->group = GROUP_TEXT;
+    VECTOR(l, INIT_ONE, h, "%s.input_layernorm.weight", at);
+    MATRIX(l, t->heads * hd, h, "%s.self_attn.q_proj.weight", at);
+    MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.k_proj.weight", at);
+    MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.v_proj.weight", at);
+    MATRIX(l, h, t->heads * hd, "%s.self_attn.o_proj.weight", at);
+    VECTOR(l, INIT_ONE, hd, "%s.self_attn.q_norm.weight", at);
+    VECTOR(l, INIT_ONE, hd, "%s.self_attn.k_norm.weight", at);
+    VECTOR(l, INIT_ONE, h, "%s.post_attention_layernorm.weight", at);
+    if (dims_layer_is_moe(d, layer)) {
+        l->group = GROUP_ROUTER;
+        MATRIX(l, t->experts, h, "%s.mlp.gate.weight", at);
+        l->group = GROUP_EXPERTS;
+        CUBE(l, t->experts, h, 2 * t->expert_width, "%s.mlp.experts.gate_up_proj", at);
+        CUBE(l, t->experts, t->expert_width, h, "%s.mlp.experts.down_proj", at);
+    } else {
+        MATRIX(l, t->intermediate, h, "%s.mlp.gate_proj.weight", at);
+        MATRIX(l, t->intermediate, h, "%s.mlp.up_proj.weight", at);
+        MATRIX(l, h, t->intermediate, "%s.mlp.down_proj.weight", at);
+    }
+}
+
+/* weight [out, in] and bias [out] */
+static void list_linear(lister *l, int64_t out, int64_t in, const char *at, const char *name)
+{
+    MATRIX(l, out, in, "%s.%s.weight", at, name);
+    VECTOR(l, INIT_ZERO, out, "%s.%s.bias", at, name);
+}
+
+static void list_layernorm(lister *l, int64_t n, const char *at, const char *name)
+{
+    VECTOR(l, INIT_ONE, n, "%s.%s.weight", at, name);
+    VECTOR(l, INIT_ZERO, n, "%s.%s.bias", at, name);
+}
+
+static void list_merger(lister *l, const model_dims *d, const char *at, int64_t norm_width)
+{
+    int64_t wide = d->vision.merge * d->vision.merge * d->vision.hidden;
+    list_layernorm(l, norm_width, at, "norm");
+    list_linear(l, wide, wide, at, "linear_fc1");
+    list_linear(l, d->text.hidden, wide, at, "linear_fc2");
+}
+
+static void list_vision(lister *l, const model_dims *d)
+{
+    const vision_dims *v = &d->vision;
+    char at[64];
+    l->std = v->initializer_range;
+    l->group = GROUP_VISION;
+    add(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
+        "model.visual.patch_embed.proj.weight");
+    VECTOR(l, INIT_ZERO, v->hidden, "model.visual.patch_embed.proj.bias");
+    l->group = GROUP_MERGER;
+    MATRIX(l, v->positions, v->hidden, "model.visual.pos_embed.weight");
+    l->group = GROUP_VISION;
+    for (int b = 0; b < v->depth; b++) {
+        snprintf(at, sizeof at, "model.visual.blocks.%d", b);
+        list_layernorm(l, v->hidden, at, "norm1");
+        list_layernorm(l, v->hidden, at, "norm2");
+        list_linear(l, 3 * v->hidden, v->hidden, at, "attn.qkv");
+        list_linear(l, v->hidden, v->hidden, at, "attn.proj");
+        list_linear(l, v->intermediate, v->hidden, at, "mlp.linear_fc1");
+        list_linear(l, v->hidden, v->intermediate, at, "mlp.linear_fc2");
+    }
+    l->group = GROUP_MERGER;
+    list_merger(l, d, "model.visual.merger", v->hidden);
+    for (int j = 0; j < v->n_deepstack; j++) {
+        snprintf(at, sizeof at, "model.visual.deepstack_merger_list.%d", j);
+        list_merger(l, d, at, v->merge * v->merge * v->hidden);
+    }
+}
+
+status params_list(const model_dims *d, params *p)
+{
+    const text_dims *t = &d->text;
+    lister l = {.p = p, .std = t->initializer_range, .group = GROUP_TEXT};
+    p->text_only_names = d->vision.depth == 0;
+    p->text_prefix = p->text_only_names ? "model." : "model.language_model.";
+    MATRIX(&l, t->vocab, t->hidden, "%sembed_tokens.weight", p->text_prefix);
+    for (int layer = 0; layer < t->layers; layer++)
+        list_decoder_layer(&l, d, layer);
+    l.group = GROUP_TEXT;
+    VECTOR(&l, INIT_ONE, t->hidden, "%snorm.weight", p->text_prefix);
+    if (!t->tied)
+        MATRIX(&l, t->vocab, t->hidden, "lm_head.weight");
+    if (d->vision.depth > 0)
+        list_vision(&l, d);
+    if (l.failed)
+        return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters", (long long)p->n);
+    return ST_OK;
+}

@@ -1,0 +1,236 @@
+/* qwen3vl.c: the parts of the model put together, and their memory.
+ *
+ *   pixels --vision--> features --+
+ *   tokens --------------------decoder--> x[L] --head--> loss
+ *
+ * One device block holds everything: what lives through the micro-batch, then the scratch of
+ * vision, decoder and head, which are never at work together. */
+#include "trainer/model/qwen3vl.h"
+
+#include <stdlib.h>
+
+#include "trainer/loss/loss.h"
+#include "trainer/model/decoder.h"
+#include "trainer/model/vision.h"
+
+struct model {
+    model_dims d;
+    model_options o;
+    params *p;
+    bool has_vision;
+    vision vision;
+    decoder decoder;
+    head head;
+    void *block;    /* device memory of all activations */
+    double host[1]; /* aux scale on its way to the device, as acc */
+};
+
+static int64_t logit_rows(const model_options *o)
+{
+    int64_t rows = o->logit_rows > 0 ? o->logit_rows : LOGIT_ROWS_DEFAULT;
+    return rows < o->cap.targets || o->cap.targets == 0 ? rows : o->cap.targets;
+}
+
+static status parts_init(model *m, const model_dims *d, const model_options *o)
+{
+    *m = (model){.d = *d, .o = *o, .has_vision = d->vision.depth > 0};
+    m->head = (head){.hidden = d->text.hidden,
+                     .vocab = d->text.vocab,
+                     .eps = d->text.rms_eps,
+                     .rows = logit_rows(o)};
+    TRY(decoder_init(&m->decoder, &m->d));
+    if (!m->has_vision)
+        return ST_OK;
+    status st = vision_init(&m->vision, &m->d);
+    if (st != ST_OK)
+        decoder_done(&m->decoder);
+    return st;
+}
+
+static void parts_done(model *m)
+{
+    vision_done(&m->vision);
+    decoder_done(&m->decoder);
+}
+
+static void lay_out(model *m, space *sp, const backend_vtable *v)
+{
+    const model_options *o = &m->o;
+    shape z = {&m->d, o->cap, st_dtype_size(v->act), st_dtype_size(v->acc)};
+    bool keep = o->training && !o->checkpoint_full;
+    vision_modes eye = {.training = o->training, .keep = keep};
+    decoder_modes text = {.training = o->training, .keep = keep, .aux = o->router_aux_coef > 0};
+    if (m->has_vision)
+        vision_layout(&m->vision, sp, &z, eye);
+    decoder_layout(&m->decoder, sp, &z, text);
+    size_t mark = space_mark(sp);
+    if (m->has_vision)
+        vision_layout_scratch(&m->vision, sp, &z, eye);
+    space_rewind(sp, mark);
+    decoder_layout_scratch(&m->decoder, sp, &z, text);
+    space_rewind(sp, mark);
+    head_layout(&m->head, sp, o->cap.targets, z.act, z.acc, o->training);
+}
+
+status model_bytes(const model_dims *d, const model_options *o, const backend_vtable *backend,
+                   int64_t *out_bytes)
+{
+    model m;
+    TRY(parts_init(&m, d, o));
+    space sp = {0};
+    lay_out(&m, &sp, backend);
+    parts_done(&m);
+    *out_bytes = (int64_t)sp.peak;
+    return ST_OK;
+}
+
+static void bind(model *m, params *p)
+{
+    m->p = p;
+    decoder_bind(&m->decoder, p, &m->d);
+    if (m->has_vision)
+        vision_bind(&m->vision, p, &m->d);
+}
+
+/* The head's weights by address; tied models share the embedding. */
+static void bind_head(model *m)
+{
+    param *norm = params_get(m->p, "%snorm.weight", m->p->text_prefix);
+    param *w = m->d.text.tied ? params_get(m->p, "%sembed_tokens.weight", m->p->text_prefix)
+                              : params_get(m->p, "lm_head.weight");
+    m->head.norm = norm->act;
+    m->head.dnorm = norm->grad;
+    m->head.weight = w->act;
+    m->head.dweight = w->grad;
+}
+
+status model_new(stream *s, const model_dims *d, params *p, const model_options *o, model **out)
+{
+    model *m = malloc(sizeof *m);
+    if (!m)
+        return FAIL(ST_NO_MEMORY, "no memory for a model");
+    status st = parts_init(m, d, o);
+    if (st != ST_OK) {
+        free(m);
+        return st;
+    }
+    bind(m, p);
+    space sp = {0};
+    lay_out(m, &sp, s->dev->v);
+    st = s->dev->v->alloc(s->dev, sp.peak, &m->block);
+    if (st != ST_OK) {
+        model_free(&m, s);
+        return status_context(st, "activations of %lld tokens and %lld patches: ",
+                              (long long)o->cap.tokens, (long long)o->cap.patches);
+    }
+    sp = (space){.base = m->block};
+    lay_out(m, &sp, s->dev->v);
+    *out = m;
+    return ST_OK;
+}
+
+void model_free(model **mp, stream *s)
+{
+    model *m = *mp;
+    if (!m)
+        return;
+    if (m->block)
+        s->dev->v->release(s->dev, m->block);
+    parts_done(m);
+    free(m);
+    *mp = NULL;
+}
+
+static run start(const model *m, stream *s, const device_batch *b)
+{
+    return (run){.s = s,
+                 .d = &m->d,
+                 .b = b,
+                 .n = batch_sizes(b),
+                 .act = st_dtype_size(s->dev->v->act),
+                 .acc = st_dtype_size(s->dev->v->acc)};
+}
+
+static status check_batch(const model *m, const device_batch *b)
+{
+    const batch_caps *c = &m->o.cap;
+    if (b->cap.tokens > c->tokens || b->cap.patches > c->patches || b->cap.targets > c->targets)
+        return FAIL(ST_INTERNAL,
+                    "batch capacity (%lld tokens, %lld patches, %lld targets) is above the "
+                    "model's (%lld, %lld, %lld)",
+                    (long long)b->cap.tokens, (long long)b->cap.patches, (long long)b->cap.targets,
+                    (long long)c->tokens, (long long)c->patches, (long long)c->targets);
+    return ST_OK;
+}
+
+/* Up to x[L]; the aux value lands in sums->aux. */
+static status forward(model *m, run *r, const loss_sums *sums)
+{
+    m->decoder.aux.value = sums->aux;
+    if (m->has_vision)
+        TRY(vision_fwd(&m->vision, r));
+    return decoder_fwd(&m->decoder, r, m->vision.feature);
+}
+
+static head_targets targets_of(const run *r, const loss_sums *sums)
+{
+    return (head_targets){.n = r->n.targets,
+                          .token = r->b->target_token,
+                          .label = r->b->target_label,
+                          .weight = r->b->target_weight,
+                          .loss = sums->loss,
+                          .weights = sums->weight};
+}
+
+/* coefficient * weight of the micro-batch, in the device's acc. */
+static status send_aux_scale(model *m, const run *r)
+{
+    double scale = m->o.router_aux_coef * r->b->weight;
+    if (!m->decoder.aux.on)
+        return ST_OK;
+    if (r->s->dev->v->acc == DT_F64)
+        *m->host = scale;
+    else
+        *(float *)m->host = (float)scale;
+    return r->s->dev->v->to_device(r->s, m->decoder.aux.scale, m->host, r->acc);
+}
+
+status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
+{
+    run r = start(m, s, b);
+    const void *last = m->decoder.x[m->d.text.layers];
+    head_targets t = targets_of(&r, sums);
+    if (!m->o.training)
+        return FAIL(ST_INTERNAL, "backward of a model that was made without training");
+    TRY(check_batch(m, b));
+    bind_head(m);
+    TRY(send_aux_scale(m, &r));
+    TRY(forward(m, &r, sums));
+    TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
+    TRY(decoder_bwd(&m->decoder, &r, m->vision.dfeature));
+    return m->has_vision ? vision_bwd(&m->vision, &r) : ST_OK;
+}
+
+status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums, void *nll,
+                     int32_t *best)
+{
+    run r = start(m, s, b);
+    head_targets t = targets_of(&r, sums);
+    t.nll = nll;
+    t.best = best;
+    TRY(check_batch(m, b));
+    bind_head(m);
+    TRY(forward(m, &r, sums));
+    return head_loss(&m->head, s, r.n.tokens, m->decoder.x[m->d.text.layers], &t, false, NULL);
+}
+
+status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)
+{
+    bind_head(m);
+    return head_logits(&m->head, s, m->decoder.x[m->d.text.layers], tokens, n, out_logits);
+}
+
+const int32_t *model_expert_count(const model *m)
+{
+    return m->decoder.count;
+}

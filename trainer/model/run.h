@@ -1,0 +1,33 @@
+/* run.h: what every block needs while one micro-batch passes through the model. */
+#ifndef TESSERA_MODEL_RUN_H
+#define TESSERA_MODEL_RUN_H
+
+#include "trainer/batch/stage.h"
+#include "trainer/device/backend.h"
+#include "trainer/model/dims.h"
+
+typedef struct run {
+    stream *s;
+    const model_dims *d;
+    const device_batch *b;
+    batch_caps n;    /* sizes that ops run on: T = n.tokens, S = n.patches */
+    size_t act, acc; /* bytes of an element */
+    /* rotary tables of this batch, acc */
+    const void *text_cos, *text_sin;     /* [T, head_dim/2] */
+    const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */
+} run;
+
+/* Sizes that layouts are made for. */
+typedef struct shape {
+    const model_dims *d;
+    batch_caps cap;
+    size_t act, acc;
+} shape;
+
+/* Element `i` of an array with items of `size` bytes. */
+static inline void *at(const void *array, int64_t i, size_t size)
+{
+    return (char *)array + (size_t)i * size;
+}
+
+#endif

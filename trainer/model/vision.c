@@ -1,0 +1,183 @@
+/* vision.c: see vision.h.
+ *
+ *   X0 = P Wt + b          P = (u8 - 127.5) / 127.5, [S, 1536] -> [S, D]
+ *   X0 += table corners    aligned-corner bilinear interpolation (corners made by stage.c)
+ *   X(i+1) = block_i(X(i)); behind block deepstack[j]: feature(1 + j) = merger_(1 + j)(X(i+1))
+ *   feature(0) = merger_0(X(B))
+ */
+#include "trainer/model/vision.h"
+
+#include <stdlib.h>
+
+#include "trainer/ops/table.h"
+
+static const double rope_theta = 10000; /* a constant of the published code, no config key */
+
+status vision_init(vision *v, const model_dims *d)
+{
+    size_t depth = (size_t)d->vision.depth;
+    *v = (vision){.block = calloc(depth, sizeof *v->block),
+                  .x = calloc(depth + 1, sizeof *v->x),
+                  .saved = calloc(depth, sizeof *v->saved)};
+    if (!v->block || !v->x || !v->saved) {
+        vision_done(v);
+        return FAIL(ST_NO_MEMORY, "no memory for %zu vision blocks", depth);
+    }
+    return ST_OK;
+}
+
+void vision_done(vision *v)
+{
+    free(v->block);
+    free(v->x);
+    free(v->saved);
+    *v = (vision){0};
+}
+
+void vision_bind(vision *v, params *p, const model_dims *d)
+{
+    v->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
+    v->pos = params_get(p, "model.visual.pos_embed.weight");
+    for (int b = 0; b < d->vision.depth; b++)
+        vision_block_bind(&v->block[b], p, b);
+    for (int j = 0; j <= d->vision.n_deepstack; j++)
+        merger_bind(&v->merger[j], p, j - 1);
+}
+
+void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
+{
+    const vision_dims *d = &z->d->vision;
+    int64_t s = z->cap.patches, merged = s / (d->merge * d->merge);
+    int64_t half = dims_vision_head_dim(z->d) / 2;
+    v->keep = mode.keep;
+    v->cos = space_take(sp, s * half, z->acc);
+    v->sin = space_take(sp, s * half, z->acc);
+    for (int64_t b = 0; b <= d->depth; b++) /* without training two buffers take turns */
+        v->x[b] = mode.training || b < 2 ? space_take(sp, s * d->hidden, z->act) : v->x[b - 2];
+    for (int64_t b = 0; b < (mode.keep ? d->depth : 0); b++)
+        vision_saved_layout(&v->saved[b], sp, z);
+    for (int j = 0; j <= d->n_deepstack; j++) {
+        if (mode.keep)
+            merger_saved_layout(&v->merger_saved[j], sp, z);
+        v->feature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
+        if (mode.training)
+            v->dfeature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
+    }
+}
+
+void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode)
+{
+    const vision_dims *d = &z->d->vision;
+    v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
+    if (!mode.keep) {
+        vision_saved_layout(&v->saved[0], sp, z);
+        merger_saved_layout(&v->merger_saved[0], sp, z);
+        for (int j = 1; j <= d->n_deepstack; j++)
+            v->merger_saved[j] = v->merger_saved[0];
+    }
+    if (!mode.training)
+        return;
+    v->dx = space_take(sp, z->cap.patches * d->hidden, z->act);
+    vision_scratch_layout(&v->block_scratch, sp, z);
+    merger_scratch_layout(&v->merger_scratch, sp, z);
+}
+
+static const vision_saved *saved_of(const vision *v, int64_t block)
+{
+    return &v->saved[v->keep ? block : 0];
+}
+
+/* Deepstack feature behind this block: 1 + j, or 0 if none. */
+static int feature_behind(const model_dims *d, int64_t block)
+{
+    for (int j = 0; j < d->vision.n_deepstack; j++) {
+        if (d->vision.deepstack[j] == block)
+            return 1 + j;
+    }
+    return 0;
+}
+
+static status patch_input(const vision *v, const run *r)
+{
+    const device_batch *b = r->b;
+    return op_patch_input(r->s, &(patch_input_args){.patches = r->n.patches,
+                                                    .video = b->wide,
+                                                    .pixels = b->wide ? b->pixels_wide : b->pixels,
+                                                    .out = v->patches});
+}
+
+static status embed(vision *v, run *r)
+{
+    const vision_dims *d = &r->d->vision;
+    TRY(op_rope_vision(r->s, &(rope_vision_args){.patches = r->n.patches,
+                                                 .head_dim = dims_vision_head_dim(r->d),
+                                                 .theta = rope_theta,
+                                                 .row_col = r->b->patch_row_col,
+                                                 .cos = v->cos,
+                                                 .sin = v->sin}));
+    r->vision_cos = v->cos;
+    r->vision_sin = v->sin;
+    TRY(patch_input(v, r));
+    TRY(linear_fwd(r, &v->patch, r->n.patches, v->patches, v->x[0], 0));
+    return op_rows_weighted(r->s, &(rows_weighted_args){.n = r->n.patches,
+                                                        .width = d->hidden,
+                                                        .table_rows = d->positions,
+                                                        .index = r->b->pos_index,
+                                                        .weight = r->b->pos_weight,
+                                                        .table = v->pos->act,
+                                                        .y = v->x[0]});
+}
+
+status vision_fwd(vision *v, run *r)
+{
+    int64_t depth = r->d->vision.depth;
+    if (r->n.patches == 0)
+        return ST_OK;
+    TRY(embed(v, r));
+    for (int64_t b = 0; b < depth; b++) {
+        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1]));
+        int j = feature_behind(r->d, b);
+        if (j > 0)
+            TRY(merger_fwd(r, &v->merger[j], v->x[b + 1], &v->merger_saved[j], v->feature[j]));
+    }
+    return merger_fwd(r, &v->merger[0], v->x[depth], &v->merger_saved[0], v->feature[0]);
+}
+
+/* Gradient of x[depth] written, of others added to v->dx, from dfeature j. */
+static status merger_back(vision *v, const run *r, int j, const void *x)
+{
+    if (!v->keep)
+        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], NULL));
+    return merger_bwd(r, &v->merger[j], x, &v->merger_saved[j], &v->merger_scratch, v->dfeature[j],
+                      v->dx, j > 0);
+}
+
+static status embed_bwd(vision *v, const run *r)
+{
+    const vision_dims *d = &r->d->vision;
+    TRY(op_rows_weighted_bwd(r->s, &(rows_weighted_bwd_args){.n = r->n.patches,
+                                                             .width = d->hidden,
+                                                             .table_rows = d->positions,
+                                                             .index = r->b->pos_index,
+                                                             .weight = r->b->pos_weight,
+                                                             .dy = v->dx,
+                                                             .dtable = v->pos->grad}));
+    TRY(patch_input(v, r));
+    return linear_bwd(r, &v->patch, r->n.patches, v->patches, v->dx, 0, NULL, false);
+}
+
+status vision_bwd(vision *v, const run *r)
+{
+    if (r->n.patches == 0)
+        return ST_OK;
+    TRY(merger_back(v, r, 0, v->x[r->d->vision.depth]));
+    for (int64_t b = r->d->vision.depth - 1; b >= 0; b--) {
+        int j = feature_behind(r->d, b);
+        if (j > 0)
+            TRY(merger_back(v, r, j, v->x[b + 1]));
+        if (!v->keep)
+            TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), NULL));
+        TRY(vision_block_bwd(r, &v->block[b], v->x[b], saved_of(v, b), &v->block_scratch, v->dx));
+    }
+    return embed_bwd(v, r);
+}

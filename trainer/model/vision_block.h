@@ -1,0 +1,46 @@
+/* vision_block.h: one block of the vision tower (spec 3.5), forward and backward.
+ *
+ * S patches, D hidden, F MLP width, Hv heads. Maths in vision_block.c. */
+#ifndef TESSERA_MODEL_VISION_BLOCK_H
+#define TESSERA_MODEL_VISION_BLOCK_H
+
+#include "trainer/device/space.h"
+#include "trainer/model/layers.h"
+
+typedef struct vision_block {
+    layernorm norm1, norm2;
+    linear qkv, proj, fc1, fc2;
+} vision_block;
+
+/* What a block keeps for its backward, besides its input x [S, D]. */
+typedef struct vision_saved {
+    void *mean1, *rstd1; /* [S] acc */
+    void *a;             /* [S, D] LN(x) */
+    void *qkv;           /* [S, 3D] q, k rotated */
+    void *o, *lse;       /* [S, D], [S, Hv] acc: attention */
+    void *x1;            /* [S, D] x + attention half */
+    void *mean2, *rstd2; /* [S] acc */
+    void *m;             /* [S, D] LN(x1) */
+    void *f, *g;         /* [S, F] before and after GELU */
+} vision_saved;
+
+/* Free between blocks. */
+typedef struct vision_scratch {
+    void *wide;   /* [S, F] dg */
+    void *narrow; /* [S, D] dm, do, da */
+    void *dqkv;   /* [S, 3D] */
+    void *work;   /* [S, Hv] acc */
+} vision_scratch;
+
+void vision_block_bind(vision_block *w, params *p, int block);
+void vision_saved_layout(vision_saved *k, space *sp, const shape *z);
+void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z);
+
+/* y [S, D] = block(x); y NULL: only what backward needs is filled. */
+WARN_UNUSED status vision_block_fwd(const run *r, const vision_block *w, const void *x,
+                                    const vision_saved *k, void *y);
+/* dy [S, D]: gradient of the output on entry, of the input x on return. */
+WARN_UNUSED status vision_block_bwd(const run *r, const vision_block *w, const void *x,
+                                    const vision_saved *k, const vision_scratch *t, void *dy);
+
+#endif
