@@ -1,0 +1,239 @@
+/* attention.c: softmax attention inside segments.
+ * Tolerance: scores are sums of d products, the exponential doubles their error, the sum over keys
+ * averages it: 64 eps of the largest output; gradients go through two more products: 256 eps. */
+#include "tests/parity/parity.h"
+
+typedef struct attention {
+    int64_t tokens, heads, kv_heads, d, segments;
+    bool causal;
+    double scale;
+    const int32_t *cu;
+    double *q, *k, *v, *up, *row; /* row: room for one row of scores */
+    int64_t q_stride, k_stride, v_stride, o_stride;
+} attention;
+
+/* Scores of query (t, h) of segment [a, ..) over keys [a, b) into row; returns their lse. */
+static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t b)
+{
+    double max = -HUGE_VAL, sum = 0;
+    const double *q = o->q + t * o->q_stride + h * o->d;
+    for (int64_t j = a; j < b; j++) {
+        const double *k = o->k + j * o->k_stride + h / (o->heads / o->kv_heads) * o->d;
+        double x = 0;
+        for (int64_t i = 0; i < o->d; i++)
+            x += q[i] * k[i];
+        o->row[j - a] = x * o->scale;
+        max = o->row[j - a] > max ? o->row[j - a] : max;
+    }
+    for (int64_t j = a; j < b; j++)
+        sum += exp(o->row[j - a] - max);
+    return max + log(sum);
+}
+
+/* One query's output [d] and lse. */
+static double query_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
+                         double *out)
+{
+    int64_t b = o->causal ? t + 1 : end;
+    double lse = score_loop(o, t, h, a, b);
+    memset(out, 0, (size_t)o->d * sizeof *out);
+    for (int64_t j = a; j < b; j++) {
+        const double *v = o->v + j * o->v_stride + h / (o->heads / o->kv_heads) * o->d;
+        double weight = exp(o->row[j - a] - lse);
+        for (int64_t i = 0; i < o->d; i++)
+            out[i] += weight * v[i];
+    }
+    return lse;
+}
+
+static double attention_loss(const void *of)
+{
+    const attention *o = of;
+    double sum = 0, out[128];
+    for (int64_t s = 0; s < o->segments; s++)
+        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
+            for (int64_t h = 0; h < o->heads; h++) {
+                query_loop(o, t, h, o->cu[s], o->cu[s + 1], out);
+                for (int64_t i = 0; i < o->d; i++)
+                    sum += out[i] * o->up[t * o->o_stride + h * o->d + i];
+            }
+    return sum;
+}
+
+enum { CAUSAL = 1, PACKED = 2, SHARP = 4 };
+
+typedef struct built {
+    attention o;
+    tensor q, k, v; /* packed: all three inside one qkv, at these offsets */
+    void *qkv;
+    int32_t *cu;
+} built;
+
+/* shape: tokens, heads, kv_heads, head_dim, segments, tokens behind the last segment, flags */
+static built build(parity *p, const int64_t *shape)
+{
+    built b = {.o = {.tokens = shape[0] + shape[5],
+                     .heads = shape[1],
+                     .kv_heads = shape[2],
+                     .d = shape[3],
+                     .segments = shape[4],
+                     .causal = shape[6] & CAUSAL,
+                     .scale = shape[6] & SHARP ? 20 : 1 / sqrt((double)shape[3])}};
+    attention *o = &b.o;
+    int32_t *cu = parity_zero_ints(p, o->segments + 1);
+    for (int64_t i = 1; i <= o->segments; i++) /* uneven: every fifth is empty */
+        cu[i] = i == o->segments ? (int32_t)shape[0]
+                : i % 5 == 4     ? cu[i - 1]
+                                 : (int32_t)(shape[0] * i / o->segments);
+    int64_t q_width = o->heads * o->d, kv_width = o->kv_heads * o->d;
+    bool packed = shape[6] & PACKED;
+    o->q_stride = packed ? q_width + 2 * kv_width : q_width;
+    o->k_stride = o->v_stride = packed ? o->q_stride : kv_width;
+    o->o_stride = q_width;
+    b.q = parity_tensor(p, o->tokens * o->q_stride, 2);
+    b.k = packed ? b.q : parity_tensor(p, o->tokens * kv_width, 2);
+    b.v = packed ? b.q : parity_tensor(p, o->tokens * kv_width, 2);
+    o->q = b.q.ref;
+    o->k = b.k.ref + (packed ? q_width : 0);
+    o->v = b.v.ref + (packed ? q_width + kv_width : 0);
+    o->cu = cu;
+    b.cu = parity_ints(p, cu, o->segments + 1);
+    o->row = parity_zeros(p, o->tokens);
+    return b;
+}
+
+static void run_fwd(parity *p, built *b, tensor out, tensor lse)
+{
+    attention *o = &b->o;
+    PARITY_RUN(p,
+               op_attention_fwd(p->s, &(attention_fwd_args){.tokens = o->tokens,
+                                                            .heads = o->heads,
+                                                            .kv_heads = o->kv_heads,
+                                                            .head_dim = o->d,
+                                                            .segments = o->segments,
+                                                            .causal = o->causal,
+                                                            .scale = o->scale,
+                                                            .cu = b->cu,
+                                                            .q = parity_at(b->q, o->q - b->q.ref),
+                                                            .k = parity_at(b->k, o->k - b->k.ref),
+                                                            .v = parity_at(b->v, o->v - b->v.ref),
+                                                            .q_stride = o->q_stride,
+                                                            .k_stride = o->k_stride,
+                                                            .v_stride = o->v_stride,
+                                                            .o_stride = o->o_stride,
+                                                            .o = out.dev,
+                                                            .lse = lse.dev}));
+}
+
+static void fwd_case(parity *p, const int64_t *shape)
+{
+    built b = build(p, shape);
+    attention *o = &b.o;
+    tensor out = parity_tensor(p, o->tokens * o->o_stride, 1);
+    tensor lse = parity_tensor(p, o->tokens * o->heads, 1);
+    double *want = parity_zeros(p, out.n), *wlse = parity_zeros(p, lse.n);
+    for (int64_t s = 0; s < o->segments && !p->bench; s++)
+        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
+            for (int64_t h = 0; h < o->heads; h++)
+                wlse[t * o->heads + h] =
+                    query_loop(o, t, h, o->cu[s], o->cu[s + 1], want + t * o->o_stride + h * o->d);
+    run_fwd(p, &b, out, lse);
+    /* Sharp scores reach 1000, and an error of 1000 eps there is one of 1000 eps in e^x. */
+    parity_expect(p, "o", out, want, shape[6] & SHARP ? 4096 : 64);
+    parity_expect(p, "lse", lse, wlse, 64);
+}
+
+static void bwd_case(parity *p, const int64_t *shape)
+{
+    built b = build(p, shape);
+    attention *o = &b.o;
+    bool packed = shape[6] & PACKED;
+    tensor out = parity_tensor(p, o->tokens * o->o_stride, 1);
+    tensor lse = parity_tensor(p, o->tokens * o->heads, 1);
+    tensor work = parity_tensor(p, lse.n, 1), up = parity_tensor(p, out.n, 1);
+    bool bench = p->bench;
+    p->bench = false;
+    run_fwd(p, &b, out, lse);
+    p->bench = bench;
+    tensor dq = parity_tensor(p, b.q.n, 1);
+    tensor dk = packed ? dq : parity_tensor(p, b.k.n, 1),
+           dv = packed ? dq : parity_tensor(p, b.v.n, 1);
+    o->up = up.ref;
+    PARITY_RUN(p, op_attention_bwd(p->s, &(attention_bwd_args){.tokens = o->tokens,
+                                                               .heads = o->heads,
+                                                               .kv_heads = o->kv_heads,
+                                                               .head_dim = o->d,
+                                                               .segments = o->segments,
+                                                               .causal = o->causal,
+                                                               .scale = o->scale,
+                                                               .cu = b.cu,
+                                                               .q = parity_at(b.q, o->q - b.q.ref),
+                                                               .k = parity_at(b.k, o->k - b.k.ref),
+                                                               .v = parity_at(b.v, o->v - b.v.ref),
+                                                               .o = out.dev,
+                                                               .lse = lse.dev,
+                                                               .do_ = up.dev,
+                                                               .q_stride = o->q_stride,
+                                                               .k_stride = o->k_stride,
+                                                               .v_stride = o->v_stride,
+                                                               .o_stride = o->o_stride,
+                                                               .dq = dq.dev,
+                                                               .dk = parity_at(dk, o->k - b.k.ref),
+                                                               .dv = parity_at(dv, o->v - b.v.ref),
+                                                               .work = work.dev}));
+    parity_gradient(p, "dq", dq, NULL, b.q.ref, attention_loss, o, 256);
+    if (packed)
+        return;
+    parity_gradient(p, "dk", dk, NULL, b.k.ref, attention_loss, o, 256);
+    parity_gradient(p, "dv", dv, NULL, b.v.ref, attention_loss, o, 256);
+}
+
+static void attention_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1);
+    int32_t past[] = {0, 5}, late[] = {1, 4};
+    attention_fwd_args a = {.tokens = 4,
+                            .heads = 2,
+                            .kv_heads = 2,
+                            .head_dim = 2,
+                            .segments = 1,
+                            .cu = past,
+                            .q = x.dev,
+                            .k = x.dev,
+                            .v = x.dev,
+                            .q_stride = 4,
+                            .k_stride = 4,
+                            .v_stride = 4,
+                            .o_stride = 4,
+                            .o = x.dev,
+                            .lse = x.dev};
+    assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "segment 0 is [0, 5) in 4 tokens");
+    a.cu = late;
+    assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "starts at 1");
+    a.kv_heads = 3;
+    assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
+}
+
+const parity_case parity_attention[] = {
+    {"attention_fwd", "empty", fwd_case, {0, 2, 1, 4, 0, 3, CAUSAL}},
+    {"attention_fwd", "one", fwd_case, {1, 1, 1, 1, 1, 0, CAUSAL}},
+    {"attention_fwd", "ragged", fwd_case, {40, 4, 2, 6, 11, 5, CAUSAL}},
+    {"attention_fwd", "ragged full packed", fwd_case, {40, 3, 3, 5, 6, 2, PACKED}},
+    {"attention_fwd", "ragged blocks", fwd_case, {150, 2, 1, 8, 1, 2, CAUSAL}},
+    {"attention_fwd", "ragged blocks full", fwd_case, {203, 2, 1, 8, 2, 2, 0}},
+    {"attention_fwd", "real documents", fwd_case, {2048, 8, 2, 32, 80, 30, CAUSAL}},
+    {"attention_fwd", "real frames", fwd_case, {1600, 4, 4, 24, 64, 0, PACKED}},
+    {"attention_fwd", "real long", fwd_case, {1024, 8, 2, 32, 1, 0, CAUSAL}},
+    {"attention_fwd", "hostile sharp", fwd_case, {30, 2, 2, 8, 2, 0, CAUSAL | SHARP}},
+    {"attention_fwd", "hostile", attention_refuses, {0}},
+    {"attention_bwd", "empty", bwd_case, {0, 2, 1, 4, 0, 3, CAUSAL}},
+    {"attention_bwd", "one", bwd_case, {2, 1, 1, 1, 1, 0, CAUSAL}},
+    {"attention_bwd", "ragged", bwd_case, {40, 4, 2, 6, 11, 5, CAUSAL}},
+    {"attention_bwd", "ragged full packed", bwd_case, {40, 3, 3, 5, 6, 2, PACKED}},
+    {"attention_bwd", "ragged blocks", bwd_case, {150, 2, 1, 8, 1, 2, CAUSAL}},
+    {"attention_bwd", "ragged blocks full", bwd_case, {140, 2, 1, 8, 2, 2, 0}},
+    {"attention_bwd", "real documents", bwd_case, {512, 8, 2, 32, 20, 0, CAUSAL}},
+    {"attention_bwd", "real frames", bwd_case, {400, 4, 4, 24, 16, 0, PACKED}},
+    {NULL},
+};

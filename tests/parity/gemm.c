@@ -1,0 +1,180 @@
+/* gemm.c: dense and grouped products against triple loops.
+ * Tolerance: K products of numbers below 1 summed in the number type: at most K eps of the sum of
+ * magnitudes; random signs make it about sqrt(K); 8 sqrt(K) + 8 of the largest result holds with
+ * room and a wrong index never passes. */
+#include "tests/parity/parity.h"
+
+static double sum_tolerance(int64_t k)
+{
+    return 8 * sqrt((double)k) + 8;
+}
+
+enum { TRANS_A = 1, TRANS_B = 2, ACCUMULATE = 4, BIAS = 8, C_ACC = 16, PAD = 32 };
+
+/* shape: m, n, k, flags */
+static void gemm_case(parity *p, const int64_t *shape)
+{
+    int64_t m = shape[0], n = shape[1], k = shape[2], flags = shape[3];
+    bool ta = flags & TRANS_A, tb = flags & TRANS_B, acc = flags & ACCUMULATE;
+    int64_t pad = flags & PAD ? 3 : 0;
+    int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
+    tensor a = parity_tensor(p, (ta ? k : m) * lda, 1), b = parity_tensor(p, (tb ? n : k) * ldb, 1);
+    tensor c = parity_tensor(p, m * ldc, 1), bias = parity_tensor(p, n, 1);
+    double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
+    for (int64_t i = 0; i < m && !p->bench; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t x = 0; x < k; x++)
+                sum +=
+                    a.ref[ta ? x * lda + i : i * lda + x] * b.ref[tb ? j * ldb + x : x * ldb + j];
+            want[i * ldc + j] =
+                alpha * sum + (acc ? c.ref[i * ldc + j] : 0) + (flags & BIAS ? bias.ref[j] : 0);
+        }
+    PARITY_RUN(p, op_gemm(p->s, &(gemm_args){.m = m,
+                                             .n = n,
+                                             .k = k,
+                                             .trans_a = ta,
+                                             .trans_b = tb,
+                                             .accumulate = acc,
+                                             .c_acc = flags & C_ACC,
+                                             .alpha = alpha,
+                                             .a = a.dev,
+                                             .b = b.dev,
+                                             .bias = flags & BIAS ? bias.dev : NULL,
+                                             .c = c.dev,
+                                             .lda = lda,
+                                             .ldb = ldb,
+                                             .ldc = ldc}));
+    parity_expect(p, "c", c, want, sum_tolerance(k));
+}
+
+static void gemm_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 16, 1);
+    gemm_args a = {.m = 4,
+                   .n = 4,
+                   .k = 4,
+                   .alpha = 1,
+                   .a = x.dev,
+                   .b = x.dev,
+                   .c = x.dev,
+                   .lda = 3,
+                   .ldb = 4,
+                   .ldc = 4};
+    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "row strides 3, 4, 4");
+    a.lda = 4;
+    a.k = INT64_C(1) << 31;
+    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "must fit 31 bits");
+}
+
+/* Rows per expert: uneven, some none. */
+static int32_t *draw_offsets(parity *p, int64_t experts, int64_t rows)
+{
+    int32_t *offset = parity_zero_ints(p, experts + 1);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t e = parity_below(p, experts);
+        offset[(e % 3 == 1 ? 0 : e) + 1]++;
+    }
+    for (int64_t e = 0; e < experts; e++)
+        offset[e + 1] += offset[e];
+    return offset;
+}
+
+/* shape: experts, k, n, rows, spare rows, mode */
+static void grouped_case(parity *p, const int64_t *shape)
+{
+    int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
+    int mode = (int)shape[5];
+    int32_t *offset = draw_offsets(p, experts, rows);
+    tensor x = parity_tensor(p, cap * k, 1), y = parity_tensor(p, cap * n, 1);
+    tensor w = parity_tensor(p, experts * k * n, 1), dw = parity_tensor(p, experts * k * n, 1);
+    double *wx = parity_copy(p, x.ref, x.n), *wy = parity_copy(p, y.ref, y.n);
+    double *wdw = parity_copy(p, dw.ref, dw.n);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < k && mode == GROUPED_DGRAD; i++)
+            wx[r * k + i] = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n && mode == GROUPED_FWD; j++)
+            wy[r * n + j] = 0;
+    for (int64_t e = 0; e < experts && !p->bench; e++)
+        for (int64_t r = offset[e]; r < offset[e + 1]; r++)
+            for (int64_t i = 0; i < k; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    int64_t at = (e * k + i) * n + j;
+                    if (mode == GROUPED_FWD)
+                        wy[r * n + j] += x.ref[r * k + i] * w.ref[at];
+                    else if (mode == GROUPED_DGRAD)
+                        wx[r * k + i] += y.ref[r * n + j] * w.ref[at];
+                    else
+                        wdw[at] += x.ref[r * k + i] * y.ref[r * n + j];
+                }
+    PARITY_RUN(p, op_grouped_gemm(
+                      p->s, &(grouped_gemm_args){.mode = mode,
+                                                 .experts = experts,
+                                                 .k = k,
+                                                 .n = n,
+                                                 .rows_cap = cap,
+                                                 .offset = parity_ints(p, offset, experts + 1),
+                                                 .x = x.dev,
+                                                 .w = mode == GROUPED_WGRAD ? NULL : w.dev,
+                                                 .y = y.dev,
+                                                 .dw = mode == GROUPED_WGRAD ? dw.dev : NULL}));
+    double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
+    parity_expect(p, "x", x, wx, tolerance);
+    parity_expect(p, "y", y, wy, tolerance);
+    parity_expect(p, "dw", dw, wdw, tolerance);
+}
+
+static void grouped_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1);
+    int32_t past[] = {0, 2, 5}, back[] = {0, 3, 2};
+    grouped_gemm_args a = {.mode = GROUPED_FWD,
+                           .experts = 2,
+                           .k = 4,
+                           .n = 4,
+                           .rows_cap = 4,
+                           .offset = past,
+                           .x = x.dev,
+                           .w = x.dev,
+                           .y = x.dev};
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has rows [2, 5)");
+    a.offset = back;
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has rows [3, 2)");
+}
+
+const parity_case parity_gemm[] = {
+    {"gemm", "empty m", gemm_case, {0, 5, 4, 0}},
+    {"gemm", "empty n", gemm_case, {5, 0, 4, 0}},
+    {"gemm", "empty k", gemm_case, {5, 7, 0, 0}},
+    {"gemm", "empty k bias", gemm_case, {5, 7, 0, BIAS | PAD}},
+    {"gemm", "empty k accumulate", gemm_case, {5, 7, 0, ACCUMULATE | C_ACC | PAD}},
+    {"gemm", "one", gemm_case, {1, 1, 1, BIAS | ACCUMULATE}},
+    {"gemm", "ragged", gemm_case, {37, 29, 53, PAD}},
+    {"gemm", "ragged a", gemm_case, {37, 29, 53, TRANS_A | PAD}},
+    {"gemm", "ragged b", gemm_case, {37, 29, 53, TRANS_B | BIAS | PAD}},
+    {"gemm", "ragged ab", gemm_case, {37, 29, 53, TRANS_A | TRANS_B | BIAS | ACCUMULATE | PAD}},
+    {"gemm", "ragged cut", gemm_case, {331, 257, 99, TRANS_B | BIAS | PAD}},
+    {"gemm", "real q", gemm_case, {2048, 256, 128, TRANS_B}},
+    {"gemm", "real qkv", gemm_case, {2000, 288, 96, TRANS_B | BIAS}},
+    {"gemm", "real patch", gemm_case, {1000, 96, 1536, TRANS_B | BIAS}},
+    {"gemm", "real dw", gemm_case, {96, 288, 2000, TRANS_A | ACCUMULATE | C_ACC}},
+    {"gemm", "real dw patch", gemm_case, {96, 1536, 1000, TRANS_A | ACCUMULATE | C_ACC}},
+    {"gemm", "real head", gemm_case, {128, 2048, 128, TRANS_B}},
+    {"gemm", "real router", gemm_case, {2048, 16, 128, TRANS_B}},
+    {"gemm", "hostile", gemm_refuses, {0}},
+    {"grouped_gemm", "empty", grouped_case, {4, 5, 6, 0, 3, GROUPED_FWD}},
+    {"grouped_gemm", "empty dgrad", grouped_case, {4, 5, 6, 0, 3, GROUPED_DGRAD}},
+    {"grouped_gemm", "empty wgrad", grouped_case, {4, 5, 6, 0, 3, GROUPED_WGRAD}},
+    {"grouped_gemm", "one", grouped_case, {1, 1, 1, 1, 0, GROUPED_FWD}},
+    {"grouped_gemm", "ragged fwd", grouped_case, {7, 13, 11, 50, 9, GROUPED_FWD}},
+    {"grouped_gemm", "ragged dgrad", grouped_case, {7, 13, 11, 50, 9, GROUPED_DGRAD}},
+    {"grouped_gemm", "ragged wgrad", grouped_case, {7, 13, 11, 50, 9, GROUPED_WGRAD}},
+    {"grouped_gemm", "real fwd", grouped_case, {8, 128, 96, 2048, 100, GROUPED_FWD}},
+    {"grouped_gemm", "real dgrad", grouped_case, {8, 128, 96, 2048, 100, GROUPED_DGRAD}},
+    {"grouped_gemm", "real wgrad", grouped_case, {8, 128, 96, 2048, 100, GROUPED_WGRAD}},
+    {"grouped_gemm", "hostile", grouped_refuses, {0}},
+    {NULL},
+};

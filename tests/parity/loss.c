@@ -1,0 +1,193 @@
+/* loss.c: cross entropy, gradient norm, the step's scale, AdamW.
+ * Tolerance: log-sum-exp over V numbers, 8 sqrt(V) + 8 eps would be the worst; its sum averages
+ * errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
+#include "tests/parity/parity.h"
+
+enum { WEIGHTED = 1, TIES = 2, FAR = 4, BACKWARD = 8, ONLY_SUMS = 16 };
+
+typedef struct chunk {
+    int64_t n, vocab;
+    double *z;
+    const double *weight;
+    const int32_t *label;
+} chunk;
+
+static double nll_loop(const double *z, int64_t n, int32_t label)
+{
+    double max = -HUGE_VAL, sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        max = z[j] > max ? z[j] : max;
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(z[j] - max);
+    return max + log(sum) - z[label];
+}
+
+static double chunk_loss(const void *of)
+{
+    const chunk *o = of;
+    double sum = 0;
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->label[i] >= 0)
+            sum += o->weight[i] * nll_loop(o->z + i * o->vocab, o->vocab, o->label[i]);
+    return sum;
+}
+
+/* shape: n, vocabulary, flags */
+static void xent_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], v = shape[1], flags = shape[2];
+    double *values = parity_zeros(p, n * v), *ones = parity_zeros(p, n);
+    for (int64_t i = 0; i < n * v; i++)
+        values[i] = flags & TIES ? (double)parity_below(p, 3)
+                                 : parity_uniform(p, -4, 4) * (flags & FAR ? 1000 : 1);
+    int32_t *label = parity_zero_ints(p, n), *wbest = parity_zero_ints(p, n);
+    for (int64_t i = 0; i < n; i++) {
+        label[i] = i % 4 == 3 ? -100 : (int32_t)parity_below(p, v);
+        ones[i] = 1;
+    }
+    tensor z = parity_upload(p, values, n * v), weight = parity_tensor(p, n, 1);
+    tensor nll = parity_tensor(p, n, 1);
+    chunk o = {n, v, z.ref, flags & WEIGHTED ? weight.ref : ones, label};
+    double *wnll = parity_zeros(p, n), sums[2] = {0.5, 0.25}, weights = sums[1];
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < v; j++)
+            wbest[i] = z.ref[i * v + j] > z.ref[i * v + wbest[i]] ? (int32_t)j : wbest[i];
+        wnll[i] = label[i] < 0 ? 0 : nll_loop(z.ref + i * v, v, label[i]);
+        weights += label[i] < 0 ? 0 : o.weight[i];
+    }
+    double *dev_sums = parity_bytes(p, sums, sizeof sums);
+    int32_t *best = parity_ints(p, label, n);
+    double loss = chunk_loss(&o) + sums[0];
+    PARITY_RUN(
+        p, op_xent(p->s, &(xent_args){n, v, parity_ints(p, label, n),
+                                      flags & WEIGHTED ? weight.dev : NULL, z.dev, flags & BACKWARD,
+                                      flags & ONLY_SUMS ? NULL : nll.dev,
+                                      flags & ONLY_SUMS ? NULL : best, dev_sums, dev_sums + 1}));
+    if (p->bench)
+        return;
+    double got[2], eps = p->s->dev->v->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
+    assert_ok(p->s->dev->v->to_host(p->s, got, dev_sums, sizeof got));
+    double magnitude = fabs(loss) + (double)n * (flags & FAR ? 8000 : 8);
+    assert_true(fabs(got[0] - loss) <= 64 * eps * magnitude);
+    assert_true(fabs(got[1] - weights) <= 4 * eps * (double)(n + 1));
+    if (flags & BACKWARD)
+        parity_gradient(p, "dlogits", z, NULL, z.ref, chunk_loss, &o, 64);
+    else
+        parity_expect(p, "logits", z, z.ref, 0);
+    if (flags & ONLY_SUMS)
+        return;
+    parity_expect(p, "nll", nll, wnll, 64);
+    parity_expect_ints(p, "best", best, wbest, n);
+}
+
+static void xent_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor z = parity_tensor(p, 8, 1);
+    int32_t label[] = {1, 4};
+    double sums[2] = {0};
+    xent_args a = {.n = 2,
+                   .vocab = 4,
+                   .label = label,
+                   .logits = z.dev,
+                   .loss_sum = sums,
+                   .weight_sum = sums + 1};
+    assert_fails(ST_BAD_INPUT, op_xent(p->s, &a), "label 1 is 4 in a vocabulary of 4");
+}
+
+static void squares_case(parity *p, const int64_t *shape)
+{
+    tensor x = parity_tensor(p, shape[0], 3);
+    double want = 0.5, got = 0.5, *total = parity_bytes(p, &got, sizeof got);
+    for (int64_t i = 0; i < x.n; i++)
+        want += x.ref[i] * x.ref[i];
+    PARITY_RUN(p, op_sum_squares(p->s, &(sum_squares_args){x.n, x.dev, total}));
+    assert_ok(p->s->dev->v->to_host(p->s, &got, total, sizeof got));
+    if (!p->bench) /* doubles on both backends */
+        assert_true(fabs(got - want) <= 1e-12 * want);
+    p->bits ^= (uint64_t)(got * 0x1p30);
+}
+
+/* shape: sum of squares, weight, max_norm * 10; the results are worked by hand */
+static void finish_case(parity *p, const int64_t *shape)
+{
+    double square = shape[0] < 0 ? NAN : (double)shape[0], weight = (double)shape[1];
+    double max = (double)shape[2] / 10;
+    step_scalars init = {.lr = 3, .skip = 7, .grad_scale = 7, .grad_norm = 7}, got;
+    step_scalars *step = parity_bytes(p, &init, sizeof init);
+    PARITY_RUN(p, op_step_finish(p->s, &(step_finish_args){max, parity_bytes(p, &square, 8),
+                                                           parity_bytes(p, &weight, 8), step}));
+    assert_ok(p->s->dev->v->to_host(p->s, &got, step, sizeof got));
+    assert_true(got.lr == 3);
+    if (weight <= 0 || isnan(square)) {
+        assert_true(got.skip != 0);
+        return;
+    }
+    double norm = sqrt(square) / weight;
+    assert_true(got.skip == 0);
+    assert_true(fabs(got.grad_norm - norm) <= 1e-14 * norm);
+    double clipped = max > 0 && norm > max ? max / norm : 1;
+    assert_true(fabs(got.grad_scale - clipped / weight) <= 1e-14);
+}
+
+/* shape: n, skip */
+static void adamw_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0];
+    step_scalars t = {.lr = 1e-2,
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .bias1 = 1 - pow(0.9, 3),
+                      .bias2 = 1 - pow(0.95, 3),
+                      .grad_scale = 0.125,
+                      .skip = (double)shape[1]};
+    tensor w = parity_tensor(p, n, 1), m = parity_tensor(p, n, 0.1), g = parity_tensor(p, n, 8);
+    double *squares = parity_zeros(p, n), factor = 0.5, decay = 0.1, lr = t.lr * factor;
+    for (int64_t i = 0; i < n; i++)
+        squares[i] = parity_uniform(p, 0, 0.1);
+    tensor v = parity_upload(p, squares, n);
+    double *ww = parity_copy(p, w.ref, n), *wm = parity_copy(p, m.ref, n);
+    double *wv = parity_copy(p, v.ref, n);
+    for (int64_t i = 0; i < n && !shape[1]; i++) {
+        double gi = g.ref[i] * t.grad_scale;
+        wm[i] = t.beta1 * m.ref[i] + (1 - t.beta1) * gi;
+        wv[i] = t.beta2 * v.ref[i] + (1 - t.beta2) * gi * gi;
+        double update = wm[i] / t.bias1 / (sqrt(wv[i] / t.bias2) + t.eps);
+        ww[i] = w.ref[i] - lr * (update + decay * w.ref[i]);
+    }
+    PARITY_RUN(p, op_adamw(p->s, &(adamw_args){n, factor, decay, parity_bytes(p, &t, sizeof t),
+                                               w.dev, m.dev, v.dev, g.dev, NULL}));
+    parity_expect(p, "p", w, ww, 16);
+    parity_expect(p, "m", m, wm, 16);
+    parity_expect(p, "v", v, wv, 16);
+}
+
+const parity_case parity_loss[] = {
+    {"xent", "empty", xent_case, {0, 5, 0}},
+    {"xent", "one", xent_case, {1, 1, BACKWARD}},
+    {"xent", "ragged", xent_case, {9, 13, WEIGHTED}},
+    {"xent", "ragged backward", xent_case, {9, 13, WEIGHTED | BACKWARD}},
+    {"xent", "ragged sums", xent_case, {9, 13, WEIGHTED | BACKWARD | ONLY_SUMS}},
+    {"xent", "real", xent_case, {128, 2048, 0}},
+    {"xent", "real backward", xent_case, {128, 2048, BACKWARD}},
+    {"xent", "hostile ties", xent_case, {16, 40, TIES}},
+    {"xent", "hostile far", xent_case, {16, 40, FAR}},
+    {"xent", "hostile", xent_refuses, {0}},
+    {"sum_squares", "empty", squares_case, {0}},
+    {"sum_squares", "one", squares_case, {1}},
+    {"sum_squares", "ragged", squares_case, {8193}},
+    {"sum_squares", "real", squares_case, {3000000}},
+    {"step_finish", "empty", finish_case, {4, 0, 10}},
+    {"step_finish", "one", finish_case, {0, 1, 10}},
+    {"step_finish", "ragged below", finish_case, {4, 8, 10}},
+    {"step_finish", "ragged above", finish_case, {400, 8, 10}},
+    {"step_finish", "ragged unclipped", finish_case, {400, 8, 0}},
+    {"step_finish", "hostile nan", finish_case, {-1, 8, 10}},
+    {"adamw", "empty", adamw_case, {0, 0}},
+    {"adamw", "one", adamw_case, {1, 0}},
+    {"adamw", "ragged", adamw_case, {1001, 0}},
+    {"adamw", "ragged skip", adamw_case, {1001, 1}},
+    {"adamw", "real", adamw_case, {3000000, 0}},
+    {NULL},
+};

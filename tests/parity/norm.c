@@ -1,0 +1,139 @@
+/* norm.c: RMSNorm and LayerNorm. Tolerance forward: a mean of n squares, a root and three
+ * products, 16 eps; backward: sums over rows as well, 64 eps. */
+#include "tests/parity/parity.h"
+
+typedef struct norm {
+    int64_t rows, n;
+    double eps;
+    bool layer;
+    double *x, *w, *b, *up; /* up: gradient coming from above, for the scalar loss */
+} norm;
+
+/* y [rows, n], mean and rstd [rows] (NULL: not wanted) */
+static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
+{
+    for (int64_t i = 0; i < o->rows; i++) {
+        const double *x = o->x + i * o->n;
+        double mu = 0, square = 0;
+        for (int64_t j = 0; j < o->n && o->layer; j++)
+            mu += x[j] / (double)o->n;
+        for (int64_t j = 0; j < o->n; j++)
+            square += (x[j] - mu) * (x[j] - mu) / (double)o->n;
+        double r = 1 / sqrt(square + o->eps);
+        for (int64_t j = 0; j < o->n; j++)
+            y[i * o->n + j] = o->w[j] * (x[j] - mu) * r + (o->layer ? o->b[j] : 0);
+        if (rstd)
+            rstd[i] = r;
+        if (mean)
+            mean[i] = mu;
+    }
+}
+
+static double norm_loss(const void *of)
+{
+    const norm *o = of;
+    double sum = 0, y[512];
+    for (int64_t i = 0; i < o->rows; i++) {
+        norm row = *o;
+        row.rows = 1;
+        row.x = o->x + i * o->n;
+        norm_loop(&row, y, NULL, NULL);
+        for (int64_t j = 0; j < o->n; j++)
+            sum += y[j] * o->up[i * o->n + j];
+    }
+    return sum;
+}
+
+enum { LAYER = 1, ACCUMULATE = 2, IN_PLACE = 4, ZEROS = 8, HUGE_ROWS = 16 };
+
+static norm draw(parity *p, const int64_t *shape, tensor *x, tensor *w, tensor *b)
+{
+    int64_t rows = shape[0], n = shape[1];
+    double scale = shape[2] & ZEROS ? 0 : shape[2] & HUGE_ROWS ? 1e15 : 2;
+    *x = parity_tensor(p, rows * n, scale);
+    *w = parity_tensor(p, n, 1);
+    *b = parity_tensor(p, n, 1);
+    return (norm){rows, n, 1e-6, shape[2] & LAYER, x->ref, w->ref, b->ref, NULL};
+}
+
+/* shape: rows, n, flags */
+static void fwd_case(parity *p, const int64_t *shape)
+{
+    tensor x, w, b;
+    norm o = draw(p, shape, &x, &w, &b);
+    tensor y = parity_tensor(p, o.rows * o.n, 1), mean = parity_tensor(p, o.rows, 1);
+    tensor rstd = parity_tensor(p, o.rows, 1);
+    double *wy = parity_zeros(p, y.n), *wmean = parity_zeros(p, o.rows);
+    double *wrstd = parity_zeros(p, o.rows);
+    norm_loop(&o, wy, wmean, wrstd);
+    if (shape[2] & IN_PLACE)
+        y.dev = x.dev;
+    if (o.layer) {
+        PARITY_RUN(p,
+                   op_layernorm_fwd(p->s, &(layernorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
+                                                                b.dev, y.dev, mean.dev, rstd.dev}));
+        /* mean: n additions of numbers up to 2, near 0 themselves */
+        parity_expect(p, "mean", mean, wmean, 64);
+    } else {
+        PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
+                                                               y.dev, rstd.dev}));
+    }
+    parity_expect(p, "y", y, wy, 16);
+    parity_expect(p, "rstd", rstd, wrstd, 16);
+}
+
+static void bwd_case(parity *p, const int64_t *shape)
+{
+    tensor x, w, b;
+    norm o = draw(p, shape, &x, &w, &b);
+    bool acc = shape[2] & ACCUMULATE;
+    tensor dy = parity_tensor(p, o.rows * o.n, 1), dx = parity_tensor(p, o.rows * o.n, 1);
+    tensor dw = parity_tensor(p, o.n, 1), db = parity_tensor(p, o.n, 1);
+    double *y = parity_zeros(p, x.n), *mean = parity_zeros(p, o.rows);
+    double *rstd = parity_zeros(p, o.rows);
+    norm_loop(&o, y, mean, rstd);
+    tensor tmean = parity_upload(p, mean, o.rows), trstd = parity_upload(p, rstd, o.rows);
+    o.up = parity_copy(p, dy.ref, dy.n);
+    if (shape[2] & IN_PLACE)
+        dx = dy;
+    if (o.layer)
+        PARITY_RUN(p, op_layernorm_bwd(p->s, &(layernorm_bwd_args){o.rows, o.n, x.dev, w.dev,
+                                                                   tmean.dev, trstd.dev, dy.dev,
+                                                                   dx.dev, dw.dev, db.dev, acc}));
+    else
+        PARITY_RUN(p, op_rmsnorm_bwd(p->s, &(rmsnorm_bwd_args){o.rows, o.n, x.dev, w.dev, trstd.dev,
+                                                               dy.dev, dx.dev, dw.dev, acc}));
+    parity_gradient(p, "dx", dx, acc ? dx.ref : NULL, x.ref, norm_loss, &o, 64);
+    parity_gradient(p, "dw", dw, dw.ref, w.ref, norm_loss, &o, 64);
+    if (o.layer)
+        parity_gradient(p, "db", db, db.ref, b.ref, norm_loss, &o, 64);
+}
+
+const parity_case parity_norm[] = {
+    {"rmsnorm_fwd", "empty", fwd_case, {0, 8, 0}},
+    {"rmsnorm_fwd", "one", fwd_case, {1, 1, 0}},
+    {"rmsnorm_fwd", "ragged", fwd_case, {7, 13, IN_PLACE}},
+    {"rmsnorm_fwd", "real hidden", fwd_case, {2048, 128, 0}},
+    {"rmsnorm_fwd", "real heads", fwd_case, {16384, 32, 0}},
+    {"rmsnorm_fwd", "hostile zeros", fwd_case, {3, 9, ZEROS}},
+    {"rmsnorm_fwd", "hostile huge", fwd_case, {3, 9, HUGE_ROWS}},
+    {"rmsnorm_bwd", "empty", bwd_case, {0, 8, 0}},
+    {"rmsnorm_bwd", "one", bwd_case, {1, 2, 0}},
+    {"rmsnorm_bwd", "ragged", bwd_case, {7, 13, IN_PLACE}},
+    {"rmsnorm_bwd", "ragged add", bwd_case, {133, 5, ACCUMULATE}},
+    {"rmsnorm_bwd", "real hidden", bwd_case, {2048, 128, 0}},
+    {"rmsnorm_bwd", "real heads", bwd_case, {16384, 32, IN_PLACE}},
+    {"layernorm_fwd", "empty", fwd_case, {0, 8, LAYER}},
+    {"layernorm_fwd", "one", fwd_case, {1, 2, LAYER}},
+    {"layernorm_fwd", "ragged", fwd_case, {7, 13, LAYER | IN_PLACE}},
+    {"layernorm_fwd", "real", fwd_case, {2000, 96, LAYER}},
+    {"layernorm_fwd", "real merged", fwd_case, {500, 384, LAYER}},
+    {"layernorm_fwd", "hostile zeros", fwd_case, {3, 9, LAYER | ZEROS}},
+    {"layernorm_bwd", "empty", bwd_case, {0, 8, LAYER}},
+    {"layernorm_bwd", "one", bwd_case, {1, 3, LAYER}},
+    {"layernorm_bwd", "ragged", bwd_case, {7, 13, LAYER | IN_PLACE}},
+    {"layernorm_bwd", "ragged add", bwd_case, {133, 5, LAYER | ACCUMULATE}},
+    {"layernorm_bwd", "real", bwd_case, {2000, 96, LAYER}},
+    {"layernorm_bwd", "real merged", bwd_case, {500, 384, LAYER}},
+    {NULL},
+};

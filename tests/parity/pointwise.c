@@ -1,0 +1,210 @@
+/* pointwise.c: additions, bias gradients, activations, patch input.
+ * Tolerance: 8 eps for straight formulas with an exponential (ours is within 2 units of the
+ * last place); column sums as in gemm.c. */
+#include "tests/parity/parity.h"
+
+static void add_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0];
+    tensor a = parity_tensor(p, n, 1), b = parity_tensor(p, n, 1), y = parity_tensor(p, n, 1);
+    double *want = parity_zeros(p, n);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = a.ref[i] + (shape[1] ? b.ref[i] : y.ref[i]);
+    PARITY_RUN(p, op_add(p->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev}));
+    parity_expect(p, "y", y, want, 1);
+}
+
+static void bias_case(parity *p, const int64_t *shape)
+{
+    int64_t rows = shape[0], n = shape[1];
+    tensor dy = parity_tensor(p, rows * n, 1), db = parity_tensor(p, n, 1);
+    double *want = parity_copy(p, db.ref, n);
+    for (int64_t i = 0; i < rows * n; i++)
+        want[i % n] += dy.ref[i];
+    PARITY_RUN(p, op_bias_grad(p->s, &(bias_grad_args){rows, n, dy.dev, db.dev}));
+    parity_expect(p, "db", db, want, 8 * sqrt((double)rows) + 8);
+}
+
+typedef struct activation {
+    double *x, *up;
+    int64_t rows, width; /* width 0: gelu of rows elements */
+    int kind;
+} activation;
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static double gelu(int kind, double x)
+{
+    if (kind == GELU_ERF)
+        return 0.5 * x * erfc(-x / sqrt(2));
+    /* (1 + tanh u) / 2 = sigmoid(2 u), which keeps its digits where tanh is near -1 */
+    return x * sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+}
+
+/* Section 6. */
+static double gelu_slope(int kind, double x)
+{
+    if (kind == GELU_ERF)
+        return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
+    double k0 = sqrt(2 / M_PI), k1 = 0.044715, t = tanh(k0 * (x + k1 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k0 * (1 + 3 * k1 * x * x);
+}
+
+static double activation_at(const activation *o, int64_t i)
+{
+    if (o->width == 0)
+        return gelu(o->kind, o->x[i]);
+    int64_t row = i / o->width, j = i % o->width;
+    double g = o->x[row * 2 * o->width + j], u = o->x[row * 2 * o->width + o->width + j];
+    return g * sigmoid(g) * u;
+}
+
+static double activation_loss(const void *of)
+{
+    const activation *o = of;
+    double sum = 0;
+    for (int64_t i = 0; i < o->rows * (o->width ? o->width : 1); i++)
+        sum += o->up[i] * activation_at(o, i);
+    return sum;
+}
+
+/* shape: rows, width, valid rows or -1 for all, in place, scale of x */
+static void swiglu_case(parity *p, const int64_t *shape)
+{
+    int64_t rows = shape[0], n = shape[1], valid = shape[2] < 0 ? rows : shape[2];
+    bool bwd = strcmp(p->op, "swiglu_bwd") == 0;
+    int32_t valid32 = (int32_t)valid;
+    int32_t *n_valid = shape[2] < 0 ? NULL : parity_ints(p, &valid32, 1);
+    tensor x = parity_tensor(p, rows * 2 * n, shape[4] ? (double)shape[4] : 4);
+    tensor y = parity_tensor(p, rows * n, 1), dx = parity_tensor(p, x.n, 1);
+    activation o = {x.ref, parity_copy(p, y.ref, y.n), rows, n, 0};
+    if (bwd) {
+        if (shape[3])
+            dx = (tensor){x.dev, x.ref, x.n};
+        double *want = parity_copy(p, dx.ref, dx.n);
+        PARITY_RUN(p,
+                   op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
+        for (int64_t i = 0; i < valid * n; i++) { /* the formula of section 6, for every element */
+            int64_t at = i / n * 2 * n + i % n;
+            double g = x.ref[at], u = x.ref[at + n], sg = sigmoid(g);
+            want[at] = y.ref[i] * u * sg * (1 + g * (1 - sg));
+            want[at + n] = y.ref[i] * g * sg;
+        }
+        parity_expect(p, "dx", dx, want, 8);
+        if (valid == rows && !shape[4] && x.n <= 5000) /* and differences of the forward */
+            parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 8);
+        return;
+    }
+    double *want = parity_copy(p, y.ref, y.n);
+    for (int64_t i = 0; i < valid * n; i++)
+        want[i] = activation_at(&o, i);
+    PARITY_RUN(p, op_swiglu_fwd(p->s, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
+    parity_expect(p, "y", y, want, 8);
+}
+
+/* shape: n, kind, in place, scale of x */
+static void gelu_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0];
+    int kind = (int)shape[1];
+    double scale = shape[3] ? (double)shape[3] : 4;
+    tensor x = parity_tensor(p, n, scale), y = parity_tensor(p, n, 1), dy = parity_tensor(p, n, 1);
+    activation o = {x.ref, dy.ref, n, 0, kind};
+    if (strcmp(p->op, "gelu_bwd") == 0) {
+        tensor dx = shape[2] ? dy : parity_tensor(p, n, 1);
+        PARITY_RUN(p, op_gelu_bwd(p->s, &(gelu_bwd_args){kind, n, x.dev, dy.dev, dx.dev}));
+        double *up = parity_copy(p, dy.ref, n), *want = parity_zeros(p, n);
+        for (int64_t i = 0; i < n; i++)
+            want[i] = up[i] * gelu_slope(kind, x.ref[i]);
+        parity_expect(p, "dx", dx, want, 16);
+        if (n <= 5000) /* and the formula itself against differences */
+            parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 16);
+        return;
+    }
+    double *want = parity_zeros(p, n);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = gelu(kind, x.ref[i]);
+    PARITY_RUN(p, op_gelu_fwd(p->s, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
+    parity_expect(p, "y", y, want, 8);
+}
+
+static void gelu_golden(parity *p, const int64_t *shape)
+{
+    static const double x[] = {-3, -1, -0.5, 0.5, 1, 3};
+    static const double want[2][6] = {
+        {-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 2.996362608},
+        {-0.004049694, -0.158655254, -0.154268769, 0.345731231, 0.841344746, 2.995950306}};
+    tensor in = parity_upload(p, x, 6), y = parity_tensor(p, 6, 1);
+    PARITY_RUN(p, op_gelu_fwd(p->s, &(gelu_fwd_args){(int)shape[0], 6, in.dev, y.dev}));
+    double *got = parity_fetch(p, y);
+    for (int i = 0; i < 6; i++)
+        assert_true(fabs(got[i] - want[shape[0]][i]) < 2.5e-7 * fmax(1, fabs(got[i])));
+}
+
+/* shape: patches, video */
+static void patch_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], bytes = shape[1] ? 1536 : 768;
+    uint8_t *pixels = (uint8_t *)parity_zero_ints(p, n * bytes / 4);
+    for (int64_t i = 0; i < n * bytes; i++)
+        pixels[i] = (uint8_t)parity_below(p, 256);
+    tensor out = parity_tensor(p, n * 1536, 1);
+    double *want = parity_zeros(p, out.n);
+    for (int64_t i = 0; i < out.n; i++) {
+        int64_t patch = i / 1536, c = i % 1536 / 512, frame = i % 512 / 256, at = i % 256;
+        int64_t from = shape[1] ? (c * 2 + frame) * 256 + at : c * 256 + at;
+        want[i] = (pixels[patch * bytes + from] - 127.5) / 127.5;
+    }
+    PARITY_RUN(p, op_patch_input(p->s, &(patch_input_args){
+                                           n, shape[1],
+                                           parity_bytes(p, pixels, (size_t)(n * bytes)), out.dev}));
+    parity_expect(p, "out", out, want, 1);
+}
+
+const parity_case parity_pointwise[] = {
+    {"add", "empty", add_case, {0, 1}},
+    {"add", "one", add_case, {1, 1}},
+    {"add", "ragged onto", add_case, {37, 0}},
+    {"add", "real", add_case, {262144, 0}},
+    {"add", "real three", add_case, {262144, 1}},
+    {"bias_grad", "empty", bias_case, {0, 5}},
+    {"bias_grad", "one", bias_case, {1, 1}},
+    {"bias_grad", "ragged", bias_case, {77, 131}},
+    {"bias_grad", "real", bias_case, {2000, 288}},
+    {"swiglu_fwd", "empty", swiglu_case, {0, 5, -1}},
+    {"swiglu_fwd", "one", swiglu_case, {1, 1, -1}},
+    {"swiglu_fwd", "ragged", swiglu_case, {9, 7, 5}},
+    {"swiglu_fwd", "real", swiglu_case, {4096, 48, -1}},
+    {"swiglu_fwd", "hostile far", swiglu_case, {9, 70, -1, 0, 2000}},
+    {"swiglu_bwd", "empty", swiglu_case, {0, 5, -1}},
+    {"swiglu_bwd", "one", swiglu_case, {1, 1, -1}},
+    {"swiglu_bwd", "ragged", swiglu_case, {9, 7, 5}},
+    {"swiglu_bwd", "ragged in place", swiglu_case, {9, 7, -1, 1}},
+    {"swiglu_bwd", "real", swiglu_case, {4096, 48, -1}},
+    {"swiglu_bwd", "hostile far", swiglu_case, {9, 70, -1, 0, 2000}},
+    {"gelu_fwd", "empty", gelu_case, {0, GELU_TANH}},
+    {"gelu_fwd", "one", gelu_case, {1, GELU_TANH}},
+    {"gelu_fwd", "ragged", gelu_case, {4099, GELU_TANH}},
+    {"gelu_fwd", "ragged erf", gelu_case, {4099, GELU_ERF}},
+    {"gelu_fwd", "real", gelu_case, {768000, GELU_TANH}},
+    {"gelu_fwd", "real erf", gelu_case, {192000, GELU_ERF}},
+    {"gelu_fwd", "hostile far", gelu_case, {1000, GELU_TANH, 0, 2000}},
+    {"gelu_fwd", "hostile far erf", gelu_case, {1000, GELU_ERF, 0, 2000}},
+    {"gelu_fwd", "golden tanh", gelu_golden, {GELU_TANH}},
+    {"gelu_fwd", "golden erf", gelu_golden, {GELU_ERF}},
+    {"gelu_bwd", "empty", gelu_case, {0, GELU_TANH}},
+    {"gelu_bwd", "one", gelu_case, {1, GELU_TANH}},
+    {"gelu_bwd", "ragged", gelu_case, {4099, GELU_TANH, 1}},
+    {"gelu_bwd", "ragged erf", gelu_case, {4099, GELU_ERF, 1}},
+    {"gelu_bwd", "real", gelu_case, {768000, GELU_TANH}},
+    {"gelu_bwd", "real erf", gelu_case, {192000, GELU_ERF}},
+    {"patch_input", "empty", patch_case, {0, 0}},
+    {"patch_input", "one", patch_case, {1, 1}},
+    {"patch_input", "ragged", patch_case, {3, 0}},
+    {"patch_input", "real", patch_case, {1000, 0}},
+    {"patch_input", "real video", patch_case, {500, 1}},
+    {NULL},
+};

@@ -1,0 +1,113 @@
+/* rows.c: rows by index. Tolerance: copies are exact; sums of up to 40 rows, 16 eps. */
+#include "tests/parity/parity.h"
+
+/* Indices into `rows`, a fifth of them -1. distinct: each row at most once (n <= rows). */
+static int32_t *draw_index(parity *p, int64_t n, int64_t rows, bool distinct)
+{
+    int32_t *index = parity_zero_ints(p, n);
+    rng_key key = rng_key_make((uint64_t)n, "parity/rows");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = distinct ? (int64_t)rng_permute(key, (uint64_t)rows, (uint64_t)i)
+                              : parity_below(p, rows);
+        index[i] = parity_below(p, 5) == 0 ? -1 : (int32_t)at;
+    }
+    return index;
+}
+
+/* shape: n, width, rows of x, keep */
+static void gather_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], w = shape[1];
+    int32_t *index = draw_index(p, n, shape[2], false);
+    tensor x = parity_tensor(p, shape[2] * w, 1), y = parity_tensor(p, n * w, 1);
+    double *want = parity_copy(p, y.ref, y.n);
+    for (int64_t i = 0; i < n * w; i++)
+        want[i] = index[i / w] >= 0 ? x.ref[index[i / w] * w + i % w] : shape[3] ? want[i] : 0;
+    PARITY_RUN(p, op_rows_gather(p->s, &(rows_gather_args){n, w, parity_ints(p, index, n), x.dev,
+                                                           y.dev, shape[3]}));
+    parity_expect(p, "y", y, want, 0);
+}
+
+/* shape: n, width, rows of y, distinct */
+static void scatter_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], w = shape[1];
+    int32_t *index = draw_index(p, n, shape[2], shape[3]);
+    tensor x = parity_tensor(p, n * w, 1), y = parity_tensor(p, shape[2] * w, 1);
+    double *want = parity_copy(p, y.ref, y.n);
+    for (int64_t i = 0; i < n * w; i++)
+        if (index[i / w] >= 0)
+            want[index[i / w] * w + i % w] += x.ref[i];
+    PARITY_RUN(p,
+               op_rows_scatter(p->s, &(rows_scatter_args){n, w, shape[2], parity_ints(p, index, n),
+                                                          x.dev, y.dev, true, shape[3]}));
+    parity_expect(p, "y", y, want, 16);
+}
+
+static void rows_refuse(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1);
+    int32_t index[] = {0, 1, 2, 4};
+    rows_scatter_args s = {4, 2, 4, index, x.dev, x.dev, true, false};
+    assert_fails(ST_BAD_INPUT, op_rows_scatter(p->s, &s), "index 3 is 4, beyond 4 rows");
+    rows_weighted_args w = {1, 2, 4, index, x.dev, x.dev, x.dev};
+    assert_fails(ST_BAD_INPUT, op_rows_weighted(p->s, &w), "beyond 4 rows");
+    index[3] = -1;
+    assert_fails(ST_BAD_INPUT, op_rows_weighted(p->s, &w), "index 3 is -1");
+}
+
+/* shape: n, width, rows of the table */
+static void weighted_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], w = shape[1], rows = shape[2];
+    bool bwd = strcmp(p->op, "rows_weighted_bwd") == 0;
+    int32_t *index = parity_zero_ints(p, 4 * n);
+    for (int64_t i = 0; i < 4 * n; i++) /* the corners of a border patch coincide */
+        index[i] = i % 8 == 1 ? index[i - 1] : (int32_t)parity_below(p, rows);
+    tensor weight = parity_tensor(p, 4 * n, 1), table = parity_tensor(p, rows * w, 1);
+    tensor y = parity_tensor(p, n * w, 1);
+    double *wy = parity_copy(p, y.ref, y.n), *wtable = parity_copy(p, table.ref, table.n);
+    for (int64_t c = 0; c < 4 * n; c++)
+        for (int64_t j = 0; j < w; j++) {
+            if (bwd)
+                wtable[index[c] * w + j] += weight.ref[c] * y.ref[c / 4 * w + j];
+            else
+                wy[c / 4 * w + j] += weight.ref[c] * table.ref[index[c] * w + j];
+        }
+    int32_t *at = parity_ints(p, index, 4 * n);
+    if (bwd)
+        PARITY_RUN(p,
+                   op_rows_weighted_bwd(p->s, &(rows_weighted_bwd_args){n, w, rows, at, weight.dev,
+                                                                        y.dev, table.dev}));
+    else
+        PARITY_RUN(p, op_rows_weighted(p->s, &(rows_weighted_args){n, w, rows, at, weight.dev,
+                                                                   table.dev, y.dev}));
+    parity_expect(p, "y", y, wy, 16);
+    parity_expect(p, "table", table, wtable, 16);
+}
+
+const parity_case parity_rows[] = {
+    {"rows_gather", "empty", gather_case, {0, 3, 4, 0}},
+    {"rows_gather", "one", gather_case, {1, 1, 1, 0}},
+    {"rows_gather", "ragged", gather_case, {13, 7, 5, 0}},
+    {"rows_gather", "ragged keep", gather_case, {13, 7, 5, 1}},
+    {"rows_gather", "real", gather_case, {4096, 128, 2048, 0}},
+    {"rows_scatter", "empty", scatter_case, {0, 3, 4, 0}},
+    {"rows_scatter", "one", scatter_case, {1, 1, 1, 0}},
+    {"rows_scatter", "ragged", scatter_case, {13, 7, 5, 0}},
+    {"rows_scatter", "ragged distinct", scatter_case, {13, 7, 29, 1}},
+    {"rows_scatter", "real", scatter_case, {2048, 128, 600, 0}},
+    {"rows_scatter", "real distinct", scatter_case, {1000, 128, 2048, 1}},
+    {"rows_scatter", "hostile", rows_refuse, {0}},
+    {"rows_weighted", "empty", weighted_case, {0, 3, 4}},
+    {"rows_weighted", "one", weighted_case, {1, 1, 1}},
+    {"rows_weighted", "ragged", weighted_case, {13, 7, 5}},
+    {"rows_weighted", "real", weighted_case, {2000, 96, 256}},
+    {"rows_weighted", "hostile", rows_refuse, {0}},
+    {"rows_weighted_bwd", "empty", weighted_case, {0, 3, 4}},
+    {"rows_weighted_bwd", "one", weighted_case, {1, 1, 1}},
+    {"rows_weighted_bwd", "ragged", weighted_case, {13, 7, 5}},
+    {"rows_weighted_bwd", "real", weighted_case, {2000, 96, 256}},
+    {NULL},
+};
