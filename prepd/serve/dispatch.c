@@ -1,0 +1,249 @@
+#include "prepd/serve/dispatch.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/proc.h"
+#include "prepd/serve/notify.h"
+#include "prepd/serve/state.h"
+
+enum {
+    TICK_MS = 100,
+    MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
+    SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
+};
+static const int64_t RATE_WINDOW_NS = 2000000000;
+
+void dispatch_fail(dispatch *d, status st)
+{
+    if (d->stopping && d->outcome != ST_OK)
+        return; /* the first cause counts */
+    d->outcome = st;
+    d->cause = *status_last();
+    d->stopping = true;
+}
+
+/* What a worker must know to do any lease: all options, as YAML that loads again. */
+static status make_terms(dispatch *d)
+{
+    char *yaml = NULL;
+    size_t yaml_size = 0, size;
+    FILE *f = open_memstream(&yaml, &yaml_size);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for the terms");
+    conf_print(d->c, f);
+    if (fclose(f) != 0) {
+        free(yaml);
+        return FAIL(ST_NO_MEMORY, "no memory for the terms");
+    }
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "version");
+    json_put_cstr(&w, TESSERA_VERSION);
+    json_put_key(&w, "options");
+    json_put_text(&w, yaml, yaml_size);
+    json_put_key(&w, "ipc");
+    json_put_bool(&w, wire_is_ipc(d->c->prepd_endpoint));
+    json_end_object(&w);
+    status st = json_writer_take(&w, &d->terms, &size);
+    json_writer_done(&w);
+    free(yaml);
+    return st;
+}
+
+static status start(dispatch *d)
+{
+    if (gethostname(d->host, sizeof(d->host) - 1) != 0)
+        snprintf(d->host, sizeof(d->host), "localhost");
+    TRY(proc_signal_fd(&d->signal_fd));
+    TRY(make_terms(d));
+    TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
+    TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
+    TRY(wire_new(&d->net));
+    TRY(wire_bind(d->net, d->c->prepd_endpoint, &d->consumers));
+    TRY(wire_bind(d->net, d->workers_endpoint, &d->workers));
+    TRY(wire_bind(d->net, d->control_endpoint, &d->control));
+    TRY(source_want(d, &d->train));
+    return local_start(d);
+}
+
+static void on_signal(dispatch *d)
+{
+    struct signalfd_siginfo info;
+    while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD || info.ssi_signo == SIGHUP)
+            continue; /* children are reaped after their last messages were read */
+        if (d->stopping)
+            d->stop_now = true;
+        d->stopping = true;
+        log_info("stopping signal=%s%s", strsignal((int)info.ssi_signo),
+                 d->stop_now ? " at once" : "");
+    }
+}
+
+typedef void (*on_message)(dispatch *d, const wire_peer *from, wire_msg *m);
+
+static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
+{
+    wire_msg *m = NULL;
+    status st = ST_OK;
+    TRY(wire_msg_new(&m));
+    for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+        wire_peer from;
+        wire_msg_clear(m);
+        st = wire_recv(s, 0, &from, m);
+        if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
+            log_warn("message refused: %s", status_text());
+            d->counts.refused_peers++;
+            continue;
+        }
+        if (st != ST_OK)
+            break;
+        handle(d, &from, m);
+    }
+    wire_msg_free(&m);
+    return st == ST_TIMEOUT ? ST_OK : st;
+}
+
+static void measure(dispatch *d, int64_t now)
+{
+    serve_counts *k = &d->counts;
+    int64_t passed = now - k->tick_ns;
+    if (passed < RATE_WINDOW_NS)
+        return;
+    k->rows_per_s = (double)(k->rows - k->rows_at_tick) * 1e9 / (double)passed;
+    k->samples_per_s = (double)(k->samples - k->samples_at_tick) * 1e9 / (double)passed;
+    k->rows_at_tick = k->rows;
+    k->samples_at_tick = k->samples;
+    k->tick_ns = now;
+    char line[160];
+    int64_t bad = d->train.bad.n + d->eval.bad.n;
+    if (d->train.build.active)
+        snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
+                 (long long)d->train.build.left);
+    else
+        snprintf(line, sizeof(line), "STATUS=%llu rows, %.1f samples/s, %lld quarantined\n",
+                 (unsigned long long)k->rows, k->samples_per_s, (long long)bad);
+    notify_send(line);
+}
+
+static void tick(dispatch *d)
+{
+    int64_t now = clock_ns();
+    if (now - d->ticked_ns < (int64_t)TICK_MS * 1000000)
+        return;
+    d->ticked_ns = now;
+    int64_t watchdog = notify_watchdog_ns();
+    if (watchdog && now - d->watchdog_ns >= watchdog / 2) {
+        notify_send("WATCHDOG=1\n"); /* this loop turns: that is what it says */
+        d->watchdog_ns = now;
+    }
+    seats_check_time(d, now);
+    if (local_tick(d, now) != ST_OK)
+        dispatch_fail(d, status_last()->code);
+    if (d->train.build.active)
+        index_build_progress(d, &d->train, false);
+    if (d->eval.build.active)
+        index_build_progress(d, &d->eval, false);
+    measure(d, now);
+}
+
+/* Drained: nothing in work and every row that was made is sent. */
+static bool is_drained(const dispatch *d)
+{
+    for (const worker_seat *w = d->seats; w; w = w->next)
+        if (w->work)
+            return false;
+    return !d->book.lost;
+}
+
+static status loop(dispatch *d)
+{
+    while (!d->stopping) {
+        wire_wait wait[] = {{.socket = d->workers},
+                            {.socket = d->consumers},
+                            {.socket = d->control},
+                            {.fd = d->signal_fd}};
+        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), TICK_MS));
+        if (wait[3].ready)
+            on_signal(d);
+        TRY(drain_socket(d, d->workers, seat_message));
+        local_reap(d);
+        TRY(drain_socket(d, d->consumers, session_message));
+        TRY(drain_socket(d, d->control, control_message));
+        tick(d);
+        seats_schedule(d);
+        if (d->draining && is_drained(d)) {
+            log_info("drained rows=%llu", (unsigned long long)d->counts.rows);
+            d->stopping = true;
+        }
+    }
+    return ST_OK;
+}
+
+static void stop(dispatch *d)
+{
+    char why[STATUS_MESSAGE_MAX];
+    notify_send("STOPPING=1\n");
+    d->stopping = true;
+    snprintf(why, sizeof(why), "the daemon stops%s%s", d->outcome != ST_OK ? ": " : "",
+             d->outcome != ST_OK ? d->cause.message : "");
+    while (d->sessions)
+        session_close(d, d->sessions, why);
+    while (d->seats) {
+        worker_seat *w = d->seats;
+        lease_free(&w->work);
+        seat_retire(d, w, false);
+    }
+    local_stop(d);
+    while (d->book.lost) {
+        lease *l = lease_book_take(&d->book, true);
+        lease_free(&l);
+    }
+    wire_close(&d->consumers);
+    wire_close(&d->workers);
+    wire_close(&d->control);
+    wire_free(&d->net);
+    source_done(&d->train);
+    source_done(&d->eval);
+    if (d->signal_fd >= 0)
+        close(d->signal_fd);
+    free(d->workers_endpoint);
+    free(d->control_endpoint);
+    free(d->terms);
+    arena_done(&d->scratch);
+}
+
+status dispatch_run(const conf *c, bool quiet)
+{
+    dispatch *d = calloc(1, sizeof(*d));
+    if (!d)
+        return FAIL(ST_NO_MEMORY, "no memory for the dispatcher");
+    *d = (dispatch){.c = c, .quiet = quiet, .signal_fd = -1};
+    d->train.name = "train";
+    d->eval.name = "eval";
+    d->started_ns = d->counts.tick_ns = clock_ns();
+    lease_book_init(&d->book, (int)c->prepd_solo_deaths);
+    arena_init(&d->scratch, SCRATCH_BYTES);
+    status st = start(d);
+    if (st == ST_OK) {
+        log_info("serving endpoint=%s workers=%d", c->prepd_endpoint, d->local.target);
+        notify_send("READY=1\n");
+        st = loop(d);
+    }
+    if (st != ST_OK)
+        dispatch_fail(d, st);
+    stop(d);
+    st = d->outcome;
+    if (st != ST_OK)
+        status_set(&d->cause);
+    free(d);
+    return st;
+}

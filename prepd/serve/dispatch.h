@@ -1,0 +1,20 @@
+/* dispatch.h: the daemon: one thread, one loop, no image library.
+ *
+ *   consumers  ROUTER  prepd.endpoint            HELLO, CREDIT, BYE  <->  WELCOME, ROW, END, ERROR
+ *   workers    ROUTER  prepd.endpoint .workers   JOIN, ON, ROW, RECORDS, FAILED  <->  TERMS, LEASE
+ *   control    ROUTER  prepd.endpoint .control   COMMAND  <->  ANSWER
+ *   signals    signalfd                          TERM, INT: clean stop; INT twice: at once; CHLD
+ */
+#ifndef TESSERA_PREPD_DISPATCH_H
+#define TESSERA_PREPD_DISPATCH_H
+
+#include <stdbool.h>
+
+#include "common/conf.h"
+#include "common/status.h"
+
+/* Serves until stopped by a signal, drained, or failed. ST_OK after a clean stop. quiet: no
+ * progress bar. The conf is borrowed. */
+WARN_UNUSED status dispatch_run(const conf *c, bool quiet);
+
+#endif

@@ -1,0 +1,196 @@
+/* index_build.c: the index, built record by record by the workers: headers of images, token counts
+ * of texts. A file that kills its workers is refused like one that can not be read. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+enum {
+    IMAGES_PER_LEASE = 32, /* a header read each: milliseconds */
+    TEXTS_PER_LEASE = 128, /* keeps a lease near 64 KiB of JSON */
+};
+static const int64_t TELL_EVERY_NS = 2000000000; /* progress lines; a bar moves ten times faster */
+
+status index_build_start(dispatch *d, source *s)
+{
+    int64_t samples = s->data->v->samples(s->data), images = s->data->v->images(s->data);
+    TRY(index_new(samples, images, &s->index));
+    s->build = (index_build){.src = s,
+                             .active = true,
+                             .left = samples + images,
+                             .started_ns = clock_ns(),
+                             .told_ns = clock_ns()};
+    if (s->build.left == 0) {
+        s->build.active = false;
+        return source_index_done(d, s);
+    }
+    return ST_OK;
+}
+
+static status finish_if_done(dispatch *d, source *s)
+{
+    if (!s->build.active || s->build.left > 0)
+        return ST_OK;
+    s->build.active = false;
+    index_build_progress(d, s, true);
+    return source_index_done(d, s);
+}
+
+void index_build_progress(dispatch *d, source *s, bool last)
+{
+    index_build *b = &s->build;
+    int64_t now = clock_ns(), total = index_samples(s->index) + index_images(s->index);
+    bool bar = !d->quiet && isatty(STDERR_FILENO);
+    double seconds = (double)(now - b->started_ns) / 1e9;
+    if (!last && now - b->told_ns < (bar ? TELL_EVERY_NS / 10 : TELL_EVERY_NS))
+        return;
+    b->told_ns = now;
+    if (bar) {
+        enum { WIDTH = 40 };
+        char line[WIDTH + 1];
+        int full = total ? (int)((total - b->left) * WIDTH / total) : WIDTH;
+        memset(line, '.', WIDTH);
+        memset(line, '#', (size_t)full);
+        line[WIDTH] = 0;
+        fprintf(stderr, "\rindex %s [%s] %3d%%%s", s->name, line, full * 100 / WIDTH,
+                last ? "\n" : "");
+        fflush(stderr);
+    }
+    if (last)
+        log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", s->name,
+                 (long long)index_samples(s->index), (long long)index_images(s->index), seconds);
+    else if (!bar)
+        log_info("index building section=%s done=%lld of=%lld seconds=%.0f", s->name,
+                 (long long)(total - b->left), (long long)total, seconds);
+}
+
+/* Samples the adapter refuses are recorded at once; the others go to a worker. */
+static status produce_texts(dispatch *d, source *s, lease **out)
+{
+    index_build *b = &s->build;
+    int64_t item[TEXTS_PER_LEASE], n = 0;
+    arena *a = &d->scratch;
+    arena_reset(a);
+    for (; n < TEXTS_PER_LEASE && b->next_sample < index_samples(s->index); b->next_sample++) {
+        sample smp;
+        TRY(s->data->v->sample(s->data, b->next_sample, a, &smp));
+        if (smp.cause) {
+            index_sample refused = {.cause = smp.cause};
+            TRY(index_put_sample(s->index, b->next_sample, &refused));
+            b->left--;
+        } else {
+            item[n++] = b->next_sample;
+        }
+    }
+    if (n == 0)
+        return finish_if_done(d, s);
+    return lease_new(&d->book, LEASE_TEXTS, s, 0, item, n, out);
+}
+
+status index_build_produce(dispatch *d, source *s, lease **out)
+{
+    index_build *b = &s->build;
+    *out = NULL;
+    if (!b->active)
+        return ST_OK;
+    if (b->next_image < index_images(s->index)) {
+        int64_t item[IMAGES_PER_LEASE], n = 0;
+        while (n < IMAGES_PER_LEASE && b->next_image < index_images(s->index))
+            item[n++] = b->next_image++;
+        return lease_new(&d->book, LEASE_IMAGES, s, 0, item, n, out);
+    }
+    if (b->next_sample < index_samples(s->index))
+        return produce_texts(d, s, out);
+    return ST_OK;
+}
+
+static status take_image(source *s, int64_t j, const json_value *r, const char *from)
+{
+    int64_t width = 0, height = 0;
+    index_image x = {0};
+    x.cause = json_text(json_find(r, "cause"), NULL);
+    TRY(json_want_int(r, "bytes", from, &x.file_bytes));
+    TRY(json_want_int(r, "mtime", from, &x.mtime_ns));
+    if (!x.cause) {
+        TRY(json_want_int(r, "width", from, &width));
+        TRY(json_want_int(r, "height", from, &height));
+        if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX)
+            return FAIL_IN(ST_PROTOCOL, from, "image of %lld x %lld pixels", (long long)width,
+                           (long long)height);
+        x.width = (int32_t)width;
+        x.height = (int32_t)height;
+    }
+    return index_put_image(s->index, j, &x);
+}
+
+static status take_text(source *s, int64_t i, const json_value *r, const char *from)
+{
+    int64_t tokens = 0, targets = 0;
+    index_sample x = {.cause = json_text(json_find(r, "cause"), NULL)};
+    if (!x.cause) {
+        TRY(json_want_int(r, "tokens", from, &tokens));
+        TRY(json_want_int(r, "targets", from, &targets));
+        if (tokens < 1 || targets < 0 || targets > tokens || tokens > INT32_MAX)
+            return FAIL_IN(ST_PROTOCOL, from, "text of %lld tokens with %lld targets",
+                           (long long)tokens, (long long)targets);
+        x.text_tokens = (int32_t)tokens;
+        x.targets = (int32_t)targets;
+    }
+    return index_put_sample(s->index, i, &x);
+}
+
+/* Takes all records of a lease, or of its one solo item, which is then done with. */
+status index_build_take(dispatch *d, lease *l, const json_value *records, const char *from)
+{
+    source *s = l->owner;
+    const json_value *list;
+    int64_t solo = lease_solo_item(l);
+    int64_t n = solo >= 0 ? 1 : l->n_items;
+    TRY(json_want_array(records, "records", from, &list));
+    if ((int64_t)json_count(list) != n)
+        return FAIL_IN(ST_PROTOCOL, from, "%zu records for a lease of %lld", json_count(list),
+                       (long long)n);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t item = solo >= 0 ? solo : l->item[k];
+        const json_value *r = json_item(list, (size_t)k);
+        if (l->kind == LEASE_IMAGES)
+            TRY(take_image(s, item, r, from));
+        else
+            TRY(take_text(s, item, r, from));
+    }
+    s->build.left -= n;
+    if (solo >= 0)
+        lease_drop_item(l, solo);
+    else
+        l->n_items = 0;
+    return finish_if_done(d, s);
+}
+
+status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause)
+{
+    source *s = l->owner;
+    if (l->kind == LEASE_IMAGES) {
+        /* Size and time are recorded, so that the verdict holds until the file changes. */
+        char path[PATH_MAX];
+        struct stat info;
+        index_image x = {.cause = cause};
+        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data),
+                 s->data->v->image_path(s->data, item));
+        if (stat(path, &info) == 0) {
+            x.file_bytes = (int64_t)info.st_size;
+            x.mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+        }
+        TRY(index_put_image(s->index, item, &x));
+    } else {
+        index_sample x = {.cause = cause};
+        TRY(index_put_sample(s->index, item, &x));
+    }
+    lease_drop_item(l, item);
+    s->build.left--;
+    return finish_if_done(d, s);
+}

@@ -1,0 +1,222 @@
+/* local.c: local worker processes: spawned by exec, replaced when they die, counted when they can
+ * not even start. The dispatcher never forks into image code: a worker is `prepd worker`. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/proc.h"
+#include "prepd/serve/state.h"
+
+enum {
+    GIVE_UP_DEATHS = 8, /* workers in a row that died before joining: they can not start here */
+    FIRST_PAUSE_MS = 50,
+    MAX_PAUSE_MS = 5000,
+    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
+    LEAVE_LIMIT_MS = 3000,
+};
+
+static const int64_t MS = 1000000;
+
+status local_start(dispatch *d)
+{
+    local_pool *p = &d->local;
+    TRY(proc_self_path(p->self, sizeof(p->self)));
+    p->endpoint = strdup(d->workers_endpoint);
+    if (!p->endpoint)
+        return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    int wanted = d->c->prepd_workers ? (int)d->c->prepd_workers : proc_cpus();
+    p->target = wanted > MAX_LOCAL ? MAX_LOCAL : wanted;
+    return local_tick(d, clock_ns());
+}
+
+static status spawn_one(dispatch *d, local_child *child)
+{
+    char parent[16];
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    char *argv[] = {d->local.self,
+                    (char[]){"worker"},
+                    (char[]){"--connect"},
+                    d->local.endpoint,
+                    (char[]){"--parent"},
+                    parent,
+                    NULL};
+    pid_t pid;
+    TRY(proc_spawn(argv, &pid));
+    *child = (local_child){.pid = pid, .started_ns = clock_ns()};
+    return ST_OK;
+}
+
+int local_alive(const dispatch *d)
+{
+    int n = 0;
+    for (int i = 0; i < MAX_LOCAL; i++)
+        n += d->local.child[i].pid != 0;
+    return n;
+}
+
+static int staying(const local_pool *p)
+{
+    int n = 0;
+    for (int i = 0; i < MAX_LOCAL; i++)
+        n += p->child[i].pid != 0 && !p->child[i].leaving;
+    return n;
+}
+
+status local_tick(dispatch *d, int64_t now)
+{
+    local_pool *p = &d->local;
+    for (int i = 0; i < MAX_LOCAL; i++) {
+        local_child *c = &p->child[i];
+        if (c->pid && !c->joined && !c->leaving &&
+            now - c->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
+            log_warn("worker did not join, killed pid=%d seconds=%d", (int)c->pid, JOIN_LIMIT_S);
+            kill(c->pid, SIGKILL);
+        }
+    }
+    if (d->stopping || now < p->not_before_ns)
+        return ST_OK;
+    int missing = p->target - staying(p);
+    for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
+        if (p->child[i].pid)
+            continue;
+        TRY(spawn_one(d, &p->child[i]));
+        missing--;
+    }
+    return ST_OK;
+}
+
+static local_child *child_of(const dispatch *d, pid_t pid)
+{
+    for (int i = 0; i < MAX_LOCAL; i++)
+        if (pid > 0 && d->local.child[i].pid == pid)
+            return (local_child *)&d->local.child[i];
+    return NULL;
+}
+
+bool local_is_child(const dispatch *d, pid_t pid)
+{
+    return child_of(d, pid) != NULL;
+}
+
+void local_joined(dispatch *d, pid_t pid)
+{
+    local_child *c = child_of(d, pid);
+    if (c)
+        c->joined = true;
+    d->local.deaths_at_start = 0;
+}
+
+void local_kill(dispatch *d, pid_t pid)
+{
+    local_child *c = child_of(d, pid);
+    if (!c || c->timed_out)
+        return;
+    c->timed_out = true;
+    kill(pid, SIGKILL);
+}
+
+/* SIGKILL and SIGTERM come from outside (an operator, a test, the kernel's memory killer): no
+ * decoder sends them to itself. */
+static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
+{
+    if (WIFSIGNALED(wstatus)) {
+        int sig = WTERMSIG(wstatus);
+        snprintf(what, size, "signal %d (%s)", sig, strsignal(sig));
+        if (c->timed_out)
+            return LOSS_TIMEOUT;
+        return sig == SIGKILL || sig == SIGTERM ? LOSS_OUTSIDE : LOSS_CRASH;
+    }
+    snprintf(what, size, "exit code %d", WEXITSTATUS(wstatus));
+    return c->leaving ? LOSS_OUTSIDE : LOSS_CRASH;
+}
+
+static void died(dispatch *d, local_child *c, int wstatus)
+{
+    char what[80];
+    local_pool *p = &d->local;
+    loss how = loss_of(c, wstatus, what, sizeof(what));
+    local_child was = *c;
+    *c = (local_child){0};
+    worker_seat *seat = seat_of_pid(d, was.pid);
+    if (seat)
+        seat_gone(d, seat, how, what);
+    if (d->stopping || was.leaving)
+        return;
+    p->respawned++;
+    if (was.joined || how == LOSS_OUTSIDE) {
+        log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
+        return;
+    }
+    p->deaths_at_start++;
+    int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
+    p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
+    log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
+    if (p->deaths_at_start >= GIVE_UP_DEATHS && !d->seats)
+        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
+                              "%d workers in a row died before they joined (last: %s); their own "
+                              "messages above say why",
+                              p->deaths_at_start, what));
+}
+
+void local_reap(dispatch *d)
+{
+    int wstatus;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wstatus, WNOHANG)) > 0) {
+        local_child *c = child_of(d, pid);
+        if (c)
+            died(d, c, wstatus);
+    }
+}
+
+/* The youngest go first; the seat is told to leave when it has no work, see seats_schedule. */
+void local_scale(dispatch *d, int target)
+{
+    local_pool *p = &d->local;
+    p->target = target > MAX_LOCAL ? MAX_LOCAL : target;
+    p->not_before_ns = 0;
+    for (int i = MAX_LOCAL - 1, over = staying(p) - p->target; i >= 0 && over > 0; i--) {
+        local_child *c = &p->child[i];
+        if (!c->pid || c->leaving)
+            continue;
+        c->leaving = true;
+        if (!c->joined)
+            kill(c->pid, SIGTERM);
+        over--;
+    }
+}
+
+bool local_is_leaving(const dispatch *d, pid_t pid)
+{
+    const local_child *c = child_of(d, pid);
+    return c && c->leaving;
+}
+
+void local_stop(dispatch *d)
+{
+    local_pool *p = &d->local;
+    int64_t limit = clock_ns() + LEAVE_LIMIT_MS * MS;
+    for (int i = 0; i < MAX_LOCAL; i++) {
+        if (!p->child[i].pid)
+            continue;
+        p->child[i].leaving = true;
+        kill(p->child[i].pid, d->stop_now ? SIGKILL : SIGTERM);
+    }
+    while (local_alive(d) > 0) {
+        local_reap(d);
+        if (clock_ns() > limit)
+            for (int i = 0; i < MAX_LOCAL; i++)
+                if (p->child[i].pid)
+                    kill(p->child[i].pid, SIGKILL);
+        if (local_alive(d) > 0)
+            usleep(5000);
+    }
+    free(p->endpoint);
+    p->endpoint = NULL;
+}

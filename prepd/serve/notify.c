@@ -1,0 +1,38 @@
+#include "prepd/serve/notify.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+void notify_send(const char *lines)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t n = path ? strlen(path) : 0;
+    if (n < 2 || n >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
+        return;
+    memcpy(to.sun_path, path, n);
+    if (path[0] == '@') /* abstract name */
+        to.sun_path[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    /* Nobody listening is the supervisor's affair, not ours. */
+    ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL, (struct sockaddr *)&to,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
+    (void)sent;
+    close(fd);
+}
+
+int64_t notify_watchdog_ns(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC");
+    const char *pid = getenv("WATCHDOG_PID");
+    if (!usec || (pid && strtoll(pid, NULL, 10) != getpid()))
+        return 0;
+    long long us = strtoll(usec, NULL, 10);
+    return us > 0 ? (int64_t)us * 1000 / 2 : 0;
+}

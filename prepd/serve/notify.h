@@ -1,0 +1,12 @@
+/* notify.h: sd_notify by hand: one datagram to $NOTIFY_SOCKET; without it, nothing happens. */
+#ifndef TESSERA_PREPD_NOTIFY_H
+#define TESSERA_PREPD_NOTIFY_H
+
+#include <stdint.h>
+
+/* Lines as systemd reads them: "READY=1", "STATUS=...", "WATCHDOG=1", "STOPPING=1". */
+void notify_send(const char *lines);
+/* Half of WATCHDOG_USEC in nanoseconds if it is meant for this process, else 0. */
+int64_t notify_watchdog_ns(void);
+
+#endif

@@ -1,0 +1,309 @@
+/* payload.c: what a lease says to a worker, as JSON: everything it needs and nothing of the data
+ * set's own formats. Texts and relative paths go in, pixels never come through here.
+ *
+ *   images  {"kind":"images","root":R,"files":[path...],"images":[number...]}
+ *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...]}...]}
+ *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
+ *            "files":[{"path":P,"bytes":B}...],
+ *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
+ *                     "grids":[[h,w]...]}...]}
+ *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...]}
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/state.h"
+
+static void put_turns(json_writer *w, const sample *s)
+{
+    json_put_key(w, "turns");
+    json_begin_array(w);
+    for (int32_t t = 0; t < s->n_turns; t++) {
+        const turn *u = &s->turns[t];
+        json_begin_object(w);
+        json_put_key(w, "role");
+        json_put_int(w, u->role);
+        json_put_key(w, "trained");
+        json_put_bool(w, u->trained);
+        json_put_key(w, "parts");
+        json_begin_array(w);
+        for (int32_t p = 0; p < u->n_parts; p++) {
+            if (u->parts[p].text)
+                json_put_text(w, u->parts[p].text, (size_t)u->parts[p].text_bytes);
+            else
+                json_put_int(w, u->parts[p].image);
+        }
+        json_end_array(w);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+static status put_images(source *s, const lease *l, int64_t solo, json_writer *w)
+{
+    const dataset *d = s->data;
+    json_put_key(w, "root");
+    json_put_cstr(w, d->v->root(d));
+    json_put_key(w, "files");
+    json_begin_array(w);
+    for (int64_t i = 0; i < l->n_items; i++)
+        if (solo < 0 || l->item[i] == solo)
+            json_put_cstr(w, d->v->image_path(d, l->item[i]));
+    json_end_array(w);
+    json_put_key(w, "images");
+    json_begin_array(w);
+    for (int64_t i = 0; i < l->n_items; i++)
+        if (solo < 0 || l->item[i] == solo)
+            json_put_int(w, l->item[i]);
+    json_end_array(w);
+    return ST_OK;
+}
+
+static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_writer *w)
+{
+    json_put_key(w, "samples");
+    json_begin_array(w);
+    for (int64_t i = 0; i < l->n_items; i++) {
+        sample smp;
+        if (solo >= 0 && l->item[i] != solo)
+            continue;
+        TRY(s->data->v->sample(s->data, l->item[i], a, &smp));
+        json_begin_object(w);
+        json_put_key(w, "id");
+        json_put_int(w, l->item[i]);
+        json_put_key(w, "images");
+        json_put_int(w, smp.n_images);
+        put_turns(w, &smp);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    return ST_OK;
+}
+
+/* The distinct image files of a row, in order of first appearance. */
+typedef struct file_set {
+    int32_t *image; /* [n] numbers in the data set */
+    int64_t n;
+} file_set;
+
+static int64_t file_number(file_set *f, int32_t image)
+{
+    for (int64_t i = f->n - 1; i >= 0; i--)
+        if (f->image[i] == image)
+            return i;
+    f->image[f->n] = image;
+    return f->n++;
+}
+
+static void put_files(const source *s, const file_set *f, json_writer *w)
+{
+    json_put_key(w, "files");
+    json_begin_array(w);
+    for (int64_t i = 0; i < f->n; i++) {
+        index_image x;
+        index_image_get(s->index, f->image[i], &x);
+        json_begin_object(w);
+        json_put_key(w, "path");
+        json_put_cstr(w, s->data->v->image_path(s->data, f->image[i]));
+        json_put_key(w, "bytes");
+        json_put_int(w, x.file_bytes);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+static void put_doc(const source *s, const planned_doc *p, const sample *smp, file_set *files,
+                    json_writer *w)
+{
+    json_begin_object(w);
+    json_put_key(w, "id");
+    json_put_int(w, p->sample);
+    json_put_key(w, "part");
+    json_put_int(w, p->part);
+    json_put_key(w, "tokens");
+    json_put_int(w, p->tokens);
+    json_put_key(w, "bad");
+    json_put_bool(w, quarantine_find(&s->bad, p->sample) != NULL);
+    put_turns(w, smp);
+    json_put_key(w, "images");
+    json_begin_array(w);
+    for (int32_t k = 0; k < smp->n_images; k++)
+        json_put_int(w, file_number(files, smp->images[k]));
+    json_end_array(w);
+    json_put_key(w, "grids");
+    json_begin_array(w);
+    for (int32_t k = 0; k < p->n_images; k++) {
+        json_begin_array(w);
+        json_put_int(w, p->grids[k].h);
+        json_put_int(w, p->grids[k].w);
+        json_end_array(w);
+    }
+    json_end_array(w);
+    json_end_object(w);
+}
+
+static status put_decision(const source *s, int64_t id, const char *cause, arena *a, json_writer *w)
+{
+    sample smp;
+    TRY(s->data->v->sample(s->data, id, a, &smp));
+    json_begin_object(w);
+    json_put_key(w, "id");
+    json_put_int(w, id);
+    json_put_key(w, "cause");
+    json_put_cstr(w, cause);
+    json_put_key(w, "name");
+    json_put_cstr(w, smp.name ? smp.name : "");
+    if (smp.n_images > 0) {
+        json_put_key(w, "file");
+        json_put_cstr(w, s->data->v->image_path(s->data, smp.images[0]));
+    }
+    json_end_object(w);
+    return ST_OK;
+}
+
+/* The decisions this row is made under: its own quarantined samples; in the sample stream also why
+ * a sample is refused. As JSON text inside JSON, because the worker only passes it on. */
+static status put_quarantine(const session *se, const planned_row *r, arena *a, json_writer *w)
+{
+    const source *s = se->src;
+    json_writer list;
+    char *text = NULL;
+    size_t size = 0;
+    status st = ST_OK;
+    json_writer_init(&list);
+    json_begin_array(&list);
+    for (int64_t i = 0; i < r->n_docs; i++) {
+        const char *cause = quarantine_find(&s->bad, r->docs[i].sample);
+        if (cause)
+            TRY_OR(done, put_decision(s, r->docs[i].sample, cause, a, &list));
+    }
+    if (se->kind == PLAN_SAMPLES && r->n_docs == 0 &&
+        (int64_t)r->number < index_samples(s->index)) {
+        const char *cause = plan_cause(se->plan, (int64_t)r->number);
+        if (cause)
+            TRY_OR(done, put_decision(s, (int64_t)r->number, cause, a, &list));
+    }
+    json_end_array(&list);
+    TRY_OR(done, json_writer_take(&list, &text, &size));
+    json_put_key(w, "quarantine");
+    json_put_text(w, text, size);
+done:
+    free(text);
+    json_writer_done(&list);
+    return st;
+}
+
+status payload_cursor(const session *se, const planned_row *r, uint64_t next, char **out)
+{
+    json_writer w;
+    const char *bad;
+    char digest[HASH_TEXT];
+    size_t size;
+    hash_print(index_digest(se->src->index), digest);
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "stream");
+    json_put_cstr(&w, se->stream);
+    json_put_key(&w, "row");
+    json_put_int(&w, (int64_t)next);
+    json_put_key(&w, "step");
+    json_put_int(&w, (int64_t)(next / (uint64_t)se->src->c.training_global_batch_size));
+    json_put_key(&w, "epoch");
+    json_put_int(&w, (int64_t)r->epoch);
+    json_put_key(&w, "window");
+    json_put_int(&w, (int64_t)r->window);
+    json_put_key(&w, "index");
+    json_put_cstr(&w, digest);
+    json_put_key(&w, "quarantine");
+    status st = quarantine_json(&se->src->bad, &bad);
+    if (st == ST_OK) {
+        json_put_raw(&w, bad, strlen(bad));
+        json_end_object(&w);
+        st = json_writer_take(&w, out, &size);
+    }
+    json_writer_done(&w);
+    return st;
+}
+
+/* Where this consumer goes on after the row. With several ranks a cursor points into the same step
+ * as long as the step owes this rank a row, else to the next step: there all ranks agree. */
+static uint64_t row_after(const session *se, uint64_t row)
+{
+    uint64_t g = (uint64_t)se->src->c.training_global_batch_size;
+    if (se->ranks == 1)
+        return row + 1;
+    for (uint64_t k = row + 1; k % g != 0 && se->step == row / g; k++)
+        if (se->rank_of[k % g] == se->rank)
+            return k;
+    return (row / g + 1) * g;
+}
+
+static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
+{
+    session *se = l->owner;
+    source *s = se->src;
+    planned_row r;
+    char *cursor = NULL;
+    file_set files = {0};
+    int64_t most = 0;
+    TRY(plan_row(se->plan, l->row, a, &r));
+    for (int64_t i = 0; i < r.n_docs; i++)
+        most += r.docs[i].n_images;
+    TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
+    json_put_key(w, "stream");
+    json_put_cstr(w, s->name);
+    json_put_key(w, "root");
+    json_put_cstr(w, s->data->v->root(s->data));
+    json_put_key(w, "row");
+    json_put_int(w, (int64_t)l->row);
+    TRY(payload_cursor(se, &r, row_after(se, l->row), &cursor));
+    json_put_key(w, "cursor");
+    json_put_cstr(w, cursor);
+    free(cursor);
+    TRY(put_quarantine(se, &r, a, w));
+    json_put_key(w, "docs");
+    json_begin_array(w);
+    for (int64_t i = 0; i < r.n_docs; i++) {
+        sample smp;
+        if (solo >= 0 && r.docs[i].sample != solo)
+            continue;
+        TRY(s->data->v->sample(s->data, r.docs[i].sample, a, &smp));
+        if (smp.n_images != r.docs[i].n_images)
+            return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
+                        (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
+        put_doc(s, &r.docs[i], &smp, &files, w);
+    }
+    json_end_array(w);
+    put_files(s, &files, w);
+    return ST_OK;
+}
+
+status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size)
+{
+    static const char *const kinds[] = {"row", "images", "texts"};
+    json_writer w;
+    status st = ST_OK;
+    int64_t solo = lease_solo_item(l);
+    arena *a = &d->scratch;
+    arena_reset(a);
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "kind");
+    json_put_cstr(&w, kinds[l->kind]);
+    if (l->kind == LEASE_ROW) {
+        TRY_OR(done, put_row(l, solo, a, &w));
+    } else {
+        source *s = l->owner;
+        json_put_key(&w, "stream");
+        json_put_cstr(&w, s->name);
+        if (l->kind == LEASE_IMAGES)
+            TRY_OR(done, put_images(s, l, solo, &w));
+        else
+            TRY_OR(done, put_texts(s, l, solo, a, &w));
+    }
+    json_end_object(&w);
+    TRY_OR(done, json_writer_take(&w, out, out_size));
+done:
+    json_writer_done(&w);
+    return st;
+}

@@ -1,0 +1,454 @@
+/* seats.c: workers as the dispatcher sees them: who joined, what each has in work, how it went.
+ *
+ * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
+ * message of a worker without a seat or without a lease is late and dropped: its lease has been
+ * given again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <limits.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+enum {
+    MISSING_LIMIT = 3, /* files a worker may miss that the dispatcher sees, before it must go */
+    QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
+};
+static const int64_t FRESH_PAUSE_NS = 500000000; /* a worker starts in about a tenth of this */
+
+static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
+{
+    for (worker_seat *w = d->seats; w; w = w->next)
+        if (w->peer.size == peer->size && memcmp(w->peer.id, peer->id, peer->size) == 0)
+            return w;
+    return NULL;
+}
+
+worker_seat *seat_of_pid(dispatch *d, pid_t pid)
+{
+    for (worker_seat *w = d->seats; w; w = w->next)
+        if (w->local && w->pid == pid)
+            return w;
+    return NULL;
+}
+
+static void remove_seat(dispatch *d, worker_seat *w)
+{
+    worker_seat **at = &d->seats;
+    while (*at && *at != w)
+        at = &(*at)->next;
+    if (*at)
+        *at = w->next;
+    free(w);
+}
+
+static source *source_of(const lease *l)
+{
+    return l->kind == LEASE_ROW ? ((session *)l->owner)->src : l->owner;
+}
+
+void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
+{
+    bool fresh = false;
+    if (quarantine_add(&s->bad, id, cause, &fresh) != ST_OK) {
+        dispatch_fail(d, ST_NO_MEMORY);
+        return;
+    }
+    if (!fresh)
+        return;
+    log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", s->name, (long long)id, cause);
+    double share = 100.0 * (double)s->bad.n / (double)(d->counts.samples + 1);
+    if (d->counts.samples >= QUARANTINE_JUDGED && share > d->c->data_quarantine_limit)
+        dispatch_fail(d, FAIL(ST_BAD_INPUT,
+                              "%.1f %% of %llu samples are quarantined, over "
+                              "data.quarantine_limit %.1f %%; the last: sample %lld: %s",
+                              share, (unsigned long long)d->counts.samples,
+                              d->c->data_quarantine_limit, (long long)id, cause));
+}
+
+/* A worker went while it had a lease. */
+static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
+{
+    int64_t item = -1;
+    char cause[160];
+    if (!l->owner) { /* its consumer has gone */
+        lease_free(&l);
+        return;
+    }
+    d->counts.leases_lost++;
+    if (how == LOSS_CRASH)
+        d->counts.crashes++;
+    else if (how == LOSS_TIMEOUT)
+        d->counts.timeouts++;
+    else
+        d->counts.outside++;
+    if (lease_lost(&d->book, l, how, &item) != LEASE_POISON)
+        return;
+    if (how == LOSS_TIMEOUT)
+        snprintf(cause, sizeof(cause), "takes a worker longer than %.3g s (prepd.sample_timeout)",
+                 d->c->prepd_sample_timeout);
+    else
+        snprintf(cause, sizeof(cause), "ends its worker: %s", what);
+    if (l->kind == LEASE_ROW) {
+        seats_quarantine(d, source_of(l), item, cause);
+        return;
+    }
+    log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);
+    if (index_build_poison(d, l, item, cause) != ST_OK)
+        dispatch_fail(d, status_last()->code);
+}
+
+void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
+{
+    lease *l = w->work;
+    if (l || how != LOSS_OUTSIDE)
+        log_info("worker gone pid=%d host=%s cause=\"%s\"%s", (int)w->pid, w->host, what,
+                 l ? ", its lease is given again" : "");
+    remove_seat(d, w);
+    if (l)
+        lose_lease(d, l, how, what);
+}
+
+void seat_retire(dispatch *d, worker_seat *w, bool again)
+{
+    const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
+    if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+        log_debug("worker could not be told to leave: %s", status_text());
+    remove_seat(d, w);
+}
+
+static status send_terms(dispatch *d, const wire_peer *to)
+{
+    return wire_send_json(d->workers, to, KIND_TERMS, 0, d->terms, strlen(d->terms));
+}
+
+static status join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
+{
+    const char *version, *fingerprint, *host;
+    int64_t pid;
+    hash128 print;
+    worker_seat *w = seat_of(d, from);
+    if (w) { /* still there: an idle worker asks now and then */
+        w->heard_ns = clock_ns();
+        return send_terms(d, from);
+    }
+    TRY(json_want_text(v, "version", name, &version));
+    TRY(json_want_text(v, "fingerprint", name, &fingerprint));
+    TRY(json_want_text(v, "host", name, &host));
+    TRY(json_want_int(v, "pid", name, &pid));
+    if (strcmp(version, TESSERA_VERSION) != 0)
+        return FAIL_IN(ST_PROTOCOL, name, "worker of version %s, this daemon is %s", version,
+                       TESSERA_VERSION);
+    if (!hash_parse(fingerprint, &print))
+        return FAIL_IN(ST_PROTOCOL, name, "fingerprint \"%s\" is not 32 hex digits", fingerprint);
+    if (d->have_fingerprint && !hash_equal(print, d->fingerprint))
+        return FAIL_IN(ST_CONFIG, name,
+                       "the images this worker (pid %lld on %s) decodes differ from those of the "
+                       "workers already here; install the same libvips and libjpeg",
+                       (long long)pid, host);
+    bool local = strcmp(host, d->host) == 0 && local_is_child(d, (pid_t)pid);
+    worker_seat *old = local ? seat_of_pid(d, (pid_t)pid) : NULL;
+    if (old)
+        seat_gone(d, old, LOSS_OUTSIDE, "joined again");
+    w = calloc(1, sizeof(*w));
+    if (!w)
+        return FAIL(ST_NO_MEMORY, "no memory for a worker");
+    w->peer = *from;
+    w->pid = (pid_t)pid;
+    w->local = local;
+    w->fresh = true;
+    w->joined_ns = w->heard_ns = w->since_ns = clock_ns();
+    snprintf(w->host, sizeof(w->host), "%s", host);
+    status st = send_terms(d, from);
+    if (st != ST_OK) {
+        free(w);
+        return st;
+    }
+    d->fingerprint = print;
+    d->have_fingerprint = true;
+    worker_seat **at = &d->seats; /* at the end: the longest idle is served first */
+    while (*at)
+        at = &(*at)->next;
+    *at = w;
+    if (local)
+        local_joined(d, w->pid);
+    log_debug("worker joined pid=%lld host=%s local=%d", (long long)pid, host, local);
+    return ST_OK;
+}
+
+static lease *end_work(worker_seat *w)
+{
+    lease *l = w->work;
+    w->work = NULL;
+    w->fresh = false;
+    w->leases_done++;
+    w->since_ns = clock_ns();
+    return l;
+}
+
+static status take_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m,
+                       const char *name)
+{
+    if (!w->work)
+        return ST_OK; /* late */
+    if (w->work->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "a row for a lease of another kind");
+    if (head->row != w->work->row)
+        return FAIL_IN(ST_PROTOCOL, name, "row %llu for a lease of row %llu",
+                       (unsigned long long)head->row, (unsigned long long)w->work->row);
+    if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
+        return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
+                       wire_msg_parts(m), (unsigned)head->n_images);
+    lease *l = end_work(w);
+    if (!l->owner)
+        lease_free(&l); /* its consumer has gone */
+    else if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        session_row(d, l->owner, l, m);
+    return ST_OK;
+}
+
+static status take_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                           const char *name)
+{
+    lease *l = w->work;
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (l->kind == LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
+    bool solo = lease_solo_item(l) >= 0;
+    TRY(index_build_take(d, l, v, name));
+    end_work(w);
+    if (solo && l->n_items > 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_free(&l);
+    return ST_OK;
+}
+
+static bool seen_by_us(const source *s, const char *file)
+{
+    char path[PATH_MAX];
+    struct stat info;
+    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
+    return stat(path, &info) == 0;
+}
+
+/* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
+static status take_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                          const char *name)
+{
+    lease *l = w->work;
+    const json_value *list;
+    bool blamed = false;
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (!l->owner) {  /* its consumer has gone */
+        end_work(w);
+        lease_free(&l);
+        return ST_OK;
+    }
+    if (l->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
+    TRY(json_want_array(v, "samples", name, &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *f = json_item(list, i);
+        int64_t id;
+        const char *cause;
+        bool ours = false;
+        TRY(json_want_int(f, "id", name, &id));
+        TRY(json_want_text(f, "cause", name, &cause));
+        for (int64_t k = 0; k < l->n_items && !ours; k++)
+            ours = l->item[k] == id;
+        if (!ours)
+            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
+                           (long long)id);
+        const char *missing = json_text(json_find(f, "missing"), NULL);
+        if (missing && !w->local && seen_by_us(source_of(l), missing)) {
+            w->missing_files++;
+            continue;
+        }
+        blamed = true;
+        seats_quarantine(d, source_of(l), id, cause);
+    }
+    end_work(w);
+    if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_book_return(&d->book, l);
+    if (!blamed && w->missing_files == 0)
+        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
+    if (w->missing_files >= MISSING_LIMIT) {
+        log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
+                 (long long)w->missing_files, (int)w->pid, w->host);
+        seat_retire(d, w, false);
+    }
+    return ST_OK;
+}
+
+static void take_on(worker_seat *w, const frame *head, const json_value *v)
+{
+    if (!w->work || head->row != w->work->number)
+        return;
+    w->since_ns = clock_ns();
+    lease_on(w->work, json_int(json_find(v, "item"), -1));
+}
+
+static void leave(dispatch *d, worker_seat *w, const json_value *v)
+{
+    const char *error = json_text(json_find(v, "error"), NULL);
+    seat_gone(d, w, error ? LOSS_CRASH : LOSS_OUTSIDE, error ? error : "left");
+}
+
+static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
+{
+    frame head;
+    json_value *v = NULL;
+    worker_seat *w = seat_of(d, from);
+    TRY(frame_decode(wire_msg_part(m, 0), name, &head));
+    if (w)
+        w->heard_ns = clock_ns();
+    if (head.kind == KIND_ROW)
+        return w ? take_row(d, w, &head, m, name) : ST_OK;
+    TRY(wire_read_json(m, name, &head, &v));
+    status st = ST_OK;
+    if (head.kind == KIND_JOIN)
+        st = join(d, from, name, v);
+    else if (!w)
+        ; /* late, or nobody: what it had is given again */
+    else if (head.kind == KIND_ON)
+        take_on(w, &head, v);
+    else if (head.kind == KIND_RECORDS)
+        st = take_records(d, w, &head, v, name);
+    else if (head.kind == KIND_FAILED)
+        st = take_failed(d, w, &head, v, name);
+    else if (head.kind == KIND_BYE)
+        leave(d, w, v);
+    else
+        st = FAIL_IN(ST_PROTOCOL, name, "a worker does not send %s", frame_kind_name(head.kind));
+    json_free(&v);
+    return st;
+}
+
+void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
+{
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(from, name);
+    status st = seat_handle(d, from, m, name);
+    if (st == ST_OK || d->stopping)
+        return;
+    log_warn("worker refused: %s", status_text());
+    d->counts.refused_peers++;
+    if (wire_send_error(d->workers, from, 0, st) != ST_OK)
+        log_debug("it could not be told: %s", status_text());
+    worker_seat *w = seat_of(d, from);
+    if (w)
+        seat_gone(d, w, LOSS_CRASH, "broke the protocol");
+}
+
+void seats_check_time(dispatch *d, int64_t now)
+{
+    int64_t limit = (int64_t)(d->c->prepd_sample_timeout * 1e9);
+    for (worker_seat *w = d->seats, *next; w; w = next) {
+        next = w->next;
+        if (!w->work || now - w->since_ns <= limit)
+            continue;
+        if (w->local)
+            local_kill(d, w->pid); /* its death is told by SIGCHLD */
+        else
+            seat_gone(d, w, LOSS_TIMEOUT, "silent");
+    }
+}
+
+/* New work in turn from every index being built and every consumer with credit. */
+static status produce(dispatch *d, lease **out)
+{
+    int n = 2;
+    *out = NULL;
+    for (session *s = d->sessions; s; s = s->next)
+        n++;
+    for (int tries = 0; tries < n && !*out; tries++) {
+        int place = d->turn++ % n;
+        if (place < 2) {
+            TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
+            continue;
+        }
+        session *s = d->sessions;
+        for (int k = 2; s && k < place; k++)
+            s = s->next;
+        if (s)
+            TRY(session_produce(d, s, out));
+    }
+    return ST_OK;
+}
+
+/* False if there was nothing to give. */
+static bool give_work(dispatch *d, worker_seat *w)
+{
+    char *json = NULL;
+    size_t size;
+    lease *l = lease_book_take(&d->book, w->fresh);
+    if (!l && (d->draining || produce(d, &l) != ST_OK)) {
+        if (!d->draining)
+            dispatch_fail(d, status_last()->code);
+        return false;
+    }
+    if (!l)
+        return false;
+    if (payload_lease(d, l, &json, &size) != ST_OK) {
+        lease_book_return(&d->book, l);
+        dispatch_fail(d, status_last()->code);
+        return false;
+    }
+    w->work = l;
+    w->since_ns = clock_ns();
+    status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);
+    free(json);
+    if (st != ST_OK)
+        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+    return true;
+}
+
+static worker_seat *longest_idle(dispatch *d, bool only_fresh)
+{
+    worker_seat *best = NULL;
+    for (worker_seat *w = d->seats; w; w = w->next)
+        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns))
+            best = w;
+    return best;
+}
+
+/* A sample to be tried alone needs a worker without a past: one idle worker starts anew, and until
+ * it had the time to come back no second one is asked. */
+static void make_one_fresh(dispatch *d)
+{
+    int64_t now = clock_ns();
+    worker_seat *w = longest_idle(d, false);
+    if (!w || now - d->retired_ns < FRESH_PAUSE_NS)
+        return;
+    d->retired_ns = now;
+    seat_retire(d, w, true);
+}
+
+void seats_schedule(dispatch *d)
+{
+    for (worker_seat *w = d->seats, *next; w; w = next) {
+        next = w->next;
+        if (!w->work && w->local && local_is_leaving(d, w->pid))
+            seat_retire(d, w, false);
+    }
+    while (!d->stopping) {
+        bool solo = lease_book_wants_fresh(&d->book);
+        worker_seat *w = solo ? longest_idle(d, true) : NULL;
+        if (solo && !w)
+            make_one_fresh(d);
+        if (!w)
+            w = longest_idle(d, false);
+        if (!w || !give_work(d, w))
+            return;
+    }
+}

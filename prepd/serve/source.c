@@ -1,0 +1,194 @@
+/* source.c: a data section of the daemon: its data set, its index (from the cache, or built by the
+ * workers), its identity. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/model_files.h"
+#include "prepd/serve/state.h"
+
+/* What an index record depends on besides the data set; a change of these builds it anew. */
+static status index_key_of(const source *s, hash128 *out)
+{
+    const conf *c = &s->c;
+    const hash128 data = s->data->v->identity(s->data);
+    hasher *h = NULL;
+    TRY(hasher_new(&h));
+    hasher_add(h, data.bytes, sizeof(data.bytes));
+    hasher_add(h, s->model_digest.bytes, sizeof(s->model_digest.bytes));
+    hasher_add(h, c->data_system, strlen(c->data_system) + 1);
+    hasher_add(h, c->data_suffix, strlen(c->data_suffix) + 1);
+    hasher_add_u64(h, c->data_label_newline);
+    hasher_add_u64(h, (uint64_t)c->image_input_pixels);
+    hasher_add_u64(h, (uint64_t)c->image_file_bytes);
+    hasher_add_u64(h, (uint64_t)c->data_group);
+    hasher_add_u64(h, (uint64_t)c->data_limit);
+    hasher_add_u64(h, (uint64_t)c->data_answer);
+    hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
+    *out = hasher_value(h);
+    hasher_free(&h);
+    return ST_OK;
+}
+
+static bool usable_folder(const char *path)
+{
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return false;
+    return access(path, W_OK | X_OK) == 0;
+}
+
+/* prepd.cache_dir; else .tessera in the data's folder; else, where that can not be written, the
+ * user's cache folder, else the temporary one. */
+static status cache_folder(const source *s, char out[PATH_MAX])
+{
+    const char *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tmp = getenv("TMPDIR");
+    char first[PATH_MAX] = "";
+    if (s->c.prepd_cache_dir[0]) {
+        snprintf(out, PATH_MAX, "%s", s->c.prepd_cache_dir);
+        if (usable_folder(out))
+            return ST_OK;
+        return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir can not be written: %s",
+                       strerror(errno));
+    }
+    struct stat info;
+    snprintf(out, PATH_MAX, "%s", s->c.data_path);
+    char *slash = strrchr(out, '/');
+    if (slash && stat(out, &info) == 0 && !S_ISDIR(info.st_mode))
+        *slash = 0;
+    if (snprintf(first, sizeof(first), "%s/.tessera", out) < (int)sizeof(first) &&
+        usable_folder(first)) {
+        snprintf(out, PATH_MAX, "%s", first);
+        return ST_OK;
+    }
+    if (xdg && xdg[0] == '/') {
+        snprintf(out, PATH_MAX, "%s/tessera", xdg);
+    } else if (home && home[0] == '/') {
+        char cache[PATH_MAX];
+        snprintf(cache, sizeof(cache), "%s/.cache", home);
+        (void)usable_folder(cache);
+        snprintf(out, PATH_MAX, "%s/.cache/tessera", home);
+    } else {
+        out[0] = 0;
+    }
+    if (!out[0] || !usable_folder(out)) {
+        snprintf(out, PATH_MAX, "%s/tessera-%d", tmp && tmp[0] == '/' ? tmp : "/tmp",
+                 (int)getuid());
+        if (!usable_folder(out))
+            return FAIL_IN(ST_CANT_CREATE, out, "no folder for the index: set prepd.cache_dir");
+    }
+    log_info("index kept elsewhere: %s can not be written folder=%s", first, out);
+    return ST_OK;
+}
+
+/* An image that changed since it was indexed makes the index stale. */
+static bool images_unchanged(const source *s)
+{
+    for (int64_t j = 0; j < index_images(s->index); j++) {
+        char path[PATH_MAX];
+        struct stat info;
+        index_image x;
+        index_image_get(s->index, j, &x);
+        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data),
+                 s->data->v->image_path(s->data, j));
+        bool there = stat(path, &info) == 0;
+        int64_t mtime =
+            there ? (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec : 0;
+        int64_t bytes = there ? (int64_t)info.st_size : 0;
+        if (bytes != x.file_bytes || mtime != x.mtime_ns) {
+            log_info("index is stale: %s changed since", path);
+            return false;
+        }
+    }
+    return true;
+}
+
+static status load_cached(source *s)
+{
+    status st = index_load(s->index_path, s->index_key, &s->index);
+    if (st == ST_OK) {
+        if (index_samples(s->index) == s->data->v->samples(s->data) &&
+            index_images(s->index) == s->data->v->images(s->data) && images_unchanged(s))
+            return ST_OK;
+        index_free(&s->index);
+        return ST_NO_INPUT;
+    }
+    if (st == ST_BAD_INPUT) {
+        log_warn("index is built again: %s", status_text());
+        st = ST_NO_INPUT;
+    }
+    return st;
+}
+
+static status open_source(dispatch *d, source *s)
+{
+    char folder[PATH_MAX], key[HASH_TEXT];
+    if (s == &d->eval) {
+        TRY(conf_eval(d->c, &s->c));
+        s->own_conf = true;
+    } else {
+        s->c = *d->c;
+    }
+    TRY(model_files_digest(&s->c, &s->model_digest));
+    TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
+    TRY(dataset_open(&s->c, &s->data));
+    TRY(index_key_of(s, &s->index_key));
+    TRY(cache_folder(s, folder));
+    hash_print(s->index_key, key);
+    if (asprintf(&s->index_path, "%s/index-%s.tsx", folder, key) < 0) {
+        s->index_path = NULL;
+        return FAIL(ST_NO_MEMORY, "no memory for a path");
+    }
+    return ST_OK;
+}
+
+status source_want(dispatch *d, source *s)
+{
+    if (s->opened)
+        return ST_OK;
+    status st = open_source(d, s);
+    if (st != ST_OK) {
+        source_done(s);
+        return st;
+    }
+    s->opened = true;
+    log_info("data set opened section=%s samples=%lld images=%lld", s->name,
+             (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));
+    st = load_cached(s);
+    if (st == ST_OK) {
+        s->ready = true;
+        log_info("index loaded section=%s file=%s", s->name, s->index_path);
+        session_index_ready(d, s);
+        return ST_OK;
+    }
+    if (st != ST_NO_INPUT)
+        log_warn("index is built again: %s", status_text());
+    return index_build_start(d, s);
+}
+
+status source_index_done(dispatch *d, source *s)
+{
+    TRY(index_seal(s->index));
+    if (index_save(s->index, s->index_path, s->index_key) != ST_OK)
+        log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
+    s->ready = true;
+    session_index_ready(d, s);
+    return ST_OK;
+}
+
+void source_done(source *s)
+{
+    const char *name = s->name;
+    quarantine_done(&s->bad);
+    index_free(&s->index);
+    dataset_close(&s->data);
+    free(s->index_path);
+    free(s->stream_json);
+    if (s->own_conf)
+        conf_done(&s->c);
+    *s = (source){.name = name};
+}

@@ -1,0 +1,202 @@
+/* state.h: what the dispatcher knows, shared by the files of serve/ and nobody else.
+ *
+ * One thread owns all of it. Lists are linked, so that pointers stay valid while members come and
+ * go. Who may hold a lease: the book (lost ones) or one worker_seat; nobody else. */
+#ifndef TESSERA_PREPD_STATE_H
+#define TESSERA_PREPD_STATE_H
+
+#include "common/arena.h"
+#include "common/conf.h"
+#include "prepd/dataset/dataset.h"
+#include "prepd/plan/index.h"
+#include "prepd/plan/plan.h"
+#include "prepd/serve/lease.h"
+#include "prepd/serve/quarantine.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+typedef struct dispatch dispatch;
+typedef struct source source;
+
+/* Builds an index by leases: first images, then texts (index_build.c). */
+typedef struct index_build {
+    source *src;
+    bool active;
+    int64_t next_image, next_sample; /* not yet leased */
+    int64_t left;                    /* records still to come */
+    int64_t started_ns, told_ns;
+} index_build;
+
+/* A data section: "train" (data.*) or "eval" (eval.* over data.*), opened when first wanted. */
+struct source {
+    const char *name;
+    conf c;        /* resolved for this section */
+    bool opened;   /* data and index are there or being built */
+    bool ready;    /* index sealed */
+    bool own_conf; /* c is ours to free */
+    dataset *data;
+    data_index *index;
+    char *index_path; /* heap; where the cache lies */
+    hash128 index_key;
+    hash128 model_digest;
+    char *stream_json; /* conf_stream_json of c; heap */
+    index_build build;
+    quarantine bad;
+};
+
+/* A row on its way to a consumer. */
+typedef struct slot {
+    uint64_t row;
+    int64_t reserved; /* bytes of credit */
+    int64_t n_docs;
+    wire_msg *msg; /* NULL until a worker gave it */
+} slot;
+
+/* Most rows between lease and delivery of one consumer: bounds the reorder window. */
+enum { SESSION_SLOTS = 1024 };
+
+typedef struct session {
+    wire_peer peer;
+    source *src;
+    plan *plan; /* NULL until the index is ready */
+    plan_kind kind;
+    char stream[8]; /* "train", "eval", "sample" */
+    int rank, ranks;
+    char *hello;          /* JSON kept while the index is being built; heap */
+    bool welcomed, ended; /* ended: the last row is leased */
+    uint64_t next_row;    /* first row not yet looked at */
+    uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
+    int *rank_of;         /* [G] */
+    int64_t credit;       /* bytes that may still be reserved */
+    int64_t unreturned;   /* bytes sent and not yet given back */
+    int64_t need;         /* bytes the next row reserves, 0 = not yet known */
+    slot slots[SESSION_SLOTS];
+    int first_slot, n_slots;
+    uint64_t rows_sent;
+    int64_t started_ns;
+    struct session *next;
+} session;
+
+/* A worker that joined. */
+typedef struct worker_seat {
+    wire_peer peer;
+    pid_t pid;
+    char host[64];
+    bool local; /* a child of ours */
+    bool fresh; /* has done nothing yet */
+    lease *work;
+    int64_t since_ns; /* of the lease or of the last ON */
+    int64_t joined_ns, heard_ns;
+    int64_t leases_done, missing_files;
+    struct worker_seat *next;
+} worker_seat;
+
+/* Local worker processes (local.c). */
+typedef struct local_child {
+    pid_t pid; /* 0 = empty place */
+    int64_t started_ns;
+    bool joined;
+    bool timed_out; /* we killed it for a sample's time */
+    bool leaving;   /* told to go: scaled down or stopping */
+} local_child;
+
+enum { MAX_LOCAL = 1024 };
+
+typedef struct local_pool {
+    char *endpoint; /* of workers; heap */
+    char self[STATUS_PATH_MAX];
+    int target;
+    local_child child[MAX_LOCAL];
+    int deaths_at_start; /* in a row: died before joining */
+    int64_t not_before_ns;
+    int64_t respawned; /* deaths made good, for status */
+} local_pool;
+
+typedef struct serve_counts {
+    uint64_t rows, samples, empty_rows, bytes;
+    uint64_t leases_lost, crashes, timeouts, outside, refused_peers;
+    uint64_t rows_at_tick;
+    double rows_per_s, samples_per_s;
+    uint64_t samples_at_tick;
+    int64_t tick_ns;
+} serve_counts;
+
+struct dispatch {
+    const conf *c;
+    bool quiet;
+    wire *net;
+    wire_socket *consumers, *workers, *control;
+    char *workers_endpoint, *control_endpoint;
+    int signal_fd;
+    source train, eval;
+    lease_book book;
+    session *sessions;
+    worker_seat *seats;
+    local_pool local;
+    int turn;           /* round robin over producers */
+    int64_t retired_ns; /* when a worker was last asked to start anew */
+    bool have_fingerprint;
+    hash128 fingerprint;
+    char *terms; /* TERMS JSON; heap */
+    char host[64];
+    bool stopping, stop_now, draining;
+    status outcome; /* of the run */
+    status_note cause;
+    arena scratch; /* one message at a time */
+    serve_counts counts;
+    int64_t started_ns, ticked_ns, watchdog_ns;
+};
+
+/* source.c */
+WARN_UNUSED status source_want(dispatch *d, source *s); /* opens, loads or starts the index */
+WARN_UNUSED status source_index_done(dispatch *d, source *s);
+void source_done(source *s);
+
+/* index_build.c */
+WARN_UNUSED status index_build_start(dispatch *d, source *s);
+WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
+WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
+                                    const char *from);
+WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
+void index_build_progress(dispatch *d, source *s, bool last);
+
+/* session.c */
+void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
+WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
+void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
+void session_index_ready(dispatch *d, source *src);
+void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */
+
+/* seats.c */
+void seat_message(dispatch *d, const wire_peer *from, wire_msg *m);
+void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
+worker_seat *seat_of_pid(dispatch *d, pid_t pid);
+void seats_check_time(dispatch *d, int64_t now);
+void seats_schedule(dispatch *d);
+void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
+void seat_retire(dispatch *d, worker_seat *w, bool again);
+
+/* payload.c */
+WARN_UNUSED status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size);
+WARN_UNUSED status payload_cursor(const session *s, const planned_row *r, uint64_t next,
+                                  char **out);
+
+/* local.c */
+WARN_UNUSED status local_start(dispatch *d);
+WARN_UNUSED status local_tick(dispatch *d, int64_t now);
+void local_scale(dispatch *d, int target);
+void local_reap(dispatch *d);
+void local_joined(dispatch *d, pid_t pid);
+bool local_is_child(const dispatch *d, pid_t pid);
+void local_kill(dispatch *d, pid_t pid); /* too long on one sample */
+bool local_is_leaving(const dispatch *d, pid_t pid);
+int local_alive(const dispatch *d);
+void local_stop(dispatch *d); /* BYE is sent; waits, then kills */
+
+/* control.c */
+void control_message(dispatch *d, const wire_peer *from, wire_msg *m);
+
+/* dispatch.c */
+void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
+
+#endif

@@ -1,0 +1,119 @@
+/* verbs_check.c: every sample of a data set once, through workers; each bad one named. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/json.h"
+#include "prepd/dataset/dataset.h"
+#include "prepd/verbs.h"
+#include "prepd/verbs_child.h"
+
+enum { BAR_EVERY_MS = 200 };
+
+/* One line per bad sample: number, name, file, cause, by tabs. */
+static status list_bad(const row *one, int64_t index, int64_t *n_bad)
+{
+    json_value *list = NULL;
+    if (!one->quarantine || !one->quarantine[0])
+        return ST_OK;
+    TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *q = json_item(list, i);
+        printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
+               json_text(json_find(q, "name"), "-"), json_text(json_find(q, "file"), "-"),
+               json_text(json_find(q, "cause"), "-"));
+        (*n_bad)++;
+    }
+    json_free(&list);
+    return ST_OK;
+}
+
+static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_t *out_seen)
+{
+    arena a;
+    status st = ST_OK;
+    int64_t seen = 0, told_ns = clock_ns();
+    const bool bar = isatty(STDERR_FILENO);
+    arena_init(&a, 0);
+    *out_bad = 0;
+    for (;; seen++) {
+        row one;
+        arena_reset(&a);
+        st = client_next(rows, &a, &one, NULL, NULL);
+        if (st != ST_OK)
+            break;
+        TRY_OR(done, list_bad(&one, seen, out_bad));
+        if (bar && clock_ns() - told_ns > (int64_t)BAR_EVERY_MS * 1000000) {
+            told_ns = clock_ns();
+            fprintf(stderr, "\rchecked %lld of %lld, %lld bad", (long long)seen + 1,
+                    (long long)samples, (long long)*out_bad);
+        }
+    }
+    if (bar)
+        fprintf(stderr, "\r\033[K");
+    *out_seen = seen;
+    if (st == ST_END)
+        st = ST_OK;
+done:
+    arena_done(&a);
+    return st;
+}
+
+static status hash_images(const conf *c, int64_t *out_n)
+{
+    dataset *d = NULL;
+    status st = ST_OK;
+    TRY(dataset_open(c, &d));
+    const int64_t n = d->v->images(d);
+    for (int64_t j = 0; j < n; j++) {
+        char path[PATH_MAX], text[HASH_TEXT] = "-";
+        hash128 h;
+        snprintf(path, sizeof(path), "%s/%s", d->v->root(d), d->v->image_path(d, j));
+        if (hash_file(path, &h) == ST_OK)
+            hash_print(h, text);
+        printf("hash\t%s\t%s\n", text, d->v->image_path(d, j));
+    }
+    *out_n = n;
+    dataset_close(&d);
+    return st;
+}
+
+status verb_check(int argc, char **argv)
+{
+    conf c;
+    char **args;
+    int n_args;
+    child_daemon daemon = {0};
+    client *rows = NULL;
+    json_value *welcome = NULL;
+    status st = ST_OK;
+    int64_t bad = 0, seen = 0, hashed = 0;
+    const bool hash = verb_take_flag(&argc, argv, "--hash");
+    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY_OR(done, child_start(args, n_args, &daemon));
+    TRY_OR(done, child_open(&daemon, "sample", 0, c.prepd_ahead_bytes, &rows));
+    const char *text = client_welcome(rows);
+    TRY_OR(done, json_parse(text, strlen(text), "welcome", &welcome));
+    TRY_OR(done, check_rows(rows, json_int(json_find(welcome, "samples"), 0), &bad, &seen));
+    if (hash)
+        TRY_OR(done, hash_images(&c, &hashed));
+    printf("checked %lld samples, %lld bad", (long long)seen, (long long)bad);
+    if (hash)
+        printf(", %lld files hashed", (long long)hashed);
+    printf("\n");
+    if (bad > 0)
+        st = FAIL(ST_BAD_INPUT, "%lld of %lld samples can not be used; they are listed above",
+                  (long long)bad, (long long)seen);
+done:;
+    status_note note = *status_last();
+    json_free(&welcome);
+    client_close(&rows);
+    child_stop(&daemon);
+    free(args);
+    conf_done(&c);
+    status_set(&note);
+    return st;
+}

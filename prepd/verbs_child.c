@@ -1,0 +1,197 @@
+#include "prepd/verbs_child.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/proc.h"
+
+enum {
+    STOP_LIMIT_MS = 6000,
+    /* Silence that means the child hangs: its own limits (a sample's time, workers that can not
+     * start) end it long before, with a cause. */
+    SILENCE_MS = 600000,
+};
+
+status child_start(char *const *args, int n_args, child_daemon *out)
+{
+    const char *tmp = getenv("TMPDIR");
+    char self[STATUS_PATH_MAX];
+    /* An ipc path has 107 bytes; a long TMPDIR would not leave room. */
+    const char *base = tmp && tmp[0] == '/' && strlen(tmp) < 24 ? tmp : "/tmp";
+    *out = (child_daemon){0};
+    TRY(proc_self_path(self, sizeof(self)));
+    snprintf(out->folder, sizeof(out->folder), "%s/prepd-XXXXXX", base);
+    if (!mkdtemp(out->folder))
+        return FAIL_IN(ST_CANT_CREATE, out->folder, "mkdtemp: %s", strerror(errno));
+    snprintf(out->endpoint, sizeof(out->endpoint), "ipc://%s/s", out->folder);
+    char **argv = calloc((size_t)n_args + 16, sizeof(*argv));
+    if (!argv) {
+        rmdir(out->folder);
+        return FAIL(ST_NO_MEMORY, "no memory for a command line");
+    }
+    char parent[16];
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    int n = 0;
+    argv[n++] = self;
+    argv[n++] = (char[]){"serve"};
+    for (int i = 0; i < n_args; i++)
+        argv[n++] = args[i];
+    argv[n++] = (char[]){"--prepd.endpoint"};
+    argv[n++] = out->endpoint;
+    /* A command looks at the data as they are; it does not judge a run. */
+    argv[n++] = (char[]){"--data.quarantine_limit"};
+    argv[n++] = (char[]){"100"};
+    argv[n++] = (char[]){"--parent"};
+    argv[n++] = parent;
+    argv[n++] = (char[]){"--quiet"};
+    status st = proc_spawn(argv, &out->pid);
+    free(argv);
+    if (st != ST_OK) {
+        out->pid = 0;
+        rmdir(out->folder);
+    }
+    return st;
+}
+
+/* True if it is still there; else its exit status. */
+static bool alive(child_daemon *d, int *out_wstatus)
+{
+    if (d->pid && waitpid(d->pid, out_wstatus, WNOHANG) == d->pid)
+        d->pid = 0;
+    return d->pid != 0;
+}
+
+void child_stop(child_daemon *d)
+{
+    int wstatus;
+    if (d->pid)
+        kill(d->pid, SIGTERM);
+    for (int ms = 0; alive(d, &wstatus); ms += 5) {
+        if (ms > STOP_LIMIT_MS)
+            kill(d->pid, SIGKILL);
+        usleep(5000);
+    }
+    if (d->folder[0])
+        rmdir(d->folder); /* empty: the daemon removed its sockets */
+    d->folder[0] = 0;
+}
+
+/* The child said on stderr why; its exit code becomes ours. */
+static status child_failed(int wstatus)
+{
+    int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : 70;
+    for (int s = ST_OK + 1; s < ST_COUNT; s++)
+        if (code && status_exit_code((status)s) == code)
+            return FAIL((status)s, "the private daemon failed (see its message above)");
+    return FAIL(ST_INTERNAL, "the private daemon ended with code %d", code);
+}
+
+status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,
+                  client **out)
+{
+    const char *path = d->endpoint + strlen("ipc://");
+    struct stat info;
+    int wstatus = 0;
+    while (stat(path, &info) != 0) {
+        if (!alive(d, &wstatus))
+            return child_failed(wstatus);
+        usleep(2000);
+    }
+    const client_options o = {.endpoint = d->endpoint,
+                              .stream = stream,
+                              .start_row = from_row,
+                              .ranks = 1,
+                              .credit_bytes = credit_bytes,
+                              .timeout_ms = SILENCE_MS};
+    status st = client_open(&o, out);
+    if (st == ST_UNAVAILABLE) {
+        status_note note = *status_last();
+        usleep(200000); /* its death may be a moment behind its silence */
+        if (!alive(d, &wstatus))
+            return child_failed(wstatus);
+        status_set(&note);
+    }
+    return st;
+}
+
+status verb_take(int *argc, char **argv, const char *name, const char **out)
+{
+    const size_t n = strlen(name);
+    *out = NULL;
+    for (int i = 1; i < *argc; i++) {
+        int used = 0;
+        if (strcmp(argv[i], name) == 0) {
+            if (i + 1 >= *argc)
+                return FAIL(ST_USAGE, "%s needs a value", name);
+            *out = argv[i + 1];
+            used = 2;
+        } else if (strncmp(argv[i], name, n) == 0 && argv[i][n] == '=') {
+            *out = argv[i] + n + 1;
+            used = 1;
+        }
+        if (!used)
+            continue;
+        memmove(argv + i, argv + i + used, (size_t)(*argc - i - used + 1) * sizeof(*argv));
+        *argc -= used;
+        i--;
+    }
+    return ST_OK;
+}
+
+bool verb_take_flag(int *argc, char **argv, const char *name)
+{
+    bool found = false;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], name) != 0)
+            continue;
+        memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof(*argv));
+        (*argc)--;
+        i--;
+        found = true;
+    }
+    return found;
+}
+
+status verb_number(const char *name, const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    char *end;
+    if (!text)
+        return FAIL(ST_USAGE, "%s is needed", name);
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (errno || end == text || *end || v < min || v > max)
+        return FAIL(ST_USAGE, "%s %s: expected a whole number from %lld to %lld", name, text,
+                    (long long)min, (long long)max);
+    *out = v;
+    return ST_OK;
+}
+
+status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args)
+{
+    char **args = calloc((size_t)argc + 1, sizeof(*args));
+    if (!args)
+        return FAIL(ST_NO_MEMORY, "no memory for a command line");
+    memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof(*args));
+    const int n = argc - 1;
+    status st = conf_load(c, &argc, argv);
+    if (st == ST_OK && argc > 1) {
+        st =
+            FAIL(ST_USAGE, "%s: unexpected \"%s\"; see prepd %s --help", argv[0], argv[1], argv[0]);
+        conf_done(c);
+    }
+    if (st != ST_OK || !out_args) {
+        free(args);
+        return st;
+    }
+    *out_args = args;
+    *out_n_args = n;
+    log_init("prepd", c->log_level, c->log_json);
+    return ST_OK;
+}

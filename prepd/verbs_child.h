@@ -1,0 +1,38 @@
+/* verbs_child.h: a private daemon for one command, so that digest, sample, check, record and plan
+ * see what a trainer would see, and image code runs in workers only. */
+#ifndef TESSERA_PREPD_VERBS_CHILD_H
+#define TESSERA_PREPD_VERBS_CHILD_H
+
+#include <sys/types.h>
+
+#include "common/conf.h"
+#include "proto/client.h"
+
+typedef struct child_daemon {
+    pid_t pid; /* 0 = none */
+    char folder[64];
+    char endpoint[128];
+} child_daemon;
+
+/* Starts `prepd serve` with the same options (args as the verb got them: -c FILE and
+ * --section.key VALUE) on an endpoint of its own. */
+WARN_UNUSED status child_start(char *const *args, int n_args, child_daemon *out);
+/* Stops it and removes its folder. A child that failed by itself: its exit code as a status. */
+void child_stop(child_daemon *d);
+
+/* The child and one consumer of a stream from the given row. Waits as long as the child lives. */
+WARN_UNUSED status child_open(child_daemon *d, const char *stream, int64_t from_row,
+                              int64_t credit_bytes, client **out);
+
+/* --NAME VALUE (or --NAME=VALUE) of a verb, taken out of argv; NULL if absent. */
+WARN_UNUSED status verb_take(int *argc, char **argv, const char *name, const char **out);
+/* --NAME, taken out of argv. */
+WARN_UNUSED bool verb_take_flag(int *argc, char **argv, const char *name);
+/* Whole number in [min, max]. */
+WARN_UNUSED status verb_number(const char *name, const char *text, int64_t min, int64_t max,
+                               int64_t *out);
+/* Options of options.def into c; anything left in argv is refused. The daemon's args are what was
+ * given: args [n_args] borrowed from argv, heap array. */
+WARN_UNUSED status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args);
+
+#endif

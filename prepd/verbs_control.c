@@ -1,0 +1,175 @@
+/* verbs_control.c: status, scale and drain of a running daemon. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "prepd/verbs.h"
+#include "prepd/verbs_child.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+enum { ANSWER_MS = 5000 };
+
+/* --connect ENDPOINT, or prepd.endpoint of -c FILE. Heap. */
+static status find_endpoint(int argc, char **argv, char **out)
+{
+    const char *given;
+    conf c;
+    char **args;
+    int n_args;
+    TRY(verb_take(&argc, argv, "--connect", &given));
+    if (given) {
+        if (argc > 1)
+            return FAIL(ST_USAGE, "unexpected \"%s\" beside --connect", argv[1]);
+        *out = strdup(given);
+        return *out ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    }
+    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    *out = strdup(c.prepd_endpoint);
+    free(args);
+    conf_done(&c);
+    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+}
+
+/* Sends the command; the answer as text (heap) and parsed. */
+static status ask(const char *endpoint, const char *command, char **out_text, json_value **out)
+{
+    char *control = NULL;
+    wire *net = NULL;
+    wire_socket *s = NULL;
+    wire_msg *m = NULL;
+    frame head;
+    status st = ST_OK;
+    TRY(wire_beside(endpoint, 2, &control));
+    TRY_OR(done, wire_new(&net));
+    TRY_OR(done, wire_connect(net, control, &s));
+    TRY_OR(done, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
+    TRY_OR(done, wire_msg_new(&m));
+    st = wire_recv(s, ANSWER_MS, NULL, m);
+    if (st == ST_TIMEOUT)
+        st = FAIL_IN(ST_UNAVAILABLE, control, "no daemon answers within %d s", ANSWER_MS / 1000);
+    TRY_OR(done, st);
+    TRY_OR(done, wire_read_json(m, control, &head, out));
+    if (head.kind == KIND_ERROR) {
+        st = wire_error(*out, control);
+        json_free(out);
+        goto done;
+    }
+    span body = wire_msg_part(m, 1);
+    *out_text = strndup((const char *)body.data, body.size);
+    if (!*out_text) {
+        json_free(out);
+        st = FAIL(ST_NO_MEMORY, "no memory for an answer");
+    }
+done:
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&net);
+    free(control);
+    return st;
+}
+
+static long long number(const json_value *v, const char *key)
+{
+    return (long long)json_int(json_find(v, key), 0);
+}
+
+static double real(const json_value *v, const char *key)
+{
+    return json_real(json_find(v, key), 0);
+}
+
+static void print_source(const json_value *all, const char *name)
+{
+    const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
+    printf("%-11s %s, %lld samples, %zu quarantined\n", name, json_text(json_find(s, "state"), "-"),
+           number(s, "samples"), json_count(bad));
+    for (size_t i = 0; i < json_count(bad); i++)
+        printf("            sample %lld: %s\n", number(json_item(bad, i), "id"),
+               json_text(json_find(json_item(bad, i), "cause"), "-"));
+}
+
+static void print_status(const json_value *v)
+{
+    const json_value *workers = json_find(v, "workers"), *consumers = json_find(v, "consumers");
+    int64_t busy = 0;
+    for (size_t i = 0; i < json_count(workers); i++)
+        busy += json_bool(json_find(json_item(workers, i), "busy"), false);
+    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", number(v, "pid"),
+           json_text(json_find(v, "endpoint"), "-"), real(v, "seconds"),
+           real(v, "rss_bytes") / 1048576.0,
+           json_bool(json_find(v, "draining"), false) ? ", draining" : "");
+    printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",
+           number(v, "rows"), number(v, "samples"), real(v, "bytes") / 1048576.0,
+           real(v, "rows_per_s"), real(v, "samples_per_s"));
+    printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
+           json_count(workers), (long long)busy, number(v, "workers_alive"),
+           number(v, "workers_target"), number(v, "workers_replaced"));
+    printf("leases      %lld lost (%lld crash, %lld timeout, %lld from outside), %lld waiting\n",
+           number(v, "leases_lost"), number(v, "lost_by_crash"), number(v, "lost_by_timeout"),
+           number(v, "lost_from_outside"), number(v, "leases_waiting"));
+    for (size_t i = 0; i < json_count(consumers); i++) {
+        const json_value *s = json_item(consumers, i);
+        printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
+               "%.1f MiB credit left\n",
+               json_text(json_find(s, "stream"), "-"), number(s, "rank"), number(s, "ranks"),
+               number(s, "rows_sent"), number(s, "next_row"), number(s, "in_work"),
+               real(s, "credit_bytes") / 1048576.0);
+    }
+    print_source(v, "train");
+    print_source(v, "eval");
+}
+
+static status run_command(int argc, char **argv, const char *command, char **out_text,
+                          json_value **out)
+{
+    char *endpoint = NULL;
+    TRY(find_endpoint(argc, argv, &endpoint));
+    status st = ask(endpoint, command, out_text, out);
+    free(endpoint);
+    return st;
+}
+
+status verb_status(int argc, char **argv)
+{
+    char *text = NULL;
+    json_value *v = NULL;
+    const bool json = verb_take_flag(&argc, argv, "--json");
+    TRY(run_command(argc, argv, "{\"command\":\"status\"}", &text, &v));
+    if (json)
+        printf("%s\n", text);
+    else
+        print_status(v);
+    free(text);
+    json_free(&v);
+    return ST_OK;
+}
+
+status verb_scale(int argc, char **argv)
+{
+    char *text = NULL, command[64];
+    json_value *v = NULL;
+    int64_t n;
+    if (argc < 2 || argv[1][0] == '-')
+        return FAIL(ST_USAGE, "scale needs the number of workers: prepd scale N -c FILE");
+    TRY(verb_number("scale", argv[1], 0, 1024, &n));
+    memmove(argv + 1, argv + 2, (size_t)(argc - 1) * sizeof(*argv));
+    snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}", (long long)n);
+    TRY(run_command(argc - 1, argv, command, &text, &v));
+    printf("workers wanted: %lld\n", number(v, "workers_target"));
+    free(text);
+    json_free(&v);
+    return ST_OK;
+}
+
+status verb_drain(int argc, char **argv)
+{
+    char *text = NULL;
+    json_value *v = NULL;
+    TRY(run_command(argc, argv, "{\"command\":\"drain\"}", &text, &v));
+    printf("draining\n");
+    free(text);
+    json_free(&v);
+    return ST_OK;
+}

@@ -1,0 +1,106 @@
+#include "prepd/worker/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status file_resolve(const char *root, const char *path, char *out, size_t size)
+{
+    if (path[0] == 0 || path[0] == '/')
+        return FAIL_IN(ST_BAD_INPUT, path, "not a relative path: images lie under the data root");
+    for (const char *p = path; *p; p += strcspn(p, "/"), p += *p == '/')
+        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == 0))
+            return FAIL_IN(ST_BAD_INPUT, path, "leaves the data root through \"..\"");
+    if (snprintf(out, size, "%s/%s", root, path) >= (int)size)
+        return FAIL_IN(ST_BAD_INPUT, path, "path longer than %zu bytes", size);
+    return ST_OK;
+}
+
+static status open_file(const char *full, int *out_fd, struct stat *info)
+{
+    int fd = open(full, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return FAIL_IN(errno == ENOENT || errno == ENOTDIR ? ST_NO_INPUT : ST_BAD_INPUT, full,
+                       "can not be opened: %s", strerror(errno));
+    if (fstat(fd, info) != 0 || !S_ISREG(info->st_mode)) {
+        close(fd);
+        return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
+    }
+    *out_fd = fd;
+    return ST_OK;
+}
+
+static status check_size(const char *full, int64_t bytes, int64_t max_bytes)
+{
+    if (bytes == 0)
+        return FAIL_IN(ST_BAD_INPUT, full, "is empty (0 bytes)");
+    if (bytes > max_bytes)
+        return FAIL_IN(ST_BAD_INPUT, full, "has %lld bytes, image.file_bytes allows %lld",
+                       (long long)bytes, (long long)max_bytes);
+    return ST_OK;
+}
+
+status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a, span *out)
+{
+    int fd;
+    struct stat info;
+    status st = ST_OK;
+    uint8_t *data = NULL;
+    size_t done = 0;
+    TRY(open_file(full, &fd, &info));
+    TRY_OR(end, check_size(full, info.st_size, max_bytes));
+    if (want_bytes >= 0 && info.st_size != want_bytes) {
+        st = FAIL_IN(ST_BAD_INPUT, full,
+                     "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
+                     "index it again",
+                     (long long)info.st_size, (long long)want_bytes);
+        goto end;
+    }
+    TRY_OR(end, arena_alloc(a, (size_t)info.st_size, (void **)&data));
+    while (done < (size_t)info.st_size) {
+        ssize_t n = read(fd, data + done, (size_t)info.st_size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            st = FAIL_AT(ST_BAD_INPUT, full, -1, (int64_t)done, "can not be read: %s",
+                         n < 0 ? strerror(errno) : "it became shorter");
+            goto end;
+        }
+        done += (size_t)n;
+    }
+    *out = span_of(data, done);
+end:
+    close(fd);
+    return st;
+}
+
+status file_map(const char *full, int64_t max_bytes, file_view *out)
+{
+    int fd;
+    struct stat info;
+    *out = (file_view){0};
+    TRY(open_file(full, &fd, &info));
+    out->file_bytes = info.st_size;
+    out->mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    status st = check_size(full, info.st_size, max_bytes);
+    if (st == ST_OK) {
+        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED)
+            st = FAIL_IN(ST_BAD_INPUT, full, "can not be mapped: %s", strerror(errno));
+        else
+            out->bytes = span_of(map, (size_t)info.st_size);
+    }
+    close(fd);
+    return st;
+}
+
+void file_unmap(file_view *v)
+{
+    if (v->bytes.data)
+        munmap((void *)(uintptr_t)v->bytes.data, v->bytes.size);
+    v->bytes = (span){0};
+}

@@ -1,0 +1,28 @@
+/* files.h: image files under a data root, opened by relative path and never outside it. */
+#ifndef TESSERA_PREPD_FILES_H
+#define TESSERA_PREPD_FILES_H
+
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/span.h"
+#include "common/status.h"
+
+/* root/path into out; refuses an absolute path and one that climbs with "..". */
+WARN_UNUSED status file_resolve(const char *root, const char *path, char *out, size_t size);
+
+/* The whole file in the arena. ST_NO_INPUT if it is not there; ST_BAD_INPUT if it is larger than
+ * max_bytes, or, where want_bytes >= 0, of another size than the index recorded. */
+WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a,
+                             span *out);
+
+/* The file mapped, for its header; size and time are given even if the mapping fails. */
+typedef struct file_view {
+    span bytes;
+    int64_t file_bytes, mtime_ns;
+} file_view;
+
+WARN_UNUSED status file_map(const char *full, int64_t max_bytes, file_view *out);
+void file_unmap(file_view *v);
+
+#endif

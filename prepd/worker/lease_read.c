@@ -1,0 +1,50 @@
+/* lease_read.c: the turns of a lease (prepd/serve/payload.c writes them) back into a sample. */
+#include "prepd/worker/worker.h"
+
+static const char SOURCE[] = "lease";
+
+static status read_turn(const json_value *v, int32_t n_images, arena *a, turn *out)
+{
+    int64_t role;
+    const json_value *parts;
+    TRY(json_want_int(v, "role", SOURCE, &role));
+    TRY(json_want_array(v, "parts", SOURCE, &parts));
+    if (role < ROLE_SYSTEM || role > ROLE_ASSISTANT)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "role %lld", (long long)role);
+    *out = (turn){.role = (int)role,
+                  .trained = json_bool(json_find(v, "trained"), false),
+                  .n_parts = (int32_t)json_count(parts)};
+    TRY(arena_calloc(a, json_count(parts) + 1, sizeof(part), (void **)&out->parts));
+    for (int32_t p = 0; p < out->n_parts; p++) {
+        const json_value *item = json_item(parts, (size_t)p);
+        if (json_typeof(item) == JSON_TEXT) {
+            char *text;
+            TRY(arena_strndup(a, json_text(item, ""), json_text_size(item), &text));
+            out->parts[p] = (part){text, (int64_t)json_text_size(item), -1};
+            continue;
+        }
+        int64_t number = json_int(item, -1);
+        if (number < 0 || number >= n_images)
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "image %lld of a sample with %d", (long long)number,
+                           (int)n_images);
+        out->parts[p] = (part){.image = (int32_t)number};
+    }
+    return ST_OK;
+}
+
+status lease_read_sample(const json_value *object, int32_t n_images, arena *a, sample *out)
+{
+    const json_value *turns;
+    int64_t id;
+    TRY(json_want_int(object, "id", SOURCE, &id));
+    TRY(json_want_array(object, "turns", SOURCE, &turns));
+    *out = (sample){.id = (uint64_t)id,
+                    .name = "",
+                    .n_turns = (int32_t)json_count(turns),
+                    .n_images = n_images};
+    TRY(arena_calloc(a, json_count(turns) + 1, sizeof(turn), (void **)&out->turns));
+    TRY(arena_calloc(a, (size_t)n_images + 1, sizeof(*out->images), (void **)&out->images));
+    for (int32_t t = 0; t < out->n_turns; t++)
+        TRY(read_turn(json_item(turns, (size_t)t), n_images, a, &out->turns[t]));
+    return ST_OK;
+}

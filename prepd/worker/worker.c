@@ -1,0 +1,234 @@
+#include "prepd/worker/worker.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/proc.h"
+#include "proto/frame.h"
+
+enum {
+    POLL_MS = 1000,
+    ASK_AGAIN_MS = 10000, /* an idle worker says that it is here */
+    GIVE_UP_MS = 60000,   /* no word from the dispatcher for this long: leave */
+    RECONNECT_MS = 500,
+};
+
+typedef struct worker {
+    const worker_options *o;
+    const image_api *images;
+    hash128 fingerprint;
+    wire *net;
+    wire_socket *socket;
+    char *terms; /* as received; a change means another daemon: start anew */
+    workshop shop;
+    bool ready;
+    uint64_t lease;
+    int64_t heard_ns;
+    bool leave, again;
+} worker;
+
+static status send_json(worker *w, int kind, uint64_t number, json_writer *out)
+{
+    char *text;
+    size_t size;
+    TRY(json_writer_take(out, &text, &size));
+    status st = wire_send_json(w->socket, NULL, kind, number, text, size);
+    free(text);
+    return st;
+}
+
+static status send_join(worker *w)
+{
+    json_writer out;
+    char host[64] = "", digest[HASH_TEXT];
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        snprintf(host, sizeof(host), "localhost");
+    hash_print(w->fingerprint, digest);
+    json_writer_init(&out);
+    json_begin_object(&out);
+    json_put_key(&out, "version");
+    json_put_cstr(&out, TESSERA_VERSION);
+    json_put_key(&out, "fingerprint");
+    json_put_cstr(&out, digest);
+    json_put_key(&out, "host");
+    json_put_cstr(&out, host);
+    json_put_key(&out, "pid");
+    json_put_int(&out, getpid());
+    json_end_object(&out);
+    status st = send_json(w, KIND_JOIN, 0, &out);
+    json_writer_done(&out);
+    return st;
+}
+
+static status tell_on(void *user, int64_t item)
+{
+    worker *w = user;
+    char json[48];
+    int n = snprintf(json, sizeof(json), "{\"item\":%lld}", (long long)item);
+    return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
+}
+
+static status take_terms(worker *w, const json_value *v, span text)
+{
+    if (w->terms) {
+        if (strlen(w->terms) != text.size || memcmp(w->terms, text.data, text.size) != 0)
+            w->leave = w->again = true; /* another daemon is behind this address now */
+        return ST_OK;
+    }
+    TRY(workshop_init(&w->shop, w->o, w->images, v));
+    w->ready = true;
+    w->terms = strndup((const char *)text.data, text.size);
+    log_init("worker", w->shop.train.log_level, w->shop.train.log_json);
+    return w->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
+}
+
+static status do_lease(worker *w, const json_value *v, uint64_t number)
+{
+    const char *kind;
+    char *json = NULL;
+    wire_msg *m = NULL;
+    status st = ST_OK;
+    if (!w->ready)
+        return FAIL(ST_PROTOCOL, "a lease before the terms");
+    w->lease = number;
+    TRY(json_want_text(v, "kind", "lease", &kind));
+    if (strcmp(kind, "row") != 0) {
+        TRY(make_records(&w->shop, v, tell_on, w, &json));
+        st = wire_send_json(w->socket, NULL, KIND_RECORDS, number, json, strlen(json));
+        free(json);
+        return st;
+    }
+    TRY(wire_msg_new(&m));
+    st = make_row(&w->shop, v, tell_on, w, m, &json);
+    if (st == ST_OK && json)
+        st = wire_send_json(w->socket, NULL, KIND_FAILED, number, json, strlen(json));
+    else if (st == ST_OK)
+        st = wire_send(w->socket, NULL, m);
+    free(json);
+    wire_msg_free(&m);
+    return st;
+}
+
+static status handle(worker *w, const wire_msg *m)
+{
+    frame head;
+    json_value *v = NULL;
+    status st = ST_OK;
+    TRY(wire_read_json(m, "dispatcher", &head, &v));
+    if (head.kind == KIND_TERMS) {
+        st = take_terms(w, v, wire_msg_part(m, 1));
+    } else if (head.kind == KIND_LEASE) {
+        st = do_lease(w, v, head.row);
+    } else if (head.kind == KIND_BYE) {
+        w->leave = true;
+        w->again = json_bool(json_find(v, "again"), false);
+    } else if (head.kind == KIND_ERROR) {
+        st = wire_error(v, "dispatcher");
+    } else {
+        st = FAIL_IN(ST_PROTOCOL, "dispatcher", "sent %s to a worker", frame_kind_name(head.kind));
+    }
+    json_free(&v);
+    return st;
+}
+
+/* Says why it goes, so that a dispatcher that can not see this process learns it. */
+static void say_bye(worker *w, status why)
+{
+    json_writer out;
+    json_writer_init(&out);
+    json_begin_object(&out);
+    if (why != ST_OK) {
+        json_put_key(&out, "error");
+        json_put_cstr(&out, status_text());
+    }
+    json_end_object(&out);
+    status st = send_json(w, KIND_BYE, 0, &out);
+    (void)st; /* leaving either way */
+    json_writer_done(&out);
+}
+
+/* One connection: until BYE, an error, or the other side goes (ST_UNAVAILABLE). */
+static status serve_connection(worker *w)
+{
+    wire_msg *m = NULL;
+    status st = ST_OK;
+    TRY(wire_connect(w->net, w->o->endpoint, &w->socket));
+    TRY_OR(done, wire_msg_new(&m));
+    TRY_OR(done, send_join(w));
+    int64_t asked_ns = clock_ns();
+    while (!w->leave) {
+        wire_msg_clear(m);
+        st = wire_recv(w->socket, POLL_MS, NULL, m);
+        const int64_t now = clock_ns();
+        if (st == ST_OK) {
+            st = handle(w, m);
+            w->heard_ns = asked_ns = clock_ns();
+        } else if (st == ST_TIMEOUT) {
+            st = ST_OK;
+            if (now - w->heard_ns > (int64_t)GIVE_UP_MS * 1000000)
+                st = FAIL_IN(ST_TIMEOUT, w->o->endpoint, "no word from the dispatcher for %d s",
+                             GIVE_UP_MS / 1000);
+            else if (now - asked_ns > (int64_t)ASK_AGAIN_MS * 1000000) {
+                st = send_join(w);
+                asked_ns = now;
+            }
+        }
+        if (st != ST_OK)
+            break;
+    }
+    if (st != ST_OK && st != ST_UNAVAILABLE) {
+        status_note note = *status_last();
+        say_bye(w, st);
+        status_set(&note);
+    }
+done:
+    wire_msg_free(&m);
+    wire_close(&w->socket);
+    return st;
+}
+
+static status start(worker *w)
+{
+    if (w->o->parent)
+        TRY(proc_follow_parent(w->o->parent));
+    signal(SIGINT, SIG_IGN); /* a terminal's interrupt is the dispatcher's to handle */
+    mallopt(M_ARENA_MAX, 2); /* several arenas and libvips together grow without end */
+    setenv("VIPS_CONCURRENCY", "1", 1);
+    TRY(image_load(w->o->argv[0], &w->images));
+    TRY(w->images->fingerprint(&w->fingerprint));
+    w->heard_ns = clock_ns();
+    return wire_new(&w->net);
+}
+
+status worker_run(const worker_options *o)
+{
+    worker w = {.o = o};
+    log_init("worker", LOG_INFO, false);
+    status st = start(&w);
+    while (st == ST_OK && !w.leave) {
+        st = serve_connection(&w);
+        if (st == ST_UNAVAILABLE && !o->parent && !w.leave &&
+            clock_ns() - w.heard_ns < (int64_t)GIVE_UP_MS * 1000000) {
+            st = ST_OK; /* the daemon may come back */
+            usleep(RECONNECT_MS * 1000);
+        }
+    }
+    if (st == ST_UNAVAILABLE && o->parent)
+        st = ST_OK; /* our dispatcher has closed: so do we */
+    workshop_done(&w.shop);
+    free(w.terms);
+    wire_free(&w.net);
+    if (st == ST_OK && w.again) {
+        char self[STATUS_PATH_MAX];
+        TRY(proc_self_path(self, sizeof(self)));
+        execv(self, o->argv);
+        return FAIL_IN(ST_OS, self, "can not start anew");
+    }
+    return st;
+}

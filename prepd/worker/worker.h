@@ -1,0 +1,65 @@
+/* worker.h: a worker process: lease in, frames out; one thread does the image work.
+ *
+ * It joins a dispatcher with the fingerprint of its decoder, learns the options from TERMS, and
+ * does one lease at a time. It never decides anything about the stream: a sample that can not be
+ * decoded is reported (FAILED), the dispatcher flags it and gives the row again. */
+#ifndef TESSERA_PREPD_WORKER_H
+#define TESSERA_PREPD_WORKER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "common/conf.h"
+#include "common/json.h"
+#include "common/tokenizer.h"
+#include "prepd/sample/text.h"
+#include "prepd/worker/image_load.h"
+#include "proto/codec.h"
+#include "proto/wire.h"
+
+typedef struct worker_options {
+    const char *endpoint;  /* of the dispatcher's workers */
+    const char *data_root; /* NULL: the lease's own root (local workers) */
+    const char *model;     /* NULL: model.path and model.tokenizer of the terms */
+    pid_t parent;          /* 0: none; else leave when it goes */
+    char **argv;           /* to start anew */
+} worker_options;
+
+/* Until the dispatcher says BYE or has been away for a minute. */
+WARN_UNUSED status worker_run(const worker_options *o);
+
+/* What a lease needs; made from TERMS. */
+typedef struct workshop {
+    const worker_options *o;
+    const image_api *images;
+    conf train, eval;
+    bool have_conf;
+    tokenizer *tokens;
+    tokenizer_scratch *token_scratch;
+    chat_ids chat;
+    codec *packer;
+    image_filter filter;
+    image_codec codec;
+    arena row;    /* a lease: texts, patches, the row */
+    arena sample; /* one image: file, pixels */
+} workshop;
+
+WARN_UNUSED status workshop_init(workshop *s, const worker_options *o, const image_api *images,
+                                 const json_value *terms);
+void workshop_done(workshop *s);
+
+/* Tells which item is in work; called before each. */
+typedef status (*on_item)(void *user, int64_t item);
+
+/* LEASE_ROW: out holds the ROW message, or *out_failed a FAILED object (heap JSON). */
+WARN_UNUSED status make_row(workshop *s, const json_value *lease, on_item on, void *user,
+                            wire_msg *out, char **out_failed);
+/* The records of an index lease, as a RECORDS object (heap JSON). */
+WARN_UNUSED status make_records(workshop *s, const json_value *lease, on_item on, void *user,
+                                char **out);
+
+/* {"turns": ...} of a lease as a sample with n_images images; in the arena. */
+WARN_UNUSED status lease_read_sample(const json_value *object, int32_t n_images, arena *a,
+                                     sample *out);
+
+#endif

@@ -1,0 +1,130 @@
+/* workshop.c: what a worker needs before its first lease: options, tokenizer, codec, limits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/model_files.h"
+#include "prepd/worker/worker.h"
+
+/* The options of TERMS as the YAML they are, read by the one parser there is. */
+static status read_options(workshop *s, const char *yaml, size_t size)
+{
+    char path[64];
+    status st = ST_OK;
+    int fd = memfd_create("terms", MFD_CLOEXEC);
+    if (fd < 0)
+        return FAIL(ST_OS, "memfd_create failed");
+    if (write(fd, yaml, size) != (ssize_t)size) {
+        close(fd);
+        return FAIL(ST_OS, "the terms could not be kept");
+    }
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    char *argv[] = {(char[]){"worker"}, (char[]){"-c"}, path, NULL};
+    int argc = 3;
+    TRY_OR(done, conf_load(&s->train, &argc, argv));
+    s->have_conf = true;
+    if (s->o->model) {
+        TRY_OR(done, conf_set(&s->train, "model.path", s->o->model));
+        TRY_OR(done, conf_set(&s->train, "model.tokenizer", ""));
+    }
+    TRY_OR(done, conf_eval(&s->train, &s->eval));
+done:
+    close(fd);
+    return st;
+}
+
+/* config.json names the ids of the control tokens; they must be those of tokenizer.json. */
+static status check_ids(const char *folder, const chat_ids *chat)
+{
+    const struct {
+        const char *key;
+        int32_t id;
+    } ids[] = {{"image_token_id", chat->image_pad},
+               {"video_token_id", chat->video_pad},
+               {"vision_start_token_id", chat->vision_start},
+               {"vision_end_token_id", chat->vision_end}};
+    char path[STATUS_PATH_MAX];
+    json_value *v = NULL;
+    status st = ST_OK;
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    if (access(path, F_OK) != 0)
+        return ST_OK; /* a tokenizer's folder beside a preset */
+    TRY(json_load(path, &v));
+    for (size_t i = 0; i < sizeof(ids) / sizeof(*ids) && st == ST_OK; i++) {
+        const json_value *id = json_find(v, ids[i].key);
+        if (id && json_int(id, -1) != ids[i].id)
+            st = FAIL_IN(ST_CONFIG, path, "%s is %lld, but tokenizer.json gives that token id %d",
+                         ids[i].key, (long long)json_int(id, -1), (int)ids[i].id);
+    }
+    json_free(&v);
+    return st;
+}
+
+/* What image work may add to the address space: a bomb meets this wall, not the machine's. */
+static status limit_memory(int64_t more_bytes)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%lld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    if (pages == 0)
+        return ST_OK;
+    const rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)more_bytes;
+    const struct rlimit limit = {bytes, bytes};
+    struct rlimit now;
+    if (getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_max != RLIM_INFINITY && now.rlim_max < bytes)
+        return ST_OK; /* a stricter one is in force */
+    if (setrlimit(RLIMIT_AS, &limit) != 0)
+        return FAIL(ST_OS, "can not limit the address space");
+    return ST_OK;
+}
+
+static void choose_codec(workshop *s, bool ipc)
+{
+    const conf *c = &s->train;
+    s->filter = c->prepd_image_filter == FILTER_AUTO
+                    ? (ipc ? IMAGE_FILTER_NONE : IMAGE_FILTER_PLANE)
+                : c->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE
+                                                        : IMAGE_FILTER_NONE;
+    s->codec = c->prepd_image_codec == CODEC_AUTO   ? (ipc ? IMAGE_CODEC_NONE : IMAGE_CODEC_ZSTD)
+               : c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD
+                                                    : IMAGE_CODEC_NONE;
+}
+
+status workshop_init(workshop *s, const worker_options *o, const image_api *images,
+                     const json_value *terms)
+{
+    const char *yaml, *folder;
+    *s = (workshop){.o = o, .images = images};
+    arena_init(&s->row, 0);
+    arena_init(&s->sample, 0);
+    TRY(json_want_text(terms, "options", "terms", &yaml));
+    TRY(read_options(s, yaml, json_text_size(json_find(terms, "options"))));
+    TRY(model_files_folder(&s->train, &folder));
+    TRY(tokenizer_load(folder, &s->tokens));
+    TRY(tokenizer_scratch_new(s->tokens, &s->token_scratch));
+    TRY(chat_ids_find(s->tokens, &s->chat));
+    TRY(check_ids(folder, &s->chat));
+    TRY(codec_new(&s->packer));
+    choose_codec(s, json_bool(json_find(terms, "ipc"), true));
+    return limit_memory(s->train.prepd_worker_bytes);
+}
+
+void workshop_done(workshop *s)
+{
+    codec_free(&s->packer);
+    tokenizer_scratch_free(&s->token_scratch);
+    tokenizer_free(&s->tokens);
+    if (s->have_conf) {
+        conf_done(&s->eval);
+        conf_done(&s->train);
+    }
+    arena_done(&s->row);
+    arena_done(&s->sample);
+    *s = (workshop){0};
+}
