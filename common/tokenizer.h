@@ -20,6 +20,9 @@ typedef struct tokenizer_scratch tokenizer_scratch;
 /* folder/tokenizer.json. Refuses, by name, a model, normaliser or pre-tokeniser it does not
  * implement, and merges that name unknown symbols. */
 WARN_UNUSED status tokenizer_load(const char *folder, tokenizer **out);
+/* The same from the bytes of a tokenizer.json; source names them in errors. */
+WARN_UNUSED status tokenizer_parse(const char *text, size_t size, const char *source,
+                                   tokenizer **out);
 void tokenizer_free(tokenizer **t);
 WARN_UNUSED status tokenizer_scratch_new(const tokenizer *t, tokenizer_scratch **out);
 void tokenizer_scratch_free(tokenizer_scratch **s);

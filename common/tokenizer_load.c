@@ -65,8 +65,8 @@ status loading_optional(const loading *l, const json_value *object, const char *
     if (!v || json_typeof(v) == JSON_NULL)
         return ST_OK;
     if (json_typeof(v) != type)
-        return FAIL_IN(ST_BAD_INPUT, l->file, "%s%s%s is of type %s, expected %s", at,
-                       *at ? "." : "", key, json_type_name(json_typeof(v)), json_type_name(type));
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s%s%s is %s, expected %s", at, *at ? "." : "", key,
+                       json_type_name(json_typeof(v)), json_type_name(type));
     *out = v;
     return ST_OK;
 }
@@ -98,7 +98,7 @@ static status type_of(const loading *l, const json_value *object, const char *at
 {
     const json_value *v;
     if (json_typeof(object) != JSON_OBJECT)
-        return FAIL_IN(ST_BAD_INPUT, l->file, "%s is of type %s, expected object", at,
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s is %s, expected an object", at,
                        json_type_name(json_typeof(object)));
     TRY(loading_required(l, object, at, "type", JSON_TEXT, &v));
     *out = json_text(v, "");
@@ -231,13 +231,12 @@ static status load_document(loading *l)
     const json_value *added;
     const json_value *root = l->document;
     if (json_typeof(root) != JSON_OBJECT)
-        return FAIL_IN(ST_BAD_INPUT, l->file, "is of type %s, expected object",
+        return FAIL_IN(ST_BAD_INPUT, l->file, "is %s, expected an object",
                        json_type_name(json_typeof(root)));
     TRY(loading_optional(l, root, "", "added_tokens", JSON_ARRAY, &added));
     for (size_t i = 0; added && i < json_count(added); i++)
         if (json_typeof(json_item(added, i)) != JSON_OBJECT)
-            return FAIL_IN(ST_BAD_INPUT, l->file,
-                           "added_tokens[%zu] is of type %s, expected object", i,
+            return FAIL_IN(ST_BAD_INPUT, l->file, "added_tokens[%zu] is %s, expected an object", i,
                            json_type_name(json_typeof(json_item(added, i))));
     TRY(load_normalizer(l, root));
     TRY(load_pre_tokenizer(l, root));
@@ -247,23 +246,15 @@ static status load_document(loading *l)
     return added ? load_added(l, added) : ST_OK;
 }
 
-status tokenizer_load(const char *folder, tokenizer **out)
+status tokenizer_parse(const char *text, size_t size, const char *source, tokenizer **out)
 {
-    char *file, *text = NULL;
-    size_t size = 0;
     status st;
-    if (asprintf(&file, "%s/tokenizer.json", folder) < 0)
-        return FAIL(ST_NO_MEMORY, "no memory for a path");
-    loading l = {.file = file};
+    loading l = {.file = source, .t = calloc(1, sizeof *l.t)};
+    if (!l.t)
+        return FAIL(ST_NO_MEMORY, "no memory for a tokenizer");
     byte_symbols(l.to_byte);
-    TRY_OR(done, read_file(file, &text, &size));
-    l.t = calloc(1, sizeof *l.t);
-    if (!l.t) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a tokenizer");
-        goto done;
-    }
     l.t->digest = hash_bytes(text, size);
-    TRY_OR(done, json_parse(text, size, file, &l.document));
+    TRY_OR(done, json_parse(text, size, source, &l.document));
     TRY_OR(done, load_document(&l));
     *out = l.t;
     l.t = NULL;
@@ -271,6 +262,19 @@ done:
     tokenizer_free(&l.t);
     json_free(&l.document);
     free(l.symbols);
+    return st;
+}
+
+status tokenizer_load(const char *folder, tokenizer **out)
+{
+    char *file, *text = NULL;
+    size_t size = 0;
+    status st;
+    if (asprintf(&file, "%s/tokenizer.json", folder) < 0)
+        return FAIL(ST_NO_MEMORY, "no memory for a path");
+    TRY_OR(done, read_file(file, &text, &size));
+    st = tokenizer_parse(text, size, file, out);
+done:
     free(text);
     free(file);
     return st;

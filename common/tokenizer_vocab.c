@@ -1,4 +1,5 @@
 /* tokenizer_vocab.c: model.vocab and model.merges -> tables. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,15 +69,16 @@ static symbol_entry *symbol_slot(const loading *l, const char *text, size_t size
     return &l->symbols[i];
 }
 
-static status check_id(const loading *l, const char *at, const char *text, const json_value *v)
+/* v is the id that stands at `at`. */
+static status check_id(const loading *l, const char *at, const json_value *v)
 {
     if (json_typeof(v) != JSON_INT)
-        return FAIL_IN(ST_BAD_INPUT, l->file, "%s of \"%.64s\" is of type %s, expected int", at,
-                       text, json_type_name(json_typeof(v)));
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s is %s, expected an integer", at,
+                       json_type_name(json_typeof(v)));
     int64_t id = json_int(v, -1);
     if (id < 0 || id >= ID_MAX)
-        return FAIL_IN(ST_BAD_INPUT, l->file, "%s of \"%.64s\" is %lld, expected 0 to %d", at, text,
-                       (long long)id, ID_MAX - 1);
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s is %lld, expected 0 to %d", at, (long long)id,
+                       ID_MAX - 1);
     return ST_OK;
 }
 
@@ -88,16 +90,19 @@ static status size_tables(loading *l, const json_value *vocab, const json_value 
     for (size_t i = 0; i < n; i++) {
         const char *key;
         const json_value *v = json_member(vocab, i, &key);
-        TRY(check_id(l, "model.vocab", key, v));
+        char at[96];
+        snprintf(at, sizeof at, "model.vocab[\"%.64s\"]", key);
+        TRY(check_id(l, at, v));
         if (json_int(v, 0) > largest)
             largest = json_int(v, 0);
     }
     for (size_t i = 0; i < json_count(added); i++) {
         const json_value *v = json_find(json_item(added, i), "id");
+        char at[48];
+        snprintf(at, sizeof at, "added_tokens[%zu].id", i);
         if (!v)
-            return FAIL_IN(ST_BAD_INPUT, l->file, "added_tokens[%zu].id is missing, expected int",
-                           i);
-        TRY(check_id(l, "added_tokens' id", "", v));
+            return FAIL_IN(ST_BAD_INPUT, l->file, "%s is missing, expected an integer", at);
+        TRY(check_id(l, at, v));
         if (json_int(v, 0) > largest)
             largest = json_int(v, 0);
     }
@@ -175,15 +180,14 @@ static status merge_halves(const loading *l, const json_value *v, size_t i, cons
     }
     if (json_typeof(v) != JSON_ARRAY || json_count(v) != 2)
         return FAIL_IN(ST_BAD_INPUT, l->file,
-                       "model.merges[%zu] is of type %s with %zu items, expected \"a b\" or "
+                       "model.merges[%zu] is %s with %zu items, expected \"a b\" or "
                        "[\"a\", \"b\"]",
                        i, json_type_name(json_typeof(v)), json_count(v));
     for (size_t k = 0; k < 2; k++) { /* ["a", "b"] */
         const json_value *item = json_item(v, k);
         if (json_typeof(item) != JSON_TEXT)
-            return FAIL_IN(ST_BAD_INPUT, l->file,
-                           "model.merges[%zu][%zu] is of type %s, expected text", i, k,
-                           json_type_name(json_typeof(item)));
+            return FAIL_IN(ST_BAD_INPUT, l->file, "model.merges[%zu][%zu] is %s, expected a text",
+                           i, k, json_type_name(json_typeof(item)));
         half[k] = json_text(item, "");
         size[k] = json_text_size(item);
     }

@@ -1,0 +1,34 @@
+/* Any bytes as a tokenizer.json: refused with words, or a tokenizer that encodes and decodes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/tokenizer.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char text[] = "What's red? e\xCC\x81 <|im_end|>\n\n 12 \xE4\xB8\xAD\xFF";
+    tokenizer *t = NULL;
+    tokenizer_scratch *s = NULL;
+    token_list list = {0};
+    char *back;
+    size_t back_size;
+    if (tokenizer_parse((const char *)data, size, "fuzz", &t) != ST_OK) {
+        if (!status_text()[0] || t)
+            abort();
+        return 0;
+    }
+    /* A changed expression may run into the matcher's limits; that is refused too. */
+    if (tokenizer_scratch_new(t, &s) == ST_OK &&
+        tokenizer_encode(t, s, text, sizeof text, &list) == ST_OK) {
+        if (tokenizer_decode(t, list.id, list.n, false, &back, &back_size) != ST_OK)
+            abort();
+        free(back);
+    }
+    token_list_done(&list);
+    tokenizer_scratch_free(&s);
+    tokenizer_free(&t);
+    return 0;
+}

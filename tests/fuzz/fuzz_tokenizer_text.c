@@ -1,0 +1,46 @@
+/* Any bytes through the golden tokenizer: encoding succeeds, offsets lie inside the text, and what
+ * decoding gives is valid UTF-8 that encodes and decodes to itself. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/tokenizer.h"
+#include "common/utf8.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must(bool yes, const char *what)
+{
+    if (yes)
+        return;
+    fprintf(stderr, "%s: %s\n", what, status_text());
+    abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static tokenizer *t;
+    static tokenizer_scratch *s;
+    static token_list first, again;
+    if (!t) { /* once; reachable until the end */
+        const char *source = getenv("TESSERA_SOURCE");
+        char folder[4096];
+        snprintf(folder, sizeof folder, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
+        must(tokenizer_load(folder, &t) == ST_OK, "load");
+        must(tokenizer_scratch_new(t, &s) == ST_OK, "scratch");
+    }
+    char *text = NULL, *twice = NULL;
+    size_t text_size, twice_size;
+    first.n = again.n = 0;
+    must(tokenizer_encode(t, s, (const char *)data, size, &first) == ST_OK, "encode");
+    for (size_t i = 0; i < first.n; i++)
+        must(first.offset[i] >= 0 && (size_t)first.offset[i] < size, "offset");
+    must(tokenizer_decode(t, first.id, first.n, false, &text, &text_size) == ST_OK, "decode");
+    must(utf8_valid(text, text_size), "UTF-8");
+    must(tokenizer_encode(t, s, text, text_size, &again) == ST_OK, "encode again");
+    must(tokenizer_decode(t, again.id, again.n, false, &twice, &twice_size) == ST_OK, "decode");
+    must(twice_size == text_size && !memcmp(twice, text, text_size), "comes back");
+    free(text);
+    free(twice);
+    return 0;
+}
