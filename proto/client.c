@@ -48,7 +48,7 @@ void client_close(client **client_)
     if (!c)
         return;
     /* Best effort: a daemon that is gone needs no goodbye. */
-    if (c->socket)
+    if (c->socket && c->welcome)
         (void)!wire_send_json(c->socket, NULL, KIND_BYE, 0, "{}", 2);
     wire_close(&c->socket);
     wire_free(&c->wire);

@@ -193,25 +193,6 @@ failed:
     return st;
 }
 
-void wire_close(wire_socket **socket)
-{
-    wire_socket *s = socket ? *socket : NULL;
-    if (!s)
-        return;
-    if (s->monitor) {
-        zmq_socket_monitor(s->socket, NULL, 0);
-        zmq_close(s->monitor);
-    }
-    if (s->socket)
-        zmq_close(s->socket);
-    if (s->bound_path)
-        unlink(s->bound_path); /* ZeroMQ does so too, but only later and in its own thread */
-    free(s->bound_path);
-    free(s->name);
-    free(s);
-    *socket = NULL;
-}
-
 /* Reads what the monitor has to say, without waiting. */
 static void read_events(wire_socket *s)
 {
@@ -230,6 +211,29 @@ static void read_events(wire_socket *s)
         s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
     }
+}
+
+void wire_close(wire_socket **socket)
+{
+    wire_socket *s = socket ? *socket : NULL;
+    if (!s)
+        return;
+    if (s->monitor) {
+        int linger = 0;
+        read_events(s);
+        if (!s->greeted || s->lost) /* nobody is there to wait for */
+            zmq_setsockopt(s->socket, ZMQ_LINGER, &linger, sizeof linger);
+        zmq_socket_monitor(s->socket, NULL, 0);
+        zmq_close(s->monitor);
+    }
+    if (s->socket)
+        zmq_close(s->socket);
+    if (s->bound_path)
+        unlink(s->bound_path); /* ZeroMQ does so too, but only later and in its own thread */
+    free(s->bound_path);
+    free(s->name);
+    free(s);
+    *socket = NULL;
 }
 
 static status gone(const wire_socket *s)

@@ -1,0 +1,330 @@
+/* test_client.c: the consumer's side against a small daemon: session, credit, refusals, loss; and
+ * client.py against both sources. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "proto/client.h"
+#include "proto/record.h"
+#include "tests/harness.h"
+#include "tests/unit/proto/rows.h"
+
+enum { ROWS = 5, WAIT_MS = 20000, QUIET_MS = 300 };
+static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5}";
+
+typedef enum behaviour { SERVE, REFUSE, OTHER_VERSION, DIE_AFTER_TWO, GARBAGE, SILENT } behaviour;
+
+/* A daemon of one session, in a thread. */
+typedef struct daemon_side {
+    char *folder, endpoint[200];
+    behaviour how;
+    arena a;
+    codec *c;
+    row rows[ROWS];
+    wire_msg *m[ROWS];
+    wire *w;
+    wire_socket *s;
+    wire_peer peer;
+    pthread_t thread;
+    char hello[2000]; /* as received */
+    int64_t credit, in_flight, most_in_flight;
+    int bytes_returned_wrong, said_bye;
+} daemon_side;
+
+static void set_up(daemon_side *d, behaviour how, image_filter filter, image_codec image)
+{
+    memset(d, 0, sizeof *d);
+    d->how = how;
+    d->folder = harness_temp();
+    snprintf(d->endpoint, sizeof d->endpoint, "ipc://%s/s", d->folder);
+    arena_init(&d->a, 0);
+    assert_ok(codec_new(&d->c));
+    for (int i = 0; i < ROWS; i++) {
+        row_make(&(row_recipe){.seed = (uint64_t)i + 1,
+                               .n_docs = i,
+                               .images = 2,
+                               .videos = i % 2,
+                               .weights = i == 3,
+                               .noise = 1},
+                 &d->a, &d->rows[i]);
+        assert_ok(wire_msg_new(&d->m[i]));
+        assert_ok(codec_encode(d->c, &d->rows[i], (uint64_t)i, filter, image, d->m[i]));
+    }
+    assert_ok(wire_new(&d->w));
+    assert_ok(wire_bind(d->w, d->endpoint, &d->s));
+}
+
+static void tear_down(daemon_side *d)
+{
+    for (int i = 0; i < ROWS; i++)
+        wire_msg_free(&d->m[i]);
+    wire_close(&d->s);
+    wire_free(&d->w);
+    codec_free(&d->c);
+    arena_done(&d->a);
+    harness_remove(&d->folder);
+}
+
+/* The next control message's kind; its "bytes" member if it has one. */
+static int next_message(daemon_side *d, wire_msg *m, int64_t *out_bytes)
+{
+    frame head;
+    json_value *v = NULL;
+    assert_ok(wire_recv(d->s, WAIT_MS, &d->peer, m));
+    assert_ok(wire_read_json(m, "consumer", &head, &v));
+    *out_bytes = json_int(json_find(v, "bytes"), 0);
+    if (head.kind == KIND_HELLO) {
+        span text = wire_msg_part(m, 1);
+        snprintf(d->hello, sizeof d->hello, "%.*s", (int)text.size, (const char *)text.data);
+        d->credit = json_int(json_find(v, "credit_bytes"), 0);
+    }
+    json_free(&v);
+    return (int)head.kind;
+}
+
+static void send_rows(daemon_side *d, wire_msg *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int64_t size = (int64_t)wire_msg_bytes(d->m[i]), bytes;
+        while (d->in_flight > 0 && d->in_flight + size > d->credit) {
+            assert_int_equal(next_message(d, m, &bytes), KIND_CREDIT);
+            d->in_flight -= bytes;
+        }
+        d->in_flight += size;
+        if (d->in_flight > d->most_in_flight)
+            d->most_in_flight = d->in_flight;
+        wire_msg_clear(m);
+        assert_ok(wire_msg_share(m, d->m[i]));
+        assert_ok(wire_send(d->s, &d->peer, m));
+    }
+}
+
+static void *serve(void *user)
+{
+    daemon_side *d = user;
+    wire_msg *m = NULL;
+    uint8_t head[FRAME_BYTES];
+    int64_t bytes;
+    assert_ok(wire_msg_new(&m));
+    assert_int_equal(next_message(d, m, &bytes), KIND_HELLO);
+    if (d->how == SILENT)
+        goto done;
+    if (d->how == REFUSE) {
+        assert_ok(
+            wire_send_error(d->s, &d->peer, 0, FAIL(ST_CONFIG, "training.seed: 1 here, 2 there")));
+        goto done;
+    }
+    if (d->how == OTHER_VERSION) {
+        frame_encode(&(frame){.kind = KIND_WELCOME, .block_bytes = 2}, head);
+        head[4] = 7;
+        wire_msg_clear(m);
+        assert_ok(wire_msg_add(m, head, sizeof head));
+        assert_ok(wire_msg_add(m, "{}", 2));
+        assert_ok(wire_send(d->s, &d->peer, m));
+        goto done;
+    }
+    assert_ok(wire_send_json(d->s, &d->peer, KIND_WELCOME, 0, WELCOME, sizeof WELCOME - 1));
+    if (d->how == GARBAGE) {
+        wire_msg_clear(m);
+        assert_ok(wire_msg_add(m, "GET / HTTP/1.1\r\n", 16));
+        assert_ok(wire_send(d->s, &d->peer, m));
+        goto done;
+    }
+    send_rows(d, m, d->how == DIE_AFTER_TWO ? 2 : ROWS);
+    if (d->how == DIE_AFTER_TWO) {
+        wire_close(&d->s);
+        goto done;
+    }
+    assert_ok(wire_send_json(d->s, &d->peer, KIND_END, ROWS, "{\"rows\":5}", 10));
+    while (!d->said_bye) {
+        int kind = next_message(d, m, &bytes);
+        assert_true(kind == KIND_CREDIT || kind == KIND_BYE);
+        d->in_flight -= bytes;
+        d->said_bye = kind == KIND_BYE;
+    }
+done:
+    wire_msg_free(&m);
+    return NULL;
+}
+
+static client_options options_for(const daemon_side *d)
+{
+    return (client_options){.endpoint = d->endpoint,
+                            .stream = "train",
+                            .stream_options = "{\"training.seed\":1}",
+                            .cursor = "{\"row\":0}",
+                            .rank = 1,
+                            .ranks = 2,
+                            .credit_bytes = 1 << 30,
+                            .timeout_ms = WAIT_MS};
+}
+
+static void run_session(int64_t credit)
+{
+    daemon_side d;
+    client *c = NULL;
+    arena a;
+    set_up(&d, SERVE, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&a, 0);
+    assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
+    client_options o = options_for(&d);
+    o.credit_bytes = credit;
+    assert_ok(client_open(&o, &c));
+    assert_string_equal(client_welcome(c), WELCOME);
+    for (int i = 0; i < ROWS; i++) {
+        row r;
+        frame head;
+        arena_reset(&a);
+        assert_ok(client_next(c, &a, &r, &head, NULL));
+        assert_int_equal(head.row, i);
+        rows_assert_equal(&d.rows[i], &r);
+    }
+    row r;
+    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
+    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
+    client_close(&c);
+    pthread_join(d.thread, NULL);
+    assert_true(d.said_bye);
+    assert_int_equal(d.in_flight, 0); /* every byte came back */
+    int64_t largest = 0;
+    for (int i = 0; i < ROWS; i++)
+        if (largest < (int64_t)wire_msg_bytes(d.m[i]))
+            largest = (int64_t)wire_msg_bytes(d.m[i]);
+    assert_true(d.most_in_flight <= (credit > largest ? credit : largest));
+    const char *words[] = {"\"version\":1",         "\"stream\":\"train\"", "\"training.seed\":1",
+                           "\"start_row\":0",       "\"rank\":1",           "\"ranks\":2",
+                           "\"cursor\":{\"row\":0}"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!strstr(d.hello, words[i]))
+            fail_msg("%s is not in %s", words[i], d.hello);
+    arena_done(&a);
+    tear_down(&d);
+}
+
+static void test_client__a_session(void **state)
+{
+    (void)state;
+    run_session((int64_t)1 << 30);
+}
+
+static void test_client__small_credit(void **state)
+{
+    (void)state;
+    run_session(1);
+}
+
+/* What client_open or the first client_next says to a daemon of this behaviour. */
+static void assert_session_fails(behaviour how, status code, const char *words, const char *more)
+{
+    daemon_side d;
+    client *c = NULL;
+    arena a;
+    row r;
+    set_up(&d, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&a, 0);
+    assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
+    client_options o = options_for(&d);
+    if (how == SILENT)
+        o.timeout_ms = QUIET_MS;
+    status st = client_open(&o, &c);
+    while (st == ST_OK)
+        st = client_next(c, &a, &r, NULL, NULL);
+    assert_fails(code, st, words);
+    assert_non_null(strstr(status_text(), more));
+    assert_non_null(strstr(status_text(), d.folder)); /* names the peer */
+    client_close(&c);
+    pthread_join(d.thread, NULL);
+    arena_done(&a);
+    tear_down(&d);
+}
+
+static void test_client__refusals(void **state)
+{
+    (void)state;
+    assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
+    assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
+    assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
+    assert_session_fails(SILENT, ST_UNAVAILABLE, "is prepd serve running", "0.3 s");
+    assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
+}
+
+static void test_client_open__no_daemon(void **state)
+{
+    (void)state;
+    client *c = NULL;
+    client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                        .stream = "train",
+                        .ranks = 1,
+                        .credit_bytes = 1,
+                        .timeout_ms = QUIET_MS};
+    int64_t start = clock_ns();
+    assert_fails(ST_UNAVAILABLE, client_open(&o, &c), "is prepd serve running");
+    assert_true(clock_ns() - start < (int64_t)5 * 1000000000);
+    assert_null(c);
+    o.endpoint = "ipc://";
+    assert_fails(ST_CONFIG, client_open(&o, &c), "PATH");
+}
+
+static const char PYTHON[] = "/usr/bin/python3";
+
+static void need_python(void)
+{
+    char line[200];
+    if (!getenv("TESSERA_SOURCE"))
+        HARNESS_SKIP("TESSERA_SOURCE is not set");
+    snprintf(line, sizeof line, "%s -c 'import zmq, zstandard, numpy' 2>/dev/null", PYTHON);
+    if (system(line) != 0)
+        HARNESS_SKIP("python3-zmq, python3-zstandard and python3-numpy are not installed");
+}
+
+/* client.py over both sources, plain and filtered, against files of the rows. */
+static void python_client(image_filter filter, image_codec image)
+{
+    daemon_side d;
+    record_writer *w = NULL;
+    char command[4000], files[2000] = "", path[300];
+    const char *source = getenv("TESSERA_SOURCE");
+    set_up(&d, SERVE, filter, image);
+    snprintf(path, sizeof path, "%s/stream.rec", d.folder);
+    assert_ok(record_create(path, WELCOME, &w));
+    for (int i = 0; i < ROWS; i++) {
+        char file[300];
+        snprintf(file, sizeof file, " %s/%d.safetensors", d.folder, i);
+        assert_ok(row_save(&d.rows[i], file + 1));
+        strcat(files, file);
+        assert_ok(record_add(w, d.m[i]));
+    }
+    assert_ok(record_finish(&w));
+    for (int live = 0; live < 2; live++) {
+        if (live)
+            assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
+        snprintf(command, sizeof command,
+                 "ASAN_OPTIONS= %s %s/tests/unit/proto/check_client_py.py %s/proto/client.py %s%s",
+                 PYTHON, source, source, live ? d.endpoint : path, files);
+        assert_int_equal(system(command), 0);
+    }
+    pthread_join(d.thread, NULL);
+    assert_int_equal(d.in_flight, 0);
+    tear_down(&d);
+}
+
+static void test_client_py__agrees(void **state)
+{
+    (void)state;
+    need_python();
+    python_client(IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    python_client(IMAGE_FILTER_PLANE, IMAGE_CODEC_ZSTD);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_client__a_session), cmocka_unit_test(test_client__small_credit),
+        cmocka_unit_test(test_client__refusals),  cmocka_unit_test(test_client_open__no_daemon),
+        cmocka_unit_test(test_client_py__agrees),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
