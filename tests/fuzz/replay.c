@@ -32,7 +32,7 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
     memcpy(data, seed, size);
     uint64_t n = round * 64;
     for (uint64_t times = 1 + rng_below(key, n++, MAX_DAMAGE); times && size; times--) {
-        size_t at = (size_t)rng_below(key, n++, size);
+        size_t at = (size_t)rng_below(key, n++, size), hole;
         uint8_t byte = (uint8_t)rng_u64(key, n++);
         switch (rng_below(key, n++, 4)) {
         case 0: /* another byte */
@@ -47,7 +47,7 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
             size++;
             break;
         default: /* a hole */
-            size_t hole = 1 + byte % 16;
+            hole = 1 + byte % 16;
             hole = hole < size - at ? hole : size - at;
             memmove(data + at, data + at + hole, size - at - hole);
             size -= hole;
