@@ -10,6 +10,30 @@
 
 enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
 
+/* A JSON text is a double-quoted YAML scalar, but for the characters that YAML forbids or takes for
+ * line breaks (U+0080 to U+009F, U+2028, U+2029, U+FEFF, U+FFFE, U+FFFF). */
+static void print_quoted(FILE *to, const char *text)
+{
+    json_writer w;
+    json_writer_init(&w);
+    json_put_cstr(&w, text);
+    for (const unsigned char *p = (const unsigned char *)(w.text ? w.text : "\"\""); *p; p++) {
+        unsigned point = 0;
+        if (p[0] == 0xC2 && p[1] <= 0x9F)
+            point = p[1];
+        else if (p[0] >= 0xE0 && p[0] <= 0xEF) /* valid UTF-8: two bytes follow */
+            point = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (point && (point <= 0x9F || point == 0x2028 || point == 0x2029 || point == 0xFEFF ||
+                      point >= 0xFFFE)) {
+            fprintf(to, "\\u%04x", point);
+            p += point <= 0x9F ? 1 : 2;
+        } else {
+            fputc(*p, to);
+        }
+    }
+    json_writer_done(&w);
+}
+
 void conf_print(const conf *c, FILE *to)
 {
     char text[CONF_TEXT_MAX];
@@ -27,11 +51,9 @@ void conf_print(const conf *c, FILE *to)
             fprintf(to, "%s: %s\n", r->key, text);
             continue;
         }
-        json_writer w; /* a JSON text is a double-quoted YAML scalar */
-        json_writer_init(&w);
-        json_put_cstr(&w, text);
-        fprintf(to, "%s: %s\n", r->key, w.text ? w.text : "\"\"");
-        json_writer_done(&w);
+        fprintf(to, "%s: ", r->key);
+        print_quoted(to, text);
+        fputc('\n', to);
     }
 }
 

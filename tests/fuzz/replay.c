@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS) and on damaged copies of them,
- * so that what fuzzing once found is tested everywhere, without libFuzzer.
+/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short and on damaged copies
+ * of them, so that what fuzzing once found is tested everywhere, without libFuzzer.
  *
  * $TESSERA_FUZZ_ROUNDS damaged copies per seed (default 100); $TESSERA_SEED picks the damage. */
 #include "tests/harness.h"
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SEED_MAX = 1 << 20, DEFAULT_ROUNDS = 100, MAX_DAMAGE = 8 };
+enum { SEED_MAX = 1 << 20, DEFAULT_ROUNDS = 100, MAX_DAMAGE = 8, CUTS = 1000 };
 
 /* In an allocation of its exact size, so that a sanitizer sees a read past the end. */
 static void run_exact(const uint8_t *data, size_t size)
@@ -57,6 +57,13 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
     free(data);
 }
 
+/* Cut short at every length, a long seed at some thousand of them. */
+static void run_cut(const uint8_t *seed, size_t size)
+{
+    for (size_t n = 0; n < size; n += 1 + size / CUTS)
+        run_exact(seed, n);
+}
+
 static void test_replay(void **state)
 {
     (void)state;
@@ -80,6 +87,7 @@ static void test_replay(void **state)
         size_t size = fread(seed, 1, SEED_MAX, file);
         fclose(file);
         run_exact(seed, size);
+        run_cut(seed, size);
         for (uint64_t i = 0; i < rounds; i++)
             run_damaged(seed, size, key, i);
         n_seeds++;

@@ -1,0 +1,24 @@
+/* fuzz.h: what every fuzz target shares. */
+#ifndef TESSERA_TESTS_FUZZ_H
+#define TESSERA_TESTS_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/status.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A property that must hold for every input; says why it did not and dies, also without asserts. */
+#define FUZZ_HOLDS(condition)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: does not hold: %s (%s)\n", __FILE__, __LINE__, #condition,     \
+                    status_text());                                                                \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#endif

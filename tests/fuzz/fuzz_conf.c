@@ -1,0 +1,48 @@
+/* Any bytes as a configuration file: refused, or options whose print loads again to the same. */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/conf.h"
+#include "tests/fuzz/fuzz.h"
+
+static status load(const void *data, size_t size, conf *c)
+{
+    char path[64];
+    int fd = memfd_create("conf", MFD_CLOEXEC);
+    FUZZ_HOLDS(fd >= 0);
+    FUZZ_HOLDS(write(fd, data, size) == (ssize_t)size);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    char *argv[] = {(char *)"fuzz", (char *)"-c", path, NULL};
+    int argc = 3;
+    status st = conf_load(c, &argc, argv);
+    close(fd);
+    return st;
+}
+
+static char *print(const conf *c)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    FUZZ_HOLDS(f != NULL);
+    conf_print(c, f);
+    fclose(f);
+    return text;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    conf c, again;
+    if (load(data, size, &c) != ST_OK)
+        return 0;
+    char *first = print(&c);
+    FUZZ_HOLDS(load(first, strlen(first), &again) == ST_OK);
+    char *second = print(&again);
+    FUZZ_HOLDS(strcmp(first, second) == 0);
+    free(first);
+    free(second);
+    conf_done(&c);
+    conf_done(&again);
+    return 0;
+}

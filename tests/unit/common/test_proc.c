@@ -1,0 +1,97 @@
+/* proc.h: children start clean, signals arrive on the descriptor, counts are sane. */
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/proc.h"
+
+static int exit_of(pid_t pid)
+{
+    int state;
+    while (waitpid(pid, &state, 0) < 0)
+        assert_int_equal(errno, EINTR);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+static int spawn_shell(const char *script)
+{
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)script, NULL};
+    pid_t pid;
+    assert_ok(proc_spawn(argv, &pid));
+    return exit_of(pid);
+}
+
+static void test_spawn__stdin_is_empty_and_signals_are_open(void **state)
+{
+    (void)state;
+    int fd;
+    assert_ok(proc_signal_fd(&fd)); /* blocks TERM here; the child must not inherit that */
+    assert_int_equal(spawn_shell("read line && exit 3; exit 7"), 7);
+    assert_int_equal(spawn_shell("kill -TERM $$; exit 9"), 128 + SIGTERM);
+    struct pollfd p = {fd, POLLIN, 0};
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    struct signalfd_siginfo info;
+    assert_int_equal(read(fd, &info, sizeof info), sizeof info);
+    assert_int_equal(info.ssi_signo, SIGCHLD);
+    assert_int_equal(kill(getpid(), SIGINT), 0);
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(read(fd, &info, sizeof info), sizeof info);
+    assert_int_equal(info.ssi_signo, SIGINT);
+    close(fd);
+}
+
+static void test_spawn__names_what_can_not_start(void **state)
+{
+    (void)state;
+    char *argv[] = {(char *)"/nowhere/program", NULL};
+    pid_t pid;
+    assert_fails(ST_OS, proc_spawn(argv, &pid), "/nowhere/program");
+}
+
+static void test_follow_parent__notices_a_parent_that_has_gone(void **state)
+{
+    (void)state;
+    pid_t us = getpid(), child = fork();
+    assert_true(child >= 0);
+    if (child == 0) /* no assert here: cmocka's jump belongs to the parent */
+        _exit(proc_follow_parent(us) == ST_OK && proc_follow_parent(1) == ST_STOPPED ? 0 : 1);
+    assert_int_equal(exit_of(child), 0);
+}
+
+static void test_self__path_cpus_and_memory(void **state)
+{
+    (void)state;
+    char path[4096], small[4];
+    assert_ok(proc_self_path(path, sizeof path));
+    assert_non_null(strstr(path, "test_proc"));
+    assert_fails(ST_OS, proc_self_path(small, sizeof small), "longer");
+    int cpus = proc_cpus();
+    assert_in_range(cpus, 1, sysconf(_SC_NPROCESSORS_CONF));
+    size_t bytes = 64 << 20;
+    int64_t before = proc_rss_bytes();
+    char *block = (char *)malloc(bytes);
+    assert_non_null(block);
+    memset(block, 1, bytes);
+    assert_true(proc_rss_bytes() - before > (int64_t)bytes / 2);
+    free(block);
+    assert_true(proc_peak_rss_bytes() - before > (int64_t)bytes / 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spawn__stdin_is_empty_and_signals_are_open),
+        cmocka_unit_test(test_spawn__names_what_can_not_start),
+        cmocka_unit_test(test_follow_parent__notices_a_parent_that_has_gone),
+        cmocka_unit_test(test_self__path_cpus_and_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
