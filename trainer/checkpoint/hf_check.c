@@ -1,0 +1,192 @@
+/* hf_check.c: see hf_check.h. */
+#include "trainer/checkpoint/hf_check.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/model/convert.h"
+
+static const char *const kind_names[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};
+
+const char *hf_layout_name(hf_layout l)
+{
+    switch (l) {
+    case HF_LAYOUT_P:
+        return "experts fused, [E, in, out] (published)";
+    case HF_LAYOUT_V5:
+        return "experts fused, [E, out, in] (5 series)";
+    default:
+        return "one matrix per expert";
+    }
+}
+
+static status problem(hf_report *r, int kind, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static status problem(hf_report *r, int kind, const char *fmt, ...)
+{
+    if (r->n_problems == r->capacity) {
+        int64_t more = r->capacity ? 2 * r->capacity : 64;
+        hf_problem *list = realloc(r->problems, (size_t)more * sizeof *list);
+        if (!list)
+            return FAIL(ST_NO_MEMORY, "no memory for %lld problems", (long long)more);
+        r->problems = list;
+        r->capacity = more;
+    }
+    hf_problem *p = &r->problems[r->n_problems++];
+    p->kind = kind;
+    r->count[kind]++;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(p->text, sizeof p->text, fmt, args);
+    va_end(args);
+    return ST_OK;
+}
+
+void hf_report_done(hf_report *r)
+{
+    free(r->problems);
+    *r = (hf_report){0};
+}
+
+static void print_shape(char out[96], int n_dims, const int64_t *shape)
+{
+    int n = snprintf(out, 96, "[");
+    for (int i = 0; i < n_dims && n < 80; i++)
+        n += snprintf(out + n, (size_t)(96 - n), "%s%lld", i ? ", " : "", (long long)shape[i]);
+    snprintf(out + n, (size_t)(96 - n), "]");
+}
+
+static bool shape_is(const st_tensor *t, int n_dims, const int64_t *shape)
+{
+    return t->n_dims == n_dims && memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) == 0;
+}
+
+/* Is this fused tensor as layout P has it, or with the last two axes exchanged? */
+static bool fits(const st_tensor *t, const param *p, bool exchanged)
+{
+    int64_t shape[3] = {p->shape[0], p->shape[exchanged ? 2 : 1], p->shape[exchanged ? 1 : 2]};
+    return shape_is(t, 3, shape);
+}
+
+static hf_layout find_layout(const hf_folder *f, const params *p)
+{
+    bool maybe_p = true, maybe_v5 = true, fused = false;
+    for (int64_t i = 0; i < p->n; i++) {
+        const param *row = &p->list[i];
+        const st_tensor *t = row->group == GROUP_EXPERTS ? hf_folder_find(f, row->name) : NULL;
+        if (!t)
+            continue;
+        fused = true;
+        maybe_p = maybe_p && fits(t, row, false);
+        maybe_v5 = maybe_v5 && fits(t, row, true);
+    }
+    if (fused)
+        return maybe_v5 && !maybe_p ? HF_LAYOUT_V5 : HF_LAYOUT_P;
+    for (int64_t i = 0; i < p->n; i++) { /* neither form at all: what this model usually has */
+        char name[160];
+        const param *row = &p->list[i];
+        if (row->group != GROUP_EXPERTS)
+            continue;
+        int stem = (int)(strrchr(row->name, '.') - row->name);
+        snprintf(name, sizeof name, "%.*s.0.down_proj.weight", stem, row->name);
+        if (hf_folder_find(f, name))
+            return HF_LAYOUT_PER_EXPERT;
+    }
+    return p->text_only_names ? HF_LAYOUT_PER_EXPERT : HF_LAYOUT_P;
+}
+
+static status check_piece(const hf_folder *f, const param_piece *piece, hf_report *r)
+{
+    const st_tensor *t = hf_folder_find(f, piece->name);
+    if (!t)
+        return problem(r, HF_MISSING, "%s", piece->name);
+    int64_t shape[5];
+    memcpy(shape, piece->shape, sizeof shape);
+    if (piece->expert < 0 && piece->p->group == GROUP_EXPERTS && r->layout == HF_LAYOUT_V5) {
+        shape[1] = piece->shape[2];
+        shape[2] = piece->shape[1];
+    }
+    char found[96], wanted[96];
+    print_shape(found, t->n_dims, t->shape);
+    print_shape(wanted, piece->n_dims, shape);
+    if (!shape_is(t, piece->n_dims, shape))
+        return problem(r, HF_MISSHAPEN, "%s %s, wanted %s", piece->name, found, wanted);
+    if (!convert_known(t->dtype))
+        return problem(r, HF_MISSHAPEN, "%s has dtype %s, wanted BF16, F16, F32 or F64",
+                       piece->name, st_dtype_name(t->dtype));
+    return ST_OK;
+}
+
+static int by_piece_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Tensors of the folder that are no piece. */
+static status find_extra(const hf_folder *f, const params *p, const param_piece *pieces, int64_t n,
+                         hf_report *r)
+{
+    const char **names = malloc((size_t)(n > 0 ? n : 1) * sizeof *names);
+    if (!names)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensor names", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        names[i] = pieces[i].name;
+    qsort(names, (size_t)n, sizeof *names, by_piece_name);
+    bool tied = params_find(p, "lm_head.weight") == NULL;
+    status st = ST_OK;
+    for (int64_t i = 0; i < f->n_tensors && st == ST_OK; i++) {
+        const char *name = f->tensors[i]->name;
+        if (bsearch(&name, names, (size_t)n, sizeof *names, by_piece_name) ||
+            (tied && strcmp(name, "lm_head.weight") == 0))
+            continue;
+        st = problem(r, HF_EXTRA, "%s", name);
+    }
+    free(names);
+    return st;
+}
+
+status hf_check(const hf_folder *f, const params *p, hf_report *out)
+{
+    hf_report r = {.layout = find_layout(f, p)};
+    param_piece *pieces = NULL;
+    int64_t n = 0;
+    TRY(params_pieces(p, r.layout == HF_LAYOUT_PER_EXPERT, &pieces, &n));
+    status st = ST_OK;
+    for (int64_t i = 0; i < n && st == ST_OK; i++)
+        st = check_piece(f, &pieces[i], &r);
+    if (st == ST_OK)
+        st = find_extra(f, p, pieces, n, &r);
+    free(pieces);
+    if (st != ST_OK) {
+        hf_report_done(&r);
+        return st;
+    }
+    *out = r;
+    return ST_OK;
+}
+
+status hf_report_status(const hf_report *r, const char *source)
+{
+    enum { SHOWN = 4 /* of each kind */ };
+    char text[1600] = "";
+    size_t at = 0;
+    if (r->n_problems == 0)
+        return ST_OK;
+    for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
+        int shown = 0;
+        for (int64_t i = 0; i < r->n_problems && shown < SHOWN && at < sizeof text; i++) {
+            if (r->problems[i].kind != kind)
+                continue;
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%.200s",
+                                   shown ? ", "
+                                   : at  ? "; "
+                                         : "",
+                                   r->problems[i].text);
+            if (shown++ == 0 && at < sizeof text)
+                at += (size_t)snprintf(text + at, sizeof text - at, " (%s, %lld in all)",
+                                       kind_names[kind], (long long)r->count[kind]);
+        }
+    }
+    return FAIL_IN(ST_BAD_INPUT, source, "tensors do not fit the model: %s", text);
+}

@@ -1,0 +1,25 @@
+/* hf_export.h: the registry's master values -> a Hugging Face folder that transformers loads.
+ *
+ * One model.safetensors, or shards of at most shard_bytes with an index; layout P (text-only
+ * models: per expert); metadata {"format": "pt"}; config.json (the source's, byte for byte, while
+ * the dimensions agree); tokenizer and processor files of the source. Each file is written aside,
+ * synced and renamed; weights of an earlier export that the new ones do not replace are removed. */
+#ifndef TESSERA_CHECKPOINT_HF_EXPORT_H
+#define TESSERA_CHECKPOINT_HF_EXPORT_H
+
+#include "trainer/model/params.h"
+
+enum { HF_EXPORT_BF16, HF_EXPORT_F32, HF_EXPORT_AS_SOURCE };
+
+typedef struct hf_export_options {
+    const char *source;    /* folder the model came from; a preset's name or NULL: none */
+    const char *tokenizer; /* folder of tokenizer files; NULL or "": source */
+    int dtype;             /* HF_EXPORT_*; AS_SOURCE: each tensor as the source has it, else BF16 */
+    int64_t shard_bytes;   /* 0: 5 GB */
+} hf_export_options;
+
+/* Waits for the device. CANT_CREATE, IO by file. folder is made if absent (its parent too). */
+WARN_UNUSED status hf_export(const params *p, stream *s, const model_dims *d, const char *folder,
+                             const hf_export_options *o);
+
+#endif

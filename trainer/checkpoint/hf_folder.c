@@ -1,0 +1,144 @@
+/* hf_folder.c: see hf_folder.h. */
+#include "trainer/checkpoint/hf_folder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json.h"
+
+static const char single_name[] = "model.safetensors";
+static const char index_name[] = "model.safetensors.index.json";
+
+static status join(char *out, size_t size, const char *folder, const char *name)
+{
+    if (snprintf(out, size, "%s/%s", folder, name) >= (int)size)
+        return FAIL_IN(ST_BAD_INPUT, folder, "a path in this folder is longer than %zu bytes",
+                       size);
+    return ST_OK;
+}
+
+bool hf_has_weights(const char *folder)
+{
+    char path[STATUS_PATH_MAX];
+    if (join(path, sizeof path, folder, single_name) == ST_OK && access(path, R_OK) == 0)
+        return true;
+    return join(path, sizeof path, folder, index_name) == ST_OK && access(path, R_OK) == 0;
+}
+
+static status open_file(hf_folder *f, const char *folder, const char *name)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(join(path, sizeof path, folder, name));
+    st_file *files = realloc(f->files, (size_t)(f->n_files + 1) * sizeof *files);
+    if (!files)
+        return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
+    f->files = files;
+    TRY(st_open(path, &files[f->n_files]));
+    f->n_files++;
+    return ST_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const st_tensor *const *)a)->name, (*(const st_tensor *const *)b)->name);
+}
+
+static status sort_tensors(hf_folder *f, const char *folder)
+{
+    size_t n = 0;
+    for (int64_t i = 0; i < f->n_files; i++)
+        n += f->files[i].n_tensors;
+    f->tensors = malloc((n + 1) * sizeof *f->tensors);
+    if (!f->tensors)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu tensor names", n);
+    for (int64_t i = 0; i < f->n_files; i++)
+        for (size_t t = 0; t < f->files[i].n_tensors; t++)
+            f->tensors[f->n_tensors++] = &f->files[i].tensors[t];
+    qsort(f->tensors, n, sizeof *f->tensors, by_name);
+    for (size_t i = 1; i < n; i++) {
+        if (strcmp(f->tensors[i - 1]->name, f->tensors[i]->name) == 0)
+            return FAIL_IN(ST_BAD_INPUT, folder, "tensor %s is in two shards", f->tensors[i]->name);
+    }
+    return ST_OK;
+}
+
+static bool seen_before(const json_value *map, size_t i, const char *file)
+{
+    for (size_t j = i; j-- > 0;) {
+        const char *key;
+        if (strcmp(json_text(json_member(map, j, &key), ""), file) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Every file that the index names, once; then every tensor it names must be in its file. */
+static status open_shards(hf_folder *f, const char *folder, const char *path,
+                          const json_value *index)
+{
+    const json_value *map = json_find(index, "weight_map");
+    if (!map || json_typeof(map) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, path, "weight_map is missing or no object");
+    const char *key, *last = "";
+    for (size_t i = 0; i < json_count(map); i++) {
+        const char *file = json_text(json_member(map, i, &key), NULL);
+        if (!file || !file[0] || strchr(file, '/'))
+            return FAIL_IN(ST_BAD_INPUT, path, "weight_map.%s is no file name in this folder", key);
+        if (strcmp(file, last) != 0 && !seen_before(map, i, file))
+            TRY(open_file(f, folder, file));
+        last = file;
+    }
+    TRY(sort_tensors(f, folder));
+    for (size_t i = 0; i < json_count(map); i++) {
+        json_member(map, i, &key);
+        if (!hf_folder_find(f, key))
+            return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, which no shard holds",
+                           key);
+    }
+    return ST_OK;
+}
+
+status hf_folder_open(const char *folder, hf_folder *out)
+{
+    char path[STATUS_PATH_MAX];
+    hf_folder f = {0};
+    json_value *index = NULL;
+    status st;
+    if (!hf_has_weights(folder))
+        return FAIL_IN(ST_NO_INPUT, folder, "has neither %s nor %s", single_name, index_name);
+    TRY(join(path, sizeof path, folder, index_name));
+    if (access(path, R_OK) == 0) {
+        TRY_OR(undo, json_load(path, &index));
+        TRY_OR(undo, open_shards(&f, folder, path, index));
+    } else {
+        TRY_OR(undo, open_file(&f, folder, single_name));
+        TRY_OR(undo, sort_tensors(&f, folder));
+    }
+    json_free(&index);
+    *out = f;
+    return ST_OK;
+undo:
+    json_free(&index);
+    hf_folder_close(&f);
+    return st;
+}
+
+void hf_folder_close(hf_folder *f)
+{
+    for (int64_t i = 0; i < f->n_files; i++)
+        st_close(&f->files[i]);
+    free(f->files);
+    free(f->tensors);
+    *f = (hf_folder){0};
+}
+
+const st_tensor *hf_folder_find(const hf_folder *f, const char *name)
+{
+    const st_tensor wanted = {.name = name}, *key = &wanted;
+    const st_tensor **found = f->n_tensors > 0 ? bsearch(&key, f->tensors, (size_t)f->n_tensors,
+                                                         sizeof *f->tensors, by_name)
+                                               : NULL;
+    return found ? *found : NULL;
+}

@@ -1,0 +1,188 @@
+/* hf_write.c: see hf_write.h. */
+#include "trainer/checkpoint/hf_write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trainer/model/convert.h"
+
+enum { CHUNK = 1 << 18 /* values moved at once */ };
+
+status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name)
+{
+    if (snprintf(out, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CANT_CREATE, folder, "a path in this folder is longer than %d bytes",
+                       STATUS_PATH_MAX);
+    return ST_OK;
+}
+
+/* A file that appears under its name only when it is whole. */
+typedef struct output {
+    char path[STATUS_PATH_MAX], temp[STATUS_PATH_MAX];
+    const char *folder;
+    FILE *file;
+} output;
+
+static status output_open(output *o, const char *folder, const char *name)
+{
+    char temp[300];
+    snprintf(temp, sizeof temp, "%.250s.tmp", name);
+    o->folder = folder;
+    TRY(hf_path(o->path, folder, name));
+    TRY(hf_path(o->temp, folder, temp));
+    o->file = fopen(o->temp, "wb");
+    if (!o->file)
+        return FAIL_IN(ST_CANT_CREATE, o->temp, "%s", strerror(errno));
+    return ST_OK;
+}
+
+static status output_put(output *o, const void *data, size_t size)
+{
+    if (size > 0 && fwrite(data, 1, size, o->file) != size)
+        return FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
+    return ST_OK;
+}
+
+static status sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
+    int bad = fsync(fd);
+    close(fd);
+    return bad ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(errno)) : ST_OK;
+}
+
+/* st: of the writing so far. On failure the temporary file is removed. */
+static status output_close(output *o, status st)
+{
+    if (st == ST_OK && (fflush(o->file) != 0 || fsync(fileno(o->file)) != 0))
+        st = FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
+    if (fclose(o->file) != 0 && st == ST_OK)
+        st = FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
+    if (st == ST_OK && rename(o->temp, o->path) != 0)
+        st = FAIL_IN(ST_IO, o->path, "rename: %s", strerror(errno));
+    if (st != ST_OK) {
+        unlink(o->temp);
+        return st;
+    }
+    return sync_folder(o->folder);
+}
+
+status hf_write_text(const char *folder, const char *name, const char *text, size_t size)
+{
+    output o;
+    TRY(output_open(&o, folder, name));
+    return output_close(&o, output_put(&o, text, size));
+}
+
+static status copy_bytes(output *o, FILE *from, const char *path)
+{
+    char chunk[1 << 16];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof chunk, from)) > 0)
+        TRY(output_put(o, chunk, n));
+    return ferror(from) ? FAIL_IN(ST_IO, path, "%s", strerror(errno)) : ST_OK;
+}
+
+status hf_copy_file(const char *from_folder, const char *folder, const char *name)
+{
+    char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX];
+    struct stat a, b;
+    TRY(hf_path(from, from_folder, name));
+    TRY(hf_path(to, folder, name));
+    if (stat(from, &a) != 0 || !S_ISREG(a.st_mode))
+        return ST_OK;
+    if (stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return ST_OK;
+    FILE *file = fopen(from, "rb");
+    if (!file)
+        return FAIL_IN(ST_NO_INPUT, from, "%s", strerror(errno));
+    output o;
+    status st = output_open(&o, folder, name);
+    if (st == ST_OK)
+        st = output_close(&o, copy_bytes(&o, file, from));
+    fclose(file);
+    return st;
+}
+
+/* n values of a piece from element `first` on: contiguous, or columns of an expert's matrix. */
+static status read_piece(const param_piece *piece, stream *s, int64_t first, int64_t n, double *to,
+                         double *matrix)
+{
+    const param *p = piece->p;
+    if (piece->expert < 0)
+        return params_read(p->value, s, first, n, to);
+    int64_t in = p->shape[1], out = p->shape[2];
+    if (first == 0)
+        TRY(params_read(p->value, s, piece->expert * in * out, in * out, matrix));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = (first + i) / in, column = (first + i) % in;
+        to[i] = matrix[column * out + piece->column + row];
+    }
+    return ST_OK;
+}
+
+static status put_piece(output *o, const param_piece *piece, st_dtype dtype, stream *s,
+                        double *values, double *matrix, void *bytes)
+{
+    for (int64_t at = 0; at < piece->count; at += CHUNK) {
+        int64_t n = piece->count - at < CHUNK ? piece->count - at : CHUNK;
+        TRY(read_piece(piece, s, at, n, values, matrix));
+        convert_from_double(bytes, dtype, values, n);
+        TRY(output_put(o, bytes, (size_t)n * st_dtype_size(dtype)));
+    }
+    return ST_OK;
+}
+
+static status make_header(const param_piece *pieces, const st_dtype *dtype, int64_t n,
+                          uint8_t **out, size_t *out_size)
+{
+    static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
+    st_tensor *list = calloc((size_t)(n > 0 ? n : 1), sizeof *list);
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        list[i] =
+            (st_tensor){.name = pieces[i].name, .dtype = dtype[i], .n_dims = pieces[i].n_dims};
+        memcpy(list[i].shape, pieces[i].shape, (size_t)pieces[i].n_dims * sizeof(int64_t));
+        list[i].data.size = (size_t)pieces[i].count * st_dtype_size(dtype[i]);
+    }
+    status st = st_header(list, (size_t)n, &meta, 1, out, out_size);
+    free(list);
+    return st;
+}
+
+status hf_write_pieces(const char *folder, const char *name, const param_piece *pieces,
+                       const st_dtype *dtype, int64_t n, stream *s)
+{
+    int64_t largest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        const param *p = pieces[i].p;
+        if (pieces[i].expert >= 0 && p->shape[1] * p->shape[2] > largest)
+            largest = p->shape[1] * p->shape[2];
+    }
+    output o;
+    uint8_t *header = NULL;
+    size_t header_size = 0;
+    TRY(make_header(pieces, dtype, n, &header, &header_size));
+    double *values = malloc(CHUNK * sizeof *values), *bytes = malloc(CHUNK * sizeof *bytes);
+    double *matrix = malloc((size_t)largest * sizeof *matrix);
+    status st = values && bytes && matrix ? output_open(&o, folder, name)
+                                          : FAIL(ST_NO_MEMORY, "no memory to write weights");
+    if (st == ST_OK) {
+        st = output_put(&o, header, header_size);
+        for (int64_t i = 0; i < n && st == ST_OK; i++)
+            st = put_piece(&o, &pieces[i], dtype[i], s, values, matrix, bytes);
+        st = output_close(&o, st);
+    }
+    free(matrix);
+    free(bytes);
+    free(values);
+    free(header);
+    return st;
+}

@@ -1,0 +1,20 @@
+/* hf_write.h: files of an export: written as NAME.tmp, synced, renamed. Internal to checkpoint. */
+#ifndef TESSERA_CHECKPOINT_HF_WRITE_H
+#define TESSERA_CHECKPOINT_HF_WRITE_H
+
+#include <stdio.h>
+
+#include "common/safetensors.h"
+#include "trainer/model/params.h"
+
+/* folder/name in out, or BAD_INPUT where it is too long. */
+WARN_UNUSED status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name);
+WARN_UNUSED status hf_write_text(const char *folder, const char *name, const char *text,
+                                 size_t size);
+/* Copies from_folder/name if it exists and is another file. */
+WARN_UNUSED status hf_copy_file(const char *from_folder, const char *folder, const char *name);
+/* A safetensors file of these pieces, dtype[i] each, read from the device in chunks. */
+WARN_UNUSED status hf_write_pieces(const char *folder, const char *name, const param_piece *pieces,
+                                   const st_dtype *dtype, int64_t n, stream *s);
+
+#endif
