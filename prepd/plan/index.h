@@ -9,6 +9,7 @@
 #define TESSERA_PREPD_INDEX_H
 
 #include "common/hash.h"
+#include "common/span.h"
 #include "prepd/dataset/dataset.h"
 
 typedef struct index_image {
@@ -30,11 +31,15 @@ typedef struct data_index data_index;
 WARN_UNUSED status index_new(int64_t n_samples, int64_t n_images, data_index **out);
 WARN_UNUSED status index_put_image(data_index *x, int64_t j, const index_image *r); /* copies */
 WARN_UNUSED status index_put_sample(data_index *x, int64_t i, const index_sample *r);
+/* The data set's identity (dataset_vtable.identity), to enter the digest; before index_seal. */
+void index_identify(data_index *x, hash128 identity);
 WARN_UNUSED status index_seal(data_index *x); /* every record present; computes the digest */
 
 WARN_UNUSED status index_save(const data_index *x, const char *path, hash128 key);
 /* ST_NO_INPUT if absent, ST_BAD_INPUT with the reason if stale or damaged: build it again. */
 WARN_UNUSED status index_load(const char *path, hash128 key, data_index **out);
+/* The same from bytes that outlive the index; source names them in errors. */
+WARN_UNUSED status index_parse(span file, const char *source, hash128 key, data_index **out);
 void index_free(data_index **x);
 
 int64_t index_samples(const data_index *x);

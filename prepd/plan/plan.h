@@ -8,6 +8,8 @@
 #ifndef TESSERA_PREPD_PLAN_H
 #define TESSERA_PREPD_PLAN_H
 
+#include <stdio.h>
+
 #include "common/conf.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
@@ -56,7 +58,12 @@ typedef struct shape_bucket {
     int64_t rows; /* of epoch 0 that it is the smallest fit for */
 } shape_bucket;
 enum { MAX_BUCKETS = 8 };
+/* The last holds any row of any epoch. None for PLAN_SAMPLES. */
 const shape_bucket *plan_buckets(const plan *p, int *out_n);
+
+/* For people: rows, fill, buckets, refused samples and the balance of a step over ranks, of epoch
+ * 0. Nothing for PLAN_SAMPLES but its counts. */
+WARN_UNUSED status plan_report(const plan *p, FILE *to);
 
 /* Which rank gets which row of a step: a pure function of the rows' predicted time. rank_of [G]
  * written; every rank gets rows / ranks of them when that divides. */

@@ -1,0 +1,111 @@
+/* bucket.c: shape buckets: capacity vectors that a captured graph is made for. The rows of epoch 0
+ * are sorted by size and cut into equal groups; a bucket holds all rows up to its group, so buckets
+ * are nested and a row's smallest fit is found by walking up. The last is not from this epoch's
+ * rows but from the budgets, so that it holds any row of any epoch. */
+#include <stdlib.h>
+
+#include "prepd/plan/state.h"
+
+/* Rounded up, so that buckets of nearly equal rows coincide and kernels see whole tiles. */
+enum { TOKEN_STEP = 64, PATCH_STEP = 64, COUNT_STEP = 8 };
+/* A patch costs about a sixth of a token's time in the 30B-A3B model (spec 10.4). */
+enum { TOKEN_WEIGHT = 6 };
+
+static int64_t round_up(int64_t v, int64_t step, int64_t most)
+{
+    int64_t up = (v + step - 1) / step * step;
+    return up < most ? up : most;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int smaller_first(const void *a, const void *b)
+{
+    const row_stat *x = (const row_stat *)a, *y = (const row_stat *)b;
+    int64_t size_x = x->tokens * TOKEN_WEIGHT + x->patches;
+    int64_t size_y = y->tokens * TOKEN_WEIGHT + y->patches;
+    return size_x < size_y ? -1 : size_x > size_y;
+}
+
+static bool fits(const shape_bucket *b, const row_stat *r)
+{
+    return r->tokens <= b->tokens && r->patches <= b->patches && r->documents <= b->documents &&
+           r->images <= b->images && r->longest <= b->longest;
+}
+
+static bool same(const shape_bucket *a, const shape_bucket *b)
+{
+    return a->tokens == b->tokens && a->patches == b->patches && a->documents == b->documents &&
+           a->images == b->images && a->longest == b->longest;
+}
+
+/* No row of any epoch is beyond this. */
+static shape_bucket bound_of(const plan *p)
+{
+    int64_t documents = p->c->data_pack ? p->token_budget / p->shortest : 1;
+    int64_t most_images = 0, most_patches = 0, fewest_patches = 0;
+    for (uint64_t k = 0; k < p->n_usable; k++) {
+        int64_t i = p->usable[k];
+        most_images = larger(most_images, p->images[i]);
+        most_patches = larger(most_patches, p->patches[i]);
+        if (p->images[i] && (!fewest_patches || p->patches[i] / p->images[i] < fewest_patches))
+            fewest_patches = p->patches[i] / p->images[i];
+    }
+    shape_bucket b = {
+        .tokens = p->c->data_pack ? p->token_budget : p->longest,
+        .patches = p->c->data_pack ? p->patch_budget : most_patches,
+        .documents = documents,
+        .images = documents * most_images,
+        .longest = p->longest,
+    };
+    if (b.patches > 4 * b.tokens)
+        b.patches = 4 * b.tokens; /* four patches are a token */
+    if (fewest_patches && p->c->data_pack && b.images > b.patches / fewest_patches)
+        b.images = b.patches / fewest_patches;
+    return b;
+}
+
+status plan_make_buckets(plan *p)
+{
+    shape_bucket bound = bound_of(p);
+    size_t n = (size_t)p->n_rows;
+    row_stat *rows = (row_stat *)malloc(n * sizeof *rows);
+    if (!rows)
+        return FAIL(ST_NO_MEMORY, "no memory to sort %zu rows", n);
+    for (size_t k = 0; k < n; k++)
+        rows[k] = p->rows[k];
+    qsort(rows, n, sizeof *rows, smaller_first);
+    row_stat most = {0};
+    size_t at = 0;
+    p->n_buckets = 0;
+    for (size_t group = 1; group < MAX_BUCKETS; group++) {
+        for (; at < n * group / (MAX_BUCKETS - 1); at++) {
+            most.tokens = larger(most.tokens, rows[at].tokens);
+            most.patches = larger(most.patches, rows[at].patches);
+            most.documents = larger(most.documents, rows[at].documents);
+            most.images = larger(most.images, rows[at].images);
+            most.longest = larger(most.longest, rows[at].longest);
+        }
+        shape_bucket b = {
+            .tokens = round_up(most.tokens, TOKEN_STEP, bound.tokens),
+            .patches = round_up(most.patches, PATCH_STEP, bound.patches),
+            .documents = round_up(most.documents, COUNT_STEP, bound.documents),
+            .images = round_up(most.images, COUNT_STEP, bound.images),
+            .longest = round_up(most.longest, TOKEN_STEP, bound.longest),
+        };
+        if (at && !same(&b, &bound) && !(p->n_buckets && same(&b, &p->buckets[p->n_buckets - 1])))
+            p->buckets[p->n_buckets++] = b;
+    }
+    p->buckets[p->n_buckets++] = bound;
+    for (size_t k = 0; k < n; k++) {
+        int b = 0;
+        while (b + 1 < p->n_buckets && !fits(&p->buckets[b], &rows[k]))
+            b++;
+        p->buckets[b].rows++;
+    }
+    free(rows);
+    return ST_OK;
+}

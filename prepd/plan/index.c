@@ -1,0 +1,388 @@
+/* index.c: records in their file form, in memory and on disk alike, so that a loaded index is its
+ * mapped file. Numbers are little-endian and read field by field.
+ *
+ *   offset  bytes  header
+ *        0      4  magic "TSIX"
+ *        4      4  version
+ *        8     16  key: options and data set this index belongs to
+ *       24     16  digest: identity of the data, see index_seal
+ *       40      8  samples
+ *       48      8  images
+ *       56      8  bytes of texts
+ *       64     16  XXH3-128 of all bytes before and after this field
+ *       80     32  per image: file bytes i64, mtime ns i64, width i32, height i32, cause u64
+ *              16  per sample: text tokens i32, targets i32, cause u64
+ *                  texts: terminated; a cause is an offset into them, 0 = none
+ */
+#include "prepd/plan/index.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/span.h"
+#include "prepd/dataset/tables.h"
+
+enum {
+    INDEX_MAGIC = 0x58495354,
+    INDEX_VERSION = 1,
+    HEADER_BYTES = 80,
+    CHECK_AT = 64, /* the checksum's own place */
+    IMAGE_BYTES = 32,
+    SAMPLE_BYTES = 16,
+};
+/* More records than this can not be meant; keeps every product far from overflow. */
+static const uint64_t MAX_RECORDS = UINT64_C(1) << 40;
+
+struct data_index {
+    int64_t n_samples, n_images;
+    const uint8_t *images, *samples; /* records: in ours, or in the mapping */
+    const char *texts;
+    size_t text_bytes;
+    hash128 identity, digest;
+    /* while building */
+    uint8_t *own_images, *own_samples, *present;
+    int64_t missing;
+    text_pool pool;
+    /* when loaded */
+    void *map;
+    size_t map_bytes;
+};
+
+status index_new(int64_t n_samples, int64_t n_images, data_index **out)
+{
+    if (n_samples < 0 || n_images < 0 || (uint64_t)n_samples > MAX_RECORDS ||
+        (uint64_t)n_images > MAX_RECORDS)
+        return FAIL(ST_BAD_INPUT, "an index of %" PRId64 " samples and %" PRId64 " images",
+                    n_samples, n_images);
+    data_index *x = (data_index *)calloc(1, sizeof *x);
+    if (!x)
+        return FAIL(ST_NO_MEMORY, "no memory for an index");
+    x->n_samples = n_samples;
+    x->n_images = n_images;
+    x->missing = n_samples + n_images;
+    x->own_images = (uint8_t *)calloc((size_t)n_images + 1, IMAGE_BYTES);
+    x->own_samples = (uint8_t *)calloc((size_t)n_samples + 1, SAMPLE_BYTES);
+    x->present = (uint8_t *)calloc((size_t)(n_samples + n_images) + 1, 1);
+    if (!x->own_images || !x->own_samples || !x->present) {
+        index_free(&x);
+        return FAIL(ST_NO_MEMORY, "no memory for an index of %" PRId64 " samples", n_samples);
+    }
+    x->images = x->own_images;
+    x->samples = x->own_samples;
+    *out = x;
+    return ST_OK;
+}
+
+void index_free(data_index **x)
+{
+    if (!x || !*x)
+        return;
+    free((*x)->own_images);
+    free((*x)->own_samples);
+    free((*x)->present);
+    text_pool_done(&(*x)->pool);
+    if ((*x)->map)
+        munmap((*x)->map, (*x)->map_bytes);
+    free(*x);
+    *x = NULL;
+}
+
+static status put_cause(data_index *x, const char *cause, int64_t *out)
+{
+    *out = 0;
+    return cause ? text_pool_add(&x->pool, cause, strlen(cause), out) : ST_OK;
+}
+
+static void mark(data_index *x, int64_t at)
+{
+    x->missing -= !x->present[at];
+    x->present[at] = 1;
+}
+
+status index_put_image(data_index *x, int64_t j, const index_image *r)
+{
+    int64_t cause;
+    if (!x->present || j < 0 || j >= x->n_images)
+        return FAIL(ST_BAD_INPUT, "image record %" PRId64 " of %" PRId64, j, x->n_images);
+    if (!r->cause && (r->width < 1 || r->height < 1 || r->file_bytes < 0))
+        return FAIL(ST_BAD_INPUT, "image record %" PRId64 ": %d x %d pixels in %" PRId64 " bytes",
+                    j, r->width, r->height, r->file_bytes);
+    TRY(put_cause(x, r->cause, &cause));
+    uint8_t *p = x->own_images + j * IMAGE_BYTES;
+    store_u64(p, (uint64_t)r->file_bytes);
+    store_u64(p + 8, (uint64_t)r->mtime_ns);
+    store_u32(p + 16, (uint32_t)(r->cause ? 0 : r->width));
+    store_u32(p + 20, (uint32_t)(r->cause ? 0 : r->height));
+    store_u64(p + 24, (uint64_t)cause);
+    mark(x, x->n_samples + j);
+    return ST_OK;
+}
+
+status index_put_sample(data_index *x, int64_t i, const index_sample *r)
+{
+    int64_t cause;
+    if (!x->present || i < 0 || i >= x->n_samples)
+        return FAIL(ST_BAD_INPUT, "sample record %" PRId64 " of %" PRId64, i, x->n_samples);
+    if (!r->cause && (r->text_tokens < 1 || r->targets < 0 || r->targets > r->text_tokens))
+        return FAIL(ST_BAD_INPUT, "sample record %" PRId64 ": %d tokens, %d of them trained", i,
+                    r->text_tokens, r->targets);
+    TRY(put_cause(x, r->cause, &cause));
+    uint8_t *p = x->own_samples + i * SAMPLE_BYTES;
+    store_u32(p, (uint32_t)r->text_tokens);
+    store_u32(p + 4, (uint32_t)r->targets);
+    store_u64(p + 8, (uint64_t)cause);
+    mark(x, i);
+    return ST_OK;
+}
+
+void index_identify(data_index *x, hash128 identity)
+{
+    x->identity = identity;
+}
+
+/* Over what the stream depends on: not the times of files, nor the order in which causes came. */
+static status compute_digest(data_index *x)
+{
+    hasher *h = NULL;
+    TRY(hasher_new(&h));
+    hasher_add(h, x->identity.bytes, sizeof x->identity.bytes);
+    hasher_add_u64(h, (uint64_t)x->n_images);
+    for (int64_t j = 0; j < x->n_images; j++) {
+        index_image r;
+        index_image_get(x, j, &r);
+        hasher_add_u64(h, (uint64_t)r.file_bytes);
+        hasher_add_u64(h, (uint64_t)(uint32_t)r.width << 32 | (uint32_t)r.height);
+        hasher_add_u64(h, r.cause != NULL);
+    }
+    hasher_add_u64(h, (uint64_t)x->n_samples);
+    for (int64_t i = 0; i < x->n_samples; i++) {
+        index_sample r;
+        index_sample_get(x, i, &r);
+        hasher_add_u64(h, (uint64_t)(uint32_t)r.text_tokens << 32 | (uint32_t)r.targets);
+        hasher_add_u64(h, r.cause != NULL);
+    }
+    x->digest = hasher_value(h);
+    hasher_free(&h);
+    return ST_OK;
+}
+
+status index_seal(data_index *x)
+{
+    if (x->missing)
+        return FAIL(ST_INTERNAL, "the index lacks %" PRId64 " of %" PRId64 " records", x->missing,
+                    x->n_samples + x->n_images);
+    x->texts = x->pool.bytes ? x->pool.bytes : "";
+    x->text_bytes = x->pool.bytes ? x->pool.size : 1;
+    TRY(compute_digest(x));
+    free(x->present);
+    x->present = NULL;
+    return ST_OK;
+}
+
+int64_t index_samples(const data_index *x)
+{
+    return x->n_samples;
+}
+
+int64_t index_images(const data_index *x)
+{
+    return x->n_images;
+}
+
+hash128 index_digest(const data_index *x)
+{
+    return x->digest;
+}
+
+static const char *cause_at(const data_index *x, uint64_t offset)
+{
+    return offset ? (x->texts ? x->texts : x->pool.bytes) + offset : NULL;
+}
+
+void index_image_get(const data_index *x, int64_t j, index_image *out)
+{
+    assert(j >= 0 && j < x->n_images);
+    const uint8_t *p = x->images + j * IMAGE_BYTES;
+    out->file_bytes = (int64_t)load_u64(p);
+    out->mtime_ns = (int64_t)load_u64(p + 8);
+    out->width = (int32_t)load_u32(p + 16);
+    out->height = (int32_t)load_u32(p + 20);
+    out->cause = cause_at(x, load_u64(p + 24));
+}
+
+void index_sample_get(const data_index *x, int64_t i, index_sample *out)
+{
+    assert(i >= 0 && i < x->n_samples);
+    const uint8_t *p = x->samples + i * SAMPLE_BYTES;
+    out->text_tokens = (int32_t)load_u32(p);
+    out->targets = (int32_t)load_u32(p + 4);
+    out->cause = cause_at(x, load_u64(p + 8));
+}
+
+/* Of header and body, the checksum's own bytes as zeros. */
+static status checksum(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
+{
+    uint8_t copy[HEADER_BYTES];
+    hasher *h = NULL;
+    memcpy(copy, header, sizeof copy);
+    memset(copy + CHECK_AT, 0, sizeof(hash128));
+    TRY(hasher_new(&h));
+    hasher_add(h, copy, sizeof copy);
+    for (int k = 0; k < 3; k++)
+        hasher_add(h, body[k].data, body[k].size);
+    *out = hasher_value(h);
+    hasher_free(&h);
+    return ST_OK;
+}
+
+static status write_all(int fd, const void *data, size_t size, const char *path)
+{
+    const uint8_t *at = (const uint8_t *)data;
+    while (size) {
+        ssize_t n = write(fd, at, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return FAIL_IN(ST_IO, path, "writing the index failed: %s", strerror(errno));
+        at += n;
+        size -= (size_t)n;
+    }
+    return ST_OK;
+}
+
+status index_save(const data_index *x, const char *path, hash128 key)
+{
+    uint8_t header[HEADER_BYTES] = {0};
+    char temporary[4096];
+    hash128 check;
+    status st;
+    assert(!x->present); /* sealed */
+    span body[3] = {
+        span_of(x->images, (size_t)x->n_images * IMAGE_BYTES),
+        span_of(x->samples, (size_t)x->n_samples * SAMPLE_BYTES),
+        span_of(x->texts, x->text_bytes),
+    };
+    store_u32(header, INDEX_MAGIC);
+    store_u32(header + 4, INDEX_VERSION);
+    memcpy(header + 8, key.bytes, sizeof key.bytes);
+    memcpy(header + 24, x->digest.bytes, sizeof x->digest.bytes);
+    store_u64(header + 40, (uint64_t)x->n_samples);
+    store_u64(header + 48, (uint64_t)x->n_images);
+    store_u64(header + 56, (uint64_t)x->text_bytes);
+    TRY(checksum(header, body, &check));
+    memcpy(header + CHECK_AT, check.bytes, sizeof check.bytes);
+    /* A name of our own, so that two daemons can not write into one file. */
+    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
+        (int)sizeof temporary)
+        return FAIL_IN(ST_CANT_CREATE, path, "the path of the index is too long");
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, temporary, "can not create: %s", strerror(errno));
+    TRY_OR(done, write_all(fd, header, sizeof header, temporary));
+    for (int k = 0; k < 3; k++)
+        TRY_OR(done, write_all(fd, body[k].data, body[k].size, temporary));
+    if (fsync(fd))
+        st = FAIL_IN(ST_IO, temporary, "fsync failed: %s", strerror(errno));
+done:
+    if (close(fd) && st == ST_OK)
+        st = FAIL_IN(ST_IO, temporary, "closing failed: %s", strerror(errno));
+    if (st == ST_OK && rename(temporary, path))
+        st = FAIL_IN(ST_CANT_CREATE, path, "can not rename %s to it: %s", temporary,
+                     strerror(errno));
+    if (st != ST_OK)
+        unlink(temporary);
+    return st;
+}
+
+/* A cause must be an offset of a text that ends inside the texts, which end with a zero byte. */
+static bool causes_inside(const uint8_t *records, uint64_t n, size_t stride, size_t at,
+                          size_t bytes)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (load_u64(records + i * stride + at) >= bytes)
+            return false;
+    return true;
+}
+
+status index_parse(span file, const char *source, hash128 key, data_index **out)
+{
+    hash128 found, check;
+    if (file.size < HEADER_BYTES)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)file.size,
+                       "the index ends inside its header of %d bytes", HEADER_BYTES);
+    const uint8_t *p = file.data;
+    if (load_u32(p) != INDEX_MAGIC)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 0, "not an index (no magic)");
+    if (load_u32(p + 4) != INDEX_VERSION)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 4, "index version %u, this program reads %d",
+                       load_u32(p + 4), INDEX_VERSION);
+    if (memcmp(p + 8, key.bytes, sizeof key.bytes) != 0)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 8, "the index is of other options or data");
+    uint64_t n_samples = load_u64(p + 40), n_images = load_u64(p + 48), texts = load_u64(p + 56);
+    if (n_samples > MAX_RECORDS || n_images > MAX_RECORDS || texts < 1 || texts > file.size)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 40, "counts out of range");
+    uint64_t image_bytes = n_images * IMAGE_BYTES, sample_bytes = n_samples * SAMPLE_BYTES;
+    if (file.size - HEADER_BYTES != image_bytes + sample_bytes + texts)
+        return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)file.size,
+                       "the index should have %" PRIu64 " bytes after its header",
+                       image_bytes + sample_bytes + texts);
+    span body[3] = {
+        span_of(p + HEADER_BYTES, image_bytes),
+        span_of(p + HEADER_BYTES + image_bytes, sample_bytes),
+        span_of(p + HEADER_BYTES + image_bytes + sample_bytes, texts),
+    };
+    TRY(checksum(p, body, &check));
+    memcpy(found.bytes, p + CHECK_AT, sizeof found.bytes);
+    if (!hash_equal(found, check))
+        return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT, "the index is damaged (checksum)");
+    if (body[2].data[texts - 1] != 0 ||
+        !causes_inside(body[0].data, n_images, IMAGE_BYTES, 24, texts) ||
+        !causes_inside(body[1].data, n_samples, SAMPLE_BYTES, 8, texts))
+        return FAIL_IN(ST_BAD_INPUT, source, "a cause lies outside the texts");
+    data_index *x = (data_index *)calloc(1, sizeof *x);
+    if (!x)
+        return FAIL(ST_NO_MEMORY, "no memory for an index");
+    x->n_samples = (int64_t)n_samples;
+    x->n_images = (int64_t)n_images;
+    x->images = body[0].data;
+    x->samples = body[1].data;
+    x->texts = (const char *)body[2].data;
+    x->text_bytes = texts;
+    memcpy(x->digest.bytes, p + 24, sizeof x->digest.bytes);
+    *out = x;
+    return ST_OK;
+}
+
+status index_load(const char *path, hash128 key, data_index **out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? FAIL_IN(ST_NO_INPUT, path, "there is no index yet")
+                               : FAIL_IN(ST_IO, path, "can not open: %s", strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) || info.st_size == 0) {
+        close(fd);
+        return FAIL_IN(ST_BAD_INPUT, path, "the index is empty");
+    }
+    size_t size = (size_t)info.st_size;
+    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED)
+        return FAIL_IN(ST_IO, path, "can not map %zu bytes: %s", size, strerror(errno));
+    status st = index_parse(span_of(map, size), path, key, out);
+    if (st != ST_OK) {
+        munmap(map, size);
+        return st;
+    }
+    (*out)->map = map;
+    (*out)->map_bytes = size;
+    return ST_OK;
+}

@@ -1,0 +1,34 @@
+#include "prepd/plan/order.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+order order_of_epoch(uint64_t seed, uint64_t epoch, uint64_t n, bool shuffle)
+{
+    char purpose[64];
+    snprintf(purpose, sizeof purpose, "order/%" PRIu64, epoch);
+    return (order){rng_key_make(seed, purpose), n, shuffle};
+}
+
+uint64_t order_at(const order *o, uint64_t place)
+{
+    return o->shuffle ? rng_permute(o->key, o->n, place) : place;
+}
+
+uint64_t order_windows(uint64_t n, uint64_t window)
+{
+    return n ? (n - 1) / window + 1 : 1;
+}
+
+uint64_t order_window_begin(uint64_t n, uint64_t n_windows, uint64_t w)
+{
+    /* Equal windows, so that none is a small rest that packs badly. */
+    return (uint64_t)((unsigned __int128)n * w / n_windows);
+}
+
+order order_of_rows(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t rows, bool shuffle)
+{
+    char purpose[64];
+    snprintf(purpose, sizeof purpose, "rows/%" PRIu64 "/%" PRIu64, epoch, window);
+    return (order){rng_key_make(seed, purpose), rows, shuffle};
+}

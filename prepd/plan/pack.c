@@ -1,0 +1,101 @@
+#include "prepd/plan/pack.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/plan/lists.h"
+
+/* Sort key of an item: its larger share of a budget, both over the common denominator. */
+typedef struct ranked {
+    int64_t weight, item;
+} ranked;
+
+static int heavier_first(const void *a, const void *b)
+{
+    const ranked *x = (const ranked *)a, *y = (const ranked *)b;
+    if (x->weight != y->weight)
+        return x->weight > y->weight ? -1 : 1;
+    return x->item < y->item ? -1 : x->item > y->item;
+}
+
+/* Open rows lie in lists by their room for tokens. The fullest that holds the item is taken out of
+ * its list; -1 if none does. */
+static int64_t take_row(lists *open, const int64_t *patch_room, pack_item item, int64_t *out_room)
+{
+    for (int64_t room = lists_next(open, item.tokens); room >= 0;
+         room = lists_next(open, room + 1)) {
+        int64_t before = -1;
+        for (int64_t row = open->head[room]; row >= 0; before = row, row = open->next[row]) {
+            if (patch_room[row] < item.patches)
+                continue;
+            lists_remove(open, room, before, row);
+            *out_room = room;
+            return row;
+        }
+    }
+    return -1;
+}
+
+status pack_best_fit(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
+                     arena *a, int64_t *row_of, int64_t *out_rows)
+{
+    lists open;
+    ranked *rank;
+    int64_t *patch_room, rows = 0;
+    TRY(lists_init(&open, token_budget + 1, n, a));
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *rank, (void **)&rank));
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *patch_room, (void **)&patch_room));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t by_tokens = items[i].tokens * (patch_budget + 1);
+        int64_t by_patches = items[i].patches * (token_budget + 1);
+        rank[i] = (ranked){by_tokens > by_patches ? by_tokens : by_patches, i};
+    }
+    qsort(rank, (size_t)n, sizeof *rank, heavier_first);
+    for (int64_t k = 0; k < n; k++) {
+        pack_item item = items[rank[k].item];
+        int64_t room = token_budget, row = take_row(&open, patch_room, item, &room);
+        if (row < 0) {
+            row = rows++;
+            patch_room[row] = patch_budget;
+        }
+        row_of[rank[k].item] = row;
+        patch_room[row] -= item.patches;
+        lists_add(&open, room - item.tokens, row);
+    }
+    *out_rows = rows;
+    return ST_OK;
+}
+
+static status check_items(const pack_item *items, int64_t n, int64_t token_budget,
+                          int64_t patch_budget)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (items[i].tokens < 1 || items[i].tokens > token_budget || items[i].patches < 0 ||
+            items[i].patches > patch_budget)
+            return FAIL(ST_INTERNAL,
+                        "item of %" PRId64 " tokens and %" PRId64 " patches for rows of %" PRId64
+                        " and %" PRId64,
+                        items[i].tokens, items[i].patches, token_budget, patch_budget);
+    return ST_OK;
+}
+
+status pack_rows(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
+                 arena *scratch, int64_t *row_of, int64_t *out_rows)
+{
+    arena_mark mark = arena_save(scratch);
+    int64_t *other, rows, other_rows;
+    status st;
+    TRY(check_items(items, n, token_budget, patch_budget));
+    TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *other, (void **)&other));
+    TRY_OR(done, pack_best_fit(items, n, token_budget, patch_budget, scratch, row_of, &rows));
+    TRY_OR(done, pack_complete(items, n, token_budget, patch_budget, scratch, other, &other_rows));
+    if (other_rows < rows) {
+        memcpy(row_of, other, (size_t)n * sizeof *row_of);
+        rows = other_rows;
+    }
+    *out_rows = rows;
+done:
+    arena_release(scratch, mark);
+    return st;
+}

@@ -1,0 +1,287 @@
+#include "prepd/plan/plan.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/plan/order.h"
+#include "prepd/plan/state.h"
+
+enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
+
+/* Measures every sample once; the causes of those that can not be in the stream are kept. */
+static status measure_all(plan *p)
+{
+    int64_t n = p->d->v->samples(p->d);
+    p->usable = (int64_t *)malloc(((size_t)n + 1) * sizeof *p->usable);
+    p->tokens = (int32_t *)calloc((size_t)n + 1, sizeof *p->tokens);
+    p->patches = (int32_t *)calloc((size_t)n + 1, sizeof *p->patches);
+    p->images = (int32_t *)calloc((size_t)n + 1, sizeof *p->images);
+    if (!p->usable || !p->tokens || !p->patches || !p->images)
+        return FAIL(ST_NO_MEMORY, "no memory to plan %" PRId64 " samples", n);
+    for (int64_t i = 0; i < n; i++) {
+        planned_doc doc;
+        bool is_cause, is_new;
+        arena_mark mark = arena_save(&p->scratch);
+        status st = plan_measure(p, i, &p->scratch, &doc, &is_cause);
+        arena_release(&p->scratch, mark);
+        if (st == ST_OK) {
+            p->usable[p->n_usable++] = i;
+            p->tokens[i] = doc.tokens;
+            p->patches[i] = doc.patches;
+            p->images[i] = doc.n_images;
+            if (doc.tokens > p->longest)
+                p->longest = doc.tokens;
+            if (!p->shortest || doc.tokens < p->shortest)
+                p->shortest = doc.tokens;
+            continue;
+        }
+        if (!is_cause)
+            return st;
+        int64_t at, ignored;
+        TRY(text_pool_format(&p->causes, &at, "%s", status_last()->message));
+        TRY(id_map_put(&p->cause_of, i, at, &ignored, &is_new));
+    }
+    return ST_OK;
+}
+
+/* Keeps the measures of a window's rows, for the buckets. */
+static status note_rows(plan *p, const window_plan *w)
+{
+    for (int64_t k = 0; k < w->n_rows; k++) {
+        row_stat r = {.documents = w->first[k + 1] - w->first[k]};
+        for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
+            int64_t tokens = p->tokens[w->items[at]];
+            r.tokens += tokens;
+            r.patches += p->patches[w->items[at]];
+            r.images += p->images[w->items[at]];
+            r.squares += tokens * tokens;
+            if (tokens > r.longest)
+                r.longest = tokens;
+        }
+        TRY(array_room((void **)&p->rows, p->n_rows, &p->row_capacity, sizeof *p->rows));
+        p->rows[p->n_rows++] = r;
+    }
+    return ST_OK;
+}
+
+/* Plans windows until first_row covers the row, or the windows of `windows` in all. */
+static status know(plan *p, uint64_t row, uint64_t windows)
+{
+    while (p->first_row[p->n_known - 1] <= row && (uint64_t)(p->n_known - 1) < windows) {
+        const window_plan *w;
+        TRY(plan_window(p, (uint64_t)(p->n_known - 1), &w));
+        if ((uint64_t)p->n_known <= p->n_windows)
+            TRY(note_rows(p, w));
+        TRY(array_room((void **)&p->first_row, p->n_known, &p->known_capacity,
+                       sizeof *p->first_row));
+        p->first_row[p->n_known] = p->first_row[p->n_known - 1] + (uint64_t)w->n_rows;
+        p->n_known++;
+    }
+    return ST_OK;
+}
+
+static uint64_t round_up(uint64_t v, uint64_t step)
+{
+    return (v + step - 1) / step * step;
+}
+
+/* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
+ * and the last step completed. */
+static status find_end(plan *p)
+{
+    double epochs = p->c->training_epochs;
+    uint64_t whole = (uint64_t)epochs;
+    double rest = epochs - (double)whole;
+    p->end_row = p->full_rows = UINT64_MAX;
+    if (epochs <= 0)
+        return ST_OK;
+    TRY(know(p, UINT64_MAX, (whole + (rest > 0)) * p->n_windows));
+    uint64_t rows = p->first_row[whole * p->n_windows];
+    if (rest > 0) {
+        uint64_t last = p->first_row[(whole + 1) * p->n_windows] - rows;
+        rows += (uint64_t)ceil(rest * (double)last - 1e-9);
+    }
+    p->full_rows = rows;
+    p->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
+    return ST_OK;
+}
+
+static status start_packed(plan *p)
+{
+    if (p->n_usable == 0) {
+        const char *cause = p->d->v->samples(p->d) ? plan_cause(p, 0) : "there are none";
+        return FAIL(ST_BAD_INPUT, "no sample can be used; the first: %s", cause);
+    }
+    p->n_windows = order_windows(p->n_usable, p->window);
+    TRY(array_room((void **)&p->first_row, 0, &p->known_capacity, sizeof *p->first_row));
+    p->first_row[0] = 0;
+    p->n_known = 1;
+    TRY(know(p, UINT64_MAX, p->n_windows));
+    TRY(plan_make_buckets(p));
+    return find_end(p);
+}
+
+status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
+{
+    status st;
+    if (index_samples(x) != d->v->samples(d) || index_images(x) != d->v->images(d))
+        return FAIL(ST_BAD_INPUT,
+                    "the index has %" PRId64 " samples and %" PRId64
+                    " images, the data set %" PRId64 " and %" PRId64,
+                    index_samples(x), index_images(x), d->v->samples(d), d->v->images(d));
+    if (c->data_overlong == OVERLONG_SPLIT)
+        return FAIL(ST_CONFIG, "data.overlong split is for data.format text, which is not built in "
+                               "yet; conversations are refused when too long");
+    if (c->data_resolution_class)
+        return FAIL(ST_CONFIG, "data.resolution_class is not built in yet; leave it false");
+    plan *p = (plan *)calloc(1, sizeof *p);
+    if (!p)
+        return FAIL(ST_NO_MEMORY, "no memory for a plan");
+    p->c = c;
+    p->d = d;
+    p->x = x;
+    p->kind = kind;
+    p->seed = (uint64_t)c->training_seed;
+    p->window = (uint64_t)c->data_window;
+    p->token_budget = c->training_seq_len;
+    p->patch_budget =
+        c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
+    arena_init(&p->scratch, 0);
+    TRY_OR(failed, fit_limits_load(c, &p->limits));
+    TRY_OR(failed, measure_all(p));
+    if (kind == PLAN_PACKED)
+        TRY_OR(failed, start_packed(p));
+    else
+        p->end_row = p->full_rows = (uint64_t)d->v->samples(d);
+    *out = p;
+    return ST_OK;
+failed:
+    plan_free(&p);
+    return st;
+}
+
+void plan_free(plan **p)
+{
+    if (!p || !*p)
+        return;
+    plan *q = *p;
+    free(q->usable);
+    free(q->tokens);
+    free(q->patches);
+    free(q->images);
+    free(q->rows);
+    id_map_done(&q->cause_of);
+    text_pool_done(&q->causes);
+    free(q->first_row);
+    for (int k = 0; k < CACHED_WINDOWS; k++) {
+        free(q->cache[k].first);
+        free(q->cache[k].items);
+    }
+    arena_done(&q->scratch);
+    free(q);
+    *p = NULL;
+}
+
+/* The window a known row lies in, by bisection over first_row. */
+static uint64_t window_of(const plan *p, uint64_t row)
+{
+    int64_t low = 0, high = p->n_known - 1; /* first_row[low] <= row < first_row[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (p->first_row[middle] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (uint64_t)low;
+}
+
+/* Measures again, for the grids; a sample of the plan can not have a cause. */
+static status add_doc(plan *p, int64_t i, arena *a, planned_row *r)
+{
+    bool is_cause;
+    TRY(plan_measure(p, i, a, &r->docs[r->n_docs], &is_cause));
+    r->tokens += r->docs[r->n_docs].tokens;
+    r->patches += r->docs[r->n_docs].patches;
+    r->n_docs++;
+    return ST_OK;
+}
+
+static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
+{
+    if (!p->tokens[number])
+        return ST_OK;
+    TRY(arena_calloc(a, 1, sizeof *r->docs, (void **)&r->docs));
+    return add_doc(p, (int64_t)number, a, r);
+}
+
+status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
+{
+    planned_row r = {.number = number};
+    const window_plan *w;
+    if (number >= p->end_row)
+        return FAIL(ST_END, "the stream has %" PRIu64 " rows", p->end_row);
+    if (p->kind == PLAN_SAMPLES) {
+        TRY(sample_row(p, number, a, &r));
+        *out = r;
+        return ST_OK;
+    }
+    if (number >= p->full_rows) { /* completes the last step */
+        uint64_t last = window_of(p, p->full_rows - 1);
+        r.epoch = last / p->n_windows;
+        r.window = last % p->n_windows;
+        *out = r;
+        return ST_OK;
+    }
+    TRY(know(p, number, UINT64_MAX));
+    uint64_t global = window_of(p, number);
+    TRY(plan_window(p, global, &w));
+    r.epoch = global / p->n_windows;
+    r.window = global % p->n_windows;
+    int64_t k = (int64_t)(number - p->first_row[global]);
+    int64_t n = w->first[k + 1] - w->first[k];
+    TRY(arena_calloc(a, (size_t)n, sizeof *r.docs, (void **)&r.docs));
+    for (int64_t i = 0; i < n; i++)
+        TRY(add_doc(p, w->items[w->first[k] + i], a, &r));
+    *out = r;
+    return ST_OK;
+}
+
+uint64_t plan_rows(const plan *p)
+{
+    return p->end_row;
+}
+
+int64_t plan_token_budget(const plan *p)
+{
+    return p->token_budget;
+}
+
+int64_t plan_patch_budget(const plan *p)
+{
+    return p->patch_budget;
+}
+
+const char *plan_cause(const plan *p, int64_t i)
+{
+    int64_t at = id_map_get(&p->cause_of, i);
+    return at < 0 ? NULL : text_pool_at(&p->causes, at);
+}
+
+int64_t plan_refused(const plan *p)
+{
+    return p->d->v->samples(p->d) - (int64_t)p->n_usable;
+}
+
+const shape_bucket *plan_buckets(const plan *p, int *out_n)
+{
+    *out_n = p->n_buckets;
+    return p->buckets;
+}
+
+uint64_t plan_epoch_rows(const plan *p)
+{
+    return p->kind == PLAN_SAMPLES ? p->end_row : p->first_row[p->n_windows];
+}

@@ -1,0 +1,108 @@
+/* report.c: what prepd plan prints. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "prepd/plan/state.h"
+
+enum { REPORT_RANKS = 8 };
+
+/* Predicted time of a row in MFLOP of a 30B-A3B training step (spec 10): 18.25 GFLOP a token, 2.9
+ * a patch, attention by the square of each document. */
+static int64_t cost_of(const row_stat *r)
+{
+    return r->tokens * 18250 + r->patches * 2900 + r->squares * 118 / 100;
+}
+
+static double share(int64_t some, int64_t whole)
+{
+    return whole ? 100.0 * (double)some / (double)whole : 0.0;
+}
+
+/* Mean and worst over the whole steps of epoch 0 of (dearest rank / mean rank): what waiting for
+ * the slowest costs. */
+static status report_balance(const plan *p, FILE *to)
+{
+    int64_t g = p->c->training_global_batch_size, steps = p->n_rows / g;
+    int ranks = g < REPORT_RANKS ? (int)g : REPORT_RANKS;
+    if (steps == 0)
+        return ST_OK;
+    status st = ST_OK;
+    int64_t *cost = (int64_t *)malloc((size_t)g * sizeof *cost);
+    int *rank_of = (int *)malloc((size_t)g * sizeof *rank_of);
+    double sum = 0, worst = 0;
+    if (!cost || !rank_of) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a step of %" PRId64 " rows", g);
+        goto done;
+    }
+    for (int64_t s = 0; s < steps; s++) {
+        int64_t load[REPORT_RANKS] = {0}, total = 0, most = 0;
+        for (int64_t k = 0; k < g; k++)
+            cost[k] = cost_of(&p->rows[s * g + k]);
+        TRY_OR(done, plan_assign(cost, g, ranks, rank_of));
+        for (int64_t k = 0; k < g; k++) {
+            load[rank_of[k]] += cost[k];
+            total += cost[k];
+        }
+        for (int r = 0; r < ranks; r++)
+            most = load[r] > most ? load[r] : most;
+        double over = total ? (double)most * ranks / (double)total - 1.0 : 0.0;
+        sum += over;
+        worst = over > worst ? over : worst;
+    }
+    fprintf(to,
+            "balance: over %d ranks the dearest is %.2f %% above the mean (worst step %.2f %%), "
+            "%" PRId64 " steps of %" PRId64 " rows\n",
+            ranks, 100.0 * sum / (double)steps, 100.0 * worst, steps, g);
+done:
+    free(cost);
+    free(rank_of);
+    return st;
+}
+
+static void report_buckets(const plan *p, FILE *to)
+{
+    fprintf(to, "buckets: %d\n", p->n_buckets);
+    fprintf(to, "  %10s %10s %10s %10s %10s %10s\n", "tokens", "patches", "documents", "images",
+            "longest", "rows");
+    for (int k = 0; k < p->n_buckets; k++) {
+        const shape_bucket *b = &p->buckets[k];
+        fprintf(to,
+                "  %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64
+                "\n",
+                b->tokens, b->patches, b->documents, b->images, b->longest, b->rows);
+    }
+}
+
+status plan_report(const plan *p, FILE *to)
+{
+    int64_t samples = p->d->v->samples(p->d), refused = plan_refused(p);
+    row_stat sum = {0};
+    fprintf(to, "samples: %" PRId64 ", refused: %" PRId64 "\n", samples, refused);
+    if (p->kind == PLAN_SAMPLES)
+        return ST_OK;
+    for (int64_t k = 0; k < p->n_rows; k++) {
+        sum.tokens += p->rows[k].tokens;
+        sum.patches += p->rows[k].patches;
+        sum.documents += p->rows[k].documents;
+        sum.images += p->rows[k].images;
+    }
+    fprintf(to,
+            "rows: %" PRId64 " per epoch of %" PRId64 " tokens and at most %" PRId64
+            " patches, windows: %" PRIu64 "\n",
+            p->n_rows, p->token_budget, p->patch_budget, p->n_windows);
+    if (p->end_row != UINT64_MAX)
+        fprintf(to,
+                "stream: %" PRIu64 " rows, %" PRIu64 " of them empty to complete the last step\n",
+                p->end_row, p->end_row - p->full_rows);
+    fprintf(to,
+            "documents: %" PRId64 " (%.2f a row, %" PRId64 " to %" PRId64 " tokens long), "
+            "images: %" PRId64 "\n",
+            sum.documents, (double)sum.documents / (double)p->n_rows, p->shortest, p->longest,
+            sum.images);
+    fprintf(to, "tokens: %" PRId64 ", fill: %.2f %%\n", sum.tokens,
+            share(sum.tokens, p->n_rows * p->token_budget));
+    fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
+            share(sum.patches, p->n_rows * p->patch_budget));
+    report_buckets(p, to);
+    return report_balance(p, to);
+}

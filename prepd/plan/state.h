@@ -1,0 +1,72 @@
+/* state.h: inside of the plan. */
+#ifndef TESSERA_PREPD_PLAN_STATE_H
+#define TESSERA_PREPD_PLAN_STATE_H
+
+#include "prepd/dataset/tables.h"
+#include "prepd/plan/plan.h"
+
+/* Measures of a row, for buckets and the report. */
+typedef struct row_stat {
+    int64_t tokens, patches, documents, images, longest;
+    int64_t squares; /* sum of the documents' tokens squared: attention */
+} row_stat;
+
+/* A planned window: its samples by rows. row k holds items[first[k]..first[k+1]). */
+typedef struct window_plan {
+    uint64_t global; /* epoch * n_windows + window */
+    bool valid;
+    uint64_t used; /* for the choice of which to forget */
+    int64_t n_rows;
+    int64_t *first; /* [n_rows + 1] */
+    int64_t *items; /* samples */
+    int64_t items_capacity, first_capacity;
+} window_plan;
+
+/* Two, because a step may straddle a border between windows. */
+enum { CACHED_WINDOWS = 2 };
+
+struct plan {
+    const conf *c; /* borrowed, as all below */
+    const dataset *d;
+    const data_index *x;
+    plan_kind kind;
+    fit_limits limits;
+    int64_t token_budget, patch_budget;
+    uint64_t seed, window, n_windows;
+    /* Samples in the stream, and what each costs there. */
+    int64_t *usable;           /* [n_usable] samples, ascending */
+    int32_t *tokens;           /* [samples] 0 = refused */
+    int32_t *patches;          /* [samples] */
+    int32_t *images;           /* [samples] */
+    int64_t longest, shortest; /* tokens of a sample in the stream */
+    row_stat *rows;            /* [rows of epoch 0] */
+    int64_t n_rows, row_capacity;
+    uint64_t n_usable;
+    id_map cause_of; /* refused sample -> offset of its cause */
+    text_pool causes;
+    /* first_row[g] = stream row that window g (epoch * n_windows + window) begins with; grown as
+     * far as somebody asked. */
+    uint64_t *first_row;
+    int64_t n_known, known_capacity; /* entries; the last is the end of the last known window */
+    uint64_t end_row;   /* rows before the stream's end, empty ones included; or UINT64_MAX */
+    uint64_t full_rows; /* rows before the empty ones */
+    window_plan cache[CACHED_WINDOWS];
+    uint64_t clock;
+    arena scratch;
+    shape_bucket buckets[MAX_BUCKETS];
+    int n_buckets;
+};
+
+/* What a sample is in a row: its tokens with pads, patches, and the grids of its images in the
+ * arena. Fails with the cause of a sample that can not be in the stream; *out_cause is false if the
+ * failure is another one (memory). */
+WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out,
+                                bool *out_cause);
+
+/* The plan of a window, from the cache or new; valid until CACHED_WINDOWS others were asked for. */
+WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);
+
+/* At most MAX_BUCKETS of them from the rows of epoch 0. */
+WARN_UNUSED status plan_make_buckets(plan *p);
+
+#endif

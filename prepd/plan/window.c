@@ -1,0 +1,84 @@
+/* window.c: the rows of one window: its samples in the epoch's order, packed, the rows permuted. */
+#include <stdlib.h>
+
+#include "prepd/plan/order.h"
+#include "prepd/plan/pack.h"
+#include "prepd/plan/state.h"
+
+/* Lays the samples of the window side by side by rows; within a row they keep the epoch's order. */
+static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window,
+                        const int64_t *samples, const int64_t *row_of, int64_t n, int64_t rows)
+{
+    order permuted = order_of_rows(p->seed, epoch, window, (uint64_t)rows, p->c->data_shuffle);
+    int64_t *place;
+    TRY(arena_calloc(&p->scratch, (size_t)rows + 1, sizeof *place, (void **)&place));
+    while (w->first_capacity <= rows)
+        TRY(array_room((void **)&w->first, w->first_capacity, &w->first_capacity,
+                       sizeof *w->first));
+    while (w->items_capacity < n)
+        TRY(array_room((void **)&w->items, w->items_capacity, &w->items_capacity,
+                       sizeof *w->items));
+    for (int64_t k = 0; k < rows; k++)
+        place[k] = (int64_t)order_at(&permuted, (uint64_t)k);
+    for (int64_t k = 0; k <= rows; k++)
+        w->first[k] = 0;
+    for (int64_t i = 0; i < n; i++)
+        w->first[place[row_of[i]] + 1]++;
+    for (int64_t k = 0; k < rows; k++)
+        w->first[k + 1] += w->first[k];
+    int64_t *next;
+    TRY(arena_calloc(&p->scratch, (size_t)rows + 1, sizeof *next, (void **)&next));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = place[row_of[i]];
+        w->items[w->first[row] + next[row]++] = samples[i];
+    }
+    w->n_rows = rows;
+    return ST_OK;
+}
+
+static status make_window(plan *p, uint64_t global, window_plan *w)
+{
+    uint64_t epoch = global / p->n_windows, window = global % p->n_windows;
+    uint64_t begin = order_window_begin(p->n_usable, p->n_windows, window);
+    uint64_t end = order_window_begin(p->n_usable, p->n_windows, window + 1);
+    int64_t n = (int64_t)(end - begin), rows = n;
+    int64_t *samples, *row_of;
+    pack_item *items;
+    order o = order_of_epoch(p->seed, epoch, p->n_usable, p->c->data_shuffle);
+    TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *samples, (void **)&samples));
+    TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *row_of, (void **)&row_of));
+    TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *items, (void **)&items));
+    for (int64_t i = 0; i < n; i++) {
+        samples[i] = p->usable[order_at(&o, begin + (uint64_t)i)];
+        items[i] = (pack_item){p->tokens[samples[i]], p->patches[samples[i]]};
+        row_of[i] = i;
+    }
+    if (p->c->data_pack)
+        TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
+    return fill_rows(p, w, epoch, window, samples, row_of, n, rows);
+}
+
+status plan_window(plan *p, uint64_t global, const window_plan **out)
+{
+    window_plan *oldest = &p->cache[0];
+    for (int k = 0; k < CACHED_WINDOWS; k++) {
+        window_plan *w = &p->cache[k];
+        if (w->valid && w->global == global) {
+            w->used = ++p->clock;
+            *out = w;
+            return ST_OK;
+        }
+        if (!w->valid || (oldest->valid && w->used < oldest->used))
+            oldest = w;
+    }
+    oldest->valid = false;
+    arena_mark mark = arena_save(&p->scratch);
+    status st = make_window(p, global, oldest);
+    arena_release(&p->scratch, mark);
+    TRY(st);
+    oldest->valid = true;
+    oldest->global = global;
+    oldest->used = ++p->clock;
+    *out = oldest;
+    return ST_OK;
+}

@@ -1,0 +1,27 @@
+/* fake_data.h: a data set of given lengths and pictures, with its index, for tests of the plan. */
+#ifndef TESSERA_TESTS_FAKE_DATA_H
+#define TESSERA_TESTS_FAKE_DATA_H
+
+#include "prepd/plan/plan.h"
+
+typedef struct fake_sample {
+    int32_t text_tokens;
+    int32_t width, height; /* 0 = no picture */
+    const char *cause;     /* the adapter's, or NULL */
+} fake_sample;
+
+typedef struct fake_data {
+    dataset base;
+    const fake_sample *samples; /* borrowed */
+    int64_t n;
+    data_index *index;
+} fake_data;
+
+/* Picture i belongs to sample i; a sample without one has a picture of no use to anybody. */
+void fake_data_init(fake_data *f, const fake_sample *samples, int64_t n);
+void fake_data_done(fake_data *f);
+
+/* Lengths like VQAv2's at COCO sizes: 250 to 360 tokens, most near 300. */
+void fake_vqa_lengths(uint64_t seed, fake_sample *out, int64_t n);
+
+#endif

@@ -1,0 +1,142 @@
+/* The index: what was put comes back, from memory and from the file; damage is refused. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prepd/plan/index.h"
+
+static const hash128 KEY = {{1, 2, 3}};
+
+static data_index *make_index(int64_t mtime_ns, int backwards, int32_t last_tokens)
+{
+    data_index *x;
+    static const char *const causes[] = {"bad sample", NULL};
+    assert_ok(index_new(3, 2, &x));
+    index_image good = {12345, mtime_ns, 640, 480, NULL};
+    index_image bad = {0, 0, 7, 7, "gone"};
+    assert_ok(index_put_image(x, backwards ? 0 : 1, backwards ? &good : &bad));
+    assert_ok(index_put_image(x, backwards ? 1 : 0, backwards ? &bad : &good));
+    for (int k = 0; k < 3; k++) {
+        int i = backwards ? 2 - k : k;
+        index_sample s = {i == 2 ? last_tokens : 10 + i, i, i == 1 ? causes[0] : NULL};
+        assert_ok(index_put_sample(x, i, &s));
+    }
+    index_identify(x, (hash128){{9}});
+    assert_ok(index_seal(x));
+    return x;
+}
+
+static void check_index(const data_index *x)
+{
+    index_image im;
+    index_sample s;
+    assert_int_equal(index_samples(x), 3);
+    assert_int_equal(index_images(x), 2);
+    index_image_get(x, 0, &im);
+    assert_int_equal(im.file_bytes, 12345);
+    assert_int_equal(im.mtime_ns, 77);
+    assert_int_equal(im.width, 640);
+    assert_int_equal(im.height, 480);
+    assert_null(im.cause);
+    index_image_get(x, 1, &im);
+    assert_int_equal(im.width, 0);
+    assert_string_equal(im.cause, "gone");
+    index_sample_get(x, 1, &s);
+    assert_string_equal(s.cause, "bad sample");
+    index_sample_get(x, 2, &s);
+    assert_int_equal(s.text_tokens, 12);
+    assert_int_equal(s.targets, 2);
+    assert_null(s.cause);
+}
+
+static void test_index__comes_back_from_the_file(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), path[1024];
+    snprintf(path, sizeof path, "%s/index.tsx", root);
+    data_index *x = make_index(77, 0, 12), *y;
+    hash128 other = {{5}};
+    check_index(x);
+    assert_fails(ST_NO_INPUT, index_load(path, KEY, &y), path);
+    assert_ok(index_save(x, path, KEY));
+    assert_ok(index_load(path, KEY, &y));
+    check_index(y);
+    assert_true(hash_equal(index_digest(x), index_digest(y)));
+    assert_ok(index_save(y, path, KEY)); /* over the file it is mapped from */
+    check_index(y);
+    index_free(&y);
+    assert_fails(ST_BAD_INPUT, index_load(path, other, &y), "other options");
+    index_free(&x);
+    assert_null(x);
+    harness_remove(&root);
+}
+
+static void test_index__digest_is_of_contents(void **state)
+{
+    (void)state;
+    data_index *x = make_index(77, 0, 12), *y = make_index(99, 1, 12), *z = make_index(77, 0, 13);
+    assert_true(hash_equal(index_digest(x), index_digest(y)));
+    assert_false(hash_equal(index_digest(x), index_digest(z)));
+    index_free(&x);
+    index_free(&y);
+    index_free(&z);
+}
+
+static void test_index__refuses_records(void **state)
+{
+    (void)state;
+    data_index *x;
+    assert_ok(index_new(2, 1, &x));
+    assert_fails(ST_BAD_INPUT, index_put_sample(x, 2, &(index_sample){1, 1, NULL}), "2 of 2");
+    assert_fails(ST_BAD_INPUT, index_put_sample(x, 0, &(index_sample){4, 5, NULL}), "5 of them");
+    assert_fails(ST_BAD_INPUT, index_put_image(x, 0, &(index_image){1, 1, 0, 4, NULL}), "0 x 4");
+    assert_ok(index_put_sample(x, 0, &(index_sample){4, 4, NULL}));
+    assert_fails(ST_INTERNAL, index_seal(x), "lacks 2 of 3");
+    index_free(&x);
+}
+
+/* Every truncation and every flipped bit of a file is refused; none crashes. */
+static void test_index__damage_is_refused(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), path[1024];
+    snprintf(path, sizeof path, "%s/index.tsx", root);
+    data_index *x = make_index(77, 0, 12), *y = NULL;
+    assert_ok(index_save(x, path, KEY));
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    uint8_t bytes[1024];
+    size_t size = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    assert_ok(index_parse(span_of(bytes, size), path, KEY, &y));
+    check_index(y);
+    index_free(&y);
+    for (size_t n = 0; n < size; n++) {
+        uint8_t *cut = malloc(n + 1); /* its own block, so that a sanitizer sees an overrun */
+        memcpy(cut, bytes, n);
+        assert_int_equal(index_parse(span_of(cut, n), path, KEY, &y), ST_BAD_INPUT);
+        free(cut);
+    }
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_int_equal(index_parse(span_of(bytes, size), path, KEY, &y), ST_BAD_INPUT);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    assert_null(y);
+    index_free(&x);
+    harness_remove(&root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_index__comes_back_from_the_file),
+        cmocka_unit_test(test_index__digest_is_of_contents),
+        cmocka_unit_test(test_index__refuses_records),
+        cmocka_unit_test(test_index__damage_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,135 @@
+/* Packing and the assignment to ranks: budgets, completeness, determinism, fill. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "prepd/plan/lists.h"
+#include "prepd/plan/pack.h"
+#include "prepd/plan/plan.h"
+
+typedef status (*packer)(const pack_item *items, int64_t n, int64_t token_budget,
+                         int64_t patch_budget, arena *a, int64_t *row_of, int64_t *out_rows);
+
+/* Packs and checks the invariants; returns the number of rows. */
+static int64_t check_packer(packer pack, const pack_item *items, int64_t n, int64_t tokens,
+                            int64_t patches)
+{
+    arena a;
+    int64_t rows = -1;
+    int64_t *row_of = malloc(((size_t)n + 1) * sizeof *row_of);
+    arena_init(&a, 0);
+    assert_ok(pack(items, n, tokens, patches, &a, row_of, &rows));
+    for (int64_t i = 0; i < n; i++)
+        assert_true(row_of[i] >= 0 && row_of[i] < rows);
+    pack_item *sum = calloc((size_t)rows + 1, sizeof *sum);
+    for (int64_t i = 0; i < n; i++) {
+        sum[row_of[i]].tokens += items[i].tokens;
+        sum[row_of[i]].patches += items[i].patches;
+    }
+    for (int64_t k = 0; k < rows; k++) {
+        assert_true(sum[k].tokens > 0);
+        assert_true(sum[k].tokens <= tokens && sum[k].patches <= patches);
+    }
+    free(sum);
+    free(row_of);
+    arena_done(&a);
+    return rows;
+}
+
+/* Both ways, and that pack_rows takes the better. */
+static int64_t pack_and_check(const pack_item *items, int64_t n, int64_t tokens, int64_t patches)
+{
+    int64_t best_fit = check_packer(pack_best_fit, items, n, tokens, patches);
+    int64_t complete = check_packer(pack_complete, items, n, tokens, patches);
+    int64_t rows = check_packer(pack_rows, items, n, tokens, patches);
+    assert_int_equal(rows, best_fit < complete ? best_fit : complete);
+    return rows;
+}
+
+static void test_pack__random_lengths_keep_both_budgets(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "test pack");
+    uint64_t c = 0;
+    for (int round = 0; round < 300; round++) {
+        int64_t tokens = 1 + (int64_t)rng_below(key, c++, round % 3 ? 300 : 20000);
+        int64_t patches = 1 + (int64_t)rng_below(key, c++, 4 * (uint64_t)tokens);
+        int64_t n = (int64_t)rng_below(key, c++, 200);
+        pack_item *items = calloc((size_t)n + 1, sizeof *items);
+        int64_t total_tokens = 0, total_patches = 0;
+        for (int64_t i = 0; i < n; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)tokens);
+            items[i].patches = (int64_t)rng_below(key, c++, (uint64_t)patches + 1);
+            total_tokens += items[i].tokens;
+            total_patches += items[i].patches;
+        }
+        int64_t rows = pack_and_check(items, n, tokens, patches);
+        assert_true(rows >= (total_tokens + tokens - 1) / tokens);
+        assert_true(rows >= (total_patches + patches - 1) / patches);
+        assert_true(rows <= n);
+        free(items);
+    }
+}
+
+static void test_pack__exact_cases(void **state)
+{
+    (void)state;
+    const pack_item pairs[] = {{6, 0}, {4, 0}, {7, 0}, {3, 0}, {5, 0}, {5, 0}};
+    assert_int_equal(pack_and_check(pairs, 6, 10, 0), 3);
+    const pack_item patches[] = {{1, 3}, {1, 3}, {1, 3}}; /* the second budget binds */
+    assert_int_equal(pack_and_check(patches, 3, 10, 5), 3);
+    assert_int_equal(pack_and_check(NULL, 0, 10, 10), 0);
+    const pack_item whole[] = {{64, 1}, {64, 1}};
+    assert_int_equal(pack_and_check(whole, 2, 64, 9), 2);
+    int64_t row_of[1], rows;
+    arena a;
+    arena_init(&a, 0);
+    assert_fails(ST_INTERNAL, pack_rows(&(pack_item){11, 0}, 1, 10, 0, &a, row_of, &rows),
+                 "11 tokens");
+    arena_done(&a);
+}
+
+static void test_assign__equal_counts_and_balance(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "test assign");
+    uint64_t c = 0;
+    for (int round = 0; round < 200; round++) {
+        int ranks = 1 + (int)rng_below(key, c++, 16);
+        int64_t n = (int64_t)rng_below(key, c++, 100);
+        int64_t cost[100], load[16] = {0}, count[16] = {0}, most = 0, total = 0;
+        int rank_of[100], again[100];
+        for (int64_t i = 0; i < n; i++) {
+            cost[i] = 1 + (int64_t)rng_below(key, c++, 1000);
+            most = cost[i] > most ? cost[i] : most;
+            total += cost[i];
+        }
+        assert_ok(plan_assign(cost, n, ranks, rank_of));
+        assert_ok(plan_assign(cost, n, ranks, again));
+        for (int64_t i = 0; i < n; i++) {
+            assert_int_equal(rank_of[i], again[i]);
+            assert_in_range(rank_of[i], 0, ranks - 1);
+            load[rank_of[i]] += cost[i];
+            count[rank_of[i]]++;
+        }
+        for (int r = 0; r < ranks; r++) {
+            assert_true(count[r] == n / ranks || count[r] == n / ranks + 1);
+            if (n % ranks == 0) /* equal counts cost at most one row over the mean */
+                assert_true(load[r] * ranks <= total + most * ranks);
+        }
+    }
+    int one;
+    assert_fails(ST_BAD_INPUT, plan_assign(NULL, 0, 0, &one), "0 ranks");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pack__random_lengths_keep_both_budgets),
+        cmocka_unit_test(test_pack__exact_cases),
+        cmocka_unit_test(test_assign__equal_counts_and_balance),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,373 @@
+/* The stream as a function: every sample once an epoch, budgets kept, seeking equals walking. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/rng.h"
+#include "tests/unit/prepd/conf_defaults.h"
+#include "tests/unit/prepd/plan/fake_data.h"
+
+static conf small_conf(void)
+{
+    conf c = conf_defaults();
+    c.training_seq_len = 1024;
+    c.training_global_batch_size = 8;
+    c.training_seed = 7;
+    c.data_window = 256;
+    c.image_min_pixels = 1024;
+    c.image_max_pixels = 16777216;
+    return c;
+}
+
+/* A digest of rows [from, to): numbers, epochs, samples, grids. */
+static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
+{
+    hasher *h;
+    arena a;
+    arena_init(&a, 0);
+    assert_ok(hasher_new(&h));
+    for (uint64_t k = from; k < to; k++) {
+        planned_row r;
+        arena_reset(&a);
+        assert_ok(plan_row(p, k, &a, &r));
+        hasher_add_u64(h, r.number);
+        hasher_add_u64(h, r.epoch);
+        for (int64_t d = 0; d < r.n_docs; d++) {
+            hasher_add_u64(h, (uint64_t)r.docs[d].sample);
+            hasher_add_u64(h, (uint64_t)r.docs[d].tokens);
+            for (int32_t g = 0; g < r.docs[d].n_images; g++)
+                hasher_add_u64(h, (uint64_t)fit_patches(r.docs[d].grids[g]));
+        }
+    }
+    uint64_t v = load_u64(hasher_value(h).bytes);
+    hasher_free(&h);
+    arena_done(&a);
+    return v;
+}
+
+static void mixed_samples(fake_sample *s, int64_t n)
+{
+    fake_vqa_lengths(harness_seed(), s, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (i % 7 == 3)
+            s[i].cause = "bad on purpose";
+        if (i % 11 == 5)
+            s[i].width = s[i].height = 0; /* text alone */
+        if (i % 13 == 7)
+            s[i].text_tokens = 1025; /* longer than a row */
+    }
+}
+
+static void test_epoch__every_usable_sample_once(void **state)
+{
+    (void)state;
+    enum { N = 1500 };
+    fake_sample samples[N];
+    fake_data f;
+    plan *p;
+    arena a;
+    conf c = small_conf();
+    arena_init(&a, 0);
+    mixed_samples(samples, N);
+    fake_data_init(&f, samples, N);
+    for (int pack = 0; pack < 2; pack++) {
+        c.data_pack = pack;
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+        int64_t usable = N - plan_refused(p);
+        uint64_t row = 0;
+        for (uint64_t epoch = 0; epoch < 3; epoch++) {
+            int seen[N] = {0};
+            int64_t count = 0;
+            for (;; row++) {
+                planned_row r;
+                arena_reset(&a);
+                assert_ok(plan_row(p, row, &a, &r));
+                if (r.epoch != epoch)
+                    break;
+                int64_t tokens = 0, patches = 0;
+                for (int64_t d = 0; d < r.n_docs; d++) {
+                    seen[r.docs[d].sample]++;
+                    count++;
+                    tokens += r.docs[d].tokens;
+                    patches += r.docs[d].patches;
+                    assert_null(plan_cause(p, r.docs[d].sample));
+                }
+                assert_int_equal(tokens, r.tokens);
+                assert_int_equal(patches, r.patches);
+                assert_true(r.tokens <= plan_token_budget(p) && r.patches <= plan_patch_budget(p));
+                assert_true(pack || r.n_docs == 1);
+            }
+            assert_int_equal(count, usable);
+            for (int i = 0; i < N; i++) {
+                assert_true(seen[i] <= 1);
+                assert_int_equal(seen[i] == 0, plan_cause(p, i) != NULL);
+            }
+            if (epoch == 0)
+                assert_int_equal(row, plan_epoch_rows(p));
+        }
+        assert_int_equal(plan_rows(p), UINT64_MAX);
+        assert_string_equal(plan_cause(p, 3), "bad on purpose");
+        assert_non_null(strstr(plan_cause(p, 7), "1025 tokens"));
+        assert_non_null(strstr(plan_cause(p, 7), "training.seq_len"));
+        plan_free(&p);
+    }
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
+static void test_stream__function_of_seed_and_epoch(void **state)
+{
+    (void)state;
+    enum { N = 900 };
+    fake_sample samples[N];
+    fake_data f;
+    plan *p, *q, *other, *plain;
+    conf c = small_conf(), d = small_conf(), e = small_conf();
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    d.training_seed = 8;
+    e.data_shuffle = false;
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &q));
+    assert_ok(plan_new(&d, &f.base, f.index, PLAN_PACKED, &other));
+    assert_ok(plan_new(&e, &f.base, f.index, PLAN_PACKED, &plain));
+    uint64_t rows = plan_epoch_rows(p);
+    assert_int_equal(rows_digest(p, 0, rows), rows_digest(q, 0, rows));
+    assert_int_not_equal(rows_digest(p, 0, 20), rows_digest(other, 0, 20));
+    assert_int_not_equal(rows_digest(p, 0, 20), rows_digest(plain, 0, 20));
+    /* The second epoch is another order. */
+    planned_row r, s;
+    arena a;
+    arena_init(&a, 0);
+    assert_ok(plan_row(p, 0, &a, &r));
+    assert_ok(plan_row(p, rows, &a, &s));
+    assert_int_equal(s.epoch, 1);
+    assert_int_not_equal(r.docs[0].sample, s.docs[0].sample);
+    arena_done(&a);
+    plan_free(&p);
+    plan_free(&q);
+    plan_free(&other);
+    plan_free(&plain);
+    fake_data_done(&f);
+}
+
+static void test_seek__equals_walking(void **state)
+{
+    (void)state;
+    enum { N = 700 };
+    fake_sample samples[N];
+    fake_data f;
+    plan *walk, *seek;
+    conf c = small_conf();
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &walk));
+    uint64_t rows = 4 * plan_epoch_rows(walk);
+    (void)rows_digest(walk, 0, rows);
+    rng_key key = rng_key_make(harness_seed(), "seek");
+    for (uint64_t k = 0; k < 12; k++) {
+        uint64_t row = rng_below(key, k, rows);
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &seek));
+        assert_int_equal(rows_digest(seek, row, row + 3), rows_digest(walk, row, row + 3));
+        assert_int_equal(rows_digest(seek, row / 2, row / 2 + 3),
+                         rows_digest(walk, row / 2, row / 2 + 3));
+        plan_free(&seek);
+    }
+    plan_free(&walk);
+    fake_data_done(&f);
+}
+
+static void test_epochs__last_step_is_completed(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    fake_sample samples[N];
+    fake_data f;
+    plan *p;
+    arena a;
+    conf c = small_conf();
+    arena_init(&a, 0);
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    const double epochs[] = {1.0, 2.0, 0.25, 1.5};
+    for (int k = 0; k < 4; k++) {
+        c.training_epochs = epochs[k];
+        c.training_global_batch_size = 7;
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+        uint64_t rows = plan_rows(p), full = 0, docs = 0;
+        planned_row r;
+        assert_int_equal(rows % 7, 0);
+        for (uint64_t row = 0; row < rows; row++) {
+            arena_reset(&a);
+            assert_ok(plan_row(p, row, &a, &r));
+            assert_true(r.n_docs > 0 || row >= rows - 6); /* empty rows only at the end */
+            full += r.n_docs > 0;
+            docs += (uint64_t)r.n_docs;
+        }
+        assert_true(rows - full < 7);
+        assert_int_equal(plan_row(p, rows, &a, &r), ST_END);
+        if (epochs[k] == 1.0 || epochs[k] == 2.0)
+            assert_int_equal(docs, (uint64_t)(N * epochs[k]));
+        if (epochs[k] == 0.25)
+            assert_int_equal(full, (plan_epoch_rows(p) + 3) / 4);
+        plan_free(&p);
+    }
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
+static void test_samples__row_is_position(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    fake_sample samples[N];
+    fake_data f;
+    plan *p;
+    arena a;
+    planned_row r;
+    conf c = small_conf();
+    arena_init(&a, 0);
+    mixed_samples(samples, N);
+    fake_data_init(&f, samples, N);
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
+    assert_int_equal(plan_rows(p), N);
+    for (uint64_t i = 0; i < N; i++) {
+        assert_ok(plan_row(p, i, &a, &r));
+        assert_int_equal(r.n_docs, plan_cause(p, (int64_t)i) ? 0 : 1);
+        if (r.n_docs)
+            assert_int_equal(r.docs[0].sample, i);
+    }
+    assert_int_equal(plan_row(p, N, &a, &r), ST_END);
+    plan_free(&p);
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
+static void test_oversize__shrunk_or_refused(void **state)
+{
+    (void)state;
+    const fake_sample samples[] = {{100, 4000, 3000, NULL},
+                                   {1000, 640, 480, NULL},
+                                   {1024, 640, 480, NULL},
+                                   {1024, 0, 0, NULL},
+                                   {30, 100, 100, NULL}};
+    fake_data f;
+    plan *p;
+    arena a;
+    planned_row r;
+    conf c = small_conf();
+    arena_init(&a, 0);
+    fake_data_init(&f, samples, 5);
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
+    for (uint64_t i = 0; i < 2; i++) { /* the pictures shrink beside their text */
+        assert_ok(plan_row(p, i, &a, &r));
+        assert_int_equal(r.n_docs, 1);
+        assert_true(r.tokens <= 1024);
+        assert_int_equal(r.tokens, samples[i].text_tokens + fit_tokens(r.docs[0].grids[0]));
+    }
+    assert_true(r.tokens > 1000);
+    assert_non_null(plan_cause(p, 2)); /* no token is left for the picture */
+    assert_null(plan_cause(p, 3));
+    assert_null(plan_cause(p, 4));
+    plan_free(&p);
+    c.data_patch_budget = 64;
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
+    assert_ok(plan_row(p, 0, &a, &r));
+    assert_true(r.patches <= 64 && r.patches >= 32);
+    plan_free(&p);
+    c.data_patch_budget = 0;
+    c.data_oversize = OVERSIZE_REFUSE;
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
+    assert_non_null(strstr(plan_cause(p, 0), "data.oversize refuse"));
+    assert_null(plan_cause(p, 4));
+    plan_free(&p);
+    c.data_overlong = OVERLONG_SPLIT;
+    assert_fails(ST_CONFIG, plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p), "data.overlong");
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
+static void test_nothing_usable__says_why(void **state)
+{
+    (void)state;
+    const fake_sample samples[] = {{10, 64, 64, "empty answer"}, {10, 64, 64, "other"}};
+    fake_data f;
+    plan *p = NULL;
+    conf c = small_conf();
+    fake_data_init(&f, samples, 2);
+    assert_fails(ST_BAD_INPUT, plan_new(&c, &f.base, f.index, PLAN_PACKED, &p), "empty answer");
+    assert_null(p);
+    fake_data_done(&f);
+}
+
+/* VQAv2-like lengths at 8192 tokens: the fill users see, and every row in its bucket. */
+static void test_fill__vqa_lengths_at_8192(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    static fake_sample samples[N];
+    fake_data f;
+    plan *p;
+    arena a;
+    conf c = small_conf();
+    arena_init(&a, 0);
+    c.training_seq_len = 8192;
+    c.data_window = 4096;
+    c.training_global_batch_size = 32;
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    int64_t start = clock_ns();
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+    print_message("planned %d samples in %.0f ms\n", N, (double)(clock_ns() - start) / 1e6);
+    int n_buckets;
+    const shape_bucket *b = plan_buckets(p, &n_buckets);
+    int64_t tokens = 0, rows = 0, in_buckets = 0;
+    assert_in_range(n_buckets, 1, MAX_BUCKETS);
+    for (uint64_t k = 0; k < plan_epoch_rows(p); k++, rows++) {
+        planned_row r;
+        arena_reset(&a);
+        assert_ok(plan_row(p, k, &a, &r));
+        tokens += r.tokens;
+        const shape_bucket *last = &b[n_buckets - 1];
+        assert_true(r.tokens <= last->tokens && r.patches <= last->patches &&
+                    r.n_docs <= last->documents && r.n_docs <= last->images);
+    }
+    for (int k = 0; k < n_buckets; k++) {
+        in_buckets += b[k].rows;
+        if (k)
+            assert_true(b[k].tokens >= b[k - 1].tokens && b[k].patches >= b[k - 1].patches);
+    }
+    assert_int_equal(in_buckets, rows);
+    double fill = 100.0 * (double)tokens / (double)(rows * 8192);
+    print_message("fill %.2f %%\n", fill);
+    assert_true(fill >= 99.0);
+    char *text;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    assert_ok(plan_report(p, to));
+    fclose(to);
+    print_message("%s", text);
+    assert_non_null(strstr(text, "balance: over 8 ranks"));
+    free(text);
+    plan_free(&p);
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_epoch__every_usable_sample_once),
+        cmocka_unit_test(test_stream__function_of_seed_and_epoch),
+        cmocka_unit_test(test_seek__equals_walking),
+        cmocka_unit_test(test_epochs__last_step_is_completed),
+        cmocka_unit_test(test_samples__row_is_position),
+        cmocka_unit_test(test_oversize__shrunk_or_refused),
+        cmocka_unit_test(test_nothing_usable__says_why),
+        cmocka_unit_test(test_fill__vqa_lengths_at_8192),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
