@@ -156,23 +156,30 @@ uint64_t record_rows(const record_reader *r)
     return r->n_rows;
 }
 
-/* Payload of the chunk at this offset. */
-static status chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+/* Payload of the chunk at this offset; false if none of this type lies there whole. */
+static bool find_chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
 {
     span data = span_of(r->file.data, r->index);
-    const uint8_t *p = r->file.data + at;
-    if (at < r->data || !span_holds(data, at, CHUNK_BYTES) ||
-        load_u32(p + CHUNK_AT_TYPE) != (uint32_t)type ||
-        !span_holds(data, at + CHUNK_BYTES, load_u64(p + CHUNK_AT_SIZE)))
+    if (at < r->data || !span_holds(data, at, CHUNK_BYTES))
+        return false;
+    const uint8_t *p = data.data + at;
+    uint64_t size = load_u64(p + CHUNK_AT_SIZE);
+    *out = span_of(p + CHUNK_BYTES, size);
+    return load_u32(p + CHUNK_AT_TYPE) == (uint32_t)type &&
+           span_holds(data, at + CHUNK_BYTES, size);
+}
+
+static status chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+{
+    const char *what = type == CHUNK_ROW ? "row" : "image";
+    span payload;
+    if (!find_chunk(r, at, type, &payload))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
-                       "no %s begins here, though the index says so: the file is damaged",
-                       type == CHUNK_ROW ? "row" : "image");
-    span payload = span_of(p + CHUNK_BYTES, load_u64(p + CHUNK_AT_SIZE));
+                       "no %s begins here, though the index says so: the file is damaged", what);
     hash128 hash = hash_bytes(payload.data, payload.size);
-    if (memcmp(hash.bytes, p + CHUNK_AT_HASH, sizeof hash.bytes))
+    if (memcmp(hash.bytes, payload.data - CHUNK_BYTES + CHUNK_AT_HASH, sizeof hash.bytes))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
-                       "the %s here does not have its hash: the file is damaged",
-                       type == CHUNK_ROW ? "row" : "image");
+                       "the %s here does not have its hash: the file is damaged", what);
     *out = payload;
     return ST_OK;
 }

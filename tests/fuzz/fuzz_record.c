@@ -1,0 +1,73 @@
+/* Any bytes as a recording: refused, or messages that can be read.
+ *
+ * First as they are; then with the hashes of chunks and index put right, so that the search gets
+ * behind them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "proto/record.h"
+#include "proto/record_format.h"
+
+enum { MAX_ROWS = 1000 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_all(const uint8_t *data, size_t size)
+{
+    char path[64];
+    record_reader *r = NULL;
+    wire_msg *m = NULL;
+    int fd = memfd_create("recording", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || wire_msg_new(&m) != ST_OK)
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (record_open(path, &r) == ST_OK)
+        for (uint64_t i = 0; i < record_rows(r) && i < MAX_ROWS; i++)
+            if (record_read(r, i, m) == ST_OK && wire_msg_parts(m) < 2)
+                abort();
+    record_close(&r);
+    wire_msg_free(&m);
+    close(fd);
+}
+
+static void repair(uint8_t *p, size_t size)
+{
+    if (size < HEAD_BYTES + TAIL_BYTES)
+        return;
+    span all = span_of(p, size);
+    uint64_t welcome = load_u64(p + HEAD_AT_WELCOME);
+    if (!span_holds(all, HEAD_BYTES, welcome))
+        return;
+    hash128 h = hash_bytes(p + HEAD_BYTES, welcome);
+    memcpy(p + HEAD_AT_HASH, h.bytes, sizeof h.bytes);
+    uint64_t at = (HEAD_BYTES + welcome + RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
+    uint8_t *tail = p + size - TAIL_BYTES;
+    uint64_t index = load_u64(tail + TAIL_AT_INDEX);
+    while (span_holds(all, at, CHUNK_BYTES) && at < index) {
+        uint64_t n = load_u64(p + at + CHUNK_AT_SIZE);
+        if (!span_holds(all, at + CHUNK_BYTES, n))
+            break;
+        h = hash_bytes(p + at + CHUNK_BYTES, n);
+        memcpy(p + at + CHUNK_AT_HASH, h.bytes, sizeof h.bytes);
+        at = (at + CHUNK_BYTES + n + RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
+    }
+    if (index > size - TAIL_BYTES)
+        return;
+    h = hash_bytes(p + index, size - TAIL_BYTES - index + TAIL_AT_CHECK);
+    memcpy(tail + TAIL_AT_CHECK, h.bytes, TAIL_CHECK_BYTES);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    read_all(data, size);
+    uint8_t *copy = malloc(size + 1);
+    if (!copy)
+        abort();
+    memcpy(copy, data, size);
+    repair(copy, size);
+    read_all(copy, size);
+    free(copy);
+    return 0;
+}
