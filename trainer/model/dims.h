@@ -67,6 +67,7 @@ typedef struct flops {
     int64_t patch_embed, vision_blocks, vision_attention, mergers; /* forward */
     int64_t forward, training;
 } flops;
+void flops_add(flops *sum, const flops *f);
 /* documents [n_docs] lengths; grids [n_grids, 3]. */
 void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, const int32_t *grids,
                 int64_t n_grids, flops *out);

@@ -1,0 +1,264 @@
+#include "trainer/eval/evaluate.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/eval/generate.h"
+
+enum { MAX_GRIDS = 4096, MAX_NEW_TOKENS = 16 };
+
+/* The last picture seen of each grid, to lend to the next different one. */
+typedef struct lender {
+    int32_t grid[MAX_GRIDS][3];
+    uint8_t *pixels[MAX_GRIDS];
+    int64_t n;
+} lender;
+
+static void lender_done(lender *l)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        free(l->pixels[i]);
+    l->n = 0;
+}
+
+/* Exchanges the item's pixels (bytes of them) for the last different ones of this grid and keeps
+ * the item's own for later. *out_lent = false where there were none. */
+static status lender_exchange(lender *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
+                              bool *out_lent)
+{
+    int64_t i = 0;
+    while (i < l->n && memcmp(l->grid[i], grid, sizeof l->grid[i]) != 0)
+        i++;
+    *out_lent = false;
+    if (i == MAX_GRIDS)
+        return ST_OK; /* beyond any preprocessor's number of grids: left out of the count */
+    if (i == l->n) {
+        l->pixels[i] = malloc(bytes ? bytes : 1);
+        if (!l->pixels[i])
+            return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+        memcpy(l->grid[i], grid, sizeof l->grid[i]);
+        memcpy(l->pixels[i], pixels, bytes);
+        l->n++;
+        return ST_OK;
+    }
+    if (memcmp(l->pixels[i], pixels, bytes) == 0)
+        return ST_OK; /* another question on the same picture */
+    for (size_t b = 0; b < bytes; b++) {
+        uint8_t own = pixels[b];
+        pixels[b] = l->pixels[i][b];
+        l->pixels[i][b] = own;
+    }
+    *out_lent = true;
+    return ST_OK;
+}
+
+/* What a pass over a row's targets needs on the host. */
+typedef struct verdicts {
+    int32_t *best;  /* [cap.targets] */
+    int32_t *label; /* [cap.targets] */
+    void *device_nll;
+    int32_t *device_best;
+} verdicts;
+
+static void verdicts_done(verdicts *w, session *s)
+{
+    const backend_vtable *v = s->device->v;
+    v->release(s->device, w->device_nll);
+    v->release(s->device, w->device_best);
+    free(w->best);
+    free(w->label);
+}
+
+static status verdicts_init(verdicts *w, session *s)
+{
+    const backend_vtable *v = s->device->v;
+    memset(w, 0, sizeof *w);
+    size_t n = (size_t)s->cap.targets;
+    TRY(v->alloc(s->device, n * st_dtype_size(v->acc), &w->device_nll));
+    TRY(v->alloc(s->device, n * sizeof(int32_t), (void **)&w->device_best));
+    w->best = calloc(n, sizeof *w->best);
+    w->label = calloc(n, sizeof *w->label);
+    return w->best && w->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+}
+
+/* Forward of one row; wrong[d] is set for documents with a missed target, counted[d] for those with
+ * any target. */
+static status judge(session *s, verdicts *w, const row *r, bool *wrong, bool *counted)
+{
+    const backend_vtable *v = s->device->v;
+    device_batch *b;
+    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    TRY(stage_rows(s->stager, s->stream, r, 1, &b));
+    TRY(model_forward(s->model, s->stream, b, &sums, w->device_nll, w->device_best));
+    size_t bytes = (size_t)b->targets * sizeof(int32_t);
+    TRY(v->to_host(s->stream, w->best, w->device_best, bytes));
+    TRY(v->to_host(s->stream, w->label, b->target_label, bytes));
+    TRY(v->wait(s->stream));
+    memset(wrong, 0, (size_t)r->n_docs * sizeof *wrong);
+    memset(counted, 0, (size_t)r->n_docs * sizeof *counted);
+    for (int64_t i = 0; i < b->targets; i++) {
+        int32_t d = b->host_target_doc[i];
+        counted[d] = true;
+        if (w->best[i] != w->label[i])
+            wrong[d] = true;
+    }
+    return ST_OK;
+}
+
+/* Text of ids in [begin, end) without special tokens; heap. */
+static status text_of(const session *s, const row *r, int64_t begin, int64_t end, char **out)
+{
+    size_t size;
+    return tokenizer_decode(s->tokenizer, r->input_ids + begin, (size_t)(end - begin), true, out,
+                            &size);
+}
+
+/* One line: the question, the reference, the model's own words. */
+static status show_document(session *s, const row *r, int64_t doc)
+{
+    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
+    while (cut < end && r->labels[cut] == NO_LABEL)
+        cut++;
+    int64_t reference_end = cut;
+    while (reference_end < end && r->labels[reference_end] != NO_LABEL)
+        reference_end++;
+    int64_t question = begin; /* after the last visual token */
+    for (int64_t t = begin; t < cut; t++)
+        if (r->visual_row[t] >= 0)
+            question = t + 1;
+    token_list answer = {0};
+    char *asked = NULL, *wanted = NULL, *got = NULL;
+    size_t size;
+    status st = ST_OK;
+    TRY_OR(done, generate_answer(s, r, doc, MAX_NEW_TOKENS, &answer));
+    TRY_OR(done, text_of(s, r, question, cut, &asked));
+    TRY_OR(done, text_of(s, r, cut, reference_end, &wanted));
+    TRY_OR(done, tokenizer_decode(s->tokenizer, answer.id, answer.n, true, &got, &size));
+    asked[strcspn(asked, "\n")] = 0; /* the rest is the template's "assistant" */
+    printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc], asked,
+           wanted, got);
+done:
+    token_list_done(&answer);
+    free(asked);
+    free(wanted);
+    free(got);
+    return st;
+}
+
+/* Exchanges every image of the row; lent[d] is set for documents that got another. */
+static status exchange_images(lender *l, row *r, bool *lent)
+{
+    memset(lent, 0, (size_t)r->n_docs * sizeof *lent);
+    int64_t base = 0, t = 0;
+    for (int64_t i = 0; i < r->n_items; i++) {
+        const int32_t *g = &r->grid_thw[3 * i];
+        int64_t patches = (int64_t)g[0] * g[1] * g[2];
+        bool ok;
+        TRY(lender_exchange(l, g, r->pixels + base * PATCH_BYTES, (size_t)patches * PATCH_BYTES,
+                            &ok));
+        while (t < r->n_tokens && r->visual_row[t] != base / (MERGE_SIDE * MERGE_SIDE))
+            t++;
+        int64_t d = 0;
+        while (d < r->n_docs && r->cu_seqlens[d + 1] <= t)
+            d++;
+        if (d < r->n_docs && ok)
+            lent[d] = true;
+        base += patches;
+    }
+    return ST_OK;
+}
+
+typedef struct flags {
+    bool *wrong, *counted, *lent;
+} flags;
+
+static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r, bool swapped,
+                           int64_t *show, evaluation *out)
+{
+    if (r->n_docs == 0)
+        return ST_OK;
+    TRY(judge(s, w, r, f->wrong, f->counted));
+    for (int64_t d = 0; d < r->n_docs; d++) {
+        out->documents += f->counted[d];
+        out->right += f->counted[d] && !f->wrong[d];
+    }
+    /* Spread what is shown over the data set rather than taking one picture's questions. */
+    for (int64_t d = 0; d < r->n_docs && *show > 0 && d < 2; d++)
+        if (f->counted[d] && s->tokenizer) {
+            TRY(show_document(s, r, d));
+            --*show;
+        }
+    if (!swapped || r->n_items == 0 || r->n_video_patches)
+        return ST_OK;
+    TRY(exchange_images(l, r, f->lent));
+    /* The swapped pass has its own loss sums: they must not enter the held-out loss. */
+    double keep[2];
+    const backend_vtable *v = s->device->v;
+    TRY(v->to_host(s->stream, &keep[0], s->sums.loss, sizeof(double)));
+    TRY(v->to_host(s->stream, &keep[1], s->sums.weight, sizeof(double)));
+    TRY(v->wait(s->stream));
+    TRY(judge(s, w, r, f->wrong, f->counted));
+    TRY(v->to_device(s->stream, s->sums.loss, &keep[0], sizeof(double)));
+    TRY(v->to_device(s->stream, s->sums.weight, &keep[1], sizeof(double)));
+    for (int64_t d = 0; d < r->n_docs; d++) {
+        out->swapped_documents += f->counted[d] && f->lent[d];
+        out->swapped_right += f->counted[d] && f->lent[d] && !f->wrong[d];
+    }
+    return ST_OK;
+}
+
+status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
+{
+    const backend_vtable *v = s->device->v;
+    memset(out, 0, sizeof *out);
+    int64_t start = clock_ns();
+    status st = ST_OK;
+    receiver *source = NULL;
+    verdicts w = {0};
+    flags f = {0};
+    size_t docs = (size_t)s->cap.docs + 1;
+    lender *l = calloc(1, sizeof *l);
+    f.wrong = calloc(docs, sizeof(bool));
+    f.counted = calloc(docs, sizeof(bool));
+    f.lent = calloc(docs, sizeof(bool));
+    if (!l || !f.wrong || !f.counted || !f.lent) {
+        st = FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+        goto done;
+    }
+    TRY_OR(done, verdicts_init(&w, s));
+    TRY_OR(done, session_stream(s, "eval", s->conf, &source));
+    TRY_OR(done, v->zero(s->stream, s->sums.loss, sizeof(double)));
+    TRY_OR(done, v->zero(s->stream, s->sums.weight, sizeof(double)));
+    for (;;) {
+        received got;
+        int64_t waited = 0;
+        st = receiver_next(source, &got, &waited);
+        if (st == ST_END)
+            break;
+        if (st != ST_OK)
+            goto done;
+        st = evaluate_row(s, &w, l, &f, &got.row, swapped, &show, out);
+        receiver_give_back(source, &got);
+        if (st != ST_OK)
+            goto done;
+    }
+    double loss, weight;
+    TRY_OR(done, v->to_host(s->stream, &loss, s->sums.loss, sizeof loss));
+    TRY_OR(done, v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
+    TRY_OR(done, v->wait(s->stream));
+    out->loss = weight > 0.0 ? loss / weight : 0.0;
+    out->seconds = (double)(clock_ns() - start) * 1e-9;
+    st = ST_OK;
+done:
+    receiver_close(&source);
+    verdicts_done(&w, s);
+    if (l)
+        lender_done(l);
+    free(l);
+    free(f.wrong);
+    free(f.counted);
+    free(f.lent);
+    return st;
+}

@@ -1,0 +1,28 @@
+/* evaluate.h: held-out loss and accuracy over the eval stream.
+ *
+ * A document is right when every target token is the argmax under teacher forcing: greedy
+ * generation gives the reference answer and its end token exactly then, since each generated prefix
+ * equals the reference until the first miss. Swapped: the same with every image exchanged for the
+ * last different one of equal grid; documents that have no partner are left out of that count. */
+#ifndef TESSERA_TRAINER_EVALUATE_H
+#define TESSERA_TRAINER_EVALUATE_H
+
+#include "trainer/session.h"
+
+typedef struct evaluation {
+    double loss; /* mean over targets */
+    int64_t documents, right;
+    int64_t swapped_documents, swapped_right;
+    double seconds;
+} evaluation;
+
+static inline double evaluation_percent(int64_t right, int64_t of)
+{
+    return of ? 100.0 * (double)right / (double)of : 0.0;
+}
+
+/* One pass over the eval stream; swapped runs every row a second time with other images. show > 0
+ * prints that many questions with the model's generated answers. */
+WARN_UNUSED status evaluate(session *s, bool swapped, int64_t show, evaluation *out);
+
+#endif

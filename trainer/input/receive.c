@@ -1,0 +1,154 @@
+#include "trainer/input/receive.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+
+typedef struct slot {
+    arena memory;
+    row row;
+    frame head;
+} slot;
+
+struct receiver {
+    client *source;
+    slot *slots;
+    int64_t n_slots;
+    pthread_t thread;
+    bool thread_runs;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Rows are filled, taken and given back in order; counts since the start. */
+    int64_t n_filled, n_taken, n_given_back;
+    bool stop;
+    status ended; /* ST_OK while the thread works */
+    status_note note;
+};
+
+static void *receive_thread(void *user)
+{
+    receiver *r = user;
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        while (!r->stop && r->n_filled - r->n_given_back >= r->n_slots)
+            pthread_cond_wait(&r->changed, &r->lock);
+        bool stop = r->stop;
+        slot *s = &r->slots[r->n_filled % r->n_slots];
+        pthread_mutex_unlock(&r->lock);
+        if (stop)
+            return NULL;
+
+        arena_reset(&s->memory);
+        status st = client_next(r->source, &s->memory, &s->row, &s->head, NULL);
+
+        pthread_mutex_lock(&r->lock);
+        if (st == ST_OK) {
+            r->n_filled++;
+        } else {
+            r->ended = st;
+            r->note = *status_last();
+        }
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+        if (st != ST_OK)
+            return NULL;
+    }
+}
+
+status receiver_open(const receiver_options *o, receiver **out)
+{
+    status st = ST_OK;
+    receiver *r = calloc(1, sizeof *r);
+    if (!r)
+        return FAIL(ST_NO_MEMORY, "receiver: out of memory");
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    r->n_slots = o->slots;
+    r->slots = calloc((size_t)o->slots, sizeof *r->slots);
+    if (!r->slots) {
+        st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)o->slots);
+        goto done;
+    }
+    for (int64_t i = 0; i < r->n_slots; i++)
+        arena_init(&r->slots[i].memory, 0);
+    if (o->replay && o->replay[0])
+        TRY_OR(done, client_replay(o->replay, o->replay_loops, &r->source));
+    else
+        TRY_OR(done, client_open(&o->client, &r->source));
+    if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
+        st = FAIL(ST_OS, "receiver: can not start its thread");
+        goto done;
+    }
+    r->thread_runs = true;
+    *out = r;
+    return ST_OK;
+done:
+    receiver_close(&r);
+    return st;
+}
+
+void receiver_close(receiver **held)
+{
+    receiver *r = *held;
+    if (!r)
+        return;
+    if (r->thread_runs) {
+        pthread_mutex_lock(&r->lock);
+        r->stop = true;
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+        client_interrupt(r->source);
+        pthread_join(r->thread, NULL);
+    }
+    client_close(&r->source);
+    for (int64_t i = 0; r->slots && i < r->n_slots; i++)
+        arena_done(&r->slots[i].memory);
+    free(r->slots);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+    *held = NULL;
+}
+
+const char *receiver_welcome(const receiver *r)
+{
+    return client_welcome(r->source);
+}
+
+status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->n_taken == r->n_filled && r->ended == ST_OK) {
+        int64_t start = clock_ns();
+        while (r->n_taken == r->n_filled && r->ended == ST_OK)
+            pthread_cond_wait(&r->changed, &r->lock);
+        *inout_waited_ns += clock_ns() - start;
+    }
+    status st = ST_OK;
+    if (r->n_taken < r->n_filled) {
+        slot *s = &r->slots[r->n_taken % r->n_slots];
+        out->row = s->row;
+        out->head = s->head;
+        out->slot = s;
+        r->n_taken++;
+    } else {
+        st = r->ended;
+        status_set(&r->note);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+void receiver_give_back(receiver *r, received *row)
+{
+    if (!row->slot)
+        return;
+    row->slot = NULL;
+    pthread_mutex_lock(&r->lock);
+    r->n_given_back++;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}

@@ -1,0 +1,30 @@
+/* optim.h: AdamW over the registry, driven by device memory alone.
+ *
+ * Gradients arrive as sums over targets. The host sends one small record of step scalars; the
+ * device divides by the step's weight, clips by the norm and skips the update when there are no
+ * targets or the norm is not finite, so nothing waits for the host (design section 5). */
+#ifndef TESSERA_TRAINER_OPTIM_H
+#define TESSERA_TRAINER_OPTIM_H
+
+#include "common/conf.h"
+#include "trainer/model/params.h"
+#include "trainer/ops/table.h"
+
+typedef struct optimizer optimizer;
+
+WARN_UNUSED status optimizer_new(const conf *c, params *p, stream *s, optimizer **out);
+void optimizer_free(optimizer **o, stream *s);
+
+/* One update with learning rate lr; step counts from 1 and drives the bias corrections. weight: the
+ * device's sum of target weights of this step. */
+WARN_UNUSED status optimizer_step(optimizer *o, stream *s, int64_t step, double lr,
+                                  const double *weight);
+
+/* The last update's facts, read from the device (waits for it). */
+typedef struct optimizer_report {
+    double grad_norm; /* of the mean gradient, before clipping */
+    bool skipped;
+} optimizer_report;
+WARN_UNUSED status optimizer_read(optimizer *o, stream *s, optimizer_report *out);
+
+#endif

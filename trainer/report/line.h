@@ -1,0 +1,24 @@
+/* line.h: what the user sees of a step: the log line in torchtitan's form with vision, wait and
+ * fill added, and the same numbers as one JSON object per line in metrics.jsonl. */
+#ifndef TESSERA_TRAINER_LINE_H
+#define TESSERA_TRAINER_LINE_H
+
+#include <stdio.h>
+
+#include "trainer/step.h"
+
+typedef struct reporter reporter;
+
+/* peak_flops: what mfu is a share of, FLOP/s. folder: where metrics.jsonl is appended ("" = none).
+ */
+WARN_UNUSED status reporter_new(const conf *c, const session *s, double peak_flops,
+                                const char *folder, reporter **out);
+void reporter_free(reporter **r);
+
+/* Takes a finished step; prints at step 1, every metrics.log_freq and when last. */
+WARN_UNUSED status reporter_step(reporter *r, const step_report *step, bool last);
+
+/* FLOP/s this device reaches on a large product: the CPU's peak for mfu. Half a second. */
+WARN_UNUSED status report_measure_peak(stream *s, double *out_flops);
+
+#endif

@@ -1,0 +1,54 @@
+/* session.h: everything a run stands on, opened in order from the resolved options: device, model,
+ * parameters, stream, staging. train, eval and probe start here; step.c drives it. */
+#ifndef TESSERA_TRAINER_SESSION_H
+#define TESSERA_TRAINER_SESSION_H
+
+#include "common/conf.h"
+#include "common/tokenizer.h"
+#include "trainer/batch/stage.h"
+#include "trainer/input/receive.h"
+#include "trainer/model/params.h"
+#include "trainer/model/qwen3vl.h"
+#include "trainer/optim/optim.h"
+#include "trainer/optim/schedule.h"
+
+/* Device sums of one step. */
+typedef struct step_sums {
+    double *loss, *weight; /* [1] each */
+    void *aux;             /* [1] acc */
+} step_sums;
+
+typedef struct session {
+    const conf *conf;
+    device *device;
+    stream *stream;
+    model_dims dims;
+    params *params;
+    bool from_weights; /* values came from files, not from the initialiser */
+    receiver *train;   /* NULL for eval */
+    tokenizer *tokenizer; /* NULL without a folder to read it from */
+    batch_caps cap;       /* of a micro-batch */
+    model *model;
+    stager *stager;
+    optimizer *optimizer;
+    schedule schedule;
+    step_sums sums;
+    int64_t accumulation; /* micro-steps per step */
+    received *got;        /* [local_batch_size] rows of the micro-batch under way */
+    row *rows;            /* [local_batch_size] the same, as staging reads them */
+} session;
+
+enum session_use { SESSION_TRAIN, SESSION_EVAL };
+
+/* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */
+WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
+void session_close(session *s); /* accepts a half-opened one */
+
+/* Another stream of the same daemon ("eval"), with its own receiver. */
+WARN_UNUSED status session_stream(const session *s, const char *stream_name, const conf *c,
+                                  receiver **out);
+
+/* Device memory by region, one line each. */
+status session_print_memory(const session *s, FILE *to);
+
+#endif

@@ -1,0 +1,173 @@
+/* verbs_train.c: trainer train: steps until the end, then evaluation and the exported model. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/log.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/report/line.h"
+#include "trainer/step.h"
+#include "trainer/verbs.h"
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_stop(int signal_number)
+{
+    (void)signal_number;
+    stop_asked = 1;
+}
+
+/* First signal: finish the step, then leave in order. Second: as the system does by default. */
+static void listen_for_stop(void)
+{
+    struct sigaction a = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGINT, &a, NULL);
+}
+
+static status make_folder(const char *path)
+{
+    char part[STATUS_PATH_MAX];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
+        *p = kept;
+        if (!kept)
+            return ST_OK;
+    }
+}
+
+static status peak_flops(const conf *c, session *s, double *out)
+{
+    if (c->metrics_peak_tflops > 0.0) {
+        *out = c->metrics_peak_tflops * 1e12;
+        return ST_OK;
+    }
+    TRY(report_measure_peak(s->stream, out));
+    log_info("mfu is a share of %.3f TFLOP/s, measured on a %s product here", *out * 1e-12,
+             "768 x 768 x 768");
+    return ST_OK;
+}
+
+static void check_first_loss(const session *s, double loss)
+{
+    double blind = log((double)s->dims.text.vocab);
+    if (s->from_weights && loss > 0.9 * blind)
+        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
+                 "they trained, and is this their layout?",
+                 loss, blind, s->conf->model_path);
+}
+
+typedef struct run_result {
+    double first_loss, last_loss;
+    int64_t steps;
+} run_result;
+
+static status run_steps(session *s, reporter *r, run_result *out)
+{
+    const conf *c = s->conf;
+    for (int64_t step = 1; c->training_steps == 0 || step <= c->training_steps; step++) {
+        step_report report;
+        status st = step_run(s, step, &report);
+        if (st == ST_END) {
+            log_info("the stream has ended after %" PRId64 " steps", step - 1);
+            return ST_OK;
+        }
+        TRY(st);
+        if (step == 1) {
+            out->first_loss = report.loss;
+            check_first_loss(s, report.loss);
+        }
+        if (report.skipped)
+            log_warn("step %" PRId64 ": update skipped: %s", step,
+                     report.weight > 0.0 ? "the gradient norm is not finite" : "no target tokens");
+        out->last_loss = report.loss;
+        out->steps = step;
+        TRY(reporter_step(r, &report, step == c->training_steps || stop_asked));
+        if (stop_asked) {
+            log_info("stopping after step %" PRId64 " as asked", step);
+            return ST_OK;
+        }
+        if (c->eval_enable && c->eval_freq && step % c->eval_freq == 0 &&
+            step != c->training_steps) {
+            evaluation e;
+            TRY(evaluate(s, false, 0, &e));
+            printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
+                   "  seconds: %.1f\n",
+                   step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
+        }
+    }
+    return ST_OK;
+}
+
+static status finish(session *s, const run_result *run)
+{
+    const conf *c = s->conf;
+    if (c->eval_enable && !stop_asked) {
+        printf("held-out questions:\n");
+        evaluation e;
+        TRY(evaluate(s, true, c->eval_show, &e));
+        printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
+               " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
+               e.loss, evaluation_percent(e.right, e.documents), e.documents,
+               evaluation_percent(e.swapped_right, e.swapped_documents), e.swapped_documents,
+               e.seconds);
+        printf("trained: loss %.4f -> %.4f in %" PRId64
+               " steps, accuracy %.1f %% (images swapped: %.1f %%)\n",
+               run->first_loss, run->last_loss, run->steps,
+               evaluation_percent(e.right, e.documents),
+               evaluation_percent(e.swapped_right, e.swapped_documents));
+    } else {
+        printf("trained: loss %.4f -> %.4f in %" PRId64 " steps\n", run->first_loss,
+               run->last_loss, run->steps);
+    }
+    if (c->checkpoint_enable) {
+        char folder[STATUS_PATH_MAX];
+        snprintf(folder, sizeof folder, "%s/%s", c->job_dump_folder, c->checkpoint_folder);
+        hf_export_options o = {.source = c->model_path};
+        TRY(hf_export(s->params, s->stream, &s->dims, folder, &o));
+        log_info("model written to %s", folder);
+    }
+    return ST_OK;
+}
+
+status verb_train(int argc, char **argv)
+{
+    conf c;
+    session s = {0};
+    reporter *r = NULL;
+    run_result run = {0};
+    status st = conf_load(&c, &argc, argv);
+    if (st != ST_OK)
+        return st;
+    log_init("trainer", c.log_level, c.log_json);
+    if (argc > 1) {
+        st = FAIL(ST_USAGE, "trainer train does not know \"%s\"; see trainer train --help", argv[1]);
+        goto done;
+    }
+    listen_for_stop();
+    TRY_OR(done, make_folder(c.job_dump_folder));
+    TRY_OR(done, session_open(&c, SESSION_TRAIN, &s));
+    TRY_OR(done, session_print_memory(&s, stdout));
+    double peak;
+    TRY_OR(done, peak_flops(&c, &s, &peak));
+    TRY_OR(done, reporter_new(&c, &s, peak, c.job_dump_folder, &r));
+    TRY_OR(done, run_steps(&s, r, &run));
+    TRY_OR(done, finish(&s, &run));
+done:
+    reporter_free(&r);
+    session_close(&s);
+    conf_done(&c);
+    return st;
+}
