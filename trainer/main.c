@@ -1,0 +1,118 @@
+/* main.c: verbs -> functions. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/conf.h"
+#include "common/log.h"
+#include "trainer/verbs.h"
+
+typedef struct verb {
+    const char *name;
+    status (*run)(int argc, char **argv);
+    bool takes_options; /* -c FILE and --section.key VALUE */
+    const char *usage, *help;
+} verb;
+
+static const verb verbs[] = {
+    {"train", verb_train, true, "-c FILE [--section.key VALUE ...]",
+     "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
+     "checkpoint.enable write a Hugging Face folder into job.dump_folder. The rows come from\n"
+     "prepd serve at prepd.endpoint, or from feed.replay."},
+    {"eval", verb_eval, true, "-c FILE [--section.key VALUE ...]",
+     "Held-out loss and accuracy of model.path (which must hold weights), and the accuracy with\n"
+     "images swapped. Needs prepd serve at prepd.endpoint."},
+    {"plan", verb_plan, true, "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
+     "Without rows: parameters and device memory of the configuration. With --documents (lengths)\n"
+     "and --grids (in patches): the FLOPs of that batch by component, head at every position,\n"
+     "nothing frozen."},
+    {"probe", verb_probe, false, "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
+     "One forward and backward of a row (prepd sample writes one). G holds logits [T, V], loss,\n"
+     "aux_loss and grad.NAME of every parameter (of the mean loss over targets), all F32."},
+    {"export", verb_export, false, "--model DIR --out DIR [--dtype bf16|f32]",
+     "Load a Hugging Face folder and write it again, checked, in the published layout."},
+    {"inspect", verb_inspect, false, "NAME|DIR",
+     "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also what\n"
+     "is missing, extra or misshapen."},
+};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static void print_help(FILE *to)
+{
+    fprintf(to, "trainer " TESSERA_VERSION ": trains Qwen3-VL mixture-of-experts models\n\n"
+                "usage: trainer VERB ...\n\n");
+    for (int i = 0; i < N_VERBS; i++) {
+        const char *end = strchr(verbs[i].help, '\n');
+        int n = end ? (int)(end - verbs[i].help) : (int)strlen(verbs[i].help);
+        fprintf(to, "  %-8s %s\n           %.*s\n", verbs[i].name, verbs[i].usage, n,
+                verbs[i].help);
+    }
+    fprintf(to, "\ntrainer VERB --help tells more. Exit codes follow sysexits.h.\n");
+}
+
+static void print_verb_help(const verb *v)
+{
+    printf("usage: trainer %s %s\n\n%s\n", v->name, v->usage, v->help);
+    if (v->takes_options) {
+        printf("\n  -c FILE           options from a YAML file\n"
+               "  --section.key V   one option, over the file\n"
+               "  --print-config    the resolved options, and no more\n\n");
+        conf_help(stdout, true);
+    }
+}
+
+static bool asks(int argc, char **argv, const char *flag)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], flag) == 0)
+            return true;
+    return false;
+}
+
+/* --print-config: what this command line means, loadable again. */
+static status print_config(int argc, char **argv)
+{
+    int n = 0;
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--print-config") != 0)
+            argv[n++] = argv[i];
+    conf c;
+    TRY(conf_load(&c, &n, argv));
+    conf_print(&c, stdout);
+    conf_done(&c);
+    return ST_OK;
+}
+
+int main(int argc, char **argv)
+{
+    log_init("trainer", LOG_INFO, false);
+    if (argc < 2) {
+        print_help(stderr);
+        return status_exit_code(ST_USAGE);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("trainer " TESSERA_VERSION "\n");
+        return 0;
+    }
+    for (int i = 0; i < N_VERBS; i++) {
+        const verb *v = &verbs[i];
+        if (strcmp(argv[1], v->name) != 0)
+            continue;
+        if (asks(argc - 1, argv + 1, "--help") || asks(argc - 1, argv + 1, "-h")) {
+            print_verb_help(v);
+            return 0;
+        }
+        status st = v->takes_options && asks(argc - 1, argv + 1, "--print-config")
+                        ? print_config(argc - 1, argv + 1)
+                        : v->run(argc - 1, argv + 1);
+        if (st != ST_OK && st != ST_END)
+            log_status();
+        return status_exit_code(st);
+    }
+    fprintf(stderr, "trainer: no verb \"%s\"; trainer --help lists them\n", argv[1]);
+    return status_exit_code(ST_USAGE);
+}

@@ -1,0 +1,169 @@
+/* verbs_plan.c: trainer plan: what a configuration costs, before it is run. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/model/qwen3vl.h"
+#include "trainer/verbs.h"
+
+enum { MAX_ITEMS = 65536 };
+
+/* Reads positive integers separated by commas; x separates three where per_item is 3. */
+static status read_list(const char *flag, const char *text, int per_item, int64_t *out,
+                        int64_t *out_n)
+{
+    int64_t n = 0;
+    const char *p = text;
+    for (;;) {
+        for (int i = 0; i < per_item; i++) {
+            char *end;
+            long long v = strtoll(p, &end, 10);
+            bool separated = i + 1 < per_item ? *end == 'x' : *end == ',' || *end == 0;
+            if (end == p || v <= 0 || v > 100000000 || !separated)
+                return FAIL(ST_USAGE, "%s: expected %s, got \"%s\" at byte %td", flag,
+                            per_item == 3 ? "TxHxW,TxHxW,.. in patches" : "L,L,.. in tokens", text,
+                            p - text);
+            if (n == MAX_ITEMS * 3)
+                return FAIL(ST_USAGE, "%s: more than %d entries", flag, MAX_ITEMS);
+            out[n++] = v;
+            p = *end ? end + 1 : end;
+        }
+        if (!*p)
+            break;
+    }
+    *out_n = n / per_item;
+    return ST_OK;
+}
+
+static void print_flops(const flops *f)
+{
+    /* Backward costs twice the forward; the patch embedding has no gradient to pixels. */
+    const struct {
+        const char *name;
+        int64_t forward, training;
+    } rows[] = {
+        {"text linear", f->text_linear, 3 * f->text_linear},
+        {"text attention", f->text_attention, 3 * f->text_attention},
+        {"head", f->head, 3 * f->head},
+        {"patch embedding", f->patch_embed, 2 * f->patch_embed},
+        {"vision blocks", f->vision_blocks, 3 * f->vision_blocks},
+        {"vision attention", f->vision_attention, 3 * f->vision_attention},
+        {"mergers", f->mergers, 3 * f->mergers},
+        {"total", f->forward, f->training},
+    };
+    printf("%-18s %22s %22s\n", "FLOPs", "forward", "training");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        printf("%-18s %22" PRId64 " %22" PRId64 "\n", rows[i].name, rows[i].forward,
+               rows[i].training);
+}
+
+static status plan_flops(const model_dims *d, const char *documents, const char *grids)
+{
+    int64_t *numbers = calloc(MAX_ITEMS * 3 + 3, sizeof *numbers);
+    int32_t *grid = calloc(MAX_ITEMS * 3 + 3, sizeof *grid);
+    status st = ST_OK;
+    int64_t n_grids = 0, n_documents = 0;
+    if (!numbers || !grid) {
+        st = FAIL(ST_NO_MEMORY, "plan: out of memory");
+        goto done;
+    }
+    if (grids) {
+        TRY_OR(done, read_list("--grids", grids, 3, numbers, &n_grids));
+        for (int64_t i = 0; i < 3 * n_grids; i++)
+            grid[i] = (int32_t)numbers[i];
+        for (int64_t i = 0; i < n_grids; i++)
+            if (grid[3 * i + 1] % 2 || grid[3 * i + 2] % 2) {
+                st = FAIL(ST_USAGE, "--grids: %dx%dx%d: height and width in patches are even",
+                          grid[3 * i], grid[3 * i + 1], grid[3 * i + 2]);
+                goto done;
+            }
+        if (d->vision.depth == 0) {
+            st = FAIL(ST_USAGE, "--grids: %s has no vision tower", d->name);
+            goto done;
+        }
+    }
+    if (documents)
+        TRY_OR(done, read_list("--documents", documents, 1, numbers, &n_documents));
+    flops f;
+    dims_flops(d, numbers, n_documents, grid, n_grids, &f);
+    print_flops(&f);
+done:
+    free(numbers);
+    free(grid);
+    return st;
+}
+
+static status plan_memory(const conf *c, const model_dims *d)
+{
+    params *p;
+    TRY(params_new(d, &p));
+    int64_t total = p->total, n = p->n, activations;
+    params_free(&p);
+    int64_t rows = c->training_local_batch_size, seq = c->training_seq_len;
+    int64_t patches = c->data_patch_budget ? c->data_patch_budget : 4 * seq;
+    if (d->vision.depth == 0)
+        patches = 0;
+    model_options o = {.cap = {.tokens = rows * seq,
+                               .docs = rows * seq / 4 + rows,
+                               .patches = rows * patches,
+                               .items = rows * patches / 4,
+                               .frames = rows * patches / 4,
+                               .targets = rows * seq},
+                       .training = true,
+                       .checkpoint_full = c->ac_mode == AC_FULL,
+                       .router_aux_coef = c->loss_router_aux};
+    TRY(model_bytes(d, &o, &backend_cpu, &activations));
+    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
+    printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", o.cap.tokens, o.cap.patches);
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } regions[] = {{"parameters", 4 * total},
+                   {"gradients", 4 * total},
+                   {"moments", 8 * total},
+                   {"activations and scratch", activations},
+                   {"total", 16 * total + activations}};
+    printf("device memory of the cpu backend (float32), one rank:\n");
+    for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
+        printf("  %-24s %20" PRId64 " bytes %12.1f MiB\n", regions[i].name, regions[i].bytes,
+               (double)regions[i].bytes / 1048576.0);
+    return ST_OK;
+}
+
+status verb_plan(int argc, char **argv)
+{
+    conf c;
+    TRY(conf_load(&c, &argc, argv));
+    status st = ST_OK;
+    const char *documents = NULL, *grids = NULL;
+    for (int i = 1; i < argc; i++) {
+        const char **target = NULL;
+        const char *value = NULL;
+        if (strncmp(argv[i], "--documents", 11) == 0)
+            target = &documents, value = argv[i] + 11;
+        else if (strncmp(argv[i], "--grids", 7) == 0)
+            target = &grids, value = argv[i] + 7;
+        if (target && *value == '=')
+            *target = value + 1;
+        else if (target && !*value && i + 1 < argc)
+            *target = argv[++i];
+        else {
+            st = FAIL(ST_USAGE, "trainer plan: \"%s\" is unknown or lacks its value", argv[i]);
+            goto done;
+        }
+    }
+    if (!c.model_path[0]) {
+        st = FAIL(ST_USAGE, "trainer plan needs -c FILE or --model.path DIR or a preset's name");
+        goto done;
+    }
+    model_dims d;
+    TRY_OR(done, dims_load(c.model_path, &d));
+    if (documents || grids)
+        TRY_OR(done, plan_flops(&d, documents, grids));
+    else
+        TRY_OR(done, plan_memory(&c, &d));
+done:
+    conf_done(&c);
+    return st;
+}
