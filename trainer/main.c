@@ -21,17 +21,20 @@ static const verb verbs[] = {
     {"eval", verb_eval, true, "-c FILE [--section.key VALUE ...]",
      "Held-out loss and accuracy of model.path (which must hold weights), and the accuracy with\n"
      "images swapped. Needs prepd serve at prepd.endpoint."},
-    {"plan", verb_plan, true, "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
+    {"plan", verb_plan, true,
+     "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
      "Without rows: parameters and device memory of the configuration. With --documents (lengths)\n"
      "and --grids (in patches): the FLOPs of that batch by component, head at every position,\n"
      "nothing frozen."},
-    {"probe", verb_probe, false, "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
+    {"probe", verb_probe, false,
+     "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
      "One forward and backward of a row (prepd sample writes one). G holds logits [T, V], loss,\n"
      "aux_loss and grad.NAME of every parameter (of the mean loss over targets), all F32."},
     {"export", verb_export, false, "--model DIR --out DIR [--dtype bf16|f32]",
      "Load a Hugging Face folder and write it again, checked, in the published layout."},
     {"inspect", verb_inspect, false, "NAME|DIR",
-     "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also what\n"
+     "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also "
+     "what\n"
      "is missing, extra or misshapen."},
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };

@@ -93,8 +93,9 @@ static status caps_from_welcome(session *s, receiver *r)
     json_free(&welcome);
     TRY(st);
     if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8)
-        return FAIL(ST_PROTOCOL, "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches",
-                    seq_len, patches);
+        return FAIL(ST_PROTOCOL,
+                    "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches", seq_len,
+                    patches);
     patches = (patches + 3) / 4 * 4;
     batch_caps *cap = &s->cap;
     cap->tokens = rows * seq_len;
@@ -151,8 +152,9 @@ static status open_step(session *s, enum session_use use)
 /* One rank for now: a layout of several is refused before anything is opened. */
 static status check_layout(const conf *c)
 {
-    int64_t degrees[] = {c->dp_replicate, c->dp_shard,       c->tensor_degree,       c->context_degree,
-                         c->pipeline_degree, c->expert_degree, c->expert_tensor_degree};
+    int64_t degrees[] = {c->dp_replicate,        c->dp_shard,        c->tensor_degree,
+                         c->context_degree,      c->pipeline_degree, c->expert_degree,
+                         c->expert_tensor_degree};
     for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
         if (degrees[i] > 1)
             return FAIL(ST_CONFIG,

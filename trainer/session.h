@@ -24,8 +24,8 @@ typedef struct session {
     stream *stream;
     model_dims dims;
     params *params;
-    bool from_weights; /* values came from files, not from the initialiser */
-    receiver *train;   /* NULL for eval */
+    bool from_weights;    /* values came from files, not from the initialiser */
+    receiver *train;      /* NULL for eval */
     tokenizer *tokenizer; /* NULL without a folder to read it from */
     batch_caps cap;       /* of a micro-batch */
     model *model;

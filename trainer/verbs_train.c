@@ -129,8 +129,8 @@ static status finish(session *s, const run_result *run)
                evaluation_percent(e.right, e.documents),
                evaluation_percent(e.swapped_right, e.swapped_documents));
     } else {
-        printf("trained: loss %.4f -> %.4f in %" PRId64 " steps\n", run->first_loss,
-               run->last_loss, run->steps);
+        printf("trained: loss %.4f -> %.4f in %" PRId64 " steps\n", run->first_loss, run->last_loss,
+               run->steps);
     }
     if (c->checkpoint_enable) {
         char folder[STATUS_PATH_MAX];
@@ -153,7 +153,8 @@ status verb_train(int argc, char **argv)
         return st;
     log_init("trainer", c.log_level, c.log_json);
     if (argc > 1) {
-        st = FAIL(ST_USAGE, "trainer train does not know \"%s\"; see trainer train --help", argv[1]);
+        st =
+            FAIL(ST_USAGE, "trainer train does not know \"%s\"; see trainer train --help", argv[1]);
         goto done;
     }
     listen_for_stop();

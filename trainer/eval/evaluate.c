@@ -185,7 +185,7 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
         out->right += f->counted[d] && !f->wrong[d];
     }
     /* Spread what is shown over the data set rather than taking one picture's questions. */
-    for (int64_t d = 0; d < r->n_docs && *show > 0 && d < 2; d++)
+    for (int64_t d = 0; d<r->n_docs && * show> 0 && d < 2; d++)
         if (f->counted[d] && s->tokenizer) {
             TRY(show_document(s, r, d));
             --*show;

@@ -142,11 +142,11 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
     return st;
 }
 
-void receiver_give_back(receiver *r, received *row)
+void receiver_give_back(receiver *r, received *got)
 {
-    if (!row->slot)
+    if (!got->slot)
         return;
-    row->slot = NULL;
+    got->slot = NULL;
     pthread_mutex_lock(&r->lock);
     r->n_given_back++;
     pthread_cond_broadcast(&r->changed);

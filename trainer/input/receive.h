@@ -32,6 +32,6 @@ const char *receiver_welcome(const receiver *r); /* WELCOME's JSON */
 /* Blocks until the next row; *inout_waited_ns grows by the time it was not there. ST_END after the
  * last; the thread's failure otherwise. */
 WARN_UNUSED status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns);
-void receiver_give_back(receiver *r, received *row);
+void receiver_give_back(receiver *r, received *got);
 
 #endif

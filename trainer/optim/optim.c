@@ -50,8 +50,9 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
     params *p = o->params;
     TRY(v->zero(s, o->sum_squares, sizeof *o->sum_squares));
     for (int64_t i = 0; i < p->n; i++)
-        TRY(op_sum_squares(
-            s, &(sum_squares_args){.n = p->list[i].count, .x = p->list[i].grad, .total = o->sum_squares}));
+        TRY(op_sum_squares(s, &(sum_squares_args){.n = p->list[i].count,
+                                                  .x = p->list[i].grad,
+                                                  .total = o->sum_squares}));
 
     step_scalars host = {
         .lr = lr,

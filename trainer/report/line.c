@@ -117,12 +117,9 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     const struct {
         const char *key;
         int64_t value;
-    } counts[] = {{"step", s->step},
-                  {"targets", s->targets},
-                  {"samples", r->sum.documents},
-                  {"images", r->sum.images},
-                  {"tokens", r->sum.tokens},
-                  {"patches", r->sum.patches}};
+    } counts[] = {
+        {"step", s->step},         {"targets", s->targets},   {"samples", r->sum.documents},
+        {"images", r->sum.images}, {"tokens", r->sum.tokens}, {"patches", r->sum.patches}};
     const struct {
         const char *key;
         double value;

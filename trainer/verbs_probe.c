@@ -1,0 +1,210 @@
+/* verbs_probe.c: trainer probe: one forward and backward of a row, every number written out.
+ *
+ * What parity with another implementation is measured with: logits [T, V], loss, aux_loss and
+ * grad.NAME of every parameter, of the mean loss over targets, as float32 (float64 stays float64).
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "trainer/checkpoint/hf_load.h"
+#include "trainer/model/qwen3vl.h"
+#include "trainer/verbs.h"
+
+typedef struct probe {
+    device *device;
+    stream *stream;
+    model_dims dims;
+    params *params;
+    model *model;
+    stager *stager;
+    double *loss, *weight; /* device, [1] each */
+    void *aux;
+} probe;
+
+static void probe_close(probe *p)
+{
+    if (p->stream) {
+        const backend_vtable *v = p->device->v;
+        stager_free(&p->stager, p->stream);
+        model_free(&p->model, p->stream);
+        if (p->params)
+            params_release(p->params, p->stream);
+        v->release(p->device, p->loss);
+        v->release(p->device, p->weight);
+        v->release(p->device, p->aux);
+        v->stream_free(&p->stream);
+    }
+    params_free(&p->params);
+    device_close(&p->device);
+}
+
+static status probe_open(probe *p, const char *folder, const row *r, double aux_coef)
+{
+    TRY(device_open(BACKEND_CPU, 0, 0, &p->device));
+    const backend_vtable *v = p->device->v;
+    TRY(v->stream_new(p->device, &p->stream));
+    TRY(dims_load(folder, &p->dims));
+    TRY(params_new(&p->dims, &p->params));
+    TRY(params_alloc(p->params, p->stream, true));
+    TRY(hf_load(p->params, p->stream, &p->dims, folder));
+    model_options o = {.training = true, .router_aux_coef = aux_coef};
+    batch_caps_for(r, 1, 1, 4, &o.cap);
+    TRY(model_new(p->stream, &p->dims, p->params, &o, &p->model));
+    TRY(stager_new(p->stream, &p->dims, &o.cap, &p->stager));
+    TRY(v->alloc(p->device, sizeof(double), (void **)&p->loss));
+    TRY(v->alloc(p->device, sizeof(double), (void **)&p->weight));
+    return v->alloc(p->device, st_dtype_size(v->acc), &p->aux);
+}
+
+/* All logits of the row, in host memory of the arena. */
+static status probe_logits(probe *p, const row *r, const device_batch *b, arena *a, void **out)
+{
+    const backend_vtable *v = p->device->v;
+    int64_t vocab = p->dims.text.vocab;
+    size_t row_bytes = (size_t)vocab * st_dtype_size(v->act);
+    void *logits = NULL;
+    int32_t *token = NULL;
+    loss_sums sums = {p->loss, p->weight, p->aux};
+    status st = ST_OK;
+    TRY_OR(done, v->alloc(p->device, row_bytes, &logits));
+    TRY_OR(done, v->alloc(p->device, sizeof *token, (void **)&token));
+    TRY_OR(done, arena_alloc(a, (size_t)r->n_tokens * row_bytes, out));
+    TRY_OR(done, model_forward(p->model, p->stream, b, &sums, NULL, NULL));
+    for (int32_t t = 0; t < r->n_tokens; t++) {
+        TRY_OR(done, v->to_device(p->stream, token, &t, sizeof t));
+        TRY_OR(done, model_logits(p->model, p->stream, token, 1, logits));
+        TRY_OR(done,
+               v->to_host(p->stream, (char *)*out + (size_t)t * row_bytes, logits, row_bytes));
+        TRY_OR(done, v->wait(p->stream));
+    }
+done:
+    v->release(p->device, logits);
+    v->release(p->device, token);
+    return st;
+}
+
+static double read_acc(const void *p, st_dtype dtype, int64_t i)
+{
+    return dtype == DT_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+
+static void scale_acc(void *p, st_dtype dtype, int64_t n, double by)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (dtype == DT_F64)
+            ((double *)p)[i] *= by;
+        else
+            ((float *)p)[i] = (float)(((float *)p)[i] * by);
+}
+
+/* Gradients of the mean loss, one tensor per parameter under grad.NAME. */
+static status probe_gradients(probe *p, double weight, arena *a, st_tensor *out)
+{
+    const backend_vtable *v = p->device->v;
+    for (int64_t i = 0; i < p->params->n; i++) {
+        const param *q = &p->params->list[i];
+        size_t bytes = (size_t)q->count * st_dtype_size(v->acc);
+        void *host;
+        char name[160], *kept;
+        TRY(arena_alloc(a, bytes, &host));
+        TRY(v->to_host(p->stream, host, q->grad, bytes));
+        TRY(v->wait(p->stream));
+        if (weight > 0.0)
+            scale_acc(host, v->acc, q->count, 1.0 / weight);
+        int n = snprintf(name, sizeof name, "grad.%s", q->name);
+        TRY(arena_strndup(a, name, (size_t)n, &kept));
+        out[i] = (st_tensor){
+            .name = kept, .dtype = v->acc, .n_dims = q->n_dims, .data = span_of(host, bytes)};
+        for (int d = 0; d < q->n_dims; d++)
+            out[i].shape[d] = q->shape[d];
+    }
+    return ST_OK;
+}
+
+static status probe_run(probe *p, const row *r, double aux_coef, const char *out_path)
+{
+    const backend_vtable *v = p->device->v;
+    device_batch *b;
+    void *logits = NULL;
+    double loss = 0.0, weight = 0.0, aux_value = 0.0;
+    unsigned char aux_raw[8] = {0};
+    loss_sums sums = {p->loss, p->weight, p->aux};
+    arena a;
+    arena_init(&a, 0);
+    status st = ST_OK;
+    int64_t n = p->params->n + 3;
+    st_tensor *tensors = calloc((size_t)n, sizeof *tensors);
+    if (!tensors) {
+        st = FAIL(ST_NO_MEMORY, "probe: out of memory");
+        goto done;
+    }
+    TRY_OR(done, stage_rows(p->stager, p->stream, r, 1, &b));
+    TRY_OR(done, probe_logits(p, r, b, &a, &logits));
+    TRY_OR(done, v->zero(p->stream, p->loss, sizeof(double)));
+    TRY_OR(done, v->zero(p->stream, p->weight, sizeof(double)));
+    TRY_OR(done, v->zero(p->stream, p->aux, st_dtype_size(v->acc)));
+    TRY_OR(done, params_zero_grad(p->params, p->stream));
+    TRY_OR(done, model_forward_backward(p->model, p->stream, b, &sums));
+    TRY_OR(done, v->to_host(p->stream, &loss, p->loss, sizeof loss));
+    TRY_OR(done, v->to_host(p->stream, &weight, p->weight, sizeof weight));
+    TRY_OR(done, v->to_host(p->stream, aux_raw, p->aux, st_dtype_size(v->acc)));
+    TRY_OR(done, v->wait(p->stream));
+    aux_value = read_acc(aux_raw, v->acc, 0);
+    double mean = weight > 0.0 ? loss / weight : 0.0;
+    float facts[2] = {(float)(mean + aux_coef * aux_value), (float)aux_value};
+    tensors[0] = (st_tensor){.name = "logits",
+                             .dtype = v->act,
+                             .n_dims = 2,
+                             .shape = {r->n_tokens, p->dims.text.vocab},
+                             .data = span_of(logits, (size_t)(r->n_tokens * p->dims.text.vocab) *
+                                                         st_dtype_size(v->act))};
+    tensors[1] =
+        (st_tensor){.name = "loss", .dtype = DT_F32, .data = span_of(&facts[0], sizeof(float))};
+    tensors[2] =
+        (st_tensor){.name = "aux_loss", .dtype = DT_F32, .data = span_of(&facts[1], sizeof(float))};
+    TRY_OR(done, probe_gradients(p, weight, &a, tensors + 3));
+    TRY_OR(done, st_write(out_path, tensors, (size_t)n, NULL, 0));
+    printf("loss: %.9g  aux_loss: %.9g  targets: %g  tokens: %" PRId64 "\n", facts[0], aux_value,
+           weight, r->n_tokens);
+done:
+    free(tensors);
+    arena_done(&a);
+    return st;
+}
+
+status verb_probe(int argc, char **argv)
+{
+    const char *folder = NULL, *batch = NULL, *out = NULL, *aux_text = "0";
+    const struct {
+        const char *flag;
+        const char **value;
+    } flags[] = {{"--model", &folder}, {"--batch", &batch}, {"--out", &out}, {"--aux", &aux_text}};
+    for (int i = 1; i < argc; i++) {
+        size_t f = 0, n = sizeof flags / sizeof *flags;
+        while (f < n && strcmp(argv[i], flags[f].flag) != 0)
+            f++;
+        if (f == n || i + 1 == argc)
+            return FAIL(ST_USAGE, "trainer probe: \"%s\" is unknown or lacks its value", argv[i]);
+        *flags[f].value = argv[++i];
+    }
+    if (!folder || !batch || !out)
+        return FAIL(ST_USAGE, "trainer probe needs --model DIR --batch F --out G");
+    char *end;
+    double aux = strtod(aux_text, &end);
+    if (*end || !(aux >= 0.0))
+        return FAIL(ST_USAGE, "--aux: expected a coefficient of at least 0, got \"%s\"", aux_text);
+    probe p = {0};
+    st_file file = {0};
+    row r;
+    status st = ST_OK;
+    TRY_OR(done, row_open(batch, &file, &r));
+    TRY_OR(done, probe_open(&p, folder, &r, aux));
+    TRY_OR(done, probe_run(&p, &r, aux, out));
+done:
+    probe_close(&p);
+    st_close(&file);
+    return st;
+}
