@@ -2,10 +2,12 @@
 #include "proto/client.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "proto/record.h"
 
@@ -15,6 +17,7 @@ struct client {
     codec *codec;
     wire_msg *m; /* scratch of client_next */
     bool ended;
+    atomic_bool interrupted; /* set by another thread */
     /* daemon */
     wire *wire;
     wire_socket *socket;
@@ -201,10 +204,32 @@ static status return_credit(client *c, const wire_msg *taken)
     return st == ST_UNAVAILABLE ? ST_OK : st;
 }
 
+/* Waits in slices, so that client_interrupt is noticed. */
+static status receive(client *c, wire_msg *raw)
+{
+    enum { SLICE_MS = 100 };
+    int64_t deadline = clock_ns() + (int64_t)c->timeout_ms * 1000000;
+    for (;;) {
+        if (atomic_load(&c->interrupted))
+            return FAIL(ST_STOPPED, "interrupted while waiting for a row from %s", c->name);
+        int64_t left_ms = (deadline - clock_ns()) / 1000000;
+        if (left_ms <= 0)
+            return FAIL(ST_TIMEOUT, "no row came from %s for %.1f s", c->name, c->timeout_ms / 1e3);
+        status st = wire_recv(c->socket, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS, NULL, raw);
+        if (st != ST_TIMEOUT)
+            return st;
+    }
+}
+
+void client_interrupt(client *c)
+{
+    atomic_store(&c->interrupted, true);
+}
+
 static status next_received(client *c, wire_msg *raw, frame *out_head)
 {
     frame head;
-    TRY(wire_recv(c->socket, c->timeout_ms, NULL, raw));
+    TRY(receive(c, raw));
     TRY(frame_decode(wire_msg_part(raw, 0), c->name, &head));
     switch (head.kind) {
     case KIND_ROW:

@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/model_files.h"
+#include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
 
 static status open_model(session *s)

@@ -135,7 +135,8 @@ static status finish(session *s, const run_result *run)
     if (c->checkpoint_enable) {
         char folder[STATUS_PATH_MAX];
         snprintf(folder, sizeof folder, "%s/%s", c->job_dump_folder, c->checkpoint_folder);
-        hf_export_options o = {.source = c->model_path};
+        hf_export_options o = {
+            .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
         TRY(hf_export(s->params, s->stream, &s->dims, folder, &o));
         log_info("model written to %s", folder);
     }

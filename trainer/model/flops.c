@@ -64,3 +64,16 @@ double dims_flops_torchtitan(const model_dims *d, int64_t seq_len)
     active += (double)(t->layers * (2 * t->hidden + 2 * t->head_dim) + t->hidden);
     return 6 * active + 12.0 * (double)(t->layers * t->heads * t->head_dim) * (double)seq_len;
 }
+
+void flops_add(flops *sum, const flops *f)
+{
+    sum->text_linear += f->text_linear;
+    sum->text_attention += f->text_attention;
+    sum->head += f->head;
+    sum->patch_embed += f->patch_embed;
+    sum->vision_blocks += f->vision_blocks;
+    sum->vision_attention += f->vision_attention;
+    sum->mergers += f->mergers;
+    sum->forward += f->forward;
+    sum->training += f->training;
+}
