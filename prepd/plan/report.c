@@ -77,6 +77,9 @@ status plan_report(const plan *p, FILE *to)
 {
     int64_t samples = p->d->v->samples(p->d), refused = plan_refused(p);
     row_stat sum = {0};
+    char digest[HASH_TEXT];
+    hash_print(index_digest(p->x), digest);
+    fprintf(to, "index: %s\n", digest);
     fprintf(to, "samples: %" PRId64 ", refused: %" PRId64 "\n", samples, refused);
     if (p->kind == PLAN_SAMPLES)
         return ST_OK;
@@ -94,13 +97,16 @@ status plan_report(const plan *p, FILE *to)
         fprintf(to,
                 "stream: %" PRIu64 " rows, %" PRIu64 " of them empty to complete the last step\n",
                 p->end_row, p->end_row - p->full_rows);
+    fprintf(to, "steps: %.2f per epoch of %" PRId64 " rows\n",
+            (double)p->n_rows / (double)p->c->training_global_batch_size,
+            p->c->training_global_batch_size);
     fprintf(to,
-            "documents: %" PRId64 " (%.2f a row, %" PRId64 " to %" PRId64 " tokens long), "
-            "images: %" PRId64 "\n",
+            "documents: %" PRId64 " (%.2f a row, %" PRId64 " to %" PRId64 " tokens long), images: "
+            "%" PRId64 "\n",
             sum.documents, (double)sum.documents / (double)p->n_rows, p->shortest, p->longest,
             sum.images);
-    fprintf(to, "tokens: %" PRId64 ", fill: %.2f %%\n", sum.tokens,
-            share(sum.tokens, p->n_rows * p->token_budget));
+    fprintf(to, "tokens: %" PRId64 ", of them visual %.1f %%, fill: %.2f %%\n", sum.tokens,
+            share(sum.patches / 4, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
             share(sum.patches, p->n_rows * p->patch_budget));
     report_buckets(p, to);

@@ -1,0 +1,40 @@
+/* Any bytes as an index file: refused, or every record of it can be read. The checksum is made
+ * right first, or nothing behind it would ever be reached. */
+#include <string.h>
+
+#include "prepd/plan/index.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { KEY_AT = 8, CHECK_AT = 64, HEADER = 80 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    hash128 key = {{0}};
+    data_index *x;
+    uint8_t *file = malloc(size ? size : 1);
+    if (!file)
+        return 0;
+    memcpy(file, data, size);
+    if (size >= HEADER) {
+        memcpy(key.bytes, file + KEY_AT, sizeof key.bytes);
+        memset(file + CHECK_AT, 0, sizeof(hash128));
+        hash128 right = hash_bytes(file, size);
+        memcpy(file + CHECK_AT, right.bytes, sizeof right.bytes);
+    }
+    if (index_parse(span_of(file, size), "fuzz", key, &x) == ST_OK) {
+        volatile size_t sum = 0;
+        for (int64_t j = 0; j < index_images(x); j++) {
+            index_image r;
+            index_image_get(x, j, &r);
+            sum = sum + (r.cause ? strlen(r.cause) : 0);
+        }
+        for (int64_t i = 0; i < index_samples(x); i++) {
+            index_sample r;
+            index_sample_get(x, i, &r);
+            sum = sum + (r.cause ? strlen(r.cause) : 0);
+        }
+        index_free(&x);
+    }
+    free(file);
+    return 0;
+}
