@@ -128,7 +128,8 @@ static void put_frame(writer *w, const part *grid, bool video, int32_t *cur)
     *cur += (grid->h > grid->w ? grid->h : grid->w) / 2;
 }
 
-static void put_pixels(writer *w, const part *grid, bool video, rng_key key)
+/* item: within its document, so that a document is the same in any row */
+static void put_pixels(writer *w, const part *grid, bool video, rng_key key, uint64_t item)
 {
     int64_t n = (int64_t)grid->t * grid->h * grid->w;
     int64_t at = video ? w->video_patches : w->patches;
@@ -136,7 +137,7 @@ static void put_pixels(writer *w, const part *grid, bool video, rng_key key)
     if (w->write) {
         uint8_t *to = (video ? w->r->pixels_video : w->r->pixels) + at * bytes;
         for (int64_t i = 0; i < n * bytes; i++)
-            to[i] = (uint8_t)rng_below(key, (uint64_t)(w->items * 1000000 + i), 256);
+            to[i] = (uint8_t)rng_below(key, item * 1000000 + (uint64_t)i, 256);
         int32_t *g = w->r->grid_thw + 3 * w->items;
         g[0] = grid->t;
         g[1] = grid->h;
@@ -152,12 +153,12 @@ static void put_document(writer *w, const document *doc)
     const char *text = doc->text;
     int32_t cur = 0;
     part now, grid = {0};
-    for (uint64_t n = 0; read_part(&text, &now);) {
+    for (uint64_t n = 0, item = 0; read_part(&text, &now);) {
         if (now.next_frame) {
             put_frame(w, &grid, true, &cur);
         } else if (now.t > 0) {
             grid = now;
-            put_pixels(w, &grid, now.video, key);
+            put_pixels(w, &grid, now.video, key, item++);
             put_frame(w, &grid, now.video, &cur);
         } else {
             for (int i = 0; i < now.h; i++, cur++)

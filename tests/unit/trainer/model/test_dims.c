@@ -1,0 +1,176 @@
+/* test_dims.c: counts of spec 2.1, FLOPs of spec 10.4 to 10.6, config.json there and back. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+#include "trainer/model/params.h"
+
+static void test_params__counts_of_published_sizes(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        int64_t total, tensors, vision;
+    } want[] = {
+        {"qwen3-vl-30b-a3b", 31070754032, 882, 538631408},
+        {"qwen3-vl-235b-a22b", 235670022896, 1388, 576388336},
+        {"qwen3-vl-2b", 2127532032, 625, 406957056},
+        {"qwen3-vl-4b", 4437815808, 713, 415347712},
+        {"qwen3-vl-8b", 8767123696, 750, 576388336},
+        {"qwen3-vl-32b", 33357390064, 1058, 595266800},
+        {"qwen3-30b-a3b", 30532122624, 18867, 0},
+        {"debug", 2765696, 146, 724480},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        model_dims d;
+        params *p;
+        param_piece *pieces;
+        int64_t n, vision = 0;
+        assert_ok(dims_preset(want[i].name, &d));
+        assert_ok(params_new(&d, &p));
+        assert_ok(params_pieces(p, p->text_only_names, &pieces, &n));
+        for (int64_t k = 0; k < p->n; k++)
+            vision += p->list[k].group <= GROUP_MERGER ? p->list[k].count : 0;
+        assert_int_equal(p->total, want[i].total);
+        assert_int_equal(n, want[i].tensors);
+        assert_int_equal(vision, want[i].vision);
+        free(pieces);
+        params_free(&p);
+    }
+}
+
+static void test_flops__one_photo_and_forty_tokens(void **state)
+{
+    (void)state;
+    model_dims d;
+    flops f;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    dims_flops(&d, (const int64_t[]){340}, 1, (const int32_t[]){1, 30, 40}, 1, &f);
+    assert_int_equal(f.text_linear, 1856734494720);
+    assert_int_equal(f.head, 211592151040);
+    assert_int_equal(f.text_attention, 45589463040);
+    assert_int_equal(f.patch_embed, 4246732800);
+    assert_int_equal(f.vision_blocks, 986569113600);
+    assert_int_equal(f.vision_attention, 179159040000);
+    assert_int_equal(f.mergers, 73610035200);
+    assert_int_equal(f.forward, 3357501030400);
+    assert_int_equal(f.training, 10068256358400);
+    assert_true(fabs(dims_flops_torchtitan(&d, 340) - 19053367296.0) < 1);
+    assert_true(fabs(dims_flops_torchtitan(&d, 4096) - 27914883072.0) < 1);
+}
+
+static void test_flops__debug(void **state)
+{
+    (void)state;
+    model_dims d;
+    flops f;
+    assert_ok(dims_preset("debug", &d));
+    dims_flops(&d, (const int64_t[]){21, 15, 10}, 3, (const int32_t[]){1, 4, 6, 1, 6, 4, 2, 4, 4},
+               3, &f);
+    assert_int_equal(f.text_linear, 58032128);
+    assert_int_equal(f.text_attention, 1662976);
+    assert_int_equal(f.head, 24117248);
+    assert_int_equal(f.patch_embed, 15728640);
+    assert_int_equal(f.vision_blocks, 35389440);
+    assert_int_equal(f.vision_attention, 2555904);
+    assert_int_equal(f.mergers, 15728640);
+    assert_int_equal(f.forward, 153214976);
+    assert_int_equal(f.training, 443916288);
+}
+
+/* What we write we read again, for every family. */
+static void test_dims__config_round_trip(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"debug", "tile", "qwen3-vl-30b-a3b", "qwen3-vl-4b",
+                                        "qwen3-30b-a3b"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        model_dims d, back;
+        char *text, *again;
+        json_value *v;
+        assert_ok(dims_preset(names[i], &d));
+        assert_ok(dims_config_json(&d, &text));
+        assert_ok(json_parse(text, strlen(text), "config", &v));
+        assert_ok(dims_from_json(v, "config", &back));
+        assert_ok(dims_config_json(&back, &again));
+        assert_string_equal(text, again);
+        assert_int_equal(back.text.tied, d.text.tied);
+        assert_true(back.text.rope_theta == d.text.rope_theta);
+        assert_memory_equal(&back.vision, &d.vision, sizeof d.vision);
+        json_free(&v);
+        free(text);
+        free(again);
+    }
+}
+
+/* debug's config.json with one text replaced by another. */
+static status parse_changed(const char *from, const char *to, model_dims *out)
+{
+    model_dims d;
+    char *text, changed[8192];
+    json_value *v;
+    assert_ok(dims_preset("debug", &d));
+    assert_ok(dims_config_json(&d, &text));
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    free(text);
+    assert_ok(json_parse(changed, strlen(changed), "config.json", &v));
+    status st = dims_from_json(v, "config.json", out);
+    json_free(&v);
+    return st;
+}
+
+static void test_dims__both_rope_spellings(void **state)
+{
+    (void)state;
+    model_dims d;
+    assert_ok(
+        parse_changed("\"rope_scaling\":{", "\"rope_parameters\":{\"rope_theta\":1234.5,", &d));
+    assert_int_equal(d.text.mrope_section[1], 4);
+}
+
+static void test_dims__bad_configs_are_named(void **state)
+{
+    (void)state;
+    const struct {
+        const char *from, *to, *words;
+    } bad[] = {
+        {"\"hidden_size\":128", "\"hidden_sise\":128", "hidden_size"},
+        {"\"num_experts\":16", "\"num_experts\":\"16\"", "num_experts"},
+        {"\"num_experts_per_tok\":4", "\"num_experts_per_tok\":17", "num_experts_per_tok"},
+        {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "num_key_value_heads"},
+        {"\"hidden_act\":\"silu\"", "\"hidden_act\":\"relu\"", "hidden_act"},
+        {"\"attention_bias\":false", "\"attention_bias\":true", "attention_bias"},
+        {"\"rope_type\":\"default\"", "\"rope_type\":\"yarn\"", "rope_type"},
+        {"\"mrope_interleaved\":true", "\"mrope_interleaved\":false", "mrope_interleaved"},
+        {"\"model_type\":\"qwen3_vl_moe\"", "\"model_type\":\"llama\"", "llama"},
+        {"\"patch_size\":16", "\"patch_size\":14", "patch_size"},
+        {"\"out_hidden_size\":128", "\"out_hidden_size\":64", "out_hidden_size"},
+        {"\"num_position_embeddings\":64", "\"num_position_embeddings\":63", "no square"},
+        {"[1,3,4]", "[1,3,6]", "deepstack_visual_indexes"},
+        {"[1,3,4]", "[1,1,4]", "deepstack_visual_indexes"},
+        {"\"depth\":6", "\"depth\":-6", "depth"},
+        {"\"image_token_id\":2003", "\"image_token_id\":-1", "image_token_id"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        model_dims d;
+        assert_fails(ST_BAD_INPUT, parse_changed(bad[i].from, bad[i].to, &d), bad[i].words);
+    }
+    model_dims d;
+    assert_fails(ST_NO_INPUT, dims_load("no-such-model", &d), "qwen3-vl-30b-a3b");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_params__counts_of_published_sizes),
+        cmocka_unit_test(test_flops__one_photo_and_forty_tokens),
+        cmocka_unit_test(test_flops__debug),
+        cmocka_unit_test(test_dims__config_round_trip),
+        cmocka_unit_test(test_dims__both_rope_spellings),
+        cmocka_unit_test(test_dims__bad_configs_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

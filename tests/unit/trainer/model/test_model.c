@@ -1,0 +1,385 @@
+/* test_model.c: the whole model in float: batches laid out differently give the same loss and
+ * gradients, recomputation changes nothing, and the corner cases of spec 1.5. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/trainer/model/fixture.h"
+
+/* Of a tensor's gradient: |a - b| / |b|. Float32 rounding through ten layers, measured 2e-7 to
+ * 3e-6; a wrong mask or border is of order 1. */
+static const double rounding = 1e-5;
+
+typedef struct result {
+    double loss;
+    double **grad; /* [n] */
+    int64_t n;
+} result;
+
+static result run_rows(fixture *f, const row *rows, int64_t n_rows)
+{
+    result r = {.loss = fixture_forward_backward(f, rows, n_rows), .n = f->p->n};
+    r.grad = calloc((size_t)r.n, sizeof *r.grad);
+    for (int64_t i = 0; i < r.n; i++)
+        r.grad[i] = fixture_grad(f, &f->p->list[i]);
+    return r;
+}
+
+static void result_add(result *to, const result *from, const fixture *f)
+{
+    to->loss += from->loss;
+    for (int64_t i = 0; i < to->n; i++)
+        for (int64_t j = 0; j < f->p->list[i].count; j++)
+            to->grad[i][j] += from->grad[i][j];
+}
+
+static void result_done(result *r)
+{
+    for (int64_t i = 0; i < r->n; i++)
+        free(r->grad[i]);
+    free(r->grad);
+}
+
+static double distance(const double *a, const double *b, int64_t n)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return size > 0 ? sqrt(difference / size) : sqrt(difference);
+}
+
+static void assert_same(const fixture *f, const result *a, const result *b, double tolerance)
+{
+    double worst = fabs(a->loss - b->loss) / fabs(b->loss);
+    const char *name = "loss";
+    for (int64_t i = 0; i < f->p->n; i++) {
+        double d = distance(a->grad[i], b->grad[i], f->p->list[i].count);
+        if (!(d <= worst)) {
+            worst = d;
+            name = f->p->list[i].name;
+        }
+    }
+    print_message("largest difference %.2g in %s\n", worst, name);
+    if (!(worst <= tolerance))
+        fail_msg("%s differs by %.3g, allowed %.3g", name, worst, tolerance);
+}
+
+static void open_debug(fixture *f)
+{
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    fixture_open(f, &d);
+}
+
+static model_options options_for(const row *rows, int64_t n, int64_t token_step, int64_t patch_step)
+{
+    model_options o = {.training = true};
+    batch_caps_for(rows, n, token_step, patch_step, &o.cap);
+    return o;
+}
+
+/* The three documents in one row, each in its own micro-batch, as three rows of one micro-batch,
+ * and padded into a larger bucket with every op at capacity. */
+static void test_model__packed_unpacked_and_padded_agree(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row packed = fixture_row(&f, spec_documents, 3, true);
+    row single[3];
+    for (int i = 0; i < 3; i++)
+        single[i] = fixture_row(&f, &spec_documents[i], 1, true);
+
+    model_options o = options_for(&packed, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result want = run_rows(&f, &packed, 1);
+    result rows = run_rows(&f, single, 3);
+    assert_same(&f, &rows, &want, rounding);
+    result sum = run_rows(&f, &single[0], 1);
+    for (int i = 1; i < 3; i++) {
+        result one = run_rows(&f, &single[i], 1);
+        result_add(&sum, &one, &f);
+        result_done(&one);
+    }
+    assert_same(&f, &sum, &want, rounding);
+
+    o = options_for(&packed, 1, 64, 128);
+    o.cap.docs += 3;
+    o.cap.frames += 2;
+    o.cap.targets += 9;
+    o.logit_rows = 8;
+    fixture_model(&f, &o, true);
+    result padded = run_rows(&f, &packed, 1);
+    assert_same(&f, &padded, &want, rounding);
+
+    row reversed = fixture_row(
+        &f, (const document[]){spec_documents[2], spec_documents[1], spec_documents[0]}, 3, true);
+    result other = run_rows(&f, &reversed, 1);
+    assert_same(&f, &other, &want, rounding);
+    result_done(&want);
+    result_done(&rows);
+    result_done(&sum);
+    result_done(&padded);
+    result_done(&other);
+    fixture_close(&f);
+}
+
+static void test_model__recomputation_changes_no_bit(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false);
+    model_options o = options_for(&r, 1, 1, 4);
+    o.router_aux_coef = 0.01;
+    fixture_model(&f, &o, false);
+    result kept = run_rows(&f, &r, 1);
+    o.checkpoint_full = true;
+    int64_t full = 0, none = 0;
+    assert_ok(model_bytes(&f.d, &o, f.dev->v, &full));
+    fixture_model(&f, &o, false);
+    result again = run_rows(&f, &r, 1);
+    assert_same(&f, &again, &kept, 0);
+    o.checkpoint_full = false;
+    assert_ok(model_bytes(&f.d, &o, f.dev->v, &none));
+    assert_true(full < none / 2);
+    result_done(&kept);
+    result_done(&again);
+    fixture_close(&f);
+}
+
+/* Same input, same bits, whatever was in the buffers before. */
+static void test_model__step_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row big = fixture_row(&f, spec_documents, 3, false);
+    row text = fixture_row(&f, (const document[]){{"7", 3}, {"9", 4}}, 2, false);
+    model_options o = options_for(&big, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result first = run_rows(&f, &text, 1);
+    result other = run_rows(&f, &big, 1);
+    result second = run_rows(&f, &text, 1);
+    assert_same(&f, &second, &first, 0);
+    result_done(&first);
+    result_done(&other);
+    result_done(&second);
+    fixture_close(&f);
+}
+
+static double size_of(const fixture *f, const result *r, const char *name)
+{
+    const param *p = params_find(f->p, name);
+    assert_non_null(p);
+    double sum = 0;
+    for (int64_t j = 0; j < p->count; j++)
+        sum += r->grad[p - f->p->list][j] * r->grad[p - f->p->list][j];
+    return sqrt(sum);
+}
+
+static void test_model__no_image_gives_no_vision_gradient(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, &(const document){"12", 5}, 1, false);
+    model_options o = options_for(&r, 1, 1, 4);
+    assert_int_equal(o.cap.patches, 0);
+    fixture_model(&f, &o, false);
+    result without = run_rows(&f, &r, 1);
+    assert_true(size_of(&f, &without, "model.visual.blocks.0.norm1.weight") == 0);
+    assert_true(size_of(&f, &without, "lm_head.weight") > 0);
+    o.cap.patches = 16; /* the same text with room for images that are not there */
+    o.cap.frames = 2;
+    fixture_model(&f, &o, true);
+    result padded = run_rows(&f, &r, 1);
+    assert_same(&f, &padded, &without, rounding);
+    result_done(&without);
+    result_done(&padded);
+    fixture_close(&f);
+}
+
+/* 20 x 12 patches on the debug flavour's 8 x 8 position table. */
+static void test_model__image_beyond_the_position_table(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, &(const document){"3 1x20x12 6", 6}, 1, false);
+    model_options o = options_for(&r, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result got = run_rows(&f, &r, 1);
+    assert_true(isfinite(got.loss));
+    const param *table = params_find(f.p, "model.visual.pos_embed.weight");
+    const double *g = got.grad[table - f.p->list];
+    int64_t touched = 0;
+    for (int64_t i = 0; i < 64; i++)
+        for (int64_t j = 0; j < 64; j++)
+            touched += g[i * 64 + j] != 0;
+    assert_int_equal(touched, 64 * 64); /* a larger image reaches every entry */
+    result_done(&got);
+    fixture_close(&f);
+}
+
+/* Three tokens times four choices can not reach sixteen experts. */
+static void test_model__expert_without_tokens(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, &(const document){"3", 7}, 1, false);
+    r.labels[1] = 5;
+    model_options o = options_for(&r, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result got = run_rows(&f, &r, 1);
+    const int32_t *count = model_expert_count(f.m);
+    const param *p = params_find(f.p, "model.language_model.layers.2.mlp.experts.gate_up_proj");
+    const double *g = got.grad[p - f.p->list];
+    int64_t each = p->count / 16, empty = 0, slots = 0;
+    for (int64_t e = 0; e < 16; e++) {
+        double size = 0;
+        for (int64_t j = 0; j < each; j++)
+            size += fabs(g[e * each + j]);
+        slots += count[2 * 16 + e];
+        empty += count[2 * 16 + e] == 0;
+        assert_true(isfinite(size));
+        if (count[2 * 16 + e] == 0)
+            assert_true(size == 0);
+    }
+    assert_int_equal(slots, 3 * 4);
+    assert_true(empty >= 4);
+    result_done(&got);
+    fixture_close(&f);
+}
+
+static void test_model__no_target_is_loss_zero(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false), empty = {0};
+    for (int64_t t = 0; t < r.n_tokens; t++)
+        r.labels[t] = NO_LABEL;
+    model_options o = options_for(&r, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result got = run_rows(&f, &r, 1);
+    assert_true(got.loss == 0);
+    for (int64_t i = 0; i < f.p->n; i++)
+        assert_true(size_of(&f, &got, f.p->list[i].name) == 0);
+    result none = run_rows(&f, &empty, 1); /* a row that completes the last step of a run */
+    assert_true(none.loss == 0);
+    result_done(&got);
+    result_done(&none);
+    fixture_close(&f);
+}
+
+/* nll, best and logits of the forward agree with each other and with the loss. */
+static void test_model__forward_outputs_agree(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, true);
+    model_options o = options_for(&r, 1, 1, 4);
+    o.training = false;
+    o.logit_rows = 5;
+    fixture_model(&f, &o, false);
+    device_batch *b = NULL;
+    void *nll, *best, *logits;
+    int64_t vocab = f.d.text.vocab, n = o.cap.targets;
+    assert_ok(f.dev->v->alloc(f.dev, (size_t)n * sizeof(float), &nll));
+    assert_ok(f.dev->v->alloc(f.dev, (size_t)n * sizeof(int32_t), &best));
+    assert_ok(f.dev->v->alloc(f.dev, (size_t)(n * vocab) * sizeof(float), &logits));
+    assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
+    assert_ok(f.dev->v->zero(f.s, f.sums.loss, sizeof(double)));
+    assert_ok(model_forward(f.m, f.s, b, &f.sums, nll, best));
+    assert_ok(model_logits(f.m, f.s, b->target_token, b->targets, logits));
+    double sum = 0;
+    for (int64_t i = 0; i < b->targets; i++) {
+        const float *z = (const float *)logits + i * vocab;
+        int64_t top = 0;
+        double total = 0;
+        for (int64_t j = 0; j < vocab; j++)
+            top = z[j] > z[top] ? j : top;
+        for (int64_t j = 0; j < vocab; j++)
+            total += exp((double)z[j] - z[top]);
+        double want = log(total) + z[top] - z[b->target_label[i]];
+        assert_true(fabs(((float *)nll)[i] - want) < 1e-4);
+        assert_int_equal(((int32_t *)best)[i], top);
+        sum += want * ((float *)b->target_weight)[i];
+    }
+    assert_true(fabs(*f.sums.loss - sum) < 1e-5 * sum);
+    f.dev->v->release(f.dev, nll);
+    f.dev->v->release(f.dev, best);
+    f.dev->v->release(f.dev, logits);
+    o.training = true; /* the same loss when trained */
+    fixture_model(&f, &o, false);
+    assert_true(fabs(fixture_forward_backward(&f, &r, 1) - sum) < 1e-5 * sum);
+    fixture_close(&f);
+}
+
+/* Two documents that show one image (data.group shared_image) are as two images. */
+static void test_model__shared_visual_rows(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    const document twice[2] = {{"3 1x4x4 5", 8}, {"3 1x4x4 5", 8}};
+    row two = fixture_row(&f, twice, 2, false);
+    row shared = two;
+    int32_t visual[64];
+    memcpy(visual, two.visual_row, (size_t)two.n_tokens * sizeof *visual);
+    for (int64_t t = two.cu_seqlens[1]; t < two.n_tokens; t++)
+        visual[t] = visual[t] >= 0 ? visual[t] - 4 : -1;
+    shared.visual_row = visual;
+    shared.n_items = 1;
+    shared.n_patches = 16;
+    memcpy(two.pixels + 16 * PATCH_BYTES, two.pixels, 16 * PATCH_BYTES);
+    model_options o = options_for(&two, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result want = run_rows(&f, &two, 1);
+    result got = run_rows(&f, &shared, 1);
+    assert_same(&f, &got, &want, rounding);
+    result_done(&want);
+    result_done(&got);
+    fixture_close(&f);
+}
+
+static void test_model__text_only(void **state)
+{
+    (void)state;
+    fixture f;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    d.vision = (vision_dims){0};
+    memset(d.text.mrope_section, 0, sizeof d.text.mrope_section);
+    fixture_open(&f, &d);
+    row r = fixture_row(&f, (const document[]){{"9", 1}, {"17", 2}}, 2, false);
+    model_options o = options_for(&r, 1, 1, 4);
+    fixture_model(&f, &o, false);
+    result got = run_rows(&f, &r, 1);
+    assert_true(isfinite(got.loss) && got.loss > 0);
+    assert_true(size_of(&f, &got, "model.layers.0.self_attn.q_norm.weight") > 0);
+    result_done(&got);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model__packed_unpacked_and_padded_agree),
+        cmocka_unit_test(test_model__recomputation_changes_no_bit),
+        cmocka_unit_test(test_model__step_leaves_nothing_behind),
+        cmocka_unit_test(test_model__no_image_gives_no_vision_gradient),
+        cmocka_unit_test(test_model__image_beyond_the_position_table),
+        cmocka_unit_test(test_model__expert_without_tokens),
+        cmocka_unit_test(test_model__no_target_is_loss_zero),
+        cmocka_unit_test(test_model__forward_outputs_agree),
+        cmocka_unit_test(test_model__shared_visual_rows),
+        cmocka_unit_test(test_model__text_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
