@@ -141,6 +141,11 @@ static status greet(client *c, const client_options *o)
     TRY(wire_connect(c->wire, o->endpoint, &c->socket));
     TRY(send_hello(c, o));
     status st = wire_recv(c->socket, o->timeout_ms, NULL, c->m);
+    if (st == ST_TIMEOUT && wire_greeted(c->socket))
+        return FAIL(ST_TIMEOUT,
+                    "%s is there but did not answer within %.1f s: it may still be building its "
+                    "index; wait longer (feed.timeout) or start again later",
+                    o->endpoint, o->timeout_ms / 1e3);
     if (st == ST_TIMEOUT)
         return FAIL(ST_UNAVAILABLE,
                     "no answer from %s within %.1f s: is prepd serve running there?", o->endpoint,

@@ -22,7 +22,8 @@ typedef struct client_options {
     int timeout_ms;             /* longest silence while waiting for WELCOME or a row */
 } client_options;
 
-/* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason. */
+/* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason.
+ * Within timeout_ms: ST_UNAVAILABLE if no daemon listens, ST_TIMEOUT if one does and is silent. */
 WARN_UNUSED status client_open(const client_options *o, client **out);
 /* The same rows from a file; loops = how often to run through it (0 = endlessly). */
 WARN_UNUSED status client_replay(const char *path, int64_t loops, client **out);

@@ -213,6 +213,12 @@ static void read_events(wire_socket *s)
     }
 }
 
+bool wire_greeted(wire_socket *s)
+{
+    read_events(s);
+    return s->greeted;
+}
+
 void wire_close(wire_socket **socket)
 {
     wire_socket *s = socket ? *socket : NULL;

@@ -34,6 +34,8 @@ void wire_free(wire **w); /* after its sockets are closed */
 WARN_UNUSED status wire_bind(wire *w, const char *endpoint, wire_socket **out);
 /* Connecting never blocks; the peer may come later. */
 WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out);
+/* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
+bool wire_greeted(wire_socket *s);
 void wire_close(wire_socket **s); /* removes the ipc file it bound */
 
 WARN_UNUSED status wire_msg_new(wire_msg **out);

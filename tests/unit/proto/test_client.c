@@ -247,7 +247,7 @@ static void test_client__refusals(void **state)
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
     assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
-    assert_session_fails(SILENT, ST_UNAVAILABLE, "is prepd serve running", "0.3 s");
+    assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "0.3 s");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 
