@@ -6,8 +6,9 @@
 
 #include "prepd/plan/state.h"
 
-/* Rounded up, so that buckets of nearly equal rows coincide and kernels see whole tiles. */
-enum { TOKEN_STEP = 64, PATCH_STEP = 64, COUNT_STEP = 8 };
+/* Capacities are rounded up to whole tiles and to a 128th of the largest, so that buckets of nearly
+ * equal rows coincide: at most 0.8 % of padding buys fewer graphs. */
+enum { TILE = 64, STEPS = 128, COUNT_STEP = 8 };
 /* A patch costs about a sixth of a token's time in the 30B-A3B model (spec 10.4). */
 enum { TOKEN_WEIGHT = 6 };
 
@@ -15,6 +16,12 @@ static int64_t round_up(int64_t v, int64_t step, int64_t most)
 {
     int64_t up = (v + step - 1) / step * step;
     return up < most ? up : most;
+}
+
+static int64_t tiles_up(int64_t v, int64_t most)
+{
+    int64_t tiles = most / STEPS / TILE;
+    return round_up(v, tiles > 1 ? tiles * TILE : TILE, most);
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -90,11 +97,11 @@ status plan_make_buckets(plan *p)
             most.longest = larger(most.longest, rows[at].longest);
         }
         shape_bucket b = {
-            .tokens = round_up(most.tokens, TOKEN_STEP, bound.tokens),
-            .patches = round_up(most.patches, PATCH_STEP, bound.patches),
+            .tokens = tiles_up(most.tokens, bound.tokens),
+            .patches = tiles_up(most.patches, bound.patches),
             .documents = round_up(most.documents, COUNT_STEP, bound.documents),
             .images = round_up(most.images, COUNT_STEP, bound.images),
-            .longest = round_up(most.longest, TOKEN_STEP, bound.longest),
+            .longest = tiles_up(most.longest, bound.longest),
         };
         if (at && !same(&b, &bound) && !(p->n_buckets && same(&b, &p->buckets[p->n_buckets - 1])))
             p->buckets[p->n_buckets++] = b;
