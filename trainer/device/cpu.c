@@ -1,17 +1,18 @@
 /* cpu.c: the CPU as a device: plain memory, and streams that run everything at once.
  *
- * OpenBLAS is held to one thread: ops split their own work over OpenMP threads and call it from
- * there. Two pools (its own and OpenMP's) on the same cores would wait for each other, and tiles
- * cut by us give the same bits with any number of threads. */
+ * OpenBLAS runs on one thread: ops split their own work over the device's pool and call it from
+ * there. Two pools on the same cores would wait for each other, and tiles cut by us give the same
+ * bits with any number of threads. */
 #include "trainer/device/cpu.h"
 
-#include <cblas.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "trainer/device/blas.h"
+#include "trainer/device/pool.h"
 #include "trainer/ops/real.h"
 
 /* Opaque here, so that nothing includes upward (see ops/cpu/table.c). */
@@ -21,14 +22,15 @@ extern const struct ops_table ops_cpu_avx2;
 #endif
 
 enum {
-    DEVICE_ALIGN = 256,     /* the contract of alloc */
-    SCRATCH_ALIGN = 64,     /* a cache line, and the widest vector */
-    PARALLEL_WORK = 1 << 15 /* ~10 us of simple arithmetic: about what waking a thread costs */
+    DEVICE_ALIGN = 256,  /* the contract of alloc */
+    SCRATCH_ALIGN = 64,  /* a cache line, and the widest vector */
+    PART_WORK = 1 << 15, /* element operations of one part, ~10 us: far above taking it */
+    PARTS_MAX = 128      /* enough for helpers that come late or go */
 };
 
 typedef struct cpu_device {
     device base;
-    int threads;
+    pool *pool;
 } cpu_device;
 
 typedef struct cpu_stream {
@@ -37,9 +39,34 @@ typedef struct cpu_stream {
     size_t scratch_bytes;
 } cpu_stream;
 
-int cpu_threads(const stream *s, int64_t work)
+int cpu_threads(const stream *s)
 {
-    return work < PARALLEL_WORK ? 1 : ((const cpu_device *)s->dev)->threads;
+    return pool_threads(((const cpu_device *)s->dev)->pool);
+}
+
+typedef struct job {
+    int64_t n, each; /* items in all, items in one part */
+    cpu_body body;
+    const void *context;
+} job;
+
+static void run_part(const void *context, int64_t task, int thread)
+{
+    const job *j = context;
+    part p = {.begin = task * j->each, .end = (task + 1) * j->each, .thread = thread};
+    p.end = p.end < j->n ? p.end : j->n;
+    j->body(j->context, p);
+}
+
+void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context)
+{
+    if (n <= 0)
+        return;
+    work = work < 1 ? 1 : work;
+    int64_t count = work > INT64_MAX / n ? PARTS_MAX : n * work / PART_WORK;
+    count = count > PARTS_MAX ? PARTS_MAX : count < 1 ? 1 : count;
+    job j = {.n = n, .each = (n + count - 1) / count, .body = body, .context = context};
+    pool_run(((cpu_device *)s->dev)->pool, (n + j.each - 1) / j.each, run_part, &j);
 }
 
 status cpu_scratch(stream *s, size_t bytes, void **out)
@@ -90,10 +117,16 @@ static status cpu_open(int index, int threads, device **out)
 {
     if (index != 0)
         return FAIL(ST_UNAVAILABLE, "there is one CPU device, number 0; %d was asked for", index);
+    TRY(blas_open());
     cpu_device *d = calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
-    d->threads = threads > 0 ? threads : cpu_count();
+    threads = threads > 0 ? threads : cpu_count();
+    status st = pool_new(threads, &d->pool);
+    if (st != ST_OK) {
+        free(d);
+        return st;
+    }
     d->base.v = &backend_cpu;
     d->base.ops = &ops_cpu;
     const char *set = "";
@@ -103,17 +136,17 @@ static status cpu_open(int index, int threads, device **out)
         set = ", AVX2";
     }
 #endif
-    openblas_set_num_threads(1);
     char name[64];
     cpu_model_name(name, sizeof name);
-    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s", name, d->threads,
-             d->threads == 1 ? "" : "s", set);
+    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s",
+             name, threads, threads == 1 ? "" : "s", set, blas()->core);
     *out = &d->base;
     return ST_OK;
 }
 
 static void cpu_close(device *d)
 {
+    pool_free(&((cpu_device *)d)->pool);
     free(d);
 }
 

@@ -7,9 +7,22 @@
 
 #include "trainer/device/backend.h"
 
-/* Threads worth starting for `work` element operations: 1 below the size where waking a second
- * thread costs more than it saves. No result may depend on it. */
-int cpu_threads(const stream *s, int64_t work);
+/* Items [begin, end) of an op, done by this thread of cpu_threads. */
+typedef struct part {
+    int64_t begin, end;
+    int thread;
+} part;
+
+/* context: usually the op's arguments. */
+typedef void (*cpu_body)(const void *context, part p);
+
+/* Runs body over [0, n), on several threads where that pays. work: element operations (about a
+ * quarter of a nanosecond) per item. The cut into parts depends on n and work alone; body must not
+ * make its result depend on it, nor on the thread, which only chooses among scratch areas. */
+void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context);
+
+/* Parts know their thread by a number below this. */
+int cpu_threads(const stream *s);
 
 /* At least `bytes`, aligned to 64, valid until the next cpu_scratch on this stream; contents
  * undefined. NO_MEMORY where the machine has none. */

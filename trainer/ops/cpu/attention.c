@@ -96,13 +96,44 @@ static void head_fwd(const view *w, real *o, real *lse, real *s)
     }
 }
 
-/* Multiply-adds of one score matrix over all segments and heads, for the choice of threads. */
-static int64_t attention_work(const int32_t *cu, int64_t segments, int64_t heads, int64_t d)
+/* Average work of one of `tasks` heads, in element operations: its scores, d multiply-adds each. */
+static int64_t task_work(const int32_t *cu, int64_t segments, int64_t d, int64_t products)
 {
-    int64_t work = 0;
+    int64_t scores = 0;
     for (int64_t i = 0; i < segments; i++)
-        work += (int64_t)(cu[i + 1] - cu[i]) * (cu[i + 1] - cu[i]);
-    return work * heads * d / 4;
+        scores += (int64_t)(cu[i + 1] - cu[i]) * (cu[i + 1] - cu[i]);
+    return segments > 0 ? scores / segments * (d * products / 4 + 8) : 0;
+}
+
+/* A call's arguments and one scratch area of `block` numbers per thread. */
+typedef struct heads_job {
+    const void *args;
+    real *scratch;
+    int64_t block;
+} heads_job;
+
+static void heads_fwd(const void *context, part p)
+{
+    const heads_job *job = context;
+    const attention_fwd_args *a = job->args;
+    const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
+    for (int64_t t = p.begin; t < p.end; t++) {
+        int64_t h = t % a->heads, first = a->cu[t / a->heads];
+        view w = {.q = (const real *)a->q + first * a->q_stride + h * d,
+                  .k = (const real *)a->k + first * a->k_stride + h / group * d,
+                  .v = (const real *)a->v + first * a->v_stride + h / group * d,
+                  .q_stride = a->q_stride,
+                  .k_stride = a->k_stride,
+                  .v_stride = a->v_stride,
+                  .o_stride = a->o_stride,
+                  .lse_stride = a->heads,
+                  .n = a->cu[t / a->heads + 1] - first,
+                  .d = d,
+                  .causal = a->causal,
+                  .scale = (real)a->scale};
+        head_fwd(&w, (real *)a->o + first * a->o_stride + h * d,
+                 (real *)a->lse + first * a->heads + h, job->scratch + p.thread * job->block);
+    }
 }
 
 status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
@@ -110,37 +141,15 @@ status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
     int64_t longest;
     TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
                         &longest));
-    const int64_t d = a->head_dim, group = a->heads / a->kv_heads, tasks = a->segments * a->heads;
-    int nt = (int)min_i64(tasks > 0 ? tasks : 1,
-                          cpu_threads(s, attention_work(a->cu, a->segments, a->heads, d)));
-    const int64_t block = BLOCK_Q * longest;
+    heads_job job = {.args = a, .block = BLOCK_Q * longest};
     void *scratch;
-    TRY(cpu_scratch(s, (size_t)(nt * block) * sizeof(real), &scratch));
+    TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.block) * sizeof(real), &scratch));
+    job.scratch = scratch;
     int64_t end = a->segments > 0 ? a->cu[a->segments] : 0;
-    zero_rows(a->o, end, a->tokens, a->o_stride, a->heads * d);
+    zero_rows(a->o, end, a->tokens, a->o_stride, a->heads * a->head_dim);
     zero_rows(a->lse, end, a->tokens, a->heads, a->heads);
-#pragma omp parallel num_threads(nt)
-    {
-        real *scores = (real *)scratch + cpu_thread() * block;
-#pragma omp for schedule(dynamic, 4)
-        for (int64_t t = 0; t < tasks; t++) {
-            int64_t h = t % a->heads, first = a->cu[t / a->heads];
-            view w = {.q = (const real *)a->q + first * a->q_stride + h * d,
-                      .k = (const real *)a->k + first * a->k_stride + h / group * d,
-                      .v = (const real *)a->v + first * a->v_stride + h / group * d,
-                      .q_stride = a->q_stride,
-                      .k_stride = a->k_stride,
-                      .v_stride = a->v_stride,
-                      .o_stride = a->o_stride,
-                      .lse_stride = a->heads,
-                      .n = a->cu[t / a->heads + 1] - first,
-                      .d = d,
-                      .causal = a->causal,
-                      .scale = (real)a->scale};
-            head_fwd(&w, (real *)a->o + first * a->o_stride + h * d,
-                     (real *)a->lse + first * a->heads + h, scores);
-        }
-    }
+    cpu_run(s, a->segments * a->heads, task_work(a->cu, a->segments, a->head_dim, 2), heads_fwd,
+            &job);
     return ST_OK;
 }
 
@@ -202,55 +211,65 @@ static void head_bwd(const view *w, const grads *g, real *p, real *dp)
     }
 }
 
+/* One query head of a segment starting at `first`; dk and dv already hold the earlier heads'. */
+static void query_head_bwd(const attention_bwd_args *a, int64_t first, int64_t n, int64_t h,
+                           real *scratch)
+{
+    const int64_t d = a->head_dim, kv = h / (a->heads / a->kv_heads);
+    const int64_t at_q = first * a->q_stride + h * d, at_k = first * a->k_stride + kv * d;
+    const int64_t at_v = first * a->v_stride + kv * d, at_o = first * a->o_stride + h * d;
+    const int64_t at_lse = first * a->heads + h;
+    view w = {.q = (const real *)a->q + at_q,
+              .k = (const real *)a->k + at_k,
+              .v = (const real *)a->v + at_v,
+              .q_stride = a->q_stride,
+              .k_stride = a->k_stride,
+              .v_stride = a->v_stride,
+              .o_stride = a->o_stride,
+              .lse_stride = a->heads,
+              .n = n,
+              .d = d,
+              .causal = a->causal,
+              .scale = (real)a->scale};
+    grads g = {.o = (const real *)a->o + at_o,
+               .lse = (const real *)a->lse + at_lse,
+               .do_ = (const real *)a->do_ + at_o,
+               .dq = (real *)a->dq + at_q,
+               .dk = (real *)a->dk + at_k,
+               .dv = (real *)a->dv + at_v,
+               .dot = (real *)a->work + at_lse};
+    head_bwd(&w, &g, scratch, scratch + BLOCK_Q * n);
+}
+
+static void heads_bwd(const void *context, part p)
+{
+    const heads_job *job = context;
+    const attention_bwd_args *a = job->args;
+    const int64_t group = a->heads / a->kv_heads;
+    for (int64_t t = p.begin; t < p.end; t++) {
+        int64_t kv = t % a->kv_heads, first = a->cu[t / a->kv_heads];
+        for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+            query_head_bwd(a, first, a->cu[t / a->kv_heads + 1] - first, h,
+                           job->scratch + p.thread * job->block);
+    }
+}
+
 status CPU_OP(attention_bwd)(stream *s, const attention_bwd_args *a)
 {
     int64_t longest;
     TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
                         &longest));
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
-    const int64_t tasks = a->segments * a->kv_heads;
-    int nt = (int)min_i64(tasks > 0 ? tasks : 1,
-                          cpu_threads(s, attention_work(a->cu, a->segments, a->heads, d)));
-    const int64_t block = BLOCK_Q * longest;
+    heads_job job = {.args = a, .block = 2 * BLOCK_Q * longest};
     void *scratch;
-    TRY(cpu_scratch(s, (size_t)(2 * nt * block) * sizeof(real), &scratch));
+    TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.block) * sizeof(real), &scratch));
+    job.scratch = scratch;
     int64_t end = a->segments > 0 ? a->cu[a->segments] : 0;
     zero_rows(a->dq, end, a->tokens, a->q_stride, a->heads * d);
     /* dk and dv are summed into, so they start from zero everywhere. */
     zero_rows(a->dk, 0, a->tokens, a->k_stride, a->kv_heads * d);
     zero_rows(a->dv, 0, a->tokens, a->v_stride, a->kv_heads * d);
-#pragma omp parallel num_threads(nt)
-    {
-        real *p = (real *)scratch + cpu_thread() * 2 * block;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t t = 0; t < tasks; t++) {
-            int64_t kv = t % a->kv_heads, first = a->cu[t / a->kv_heads];
-            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-                int64_t at_q = first * a->q_stride + h * d, at_k = first * a->k_stride + kv * d;
-                int64_t at_v = first * a->v_stride + kv * d, at_o = first * a->o_stride + h * d;
-                int64_t at_lse = first * a->heads + h;
-                view w = {.q = (const real *)a->q + at_q,
-                          .k = (const real *)a->k + at_k,
-                          .v = (const real *)a->v + at_v,
-                          .q_stride = a->q_stride,
-                          .k_stride = a->k_stride,
-                          .v_stride = a->v_stride,
-                          .o_stride = a->o_stride,
-                          .lse_stride = a->heads,
-                          .n = a->cu[t / a->kv_heads + 1] - first,
-                          .d = d,
-                          .causal = a->causal,
-                          .scale = (real)a->scale};
-                grads g = {.o = (const real *)a->o + at_o,
-                           .lse = (const real *)a->lse + at_lse,
-                           .do_ = (const real *)a->do_ + at_o,
-                           .dq = (real *)a->dq + at_q,
-                           .dk = (real *)a->dk + at_k,
-                           .dv = (real *)a->dv + at_v,
-                           .dot = (real *)a->work + at_lse};
-                head_bwd(&w, &g, p, p + block);
-            }
-        }
-    }
+    cpu_run(s, a->segments * a->kv_heads, group * task_work(a->cu, a->segments, d, 5), heads_bwd,
+            &job);
     return ST_OK;
 }

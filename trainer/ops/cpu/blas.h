@@ -1,9 +1,8 @@
-/* blas.h: the one door to OpenBLAS. Row-major C = alpha op(A) op(B) + beta C, one thread. */
+/* blas.h: OpenBLAS's product for `real`. Row-major C = alpha op(A) op(B) + beta C, one thread. */
 #ifndef TESSERA_OPS_CPU_BLAS_H
 #define TESSERA_OPS_CPU_BLAS_H
 
-#include <cblas.h>
-
+#include "trainer/device/blas.h"
 #include "trainer/ops/cpu/cpu.h"
 
 /* a [m,k] ([k,m] if ta), b [k,n] ([n,k] if tb), c [m,n]; row strides in elements; m, n, k > 0 and,
@@ -14,11 +13,11 @@ static inline void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, 
 {
     CBLAS_TRANSPOSE op_a = ta ? CblasTrans : CblasNoTrans, op_b = tb ? CblasTrans : CblasNoTrans;
 #ifdef TESSERA_REAL_F64
-    cblas_dgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb,
-                beta, c, (int)ldc);
+    blas()->dgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                  (int)ldb, beta, c, (int)ldc);
 #else
-    cblas_sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb,
-                beta, c, (int)ldc);
+    blas()->sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                  (int)ldb, beta, c, (int)ldc);
 #endif
 }
 

@@ -1,13 +1,13 @@
-/* cpu.h: what the CPU ops share: their names, threads, exp.
+/* cpu.h: what the CPU ops share: their names, small arithmetic, exp.
  *
  * The sources are compiled once per instruction set; CPU_VARIANT (base, avx2) keeps the functions
- * apart and table.c gathers each set. Every op splits its work by the shapes alone, never by the
- * number of threads, so the same input gives the same bits on 1 and on 64 threads. */
+ * apart and table.c gathers each set. Most ops are a body over some of the rows, handed to cpu_run;
+ * none lets its result depend on the cut, so the same input gives the same bits on 1 and on 64
+ * threads. */
 #ifndef TESSERA_OPS_CPU_H
 #define TESSERA_OPS_CPU_H
 
 #include <math.h>
-#include <omp.h>
 
 #include "trainer/device/cpu.h"
 #include "trainer/ops/real.h"
@@ -39,12 +39,6 @@
 static inline int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-/* Number of this thread in its team, for its own part of the scratch. */
-static inline int64_t cpu_thread(void)
-{
-    return omp_get_thread_num();
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b)

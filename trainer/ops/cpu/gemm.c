@@ -9,7 +9,8 @@ enum {
     TILE_WORK = 1 << 19, /* multiply-adds worth a tile of their own, ~20 us */
     TILE_MIN = 48,       /* thinner tiles waste OpenBLAS's packing */
     TILES_MAX = 32,
-    GROUP_ROWS = 256 /* rows of one expert done in one call */
+    GROUP_ROWS = 256, /* rows of one expert done in one call */
+    MULTIPLY_ADDS = 8 /* as long as one element operation of cpu_run */
 };
 
 /* Halves the longer side until there are TILES_MAX tiles or they get too small to pay. */
@@ -56,6 +57,22 @@ static void gemm_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, in
               a->ldb, a->accumulate || a->bias ? 1 : 0, pc, a->ldc);
 }
 
+typedef struct gemm_job {
+    const gemm_args *a;
+    int64_t tm, tn;
+} gemm_job;
+
+static void gemm_body(const void *context, part p)
+{
+    const gemm_job *job = context;
+    const gemm_args *a = job->a;
+    int64_t across = ceil_div(a->n, job->tn);
+    for (int64_t t = p.begin; t < p.end; t++) {
+        int64_t i = t / across * job->tm, j = t % across * job->tn;
+        gemm_tile(a, i, min_i64(i + job->tm, a->m), j, min_i64(j + job->tn, a->n));
+    }
+}
+
 status CPU_OP(gemm)(stream *s, const gemm_args *a)
 {
     int64_t a_width = a->trans_a ? a->m : a->k, b_width = a->trans_b ? a->k : a->n;
@@ -70,15 +87,10 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
                     "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
                     (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
                     (long long)b_width, (long long)a->n);
-    int64_t tm, tn;
-    gemm_cut(a->m, a->n, a->k, &tm, &tn);
-    int64_t across = ceil_div(a->n, tn), tiles = ceil_div(a->m, tm) * across;
-    int nt = (int)min_i64(tiles, cpu_threads(s, a->m * a->n * a->k / 8));
-#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
-    for (int64_t t = 0; t < tiles; t++) {
-        int64_t i = t / across * tm, j = t % across * tn;
-        gemm_tile(a, i, min_i64(i + tm, a->m), j, min_i64(j + tn, a->n));
-    }
+    gemm_job job = {.a = a};
+    gemm_cut(a->m, a->n, a->k, &job.tm, &job.tn);
+    cpu_run(s, ceil_div(a->m, job.tm) * ceil_div(a->n, job.tn),
+            job.tm * job.tn * a->k / MULTIPLY_ADDS, gemm_body, &job);
     return ST_OK;
 }
 
@@ -116,6 +128,24 @@ static status grouped_check(const grouped_gemm_args *a)
     return ST_OK;
 }
 
+static void grouped_weight_body(const void *context, part p)
+{
+    for (int64_t e = p.begin; e < p.end; e++)
+        grouped_weight(context, e);
+}
+
+/* Task t is piece t / experts of expert t % experts: long experts come in several pieces, so that
+ * threads even out; most tasks of uneven experts are empty and cost nothing. */
+static void grouped_rows_body(const void *context, part p)
+{
+    const grouped_gemm_args *a = context;
+    for (int64_t t = p.begin; t < p.end; t++) {
+        int64_t e = t % a->experts, r = a->offset[e] + t / a->experts * GROUP_ROWS;
+        if (r < a->offset[e + 1])
+            grouped_rows(a, e, r, min_i64(r + GROUP_ROWS, a->offset[e + 1]));
+    }
+}
+
 status CPU_OP(grouped_gemm)(stream *s, const grouped_gemm_args *a)
 {
     if (a->experts == 0)
@@ -124,25 +154,14 @@ status CPU_OP(grouped_gemm)(stream *s, const grouped_gemm_args *a)
     int64_t rows = a->offset[a->experts] - a->offset[0];
     if (rows > INT_MAX)
         return FAIL(ST_BAD_INPUT, "grouped_gemm: %lld rows; at most 2^31 - 1", (long long)rows);
-    int nt = cpu_threads(s, rows * a->k * a->n / 8);
-    if (a->mode == GROUPED_WGRAD) {
-#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
-        for (int64_t e = 0; e < a->experts; e++)
-            grouped_weight(a, e);
-        return ST_OK;
-    }
-    /* Task t is piece t / experts of expert t % experts: long experts come in several pieces, so
-     * that threads even out; most tasks of uneven experts are empty and cost nothing. */
     int64_t longest = 0;
     for (int64_t e = 0; e < a->experts; e++)
         if (a->offset[e + 1] - a->offset[e] > longest)
             longest = a->offset[e + 1] - a->offset[e];
-    int64_t tasks = a->experts * ceil_div(longest, GROUP_ROWS);
-#pragma omp parallel for num_threads(nt) schedule(dynamic, 1)
-    for (int64_t t = 0; t < tasks; t++) {
-        int64_t e = t % a->experts, r = a->offset[e] + t / a->experts * GROUP_ROWS;
-        if (r < a->offset[e + 1])
-            grouped_rows(a, e, r, min_i64(r + GROUP_ROWS, a->offset[e + 1]));
-    }
+    int64_t tasks =
+        a->mode == GROUPED_WGRAD ? a->experts : a->experts * ceil_div(longest, GROUP_ROWS);
+    if (tasks > 0)
+        cpu_run(s, tasks, rows * a->k * a->n / MULTIPLY_ADDS / tasks,
+                a->mode == GROUPED_WGRAD ? grouped_weight_body : grouped_rows_body, a);
     return ST_OK;
 }

@@ -4,20 +4,37 @@
 
 #include "trainer/ops/cpu/cpu.h"
 
-enum { BLOCKS_MAX = 64, BLOCK_ROWS_MIN = 32 };
+enum {
+    BLOCKS_MAX = 64,
+    BLOCK_ROWS_MIN = 32,
+    ROW_WORK = 64 /* a row's root and divisions, in element operations */
+};
 
-static int64_t block_rows_of(int64_t rows)
+/* A backward pass: its arguments, and the rows cut into blocks with a partial sum each. */
+typedef struct blocks {
+    const void *args;
+    int64_t n_blocks, rows; /* rows of one block */
+    real *part;
+} blocks;
+
+static status blocks_make(stream *s, int64_t rows, int64_t width, const void *args, blocks *out)
 {
-    int64_t n = ceil_div(rows, BLOCKS_MAX);
-    return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n;
+    int64_t each = ceil_div(rows, BLOCKS_MAX);
+    each = each < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : each;
+    *out = (blocks){.args = args, .n_blocks = ceil_div(rows, each), .rows = each};
+    void *scratch;
+    TRY(cpu_scratch(s, (size_t)(out->n_blocks * width) * sizeof(real), &scratch));
+    out->part = scratch;
+    return ST_OK;
 }
 
-/* out[j] += sum over blocks of part[block * stride + j], in block order. */
-static void add_partials(real *out, const real *part, int64_t blocks, int64_t stride, int64_t n)
+/* out[j] += sum over blocks of partial[block * stride + j], in block order. */
+static void add_partials(real *out, const real *partial, int64_t n_blocks, int64_t stride,
+                         int64_t n)
 {
-    for (int64_t b = 0; b < blocks; b++)
+    for (int64_t b = 0; b < n_blocks; b++)
         for (int64_t j = 0; j < n; j++)
-            out[j] += part[b * stride + j];
+            out[j] += partial[b * stride + j];
 }
 
 static real rms_row(real *y, const real *x, const real *w, int64_t n, real eps)
@@ -33,15 +50,19 @@ static real rms_row(real *y, const real *x, const real *w, int64_t n, real eps)
     return r;
 }
 
+static void rms_fwd_rows(const void *context, part p)
+{
+    const rmsnorm_fwd_args *a = context;
+    const int64_t n = a->n;
+    const real *x = a->x;
+    real *y = a->y, *rstd = a->rstd;
+    for (int64_t i = p.begin; i < p.end; i++)
+        rstd[i] = rms_row(y + i * n, x + i * n, a->w, n, (real)a->eps);
+}
+
 status CPU_OP(rmsnorm_fwd)(stream *s, const rmsnorm_fwd_args *a)
 {
-    const int64_t n = a->n;
-    const real *x = a->x, *w = a->w;
-    real *y = a->y, *rstd = a->rstd;
-    int nt = cpu_threads(s, a->rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++)
-        rstd[i] = rms_row(y + i * n, x + i * n, w, n, (real)a->eps);
+    cpu_run(s, a->rows, a->n + ROW_WORK, rms_fwd_rows, a);
     return ST_OK;
 }
 
@@ -68,23 +89,27 @@ static void rms_row_bwd(real *dx, real *dw, const real *x, const real *w, const 
     }
 }
 
+static void rms_bwd_blocks(const void *context, part p)
+{
+    const blocks *b = context;
+    const rmsnorm_bwd_args *a = b->args;
+    const int64_t n = a->n;
+    const real *x = a->x, *rstd = a->rstd, *dy = a->dy;
+    real *dx = a->dx;
+    for (int64_t k = p.begin; k < p.end; k++) {
+        real *dw = b->part + k * n;
+        memset(dw, 0, (size_t)n * sizeof *dw);
+        for (int64_t i = k * b->rows; i < min_i64((k + 1) * b->rows, a->rows); i++)
+            rms_row_bwd(dx + i * n, dw, x + i * n, a->w, dy + i * n, rstd[i], n, a->dx_accumulate);
+    }
+}
+
 status CPU_OP(rmsnorm_bwd)(stream *s, const rmsnorm_bwd_args *a)
 {
-    const int64_t n = a->n, rows = a->rows, block = block_rows_of(rows);
-    const int64_t blocks = ceil_div(rows, block);
-    void *scratch;
-    TRY(cpu_scratch(s, (size_t)(blocks * n) * sizeof(real), &scratch));
-    real *part = scratch, *dx = a->dx;
-    const real *x = a->x, *w = a->w, *rstd = a->rstd, *dy = a->dy;
-    int nt = cpu_threads(s, 2 * rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) {
-        real *dw = part + b * n;
-        memset(dw, 0, (size_t)n * sizeof *dw);
-        for (int64_t i = b * block; i < min_i64((b + 1) * block, rows); i++)
-            rms_row_bwd(dx + i * n, dw, x + i * n, w, dy + i * n, rstd[i], n, a->dx_accumulate);
-    }
-    add_partials(a->dw, part, blocks, n, n);
+    blocks b;
+    TRY(blocks_make(s, a->rows, a->n, a, &b));
+    cpu_run(s, b.n_blocks, b.rows * (2 * a->n + ROW_WORK), rms_bwd_blocks, &b);
+    add_partials(a->dw, b.part, b.n_blocks, a->n, a->n);
     return ST_OK;
 }
 
@@ -107,15 +132,19 @@ static void layer_row(real *y, real *out_mean, real *out_rstd, const real *x, co
     *out_rstd = r;
 }
 
-status CPU_OP(layernorm_fwd)(stream *s, const layernorm_fwd_args *a)
+static void layer_fwd_rows(const void *context, part p)
 {
+    const layernorm_fwd_args *a = context;
     const int64_t n = a->n;
     const real *x = a->x;
     real *y = a->y, *mean = a->mean, *rstd = a->rstd;
-    int nt = cpu_threads(s, 2 * a->rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++)
+    for (int64_t i = p.begin; i < p.end; i++)
         layer_row(y + i * n, mean + i, rstd + i, x + i * n, a->w, a->b, n, (real)a->eps);
+}
+
+status CPU_OP(layernorm_fwd)(stream *s, const layernorm_fwd_args *a)
+{
+    cpu_run(s, a->rows, 2 * a->n + ROW_WORK, layer_fwd_rows, a);
     return ST_OK;
 }
 
@@ -148,24 +177,28 @@ static void layer_row_bwd(real *dx, real *dw, real *db, const real *x, const rea
     }
 }
 
-status CPU_OP(layernorm_bwd)(stream *s, const layernorm_bwd_args *a)
+static void layer_bwd_blocks(const void *context, part p)
 {
-    const int64_t n = a->n, rows = a->rows, block = block_rows_of(rows);
-    const int64_t blocks = ceil_div(rows, block);
-    void *scratch;
-    TRY(cpu_scratch(s, (size_t)(blocks * 2 * n) * sizeof(real), &scratch));
-    real *part = scratch, *dx = a->dx;
-    const real *x = a->x, *w = a->w, *mean = a->mean, *rstd = a->rstd, *dy = a->dy;
-    int nt = cpu_threads(s, 3 * rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) {
-        real *dw = part + b * 2 * n, *db = dw + n;
+    const blocks *b = context;
+    const layernorm_bwd_args *a = b->args;
+    const int64_t n = a->n;
+    const real *x = a->x, *mean = a->mean, *rstd = a->rstd, *dy = a->dy;
+    real *dx = a->dx;
+    for (int64_t k = p.begin; k < p.end; k++) {
+        real *dw = b->part + k * 2 * n, *db = dw + n;
         memset(dw, 0, (size_t)(2 * n) * sizeof *dw);
-        for (int64_t i = b * block; i < min_i64((b + 1) * block, rows); i++)
-            layer_row_bwd(dx + i * n, dw, db, x + i * n, w, dy + i * n, mean[i], rstd[i], n,
+        for (int64_t i = k * b->rows; i < min_i64((k + 1) * b->rows, a->rows); i++)
+            layer_row_bwd(dx + i * n, dw, db, x + i * n, a->w, dy + i * n, mean[i], rstd[i], n,
                           a->dx_accumulate);
     }
-    add_partials(a->dw, part, blocks, 2 * n, n);
-    add_partials(a->db, part + n, blocks, 2 * n, n);
+}
+
+status CPU_OP(layernorm_bwd)(stream *s, const layernorm_bwd_args *a)
+{
+    blocks b;
+    TRY(blocks_make(s, a->rows, 2 * a->n, a, &b));
+    cpu_run(s, b.n_blocks, b.rows * (3 * a->n + ROW_WORK), layer_bwd_blocks, &b);
+    add_partials(a->dw, b.part, b.n_blocks, 2 * a->n, a->n);
+    add_partials(a->db, b.part + a->n, b.n_blocks, 2 * a->n, a->n);
     return ST_OK;
 }

@@ -12,19 +12,28 @@ static double block_squares(const real *x, int64_t n)
     return sum;
 }
 
+typedef struct squares_job {
+    const sum_squares_args *a;
+    double *part;
+} squares_job;
+
+static void squares_blocks(const void *context, part p)
+{
+    const squares_job *job = context;
+    for (int64_t b = p.begin; b < p.end; b++)
+        job->part[b] = block_squares((const real *)job->a->x + b * SUM_BLOCK,
+                                     min_i64(SUM_BLOCK, job->a->n - b * SUM_BLOCK));
+}
+
 status CPU_OP(sum_squares)(stream *s, const sum_squares_args *a)
 {
     int64_t blocks = ceil_div(a->n, SUM_BLOCK);
     void *scratch;
     TRY(cpu_scratch(s, (size_t)blocks * sizeof(double), &scratch));
-    double *part = scratch;
-    const real *x = a->x;
-    int nt = cpu_threads(s, a->n);
-#pragma omp parallel for num_threads(nt) schedule(static)
+    squares_job job = {a, scratch};
+    cpu_run(s, blocks, SUM_BLOCK, squares_blocks, &job);
     for (int64_t b = 0; b < blocks; b++)
-        part[b] = block_squares(x + b * SUM_BLOCK, min_i64(SUM_BLOCK, a->n - b * SUM_BLOCK));
-    for (int64_t b = 0; b < blocks; b++)
-        *a->total += part[b];
+        *a->total += job.part[b];
     return ST_OK;
 }
 
@@ -41,11 +50,10 @@ status CPU_OP(step_finish)(stream *s, const step_finish_args *a)
     return ST_OK;
 }
 
-status CPU_OP(adamw)(stream *s, const adamw_args *a)
+static void adamw_part(const void *context, part todo)
 {
+    const adamw_args *a = context;
     const step_scalars *t = a->step;
-    if (t->skip != 0)
-        return ST_OK;
     const double lr = t->lr * a->lr_factor;
     const real b1 = (real)t->beta1, b2 = (real)t->beta2;
     const real c1 = (real)(1 - t->beta1), c2 = (real)(1 - t->beta2);
@@ -53,14 +61,19 @@ status CPU_OP(adamw)(stream *s, const adamw_args *a)
     const real keep = (real)(1 - lr * a->decay), eps = (real)t->eps, scale = (real)t->grad_scale;
     real *p = a->p, *m = a->m, *v = a->v;
     const real *g = a->g;
-    int nt = cpu_threads(s, 4 * a->n);
-#pragma omp parallel for simd num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->n; i++) {
+#pragma omp simd
+    for (int64_t i = todo.begin; i < todo.end; i++) {
         real gi = g[i] * scale;
         real mi = b1 * m[i] + c1 * gi, vi = b2 * v[i] + c2 * gi * gi;
         m[i] = mi;
         v[i] = vi;
         p[i] = p[i] * keep - rate * mi / (REAL_SQRT(vi) * root2 + eps);
     }
+}
+
+status CPU_OP(adamw)(stream *s, const adamw_args *a)
+{
+    if (a->step->skip == 0)
+        cpu_run(s, a->n, 4, adamw_part, a);
     return ST_OK;
 }

@@ -1,13 +1,13 @@
-/* pointwise.c: additions, bias gradients, activations, patch input (pointwise.h).
- * Long arrays are cut into CHUNK elements per task; each element is independent of the cut. */
+/* pointwise.c: additions, bias gradients, activations, patch input (pointwise.h). */
 #include <string.h>
 
 #include "trainer/ops/cpu/cpu.h"
 
 enum {
-    CHUNK = 4096,      /* elements: 16 KiB of floats, half of L1 */
-    BIAS_COLUMNS = 64, /* columns summed by one task */
-    PATCH_STILL = 768, /* bytes of one frame's patch: 3 channels of 16 x 16 */
+    ACTIVATION_WORK = 8, /* an exponential and a division, in element operations */
+    BIAS_COLUMNS = 64,   /* columns summed together, in registers and L1 */
+    CHANNEL = 256,       /* bytes of one colour of one frame's patch: 16 x 16 */
+    PATCH_STILL = 3 * CHANNEL,
     PATCH_VIDEO = 2 * PATCH_STILL
 };
 
@@ -18,40 +18,47 @@ enum {
 #define GELU_HALF_ROOT ((real)0.70710678118654752440)
 #define GELU_DENSITY   ((real)0.39894228040143267794)
 
-status CPU_OP(add)(stream *s, const add_args *a)
+static void add_part(const void *context, part p)
 {
+    const add_args *a = context;
     const real *x = a->a, *b = a->b;
     real *y = a->y;
-    int nt = cpu_threads(s, a->n);
     if (b) {
-#pragma omp parallel for simd num_threads(nt) schedule(static)
-        for (int64_t i = 0; i < a->n; i++)
+#pragma omp simd
+        for (int64_t i = p.begin; i < p.end; i++)
             y[i] = x[i] + b[i];
     } else {
-#pragma omp parallel for simd num_threads(nt) schedule(static)
-        for (int64_t i = 0; i < a->n; i++)
+#pragma omp simd
+        for (int64_t i = p.begin; i < p.end; i++)
             y[i] += x[i];
     }
+}
+
+status CPU_OP(add)(stream *s, const add_args *a)
+{
+    cpu_run(s, a->n, 1, add_part, a);
     return ST_OK;
 }
 
-status CPU_OP(bias_grad)(stream *s, const bias_grad_args *a)
+static void bias_columns(const void *context, part p)
 {
-    const real *dy = a->dy;
-    real *db = a->db;
-    int nt = cpu_threads(s, a->rows * a->n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t j0 = 0; j0 < a->n; j0 += BIAS_COLUMNS) {
-        int64_t width = min_i64(BIAS_COLUMNS, a->n - j0);
-        real sum[BIAS_COLUMNS] = {0};
+    const bias_grad_args *a = context;
+    for (int64_t g = p.begin; g < p.end; g++) {
+        int64_t j0 = g * BIAS_COLUMNS, width = min_i64(BIAS_COLUMNS, a->n - j0);
+        real *db = (real *)a->db + j0, sum[BIAS_COLUMNS] = {0};
         for (int64_t i = 0; i < a->rows; i++) {
-            const real *row = dy + i * a->n + j0;
+            const real *row = (const real *)a->dy + i * a->n + j0;
             for (int64_t j = 0; j < width; j++)
                 sum[j] += row[j];
         }
         for (int64_t j = 0; j < width; j++)
-            db[j0 + j] += sum[j];
+            db[j] += sum[j];
     }
+}
+
+status CPU_OP(bias_grad)(stream *s, const bias_grad_args *a)
+{
+    cpu_run(s, ceil_div(a->n, BIAS_COLUMNS), a->rows * BIAS_COLUMNS, bias_columns, a);
     return ST_OK;
 }
 
@@ -63,27 +70,30 @@ static int64_t valid_rows(int64_t rows, const int32_t *n_valid)
     return *n_valid < 0 ? 0 : min_i64(rows, *n_valid);
 }
 
-status CPU_OP(swiglu_fwd)(stream *s, const swiglu_fwd_args *a)
+static void swiglu_fwd_rows(const void *context, part p)
 {
-    const int64_t n = a->width, rows = valid_rows(a->rows, a->n_valid);
-    int nt = cpu_threads(s, 8 * rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
+    const swiglu_fwd_args *a = context;
+    const int64_t n = a->width;
+    for (int64_t i = p.begin; i < p.end; i++) {
         const real *gate = (const real *)a->x + i * 2 * n, *up = gate + n;
         real *y = (real *)a->y + i * n;
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
             y[j] = gate[j] * real_sigmoid(gate[j]) * up[j];
     }
+}
+
+status CPU_OP(swiglu_fwd)(stream *s, const swiglu_fwd_args *a)
+{
+    cpu_run(s, valid_rows(a->rows, a->n_valid), ACTIVATION_WORK * a->width, swiglu_fwd_rows, a);
     return ST_OK;
 }
 
-status CPU_OP(swiglu_bwd)(stream *s, const swiglu_bwd_args *a)
+static void swiglu_bwd_rows(const void *context, part p)
 {
-    const int64_t n = a->width, rows = valid_rows(a->rows, a->n_valid);
-    int nt = cpu_threads(s, 10 * rows * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
+    const swiglu_bwd_args *a = context;
+    const int64_t n = a->width;
+    for (int64_t i = p.begin; i < p.end; i++) {
         const real *gate = (const real *)a->x + i * 2 * n, *up = gate + n;
         const real *dy = (const real *)a->dy + i * n;
         real *dgate = (real *)a->dx + i * 2 * n, *dup = dgate + n;
@@ -94,6 +104,11 @@ status CPU_OP(swiglu_bwd)(stream *s, const swiglu_bwd_args *a)
             dup[j] = dy[j] * g * sg;
         }
     }
+}
+
+status CPU_OP(swiglu_bwd)(stream *s, const swiglu_bwd_args *a)
+{
+    cpu_run(s, valid_rows(a->rows, a->n_valid), ACTIVATION_WORK * a->width, swiglu_bwd_rows, a);
     return ST_OK;
 }
 
@@ -133,26 +148,30 @@ static void gelu_erf_bwd(real *dx, const real *x, const real *dy, int64_t n)
     }
 }
 
+static void gelu_fwd_part(const void *context, part p)
+{
+    const gelu_fwd_args *a = context;
+    const real *x = (const real *)a->x + p.begin;
+    (a->kind == GELU_ERF ? gelu_erf : gelu_tanh)((real *)a->y + p.begin, x, p.end - p.begin);
+}
+
 status CPU_OP(gelu_fwd)(stream *s, const gelu_fwd_args *a)
 {
-    const real *x = a->x;
-    real *y = a->y;
-    int nt = cpu_threads(s, 8 * a->n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->n; i += CHUNK)
-        (a->kind == GELU_ERF ? gelu_erf : gelu_tanh)(y + i, x + i, min_i64(CHUNK, a->n - i));
+    cpu_run(s, a->n, ACTIVATION_WORK, gelu_fwd_part, a);
     return ST_OK;
+}
+
+static void gelu_bwd_part(const void *context, part p)
+{
+    const gelu_bwd_args *a = context;
+    const real *x = (const real *)a->x + p.begin, *dy = (const real *)a->dy + p.begin;
+    (a->kind == GELU_ERF ? gelu_erf_bwd : gelu_tanh_bwd)((real *)a->dx + p.begin, x, dy,
+                                                         p.end - p.begin);
 }
 
 status CPU_OP(gelu_bwd)(stream *s, const gelu_bwd_args *a)
 {
-    const real *x = a->x, *dy = a->dy;
-    real *dx = a->dx;
-    int nt = cpu_threads(s, 10 * a->n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->n; i += CHUNK)
-        (a->kind == GELU_ERF ? gelu_erf_bwd : gelu_tanh_bwd)(dx + i, x + i, dy + i,
-                                                             min_i64(CHUNK, a->n - i));
+    cpu_run(s, a->n, ACTIVATION_WORK, gelu_bwd_part, a);
     return ST_OK;
 }
 
@@ -162,22 +181,25 @@ static void normalise(real *out, const uint8_t *in, int64_t n)
         out[i] = ((real)in[i] - (real)127.5) / (real)127.5;
 }
 
-status CPU_OP(patch_input)(stream *s, const patch_input_args *a)
+static void patch_rows(const void *context, part p)
 {
-    enum { CHANNEL = 256 }; /* 16 x 16 */
-    int nt = cpu_threads(s, a->patches * PATCH_VIDEO);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->patches; i++) {
+    const patch_input_args *a = context;
+    for (int64_t i = p.begin; i < p.end; i++) {
         real *out = (real *)a->out + i * PATCH_VIDEO;
         if (a->video) {
             normalise(out, a->pixels + i * PATCH_VIDEO, PATCH_VIDEO);
             continue;
         }
         for (int c = 0; c < 3; c++) {
-            real *frames = out + c * 2 * CHANNEL;
+            real *frames = out + (ptrdiff_t)c * 2 * CHANNEL;
             normalise(frames, a->pixels + i * PATCH_STILL + c * CHANNEL, CHANNEL);
             memcpy(frames + CHANNEL, frames, CHANNEL * sizeof *frames);
         }
     }
+}
+
+status CPU_OP(patch_input)(stream *s, const patch_input_args *a)
+{
+    cpu_run(s, a->patches, PATCH_VIDEO, patch_rows, a);
     return ST_OK;
 }

@@ -1,7 +1,10 @@
 /* rope.c: angle tables and the rotation (rope.h). */
 #include "trainer/ops/cpu/cpu.h"
 
-enum { HALF_DIM_MAX = 512 };
+enum {
+    HALF_DIM_MAX = 512,
+    ANGLE_WORK = 64 /* a cosine and a sine, in element operations */
+};
 
 static status half_dim(int64_t head_dim, int64_t parts, int64_t *out_half)
 {
@@ -20,44 +23,47 @@ static void put_angle(real *cosine, real *sine, int32_t position, real frequency
     *sine = REAL_SIN(angle);
 }
 
+/* What both tables are made from: angle j of row t = place[axis[j], t] * omega[j]. */
+typedef struct table {
+    int64_t half;
+    real omega[HALF_DIM_MAX];
+    const int32_t *place[HALF_DIM_MAX]; /* of row 0, for each angle */
+    int64_t step;                       /* from one row's place to the next */
+    real *cosine, *sine;
+} table;
+
+static void table_rows(const void *context, part p)
+{
+    const table *b = context;
+    for (int64_t t = p.begin; t < p.end; t++)
+        for (int64_t j = 0; j < b->half; j++)
+            put_angle(b->cosine + t * b->half + j, b->sine + t * b->half + j,
+                      b->place[j][t * b->step], b->omega[j]);
+}
+
 status CPU_OP(rope_text)(stream *s, const rope_text_args *a)
 {
-    int64_t half;
-    TRY(half_dim(a->head_dim, 1, &half));
-    real omega[HALF_DIM_MAX];
-    int axis[HALF_DIM_MAX];
-    for (int64_t j = 0; j < half; j++) {
-        omega[j] = (real)pow(a->theta, -2.0 * (double)j / (double)a->head_dim);
-        axis[j] = 0;
-        for (int x = 1; x < 3; x++)
-            if (j % 3 == x && j < 3 * a->section[x])
-                axis[j] = x;
+    table b = {.step = 1, .cosine = a->cos, .sine = a->sin};
+    TRY(half_dim(a->head_dim, 1, &b.half));
+    for (int64_t j = 0; j < b.half; j++) {
+        bool own = j % 3 != 0 && j < 3 * a->section[j % 3];
+        b.omega[j] = (real)pow(a->theta, -2.0 * (double)j / (double)a->head_dim);
+        b.place[j] = a->positions + (own ? j % 3 : 0) * a->tokens;
     }
-    real *c = a->cos, *n = a->sin;
-    int nt = cpu_threads(s, 32 * a->tokens * half);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->tokens; t++)
-        for (int64_t j = 0; j < half; j++)
-            put_angle(c + t * half + j, n + t * half + j, a->positions[axis[j] * a->tokens + t],
-                      omega[j]);
+    cpu_run(s, a->tokens, ANGLE_WORK * b.half, table_rows, &b);
     return ST_OK;
 }
 
 status CPU_OP(rope_vision)(stream *s, const rope_vision_args *a)
 {
-    int64_t half;
-    TRY(half_dim(a->head_dim, 2, &half));
-    int64_t quarter = half / 2;
-    real omega[HALF_DIM_MAX];
-    for (int64_t k = 0; k < quarter; k++)
-        omega[k] = (real)pow(a->theta, -2.0 * (double)k / (double)half);
-    real *c = a->cos, *n = a->sin;
-    int nt = cpu_threads(s, 32 * a->patches * half);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->patches; t++)
-        for (int64_t j = 0; j < half; j++)
-            put_angle(c + t * half + j, n + t * half + j, a->row_col[2 * t + (j >= quarter)],
-                      omega[j < quarter ? j : j - quarter]);
+    table b = {.step = 2, .cosine = a->cos, .sine = a->sin};
+    TRY(half_dim(a->head_dim, 2, &b.half));
+    int64_t quarter = b.half / 2;
+    for (int64_t j = 0; j < b.half; j++) {
+        b.omega[j] = (real)pow(a->theta, -2.0 * (double)(j % quarter) / (double)b.half);
+        b.place[j] = a->row_col + (j >= quarter);
+    }
+    cpu_run(s, a->patches, ANGLE_WORK * b.half, table_rows, &b);
     return ST_OK;
 }
 
@@ -71,18 +77,22 @@ static void rotate(real *low, real *high, const real *c, const real *n, int64_t 
     }
 }
 
+static void rotate_rows(const void *context, part p)
+{
+    const rope_apply_args *a = context;
+    const int64_t half = a->head_dim / 2;
+    const real *c = a->cos, *n = a->sin;
+    for (int64_t t = p.begin; t < p.end; t++)
+        for (int64_t h = 0; h < a->heads; h++) {
+            real *x = (real *)a->x + t * a->x_stride + h * a->head_dim;
+            rotate(x, x + half, c + t * half, n + t * half, half, a->inverse ? -1 : 1);
+        }
+}
+
 status CPU_OP(rope_apply)(stream *s, const rope_apply_args *a)
 {
     int64_t half;
     TRY(half_dim(a->head_dim, 1, &half));
-    const real *c = a->cos, *n = a->sin;
-    real sign = a->inverse ? -1 : 1;
-    int nt = cpu_threads(s, 2 * a->rows * a->heads * half);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->rows; t++)
-        for (int64_t h = 0; h < a->heads; h++) {
-            real *x = (real *)a->x + t * a->x_stride + h * a->head_dim;
-            rotate(x, x + half, c + t * half, n + t * half, half, sign);
-        }
+    cpu_run(s, a->rows, 2 * a->heads * half, rotate_rows, a);
     return ST_OK;
 }

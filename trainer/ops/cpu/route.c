@@ -56,16 +56,13 @@ static void pick_row(int32_t *expert, real *weight, const real *p, int64_t n, in
         weight[i] /= sum;
 }
 
-status CPU_OP(route_fwd)(stream *s, const route_fwd_args *a)
+static void route_fwd_rows(const void *context, part p)
 {
-    const int64_t n = a->experts, k = a->top_k;
-    TRY(route_check(n, k));
-    int64_t valid = valid_tokens(a->tokens, a->n_valid);
+    const route_fwd_args *a = context;
+    const int64_t n = a->experts, k = a->top_k, valid = valid_tokens(a->tokens, a->n_valid);
     const real *logits = a->logits;
     real *probs = a->probs, *weight = a->weight;
-    int nt = cpu_threads(s, a->tokens * n * (k + 8));
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->tokens; t++) {
+    for (int64_t t = p.begin; t < p.end; t++) {
         softmax_row(probs + t * n, logits + t * n, n);
         if (t < valid)
             pick_row(a->expert + t * k, weight + t * k, probs + t * n, n, k, a->norm_topk);
@@ -74,8 +71,15 @@ status CPU_OP(route_fwd)(stream *s, const route_fwd_args *a)
             weight[t * k + i] = 0;
         }
     }
+}
+
+status CPU_OP(route_fwd)(stream *s, const route_fwd_args *a)
+{
+    const int64_t n = a->experts, k = a->top_k;
+    TRY(route_check(n, k));
+    cpu_run(s, a->tokens, 4 * n * (k + 2), route_fwd_rows, a);
     memset(a->count, 0, (size_t)n * sizeof *a->count);
-    for (int64_t i = 0; i < valid * k; i++)
+    for (int64_t i = 0; i < valid_tokens(a->tokens, a->n_valid) * k; i++)
         a->count[a->expert[i]]++;
     return ST_OK;
 }
@@ -102,14 +106,17 @@ static void route_row_bwd(const route_bwd_args *a, int64_t t)
         dz[e] = p[e] * (dz[e] - dot);
 }
 
+static void route_bwd_rows(const void *context, part p)
+{
+    for (int64_t t = p.begin; t < p.end; t++)
+        route_row_bwd(context, t);
+}
+
 status CPU_OP(route_bwd)(stream *s, const route_bwd_args *a)
 {
     TRY(route_check(a->experts, a->top_k));
     int64_t valid = valid_tokens(a->tokens, a->n_valid);
-    int nt = cpu_threads(s, a->tokens * a->experts);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < valid; t++)
-        route_row_bwd(a, t);
+    cpu_run(s, valid, 4 * a->experts, route_bwd_rows, a);
     memset((real *)a->dlogits + valid * a->experts, 0,
            (size_t)((a->tokens - valid) * a->experts) * sizeof(real));
     return ST_OK;
@@ -132,40 +139,49 @@ static void aux_add_stats(const route_aux_args *a, int64_t valid)
         count_total[e] += (real)a->count[e];
 }
 
-status CPU_OP(route_aux)(stream *s, const route_aux_args *a)
+static void aux_finish(const route_aux_args *a, int64_t valid)
 {
+    const real *count = a->count_total, *prob_sum = a->prob_sum;
+    real rows = (real)(a->n_layers * valid), sum = 0; /* N */
+    for (int64_t e = 0; e < a->experts && valid > 0; e++)
+        sum += count[e] / rows * (prob_sum[e] / rows);
+    *(real *)a->aux = (real)a->experts * sum;
+}
+
+static void aux_grad_rows(const void *context, part todo)
+{
+    const route_aux_args *a = context;
     const int64_t n = a->experts;
-    TRY(route_check(n, 1));
-    int64_t valid = valid_tokens(a->tokens, a->n_valid);
     const real *count = a->count_total;
-    if (a->phase == AUX_ADD_STATS) {
-        aux_add_stats(a, valid);
-        return ST_OK;
-    }
-    real rows = (real)(a->n_layers * valid); /* N */
-    if (a->phase == AUX_FINISH) {
-        const real *prob_sum = a->prob_sum;
-        real sum = 0;
-        for (int64_t e = 0; e < n && rows > 0; e++)
-            sum += count[e] / rows * (prob_sum[e] / rows);
-        *(real *)a->aux = (real)n * sum;
-        return ST_OK;
-    }
-    if (a->phase != AUX_GRAD)
-        return FAIL(ST_BAD_INPUT, "route_aux: no phase %d", a->phase);
-    const real *probs = a->probs, scale = *(const real *)a->scale;
-    real *dlogits = a->dlogits;
-    int nt = cpu_threads(s, 4 * valid * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < valid; t++) {
-        const real *p = probs + t * n;
-        real dot = 0;
+    const real rows = (real)(a->n_layers * valid_tokens(a->tokens, a->n_valid));
+    const real scale = *(const real *)a->scale * (real)n / rows;
+    for (int64_t t = todo.begin; t < todo.end; t++) {
+        const real *p = (const real *)a->probs + t * n;
+        real *dz = (real *)a->dlogits + t * n, dot = 0;
         for (int64_t e = 0; e < n; e++)
             dot += count[e] / rows * p[e];
         for (int64_t e = 0; e < n; e++)
-            dlogits[t * n + e] += scale * (real)n / rows * p[e] * (count[e] / rows - dot);
+            dz[e] += scale * p[e] * (count[e] / rows - dot);
     }
-    return ST_OK;
+}
+
+status CPU_OP(route_aux)(stream *s, const route_aux_args *a)
+{
+    TRY(route_check(a->experts, 1));
+    int64_t valid = valid_tokens(a->tokens, a->n_valid);
+    switch (a->phase) {
+    case AUX_ADD_STATS:
+        aux_add_stats(a, valid);
+        return ST_OK;
+    case AUX_FINISH:
+        aux_finish(a, valid);
+        return ST_OK;
+    case AUX_GRAD:
+        cpu_run(s, valid, 8 * a->experts, aux_grad_rows, a);
+        return ST_OK;
+    default:
+        return FAIL(ST_BAD_INPUT, "route_aux: no phase %d", a->phase);
+    }
 }
 
 /* Counting sort; serial, since it moves only a few numbers per token. */
@@ -200,27 +216,29 @@ status CPU_OP(permute)(stream *s, const permute_args *a)
     return ST_OK;
 }
 
-status CPU_OP(combine_fwd)(stream *s, const combine_fwd_args *a)
+static void combine_fwd_rows(const void *context, part p)
 {
+    const combine_fwd_args *a = context;
     const int64_t n = a->width, k = a->top_k;
     const real *weight = a->weight, *o = a->o;
-    int nt = cpu_threads(s, a->tokens * k * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->tokens; t++) {
+    for (int64_t t = p.begin; t < p.end; t++) {
         real *y = (real *)a->y + t * n;
         if (!a->residual)
             memset(y, 0, (size_t)n * sizeof *y);
-        for (int64_t i = 0; i < k; i++) {
-            int32_t row = a->slot_row[t * k + i];
-            if (row < 0)
+        for (int64_t i = t * k; i < (t + 1) * k; i++) {
+            if (a->slot_row[i] < 0)
                 continue;
-            real w = weight ? weight[t * k + i] : 1;
-            const real *x = o + row * n;
+            const real w = weight[i], *x = o + a->slot_row[i] * n;
 #pragma omp simd
             for (int64_t j = 0; j < n; j++)
                 y[j] += w * x[j];
         }
     }
+}
+
+status CPU_OP(combine_fwd)(stream *s, const combine_fwd_args *a)
+{
+    cpu_run(s, a->tokens, a->top_k * a->width, combine_fwd_rows, a);
     return ST_OK;
 }
 
@@ -237,19 +255,22 @@ static real combine_slot_bwd(real *do_, const real *o, const real *dy, real w, i
     return dot;
 }
 
-status CPU_OP(combine_bwd)(stream *s, const combine_bwd_args *a)
+static void combine_bwd_rows(const void *context, part p)
 {
+    const combine_bwd_args *a = context;
     const int64_t n = a->width, k = a->top_k;
     const real *weight = a->weight, *o = a->o, *dy = a->dy;
     real *do_ = a->do_, *dweight = a->dweight;
-    int nt = cpu_threads(s, 2 * a->tokens * k * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t t = 0; t < a->tokens; t++)
-        for (int64_t i = t * k; i < (t + 1) * k; i++) {
-            int64_t row = a->slot_row[i];
-            dweight[i] =
-                row < 0 ? 0
-                        : combine_slot_bwd(do_ + row * n, o + row * n, dy + t * n, weight[i], n);
-        }
+    for (int64_t i = p.begin * k; i < p.end * k; i++) {
+        int64_t row = a->slot_row[i];
+        dweight[i] = 0;
+        if (row >= 0)
+            dweight[i] = combine_slot_bwd(do_ + row * n, o + row * n, dy + i / k * n, weight[i], n);
+    }
+}
+
+status CPU_OP(combine_bwd)(stream *s, const combine_bwd_args *a)
+{
+    cpu_run(s, a->tokens, 2 * a->top_k * a->width, combine_bwd_rows, a);
     return ST_OK;
 }

@@ -44,39 +44,49 @@ static real xent_row(real *z, int64_t n, int32_t label, real w, real max, bool b
     return max + REAL_LOG(sum) - target;
 }
 
-status CPU_OP(xent)(stream *s, const xent_args *a)
+typedef struct xent_job {
+    const xent_args *a;
+    real *nll;
+} xent_job;
+
+static void xent_rows(const void *context, part p)
 {
+    const xent_job *job = context;
+    const xent_args *a = job->a;
     const int64_t n = a->vocab;
-    if (a->n == 0)
-        return ST_OK;
-    if (n <= 0)
-        return FAIL(ST_BAD_INPUT, "xent: a vocabulary of %lld", (long long)n);
-    for (int64_t i = 0; i < a->n; i++)
-        if (a->label[i] >= n)
-            return FAIL(ST_BAD_INPUT, "xent: label %lld is %d in a vocabulary of %lld",
-                        (long long)i, a->label[i], (long long)n);
     const real *weight = a->weight;
-    void *scratch = a->nll;
-    if (!scratch)
-        TRY(cpu_scratch(s, (size_t)a->n * sizeof(real), &scratch));
-    real *logits = a->logits, *nll = scratch;
-    int nt = cpu_threads(s, 8 * a->n * n);
-#pragma omp parallel for num_threads(nt) schedule(static)
-    for (int64_t i = 0; i < a->n; i++) {
-        real *z = logits + i * n, w = weight ? weight[i] : 1;
-        real max = row_max(z, n);
+    for (int64_t i = p.begin; i < p.end; i++) {
+        real *z = (real *)a->logits + i * n, max = row_max(z, n);
         if (a->best)
             a->best[i] = first_at(z, n, max);
-        nll[i] = 0;
+        job->nll[i] = 0;
         if (a->label[i] >= 0)
-            nll[i] = xent_row(z, n, a->label[i], w, max, a->backward);
+            job->nll[i] = xent_row(z, n, a->label[i], weight ? weight[i] : 1, max, a->backward);
         else if (a->backward)
             memset(z, 0, (size_t)n * sizeof *z);
     }
+}
+
+status CPU_OP(xent)(stream *s, const xent_args *a)
+{
+    if (a->n == 0)
+        return ST_OK;
+    if (a->vocab <= 0)
+        return FAIL(ST_BAD_INPUT, "xent: a vocabulary of %lld", (long long)a->vocab);
+    for (int64_t i = 0; i < a->n; i++)
+        if (a->label[i] >= a->vocab)
+            return FAIL(ST_BAD_INPUT, "xent: label %lld is %d in a vocabulary of %lld",
+                        (long long)i, a->label[i], (long long)a->vocab);
+    void *nll = a->nll;
+    if (!nll)
+        TRY(cpu_scratch(s, (size_t)a->n * sizeof(real), &nll));
+    xent_job job = {a, nll};
+    cpu_run(s, a->n, 8 * a->vocab, xent_rows, &job);
+    const real *weight = a->weight;
     for (int64_t i = 0; i < a->n; i++)
         if (a->label[i] >= 0) {
             double w = weight ? (double)weight[i] : 1;
-            *a->loss_sum += w * (double)nll[i];
+            *a->loss_sum += w * (double)job.nll[i];
             *a->weight_sum += w;
         }
     return ST_OK;

@@ -1,0 +1,31 @@
+/* blas.h: the one door to OpenBLAS, opened when the first CPU device is.
+ *
+ * It is loaded at run time and not linked, because it reads two settings while it loads:
+ *   OPENBLAS_CORETYPE     which kernels. A processor younger than the library gets the oldest ones
+ *                         (SSE3: a quarter of the speed, measured on an Emerald Rapids with Debian
+ *                         12's 0.3.21), so it is told by the instruction sets that are there.
+ *   OPENBLAS_NUM_THREADS  1: the device's pool is the only one (device/cpu.c).
+ * Either is left alone where the user has set it. */
+#ifndef TESSERA_DEVICE_BLAS_H
+#define TESSERA_DEVICE_BLAS_H
+
+#include <cblas.h>
+
+#include "common/status.h"
+
+typedef struct blas_library {
+    void (*sgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, float,
+                  const float *, blasint, const float *, blasint, float, float *, blasint);
+    void (*dgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, double,
+                  const double *, blasint, const double *, blasint, double, double *, blasint);
+    const char *core; /* "SkylakeX": the kernels it chose */
+} blas_library;
+
+/* Loads it once per process; call before other threads read the environment. UNAVAILABLE, with the
+ * package to install, where it is missing. */
+WARN_UNUSED status blas_open(void);
+
+/* After blas_open. */
+const blas_library *blas(void);
+
+#endif

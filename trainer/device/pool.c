@@ -1,0 +1,204 @@
+/* pool.c: see pool.h.
+ *
+ * The ticket holds the job's number (high half) and the next task (low half). A thread owns a task
+ * once its compare-and-swap has moved the low half; from then on the job can not end before it
+ * reports, so run and context are safe to read. A latecomer's swap fails, the number has changed.
+ */
+#include "trainer/device/pool.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+
+enum {
+    SPIN_NS = 30000, /* about what waking a sleeping thread costs */
+    SPIN_ROUND = 32, /* pauses between two looks at the clock */
+    CACHE_LINE = 64
+};
+
+typedef struct helper {
+    pool *pool;
+    pthread_t thread;
+    int number;
+} helper;
+
+struct pool {
+    int threads;
+    helper *helpers; /* threads - 1 of them */
+    int started;
+    pool_task run;
+    const void *context;
+    _Alignas(CACHE_LINE) _Atomic uint64_t ticket;
+    _Atomic int64_t tasks;
+    _Alignas(CACHE_LINE) _Atomic int64_t done;
+    _Alignas(CACHE_LINE) _Atomic int sleepers;
+    _Atomic bool busy, caller_sleeps, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work, finished;
+};
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static uint64_t job_of(uint64_t ticket)
+{
+    return ticket >> 32;
+}
+
+/* Takes and runs tasks of job `job` until none is left. */
+static void take_tasks(pool *p, uint64_t job, int thread)
+{
+    uint64_t ticket = atomic_load(&p->ticket);
+    while (job_of(ticket) == job) {
+        int64_t task = (int64_t)(ticket & UINT32_MAX), tasks = atomic_load(&p->tasks);
+        if (task >= tasks)
+            return;
+        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket + 1))
+            continue;
+        p->run(p->context, task, thread);
+        if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps)) {
+            pthread_mutex_lock(&p->lock);
+            pthread_cond_signal(&p->finished);
+            pthread_mutex_unlock(&p->lock);
+        }
+        ticket = atomic_load(&p->ticket);
+    }
+}
+
+/* Waits for a job other than `seen`, spinning first. */
+static uint64_t next_job(pool *p, uint64_t seen)
+{
+    for (int64_t end = clock_ns() + SPIN_NS; clock_ns() < end;)
+        for (int i = 0; i < SPIN_ROUND; i++) {
+            uint64_t job = job_of(atomic_load(&p->ticket));
+            if (job != seen)
+                return job;
+            pause_briefly();
+        }
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (job_of(atomic_load(&p->ticket)) == seen && !atomic_load(&p->stop))
+        pthread_cond_wait(&p->work, &p->lock);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pthread_mutex_unlock(&p->lock);
+    return job_of(atomic_load(&p->ticket));
+}
+
+static void *helper_main(void *arg)
+{
+    helper *h = arg;
+    for (uint64_t seen = 0; !atomic_load(&h->pool->stop);) {
+        seen = next_job(h->pool, seen);
+        take_tasks(h->pool, seen, h->number);
+    }
+    return NULL;
+}
+
+int pool_threads(const pool *p)
+{
+    return p->threads;
+}
+
+static void wait_done(pool *p, int64_t tasks)
+{
+    for (int64_t end = clock_ns() + SPIN_NS; clock_ns() < end;)
+        for (int i = 0; i < SPIN_ROUND; i++) {
+            if (atomic_load(&p->done) == tasks)
+                return;
+            pause_briefly();
+        }
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->caller_sleeps, true);
+    while (atomic_load(&p->done) != tasks)
+        pthread_cond_wait(&p->finished, &p->lock);
+    atomic_store(&p->caller_sleeps, false);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void pool_run(pool *p, int64_t tasks, pool_task run, const void *context)
+{
+    assert(tasks <= UINT32_MAX);
+    if (p->started == 0 || tasks <= 1 || atomic_exchange(&p->busy, true)) {
+        for (int64_t t = 0; t < tasks; t++)
+            run(context, t, 0);
+        return;
+    }
+    uint64_t job = (job_of(atomic_load(&p->ticket)) + 1) & UINT32_MAX;
+    p->run = run;
+    p->context = context;
+    atomic_store(&p->done, 0);
+    atomic_store(&p->tasks, tasks);
+    atomic_store(&p->ticket, job << 32);
+    if (atomic_load(&p->sleepers) > 0) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->work);
+        pthread_mutex_unlock(&p->lock);
+    }
+    take_tasks(p, job, 0);
+    wait_done(p, tasks);
+    atomic_store(&p->busy, false);
+}
+
+status pool_new(int threads, pool **out)
+{
+    pool *p = aligned_alloc(CACHE_LINE, sizeof *p);
+    helper *helpers = calloc((size_t)threads, sizeof *helpers);
+    if (!p || !helpers) {
+        free(p);
+        free(helpers);
+        return FAIL(ST_NO_MEMORY, "no memory for %d threads", threads);
+    }
+    *p = (pool){.threads = threads, .helpers = helpers};
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->finished, NULL);
+    /* Signals are the main thread's business; helpers inherit a full mask. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    for (int i = 0; i < threads - 1 && error == 0; i++) {
+        helpers[i] = (helper){.pool = p, .number = i + 1};
+        error = pthread_create(&helpers[i].thread, NULL, helper_main, &helpers[i]);
+        p->started += error == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        int started = p->started;
+        pool_free(&p);
+        return FAIL(ST_OS, "thread %d of %d did not start (error %d); lower trainer threads",
+                    started + 2, threads, error);
+    }
+    *out = p;
+    return ST_OK;
+}
+
+void pool_free(pool **pp)
+{
+    pool *p = *pp;
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->stop, true);
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->started; i++)
+        pthread_join(p->helpers[i].thread, NULL);
+    pthread_cond_destroy(&p->finished);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->lock);
+    free(p->helpers);
+    free(p);
+    *pp = NULL;
+}
