@@ -1,0 +1,181 @@
+/* test_stage.c: what staging makes of rows: borders, merge order, position-table corners of spec
+ * 3.1 and 3.3, targets, padding; and what it refuses, by sample id. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/unit/trainer/model/fixture.h"
+
+static void open_staged(fixture *f, const row *rows, int64_t n, int64_t steps, device_batch **out)
+{
+    model_options o = {.training = false};
+    batch_caps_for(rows, n, steps, 4 * steps, &o.cap);
+    fixture_model(f, &o, steps > 1);
+    assert_ok(stage_rows(f->g, f->s, rows, n, out));
+}
+
+static void open_debug(fixture *f)
+{
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    fixture_open(f, &d);
+}
+
+/* The CPU's device memory is readable. */
+static void test_stage__spec_batch(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    open_debug(&f);
+    row rows[2] = {fixture_row(&f, spec_documents, 2, true),
+                   fixture_row(&f, &spec_documents[2], 1, true)};
+    open_staged(&f, rows, 2, 1, &b);
+    assert_int_equal(b->tokens, 46);
+    assert_int_equal(b->docs, 3);
+    assert_int_equal(b->patches, 80);
+    const int32_t cu[] = {0, 21, 36, 46}, frames[] = {0, 24, 48, 64, 80};
+    assert_memory_equal(b->cu_docs, cu, sizeof cu);
+    assert_memory_equal(b->cu_frames, frames, sizeof frames);
+    const int32_t merge_order[] = {0, 0, 0, 1, 1, 0, 1, 1, 0, 2, 0, 3, 1,
+                                   2, 1, 3, 0, 4, 0, 5, 1, 4, 1, 5, 2, 0};
+    assert_memory_equal(b->patch_row_col, merge_order, sizeof merge_order);
+    const int32_t t_stream[] = {0,  1,  2, 3, 4, 4, 4, 4, 4, 4, 7, 8, 9, 10, 10, 10, 10, 10, 10,
+                                13, 14, 0, 1, 2, 3, 3, 3, 3, 5, 6, 7, 7, 7,  7,  9,  10, 0,  1};
+    const int32_t h_stream[] = {0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 7, 8, 9, 10, 10, 11, 11, 12, 12, 13};
+    const int32_t w_stream[] = {0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8, 9, 10, 11, 10, 11, 10, 11, 13};
+    assert_memory_equal(b->positions, t_stream, sizeof t_stream);
+    assert_memory_equal(b->positions + 46, h_stream, sizeof h_stream);
+    assert_memory_equal(b->positions + 92, w_stream, sizeof w_stream);
+    assert_true(b->wide && b->visual_distinct);
+    int64_t visual = 0;
+    for (int64_t t = 0; t < 46; t++) {
+        assert_true((b->visual_index[t] >= 0) == (b->text_index[t] < 0));
+        if (b->visual_index[t] >= 0)
+            assert_int_equal(b->visual_index[t], visual++);
+    }
+    assert_int_equal(visual, 20);
+    double weight = 0;
+    for (int64_t i = 0; i < b->targets; i++) {
+        int32_t t = b->target_token[i] + 1, doc = b->host_target_doc[i];
+        assert_int_equal(b->target_label[i], b->input_ids[t]);
+        assert_true(t > cu[doc] && t < cu[doc + 1]);
+        weight += ((float *)b->target_weight)[i];
+    }
+    assert_true(fabs(weight - b->weight) < 1e-4);
+    assert_int_equal(b->host_sample[2], 33);
+    /* a still patch made wide: both frames of every channel are its plane */
+    assert_memory_equal(b->pixels_wide + 512, rows[0].pixels + 256, 256);
+    assert_memory_equal(b->pixels_wide + 768, rows[0].pixels + 256, 256);
+    assert_memory_equal(b->pixels_wide + 48 * VIDEO_PATCH_BYTES, rows[0].pixels_video,
+                        32 * VIDEO_PATCH_BYTES);
+    fixture_close(&f);
+}
+
+/* Spec 3.3: grid 30 x 40 on a table of 48 x 48, patch (1, 2). */
+static void test_stage__position_corners(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    d.vision.positions = 2304;
+    fixture_open(&f, &d);
+    row r = fixture_row(&f, &(const document){"2 1x30x40 2", 1}, 1, false);
+    open_staged(&f, &r, 1, 1, &b);
+    int64_t p = 0;
+    while (b->patch_row_col[2 * p] != 1 || b->patch_row_col[2 * p + 1] != 2)
+        p++;
+    const int32_t index[4] = {50, 51, 98, 99};
+    const double weight[4] = {0.223696, 0.155615, 0.366048, 0.254642};
+    for (int q = 0; q < 4; q++) {
+        assert_int_equal(b->pos_index[4 * p + q], index[q]);
+        assert_true(fabs(((float *)b->pos_weight)[4 * p + q] - weight[q]) < 1e-6);
+    }
+    fixture_close(&f);
+}
+
+static void test_stage__padding(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false);
+    open_staged(&f, &r, 1, 32, &b);
+    batch_caps n = batch_sizes(b);
+    assert_int_equal(n.tokens, 64);
+    assert_int_equal(n.patches, 128);
+    assert_int_equal(b->n_tokens[0], 46);
+    for (int64_t t = 46; t < 64; t++)
+        assert_true(b->text_index[t] == -1 && b->visual_index[t] == -1 && b->input_ids[t] == 0);
+    assert_int_equal(b->positions[64 + 7], 5); /* streams are cap.tokens apart */
+    assert_int_equal(b->cu_docs[3], 46);
+    row small = fixture_row(&f, &spec_documents[2], 1, false);
+    assert_ok(stage_rows(f.g, f.s, &small, 1, &b)); /* nothing of the larger batch is left */
+    for (int64_t doc = 1; doc <= 3; doc++)
+        assert_int_equal(b->cu_docs[doc], 10);
+    for (int64_t i = b->targets; i < b->cap.targets; i++)
+        assert_true(b->target_label[i] == -1 && b->target_token[i] == -1);
+    for (int64_t frame = 0; frame <= b->cap.frames; frame++)
+        assert_int_equal(b->cu_frames[frame], 0);
+    fixture_close(&f);
+}
+
+static void test_stage__refuses_by_sample(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false);
+    open_staged(&f, &r, 1, 1, &b);
+    row bad = r;
+    int32_t ids[64], labels[64], visual[64];
+    size_t bytes = 46 * sizeof(int32_t);
+#define FRESH()                                                                                    \
+    do {                                                                                           \
+        memcpy(ids, r.input_ids, bytes);                                                           \
+        memcpy(labels, r.labels, bytes);                                                           \
+        memcpy(visual, r.visual_row, bytes);                                                       \
+        bad.input_ids = ids;                                                                       \
+        bad.labels = labels;                                                                       \
+        bad.visual_row = visual;                                                                   \
+    } while (0)
+    FRESH();
+    ids[40] = 2048;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "sample 33");
+    FRESH();
+    labels[41] = 5000;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "sample 33");
+    FRESH();
+    labels[b->target_token[0] + 1] = NO_LABEL; /* room for one more */
+    labels[21] = 7;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "no token before it");
+    FRESH();
+    visual[5] = -1;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "sample 11");
+    FRESH();
+    visual[5] = 99;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "visual row 99");
+    FRESH();
+    ids[5] = f.d.video_token;
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, &bad, 1, &b), "both image and video");
+    FRESH();
+    const row two[2] = {r, r};
+    assert_fails(ST_BAD_INPUT, stage_rows(f.g, f.s, two, 2, &b), "capacity");
+    assert_ok(stage_rows(f.g, f.s, &bad, 1, &b));
+#undef FRESH
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stage__spec_batch),
+        cmocka_unit_test(test_stage__position_corners),
+        cmocka_unit_test(test_stage__padding),
+        cmocka_unit_test(test_stage__refuses_by_sample),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
