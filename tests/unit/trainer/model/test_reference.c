@@ -1,0 +1,96 @@
+/* test_reference.c: the forward pass against a second implementation, reference.py (numpy, float64,
+ * document by document): every target's negative log-likelihood and the auxiliary loss. The
+ * gradient test ties backward to forward; this ties forward to the model's description. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/trainer/model/fixture.h"
+#include "trainer/checkpoint/hf_export.h"
+
+/* Float32 against float64 through ten layers; nll is about 10. Measured: see the message. */
+static const double tolerance = 1e-4;
+
+static FILE *start_reference(const char *folder)
+{
+    const char *source = getenv("TESSERA_SOURCE");
+    char command[4096];
+    if (system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0)
+        HARNESS_SKIP("no python3-numpy");
+    snprintf(
+        command, sizeof command,
+        "/usr/bin/python3 '%s/tests/unit/trainer/model/reference.py' '%s' '%s/row.safetensors'",
+        source ? source : ".", folder, folder);
+    FILE *p = popen(command, "r");
+    assert_non_null(p);
+    return p;
+}
+
+static double next_value(FILE *p, const char *prefix)
+{
+    char line[128];
+    if (!fgets(line, sizeof line, p))
+        fail_msg("the reference stopped before its end");
+    assert_int_equal(strncmp(line, prefix, strlen(prefix)), 0);
+    return strtod(line + strlen(prefix), NULL);
+}
+
+static void compare(const document *docs, int n)
+{
+    fixture f;
+    model_dims d;
+    device_batch *b = NULL;
+    void *nll;
+    double worst = 0;
+    assert_ok(dims_preset("debug", &d));
+    fixture_open(&f, &d);
+    row r = fixture_row(&f, docs, n, false);
+    model_options o = {.training = false, .router_aux_coef = 1};
+    batch_caps_for(&r, 1, 1, 4, &o.cap);
+    fixture_model(&f, &o, false);
+    char *folder = harness_temp(), path[STATUS_PATH_MAX];
+    snprintf(path, sizeof path, "%s/row.safetensors", folder);
+    assert_ok(row_save(&r, path));
+    assert_ok(hf_export(f.p, f.s, &f.d, folder, &(hf_export_options){.dtype = HF_EXPORT_F32}));
+
+    assert_ok(f.dev->v->alloc(f.dev, (size_t)o.cap.targets * sizeof(float), &nll));
+    assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
+    assert_ok(model_forward(f.m, f.s, b, &f.sums, nll, NULL));
+    FILE *p = start_reference(folder);
+    for (int64_t i = 0; i < b->targets; i++) {
+        double want = next_value(p, "");
+        worst = fmax(worst, fabs(((float *)nll)[i] - want) / fmax(1, want));
+    }
+    double aux = next_value(p, "aux ");
+    assert_int_equal(pclose(p), 0);
+    print_message("%lld targets: largest difference %.2g, aux %.7g and %.7g\n",
+                  (long long)b->targets, worst, fixture_aux(&f), aux);
+    assert_true(worst < tolerance);
+    assert_true(fabs(fixture_aux(&f) - aux) < tolerance * aux);
+    f.dev->v->release(f.dev, nll);
+    harness_remove(&folder);
+    fixture_close(&f);
+}
+
+static void test_reference__spec_batch(void **state)
+{
+    (void)state;
+    compare(spec_documents, 3);
+}
+
+static void test_reference__large_image_and_text_only_row(void **state)
+{
+    (void)state;
+    compare(&(const document){"5 1x12x18 9", 77}, 1);
+    compare((const document[]){{"19", 78}, {"6", 79}}, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference__spec_batch),
+        cmocka_unit_test(test_reference__large_image_and_text_only_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
