@@ -1,5 +1,5 @@
-/* image_builtin.h: three pictures of 20 x 14 pixels (waves and squares), decoded to tell one decoder
- * from another. Written once by Pillow 9.4; the bytes are data, not to be edited. */
+/* image_builtin.h: three pictures of 20 x 14 pixels (waves and squares), decoded to tell one
+ * decoder from another. Written once by Pillow 9.4; the bytes are data, not to be edited. */
 #ifndef TESSERA_PREPD_IMAGE_BUILTIN_H
 #define TESSERA_PREPD_IMAGE_BUILTIN_H
 

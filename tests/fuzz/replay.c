@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short and on damaged copies
- * of them, so that what fuzzing once found is tested everywhere, without libFuzzer.
+/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short and on damaged
+ * copies of them, so that what fuzzing once found is tested everywhere, without libFuzzer.
  *
  * $TESSERA_FUZZ_ROUNDS damaged copies per seed (default 100); $TESSERA_SEED picks the damage. */
 #include "tests/harness.h"

@@ -168,9 +168,10 @@ status reporter_step(reporter *r, const step_report *s, bool last)
     TRY(figures_of(r, &f));
     char tps[32];
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
-           "tflops: %.2f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s\n",
+           "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s\n",
            s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share, with_commas(f.tps, tps),
-           f.tflops, f.mfu, f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "");
+           f.tflops < 1.0 ? 4 : 2, f.tflops, f.mfu, f.vision, f.wait, f.fill,
+           s->skipped ? "  update skipped" : "");
     fflush(stdout);
     if (r->metrics)
         TRY(write_metrics(r, s, &f));
