@@ -228,7 +228,7 @@ static void combine_fwd_rows(const void *context, part p)
         for (int64_t i = t * k; i < (t + 1) * k; i++) {
             if (a->slot_row[i] < 0)
                 continue;
-            const real w = weight[i], *x = o + a->slot_row[i] * n;
+            const real w = weight ? weight[i] : 1, *x = o + a->slot_row[i] * n;
 #pragma omp simd
             for (int64_t j = 0; j < n; j++)
                 y[j] += w * x[j];
