@@ -1,0 +1,110 @@
+/* test_pool.c: every task once, whatever the helpers do. */
+#include "tests/harness.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "trainer/device/pool.h"
+
+enum { THREADS = 4, TASKS_MAX = 3000 };
+
+typedef struct tally {
+    _Atomic int seen[TASKS_MAX];
+    _Atomic int inside[THREADS]; /* tasks now running under each thread number */
+    pool *again;                 /* called from inside a task, if any */
+    int nap_us;
+} tally;
+
+static void count_task(const void *context, int64_t task, int thread)
+{
+    tally *t = (tally *)context;
+    assert_in_range(thread, 0, THREADS - 1);
+    assert_int_equal(atomic_fetch_add(&t->inside[thread], 1), 0);
+    atomic_fetch_add(&t->seen[task], 1);
+    if (t->nap_us && task % 7 == 0)
+        usleep((useconds_t)t->nap_us);
+    atomic_fetch_sub(&t->inside[thread], 1);
+}
+
+static void run_and_check(pool *p, tally *t, int64_t tasks)
+{
+    for (int64_t i = 0; i < TASKS_MAX; i++)
+        atomic_store(&t->seen[i], 0);
+    pool_run(p, tasks, count_task, t);
+    for (int64_t i = 0; i < TASKS_MAX; i++)
+        assert_int_equal(atomic_load(&t->seen[i]), i < tasks);
+}
+
+static void test_pool_run__every_task_once(void **state)
+{
+    (void)state;
+    tally *t = calloc(1, sizeof *t);
+    for (int threads = 1; threads <= THREADS; threads++) {
+        pool *p = NULL;
+        assert_ok(pool_new(threads, &p));
+        assert_int_equal(pool_threads(p), threads);
+        const int64_t tasks[] = {0, 1, 2, 3, 17, TASKS_MAX};
+        for (int i = 0; i < 6; i++)
+            run_and_check(p, t, tasks[i]);
+        pool_free(&p);
+        assert_null(p);
+    }
+    free(t);
+}
+
+/* Short jobs one after the other, and gaps long enough for the helpers to fall asleep. */
+static void test_pool_run__many_jobs(void **state)
+{
+    (void)state;
+    tally *t = calloc(1, sizeof *t);
+    pool *p = NULL;
+    assert_ok(pool_new(THREADS, &p));
+    for (int i = 0; i < 2000; i++) {
+        run_and_check(p, t, i % 9);
+        if (i % 100 == 0)
+            usleep(1000);
+    }
+    t->nap_us = 300; /* the caller outruns its helpers and must wait for them asleep */
+    for (int i = 0; i < 20; i++)
+        run_and_check(p, t, 40);
+    pool_free(&p);
+    free(t);
+}
+
+static void inner_task(const void *context, int64_t task, int thread)
+{
+    assert_int_equal(thread, 0);
+    atomic_fetch_add(&((tally *)context)->seen[task], 1);
+}
+
+static void outer_task(const void *context, int64_t task, int thread)
+{
+    (void)thread;
+    tally *t = (tally *)context;
+    if (task == 3)
+        pool_run(t->again, 50, inner_task, t);
+}
+
+/* A job started from inside a job would wait for helpers that wait for it; it runs alone. */
+static void test_pool_run__inside_a_task(void **state)
+{
+    (void)state;
+    tally *t = calloc(1, sizeof *t);
+    assert_ok(pool_new(2, &t->again));
+    pool_run(t->again, 8, outer_task, t);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(atomic_load(&t->seen[i]), 1);
+    pool_free(&t->again);
+    free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pool_run__every_task_once),
+        cmocka_unit_test(test_pool_run__many_jobs),
+        cmocka_unit_test(test_pool_run__inside_a_task),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
