@@ -1,0 +1,160 @@
+"""The kept flavours of golden models, and the rows that each is tried on. See make_cases.py.
+
+Small, and no two dimensions equal by accident (spec 1.5). `moe` is the published family in small;
+`odd` has odd counts of everything that may be odd, and one dense layer among MoE layers; `tied` and
+`dense` are the dense Qwen3-VL; `text` is the text-only Qwen3-MoE with one matrix per expert, `raw`
+the same without renormalised top-k weights.
+"""
+
+from transformers import (
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+)
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func as text_aux
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func as vl_aux
+
+AUX_COEF = 0.1  # strong enough to be seen in every router gradient
+
+TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 36,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 5000000,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.02,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MOE = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 10,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "router_aux_loss_coef": AUX_COEF,
+}
+MROPE = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+VISION = {
+    "depth": 3,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "intermediate_size": 20,
+    "hidden_act": "gelu_pytorch_tanh",
+    "in_channels": 3,
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0, 1],
+    "initializer_range": 0.02,
+}
+
+
+def visual(model_type, text, vision=None, tied=False, first_special=55):
+    text = TEXT | {"rope_scaling": MROPE, "tie_word_embeddings": tied} | text
+    vision = VISION | {"out_hidden_size": text["hidden_size"]} | (vision or {})
+    return {
+        "model_type": model_type,
+        "text_config": text | {"model_type": model_type + "_text"},
+        "vision_config": vision | {"model_type": model_type},
+        "vision_start_token_id": first_special,
+        "vision_end_token_id": first_special + 1,
+        "image_token_id": first_special + 2,
+        "video_token_id": first_special + 3,
+        "tie_word_embeddings": tied,
+    }
+
+
+ODD_TEXT = MOE | {
+    "vocab_size": 67,
+    "hidden_size": 22,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 10,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 9,
+    "mlp_only_layers": [1],
+    "intermediate_size": 13,
+    "rope_scaling": MROPE | {"mrope_section": [3, 1, 1]},
+}
+ODD_VISION = {"hidden_size": 12, "num_heads": 3, "intermediate_size": 17, "num_position_embeddings": 25}
+TEXT_ONLY = TEXT | MOE | {"model_type": "qwen3_moe", "rope_theta": 1000000, "tie_word_embeddings": False}
+KEPT = {
+    "moe": visual("qwen3_vl_moe", MOE),
+    "odd": visual("qwen3_vl_moe", ODD_TEXT, ODD_VISION | {"deepstack_visual_indexes": [0, 2]}),
+    "tied": visual("qwen3_vl", {}, {"depth": 2, "hidden_size": 8}, tied=True),
+    "dense": visual("qwen3_vl", {}, {"depth": 2, "hidden_size": 8}),
+    "text": TEXT_ONLY,
+    "raw": TEXT_ONLY | {"norm_topk_prob": False, "num_experts": 5, "decoder_sparse_step": 2},
+}
+
+
+class Flavour:
+    def __init__(self, config_class, model_class, aux_function, config):
+        self.config = config_class(**{k: v for k, v in config.items() if k != "model_type"})
+        self.model_class = model_class
+        self.aux_function = aux_function
+        self.visual = "vision_config" in config
+        text = config.get("text_config", config)
+        self.vocab = text["vocab_size"]
+        self.moe = "num_experts" in text
+        self.published = self.moe and self.vocab != ODD_TEXT["vocab_size"]
+        self.aux_coef = text.get("router_aux_loss_coef", 0.001)
+        self.special = {}
+        if self.visual:
+            self.special = {
+                "start": config["vision_start_token_id"],
+                "end": config["vision_end_token_id"],
+                "image": config["image_token_id"],
+                "video": config["video_token_id"],
+            }
+
+    def text(self, model):
+        return model.config.get_text_config()
+
+
+KINDS = {
+    "qwen3_vl_moe": (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, vl_aux),
+    "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration, None),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM, text_aux),
+}
+
+
+def open_flavour(config):
+    return Flavour(*KINDS[config["model_type"]], config)
+
+
+ONE_IMAGE = [3, ("image", 4, 6), 9]  # larger than the tables of positions: interpolated
+IMAGES = [2, ("image", 4, 6), 3, ("image", 6, 4), ("image", 2, 2), 12]
+VIDEO = [4, ("video", 2, 4, 4), 11]
+MIXED = [2, ("image", 2, 4), 4, ("video", 2, 2, 4), 3, ("image", 4, 2), 6]
+
+
+def cases_of(flavour):
+    """(name, parts of every document, aux_coef): every kind of row alone for the published form,
+    all kinds in one row elsewhere."""
+    coef = flavour.aux_coef
+    if not flavour.visual:
+        return [("text", [[19]], 0), ("packed", [[11], [17], [2]], 0), ("aux", [[23]], coef)]
+    cases = [("text", [[19]], 0), ("mixed", [IMAGES, VIDEO, [10], MIXED], 0)]
+    if flavour.moe:
+        cases += [("aux_packed", [VIDEO, [8]], coef)]
+    if flavour.published:
+        cases += [("image", [ONE_IMAGE], 0), ("images", [IMAGES], 0), ("video", [VIDEO], 0)]
+        cases += [("packed", [ONE_IMAGE, [14]], 0), ("aux", [ONE_IMAGE], coef)]
+    return cases
