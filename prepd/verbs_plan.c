@@ -10,78 +10,6 @@
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
 
-typedef struct epoch_sums {
-    int64_t rows, docs, images, tokens, patches;
-    int64_t fewest_tokens, most_tokens, most_patches;
-} epoch_sums;
-
-static status sum_epoch(plan *p, epoch_sums *out)
-{
-    arena a;
-    status st = ST_OK;
-    const uint64_t rows = plan_epoch_rows(p);
-    epoch_sums s = {.fewest_tokens = rows ? INT64_MAX : 0};
-    arena_init(&a, 0);
-    for (uint64_t k = 0; k < rows; k++) {
-        planned_row r;
-        arena_reset(&a);
-        TRY_OR(done, plan_row(p, k, &a, &r));
-        s.rows++;
-        s.docs += r.n_docs;
-        s.tokens += r.tokens;
-        s.patches += r.patches;
-        for (int64_t i = 0; i < r.n_docs; i++)
-            s.images += r.docs[i].n_images;
-        s.fewest_tokens = r.tokens < s.fewest_tokens ? r.tokens : s.fewest_tokens;
-        s.most_tokens = r.tokens > s.most_tokens ? r.tokens : s.most_tokens;
-        s.most_patches = r.patches > s.most_patches ? r.patches : s.most_patches;
-    }
-    *out = s;
-done:
-    arena_done(&a);
-    return st;
-}
-
-static double percent(int64_t share, int64_t whole)
-{
-    return whole ? 100.0 * (double)share / (double)whole : 0.0;
-}
-
-static status report(plan *p, const conf *c, const data_index *x)
-{
-    epoch_sums s;
-    int n_buckets;
-    const int64_t tokens = plan_token_budget(p), patches = plan_patch_budget(p);
-    const shape_bucket *b = plan_buckets(p, &n_buckets);
-    char digest[HASH_TEXT];
-    TRY(sum_epoch(p, &s));
-    hash_print(index_digest(x), digest);
-    printf("index                %s\n", digest);
-    printf("samples              %lld\n", (long long)index_samples(x));
-    printf("refused              %lld\n", (long long)plan_refused(p));
-    printf("documents per epoch  %lld\n", (long long)s.docs);
-    printf("images per epoch     %lld\n", (long long)s.images);
-    printf("rows per epoch       %lld of %lld tokens, %lld patches at most\n", (long long)s.rows,
-           (long long)tokens, (long long)patches);
-    printf("steps per epoch      %.2f of %lld rows\n",
-           (double)s.rows / (double)c->training_global_batch_size,
-           (long long)c->training_global_batch_size);
-    printf("token fill           %.3f %% (row: fewest %lld, most %lld)\n",
-           percent(s.tokens, s.rows * tokens), (long long)s.fewest_tokens,
-           (long long)s.most_tokens);
-    printf("patch fill           %.3f %% (row: most %lld)\n", percent(s.patches, s.rows * patches),
-           (long long)s.most_patches);
-    printf("tokens per epoch     %lld, of them visual %.1f %%\n", (long long)s.tokens,
-           percent(s.patches / 4, s.tokens));
-    for (int i = 0; i < n_buckets; i++)
-        printf("bucket %d             tokens %lld patches %lld documents %lld images %lld longest "
-               "%lld: %lld rows (%.1f %%)\n",
-               i + 1, (long long)b[i].tokens, (long long)b[i].patches, (long long)b[i].documents,
-               (long long)b[i].images, (long long)b[i].longest, (long long)b[i].rows,
-               percent(b[i].rows, s.rows));
-    return ST_OK;
-}
-
 /* The index as the private daemon's workers built it, by way of its cache file. */
 static status fetch_index(char *const *args, int n_args, data_index **out)
 {
@@ -124,7 +52,7 @@ status verb_plan(int argc, char **argv)
     TRY_OR(done, fetch_index(args, n_args, &x));
     TRY_OR(done, dataset_open(&c, &d));
     TRY_OR(done, plan_new(&c, d, x, PLAN_PACKED, &p));
-    TRY_OR(done, report(p, &c, x));
+    TRY_OR(done, plan_report(p, stdout));
 done:
     plan_free(&p);
     dataset_close(&d);

@@ -126,7 +126,8 @@ static void end_solo(lease *l)
     l->suspect = -1;
 }
 
-/* Every item once, the suspect first. Without memory the lease simply stays whole. */
+/* The suspect alone; if there is none, or it was harmless before, every item once. Without memory
+ * the lease simply stays whole. */
 static void begin_solo(lease *l)
 {
     int64_t *order = calloc((size_t)l->n_items + 1, sizeof(*order));
@@ -141,7 +142,8 @@ static void begin_solo(lease *l)
             order[n++] = l->suspect;
             break;
         }
-    for (int64_t i = 0; i < l->n_items; i++) {
+    const bool all = n == 0 || l->rounds > 0;
+    for (int64_t i = 0; all && i < l->n_items; i++) {
         bool seen = false;
         for (int64_t k = 0; k < n && !seen; k++)
             seen = order[k] == l->item[i];
@@ -149,6 +151,7 @@ static void begin_solo(lease *l)
             order[n++] = l->item[i];
     }
     end_solo(l);
+    l->rounds++;
     l->solo = true;
     l->untried = order;
     l->n_untried = n;

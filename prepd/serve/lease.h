@@ -1,9 +1,10 @@
 /* lease.h: what becomes of a piece of work whose worker goes: pure state, no sockets, no clock.
  *
  * A lease is a list of items (samples of a row, images or texts of the index) that one worker does
- * at a time. It is given again when its worker goes. One lost twice by the worker's own doing is
- * finished item by item: each alone in a fresh worker (solo), the suspect first. An item that kills
- * its worker alone `solo_limit` times is poison. A death by an outside signal is nobody's fault and
+ * at a time. It is given again when its worker goes. One lost twice by the worker's own doing goes
+ * solo: the item last reported in work is tried alone in a fresh worker; if that was harmless, or
+ * unknown, the next time each item is. One that kills its worker alone `solo_limit` times is
+ * poison. A death by an outside signal is nobody's fault and
  * changes nothing (design section 3, "Crash and quarantine").
  *
  *   WAITING --lease_give--> OUT --lease_done--> (owner frees it)
@@ -48,6 +49,7 @@ typedef struct lease {
     int64_t *untried; /* [n_untried] items still to be tried, the next one first */
     int64_t n_untried;
     int solo_deaths; /* of untried[0] */
+    int rounds;      /* how often its items were tried alone */
     struct lease *next;
 } lease;
 

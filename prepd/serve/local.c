@@ -14,7 +14,7 @@
 #include "prepd/serve/state.h"
 
 enum {
-    GIVE_UP_DEATHS = 8, /* workers in a row that died before joining: they can not start here */
+    GIVE_UP_DEATHS = 8, /* dead before joining, none ever joined: workers can not start here */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 5000,
     JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
@@ -157,7 +157,7 @@ static void died(dispatch *d, local_child *c, int wstatus)
     int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
     p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
     log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
-    if (p->deaths_at_start >= GIVE_UP_DEATHS && !d->seats)
+    if (p->deaths_at_start >= GIVE_UP_DEATHS && !d->have_fingerprint)
         dispatch_fail(d, FAIL(ST_UNAVAILABLE,
                               "%d workers in a row died before they joined (last: %s); their own "
                               "messages above say why",

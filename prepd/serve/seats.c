@@ -17,7 +17,7 @@ enum {
     MISSING_LIMIT = 3, /* files a worker may miss that the dispatcher sees, before it must go */
     QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
 };
-static const int64_t FRESH_PAUSE_NS = 500000000; /* a worker starts in about a tenth of this */
+static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
 
 static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
 {
@@ -169,6 +169,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     }
     d->fingerprint = print;
     d->have_fingerprint = true;
+    d->retired_ns = 0;            /* here is a fresh one */
     worker_seat **at = &d->seats; /* at the end: the longest idle is served first */
     while (*at)
         at = &(*at)->next;

@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/proc.h"
+#include "prepd/worker/last_words.h"
 #include "proto/frame.h"
 
 enum {
@@ -124,7 +126,9 @@ static status handle(worker *w, const wire_msg *m)
     if (head.kind == KIND_TERMS) {
         st = take_terms(w, v, wire_msg_part(m, 1));
     } else if (head.kind == KIND_LEASE) {
+        last_words_busy(true);
         st = do_lease(w, v, head.row);
+        last_words_busy(false);
     } else if (head.kind == KIND_BYE) {
         w->leave = true;
         w->again = json_bool(json_find(v, "again"), false);
@@ -197,9 +201,13 @@ static status start(worker *w)
 {
     if (w->o->parent)
         TRY(proc_follow_parent(w->o->parent));
+    const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
+    if (setrlimit(RLIMIT_CORE, &no_core) != 0)
+        return FAIL(ST_OS, "can not turn core files off");
     signal(SIGINT, SIG_IGN); /* a terminal's interrupt is the dispatcher's to handle */
     mallopt(M_ARENA_MAX, 2); /* several arenas and libvips together grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
+    TRY(last_words_install());
     TRY(image_load(w->o->argv[0], &w->images));
     TRY(w->images->fingerprint(&w->fingerprint));
     w->heard_ns = clock_ns();

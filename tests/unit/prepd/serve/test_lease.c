@@ -50,7 +50,7 @@ static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
     assert_null(lease_book_take(&b, false)); /* only a fresh worker may try it */
     assert_ptr_equal(lease_book_take(&b, true), l);
     assert_int_equal(lease_solo_item(l), 30);
-    assert_int_equal(l->n_untried, 3); /* each distinct sample once */
+    assert_int_equal(l->n_untried, 1);
 
     /* An outside kill while solo changes nothing. */
     assert_ptr_equal(lose(&b, l, LOSS_OUTSIDE, true), l);
@@ -79,6 +79,25 @@ static void test_lease__harmless_items_are_cleared(void **state)
     }
     assert_int_equal(lease_solo_item(l), -1); /* whole again, nobody condemned */
     assert_int_equal(l->losses, 0);
+    lease_free(&l);
+}
+
+static void test_lease__a_wrong_suspect_brings_all_items_to_trial(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b);
+    for (int round = 0; round < 2; round++) {
+        assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+        lease_on(l, 20);
+        assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+        assert_int_equal(lease_solo_item(l), 20);
+        assert_int_equal(l->n_untried, round == 0 ? 1 : 3); /* each distinct sample once */
+        while (l->solo) {
+            lease_solo_done(&b, l);
+            assert_ptr_equal(lease_book_take(&b, true), l);
+        }
+    }
     lease_free(&l);
 }
 
@@ -123,6 +142,7 @@ int main(void)
         cmocka_unit_test(test_lease__outside_deaths_blame_nobody),
         cmocka_unit_test(test_lease__lost_twice_goes_solo_suspect_first),
         cmocka_unit_test(test_lease__harmless_items_are_cleared),
+        cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
         cmocka_unit_test(test_lease__empty_row_survives_any_loss),
         cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
     };

@@ -1,0 +1,48 @@
+#include "prepd/worker/last_words.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { STACK_BYTES = 65536, FLUSH_MS = 20 /* an idle machine needs under one */ };
+
+/* Signal handlers can only reach what is static. */
+static volatile sig_atomic_t busy_now;
+static char handler_stack[STACK_BYTES];
+
+static void wait_for_flush(void)
+{
+    struct timespec t = {0, FLUSH_MS * 1000000L};
+    if (busy_now)
+        nanosleep(&t, NULL);
+}
+
+static void on_crash(int sig)
+{
+    wait_for_flush();
+    signal(sig, SIG_DFL);
+    raise(sig); /* delivered when this handler returns: the parent sees the true cause */
+}
+
+void last_words_busy(bool busy)
+{
+    busy_now = busy;
+}
+
+status last_words_install(void)
+{
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS};
+    const stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof(handler_stack)};
+    struct sigaction old, ours = {.sa_handler = on_crash, .sa_flags = SA_ONSTACK};
+    if (sigaltstack(&stack, NULL) != 0)
+        return FAIL(ST_OS, "sigaltstack: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+        if (sigaction(signals[i], NULL, &old) != 0)
+            return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+        if (old.sa_handler == SIG_DFL && sigaction(signals[i], &ours, NULL) != 0)
+            return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+    }
+    return atexit(wait_for_flush) == 0 ? ST_OK : FAIL(ST_OS, "atexit failed");
+}

@@ -1,0 +1,16 @@
+/* last_words.h: a worker that crashes waits a moment first, so that ZeroMQ's thread can still send
+ * which sample it was on (ON): the dispatcher then tries that one first, not the whole row. */
+#ifndef TESSERA_PREPD_LAST_WORDS_H
+#define TESSERA_PREPD_LAST_WORDS_H
+
+#include <stdbool.h>
+
+#include "common/status.h"
+
+/* Handlers for the crash signals that have none yet, on a stack of their own, and for exit() from
+ * within a library. */
+WARN_UNUSED status last_words_install(void);
+/* Whether there is something to wait for: a lease is in work. */
+void last_words_busy(bool busy);
+
+#endif

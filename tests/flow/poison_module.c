@@ -1,0 +1,76 @@
+/* poison_module.c: the image module with a trap: a file whose bytes hold a mark kills the worker
+ * that decodes it, as a bug in a decoder would. $TESSERA_REAL_IMAGE_MODULE is the module behind. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prepd/worker/image_load.h"
+
+static const image_api *real;
+
+static int holds(span bytes, const char *mark)
+{
+    return memmem(bytes.data, bytes.size, mark, strlen(mark)) != NULL;
+}
+
+static status init(const char *program)
+{
+    const char *path = getenv("TESSERA_REAL_IMAGE_MODULE");
+    void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    real = module ? dlsym(module, IMAGE_API_SYMBOL) : NULL;
+    if (!real)
+        return FAIL(ST_UNAVAILABLE, "no image module behind the trap: %s", dlerror());
+    return real->init(program);
+}
+
+static void done(void)
+{
+    real->done();
+}
+
+static status header(span bytes, const char *file, const conf *limits, image_info *out)
+{
+    if (holds(bytes, "POISON:header"))
+        abort();
+    return real->header(bytes, file, limits, out);
+}
+
+static status decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+{
+    if (holds(bytes, "POISON:abort"))
+        abort();
+    if (holds(bytes, "POISON:exit"))
+        exit(0);
+    if (holds(bytes, "POISON:hang"))
+        pause();
+    return real->decode(bytes, file, limits, a, out);
+}
+
+static status fingerprint(hash128 *out)
+{
+    return real->fingerprint(out);
+}
+
+static status write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)
+{
+    return real->write_jpeg(im, quality, out, out_size);
+}
+
+static status resize_vips(const image *in, int32_t height, int32_t width, arena *a, image *out)
+{
+    return real->resize_vips(in, height, width, a, out);
+}
+
+extern const image_api tessera_image_api;
+
+const image_api tessera_image_api = {
+    .version = IMAGE_API_VERSION,
+    .init = init,
+    .done = done,
+    .header = header,
+    .decode = decode,
+    .fingerprint = fingerprint,
+    .write_jpeg = write_jpeg,
+    .resize_vips = resize_vips,
+};

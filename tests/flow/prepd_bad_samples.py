@@ -1,0 +1,81 @@
+"""A bad sample costs itself only: it is named, the others stream, and nobody waits for it."""
+
+import json
+import os
+
+from prepd_flow import BIN, Folder, check, digest, main, run
+
+
+def questions_of(folder, image):
+    """Positions in the data set of the questions about this picture."""
+    with open(folder.file("data/v2_OpenEnded_mscoco_train2014_questions.json")) as f:
+        questions = json.load(f)["questions"]
+    number = int(os.path.basename(image).rsplit("_", 1)[1].split(".")[0])
+    return [i for i, q in enumerate(questions) if q["image_id"] == number]
+
+
+def listed(out):
+    """The lines of check as {number: cause}."""
+    rows = [line.split("\t") for line in out.splitlines() if line.count("\t") == 3]
+    return {int(r[0]): r[3] for r in rows}
+
+
+def damage(folder):
+    """Four kinds of bad files; returns {image: a word its cause must hold}."""
+    images = folder.train_images()
+    truncated, empty, missing, text = images[3], images[10], images[17], images[24]
+    with open(truncated, "r+b") as f:
+        f.truncate(os.path.getsize(truncated) // 2)
+    open(empty, "wb").close()
+    os.remove(missing)
+    with open(text, "w") as f:
+        f.write("not a picture\n" * 50)
+    return {truncated: "", empty: "empty", missing: "No such file", text: ""}
+
+
+def bad_files_are_named_and_cost_themselves():
+    with Folder() as f:
+        bad = damage(f)
+        wanted = {i: (image, word) for image, word in bad.items() for i in questions_of(f, image)}
+        check(len(wanted) >= 4, "the damaged pictures have no questions")
+        out = run("check", "-c", f.config, code=65)
+        found = listed(out)
+        check(set(found) == set(wanted), f"check lists {sorted(found)}, bad are {sorted(wanted)}\n"
+              f"{out}")
+        for i, (image, word) in wanted.items():
+            check(word in found[i], f"sample {i}: cause {found[i]!r} does not say {word!r}")
+            check(os.path.basename(image) in out, f"{image} is not named")
+        text = run("sample", "-c", f.config, "--index", str(min(wanted)), "--out",
+                   f.file("s.safetensors"), code=65)
+        check(found[min(wanted)] in text, f"sample does not say why: {text}")
+        good = next(i for i in range(100) if i not in wanted)
+        run("sample", "-c", f.config, "--index", str(good), "--out", f.file("s.safetensors"))
+        one = digest(f.config, "--steps", "10", "--prepd.workers", "1")
+        three = digest(f.config, "--steps", "10", "--prepd.workers", "3")
+        check(one == three, "bad samples make the stream depend on the workers")
+
+
+def samples_that_kill_their_workers():
+    build = os.path.dirname(os.path.dirname(BIN))
+    os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(build, "lib/libprepd_image.so")
+    os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(build, "tests/libpoison_module.so")
+    try:
+        with Folder(**{"prepd.sample_timeout": 0.3, "prepd.solo_deaths": 1,
+                       "data.limit": 60}) as f:
+            images = f.train_images()
+            marks = {images[2]: "POISON:abort", images[5]: "POISON:exit",
+                     images[8]: "POISON:hang", images[11]: "POISON:header"}
+            for image, mark in marks.items():
+                with open(image, "ab") as x:
+                    x.write(mark.encode())
+            wanted = sorted(i for image in marks for i in questions_of(f, image))
+            found = listed(run("check", "-c", f.config, code=65))
+            check(sorted(found) == wanted, f"check lists {sorted(found)}, poison is {wanted}")
+            one = digest(f.config, "--steps", "2", "--prepd.workers", "1")
+            three = digest(f.config, "--steps", "2", "--prepd.workers", "3")
+            check(one == three, "poison makes the stream depend on the workers")
+    finally:
+        del os.environ["TESSERA_IMAGE_MODULE"]
+
+
+main(bad_files_are_named_and_cost_themselves, samples_that_kill_their_workers)

@@ -1,0 +1,186 @@
+"""The daemon as a process: what it maps, how it stops, who it lets in, what it tells."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+
+import zmq
+
+from prepd_flow import BIN, Daemon, Folder, check, children, gone, main, run, wait_for, \
+    workers_below
+
+
+def maps(pid):
+    with open(f"/proc/{pid}/maps") as f:
+        return f.read()
+
+
+def status(folder):
+    return json.loads(run("status", "-c", folder.config, "--json"))
+
+
+def workers_joined(folder, n):
+    return lambda: len(status(folder)["workers"]) == n
+
+
+def ready(folder, n=2):
+    wait_for(lambda: os.path.exists(folder.file("d.sock.control")), "control endpoint")
+    wait_for(workers_joined(folder, n), f"{n} workers joined")
+
+
+def no_image_library_in_the_dispatcher():
+    with Folder() as f, Daemon(f.config) as d:
+        ready(f)
+        check("vips" not in maps(d.p.pid), "libvips is mapped in the dispatcher")
+        workers = workers_below(d.p.pid)
+        check(workers and all("libvips" in maps(w) for w in workers), "workers without libvips")
+
+
+def a_signal_leaves_nothing_behind():
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        with Folder() as f, Daemon(f.config) as d:
+            ready(f)
+            below = children(d.p.pid)
+            check(d.stop(sig) == 0, f"exit code after {sig}\n{d.said()}")
+            wait_for(lambda: all(gone(c) for c in below), "workers end")
+            left = [n for n in os.listdir(f.path) if n.startswith("d.sock")]
+            check(not left, f"ipc files left: {left}")
+
+
+def workers_follow_a_killed_dispatcher():
+    with Folder() as f, Daemon(f.config) as d:
+        ready(f)
+        below = children(d.p.pid)
+        d.stop(signal.SIGKILL)
+        wait_for(lambda: all(gone(c) for c in below), "workers end")
+        with Daemon(f.config) as again:  # the stale ipc files do not keep it from starting
+            ready(f)
+            check(again.stop() == 0, again.said())
+
+
+def an_endpoint_in_use_is_named():
+    with Folder() as f, Daemon(f.config) as d:
+        ready(f)
+        second = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
+                                timeout=30)
+        check(second.returncode not in (0, 70), f"exit code {second.returncode}")
+        check("d.sock" in second.stderr, f"does not name the endpoint: {second.stderr}")
+        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the first one suffered")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        with Folder() as f:
+            p = subprocess.run([BIN, "serve", "-c", f.config, "--prepd.endpoint",
+                                f"tcp://127.0.0.1:{port}"], capture_output=True, text=True,
+                               timeout=30)
+            check(p.returncode not in (0, 70) and str(port) in p.stderr, p.stderr)
+
+
+HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
+         "credit_bytes": 1 << 20}
+
+
+def message(payload, kind=1, version=1, magic=b"TSRA"):
+    """Header of 64 bytes (proto/README.md) and one part of JSON; digest 0 = not given."""
+    body = json.dumps(payload).encode()
+    head = magic + struct.pack("<HHQIIQQ", version, kind, 0, 0, 0, len(body), 0)
+    return [head.ljust(64, b"\0"), body]
+
+
+def answer(context, endpoint, parts):
+    s = context.socket(zmq.DEALER)
+    s.setsockopt(zmq.LINGER, 0)
+    s.setsockopt(zmq.RCVTIMEO, 10000)
+    s.connect(endpoint)
+    s.send_multipart(parts)
+    got = s.recv_multipart()
+    s.close()
+    return got
+
+
+def strangers_are_refused_and_the_daemon_lives():
+    with Folder() as f, Daemon(f.config) as d:
+        ready(f)
+        context = zmq.Context()
+        end = "ipc://" + f.file("d.sock")
+        strange = [[b"hello"], [b""], [b"\0" * 64], [os.urandom(64), os.urandom(100)],
+                   [b"TSRA" + b"\xff" * 60] * 3, message(HELLO)[:1]]
+        for suffix in ("", ".workers", ".control"):
+            for parts in strange:
+                got = answer(context, end + suffix, parts)
+                check(b"message" in got[1], f"no reason given: {got}")
+        got = answer(context, end, message(HELLO, version=9))
+        check(b"9" in got[1] and b"1" in got[1], f"versions are not named: {got[1]}")
+        for change in ({"stream": "other"}, {"rank": 3}, {"ranks": 0}, {"credit_bytes": 0},
+                       {"credit_bytes": "x"}, {"start_row": -1}, {"cursor": {"row": 1}},
+                       {"options": {"training.seed": 99}},
+                       {"cursor": {"row": 1, "index": "00" * 16}}):
+            got = answer(context, end, message({**HELLO, **change}))
+            check(b'"code"' in got[1], f"{change} was not refused: {got[1]}")
+        got = answer(context, end, message(HELLO))
+        check(b"global_batch_size" in got[1], f"a good consumer is refused: {got[1]}")
+        options = json.loads(got[1])["options"]
+        got = answer(context, end, message({**HELLO, "options": options}))
+        check(b"global_batch_size" in got[1], f"the same options are refused: {got[1]}")
+        options["training.seed"] = 99
+        got = answer(context, end, message({**HELLO, "options": options}))
+        check(b"training.seed" in got[1], f"the key that differs is not named: {got[1]}")
+        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the daemon suffered")
+        context.destroy(0)
+
+
+def scaled_and_drained():
+    with Folder() as f, Daemon(f.config) as d:
+        ready(f)
+        run("scale", "5", "-c", f.config)
+        wait_for(workers_joined(f, 5), "five workers")
+        run("scale", "1", "-c", f.config)
+        wait_for(workers_joined(f, 1), "one worker")
+        wait_for(lambda: len(workers_below(d.p.pid)) == 1, "one process")
+        check("workers" in run("status", "-c", f.config), "no table")
+        run("drain", "-c", f.config)
+        check(d.p.wait(10) == 0, "drain does not end it")
+
+
+def systemd_is_told():
+    with Folder() as f:
+        path = f.file("notify")
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        s.bind(path)
+        s.settimeout(15)
+        os.environ["NOTIFY_SOCKET"] = path
+        try:
+            with Daemon(f.config) as d:
+                check(s.recv(4096) == b"READY=1\n", "READY is not the first word")
+                check(d.stop() == 0, d.said())
+                said = b""
+                while b"STOPPING=1" not in said:
+                    said = s.recv(4096)
+        finally:
+            del os.environ["NOTIFY_SOCKET"]
+            s.close()
+
+
+def bad_configuration_is_told_with_its_code():
+    with Folder() as f:
+        for args, code, word in ((("--training.seqlen", "5"), 64, "training.seq_len"),
+                                 (("--training.seq_len", "x"), None, "training.seq_len"),
+                                 (("--data.path", f.file("nowhere")), None, "nowhere"),
+                                 (("--model.path", f.file("nowhere")), None, "nowhere")):
+            p = subprocess.run([BIN, "serve", "-c", f.config, *args], capture_output=True,
+                               text=True, timeout=30)
+            check(p.returncode in ((code,) if code else (64, 65, 66, 74, 78)),
+                  f"{args}: exit code {p.returncode}\n{p.stderr}")
+            check(word in p.stderr, f"{args}: {p.stderr}")
+
+
+main(no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind,
+     workers_follow_a_killed_dispatcher, an_endpoint_in_use_is_named,
+     strangers_are_refused_and_the_daemon_lives, scaled_and_drained, systemd_is_told,
+     bad_configuration_is_told_with_its_code)

@@ -1,0 +1,154 @@
+"""What the flow tests of prepd share: a synthetic data set, commands, a daemon, processes."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
+LIMIT_S = 120  # of one command
+
+
+class Folder:
+    """A temporary folder with a data set in it, removed at the end."""
+
+    def __init__(self, images=128, seed=1, **options):
+        self.path = tempfile.mkdtemp(prefix="flow")
+        run("synth", "--out", self.file("data"), "--images", str(images), "--seed", str(seed))
+        self.config = self.file("config.yaml")
+        lines = {"model.path": self.file("data/model"), "data.path": self.file("data"),
+                 "training.seq_len": 512, "training.global_batch_size": 4, "prepd.workers": 2,
+                 "prepd.endpoint": "ipc://" + self.file("d.sock")}
+        lines.update(options)
+        with open(self.config, "w") as f:
+            sections = {}
+            for key, value in lines.items():
+                section, name = key.split(".", 1)
+                sections.setdefault(section, []).append((name, value))
+            for section, rows in sections.items():
+                f.write(section + ":\n")
+                for name, value in rows:
+                    f.write(f"  {name}: {value}\n")
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def train_images(self):
+        folder = self.file("data/images/train2014")
+        if not os.path.isdir(folder):
+            folder = next(d for d, _, files in os.walk(self.file("data"))
+                          if any("train2014" in f and f.endswith(".jpg") for f in files))
+        return sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".jpg"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+
+def run(*args, code=0):
+    """Runs prepd; returns stdout. Any other exit code fails the test with all that was said."""
+    p = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=LIMIT_S)
+    check(p.returncode == code,
+          f"prepd {' '.join(args)}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    return p.stdout if code == 0 else p.stdout + p.stderr
+
+
+def digest(config, *args):
+    last = run("digest", "-c", config, *args).strip().splitlines()[-1]
+    check(len(last) == 32 and all(c in "0123456789abcdef" for c in last), f"no digest: {last!r}")
+    return last
+
+
+def check(ok, message):
+    if not ok:
+        raise AssertionError(message)
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            return [int(c) for c in f.read().split()]
+    except OSError:
+        return []
+
+
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read().decode().split("\0")
+    except OSError:
+        return []
+
+
+def workers_below(pid):
+    """Worker processes anywhere below pid."""
+    found = []
+    for c in children(pid):
+        if "worker" in command_line(c)[1:2]:
+            found.append(c)
+        found += workers_below(c)
+    return found
+
+
+def gone(pid):
+    """True once the process is no more (a zombie waits only for its parent)."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_for(what, message, limit_s=20.0):
+    end = time.monotonic() + limit_s
+    while not what():
+        check(time.monotonic() < end, f"not within {limit_s} s: {message}")
+        time.sleep(0.02)
+
+
+class Daemon:
+    """prepd serve, until stop() or the end of the block."""
+
+    def __init__(self, config, *args):
+        self.log = tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen([BIN, "serve", "-c", config, *args], stderr=self.log)
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self, sig=signal.SIGTERM, limit_s=10):
+        self.p.send_signal(sig)
+        try:
+            return self.p.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            raise AssertionError(f"the daemon did not stop in {limit_s} s\n{self.said()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.p.poll() is None:
+            self.stop()
+        self.log.close()
+
+
+def seed():
+    value = int(os.environ.get("TESSERA_SEED", "1"))
+    print(f"TESSERA_SEED={value}")
+    return random.Random(value)
+
+
+def main(*tests):
+    for test in tests:
+        start = time.monotonic()
+        test()
+        print(f"ok {test.__name__} ({time.monotonic() - start:.1f} s)")
+        sys.stdout.flush()

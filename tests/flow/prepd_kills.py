@@ -1,0 +1,58 @@
+"""Workers are killed at random while the stream runs: not one row changes, nobody is blamed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from prepd_flow import BIN, Folder, check, digest, main, seed, workers_below
+
+KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+STEPS = "200"
+
+
+def digest_under_fire(folder, sig, rng):
+    """The digest while workers get the signal; with how many."""
+    p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", STEPS,
+                          "--prepd.workers", "3", "--prepd.solo_deaths", "10"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         text=True)
+    kills = 0
+    time.sleep(0.4)  # until the first have joined: that none ever does is another test
+    end = time.monotonic() + 100
+    while p.poll() is None and time.monotonic() < end:
+        time.sleep(rng.uniform(0.005, 0.06))
+        victims = workers_below(p.pid)
+        if victims and kills < KILLS:
+            try:
+                os.kill(rng.choice(victims), sig)
+                kills += 1
+            except ProcessLookupError:
+                pass
+    out, err = p.communicate(timeout=60)
+    check(p.returncode == 0, f"exit code {p.returncode}\n{err}")
+    check("quarantined" not in err, f"a good sample was blamed:\n{err}")
+    return out.strip().splitlines()[-1], kills
+
+
+def killed_from_outside():
+    rng = seed()
+    with Folder() as f:
+        quiet = digest(f.config, "--steps", STEPS)
+        under_fire, kills = digest_under_fire(f, signal.SIGKILL, rng)
+        check(under_fire == quiet, f"{kills} kills changed the stream")
+        check(kills >= min(KILLS, 15), f"only {kills} kills happened: the run was too short")
+        print(f"{kills} kills")
+
+
+def crashed_from_inside():
+    """SIGSEGV is what a decoder's own crash looks like; at random it never condemns a sample."""
+    rng = seed()
+    with Folder() as f:
+        quiet = digest(f.config, "--steps", STEPS)
+        under_fire, kills = digest_under_fire(f, signal.SIGSEGV, rng)
+        check(under_fire == quiet, f"{kills} crashes changed the stream")
+        print(f"{kills} crashes")
+
+
+main(killed_from_outside, crashed_from_inside)
