@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "common/hash.h"
+#include "common/json.h"
+#include "common/tokenizer.h"
 #include "prepd/synth/bpe.h"
 #include "prepd/synth/files.h"
 #include "prepd/synth/scene.h"
@@ -194,6 +196,53 @@ static void test_bpe__learns_frequent_words(void **state)
     free(b);
 }
 
+/* The model folder as the programs read it: every answer is one token, also after a newline, and
+ * config.json's special ids are those of tokenizer.json. */
+static void test_model_folder__tokenizer_agrees(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), model[FILES_PATH_MAX], config[FILES_PATH_MAX];
+    tokenizer *t;
+    tokenizer_scratch *scratch;
+    token_list ids = {0};
+    json_value *c;
+    assert_ok(files_path(model, root, "model"));
+    assert_ok(files_path(config, root, "model/config.json"));
+    assert_ok(synth_write(&(synth_options){root, 2, 1, SIZES_SMALL}));
+    assert_ok(tokenizer_load(model, &t));
+    assert_ok(tokenizer_scratch_new(t, &scratch));
+    assert_ok(json_load(config, &c));
+    for (int i = 0; scene_text(i); i++) {
+        char *back;
+        size_t size;
+        const char *text = scene_text(i);
+        ids.n = 0;
+        assert_ok(tokenizer_encode(t, scratch, text, strlen(text), &ids));
+        if (!strchr(text, ' ') && ids.n != 1)
+            fail_msg("\"%s\" is %zu tokens", text, ids.n);
+        assert_ok(tokenizer_decode(t, ids.id, ids.n, false, &back, &size));
+        assert_string_equal(back, text);
+        free(back);
+    }
+    static const char *const special[][2] = {{"image_token_id", "<|image_pad|>"},
+                                             {"video_token_id", "<|video_pad|>"},
+                                             {"vision_start_token_id", "<|vision_start|>"},
+                                             {"vision_end_token_id", "<|vision_end|>"}};
+    for (size_t k = 0; k < sizeof special / sizeof *special; k++)
+        assert_int_equal(json_int(json_find(c, special[k][0]), -1),
+                         tokenizer_added(t, special[k][1]));
+    const json_value *text = json_find(c, "text_config");
+    int64_t rows = json_int(json_find(text, "vocab_size"), 0);
+    assert_true(rows >= tokenizer_size(t) && rows % 64 == 0);
+    assert_int_equal(json_int(json_find(text, "eos_token_id"), -1),
+                     tokenizer_added(t, "<|im_end|>"));
+    json_free(&c);
+    token_list_done(&ids);
+    tokenizer_scratch_free(&scratch);
+    tokenizer_free(&t);
+    harness_remove(&root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_verb__names_what_is_wrong),
         cmocka_unit_test(test_held_out__tenth_least_half),
         cmocka_unit_test(test_bpe__learns_frequent_words),
+        cmocka_unit_test(test_model_folder__tokenizer_agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
