@@ -28,9 +28,7 @@ typedef struct bpe_text {
 /* Merges the commonest pair (ties: lowest ids) until max_merges or none occurs twice. */
 WARN_UNUSED status bpe_train(const bpe_text *texts, int n_texts, int max_merges, bpe *out);
 
-/* Qwen's added tokens in id order; NULL past the last. */
-const char *bpe_added(int i, bool *out_special);
-/* Id of an added token under this vocabulary, -1 if there is none of that content. */
+/* Id of one of Qwen's added tokens under this vocabulary, -1 if there is none of that content. */
 int bpe_added_id(const bpe *b, const char *content);
 int bpe_size(const bpe *b); /* vocabulary and added tokens */
 

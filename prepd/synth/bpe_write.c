@@ -29,15 +29,6 @@ enum { N_ADDED = sizeof added_tokens / sizeof *added_tokens };
 static const char SPLIT[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
                             "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-const char *bpe_added(int i, bool *out_special)
-{
-    if (i < 0 || i >= N_ADDED)
-        return NULL;
-    if (out_special)
-        *out_special = added_tokens[i].special;
-    return added_tokens[i].content;
-}
-
 int bpe_added_id(const bpe *b, const char *content)
 {
     for (int i = 0; i < N_ADDED; i++)

@@ -144,13 +144,3 @@ const char *scene_text(int i)
         return side_names[i];
     return i < 4 ? level_names[i - 2] : NULL;
 }
-
-const char *scene_colour_name(int colour)
-{
-    return colour_names[colour];
-}
-
-const char *scene_form_name(int form)
-{
-    return form_names[form];
-}

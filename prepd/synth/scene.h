@@ -47,7 +47,5 @@ int scene_questions(const scene *s, scene_question out[MAX_QUESTIONS]);
 
 /* Every text the data set can hold, for the tokenizer: NULL after the last. */
 const char *scene_text(int i);
-const char *scene_colour_name(int colour);
-const char *scene_form_name(int form);
 
 #endif
