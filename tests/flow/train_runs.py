@@ -1,0 +1,107 @@
+"""One stream, however it is cut, stored or computed, gives one training run."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from prepd_flow import Daemon, Folder, check, main, run
+from train_flow import SHORT, TRAINER, close, facts, options, train, trainer
+
+STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
+
+
+def same_bits_live_and_recorded():
+    with Folder(**STREAM) as f:
+        with Daemon(f.config):
+            live = facts(train(f, "live"))
+            again = facts(train(f, "again"))
+        run("record", "-c", f.config, "--steps", "4", "--out", f.file("rows.rec"))
+        replayed = facts(train(f, "replayed", feed__replay=f.file("rows.rec")))
+        check(live == again, f"two runs differ:\n{live}\n{again}")
+        check(live == replayed, f"a recording differs:\n{live}\n{replayed}")
+        check(live[-1][1] < live[0][1], f"the loss did not fall: {live}")
+
+
+def same_gradients_in_other_batches():
+    """Tolerance: sums of float32 in another order; the first steps only, since they drift apart."""
+    with Folder(**STREAM) as f:
+        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
+        common = {"feed__replay": f.file("rows.rec"), "training__steps": 2}
+        one = train(f, "one", **common)
+        for rows in (2, 4):
+            other = train(f, f"rows{rows}", training__local_batch_size=rows, **common)
+            close(one, other, 2e-5, f"{rows} rows in a micro-batch")
+        full = train(f, "full", activation_checkpoint__mode="full", **common)
+        close(one, full, 1e-6, "full activation checkpointing")
+        threads = train(f, "threads", training__threads=1, **common)
+        check(facts(one) == facts(threads), "the number of threads changes bits")
+
+
+def exported_model_goes_on():
+    with Folder(**STREAM) as f:
+        with Daemon(f.config):
+            first = train(f, "run", checkpoint__enable="true")
+            exported = f.file("run/checkpoint")
+            said = trainer("inspect", exported)
+            check("missing" not in said.lower() or "0 missing" in said.lower(), said)
+            second = train(f, "more", model__path=exported, training__steps=1)
+            check(second[0]["loss"] < first[0]["loss"], f"weights were lost: {first} {second}")
+            said = trainer("eval", "-c", f.config, "--model.path", exported, "--eval.limit", "40",
+                           "--eval.show", "2", "--training.seq_len", "256", code=78)
+            check("eval.limit" in said, f"the key that differs is not named: {said}")
+            said = trainer("eval", "-c", f.config, "--model.path", exported, "--eval.show", "2")
+            check("accuracy:" in said and "answer:" in said, said)
+
+
+def stops_when_asked():
+    with Folder(**STREAM) as f:
+        with Daemon(f.config) as daemon:
+            values = dict(SHORT, **{"training.steps": 100000, "job.dump_folder": f.file("run"),
+                                    "checkpoint.enable": "true"})
+            p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while not p.stdout.readline().startswith("step:"):
+                check(p.poll() is None, "the trainer ended")
+            p.send_signal(signal.SIGTERM)
+            out, err = p.communicate(timeout=60)
+            check(p.returncode == 0, f"exit code {p.returncode}: {err}")
+            check("stopping after step" in err and "trained:" in out, out + err)
+            check(os.path.exists(f.file("run/checkpoint/model.safetensors")), "no model was left")
+            # The daemon must have survived its consumer.
+            train(f, "after", training__steps=1)
+            check(daemon.p.poll() is None, "the daemon went with its consumer")
+
+
+def daemon_dies_while_training():
+    with Folder(**STREAM) as f:
+        with Daemon(f.config) as daemon:
+            # Little ahead, or it goes on for minutes with rows that were on their way.
+            values = dict(SHORT, **{"training.steps": 100000, "job.dump_folder": f.file("run"),
+                                    "prepd.ahead_bytes": 1048576})
+            p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while not p.stdout.readline().startswith("step:"):
+                check(p.poll() is None, "the trainer ended")
+            daemon.p.kill()
+            start = time.monotonic()
+            out, err = p.communicate(timeout=60)
+            check(p.returncode in (69, 75, 76), f"exit code {p.returncode}: {out}{err}")
+            check(time.monotonic() - start < 30, "the trainer took too long to notice")
+
+
+def epochs_end_the_run():
+    with Folder(images=80, **STREAM) as f:
+        ends = {"training.epochs": "1", "training.steps": "0"}
+        with Daemon(f.config, *options(ends)):
+            metrics = train(f, "run", training__epochs=1, training__steps=0)
+        seen = sum(m["samples"] for m in metrics)
+        samples = len(run("check", "-c", f.config).splitlines())
+        check(seen > 0 and samples > 0, "nothing was seen")
+        check(all(not m["skipped"] for m in metrics[:-1]), "an update was skipped")
+        shutil.rmtree(f.file("run"))
+
+
+main(same_bits_live_and_recorded, same_gradients_in_other_batches, exported_model_goes_on,
+     stops_when_asked, daemon_dies_while_training, epochs_end_the_run)
