@@ -80,6 +80,20 @@ static status check_items(const pack_item *items, int64_t n, int64_t token_budge
     return ST_OK;
 }
 
+/* No packing needs fewer rows than the sums do. */
+static int64_t fewest_rows(const pack_item *items, int64_t n, int64_t token_budget,
+                           int64_t patch_budget)
+{
+    int64_t tokens = 0, patches = 0;
+    for (int64_t i = 0; i < n; i++) {
+        tokens += items[i].tokens;
+        patches += items[i].patches;
+    }
+    int64_t by_tokens = (tokens + token_budget - 1) / token_budget;
+    int64_t by_patches = patches ? (patches + patch_budget - 1) / patch_budget : 0;
+    return by_tokens > by_patches ? by_tokens : by_patches;
+}
+
 status pack_rows(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
                  arena *scratch, int64_t *row_of, int64_t *out_rows)
 {
@@ -87,12 +101,15 @@ status pack_rows(const pack_item *items, int64_t n, int64_t token_budget, int64_
     int64_t *other, rows, other_rows;
     status st;
     TRY(check_items(items, n, token_budget, patch_budget));
-    TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *other, (void **)&other));
-    TRY_OR(done, pack_best_fit(items, n, token_budget, patch_budget, scratch, row_of, &rows));
-    TRY_OR(done, pack_complete(items, n, token_budget, patch_budget, scratch, other, &other_rows));
-    if (other_rows < rows) {
-        memcpy(row_of, other, (size_t)n * sizeof *row_of);
-        rows = other_rows;
+    TRY_OR(done, pack_complete(items, n, token_budget, patch_budget, scratch, row_of, &rows));
+    if (rows > fewest_rows(items, n, token_budget, patch_budget)) {
+        TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *other, (void **)&other));
+        TRY_OR(done,
+               pack_best_fit(items, n, token_budget, patch_budget, scratch, other, &other_rows));
+        if (other_rows < rows) {
+            memcpy(row_of, other, (size_t)n * sizeof *row_of);
+            rows = other_rows;
+        }
     }
     *out_rows = rows;
 done:
