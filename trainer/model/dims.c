@@ -253,7 +253,27 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
             return FAIL_IN(ST_BAD_INPUT, source, __VA_ARGS__);                                     \
     } while (0)
 
-enum { MOST = 1 << 24 /* of any one dimension: products of four stay in 64 bits */ };
+enum {
+    MOST = 1 << 20 /* of any one dimension: products of three stay in 64 bits */,
+    MOST_LAYERS = 4096
+};
+
+static const double most_parameters = 1e14; /* byte counts and sums stay in 64 bits */
+
+/* About how many, without overflow. */
+static double estimate(const model_dims *d)
+{
+    const text_dims *t = &d->text;
+    const vision_dims *v = &d->vision;
+    double h = (double)t->hidden, wide = (double)(4 * v->hidden);
+    double layer = h * (double)t->head_dim * 2.0 * (double)(t->heads + t->kv_heads) +
+                   3 * h * (double)t->intermediate +
+                   (double)t->experts * h * (1 + 3 * (double)t->expert_width);
+    double block = (double)v->hidden * (4.0 * (double)v->hidden + 2.0 * (double)v->intermediate);
+    return 2 * (double)t->vocab * h + (double)t->layers * layer + (double)v->depth * block +
+           (double)(v->positions + v->patch_bytes) * (double)v->hidden +
+           (1 + v->n_deepstack) * wide * (wide + h);
+}
 
 static status check_text(const text_dims *t, const char *source)
 {
@@ -273,6 +293,8 @@ static status check_text(const text_dims *t, const char *source)
     for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
         RULE(positive[i].value > 0 && positive[i].value <= MOST, "%s is %lld, wanted 1 to %d",
              positive[i].name, (long long)positive[i].value, MOST);
+    RULE(t->layers <= MOST_LAYERS, "num_hidden_layers is %lld, wanted at most %d",
+         (long long)t->layers, MOST_LAYERS);
     RULE(t->heads % t->kv_heads == 0,
          "num_attention_heads %lld is no multiple of num_key_value_heads %lld", (long long)t->heads,
          (long long)t->kv_heads);
@@ -290,15 +312,12 @@ static status check_text(const text_dims *t, const char *source)
     return ST_OK;
 }
 
-status dims_check(const model_dims *d, const char *source)
+static status check_vision(const model_dims *d, const char *source)
 {
     const vision_dims *v = &d->vision;
-    TRY(check_text(&d->text, source));
-    if (v->depth == 0)
-        return ST_OK;
-    RULE(v->depth > 0 && v->depth <= MOST && v->hidden > 0 && v->hidden <= MOST && v->heads > 0 &&
-             v->intermediate > 0 && v->intermediate <= MOST && v->positions > 0 &&
-             v->positions <= MOST,
+    RULE(v->depth > 0 && v->depth <= MOST_LAYERS && v->heads <= MOST && v->hidden > 0 &&
+             v->hidden <= MOST && v->heads > 0 && v->intermediate > 0 && v->intermediate <= MOST &&
+             v->positions > 0 && v->positions <= MOST,
          "vision_config: depth, hidden_size, num_heads, intermediate_size and "
          "num_position_embeddings must be positive");
     RULE(v->hidden % v->heads == 0 && dims_vision_head_dim(d) % 4 == 0,
@@ -314,6 +333,18 @@ status dims_check(const model_dims *d, const char *source)
         RULE(v->deepstack[j] >= (j ? v->deepstack[j - 1] + 1 : 0) && v->deepstack[j] < v->depth,
              "vision_config: deepstack_visual_indexes[%d] is %lld; wanted rising, below depth %lld",
              j, (long long)v->deepstack[j], (long long)v->depth);
+    return ST_OK;
+}
+
+status dims_check(const model_dims *d, const char *source)
+{
+    TRY(check_text(&d->text, source));
+    if (d->vision.depth != 0)
+        TRY(check_vision(d, source));
+    RULE(estimate(d) <= most_parameters,
+         "the model has about %.3g parameters, at most %.3g are "
+         "supported",
+         estimate(d), most_parameters);
     return ST_OK;
 }
 

@@ -151,6 +151,12 @@ static void test_dims__bad_configs_are_named(void **state)
         {"\"num_position_embeddings\":64", "\"num_position_embeddings\":63", "no square"},
         {"[1,3,4]", "[1,3,6]", "deepstack_visual_indexes"},
         {"[1,3,4]", "[1,1,4]", "deepstack_visual_indexes"},
+        {"\"num_hidden_layers\":4", "\"num_hidden_layers\":1000000", "num_hidden_layers"},
+        {"\"moe_intermediate_size\":48", "\"moe_intermediate_size\":9000000000000000000",
+         "moe_intermediate_size"},
+        {"\"num_experts\":16,\"num_experts_per_tok\":4,\"moe_intermediate_size\":48",
+         "\"num_experts\":1000000,\"num_experts_per_tok\":4,\"moe_intermediate_size\":1000000",
+         "parameters"},
         {"\"depth\":6", "\"depth\":-6", "depth"},
         {"\"image_token_id\":2003", "\"image_token_id\":-1", "image_token_id"},
     };
