@@ -230,6 +230,8 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
         const json_value *tower;
         TRY(want_object(config, "vision_config", source, &tower));
         st = read_vision(tower, source, d.text.hidden, &d.vision);
+        if (st == ST_OK && d.vision.depth < 1)
+            st = FAIL_IN(ST_BAD_INPUT, source, "depth is %lld", (long long)d.vision.depth);
         if (st != ST_OK)
             return status_context(st, "vision_config: ");
         TRY(read_token(config, "image_token_id", source, &d.image_token));
