@@ -1,7 +1,7 @@
 /* bucket.c: shape buckets: capacity vectors that a captured graph is made for. The rows of epoch 0
  * are sorted by size and cut into equal groups; a bucket holds all rows up to its group, so buckets
  * are nested and a row's smallest fit is found by walking up. The last is not from this epoch's
- * rows but from the budgets, so that it holds any row of any epoch. */
+ * rows but from the budgets and the samples, so that it holds any row of any epoch. */
 #include <stdlib.h>
 
 #include "prepd/plan/state.h"
@@ -49,29 +49,47 @@ static bool same(const shape_bucket *a, const shape_bucket *b)
            a->images == b->images && a->longest == b->longest;
 }
 
-/* No row of any epoch is beyond this. */
+/* The most of something that a row of `tokens` tokens can hold, if no sample has more of it per
+ * token than `some` in `in` tokens. */
+static int64_t most_in(int64_t tokens, int64_t some, int64_t in)
+{
+    return (int64_t)((__int128)tokens * some / in);
+}
+
+/* No row of any epoch is beyond this: a row has at most as many patches (images) per token as the
+ * sample that has the most of them per token. */
 static shape_bucket bound_of(const plan *p)
 {
-    int64_t documents = p->c->data_pack ? p->token_budget / p->shortest : 1;
-    int64_t most_images = 0, most_patches = 0, fewest_patches = 0;
+    int64_t patches = 0, patch_tokens = 1, images = 0, image_tokens = 1;
+    int64_t most_patches = 0, most_images = 0;
     for (uint64_t k = 0; k < p->n_usable; k++) {
-        int64_t i = p->usable[k];
-        most_images = larger(most_images, p->images[i]);
+        int64_t i = p->usable[k], tokens = p->tokens[i];
+        if (p->patches[i] * patch_tokens > patches * tokens) {
+            patches = p->patches[i];
+            patch_tokens = tokens;
+        }
+        if (p->images[i] * image_tokens > images * tokens) {
+            images = p->images[i];
+            image_tokens = tokens;
+        }
         most_patches = larger(most_patches, p->patches[i]);
-        if (p->images[i] && (!fewest_patches || p->patches[i] / p->images[i] < fewest_patches))
-            fewest_patches = p->patches[i] / p->images[i];
+        most_images = larger(most_images, p->images[i]);
     }
+    if (!p->c->data_pack)
+        return (shape_bucket){.tokens = p->longest,
+                              .patches = most_patches,
+                              .documents = 1,
+                              .images = most_images,
+                              .longest = p->longest};
     shape_bucket b = {
-        .tokens = p->c->data_pack ? p->token_budget : p->longest,
-        .patches = p->c->data_pack ? p->patch_budget : most_patches,
-        .documents = documents,
-        .images = documents * most_images,
+        .tokens = p->token_budget,
+        .patches = most_in(p->token_budget, patches, patch_tokens) / 4 * 4,
+        .documents = p->token_budget / p->shortest,
+        .images = most_in(p->token_budget, images, image_tokens),
         .longest = p->longest,
     };
-    if (b.patches > 4 * b.tokens)
-        b.patches = 4 * b.tokens; /* four patches are a token */
-    if (fewest_patches && p->c->data_pack && b.images > b.patches / fewest_patches)
-        b.images = b.patches / fewest_patches;
+    if (b.patches > p->patch_budget)
+        b.patches = p->patch_budget;
     return b;
 }
 
