@@ -16,7 +16,7 @@
 enum {
     GIVE_UP_DEATHS = 8, /* dead before joining, none ever joined: workers can not start here */
     FIRST_PAUSE_MS = 50,
-    MAX_PAUSE_MS = 5000,
+    MAX_PAUSE_MS = 1000,
     JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
     LEAVE_LIMIT_MS = 3000,
 };

@@ -1,12 +1,14 @@
 """Workers are killed at random while the stream runs: not one row changes, nobody is blamed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
-from prepd_flow import BIN, Folder, check, digest, main, seed, workers_below
+from prepd_flow import BIN, Folder, check, digest, main, seed, wait_for, \
+    workers_below
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 STEPS = "200"
@@ -14,11 +16,14 @@ STEPS = "200"
 
 def digest_under_fire(folder, sig, rng):
     """The digest while workers get the signal; with how many."""
+    cache = folder.file("data/.tessera")
+    shutil.rmtree(cache)
     p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", STEPS,
                           "--prepd.workers", "3", "--prepd.solo_deaths", "10"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          text=True)
     kills = 0
-    time.sleep(0.4)  # until the first have joined: that none ever does is another test
+    # From when the first have built the index: that workers can not even start is another test.
+    wait_for(lambda: os.path.isdir(cache) and os.listdir(cache), "the index", 60)
     end = time.monotonic() + 100
     while p.poll() is None and time.monotonic() < end:
         time.sleep(rng.uniform(0.005, 0.06))
