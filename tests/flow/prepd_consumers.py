@@ -1,0 +1,161 @@
+"""What consumers get: every sample once, ranks that share steps, exact resume, streams side by
+side, and a slow one that costs nobody else. Through the Python client, as a PyTorch user would."""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+
+from prepd_flow import Daemon, Folder, check, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+STEP = 4  # training.global_batch_size of the folder
+ONE_EPOCH = {"training.epochs": 1}
+
+
+def endpoint(folder):
+    return "ipc://" + folder.file("d.sock")
+
+
+def fingerprint(row):
+    h = hashlib.sha256()
+    for name in sorted(k for k, v in row.items() if hasattr(v, "tobytes")):
+        h.update(name.encode() + row[name].tobytes())
+    return h.hexdigest()
+
+
+def rows_of(folder, n=None, **options):
+    """(number, fingerprint, sample ids, cursor) of the next n rows, or of all."""
+    out = []
+    stream = client.connect(endpoint(folder), timeout=30.0, **options)
+    for row in stream:
+        out.append((row["number"], fingerprint(row), list(row["doc_sample_id"]), row["cursor"]))
+        if len(out) == n:
+            break
+    stream.close()
+    return out
+
+
+def status(folder):
+    return json.loads(run("status", "-c", folder.config, "--json"))
+
+
+def up(folder):
+    wait_for(lambda: os.path.exists(folder.file("d.sock.control")), "control endpoint")
+
+
+def every_sample_once():
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config) as d:
+        up(f)
+        rows = rows_of(f)
+        ids = sorted(i for r in rows for i in r[2])
+        check(ids == list(range(len(ids))) and len(ids) == status(f)["train"]["samples"],
+              "an epoch is not every sample once")
+        check([r[0] for r in rows] == list(range(len(rows))), "rows are not in stream order")
+        check(len(rows) % STEP == 0, "the last step is not complete")
+        check(d.p.poll() is None, d.said())
+
+
+def ranks_share_every_step():
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config):
+        up(f)
+        alone = {r[0]: r[1] for r in rows_of(f)}
+        for ranks in (2, 4):
+            shares = [rows_of(f, rank=k, ranks=ranks) for k in range(ranks)]
+            numbers = sorted(r[0] for s in shares for r in s)
+            check(numbers == sorted(alone), f"{ranks} ranks together do not get every row once")
+            for s in shares:
+                check(all(alone[r[0]] == r[1] for r in s), "a row depends on the number of ranks")
+                steps = [r[0] // STEP for r in s]
+                check(all(steps.count(k) == STEP // ranks for k in set(steps)),
+                      "a rank has not its share of every step")
+
+
+def resumed_exactly():
+    with Folder(**ONE_EPOCH) as f:
+        with Daemon(f.config) as d:
+            up(f)
+            whole = rows_of(f)
+            for stop in (1, 5, 8):
+                first = rows_of(f, stop)
+                rest = rows_of(f, cursor=json.loads(first[-1][3]))
+                check([r[:2] for r in first + rest] == [r[:2] for r in whole],
+                      f"stopped after {stop} rows, the rest differs")
+            # Two ranks stop after step 1, one goes on alone.
+            pair = [rows_of(f, STEP, rank=k, ranks=2) for k in range(2)]
+            cursors = {json.loads(p[-1][3])["row"] for p in pair}
+            check(cursors == {2 * STEP}, f"at the end of a step the ranks' cursors are {cursors}")
+            rest = rows_of(f, cursor=json.loads(pair[0][-1][3]))
+            check([r[:2] for r in rest] == [r[:2] for r in whole[2 * STEP:]], "other ranks differ")
+            d.stop(signal.SIGKILL)
+        with Daemon(f.config):  # the cursor is all that is needed
+            wait_for(lambda: status_or_none(f), "the daemon is back")
+            rest = rows_of(f, cursor=json.loads(first[-1][3]))
+            check([r[:2] for r in first + rest] == [r[:2] for r in whole], "after a restart")
+
+
+def status_or_none(folder):
+    try:
+        return status(folder)
+    except AssertionError:
+        return None
+
+
+def another_data_set_is_refused():
+    with Folder(**ONE_EPOCH) as f:
+        with Daemon(f.config):
+            up(f)
+            cursor = json.loads(rows_of(f, 3)[-1][3])
+        os.utime(f.train_images()[0], (1, 1))  # touched: the index is built again, its digest ...
+        with open(f.train_images()[0], "ab") as x:
+            x.write(b"\0")  # ... differs because the file does
+        with Daemon(f.config):
+            up(f)
+            try:
+                rows_of(f, 1, cursor=cursor)
+            except RuntimeError as refused:
+                check("index" in str(refused), f"the reason: {refused}")
+            else:
+                raise AssertionError("a cursor of other data was taken")
+
+
+def train_and_eval_side_by_side():
+    with Folder() as f, Daemon(f.config):
+        up(f)
+        train = client.connect(endpoint(f), timeout=30.0)
+        first = next(train)
+        held_out = rows_of(f, stream="eval")
+        ids = [i for r in held_out for i in r[2]]
+        check(len(ids) == status(f)["eval"]["samples"] and sorted(ids) == list(range(len(ids))),
+              "eval is not every held-out sample once")
+        check(next(train)["number"] == first["number"] + 1, "train did not go on")
+        train.close()
+
+
+def a_slow_consumer_costs_only_itself():
+    credit = 1 << 20
+    with Folder() as f, Daemon(f.config) as d:
+        up(f)
+        slow = client.connect(endpoint(f), timeout=30.0, credit_bytes=credit)
+        next(slow)
+        quick = rows_of(f, 300)
+        check(len(quick) == 300, "the quick one waits for the slow one")
+        sessions = status(f)["consumers"]
+        for s in sessions:
+            check(s["unreturned_bytes"] <= credit and s["credit_bytes"] <= credit,
+                  f"more than its credit is under way: {s}")
+        before = status(f)["rss_bytes"]
+        time.sleep(0.5)
+        check(status(f)["rss_bytes"] - before < 4 << 20, "the daemon grows while nobody reads")
+        numbers = [next(slow)["number"] for _ in range(20)]
+        check(numbers == list(range(1, 21)), f"the slow one lost rows: {numbers}")
+        slow.close()
+        check(d.p.poll() is None, d.said())
+
+
+main(every_sample_once, ranks_share_every_step, resumed_exactly, another_data_set_is_refused,
+     train_and_eval_side_by_side, a_slow_consumer_costs_only_itself)
