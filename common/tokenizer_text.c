@@ -196,10 +196,11 @@ static void reorder(nfc_scratch *s)
     }
 }
 
-/* The primary composite of two code points, or 0. */
+/* The primary composite of two code points, or 0. U+11A7 is one below the first trailing consonant
+ * of Hangul: utf8proc 2.8 takes it for one and swallows it after a syllable. */
 static int32_t compose_pair(int32_t a, int32_t b)
 {
-    if (b < 0x300 || is_later(b))
+    if (b < 0x300 || b == 0x11A7 || is_later(b))
         return 0;
     int32_t pair[3] = {a, b, 0};
     return utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) == 1 ? pair[0] : 0;
