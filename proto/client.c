@@ -135,12 +135,24 @@ static status take_welcome(client *c)
     return c->welcome ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a WELCOME");
 }
 
+/* prepd is there but has nothing to send (CREDIT of 0 bytes). */
+static bool still_here(const wire_msg *m)
+{
+    frame head;
+    return wire_msg_parts(m) == 2 && frame_decode(wire_msg_part(m, 0), "", &head) == ST_OK &&
+           head.kind == KIND_CREDIT;
+}
+
 static status greet(client *c, const client_options *o)
 {
     TRY(wire_new(&c->wire));
     TRY(wire_connect(c->wire, o->endpoint, &c->socket));
     TRY(send_hello(c, o));
-    status st = wire_recv(c->socket, o->timeout_ms, NULL, c->m);
+    status st;
+    do {
+        wire_msg_clear(c->m);
+        st = wire_recv(c->socket, o->timeout_ms, NULL, c->m);
+    } while (st == ST_OK && still_here(c->m));
     if (st == ST_TIMEOUT && wire_greeted(c->socket))
         return FAIL(ST_TIMEOUT,
                     "%s is there but did not answer within %.1f s: it may still be building its "
@@ -221,7 +233,9 @@ static status receive(client *c, wire_msg *raw)
         if (left_ms <= 0)
             return FAIL(ST_TIMEOUT, "no row came from %s for %.1f s", c->name, c->timeout_ms / 1e3);
         status st = wire_recv(c->socket, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS, NULL, raw);
-        if (st != ST_TIMEOUT)
+        if (st == ST_OK && still_here(raw))
+            wire_msg_clear(raw); /* it lives, but the limit is on rows */
+        else if (st != ST_TIMEOUT)
             return st;
     }
 }

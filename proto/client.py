@@ -135,7 +135,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             elif kind == END:
                 return
             else:
-                check(kind == WELCOME, "a message of kind", kind)
+                check(kind in (WELCOME, CREDIT), "a message of kind", kind)
     finally:
         send(BYE, {})
         socket.close()

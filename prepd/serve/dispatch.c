@@ -146,6 +146,7 @@ static void tick(dispatch *d)
         d->watchdog_ns = now;
     }
     seats_check_time(d, now);
+    sessions_still_here(d, now);
     if (local_tick(d, now) != ST_OK)
         dispatch_fail(d, status_last()->code);
     if (d->train.build.active)

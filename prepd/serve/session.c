@@ -24,6 +24,7 @@ enum {
     MAX_RANKS = 65536,
 };
 static const int64_t MAX_CREDIT = (int64_t)1 << 42;
+static const int64_t STILL_HERE_NS = 15000000000; /* well under any consumer's time limit */
 
 static session *session_of(dispatch *d, const wire_peer *peer)
 {
@@ -314,7 +315,7 @@ static status hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_
     span text = wire_msg_part(m, 1);
     s->peer = *from;
     s->step = UINT64_MAX;
-    s->started_ns = clock_ns();
+    s->started_ns = s->said_ns = clock_ns();
     TRY_OR(failed, read_hello(d, s, v, name));
     s->hello = strndup((const char *)text.data, text.size);
     if (!s->hello) {
@@ -488,6 +489,7 @@ static bool deliver(dispatch *d, session *s)
         wire_msg_free(&first->msg);
         s->credit += first->reserved - bytes;
         s->unreturned += bytes;
+        s->said_ns = clock_ns();
         s->rows_sent++;
         d->counts.rows++;
         d->counts.bytes += (uint64_t)bytes;
@@ -497,6 +499,23 @@ static bool deliver(dispatch *d, session *s)
     }
     end_if_done(d, s);
     return true;
+}
+
+/* Tells consumers that hear nothing that the daemon is there; one that has gone without BYE is
+ * found out this way, since sending to it fails. */
+void sessions_still_here(dispatch *d, int64_t now)
+{
+    static const char json[] = "{\"bytes\":0}";
+    for (session *s = d->sessions, *next; s; s = next) {
+        next = s->next;
+        if (now - s->said_ns < STILL_HERE_NS)
+            continue;
+        s->said_ns = now;
+        if (wire_send_json(d->consumers, &s->peer, KIND_CREDIT, 0, json, sizeof(json) - 1) == ST_OK)
+            continue;
+        log_info("consumer gone: %s", status_text());
+        session_close(d, s, NULL);
+    }
 }
 
 void session_row(dispatch *d, session *s, lease *l, wire_msg *m)

@@ -73,7 +73,7 @@ typedef struct session {
     slot slots[SESSION_SLOTS];
     int first_slot, n_slots;
     uint64_t rows_sent;
-    int64_t started_ns;
+    int64_t started_ns, said_ns; /* said_ns: when it last heard from us */
     struct session *next;
 } session;
 
@@ -163,6 +163,7 @@ void index_build_progress(dispatch *d, source *s, bool last);
 /* session.c */
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
 WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
+void sessions_still_here(dispatch *d, int64_t now);
 void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
 void session_index_ready(dispatch *d, source *src);
 void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */

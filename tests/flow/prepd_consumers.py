@@ -5,12 +5,14 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
+sys.path.insert(0, PROTO)
 import client  # noqa: E402
 
 STEP = 4  # training.global_batch_size of the folder
@@ -157,5 +159,23 @@ def a_slow_consumer_costs_only_itself():
         check(d.p.poll() is None, d.said())
 
 
+def one_that_vanishes_is_forgotten():
+    """A consumer that was killed with its credit used up says no BYE and gets no more rows: only
+    the daemon's own word to it shows that it has gone."""
+    with Folder() as f, Daemon(f.config) as d:
+        up(f)
+        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "
+                "s = client.connect(sys.argv[1], credit_bytes=1 << 20); next(s); "
+                "print('on', flush=True); time.sleep(60)")
+        p = subprocess.Popen([sys.executable, "-c", code, endpoint(f), PROTO],
+                             stdout=subprocess.PIPE)
+        check(p.stdout.readline() == b"on\n", "the consumer did not get a row")
+        p.kill()
+        p.wait()
+        wait_for(lambda: not status(f)["consumers"], "the session is closed", 40)
+        check(d.p.poll() is None, d.said())
+
+
 main(every_sample_once, ranks_share_every_step, resumed_exactly, another_data_set_is_refused,
-     train_and_eval_side_by_side, a_slow_consumer_costs_only_itself)
+     train_and_eval_side_by_side, a_slow_consumer_costs_only_itself,
+     one_that_vanishes_is_forgotten)
