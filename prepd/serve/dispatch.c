@@ -74,7 +74,7 @@ static status start(dispatch *d)
     return local_start(d);
 }
 
-static void on_signal(dispatch *d)
+void dispatch_signals(dispatch *d)
 {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
@@ -174,7 +174,7 @@ static status loop(dispatch *d)
                             {.fd = d->signal_fd}};
         TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), TICK_MS));
         if (wait[3].ready)
-            on_signal(d);
+            dispatch_signals(d);
         TRY(drain_socket(d, d->workers, seat_message));
         local_reap(d);
         TRY(drain_socket(d, d->consumers, session_message));

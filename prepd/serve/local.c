@@ -210,7 +210,8 @@ void local_stop(dispatch *d)
     }
     while (local_alive(d) > 0) {
         local_reap(d);
-        if (clock_ns() > limit)
+        dispatch_signals(d); /* a second one: at once */
+        if (d->stop_now || clock_ns() > limit)
             for (int i = 0; i < MAX_LOCAL; i++)
                 if (p->child[i].pid)
                     kill(p->child[i].pid, SIGKILL);

@@ -17,6 +17,7 @@ enum {
     MISSING_LIMIT = 3, /* files a worker may miss that the dispatcher sees, before it must go */
     QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
 };
+static const int64_t TELL_REMOTE_NS = 2000000000;
 static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
 
 static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
@@ -160,7 +161,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     w->pid = (pid_t)pid;
     w->local = local;
     w->fresh = true;
-    w->joined_ns = w->heard_ns = w->since_ns = clock_ns();
+    w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
     snprintf(w->host, sizeof(w->host), "%s", host);
     status st = send_terms(d, from);
     if (st != ST_OK) {
@@ -356,6 +357,14 @@ void seats_check_time(dispatch *d, int64_t now)
     int64_t limit = (int64_t)(d->c->prepd_sample_timeout * 1e9);
     for (worker_seat *w = d->seats, *next; w; w = next) {
         next = w->next;
+        if (!w->local && now - w->told_ns > TELL_REMOTE_NS) {
+            /* The death of a process elsewhere shows only in that nothing can be sent to it. */
+            w->told_ns = now;
+            if (send_terms(d, &w->peer) != ST_OK) {
+                seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
+                continue;
+            }
+        }
         if (!w->work || now - w->since_ns <= limit)
             continue;
         if (w->local)

@@ -86,7 +86,7 @@ typedef struct worker_seat {
     bool fresh; /* has done nothing yet */
     lease *work;
     int64_t since_ns; /* of the lease or of the last ON */
-    int64_t joined_ns, heard_ns;
+    int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;
 } worker_seat;
@@ -198,6 +198,7 @@ void local_stop(dispatch *d); /* BYE is sent; waits, then kills */
 void control_message(dispatch *d, const wire_peer *from, wire_msg *m);
 
 /* dispatch.c */
+void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 
 #endif
