@@ -32,12 +32,15 @@ static status find(void *handle, const char *name, void **out)
 
 static status fill(void *handle)
 {
-    void *set_threads, *core_name;
+    enum { BUILT_WITH_OPENMP = 2 };
+    void *set_threads, *core_name, *parallel;
     TRY(find(handle, "cblas_sgemm", (void **)&library.sgemm));
     TRY(find(handle, "cblas_dgemm", (void **)&library.dgemm));
     TRY(find(handle, "openblas_set_num_threads", &set_threads));
     TRY(find(handle, "openblas_get_corename", &core_name));
+    TRY(find(handle, "openblas_get_parallel", &parallel));
     ((void (*)(int))set_threads)(1);
+    library.reentrant = ((int (*)(void))parallel)() != BUILT_WITH_OPENMP;
     library.core = ((char *(*)(void))core_name)();
     return ST_OK;
 }

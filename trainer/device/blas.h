@@ -10,6 +10,7 @@
 #define TESSERA_DEVICE_BLAS_H
 
 #include <cblas.h>
+#include <stdbool.h>
 
 #include "common/status.h"
 
@@ -19,6 +20,9 @@ typedef struct blas_library {
     void (*dgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, double,
                   const double *, blasint, const double *, blasint, double, double *, blasint);
     const char *core; /* "SkylakeX": the kernels it chose */
+    /* False for the flavour built with OpenMP: two of our threads in it at once spoil each other's
+     * products (seen with 0.3.21: other bits from run to run). The device then keeps to one. */
+    bool reentrant;
 } blas_library;
 
 /* Loads it once per process; call before other threads read the environment. UNAVAILABLE, with the

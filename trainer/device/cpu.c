@@ -122,6 +122,8 @@ static status cpu_open(int index, int threads, device **out)
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
     threads = threads > 0 ? threads : cpu_count();
+    if (!blas()->reentrant)
+        threads = 1;
     status st = pool_new(threads, &d->pool);
     if (st != ST_OK) {
         free(d);
@@ -138,8 +140,9 @@ static status cpu_open(int index, int threads, device **out)
 #endif
     char name[64];
     cpu_model_name(name, sizeof name);
-    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s",
-             name, threads, threads == 1 ? "" : "s", set, blas()->core);
+    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s%s",
+             name, threads, threads == 1 ? "" : "s", set, blas()->core,
+             blas()->reentrant ? "" : " (OpenMP flavour: one thread only)");
     *out = &d->base;
     return ST_OK;
 }
