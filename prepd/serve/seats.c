@@ -51,6 +51,23 @@ static source *source_of(const lease *l)
     return l->kind == LEASE_ROW ? ((session *)l->owner)->src : l->owner;
 }
 
+/* Counts of this run: decisions that came with a cursor are not its doing, and what the index
+ * refuses never gets here. */
+void seats_judge_quarantine(dispatch *d)
+{
+    const serve_counts *k = &d->counts;
+    const double share = k->samples ? 100.0 * (double)k->quarantined / (double)k->samples : 0.0;
+    if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
+        return;
+    const source *s = d->train.bad.n ? &d->train : &d->eval;
+    const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
+    dispatch_fail(d, FAIL(ST_BAD_INPUT,
+                          "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
+                          "%.1f %%; one of them: sample %lld: %s",
+                          share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
+                          some ? (long long)some->sample : -1, some ? some->cause : "-"));
+}
+
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
 {
     bool fresh = false;
@@ -61,13 +78,8 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
     if (!fresh)
         return;
     log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", s->name, (long long)id, cause);
-    double share = 100.0 * (double)s->bad.n / (double)(d->counts.samples + 1);
-    if (d->counts.samples >= QUARANTINE_JUDGED && share > d->c->data_quarantine_limit)
-        dispatch_fail(d, FAIL(ST_BAD_INPUT,
-                              "%.1f %% of %llu samples are quarantined, over "
-                              "data.quarantine_limit %.1f %%; the last: sample %lld: %s",
-                              share, (unsigned long long)d->counts.samples,
-                              d->c->data_quarantine_limit, (long long)id, cause));
+    d->counts.quarantined++;
+    seats_judge_quarantine(d);
 }
 
 /* A worker went while it had a lease. */

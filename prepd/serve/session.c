@@ -497,6 +497,7 @@ static bool deliver(dispatch *d, session *s)
         s->first_slot = (s->first_slot + 1) % SESSION_SLOTS;
         s->n_slots--;
     }
+    seats_judge_quarantine(d);
     end_if_done(d, s);
     return true;
 }

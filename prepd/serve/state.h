@@ -114,6 +114,7 @@ typedef struct local_pool {
 
 typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
+    uint64_t quarantined; /* in this run */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers;
     uint64_t rows_at_tick;
     double rows_per_s, samples_per_s;
@@ -174,6 +175,7 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
 void seats_check_time(dispatch *d, int64_t now);
 void seats_schedule(dispatch *d);
+void seats_judge_quarantine(dispatch *d);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
 void seat_retire(dispatch *d, worker_seat *w, bool again);
 

@@ -221,14 +221,17 @@ status worker_run(const worker_options *o)
     status st = start(&w);
     while (st == ST_OK && !w.leave) {
         st = serve_connection(&w);
-        if (st == ST_UNAVAILABLE && !o->parent && !w.leave &&
-            clock_ns() - w.heard_ns < (int64_t)GIVE_UP_MS * 1000000) {
+        if (st != ST_UNAVAILABLE || w.leave)
+            continue;
+        if (o->parent) { /* our dispatcher has closed: so do we */
+            st = ST_OK;
+            break;
+        }
+        if (clock_ns() - w.heard_ns < (int64_t)GIVE_UP_MS * 1000000) {
             st = ST_OK; /* the daemon may come back */
             usleep(RECONNECT_MS * 1000);
         }
     }
-    if (st == ST_UNAVAILABLE && o->parent)
-        st = ST_OK; /* our dispatcher has closed: so do we */
     workshop_done(&w.shop);
     free(w.terms);
     wire_free(&w.net);

@@ -2,8 +2,14 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 
-from prepd_flow import BIN, Folder, check, digest, main, run
+from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 
 def questions_of(folder, image):
@@ -78,4 +84,55 @@ def samples_that_kill_their_workers():
         del os.environ["TESSERA_IMAGE_MODULE"]
 
 
-main(bad_files_are_named_and_cost_themselves, samples_that_kill_their_workers)
+def too_many_bad_samples_stop_the_run():
+    with Folder(images=500, **{"prepd.workers": 3}) as f:
+        for image in f.train_images()[::4]:
+            with open(image, "r+b") as x:
+                x.truncate(os.path.getsize(image) * 2 // 3)
+        with Daemon(f.config) as d:
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+            p = subprocess.run([BIN, "status", "-c", f.config], capture_output=True)
+            check(p.returncode == 0, "no status")
+            try:
+                for row in client.connect("ipc://" + f.file("d.sock"), timeout=30.0):
+                    pass
+            except RuntimeError as why:
+                check("data.quarantine_limit" in str(why), f"the reason: {why}")
+            else:
+                raise AssertionError("the stream went on")
+            check(d.p.wait(10) == 65, f"exit code {d.p.returncode}\n{d.said()}")
+            check("quarantine_limit" in d.said(), d.said())
+
+
+def real_photos_and_odd_ones():
+    """Every picture of the shared odd ones under an official name; skipped without them."""
+    source = os.environ.get("TESSERA_SOURCE", ".")
+    shared = os.environ.get("TESSERA_SHARED", os.path.join(source, "..", "shared", "data"))
+    odd = os.path.join(shared, "odd")
+    if not os.path.isdir(odd):
+        print("skipped: no shared data")
+        return
+    with open(os.path.join(odd, "index.json")) as x:
+        text = x.read()
+    names = sorted(n for n in os.listdir(odd) if n != "index.json" and n in text)
+    with Folder(images=256, **{"prepd.workers": 2}) as f:
+        images = f.train_images()[::2][:len(names)]
+        check(len(images) == len(names), "not enough places for the odd pictures")
+        for image, name in zip(images, names):
+            shutil.copyfile(os.path.join(odd, name), image)
+        out = run("check", "-c", f.config, code=65)
+        found = listed(out)
+        for image, name in zip(images, names):
+            bad = {i in found for i in questions_of(f, image)}
+            check(len(bad) <= 1, f"{name}: some samples of one picture are bad, others not")
+            if name in ("zero-byte.jpg", "truncated_jpeg.jpg", "truncated_image.png", "broken.png",
+                        "decompression_bomb.gif", "avif_hopper.avif", "hopper.bmp"):
+                check(bad == {True}, f"{name} was taken")
+            if name in ("hopper_gray.jpg", "pil_sample_cmyk.jpg", "hopper_orientation_6.jpg",
+                        "Landscape_6.jpg", "transparent.png", "hopper_orientation_6.webp"):
+                check(bad == {False}, f"{name} was refused: {out}")
+        good = [i for im in f.train_images()[1::2] for i in questions_of(f, im)]
+        check(not set(good) & set(found), "a good sample was blamed")
+
+
+main(too_many_bad_samples_stop_the_run, real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves, samples_that_kill_their_workers)

@@ -180,7 +180,15 @@ def bad_configuration_is_told_with_its_code():
             check(word in p.stderr, f"{args}: {p.stderr}")
 
 
-main(no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind,
-     workers_follow_a_killed_dispatcher, an_endpoint_in_use_is_named,
-     strangers_are_refused_and_the_daemon_lives, scaled_and_drained, systemd_is_told,
-     bad_configuration_is_told_with_its_code)
+def workers_that_can_not_start_end_it():
+    with Folder() as f:
+        p = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
+                           timeout=60, env={**os.environ, "TESSERA_IMAGE_MODULE": "/nowhere.so"})
+        check(p.returncode == 69, f"exit code {p.returncode}\n{p.stderr}")
+        check("/nowhere.so" in p.stderr and "before they joined" in p.stderr, p.stderr)
+
+
+main(workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
+     a_signal_leaves_nothing_behind, workers_follow_a_killed_dispatcher,
+     an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
+     systemd_is_told, bad_configuration_is_told_with_its_code)
