@@ -17,8 +17,6 @@ enum {
     MISSING_LIMIT = 3, /* files a worker may miss that the dispatcher sees, before it must go */
     QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
 };
-static const int64_t TELL_REMOTE_NS = 2000000000;
-static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
 
 static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
 {
@@ -133,7 +131,7 @@ void seat_retire(dispatch *d, worker_seat *w, bool again)
     remove_seat(d, w);
 }
 
-static status send_terms(dispatch *d, const wire_peer *to)
+status seat_send_terms(dispatch *d, const wire_peer *to)
 {
     return wire_send_json(d->workers, to, KIND_TERMS, 0, d->terms, strlen(d->terms));
 }
@@ -146,7 +144,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     worker_seat *w = seat_of(d, from);
     if (w) { /* still there: an idle worker asks now and then */
         w->heard_ns = clock_ns();
-        return send_terms(d, from);
+        return seat_send_terms(d, from);
     }
     TRY(json_want_text(v, "version", name, &version));
     TRY(json_want_text(v, "fingerprint", name, &fingerprint));
@@ -175,7 +173,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     w->fresh = true;
     w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
     snprintf(w->host, sizeof(w->host), "%s", host);
-    status st = send_terms(d, from);
+    status st = seat_send_terms(d, from);
     if (st != ST_OK) {
         free(w);
         return st;
@@ -362,115 +360,4 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
     worker_seat *w = seat_of(d, from);
     if (w)
         seat_gone(d, w, LOSS_CRASH, "broke the protocol");
-}
-
-void seats_check_time(dispatch *d, int64_t now)
-{
-    int64_t limit = (int64_t)(d->c->prepd_sample_timeout * 1e9);
-    for (worker_seat *w = d->seats, *next; w; w = next) {
-        next = w->next;
-        if (!w->local && now - w->told_ns > TELL_REMOTE_NS) {
-            /* The death of a process elsewhere shows only in that nothing can be sent to it. */
-            w->told_ns = now;
-            if (send_terms(d, &w->peer) != ST_OK) {
-                seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
-                continue;
-            }
-        }
-        if (!w->work || now - w->since_ns <= limit)
-            continue;
-        if (w->local)
-            local_kill(d, w->pid); /* its death is told by SIGCHLD */
-        else
-            seat_gone(d, w, LOSS_TIMEOUT, "silent");
-    }
-}
-
-/* New work in turn from every index being built and every consumer with credit. */
-static status produce(dispatch *d, lease **out)
-{
-    int n = 2;
-    *out = NULL;
-    for (session *s = d->sessions; s; s = s->next)
-        n++;
-    for (int tries = 0; tries < n && !*out; tries++) {
-        int place = d->turn++ % n;
-        if (place < 2) {
-            TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
-            continue;
-        }
-        session *s = d->sessions;
-        for (int k = 2; s && k < place; k++)
-            s = s->next;
-        if (s)
-            TRY(session_produce(d, s, out));
-    }
-    return ST_OK;
-}
-
-/* False if there was nothing to give. */
-static bool give_work(dispatch *d, worker_seat *w)
-{
-    char *json = NULL;
-    size_t size;
-    lease *l = lease_book_take(&d->book, w->fresh);
-    if (!l && (d->draining || produce(d, &l) != ST_OK)) {
-        if (!d->draining)
-            dispatch_fail(d, status_last()->code);
-        return false;
-    }
-    if (!l)
-        return false;
-    if (payload_lease(d, l, &json, &size) != ST_OK) {
-        lease_book_return(&d->book, l);
-        dispatch_fail(d, status_last()->code);
-        return false;
-    }
-    w->work = l;
-    w->since_ns = clock_ns();
-    status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);
-    free(json);
-    if (st != ST_OK)
-        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
-    return true;
-}
-
-static worker_seat *longest_idle(dispatch *d, bool only_fresh)
-{
-    worker_seat *best = NULL;
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns))
-            best = w;
-    return best;
-}
-
-/* A sample to be tried alone needs a worker without a past: one idle worker starts anew, and until
- * it had the time to come back no second one is asked. */
-static void make_one_fresh(dispatch *d)
-{
-    int64_t now = clock_ns();
-    worker_seat *w = longest_idle(d, false);
-    if (!w || now - d->retired_ns < FRESH_PAUSE_NS)
-        return;
-    d->retired_ns = now;
-    seat_retire(d, w, true);
-}
-
-void seats_schedule(dispatch *d)
-{
-    for (worker_seat *w = d->seats, *next; w; w = next) {
-        next = w->next;
-        if (!w->work && w->local && local_is_leaving(d, w->pid))
-            seat_retire(d, w, false);
-    }
-    while (!d->stopping) {
-        bool solo = lease_book_wants_fresh(&d->book);
-        worker_seat *w = solo ? longest_idle(d, true) : NULL;
-        if (solo && !w)
-            make_one_fresh(d);
-        if (!w)
-            w = longest_idle(d, false);
-        if (!w || !give_work(d, w))
-            return;
-    }
 }

@@ -161,23 +161,34 @@ WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *rec
 WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
 void index_build_progress(dispatch *d, source *s, bool last);
 
+/* greet.c */
+WARN_UNUSED status session_hello(dispatch *d, const wire_peer *from, wire_msg *m,
+                                 const json_value *v, const char *name);
+void session_index_ready(dispatch *d, source *src); /* WELCOME to those that waited */
+
 /* session.c */
+enum { SESSION_MAX_CREDIT_BITS = 42 }; /* 4 TiB: beyond it a sum could overflow */
+session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
+void session_free(session *s);
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
 WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
 void sessions_still_here(dispatch *d, int64_t now);
 void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
-void session_index_ready(dispatch *d, source *src);
 void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */
 
 /* seats.c */
 void seat_message(dispatch *d, const wire_peer *from, wire_msg *m);
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
-void seats_check_time(dispatch *d, int64_t now);
-void seats_schedule(dispatch *d);
 void seats_judge_quarantine(dispatch *d);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
 void seat_retire(dispatch *d, worker_seat *w, bool again);
+
+WARN_UNUSED status seat_send_terms(dispatch *d, const wire_peer *to);
+
+/* schedule.c */
+void seats_check_time(dispatch *d, int64_t now);
+void seats_schedule(dispatch *d);
 
 /* payload.c */
 WARN_UNUSED status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size);

@@ -1,0 +1,283 @@
+/* greet.c: HELLO and WELCOME: who may consume which stream, and from where on. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+enum { MAX_RANKS = 65536 };
+static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
+
+/* A parsed value as text again, for the comparison of options. */
+static void put_value(json_writer *w, const json_value *v)
+{
+    const char *key;
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+        json_put_null(w);
+        break;
+    case JSON_BOOL:
+        json_put_bool(w, json_bool(v, false));
+        break;
+    case JSON_INT:
+        json_put_int(w, json_int(v, 0));
+        break;
+    case JSON_REAL:
+        json_put_real(w, json_real(v, 0));
+        break;
+    case JSON_TEXT:
+        json_put_text(w, json_text(v, ""), json_text_size(v));
+        break;
+    case JSON_ARRAY:
+        json_begin_array(w);
+        for (size_t i = 0; i < json_count(v); i++)
+            put_value(w, json_item(v, i));
+        json_end_array(w);
+        break;
+    case JSON_OBJECT:
+        json_begin_object(w);
+        for (size_t i = 0; i < json_count(v); i++) {
+            const json_value *member = json_member(v, i, &key);
+            json_put_key(w, key);
+            put_value(w, member);
+        }
+        json_end_object(w);
+        break;
+    }
+}
+
+static status check_options(const source *src, const json_value *hello, const char *name)
+{
+    const json_value *theirs = json_find(hello, "options");
+    char *difference = NULL, *text = NULL;
+    size_t size;
+    json_writer w;
+    if (!theirs || json_typeof(theirs) == JSON_NULL)
+        return ST_OK; /* takes ours as they are */
+    json_writer_init(&w);
+    put_value(&w, theirs);
+    status st = json_writer_take(&w, &text, &size);
+    json_writer_done(&w);
+    if (st == ST_OK)
+        st = conf_stream_diff(src->stream_json, text, &difference);
+    free(text);
+    if (st == ST_OK && difference)
+        st = FAIL_IN(ST_CONFIG, name,
+                     "the consumer's options give another stream: %s; start both programs with "
+                     "the same configuration",
+                     difference);
+    free(difference);
+    return st;
+}
+
+static status take_cursor(session *s, const json_value *cursor, const char *name)
+{
+    char ours[HASH_TEXT];
+    const char *theirs;
+    int64_t row;
+    hash_print(index_digest(s->src->index), ours);
+    TRY(json_want_text(cursor, "index", name, &theirs));
+    TRY(json_want_int(cursor, "row", name, &row));
+    if (strcmp(ours, theirs) != 0)
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor belongs to index %s, the data set here has index %s: files or "
+                       "options changed since the checkpoint",
+                       theirs, ours);
+    if (row < 0)
+        return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
+    const json_value *bad = json_find(cursor, "quarantine");
+    if (bad)
+        TRY(quarantine_merge(&s->src->bad, bad, index_samples(s->src->index), name));
+    s->next_row = (uint64_t)row;
+    return ST_OK;
+}
+
+static void put_buckets(json_writer *w, const plan *p)
+{
+    int n;
+    const shape_bucket *b = plan_buckets(p, &n);
+    json_put_key(w, "buckets");
+    json_begin_array(w);
+    for (int i = 0; i < n; i++) {
+        json_begin_object(w);
+        json_put_key(w, "tokens");
+        json_put_int(w, b[i].tokens);
+        json_put_key(w, "patches");
+        json_put_int(w, b[i].patches);
+        json_put_key(w, "documents");
+        json_put_int(w, b[i].documents);
+        json_put_key(w, "images");
+        json_put_int(w, b[i].images);
+        json_put_key(w, "longest");
+        json_put_int(w, b[i].longest);
+        json_put_key(w, "rows");
+        json_put_int(w, b[i].rows);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+static status send_welcome(dispatch *d, const session *s)
+{
+    const source *src = s->src;
+    const uint64_t rows = plan_rows(s->plan);
+    char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
+    size_t size;
+    json_writer w;
+    hash_print(index_digest(src->index), digest);
+    hash_print(src->index_key, key);
+    json_writer_init(&w);
+    json_begin_object(&w);
+#define PUT_TEXT(key, value) (json_put_key(&w, key), json_put_cstr(&w, value))
+#define PUT_INT(key, value)  (json_put_key(&w, key), json_put_int(&w, (int64_t)(value)))
+    PUT_INT("version", FRAME_VERSION);
+    PUT_TEXT("program", "prepd " TESSERA_VERSION);
+    PUT_TEXT("stream", s->stream);
+    json_put_key(&w, "options");
+    json_put_raw(&w, src->stream_json, strlen(src->stream_json));
+    PUT_TEXT("index", digest);
+    PUT_TEXT("index_file", src->index_path);
+    PUT_TEXT("index_key", key);
+    PUT_INT("samples", index_samples(src->index));
+    PUT_INT("refused", plan_refused(s->plan));
+    PUT_INT("quarantined", src->bad.n);
+    PUT_INT("seq_len", src->c.training_seq_len);
+    PUT_INT("token_budget", plan_token_budget(s->plan));
+    PUT_INT("patch_budget", plan_patch_budget(s->plan));
+    PUT_INT("global_batch_size", src->c.training_global_batch_size);
+    PUT_INT("epoch_rows", plan_epoch_rows(s->plan));
+    PUT_INT("rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
+    PUT_INT("row", s->next_row);
+    PUT_INT("rank", s->rank);
+    PUT_INT("ranks", s->ranks);
+#undef PUT_TEXT
+#undef PUT_INT
+    put_buckets(&w, s->plan);
+    json_end_object(&w);
+    status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK)
+        st = wire_send_json(d->consumers, &s->peer, KIND_WELCOME, 0, text, size);
+    free(text);
+    json_writer_done(&w);
+    return st;
+}
+
+/* The index is there: the plan, the place to start, WELCOME. */
+static status welcome(dispatch *d, session *s, const char *name)
+{
+    json_value *hello = NULL;
+    status st = ST_OK;
+    TRY(plan_new(&s->src->c, s->src->data, s->src->index, s->kind, &s->plan));
+    TRY(json_parse(s->hello, strlen(s->hello), name, &hello));
+    const json_value *cursor = json_find(hello, "cursor");
+    json_value *parsed = NULL;
+    if (cursor && json_typeof(cursor) == JSON_TEXT) { /* as it stood in a row's metadata */
+        TRY_OR(done, json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
+        cursor = parsed;
+    }
+    if (cursor && json_typeof(cursor) != JSON_NULL)
+        TRY_OR(done, take_cursor(s, cursor, name));
+    else
+        s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
+    TRY_OR(done, send_welcome(d, s));
+    s->welcomed = true;
+    log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
+             (unsigned long long)s->next_row);
+done:
+    json_free(&parsed);
+    json_free(&hello);
+    return st;
+}
+
+static void try_welcome(dispatch *d, session *s)
+{
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(&s->peer, name);
+    status st = welcome(d, s, name);
+    if (st == ST_OK)
+        return;
+    log_warn("consumer refused: %s", status_text());
+    d->counts.refused_peers++;
+    if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
+        log_debug("it could not be told: %s", status_text());
+    session_close(d, s, NULL);
+}
+
+void session_index_ready(dispatch *d, source *src)
+{
+    for (session *s = d->sessions, *next; s; s = next) {
+        next = s->next;
+        if (s->src == src && !s->welcomed)
+            try_welcome(d, s);
+    }
+}
+
+static status read_hello(dispatch *d, session *s, const json_value *v, const char *name)
+{
+    const char *stream;
+    int64_t version;
+    TRY(json_want_int(v, "version", name, &version));
+    TRY(json_want_text(v, "stream", name, &stream));
+    if (version != FRAME_VERSION)
+        return FAIL_IN(ST_PROTOCOL, name, "consumer of protocol version %lld, this daemon has %d",
+                       (long long)version, FRAME_VERSION);
+    if (strcmp(stream, "train") != 0 && strcmp(stream, "eval") != 0 &&
+        strcmp(stream, "sample") != 0)
+        return FAIL_IN(ST_PROTOCOL, name, "stream \"%s\", expected train, eval or sample", stream);
+    snprintf(s->stream, sizeof(s->stream), "%s", stream);
+    s->src = strcmp(stream, "eval") == 0 ? &d->eval : &d->train;
+    s->kind = strcmp(stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
+    const int64_t ranks = json_int(json_find(v, "ranks"), 1);
+    const int64_t rank = json_int(json_find(v, "rank"), 0);
+    const int64_t row = json_int(json_find(v, "start_row"), 0);
+    const int64_t g = d->c->training_global_batch_size;
+    TRY(json_want_int(v, "credit_bytes", name, &s->credit));
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
+        return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld", (long long)rank, (long long)ranks);
+    if (ranks > g)
+        return FAIL_IN(ST_CONFIG, name,
+                       "%lld ranks for training.global_batch_size %lld: every rank needs a row of "
+                       "each step",
+                       (long long)ranks, (long long)g);
+    if (s->credit < 1 || s->credit > MAX_CREDIT || row < 0)
+        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes from row %lld",
+                       (long long)s->credit, (long long)row);
+    s->rank = (int)rank;
+    s->ranks = (int)ranks;
+    s->rank_of = calloc((size_t)g, sizeof(*s->rank_of));
+    return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a session");
+}
+
+status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_value *v,
+                     const char *name)
+{
+    session *old = session_find(d, from);
+    if (old)
+        session_close(d, old, NULL);
+    session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory for a session");
+    status st = ST_OK;
+    span text = wire_msg_part(m, 1);
+    s->peer = *from;
+    s->step = UINT64_MAX;
+    s->started_ns = s->said_ns = clock_ns();
+    TRY_OR(failed, read_hello(d, s, v, name));
+    s->hello = strndup((const char *)text.data, text.size);
+    if (!s->hello) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a session");
+        goto failed;
+    }
+    TRY_OR(failed, source_want(d, s->src));
+    TRY_OR(failed, check_options(s->src, v, name));
+    s->next = d->sessions;
+    d->sessions = s;
+    if (s->src->ready)
+        try_welcome(d, s);
+    return ST_OK;
+failed:
+    session_free(s);
+    return st;
+}

@@ -1,0 +1,120 @@
+/* schedule.c: which worker does what next, and who is taking too long. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "prepd/serve/state.h"
+
+static const int64_t TELL_REMOTE_NS = 2000000000;
+static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
+
+void seats_check_time(dispatch *d, int64_t now)
+{
+    int64_t limit = (int64_t)(d->c->prepd_sample_timeout * 1e9);
+    for (worker_seat *w = d->seats, *next; w; w = next) {
+        next = w->next;
+        if (!w->local && now - w->told_ns > TELL_REMOTE_NS) {
+            /* The death of a process elsewhere shows only in that nothing can be sent to it. */
+            w->told_ns = now;
+            if (seat_send_terms(d, &w->peer) != ST_OK) {
+                seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
+                continue;
+            }
+        }
+        if (!w->work || now - w->since_ns <= limit)
+            continue;
+        if (w->local)
+            local_kill(d, w->pid); /* its death is told by SIGCHLD */
+        else
+            seat_gone(d, w, LOSS_TIMEOUT, "silent");
+    }
+}
+
+/* New work in turn from every index being built and every consumer with credit. */
+static status produce(dispatch *d, lease **out)
+{
+    int n = 2;
+    *out = NULL;
+    for (session *s = d->sessions; s; s = s->next)
+        n++;
+    for (int tries = 0; tries < n && !*out; tries++) {
+        int place = d->turn++ % n;
+        if (place < 2) {
+            TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
+            continue;
+        }
+        session *s = d->sessions;
+        for (int k = 2; s && k < place; k++)
+            s = s->next;
+        if (s)
+            TRY(session_produce(d, s, out));
+    }
+    return ST_OK;
+}
+
+/* False if there was nothing to give. */
+static bool give_work(dispatch *d, worker_seat *w)
+{
+    char *json = NULL;
+    size_t size;
+    lease *l = lease_book_take(&d->book, w->fresh);
+    if (!l && (d->draining || produce(d, &l) != ST_OK)) {
+        if (!d->draining)
+            dispatch_fail(d, status_last()->code);
+        return false;
+    }
+    if (!l)
+        return false;
+    if (payload_lease(d, l, &json, &size) != ST_OK) {
+        lease_book_return(&d->book, l);
+        dispatch_fail(d, status_last()->code);
+        return false;
+    }
+    w->work = l;
+    w->since_ns = clock_ns();
+    status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);
+    free(json);
+    if (st != ST_OK)
+        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+    return true;
+}
+
+static worker_seat *longest_idle(dispatch *d, bool only_fresh)
+{
+    worker_seat *best = NULL;
+    for (worker_seat *w = d->seats; w; w = w->next)
+        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns))
+            best = w;
+    return best;
+}
+
+/* A sample to be tried alone needs a worker without a past: one idle worker starts anew, and until
+ * it had the time to come back no second one is asked. */
+static void make_one_fresh(dispatch *d)
+{
+    int64_t now = clock_ns();
+    worker_seat *w = longest_idle(d, false);
+    if (!w || now - d->retired_ns < FRESH_PAUSE_NS)
+        return;
+    d->retired_ns = now;
+    seat_retire(d, w, true);
+}
+
+void seats_schedule(dispatch *d)
+{
+    for (worker_seat *w = d->seats, *next; w; w = next) {
+        next = w->next;
+        if (!w->work && w->local && local_is_leaving(d, w->pid))
+            seat_retire(d, w, false);
+    }
+    while (!d->stopping) {
+        bool solo = lease_book_wants_fresh(&d->book);
+        worker_seat *w = solo ? longest_idle(d, true) : NULL;
+        if (solo && !w)
+            make_one_fresh(d);
+        if (!w)
+            w = longest_idle(d, false);
+        if (!w || !give_work(d, w))
+            return;
+    }
+}

@@ -1,0 +1,71 @@
+/* Image files are found under the data root only, whole, and of the size the index recorded. */
+#include "prepd/worker/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+
+static void test_file_resolve__stays_under_the_root(void **state)
+{
+    (void)state;
+    char out[64];
+    assert_ok(file_resolve("/data", "images/a..b.jpg", out, sizeof(out)));
+    assert_string_equal(out, "/data/images/a..b.jpg");
+    assert_ok(file_resolve("/data", "..a/b", out, sizeof(out)));
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "/etc/passwd", out, sizeof(out)), "relative");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "", out, sizeof(out)), "relative");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "..", out, sizeof(out)), "..");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "a/../../b", out, sizeof(out)), "..");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "a//../b", out, sizeof(out)), "..");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "a/..", out, sizeof(out)), "..");
+    assert_fails(ST_BAD_INPUT, file_resolve("/data", "a/b/c", out, 8), "longer than 8");
+}
+
+static void test_file_read__refuses_what_the_index_did_not_see(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    char path[512], pipe_path[512];
+    arena a;
+    span bytes;
+    file_view view;
+    arena_init(&a, 0);
+    snprintf(path, sizeof(path), "%s/x.jpg", folder);
+    snprintf(pipe_path, sizeof(pipe_path), "%s/pipe", folder);
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "No such file");
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite("hello", 1, 5, f), 5);
+    assert_int_equal(fclose(f), 0);
+    assert_ok(file_read(path, 100, 5, &a, &bytes));
+    assert_int_equal(bytes.size, 5);
+    assert_memory_equal(bytes.data, "hello", 5);
+    assert_ok(file_read(path, 100, -1, &a, &bytes));
+    assert_fails(ST_BAD_INPUT, file_read(path, 100, 6, &a, &bytes), "recorded 6");
+    assert_fails(ST_BAD_INPUT, file_read(path, 4, 5, &a, &bytes), "allows 4");
+    assert_ok(file_map(path, 100, &view));
+    assert_memory_equal(view.bytes.data, "hello", 5);
+    file_unmap(&view);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &a, &bytes), "empty");
+    assert_fails(ST_BAD_INPUT, file_map(path, 100, &view), "empty");
+    assert_true(view.mtime_ns > 0); /* kept, so that a repaired file is seen to have changed */
+    assert_int_equal(mkfifo(pipe_path, 0600), 0); /* must not hang on it */
+    assert_fails(ST_BAD_INPUT, file_read(pipe_path, 100, -1, &a, &bytes), "regular");
+    assert_fails(ST_BAD_INPUT, file_read(folder, 100, -1, &a, &bytes), "regular");
+    arena_done(&a);
+    harness_remove(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_file_resolve__stays_under_the_root),
+        cmocka_unit_test(test_file_read__refuses_what_the_index_did_not_see),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
