@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static blas_library library;
@@ -45,19 +46,43 @@ static status fill(void *handle)
     return ST_OK;
 }
 
+/* A variable of the environment while the library loads; put back after it, since it is meant for
+ * us alone and not for programs we start. */
+typedef struct setting {
+    const char *name, *value; /* value NULL: leave as it is */
+    char *before;             /* heap, or NULL: was not set */
+} setting;
+
+static void setting_apply(setting *s)
+{
+    const char *before = getenv(s->name);
+    s->before = before ? strdup(before) : NULL;
+    if (s->value)
+        setenv(s->name, s->value, 1);
+}
+
+static void setting_restore(setting *s)
+{
+    if (s->value && s->before)
+        setenv(s->name, s->before, 1);
+    else if (s->value)
+        unsetenv(s->name);
+    free(s->before);
+}
+
 static status load(void)
 {
-    const char *core = getenv("OPENBLAS_CORETYPE") ? NULL : core_type();
-    bool threads = !getenv("OPENBLAS_NUM_THREADS");
-    if (core)
-        setenv("OPENBLAS_CORETYPE", core, 1);
-    if (threads)
-        setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    setting settings[] = {
+        {"OPENBLAS_CORETYPE", getenv("OPENBLAS_CORETYPE") ? NULL : core_type(), NULL},
+        {"OPENBLAS_NUM_THREADS", "1", NULL},
+        {"OMP_NUM_THREADS", "1", NULL},
+    };
+    enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+    for (int i = 0; i < N_SETTINGS; i++)
+        setting_apply(&settings[i]);
     void *handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (core) /* for us alone, not for programs we start */
-        unsetenv("OPENBLAS_CORETYPE");
-    if (threads)
-        unsetenv("OPENBLAS_NUM_THREADS");
+    for (int i = 0; i < N_SETTINGS; i++)
+        setting_restore(&settings[i]);
     if (!handle)
         return FAIL(ST_UNAVAILABLE, "OpenBLAS can not be loaded: %s (Debian: libopenblas0)",
                     dlerror());

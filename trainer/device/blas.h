@@ -1,11 +1,14 @@
 /* blas.h: the one door to OpenBLAS, opened when the first CPU device is.
  *
- * It is loaded at run time and not linked, because it reads two settings while it loads:
+ * It is loaded at run time and not linked, because it reads its settings while it loads:
  *   OPENBLAS_CORETYPE     which kernels. A processor younger than the library gets the oldest ones
  *                         (SSE3: a quarter of the speed, measured on an Emerald Rapids with Debian
  *                         12's 0.3.21), so it is told by the instruction sets that are there.
- *   OPENBLAS_NUM_THREADS  1: the device's pool is the only one (device/cpu.c).
- * Either is left alone where the user has set it. */
+ *                         Left alone where the user has set it.
+ *   OPENBLAS_NUM_THREADS, OMP_NUM_THREADS   1, for the package's pthread and openmp flavours: the
+ *                         device's pool is the only one (device/cpu.c). The openmp flavour looks at
+ *                         OpenMP's number in each calling thread, so that setting it once by its
+ *                         function holds for the main thread only. */
 #ifndef TESSERA_DEVICE_BLAS_H
 #define TESSERA_DEVICE_BLAS_H
 
@@ -20,8 +23,9 @@ typedef struct blas_library {
     void (*dgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, double,
                   const double *, blasint, const double *, blasint, double, double *, blasint);
     const char *core; /* "SkylakeX": the kernels it chose */
-    /* False for the flavour built with OpenMP: two of our threads in it at once spoil each other's
-     * products (seen with 0.3.21: other bits from run to run). The device then keeps to one. */
+    /* False for the flavour built with OpenMP, which promises nothing to threads that OpenMP did
+     * not start (0.3.21 gave them other bits than the main thread). The device then keeps to one.
+     */
     bool reentrant;
 } blas_library;
 
