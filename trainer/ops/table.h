@@ -27,6 +27,9 @@ typedef struct ops_table {
 
 extern const ops_table ops_cpu;
 
+/* Name of the first empty entry, or NULL: the table is whole. */
+const char *ops_first_missing(const ops_table *t);
+
 #ifndef __cplusplus
 #define OP(op)                                                                                     \
     WARN_UNUSED static inline status op_##op(stream *s, const struct op##_args *a)                 \

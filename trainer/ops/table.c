@@ -1,0 +1,11 @@
+/* table.c: what can be asked of a table as a whole. */
+#include "trainer/ops/table.h"
+
+const char *ops_first_missing(const ops_table *t)
+{
+#define OP(name)                                                                                   \
+    if (!t->name)                                                                                  \
+        return #name;
+#include "trainer/ops/ops.def"
+    return NULL;
+}
