@@ -9,48 +9,63 @@
 
 enum { MAX_GRIDS = 4096, MAX_NEW_TOKENS = 16 };
 
-/* The last picture seen of each grid, to lend to the next different one. */
+/* For each grid the picture seen last and the last one that differed from it, which is lent.
+ * Several questions in a row may be on one picture. */
+typedef struct lent_grid {
+    int32_t grid[3];
+    uint8_t *current, *other; /* other is NULL until a second picture came */
+} lent_grid;
+
 typedef struct lender {
-    int32_t grid[MAX_GRIDS][3];
-    uint8_t *pixels[MAX_GRIDS];
+    lent_grid grids[MAX_GRIDS];
     int64_t n;
 } lender;
 
 static void lender_done(lender *l)
 {
-    for (int64_t i = 0; i < l->n; i++)
-        free(l->pixels[i]);
+    for (int64_t i = 0; i < l->n; i++) {
+        free(l->grids[i].current);
+        free(l->grids[i].other);
+    }
     l->n = 0;
 }
 
-/* Exchanges the item's pixels (bytes of them) for the last different ones of this grid and keeps
- * the item's own for later. *out_lent = false where there were none. */
+static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
+{
+    *out = malloc(bytes ? bytes : 1);
+    if (!*out)
+        return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+    memcpy(*out, pixels, bytes);
+    return ST_OK;
+}
+
+/* Writes another picture of this grid over pixels. *out_lent = false where there was none yet. */
 static status lender_exchange(lender *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
                               bool *out_lent)
 {
     int64_t i = 0;
-    while (i < l->n && memcmp(l->grid[i], grid, sizeof l->grid[i]) != 0)
-        i++;
     *out_lent = false;
+    while (i < l->n && memcmp(l->grids[i].grid, grid, sizeof l->grids[i].grid) != 0)
+        i++;
     if (i == MAX_GRIDS)
         return ST_OK; /* beyond any preprocessor's number of grids: left out of the count */
+    lent_grid *g = &l->grids[i];
     if (i == l->n) {
-        l->pixels[i] = malloc(bytes ? bytes : 1);
-        if (!l->pixels[i])
-            return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-        memcpy(l->grid[i], grid, sizeof l->grid[i]);
-        memcpy(l->pixels[i], pixels, bytes);
+        memcpy(g->grid, grid, sizeof g->grid);
+        TRY(copy_of(pixels, bytes, &g->current));
         l->n++;
         return ST_OK;
     }
-    if (memcmp(l->pixels[i], pixels, bytes) == 0)
-        return ST_OK; /* another question on the same picture */
-    for (size_t b = 0; b < bytes; b++) {
-        uint8_t own = pixels[b];
-        pixels[b] = l->pixels[i][b];
-        l->pixels[i][b] = own;
+    if (memcmp(g->current, pixels, bytes) != 0) {
+        free(g->other);
+        g->other = g->current;
+        g->current = NULL;
+        TRY(copy_of(pixels, bytes, &g->current));
     }
-    *out_lent = true;
+    if (g->other) {
+        memcpy(pixels, g->other, bytes);
+        *out_lent = true;
+    }
     return ST_OK;
 }
 
