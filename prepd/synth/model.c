@@ -25,6 +25,12 @@ static const char plain_english[] =
 enum { WEIGHT_TEMPLATE = 1000, WEIGHT_SCENE = 100, WEIGHT_ENGLISH = 2 };
 enum { VOCABULARY_MULTIPLE = 64 }; /* rows of the embedding, as the published ones are padded */
 
+/* What lets so small a model learn in minutes where the published values do not: first weights near
+ * 1 / sqrt(width), and rotary frequencies that tell one merged patch from the next (at 5,000,000
+ * the fastest frequency of the width stream turns 0.15 rad a patch, at 100 it turns 0.56). */
+#define SMALL_INITIAL 0.05
+enum { SMALL_THETA = 100 };
+
 static status train_vocabulary(bpe *out)
 {
     enum { MAX_TEXTS = 64 };
@@ -98,7 +104,7 @@ static void put_text_config(const bpe *b, json_writer *w)
     put_ints(w, "mlp_only_layers", NULL, 0);
     put_real(w, "router_aux_loss_coef", 0.001);
     put_real(w, "rms_norm_eps", 1e-6);
-    put_int(w, "rope_theta", 5000000);
+    put_int(w, "rope_theta", SMALL_THETA);
     json_put_key(w, "rope_scaling");
     json_begin_object(w);
     put_cstr(w, "rope_type", "default");
@@ -106,7 +112,7 @@ static void put_text_config(const bpe *b, json_writer *w)
     put_ints(w, "mrope_section", sections, 3);
     json_end_object(w);
     put_int(w, "max_position_embeddings", 4096);
-    put_real(w, "initializer_range", 0.02);
+    put_real(w, "initializer_range", SMALL_INITIAL);
     put_int(w, "bos_token_id", bpe_added_id(b, "<|endoftext|>"));
     put_int(w, "eos_token_id", bpe_added_id(b, "<|im_end|>"));
     put_cstr(w, "dtype", "bfloat16");
@@ -132,7 +138,7 @@ static void put_vision_config(json_writer *w)
     put_int(w, "num_position_embeddings", 64);
     put_ints(w, "deepstack_visual_indexes", deepstack, 3);
     put_int(w, "out_hidden_size", 128);
-    put_real(w, "initializer_range", 0.02);
+    put_real(w, "initializer_range", SMALL_INITIAL);
     json_end_object(w);
 }
 

@@ -62,13 +62,13 @@ static float octaves(uint32_t key, float x, float y, int n)
 
 /* Dark and light end of natural grounds. All dull: the shapes alone are saturated. */
 static const float grounds[][2][3] = {
-    {{0.33f, 0.28f, 0.22f}, {0.72f, 0.65f, 0.54f}}, /* sand */
-    {{0.24f, 0.25f, 0.26f}, {0.62f, 0.63f, 0.63f}}, /* stone */
-    {{0.19f, 0.23f, 0.17f}, {0.50f, 0.54f, 0.43f}}, /* undergrowth */
-    {{0.45f, 0.50f, 0.56f}, {0.83f, 0.85f, 0.87f}}, /* sky */
-    {{0.25f, 0.19f, 0.15f}, {0.58f, 0.48f, 0.40f}}, /* wood */
-    {{0.55f, 0.55f, 0.54f}, {0.87f, 0.86f, 0.84f}}, /* plaster */
-    {{0.13f, 0.14f, 0.17f}, {0.40f, 0.41f, 0.45f}}, /* asphalt */
+    {{0.40f, 0.35f, 0.30f}, {0.64f, 0.59f, 0.50f}}, /* sand */
+    {{0.36f, 0.37f, 0.38f}, {0.62f, 0.62f, 0.62f}}, /* stone */
+    {{0.36f, 0.40f, 0.34f}, {0.58f, 0.61f, 0.53f}}, /* undergrowth */
+    {{0.42f, 0.46f, 0.51f}, {0.64f, 0.66f, 0.69f}}, /* sky */
+    {{0.39f, 0.34f, 0.30f}, {0.60f, 0.53f, 0.47f}}, /* wood */
+    {{0.47f, 0.47f, 0.46f}, {0.67f, 0.66f, 0.65f}}, /* plaster */
+    {{0.32f, 0.33f, 0.36f}, {0.54f, 0.55f, 0.58f}}, /* asphalt */
 };
 
 static const float colours[N_COLOURS][3] = {
@@ -144,8 +144,7 @@ static float form_distance(int form, float u, float v)
 static void paint_shape(const scene *s, const scene_shape *shape, const light *l, uint32_t key,
                         float *canvas)
 {
-    float side = (float)(s->width < s->height ? s->width : s->height);
-    float radius = shape->radius * side;
+    float radius = shape->radius;
     float centre_x = shape->x * (float)s->width, centre_y = shape->y * (float)s->height;
     float cos_a = cosf(shape->angle), sin_a = sinf(shape->angle);
     float shadow_x = -0.10f * l->x, shadow_y = -0.10f * l->y; /* in radii, away from the light */
@@ -195,7 +194,7 @@ void scene_paint(const scene *s, float *canvas, uint8_t *rgb)
 {
     enum { N_GROUNDS = sizeof grounds / sizeof *grounds };
     float direction = draw(s, 0, 0.0f, 6.2831853f), grain = draw(s, 1, 0.0f, 6.2831853f);
-    light l = {cosf(direction), sinf(direction), draw(s, 2, 0.1f, 0.35f), draw(s, 3, 0.0f, 0.3f)};
+    light l = {cosf(direction), sinf(direction), draw(s, 2, 0.05f, 0.25f), draw(s, 3, 0.0f, 0.2f)};
     uint64_t keys = rng_u64(s->texture, 4);
     ground g = {
         .ends = grounds[rng_below(s->texture, 5, N_GROUNDS)],

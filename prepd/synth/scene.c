@@ -1,5 +1,6 @@
 #include "prepd/synth/scene.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const char *const colour_names[N_COLOURS] = {"red",  "yellow", "green",
@@ -15,10 +16,11 @@ static const char ASK_NUMBER[] = "How many shapes are there?";
 static const char ASK_SIDE[] = "Is the shape on the left or on the right?";
 static const char ASK_LEVEL[] = "Is the shape at the top or at the bottom?";
 
-/* Sides of 80 to 128 pixels in several shapes: grids of 2 x 3 to 4 x 4 merged patches, so that rows
- * hold pictures of different grids, and some sides are no multiple of 32, so that resizing runs. */
-static const int small_sizes[][2] = {{96, 96},  {128, 96}, {96, 128}, {112, 84}, {84, 112},
-                                     {100, 90}, {90, 100}, {128, 80}, {80, 128}, {120, 120}};
+/* Sides of 60 to 100 pixels in several shapes: grids of 2 x 2 to 3 x 3 merged patches, so that rows
+ * hold pictures of different grids; most sides are no multiple of 32, so that resizing runs. Small,
+ * so that a CPU sees tens of thousands of pictures in minutes. */
+static const int small_sizes[][2] = {{64, 64}, {96, 64},  {64, 96},  {80, 60}, {60, 80},
+                                     {72, 72}, {100, 66}, {66, 100}, {92, 72}, {72, 92}};
 /* The commonest sizes of COCO 2014. */
 static const int coco_sizes[][2] = {{640, 480}, {640, 480}, {640, 480}, {480, 640}, {480, 640},
                                     {640, 427}, {640, 427}, {427, 640}, {640, 426}, {500, 375},
@@ -43,33 +45,43 @@ static float between(rng_key key, uint64_t *counter, double low, double high)
     return (float)(low + (high - low) * rng_uniform(key, (*counter)++));
 }
 
+static float shorter_side(const scene *s)
+{
+    return (float)(s->width < s->height ? s->width : s->height);
+}
+
 static void place_single(scene *s, rng_key key)
 {
     uint64_t c = 0;
     scene_shape *shape = &s->shapes[0];
-    shape->x = between(key, &c, 0.26, 0.32);
-    shape->y = between(key, &c, 0.26, 0.32);
+    shape->x = between(key, &c, 0.29, 0.32);
+    shape->y = between(key, &c, 0.29, 0.32);
     if (s->right)
         shape->x = 1.0f - shape->x;
     if (s->bottom)
         shape->y = 1.0f - shape->y;
-    shape->radius = between(key, &c, 0.22, 0.26);
-    shape->angle = between(key, &c, -0.15, 0.15);
+    shape->radius = between(key, &c, 0.28, 0.31) * shorter_side(s);
+    shape->angle = between(key, &c, -0.1, 0.1);
 }
 
+/* Several shapes are told apart in number, not in form, so every form covers the same share of the
+ * picture, whatever its sides are. */
 static void place_several(scene *s, rng_key key)
 {
+    /* Radius of equal area: what the forms of paint.c cover of their radius squared is 2.82, 2.35,
+     * 1.60 and 1.84. */
+    static const float equal_area[N_FORMS] = {0.86f, 0.94f, 1.12f, 1.05f};
     /* Different quarters, so that shapes never touch: the first n of a shuffled four. */
     uint64_t c = 0;
     rng_key quarters = {{key.word[0] ^ 0x5a5a5a5au, key.word[1]}};
-    float radius = between(key, &c, 0.19, 0.21);
+    float radius = 0.175f * sqrtf((float)s->width * (float)s->height) * equal_area[s->form];
     for (int k = 0; k < s->n_shapes; k++) {
         uint64_t quarter = rng_permute(quarters, 4, (uint64_t)k);
         scene_shape *shape = &s->shapes[k];
-        shape->x = (quarter & 1 ? 0.74f : 0.26f) + between(key, &c, -0.03, 0.03);
-        shape->y = (quarter & 2 ? 0.74f : 0.26f) + between(key, &c, -0.03, 0.03);
+        shape->x = (quarter & 1 ? 0.74f : 0.26f) + between(key, &c, -0.01, 0.01);
+        shape->y = (quarter & 2 ? 0.74f : 0.26f) + between(key, &c, -0.01, 0.01);
         shape->radius = radius;
-        shape->angle = between(key, &c, -0.15, 0.15);
+        shape->angle = between(key, &c, -0.1, 0.1);
     }
 }
 
@@ -83,7 +95,6 @@ void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_
     s.width = table[size][0];
     s.height = table[size][1];
     s.colour = deal(seed, split, "colour", n, i, N_COLOURS);
-    s.form = deal(seed, split, "form", n, i, N_FORMS);
 
     /* The dealt place also ranks the scene within its kind, so the attributes that only one kind is
      * asked for are dealt among that kind. */
@@ -91,6 +102,7 @@ void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_
     s.single = place % 2 == 0;
     uint64_t rank = place / 2;
     uint64_t n_kind = s.single ? n - n / 2 : n / 2;
+    s.form = deal(seed, split, s.single ? "form" : "forms", n_kind, rank, N_FORMS);
     rng_key where = key_of(seed, split, "place");
     where.word[0] ^= (uint32_t)i;
     where.word[1] ^= (uint32_t)(i >> 32);
@@ -113,8 +125,8 @@ int scene_questions(const scene *s, scene_question out[MAX_QUESTIONS])
 {
     int n = 0;
     out[n++] = (scene_question){ASK_COLOUR, colour_names[s->colour], "what color is the", "other"};
-    out[n++] = (scene_question){ASK_FORM, form_names[s->form], "what", "other"};
     if (s->single) {
+        out[n++] = (scene_question){ASK_FORM, form_names[s->form], "what", "other"};
         out[n++] = (scene_question){ASK_SIDE, side_names[s->right], "is the", "other"};
         out[n++] = (scene_question){ASK_LEVEL, level_names[s->bottom], "is the", "other"};
     } else {

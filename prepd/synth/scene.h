@@ -6,7 +6,7 @@
  *
  * Two kinds alternate (dealt too): one big shape in one of the four quarters (asked for colour,
  * shape, left or right, top or bottom), or one to three shapes alike in different quarters (asked
- * for colour, shape, number). */
+ * for colour, number). */
 #ifndef TESSERA_PREPD_SYNTH_SCENE_H
 #define TESSERA_PREPD_SYNTH_SCENE_H
 
@@ -21,7 +21,7 @@ enum { N_COLOURS = 6, MAX_SHAPES = 3, MAX_QUESTIONS = 4 };
 
 typedef struct scene_shape {
     float x, y;   /* centre, as a share of width and height */
-    float radius; /* half the shape's extent, as a share of the shorter side */
+    float radius; /* half the shape's extent, pixels */
     float angle;  /* radians */
 } scene_shape;
 

@@ -17,7 +17,7 @@ static const char HELP[] =
     "  --out DIR             folder to write; new, empty, or one that synth wrote before\n"
     "  --images N            pictures in total; a tenth (at least 64, at most half) are held out\n"
     "  --seed S              the same seed gives the same bytes\n"
-    "  --sizes small|coco    sides of 80 to 128 pixels (default), or those of COCO\n";
+    "  --sizes small|coco    sides of 60 to 100 pixels (default), or those of COCO\n";
 
 static status read_number(const char *flag, const char *text, uint64_t *out)
 {
