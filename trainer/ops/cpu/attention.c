@@ -7,18 +7,10 @@
 #include <limits.h>
 #include <string.h>
 
+#include "trainer/ops/cpu/attention_head.h"
 #include "trainer/ops/cpu/blas.h"
 
 enum { BLOCK_Q = 64 };
-
-/* One (segment, head) seen from its first token. Strides in elements. */
-typedef struct view {
-    const real *q, *k, *v;
-    int64_t q_stride, k_stride, v_stride, o_stride, lse_stride;
-    int64_t n, d; /* tokens of the segment, head_dim */
-    bool causal;
-    real scale;
-} view;
 
 static status attention_check(int64_t tokens, int64_t heads, int64_t kv_heads, int64_t d,
                               int64_t segments, const int32_t *cu, int64_t *out_longest)
@@ -49,21 +41,14 @@ static void zero_rows(real *x, int64_t from, int64_t to, int64_t stride, int64_t
         memset(x + t * stride, 0, (size_t)width * sizeof *x);
 }
 
-/* Keys that query i may see. */
-static int64_t keys_of(const view *w, int64_t i)
-{
-    return w->causal ? i + 1 : w->n;
-}
-
 /* s [rows, keys] = scale q k^T for queries [i0, i0 + rows) and keys [0, keys). */
-static void score_block(const view *w, real *s, int64_t i0, int64_t rows, int64_t keys)
+static void score_block(const head_view *w, real *s, int64_t i0, int64_t rows, int64_t keys)
 {
     blas_gemm(false, true, rows, keys, w->d, w->scale, w->q + i0 * w->q_stride, w->q_stride, w->k,
               w->k_stride, 0, s, keys);
 }
 
-/* Replaces a row of scores by probabilities; returns their log-sum-exp. */
-static real softmax_row(real *s, int64_t n)
+real HEAD_SOFTMAX_ROW(real *s, int64_t n)
 {
     real max = s[0], sum = 0;
 #pragma omp simd reduction(max : max)
@@ -81,14 +66,14 @@ static real softmax_row(real *s, int64_t n)
     return max + REAL_LOG(sum);
 }
 
-static void head_fwd(const view *w, real *o, real *lse, real *s)
+static void head_fwd(const head_view *w, real *o, real *lse, real *s)
 {
     for (int64_t i0 = 0; i0 < w->n; i0 += BLOCK_Q) {
-        int64_t rows = min_i64(BLOCK_Q, w->n - i0), keys = keys_of(w, i0 + rows - 1);
+        int64_t rows = min_i64(BLOCK_Q, w->n - i0), keys = head_keys(w, i0 + rows - 1);
         score_block(w, s, i0, rows, keys);
         for (int64_t r = 0; r < rows; r++) {
-            int64_t seen = keys_of(w, i0 + r);
-            lse[(i0 + r) * w->lse_stride] = softmax_row(s + r * keys, seen);
+            int64_t seen = head_keys(w, i0 + r);
+            lse[(i0 + r) * w->lse_stride] = HEAD_SOFTMAX_ROW(s + r * keys, seen);
             memset(s + r * keys + seen, 0, (size_t)(keys - seen) * sizeof *s);
         }
         blas_gemm(false, false, rows, w->d, keys, 1, s, keys, w->v, w->v_stride, 0,
@@ -105,6 +90,12 @@ static int64_t task_work(const int32_t *cu, int64_t segments, int64_t d, int64_t
     return segments > 0 ? scores / segments * (d * products / 4 + 8) : 0;
 }
 
+/* Numbers of scratch per thread: enough for both ways. */
+static int64_t scratch_of(int64_t long_way)
+{
+    return long_way > SHORT_SCRATCH ? long_way : SHORT_SCRATCH;
+}
+
 /* A call's arguments and one scratch area of `block` numbers per thread. */
 typedef struct heads_job {
     const void *args;
@@ -119,20 +110,21 @@ static void heads_fwd(const void *context, part p)
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
     for (int64_t t = p.begin; t < p.end; t++) {
         int64_t h = t % a->heads, first = a->cu[t / a->heads];
-        view w = {.q = (const real *)a->q + first * a->q_stride + h * d,
-                  .k = (const real *)a->k + first * a->k_stride + h / group * d,
-                  .v = (const real *)a->v + first * a->v_stride + h / group * d,
-                  .q_stride = a->q_stride,
-                  .k_stride = a->k_stride,
-                  .v_stride = a->v_stride,
-                  .o_stride = a->o_stride,
-                  .lse_stride = a->heads,
-                  .n = a->cu[t / a->heads + 1] - first,
-                  .d = d,
-                  .causal = a->causal,
-                  .scale = (real)a->scale};
-        head_fwd(&w, (real *)a->o + first * a->o_stride + h * d,
-                 (real *)a->lse + first * a->heads + h, job->scratch + p.thread * job->block);
+        head_view w = {.q = (const real *)a->q + first * a->q_stride + h * d,
+                       .k = (const real *)a->k + first * a->k_stride + h / group * d,
+                       .v = (const real *)a->v + first * a->v_stride + h / group * d,
+                       .q_stride = a->q_stride,
+                       .k_stride = a->k_stride,
+                       .v_stride = a->v_stride,
+                       .o_stride = a->o_stride,
+                       .lse_stride = a->heads,
+                       .n = a->cu[t / a->heads + 1] - first,
+                       .d = d,
+                       .causal = a->causal,
+                       .scale = (real)a->scale};
+        (head_is_short(&w) ? SHORT_HEAD_FWD : head_fwd)(
+            &w, (real *)a->o + first * a->o_stride + h * d, (real *)a->lse + first * a->heads + h,
+            job->scratch + p.thread * job->block);
     }
 }
 
@@ -141,7 +133,7 @@ status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
     int64_t longest;
     TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
                         &longest));
-    heads_job job = {.args = a, .block = BLOCK_Q * longest};
+    heads_job job = {.args = a, .block = scratch_of(BLOCK_Q * longest)};
     void *scratch;
     TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.block) * sizeof(real), &scratch));
     job.scratch = scratch;
@@ -153,13 +145,7 @@ status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
     return ST_OK;
 }
 
-/* What the backward of one query head reads and writes beyond its view. */
-typedef struct grads {
-    const real *o, *lse, *do_;
-    real *dq, *dk, *dv, *dot; /* dot: row sums of do * o, stride lse_stride */
-} grads;
-
-static void row_dots(const view *w, const grads *g)
+void HEAD_DOTS(const head_view *w, const head_grads *g)
 {
     for (int64_t i = 0; i < w->n; i++) {
         const real *x = g->o + i * w->o_stride, *y = g->do_ + i * w->o_stride;
@@ -171,25 +157,25 @@ static void row_dots(const view *w, const grads *g)
     }
 }
 
-/* p = exp(p - lse) on the first n scores. */
-static void probability_row(real *p, real lse, int64_t n)
+void HEAD_PROBABILITY(real *p, real lse, int64_t n)
 {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         p[j] = real_exp(p[j] - lse);
 }
 
-/* Adds one query head's part to dk, dv and writes its dq. p, dp: BLOCK_Q * n each. */
-static void head_bwd(const view *w, const grads *g, real *p, real *dp)
+/* Adds one query head's part to dk, dv and writes its dq. scratch: 2 * BLOCK_Q * n. */
+static void head_bwd(const head_view *w, const head_grads *g, real *scratch)
 {
-    row_dots(w, g);
+    real *p = scratch, *dp = scratch + BLOCK_Q * w->n;
+    HEAD_DOTS(w, g);
     for (int64_t i0 = 0; i0 < w->n; i0 += BLOCK_Q) {
-        int64_t rows = min_i64(BLOCK_Q, w->n - i0), keys = keys_of(w, i0 + rows - 1);
+        int64_t rows = min_i64(BLOCK_Q, w->n - i0), keys = head_keys(w, i0 + rows - 1);
         const real *do_ = g->do_ + i0 * w->o_stride;
         score_block(w, p, i0, rows, keys);
         for (int64_t r = 0; r < rows; r++) {
-            int64_t seen = keys_of(w, i0 + r);
-            probability_row(p + r * keys, g->lse[(i0 + r) * w->lse_stride], seen);
+            int64_t seen = head_keys(w, i0 + r);
+            HEAD_PROBABILITY(p + r * keys, g->lse[(i0 + r) * w->lse_stride], seen);
             memset(p + r * keys + seen, 0, (size_t)(keys - seen) * sizeof *p);
         }
         blas_gemm(true, false, keys, w->d, rows, 1, p, keys, do_, w->o_stride, 1, g->dv,
@@ -219,26 +205,26 @@ static void query_head_bwd(const attention_bwd_args *a, int64_t first, int64_t n
     const int64_t at_q = first * a->q_stride + h * d, at_k = first * a->k_stride + kv * d;
     const int64_t at_v = first * a->v_stride + kv * d, at_o = first * a->o_stride + h * d;
     const int64_t at_lse = first * a->heads + h;
-    view w = {.q = (const real *)a->q + at_q,
-              .k = (const real *)a->k + at_k,
-              .v = (const real *)a->v + at_v,
-              .q_stride = a->q_stride,
-              .k_stride = a->k_stride,
-              .v_stride = a->v_stride,
-              .o_stride = a->o_stride,
-              .lse_stride = a->heads,
-              .n = n,
-              .d = d,
-              .causal = a->causal,
-              .scale = (real)a->scale};
-    grads g = {.o = (const real *)a->o + at_o,
-               .lse = (const real *)a->lse + at_lse,
-               .do_ = (const real *)a->do_ + at_o,
-               .dq = (real *)a->dq + at_q,
-               .dk = (real *)a->dk + at_k,
-               .dv = (real *)a->dv + at_v,
-               .dot = (real *)a->work + at_lse};
-    head_bwd(&w, &g, scratch, scratch + BLOCK_Q * n);
+    head_view w = {.q = (const real *)a->q + at_q,
+                   .k = (const real *)a->k + at_k,
+                   .v = (const real *)a->v + at_v,
+                   .q_stride = a->q_stride,
+                   .k_stride = a->k_stride,
+                   .v_stride = a->v_stride,
+                   .o_stride = a->o_stride,
+                   .lse_stride = a->heads,
+                   .n = n,
+                   .d = d,
+                   .causal = a->causal,
+                   .scale = (real)a->scale};
+    head_grads g = {.o = (const real *)a->o + at_o,
+                    .lse = (const real *)a->lse + at_lse,
+                    .do_ = (const real *)a->do_ + at_o,
+                    .dq = (real *)a->dq + at_q,
+                    .dk = (real *)a->dk + at_k,
+                    .dv = (real *)a->dv + at_v,
+                    .dot = (real *)a->work + at_lse};
+    (head_is_short(&w) ? SHORT_HEAD_BWD : head_bwd)(&w, &g, scratch);
 }
 
 static void heads_bwd(const void *context, part p)
@@ -260,7 +246,7 @@ status CPU_OP(attention_bwd)(stream *s, const attention_bwd_args *a)
     TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
                         &longest));
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
-    heads_job job = {.args = a, .block = 2 * BLOCK_Q * longest};
+    heads_job job = {.args = a, .block = scratch_of(2 * BLOCK_Q * longest)};
     void *scratch;
     TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.block) * sizeof(real), &scratch));
     job.scratch = scratch;
