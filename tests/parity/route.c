@@ -211,7 +211,7 @@ static void run_aux(parity *p, const router *o, int64_t layers, const routed *r,
                                 .aux = aux.dev,
                                 .scale = scale.dev,
                                 .dlogits = parity_at(dz, l * n * o->experts)};
-            assert_ok(op_route_aux(p->s, &a));
+            PARITY_RUN(p, op_route_aux(p->s, &a));
         }
 }
 
