@@ -13,6 +13,9 @@ WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
 /* Called by a child right after start: ask for SIGTERM when the parent goes; ST_STOPPED if it has
  * gone already. */
 WARN_UNUSED status proc_follow_parent(pid_t parent);
+/* Exit code, with the signal's number added, of a child that another process sent a crash signal.
+ */
+enum { PROC_EXIT_OUTSIDE = 128 };
 /* Path of the running program. */
 WARN_UNUSED status proc_self_path(char *out, size_t size);
 /* Blocks TERM, INT, HUP, CHLD for this process and gives a descriptor that becomes readable. Call

@@ -23,8 +23,7 @@ status child_start(char *const *args, int n_args, child_daemon *out)
 {
     const char *tmp = getenv("TMPDIR");
     char self[STATUS_PATH_MAX];
-    /* An ipc path has 107 bytes; a long TMPDIR would not leave room. */
-    const char *base = tmp && tmp[0] == '/' && strlen(tmp) < 24 ? tmp : "/tmp";
+    const char *base = tmp && tmp[0] == '/' && strlen(tmp) < STATUS_PATH_MAX - 32 ? tmp : "/tmp";
     *out = (child_daemon){0};
     TRY(proc_self_path(self, sizeof(self)));
     snprintf(out->folder, sizeof(out->folder), "%s/prepd-XXXXXX", base);

@@ -10,8 +10,8 @@
 
 typedef struct child_daemon {
     pid_t pid; /* 0 = none */
-    char folder[64];
-    char endpoint[128];
+    char folder[STATUS_PATH_MAX];
+    char endpoint[STATUS_PATH_MAX + 16];
 } child_daemon;
 
 /* Starts `prepd serve` with the same options (args as the verb got them: -c FILE and

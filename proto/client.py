@@ -4,6 +4,7 @@ specification; needs python3-zmq, python3-zstandard, python3-numpy (python3-xxha
 import argparse
 import json
 import mmap
+import os
 import struct
 
 import numpy as np
@@ -113,6 +114,12 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     socket.setsockopt(zmq.LINGER, 2000)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+    folder = None
+    if endpoint.startswith("ipc://") and len(os.fsencode(endpoint)) > 6 + 107:
+        # Too long for a socket's address: through the opened folder, as proto/endpoint.c does.
+        path, name = os.path.split(endpoint[6:])
+        folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        endpoint = f"ipc:///proc/self/fd/{folder}/{name}"
     socket.connect(endpoint)
 
     def send(kind, message):
@@ -140,6 +147,8 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         send(BYE, {})
         socket.close()
         context.term()
+        if folder is not None:
+            os.close(folder)
 
 
 def replay(path):

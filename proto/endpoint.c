@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +29,11 @@ static status parse_ipc(const char *text, endpoint *out)
         return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH with the path of a file",
                     text);
     if (size >= sizeof out->path)
-        return FAIL(
-            ST_CONFIG,
-            "endpoint \"%s\": the path has %zu bytes, a socket file's may have %zu; choose a "
-            "shorter prepd.endpoint (workers and control append up to 8 bytes)",
-            text, size, sizeof out->path - 1);
+        return FAIL(ST_CONFIG,
+                    "endpoint \"%.100s...\": the path has %zu bytes, expected at most %zu; choose "
+                    "a shorter "
+                    "prepd.endpoint",
+                    text, size, sizeof out->path - 1);
     memcpy(out->path, path, size + 1);
     memcpy(out->text, text, strlen(text) + 1);
     return ST_OK;
@@ -91,6 +92,61 @@ status endpoint_parse(const char *text, endpoint *out)
     return ST_OK;
 }
 
+/* The folder's descriptor, opened now or before. */
+static status open_folder(const char *folder, endpoint_folders *open_ones, int *out)
+{
+    struct stat now, then;
+    if (stat(folder, &now) == 0)
+        for (int i = 0; i < open_ones->n; i++)
+            if (fstat(open_ones->fd[i], &then) == 0 && then.st_dev == now.st_dev &&
+                then.st_ino == now.st_ino) {
+                *out = open_ones->fd[i];
+                return ST_OK;
+            }
+    int *more = realloc(open_ones->fd, ((size_t)open_ones->n + 1) * sizeof *more);
+    if (!more)
+        return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    open_ones->fd = more;
+    int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_UNAVAILABLE, folder, "the folder of prepd.endpoint can not be opened: %s",
+                       strerror(errno));
+    open_ones->fd[open_ones->n++] = *out = fd;
+    return ST_OK;
+}
+
+status endpoint_shorten(endpoint *e, endpoint_folders *open_ones)
+{
+    enum { MOST = sizeof((struct sockaddr_un *)NULL)->sun_path - 1 };
+    char path[MOST + 1], *slash = strrchr(e->path, '/');
+    int fd;
+    if (!e->is_ipc || strlen(e->path) <= MOST)
+        return ST_OK;
+    if (slash) {
+        *slash = 0;
+        status st = open_folder(slash == e->path ? "/" : e->path, open_ones, &fd);
+        *slash = '/';
+        TRY(st);
+        if (snprintf(path, sizeof path, "/proc/self/fd/%d/%s", fd, slash + 1) <= MOST) {
+            memcpy(e->path, path, sizeof path);
+            snprintf(e->text, sizeof e->text, "%s%s", IPC, path);
+            return ST_OK;
+        }
+    }
+    return FAIL(ST_CONFIG,
+                "endpoint \"%s\": the file's name is too long for a socket; choose a shorter one "
+                "for prepd.endpoint (workers and control append up to 8 bytes)",
+                e->text);
+}
+
+void endpoint_folders_done(endpoint_folders *open_ones)
+{
+    for (int i = 0; i < open_ones->n; i++)
+        close(open_ones->fd[i]);
+    free(open_ones->fd);
+    *open_ones = (endpoint_folders){0};
+}
+
 status endpoint_clear_ipc(const endpoint *e)
 {
     struct stat info;
@@ -103,6 +159,10 @@ status endpoint_clear_ipc(const endpoint *e)
     if (fd < 0)
         return FAIL(ST_OS, "socket: %s", strerror(errno));
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(e->path) >= sizeof address.sun_path) {
+        close(fd);
+        return FAIL(ST_INTERNAL, "%s is too long for a socket's address", e->path);
+    }
     memcpy(address.sun_path, e->path, strlen(e->path));
     int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 ? errno : 0;
     close(fd);

@@ -24,6 +24,7 @@ static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
 
 struct wire {
     void *context;
+    endpoint_folders folders; /* of long ipc paths; closed when ZeroMQ's thread has ended */
 };
 
 struct wire_socket {
@@ -66,6 +67,7 @@ void wire_free(wire **w)
         return;
     while (zmq_ctx_term((*w)->context) != 0 && zmq_errno() == EINTR)
         continue;
+    endpoint_folders_done(&(*w)->folders);
     free(*w);
     *w = NULL;
 }
@@ -124,14 +126,14 @@ failed:
     return st;
 }
 
-static status bind_failed(const endpoint *e)
+static status bind_failed(const char *name)
 {
     int error = zmq_errno();
     if (error == EADDRINUSE)
         return FAIL(ST_UNAVAILABLE,
                     "%s is in use by another process; stop it or choose another prepd.endpoint",
-                    e->text);
-    return FAIL(ST_CANT_CREATE, "can not listen on %s: %s", e->text, zmq_strerror(error));
+                    name);
+    return FAIL(ST_CANT_CREATE, "can not listen on %s: %s", name, zmq_strerror(error));
 }
 
 status wire_bind(wire *w, const char *text, wire_socket **out)
@@ -140,11 +142,12 @@ status wire_bind(wire *w, const char *text, wire_socket **out)
     wire_socket *s = NULL;
     status st = ST_OK;
     TRY(endpoint_parse(text, &e));
+    TRY(endpoint_shorten(&e, &w->folders));
     if (e.is_ipc)
         TRY(endpoint_clear_ipc(&e));
     TRY(socket_new(w, text, &e, true, &s));
     if (zmq_bind(s->socket, e.text) != 0) {
-        st = bind_failed(&e);
+        st = bind_failed(text);
         goto failed;
     }
     if (e.is_ipc && !(s->bound_path = strdup(e.path))) {
@@ -180,10 +183,11 @@ status wire_connect(wire *w, const char *text, wire_socket **out)
     wire_socket *s = NULL;
     status st = ST_OK;
     TRY(endpoint_parse(text, &e));
+    TRY(endpoint_shorten(&e, &w->folders));
     TRY(socket_new(w, text, &e, false, &s));
     TRY_OR(failed, monitor(w, s));
     if (zmq_connect(s->socket, e.text) != 0) {
-        st = FAIL(ST_UNAVAILABLE, "can not connect to %s: %s", e.text, zmq_strerror(zmq_errno()));
+        st = FAIL(ST_UNAVAILABLE, "can not connect to %s: %s", text, zmq_strerror(zmq_errno()));
         goto failed;
     }
     *out = s;

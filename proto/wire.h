@@ -28,9 +28,9 @@ typedef struct wire_peer {
 WARN_UNUSED status wire_new(wire **out);
 void wire_free(wire **w); /* after its sockets are closed */
 
-/* endpoint: ipc://PATH (at most 107 bytes of path; longer is a clear error), tcp://HOST:PORT with a
- * loopback host only, until keys exist. A port or path in use by a live process names it as such;
- * a stale ipc file is replaced. */
+/* endpoint: ipc://PATH (of any length: a folder too deep for a socket's address is reached through
+ * /proc), tcp://HOST:PORT with a loopback host only, until keys exist. A port or path in use by a
+ * live process names it as such; a stale ipc file is replaced. */
 WARN_UNUSED status wire_bind(wire *w, const char *endpoint, wire_socket **out);
 /* Connecting never blocks; the peer may come later. */
 WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out);

@@ -23,8 +23,8 @@ typedef enum lease_kind { LEASE_ROW, LEASE_IMAGES, LEASE_TEXTS } lease_kind;
 
 /* How a worker went. */
 typedef enum loss {
-    LOSS_OUTSIDE, /* SIGKILL or SIGTERM that we did not send, or it left in good order */
-    LOSS_CRASH,   /* any other signal, or an exit while at work */
+    LOSS_OUTSIDE, /* a signal that another process sent, or it left in good order */
+    LOSS_CRASH,   /* a crash signal of its own doing, or an exit while at work */
     LOSS_TIMEOUT, /* we killed it: too long on one sample */
 } loss;
 

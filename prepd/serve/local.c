@@ -121,8 +121,17 @@ void local_kill(dispatch *d, pid_t pid)
     kill(pid, SIGKILL);
 }
 
-/* SIGKILL and SIGTERM come from outside (an operator, a test, the kernel's memory killer): no
- * decoder sends them to itself. */
+/* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
+ * kernel's memory killer): no decoder sends them to itself. */
+static bool is_crash(int sig)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+    for (size_t i = 0; i < sizeof(crashes) / sizeof(*crashes); i++)
+        if (sig == crashes[i])
+            return true;
+    return false;
+}
+
 static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
 {
     if (WIFSIGNALED(wstatus)) {
@@ -130,9 +139,15 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
         snprintf(what, size, "signal %d (%s)", sig, strsignal(sig));
         if (c->timed_out)
             return LOSS_TIMEOUT;
-        return sig == SIGKILL || sig == SIGTERM ? LOSS_OUTSIDE : LOSS_CRASH;
+        return is_crash(sig) ? LOSS_CRASH : LOSS_OUTSIDE;
     }
-    snprintf(what, size, "exit code %d", WEXITSTATUS(wstatus));
+    const int code = WEXITSTATUS(wstatus);
+    if (code > PROC_EXIT_OUTSIDE && is_crash(code - PROC_EXIT_OUTSIDE)) { /* see last_words.h */
+        snprintf(what, size, "signal %d (%s), sent by another process", code - PROC_EXIT_OUTSIDE,
+                 strsignal(code - PROC_EXIT_OUTSIDE));
+        return LOSS_OUTSIDE;
+    }
+    snprintf(what, size, "exit code %d", code);
     return c->leaving ? LOSS_OUTSIDE : LOSS_CRASH;
 }
 

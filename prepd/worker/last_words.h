@@ -1,5 +1,7 @@
 /* last_words.h: a worker that crashes waits a moment first, so that ZeroMQ's thread can still send
- * which sample it was on (ON): the dispatcher then tries that one first, not the whole row. */
+ * which sample it was on (ON): the dispatcher then tries that one first, not the whole row.
+ * A crash signal that another process sent (kill -SEGV) is no crash: the worker then leaves with
+ * the code PROC_EXIT_OUTSIDE + signal, and the dispatcher blames nobody. */
 #ifndef TESSERA_PREPD_LAST_WORDS_H
 #define TESSERA_PREPD_LAST_WORDS_H
 

@@ -36,10 +36,18 @@ static status header(span bytes, const char *file, const conf *limits, image_inf
     return real->header(bytes, file, limits, out);
 }
 
+static void fault(void)
+{
+    volatile char *volatile nowhere = NULL;
+    *nowhere = 0;
+}
+
 static status decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
 {
     if (holds(bytes, "POISON:abort"))
         abort();
+    if (holds(bytes, "POISON:fault"))
+        fault();
     if (holds(bytes, "POISON:exit"))
         exit(0);
     if (holds(bytes, "POISON:hang"))

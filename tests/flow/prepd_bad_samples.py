@@ -70,7 +70,8 @@ def samples_that_kill_their_workers():
                        "data.limit": 60}) as f:
             images = f.train_images()
             marks = {images[2]: "POISON:abort", images[5]: "POISON:exit",
-                     images[8]: "POISON:hang", images[11]: "POISON:header"}
+                     images[8]: "POISON:hang", images[11]: "POISON:header",
+                     images[14]: "POISON:fault"}
             for image, mark in marks.items():
                 with open(image, "ab") as x:
                     x.write(mark.encode())

@@ -6,6 +6,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -13,6 +14,9 @@ import zmq
 
 from prepd_flow import BIN, Daemon, Folder, check, children, gone, main, run, wait_for, \
     workers_below
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 
 def maps(pid):
@@ -61,6 +65,23 @@ def workers_follow_a_killed_dispatcher():
         with Daemon(f.config) as again:  # the stale ipc files do not keep it from starting
             ready(f)
             check(again.stop() == 0, again.said())
+
+
+def a_deep_folder_does_not_matter():
+    """An endpoint longer than a socket's address can hold (107 bytes), at every end of it."""
+    with Folder() as f:
+        deep = f.file("x" * 60 + "/" + "y" * 60)
+        os.makedirs(deep)
+        end = "ipc://" + deep + "/d.sock"
+        with Daemon(f.config, "--prepd.endpoint", end) as d:
+            wait_for(lambda: os.path.exists(deep + "/d.sock.control"), "control endpoint")
+            rows = client.connect(end, timeout=30.0)
+            check(next(rows)["number"] == 0 and next(rows)["number"] == 1, "no rows")
+            rows.close()
+            said = json.loads(run("status", "--connect", end, "--json"))
+            check(said["workers_alive"] == 2, f"status: {said}")
+            check(d.stop() == 0, d.said())
+        check(not os.listdir(deep), f"left behind: {os.listdir(deep)}")
 
 
 def an_endpoint_in_use_is_named():
@@ -190,5 +211,5 @@ def workers_that_can_not_start_end_it():
 
 main(workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
      a_signal_leaves_nothing_behind, workers_follow_a_killed_dispatcher,
-     an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
+     a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

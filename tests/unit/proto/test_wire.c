@@ -18,7 +18,7 @@ enum { WAIT_MS = 20000 }; /* far above what is needed: machines are slow */
 
 typedef struct place {
     char *folder;
-    char endpoint[200];
+    char endpoint[400];
 } place;
 
 static int free_port(void)
@@ -114,6 +114,37 @@ static void test_wire__ipc_round_trip(void **state)
     round_trip(place_ipc());
 }
 
+/* A folder whose path alone is longer than a socket's address; a name that is has no way out. */
+static void test_wire__ipc_in_a_deep_folder(void **state)
+{
+    (void)state;
+    place p = {.folder = harness_temp()};
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    char path[600];
+    int n = snprintf(path, sizeof path, "%s", p.folder);
+    for (int i = 0; i < 3; i++) {
+        n += snprintf(path + n, sizeof path - (size_t)n, "/%050d", i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    snprintf(p.endpoint, sizeof p.endpoint, "ipc://%s/s", path);
+    assert_true(strlen(p.endpoint) > 150);
+    place same = p;
+    same.folder = NULL;
+    round_trip(same);
+    assert_int_equal(access(p.endpoint + 6, F_OK), -1); /* the socket is removed */
+    assert_ok(wire_new(&w));
+    snprintf(path + n, sizeof path - (size_t)n, "/%0100d", 0);
+    char longer[620];
+    snprintf(longer, sizeof longer, "ipc://%s", path);
+    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "shorter");
+    snprintf(path + n, sizeof path - (size_t)n, "/absent/s");
+    snprintf(longer, sizeof longer, "ipc://%s", path);
+    assert_fails(ST_UNAVAILABLE, wire_bind(w, longer, &s), "absent");
+    wire_free(&w);
+    place_done(&p);
+}
+
 static void test_wire__tcp_round_trip(void **state)
 {
     (void)state;
@@ -175,7 +206,7 @@ static void test_wire__endpoints_refused(void **state)
     char longer[200] = "ipc:///tmp/";
     memset(longer + 11, 'x', 120);
     assert_ok(wire_new(&w));
-    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "125 bytes");
+    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "too long");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://0.0.0.0:5555", &s), "CURVE keys");
     assert_fails(ST_CONFIG, wire_connect(w, "tcp://192.168.0.1:5555", &s), "CURVE keys");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://*:5555", &s), "CURVE keys");
@@ -336,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wire__ipc_round_trip),
+        cmocka_unit_test(test_wire__ipc_in_a_deep_folder),
         cmocka_unit_test(test_wire__tcp_round_trip),
         cmocka_unit_test(test_wire_bind__in_use),
         cmocka_unit_test(test_wire_bind__stale_file_is_replaced),
