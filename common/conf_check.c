@@ -63,6 +63,8 @@ status conf_check(const conf *c)
                       "one of them");
     if (c->image_min_pixels && c->image_max_pixels && c->image_min_pixels > c->image_max_pixels)
         return bad(c, "image.min_pixels is larger than image.max_pixels");
+    if (!*c->job_dump_folder)
+        return bad(c, "job.dump_folder is empty; name a folder, for example outputs");
     if (!*c->data_split || !*c->eval_split)
         return bad(c, "data.split and eval.split must name a split, for example train and val");
     if (c->dp_shard == 0)

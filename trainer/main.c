@@ -1,4 +1,5 @@
 /* main.c: verbs -> functions. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,16 @@ static void print_verb_help(const verb *v)
     }
 }
 
+/* What was printed must have arrived: a full disk is no success. */
+static int leave(status st)
+{
+    if (st == ST_OK && (fflush(stdout) != 0 || ferror(stdout))) {
+        st = FAIL(ST_IO, "standard output: write failed: %s", strerror(errno));
+        log_status();
+    }
+    return status_exit_code(st);
+}
+
 static bool asks(int argc, char **argv, const char *flag)
 {
     for (int i = 1; i < argc; i++)
@@ -107,14 +118,14 @@ int main(int argc, char **argv)
             continue;
         if (asks(argc - 1, argv + 1, "--help") || asks(argc - 1, argv + 1, "-h")) {
             print_verb_help(v);
-            return 0;
+            return leave(ST_OK);
         }
         status st = v->takes_options && asks(argc - 1, argv + 1, "--print-config")
                         ? print_config(argc - 1, argv + 1)
                         : v->run(argc - 1, argv + 1);
         if (st != ST_OK && st != ST_END)
             log_status();
-        return status_exit_code(st);
+        return leave(st);
     }
     fprintf(stderr, "trainer: no verb \"%s\"; trainer --help lists them\n", argv[1]);
     return status_exit_code(ST_USAGE);

@@ -9,6 +9,7 @@
 #include "common/model_files.h"
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
+#include "trainer/memory.h"
 
 static status open_model(session *s)
 {
@@ -55,7 +56,6 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .credit_bytes = c->prepd_ahead_bytes,
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
     };
-    o->replay_loops = 0;
     /* Double-buffer whole micro-batches. */
     o->slots = c->feed_ahead;
     if (o->slots < 2 * c->training_local_batch_size)
@@ -68,6 +68,10 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     if (c->feed_replay[0]) {
         client_settings(s, stream_name, NULL, &o);
         o.replay = c->feed_replay;
+        /* training.steps decides how often it is run through; without, and to evaluate, once. */
+        bool endless = s->use == SESSION_TRAIN && c->training_steps > 0;
+        o.replay_loops = endless ? 0 : 1;
+        log_info("rows come from the recording %s", c->feed_replay);
         return receiver_open(&o, out);
     }
     hash128 model_digest;
@@ -79,6 +83,26 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     status st = receiver_open(&o, out);
     free(options);
     return st;
+}
+
+/* Refuses what memory.limit does not allow. */
+static status check_memory(const session *s, int64_t seq_len, int64_t patch_budget)
+{
+    const conf *c = s->conf;
+    size_t used, total;
+    TRY(s->device->v->memory(s->device, &used, &total));
+    memory_layout l = {
+        .dims = &s->dims,
+        .backend = s->device->v,
+        .n_params = s->params->total,
+        .rows = c->training_local_batch_size,
+        .seq_len = seq_len,
+        .patch_budget = patch_budget,
+        .training = s->use == SESSION_TRAIN,
+        .checkpoint_full = c->ac_mode == AC_FULL,
+        .router_aux_coef = c->loss_router_aux,
+    };
+    return memory_layout_check(&l, c->memory_limit * (double)total);
 }
 
 /* Row capacities come from WELCOME: the daemon's plan knows them. */
@@ -97,17 +121,8 @@ static status caps_from_welcome(session *s, receiver *r)
         return FAIL(ST_PROTOCOL,
                     "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches", seq_len,
                     patches);
-    patches = (patches + 3) / 4 * 4;
-    batch_caps *cap = &s->cap;
-    cap->tokens = rows * seq_len;
-    cap->patches = rows * patches;
-    /* The chat template alone takes more than four tokens of a document; an item or frame has at
-     * least four patches. */
-    cap->docs = cap->tokens / 4 + rows;
-    cap->items = cap->patches / 4;
-    cap->frames = cap->patches / 4;
-    cap->targets = cap->tokens;
-    return ST_OK;
+    s->cap = memory_caps(rows, seq_len, patches);
+    return check_memory(s, seq_len, patches);
 }
 
 static status open_step(session *s, enum session_use use)
@@ -132,13 +147,7 @@ static status open_step(session *s, enum session_use use)
         return FAIL(ST_NO_MEMORY, "session: out of memory");
     if (use != SESSION_TRAIN)
         return ST_OK;
-    int64_t per_micro = c->training_local_batch_size;
-    if (c->training_global_batch_size % per_micro != 0)
-        return FAIL(ST_CONFIG,
-                    "training.global_batch_size %" PRId64
-                    " is no multiple of training.local_batch_size %" PRId64,
-                    c->training_global_batch_size, per_micro);
-    s->accumulation = c->training_global_batch_size / per_micro;
+    s->accumulation = c->training_global_batch_size / c->training_local_batch_size;
     s->schedule = (schedule){
         .peak = c->optimizer_lr,
         .steps = c->training_steps,
@@ -150,8 +159,8 @@ static status open_step(session *s, enum session_use use)
     return optimizer_new(c, s->params, s->stream, &s->optimizer);
 }
 
-/* One rank for now: a layout of several is refused before anything is opened. */
-static status check_layout(const conf *c)
+/* What can not run is refused before anything is opened. One rank for now. */
+static status check_layout(const conf *c, enum session_use use)
 {
     int64_t degrees[] = {c->dp_replicate,        c->dp_shard,        c->tensor_degree,
                          c->context_degree,      c->pipeline_degree, c->expert_degree,
@@ -161,6 +170,11 @@ static status check_layout(const conf *c)
             return FAIL(ST_CONFIG,
                         "parallelism: the layout needs more than one rank and this trainer runs "
                         "one; leave every degree at 1 (data_parallel_shard_degree -1)");
+    if (use == SESSION_TRAIN && c->training_global_batch_size % c->training_local_batch_size != 0)
+        return FAIL(ST_CONFIG,
+                    "training.global_batch_size %" PRId64
+                    " is no multiple of training.local_batch_size %" PRId64,
+                    c->training_global_batch_size, c->training_local_batch_size);
     return ST_OK;
 }
 
@@ -168,12 +182,17 @@ status session_open(const conf *c, enum session_use use, session *out)
 {
     memset(out, 0, sizeof *out);
     out->conf = c;
+    out->use = use;
     status st = ST_OK;
-    TRY(check_layout(c));
+    TRY(check_layout(c, use));
     TRY_OR(failed, open_model(out));
     const char *folder;
     if (model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
+    if (!c->feed_replay[0]) { /* a recording says itself how long its rows are */
+        int64_t seq_len = c->training_seq_len, budget = c->data_patch_budget;
+        TRY_OR(failed, check_memory(out, seq_len, budget ? budget : 4 * seq_len));
+    }
     TRY_OR(failed, load_values(out, use));
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
@@ -214,32 +233,4 @@ void session_close(session *s)
     tokenizer_free(&s->tokenizer);
     device_close(&s->device);
     memset(s, 0, sizeof *s);
-}
-
-status session_print_memory(const session *s, FILE *to)
-{
-    const backend_vtable *v = s->device->v;
-    int64_t value = 0, gradient = 0, moments = 0, activations = 0;
-    int64_t acc = (int64_t)st_dtype_size(v->acc), act = (int64_t)st_dtype_size(v->act);
-    value = s->params->total * (acc + (act == acc ? 0 : act));
-    if (s->optimizer) {
-        gradient = s->params->total * acc;
-        moments = 2 * s->params->total * acc;
-    }
-    model_options o = {.cap = s->cap,
-                       .training = s->optimizer != NULL,
-                       .checkpoint_full = s->conf->ac_mode == AC_FULL,
-                       .router_aux_coef = s->conf->loss_router_aux};
-    TRY(model_bytes(&s->dims, &o, v, &activations));
-    const struct {
-        const char *name;
-        int64_t bytes;
-    } regions[] = {{"parameters", value},
-                   {"gradients", gradient},
-                   {"moments", moments},
-                   {"activations and scratch", activations}};
-    for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
-        fprintf(to, "memory: %-24s %12.1f MiB\n", regions[i].name,
-                (double)regions[i].bytes / 1048576.0);
-    return ST_OK;
 }

@@ -18,8 +18,11 @@ typedef struct step_sums {
     void *aux;             /* [1] acc */
 } step_sums;
 
+enum session_use { SESSION_TRAIN, SESSION_EVAL };
+
 typedef struct session {
     const conf *conf;
+    enum session_use use;
     device *device;
     stream *stream;
     model_dims dims;
@@ -38,17 +41,12 @@ typedef struct session {
     row *rows;            /* [local_batch_size] the same, as staging reads them */
 } session;
 
-enum session_use { SESSION_TRAIN, SESSION_EVAL };
-
 /* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
 void session_close(session *s); /* accepts a half-opened one */
 
-/* Another stream of the same daemon ("eval"), with its own receiver. */
+/* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */
 WARN_UNUSED status session_stream(const session *s, const char *stream_name, const conf *c,
                                   receiver **out);
-
-/* Device memory by region, one line each. */
-status session_print_memory(const session *s, FILE *to);
 
 #endif

@@ -3,20 +3,25 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* lengths are handed to dims_flops in runs of this many documents */
+enum { LENGTHS = 256 };
+
 /* Counts what the rows really hold: documents and grids, no padding. */
 static void account(const session *s, const received *rows, int64_t n_rows, step_report *r)
 {
     for (int64_t i = 0; i < n_rows; i++) {
         const row *w = &rows[i].row;
-        int64_t length[256];
+        int64_t length[LENGTHS];
         for (int64_t d = 0; d < w->n_docs;) {
             int64_t n = 0;
-            for (; d < w->n_docs && n < 256; d++, n++)
+            for (; d < w->n_docs && n < LENGTHS; d++, n++)
                 length[n] = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
             flops f;
             dims_flops(&s->dims, length, n, NULL, 0, &f);
             flops_add(&r->flops, &f);
         }
+        for (int64_t d = 0; d < w->n_docs && r->n_samples < STEP_SAMPLES; d++)
+            r->sample[r->n_samples++] = w->doc_sample_id[d];
         flops f;
         dims_flops(&s->dims, NULL, 0, w->grid_thw, w->n_items, &f);
         flops_add(&r->flops, &f);

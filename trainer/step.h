@@ -4,6 +4,8 @@
 
 #include "trainer/session.h"
 
+enum { STEP_SAMPLES = 8 };
+
 /* What a step did, for the log and the accounts. Sums over its micro-batches. */
 typedef struct step_report {
     int64_t step; /* from 1 */
@@ -15,6 +17,8 @@ typedef struct step_report {
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;
+    uint64_t sample[STEP_SAMPLES]; /* the first of them, to name in a warning */
+    int n_samples;
     flops flops; /* by real documents and grids */
     int64_t wait_ns;
     hash128 rows_digest; /* chain over the rows' digests */

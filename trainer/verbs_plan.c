@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/model/qwen3vl.h"
+#include "trainer/memory.h"
 #include "trainer/verbs.h"
 
 enum { MAX_ITEMS = 65536 };
@@ -94,41 +94,48 @@ done:
     return st;
 }
 
+/* Whether train would refuse the layout on this machine; said, not failed: plan is for any. */
+static status print_fit(const memory_layout *l, double limit)
+{
+    device *dev = NULL;
+    size_t used, total;
+    TRY(device_open(BACKEND_CPU, 0, 0, &dev));
+    status st = dev->v->memory(dev, &used, &total);
+    device_close(&dev);
+    TRY(st);
+    if (memory_layout_check(l, limit * (double)total) == ST_OK)
+        printf("fits this machine\n");
+    else
+        printf("does not fit this machine: %s\n", status_text());
+    return ST_OK;
+}
+
 static status plan_memory(const conf *c, const model_dims *d)
 {
     params *p;
     TRY(params_new(d, &p));
-    int64_t total = p->total, n = p->n, activations;
+    int64_t total = p->total, n = p->n;
     params_free(&p);
-    int64_t rows = c->training_local_batch_size, seq = c->training_seq_len;
-    int64_t patches = c->data_patch_budget ? c->data_patch_budget : 4 * seq;
-    if (d->vision.depth == 0)
-        patches = 0;
-    model_options o = {.cap = {.tokens = rows * seq,
-                               .docs = rows * seq / 4 + rows,
-                               .patches = rows * patches,
-                               .items = rows * patches / 4,
-                               .frames = rows * patches / 4,
-                               .targets = rows * seq},
-                       .training = true,
-                       .checkpoint_full = c->ac_mode == AC_FULL,
-                       .router_aux_coef = c->loss_router_aux};
-    TRY(model_bytes(d, &o, &backend_cpu, &activations));
+    int64_t seq = c->training_seq_len;
+    memory_layout l = {
+        .dims = d,
+        .backend = &backend_cpu,
+        .n_params = total,
+        .rows = c->training_local_batch_size,
+        .seq_len = seq,
+        .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,
+        .training = true,
+        .checkpoint_full = c->ac_mode == AC_FULL,
+        .router_aux_coef = c->loss_router_aux,
+    };
+    memory_plan m;
+    TRY(memory_layout_plan(&l, &m));
     printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
-    printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", o.cap.tokens, o.cap.patches);
-    const struct {
-        const char *name;
-        int64_t bytes;
-    } regions[] = {{"parameters", 4 * total},
-                   {"gradients", 4 * total},
-                   {"moments", 8 * total},
-                   {"activations and scratch", activations},
-                   {"total", 16 * total + activations}};
+    printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", l.rows * seq,
+           d->vision.depth ? l.rows * l.patch_budget : 0);
     printf("device memory of the cpu backend (float32), one rank:\n");
-    for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
-        printf("  %-24s %20" PRId64 " bytes %12.1f MiB\n", regions[i].name, regions[i].bytes,
-               (double)regions[i].bytes / 1048576.0);
-    return ST_OK;
+    memory_plan_print(&m, stdout);
+    return print_fit(&l, c->memory_limit);
 }
 
 status verb_plan(int argc, char **argv)

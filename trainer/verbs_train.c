@@ -8,9 +8,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/eval/evaluate.h"
+#include "trainer/memory.h"
 #include "trainer/report/line.h"
 #include "trainer/step.h"
 #include "trainer/verbs.h"
@@ -29,6 +31,35 @@ static void listen_for_stop(void)
     struct sigaction a = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
+}
+
+/* Held-out rows come from the daemon; a recording has only those it was made of. */
+static bool evaluates(const conf *c)
+{
+    return c->eval_enable && !c->feed_replay[0];
+}
+
+static status evaluate_between(session *s, reporter *r, int64_t step)
+{
+    evaluation e;
+    int64_t start = clock_ns();
+    TRY(evaluate(s, false, 0, &e));
+    printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
+           "  seconds: %.1f\n",
+           step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
+    fflush(stdout);
+    reporter_rest(r, clock_ns() - start);
+    return ST_OK;
+}
+
+static void warn_skipped(const step_report *r)
+{
+    char ids[STEP_SAMPLES * 24] = "";
+    for (int i = 0, n = 0; i < r->n_samples; i++)
+        n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, r->sample[i]);
+    log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
+             r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
+             r->n_samples ? ids : " none", r->documents > r->n_samples ? " .." : "");
 }
 
 static status make_folder(const char *path)
@@ -57,6 +88,18 @@ static status peak_flops(const conf *c, session *s, double *out)
     TRY(report_measure_peak(s->stream, out));
     log_info("mfu is a share of %.3f TFLOP/s, measured on a %s product here", *out * 1e-12,
              "768 x 768 x 768");
+    return ST_OK;
+}
+
+static status print_memory(const session *s)
+{
+    model_options o = {.cap = s->cap,
+                       .training = true,
+                       .checkpoint_full = s->conf->ac_mode == AC_FULL,
+                       .router_aux_coef = s->conf->loss_router_aux};
+    memory_plan p;
+    TRY(memory_plan_make(&s->dims, s->params->total, &o, s->device->v, &p));
+    memory_plan_print(&p, stdout);
     return ST_OK;
 }
 
@@ -90,31 +133,24 @@ static status run_steps(session *s, reporter *r, run_result *out)
             check_first_loss(s, report.loss);
         }
         if (report.skipped)
-            log_warn("step %" PRId64 ": update skipped: %s", step,
-                     report.weight > 0.0 ? "the gradient norm is not finite" : "no target tokens");
+            warn_skipped(&report);
         out->last_loss = report.loss;
         out->steps = step;
-        TRY(reporter_step(r, &report, step == c->training_steps || stop_asked));
+        TRY(reporter_step(r, &report));
         if (stop_asked) {
             log_info("stopping after step %" PRId64 " as asked", step);
             return ST_OK;
         }
-        if (c->eval_enable && c->eval_freq && step % c->eval_freq == 0 &&
-            step != c->training_steps) {
-            evaluation e;
-            TRY(evaluate(s, false, 0, &e));
-            printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
-                   "  seconds: %.1f\n",
-                   step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
-        }
+        if (evaluates(c) && c->eval_freq && step % c->eval_freq == 0 && step != c->training_steps)
+            TRY(evaluate_between(s, r, step));
     }
     return ST_OK;
 }
 
-static status finish(session *s, const run_result *run)
+static status tell_result(session *s, const run_result *run)
 {
     const conf *c = s->conf;
-    if (c->eval_enable && !stop_asked) {
+    if (evaluates(c) && !stop_asked) {
         printf("held-out questions:\n");
         evaluation e;
         TRY(evaluate(s, true, c->eval_show, &e));
@@ -132,14 +168,18 @@ static status finish(session *s, const run_result *run)
         printf("trained: loss %.4f -> %.4f in %" PRId64 " steps\n", run->first_loss, run->last_loss,
                run->steps);
     }
-    if (c->checkpoint_enable) {
-        char folder[STATUS_PATH_MAX];
-        snprintf(folder, sizeof folder, "%s/%s", c->job_dump_folder, c->checkpoint_folder);
-        hf_export_options o = {
-            .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
-        TRY(hf_export(s->params, s->stream, &s->dims, folder, &o));
-        log_info("model written to %s", folder);
-    }
+    return ST_OK;
+}
+
+static status export_model(session *s)
+{
+    const conf *c = s->conf;
+    char folder[STATUS_PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/%s", c->job_dump_folder, c->checkpoint_folder);
+    hf_export_options o = {
+        .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
+    TRY(hf_export(s->params, s->stream, &s->dims, folder, &o));
+    log_info("model written to %s", folder);
     return ST_OK;
 }
 
@@ -158,15 +198,20 @@ status verb_train(int argc, char **argv)
             FAIL(ST_USAGE, "trainer train does not know \"%s\"; see trainer train --help", argv[1]);
         goto done;
     }
-    listen_for_stop();
+    if (c.eval_enable && !evaluates(&c))
+        log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
     TRY_OR(done, make_folder(c.job_dump_folder));
     TRY_OR(done, session_open(&c, SESSION_TRAIN, &s));
-    TRY_OR(done, session_print_memory(&s, stdout));
+    TRY_OR(done, print_memory(&s));
     double peak;
     TRY_OR(done, peak_flops(&c, &s, &peak));
     TRY_OR(done, reporter_new(&c, &s, peak, c.job_dump_folder, &r));
+    listen_for_stop(); /* not before: until here there is nothing to finish */
     TRY_OR(done, run_steps(&s, r, &run));
-    TRY_OR(done, finish(&s, &run));
+    TRY_OR(done, reporter_finish(r));
+    if (c.checkpoint_enable) /* first: an evaluation that fails must not cost the model */
+        TRY_OR(done, export_model(&s));
+    TRY_OR(done, tell_result(&s, &run));
 done:
     reporter_free(&r);
     session_close(&s);

@@ -6,68 +6,9 @@
 
 #include "common/clock.h"
 #include "trainer/eval/generate.h"
+#include "trainer/eval/lender.h"
 
-enum { MAX_GRIDS = 4096, MAX_NEW_TOKENS = 16 };
-
-/* For each grid the picture seen last and the last one that differed from it, which is lent.
- * Several questions in a row may be on one picture. */
-typedef struct lent_grid {
-    int32_t grid[3];
-    uint8_t *current, *other; /* other is NULL until a second picture came */
-} lent_grid;
-
-typedef struct lender {
-    lent_grid grids[MAX_GRIDS];
-    int64_t n;
-} lender;
-
-static void lender_done(lender *l)
-{
-    for (int64_t i = 0; i < l->n; i++) {
-        free(l->grids[i].current);
-        free(l->grids[i].other);
-    }
-    l->n = 0;
-}
-
-static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
-{
-    *out = malloc(bytes ? bytes : 1);
-    if (!*out)
-        return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    memcpy(*out, pixels, bytes);
-    return ST_OK;
-}
-
-/* Writes another picture of this grid over pixels. *out_lent = false where there was none yet. */
-static status lender_exchange(lender *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
-                              bool *out_lent)
-{
-    int64_t i = 0;
-    *out_lent = false;
-    while (i < l->n && memcmp(l->grids[i].grid, grid, sizeof l->grids[i].grid) != 0)
-        i++;
-    if (i == MAX_GRIDS)
-        return ST_OK; /* beyond any preprocessor's number of grids: left out of the count */
-    lent_grid *g = &l->grids[i];
-    if (i == l->n) {
-        memcpy(g->grid, grid, sizeof g->grid);
-        TRY(copy_of(pixels, bytes, &g->current));
-        l->n++;
-        return ST_OK;
-    }
-    if (memcmp(g->current, pixels, bytes) != 0) {
-        free(g->other);
-        g->other = g->current;
-        g->current = NULL;
-        TRY(copy_of(pixels, bytes, &g->current));
-    }
-    if (g->other) {
-        memcpy(pixels, g->other, bytes);
-        *out_lent = true;
-    }
-    return ST_OK;
-}
+enum { MAX_NEW_TOKENS = 16 };
 
 /* What a pass over a row's targets needs on the host. */
 typedef struct verdicts {
@@ -162,29 +103,6 @@ done:
     return st;
 }
 
-/* Exchanges every image of the row; lent[d] is set for documents that got another. */
-static status exchange_images(lender *l, row *r, bool *lent)
-{
-    memset(lent, 0, (size_t)r->n_docs * sizeof *lent);
-    int64_t base = 0, t = 0;
-    for (int64_t i = 0; i < r->n_items; i++) {
-        const int32_t *g = &r->grid_thw[3 * i];
-        int64_t patches = (int64_t)g[0] * g[1] * g[2];
-        bool ok;
-        TRY(lender_exchange(l, g, r->pixels + base * PATCH_BYTES, (size_t)patches * PATCH_BYTES,
-                            &ok));
-        while (t < r->n_tokens && r->visual_row[t] != base / (MERGE_SIDE * MERGE_SIDE))
-            t++;
-        int64_t d = 0;
-        while (d < r->n_docs && r->cu_seqlens[d + 1] <= t)
-            d++;
-        if (d < r->n_docs && ok)
-            lent[d] = true;
-        base += patches;
-    }
-    return ST_OK;
-}
-
 typedef struct flags {
     bool *wrong, *counted, *lent;
 } flags;
@@ -200,14 +118,15 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
         out->right += f->counted[d] && !f->wrong[d];
     }
     /* Spread what is shown over the data set rather than taking one picture's questions. */
-    for (int64_t d = 0; d<r->n_docs && * show> 0 && d < 2; d++)
-        if (f->counted[d] && s->tokenizer) {
+    int64_t shown = r->n_docs < 2 ? r->n_docs : 2;
+    for (int64_t d = 0; d < shown; d++)
+        if (*show > 0 && f->counted[d] && s->tokenizer) {
             TRY(show_document(s, r, d));
             --*show;
         }
     if (!swapped || r->n_items == 0 || r->n_video_patches)
         return ST_OK;
-    TRY(exchange_images(l, r, f->lent));
+    TRY(lender_exchange(l, r, f->lent));
     /* The swapped pass has its own loss sums: they must not enter the held-out loss. */
     double keep[2];
     const backend_vtable *v = s->device->v;
@@ -234,14 +153,15 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
     verdicts w = {0};
     flags f = {0};
     size_t docs = (size_t)s->cap.docs + 1;
-    lender *l = calloc(1, sizeof *l);
+    lender *l = NULL;
     f.wrong = calloc(docs, sizeof(bool));
     f.counted = calloc(docs, sizeof(bool));
     f.lent = calloc(docs, sizeof(bool));
-    if (!l || !f.wrong || !f.counted || !f.lent) {
+    if (!f.wrong || !f.counted || !f.lent) {
         st = FAIL(ST_NO_MEMORY, "evaluate: out of memory");
         goto done;
     }
+    TRY_OR(done, lender_new(&l));
     TRY_OR(done, verdicts_init(&w, s));
     TRY_OR(done, session_stream(s, "eval", s->conf, &source));
     TRY_OR(done, v->zero(s->stream, s->sums.loss, sizeof(double)));
@@ -269,9 +189,7 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
 done:
     receiver_close(&source);
     verdicts_done(&w, s);
-    if (l)
-        lender_done(l);
-    free(l);
+    lender_free(&l);
     free(f.wrong);
     free(f.counted);
     free(f.lent);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 
 typedef struct slot {
     arena memory;
@@ -26,6 +27,9 @@ struct receiver {
     bool stop;
     status ended; /* ST_OK while the thread works */
     status_note note;
+    /* of the taker */
+    uint64_t last_row;
+    bool loop_told;
 };
 
 static void *receive_thread(void *user)
@@ -118,6 +122,19 @@ const char *receiver_welcome(const receiver *r)
     return client_welcome(r->source);
 }
 
+/* Rows of a stream rise; of a recording that is over they begin again. Said once, when the step
+ * takes the first of them: the thread is ahead. */
+static void note_loop(receiver *r, const frame *head)
+{
+    if (r->n_taken && head->row <= r->last_row && !r->loop_told) {
+        r->loop_told = true;
+        log_warn("the recording is over after %lld rows and begins again: training.steps asks for "
+                 "more than it holds",
+                 (long long)r->n_taken);
+    }
+    r->last_row = head->row;
+}
+
 status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
 {
     pthread_mutex_lock(&r->lock);
@@ -133,6 +150,7 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
         out->row = s->row;
         out->head = s->head;
         out->slot = s;
+        note_loop(r, &s->head);
         r->n_taken++;
     } else {
         st = r->ended;

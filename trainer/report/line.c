@@ -18,7 +18,8 @@ struct reporter {
     char path[STATUS_PATH_MAX];
     /* since the last line */
     int64_t since_ns;
-    step_report sum;
+    step_report sum, last;
+    bool unprinted; /* last has not been told */
 };
 
 status reporter_new(const conf *c, const session *s, double peak_flops, const char *folder,
@@ -77,6 +78,7 @@ static void add(step_report *sum, const step_report *s)
     sum->patches += s->patches;
     sum->documents += s->documents;
     sum->images += s->images;
+    sum->targets += s->targets;
     sum->wait_ns += s->wait_ns;
     flops_add(&sum->flops, &s->flops);
 }
@@ -118,8 +120,8 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
         const char *key;
         int64_t value;
     } counts[] = {
-        {"step", s->step},         {"targets", s->targets},   {"samples", r->sum.documents},
-        {"images", r->sum.images}, {"tokens", r->sum.tokens}, {"patches", r->sum.patches}};
+        {"step", s->step},         {"targets", r->sum.targets}, {"samples", r->sum.documents},
+        {"images", r->sum.images}, {"tokens", r->sum.tokens},   {"patches", r->sum.patches}};
     const struct {
         const char *key;
         double value;
@@ -159,11 +161,9 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     return ok ? ST_OK : FAIL_IN(ST_IO, r->path, "write failed: %s", strerror(errno));
 }
 
-status reporter_step(reporter *r, const step_report *s, bool last)
+static status print_last(reporter *r)
 {
-    add(&r->sum, s);
-    if (s->step != 1 && s->step % r->log_freq != 0 && !last)
-        return ST_OK;
+    const step_report *s = &r->last;
     figures f;
     TRY(figures_of(r, &f));
     char tps[32];
@@ -177,7 +177,26 @@ status reporter_step(reporter *r, const step_report *s, bool last)
         TRY(write_metrics(r, s, &f));
     memset(&r->sum, 0, sizeof r->sum);
     r->since_ns = clock_ns();
+    r->unprinted = false;
     return ST_OK;
+}
+
+status reporter_step(reporter *r, const step_report *s)
+{
+    add(&r->sum, s);
+    r->last = *s;
+    r->unprinted = true;
+    return s->step == 1 || s->step % r->log_freq == 0 ? print_last(r) : ST_OK;
+}
+
+status reporter_finish(reporter *r)
+{
+    return r->unprinted ? print_last(r) : ST_OK;
+}
+
+void reporter_rest(reporter *r, int64_t ns)
+{
+    r->since_ns += ns;
 }
 
 status report_measure_peak(stream *s, double *out_flops)

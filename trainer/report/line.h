@@ -15,8 +15,14 @@ WARN_UNUSED status reporter_new(const conf *c, const session *s, double peak_flo
                                 const char *folder, reporter **out);
 void reporter_free(reporter **r);
 
-/* Takes a finished step; prints at step 1, every metrics.log_freq and when last. */
-WARN_UNUSED status reporter_step(reporter *r, const step_report *step, bool last);
+/* Takes a finished step; prints at step 1 and every metrics.log_freq. loss, aux, grad_norm, lr,
+ * skipped and rows_digest are the printed step's; counts and shares cover all steps since the last
+ * line. */
+WARN_UNUSED status reporter_step(reporter *r, const step_report *step);
+/* Prints the last step, unless that is done. */
+WARN_UNUSED status reporter_finish(reporter *r);
+/* Time that was no training (an evaluation): left out of the rates. */
+void reporter_rest(reporter *r, int64_t ns);
 
 /* FLOP/s this device reaches on a large product: the CPU's peak for mfu. Half a second. */
 WARN_UNUSED status report_measure_peak(stream *s, double *out_flops);

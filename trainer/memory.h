@@ -1,0 +1,39 @@
+/* memory.h: the device memory of a layout by region, known before anything is taken (design
+ * section 5). trainer plan prints it, train prints it and refuses what memory.limit does not allow.
+ */
+#ifndef TESSERA_TRAINER_MEMORY_H
+#define TESSERA_TRAINER_MEMORY_H
+
+#include <stdio.h>
+
+#include "common/conf.h"
+#include "trainer/model/qwen3vl.h"
+
+typedef struct memory_plan {
+    int64_t parameters, gradients, moments, activations; /* bytes; activations with scratch */
+    int64_t total;
+} memory_plan;
+
+/* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
+batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
+
+/* n_params values stored; o says whether they are trained. */
+WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, const model_options *o,
+                                    const backend_vtable *backend, memory_plan *out);
+void memory_plan_print(const memory_plan *p, FILE *to);
+
+/* A layout to be judged: what memory_plan_make takes, and the row it is made of. */
+typedef struct memory_layout {
+    const model_dims *dims;
+    const backend_vtable *backend;
+    int64_t n_params, rows, seq_len, patch_budget;
+    bool training, checkpoint_full;
+    double router_aux_coef;
+} memory_layout;
+
+WARN_UNUSED status memory_layout_plan(const memory_layout *l, memory_plan *out);
+/* ST_CONFIG if the layout takes more than `bytes`; the text names the smallest change that fits, in
+ * this order: full activation checkpointing, fewer rows in a micro-batch, shorter rows. */
+WARN_UNUSED status memory_layout_check(const memory_layout *l, double bytes);
+
+#endif
