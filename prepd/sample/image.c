@@ -116,23 +116,19 @@ static void *find_raw_profile(VipsImage *im, const char *name, GValue *value, vo
     return vips_image_get_string(im, name, (const char **)user) == 0 ? im : NULL;
 }
 
-/* Pillow: EXIF decides; where it has no orientation, a PNG's XMP packet does. */
+/* Pillow: EXIF decides; where it has no orientation, the XMP packet does. */
 static int find_orientation(VipsImage *im, picture_format format, span bytes)
 {
+    const char *profile = NULL;
+    const bool png = format == PICTURE_PNG;
+    const span exif = png ? sniff_png_chunk(bytes, "eXIf") : metadata(im, VIPS_META_EXIF_NAME);
     int orientation;
-    if (format == PICTURE_PNG) {
-        const char *profile = NULL;
-        const span xmp = metadata(im, VIPS_META_XMP_NAME);
-        const span exif = sniff_png_chunk(bytes, "eXIf");
-        if (!exif.size && vips_image_map(im, find_raw_profile, &profile))
-            orientation = orient_from_raw_profile(profile);
-        else
-            orientation = orient_from_exif(exif);
-        if (!orientation)
-            orientation = orient_from_xmp(xmp);
-    } else {
-        orientation = orient_from_exif(metadata(im, VIPS_META_EXIF_NAME));
-    }
+    if (png && !exif.size && vips_image_map(im, find_raw_profile, &profile))
+        orientation = orient_from_raw_profile(profile);
+    else
+        orientation = orient_from_exif(exif);
+    if (orientation == 0)
+        orientation = orient_from_xmp(metadata(im, VIPS_META_XMP_NAME));
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 

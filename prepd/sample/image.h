@@ -1,8 +1,8 @@
 /* image.h: file bytes -> upright RGB, through libvips; the only door to it. Loaded by workers only.
  *
  * JPEG (first picture of MPO), PNG and WebP (first frame), told by their first bytes; anything else
- * is refused by the name of its format. Pixels are those of Pillow 9.4's
- * exif_transpose + convert("RGB"), bit for bit on every shared picture: grey and palette
+ * is refused by the name of its format. Pixels are those of Pillow 11.3's
+ * exif_transpose + convert("RGB"), bit for bit on every picture of tests/golden: grey and palette
  * replicated, alpha dropped, CMYK by Pillow's formula, 16 bit to its high byte but 16-bit grey
  * clipped; ICC profiles not applied. Stricter than Pillow in one point: a PNG without its end chunk
  * is truncated even if all pixels are there. Sizes are checked on the header, before anything is

@@ -5,6 +5,9 @@ enum {
     ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
     TYPE_SHORT = 3,
     TYPE_LONG = 4,
+    TYPE_SIGNED_SHORT = 8,
+    TYPE_SIGNED_LONG = 9,
+    UPRIGHT = 1,
     PROFILE_BYTES =
         4096, /* of a raw profile that are looked at: the first directory is near its start */
 };
@@ -26,19 +29,17 @@ static uint32_t tiff_u32(const tiff *t, size_t at)
                          : load_u32(t->bytes.data + at);
 }
 
-/* First value of the entry at `at`; 0 where it is no SHORT or LONG, or lies outside. */
-static uint32_t first_value(const tiff *t, size_t at)
+/* The orientation that the entry at `at` holds: upright where it is not one integer from 1 to 8.
+ * One integer fits into the entry, where an offset would stand. */
+static int value_of(const tiff *t, size_t at)
 {
     const uint32_t type = tiff_u16(t, at + 2), count = tiff_u32(t, at + 4);
-    const uint64_t size = type == TYPE_SHORT ? 2 : 4;
-    if ((type != TYPE_SHORT && type != TYPE_LONG) || count == 0)
-        return 0;
-    size_t value_at = at + 8;
-    if (size * count > 4)
-        value_at = tiff_u32(t, at + 8);
-    if (!span_holds(t->bytes, value_at, size * count))
-        return 0;
-    return type == TYPE_SHORT ? tiff_u16(t, value_at) : tiff_u32(t, value_at);
+    uint32_t value = 0;
+    if (count == 1 && (type == TYPE_SHORT || type == TYPE_SIGNED_SHORT))
+        value = tiff_u16(t, at + 8);
+    else if (count == 1 && (type == TYPE_LONG || type == TYPE_SIGNED_LONG))
+        value = tiff_u32(t, at + 8);
+    return value >= 1 && value <= 8 ? (int)value : UPRIGHT;
 }
 
 int orient_from_exif(span exif)
@@ -60,10 +61,8 @@ int orient_from_exif(span exif)
         const size_t at = directory + 2 + (size_t)i * ENTRY_BYTES;
         if (!span_holds(exif, at, ENTRY_BYTES))
             return 0;
-        if (tiff_u16(&t, at) == ORIENTATION_TAG) {
-            const uint32_t value = first_value(&t, at);
-            return value <= INT32_MAX ? (int)value : 0;
-        }
+        if (tiff_u16(&t, at) == ORIENTATION_TAG)
+            return value_of(&t, at);
     }
     return 0;
 }

@@ -8,8 +8,9 @@
 
 #include "common/span.h"
 
-/* Tag 0x0112 of the first directory of an EXIF block (with or without "Exif\0\0" before it);
- * 0 if the block is damaged or has no such tag. Any number it holds is given as it is. */
+/* Tag 0x0112 of the first directory of an EXIF block (with or without "Exif\0\0" before it):
+ * 1..8, and 1 too where its value is none of these; 0 if the block is damaged or has no such tag
+ * (only then an XMP packet is asked). */
 int orient_from_exif(span exif);
 /* The same of ImageMagick's PNG text "Raw profile type exif": three lines, then EXIF in
  * hexadecimal. Terminated text. */

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Every picture of pictures.py through prepd, patches compared with the reference's (make_images.py):
+
+    tests/golden/check_images.py --prepd build/bin/prepd [--only TEXT] [--distance]
+
+The pictures become a small VQAv2 folder, a question each; `prepd serve` streams its samples (what `prepd sample`
+writes, one daemon for all) once per resampler and per row of LIMITS. Equal means: grid, number of image tokens and
+every byte of the patches. What the reference refuses must be refused, and other formats by name. Pictures of the
+shared data are skipped without it. --distance prints instead how far image.resampler vips is from torch.
+numpy, zmq or zstandard missing: exit 77 (skipped).
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import zmq  # noqa: F401  client.py needs it
+    import zstandard  # noqa: F401
+
+    import pictures
+except ImportError as missing:
+    if __name__ == "__main__":
+        print(f"skipped: {missing}")
+        sys.exit(77)
+    pass  # make_images.py takes only LIMITS and sha from here
+
+# image.min_pixels, image.max_pixels; None: preprocessor_config.json as published
+SHARED_LIMITS = ("published", "small")
+LIMITS = {"published": None, "small": (4096, 65536), "large": (600000, 2000000), "narrow": (50000, 50000)}
+
+
+def sha(patches):
+    return hashlib.sha256(patches.tobytes()).hexdigest()[:16]
+
+
+def write_json(path, value):
+    with open(path, "w") as f:
+        json.dump(value, f)
+
+
+def write_folder(root, found):
+    """The VQAv2 layout: picture k has question k."""
+    os.makedirs(os.path.join(root, "images"))
+    images, questions, annotations = [], [], []
+    for k, (name, data) in enumerate(found.items()):
+        file = f"{k:04}_" + name.replace("/", "_")
+        with open(os.path.join(root, "images", file), "wb") as f:
+            f.write(data)
+        images.append({"id": k, "file_name": file})
+        questions.append({"image_id": k, "question_id": k, "question": "What is this?"})
+        answers = [{"answer": "noise", "answer_confidence": "yes", "answer_id": i} for i in range(1, 11)]
+        annotations.append({"image_id": k, "question_id": k, "multiple_choice_answer": "noise", "answers": answers,
+                            "question_type": "what is", "answer_type": "other"})
+    write_json(os.path.join(root, "images.json"), images)
+    write_json(os.path.join(root, "v2_OpenEnded_mscoco_train2014_questions.json"), {"questions": questions})
+    write_json(os.path.join(root, "v2_mscoco_train2014_annotations.json"), {"annotations": annotations})
+
+
+class Prepd:
+    """A temporary folder with the pictures and a model folder; samples through a daemon of it."""
+
+    def __init__(self, prepd, found):
+        self.prepd, self.found = prepd, list(found)
+        self.folder = tempfile.TemporaryDirectory(prefix="golden")
+        self.root = self.folder.name
+        self.model = os.path.join(self.root, "synth", "model")
+        self.config = os.path.join(self.root, "config.yaml")
+        self.end = "ipc://" + os.path.join(self.root, "d.sock")
+        subprocess.run([prepd, "synth", "--out", os.path.join(self.root, "synth"), "--images", "4", "--seed", "1"],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(self.model, "config.json")) as f:
+            self.pad = json.load(f)["image_token_id"]
+        processor = os.path.join(self.model, "preprocessor_config.json")
+        with open(processor) as f:
+            config = json.load(f)
+        config["size"] = {"shortest_edge": 65536, "longest_edge": 16777216}
+        write_json(processor, config)
+        write_folder(os.path.join(self.root, "data"), found)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.folder.cleanup()
+
+    def write_config(self, resampler, limits):
+        image = {"resampler": resampler}
+        if limits:
+            image.update(min_pixels=limits[0], max_pixels=limits[1])
+        write_json(self.config, {  # JSON is YAML
+            "model": {"path": self.model}, "data": {"path": os.path.join(self.root, "data"), "quarantine_limit": 100},
+            "prepd": {"endpoint": self.end, "workers": 1}, "image": image,
+            "training": {"seq_len": 17000, "global_batch_size": 1}})
+
+    def samples(self, resampler, limits):
+        """(name, row or None, cause) of every picture."""
+        self.write_config(resampler, limits)
+        daemon = subprocess.Popen([self.prepd, "serve", "-c", self.config], stderr=subprocess.PIPE, text=True)
+        try:
+            for name, row in zip(self.found, client.connect(self.end, stream="sample"), strict=True):
+                bad = json.loads(row["quarantine"] or "[]")
+                yield name, (None if bad else row), (bad[0]["cause"] if bad else "")
+        finally:
+            daemon.terminate()
+            daemon.communicate(timeout=60)
+
+
+def read_kept():
+    """picture -> its lines"""
+    kept = {}
+    with open(os.path.join(pictures.HERE, "patches.jsonl")) as f:
+        for line in f:
+            row = json.loads(line)
+            kept.setdefault(row["picture"], []).append(row)
+    return kept
+
+
+def verdict(row, cause, want, resampler, pad):
+    """(column of the table, what to say)"""
+    if "other_format" in want:
+        good = row is None and "only JPEG, PNG and WebP are read" in cause
+        return ("other format" if good else "differ"), cause or "a sample was made"
+    if "refused" in want:
+        return ("refused by both" if row is None else "accepted by us only"), cause or want["refused"]
+    if row is None:
+        return "refused by us only", cause
+    if [int(x) for x in row["grid_thw"][0]] != [1, *want["grid"]]:
+        return "differ", f"grid {row['grid_thw'][0]}, reference {want['grid']}"
+    if int((row["input_ids"] == pad).sum()) != want["grid"][0] * want["grid"][1] // 4:
+        return "differ", "number of image tokens"
+    return ("equal", "") if sha(row["pixels"]) == want[resampler] else ("differ", "pixels")
+
+
+COLUMNS = ("equal", "refused by both", "other format", "refused by us only", "accepted by us only", "differ")
+
+# Known, and no fault: a PNG without its end chunk is cut short (image.h); a wrong checksum of a chunk that only holds
+# words says nothing against the pixels.
+KNOWN = {"no_end.png": "refused by us only", "bad_sum_text.png": "accepted by us only"}
+
+
+def compare(p, kept, group, all_limits):
+    faults = 0
+    for limits in all_limits:
+        for resampler in ("torch", "pillow"):
+            counts, notes = dict.fromkeys(COLUMNS, 0), []
+            for name, row, cause in p.samples(resampler, LIMITS[limits]):
+                want = next(r for r in kept[name] if r.get("limits", limits) == limits)
+                column, words = verdict(row, cause, want, resampler, p.pad)
+                counts[column] += 1
+                if column in COLUMNS[3:] and KNOWN.get(name) != column:
+                    notes.append(f"{name}: {column}: {words}")
+            print(f"| {group} | {limits} | {resampler} | " + " | ".join(str(counts[c]) for c in COLUMNS) + " |")
+            for note in notes:
+                faults += 1
+                print("  " + note)
+    return faults
+
+
+def by_hand(p, kept):
+    """One of them by `prepd sample` itself, so that the stream is known to be the same."""
+    index, name = next((i, n) for i, n in enumerate(p.found) if "grid" in kept[n][0])
+    out = os.path.join(p.root, "one.safetensors")
+    p.write_config("pillow", LIMITS["published"])
+    subprocess.run([p.prepd, "sample", "-c", p.config, "--index", str(index), "--out", out], check=True,
+                   stdout=subprocess.DEVNULL)
+    with open(out, "rb") as f:
+        row, _ = client.tensors(f.read())
+    column, words = verdict(dict(row, quarantine=""), "", kept[name][0], "pillow", p.pad)
+    if column != "equal":
+        print(f"prepd sample: {name}: {column}: {words}")
+    return column != "equal"
+
+
+def distance(p, group, all_limits):
+    """vips against torch, which is equal to the reference."""
+    for limits in all_limits:
+        torch = {name: row["pixels"] for name, row, _ in p.samples("torch", LIMITS[limits]) if row}
+        apart = [np.abs(row["pixels"].astype(np.int16) - torch[name])
+                 for name, row, _ in p.samples("vips", LIMITS[limits]) if row]
+        per_picture = [d.mean() for d in apart]
+        every = np.concatenate([d.ravel() for d in apart])
+        print(f"| {group} | {limits} | {len(apart)} | {100 * np.mean(every > 0):.1f} % | {100 * np.mean(every > 8):.1f} % "
+              f"| {every.mean():.2f} | {np.median(per_picture):.2f} | {max(per_picture):.2f} | {every.max()} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prepd", required=True)
+    parser.add_argument("--only", default="", help="pictures whose name holds this")
+    parser.add_argument("--distance", action="store_true")
+    args = parser.parse_args()
+    data = os.path.join(os.environ.get("TESSERA_SHARED", os.path.join(pictures.HERE, "../../../shared")), "data")
+    kept = read_kept()
+    groups = {"generated": (pictures.generated(), tuple(LIMITS)), "shared": (pictures.shared(data), SHARED_LIMITS)}
+    lost = [k for k in kept if "/" not in k and k not in groups["generated"][0]]
+    if lost:
+        sys.exit(f"kept lines of pictures that nobody makes: {lost}")
+    if args.distance:
+        print("| pictures | limits | number | bytes that differ | by more than 8 | mean | median picture | worst picture "
+              "| largest |\n|---|---|---|---|---|---|---|---|---|")
+    else:
+        print("| pictures | limits | resampler | " + " | ".join(COLUMNS) + " |\n|---|---|---|" + "---|" * len(COLUMNS))
+    faults = seen = 0
+    for group, (found, limits) in groups.items():
+        found = {k: v for k, v in found.items() if args.only in k and k in kept}
+        seen += len(found)
+        if not found:
+            continue
+        with Prepd(os.path.abspath(args.prepd), found) as p:
+            if args.distance:
+                distance(p, group, limits)
+            else:
+                faults += compare(p, kept, group, limits)
+                faults += by_hand(p, kept)
+    absent = sum("/" in k and k not in groups["shared"][0] for k in kept)
+    print(f"{seen} pictures, {absent} of the shared data not here, {faults} faults")
+    return 1 if faults or not seen else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.join(pictures.HERE, "..", "..", "proto"))
+    import client
+
+    sys.exit(main())

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Patches of the reference's own image processors, as hashes, for check_images.py.
+
+Needs PyPI, so it runs by hand; what it wrote is kept in patches.jsonl and pictures/. In a throw-away environment
+outside the tree:
+
+    python3 -m venv VENV
+    VENV/bin/pip install torch==2.6.0 torchvision==0.21.0 transformers==4.57.3 pillow==11.3.0 numpy==2.4.6
+    VENV/bin/python tests/golden/make_images.py --data SHARED/data
+
+Every picture goes through transformers' load_image (open, exif_transpose, convert RGB), then through
+Qwen2VLImageProcessorFast (tensors: our image.resampler torch) and Qwen2VLImageProcessor (PIL: our pillow), built
+from preprocessor_config.json of the shared data with the areas of each row of LIMITS. Kept is the grid and the
+SHA-256 (first 64 bits) of the pixels as bytes [patches, 3, 16, 16]; normalisation is undone and checked on the way.
+A line says null where the reference refuses, and why.
+
+--pictures writes pictures/ anew: other JPEG bytes, if Pillow's libraries are others.
+"""
+
+import argparse
+import io
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers.image_utils import load_image
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl_fast import Qwen2VLImageProcessorFast
+
+import pictures
+from check_images import LIMITS, SHARED_LIMITS, sha
+
+
+def write_kept():
+    os.makedirs(pictures.KEPT, exist_ok=True)
+    rgb = Image.fromarray(pictures.values(29, 43, 3).astype(np.uint8))
+    four = pictures.values(29, 43, 4).astype(np.uint8)
+    cmyk = Image.fromarray(four, "CMYK")
+    alpha = Image.fromarray(four, "RGBA")
+    exif = b"Exif\0\0" + pictures.exif(8)
+
+    def put(name, image, **how):
+        image.save(os.path.join(pictures.KEPT, name), **how)
+
+    put("ycc420.jpg", rgb, quality=75, subsampling=2)
+    put("ycc422.jpg", rgb, quality=75, subsampling=1)
+    put("ycc444.jpg", rgb, quality=90, subsampling=0)
+    put("progressive.jpg", rgb, quality=75, progressive=True)
+    put("restarts.jpg", rgb, quality=75, restart_marker_blocks=2)
+    put("grey.jpg", rgb.convert("L"), quality=75)
+    put("cmyk.jpg", cmyk, quality=75)
+    put("rgb.jpg", rgb, quality=75, keep_rgb=True)
+    put("one.jpg", rgb.crop((0, 0, 1, 1)))
+    put("lossy.webp", rgb, quality=75)
+    put("lossless.webp", rgb, lossless=True)
+    put("alpha.webp", alpha, lossless=True, exact=True)
+    put("lossy_alpha.webp", alpha, quality=75)
+    put("orientation8.webp", rgb, lossless=True, exif=exif)
+    put("xmp6.webp", rgb, lossless=True, xmp=pictures.xmp(6))
+    put("animated.webp", rgb, lossless=True, save_all=True, append_images=[rgb.rotate(180)], duration=50)
+    put("animated_alpha.webp", alpha, lossless=True, save_all=True, append_images=[alpha.rotate(180)], duration=50)
+
+
+def processors(config, limits):
+    """(torch, pillow)"""
+    smallest, largest = limits or (config["size"]["shortest_edge"], config["size"]["longest_edge"])
+    size = {"shortest_edge": smallest, "longest_edge": largest}
+    keys = {k: config[k] for k in ("patch_size", "temporal_patch_size", "merge_size", "image_mean", "image_std")}
+    return (Qwen2VLImageProcessorFast(size=dict(size), **keys),
+            Qwen2VLImageProcessor(min_pixels=smallest, max_pixels=largest, size=dict(size), **keys))
+
+
+def to_bytes(values, exact):
+    """pixel_values [S, 1536] -> u8 [S, 768]; both frames are the same, no value lies off its byte's."""
+    v = np.asarray(values, np.float32).reshape(-1, 3, 2, 16, 16)
+    assert (v[:, :, 0] == v[:, :, 1]).all()
+    v = v[:, :, 0]
+    u = np.rint(v.astype(np.float64) * 127.5 + 127.5).astype(np.uint8)
+    again = (u.astype(np.float32) - np.float32(127.5)) / np.float32(127.5)
+    assert (again == v).all() if exact else np.abs(again - v).max() < 1e-6
+    return np.ascontiguousarray(u)
+
+
+def reference(image, both):
+    fast, slow = both
+    a = fast(images=[image], return_tensors="pt")
+    # Told the layout: else a picture of height 1 or 3 is taken for one of 1 or 3 channels.
+    b = slow(images=[np.asarray(image)], input_data_format="channels_last", return_tensors="np")
+    grid = [int(x) for x in a["image_grid_thw"][0]]
+    assert grid == [int(x) for x in b["image_grid_thw"][0]] and grid[0] == 1
+    return grid[1:], to_bytes(a["pixel_values"], True), to_bytes(b["pixel_values"], False)
+
+
+def rows(name, data, all_processors):
+    """A line per limits."""
+    with tempfile.NamedTemporaryFile() as f:
+        f.write(data)
+        f.flush()
+        try:
+            image = load_image(f.name)
+        except Exception as e:  # whatever it says, it refuses
+            yield {"picture": name, "refused": f"{type(e).__name__}: {e}".replace(f.name, "FILE")[:120]}
+            return
+    with Image.open(io.BytesIO(data)) as f:
+        kind = f.format
+    if kind not in ("JPEG", "MPO", "PNG", "WEBP"):
+        yield {"picture": name, "other_format": kind}
+        return
+    for limits, both in all_processors.items():
+        try:
+            grid, torch_bytes, pillow_bytes = reference(image, both)
+        except ValueError as e:
+            yield {"picture": name, "limits": limits, "refused": str(e)[:120]}
+            continue
+        yield {"picture": name, "limits": limits, "grid": grid, "torch": sha(torch_bytes), "pillow": sha(pillow_bytes)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="the shared data folder")
+    parser.add_argument("--out", default=os.path.join(pictures.HERE, "patches.jsonl"))
+    parser.add_argument("--pictures", action="store_true")
+    parser.add_argument("--only", default="", help="pictures whose name holds this")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    if args.pictures:
+        write_kept()
+    with open(os.path.join(args.data, "tokenizer", "preprocessor_config.json")) as f:
+        config = json.load(f)
+    every = {name: processors(config, limits) for name, limits in LIMITS.items()}
+    shared_limits = {name: every[name] for name in SHARED_LIMITS}
+    lines = 0
+    with open(args.out, "w") as f:
+        for which, found in ((every, pictures.generated()), (shared_limits, pictures.shared(args.data))):
+            for name, data in found.items():
+                if args.only in name:
+                    for row in rows(name, data, which):
+                        f.write(json.dumps(row) + "\n")
+                        lines += 1
+    print(f"{args.out}: {lines} lines")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

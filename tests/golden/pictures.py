@@ -1,0 +1,151 @@
+"""The pictures that image golden tests look at: generated ones, kept ones, shared ones.
+
+Generated: PNG in every colour mode and depth, orientations and sizes, the same bytes everywhere (a formula and
+zlib without compression). Kept: pictures/, tiny JPEG and WebP files that make_images.py wrote. Shared: every file
+of the shared data that could be a picture. Standard library and numpy."""
+
+import os
+import struct
+import zlib
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KEPT = os.path.join(HERE, "pictures")
+SHARED_FOLDERS = ("vqav2/images", "images-extra", "odd", "text/llava", "video")
+SHARED_ENDS = (".jpg", ".jpeg", ".png", ".webp", ".mpo", ".gif", ".bmp", ".avif", ".mp4")
+GREY, RGB, PALETTE, GREY_ALPHA, RGBA = 0, 2, 3, 4, 6  # colour types of PNG
+BANDS = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGBA: 4}
+
+
+def values(height, width, bands, limit=256):
+    """[height, width, bands] uint32 below limit: slopes, edges and noise side by side."""
+    y, x, c = np.meshgrid(*(np.arange(n, dtype=np.uint32) for n in (height, width, bands)), indexing="ij")
+    noise = (x * 2654435761) ^ (y * 2246822519 + c * 3266489917)
+    noise = (noise ^ noise >> 15) * 2246822519 >> 9
+    slope = x * 3 + y * 7 + 5 * (x * y % 11) + c * 40
+    where = (x // 23 + y // 17) % 3
+    out = np.where(where == 0, slope, np.where(where == 1, noise, (x // 5 + y // 3 + c) % 2 * (limit - 1)))
+    if limit > 256:
+        out = np.where(where == 0, slope * 257, out)
+    return out % limit
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def exif(orientation):
+    """An EXIF block, little endian, that says only this."""
+    return b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+
+
+def xmp(orientation):
+    return f'<x:xmpmeta><rdf:Description tiff:Orientation="{orientation}"/></x:xmpmeta>'.encode()
+
+
+def png(height, width, colour=RGB, depth=8, extra=b"", array=None, entries=256):
+    """A PNG; extra chunks go before the pixels."""
+    bands, limit = BANDS[colour], 1 << depth
+    v = values(height, width, bands, limit) if array is None else array
+    if depth == 16:
+        rows = v.astype(">u2").reshape(height, -1).view(np.uint8)
+    elif depth == 8:
+        rows = v.astype(np.uint8).reshape(height, -1)
+    else:
+        bits = v.reshape(height, width, 1) >> np.arange(depth - 1, -1, -1, dtype=np.uint32) & 1
+        rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1).tobytes()
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    if colour == PALETTE:
+        colours = values(16, 16, 3).reshape(256, 3)[: min(limit, entries)]
+        extra = chunk(b"PLTE", colours.astype(np.uint8).tobytes()) + extra
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(lines, 0))
+            + chunk(b"IEND", b""))
+
+
+def jpeg_with(data, marker_data):
+    """The JPEG with one more APP1 segment, the first."""
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(marker_data)) + marker_data + data[2:]
+
+
+def without_adobe(data):
+    """The JPEG without its APP14 segment, which tells inks from inverted inks and RGB from YCC."""
+    at = 2
+    while data[at + 1] != 0xDA:
+        size = struct.unpack(">H", data[at + 2 : at + 4])[0]
+        if data[at + 1] == 0xEE:
+            return data[:at] + data[at + 2 + size :]
+        at += 2 + size
+    return data
+
+
+# height x width. 200:1 is allowed, anything over it is not.
+SIZES = [(375, 500), (500, 333), (150, 200), (1080, 1920), (480, 640), (33, 4000), (4000, 33), (20, 4000), (4000, 20),
+         (20, 4020), (4020, 20), (15, 3000), (15, 3001), (1, 200), (200, 1), (1, 201), (201, 1), (2, 400), (2, 401),
+         (1, 2), (2, 1), (3, 5), (7, 1), (1, 31), (31, 1), (3, 300), (31, 33), (32, 32), (64, 64), (255, 257), (256, 256),
+         (257, 255), (100, 300), (30, 500), (16, 500), (48, 48), (80, 80), (2048, 1365)] + [(n, n) for n in range(1, 32)]
+
+
+def modes():
+    """name -> PNG of every colour type and depth, with and without transparency beside the pixels."""
+    out = {}
+    for name, colour, depths in (("grey", GREY, (1, 2, 4, 8, 16)), ("rgb", RGB, (8, 16)), ("palette", PALETTE, (1, 2, 4, 8)),
+                                 ("grey_alpha", GREY_ALPHA, (8, 16)), ("rgba", RGBA, (8, 16))):
+        for depth in depths:
+            out[f"{name}{depth}"] = png(47, 61, colour, depth)
+            if colour == GREY:
+                key = struct.pack(">H", 1)
+            elif colour == RGB:
+                key = struct.pack(">HHH", 0, 40, 80)
+            elif colour == PALETTE:
+                key = bytes([0, 128][: 1 << depth])
+            else:
+                continue
+            out[f"{name}{depth}_trns"] = png(47, 61, colour, depth, chunk(b"tRNS", key))
+    return out
+
+
+def generated():
+    """name -> bytes"""
+    out = {f"{w}x{h}.png": png(h, w) for h, w in SIZES}
+    out.update({f"{name}.png": data for name, data in modes().items()})
+    for o in range(10):
+        out[f"orientation{o}.png"] = png(23, 41, extra=chunk(b"eXIf", exif(o)))
+    text = b"XML:com.adobe.xmp\0\0\0\0\0"
+    out["xmp6.png"] = png(23, 41, extra=chunk(b"iTXt", text + xmp(6)))
+    out["xmp6_exif3.png"] = png(23, 41, extra=chunk(b"iTXt", text + xmp(6)) + chunk(b"eXIf", exif(3)))
+    out["xmp6_exif0.png"] = png(23, 41, extra=chunk(b"iTXt", text + xmp(6)) + chunk(b"eXIf", exif(0)))
+    out["palette8_short.png"] = png(47, 61, PALETTE, 8, array=values(47, 61, 1, 9), entries=9)
+    out["no_end.png"] = png(23, 41)[:-12]
+    out["tail.png"] = png(23, 41) + b"more"
+    out["bad_sum_text.png"] = png(23, 41, extra=chunk(b"tEXt", b"a\0b")[:-1] + b"?")
+    for name in sorted(os.listdir(KEPT)):
+        with open(os.path.join(KEPT, name), "rb") as f:
+            out[name] = f.read()
+    base = out.get("ycc420.jpg")
+    if base:
+        for o in range(10):
+            out[f"orientation{o}.jpg"] = jpeg_with(base, b"Exif\0\0" + exif(o))
+        packet = b"http://ns.adobe.com/xap/1.0/\0" + xmp(6)
+        out["no_end.jpg"] = base[:-2]
+        out["tail.jpg"] = base + b"more"
+        out["cut.jpg"] = base[:-200]
+        out["cmyk_plain.jpg"] = without_adobe(out["cmyk.jpg"])
+        out["rgb_plain.jpg"] = without_adobe(out["rgb.jpg"])
+        out["xmp6.jpg"] = jpeg_with(base, packet)
+        out["xmp6_exif3.jpg"] = jpeg_with(jpeg_with(base, packet), b"Exif\0\0" + exif(3))
+    return out
+
+
+def shared(data):
+    """name below the shared data folder -> bytes"""
+    out = {}
+    for top in SHARED_FOLDERS:
+        for folder, _, files in os.walk(os.path.join(data, top)):
+            for name in files:
+                if name.lower().endswith(SHARED_ENDS):
+                    path = os.path.join(folder, name)
+                    with open(path, "rb") as f:
+                        out[os.path.relpath(path, data)] = f.read()
+    return dict(sorted(out.items()))
