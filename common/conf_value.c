@@ -10,6 +10,8 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "common/model_cache.h"
+
 /* The number without underscores between digits (1_000_000); false if they stand elsewhere. */
 static bool plain_number(const char *text, char *out, size_t size)
 {
@@ -130,15 +132,23 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* A model may be a preset's name: a word without a slash that is no folder stays as it is. */
-static bool may_be_preset(const conf_row *r, const char *text, const char *joined)
+/* What a relative path means: beside the file that gives it. But a model that is no folder there
+ * may be Org/Name in the Hugging Face cache, and a word without a slash stays as it is: a preset.
+ */
+static const char *meaning(const conf_row *r, const char *text, const char *joined,
+                           char found[STATUS_PATH_MAX])
 {
-    return strcmp(r->key, "model.path") == 0 && !strchr(text, '/') && !is_folder(joined);
+    bool model = strcmp(r->key, "model.path") == 0;
+    if ((!model && strcmp(r->key, "model.tokenizer") != 0) || is_folder(joined))
+        return joined;
+    if (model_cache_find(text, found))
+        return found;
+    return model && !strchr(text, '/') ? text : joined;
 }
 
 static status set_text(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
 {
-    char joined[CONF_TEXT_MAX];
+    char joined[CONF_TEXT_MAX], found[STATUS_PATH_MAX];
     const char *path = text, *scheme = "";
     if (strlen(text) >= CONF_TEXT_MAX)
         return CONF_FAIL(origin, "%s: longer than %d bytes", r->key, CONF_TEXT_MAX - 1);
@@ -154,8 +164,7 @@ static status set_text(conf *c, const conf_row *r, const char *text, const conf_
                              strcmp(origin->base, "/") == 0 ? "" : "/", path) >= sizeof joined)
             return CONF_FAIL(origin, "%s: the path is longer than %d bytes", r->key,
                              CONF_TEXT_MAX - 1);
-        if (!may_be_preset(r, text, joined))
-            text = joined;
+        text = meaning(r, text, joined, found);
     }
     char *kept;
     TRY(arena_strndup(&c->texts, text, strlen(text), &kept));

@@ -1,6 +1,7 @@
 #include "common/model_files.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,16 +11,49 @@ bool model_files_is_folder(const char *path)
     return path[0] && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* "/here/Org/Name" -> "Org/Name", what was asked for before the working folder came in front. */
+static const char *last_two_words(const char *path)
+{
+    const char *at = path + strlen(path);
+    for (int slashes = 0; at > path; at--) {
+        if (at[-1] == '/' && ++slashes == 2)
+            break;
+    }
+    return at;
+}
+
+status model_files_absent(status code, const char *key, const char *path)
+{
+    char looked[STATUS_PATH_MAX + 64];
+    model_cache_explain(last_two_words(path), looked, sizeof looked);
+    return FAIL(code, "%s: %s is no folder, and %s", key, path, looked);
+}
+
+status model_files_find(const char *name, char out[STATUS_PATH_MAX])
+{
+    if (!model_files_is_folder(name)) {
+        if (model_cache_find(name, out))
+            return ST_OK;
+        if (model_cache_is_name(name))
+            return model_files_absent(ST_NO_INPUT, "model", name);
+    }
+    if (snprintf(out, STATUS_PATH_MAX, "%s", name) >= STATUS_PATH_MAX)
+        return FAIL(ST_USAGE, "the model's path is longer than %d bytes", STATUS_PATH_MAX - 1);
+    return ST_OK;
+}
+
 status model_files_folder(const conf *c, const char **out)
 {
     if (c->model_tokenizer[0]) {
         if (!model_files_is_folder(c->model_tokenizer))
-            return FAIL_IN(ST_CONFIG, c->model_tokenizer, "model.tokenizer is no folder");
+            return model_files_absent(ST_CONFIG, "model.tokenizer", c->model_tokenizer);
         *out = c->model_tokenizer;
         return ST_OK;
     }
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+    if (!model_files_is_folder(c->model_path) && strchr(c->model_path, '/'))
+        return model_files_absent(ST_CONFIG, "model.path", c->model_path);
     if (!model_files_is_folder(c->model_path))
         return FAIL(ST_CONFIG,
                     "model.path %s is no folder; beside a preset's name set model.tokenizer to the "

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "common/conf.h"
+#include "common/model_cache.h"
 
 /* model.tokenizer, or model.path if that is a folder. ST_CONFIG, with the remedy, beside a preset
  * without model.tokenizer. Borrowed from the conf. */
@@ -16,5 +17,14 @@ WARN_UNUSED status model_files_folder(const conf *c, const char **out);
 WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);
 
 bool model_files_is_folder(const char *path);
+
+/* What a user calls a model -> the folder in out: a folder, or Org/Name in the Hugging Face cache
+ * (model_cache.h). Anything else stays as it is: a preset, or a path for
+ * its reader to complain of. NO_INPUT for Org/Name that is not there, with where it looked. conf
+ * does the same with model.path and model.tokenizer. */
+WARN_UNUSED status model_files_find(const char *name, char out[STATUS_PATH_MAX]);
+/* Fails with code: path is no folder; names the place in the cache that its last two words would
+ * have. */
+WARN_UNUSED status model_files_absent(status code, const char *key, const char *path);
 
 #endif

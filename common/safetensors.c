@@ -278,6 +278,15 @@ void st_close(st_file *f)
     memset(f, 0, sizeof *f);
 }
 
+void st_forget(span part)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)part.data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)part.data + part.size) / page * page;
+    if (end > first)
+        madvise((void *)first, end - first, MADV_DONTNEED); /* advice: failure costs memory only */
+}
+
 const st_tensor *st_find(const st_file *f, const char *name)
 {
     size_t low = 0, high = f->n_tensors;

@@ -74,6 +74,9 @@ void st_close(st_file *f);
 const st_tensor *st_find(const st_file *f, const char *name); /* NULL if absent */
 const char *st_meta_find(const st_file *f, const char *key);  /* NULL if absent */
 int64_t st_count(const st_tensor *t);                         /* elements */
+/* The whole pages within this part of a mapped file leave the process's memory; they are read again
+ * if they are wanted again. For bytes of st_open only: a block in memory would lose them. */
+void st_forget(span part);
 /* The tensor if present with this dtype and rank and aligned for it, so that its bytes may be read
  * in place, else a failure that names what is wrong. n_dims -1: any rank. */
 WARN_UNUSED status st_want(const st_file *f, const char *name, st_dtype dtype, int n_dims,

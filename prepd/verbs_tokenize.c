@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/model_files.h"
 #include "common/tokenizer.h"
 #include "prepd/verbs.h"
 
@@ -154,10 +155,12 @@ done:
 status verb_tokenize(int argc, char **argv)
 {
     const char *model = NULL;
+    char folder[STATUS_PATH_MAX];
     answering a = {0};
     status st;
     TRY(read_options(argc, argv, &model, &a.jsonl));
-    TRY(tokenizer_load(model, &a.t));
+    TRY(model_files_find(model, folder));
+    TRY(tokenizer_load(folder, &a.t));
     TRY_OR(done, tokenizer_scratch_new(a.t, &a.scratch));
     st = answer_input(&a);
     if (st != ST_OK) { /* the lines before the bad one were right and are given */

@@ -31,8 +31,14 @@ static const verb verbs[] = {
      "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
      "One forward and backward of a row (prepd sample writes one). G holds logits [T, V], loss,\n"
      "aux_loss and grad.NAME of every parameter (of the mean loss over targets), all F32."},
-    {"export", verb_export, false, "--model DIR --out DIR [--dtype bf16|f32]",
-     "Load a Hugging Face folder and write it again, checked, in the published layout."},
+    {"export", verb_export, false,
+     "--model DIR --out DIR [--layout published|v5|per-expert] [--dtype bf16|f32] [--shard-bytes "
+     "N]",
+     "Load a Hugging Face folder and write it again, checked. Without options every tensor, file "
+     "and\n"
+     "the index stay as they are. --layout: how experts are stored; published is [E, in, out], for "
+     "a\n"
+     "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files."},
     {"inspect", verb_inspect, false, "NAME|DIR",
      "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also "
      "what\n"

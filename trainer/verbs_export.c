@@ -1,19 +1,51 @@
 /* verbs_export.c: trainer export: a Hugging Face folder read, checked and written again. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
+#include "common/model_files.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/verbs.h"
 
 typedef struct export_args {
     const char *model, *out;
-    int dtype;
+    hf_export_options how;
 } export_args;
+
+static bool read_layout(const char *word, hf_export_options *o)
+{
+    static const struct {
+        const char *word;
+        expert_layout layout;
+    } layouts[] = {
+        {"published", EXPERTS_FUSED}, {"v5", EXPERTS_EXCHANGED}, {"per-expert", EXPERTS_SEPARATE}};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        if (strcmp(word, layouts[i].word) == 0) {
+            o->choose_layout = true;
+            o->layout = layouts[i].layout;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_dtype(const char *word, hf_export_options *o)
+{
+    bool f32 = strcmp(word, "f32") == 0;
+    o->dtype = f32 ? HF_EXPORT_F32 : HF_EXPORT_BF16;
+    return f32 || strcmp(word, "bf16") == 0;
+}
+
+static bool read_bytes(const char *word, hf_export_options *o)
+{
+    char *end;
+    o->shard_bytes = strtoll(word, &end, 10);
+    return !*end && o->shard_bytes > 0;
+}
 
 static status read_args(int argc, char **argv, export_args *a)
 {
-    *a = (export_args){.dtype = HF_EXPORT_AS_SOURCE};
+    *a = (export_args){.how.dtype = HF_EXPORT_AS_SOURCE};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!value)
@@ -22,23 +54,26 @@ static status read_args(int argc, char **argv, export_args *a)
             a->model = value;
         else if (strcmp(argv[i], "--out") == 0)
             a->out = value;
-        else if (strcmp(argv[i], "--dtype") == 0 && strcmp(value, "bf16") == 0)
-            a->dtype = HF_EXPORT_BF16;
-        else if (strcmp(argv[i], "--dtype") == 0 && strcmp(value, "f32") == 0)
-            a->dtype = HF_EXPORT_F32;
-        else
+        else if (!(strcmp(argv[i], "--dtype") == 0 && read_dtype(value, &a->how)) &&
+                 !(strcmp(argv[i], "--layout") == 0 && read_layout(value, &a->how)) &&
+                 !(strcmp(argv[i], "--shard-bytes") == 0 && read_bytes(value, &a->how)))
             return FAIL(ST_USAGE, "export: %s %s is not understood", argv[i], value);
     }
     if (!a->model || !a->out)
-        return FAIL(ST_USAGE, "usage: trainer export --model DIR --out DIR [--dtype bf16|f32]");
+        return FAIL(ST_USAGE, "usage: trainer export --model DIR --out DIR [--dtype bf16|f32] "
+                              "[--layout published|v5|per-expert] [--shard-bytes N]");
     return ST_OK;
 }
 
-static status export_params(const export_args *a, const model_dims *d, params *p, stream *s)
+static status export_params(const export_args *a, const char *folder, const model_dims *d,
+                            params *p, stream *s)
 {
-    hf_export_options o = {.source = a->model, .dtype = a->dtype};
+    hf_export_options o = a->how;
+    o.source = folder;
+    if (o.choose_layout && o.layout == EXPERTS_FUSED)
+        o.layout = params_published(p);
     TRY(params_alloc(p, s, false));
-    status st = hf_load(p, s, d, a->model);
+    status st = hf_load(p, s, d, folder);
     if (st == ST_OK)
         st = hf_export(p, s, d, a->out, &o);
     params_release(p, s);
@@ -53,12 +88,14 @@ status verb_export(int argc, char **argv)
     stream *s = NULL;
     params *p = NULL;
     status st;
+    char folder[STATUS_PATH_MAX];
     TRY(read_args(argc, argv, &a));
-    TRY(dims_load(a.model, &d));
+    TRY(model_files_find(a.model, folder));
+    TRY(dims_load(folder, &d));
     TRY(device_open(BACKEND_CPU, 0, 0, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
     TRY_OR(done, params_new(&d, &p));
-    st = export_params(&a, &d, p, s);
+    st = export_params(&a, folder, &d, p, s);
 done:
     params_free(&p);
     if (s)

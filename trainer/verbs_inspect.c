@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/model_files.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/verbs.h"
 
@@ -22,34 +23,64 @@ static const char *with_commas(int64_t n, char out[32])
     return out;
 }
 
-static void print_shape(const param_piece *piece)
+static const char *shape_text(const param_piece *piece, char out[96])
 {
-    char text[96];
-    int n = snprintf(text, sizeof text, "[");
+    int n = snprintf(out, 96, "[");
     for (int i = 0; i < piece->n_dims; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%lld", i ? ", " : "",
+        n += snprintf(out + n, (size_t)(96 - n), "%s%lld", i ? ", " : "",
                       (long long)piece->shape[i]);
-    printf("  %-24s", (snprintf(text + n, sizeof text - (size_t)n, "]"), text));
+    snprintf(out + n, (size_t)(96 - n), "]");
+    return out;
 }
 
-static void print_tensors(const param_piece *pieces, int64_t n)
+/* weights: NULL for a preset or a folder without any. */
+static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder *weights)
 {
-    int64_t count[GROUP_COUNT] = {0}, tensors[GROUP_COUNT] = {0};
+    int64_t count[GROUP_COUNT] = {0}, tensors[GROUP_COUNT] = {0}, bytes[GROUP_COUNT] = {0};
     for (int64_t i = 0; i < n; i++) {
         const param_piece *piece = &pieces[i];
+        const st_tensor *t = weights ? hf_folder_find(weights, piece->name) : NULL;
         int group = (int)piece->p->group;
+        char shape[96];
         count[group] += piece->count;
         tensors[group]++;
-        printf("%-64s", piece->name);
-        print_shape(piece);
-        printf("  %12lld  %s\n", (long long)piece->count, group_names[group]);
+        printf("%-64s  %-24s  %12lld", piece->name, shape_text(piece, shape),
+               (long long)piece->count);
+        if (t) {
+            bytes[group] += (int64_t)t->data.size;
+            printf("  %-4s  %13zu B", st_dtype_name(t->dtype), t->data.size);
+        } else if (weights) {
+            printf("  %-4s  %13s  ", "-", "missing");
+        }
+        printf("  %s\n", group_names[group]);
     }
     printf("\n");
     for (int group = 0; group < GROUP_COUNT; group++) {
-        if (tensors[group] > 0)
-            printf("%-8s  %15lld parameters in %lld tensors\n", group_names[group],
-                   (long long)count[group], (long long)tensors[group]);
+        if (tensors[group] == 0)
+            continue;
+        printf("%-8s  %15lld parameters in %lld tensors", group_names[group],
+               (long long)count[group], (long long)tensors[group]);
+        if (weights)
+            printf(", %lld bytes", (long long)bytes[group]);
+        printf("\n");
     }
+}
+
+/* Files, and how many tensors have which dtype. */
+static void print_weights(const hf_folder *f, const hf_report *r, bool moe)
+{
+    int64_t of_dtype[DT_COUNT] = {0}, bytes = 0;
+    for (int64_t i = 0; i < f->n_tensors; i++) {
+        of_dtype[f->tensors[i]->dtype]++;
+        bytes += (int64_t)f->tensors[i]->data.size;
+    }
+    printf("\nweights: %lld bytes in %lld tensors in %lld file%s", (long long)bytes,
+           (long long)f->n_tensors, (long long)f->n_files, f->n_files == 1 ? "" : "s");
+    for (int d = 0; d < DT_COUNT; d++) {
+        if (of_dtype[d] > 0)
+            printf(", %lld %s", (long long)of_dtype[d], st_dtype_name((st_dtype)d));
+    }
+    printf("\n%s%s", moe ? hf_layout_name(r->layout) : "", moe ? "\n" : "");
 }
 
 static void print_problems(const hf_report *r)
@@ -65,42 +96,34 @@ static void print_problems(const hf_report *r)
            (long long)r->count[HF_EXTRA], (long long)r->count[HF_MISSHAPEN]);
 }
 
-/* *out_report stays empty for a preset or a folder without weights. */
-static status check_folder(const char *folder, const params *p, bool *out_has, hf_report *out)
-{
-    hf_folder f = {0};
-    *out_has = hf_has_weights(folder);
-    if (!*out_has)
-        return ST_OK;
-    TRY(hf_folder_open(folder, &f));
-    status st = hf_check(&f, p, out);
-    hf_folder_close(&f);
-    return st;
-}
-
+/* Everything is printed; then a folder with problems is a failure. */
 static status inspect(const char *name, const model_dims *d, const params *p)
 {
-    hf_report report = {0};
+    hf_folder weights = {0};
+    hf_report report = {.layout = params_published(p)};
     param_piece *pieces = NULL;
     int64_t n = 0;
-    bool has = false;
     char total[32], tensors[32];
-    TRY(check_folder(name, p, &has, &report));
-    bool per_expert = has ? report.layout == HF_LAYOUT_PER_EXPERT : p->text_only_names;
-    status st = params_pieces(p, per_expert, &pieces, &n);
-    if (st == ST_OK) {
-        printf("%s: %s%s\n\n", d->name, d->model_type, d->text.tied ? ", tied embeddings" : "");
-        print_tensors(pieces, n);
-        if (has) {
-            printf("\nweights: %s\n", hf_layout_name(report.layout));
-            print_problems(&report);
-        }
-        printf("\n%s parameters in %s tensors\n", with_commas(p->total, total),
-               with_commas(n, tensors));
-        st = hf_report_status(&report, name);
+    bool has = model_files_is_folder(name) && hf_has_weights(name);
+    status st;
+    if (has) {
+        TRY(hf_folder_open(name, &weights));
+        TRY_OR(done, hf_check(&weights, p, &report));
     }
+    TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
+    printf("%s: %s%s\n\n", d->name, d->model_type, d->text.tied ? ", tied embeddings" : "");
+    print_tensors(pieces, n, has ? &weights : NULL);
+    if (has) {
+        print_weights(&weights, &report, d->text.experts > 0);
+        print_problems(&report);
+    }
+    printf("\n%s parameters in %s tensors\n", with_commas(p->total, total),
+           with_commas(n, tensors));
+    st = hf_report_status(&report, name);
+done:
     free(pieces);
     hf_report_done(&report);
+    hf_folder_close(&weights);
     return st;
 }
 
@@ -108,14 +131,16 @@ status verb_inspect(int argc, char **argv)
 {
     model_dims d;
     params *p = NULL;
+    char folder[STATUS_PATH_MAX];
     if (argc != 2) {
         fprintf(stderr, "presets:\n");
         dims_list_presets(stderr);
         return FAIL(ST_USAGE, "usage: trainer inspect NAME|DIR");
     }
-    TRY(dims_load(argv[1], &d));
+    TRY(model_files_find(argv[1], folder));
+    TRY(dims_load(folder, &d));
     TRY(params_new(&d, &p));
-    status st = inspect(argv[1], &d, p);
+    status st = inspect(folder, &d, p);
     params_free(&p);
     return st;
 }

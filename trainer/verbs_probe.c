@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/model_files.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/verbs.h"
@@ -41,8 +42,10 @@ static void probe_close(probe *p)
     device_close(&p->device);
 }
 
-static status probe_open(probe *p, const char *folder, const row *r, double aux_coef)
+static status probe_open(probe *p, const char *name, const row *r, double aux_coef)
 {
+    char folder[STATUS_PATH_MAX];
+    TRY(model_files_find(name, folder));
     TRY(device_open(BACKEND_CPU, 0, 0, &p->device));
     const backend_vtable *v = p->device->v;
     TRY(v->stream_new(p->device, &p->stream));

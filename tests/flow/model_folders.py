@@ -167,7 +167,8 @@ def main():
         expect(code == 0, f"{name}: inspect: {err}")
         expect("0 missing, 0 extra, 0 misshapen" in out, f"{name}: {out[-300:]}")
         expect(f"{total:,} parameters" in out, f"{name}: total")
-        code, out, err = run("export", "--model", path, "--out", path + "-out", "--dtype", "f32")
+        code, out, err = run("export", "--model", path, "--out", path + "-out", "--dtype", "f32",
+                             "--layout", "published", "--shard-bytes", "1000000000")
         expect(code == 0, f"{name}: export: {err}")
         got = load(path + "-out")
         expect(list(got) == list(want), f"{name}: names and order")

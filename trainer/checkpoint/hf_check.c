@@ -9,12 +9,12 @@
 
 static const char *const kind_names[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};
 
-const char *hf_layout_name(hf_layout l)
+const char *hf_layout_name(expert_layout l)
 {
     switch (l) {
-    case HF_LAYOUT_P:
+    case EXPERTS_FUSED:
         return "experts fused, [E, in, out] (published)";
-    case HF_LAYOUT_V5:
+    case EXPERTS_EXCHANGED:
         return "experts fused, [E, out, in] (5 series)";
     default:
         return "one matrix per expert";
@@ -69,7 +69,7 @@ static bool fits(const st_tensor *t, const param *p, bool exchanged)
     return shape_is(t, 3, shape);
 }
 
-static hf_layout find_layout(const hf_folder *f, const params *p)
+static expert_layout find_layout(const hf_folder *f, const params *p)
 {
     bool maybe_p = true, maybe_v5 = true, fused = false;
     for (int64_t i = 0; i < p->n; i++) {
@@ -82,7 +82,7 @@ static hf_layout find_layout(const hf_folder *f, const params *p)
         maybe_v5 = maybe_v5 && fits(t, row, true);
     }
     if (fused)
-        return maybe_v5 && !maybe_p ? HF_LAYOUT_V5 : HF_LAYOUT_P;
+        return maybe_v5 && !maybe_p ? EXPERTS_EXCHANGED : EXPERTS_FUSED;
     for (int64_t i = 0; i < p->n; i++) { /* neither form at all: what this model usually has */
         char name[160];
         const param *row = &p->list[i];
@@ -91,9 +91,9 @@ static hf_layout find_layout(const hf_folder *f, const params *p)
         int stem = (int)(strrchr(row->name, '.') - row->name);
         snprintf(name, sizeof name, "%.*s.0.down_proj.weight", stem, row->name);
         if (hf_folder_find(f, name))
-            return HF_LAYOUT_PER_EXPERT;
+            return EXPERTS_SEPARATE;
     }
-    return p->text_only_names ? HF_LAYOUT_PER_EXPERT : HF_LAYOUT_P;
+    return params_published(p);
 }
 
 static status check_piece(const hf_folder *f, const param_piece *piece, hf_report *r)
@@ -101,16 +101,10 @@ static status check_piece(const hf_folder *f, const param_piece *piece, hf_repor
     const st_tensor *t = hf_folder_find(f, piece->name);
     if (!t)
         return problem(r, HF_MISSING, "%s", piece->name);
-    int64_t shape[5];
-    memcpy(shape, piece->shape, sizeof shape);
-    if (piece->expert < 0 && piece->p->group == GROUP_EXPERTS && r->layout == HF_LAYOUT_V5) {
-        shape[1] = piece->shape[2];
-        shape[2] = piece->shape[1];
-    }
     char found[96], wanted[96];
     print_shape(found, t->n_dims, t->shape);
-    print_shape(wanted, piece->n_dims, shape);
-    if (!shape_is(t, piece->n_dims, shape))
+    print_shape(wanted, piece->n_dims, piece->shape);
+    if (!shape_is(t, piece->n_dims, piece->shape))
         return problem(r, HF_MISSHAPEN, "%s %s, wanted %s", piece->name, found, wanted);
     if (!convert_known(t->dtype))
         return problem(r, HF_MISSHAPEN, "%s has dtype %s, wanted BF16, F16, F32 or F64",
@@ -151,7 +145,7 @@ status hf_check(const hf_folder *f, const params *p, hf_report *out)
     hf_report r = {.layout = find_layout(f, p)};
     param_piece *pieces = NULL;
     int64_t n = 0;
-    TRY(params_pieces(p, r.layout == HF_LAYOUT_PER_EXPERT, &pieces, &n));
+    TRY(params_pieces(p, r.layout, &pieces, &n));
     status st = ST_OK;
     for (int64_t i = 0; i < n && st == ST_OK; i++)
         st = check_piece(f, &pieces[i], &r);

@@ -6,13 +6,7 @@
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/model/params.h"
 
-typedef enum hf_layout {
-    HF_LAYOUT_P,          /* [E, in, out]: published */
-    HF_LAYOUT_V5,         /* [E, out, in]: written by the 5 series */
-    HF_LAYOUT_PER_EXPERT, /* 3 matrices [out, in] per expert */
-} hf_layout;
-
-const char *hf_layout_name(hf_layout l);
+const char *hf_layout_name(expert_layout l);
 
 enum { HF_MISSING, HF_EXTRA, HF_MISSHAPEN, HF_PROBLEM_KINDS };
 
@@ -22,14 +16,15 @@ typedef struct hf_problem {
 } hf_problem;
 
 typedef struct hf_report {
-    hf_layout layout;
+    expert_layout layout;
     hf_problem *problems; /* heap */
     int64_t n_problems, capacity;
     int64_t count[HF_PROBLEM_KINDS];
 } hf_report;
 
 /* The layout is decided once for the checkpoint, by both expert tensors of every layer: where one
- * of them is square, the other tells. A tied model may carry lm_head.weight; it is not used. */
+ * of them is square (hidden size = expert width or twice that), the other is not and tells. A tied
+ * model may carry lm_head.weight; it is not used. */
 WARN_UNUSED status hf_check(const hf_folder *f, const params *p, hf_report *out);
 void hf_report_done(hf_report *r);
 /* BAD_INPUT that names the first problems of each kind, or OK. source: the folder. */

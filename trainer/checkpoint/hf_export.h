@@ -1,9 +1,11 @@
 /* hf_export.h: the registry's master values -> a Hugging Face folder that transformers loads.
  *
- * One model.safetensors, or shards of at most shard_bytes with an index; layout P (text-only
- * models: per expert); metadata {"format": "pt"}; config.json (the source's, byte for byte, while
- * the dimensions agree); tokenizer and processor files of the source. Each file is written aside,
- * synced and renamed; weights of an earlier export that the new ones do not replace are removed. */
+ * The layout, dtypes, files and index of the source folder, so that what was only loaded comes back
+ * bit for bit (float64 is computed in float32); without one the published layout, BF16, one
+ * model.safetensors or shards with an index. Metadata {"format": "pt"}; config.json (the source's,
+ * byte for byte, while the dimensions agree); tokenizer and processor files of the source. Each
+ * file is written aside, synced and renamed; weights of an earlier export that the new ones do not
+ * replace are removed. */
 #ifndef TESSERA_CHECKPOINT_HF_EXPORT_H
 #define TESSERA_CHECKPOINT_HF_EXPORT_H
 
@@ -15,7 +17,9 @@ typedef struct hf_export_options {
     const char *source;    /* folder the model came from; a preset's name or NULL: none */
     const char *tokenizer; /* folder of tokenizer files; NULL or "": source */
     int dtype;             /* HF_EXPORT_*; AS_SOURCE: each tensor as the source has it, else BF16 */
-    int64_t shard_bytes;   /* 0: 5 GB */
+    bool choose_layout;    /* false: as the source, else as published */
+    expert_layout layout;
+    int64_t shard_bytes; /* 0: the source's files; where they do not fit, shards of 5 GB */
 } hf_export_options;
 
 /* Waits for the device. CANT_CREATE, IO by file. folder is made if absent (its parent too). */

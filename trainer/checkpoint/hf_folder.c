@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "common/json.h"
 
@@ -19,12 +19,17 @@ static status join(char *out, size_t size, const char *folder, const char *name)
     return ST_OK;
 }
 
-bool hf_has_weights(const char *folder)
+static bool has_file(const char *folder, const char *name)
 {
     char path[STATUS_PATH_MAX];
-    if (join(path, sizeof path, folder, single_name) == ST_OK && access(path, R_OK) == 0)
-        return true;
-    return join(path, sizeof path, folder, index_name) == ST_OK && access(path, R_OK) == 0;
+    struct stat info;
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
+           lstat(path, &info) == 0;
+}
+
+bool hf_has_weights(const char *folder)
+{
+    return has_file(folder, single_name) || has_file(folder, index_name);
 }
 
 static status open_file(hf_folder *f, const char *folder, const char *name)
@@ -35,9 +40,19 @@ static status open_file(hf_folder *f, const char *folder, const char *name)
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
     f->files = files;
-    TRY(st_open(path, &files[f->n_files]));
-    f->n_files++;
-    return ST_OK;
+    char **names = realloc(f->names, (size_t)(f->n_files + 1) * sizeof *names);
+    if (!names)
+        return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
+    f->names = names;
+    names[f->n_files] = strdup(name);
+    if (!names[f->n_files])
+        return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
+    status st = st_open(path, &files[f->n_files]);
+    if (st != ST_OK)
+        free(names[f->n_files]);
+    else
+        f->n_files++;
+    return st;
 }
 
 static int by_name(const void *a, const void *b)
@@ -58,8 +73,10 @@ static status sort_tensors(hf_folder *f, const char *folder)
             f->tensors[f->n_tensors++] = &f->files[i].tensors[t];
     qsort(f->tensors, n, sizeof *f->tensors, by_name);
     for (size_t i = 1; i < n; i++) {
-        if (strcmp(f->tensors[i - 1]->name, f->tensors[i]->name) == 0)
-            return FAIL_IN(ST_BAD_INPUT, folder, "tensor %s is in two shards", f->tensors[i]->name);
+        const st_tensor *a = f->tensors[i - 1], *b = f->tensors[i];
+        if (strcmp(a->name, b->name) == 0)
+            return FAIL_IN(ST_BAD_INPUT, folder, "tensor %s is in two shards: %s and %s", a->name,
+                           f->names[hf_folder_file_of(f, a)], f->names[hf_folder_file_of(f, b)]);
     }
     return ST_OK;
 }
@@ -72,6 +89,19 @@ static bool seen_before(const json_value *map, size_t i, const char *file)
             return true;
     }
     return false;
+}
+
+/* The index says that `file` holds `name`. */
+static status check_place(const hf_folder *f, const char *path, const char *name, const char *file)
+{
+    const st_tensor *t = hf_folder_find(f, name);
+    if (!t)
+        return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, which no shard holds", name);
+    const char *found = f->names[hf_folder_file_of(f, t)];
+    if (strcmp(found, file) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "the index says that tensor %s is in %s; it is in %s",
+                       name, file, found);
+    return ST_OK;
 }
 
 /* Every file that the index names, once; then every tensor it names must be in its file. */
@@ -92,10 +122,8 @@ static status open_shards(hf_folder *f, const char *folder, const char *path,
     }
     TRY(sort_tensors(f, folder));
     for (size_t i = 0; i < json_count(map); i++) {
-        json_member(map, i, &key);
-        if (!hf_folder_find(f, key))
-            return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, which no shard holds",
-                           key);
+        const char *file = json_text(json_member(map, i, &key), "");
+        TRY(check_place(f, path, key, file));
     }
     return ST_OK;
 }
@@ -109,12 +137,12 @@ status hf_folder_open(const char *folder, hf_folder *out)
     if (!hf_has_weights(folder))
         return FAIL_IN(ST_NO_INPUT, folder, "has neither %s nor %s", single_name, index_name);
     TRY(join(path, sizeof path, folder, index_name));
-    if (access(path, R_OK) == 0) {
-        TRY_OR(undo, json_load(path, &index));
-        TRY_OR(undo, open_shards(&f, folder, path, index));
-    } else {
+    if (has_file(folder, single_name)) {
         TRY_OR(undo, open_file(&f, folder, single_name));
         TRY_OR(undo, sort_tensors(&f, folder));
+    } else {
+        TRY_OR(undo, json_load(path, &index));
+        TRY_OR(undo, open_shards(&f, folder, path, index));
     }
     json_free(&index);
     *out = f;
@@ -127,9 +155,12 @@ undo:
 
 void hf_folder_close(hf_folder *f)
 {
-    for (int64_t i = 0; i < f->n_files; i++)
+    for (int64_t i = 0; i < f->n_files; i++) {
         st_close(&f->files[i]);
+        free(f->names[i]);
+    }
     free(f->files);
+    free(f->names);
     free(f->tensors);
     *f = (hf_folder){0};
 }
@@ -141,4 +172,12 @@ const st_tensor *hf_folder_find(const hf_folder *f, const char *name)
                                                          sizeof *f->tensors, by_name)
                                                : NULL;
     return found ? *found : NULL;
+}
+
+int64_t hf_folder_file_of(const hf_folder *f, const st_tensor *t)
+{
+    for (int64_t i = 0; i < f->n_files; i++)
+        if (t >= f->files[i].tensors && t < f->files[i].tensors + f->files[i].n_tensors)
+            return i;
+    return 0; /* not of this folder */
 }

@@ -12,7 +12,10 @@ enum { CHUNK = 1 << 18 /* values moved at once */ };
 /* n values of t from element `first` on */
 static void take(const st_tensor *t, int64_t first, int64_t n, double *to)
 {
-    convert_to_double(to, t->data.data + (size_t)first * st_dtype_size(t->dtype), t->dtype, n);
+    size_t size = st_dtype_size(t->dtype);
+    span part = span_of(t->data.data + (size_t)first * size, (size_t)n * size);
+    convert_to_double(to, part.data, t->dtype, n);
+    st_forget(part); /* so that a file larger than memory passes through a little of it */
 }
 
 static status load_whole(const param *p, stream *s, const st_tensor *t, double *buffer)
@@ -65,8 +68,7 @@ static status load_experts(const hf_folder *f, const param_piece *piece, int64_t
     return ST_OK;
 }
 
-static status load_all(const hf_folder *f, hf_layout layout, const param_piece *pieces, int64_t n,
-                       stream *s)
+static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n, stream *s)
 {
     int64_t largest = CHUNK;
     for (int64_t i = 0; i < n; i++) {
@@ -83,7 +85,7 @@ static status load_all(const hf_folder *f, hf_layout layout, const param_piece *
             run++;
         if (pieces[i].expert >= 0)
             st = load_experts(f, &pieces[i], run, s, b);
-        else if (p->group == GROUP_EXPERTS && layout == HF_LAYOUT_V5)
+        else if (pieces[i].exchanged)
             st = load_exchanged(p, s, hf_folder_find(f, pieces[i].name), b);
         else
             st = load_whole(p, s, hf_folder_find(f, pieces[i].name), b.matrix);
@@ -104,8 +106,8 @@ status hf_load(params *p, stream *s, const model_dims *d, const char *folder)
     status st;
     TRY_OR(done, hf_check(&f, p, &report));
     TRY_OR(done, hf_report_status(&report, folder));
-    TRY_OR(done, params_pieces(p, report.layout == HF_LAYOUT_PER_EXPERT, &pieces, &n));
-    st = load_all(&f, report.layout, pieces, n, s);
+    TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
+    st = load_all(&f, pieces, n, s);
 done:
     free(pieces);
     hf_report_done(&report);

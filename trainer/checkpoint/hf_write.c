@@ -127,62 +127,73 @@ static status read_piece(const param_piece *piece, stream *s, int64_t first, int
     return ST_OK;
 }
 
-static status put_piece(output *o, const param_piece *piece, st_dtype dtype, stream *s,
-                        double *values, double *matrix, void *bytes)
+typedef struct buffers {
+    double *values; /* [CHUNK] */
+    void *bytes;    /* values as they are written */
+    double *matrix; /* of one expert */
+} buffers;
+
+static status put_piece(output *o, const param_piece *piece, st_dtype dtype, stream *s, buffers b)
 {
+    if (piece->exchanged) { /* expert by expert, all columns of each */
+        param_piece one = {.p = piece->p, .count = piece->shape[1] * piece->shape[2]};
+        for (one.expert = 0; one.expert < piece->shape[0]; one.expert++)
+            TRY(put_piece(o, &one, dtype, s, b));
+        return ST_OK;
+    }
     for (int64_t at = 0; at < piece->count; at += CHUNK) {
         int64_t n = piece->count - at < CHUNK ? piece->count - at : CHUNK;
-        TRY(read_piece(piece, s, at, n, values, matrix));
-        convert_from_double(bytes, dtype, values, n);
-        TRY(output_put(o, bytes, (size_t)n * st_dtype_size(dtype)));
+        TRY(read_piece(piece, s, at, n, b.values, b.matrix));
+        convert_from_double(b.bytes, dtype, b.values, n);
+        TRY(output_put(o, b.bytes, (size_t)n * st_dtype_size(dtype)));
     }
     return ST_OK;
 }
 
-static status make_header(const param_piece *pieces, const st_dtype *dtype, int64_t n,
-                          uint8_t **out, size_t *out_size)
+static status make_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size)
 {
     static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
     st_tensor *list = calloc((size_t)(n > 0 ? n : 1), sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
     for (int64_t i = 0; i < n; i++) {
+        const param_piece *piece = &items[i].piece;
         list[i] =
-            (st_tensor){.name = pieces[i].name, .dtype = dtype[i], .n_dims = pieces[i].n_dims};
-        memcpy(list[i].shape, pieces[i].shape, (size_t)pieces[i].n_dims * sizeof(int64_t));
-        list[i].data.size = (size_t)pieces[i].count * st_dtype_size(dtype[i]);
+            (st_tensor){.name = piece->name, .dtype = items[i].dtype, .n_dims = piece->n_dims};
+        memcpy(list[i].shape, piece->shape, (size_t)piece->n_dims * sizeof(int64_t));
+        list[i].data.size = (size_t)piece->count * st_dtype_size(items[i].dtype);
     }
     status st = st_header(list, (size_t)n, &meta, 1, out, out_size);
     free(list);
     return st;
 }
 
-status hf_write_pieces(const char *folder, const char *name, const param_piece *pieces,
-                       const st_dtype *dtype, int64_t n, stream *s)
+status hf_write_items(const char *folder, const char *name, const hf_item *items, int64_t n,
+                      stream *s)
 {
     int64_t largest = 1;
     for (int64_t i = 0; i < n; i++) {
-        const param *p = pieces[i].p;
-        if (pieces[i].expert >= 0 && p->shape[1] * p->shape[2] > largest)
+        const param *p = items[i].piece.p;
+        if (p->group == GROUP_EXPERTS && p->shape[1] * p->shape[2] > largest)
             largest = p->shape[1] * p->shape[2];
     }
     output o;
     uint8_t *header = NULL;
     size_t header_size = 0;
-    TRY(make_header(pieces, dtype, n, &header, &header_size));
-    double *values = malloc(CHUNK * sizeof *values), *bytes = malloc(CHUNK * sizeof *bytes);
-    double *matrix = malloc((size_t)largest * sizeof *matrix);
-    status st = values && bytes && matrix ? output_open(&o, folder, name)
-                                          : FAIL(ST_NO_MEMORY, "no memory to write weights");
+    TRY(make_header(items, n, &header, &header_size));
+    buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
+                 malloc((size_t)largest * sizeof(double))};
+    status st = b.values && b.bytes && b.matrix ? output_open(&o, folder, name)
+                                                : FAIL(ST_NO_MEMORY, "no memory to write weights");
     if (st == ST_OK) {
         st = output_put(&o, header, header_size);
         for (int64_t i = 0; i < n && st == ST_OK; i++)
-            st = put_piece(&o, &pieces[i], dtype[i], s, values, matrix, bytes);
+            st = put_piece(&o, &items[i].piece, items[i].dtype, s, b);
         st = output_close(&o, st);
     }
-    free(matrix);
-    free(bytes);
-    free(values);
+    free(b.matrix);
+    free(b.bytes);
+    free(b.values);
     free(header);
     return st;
 }

@@ -13,8 +13,16 @@ WARN_UNUSED status hf_write_text(const char *folder, const char *name, const cha
                                  size_t size);
 /* Copies from_folder/name if it exists and is another file. */
 WARN_UNUSED status hf_copy_file(const char *from_folder, const char *folder, const char *name);
-/* A safetensors file of these pieces, dtype[i] each, read from the device in chunks. */
-WARN_UNUSED status hf_write_pieces(const char *folder, const char *name, const param_piece *pieces,
-                                   const st_dtype *dtype, int64_t n, stream *s);
+/* A tensor to write, and where. */
+typedef struct hf_item {
+    param_piece piece;
+    st_dtype dtype;
+    int64_t file;  /* of the plan */
+    int64_t place; /* within the file, rising */
+} hf_item;
+
+/* A safetensors file of these tensors, read from the device in chunks. */
+WARN_UNUSED status hf_write_items(const char *folder, const char *name, const hf_item *items,
+                                  int64_t n, stream *s);
 
 #endif

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "common/model_files.h"
 #include "trainer/model/dims.h"
 
 enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3 };
@@ -353,9 +353,11 @@ status dims_check(const model_dims *d, const char *source)
 status dims_load(const char *path_or_preset, model_dims *out)
 {
     char file[STATUS_PATH_MAX];
-    struct stat info;
-    if (stat(path_or_preset, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (!model_files_is_folder(path_or_preset)) {
+        if (strchr(path_or_preset, '/'))
+            return model_files_absent(ST_NO_INPUT, "model", path_or_preset);
         return dims_preset(path_or_preset, out);
+    }
     if (snprintf(file, sizeof file, "%s/config.json", path_or_preset) >= (int)sizeof file)
         return FAIL(ST_USAGE, "model.path is longer than %d bytes", STATUS_PATH_MAX);
     json_value *config = NULL;
@@ -363,9 +365,9 @@ status dims_load(const char *path_or_preset, model_dims *out)
     status st = dims_from_json(config, file, out);
     json_free(&config);
     if (st == ST_OK) {
-        const char *slash = strrchr(path_or_preset, '/');
-        const char *base = slash && slash[1] ? slash + 1 : path_or_preset;
-        snprintf(out->name, sizeof out->name, "%.63s", base);
+        char name[STATUS_PATH_MAX];
+        model_cache_title(path_or_preset, name);
+        snprintf(out->name, sizeof out->name, "%.63s", name);
     }
     return st;
 }

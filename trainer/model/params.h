@@ -2,7 +2,7 @@
  * plan and inspect read it; nothing else lists parameters.
  *
  * A row is a stored parameter. params_pieces says which Hugging Face tensors it is made of: one of
- * the same shape, or 3 per expert in the per-expert form (name, expert, columns, transposed). */
+ * the same shape, one with the last two axes exchanged, or 3 per expert (see expert_layout). */
 #ifndef TESSERA_MODEL_PARAMS_H
 #define TESSERA_MODEL_PARAMS_H
 
@@ -70,20 +70,34 @@ WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_
 WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
                                double *to);
 
+/* How a file stores the experts (spec 2.3, 2.4). */
+typedef enum expert_layout {
+    EXPERTS_FUSED,     /* [E, in, out]: published for models with vision; as p has it */
+    EXPERTS_EXCHANGED, /* [E, out, in]: written by the 5 series */
+    EXPERTS_SEPARATE,  /* 3 matrices [out, in] per expert: published for text-only models */
+} expert_layout;
+
+static inline expert_layout params_published(const params *p)
+{
+    return p->text_only_names ? EXPERTS_SEPARATE : EXPERTS_FUSED;
+}
+
 /* One Hugging Face tensor and where its values live. expert >= 0: the tensor [rows, columns] is
- * the transpose of columns [column, column + rows) of that expert's matrix in p [E, in, out]. */
+ * the transpose of columns [column, column + rows) of that expert's matrix in p [E, in, out].
+ * exchanged: the tensor [E, out, in] is p [E, in, out] with every matrix transposed. */
 typedef struct param_piece {
     char name[128];
     int n_dims;
     int64_t shape[5];
     int64_t count;
     const param *p;
-    int64_t expert; /* -1: the whole parameter, same layout */
+    int64_t expert; /* -1: the whole parameter */
     int64_t column;
+    bool exchanged;
 } param_piece;
 
-/* All tensors of the model in the registry's order; per_expert: experts as in spec 2.3. Heap. */
-WARN_UNUSED status params_pieces(const params *p, bool per_expert, param_piece **out,
+/* All tensors of the model in the registry's order. Heap. */
+WARN_UNUSED status params_pieces(const params *p, expert_layout layout, param_piece **out,
                                  int64_t *out_n);
 
 /* Fills p->list; in params_list.c, called by params_new. */

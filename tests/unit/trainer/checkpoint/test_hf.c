@@ -201,14 +201,14 @@ static void add_per_expert(rewrite *w, const param *p, const float *from)
     }
 }
 
-static rewrite rewrite_as(fixture *f, hf_layout layout)
+static rewrite rewrite_as(fixture *f, expert_layout layout)
 {
     rewrite w = {0};
     for (int64_t i = 0; i < f->p->n; i++) {
         const param *p = &f->p->list[i];
         float *values = read_floats(f, p);
-        if (p->group == GROUP_EXPERTS && layout != HF_LAYOUT_P) {
-            if (layout == HF_LAYOUT_V5)
+        if (p->group == GROUP_EXPERTS && layout != EXPERTS_FUSED) {
+            if (layout == EXPERTS_EXCHANGED)
                 add_v5(&w, p, values);
             else
                 add_per_expert(&w, p, values);
@@ -228,9 +228,9 @@ static void test_hf__every_expert_layout_loads(void **state)
         fixture f;
         open_preset(&f, presets[preset]);
         double *want = values_of(&f);
-        for (int layout = HF_LAYOUT_P; layout <= HF_LAYOUT_PER_EXPERT; layout++) {
+        for (int layout = EXPERTS_FUSED; layout <= EXPERTS_SEPARATE; layout++) {
             char *folder = harness_temp();
-            rewrite w = rewrite_as(&f, (hf_layout)layout);
+            rewrite w = rewrite_as(&f, (expert_layout)layout);
             assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
             assert_loads_as(&f, folder, want);
             rewrite_done(&w);
@@ -273,7 +273,7 @@ static void test_hf__tied_models_have_no_head_of_their_own(void **state)
     fixture_open(&f, &d);
     char *folder = harness_temp();
     double *want = values_of(&f);
-    rewrite w = rewrite_as(&f, HF_LAYOUT_P);
+    rewrite w = rewrite_as(&f, EXPERTS_FUSED);
     assert_int_equal(w.n, 145);
     float *head = calloc(2048 * 128, sizeof *head); /* some writers store it again */
     add_tensor(&w, "lm_head.weight", 2, (const int64_t[]){2048, 128}, head);
@@ -293,7 +293,7 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     char *folder = harness_temp();
     double *want = values_of(&f);
     assert_fails(ST_NO_INPUT, hf_load(f.p, f.s, &f.d, folder), "model.safetensors");
-    rewrite w = rewrite_as(&f, HF_LAYOUT_P);
+    rewrite w = rewrite_as(&f, EXPERTS_FUSED);
     st_tensor *norm = &w.list[1]; /* layer 0 input_layernorm [128] -> [64, 2] */
     norm->n_dims = 2;
     norm->shape[0] = 64;

@@ -29,7 +29,7 @@ static void test_params__counts_of_published_sizes(void **state)
         int64_t n, vision = 0;
         assert_ok(dims_preset(want[i].name, &d));
         assert_ok(params_new(&d, &p));
-        assert_ok(params_pieces(p, p->text_only_names, &pieces, &n));
+        assert_ok(params_pieces(p, params_published(p), &pieces, &n));
         for (int64_t k = 0; k < p->n; k++)
             vision += p->list[k].group <= GROUP_MERGER ? p->list[k].count : 0;
         assert_int_equal(p->total, want[i].total);

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""What `trainer export` writes of the kept golden folders, bit for bit; plain numpy.
+
+    TESSERA_BIN=build/bin tests/golden/check_round_trip.py
+
+Every flavour as float32 and bfloat16, as one file and as shards, in the published layout, the 5
+series' and per expert (spec 2.4): without options names, shapes, dtypes, order, files and index must be
+those of the folder that was read; with --layout the tensors must be the transposes numpy makes.
+A line per flavour. numpy missing: exit 77 (skipped).
+"""
+import os
+import shutil
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "flow"))
+from hf_files import expect, files_of, fused, in_layout, np, read, same, works, write, write_shards  # noqa: E402
+
+CASES = os.path.join(HERE, "cases")
+LAYOUTS = ["published", "v5", "per-expert"]
+
+
+def as_bf16(tensors):
+    """The upper halves of float32 values: any bits will do."""
+    return {n: ("BF16", (np.ascontiguousarray(v).view("<u4") >> 16).astype("<u2")) for n, (_, v) in tensors.items()}
+
+
+def check_same(before, after, what):
+    (files, index), (new_files, new_index) = files_of(before), files_of(after)
+    expect(list(files) == list(new_files), f"{what}: files {list(new_files)}")
+    expect(index == new_index, f"{what}: the weight map differs")
+    for file, tensors in files.items():
+        expect(list(tensors) == list(new_files[file]), f"{what}: names or their order in {file}")
+        for name, t in tensors.items():
+            expect(same(t, new_files[file][name]), f"{what}: {name} differs")
+    for name in ("config.json", "model.safetensors.index.json"):
+        if os.path.exists(os.path.join(before, name)):
+            with open(os.path.join(before, name), "rb") as a, open(os.path.join(after, name), "rb") as b:
+                expect(a.read() == b.read(), f"{what}: {name} is not kept")
+
+
+def check_tensors(folder, want, what):
+    got = {n: t for part in files_of(folder)[0].values() for n, t in part.items()}
+    expect(got.keys() == want.keys(), f"{what}: names {sorted(got.keys() ^ want.keys())[:4]}")
+    for name, t in want.items():
+        expect(same(t, got[name]), f"{what}: {name} differs")
+
+
+def check_flavour(flavour, root):
+    folder = os.path.join(CASES, flavour)
+    stored = read(os.path.join(folder, "model.safetensors"))
+    plain = fused(stored)
+    moe = any(".experts." in n for n in plain)
+    published = "per-expert" if ".experts.0." in " ".join(stored) else "published"
+    runs = 0
+    for dtype, values in (("f32", plain), ("bf16", as_bf16(plain))):
+        for layout in LAYOUTS if moe else LAYOUTS[:1]:
+            for shards in (1, 3):
+                tensors = in_layout(values, layout)
+                at = os.path.join(root, f"{flavour}-{dtype}-{layout}-{shards}")
+                os.mkdir(at)
+                shutil.copy(os.path.join(folder, "config.json"), at)
+                if shards == 1:
+                    write(os.path.join(at, "model.safetensors"), tensors)
+                else:
+                    write_shards(at, tensors, shards)
+                works("export", "--model", at, "--out", at + "-same")
+                check_same(at, at + "-same", at)
+                for other in LAYOUTS if moe else []:
+                    works("export", "--model", at, "--out", at + "-" + other, "--layout", other)
+                    real = published if other == "published" else other
+                    check_tensors(at + "-" + other, in_layout(values, real), f"{at} to {other}")
+                    runs += 1
+                runs += 1
+    at = os.path.join(root, flavour + "-cut")  # back and forth through another layout, dtype and shards
+    works("export", "--model", folder, "--out", at, "--layout", "v5", "--shard-bytes", "20000")
+    files, index = files_of(at)
+    expect(len(files) > 2 and set(index.values()) == set(files), f"{at}: shards and index")
+    for tensors in files.values():
+        size = sum(v.nbytes for _, v in tensors.values())
+        expect(size <= 20000 or len(tensors) == 1, f"{at}: a shard of {size} bytes")
+    works("export", "--model", at, "--out", at + "-back", "--layout", "published", "--shard-bytes", "1000000000")
+    check_tensors(at + "-back", stored, at + "-back")
+    works("export", "--model", folder, "--out", at + "-bf16", "--dtype", "bf16")
+    works("export", "--model", at + "-bf16", "--out", at + "-f32", "--dtype", "f32")
+    works("export", "--model", at + "-f32", "--out", at + "-bf16-again", "--dtype", "bf16")
+    check_same(at + "-bf16", at + "-bf16-again", "bf16 through f32")
+    print(f"{flavour}: {len(stored)} tensors, {runs + 5} exports")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as root:
+        for flavour in sorted(os.listdir(CASES)):
+            check_flavour(flavour, root)
+
+
+main()
