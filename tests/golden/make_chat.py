@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Conversations with pictures as the reference's own processor and model see them: ids, labels, positions.
+
+Needs PyPI, so it runs by hand; what it wrote is kept in chat.json (test_chat_golden). In make_images.py's
+environment:
+
+    VENV/bin/python tests/golden/make_chat.py --data SHARED/data [--seed S] [--cases N]
+
+Ids: apply_chat_template and Qwen3VLProcessor of transformers 4.57.3, with the tiny tokenizer of this folder and with
+the published one. Positions: get_rope_index of Qwen3VLModel. Labels: the reference has none; trained are the tokens
+that begin in an assistant's text, and its <|im_end|> (spec 9.2). -n in "ids" stands for n image pads.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import re
+import sys
+import types
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import Qwen2TokenizerFast
+from transformers.models.qwen2_vl.image_processing_qwen2_vl_fast import Qwen2VLImageProcessorFast
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TEXTS = ["What is this?", "the colour of the sky", " ", "\n", "a\n\nb", "  two  spaces  ", "naïve café", "e\u0301 u\u0308",
+         "什么颜色？", "😀👍🏽", "it's 1234.5", "def f(x):\n    return x\n", "", "<b>no tag</b>", "assistant\n", "yes", "2",
+         "<|im_start", "\u3000", "trailing \n"]
+
+
+def turn(role, *parts):
+    return {"role": role, "parts": list(parts)}
+
+
+def hand_made():
+    """Parts: a text, or [h, w] of a picture's grid in patches."""
+    return [
+        [turn("user", [4, 6], "What is this?"), turn("assistant", "a cat")],
+        [turn("user", "text only"), turn("assistant", "yes")],
+        [turn("system", "You are terse."), turn("user", [4, 4], [6, 2], [2, 8], "Compare."), turn("assistant", "no")],
+        [turn("user", "before", [8, 4], "between", [4, 8], "behind"), turn("assistant", "one"),
+         turn("user", [2, 2]), turn("assistant", "two"), turn("user", "again?"), turn("assistant", "three\n")],
+        [turn("user", [10, 2]), turn("assistant", "tall"), turn("system", "ignored here"), turn("user", [2, 10]),
+         turn("assistant", "wide")],
+    ]
+
+
+def drawn(rng):
+    turns = [turn("system", rng.choice(TEXTS))] if rng.random() < 0.3 else []
+    for _ in range(rng.randint(1, 3)):
+        parts = [rng.choice(TEXTS) for _ in range(rng.randint(1, 3))]
+        for _ in range(rng.randint(0, 2)):
+            parts.insert(rng.randint(0, len(parts)), [2 * rng.randint(1, 5), 2 * rng.randint(1, 5)])
+        turns += [turn("user", *parts), turn("assistant", *(rng.choice(TEXTS) for _ in range(rng.randint(1, 2))))]
+    return turns
+
+
+def labels_of(text, tokenizer, pad, ids, pads):
+    """Ranges [first, behind) of trained tokens: those that begin in an assistant's text or are its <|im_end|>."""
+    spans = [m.span(1) for m in re.finditer(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", text, re.S)]
+    short = tokenizer(text, return_offsets_mapping=True)
+    out, at, pads = [], 0, iter(pads)
+    for i, (start, _) in zip(short["input_ids"], short["offset_mapping"], strict=True):
+        n = next(pads) if i == pad else 1
+        assert ids[at : at + n] == [i] * n
+        if any(a <= start < b for a, b in spans):
+            if out and out[-1][1] == at:
+                out[-1][1] += 1
+            else:
+                out.append([at, at + 1])
+        at += n
+    assert at == len(ids)
+    return out
+
+
+def shorten(ids, pad):
+    out = []
+    for i in ids:
+        if i != pad:
+            out.append(i)
+        elif out and out[-1] < 0:
+            out[-1] -= 1
+        else:
+            out.append(-1)
+    return out
+
+
+def expected(turns, processor, template):
+    images, messages = [], []
+    for t in turns:
+        content = []
+        for part in t["parts"]:
+            if isinstance(part, str):
+                content.append({"type": "text", "text": part})
+            else:
+                content.append({"type": "image"})
+                images.append(Image.new("RGB", (part[1] * 16, part[0] * 16)))
+        messages.append({"role": t["role"], "content": content})
+    text = processor.apply_chat_template(messages, chat_template=template, tokenize=False)
+    made = processor(text=[text], images=images or None, return_tensors="pt")
+    ids = made["input_ids"][0].tolist()
+    pad, grids = processor.image_token_id, made.get("image_grid_thw")
+    wanted = [p for t in turns for p in t["parts"] if not isinstance(p, str)]
+    assert [g[1:] for g in (grids.tolist() if grids is not None else [])] == wanted
+    config = types.SimpleNamespace(
+        vision_config=types.SimpleNamespace(spatial_merge_size=2), image_token_id=pad,
+        video_token_id=processor.video_token_id, vision_start_token_id=processor.vision_start_token_id)
+    positions, _ = Qwen3VLModel.get_rope_index(types.SimpleNamespace(config=config), made["input_ids"], grids, None,
+                                               made["attention_mask"])
+    positions = positions[:, 0].numpy().astype(int)
+    assert positions.shape == (3, len(ids))
+    trained = labels_of(text, processor.tokenizer, pad, ids, [h * w // 4 for h, w in wanted])
+    return {"ids": shorten(ids, pad), "trained": trained, "positions": positions.tolist()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="the shared data folder")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, default=11, help="drawn ones, beside those made by hand")
+    parser.add_argument("--out", default=os.path.join(HERE, "chat.json"))
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    with open(os.path.join(args.data, "tokenizer", "chat_template.json")) as f:
+        template = json.load(f)["chat_template"]
+    size = {"shortest_edge": 1024, "longest_edge": 1 << 24}  # so that the tiny grids stay what they are
+    keys = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
+    processors = {}
+    for name, folder in (("tiny", os.path.join(HERE, "tokenizer", "pairs")), ("published", os.path.join(args.data, "tokenizer"))):
+        tokenizer = Qwen2TokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"))
+        processors[name] = Qwen3VLProcessor(Qwen2VLImageProcessorFast(size=dict(size), **keys), tokenizer,
+                                            Qwen3VLVideoProcessor(), chat_template=template)
+    rng = random.Random(args.seed)
+    cases = hand_made() + [drawn(rng) for _ in range(args.cases)]
+    with open(args.out, "w") as f:
+        f.write('{"cases": [\n')
+        for i, turns in enumerate(cases):
+            row = {"turns": turns, **{name: expected(turns, p, template) for name, p in processors.items()}}
+            f.write(json.dumps(row, separators=(",", ":")) + (",\n" if i + 1 < len(cases) else "\n"))
+        f.write("]}\n")
+    print(f"{args.out}: {len(cases)} cases")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    np.seterr(all="raise")
+    sys.exit(main())
