@@ -14,7 +14,9 @@
 #include "prepd/serve/state.h"
 
 enum {
-    GIVE_UP_DEATHS = 8, /* dead before joining, none ever joined: workers can not start here */
+    GIVE_UP_SAID = 3,   /* deaths in a row before any work, with a reason given: it will not pass */
+    GIVE_UP_DEATHS = 8, /* the same without a reason: workers can not start here */
+    GIVE_UP_LATE = 60,  /* once some have worked: about a minute, the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,
     JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
@@ -109,7 +111,22 @@ void local_joined(dispatch *d, pid_t pid)
     local_child *c = child_of(d, pid);
     if (c)
         c->joined = true;
+}
+
+void local_begun(dispatch *d, pid_t pid)
+{
+    local_child *c = child_of(d, pid);
+    if (c)
+        c->begun = true;
+    d->local.any_begun = true;
     d->local.deaths_at_start = 0;
+    d->local.why.code = ST_OK;
+}
+
+void local_said_why(dispatch *d, pid_t pid)
+{
+    if (child_of(d, pid))
+        d->local.why = *status_last();
 }
 
 void local_kill(dispatch *d, pid_t pid)
@@ -151,6 +168,29 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
     return c->leaving ? LOSS_OUTSIDE : LOSS_CRASH;
 }
 
+/* One that ends before it began any work is tried again after a while, but not for ever. */
+static void died_at_start(dispatch *d, pid_t pid, const char *what)
+{
+    local_pool *p = &d->local;
+    const bool said = p->why.code != ST_OK;
+    const int limit = p->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
+    p->deaths_at_start++;
+    int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
+    p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
+    log_warn("worker died at start pid=%d cause=\"%s\"", (int)pid, what);
+    if (p->deaths_at_start < limit)
+        return;
+    if (said) {
+        status_set(&p->why);
+        dispatch_fail(d, p->why.code);
+    } else {
+        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
+                              "%d workers in a row died before they began any work (last: %s); "
+                              "their own messages above say why",
+                              p->deaths_at_start, what));
+    }
+}
+
 static void died(dispatch *d, local_child *c, int wstatus)
 {
     char what[80];
@@ -164,19 +204,10 @@ static void died(dispatch *d, local_child *c, int wstatus)
     if (d->stopping || was.leaving)
         return;
     p->respawned++;
-    if (was.joined || how == LOSS_OUTSIDE) {
+    if (was.begun || how == LOSS_OUTSIDE)
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
-        return;
-    }
-    p->deaths_at_start++;
-    int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
-    p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
-    log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
-    if (p->deaths_at_start >= GIVE_UP_DEATHS && !d->have_fingerprint)
-        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
-                              "%d workers in a row died before they joined (last: %s); their own "
-                              "messages above say why",
-                              p->deaths_at_start, what));
+    else
+        died_at_start(d, was.pid, what);
 }
 
 void local_reap(dispatch *d)

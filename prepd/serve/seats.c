@@ -310,10 +310,22 @@ static void take_on(worker_seat *w, const frame *head, const json_value *v)
     lease_on(w->work, json_int(json_find(v, "item"), -1));
 }
 
-static void leave(dispatch *d, worker_seat *w, const json_value *v)
+/* Its work has begun: what it dies of from now on may be a sample's doing. */
+static void begun(dispatch *d, worker_seat *w)
 {
-    const char *error = json_text(json_find(v, "error"), NULL);
-    seat_gone(d, w, error ? LOSS_CRASH : LOSS_OUTSIDE, error ? error : "left");
+    w->begun = true;
+    local_begun(d, w->local ? w->pid : 0);
+}
+
+/* It can not go on, and says why. Before it began any work that is no sample's doing: its model
+ * folder, its memory. */
+static void give_up(dispatch *d, worker_seat *w, const json_value *v, const char *name)
+{
+    const status code = wire_error(v, name);
+    const char *why = json_text(json_find(v, "message"), "no reason given");
+    if (!w->begun && w->local && FAIL(code, "workers can not begin: %s", why) == code)
+        local_said_why(d, w->pid);
+    seat_gone(d, w, w->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
 }
 
 static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
@@ -324,6 +336,9 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     TRY(frame_decode(wire_msg_part(m, 0), name, &head));
     if (w)
         w->heard_ns = clock_ns();
+    if (w && !w->begun &&
+        (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
+        begun(d, w);
     if (head.kind == KIND_ROW)
         return w ? take_row(d, w, &head, m, name) : ST_OK;
     TRY(wire_read_json(m, name, &head, &v));
@@ -339,7 +354,9 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     else if (head.kind == KIND_FAILED)
         st = take_failed(d, w, &head, v, name);
     else if (head.kind == KIND_BYE)
-        leave(d, w, v);
+        seat_gone(d, w, LOSS_OUTSIDE, "left");
+    else if (head.kind == KIND_ERROR)
+        give_up(d, w, v, name);
     else
         st = FAIL_IN(ST_PROTOCOL, name, "a worker does not send %s", frame_kind_name(head.kind));
     json_free(&v);

@@ -45,7 +45,8 @@ void session_free(session *s)
 
 void session_close(dispatch *d, session *s, const char *error)
 {
-    if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(ST_STOPPED, "%s", error)) != ST_OK)
+    const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
+    if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(code, "%s", error)) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
     for (worker_seat *w = d->seats; w; w = w->next)
         if (w->work && w->work->owner == s)

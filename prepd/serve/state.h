@@ -84,6 +84,7 @@ typedef struct worker_seat {
     char host[64];
     bool local; /* a child of ours */
     bool fresh; /* has done nothing yet */
+    bool begun; /* has reported an item or an answer: its start went well */
     lease *work;
     int64_t since_ns; /* of the lease or of the last ON */
     int64_t joined_ns, heard_ns, told_ns;
@@ -96,6 +97,7 @@ typedef struct local_child {
     pid_t pid; /* 0 = empty place */
     int64_t started_ns;
     bool joined;
+    bool begun; /* see worker_seat */
     bool timed_out; /* we killed it for a sample's time */
     bool leaving;   /* told to go: scaled down or stopping */
 } local_child;
@@ -107,7 +109,9 @@ typedef struct local_pool {
     char self[STATUS_PATH_MAX];
     int target;
     local_child child[MAX_LOCAL];
-    int deaths_at_start; /* in a row: died before joining */
+    int deaths_at_start; /* in a row: died before they began any work */
+    bool any_begun;
+    status_note why; /* what the last one said that could not begin; code ST_OK: nothing */
     int64_t not_before_ns;
     int64_t respawned; /* deaths made good, for status */
 } local_pool;
@@ -201,6 +205,8 @@ WARN_UNUSED status local_tick(dispatch *d, int64_t now);
 void local_scale(dispatch *d, int target);
 void local_reap(dispatch *d);
 void local_joined(dispatch *d, pid_t pid);
+void local_begun(dispatch *d, pid_t pid);
+void local_said_why(dispatch *d, pid_t pid); /* the thread's note is why it can not begin */
 bool local_is_child(const dispatch *d, pid_t pid);
 void local_kill(dispatch *d, pid_t pid); /* too long on one sample */
 bool local_is_leaving(const dispatch *d, pid_t pid);

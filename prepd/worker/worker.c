@@ -141,20 +141,13 @@ static status handle(worker *w, const wire_msg *m)
     return st;
 }
 
-/* Says why it goes, so that a dispatcher that can not see this process learns it. */
-static void say_bye(worker *w, status why)
+/* Says why it goes: the dispatcher may not see this process, and tells its user. */
+static void say_why(worker *w, status why)
 {
-    json_writer out;
-    json_writer_init(&out);
-    json_begin_object(&out);
-    if (why != ST_OK) {
-        json_put_key(&out, "error");
-        json_put_cstr(&out, status_text());
-    }
-    json_end_object(&out);
-    status st = send_json(w, KIND_BYE, 0, &out);
+    const status_note note = *status_last();
+    status st = wire_send_error(w->socket, NULL, 0, why);
     (void)st; /* leaving either way */
-    json_writer_done(&out);
+    status_set(&note);
 }
 
 /* One connection: until BYE, an error, or the other side goes (ST_UNAVAILABLE). */
@@ -186,11 +179,8 @@ static status serve_connection(worker *w)
         if (st != ST_OK)
             break;
     }
-    if (st != ST_OK && st != ST_UNAVAILABLE) {
-        status_note note = *status_last();
-        say_bye(w, st);
-        status_set(&note);
-    }
+    if (st != ST_OK && st != ST_UNAVAILABLE)
+        say_why(w, st);
 done:
     wire_msg_free(&m);
     wire_close(&w->socket);

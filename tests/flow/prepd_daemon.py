@@ -206,10 +206,27 @@ def workers_that_can_not_start_end_it():
         p = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
                            timeout=60, env={**os.environ, "TESSERA_IMAGE_MODULE": "/nowhere.so"})
         check(p.returncode == 69, f"exit code {p.returncode}\n{p.stderr}")
-        check("/nowhere.so" in p.stderr and "before they joined" in p.stderr, p.stderr)
+        check("/nowhere.so" in p.stderr and "before they began" in p.stderr, p.stderr)
 
 
-main(workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
+def a_broken_model_folder_ends_it():
+    """What no worker can read is nobody's poison and no reason to try for ever."""
+    with Folder() as f:
+        for name in ("tokenizer.json", "config.json"):
+            path = f.file("data/model/" + name)
+            with open(path, "rb") as x:
+                whole = x.read()
+            with open(path, "wb") as x:
+                x.write(whole[:len(whole) // 2])
+            said = run("check", "-c", f.config, code=65)
+            check(name in said and "premature EOF" in said, said)
+            check("item" not in said and "quarantined" not in said, f"samples blamed: {said}")
+            with open(path, "wb") as x:
+                x.write(whole)
+        check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "the index was spoilt")
+
+
+main(a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
      a_signal_leaves_nothing_behind, workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)
