@@ -1,0 +1,137 @@
+#include "prepd/sample/clip.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "proto/batch.h"
+
+enum {
+    FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels per side of a merged token */
+    PAIR = 2,                         /* frames of one grid in time */
+    MAX_ASPECT = 200,                 /* of the reference */
+    MAX_SIDE = 1 << 20,               /* of a frame, so that a side's products fit int64 */
+};
+
+static const int64_t MAX_VOLUME = (int64_t)1 << 53; /* pixels of all frames: exact in double */
+static const int64_t MAX_TOTAL = (int64_t)1 << 40;  /* frames of a file: a thousand years */
+
+const clip_limits clip_published = {4096, 25165824, 4, 768, 2.0};
+
+static double known_rate(double fps)
+{
+    return fps == 0.0 ? CLIP_UNKNOWN_FPS : fps;
+}
+
+/* How many frames: by rate, held within the limits and what is there. */
+static int64_t count_of(int64_t total, double fps, const clip_limits *limits)
+{
+    const double wanted = (double)total / fps * limits->fps; /* in this order; truncated below */
+    int64_t n = wanted < (double)limits->max_frames ? (int64_t)wanted : limits->max_frames;
+    n = n > limits->min_frames ? n : limits->min_frames;
+    n = n < limits->max_frames ? n : limits->max_frames;
+    return n < total ? n : total;
+}
+
+status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *a,
+                   int64_t **out_index, int64_t *out_n)
+{
+    fps = known_rate(fps);
+    if (total < 1 || total > MAX_TOTAL)
+        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames, expected 1 to %" PRId64, total,
+                    MAX_TOTAL);
+    if (!isfinite(fps) || fps < 0.0)
+        return FAIL(ST_BAD_INPUT, "a video of %g frames per second, expected a positive number",
+                    fps);
+    if (limits->min_frames < 1 || limits->max_frames < limits->min_frames || !(limits->fps > 0.0))
+        return FAIL(ST_CONFIG,
+                    "from %" PRId64 " to %" PRId64 " frames of a video at %g per second: expected "
+                    "1 <= min <= max and a positive rate",
+                    limits->min_frames, limits->max_frames, limits->fps);
+    const int64_t n = count_of(total, fps, limits);
+    int64_t *index;
+    TRY(arena_calloc(a, (size_t)n, sizeof *index, (void **)&index));
+    /* Evenly from first to last: the step is rounded once, its multiples once each, half to even;
+     * the last one is set, since its multiple may be off. */
+    const double last = (double)(total - 1);
+    const double step = n > 1 ? last / (double)(n - 1) : 0.0;
+    for (int64_t i = 0; i < n; i++)
+        index[i] = (int64_t)nearbyint((double)i * step);
+    if (n > 1)
+        index[n - 1] = total - 1;
+    *out_index = index;
+    *out_n = n;
+    return ST_OK;
+}
+
+static status check_frames(int64_t n, int64_t height, int64_t width, const clip_limits *limits)
+{
+    if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
+        return FAIL(ST_CONFIG,
+                    "a video's pixels from %" PRId64 " to %" PRId64 ": expected 1 <= min <= max",
+                    limits->min_pixels, limits->max_pixels);
+    if (n < PAIR)
+        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames, expected at least %d", n, PAIR);
+    if (height < FACTOR || width < FACTOR || height > MAX_SIDE || width > MAX_SIDE)
+        return FAIL(ST_BAD_INPUT,
+                    "video frames of %" PRId64 " x %" PRId64 " pixels, expected sides from %d to "
+                    "%d",
+                    width, height, FACTOR, MAX_SIDE);
+    if (n > MAX_VOLUME / (height * width))
+        return FAIL(ST_BAD_INPUT,
+                    "a video of %" PRId64 " frames of %" PRId64 " x %" PRId64
+                    " pixels is too large",
+                    n, width, height);
+    const int64_t longer = height > width ? height : width;
+    const int64_t shorter = height > width ? width : height;
+    if (longer > MAX_ASPECT * shorter)
+        return FAIL(ST_BAD_INPUT,
+                    "video frames of %" PRId64 " x %" PRId64
+                    " pixels: one side is more than %d times the other",
+                    width, height, MAX_ASPECT);
+    return ST_OK;
+}
+
+status clip_fit(int64_t n_frames, int64_t height, int64_t width, const clip_limits *limits,
+                fit_grid *out, int32_t *out_t)
+{
+    TRY(check_frames(n_frames, height, width, limits));
+    const double h = (double)height, w = (double)width;
+    const double volume = (double)(n_frames * height * width);
+    double to_h = nearbyint(h / FACTOR) * FACTOR;
+    double to_w = nearbyint(w / FACTOR) * FACTOR;
+    /* Half to even here too: 5 frames count as 4, 7 as 8. Only the limits see this number. */
+    const double to_t = nearbyint((double)n_frames / PAIR) * PAIR;
+    if (to_t * to_h * to_w > (double)limits->max_pixels) {
+        const double beta = sqrt(volume / (double)limits->max_pixels);
+        to_h = fmax(FACTOR, floor(h / beta / FACTOR) * FACTOR);
+        to_w = fmax(FACTOR, floor(w / beta / FACTOR) * FACTOR);
+    } else if (to_t * to_h * to_w < (double)limits->min_pixels) {
+        const double beta = sqrt((double)limits->min_pixels / volume);
+        to_h = ceil(h * beta / FACTOR) * FACTOR;
+        to_w = ceil(w * beta / FACTOR) * FACTOR;
+    }
+    if (to_h > INT32_MAX || to_w > INT32_MAX || clip_pairs(n_frames) > INT32_MAX)
+        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames of %g x %g pixels is too large",
+                    n_frames, to_w, to_h);
+    *out = (fit_grid){(int32_t)to_h, (int32_t)to_w, (int32_t)to_h / PATCH_SIDE,
+                      (int32_t)to_w / PATCH_SIDE};
+    *out_t = (int32_t)clip_pairs(n_frames);
+    return ST_OK;
+}
+
+double clip_seconds(const int64_t *index, int64_t n, int64_t pair, double fps)
+{
+    assert(pair >= 0 && pair < clip_pairs(n));
+    const int64_t first = pair * PAIR, second = first + 1 < n ? first + 1 : first;
+    fps = known_rate(fps);
+    return ((double)index[first] / fps + (double)index[second] / fps) / PAIR;
+}
+
+int clip_text(double seconds, char out[CLIP_TEXT])
+{
+    const int n = snprintf(out, CLIP_TEXT, "<%.1f seconds>", seconds);
+    assert(n > 0 && n < CLIP_TEXT);
+    return n;
+}

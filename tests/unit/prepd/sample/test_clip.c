@@ -1,0 +1,169 @@
+/* Videos' frames, grids and times against the reference: tests/golden/clip.json, made by
+ * make_clip.py there. $TESSERA_CLIP_CASES names another file of cases. */
+#include "tests/harness.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "prepd/sample/clip.h"
+
+static int64_t whole(const json_value *list, size_t i)
+{
+    return json_int(json_item(list, i), -1);
+}
+
+/* ["sum", n, sum] stands for a long list. */
+static void check_indices(const json_value *want, const int64_t *index, int64_t n)
+{
+    if (json_typeof(json_item(want, 0)) == JSON_TEXT) {
+        int64_t sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += (i + 1) * index[i];
+        assert_int_equal(n, whole(want, 1));
+        assert_int_equal(sum, whole(want, 2));
+        return;
+    }
+    assert_int_equal(n, json_count(want));
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(index[i], whole(want, (size_t)i));
+}
+
+/* Of more than 32 pairs the first 31 and the last are kept. */
+static void check_texts(const json_value *want, const int64_t *index, int64_t n, double fps)
+{
+    const int64_t pairs = clip_pairs(n), kept = (int64_t)json_count(want);
+    assert_int_equal(kept, pairs < 32 ? pairs : 32);
+    for (int64_t i = 0; i < kept; i++) {
+        const int64_t pair = i + 1 == kept ? pairs - 1 : i;
+        char text[CLIP_TEXT];
+        const int size = clip_text(clip_seconds(index, n, pair, fps), text);
+        assert_int_equal(size, strlen(text));
+        assert_string_equal(text, json_text(json_item(want, (size_t)i), ""));
+    }
+}
+
+static void check_case(const json_value *one, arena *a)
+{
+    const json_value *size = json_find(one, "size"), *areas = json_find(one, "limits");
+    const json_value *want = json_find(one, "grid");
+    const double fps = json_real(json_find(one, "fps"), -1.0);
+    clip_limits limits = clip_published;
+    int64_t *index, n;
+    fit_grid grid;
+    int32_t pairs;
+    arena_reset(a);
+    limits.min_pixels = whole(areas, 0);
+    limits.max_pixels = whole(areas, 1);
+    assert_ok(clip_choose(json_int(json_find(one, "total"), 0), fps, &limits, a, &index, &n));
+    check_indices(json_find(one, "indices"), index, n);
+    check_texts(json_find(one, "texts"), index, n, fps);
+    const status st = clip_fit(n, whole(size, 0), whole(size, 1), &limits, &grid, &pairs);
+    if (!want) {
+        assert_int_equal(st, ST_BAD_INPUT);
+        return;
+    }
+    assert_ok(st);
+    assert_int_equal(pairs, whole(want, 0));
+    assert_int_equal(grid.h, whole(want, 1));
+    assert_int_equal(grid.w, whole(want, 2));
+    assert_int_equal(grid.height, grid.h * 16);
+    assert_int_equal(grid.width, grid.w * 16);
+}
+
+static void test_clip__as_the_reference(void **state)
+{
+    const char *other = getenv("TESSERA_CLIP_CASES"), *source = getenv("TESSERA_SOURCE");
+    char *path = NULL;
+    json_value *file;
+    arena a;
+    (void)state;
+    if (other)
+        assert_non_null(path = strdup(other));
+    else
+        assert_true(asprintf(&path, "%s/tests/golden/clip.json", source ? source : ".") > 0);
+    assert_ok(json_load(path, &file));
+    arena_init(&a, 0);
+    const json_value *cases = json_find(file, "cases");
+    assert_true(json_count(cases) > 0);
+    for (size_t i = 0; i < json_count(cases); i++)
+        check_case(json_item(cases, i), &a);
+    print_message("%zu cases\n", json_count(cases));
+    arena_done(&a);
+    json_free(&file);
+    free(path);
+}
+
+/* Spec 7.6: 24 frames per second, 48 frames of 64 x 64. */
+static void test_clip__worked_example(void **state)
+{
+    static const int64_t frames[] = {0, 16, 31, 47};
+    char text[CLIP_TEXT];
+    int64_t *index, n;
+    fit_grid grid;
+    int32_t pairs;
+    arena a;
+    (void)state;
+    arena_init(&a, 0);
+    assert_ok(clip_choose(48, 24.0, &clip_published, &a, &index, &n));
+    assert_int_equal(n, 4);
+    assert_memory_equal(index, frames, sizeof frames);
+    clip_text(clip_seconds(index, n, 0, 24.0), text);
+    assert_string_equal(text, "<0.3 seconds>");
+    clip_text(clip_seconds(index, n, 1, 24.0), text);
+    assert_string_equal(text, "<1.6 seconds>");
+    assert_ok(clip_fit(n, 64, 64, &clip_published, &grid, &pairs));
+    assert_int_equal(pairs, 2);
+    assert_int_equal(grid.h, 4);
+    assert_int_equal(grid.w, 4);
+    arena_done(&a);
+}
+
+static void test_clip__hostile(void **state)
+{
+    const double rates[] = {-1.0, NAN, INFINITY, -INFINITY};
+    const int64_t sides[] = {INT64_MIN, -1, 0, 31, INT64_MAX};
+    clip_limits limits = clip_published;
+    char text[CLIP_TEXT];
+    int64_t *index, n;
+    fit_grid grid;
+    int32_t pairs;
+    arena a;
+    (void)state;
+    arena_init(&a, 0);
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        assert_fails(ST_BAD_INPUT, clip_choose(9, rates[i], &limits, &a, &index, &n), "per second");
+    assert_fails(ST_BAD_INPUT, clip_choose(0, 24.0, &limits, &a, &index, &n), "0 frames");
+    assert_fails(ST_BAD_INPUT, clip_choose(INT64_MAX, 24.0, &limits, &a, &index, &n), "frames");
+    assert_ok(clip_choose((int64_t)1 << 40, DBL_MIN, &limits, &a, &index, &n));
+    assert_int_equal(n, 768);
+    assert_int_equal(index[767], ((int64_t)1 << 40) - 1);
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+        assert_fails(ST_BAD_INPUT, clip_fit(4, sides[i], 64, &limits, &grid, &pairs), "sides");
+        assert_fails(ST_BAD_INPUT, clip_fit(4, 64, sides[i], &limits, &grid, &pairs), "sides");
+    }
+    assert_fails(ST_BAD_INPUT, clip_fit(INT64_MAX, 64, 64, &limits, &grid, &pairs), "too large");
+    assert_fails(ST_BAD_INPUT, clip_fit(1, 64, 64, &limits, &grid, &pairs), "at least 2");
+    limits.min_pixels = INT64_MAX;
+    assert_fails(ST_CONFIG, clip_fit(4, 64, 64, &limits, &grid, &pairs), "min <= max");
+    limits.max_pixels = INT64_MAX;
+    assert_fails(ST_BAD_INPUT, clip_fit(2, 32, 6400, &limits, &grid, &pairs), "too large");
+    limits = clip_published;
+    limits.min_frames = 0;
+    assert_fails(ST_CONFIG, clip_choose(9, 24.0, &limits, &a, &index, &n), "min <= max");
+    assert_true(clip_text(1e15, text) < CLIP_TEXT);
+    arena_done(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_clip__as_the_reference),
+        cmocka_unit_test(test_clip__worked_example),
+        cmocka_unit_test(test_clip__hostile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
