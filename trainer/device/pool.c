@@ -1,8 +1,11 @@
 /* pool.c: see pool.h.
  *
- * The ticket holds the job's number (high half) and the next task (low half). A thread owns a task
- * once its compare-and-swap has moved the low half; from then on the job can not end before it
- * reports, so run and context are safe to read. A latecomer's swap fails, the number has changed.
+ * The ticket holds the job's number (high half) and how many of its tasks are still to be taken
+ * (low half). A thread owns a task once its compare-and-swap has lowered the low half; from then on
+ * the job can not end before it reports, so tasks, run and context are safe to read, and only then.
+ * A latecomer finds none left, or its swap fails because the number has changed. That all of it is
+ * one word matters: with the count beside the ticket a latecomer once took a task too many of the
+ * old job while the caller was writing down the next one.
  */
 #include "trainer/device/pool.h"
 
@@ -33,8 +36,8 @@ struct pool {
     int started;
     pool_task run;
     const void *context;
+    int64_t tasks;
     _Alignas(CACHE_LINE) _Atomic uint64_t ticket;
-    _Atomic int64_t tasks;
     _Alignas(CACHE_LINE) _Atomic int64_t done;
     _Alignas(CACHE_LINE) _Atomic int sleepers;
     _Atomic bool busy, caller_sleeps, stop;
@@ -61,12 +64,13 @@ static void take_tasks(pool *p, uint64_t job, int thread)
 {
     uint64_t ticket = atomic_load(&p->ticket);
     while (job_of(ticket) == job) {
-        int64_t task = (int64_t)(ticket & UINT32_MAX), tasks = atomic_load(&p->tasks);
-        if (task >= tasks)
+        int64_t left = (int64_t)(ticket & UINT32_MAX);
+        if (left == 0)
             return;
-        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket + 1))
+        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket - 1))
             continue;
-        p->run(p->context, task, thread);
+        int64_t tasks = p->tasks;
+        p->run(p->context, tasks - left, thread);
         if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps)) {
             pthread_mutex_lock(&p->lock);
             pthread_cond_signal(&p->finished);
@@ -137,9 +141,9 @@ void pool_run(pool *p, int64_t tasks, pool_task run, const void *context)
     uint64_t job = (job_of(atomic_load(&p->ticket)) + 1) & UINT32_MAX;
     p->run = run;
     p->context = context;
+    p->tasks = tasks;
     atomic_store(&p->done, 0);
-    atomic_store(&p->tasks, tasks);
-    atomic_store(&p->ticket, job << 32);
+    atomic_store(&p->ticket, job << 32 | (uint64_t)tasks);
     if (atomic_load(&p->sleepers) > 0) {
         pthread_mutex_lock(&p->lock);
         pthread_cond_broadcast(&p->work);

@@ -2,6 +2,7 @@
 #include "tests/harness.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -99,12 +100,53 @@ static void test_pool_run__inside_a_task(void **state)
     free(t);
 }
 
+typedef struct tiny_job {
+    int64_t tasks;
+    _Atomic int64_t ran;
+    _Atomic bool over, wrong;
+} tiny_job;
+
+static void tiny_task(const void *context, int64_t task, int thread)
+{
+    (void)thread;
+    tiny_job *j = (tiny_job *)context;
+    if (task >= j->tasks || atomic_load(&j->over))
+        atomic_store(&j->wrong, true);
+    atomic_fetch_add(&j->ran, 1);
+}
+
+/* Jobs so small that helpers come late to nearly all of them, of changing size, so that a latecomer
+ * who mixes up two jobs takes a task too many: it then runs twice, or the caller waits for ever
+ * (the alarm ends the program). */
+static void test_pool_run__latecomers_take_nothing(void **state)
+{
+    (void)state;
+    enum { JOBS = 300000 };
+    tiny_job *jobs = calloc(JOBS, sizeof *jobs);
+    pool *p = NULL;
+    assert_ok(pool_new(THREADS, &p));
+    alarm(120);
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i].tasks = 2 + (i * 5) % 11;
+        pool_run(p, jobs[i].tasks, tiny_task, &jobs[i]);
+        atomic_store(&jobs[i].over, true);
+    }
+    alarm(0);
+    pool_free(&p);
+    for (int i = 0; i < JOBS; i++) {
+        assert_int_equal(atomic_load(&jobs[i].ran), jobs[i].tasks);
+        assert_false(atomic_load(&jobs[i].wrong));
+    }
+    free(jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_run__every_task_once),
         cmocka_unit_test(test_pool_run__many_jobs),
         cmocka_unit_test(test_pool_run__inside_a_task),
+        cmocka_unit_test(test_pool_run__latecomers_take_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
