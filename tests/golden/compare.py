@@ -19,6 +19,7 @@ import tempfile
 try:
     import numpy as np
 except ImportError:
+    print("skipped: no python3-numpy")
     sys.exit(77)
 
 # Both sides compute in float32, unit roundoff 6e-8, in different orders of summation, through some

@@ -1,0 +1,99 @@
+/* Exchanged pictures: always another one of the same grid, never the question's own, and counted
+ * only where every image of a document found a partner. */
+#include "tests/unit/trainer/model/fixture.h"
+
+#include <string.h>
+
+#include "trainer/eval/lender.h"
+
+enum { GRID = 16 * PATCH_BYTES }; /* bytes of a 4 x 4 grid */
+
+static void open_rows(fixture *f)
+{
+    *f = (fixture){0};
+    assert_ok(dims_preset("debug", &f->d));
+    arena_init(&f->rows, 0);
+}
+
+static void test_lender__first_picture_of_a_grid_has_no_partner(void **state)
+{
+    (void)state;
+    fixture f;
+    lender *l;
+    bool lent[2];
+    open_rows(&f);
+    assert_ok(lender_new(&l));
+    row r = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}, {"3 1x4x6 2", 2}}, 2, false);
+    uint8_t before[GRID];
+    memcpy(before, r.pixels, GRID);
+    assert_ok(lender_exchange(l, &r, lent));
+    assert_false(lent[0] || lent[1]);
+    assert_memory_equal(before, r.pixels, GRID);
+    lender_free(&l);
+    lender_free(&l); /* accepts NULL */
+    arena_done(&f.rows);
+}
+
+static void test_lender__lends_the_last_other_picture(void **state)
+{
+    (void)state;
+    fixture f;
+    lender *l;
+    bool lent[3];
+    open_rows(&f);
+    assert_ok(lender_new(&l));
+    row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    row b = fixture_row(&f, (document[]){{"3 1x4x4 2", 2}, {"5", 3}, {"9 1x4x4 1", 2}}, 3, false);
+    uint8_t first[GRID], second[GRID];
+    memcpy(first, a.pixels, GRID);
+    memcpy(second, b.pixels, GRID);
+    assert_memory_equal(second, b.pixels + GRID, GRID); /* two questions on one picture */
+    assert_ok(lender_exchange(l, &a, lent));
+    assert_ok(lender_exchange(l, &b, lent));
+    assert_true(lent[0] && !lent[1] && lent[2]); /* a document without images is not counted */
+    assert_memory_equal(first, b.pixels, GRID);
+    assert_memory_equal(first, b.pixels + GRID, GRID);
+
+    row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    assert_ok(lender_exchange(l, &c, lent));
+    assert_true(lent[0]);
+    assert_memory_equal(second, c.pixels, GRID);
+    lender_free(&l);
+    arena_done(&f.rows);
+}
+
+static void test_lender__every_image_of_a_document_counts(void **state)
+{
+    (void)state;
+    fixture f;
+    lender *l;
+    bool lent[3];
+    open_rows(&f);
+    assert_ok(lender_new(&l));
+    row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    document two[3] = {{"3 1x4x4 1 1x4x6 2", 2}, {"3 1x4x4 2", 3}, {"3 1x6x4 1 1x4x4 2", 6}};
+    row b = fixture_row(&f, two, 3, false);
+    assert_ok(lender_exchange(l, &a, lent));
+    assert_ok(lender_exchange(l, &b, lent));
+    assert_false(lent[0] || lent[2]); /* one image of each is the first of its grid */
+    assert_true(lent[1]);
+
+    /* shared_image: two documents, one image; both are counted */
+    row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
+    for (int64_t t = c.cu_seqlens[1], m = 0; m < 4; t++, m++)
+        c.visual_row[t + 1] = (int32_t)m;
+    assert_ok(lender_exchange(l, &c, lent));
+    assert_true(lent[0] && lent[1]);
+    lender_free(&l);
+    arena_done(&f.rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lender__first_picture_of_a_grid_has_no_partner),
+        cmocka_unit_test(test_lender__lends_the_last_other_picture),
+        cmocka_unit_test(test_lender__every_image_of_a_document_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

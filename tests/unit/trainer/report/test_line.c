@@ -1,0 +1,205 @@
+/* The log line to the character, and the same numbers in metrics.jsonl. */
+#include "tests/harness.h"
+
+#include <fcntl.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/json.h"
+#include "trainer/report/line.h"
+
+/* torchtitan's fields with two spaces between, then vision, wait and fill. */
+#define NUMBER "[0-9]+\\.[0-9]+"
+static const char line_form[] =
+    "^step: +[0-9]+  loss: +" NUMBER "  grad_norm: +" NUMBER
+    "  memory: [0-9]+\\.[0-9]{2}GiB\\([0-9]+\\.[0-9]{2}%\\)  tps: [0-9]{1,3}(,[0-9]{3})*"
+    "  tflops: " NUMBER "  mfu: [0-9]+\\.[0-9]{2}%  vision: [0-9]+%  wait: [0-9]+\\.[0-9]%"
+    "  fill: [0-9]+\\.[0-9]%(  update skipped)?\n$";
+
+typedef struct bench {
+    conf c;
+    session s;
+    reporter *r;
+    char *folder;
+    char printed[4096]; /* all that went to standard output */
+} bench;
+
+static void open_bench(bench *b, int64_t log_freq)
+{
+    memset(b, 0, sizeof *b);
+    b->folder = harness_temp();
+    b->c.metrics_log_freq = log_freq;
+    b->c.metrics_mfu = MFU_USEFUL;
+    b->c.training_seq_len = 512;
+    assert_ok(dims_preset("debug", &b->s.dims));
+    assert_ok(device_open(BACKEND_CPU, 0, 1, &b->s.device));
+    b->s.conf = &b->c;
+    assert_ok(reporter_new(&b->c, &b->s, 1e12, b->folder, &b->r));
+}
+
+static void close_bench(bench *b)
+{
+    reporter_free(&b->r);
+    device_close(&b->s.device);
+    harness_remove(&b->folder);
+}
+
+/* Steps from..to, with standard output kept in b->printed. */
+static void run(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/stdout", b->folder);
+    fflush(stdout);
+    int kept = dup(STDOUT_FILENO), out = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_true(kept >= 0 && out >= 0 && dup2(out, STDOUT_FILENO) >= 0);
+    status st = ST_OK;
+    for (int64_t step = from; step <= to && st == ST_OK; step++) {
+        step_report r = {.step = step,
+                         .loss = 6.25,
+                         .grad_norm = 53.453,
+                         .lr = 0.001,
+                         .weight = 20,
+                         .skipped = skipped,
+                         .tokens = 900,
+                         .row_capacity = 1024,
+                         .patches = 64,
+                         .documents = 9,
+                         .images = 8,
+                         .targets = 20,
+                         .wait_ns = 0};
+        r.flops = (flops){.text_linear = 300, .vision_blocks = 100, .forward = 400};
+        r.flops.training = 1200;
+        st = reporter_step(b->r, &r);
+    }
+    if (finish && st == ST_OK)
+        st = reporter_finish(b->r);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    ssize_t n = pread(out, b->printed, sizeof b->printed - 1, 0);
+    close(out);
+    assert_ok(st);
+    assert_true(n >= 0);
+    b->printed[n] = 0;
+}
+
+static int lines_of(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+static void test_reporter__line_has_torchtitan_s_form(void **state)
+{
+    (void)state;
+    bench b;
+    regex_t form;
+    assert_int_equal(regcomp(&form, line_form, REG_EXTENDED | REG_NOSUB), 0);
+    open_bench(&b, 10);
+    run(&b, 1, 1, false, false);
+    if (regexec(&form, b.printed, 0, NULL, 0) != 0)
+        fail_msg("the line has another form: %s", b.printed);
+    assert_non_null(strstr(b.printed, "step:  1  loss:  6.2500  grad_norm: 53.4530  memory: "));
+    assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
+    run(&b, 2, 10, false, true);
+    if (regexec(&form, b.printed, 0, NULL, 0) != 0)
+        fail_msg("the line has another form: %s", b.printed);
+    assert_non_null(strstr(b.printed, "update skipped"));
+    close_bench(&b);
+    regfree(&form);
+}
+
+static void test_reporter__prints_the_first_every_nth_and_the_last(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b, 4);
+    run(&b, 1, 9, false, false); /* 1, 4, 8 */
+    assert_int_equal(lines_of(b.printed), 3);
+    run(&b, 10, 11, true, false); /* 11, since the run ends */
+    assert_int_equal(lines_of(b.printed), 1);
+    assert_non_null(strstr(b.printed, "step: 11 "));
+    run(&b, 12, 12, true, false); /* 12 once, not twice */
+    assert_int_equal(lines_of(b.printed), 1);
+    close_bench(&b);
+}
+
+/* Counts cover the steps since the last line; the loss is the step's own. */
+static void test_reporter__metrics_have_every_field(void **state)
+{
+    (void)state;
+    static const char *const reals[] = {
+        "loss",         "aux",         "grad_norm", "lr",          "seconds",
+        "memory_gib",   "tps",         "tflops",    "mfu_percent", "vision_percent",
+        "wait_percent", "fill_percent"};
+    const struct {
+        const char *key;
+        int64_t value;
+    } counts[] = {{"step", 4},    {"targets", 60},  {"samples", 27},
+                  {"images", 24}, {"tokens", 2700}, {"patches", 192}};
+    bench b;
+    open_bench(&b, 4);
+    run(&b, 1, 4, false, false);
+    char path[4096], line[4096];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", b.folder);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f)); /* step 1 */
+    assert_non_null(fgets(line, sizeof line, f)); /* steps 2 to 4 */
+    assert_null(fgets(path, sizeof path, f));
+    fclose(f);
+    json_value *v;
+    assert_ok(json_parse(line, strlen(line), "metrics", &v));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int64_t got;
+        assert_ok(json_want_int(v, counts[i].key, "metrics", &got));
+        if (got != counts[i].value)
+            fail_msg("%s is %lld", counts[i].key, (long long)got);
+    }
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        double got;
+        assert_ok(json_want_real(v, reals[i], "metrics", &got));
+    }
+    const char *digest;
+    assert_ok(json_want_text(v, "rows_digest", "metrics", &digest));
+    assert_int_equal(strlen(digest), 32);
+    json_free(&v);
+    close_bench(&b);
+}
+
+/* Time handed to reporter_rest is no training time: 900 tokens in the 0.3 s slept would be 3,000 in
+ * a second at most; without the rest it is far more, however slow the machine. */
+static void test_reporter__rest_is_left_out_of_the_rates(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b, 1);
+    int64_t start = clock_ns();
+    usleep(300000);
+    reporter_rest(b.r, clock_ns() - start);
+    run(&b, 1, 1, false, false);
+    const char *tps = strstr(b.printed, "tps: ");
+    assert_non_null(tps);
+    int64_t rate = 0;
+    for (const char *p = tps + strlen("tps: "); *p != ' '; p++)
+        rate = *p == ',' ? rate : rate * 10 + (*p - '0');
+    assert_true(rate > 3000);
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reporter__line_has_torchtitan_s_form),
+        cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
+        cmocka_unit_test(test_reporter__metrics_have_every_field),
+        cmocka_unit_test(test_reporter__rest_is_left_out_of_the_rates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
