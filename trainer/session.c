@@ -1,6 +1,7 @@
 #include "trainer/session.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,9 @@
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/memory.h"
+
+/* A share of what a model that knows nothing loses. */
+static const double NEAR_BLIND = 0.9;
 
 static status open_model(session *s)
 {
@@ -233,4 +237,13 @@ void session_close(session *s)
     tokenizer_free(&s->tokenizer);
     device_close(&s->device);
     memset(s, 0, sizeof *s);
+}
+
+void session_check_first_loss(const session *s, double loss)
+{
+    double blind = log((double)s->dims.text.vocab);
+    if (s->from_weights && !(loss <= NEAR_BLIND * blind))
+        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
+                 "they trained, and is this their layout?",
+                 loss, blind, s->conf->model_path);
 }

@@ -49,4 +49,8 @@ void session_close(session *s); /* accepts a half-opened one */
 WARN_UNUSED status session_stream(const session *s, const char *stream_name, const conf *c,
                                   receiver **out);
 
+/* Warns where the first loss on weights that claim to be trained is about ln(vocabulary), that of
+ * guessing: weights never trained, or taken for another layout, look like this. */
+void session_check_first_loss(const session *s, double loss);
+
 #endif

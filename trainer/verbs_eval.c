@@ -21,6 +21,7 @@ status verb_eval(int argc, char **argv)
     TRY_OR(done, session_open(&c, SESSION_EVAL, &s));
     evaluation e;
     TRY_OR(done, evaluate(&s, true, c.eval_show, &e));
+    session_check_first_loss(&s, e.loss);
     printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
            " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
            e.loss, evaluation_percent(e.right, e.documents), e.documents,

@@ -1,7 +1,6 @@
 /* verbs_train.c: trainer train: steps until the end, then evaluation and the exported model. */
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,15 +102,6 @@ static status print_memory(const session *s)
     return ST_OK;
 }
 
-static void check_first_loss(const session *s, double loss)
-{
-    double blind = log((double)s->dims.text.vocab);
-    if (s->from_weights && loss > 0.9 * blind)
-        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
-                 "they trained, and is this their layout?",
-                 loss, blind, s->conf->model_path);
-}
-
 typedef struct run_result {
     double first_loss, last_loss;
     int64_t steps;
@@ -130,7 +120,7 @@ static status run_steps(session *s, reporter *r, run_result *out)
         TRY(st);
         if (step == 1) {
             out->first_loss = report.loss;
-            check_first_loss(s, report.loss);
+            session_check_first_loss(s, report.loss);
         }
         if (report.skipped)
             warn_skipped(&report);

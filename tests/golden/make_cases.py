@@ -66,7 +66,11 @@ class Routers:
         self.layers = {}
         for name, module in model.named_modules():
             if name.endswith("mlp.gate"):
-                module.register_forward_hook(lambda m, i, out, at=name: self.layers.setdefault(at, []).append(out))
+                module.register_forward_hook(lambda m, i, out, at=name: self.keep(at, out))
+
+    def keep(self, at, out):
+        logits = out[0] if isinstance(out, tuple) else out  # the 5 series gives weights and choices too
+        self.layers.setdefault(at, []).append(logits)
 
     def take(self):
         logits = tuple(torch.cat(parts) for parts in self.layers.values())

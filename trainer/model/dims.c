@@ -7,7 +7,7 @@
 #include "common/model_files.h"
 #include "trainer/model/dims.h"
 
-enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3 };
+enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3, VISION_THETA = 10000 };
 
 bool dims_layer_is_moe(const model_dims *d, int64_t layer)
 {
@@ -132,7 +132,11 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
     TRY(json_want_int(o, "intermediate_size", source, &t->intermediate));
     TRY(json_want_real(o, "rms_norm_eps", source, &t->rms_eps));
     if (moe) {
-        TRY(json_want_int(o, "num_experts", source, &t->experts));
+        /* Late releases of the 5 series write the other name. */
+        const char *experts = json_find(o, "num_experts") ? "num_experts" : "num_local_experts";
+        if (!json_find(o, experts))
+            experts = "num_experts";
+        TRY(json_want_int(o, experts, source, &t->experts));
         TRY(json_want_int(o, "num_experts_per_tok", source, &t->top_k));
         TRY(json_want_int(o, "moe_intermediate_size", source, &t->expert_width));
         TRY(maybe_int(o, "decoder_sparse_step", source, &t->sparse_step));
@@ -171,6 +175,13 @@ static status read_vision(const json_value *o, const char *source, int64_t hidde
     TRY(only_int(o, "temporal_patch_size", source, TEMPORAL));
     TRY(only_int(o, "spatial_merge_size", source, 2));
     TRY(only_text(o, "hidden_act", source, "gelu_pytorch_tanh"));
+    double theta = VISION_THETA; /* a constant of the code until late releases wrote it down */
+    TRY(maybe_real(json_find(o, "rope_parameters"), "rope_theta", source, &theta));
+    if (theta != VISION_THETA)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "rope_parameters.rope_theta is %g; only %d is "
+                       "implemented",
+                       theta, VISION_THETA);
     return only_int(o, "out_hidden_size", source, hidden);
 }
 
