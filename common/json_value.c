@@ -18,7 +18,7 @@ const char *json_type_name(json_type t)
     case JSON_INT:
         return "an integer";
     case JSON_REAL:
-        return "a number with a fraction or exponent";
+        return "a number that is no 64-bit integer";
     case JSON_TEXT:
         return "a text";
     case JSON_ARRAY:

@@ -47,7 +47,9 @@ static const verb verbs[] = {
      false},
     {"digest", verb_digest, CONFIG " --steps N [--from K]",
      "The digest of the rows of steps K to K+N-1, alone on the last line: equal streams have\n"
-     "equal digests, whatever workers, deaths and transport.",
+     "equal digests, whatever workers, deaths and transport. It is the chain of the digests of\n"
+     "those rows in stream order: every tensor with its pixels, no cursor; K only says where the\n"
+     "chain begins, so rows have the same digest however the stream came to them.",
      true},
     {"record", verb_record, CONFIG " --steps N [--from K] --out F",
      "The rows of steps K to K+N-1 in a file that a trainer replays (feed.replay).", true},

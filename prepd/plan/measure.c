@@ -1,5 +1,6 @@
 /* measure.c: what a sample costs in a row, or why it can not be in one. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "prepd/plan/state.h"
 
@@ -18,6 +19,8 @@ static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int
         index_image im;
         index_image_get(p->x, s->images[k], &im);
         const char *path = p->d->v->image_path(p->d, s->images[k]);
+        if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* names the file itself */
+            REFUSE("%s", im.cause);
         if (im.cause)
             REFUSE("%s: %s", path, im.cause);
         if (fit_image(im.height, im.width, p->limits, &grids[k]) != ST_OK)

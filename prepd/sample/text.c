@@ -175,8 +175,8 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
             continue;
         if (visual_at(r, ids, image, tokens->offset[i]) != id)
             return FAIL(ST_BAD_INPUT,
-                        "%s: its text holds %s literally, which stands for pictures; remove it",
-                        smp->name, name);
+                        "%s%sits text holds %s literally, which stands for pictures; remove it",
+                        smp->name, smp->name[0] ? ": " : "", name);
         image += id == ids->vision_end;
     }
     return ST_OK;

@@ -256,6 +256,8 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
     session *old = session_find(d, from);
     if (old)
         session_close(d, old, NULL);
+    if (d->n_sessions >= MAX_SESSIONS)
+        return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
     session *s = calloc(1, sizeof(*s));
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory for a session");
@@ -274,6 +276,7 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
     TRY_OR(failed, check_options(s->src, v, name));
     s->next = d->sessions;
     d->sessions = s;
+    d->n_sessions++;
     if (s->src->ready)
         try_welcome(d, s);
     return ST_OK;

@@ -33,18 +33,16 @@ void seats_check_time(dispatch *d, int64_t now)
 /* New work in turn from every index being built and every consumer with credit. */
 static status produce(dispatch *d, lease **out)
 {
-    int n = 2;
+    const uint32_t n = 2 + (uint32_t)d->n_sessions;
     *out = NULL;
-    for (session *s = d->sessions; s; s = s->next)
-        n++;
-    for (int tries = 0; tries < n && !*out; tries++) {
-        int place = d->turn++ % n;
+    for (uint32_t tries = 0; tries < n && !*out; tries++) {
+        uint32_t place = d->turn++ % n;
         if (place < 2) {
             TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
             continue;
         }
         session *s = d->sessions;
-        for (int k = 2; s && k < place; k++)
+        for (uint32_t k = 2; s && k < place; k++)
             s = s->next;
         if (s)
             TRY(session_produce(d, s, out));

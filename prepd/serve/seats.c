@@ -39,8 +39,10 @@ static void remove_seat(dispatch *d, worker_seat *w)
     worker_seat **at = &d->seats;
     while (*at && *at != w)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = w->next;
+        d->n_seats--;
+    }
     free(w);
 }
 
@@ -164,6 +166,8 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     worker_seat *old = local ? seat_of_pid(d, (pid_t)pid) : NULL;
     if (old)
         seat_gone(d, old, LOSS_OUTSIDE, "joined again");
+    if (d->n_seats >= MAX_SEATS)
+        return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
     w = calloc(1, sizeof(*w));
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
@@ -185,6 +189,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     while (*at)
         at = &(*at)->next;
     *at = w;
+    d->n_seats++;
     if (local)
         local_joined(d, w->pid);
     log_debug("worker joined pid=%lld host=%s local=%d", (long long)pid, host, local);

@@ -55,8 +55,10 @@ void session_close(dispatch *d, session *s, const char *error)
     session **at = &d->sessions;
     while (*at && *at != s)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = s->next;
+        d->n_sessions--;
+    }
     log_info("consumer left stream=%s rank=%d of=%d rows=%llu", s->stream, s->rank, s->ranks,
              (unsigned long long)s->rows_sent);
     session_free(s);

@@ -52,6 +52,9 @@ typedef struct slot {
     wire_msg *msg; /* NULL until a worker gave it */
 } slot;
 
+/* More peers than any cluster has: a broken client that greets for ever meets this wall. */
+enum { MAX_SESSIONS = 4096, MAX_SEATS = 65536 };
+
 /* Most rows between lease and delivery of one consumer: bounds the reorder window. */
 enum { SESSION_SLOTS = 1024 };
 
@@ -97,7 +100,7 @@ typedef struct local_child {
     pid_t pid; /* 0 = empty place */
     int64_t started_ns;
     bool joined;
-    bool begun; /* see worker_seat */
+    bool begun;     /* see worker_seat */
     bool timed_out; /* we killed it for a sample's time */
     bool leaving;   /* told to go: scaled down or stopping */
 } local_child;
@@ -137,8 +140,9 @@ struct dispatch {
     lease_book book;
     session *sessions;
     worker_seat *seats;
+    int n_sessions, n_seats;
     local_pool local;
-    int turn;           /* round robin over producers */
+    uint32_t turn;      /* round robin over producers */
     int64_t retired_ns; /* when a worker was last asked to start anew */
     bool have_fingerprint;
     hash128 fingerprint;
