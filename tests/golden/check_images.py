@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every picture of pictures.py through prepd, patches compared with the reference's (make_images.py):
 
-    tests/golden/check_images.py --prepd build/bin/prepd [--only TEXT] [--distance]
+    tests/golden/check_images.py --prepd build/bin/prepd [--patches F] [--only TEXT] [--distance]
 
 The pictures become a small VQAv2 folder, a question each; `prepd serve` streams its samples (what `prepd sample`
 writes, one daemon for all) once per resampler and per row of LIMITS. Equal means: grid, number of image tokens and
@@ -111,10 +111,10 @@ class Prepd:
             daemon.communicate(timeout=60)
 
 
-def read_kept():
+def read_kept(path):
     """picture -> its lines"""
     kept = {}
-    with open(os.path.join(pictures.HERE, "patches.jsonl")) as f:
+    with open(path) as f:
         for line in f:
             row = json.loads(line)
             kept.setdefault(row["picture"], []).append(row)
@@ -177,33 +177,48 @@ def by_hand(p, kept):
     return column != "equal"
 
 
-def distance(p, group, all_limits):
+def direction(size, grid):
+    """What resizing does to a picture."""
+    to = [16 * n for n in grid]
+    if to == size:
+        return "as it is"
+    return "enlarged" if any(b > a for a, b in zip(size, to)) else "shrunk"
+
+
+def distance(p, kept, group, all_limits):
     """vips against torch, which is equal to the reference."""
     for limits in all_limits:
         torch = {name: row["pixels"] for name, row, _ in p.samples("torch", LIMITS[limits]) if row}
-        apart = [np.abs(row["pixels"].astype(np.int16) - torch[name])
-                 for name, row, _ in p.samples("vips", LIMITS[limits]) if row]
-        per_picture = [d.mean() for d in apart]
-        every = np.concatenate([d.ravel() for d in apart])
-        print(f"| {group} | {limits} | {len(apart)} | {100 * np.mean(every > 0):.1f} % | {100 * np.mean(every > 8):.1f} % "
-              f"| {every.mean():.2f} | {np.median(per_picture):.2f} | {max(per_picture):.2f} | {every.max()} |")
+        apart = {}
+        for name, row, _ in p.samples("vips", LIMITS[limits]):
+            want = next((r for r in kept[name] if r.get("limits") == limits), None)
+            if row and want and "size" in want:
+                d = np.abs(row["pixels"].astype(np.int16) - torch[name])
+                apart.setdefault(direction(want["size"], want["grid"]), []).append(d)
+        for which, found in sorted(apart.items()):
+            means = [d.mean() for d in found]
+            every = np.concatenate([d.ravel() for d in found])
+            print(f"| {group} | {limits} | {which} | {len(found)} | {100 * np.mean(every > 0):.1f} % "
+                  f"| {100 * np.mean(every > 8):.1f} % | {np.mean(means):.2f} | {max(means):.2f} | {every.max()} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prepd", required=True)
+    parser.add_argument("--patches", default=os.path.join(pictures.HERE, "patches.jsonl"))
     parser.add_argument("--only", default="", help="pictures whose name holds this")
     parser.add_argument("--distance", action="store_true")
     args = parser.parse_args()
     data = os.path.join(os.environ.get("TESSERA_SHARED", os.path.join(pictures.HERE, "../../../shared")), "data")
-    kept = read_kept()
-    groups = {"generated": (pictures.generated(), tuple(LIMITS)), "shared": (pictures.shared(data), SHARED_LIMITS)}
+    kept = read_kept(args.patches)
+    generated = {**pictures.generated(), **{k: pictures.drawn_one(k) for k in kept if k.startswith("drawn_")}}
+    groups = {"generated": (generated, tuple(LIMITS)), "shared": (pictures.shared(data), SHARED_LIMITS)}
     lost = [k for k in kept if "/" not in k and k not in groups["generated"][0]]
     if lost:
         sys.exit(f"kept lines of pictures that nobody makes: {lost}")
     if args.distance:
-        print("| pictures | limits | number | bytes that differ | by more than 8 | mean | median picture | worst picture "
-              "| largest |\n|---|---|---|---|---|---|---|---|---|")
+        print("| pictures | limits | resized | number | bytes that differ | by more than 8 | mean of pictures "
+              "| worst picture | largest |\n|---|---|---|---|---|---|---|---|---|")
     else:
         print("| pictures | limits | resampler | " + " | ".join(COLUMNS) + " |\n|---|---|---|" + "---|" * len(COLUMNS))
     faults = seen = 0
@@ -214,7 +229,7 @@ def main():
             continue
         with Prepd(os.path.abspath(args.prepd), found) as p:
             if args.distance:
-                distance(p, group, limits)
+                distance(p, kept, group, limits)
             else:
                 faults += compare(p, kept, group, limits)
                 faults += by_hand(p, kept)

@@ -14,10 +14,12 @@ from preprocessor_config.json of the shared data with the areas of each row of L
 SHA-256 (first 64 bits) of the pixels as bytes [patches, 3, 16, 16]; normalisation is undone and checked on the way.
 A line says null where the reference refuses, and why.
 
---pictures writes pictures/ anew: other JPEG bytes, if Pillow's libraries are others.
+--pictures writes pictures/ anew: other JPEG bytes, if Pillow's libraries are others. --draw N --seed S --out F asks
+for N pictures of random sizes instead (check_images.py --patches F).
 """
 
 import argparse
+import ctypes
 import io
 import json
 import logging
@@ -35,6 +37,18 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl_fast import Qwen2VLI
 
 import pictures
 from check_images import LIMITS, SHARED_LIMITS, sha
+
+
+def turbo_jpeg(rgb, sampling):
+    """libjpeg-turbo itself, for the samplings that Pillow does not write."""
+    lib = ctypes.CDLL("libturbojpeg.so.0")
+    lib.tjInitCompress.restype = ctypes.c_void_p
+    out, size = ctypes.POINTER(ctypes.c_ubyte)(), ctypes.c_ulong(0)
+    height, width, _ = rgb.shape
+    failed = lib.tjCompress2(ctypes.c_void_p(lib.tjInitCompress()), np.ascontiguousarray(rgb).ctypes.data_as(ctypes.c_void_p),
+                             width, 0, height, 0, ctypes.byref(out), ctypes.byref(size), sampling, 80, 0)
+    assert not failed
+    return bytes(out[: size.value])
 
 
 def write_kept():
@@ -57,6 +71,9 @@ def write_kept():
     put("cmyk.jpg", cmyk, quality=75)
     put("rgb.jpg", rgb, quality=75, keep_rgb=True)
     put("one.jpg", rgb.crop((0, 0, 1, 1)))
+    for name, sampling in (("ycc440.jpg", 4), ("ycc411.jpg", 5)):
+        with open(os.path.join(pictures.KEPT, name), "wb") as f:
+            f.write(turbo_jpeg(np.asarray(rgb), sampling))
     put("lossy.webp", rgb, quality=75)
     put("lossless.webp", rgb, lossless=True)
     put("alpha.webp", alpha, lossless=True, exact=True)
@@ -118,7 +135,7 @@ def rows(name, data, all_processors):
         except ValueError as e:
             yield {"picture": name, "limits": limits, "refused": str(e)[:120]}
             continue
-        yield {"picture": name, "limits": limits, "grid": grid, "torch": sha(torch_bytes), "pillow": sha(pillow_bytes)}
+        yield {"picture": name, "limits": limits, "size": [image.height, image.width], "grid": grid, "torch": sha(torch_bytes), "pillow": sha(pillow_bytes)}
 
 
 def main():
@@ -126,6 +143,8 @@ def main():
     parser.add_argument("--data", required=True, help="the shared data folder")
     parser.add_argument("--out", default=os.path.join(pictures.HERE, "patches.jsonl"))
     parser.add_argument("--pictures", action="store_true")
+    parser.add_argument("--draw", type=int, default=0, help="instead: this many generated pictures of random size")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="pictures whose name holds this")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -139,7 +158,9 @@ def main():
     shared_limits = {name: every[name] for name in SHARED_LIMITS}
     lines = 0
     with open(args.out, "w") as f:
-        for which, found in ((every, pictures.generated()), (shared_limits, pictures.shared(args.data))):
+        drawn = pictures.drawn(args.draw, args.seed)
+        for which, found in ((every, drawn),) if args.draw else (
+                (every, pictures.generated()), (shared_limits, pictures.shared(args.data))):
             for name, data in found.items():
                 if args.only in name:
                     for row in rows(name, data, which):

@@ -69,6 +69,24 @@ def jpeg_with(data, marker_data):
     return data[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(marker_data)) + marker_data + data[2:]
 
 
+def animation(still, width, height):
+    """One frame, the lossless still, on a larger canvas that claims to be orange."""
+    def riff(kind, body):
+        return kind + struct.pack("<I", len(body)) + body + bytes(len(body) % 2)
+
+    def three(n):
+        return struct.pack("<I", n)[:3]
+
+    at = still.index(b"VP8L")
+    size = struct.unpack("<I", still[at + 4 : at + 8])[0]
+    bits = struct.unpack("<I", still[at + 9 : at + 13])[0]
+    frame_width, frame_height = bits & 0x3FFF, bits >> 14 & 0x3FFF
+    frame = three(2) + three(3) + three(frame_width) + three(frame_height) + three(50) + b"\0"
+    body = riff(b"VP8X", bytes([0x12, 0, 0, 0]) + three(width - 1) + three(height - 1))
+    body += riff(b"ANIM", bytes([0, 128, 255, 255, 0, 0])) + riff(b"ANMF", frame + riff(b"VP8L", still[at + 8 : at + 8 + size]))
+    return riff(b"RIFF", b"WEBP" + body)
+
+
 def without_adobe(data):
     """The JPEG without its APP14 segment, which tells inks from inverted inks and RGB from YCC."""
     at = 2
@@ -123,6 +141,9 @@ def generated():
     for name in sorted(os.listdir(KEPT)):
         with open(os.path.join(KEPT, name), "rb") as f:
             out[name] = f.read()
+    if "lossless.webp" in out:
+        out["offset.webp"] = animation(out["lossless.webp"], 61, 48)
+        out["offset_alpha.webp"] = animation(out["alpha.webp"], 61, 48)
     base = out.get("ycc420.jpg")
     if base:
         for o in range(10):
@@ -136,6 +157,21 @@ def generated():
         out["xmp6.jpg"] = jpeg_with(base, packet)
         out["xmp6_exif3.jpg"] = jpeg_with(jpeg_with(base, packet), b"Exif\0\0" + exif(3))
     return out
+
+
+def drawn(n, seed):
+    """name -> bytes of n pictures of random sizes; drawn_one knows the picture by its name."""
+    rng, out = np.random.RandomState(seed), {}
+    for _ in range(n):
+        h, w = (int(2 ** rng.uniform(0, 11)) for _ in range(2))
+        name = f"drawn_{w}x{h}.png"
+        out[name] = drawn_one(name)
+    return out
+
+
+def drawn_one(name):
+    w, h = (int(v) for v in name[6:-4].split("x"))
+    return png(h, w)
 
 
 def shared(data):
