@@ -121,6 +121,11 @@ def main():
     wrong = names[0] if index[HEAD] != names[0] else names[1]
     refused(with_index(lambda m: m.update({HEAD: wrong})), [HEAD, wrong, index[HEAD]], "another shard")
     refused(with_index(lambda m: m.clear()), ["missing"], "an empty weight map")
+
+    both = copy(cut)  # the reference takes the single file
+    shutil.copy(one + "/model.safetensors", both)
+    os.remove(f"{both}/{names[0]}")
+    works("inspect", both)
     shutil.rmtree(root)
     print("ok")
 

@@ -144,7 +144,8 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
             TRY(int_list(o, "mlp_only_layers", source, t->dense_layers, MAX_DENSE_LAYERS,
                          &t->n_dense_layers));
         TRY(maybe_real(o, "router_aux_loss_coef", source, &t->router_aux_coef));
-        TRY(maybe_bool(o, "norm_topk_prob", source, &t->norm_topk_prob));
+        if (!vision) /* with vision the reference renormalises whatever the file says */
+            TRY(maybe_bool(o, "norm_topk_prob", source, &t->norm_topk_prob));
         TRY(maybe_bool(o, "output_router_logits", source, &t->output_router_logits));
     }
     TRY(maybe_real(o, "initializer_range", source, &t->initializer_range));
@@ -154,6 +155,11 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
     TRY(maybe_bool(o, "attention_bias", source, &bias));
     if (bias)
         return FAIL_IN(ST_BAD_INPUT, source, "attention_bias is true; only false is implemented");
+    bool sliding = false; /* text-only classes have the key, and it changes attention */
+    TRY(maybe_bool(o, "use_sliding_window", source, &sliding));
+    if (sliding)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "use_sliding_window is true; only false is implemented");
     return read_rope(o, source, vision, t);
 }
 

@@ -104,13 +104,13 @@ static void test_dims__config_round_trip(void **state)
     }
 }
 
-/* debug's config.json with one text replaced by another. */
-static status parse_changed(const char *from, const char *to, model_dims *out)
+/* A preset's config.json with one text replaced by another. */
+static status parse_preset(const char *preset, const char *from, const char *to, model_dims *out)
 {
     model_dims d;
     char *text, changed[8192];
     json_value *v;
-    assert_ok(dims_preset("debug", &d));
+    assert_ok(dims_preset(preset, &d));
     assert_ok(dims_config_json(&d, &text));
     char *at = strstr(text, from);
     assert_non_null(at);
@@ -122,13 +122,54 @@ static status parse_changed(const char *from, const char *to, model_dims *out)
     return st;
 }
 
-static void test_dims__both_rope_spellings(void **state)
+static status parse_changed(const char *from, const char *to, model_dims *out)
+{
+    return parse_preset("debug", from, to, out);
+}
+
+/* What releases of the reference write differently (spec 1.4), and what we write. */
+static void test_dims__spellings_of_every_version(void **state)
+{
+    (void)state;
+    model_dims d, debug;
+    char *text;
+    assert_ok(dims_preset("debug", &debug));
+    assert_ok(parse_changed("\"rope_theta\":5000000.0,\"rope_scaling\":{",
+                            "\"rope_parameters\":{\"rope_theta\":1234.5,", &d));
+    assert_int_equal(d.text.mrope_section[1], 4);
+    assert_true(d.text.rope_theta == 1234.5);
+    assert_ok(parse_changed("\"num_experts\":", "\"num_local_experts\":", &d));
+    assert_int_equal(d.text.experts, 16);
+    assert_ok(parse_changed("\"dtype\":", "\"torch_dtype\":", &d));
+    assert_memory_equal(&d.text, &debug.text, sizeof d.text);
+    const char *const towers[] = {"qwen3_vl_moe_vision", "qwen3_vl_moe"};
+    for (int i = 0; i < 2; i++) {
+        char to[200];
+        snprintf(to, sizeof to,
+                 "\"vision_config\":{\"rope_parameters\":{\"rope_type\":\"axial\","
+                 "\"rope_theta\":10000.0},\"model_type\":\"%s\"",
+                 towers[i]);
+        assert_ok(parse_changed("\"vision_config\":{\"model_type\":\"qwen3_vl_moe\"", to, &d));
+        assert_memory_equal(&d.vision, &debug.vision, sizeof d.vision);
+    }
+    assert_ok(dims_config_json(&debug, &text));
+    static const char *const written[] = {"\"rope_theta\":5000000.0", "\"rope_scaling\":{",
+                                          "\"num_experts\":16", "\"dtype\":\"bfloat16\""};
+    for (size_t i = 0; i < sizeof written / sizeof written[0]; i++)
+        assert_non_null(strstr(text, written[i]));
+    assert_null(strstr(text, "rope_parameters"));
+    free(text);
+}
+
+static void test_dims__renormalisation_is_a_choice_of_text_only_models(void **state)
 {
     (void)state;
     model_dims d;
-    assert_ok(
-        parse_changed("\"rope_scaling\":{", "\"rope_parameters\":{\"rope_theta\":1234.5,", &d));
-    assert_int_equal(d.text.mrope_section[1], 4);
+    const char *on = "\"norm_topk_prob\":true", *off = "\"norm_topk_prob\":false";
+    assert_ok(parse_changed(on, off, &d));
+    assert_true(d.text.norm_topk_prob);
+    assert_ok(parse_preset("qwen3-30b-a3b", on, off, &d));
+    assert_false(d.text.norm_topk_prob);
 }
 
 static void test_dims__bad_configs_are_named(void **state)
@@ -143,6 +184,10 @@ static void test_dims__bad_configs_are_named(void **state)
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "num_key_value_heads"},
         {"\"hidden_act\":\"silu\"", "\"hidden_act\":\"relu\"", "hidden_act"},
         {"\"attention_bias\":false", "\"attention_bias\":true", "attention_bias"},
+        {"\"attention_bias\":", "\"use_sliding_window\":true,\"attention_bias\":",
+         "use_sliding_window"},
+        {"\"vision_config\":{", "\"vision_config\":{\"rope_parameters\":{\"rope_theta\":1e6},",
+         "rope_theta"},
         {"\"rope_type\":\"default\"", "\"rope_type\":\"yarn\"", "rope_type"},
         {"\"mrope_interleaved\":true", "\"mrope_interleaved\":false", "mrope_interleaved"},
         {"\"model_type\":\"qwen3_vl_moe\"", "\"model_type\":\"llama\"", "llama"},
@@ -175,7 +220,8 @@ int main(void)
         cmocka_unit_test(test_flops__one_photo_and_forty_tokens),
         cmocka_unit_test(test_flops__debug),
         cmocka_unit_test(test_dims__config_round_trip),
-        cmocka_unit_test(test_dims__both_rope_spellings),
+        cmocka_unit_test(test_dims__spellings_of_every_version),
+        cmocka_unit_test(test_dims__renormalisation_is_a_choice_of_text_only_models),
         cmocka_unit_test(test_dims__bad_configs_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
