@@ -86,6 +86,10 @@ def check_flavour(flavour, root):
     works("export", "--model", at + "-bf16", "--out", at + "-f32", "--dtype", "f32")
     works("export", "--model", at + "-f32", "--out", at + "-bf16-again", "--dtype", "bf16")
     check_same(at + "-bf16", at + "-bf16-again", "bf16 through f32")
+    for end, word, other in (("-bf16", "bfloat16", "float32"), ("-f32", "float32", "bfloat16")):
+        with open(at + end + "/config.json", encoding="utf-8") as f:
+            text = f.read()
+        expect(f'"dtype": "{word}"' in text and other not in text, f"{flavour}: dtype in config.json")
     print(f"{flavour}: {len(stored)} tensors, {runs + 5} exports")
 
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/model_files.h"
+#include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
 
 static const char single_name[] = "model.safetensors";
@@ -104,32 +105,6 @@ static status remove_stale(const hf_plan *e, const char *folder)
     return st;
 }
 
-/* The source's config.json while it says the same, else one of our own. */
-static status write_config(const model_dims *d, const char *folder, const char *source)
-{
-    model_dims from = {0};
-    bool same = source && model_files_is_folder(source) && dims_load(source, &from) == ST_OK;
-    if (same) {
-        memcpy(from.name, d->name, sizeof from.name);
-        char *ours = NULL, *theirs = NULL;
-        status st = dims_config_json(d, &ours);
-        if (st == ST_OK)
-            st = dims_config_json(&from, &theirs);
-        same = st == ST_OK && strcmp(ours, theirs) == 0;
-        free(ours);
-        free(theirs);
-        TRY(st);
-    }
-    status_clear();
-    if (same)
-        return hf_copy_file(source, folder, "config.json");
-    char *text = NULL;
-    TRY(dims_config_json(d, &text));
-    status st = hf_write_text(folder, "config.json", text, strlen(text));
-    free(text);
-    return st;
-}
-
 static status copy_files(const char *from, const char *folder, const char *const *names, size_t n)
 {
     if (!from || !model_files_is_folder(from))
@@ -154,6 +129,14 @@ static status make_folder(const char *folder)
     return ST_OK;
 }
 
+/* What config.json is to say of the dtype: something where the caller chose one. */
+static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
+{
+    if (o->dtype == HF_EXPORT_AS_SOURCE || e->n == 0)
+        return NULL;
+    return o->dtype == HF_EXPORT_F32 ? "float32" : "bfloat16";
+}
+
 status hf_export(const params *p, stream *s, const model_dims *d, const char *folder,
                  const hf_export_options *o)
 {
@@ -164,7 +147,7 @@ status hf_export(const params *p, stream *s, const model_dims *d, const char *fo
     TRY_OR(done, hf_plan_make(p, o, &e));
     TRY_OR(done, write_weights(&e, folder, o->source, s));
     TRY_OR(done, remove_stale(&e, folder));
-    TRY_OR(done, write_config(d, folder, o->source));
+    TRY_OR(done, hf_write_config(d, folder, o->source, config_dtype(&e, o)));
     TRY_OR(done, copy_files(o->source, folder, processor_files,
                             sizeof processor_files / sizeof processor_files[0]));
     st = copy_files(tokenizer, folder, tokenizer_files,

@@ -1,0 +1,13 @@
+/* hf_config.h: config.json of an export. Internal to checkpoint. */
+#ifndef TESSERA_CHECKPOINT_HF_CONFIG_H
+#define TESSERA_CHECKPOINT_HF_CONFIG_H
+
+#include "trainer/model/dims.h"
+
+/* The source's config.json, byte for byte, while its dimensions are d's; else one of our own.
+ * dtype: what its members "dtype" and "torch_dtype" are to say, readers go by them; NULL: as they
+ * are. */
+WARN_UNUSED status hf_write_config(const model_dims *d, const char *folder, const char *source,
+                                   const char *dtype);
+
+#endif
