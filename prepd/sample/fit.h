@@ -37,8 +37,9 @@ WARN_UNUSED status fit_shrink(int64_t height, int64_t width, fit_limits limits, 
 
 /* preprocessor_config.json of model.tokenizer or else model.path (size.shortest_edge and
  * longest_edge, which are areas; min_pixels and max_pixels win over them), overridden by
- * image.min_pixels and image.max_pixels; patch_size 16, merge_size 2, temporal 2 are required.
- * Missing file: the published defaults (65536, 16777216). */
+ * image.min_pixels and image.max_pixels; patch_size 16, merge_size 2, temporal 2, mean and
+ * deviation 0.5, bicubic and every step done are required, where the file speaks of them. Missing
+ * file: the published defaults (65536, 16777216). */
 WARN_UNUSED status fit_limits_load(const conf *c, fit_limits *out);
 
 #endif

@@ -1,5 +1,6 @@
 /* The processor's file; apart from fit.c, which is arithmetic alone. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -10,7 +11,10 @@
 enum {
     DEFAULT_MIN_PIXELS = 65536,    /* 256 x 256, as published */
     DEFAULT_MAX_PIXELS = 16777216, /* 4096 x 4096 */
+    BICUBIC = 3,                   /* Pillow's number of the filter */
 };
+
+static const double REAL_TOLERANCE = 1e-9; /* of numbers written in decimal */
 
 /* An integer member that may be absent or null: then *out stays. */
 static status optional_int(const json_value *object, const char *key, const char *path,
@@ -35,6 +39,40 @@ static status require_int(const json_value *object, const char *key, const char 
     return ST_OK;
 }
 
+/* A number, or one per channel; absent or null passes. */
+static status require_real(const json_value *object, const char *key, const char *path,
+                           double wanted)
+{
+    const json_value *v = json_find(object, key);
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    const bool list = json_typeof(v) == JSON_ARRAY;
+    const size_t n = list ? json_count(v) : 1;
+    bool good = !list || n == 3;
+    for (size_t i = 0; i < n && good; i++)
+        good = fabs(json_real(list ? json_item(v, i) : v, NAN) - wanted) < REAL_TOLERANCE;
+    if (!good)
+        return FAIL_IN(ST_BAD_INPUT, path, "%s is not %.8g, the only value supported (Qwen3-VL)",
+                       key, wanted);
+    return ST_OK;
+}
+
+/* What the reference would do otherwise than we do: pixels leave here as bytes, and the trainer
+ * takes them for (byte / 255 - 0.5) / 0.5. */
+static status check_steps(const json_value *file, const char *path)
+{
+    static const char *const steps[] = {"do_resize", "do_rescale", "do_normalize",
+                                        "do_convert_rgb"};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (!json_bool(json_find(file, steps[i]), true))
+            return FAIL_IN(ST_BAD_INPUT, path, "%s is false, only true is supported (Qwen3-VL)",
+                           steps[i]);
+    TRY(require_int(file, "resample", path, BICUBIC));
+    TRY(require_real(file, "rescale_factor", path, 1.0 / 255.0));
+    TRY(require_real(file, "image_mean", path, 0.5));
+    return require_real(file, "image_std", path, 0.5);
+}
+
 static status read_file(const json_value *file, const char *path, fit_limits *limits)
 {
     if (json_typeof(file) != JSON_OBJECT)
@@ -43,6 +81,7 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
     TRY(require_int(file, "patch_size", path, PATCH_SIDE));
     TRY(require_int(file, "merge_size", path, MERGE_SIDE));
     TRY(require_int(file, "temporal_patch_size", path, 2));
+    TRY(check_steps(file, path));
 
     /* "edges" are areas in this processor; older files say min_pixels and max_pixels. */
     const json_value *size = json_find(file, "size");

@@ -63,6 +63,34 @@ static void test_fit_limits_load__where_they_come_from(void **state)
     check(&c, 65536, 16777216);
 }
 
+/* Keys by which the reference would make other pixels than we do. */
+static void test_fit_limits_load__other_steps(void **state)
+{
+    static const struct {
+        const char *json, *words; /* NULL: accepted */
+    } rows[] = {
+        {"{\"image_mean\": [0.5, 0.5, 0.5], \"image_std\": 0.5, \"resample\": 3}", NULL},
+        {"{\"rescale_factor\": 0.00392156862745098, \"do_rescale\": true}", NULL},
+        {"{\"image_mean\": null, \"do_resize\": null}", NULL},
+        {"{\"image_mean\": [0.48145466, 0.4578275, 0.40821073]}", "image_mean is not 0.5"},
+        {"{\"image_std\": [0.5, 0.5]}", "image_std is not 0.5"},
+        {"{\"image_std\": \"half\"}", "image_std is not 0.5"},
+        {"{\"rescale_factor\": 1}", "rescale_factor is not"},
+        {"{\"resample\": 2}", "resample is 2"},
+        {"{\"do_resize\": false}", "do_resize is false"},
+        {"{\"do_normalize\": false}", "do_normalize is false"},
+    };
+    fit_limits limits;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const conf c = with_file(rows[i].json);
+        if (rows[i].words)
+            assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), rows[i].words);
+        else
+            assert_ok(fit_limits_load(&c, &limits));
+    }
+}
+
 static void test_fit_limits_load__refuses(void **state)
 {
     fit_limits limits;
@@ -86,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit_limits_load__where_they_come_from),
+        cmocka_unit_test(test_fit_limits_load__other_steps),
         cmocka_unit_test(test_fit_limits_load__refuses),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
