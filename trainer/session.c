@@ -242,7 +242,10 @@ void session_close(session *s)
 void session_check_first_loss(const session *s, double loss)
 {
     double blind = log((double)s->dims.text.vocab);
-    if (s->from_weights && !(loss <= NEAR_BLIND * blind))
+    if (!isfinite(loss))
+        log_warn("the first loss is not a finite number: are there such weights in %s?",
+                 s->conf->model_path);
+    else if (s->from_weights && !(loss <= NEAR_BLIND * blind))
         log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
                  "they trained, and is this their layout?",
                  loss, blind, s->conf->model_path);

@@ -38,6 +38,16 @@ static bool evaluates(const conf *c)
     return c->eval_enable && !c->feed_replay[0];
 }
 
+/* Asks for the held-out rows once before the run, so that a split that is not there does not show
+ * at its end. */
+static status try_eval_stream(const session *s)
+{
+    receiver *held = NULL;
+    TRY(session_stream(s, "eval", s->conf, &held));
+    receiver_close(&held);
+    return ST_OK;
+}
+
 static status evaluate_between(session *s, reporter *r, int64_t step)
 {
     evaluation e;
@@ -192,6 +202,8 @@ status verb_train(int argc, char **argv)
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
     TRY_OR(done, make_folder(c.job_dump_folder));
     TRY_OR(done, session_open(&c, SESSION_TRAIN, &s));
+    if (evaluates(&c))
+        TRY_OR(done, try_eval_stream(&s));
     TRY_OR(done, print_memory(&s));
     double peak;
     TRY_OR(done, peak_flops(&c, &s, &peak));

@@ -1,0 +1,108 @@
+"""Corners of a training run: recordings that end, evaluation in between, updates that are skipped,
+what does not fit, what can not be written."""
+
+import json
+import os
+import re
+import subprocess
+
+from prepd_flow import Daemon, Folder, check, main, run
+from train_flow import SHORT, TRAINER, options, train, trainer
+
+STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
+
+
+def talk(folder, name, code=0, **changed):
+    """A short run; all that it said, on both outputs."""
+    values = dict(SHORT, **{"job.dump_folder": folder.file(name)})
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    p = subprocess.run([TRAINER, "train", "-c", folder.config, *options(values)],
+                       capture_output=True, text=True, timeout=240)
+    check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
+def steps_of(said):
+    return [int(n) for n in re.findall(r"^step: +(\d+) ", said, re.MULTILINE)]
+
+
+def recordings_end():
+    with Folder(**STREAM) as f:
+        path = f.file("rows.rec")
+        run("record", "-c", f.config, "--steps", "2", "--out", path)
+        said = talk(f, "same", feed__replay=path, training__steps=2)
+        check("begins again" not in said, said)
+        said = talk(f, "longer", feed__replay=path, training__steps=3)
+        check(steps_of(said) == [1, 2, 3] and said.count("begins again") == 1, said)
+        said = talk(f, "once", feed__replay=path, training__steps=0, training__epochs=1,
+                    metrics__log_freq=10)
+        check(steps_of(said) == [1, 2] and "ended after 2 steps" in said, said)
+        # A recording has no held-out rows: said, and the run ends all the same.
+        said = talk(f, "eval", feed__replay=path, training__steps=1, eval__enable="true",
+                    checkpoint__enable="true")
+        check("no held-out rows" in said and "images swapped" not in said, said)
+        said = trainer("eval", "-c", f.config, "--feed.replay", path, "--eval.show", "0",
+                       "--model.path", f.file("eval/checkpoint"))
+        check(re.search(r"eval: loss: [0-9.]+ +accuracy: [0-9.]+% of \d+ documents", said), said)
+
+
+def evaluates_in_between():
+    with Folder(**STREAM) as f, Daemon(f.config):
+        said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2)
+        between = re.findall(r"^eval: step: (\d+)  loss: [0-9.]+  accuracy: [0-9.]+%  documents: (\d+)",
+                             said, re.MULTILINE)
+        check([b[0] for b in between] == ["2"], said)
+        last = re.search(r"^eval: loss: ([0-9.]+)  accuracy: ([0-9.]+)% of (\d+) documents  images "
+                         r"swapped: ([0-9.]+)% of (\d+)", said, re.MULTILINE)
+        check(last and last[3] == between[0][1] and 0 < int(last[5]) < int(last[3]), said)
+        check(said.count("  sample ") == 2, said)
+    with Folder(**STREAM, **{"eval.split": "test"}) as f, Daemon(f.config):
+        said = talk(f, "missing", code=66, eval__enable="true")  # at once, not when the run ends
+        check("test" in said and not steps_of(said), said)
+
+
+def updates_are_skipped():
+    """One weight is not a number: every step says so with sample ids, and changes nothing."""
+    with Folder(**STREAM) as f:
+        path = f.file("rows.rec")
+        run("record", "-c", f.config, "--steps", "1", "--out", path)
+        train(f, "good", feed__replay=path, training__steps=1, checkpoint__enable="true")
+        weights = f.file("good/checkpoint/model.safetensors")
+        with open(weights, "rb") as file:
+            data = bytearray(file.read())
+        header = 8 + int.from_bytes(data[:8], "little")
+        about = json.loads(data[8:header])
+        name = next(n for n in about if n.endswith("q_proj.weight"))
+        at = header + about[name]["data_offsets"][0]
+        data[at:at + 2] = b"\xc0\x7f"  # bf16 NaN
+        with open(weights, "wb") as file:
+            file.write(data)
+        said = talk(f, "nan", feed__replay=path, training__steps=2,
+                    model__path=f.file("good/checkpoint"), checkpoint__enable="true")
+        skipped = re.findall(r"step (\d): update skipped: the gradient norm is not finite; \d+ "
+                             r"documents, samples( \d+)+", said)
+        check([s[0] for s in skipped] == ["1", "2"], said)
+        check("first loss is not a finite number" in said, said)
+        with open(f.file("nan/checkpoint/model.safetensors"), "rb") as file:
+            after = file.read()
+        check(after == bytes(data), "a skipped update changed the weights")
+        with open(f.file("nan/metrics.jsonl")) as file:
+            lines = [json.loads(line) for line in file]
+        check(all(m["skipped"] and m["loss"] is None for m in lines), f"{lines}")
+
+
+def what_does_not_fit():
+    with Folder(**STREAM) as f:
+        said = talk(f, "large", code=78, training__seq_len=1048576, training__local_batch_size=4)
+        check("memory.limit" in said and "what fits: " in said, said)
+        said = trainer("plan", "--model.path", "qwen3-vl-30b-a3b", "--training.seq_len", "1048576")
+        check("does not fit this machine" in said, said)
+        with open("/dev/full", "w") as full:
+            for command in (["inspect", f.file("data/model")], ["plan", "-c", f.config]):
+                p = subprocess.run([TRAINER, *command], stdout=full, stderr=subprocess.PIPE, text=True,
+                                   timeout=60)
+                check(p.returncode == 74 and "standard output" in p.stderr, f"{command}: {p}")
+        check(not os.path.exists(f.file("large/metrics.jsonl")), "a refused run left metrics")
+
+
+main(recordings_end, evaluates_in_between, updates_are_skipped, what_does_not_fit)
