@@ -10,44 +10,6 @@
 enum { MAX_RANKS = 65536 };
 static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
 
-/* A parsed value as text again, for the comparison of options. */
-static void put_value(json_writer *w, const json_value *v)
-{
-    const char *key;
-    switch (json_typeof(v)) {
-    case JSON_NULL:
-        json_put_null(w);
-        break;
-    case JSON_BOOL:
-        json_put_bool(w, json_bool(v, false));
-        break;
-    case JSON_INT:
-        json_put_int(w, json_int(v, 0));
-        break;
-    case JSON_REAL:
-        json_put_real(w, json_real(v, 0));
-        break;
-    case JSON_TEXT:
-        json_put_text(w, json_text(v, ""), json_text_size(v));
-        break;
-    case JSON_ARRAY:
-        json_begin_array(w);
-        for (size_t i = 0; i < json_count(v); i++)
-            put_value(w, json_item(v, i));
-        json_end_array(w);
-        break;
-    case JSON_OBJECT:
-        json_begin_object(w);
-        for (size_t i = 0; i < json_count(v); i++) {
-            const json_value *member = json_member(v, i, &key);
-            json_put_key(w, key);
-            put_value(w, member);
-        }
-        json_end_object(w);
-        break;
-    }
-}
-
 static status check_options(const source *src, const json_value *hello, const char *name)
 {
     const json_value *theirs = json_find(hello, "options");
@@ -57,7 +19,7 @@ static status check_options(const source *src, const json_value *hello, const ch
     if (!theirs || json_typeof(theirs) == JSON_NULL)
         return ST_OK; /* takes ours as they are */
     json_writer_init(&w);
-    put_value(&w, theirs);
+    json_put_value(&w, theirs);
     status st = json_writer_take(&w, &text, &size);
     json_writer_done(&w);
     if (st == ST_OK)
