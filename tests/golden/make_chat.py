@@ -92,6 +92,16 @@ def shorten(ids, pad):
     return out
 
 
+def positions(processor, made):
+    """get_rope_index of the model, which reads only these numbers of its config: [3, T]"""
+    config = types.SimpleNamespace(
+        vision_config=types.SimpleNamespace(spatial_merge_size=2), image_token_id=processor.image_token_id,
+        video_token_id=processor.video_token_id, vision_start_token_id=processor.vision_start_token_id)
+    places, _ = Qwen3VLModel.get_rope_index(types.SimpleNamespace(config=config), made["input_ids"],
+                                            made.get("image_grid_thw"), None, made["attention_mask"])
+    return places[:, 0].numpy().astype(int)
+
+
 def expected(turns, processor, template):
     images, messages = [], []
     for t in turns:
@@ -109,15 +119,10 @@ def expected(turns, processor, template):
     pad, grids = processor.image_token_id, made.get("image_grid_thw")
     wanted = [p for t in turns for p in t["parts"] if not isinstance(p, str)]
     assert [g[1:] for g in (grids.tolist() if grids is not None else [])] == wanted
-    config = types.SimpleNamespace(
-        vision_config=types.SimpleNamespace(spatial_merge_size=2), image_token_id=pad,
-        video_token_id=processor.video_token_id, vision_start_token_id=processor.vision_start_token_id)
-    positions, _ = Qwen3VLModel.get_rope_index(types.SimpleNamespace(config=config), made["input_ids"], grids, None,
-                                               made["attention_mask"])
-    positions = positions[:, 0].numpy().astype(int)
-    assert positions.shape == (3, len(ids))
+    places = positions(processor, made)
+    assert places.shape == (3, len(ids))
     trained = labels_of(text, processor.tokenizer, pad, ids, [h * w // 4 for h, w in wanted])
-    return {"ids": shorten(ids, pad), "trained": trained, "positions": positions.tolist()}
+    return {"ids": shorten(ids, pad), "trained": trained, "positions": places.tolist()}
 
 
 def main():
