@@ -1,5 +1,7 @@
 /* verbs_serve.c: the command lines of serve and worker. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -8,6 +10,7 @@
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
 #include "prepd/worker/worker.h"
+#include "proto/wire.h"
 
 static status take_parent(int *argc, char **argv, int64_t *out)
 {
@@ -15,6 +18,19 @@ static status take_parent(int *argc, char **argv, int64_t *out)
     *out = 0;
     TRY(verb_take(argc, argv, "--parent", &parent));
     return parent ? verb_number("--parent", parent, 1, INT32_MAX, out) : ST_OK;
+}
+
+/* A command's private daemon lies in a folder of its own; if the command was killed, nobody else
+ * removes it. */
+static void remove_private_folder(const char *endpoint)
+{
+    const char *path = endpoint + strlen("ipc://");
+    const char *slash = strrchr(path, '/');
+    char folder[STATUS_PATH_MAX];
+    if (!wire_is_ipc(endpoint) || !slash || slash == path || slash - path >= STATUS_PATH_MAX)
+        return;
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path), path);
+    rmdir(folder); /* the daemon has removed its sockets; a folder with more in it stays */
 }
 
 status verb_serve(int argc, char **argv)
@@ -30,6 +46,8 @@ status verb_serve(int argc, char **argv)
     status st = parent ? proc_follow_parent((pid_t)parent) : ST_OK;
     if (st == ST_OK)
         st = dispatch_run(&c, quiet);
+    if (parent)
+        remove_private_folder(c.prepd_endpoint);
     free(args);
     conf_done(&c);
     return st;

@@ -3,7 +3,6 @@
  * conversion and orientation differ from it in the corners. */
 #include "prepd/sample/image.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -416,9 +415,12 @@ status image_resize_vips(const image *in, int32_t height, int32_t width, arena *
         st = fail_vips("picture in memory", "picture", "can not be resized");
         goto done;
     }
-    assert(vips_image_get_width(resized) == width && vips_image_get_height(resized) == height &&
-           vips_image_get_bands(resized) == 3 &&
-           vips_image_get_format(resized) == VIPS_FORMAT_UCHAR);
+    if (vips_image_get_width(resized) != width || vips_image_get_height(resized) != height ||
+        vips_image_get_bands(resized) != 3 || vips_image_get_format(resized) != VIPS_FORMAT_UCHAR) {
+        st = FAIL(ST_BAD_INPUT, "libvips resized a picture to %d x %d, expected %d x %d",
+                  vips_image_get_width(resized), vips_image_get_height(resized), width, height);
+        goto done;
+    }
     data = vips_image_write_to_memory(resized, &size);
     if (!data) {
         st = fail_vips("picture in memory", "picture", "can not be resized");

@@ -56,6 +56,22 @@ def a_signal_leaves_nothing_behind():
             check(not left, f"ipc files left: {left}")
 
 
+def a_killed_command_leaves_nothing_behind():
+    for sig in (signal.SIGINT, signal.SIGKILL):
+        with Folder() as f:
+            own = f.file("tmp")
+            os.mkdir(own)
+            p = subprocess.Popen([BIN, "digest", "-c", f.config, "--steps", "1000000"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 env={**os.environ, "TMPDIR": own})
+            wait_for(lambda: workers_below(p.pid), "workers", 30)
+            below = [*children(p.pid), *workers_below(p.pid)]
+            p.send_signal(sig)
+            check(p.wait(10) != 0, "it took the signal for a success")
+            wait_for(lambda: all(gone(c) for c in below), "its processes end", 10)
+            wait_for(lambda: not os.listdir(own), "its folder is removed", 10)
+
+
 def workers_follow_a_killed_dispatcher():
     with Folder() as f, Daemon(f.config) as d:
         ready(f)
@@ -227,6 +243,7 @@ def a_broken_model_folder_ends_it():
 
 
 main(a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
-     a_signal_leaves_nothing_behind, workers_follow_a_killed_dispatcher,
+     a_signal_leaves_nothing_behind, a_killed_command_leaves_nothing_behind,
+     workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

@@ -1,5 +1,8 @@
 """One stream: the same rows however many workers make them, wherever it is entered."""
 
+import os
+import shutil
+
 from prepd_flow import Folder, check, digest, main, run
 
 
@@ -29,8 +32,6 @@ def entered_at_a_later_step():
 
 
 def index_is_only_a_cache():
-    import os
-    import shutil
     with Folder() as f:
         fresh = digest(f.config, "--steps", "4")
         cache = f.file("data/.tessera")
@@ -53,5 +54,26 @@ def the_last_step_is_complete_and_then_it_ends():
         check(rows > 0 and rows % 4 == 0, f"{rows} rows are no whole steps of 4")
 
 
+def commands_need_only_the_data_section():
+    """smoke.yaml with its data overridden: no eval split, another length, no daemon's endpoint."""
+    source = os.environ.get("TESSERA_SOURCE", ".")
+    with Folder() as f:
+        here = ["-c", os.path.join(source, "configs/smoke.yaml"), "--data.path", f.file("data"),
+                "--model.path", f.file("data/model"), "--training.seq_len", "128",
+                "--training.global_batch_size", "8", "--eval.split", "absent"]
+        check(run("check", *here).strip().endswith(" 0 bad"), "check")
+        check("rows" in run("plan", *here), "plan")
+        check(run("digest", *here, "--steps", "2"), "digest")
+        one = f.file("one.safetensors")
+        run("sample", *here, "--index", "0", "--out", one)
+        check(os.path.getsize(one) > 0, "sample wrote nothing")
+        run("record", *here, "--steps", "1", "--out", f.file("r.rec"))
+        said = run("sample", *here, "--index", "1000000", "--out", f.file("no"), code=64)
+        check("past the last sample" in said and not os.path.exists(f.file("no")), said)
+        talk = run("plan", *here, "--data.group", "conversation")
+        check(talk != run("plan", *here), "conversation changes nothing")
+        check(run("digest", *here, "--steps", "2", "--data.answer", "drawn"), "drawn answers")
+
+
 main(same_for_any_number_of_workers, transport_does_not_enter, entered_at_a_later_step,
-     index_is_only_a_cache, the_last_step_is_complete_and_then_it_ends)
+     index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)
