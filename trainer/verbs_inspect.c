@@ -4,24 +4,11 @@
 
 #include "common/model_files.h"
 #include "trainer/checkpoint/hf_check.h"
+#include "trainer/report/digits.h"
 #include "trainer/verbs.h"
 
 static const char *const group_names[GROUP_COUNT] = {"vision", "merger", "text", "router",
                                                      "experts"};
-
-/* 31070754032 -> "31,070,754,032" */
-static const char *with_commas(int64_t n, char out[32])
-{
-    char digits[24];
-    int size = snprintf(digits, sizeof digits, "%lld", (long long)n), at = 0;
-    for (int i = 0; i < size; i++) {
-        if (i > 0 && (size - i) % 3 == 0)
-            out[at++] = ',';
-        out[at++] = digits[i];
-    }
-    out[at] = 0;
-    return out;
-}
 
 static const char *shape_text(const param_piece *piece, char out[96])
 {
@@ -103,7 +90,7 @@ static status inspect(const char *name, const model_dims *d, const params *p)
     hf_report report = {.layout = params_published(p)};
     param_piece *pieces = NULL;
     int64_t n = 0;
-    char total[32], tensors[32];
+    char total[DIGITS_TEXT], tensors[DIGITS_TEXT];
     bool has = model_files_is_folder(name) && hf_has_weights(name);
     status st;
     if (has) {
@@ -117,8 +104,8 @@ static status inspect(const char *name, const model_dims *d, const params *p)
         print_weights(&weights, &report, d->text.experts > 0);
         print_problems(&report);
     }
-    printf("\n%s parameters in %s tensors\n", with_commas(p->total, total),
-           with_commas(n, tensors));
+    printf("\n%s parameters in %s tensors\n", digits_with_commas(p->total, total),
+           digits_with_commas(n, tensors));
     st = hf_report_status(&report, name);
 done:
     free(pieces);

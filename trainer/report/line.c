@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/json.h"
 #include "trainer/ops/table.h"
+#include "trainer/report/digits.h"
 
 struct reporter {
     const session *session;
@@ -55,20 +57,6 @@ void reporter_free(reporter **held)
         fclose(r->metrics);
     free(r);
     *held = NULL;
-}
-
-/* 12345.6 -> "12,346". */
-static const char *with_commas(double value, char out[32])
-{
-    char digits[24];
-    int n = snprintf(digits, sizeof digits, "%.0f", value < 0 ? 0.0 : value), at = 0;
-    for (int i = 0; i < n; i++) {
-        if (i && (n - i) % 3 == 0)
-            out[at++] = ',';
-        out[at++] = digits[i];
-    }
-    out[at] = 0;
-    return out;
 }
 
 static void add(step_report *sum, const step_report *s)
@@ -166,12 +154,12 @@ static status print_last(reporter *r)
     const step_report *s = &r->last;
     figures f;
     TRY(figures_of(r, &f));
-    char tps[32];
+    char tps[DIGITS_TEXT];
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
            "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s\n",
-           s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share, with_commas(f.tps, tps),
-           f.tflops < 1.0 ? 4 : 2, f.tflops, f.mfu, f.vision, f.wait, f.fill,
-           s->skipped ? "  update skipped" : "");
+           s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share,
+           digits_with_commas(llround(f.tps), tps), f.tflops < 1.0 ? 4 : 2, f.tflops, f.mfu,
+           f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "");
     fflush(stdout);
     if (r->metrics)
         TRY(write_metrics(r, s, &f));

@@ -1,0 +1,24 @@
+/* digits.h: large counts for people: 31070754032 -> "31,070,754,032". */
+#ifndef TESSERA_TRAINER_DIGITS_H
+#define TESSERA_TRAINER_DIGITS_H
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { DIGITS_TEXT = 32 }; /* bytes that hold any int64 with its commas */
+
+/* Returns out. */
+static inline const char *digits_with_commas(int64_t n, char out[DIGITS_TEXT])
+{
+    char digits[24];
+    int size = snprintf(digits, sizeof digits, "%" PRId64, n), at = 0, first = n < 0;
+    for (int i = 0; i < size; i++) {
+        if (i > first && (size - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = 0;
+    return out;
+}
+
+#endif
