@@ -108,8 +108,8 @@ def too_many_bad_samples_stop_the_run():
 def real_photos_and_odd_ones():
     """Every picture of the shared odd ones under an official name; skipped without them."""
     source = os.environ.get("TESSERA_SOURCE", ".")
-    shared = os.environ.get("TESSERA_SHARED", os.path.join(source, "..", "shared", "data"))
-    odd = os.path.join(shared, "odd")
+    shared = os.environ.get("TESSERA_SHARED", os.path.join(source, "..", "shared"))
+    odd = os.path.join(shared, "data", "odd")
     if not os.path.isdir(odd):
         print("skipped: no shared data")
         return
