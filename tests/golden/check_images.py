@@ -101,14 +101,15 @@ class Prepd:
     def samples(self, resampler, limits):
         """(name, row or None, cause) of every picture."""
         self.write_config(resampler, limits)
-        daemon = subprocess.Popen([self.prepd, "serve", "-c", self.config], stderr=subprocess.PIPE, text=True)
+        with open(os.path.join(self.root, "log"), "w") as log:
+            daemon = subprocess.Popen([self.prepd, "serve", "-c", self.config], stderr=log)
         try:
             for name, row in zip(self.found, client.connect(self.end, stream="sample"), strict=True):
                 bad = json.loads(row["quarantine"] or "[]")
                 yield name, (None if bad else row), (bad[0]["cause"] if bad else "")
         finally:
             daemon.terminate()
-            daemon.communicate(timeout=60)
+            daemon.wait(timeout=60)
 
 
 def read_kept(path):

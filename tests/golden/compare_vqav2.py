@@ -41,12 +41,12 @@ def rows(prepd, data, split, group):
             json.dump({"model": {"path": os.path.join(data, "tokenizer")}, "prepd": {"endpoint": end, "workers": 1},
                        "data": {"path": os.path.join(data, "vqav2"), "split": split, "group": group},
                        "training": {"seq_len": 17000, "global_batch_size": 1}}, f)
-        daemon = subprocess.Popen([prepd, "serve", "-c", config], stderr=subprocess.PIPE)
+        daemon = subprocess.Popen([prepd, "serve", "-c", config], stderr=subprocess.DEVNULL)
         try:
             yield from client.connect(end, stream="sample")
         finally:
             daemon.terminate()
-            daemon.communicate(timeout=60)
+            daemon.wait(timeout=60)
 
 
 def samples(data, split, group):
