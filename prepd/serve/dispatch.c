@@ -66,11 +66,12 @@ static status start(dispatch *d)
     TRY(make_terms(d));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
+    /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
+    TRY(source_want(d, &d->train));
     TRY(wire_new(&d->net));
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &d->consumers));
     TRY(wire_bind(d->net, d->workers_endpoint, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &d->control));
-    TRY(source_want(d, &d->train));
     return local_start(d);
 }
 
