@@ -196,6 +196,8 @@ static void layer_bwd_blocks(const void *context, part p)
 status CPU_OP(layernorm_bwd)(stream *s, const layernorm_bwd_args *a)
 {
     blocks b;
+    if (a->rows == 0) /* no partial sums, nor an address to count from */
+        return ST_OK;
     TRY(blocks_make(s, a->rows, 2 * a->n, a, &b));
     cpu_run(s, b.n_blocks, b.rows * (3 * a->n + ROW_WORK), layer_bwd_blocks, &b);
     add_partials(a->dw, b.part, b.n_blocks, 2 * a->n, a->n);
