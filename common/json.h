@@ -89,7 +89,7 @@ void json_put_int(json_writer *w, int64_t v);
 void json_put_real(json_writer *w, double v); /* shortest text that reads back the same */
 void json_put_bool(json_writer *w, bool v);
 void json_put_null(json_writer *w);
-void json_put_value(json_writer *w, const json_value *v); /* a parsed one, whole */
+void json_put_value(json_writer *w, const json_value *v);         /* a parsed one, whole */
 void json_put_raw(json_writer *w, const char *json, size_t size); /* a finished value */
 /* ST_NO_MEMORY if any append failed; otherwise hands the text over (heap, terminated). */
 WARN_UNUSED status json_writer_take(json_writer *w, char **out_text, size_t *out_size);
