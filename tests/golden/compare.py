@@ -102,7 +102,7 @@ def probe(trainer, folder, case, out):
 def report(label, errors, verbose):
     """Prints the line of a case; the number of faults."""
     rounding = errors.pop("own_rounding", 0.0)
-    limit = max(TOLERANCE, 3 * rounding)
+    limit = max(TOLERANCE, 2 * rounding)
     numbers = {n: e for n, e in errors.items() if not isinstance(e, str)}
     faults = {n: e for n, e in errors.items() if isinstance(e, str) or e > limit}
     grads = {n[5:]: e for n, e in numbers.items() if n.startswith("grad.")}
