@@ -180,7 +180,7 @@ status client_open(const client_options *o, client **out)
     return ST_OK;
 }
 
-status client_replay(const char *path, int64_t loops, client **out)
+status client_replay(const char *path, int64_t loops, uint64_t skip, client **out)
 {
     client *c = NULL;
     TRY(client_new(path, &c));
@@ -189,8 +189,13 @@ status client_replay(const char *path, int64_t loops, client **out)
         client_close(&c);
         return st;
     }
+    const uint64_t rows = record_rows(c->record);
     c->loops = loops;
-    c->ended = record_rows(c->record) == 0;
+    if (rows) {
+        c->next = skip % rows;
+        c->loop = (int64_t)(skip / rows);
+    }
+    c->ended = rows == 0 || (loops && c->loop >= loops);
     *out = c;
     return ST_OK;
 }

@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/memory.h"
+#include "trainer/stop.h"
 
 /* A share of what a model that knows nothing loses. */
 static const double NEAR_BLIND = 0.9;
@@ -52,6 +53,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
                             receiver_options *o)
 {
     const conf *c = s->conf;
+    o->stopped = stop_asked;
     o->client = (client_options){
         .endpoint = c->prepd_endpoint,
         .stream = stream_name,
@@ -233,6 +235,7 @@ void session_close(session *s)
     }
     free(s->got);
     free(s->rows);
+    free(s->samples.id);
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);
     device_close(&s->device);

@@ -18,6 +18,12 @@ typedef struct step_sums {
     void *aux;             /* [1] acc */
 } step_sums;
 
+/* Samples of the step under way, in stream order. */
+typedef struct sample_list {
+    uint64_t *id; /* heap */
+    int64_t n, capacity;
+} sample_list;
+
 enum session_use { SESSION_TRAIN, SESSION_EVAL };
 
 typedef struct session {
@@ -39,6 +45,7 @@ typedef struct session {
     int64_t accumulation; /* micro-steps per step */
     received *got;        /* [local_batch_size] rows of the micro-batch under way */
     row *rows;            /* [local_batch_size] the same, as staging reads them */
+    sample_list samples;
 } session;
 
 /* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */

@@ -1,13 +1,31 @@
 #include "trainer/step.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* lengths are handed to dims_flops in runs of this many documents */
 enum { LENGTHS = 256 };
 
+/* The ids of a row's samples join those of the step. */
+static status note_samples(sample_list *l, const row *w)
+{
+    if (l->n + w->n_docs > l->capacity) {
+        int64_t capacity = 2 * (l->n + w->n_docs);
+        uint64_t *id = realloc(l->id, (size_t)capacity * sizeof *id);
+        if (!id)
+            return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sample ids", capacity);
+        l->id = id;
+        l->capacity = capacity;
+    }
+    if (w->n_docs)
+        memcpy(l->id + l->n, w->doc_sample_id, (size_t)w->n_docs * sizeof *l->id);
+    l->n += w->n_docs;
+    return ST_OK;
+}
+
 /* Counts what the rows really hold: documents and grids, no padding. */
-static void account(const session *s, const received *rows, int64_t n_rows, step_report *r)
+static status account(session *s, const received *rows, int64_t n_rows, step_report *r)
 {
     for (int64_t i = 0; i < n_rows; i++) {
         const row *w = &rows[i].row;
@@ -20,8 +38,7 @@ static void account(const session *s, const received *rows, int64_t n_rows, step
             dims_flops(&s->dims, length, n, NULL, 0, &f);
             flops_add(&r->flops, &f);
         }
-        for (int64_t d = 0; d < w->n_docs && r->n_samples < STEP_SAMPLES; d++)
-            r->sample[r->n_samples++] = w->doc_sample_id[d];
+        TRY(note_samples(&s->samples, w));
         flops f;
         dims_flops(&s->dims, NULL, 0, w->grid_thw, w->n_items, &f);
         flops_add(&r->flops, &f);
@@ -33,6 +50,7 @@ static void account(const session *s, const received *rows, int64_t n_rows, step
     }
     r->rows += n_rows;
     r->row_capacity += s->cap.tokens;
+    return ST_OK;
 }
 
 /* One micro-batch: wait for its rows, stage them, add their gradients. */
@@ -51,7 +69,7 @@ static status micro_step(session *s, bool first, step_report *r)
     }
     device_batch *batch;
     TRY_OR(done, stage_rows(s->stager, s->stream, s->rows, n_rows, &batch));
-    account(s, got, n_rows, r);
+    TRY_OR(done, account(s, got, n_rows, r));
     r->targets += batch->targets;
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
     TRY_OR(done, model_forward_backward(s->model, s->stream, batch, &sums));
@@ -66,6 +84,7 @@ status step_run(session *s, int64_t step, step_report *out)
     const backend_vtable *v = s->device->v;
     memset(out, 0, sizeof *out);
     out->step = step;
+    s->samples.n = 0;
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.aux, st_dtype_size(v->acc)));
@@ -73,6 +92,10 @@ status step_run(session *s, int64_t step, step_report *out)
 
     for (int64_t m = 0; m < s->accumulation; m++)
         TRY(micro_step(s, m == 0, out));
+
+    out->sample = s->samples.id;
+    out->n_samples = s->samples.n;
+    out->samples_digest = hash_bytes(s->samples.id, (size_t)s->samples.n * sizeof *s->samples.id);
 
     out->lr = schedule_lr(&s->schedule, step);
     TRY(optimizer_step(s->optimizer, s->stream, step, out->lr, s->sums.weight));

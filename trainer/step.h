@@ -4,8 +4,6 @@
 
 #include "trainer/session.h"
 
-enum { STEP_SAMPLES = 8 };
-
 /* What a step did, for the log and the accounts. Sums over its micro-batches. */
 typedef struct step_report {
     int64_t step; /* from 1 */
@@ -17,11 +15,13 @@ typedef struct step_report {
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;
-    uint64_t sample[STEP_SAMPLES]; /* the first of them, to name in a warning */
-    int n_samples;
+    const uint64_t
+        *sample; /* [n_samples] ids in stream order; the session's, until the next step */
+    int64_t n_samples;
     flops flops; /* by real documents and grids */
     int64_t wait_ns;
-    hash128 rows_digest; /* chain over the rows' digests */
+    hash128 rows_digest;    /* chain over the rows' digests */
+    hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
 } step_report;
 
 /* ST_END when the stream has ended before the step's first row. A stream that ends inside a step is

@@ -1,7 +1,6 @@
 /* verbs_train.c: trainer train: steps until the end, then evaluation and the exported model. */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,23 +13,8 @@
 #include "trainer/memory.h"
 #include "trainer/report/line.h"
 #include "trainer/step.h"
+#include "trainer/stop.h"
 #include "trainer/verbs.h"
-
-static volatile sig_atomic_t stop_asked;
-
-static void on_stop(int signal_number)
-{
-    (void)signal_number;
-    stop_asked = 1;
-}
-
-/* First signal: finish the step, then leave in order. Second: as the system does by default. */
-static void listen_for_stop(void)
-{
-    struct sigaction a = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGTERM, &a, NULL);
-    sigaction(SIGINT, &a, NULL);
-}
 
 /* Held-out rows come from the daemon; a recording has only those it was made of. */
 static bool evaluates(const conf *c)
@@ -63,12 +47,13 @@ static status evaluate_between(session *s, reporter *r, int64_t step)
 
 static void warn_skipped(const step_report *r)
 {
-    char ids[STEP_SAMPLES * 24] = "";
-    for (int i = 0, n = 0; i < r->n_samples; i++)
+    enum { TOLD = 32 };
+    char ids[TOLD * 24] = "";
+    for (int i = 0, n = 0; i < r->n_samples && i < TOLD; i++)
         n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, r->sample[i]);
     log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
              r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
-             r->n_samples ? ids : " none", r->documents > r->n_samples ? " .." : "");
+             r->n_samples ? ids : " none", r->n_samples > TOLD ? " .." : "");
 }
 
 static status make_folder(const char *path)
@@ -127,6 +112,11 @@ static status run_steps(session *s, reporter *r, run_result *out)
             log_info("the stream has ended after %" PRId64 " steps", step - 1);
             return ST_OK;
         }
+        if (st == ST_STOPPED && stop_asked()) {
+            log_info("stopping after step %" PRId64 " as asked: no row came for the next",
+                     step - 1);
+            return ST_OK;
+        }
         TRY(st);
         if (step == 1) {
             out->first_loss = report.loss;
@@ -137,7 +127,7 @@ static status run_steps(session *s, reporter *r, run_result *out)
         out->last_loss = report.loss;
         out->steps = step;
         TRY(reporter_step(r, &report));
-        if (stop_asked) {
+        if (stop_asked()) {
             log_info("stopping after step %" PRId64 " as asked", step);
             return ST_OK;
         }
@@ -150,7 +140,7 @@ static status run_steps(session *s, reporter *r, run_result *out)
 static status tell_result(session *s, const run_result *run)
 {
     const conf *c = s->conf;
-    if (evaluates(c) && !stop_asked) {
+    if (evaluates(c) && !stop_asked()) {
         printf("held-out questions:\n");
         evaluation e;
         TRY(evaluate(s, true, c->eval_show, &e));
@@ -208,7 +198,7 @@ status verb_train(int argc, char **argv)
     double peak;
     TRY_OR(done, peak_flops(&c, &s, &peak));
     TRY_OR(done, reporter_new(&c, &s, peak, c.job_dump_folder, &r));
-    listen_for_stop(); /* not before: until here there is nothing to finish */
+    stop_listen(); /* not before: until here there is nothing to finish */
     TRY_OR(done, run_steps(&s, r, &run));
     TRY_OR(done, reporter_finish(r));
     if (c.checkpoint_enable) /* first: an evaluation that fails must not cost the model */

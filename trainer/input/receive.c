@@ -30,7 +30,12 @@ struct receiver {
     /* of the taker */
     uint64_t last_row;
     bool loop_told;
+    bool (*stopped)(void);
+    char *cursor; /* of the last row taken; heap */
+    size_t cursor_bytes;
 };
+
+enum { STOP_POLL_MS = 50 };
 
 static void *receive_thread(void *user)
 {
@@ -71,6 +76,7 @@ status receiver_open(const receiver_options *o, receiver **out)
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     r->n_slots = o->slots;
+    r->stopped = o->stopped;
     r->slots = calloc((size_t)o->slots, sizeof *r->slots);
     if (!r->slots) {
         st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)o->slots);
@@ -79,7 +85,7 @@ status receiver_open(const receiver_options *o, receiver **out)
     for (int64_t i = 0; i < r->n_slots; i++)
         arena_init(&r->slots[i].memory, 0);
     if (o->replay && o->replay[0])
-        TRY_OR(done, client_replay(o->replay, o->replay_loops, &r->source));
+        TRY_OR(done, client_replay(o->replay, o->replay_loops, o->replay_skip, &r->source));
     else
         TRY_OR(done, client_open(&o->client, &r->source));
     if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
@@ -111,6 +117,7 @@ void receiver_close(receiver **held)
     for (int64_t i = 0; r->slots && i < r->n_slots; i++)
         arena_done(&r->slots[i].memory);
     free(r->slots);
+    free(r->cursor);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -135,16 +142,57 @@ static void note_loop(receiver *r, const frame *head)
     r->last_row = head->row;
 }
 
+/* The row's own text goes with its slot. */
+static status keep_cursor(receiver *r, const char *cursor)
+{
+    size_t bytes = strlen(cursor) + 1;
+    if (bytes > r->cursor_bytes) {
+        char *more = realloc(r->cursor, 2 * bytes);
+        if (!more)
+            return FAIL(ST_NO_MEMORY, "receiver: out of memory");
+        r->cursor = more;
+        r->cursor_bytes = 2 * bytes;
+    }
+    memcpy(r->cursor, cursor, bytes);
+    return ST_OK;
+}
+
+const char *receiver_cursor(const receiver *r)
+{
+    return r->cursor ? r->cursor : "";
+}
+
+/* Until something changed, for a short while: a signal changes nothing here. */
+static void wait_a_little(receiver *r)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += STOP_POLL_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&r->changed, &r->lock, &until);
+}
+
 status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
 {
+    status st = ST_OK;
     pthread_mutex_lock(&r->lock);
     if (r->n_taken == r->n_filled && r->ended == ST_OK) {
         int64_t start = clock_ns();
-        while (r->n_taken == r->n_filled && r->ended == ST_OK)
-            pthread_cond_wait(&r->changed, &r->lock);
+        while (r->n_taken == r->n_filled && r->ended == ST_OK && st == ST_OK) {
+            if (r->stopped && r->stopped())
+                st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
+            else
+                wait_a_little(r);
+        }
         *inout_waited_ns += clock_ns() - start;
     }
-    status st = ST_OK;
+    if (st == ST_OK && r->n_taken < r->n_filled)
+        st = keep_cursor(r, r->slots[r->n_taken % r->n_slots].row.cursor);
+    if (st != ST_OK) {
+        pthread_mutex_unlock(&r->lock);
+        return st;
+    }
     if (r->n_taken < r->n_filled) {
         slot *s = &r->slots[r->n_taken % r->n_slots];
         out->row = s->row;

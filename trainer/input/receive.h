@@ -15,7 +15,9 @@ typedef struct receiver_options {
     client_options client;
     const char *replay; /* a recording instead of a daemon; NULL or "" = the daemon */
     int64_t replay_loops;
-    int64_t slots; /* rows held at once */
+    uint64_t replay_skip;  /* rows of the recording (all its loops) that were taken before */
+    int64_t slots;         /* rows held at once */
+    bool (*stopped)(void); /* asked while the step waits; true ends the wait. NULL: never */
 } receiver_options;
 
 /* A row and what it took to get it; valid until receiver_give_back. */
@@ -30,8 +32,12 @@ void receiver_close(receiver **r);
 const char *receiver_welcome(const receiver *r); /* WELCOME's JSON */
 
 /* Blocks until the next row; *inout_waited_ns grows by the time it was not there. ST_END after the
- * last; the thread's failure otherwise. */
+ * last; ST_STOPPED within a fraction of a second where stopped() says so; the thread's failure
+ * otherwise. */
 WARN_UNUSED status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns);
 void receiver_give_back(receiver *r, received *got);
+/* Where to go on after the last row taken: its cursor (proto/README.md), "" before the first. The
+ * receiver's, until the next receiver_next. */
+const char *receiver_cursor(const receiver *r);
 
 #endif

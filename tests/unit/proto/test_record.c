@@ -104,7 +104,7 @@ static void test_client_replay__loops(void **state)
     set_up(&s);
     arena_init(&a, 0);
     assert_ok(wire_msg_new(&raw));
-    assert_ok(client_replay(s.path, 2, &c));
+    assert_ok(client_replay(s.path, 2, 0, &c));
     assert_string_equal(client_welcome(c), WELCOME);
     for (int i = 0; i < 2 * ROWS; i++) {
         row r;
@@ -119,7 +119,7 @@ static void test_client_replay__loops(void **state)
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     client_close(&c);
-    assert_ok(client_replay(s.path, 0, &c)); /* endless */
+    assert_ok(client_replay(s.path, 0, 0, &c)); /* endless */
     for (int i = 0; i < 5 * ROWS; i++)
         assert_ok(client_next_raw(c, raw, NULL));
     client_close(&c);
@@ -226,7 +226,7 @@ static void test_record__other_files(void **state)
     store(s.path, bytes, 0);
     assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "TSRR");
     store(s.path, (const uint8_t *)"{\"not\": \"a recording, but JSON of some length\"}", 48);
-    assert_fails(ST_BAD_INPUT, client_replay(s.path, 1, &c), s.path);
+    assert_fails(ST_BAD_INPUT, client_replay(s.path, 1, 0, &c), s.path);
     assert_fails(ST_NO_INPUT, record_open("/nowhere/at/all", &r), "/nowhere/at/all");
     assert_fails(ST_CANT_CREATE, record_create("/nowhere/at/all", WELCOME, &w), "/nowhere/at/all");
     unlink(s.path);

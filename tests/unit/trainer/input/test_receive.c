@@ -161,6 +161,33 @@ static void test_receive__damage_reaches_the_step(void **state)
     receiver_close(&r);
 }
 
+/* What a resumed run asks for: rows after those it had, over the borders of loops, and where it is.
+ */
+static void test_receive__goes_on_behind_what_was_taken(void **state)
+{
+    fixture *f = *state;
+    const uint64_t skips[] = {0, 5, ROWS - 1, ROWS, ROWS + 3, 2 * ROWS};
+    for (size_t k = 0; k < sizeof skips / sizeof *skips; k++) {
+        receiver *r = NULL;
+        receiver_options o = {
+            .replay = f->path, .replay_loops = 2, .replay_skip = skips[k], .slots = 3};
+        assert_ok(receiver_open(&o, &r));
+        assert_string_equal(receiver_cursor(r), "");
+        int64_t waited = 0;
+        uint64_t at = skips[k];
+        for (; at < 2 * ROWS; at++) {
+            received got;
+            assert_ok(receiver_next(r, &got, &waited));
+            assert_int_equal(got.row.doc_sample_id[0], at % ROWS);
+            receiver_give_back(r, &got);
+            assert_string_equal(receiver_cursor(r), "{}");
+        }
+        received none;
+        assert_int_equal(receiver_next(r, &none, &waited), ST_END);
+        receiver_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +196,8 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_receive__stops_while_rows_wait, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_receive__damage_reaches_the_step, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_receive__goes_on_behind_what_was_taken, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
