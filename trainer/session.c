@@ -19,7 +19,10 @@ static const double NEAR_BLIND = 0.9;
 static status open_model(session *s)
 {
     const conf *c = s->conf;
-    TRY(device_open(c->training_backend, 0, (int)c->training_threads, &s->device));
+    device_options o = {.threads = (int)c->training_threads,
+                        .attention = c->training_attention,
+                        .deterministic = c->training_deterministic};
+    TRY(device_open(c->training_backend, &o, &s->device));
     log_info("device %s", s->device->description);
     TRY(s->device->v->stream_new(s->device, &s->stream));
     if (!c->model_path[0])

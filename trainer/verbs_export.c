@@ -92,7 +92,7 @@ status verb_export(int argc, char **argv)
     TRY(read_args(argc, argv, &a));
     TRY(model_files_find(a.model, folder));
     TRY(dims_load(folder, &d));
-    TRY(device_open(BACKEND_CPU, 0, 0, &dev));
+    TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
     TRY_OR(done, params_new(&d, &p));
     st = export_params(&a, folder, &d, p, s);

@@ -99,7 +99,7 @@ static status print_fit(const memory_layout *l, double limit)
 {
     device *dev = NULL;
     size_t used, total;
-    TRY(device_open(BACKEND_CPU, 0, 0, &dev));
+    TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
     status st = dev->v->memory(dev, &used, &total);
     device_close(&dev);
     TRY(st);

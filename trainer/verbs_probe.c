@@ -46,7 +46,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
 {
     char folder[STATUS_PATH_MAX];
     TRY(model_files_find(name, folder));
-    TRY(device_open(BACKEND_CPU, 0, 0, &p->device));
+    TRY(device_open(BACKEND_CPU, &(device_options){0}, &p->device));
     const backend_vtable *v = p->device->v;
     TRY(v->stream_new(p->device, &p->stream));
     TRY(dims_load(folder, &p->dims));

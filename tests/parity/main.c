@@ -18,7 +18,7 @@ enum { N_FAMILIES = sizeof families / sizeof families[0], CASES_MAX = 512 };
 static uint64_t run_case(const parity_case *c, const ops_table *ops, int threads, parity *p)
 {
     device *d = NULL;
-    assert_ok(device_open(BACKEND_CPU, 0, threads, &d));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = threads}, &d));
     *p = (parity){.op = c->op, .name = c->name, .bench = p->bench, .bits_only = p->bits_only};
     assert_ok(d->v->stream_new(d, &p->s));
     if (ops)
@@ -38,7 +38,7 @@ static uint64_t run_case(const parity_case *c, const ops_table *ops, int threads
 static bool best_is_plain(void)
 {
     device *d = NULL;
-    assert_ok(device_open(BACKEND_CPU, 0, 1, &d));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
     bool plain = d->ops == &ops_cpu;
     device_close(&d);
     return plain;

@@ -23,19 +23,35 @@ extern "C" {
 struct ops_table;
 typedef struct device device;
 typedef struct stream stream;
+typedef struct event event; /* a point in the order of a stream */
+typedef struct graph graph; /* captured work, to be queued again as a whole */
 
 /* An ordered queue of work. The CPU's runs everything at once. Kernels find handles and device
  * facts through it. */
 struct stream {
     device *dev;
     const struct ops_table *ops;
-    void *handle; /* backend's own */
+    void *handle; /* backend's own; cuda: the cudaStream_t */
 };
+
+typedef struct device_options {
+    int index;          /* which GPU */
+    int threads;        /* of the CPU's pool; 0 = one per processor this process may use */
+    int attention;      /* ATTENTION_* of conf.h: whose kernels, cuda only */
+    bool deterministic; /* library paths that give the same bits every time */
+} device_options;
+
+/* What a step must not do, counted since the device was opened. */
+typedef struct device_counts {
+    int64_t allocations; /* device and pinned memory, scratch that grows, library plans */
+    int64_t waits;       /* the host waited for the device */
+    int64_t captures;    /* graphs made */
+} device_counts;
 
 typedef struct backend_vtable {
     const char *name; /* "cpu", "cuda" */
     st_dtype act, acc;
-    status (*open)(int index, int threads, device **out);
+    status (*open)(const device_options *o, device **out);
     void (*close)(device *d);
     /* Zeroed, aligned to 256. Only before step 1. */
     status (*alloc)(device *d, size_t bytes, void **out);
@@ -49,21 +65,38 @@ typedef struct backend_vtable {
     status (*copy)(stream *s, void *dst, const void *src, size_t bytes);
     status (*zero)(stream *s, void *dst, size_t bytes);
     status (*wait)(stream *s); /* until everything queued is done; reports late faults */
+    /* Order between streams, and the host's only other way to wait. */
+    status (*event_new)(device *d, event **out);
+    void (*event_free)(event **e);
+    status (*event_record)(stream *s, event *e); /* e: behind all that is queued on s so far */
+    status (*event_follow)(stream *s,
+                           event *e);          /* what is queued on s from here on runs behind e */
+    status (*event_wait)(device *d, event *e); /* as wait, for what e stands behind */
+    /* Device time between two events that were waited for. */
+    status (*event_ns)(event *from, event *to, int64_t *out_ns);
+    /* Work queued between begin and end is kept, not run; NULL where the backend has no graphs.
+     * Between them nothing may allocate or wait, and host memory must outlive the graph. */
+    status (*capture_begin)(stream *s);
+    status (*capture_end)(stream *s, graph **out); /* also after a call that failed */
+    status (*graph_launch)(stream *s, graph *g);
+    void (*graph_free)(graph **g);
     status (*memory)(device *d, size_t *out_used, size_t *out_total);
     bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
+    int ahead;         /* steps that may be queued before the host reads what the first one did */
 } backend_vtable;
 
 struct device {
     const backend_vtable *v;
     const struct ops_table *ops;
-    char description[128]; /* "NVIDIA H200", "CPU, 2 threads, AVX2" */
+    device_counts counts;
+    char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
 };
 
 extern const backend_vtable backend_cpu;
 
 /* kind: BACKEND_* of conf.h. cuda where wanted and absent: ST_UNAVAILABLE with the reason; auto
  * takes the CPU and says why in the log. */
-WARN_UNUSED status device_open(int kind, int index, int threads, device **out);
+WARN_UNUSED status device_open(int kind, const device_options *o, device **out);
 void device_close(device **d);
 
 #ifdef __cplusplus

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "trainer/device/blas.h"
 #include "trainer/device/pool.h"
 #include "trainer/ops/real.h"
@@ -77,6 +78,7 @@ status cpu_scratch(stream *s, size_t bytes, void **out)
         if (posix_memalign(&p, SCRATCH_ALIGN, bytes) != 0)
             return FAIL(ST_NO_MEMORY, "no %zu bytes of scratch for a CPU op", bytes);
         free(c->scratch);
+        s->dev->counts.allocations++;
         c->scratch = p;
         c->scratch_bytes = bytes;
     }
@@ -113,15 +115,16 @@ static int cpu_count(void)
     return n > 0 ? (int)n : 1;
 }
 
-static status cpu_open(int index, int threads, device **out)
+static status cpu_open(const device_options *o, device **out)
 {
-    if (index != 0)
-        return FAIL(ST_UNAVAILABLE, "there is one CPU device, number 0; %d was asked for", index);
+    if (o->index != 0)
+        return FAIL(ST_UNAVAILABLE, "there is one CPU device, number 0; %d was asked for",
+                    o->index);
     TRY(blas_open());
     cpu_device *d = calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
-    threads = threads > 0 ? threads : cpu_count();
+    int threads = o->threads > 0 ? o->threads : cpu_count();
     if (!blas()->reentrant)
         threads = 1;
     status st = pool_new(threads, &d->pool);
@@ -155,7 +158,7 @@ static void cpu_close(device *d)
 
 static status cpu_alloc(device *d, size_t bytes, void **out)
 {
-    (void)d;
+    d->counts.allocations++;
     void *p = NULL;
     if (posix_memalign(&p, DEVICE_ALIGN, bytes ? bytes : 1) != 0)
         return FAIL(ST_NO_MEMORY, "the CPU has no %zu bytes left", bytes);
@@ -209,7 +212,55 @@ static status cpu_zero(stream *s, void *dst, size_t bytes)
 
 static status cpu_wait(stream *s)
 {
+    s->dev->counts.waits++;
+    return ST_OK;
+}
+
+/* Everything has run when it was queued, so an event is only the time it was recorded at. */
+struct event {
+    int64_t ns;
+};
+
+static status cpu_event_new(device *d, event **out)
+{
+    (void)d;
+    event *e = calloc(1, sizeof *e);
+    if (!e)
+        return FAIL(ST_NO_MEMORY, "no memory for an event");
+    *out = e;
+    return ST_OK;
+}
+
+static void cpu_event_free(event **e)
+{
+    free(*e);
+    *e = NULL;
+}
+
+static status cpu_event_record(stream *s, event *e)
+{
     (void)s;
+    e->ns = clock_ns();
+    return ST_OK;
+}
+
+static status cpu_event_follow(stream *s, event *e)
+{
+    (void)s;
+    (void)e;
+    return ST_OK;
+}
+
+static status cpu_event_wait(device *d, event *e)
+{
+    (void)e;
+    d->counts.waits++;
+    return ST_OK;
+}
+
+static status cpu_event_ns(event *from, event *to, int64_t *out_ns)
+{
+    *out_ns = to->ns - from->ns;
     return ST_OK;
 }
 
@@ -247,5 +298,11 @@ const backend_vtable backend_cpu = {
     .copy = cpu_copy,
     .zero = cpu_zero,
     .wait = cpu_wait,
+    .event_new = cpu_event_new,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event_record,
+    .event_follow = cpu_event_follow,
+    .event_wait = cpu_event_wait,
+    .event_ns = cpu_event_ns,
     .memory = cpu_memory,
 };

@@ -1,7 +1,8 @@
 /* cuda_module.h: what libtessera_cuda.so shows to load.c, its only user.
  *
  * The library is opened at run time, so that one trainer starts with and without a driver. It can
- * not see the program's symbols; failures are reported through the function given at the start. */
+ * not see the program's symbols; the notes of failures are kept by the program's functions, given
+ * at the start, so that FAIL and TRY mean the same on both sides. */
 #ifndef TESSERA_DEVICE_CUDA_MODULE_H
 #define TESSERA_DEVICE_CUDA_MODULE_H
 
@@ -11,13 +12,17 @@
 extern "C" {
 #endif
 
-/* status_fail of common/status.h */
-typedef status (*cuda_module_fail)(status code, const char *source, int source_line,
-                                   const char *input, int64_t line, int64_t offset, const char *fmt,
-                                   ...);
+/* Of common/status.h. */
+typedef struct cuda_module_notes {
+    status (*fail)(status code, const char *source, int source_line, const char *input,
+                   int64_t line, int64_t offset, const char *fmt, ...);
+    const char *(*text)(void);
+    void (*clear)(void);
+} cuda_module_notes;
+
 /* The library's one symbol, "tessera_cuda_backend". */
-typedef const backend_vtable *(*cuda_module_entry)(cuda_module_fail fail);
-const backend_vtable *tessera_cuda_backend(cuda_module_fail fail);
+typedef const backend_vtable *(*cuda_module_entry)(const cuda_module_notes *notes);
+const backend_vtable *tessera_cuda_backend(const cuda_module_notes *notes);
 
 #ifdef __cplusplus
 }

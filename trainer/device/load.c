@@ -43,35 +43,37 @@ static status cuda_backend(const backend_vtable **out)
     *(void **)&entry = dlsym(handle, "tessera_cuda_backend");
     if (!entry)
         return FAIL(ST_UNAVAILABLE, "no CUDA backend: %s is another library", path);
-    *out = entry(status_fail);
+    *out = entry(&(cuda_module_notes){status_fail, status_text, status_clear});
     return ST_OK;
 }
 
-static status cuda_open(int index, int threads, device **out)
+static status cuda_open(const device_options *o, device **out)
 {
     const backend_vtable *v = NULL;
     TRY(cuda_backend(&v));
-    return v->open(index, threads, out);
+    return v->open(o, out);
 }
 
-status device_open(int kind, int index, int threads, device **out)
+status device_open(int kind, const device_options *o, device **out)
 {
     if (kind == BACKEND_CPU)
-        return backend_cpu.open(index, threads, out);
+        return backend_cpu.open(o, out);
     if (kind == BACKEND_CUDA)
-        return cuda_open(index, threads, out);
+        return cuda_open(o, out);
     device *d = NULL;
-    if (cuda_open(index, threads, &d) != ST_OK) {
+    device_options cpu = *o;
+    cpu.index = 0;
+    if (cuda_open(o, &d) != ST_OK) {
         log_info("CPU is used reason=\"%s\"", status_text());
         status_clear();
-        return backend_cpu.open(0, threads, out);
+        return backend_cpu.open(&cpu, out);
     }
     const char *missing = ops_first_missing(d->ops);
     if (missing) {
         log_info("CPU is used reason=\"the CUDA backend has no op %s yet\" gpu=\"%s\"", missing,
                  d->description);
         device_close(&d);
-        return backend_cpu.open(0, threads, out);
+        return backend_cpu.open(&cpu, out);
     }
     *out = d;
     return ST_OK;

@@ -12,7 +12,7 @@ static void test_device_open__cpu(void **state)
     (void)state;
     device *d = NULL;
     stream *s = NULL;
-    assert_ok(device_open(BACKEND_CPU, 0, 2, &d));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &d));
     assert_string_equal(d->v->name, "cpu");
     assert_non_null(strstr(d->description, "2 threads"));
     assert_non_null(strstr(d->description, "OpenBLAS"));
@@ -52,7 +52,9 @@ static void test_device_open__no_second_cpu(void **state)
 {
     (void)state;
     device *d = NULL;
-    assert_fails(ST_UNAVAILABLE, device_open(BACKEND_CPU, 1, 1, &d), "number 0; 1 was asked for");
+    assert_fails(ST_UNAVAILABLE,
+                 device_open(BACKEND_CPU, &(device_options){.index = 1, .threads = 1}, &d),
+                 "number 0; 1 was asked for");
     assert_null(d);
 }
 
@@ -61,7 +63,7 @@ static void test_device_open__auto_has_every_op(void **state)
 {
     (void)state;
     device *d = NULL;
-    assert_ok(device_open(BACKEND_AUTO, 0, 1, &d));
+    assert_ok(device_open(BACKEND_AUTO, &(device_options){.threads = 1}, &d));
 #define OP(name) assert_true(d->ops->name != NULL);
 #include "trainer/ops/ops.def"
     device_close(&d);
@@ -71,7 +73,7 @@ static void test_device_open__cuda_says_why_not(void **state)
 {
     (void)state;
     device *d = NULL;
-    status st = device_open(BACKEND_CUDA, 0, 1, &d);
+    status st = device_open(BACKEND_CUDA, &(device_options){.threads = 1}, &d);
     if (st == ST_OK) { /* a machine with a GPU: empty entries answer by name */
         stream *s = NULL;
         assert_ok(d->v->stream_new(d, &s));

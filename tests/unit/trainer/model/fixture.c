@@ -27,7 +27,7 @@ static double lively(const param *p, rng_key key, int64_t i)
 void fixture_open(fixture *f, const model_dims *d)
 {
     *f = (fixture){.d = *d};
-    assert_ok(device_open(BACKEND_CPU, 0, 2, &f->dev));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &f->dev));
     assert_ok(f->dev->v->stream_new(f->dev, &f->s));
     assert_ok(params_new(&f->d, &f->p));
     assert_ok(params_alloc(f->p, f->s, true));

@@ -43,7 +43,7 @@ static void open_bench(bench *b, double max_norm)
     assert_ok(dims_preset("debug", &d));
     d.text.vocab = 64; /* small: every element is compared */
     d.text.experts = 4;
-    assert_ok(device_open(BACKEND_CPU, 0, 2, &b->dev));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->dev));
     assert_ok(b->dev->v->stream_new(b->dev, &b->s));
     assert_ok(params_new(&d, &b->p));
     assert_ok(params_alloc(b->p, b->s, true));

@@ -36,7 +36,7 @@ static void open_bench(bench *b, int64_t log_freq)
     b->c.metrics_mfu = MFU_USEFUL;
     b->c.training_seq_len = 512;
     assert_ok(dims_preset("debug", &b->s.dims));
-    assert_ok(device_open(BACKEND_CPU, 0, 1, &b->s.device));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->s.device));
     b->s.conf = &b->c;
     assert_ok(reporter_new(&b->c, &b->s, 1e12, b->folder, &b->r));
 }

@@ -1,0 +1,375 @@
+/* cuda.c: a GPU as a device: memory, copies, streams, events and graphs through the CUDA runtime.
+ *
+ * Part of libtessera_cuda.so, with the runtime linked statically; the runtime finds the driver when
+ * the library is used. Ops are in ../ops/cuda. */
+#include "trainer/device/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct ops_table ops_cuda;
+extern const backend_vtable backend_cuda;
+
+enum { LEAST_SM = 80 }; /* bf16 products and asynchronous copies begin there */
+
+static const size_t SCRATCH_LEAST = (size_t)32 << 20;
+
+/* The runtime's current device is a setting of each thread. */
+static status use(const device *d)
+{
+    int index = ((const cuda_device *)d)->options.index;
+    CUDA_TRY(ST_BAD_DEVICE, "cudaSetDevice", cudaSetDevice(index));
+    return ST_OK;
+}
+
+/* Error 35 has two causes, told apart by the driver's version: 0 where there is none. */
+static status no_driver(void)
+{
+    int driver = 0, runtime = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        return FAIL(ST_UNAVAILABLE, "CUDA: there is no NVIDIA driver on this machine (libcuda.so.1 "
+                                    "is not found, or its module is not loaded)");
+    cudaRuntimeGetVersion(&runtime);
+    return FAIL(ST_UNAVAILABLE,
+                "CUDA: the driver is too old: it knows CUDA up to %d.%d and this program was built "
+                "with %d.%d",
+                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+static status find_gpu(int index)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver)
+        return no_driver();
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
+        return FAIL(ST_UNAVAILABLE, "CUDA: a driver, but no GPU (is CUDA_VISIBLE_DEVICES empty?)");
+    if (error != cudaSuccess)
+        return FAIL(ST_UNAVAILABLE, "cudaGetDeviceCount: CUDA error %d, %s", (int)error,
+                    cudaGetErrorString(error));
+    if (index < 0 || index >= count)
+        return FAIL(ST_UNAVAILABLE, "CUDA: there are GPUs 0 to %d; %d was asked for", count - 1,
+                    index);
+    return ST_OK;
+}
+
+static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
+{
+    CUDA_TRY(ST_BAD_DEVICE, "cudaGetDeviceProperties",
+             cudaGetDeviceProperties(p, d->options.index));
+    d->facts = (cuda_facts){.sm = 10 * p->major + p->minor,
+                            .multiprocessors = p->multiProcessorCount,
+                            .shared_bytes = (int)p->sharedMemPerBlockOptin,
+                            .l2_bytes = p->l2CacheSize};
+    if (d->facts.sm < LEAST_SM)
+        return FAIL(ST_UNAVAILABLE,
+                    "CUDA: GPU %d (%.100s) has compute capability %d.%d; kernels begin at %d.%d",
+                    d->options.index, p->name, p->major, p->minor, LEAST_SM / 10, LEAST_SM % 10);
+    return ST_OK;
+}
+
+static void cuda_close(device *d)
+{
+    free(d);
+}
+
+static status cuda_open(const device_options *o, device **out)
+{
+    TRY(find_gpu(o->index));
+    struct cudaDeviceProp p;
+    cuda_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return FAIL(ST_NO_MEMORY, "no memory for a device");
+    d->base.v = &backend_cuda;
+    d->base.ops = &ops_cuda;
+    d->options = *o;
+    status st = read_facts(d, &p);
+    if (st == ST_OK)
+        st = use(&d->base); /* makes the context */
+    if (st != ST_OK) {
+        cuda_close(&d->base);
+        return st;
+    }
+    snprintf(d->base.description, sizeof d->base.description, "%.100s, sm_%d, %d multiprocessors",
+             p.name, d->facts.sm, d->facts.multiprocessors);
+    *out = &d->base;
+    return ST_OK;
+}
+
+static status cuda_alloc(device *d, size_t bytes, void **out)
+{
+    TRY(use(d));
+    d->counts.allocations++;
+    void *p = NULL;
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1); /* aligned to 256 or more */
+    if (error != cudaSuccess)
+        return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left: cudaMalloc: CUDA error %d, %s",
+                    d->description, bytes, (int)error, cudaGetErrorString(error));
+    error = cudaMemset(p, 0, bytes);
+    if (error != cudaSuccess) {
+        cudaFree(p);
+        return FAIL(ST_BAD_DEVICE, "cudaMemset of %zu bytes: CUDA error %d, %s", bytes, (int)error,
+                    cudaGetErrorString(error));
+    }
+    *out = p;
+    return ST_OK;
+}
+
+static void cuda_release(device *d, void *p)
+{
+    (void)d;
+    cudaFree(p);
+}
+
+static status cuda_alloc_host(device *d, size_t bytes, void **out)
+{
+    TRY(use(d));
+    d->counts.allocations++;
+    void *p = NULL;
+    CUDA_TRY(ST_NO_MEMORY, "cudaMallocHost, pinned memory", cudaMallocHost(&p, bytes ? bytes : 1));
+    memset(p, 0, bytes);
+    *out = p;
+    return ST_OK;
+}
+
+static void cuda_release_host(device *d, void *p)
+{
+    (void)d;
+    cudaFreeHost(p);
+}
+
+static cudaStream_t handle_of(const stream *s)
+{
+    return s->handle;
+}
+
+static status cuda_stream_new(device *d, stream **out)
+{
+    TRY(use(d));
+    cuda_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+    cudaStream_t handle = NULL;
+    cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        free(s);
+        return FAIL(ST_BAD_DEVICE, "cudaStreamCreate: CUDA error %d, %s", (int)error,
+                    cudaGetErrorString(error));
+    }
+    s->base = (stream){.dev = d, .ops = d->ops, .handle = handle};
+    *out = &s->base;
+    return ST_OK;
+}
+
+static void cuda_stream_free(stream **held)
+{
+    cuda_stream *s = (cuda_stream *)*held;
+    if (!s)
+        return;
+    cudaStreamSynchronize(handle_of(&s->base));
+    for (int i = 0; i < s->blocks; i++)
+        cudaFree(s->block[i]);
+    cudaStreamDestroy(handle_of(&s->base));
+    free(s);
+    *held = NULL;
+}
+
+static status queue_copy(stream *s, void *dst, const void *src, size_t bytes,
+                         enum cudaMemcpyKind kind)
+{
+    if (bytes)
+        CUDA_TRY(ST_BAD_DEVICE, "cudaMemcpyAsync",
+                 cudaMemcpyAsync(dst, src, bytes, kind, handle_of(s)));
+    return ST_OK;
+}
+
+static status cuda_to_device(stream *s, void *dst, const void *src_host, size_t bytes)
+{
+    return queue_copy(s, dst, src_host, bytes, cudaMemcpyHostToDevice);
+}
+
+static status cuda_to_host(stream *s, void *dst_host, const void *src, size_t bytes)
+{
+    return queue_copy(s, dst_host, src, bytes, cudaMemcpyDeviceToHost);
+}
+
+static status cuda_copy(stream *s, void *dst, const void *src, size_t bytes)
+{
+    return queue_copy(s, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static status cuda_zero(stream *s, void *dst, size_t bytes)
+{
+    if (bytes)
+        CUDA_TRY(ST_BAD_DEVICE, "cudaMemsetAsync", cudaMemsetAsync(dst, 0, bytes, handle_of(s)));
+    return ST_OK;
+}
+
+static status cuda_wait(stream *s)
+{
+    s->dev->counts.waits++;
+    CUDA_TRY(ST_BAD_DEVICE, "work queued on the GPU, seen at cudaStreamSynchronize",
+             cudaStreamSynchronize(handle_of(s)));
+    return ST_OK;
+}
+
+static status cuda_event_new(device *d, event **out)
+{
+    TRY(use(d));
+    cudaEvent_t e = NULL;
+    CUDA_TRY(ST_BAD_DEVICE, "cudaEventCreate", cudaEventCreate(&e));
+    *out = (event *)e;
+    return ST_OK;
+}
+
+static void cuda_event_free(event **e)
+{
+    if (*e)
+        cudaEventDestroy((cudaEvent_t)*e);
+    *e = NULL;
+}
+
+static status cuda_event_record(stream *s, event *e)
+{
+    CUDA_TRY(ST_BAD_DEVICE, "cudaEventRecord", cudaEventRecord((cudaEvent_t)e, handle_of(s)));
+    return ST_OK;
+}
+
+static status cuda_event_follow(stream *s, event *e)
+{
+    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamWaitEvent",
+             cudaStreamWaitEvent(handle_of(s), (cudaEvent_t)e, 0));
+    return ST_OK;
+}
+
+static status cuda_event_wait(device *d, event *e)
+{
+    d->counts.waits++;
+    CUDA_TRY(ST_BAD_DEVICE, "work queued on the GPU, seen at cudaEventSynchronize",
+             cudaEventSynchronize((cudaEvent_t)e));
+    return ST_OK;
+}
+
+static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
+{
+    float ms = 0;
+    CUDA_TRY(ST_BAD_DEVICE, "cudaEventElapsedTime",
+             cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
+    *out_ns = (int64_t)((double)ms * 1e6);
+    return ST_OK;
+}
+
+/* Mode "thread local": this thread may not call what would break the capture (allocations, waits);
+ * the receiver's thread touches no GPU. */
+static status cuda_capture_begin(stream *s)
+{
+    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamBeginCapture",
+             cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal));
+    ((cuda_stream *)s)->capturing = true;
+    return ST_OK;
+}
+
+static status cuda_capture_end(stream *s, graph **out)
+{
+    *out = NULL;
+    cudaGraph_t shape = NULL;
+    cudaGraphExec_t ready = NULL;
+    ((cuda_stream *)s)->capturing = false;
+    s->dev->counts.captures++;
+    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamEndCapture: something in the step waited or allocated",
+             cudaStreamEndCapture(handle_of(s), &shape));
+    cudaError_t error = cudaGraphInstantiate(&ready, shape, 0);
+    cudaGraphDestroy(shape);
+    CUDA_TRY(ST_BAD_DEVICE, "cudaGraphInstantiate", error);
+    *out = (graph *)ready;
+    return ST_OK;
+}
+
+static status cuda_graph_launch(stream *s, graph *g)
+{
+    CUDA_TRY(ST_BAD_DEVICE, "cudaGraphLaunch", cudaGraphLaunch((cudaGraphExec_t)g, handle_of(s)));
+    return ST_OK;
+}
+
+static void cuda_graph_free(graph **g)
+{
+    if (*g)
+        cudaGraphExecDestroy((cudaGraphExec_t)*g);
+    *g = NULL;
+}
+
+/* Of the whole GPU, other processes included. */
+static status cuda_memory(device *d, size_t *out_used, size_t *out_total)
+{
+    TRY(use(d));
+    size_t unused = 0;
+    CUDA_TRY(ST_BAD_DEVICE, "cudaMemGetInfo", cudaMemGetInfo(&unused, out_total));
+    *out_used = *out_total - unused;
+    return ST_OK;
+}
+
+const cuda_facts *cuda_facts_of(const stream *s)
+{
+    return &((const cuda_device *)s->dev)->facts;
+}
+
+status cuda_scratch(stream *base, size_t bytes, void **out)
+{
+    cuda_stream *s = (cuda_stream *)base;
+    if (bytes > s->block_bytes) {
+        size_t size = 2 * s->block_bytes > bytes ? 2 * s->block_bytes : bytes;
+        size = size > SCRATCH_LEAST ? size : SCRATCH_LEAST;
+        if (s->capturing || s->blocks == CUDA_SCRATCH_BLOCKS)
+            return FAIL(ST_INTERNAL,
+                        "an op asks for %zu bytes of scratch while a step is captured; %zu are "
+                        "there: its shape did not run before",
+                        bytes, s->block_bytes);
+        TRY(cuda_alloc(base->dev, size, &s->block[s->blocks]));
+        s->block_bytes = size;
+        s->blocks++;
+    }
+    *out = s->blocks ? s->block[s->blocks - 1] : NULL;
+    return ST_OK;
+}
+
+status cuda_launched(const stream *s, const char *op)
+{
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess)
+        return ST_OK;
+    return FAIL(ST_BAD_DEVICE, "%s on %s: launch refused: CUDA error %d, %s", op,
+                s->dev->description, (int)error, cudaGetErrorString(error));
+}
+
+const backend_vtable backend_cuda = {
+    .name = "cuda",
+    .act = DT_BF16,
+    .acc = DT_F32,
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .alloc_host = cuda_alloc_host,
+    .release_host = cuda_release_host,
+    .stream_new = cuda_stream_new,
+    .stream_free = cuda_stream_free,
+    .to_device = cuda_to_device,
+    .to_host = cuda_to_host,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .wait = cuda_wait,
+    .event_new = cuda_event_new,
+    .event_free = cuda_event_free,
+    .event_record = cuda_event_record,
+    .event_follow = cuda_event_follow,
+    .event_wait = cuda_event_wait,
+    .event_ns = cuda_event_ns,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
+    .memory = cuda_memory,
+    .fixed_shapes = true,
+    .ahead = 1,
+};

@@ -1,0 +1,38 @@
+/* cuda_module.c: the way out of libtessera_cuda.so, and the way of its failures back into the
+ * program: common/status.h in the words of the functions load.c gave. */
+#include "trainer/device/cuda_module.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+extern const backend_vtable backend_cuda;
+
+static cuda_module_notes program;
+
+__attribute__((visibility("default"))) const backend_vtable *
+tessera_cuda_backend(const cuda_module_notes *notes)
+{
+    program = *notes;
+    return &backend_cuda;
+}
+
+status status_fail(status code, const char *source, int source_line, const char *input,
+                   int64_t line, int64_t offset, const char *fmt, ...)
+{
+    char message[STATUS_MESSAGE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    return program.fail(code, source, source_line, input, line, offset, "%s", message);
+}
+
+const char *status_text(void)
+{
+    return program.text();
+}
+
+void status_clear(void)
+{
+    program.clear();
+}
