@@ -2,11 +2,13 @@
  *
  * Part of libtessera_cuda.so, with the runtime linked statically; the runtime finds the driver when
  * the library is used. Ops are in ../ops/cuda. */
-#include "trainer/device/cuda.h"
+#include "trainer/device/cuda_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "trainer/device/cublas.h"
 
 extern const struct ops_table ops_cuda;
 extern const backend_vtable backend_cuda;
@@ -19,7 +21,7 @@ static const size_t SCRATCH_LEAST = (size_t)32 << 20;
 static status use(const device *d)
 {
     int index = ((const cuda_device *)d)->options.index;
-    CUDA_TRY(ST_BAD_DEVICE, "cudaSetDevice", cudaSetDevice(index));
+    CUDA_TRY(cudaSetDevice(index), ST_BAD_DEVICE, "cudaSetDevice");
     return ST_OK;
 }
 
@@ -56,8 +58,8 @@ static status find_gpu(int index)
 
 static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
 {
-    CUDA_TRY(ST_BAD_DEVICE, "cudaGetDeviceProperties",
-             cudaGetDeviceProperties(p, d->options.index));
+    CUDA_TRY(cudaGetDeviceProperties(p, d->options.index), ST_BAD_DEVICE,
+             "cudaGetDeviceProperties");
     d->facts = (cuda_facts){.sm = 10 * p->major + p->minor,
                             .multiprocessors = p->multiProcessorCount,
                             .shared_bytes = (int)p->sharedMemPerBlockOptin,
@@ -69,14 +71,19 @@ static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
     return ST_OK;
 }
 
-static void cuda_close(device *d)
+static void cuda_close(device *base)
 {
+    cuda_device *d = (cuda_device *)base;
+    for (int i = 0; i < KEPT_COUNT; i++)
+        if (d->kept[i].data)
+            d->kept[i].done(d->kept[i].data);
     free(d);
 }
 
 static status cuda_open(const device_options *o, device **out)
 {
     TRY(find_gpu(o->index));
+    TRY(cublas_open());
     struct cudaDeviceProp p;
     cuda_device *d = calloc(1, sizeof *d);
     if (!d)
@@ -127,7 +134,7 @@ static status cuda_alloc_host(device *d, size_t bytes, void **out)
     TRY(use(d));
     d->counts.allocations++;
     void *p = NULL;
-    CUDA_TRY(ST_NO_MEMORY, "cudaMallocHost, pinned memory", cudaMallocHost(&p, bytes ? bytes : 1));
+    CUDA_TRY(cudaMallocHost(&p, bytes ? bytes : 1), ST_NO_MEMORY, "cudaMallocHost, pinned memory");
     memset(p, 0, bytes);
     *out = p;
     return ST_OK;
@@ -137,11 +144,6 @@ static void cuda_release_host(device *d, void *p)
 {
     (void)d;
     cudaFreeHost(p);
-}
-
-static cudaStream_t handle_of(const stream *s)
-{
-    return s->handle;
 }
 
 static status cuda_stream_new(device *d, stream **out)
@@ -167,10 +169,10 @@ static void cuda_stream_free(stream **held)
     cuda_stream *s = (cuda_stream *)*held;
     if (!s)
         return;
-    cudaStreamSynchronize(handle_of(&s->base));
+    cudaStreamSynchronize(cuda_handle(&s->base));
     for (int i = 0; i < s->blocks; i++)
         cudaFree(s->block[i]);
-    cudaStreamDestroy(handle_of(&s->base));
+    cudaStreamDestroy(cuda_handle(&s->base));
     free(s);
     *held = NULL;
 }
@@ -179,8 +181,8 @@ static status queue_copy(stream *s, void *dst, const void *src, size_t bytes,
                          enum cudaMemcpyKind kind)
 {
     if (bytes)
-        CUDA_TRY(ST_BAD_DEVICE, "cudaMemcpyAsync",
-                 cudaMemcpyAsync(dst, src, bytes, kind, handle_of(s)));
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_handle(s)), ST_BAD_DEVICE,
+                 "cudaMemcpyAsync");
     return ST_OK;
 }
 
@@ -202,15 +204,15 @@ static status cuda_copy(stream *s, void *dst, const void *src, size_t bytes)
 static status cuda_zero(stream *s, void *dst, size_t bytes)
 {
     if (bytes)
-        CUDA_TRY(ST_BAD_DEVICE, "cudaMemsetAsync", cudaMemsetAsync(dst, 0, bytes, handle_of(s)));
+        CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda_handle(s)), ST_BAD_DEVICE, "cudaMemsetAsync");
     return ST_OK;
 }
 
 static status cuda_wait(stream *s)
 {
     s->dev->counts.waits++;
-    CUDA_TRY(ST_BAD_DEVICE, "work queued on the GPU, seen at cudaStreamSynchronize",
-             cudaStreamSynchronize(handle_of(s)));
+    CUDA_TRY(cudaStreamSynchronize(cuda_handle(s)), ST_BAD_DEVICE,
+             "work queued on the GPU, seen at cudaStreamSynchronize");
     return ST_OK;
 }
 
@@ -218,7 +220,7 @@ static status cuda_event_new(device *d, event **out)
 {
     TRY(use(d));
     cudaEvent_t e = NULL;
-    CUDA_TRY(ST_BAD_DEVICE, "cudaEventCreate", cudaEventCreate(&e));
+    CUDA_TRY(cudaEventCreate(&e), ST_BAD_DEVICE, "cudaEventCreate");
     *out = (event *)e;
     return ST_OK;
 }
@@ -232,30 +234,30 @@ static void cuda_event_free(event **e)
 
 static status cuda_event_record(stream *s, event *e)
 {
-    CUDA_TRY(ST_BAD_DEVICE, "cudaEventRecord", cudaEventRecord((cudaEvent_t)e, handle_of(s)));
+    CUDA_TRY(cudaEventRecord((cudaEvent_t)e, cuda_handle(s)), ST_BAD_DEVICE, "cudaEventRecord");
     return ST_OK;
 }
 
 static status cuda_event_follow(stream *s, event *e)
 {
-    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamWaitEvent",
-             cudaStreamWaitEvent(handle_of(s), (cudaEvent_t)e, 0));
+    CUDA_TRY(cudaStreamWaitEvent(cuda_handle(s), (cudaEvent_t)e, 0), ST_BAD_DEVICE,
+             "cudaStreamWaitEvent");
     return ST_OK;
 }
 
 static status cuda_event_wait(device *d, event *e)
 {
     d->counts.waits++;
-    CUDA_TRY(ST_BAD_DEVICE, "work queued on the GPU, seen at cudaEventSynchronize",
-             cudaEventSynchronize((cudaEvent_t)e));
+    CUDA_TRY(cudaEventSynchronize((cudaEvent_t)e), ST_BAD_DEVICE,
+             "work queued on the GPU, seen at cudaEventSynchronize");
     return ST_OK;
 }
 
 static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
 {
     float ms = 0;
-    CUDA_TRY(ST_BAD_DEVICE, "cudaEventElapsedTime",
-             cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
+    CUDA_TRY(cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to), ST_BAD_DEVICE,
+             "cudaEventElapsedTime");
     *out_ns = (int64_t)((double)ms * 1e6);
     return ST_OK;
 }
@@ -264,8 +266,8 @@ static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
  * the receiver's thread touches no GPU. */
 static status cuda_capture_begin(stream *s)
 {
-    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamBeginCapture",
-             cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal));
+    CUDA_TRY(cudaStreamBeginCapture(cuda_handle(s), cudaStreamCaptureModeThreadLocal),
+             ST_BAD_DEVICE, "cudaStreamBeginCapture");
     ((cuda_stream *)s)->capturing = true;
     return ST_OK;
 }
@@ -277,18 +279,18 @@ static status cuda_capture_end(stream *s, graph **out)
     cudaGraphExec_t ready = NULL;
     ((cuda_stream *)s)->capturing = false;
     s->dev->counts.captures++;
-    CUDA_TRY(ST_BAD_DEVICE, "cudaStreamEndCapture: something in the step waited or allocated",
-             cudaStreamEndCapture(handle_of(s), &shape));
+    CUDA_TRY(cudaStreamEndCapture(cuda_handle(s), &shape), ST_BAD_DEVICE,
+             "cudaStreamEndCapture: something in the step waited or allocated");
     cudaError_t error = cudaGraphInstantiate(&ready, shape, 0);
     cudaGraphDestroy(shape);
-    CUDA_TRY(ST_BAD_DEVICE, "cudaGraphInstantiate", error);
+    CUDA_TRY(error, ST_BAD_DEVICE, "cudaGraphInstantiate");
     *out = (graph *)ready;
     return ST_OK;
 }
 
 static status cuda_graph_launch(stream *s, graph *g)
 {
-    CUDA_TRY(ST_BAD_DEVICE, "cudaGraphLaunch", cudaGraphLaunch((cudaGraphExec_t)g, handle_of(s)));
+    CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)g, cuda_handle(s)), ST_BAD_DEVICE, "cudaGraphLaunch");
     return ST_OK;
 }
 
@@ -304,7 +306,7 @@ static status cuda_memory(device *d, size_t *out_used, size_t *out_total)
 {
     TRY(use(d));
     size_t unused = 0;
-    CUDA_TRY(ST_BAD_DEVICE, "cudaMemGetInfo", cudaMemGetInfo(&unused, out_total));
+    CUDA_TRY(cudaMemGetInfo(&unused, out_total), ST_BAD_DEVICE, "cudaMemGetInfo");
     *out_used = *out_total - unused;
     return ST_OK;
 }
@@ -331,15 +333,6 @@ status cuda_scratch(stream *base, size_t bytes, void **out)
     }
     *out = s->blocks ? s->block[s->blocks - 1] : NULL;
     return ST_OK;
-}
-
-status cuda_launched(const stream *s, const char *op)
-{
-    cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess)
-        return ST_OK;
-    return FAIL(ST_BAD_DEVICE, "%s on %s: launch refused: CUDA error %d, %s", op,
-                s->dev->description, (int)error, cudaGetErrorString(error));
 }
 
 const backend_vtable backend_cuda = {

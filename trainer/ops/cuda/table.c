@@ -1,6 +1,14 @@
-/* table.c: the CUDA backend's op table. An entry that is not named is empty: a call answers
- * "cuda has no op X", and auto chooses the CPU. */
+/* table.c: the CUDA backend's op table: cuda_NAME for each op, where this build has it. An entry
+ * without a definition is empty (weak): a call answers "cuda has no op X", and auto chooses the
+ * CPU. The harness of tests/simt links the same file with the ops that run there. */
 #include "trainer/ops/table.h"
 
+#define OP(name)                                                                                   \
+    extern status cuda_##name(stream *s, const struct name##_args *a) __attribute__((weak));
+#include "trainer/ops/ops.def"
+
 extern const ops_table ops_cuda;
-const ops_table ops_cuda = {0};
+const ops_table ops_cuda = {
+#define OP(name) .name = cuda_##name,
+#include "trainer/ops/ops.def"
+};

@@ -1,0 +1,226 @@
+/* test_gemm.c: what gemm.c asks of cuBLASLt, computed on the host: every form of the contract, one
+ * plan per shape, nothing left behind. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+
+#include "common/rng.h"
+#include "tests/unit/trainer/ops_cuda/cublas_host.h"
+#include "trainer/device/cuda_device.h"
+#include "trainer/model/convert.h"
+#include "trainer/ops/table.h"
+
+status cuda_gemm(stream *s, const gemm_args *g);
+
+/* The device: plain memory. */
+static char scratch[1 << 16];
+static size_t scratch_asked;
+
+status cuda_scratch(stream *s, size_t bytes, void **out)
+{
+    (void)s;
+    assert_true(bytes <= sizeof scratch);
+    scratch_asked = bytes;
+    *out = scratch;
+    return ST_OK;
+}
+
+static status host_copy(stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)s;
+    memcpy(dst, src, bytes);
+    return ST_OK;
+}
+
+static status host_zero(stream *s, void *dst, size_t bytes)
+{
+    (void)s;
+    memset(dst, 0, bytes);
+    return ST_OK;
+}
+
+static const backend_vtable backend = {
+    .name = "host", .act = DT_BF16, .acc = DT_F32, .copy = host_copy, .zero = host_zero};
+
+typedef struct bench {
+    cuda_device d;
+    stream s;
+} bench;
+
+static void open_bench(bench *b)
+{
+    *b = (bench){.d.base.v = &backend};
+    b->s = (stream){.dev = &b->d.base};
+    cublas_host = (struct cublas_host){0};
+}
+
+static void close_bench(bench *b)
+{
+    if (b->d.kept[KEPT_GEMM].data)
+        b->d.kept[KEPT_GEMM].done(b->d.kept[KEPT_GEMM].data);
+    assert_int_equal(cublas_host.alive, 0);
+}
+
+enum { SIDE = 8, PAD = 3, CELLS = (SIDE + PAD) * (SIDE + PAD) };
+
+typedef struct form {
+    bool trans_a, trans_b, accumulate, c_acc, bias;
+    int64_t m, n, k, pad;
+} form;
+
+static double value(rng_key key, int64_t i)
+{
+    return (double)(int64_t)(rng_u64(key, (uint64_t)i) % 17) / 8 - 1; /* exact in bf16 */
+}
+
+/* One product of small numbers, exact in every type, so that results agree to the bit. */
+static void check(bench *b, const form *f)
+{
+    double a[CELLS], w[CELLS], c[CELLS], bias[SIDE], got[CELLS];
+    uint16_t a16[CELLS], w16[CELLS], bias16[SIDE], c16[CELLS];
+    float c32[CELLS];
+    rng_key key = rng_key_make(harness_seed(), "gemm");
+    for (int64_t i = 0; i < CELLS; i++) {
+        a[i] = value(key, i);
+        w[i] = value(key, CELLS + i);
+        c[i] = value(key, 2 * CELLS + i);
+    }
+    for (int64_t i = 0; i < SIDE; i++)
+        bias[i] = value(key, 3 * CELLS + i);
+    convert_from_double(a16, DT_BF16, a, CELLS);
+    convert_from_double(w16, DT_BF16, w, CELLS);
+    convert_from_double(bias16, DT_BF16, bias, SIDE);
+    convert_from_double(c16, DT_BF16, c, CELLS);
+    convert_from_double(c32, DT_F32, c, CELLS);
+    gemm_args g = {.m = f->m,
+                   .n = f->n,
+                   .k = f->k,
+                   .trans_a = f->trans_a,
+                   .trans_b = f->trans_b,
+                   .accumulate = f->accumulate,
+                   .c_acc = f->c_acc,
+                   .alpha = 0.5,
+                   .a = a16,
+                   .b = w16,
+                   .bias = f->bias ? bias16 : NULL,
+                   .c = f->c_acc ? (void *)c32 : (void *)c16,
+                   .lda = (f->trans_a ? f->m : f->k) + f->pad,
+                   .ldb = (f->trans_b ? f->k : f->n) + f->pad,
+                   .ldc = f->n + f->pad};
+    assert_ok(cuda_gemm(&b->s, &g));
+    convert_to_double(got, g.c, f->c_acc ? DT_F32 : DT_BF16, CELLS);
+    for (int64_t i = 0; i < f->m; i++) {
+        for (int64_t j = 0; j < f->n; j++) {
+            double sum = 0, want;
+            uint16_t rounded;
+            for (int64_t x = 0; x < f->k; x++)
+                sum += a[f->trans_a ? x * g.lda + i : i * g.lda + x] *
+                       w[f->trans_b ? j * g.ldb + x : x * g.ldb + j];
+            want = 0.5 * sum + (f->accumulate ? c[i * g.ldc + j] : 0) + (f->bias ? bias[j] : 0);
+            convert_from_double(&rounded, DT_BF16, &want, 1);
+            if (!f->c_acc)
+                convert_to_double(&want, &rounded, DT_BF16, 1);
+            assert_true(got[i * g.ldc + j] == want);
+            c[i * g.ldc + j] = want;
+        }
+    }
+    for (int64_t i = 0; i < CELLS; i++) /* what is no part of the result stays */
+        assert_true(got[i] == c[i]);
+}
+
+static void test_gemm__every_form(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    for (int bits = 0; bits < 32; bits++) {
+        form f = {bits & 1, bits & 2, bits & 4, bits & 8, bits & 16, 5, 7, 6, 0};
+        if (f.bias && (f.c_acc || f.accumulate))
+            continue;
+        check(&b, &f);
+        f.pad = PAD;
+        check(&b, &f);
+        f.k = 0;
+        check(&b, &f);
+        f.m = 0;
+        check(&b, &f);
+        f = (form){.trans_a = f.trans_a, .trans_b = f.trans_b, .m = 1, .n = 1, .k = 1};
+        check(&b, &f);
+    }
+    assert_int_equal(scratch_asked, CUBLAS_HOST_WORKSPACE);
+    close_bench(&b);
+}
+
+static void test_gemm__one_plan_per_shape(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    form f = {.trans_b = true, .m = 4, .n = 8, .k = 8};
+    for (int i = 0; i < 5; i++)
+        check(&b, &f);
+    assert_int_equal(cublas_host.products, 5);
+    assert_int_equal(cublas_host.asked, 1);
+    assert_int_equal(b.d.base.counts.allocations, 1);
+    for (f.m = 1; f.m <= SIDE; f.m++) /* more plans than the list first holds */
+        for (f.n = 1; f.n <= SIDE; f.n++)
+            for (f.k = 1; f.k <= 2; f.k++)
+                check(&b, &f);
+    assert_int_equal(cublas_host.asked, 1 + 2 * SIDE * SIDE);
+    close_bench(&b);
+}
+
+/* The heuristic must not take an address for better aligned than it is. */
+static void test_gemm__tells_alignment_and_order(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    _Alignas(256) uint16_t x[3][512] = {0};
+    gemm_args g = {.m = 8,
+                   .n = 8,
+                   .k = 8,
+                   .alpha = 1,
+                   .a = x[0] + 8,
+                   .b = x[1] + 1,
+                   .c = x[2],
+                   .lda = 8,
+                   .ldb = 8,
+                   .ldc = 8};
+    assert_ok(cuda_gemm(&b.s, &g));
+    assert_int_equal(cublas_host.align[0], 2); /* the library's first operand is b */
+    assert_int_equal(cublas_host.align[1], 16);
+    assert_int_equal(cublas_host.align[2], 256);
+    assert_int_equal(cublas_host.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    g.b = x[1];
+    assert_ok(cuda_gemm(&b.s, &g));
+    assert_int_equal(cublas_host.asked, 2);
+    close_bench(&b);
+}
+
+static void test_gemm__says_what_it_can_not(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    uint16_t x[64] = {0};
+    gemm_args g = {
+        .m = 2, .n = 3, .k = 4, .alpha = 1, .a = x, .b = x, .c = x, .lda = 4, .ldb = 3, .ldc = 3};
+    cublas_host.refuse = true;
+    assert_fails(ST_BAD_DEVICE, cuda_gemm(&b.s, &g), "no algorithm for m 2 n 3 k 4");
+    g.bias = x;
+    g.accumulate = true;
+    assert_fails(ST_INTERNAL, cuda_gemm(&b.s, &g), "bias");
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gemm__every_form),
+        cmocka_unit_test(test_gemm__one_plan_per_shape),
+        cmocka_unit_test(test_gemm__tells_alignment_and_order),
+        cmocka_unit_test(test_gemm__says_what_it_can_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

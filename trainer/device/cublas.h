@@ -1,0 +1,50 @@
+/* cublas.h: the one door to cuBLASLt, opened with the first CUDA device.
+ *
+ * It is loaded at run time and not linked, so that a machine without it learns which file is
+ * missing, and so that the library's hundreds of megabytes are no condition for starting. */
+#ifndef TESSERA_DEVICE_CUBLAS_H
+#define TESSERA_DEVICE_CUBLAS_H
+
+#include <cublasLt.h>
+
+#include "common/status.h"
+
+#define CUBLAS_FUNCTIONS(X)                                                                        \
+    X(Create)                                                                                      \
+    X(Destroy)                                                                                     \
+    X(GetStatusString)                                                                             \
+    X(GetVersion)                                                                                  \
+    X(Matmul)                                                                                      \
+    X(MatmulAlgoGetHeuristic)                                                                      \
+    X(MatmulDescCreate)                                                                            \
+    X(MatmulDescDestroy)                                                                           \
+    X(MatmulDescSetAttribute)                                                                      \
+    X(MatmulPreferenceCreate)                                                                      \
+    X(MatmulPreferenceDestroy)                                                                     \
+    X(MatmulPreferenceSetAttribute)                                                                \
+    X(MatrixLayoutCreate)                                                                          \
+    X(MatrixLayoutDestroy)
+
+typedef struct cublas_library {
+#define CUBLAS_FIELD(name) __typeof__(&cublasLt##name) name;
+    CUBLAS_FUNCTIONS(CUBLAS_FIELD)
+#undef CUBLAS_FIELD
+} cublas_library;
+
+/* Loads it once per process. UNAVAILABLE, with the file that is missing. */
+WARN_UNUSED status cublas_open(void);
+
+/* After cublas_open. */
+const cublas_library *cublas(void);
+
+/* Fails with the call and cuBLAS's words. */
+#define CUBLAS_TRY(call)                                                                           \
+    do {                                                                                           \
+        cublasStatus_t cublas_status_ = cublas()->call;                                            \
+        if (cublas_status_ != CUBLAS_STATUS_SUCCESS)                                               \
+            return FAIL(ST_BAD_DEVICE, "cublasLt%.*s: error %d, %s", CUBLAS_NAME(#call),           \
+                        (int)cublas_status_, cublas()->GetStatusString(cublas_status_));           \
+    } while (0)
+#define CUBLAS_NAME(text) (int)(__builtin_strchr(text, 40) - (text)), (text)
+
+#endif
