@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -57,6 +59,42 @@ status proc_follow_parent(pid_t parent)
     if (getppid() != parent)
         return FAIL(ST_STOPPED, "the process that started this one (pid %d) has gone", (int)parent);
     return ST_OK;
+}
+
+/* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
+ * kernel's memory killer): no decoder sends them to itself. */
+static bool is_crash(int sig)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+    for (size_t i = 0; i < sizeof(crashes) / sizeof(*crashes); i++)
+        if (sig == crashes[i])
+            return true;
+    return false;
+}
+
+proc_end proc_end_of(int wstatus, char *what, size_t size)
+{
+    if (WIFSIGNALED(wstatus)) {
+        const int sig = WTERMSIG(wstatus);
+        snprintf(what, size, "signal %d (%s)", sig, strsignal(sig));
+        return sig == SIGALRM ? PROC_END_TIME : is_crash(sig) ? PROC_END_CRASH : PROC_END_OUTSIDE;
+    }
+    const int code = WEXITSTATUS(wstatus);
+    if (code > PROC_EXIT_OUTSIDE && is_crash(code - PROC_EXIT_OUTSIDE)) {
+        snprintf(what, size, "signal %d (%s), sent by another process", code - PROC_EXIT_OUTSIDE,
+                 strsignal(code - PROC_EXIT_OUTSIDE));
+        return PROC_END_OUTSIDE;
+    }
+    if (code == PROC_EXIT_BUSY) {
+        snprintf(what, size, "exit() in the middle of a sample");
+        return PROC_END_CRASH;
+    }
+    if (code == PROC_EXIT_AGAIN) {
+        snprintf(what, size, "starts anew");
+        return PROC_END_LEFT;
+    }
+    snprintf(what, size, "exit code %d", code);
+    return code == 0 || (code >= 64 && code <= 78) ? PROC_END_LEFT : PROC_END_CRASH;
 }
 
 status proc_self_path(char *out, size_t size)

@@ -22,11 +22,14 @@ static const verb verbs[] = {
      "The daemon: indexes the data set, makes rows with local workers, serves trainers.\n"
      "SIGTERM or SIGINT stops it cleanly; a second SIGINT at once.",
      true},
-    {"worker", verb_worker, "--connect ENDPOINT --data-root DIR [--model DIR]",
-     "One more worker for a daemon.\n"
+    {"worker", verb_worker, "--connect ENDPOINT --data-root DIR [--model DIR] [--workers N]",
+     "More workers for a daemon, kept alive: one that dies is started again.\n"
      "  --connect ENDPOINT   the daemon's prepd.endpoint with .workers appended\n"
      "  --data-root DIR      where the images lie on this machine\n"
-     "  --model DIR          the model folder here, if it is not where the daemon has it",
+     "  --model DIR          the model folder here, if it is not where the daemon has it\n"
+     "  --workers N          so many processes; default 1\n"
+     "SIGTERM: they finish what is in work and leave. They wait a minute for a daemon that is\n"
+     "away.",
      false},
     {"check", verb_check, CONFIG " [--hash]",
      "Decodes and tokenises every sample once and lists each bad one: number, name, file, cause.\n"

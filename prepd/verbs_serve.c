@@ -9,6 +9,7 @@
 #include "prepd/serve/dispatch.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
+#include "prepd/worker/keeper.h"
 #include "prepd/worker/worker.h"
 #include "proto/wire.h"
 
@@ -53,33 +54,57 @@ status verb_serve(int argc, char **argv)
     return st;
 }
 
+/* The command line of the workers a keeper starts: what it was given, without --workers. */
+static status keep_workers(const worker_options *o, int64_t n)
+{
+    char self[STATUS_PATH_MAX];
+    char *args[16];
+    int n_args = 0;
+    const struct {
+        const char *flag, *value;
+    } options[] = {
+        {"--connect", o->endpoint}, {"--data-root", o->data_root}, {"--model", o->model}};
+    TRY(proc_self_path(self, sizeof(self)));
+    args[n_args++] = self;
+    args[n_args++] = (char[]){"worker"};
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        if (!options[i].value)
+            continue;
+        args[n_args++] = (char *)(uintptr_t)options[i].flag; /* posix_spawn only reads them */
+        args[n_args++] = (char *)(uintptr_t)options[i].value;
+    }
+    return keeper_run(args, n_args, (int)n);
+}
+
+static status run_worker(const worker_options *o)
+{
+    bool again = false;
+    TRY(worker_run(o, &again));
+    if (again)
+        exit(PROC_EXIT_AGAIN);
+    return ST_OK;
+}
+
 status verb_worker(int argc, char **argv)
 {
-    worker_options o = {0};
-    int64_t parent;
-    char **again = calloc((size_t)argc + 2, sizeof(*again));
-    if (!again)
-        return FAIL(ST_NO_MEMORY, "no memory for a command line");
-    again[0] = argv[-1]; /* the program's name before the verb */
-    for (int i = 0; i < argc; i++)
-        again[i + 1] = argv[i];
-    o.argv = again;
-    status st = ST_OK;
-    TRY_OR(done, take_parent(&argc, argv, &parent));
-    TRY_OR(done, verb_take(&argc, argv, "--connect", &o.endpoint));
-    TRY_OR(done, verb_take(&argc, argv, "--data-root", &o.data_root));
-    TRY_OR(done, verb_take(&argc, argv, "--model", &o.model));
+    worker_options o = {.program = argv[-1]};
+    const char *workers;
+    int64_t parent, n = 1;
+    TRY(take_parent(&argc, argv, &parent));
+    TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
+    TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
+    TRY(verb_take(&argc, argv, "--model", &o.model));
+    TRY(verb_take(&argc, argv, "--keeper", &o.keeper));
+    TRY(verb_take(&argc, argv, "--workers", &workers));
+    if (workers)
+        TRY(verb_number("--workers", workers, 1, 1024, &n));
     o.parent = (pid_t)parent;
     if (argc > 1)
-        st = FAIL(ST_USAGE, "worker: unexpected \"%s\"; see prepd worker --help", argv[1]);
-    else if (!o.endpoint)
-        st = FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
-                            "with .workers appended; tcp: the next port)");
-    else if (!o.data_root && !o.parent)
-        st = FAIL(ST_USAGE, "worker: --data-root DIR is needed: where the images lie here");
-    else
-        st = worker_run(&o);
-done:
-    free(again);
-    return st;
+        return FAIL(ST_USAGE, "worker: unexpected \"%s\"; see prepd worker --help", argv[1]);
+    if (!o.endpoint)
+        return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
+                              "with .workers appended; tcp: the next port)");
+    if (!o.data_root && !o.parent)
+        return FAIL(ST_USAGE, "worker: --data-root DIR is needed: where the images lie here");
+    return o.parent ? run_worker(&o) : keep_workers(&o, n);
 }

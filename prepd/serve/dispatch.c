@@ -202,7 +202,7 @@ static void stop(dispatch *d)
     while (d->seats) {
         worker_seat *w = d->seats;
         lease_free(&w->work);
-        seat_retire(d, w, false);
+        seat_retire(d, w, !w->local && !d->draining); /* others wait for a daemon to come back */
     }
     local_stop(d);
     while (d->book.lost) {

@@ -131,41 +131,22 @@ void local_said_why(dispatch *d, pid_t pid)
 
 void local_kill(dispatch *d, pid_t pid)
 {
-    local_child *c = child_of(d, pid);
-    if (!c || c->timed_out)
-        return;
-    c->timed_out = true;
-    kill(pid, SIGKILL);
-}
-
-/* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
- * kernel's memory killer): no decoder sends them to itself. */
-static bool is_crash(int sig)
-{
-    static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
-    for (size_t i = 0; i < sizeof(crashes) / sizeof(*crashes); i++)
-        if (sig == crashes[i])
-            return true;
-    return false;
+    if (child_of(d, pid))
+        kill(pid, SIGKILL);
 }
 
 static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
 {
-    if (WIFSIGNALED(wstatus)) {
-        int sig = WTERMSIG(wstatus);
-        snprintf(what, size, "signal %d (%s)", sig, strsignal(sig));
-        if (c->timed_out)
-            return LOSS_TIMEOUT;
-        return is_crash(sig) ? LOSS_CRASH : LOSS_OUTSIDE;
-    }
-    const int code = WEXITSTATUS(wstatus);
-    if (code > PROC_EXIT_OUTSIDE && is_crash(code - PROC_EXIT_OUTSIDE)) { /* see last_words.h */
-        snprintf(what, size, "signal %d (%s), sent by another process", code - PROC_EXIT_OUTSIDE,
-                 strsignal(code - PROC_EXIT_OUTSIDE));
+    switch (proc_end_of(wstatus, what, size)) {
+    case PROC_END_OUTSIDE:
         return LOSS_OUTSIDE;
+    case PROC_END_TIME:
+        return LOSS_TIMEOUT;
+    case PROC_END_LEFT:
+        return c->leaving || WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN ? LOSS_OUTSIDE : LOSS_CRASH;
+    default:
+        return LOSS_CRASH;
     }
-    snprintf(what, size, "exit code %d", code);
-    return c->leaving ? LOSS_OUTSIDE : LOSS_CRASH;
 }
 
 /* One that ends before it began any work is tried again after a while, but not for ever. */
@@ -204,6 +185,8 @@ static void died(dispatch *d, local_child *c, int wstatus)
     if (d->stopping || was.leaving)
         return;
     p->respawned++;
+    if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
+        return; /* as it was told to */
     if (was.begun || how == LOSS_OUTSIDE)
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
     else
@@ -214,9 +197,11 @@ void local_reap(dispatch *d)
 {
     int wstatus;
     pid_t pid;
-    while ((pid = waitpid(-1, &wstatus, WNOHANG)) > 0) {
+    while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
         local_child *c = child_of(d, pid);
-        if (c)
+        if (c && WIFSTOPPED(wstatus))
+            kill(pid, SIGKILL); /* by somebody outside: what it has in work must not wait for him */
+        else if (c)
             died(d, c, wstatus);
     }
 }

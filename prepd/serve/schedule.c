@@ -5,28 +5,41 @@
 #include "common/clock.h"
 #include "prepd/serve/state.h"
 
-static const int64_t TELL_REMOTE_NS = 2000000000;
+static const int64_t TELL_REMOTE_NS = 1000000000;
+static const int64_t KEEPER_NS = 3000000000; /* to start another worker, which says how this died */
+/* A worker keeps its own time limit (time_limit.h). This is for one that can not: stopped by
+ * somebody, or stuck in the kernel; no sample is to blame. */
+static const double PATIENCE = 1.25;
+static const int64_t PATIENCE_NS = 500000000;
 static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
+
+/* The death of a process elsewhere shows only in that nothing can be sent to it. True if its seat
+ * is removed. */
+static bool is_lost(dispatch *d, worker_seat *w, int64_t now)
+{
+    if (w->lost_ns == 0 && now - w->told_ns > TELL_REMOTE_NS) {
+        w->told_ns = now;
+        if (seat_send_terms(d, &w->peer) != ST_OK)
+            w->lost_ns = now;
+    }
+    if (w->lost_ns == 0 || (w->work && w->keeper[0] && now - w->lost_ns < KEEPER_NS))
+        return false;
+    seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
+    return true;
+}
 
 void seats_check_time(dispatch *d, int64_t now)
 {
-    int64_t limit = (int64_t)(d->c->prepd_sample_timeout * 1e9);
+    const int64_t limit = (int64_t)(d->c->prepd_sample_timeout * PATIENCE * 1e9) + PATIENCE_NS;
     for (worker_seat *w = d->seats, *next; w; w = next) {
         next = w->next;
-        if (!w->local && now - w->told_ns > TELL_REMOTE_NS) {
-            /* The death of a process elsewhere shows only in that nothing can be sent to it. */
-            w->told_ns = now;
-            if (seat_send_terms(d, &w->peer) != ST_OK) {
-                seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
-                continue;
-            }
-        }
-        if (!w->work || now - w->since_ns <= limit)
+        if (!w->local && is_lost(d, w, now))
+            continue;
+        if (!w->work || w->lost_ns || now - w->since_ns <= limit)
             continue;
         if (w->local)
-            local_kill(d, w->pid); /* its death is told by SIGCHLD */
-        else
-            seat_gone(d, w, LOSS_TIMEOUT, "silent");
+            local_kill(d, w->pid);
+        seat_gone(d, w, LOSS_OUTSIDE, "hangs beyond its own time limit");
     }
 }
 

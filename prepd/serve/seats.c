@@ -138,6 +138,30 @@ status seat_send_terms(dispatch *d, const wire_peer *to)
     return wire_send_json(d->workers, to, KIND_TERMS, 0, d->terms, strlen(d->terms));
 }
 
+/* "before" of a JOIN: how the process died that this one replaces. The dispatcher saw at most that
+ * a connection ended. */
+static status bury(dispatch *d, const char *keeper, const json_value *before, const char *name)
+{
+    static const struct {
+        const char *word;
+        loss how;
+    } ends[] = {{"outside", LOSS_OUTSIDE}, {"crash", LOSS_CRASH}, {"timeout", LOSS_TIMEOUT}};
+    const char *how, *what;
+    int64_t pid;
+    TRY(json_want_int(before, "pid", name, &pid));
+    TRY(json_want_text(before, "how", name, &how));
+    TRY(json_want_text(before, "what", name, &what));
+    worker_seat *w = d->seats;
+    while (w && (w->pid != pid || !keeper[0] || strcmp(w->keeper, keeper) != 0))
+        w = w->next;
+    for (size_t i = 0; w && i < sizeof(ends) / sizeof(*ends); i++)
+        if (strcmp(how, ends[i].word) == 0) {
+            seat_gone(d, w, ends[i].how, what);
+            return ST_OK;
+        }
+    return ST_OK; /* it had nothing in work */
+}
+
 static status join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
 {
     const char *version, *fingerprint, *host;
@@ -168,10 +192,15 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
         seat_gone(d, old, LOSS_OUTSIDE, "joined again");
     if (d->n_seats >= MAX_SEATS)
         return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
+    const char *keeper = json_text(json_find(v, "keeper"), "");
+    const json_value *before = json_find(v, "before");
+    if (before && !local)
+        TRY(bury(d, keeper, before, name));
     w = calloc(1, sizeof(*w));
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
     w->peer = *from;
+    snprintf(w->keeper, sizeof(w->keeper), "%s", keeper);
     w->pid = (pid_t)pid;
     w->local = local;
     w->fresh = true;
@@ -333,6 +362,15 @@ static void give_up(dispatch *d, worker_seat *w, const json_value *v, const char
     seat_gone(d, w, w->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
 }
 
+/* Late, or nobody: what it had is given again, and it may join anew. */
+static status send_away(dispatch *d, const wire_peer *from)
+{
+    static const char json[] = "{\"again\":true}";
+    if (wire_send_json(d->workers, from, KIND_BYE, 0, json, sizeof(json) - 1) != ST_OK)
+        log_debug("late worker could not be told: %s", status_text());
+    return ST_OK;
+}
+
 static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
 {
     frame head;
@@ -345,13 +383,13 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
         (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
         begun(d, w);
     if (head.kind == KIND_ROW)
-        return w ? take_row(d, w, &head, m, name) : ST_OK;
+        return w ? take_row(d, w, &head, m, name) : send_away(d, from);
     TRY(wire_read_json(m, name, &head, &v));
     status st = ST_OK;
     if (head.kind == KIND_JOIN)
         st = join(d, from, name, v);
     else if (!w)
-        ; /* late, or nobody: what it had is given again */
+        st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
     else if (head.kind == KIND_ON)
         take_on(w, &head, v);
     else if (head.kind == KIND_RECORDS)

@@ -85,9 +85,11 @@ typedef struct worker_seat {
     wire_peer peer;
     pid_t pid;
     char host[64];
-    bool local; /* a child of ours */
-    bool fresh; /* has done nothing yet */
-    bool begun; /* has reported an item or an answer: its start went well */
+    bool local;      /* a child of ours */
+    bool fresh;      /* has done nothing yet */
+    bool begun;      /* has reported an item or an answer: its start went well */
+    char keeper[24]; /* whoever starts it again elsewhere and says how it died; "" none */
+    int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
     int64_t since_ns; /* of the lease or of the last ON */
     int64_t joined_ns, heard_ns, told_ns;
@@ -100,9 +102,8 @@ typedef struct local_child {
     pid_t pid; /* 0 = empty place */
     int64_t started_ns;
     bool joined;
-    bool begun;     /* see worker_seat */
-    bool timed_out; /* we killed it for a sample's time */
-    bool leaving;   /* told to go: scaled down or stopping */
+    bool begun;   /* see worker_seat */
+    bool leaving; /* told to go: scaled down or stopping */
 } local_child;
 
 enum { MAX_LOCAL = 1024 };
@@ -212,7 +213,7 @@ void local_joined(dispatch *d, pid_t pid);
 void local_begun(dispatch *d, pid_t pid);
 void local_said_why(dispatch *d, pid_t pid); /* the thread's note is why it can not begin */
 bool local_is_child(const dispatch *d, pid_t pid);
-void local_kill(dispatch *d, pid_t pid); /* too long on one sample */
+void local_kill(dispatch *d, pid_t pid); /* it does not keep its own time limit */
 bool local_is_leaving(const dispatch *d, pid_t pid);
 int local_alive(const dispatch *d);
 void local_stop(dispatch *d); /* BYE is sent; waits, then kills */

@@ -39,6 +39,15 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     raise(sig); /* delivered when this handler returns: the parent sees the true cause */
 }
 
+/* Whatever calls exit() in the middle of a lease (a library that gave up) is a crash, whatever its
+ * code says. */
+static void on_exit_busy(void)
+{
+    wait_for_flush();
+    if (busy_now)
+        _exit(PROC_EXIT_BUSY);
+}
+
 void last_words_busy(bool busy)
 {
     busy_now = busy;
@@ -57,5 +66,5 @@ status last_words_install(void)
         if (old.sa_handler == SIG_DFL && sigaction(signals[i], &ours, NULL) != 0)
             return FAIL(ST_OS, "sigaction: %s", strerror(errno));
     }
-    return atexit(wait_for_flush) == 0 ? ST_OK : FAIL(ST_OS, "atexit failed");
+    return atexit(on_exit_busy) == 0 ? ST_OK : FAIL(ST_OS, "atexit failed");
 }

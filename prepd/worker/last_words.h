@@ -10,7 +10,7 @@
 #include "common/status.h"
 
 /* Handlers for the crash signals that have none yet, on a stack of their own, and for exit() from
- * within a library. */
+ * within a library, which then has the code PROC_EXIT_BUSY. */
 WARN_UNUSED status last_words_install(void);
 /* Whether there is something to wait for: a lease is in work. */
 void last_words_busy(bool busy);

@@ -11,11 +11,13 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/proc.h"
+#include "prepd/worker/keeper.h"
 #include "prepd/worker/last_words.h"
+#include "prepd/worker/time_limit.h"
 #include "proto/frame.h"
 
 enum {
-    POLL_MS = 1000,
+    POLL_MS = 200,        /* longest wait before SIGTERM is noticed */
     ASK_AGAIN_MS = 10000, /* an idle worker says that it is here */
     GIVE_UP_MS = 60000,   /* no word from the dispatcher for this long: leave */
     RECONNECT_MS = 500,
@@ -34,6 +36,15 @@ typedef struct worker {
     int64_t heard_ns;
     bool leave, again;
 } worker;
+
+/* Set by SIGTERM: the lease in work is finished first. */
+static volatile sig_atomic_t asked_to_go;
+
+static void on_term(int sig)
+{
+    (void)sig;
+    asked_to_go = 1;
+}
 
 static status send_json(worker *w, int kind, uint64_t number, json_writer *out)
 {
@@ -62,6 +73,11 @@ static status send_join(worker *w)
     json_put_cstr(&out, host);
     json_put_key(&out, "pid");
     json_put_int(&out, getpid());
+    if (w->o->keeper) {
+        json_put_key(&out, "keeper");
+        json_put_cstr(&out, w->o->keeper);
+        keeper_put_before(&out);
+    }
     json_end_object(&out);
     status st = send_json(w, KIND_JOIN, 0, &out);
     json_writer_done(&out);
@@ -72,6 +88,7 @@ static status tell_on(void *user, int64_t item)
 {
     worker *w = user;
     char json[48];
+    time_limit_start();
     int n = snprintf(json, sizeof(json), "{\"item\":%lld}", (long long)item);
     return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
 }
@@ -84,6 +101,7 @@ static status take_terms(worker *w, const json_value *v, span text)
         return ST_OK;
     }
     TRY(workshop_init(&w->shop, w->o, w->images, v));
+    TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
     w->ready = true;
     w->terms = strndup((const char *)text.data, text.size);
     log_init("worker", w->shop.train.log_level, w->shop.train.log_json);
@@ -128,6 +146,7 @@ static status handle(worker *w, const wire_msg *m)
     } else if (head.kind == KIND_LEASE) {
         last_words_busy(true);
         st = do_lease(w, v, head.row);
+        time_limit_stop();
         last_words_busy(false);
     } else if (head.kind == KIND_BYE) {
         w->leave = true;
@@ -160,6 +179,11 @@ static status serve_connection(worker *w)
     TRY_OR(done, send_join(w));
     int64_t asked_ns = clock_ns();
     while (!w->leave) {
+        if (asked_to_go) {
+            w->leave = true;
+            st = wire_send_json(w->socket, NULL, KIND_BYE, 0, "{}", 2);
+            break;
+        }
         wire_msg_clear(m);
         st = wire_recv(w->socket, POLL_MS, NULL, m);
         const int64_t now = clock_ns();
@@ -189,22 +213,24 @@ done:
 
 static status start(worker *w)
 {
-    if (w->o->parent)
-        TRY(proc_follow_parent(w->o->parent));
+    TRY(proc_follow_parent(w->o->parent));
     const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)
         return FAIL(ST_OS, "can not turn core files off");
+    const struct sigaction term = {.sa_handler = on_term};
+    if (sigaction(SIGTERM, &term, NULL) != 0)
+        return FAIL(ST_OS, "sigaction failed");
     signal(SIGINT, SIG_IGN); /* a terminal's interrupt is the dispatcher's to handle */
     mallopt(M_ARENA_MAX, 2); /* several arenas and libvips together grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
     TRY(last_words_install());
-    TRY(image_load(w->o->argv[0], &w->images));
+    TRY(image_load(w->o->program, &w->images));
     TRY(w->images->fingerprint(&w->fingerprint));
     w->heard_ns = clock_ns();
     return wire_new(&w->net);
 }
 
-status worker_run(const worker_options *o)
+status worker_run(const worker_options *o, bool *out_again)
 {
     worker w = {.o = o};
     log_init("worker", LOG_INFO, false);
@@ -213,7 +239,7 @@ status worker_run(const worker_options *o)
         st = serve_connection(&w);
         if (st != ST_UNAVAILABLE || w.leave)
             continue;
-        if (o->parent) { /* our dispatcher has closed: so do we */
+        if (!o->keeper) { /* our dispatcher has closed: so do we */
             st = ST_OK;
             break;
         }
@@ -225,11 +251,6 @@ status worker_run(const worker_options *o)
     workshop_done(&w.shop);
     free(w.terms);
     wire_free(&w.net);
-    if (st == ST_OK && w.again) {
-        char self[STATUS_PATH_MAX];
-        TRY(proc_self_path(self, sizeof(self)));
-        execv(self, o->argv);
-        return FAIL_IN(ST_OS, self, "can not start anew");
-    }
+    *out_again = st == ST_OK && w.again;
     return st;
 }

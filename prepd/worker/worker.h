@@ -21,12 +21,14 @@ typedef struct worker_options {
     const char *endpoint;  /* of the dispatcher's workers */
     const char *data_root; /* NULL: the lease's own root (local workers) */
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
-    pid_t parent;          /* 0: none; else leave when it goes */
-    char **argv;           /* to start anew */
+    pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */
+    const char *keeper;    /* keeper.h; NULL: a child of the dispatcher */
+    const char *program;   /* argv[0], for vips */
 } worker_options;
 
-/* Until the dispatcher says BYE or has been away for a minute. */
-WARN_UNUSED status worker_run(const worker_options *o);
+/* Until the dispatcher says BYE, or has been away for a minute (one of its children: at once).
+ * out_again: it is to be started anew, with nothing of its past (PROC_EXIT_AGAIN). */
+WARN_UNUSED status worker_run(const worker_options *o, bool *out_again);
 
 /* What a lease needs; made from TERMS. */
 typedef struct workshop {

@@ -50,7 +50,7 @@ static status decode(span bytes, const char *file, const conf *limits, arena *a,
         fault();
     if (holds(bytes, "POISON:exit"))
         exit(0);
-    if (holds(bytes, "POISON:hang"))
+    while (holds(bytes, "POISON:hang"))
         pause();
     return real->decode(bytes, file, limits, a, out);
 }

@@ -12,14 +12,6 @@ sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 
-def questions_of(folder, image):
-    """Positions in the data set of the questions about this picture."""
-    with open(folder.file("data/v2_OpenEnded_mscoco_train2014_questions.json")) as f:
-        questions = json.load(f)["questions"]
-    number = int(os.path.basename(image).rsplit("_", 1)[1].split(".")[0])
-    return [i for i, q in enumerate(questions) if q["image_id"] == number]
-
-
 def listed(out):
     """The lines of check as {number: cause}."""
     rows = [line.split("\t") for line in out.splitlines() if line.count("\t") == 3]
@@ -42,7 +34,7 @@ def damage(folder):
 def bad_files_are_named_and_cost_themselves():
     with Folder() as f:
         bad = damage(f)
-        wanted = {i: (image, word) for image, word in bad.items() for i in questions_of(f, image)}
+        wanted = {i: (image, word) for image, word in bad.items() for i in f.questions_of(image)}
         check(len(wanted) >= 4, "the damaged pictures have no questions")
         out = run("check", "-c", f.config, code=65)
         found = listed(out)
@@ -75,7 +67,7 @@ def samples_that_kill_their_workers():
             for image, mark in marks.items():
                 with open(image, "ab") as x:
                     x.write(mark.encode())
-            wanted = sorted(i for image in marks for i in questions_of(f, image))
+            wanted = sorted(i for image in marks for i in f.questions_of(image))
             found = listed(run("check", "-c", f.config, code=65))
             check(sorted(found) == wanted, f"check lists {sorted(found)}, poison is {wanted}")
             one = digest(f.config, "--steps", "2", "--prepd.workers", "1")
@@ -124,7 +116,7 @@ def real_photos_and_odd_ones():
         out = run("check", "-c", f.config, code=65)
         found = listed(out)
         for image, name in zip(images, names):
-            bad = {i in found for i in questions_of(f, image)}
+            bad = {i in found for i in f.questions_of(image)}
             check(len(bad) <= 1, f"{name}: some samples of one picture are bad, others not")
             if name in ("zero-byte.jpg", "truncated_jpeg.jpg", "truncated_image.png", "broken.png",
                         "decompression_bomb.gif", "avif_hopper.avif", "hopper.bmp"):
@@ -132,7 +124,7 @@ def real_photos_and_odd_ones():
             if name in ("hopper_gray.jpg", "pil_sample_cmyk.jpg", "hopper_orientation_6.jpg",
                         "Landscape_6.jpg", "transparent.png", "hopper_orientation_6.webp"):
                 check(bad == {False}, f"{name} was refused: {out}")
-        good = [i for im in f.train_images()[1::2] for i in questions_of(f, im)]
+        good = [i for im in f.train_images()[1::2] for i in f.questions_of(im)]
         check(not set(good) & set(found), "a good sample was blamed")
 
 

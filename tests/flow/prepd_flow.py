@@ -1,5 +1,6 @@
 """What the flow tests of prepd share: a synthetic data set, commands, a daemon, processes."""
 
+import json
 import os
 import random
 import shutil
@@ -43,6 +44,13 @@ class Folder:
             folder = next(d for d, _, files in os.walk(self.file("data"))
                           if any("train2014" in f and f.endswith(".jpg") for f in files))
         return sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".jpg"))
+
+    def questions_of(self, image):
+        """Positions in the data set of the questions about this picture."""
+        with open(self.file("data/v2_OpenEnded_mscoco_train2014_questions.json")) as f:
+            questions = json.load(f)["questions"]
+        number = int(os.path.basename(image).rsplit("_", 1)[1].split(".")[0])
+        return [i for i, q in enumerate(questions) if q["image_id"] == number]
 
     def __enter__(self):
         return self
@@ -147,7 +155,10 @@ def seed():
 
 
 def main(*tests):
+    only = os.environ.get("TESSERA_FLOW_ONLY")  # one test by its name, while working on it
     for test in tests:
+        if only and test.__name__ != only:
+            continue
         start = time.monotonic()
         test()
         print(f"ok {test.__name__} ({time.monotonic() - start:.1f} s)")

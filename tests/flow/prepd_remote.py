@@ -11,10 +11,14 @@ import sys
 import threading
 import time
 
-from prepd_flow import BIN, Daemon, Folder, check, main, run, seed, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
+
+BUILD = os.path.dirname(os.path.dirname(BIN))
+POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
+          "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
 
 
 def free_ports():
@@ -41,11 +45,18 @@ class Site:
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
         self.root = folder.file("copy")
         shutil.copytree(folder.file("data"), self.root, ignore=shutil.ignore_patterns(".tessera"))
-        self.daemon = Daemon(folder.config, "--prepd.endpoint", self.endpoint)
+        self.start()
+
+    def start(self):
+        self.daemon = Daemon(self.folder.config, "--prepd.endpoint", self.endpoint)
         wait_for(self.answers, "the daemon answers", 60)
         wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built", 60)
         run("scale", "0", "--connect", self.endpoint)
         wait_for(lambda: not self.status()["workers"], "local workers have left")
+
+    def again(self):
+        self.daemon.__exit__()
+        self.start()
 
     def status(self):
         return json.loads(run("status", "--connect", self.endpoint, "--json"))
@@ -54,9 +65,9 @@ class Site:
         p = subprocess.run([BIN, "status", "--connect", self.endpoint], capture_output=True)
         return p.returncode == 0
 
-    def worker(self, root=None, **environment):
+    def worker(self, *args, root=None, **environment):
         p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}",
-                              "--data-root", root or self.root], stderr=subprocess.PIPE,
+                              "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
                              env={**os.environ, **environment})
         self.workers.append(p)
         return p
@@ -118,7 +129,7 @@ def one_that_misses_files_is_dismissed():
         quiet = site.stream()
         shutil.rmtree(f.file("copy2"), ignore_errors=True)
         os.mkdir(f.file("copy2"))
-        blind = site.worker(f.file("copy2"))
+        blind = site.worker(root=f.file("copy2"))
         site.joined(2)
         check(site.stream() == quiet, "files that one worker misses changed the stream")
         wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
@@ -127,17 +138,68 @@ def one_that_misses_files_is_dismissed():
 
 
 def another_decoder_is_refused():
-    build = os.path.dirname(os.path.dirname(BIN))
     with Folder() as f, Site(f) as site:
-        odd = site.worker(
-            POISON_FINGERPRINT="1",
-            TESSERA_REAL_IMAGE_MODULE=os.path.join(build, "lib/libprepd_image.so"),
-            TESSERA_IMAGE_MODULE=os.path.join(build, "tests/libpoison_module.so"))
+        odd = site.worker(POISON_FINGERPRINT="1", **POISON)
         check(odd.wait(30) == 78, "a worker with another decoder was taken")
         check(b"differ" in odd.stderr.read(), "no reason given")
         site.worker()
         site.joined(1)
         check(len(site.stream(4)) == 4, "the daemon suffered")
+
+
+def a_poisonous_sample_is_found_without_local_workers():
+    """Only the keeper elsewhere sees how a worker died; what it says is enough."""
+    limits = {"prepd.sample_timeout": 0.4, "prepd.solo_deaths": 1, "training.epochs": 1,
+              "data.limit": 100}
+    with Folder(**limits) as f, Site(f) as site:
+        images = f.train_images()
+        marks = {images[2]: "abort", images[5]: "exit", images[8]: "hang", images[14]: "fault"}
+        for image, mark in marks.items():
+            for path in (image, image.replace(f.file("data"), site.root)):
+                with open(path, "ab") as x:
+                    x.write(f"POISON:{mark}".encode())
+        site.again()  # the index is of the files as they are now
+        site.worker(**POISON)
+        site.joined(1)
+        rows = site.stream(10**9)
+        wanted = sorted(i for image in marks for i in f.questions_of(image) if i < 100)
+        found = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
+        check(sorted(found) == wanted, f"quarantined {found}, poison is {wanted}")
+        check(len(wanted) >= 4 and any("takes a worker longer" in c for c in found.values()) and
+              any("ends its worker: signal 11" in c for c in found.values()), f"causes: {found}")
+        site.worker(**POISON)
+        site.joined(2)
+        check(site.stream(10**9) == rows, "two workers give another stream")
+
+
+def signals_from_outside_blame_nobody():
+    """At the strictest limit; a stopped worker is no hanging one."""
+    with Folder(**{"prepd.solo_deaths": 1, "prepd.sample_timeout": 1}) as f, Site(f) as site:
+        site.worker()
+        site.joined(1)
+        quiet = site.stream()
+        keeper = site.worker("--workers", "2")
+        site.joined(3)
+        hits = []
+
+        def hit():
+            while len(hits) < 12:
+                time.sleep(0.05)
+                for pid in workers_below(keeper.pid):
+                    sig = (signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL)[len(hits) % 3]
+                    os.kill(pid, sig)
+                    hits.append(sig)
+
+        thread = threading.Thread(target=hit)
+        thread.start()
+        while thread.is_alive():
+            check(site.stream() == quiet, "signals to remote workers changed the stream")
+        thread.join()
+        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        site.joined(3)
+        keeper.terminate()
+        check(keeper.wait(15) == 0, "the keeper does not leave")
+        site.joined(1)
 
 
 def it_waits_for_the_daemon_to_come_back():
@@ -153,5 +215,6 @@ def it_waits_for_the_daemon_to_come_back():
         check(p.poll() is None and site.stream(8) == quiet, "the worker did not come back")
 
 
-main(mixed_and_killed, one_that_misses_files_is_dismissed, another_decoder_is_refused,
+main(mixed_and_killed, a_poisonous_sample_is_found_without_local_workers,
+     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, another_decoder_is_refused,
      it_waits_for_the_daemon_to_come_back)

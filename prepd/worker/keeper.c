@@ -1,0 +1,213 @@
+#include "prepd/worker/keeper.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/proc.h"
+
+enum {
+    QUICK_MS = 1000,   /* a life this short may be a failure to start */
+    QUICK_DEATHS = 16, /* so many of them in a row before the next is started after a pause */
+    PAUSE_MS = 1000,
+    LEAVE_LIMIT_MS = 10000, /* after SIGTERM, to finish a row */
+    WHAT_BYTES = 80,
+    ENVIRONMENT_BYTES = 160,
+};
+static const char BEFORE[] = "TESSERA_WORKER_BEFORE";
+static const int64_t MS = 1000000;
+
+typedef struct kept {
+    pid_t pid; /* 0 = to be started at start_ns, unless it has left */
+    int64_t started_ns, start_ns;
+    int quick_deaths; /* in a row */
+    bool left;
+    char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" of the one that died, "" none */
+} kept;
+
+typedef struct keeper {
+    char **argv;
+    kept *worker; /* [n] */
+    int n;
+    bool stopping;
+    status outcome;
+} keeper;
+
+void keeper_put_before(json_writer *w)
+{
+    const char *text = getenv(BEFORE);
+    int pid = 0, at = 0;
+    char how[16];
+    if (text && sscanf(text, "%d %15s %n", &pid, how, &at) == 2 && at > 0) {
+        json_put_key(w, "before");
+        json_begin_object(w);
+        json_put_key(w, "pid");
+        json_put_int(w, pid);
+        json_put_key(w, "how");
+        json_put_cstr(w, how);
+        json_put_key(w, "what");
+        json_put_cstr(w, text + at);
+        json_end_object(w);
+    }
+    unsetenv(BEFORE);
+}
+
+static status start_one(keeper *k, kept *w)
+{
+    if (w->before[0])
+        setenv(BEFORE, w->before, 1);
+    status st = proc_spawn(k->argv, &w->pid);
+    unsetenv(BEFORE);
+    w->before[0] = 0;
+    w->started_ns = clock_ns();
+    if (st != ST_OK)
+        w->pid = 0;
+    return st;
+}
+
+/* The code a worker chose to leave with, as a status: it has said why. */
+static status left_because(int code)
+{
+    for (int s = ST_OK + 1; s < ST_COUNT; s++)
+        if (status_exit_code((status)s) == code)
+            return FAIL((status)s, "a worker has left with code %d (its message is above)", code);
+    return FAIL(ST_INTERNAL, "a worker has left with code %d", code);
+}
+
+/* No memory or a failed disk may pass; refused, misconfigured or told to go will not. */
+static bool may_pass(int code)
+{
+    return code == status_exit_code(ST_NO_MEMORY) || code == status_exit_code(ST_IO) ||
+           code == status_exit_code(ST_INTERNAL);
+}
+
+static void ended(keeper *k, kept *w, int wstatus)
+{
+    static const char *const words[] = {[PROC_END_LEFT] = "outside",
+                                        [PROC_END_OUTSIDE] = "outside",
+                                        [PROC_END_CRASH] = "crash",
+                                        [PROC_END_TIME] = "timeout"};
+    char what[WHAT_BYTES];
+    const int64_t now = clock_ns();
+    const proc_end end = proc_end_of(wstatus, what, sizeof(what));
+    const int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
+    const bool at_work = end == PROC_END_TIME || code == PROC_EXIT_BUSY;
+    const bool quick = !at_work && now - w->started_ns < QUICK_MS * MS;
+    snprintf(w->before, sizeof(w->before), "%d %s %s", (int)w->pid, words[end], what);
+    w->pid = 0;
+    w->start_ns = now;
+    if (k->stopping || code == 0) {
+        w->left = true;
+        return;
+    }
+    if (code == PROC_EXIT_AGAIN) {
+        w->quick_deaths = 0;
+        return;
+    }
+    w->quick_deaths = quick ? w->quick_deaths + 1 : 0;
+    if (end == PROC_END_LEFT && !may_pass(code)) {
+        k->stopping = w->left = true;
+        k->outcome = left_because(code);
+        return;
+    }
+    log_info("worker replaced cause=\"%s\"", what);
+    if (w->quick_deaths > QUICK_DEATHS)
+        w->start_ns += PAUSE_MS * MS;
+}
+
+static void reap(keeper *k)
+{
+    int wstatus;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
+        for (int i = 0; i < k->n; i++) {
+            if (k->worker[i].pid != pid)
+                continue;
+            if (WIFSTOPPED(wstatus))
+                kill(pid, SIGKILL); /* by somebody outside; what it has in work must not wait */
+            else
+                ended(k, &k->worker[i], wstatus);
+        }
+    }
+}
+
+static void signal_all(const keeper *k, int sig)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid)
+            kill(k->worker[i].pid, sig);
+}
+
+static bool any_left_to_keep(const keeper *k)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid || (!k->worker[i].left && !k->stopping))
+            return true;
+    return false;
+}
+
+static status keep(keeper *k, int signals)
+{
+    enum { TICK_MS = 100 };
+    int64_t stop_ns = 0;
+    while (any_left_to_keep(k)) {
+        struct pollfd wait = {.fd = signals, .events = POLLIN};
+        struct signalfd_siginfo info;
+        for (int i = 0; i < k->n && !k->stopping; i++)
+            if (!k->worker[i].pid && !k->worker[i].left && clock_ns() >= k->worker[i].start_ns)
+                TRY(start_one(k, &k->worker[i]));
+        if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
+            return FAIL(ST_OS, "poll: %s", strerror(errno));
+        while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
+            if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
+                k->stopping = true;
+        reap(k);
+        if (!k->stopping)
+            continue;
+        if (stop_ns == 0) {
+            stop_ns = clock_ns();
+            signal_all(k, SIGTERM);
+        } else if (clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
+            signal_all(k, SIGKILL);
+        }
+    }
+    return k->outcome;
+}
+
+status keeper_run(char *const *args, int n_args, int n)
+{
+    keeper k = {.n = n};
+    char parent[16], id[24];
+    int signals = -1;
+    status st = ST_OK;
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    snprintf(id, sizeof(id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
+    k.worker = calloc((size_t)n, sizeof(*k.worker));
+    k.argv = calloc((size_t)n_args + 5, sizeof(*k.argv));
+    if (!k.worker || !k.argv) {
+        st = FAIL(ST_NO_MEMORY, "no memory for %d workers", n);
+        goto done;
+    }
+    memcpy(k.argv, args, (size_t)n_args * sizeof(*args));
+    k.argv[n_args] = (char[]){"--parent"};
+    k.argv[n_args + 1] = parent;
+    k.argv[n_args + 2] = (char[]){"--keeper"};
+    k.argv[n_args + 3] = id;
+    TRY_OR(done, proc_signal_fd(&signals));
+    st = keep(&k, signals);
+    signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
+done:
+    if (signals >= 0)
+        close(signals);
+    free(k.worker);
+    free(k.argv);
+    return st;
+}

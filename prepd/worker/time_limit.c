@@ -1,0 +1,46 @@
+#include "prepd/worker/time_limit.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/time.h>
+
+enum { TICKS = 8 }; /* of one limit: time spent stopped counts as at most one of them */
+
+/* A signal handler can only reach what is static. */
+static volatile sig_atomic_t ticks_left;
+static struct itimerval timer;
+
+static void on_tick(int sig)
+{
+    if (--ticks_left > 0)
+        return;
+    signal(sig, SIG_DFL);
+    raise(sig); /* delivered when this handler returns */
+}
+
+status time_limit_install(double seconds)
+{
+    const struct sigaction tick = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
+    const double each = seconds / TICKS;
+    const time_t whole = (time_t)each;
+    timer.it_value = (struct timeval){whole, (suseconds_t)((each - (double)whole) * 1e6)};
+    if (timer.it_value.tv_sec == 0 && timer.it_value.tv_usec == 0)
+        timer.it_value.tv_usec = 1;
+    timer.it_interval = timer.it_value;
+    if (sigaction(SIGALRM, &tick, NULL) != 0)
+        return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+    return ST_OK;
+}
+
+void time_limit_start(void)
+{
+    ticks_left = TICKS;
+    (void)setitimer(ITIMER_REAL, &timer, NULL); /* fails only for times out of range */
+}
+
+void time_limit_stop(void)
+{
+    const struct itimerval none = {0};
+    (void)setitimer(ITIMER_REAL, &none, NULL);
+}
