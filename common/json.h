@@ -62,10 +62,15 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
 
 /* Streaming: calls `each` for every item of the array member `key` of the top-level object of the
  * file (key NULL: the top level is the array), in the memory of one item and a read buffer; item is
- * valid during the call; offset = its first byte in the file (for a text: its end). A status other
- * than ST_OK from `each` ends the reading and is returned as it is. Fails if the file is no JSON,
- * or has no such array; items before the bad place have been handed out by then. */
-typedef status (*json_each)(void *user, const json_value *item, int64_t offset);
+ * valid during the call. A status other than ST_OK from `each` ends the reading and is returned as
+ * it is. Fails if the file is no JSON, or has no such array; items before the bad place have been
+ * handed out by then. */
+typedef struct json_place {
+    int64_t offset; /* of the item's first byte in the file (for a text: its end) */
+    int64_t bytes;  /* of an object or array; 0 for others */
+    int64_t line;   /* of the first byte, from 1 */
+} json_place;
+typedef status (*json_each)(void *user, const json_value *item, const json_place *at);
 WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
 
 /* Writing: text is appended to a growing buffer; commas are put by the writer. Texts that are not

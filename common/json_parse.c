@@ -40,7 +40,9 @@ typedef struct parser {
     bool in_array;    /* between its brackets */
     bool wanted_next; /* its key was read, its value comes */
     bool found;
-    int64_t item_offset;
+    json_place item;
+    size_t counted;       /* bytes of the chunk whose lines are in counted_line */
+    int64_t counted_line; /* of the chunk's byte `counted` */
 } parser;
 
 /* Bytes of the chunk that yajl has taken, the current token included. */
@@ -63,6 +65,20 @@ static void locate(const parser *p, size_t at, int64_t *out_line, int64_t *out_s
         ++*out_line;
         *out_start = p->base + (int64_t)i;
     }
+}
+
+/* The item in work begins at this byte of the chunk; before it, if a number straddles the border.
+ * Lines are counted on from the last item. */
+static void item_begins(parser *p, int64_t at)
+{
+    while ((int64_t)p->counted < at) {
+        const unsigned char *from = p->chunk + p->counted;
+        const unsigned char *end =
+            (const unsigned char *)memchr(from, '\n', (size_t)at - p->counted);
+        p->counted = end ? (size_t)(end - p->chunk) + 1 : (size_t)at;
+        p->counted_line += end != NULL;
+    }
+    p->item = (json_place){.offset = p->base + at, .line = p->counted_line};
 }
 
 static status fail_here(const parser *p, const char *what)
@@ -101,7 +117,9 @@ static int value_done(parser *p)
     const json_value *v = p->streaming ? json_builder_value(&p->build) : NULL;
     if (!v)
         return 1;
-    p->st = p->each(p->user, v, p->item_offset);
+    if (v->type == JSON_OBJECT || v->type == JSON_ARRAY)
+        p->item.bytes = p->base + (int64_t)consumed(p) - p->item.offset;
+    p->st = p->each(p->user, v, &p->item);
     arena_reset(p->build.memory);
     json_builder_reset(&p->build);
     return p->st == ST_OK;
@@ -135,7 +153,7 @@ static int put_scalar(parser *p, json_value v, size_t token_bytes)
     if (outside_item(p))
         return skip_value(p, v.type);
     if (p->build.depth == 0)
-        p->item_offset = p->base + (int64_t)consumed(p) - (int64_t)token_bytes;
+        item_begins(p, (int64_t)consumed(p) - (int64_t)token_bytes);
     return settle(p, json_builder_scalar(&p->build, v)) && value_done(p);
 }
 
@@ -180,7 +198,7 @@ static int on_text(void *user, const unsigned char *s, size_t size)
     if (outside_item(p))
         return skip_value(p, JSON_TEXT);
     if (p->build.depth == 0) /* escapes hide its length in the file; the end is near enough */
-        p->item_offset = p->base + (int64_t)consumed(p);
+        item_begins(p, (int64_t)consumed(p));
     return settle(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
 }
 
@@ -189,7 +207,7 @@ static int begin(parser *p, bool is_object)
     if (outside_item(p))
         return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
     if (p->build.depth == 0)
-        p->item_offset = p->base + (int64_t)consumed(p) - 1;
+        item_begins(p, (int64_t)consumed(p) - 1);
     return settle(p, json_builder_begin(&p->build, is_object));
 }
 
@@ -282,6 +300,8 @@ static status feed(parser *p, const unsigned char *bytes, size_t size)
 {
     p->chunk = bytes;
     p->chunk_size = size;
+    p->counted = 0;
+    p->counted_line = p->line;
     yajl_status code = yajl_parse(p->yajl, bytes, size);
     if (code != yajl_status_ok)
         return yajl_failure(p, code);

@@ -28,6 +28,8 @@ typedef struct turn {
     bool trained; /* loss on this turn's text and its end token; assistant turns only */
     part *parts;
     int32_t n_parts;
+    const float *weights; /* [n_parts] of the loss on each part, the last one's on the end token
+                           * too; 0 = none; NULL: all 1 */
 } turn;
 
 typedef struct sample {
@@ -46,6 +48,8 @@ typedef struct dataset_vtable {
     void (*close)(dataset *d);
     int64_t (*samples)(const dataset *d);
     status (*sample)(const dataset *d, int64_t i, arena *a, sample *out);
+    /* The same without turns: what planning asks of every sample. Reads no file. */
+    status (*outline)(const dataset *d, int64_t i, arena *a, sample *out);
     int64_t (*images)(const dataset *d);                    /* distinct image files */
     const char *(*image_path)(const dataset *d, int64_t j); /* relative to root */
     const char *(*root)(const dataset *d);                  /* absolute folder of the images */
@@ -62,5 +66,6 @@ WARN_UNUSED status dataset_open(const conf *c, dataset **out);
 void dataset_close(dataset **d);
 
 extern const dataset_vtable dataset_vqav2;
+extern const dataset_vtable dataset_conversations;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "common/json.h"
 #include "common/rng.h"
+#include "prepd/dataset/names.h"
 
 /* What the item callbacks share. */
 typedef struct reading {
@@ -66,19 +67,6 @@ static status add_image(vqa *d, int64_t id, const char *path, size_t n, int32_t 
     return ST_OK;
 }
 
-/* True for a path that stays under its root: no "..", not absolute. */
-static bool stays_inside(const char *path)
-{
-    if (path[0] == '/' || path[0] == 0)
-        return false;
-    for (const char *at = path; at; at = strchr(at, '/')) {
-        at += *at == '/';
-        if (strncmp(at, "..", 2) == 0 && (at[2] == '/' || at[2] == 0))
-            return false;
-    }
-    return true;
-}
-
 /* images.json: {"images": [{"id", "file_name", ...}], "note": ...}, or the bare list. */
 static status read_list(vqa *d, const conf *c)
 {
@@ -98,7 +86,7 @@ static status read_list(vqa *d, const conf *c)
         snprintf(at, sizeof at, "%s: images[%zu]", source, i);
         TRY_OR(done, json_want_int(item, "id", at, &id));
         TRY_OR(done, json_want_text(item, "file_name", at, &name));
-        if (!stays_inside(name)) {
+        if (!path_stays_inside(name)) {
             st = FAIL_IN(ST_BAD_INPUT, at, "file_name \"%s\" leaves the folder of pictures", name);
             goto done;
         }
@@ -136,8 +124,9 @@ static status find_image(reading *r, vqa_question *q)
     return add_image(d, q->image_id, path, (size_t)n, &q->image);
 }
 
-static status on_question(void *user, const json_value *item, int64_t offset)
+static status on_question(void *user, const json_value *item, const json_place *place)
 {
+    const int64_t offset = place->offset;
     reading *r = (reading *)user;
     vqa *d = r->d;
     char at[VQA_NAME_MAX];
@@ -207,8 +196,9 @@ static status pick_answer(reading *r, const json_value *item, const char *at, co
     return ST_OK;
 }
 
-static status on_annotation(void *user, const json_value *item, int64_t offset)
+static status on_annotation(void *user, const json_value *item, const json_place *place)
 {
+    const int64_t offset = place->offset;
     reading *r = (reading *)user;
     vqa *d = r->d;
     char at[VQA_NAME_MAX];

@@ -219,13 +219,13 @@ static status fill_turns(const vqa *d, const vqa_question *q, bool first, arena 
     if (first)
         p[n++] = (part){NULL, 0, 0};
     TRY(question_part(d, q, a, &p[n++]));
-    turns[0] = (turn){ROLE_USER, false, p, n};
+    turns[0] = (turn){.role = ROLE_USER, .parts = p, .n_parts = n};
     p[n] = (part){text_pool_at(&d->texts, q->answer), q->answer_bytes, -1};
-    turns[1] = (turn){ROLE_ASSISTANT, true, p + n, 1};
+    turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = p + n, .n_parts = 1};
     return ST_OK;
 }
 
-static status vqa_get(const dataset *base, int64_t i, arena *a, sample *out)
+static status vqa_outline(const dataset *base, int64_t i, arena *a, sample *out)
 {
     const vqa *d = as_vqa(base);
     if (i < 0 || i >= d->n_samples)
@@ -239,14 +239,27 @@ static status vqa_get(const dataset *base, int64_t i, arena *a, sample *out)
         *out = x;
         return ST_OK;
     }
-    void *turns, *images;
-    TRY(arena_calloc(a, 2 * (size_t)s->n, sizeof(turn), &turns));
+    void *images;
     TRY(arena_calloc(a, 1, sizeof(int32_t), &images));
-    x.turns = (turn *)turns;
-    x.n_turns = 2 * s->n;
     x.images = (int32_t *)images;
     x.images[0] = q->image;
     x.n_images = 1;
+    *out = x;
+    return ST_OK;
+}
+
+static status vqa_get(const dataset *base, int64_t i, arena *a, sample *out)
+{
+    const vqa *d = as_vqa(base);
+    sample x;
+    TRY(vqa_outline(base, i, a, &x));
+    if (x.cause) {
+        *out = x;
+        return ST_OK;
+    }
+    const vqa_sample *s = &d->samples[i];
+    TRY(arena_calloc(a, 2 * (size_t)s->n, sizeof(turn), (void **)&x.turns));
+    x.n_turns = 2 * s->n;
     for (int32_t k = 0; k < s->n; k++)
         TRY(fill_turns(d, &d->questions[d->order[s->first + k]], k == 0, a, x.turns + 2 * k));
     *out = x;
@@ -259,6 +272,7 @@ const dataset_vtable dataset_vqav2 = {
     .close = vqa_close,
     .samples = vqa_samples,
     .sample = vqa_get,
+    .outline = vqa_outline,
     .images = vqa_images,
     .image_path = vqa_image_path,
     .root = vqa_root,

@@ -57,7 +57,7 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     fit_grid *grids;
     int64_t patches;
     *out_cause = false;
-    TRY(p->d->v->sample(p->d, i, a, &s));
+    TRY(p->d->v->outline(p->d, i, a, &s));
     if (s.cause)
         REFUSE("%s", s.cause);
     index_sample_get(p->x, i, &r);

@@ -23,6 +23,7 @@ enum { IMAGE_BYTES = sizeof VISION_START IMAGE_PAD VISION_END - 1 };
 /* Bytes [start, end) of the rendered text whose tokens are trained. */
 typedef struct trained_span {
     int64_t start, end;
+    float weight; /* not 0 */
 } trained_span;
 
 typedef struct rendering {
@@ -30,6 +31,7 @@ typedef struct rendering {
     int64_t size;
     trained_span *spans; /* [n_spans], ascending */
     int64_t n_spans;
+    bool weighted;   /* a span has another weight than 1 */
     int64_t *images; /* [n_images] where each image's <|vision_start|> begins */
     int64_t n_images;
 } rendering;
@@ -85,20 +87,39 @@ static void open_turn(rendering *r, int role)
     put_words(r, "\n");
 }
 
+/* Adds bytes from start to here; they go on in the last span if nothing lies between. */
+static void put_span(rendering *r, int64_t start, int64_t end, float weight)
+{
+    trained_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL;
+    if (weight <= 0 || start == end)
+        return;
+    r->weighted |= weight != 1.0F;
+    if (last && last->end == start && last->weight == weight)
+        last->end = end;
+    else
+        r->spans[r->n_spans++] = (trained_span){start, end, weight};
+}
+
 static status put_turn(rendering *r, const sample *smp, const turn *t, bool train_newline)
 {
     open_turn(r, t->role);
-    int64_t start = r->size;
+    const bool trained = t->role == ROLE_ASSISTANT && t->trained;
+    float weight = 1.0F;
     for (int32_t i = 0; i < t->n_parts; i++) {
         const part *p = &t->parts[i];
+        const int64_t start = r->size;
         if (p->image < 0)
             put(r, p->text, p->text_bytes);
         else if (t->role == ROLE_USER)
             TRY(put_image(r, smp, p->image));
+        weight = t->weights ? t->weights[i] : 1.0F;
+        if (trained)
+            put_span(r, start, r->size, weight);
     }
+    const int64_t start = r->size;
     put_words(r, IM_END "\n");
-    if (t->role == ROLE_ASSISTANT && t->trained)
-        r->spans[r->n_spans++] = (trained_span){start, r->size - !train_newline};
+    if (trained)
+        put_span(r, start, r->size - !train_newline, weight);
     return ST_OK;
 }
 
@@ -122,7 +143,10 @@ static status render(const conf *c, const sample *smp, arena *a, rendering *out)
     void *p;
     TRY(arena_alloc(a, (size_t)text_bound(c, smp), &p));
     r.text = p;
-    TRY(arena_calloc(a, (size_t)smp->n_turns, sizeof *r.spans, &p));
+    size_t spans = 0; /* a part's each, and the ends of turns */
+    for (int32_t i = 0; i < smp->n_turns; i++)
+        spans += (size_t)smp->turns[i].n_parts + 1;
+    TRY(arena_calloc(a, spans, sizeof *r.spans, &p));
     r.spans = p;
     TRY(arena_calloc(a, (size_t)smp->n_images, sizeof *r.images, &p));
     r.images = p;
@@ -196,6 +220,8 @@ static void fill(const rendering *r, const chat_ids *ids, const token_list *toke
             for (int64_t k = 0; k < image_tokens[image]; k++, n++) {
                 out->ids[n] = id;
                 out->labels[n] = NO_LABEL;
+                if (out->weights)
+                    out->weights[n] = 1.0F;
             }
             image++;
             continue;
@@ -204,7 +230,10 @@ static void fill(const rendering *r, const chat_ids *ids, const token_list *toke
             next++;
         bool trained = n > 0 && next < r->n_spans && offset >= r->spans[next].start;
         out->ids[n] = id;
-        out->labels[n++] = trained ? id : NO_LABEL;
+        out->labels[n] = trained ? id : NO_LABEL;
+        if (out->weights)
+            out->weights[n] = trained ? r->spans[next].weight : 1.0F;
+        n++;
         out->n_targets += trained;
     }
     out->n = n;
@@ -230,12 +259,16 @@ status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids
     made.ids = p;
     TRY(arena_calloc(a, (size_t)n, sizeof *made.labels, &p));
     made.labels = p;
+    if (r.weighted) {
+        TRY(arena_calloc(a, (size_t)n, sizeof *made.weights, &p));
+        made.weights = p;
+    }
     TRY(arena_calloc(a, (size_t)r.n_images, sizeof *made.image_at, &p));
     made.image_at = p;
     fill(&r, ids, tokens, image_tokens, &made);
     if (!made.n_targets)
-        return FAIL(ST_BAD_INPUT, "%s: has no token to train: no assistant turn with loss",
-                    smp->name);
+        return FAIL(ST_BAD_INPUT, "%s%shas no token to train: no assistant turn with loss",
+                    smp->name, smp->name[0] ? ": " : "");
     *out = made;
     return ST_OK;
 }

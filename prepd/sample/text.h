@@ -25,6 +25,7 @@ typedef struct chat_text {
     int64_t n;
     int64_t n_targets; /* labels that count */
     int64_t *image_at; /* [n_images] index of each image's first pad */
+    float *weights;    /* [n] of the loss, 1 where there is no label; NULL: all 1 */
 } chat_text;           /* arrays in the arena */
 
 /* image_tokens[k] = pads of the sample's k-th image (0 while measuring: text tokens without pads).

@@ -79,7 +79,7 @@ static status produce_texts(dispatch *d, source *s, lease **out)
     arena_reset(a);
     for (; n < TEXTS_PER_LEASE && b->next_sample < index_samples(s->index); b->next_sample++) {
         sample smp;
-        TRY(s->data->v->sample(s->data, b->next_sample, a, &smp));
+        TRY(s->data->v->outline(s->data, b->next_sample, a, &smp));
         if (smp.cause) {
             index_sample refused = {.cause = smp.cause};
             TRY(index_put_sample(s->index, b->next_sample, &refused));

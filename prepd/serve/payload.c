@@ -7,7 +7,8 @@
  *            "files":[{"path":P,"bytes":B}...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
- *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...]}
+ *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
+ *            "weights":[of the parts...] unless all 1}
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,13 @@ static void put_turns(json_writer *w, const sample *s)
         json_put_int(w, u->role);
         json_put_key(w, "trained");
         json_put_bool(w, u->trained);
+        if (u->weights) {
+            json_put_key(w, "weights");
+            json_begin_array(w);
+            for (int32_t p = 0; p < u->n_parts; p++)
+                json_put_real(w, (double)u->weights[p]);
+            json_end_array(w);
+        }
         json_put_key(w, "parts");
         json_begin_array(w);
         for (int32_t p = 0; p < u->n_parts; p++) {
@@ -145,7 +153,7 @@ static void put_doc(const source *s, const planned_doc *p, const sample *smp, fi
 static status put_decision(const source *s, int64_t id, const char *cause, arena *a, json_writer *w)
 {
     sample smp;
-    TRY(s->data->v->sample(s->data, id, a, &smp));
+    TRY(s->data->v->outline(s->data, id, a, &smp));
     json_begin_object(w);
     json_put_key(w, "id");
     json_put_int(w, id);

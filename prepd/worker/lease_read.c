@@ -3,6 +3,25 @@
 
 static const char SOURCE[] = "lease";
 
+static status read_weights(const json_value *v, arena *a, turn *t)
+{
+    float *weights;
+    if (!v)
+        return ST_OK;
+    if ((int64_t)json_count(v) != t->n_parts)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu weights for %d parts", json_count(v),
+                       (int)t->n_parts);
+    TRY(arena_calloc(a, json_count(v) + 1, sizeof *weights, (void **)&weights));
+    for (int32_t p = 0; p < t->n_parts; p++) {
+        const double w = json_real(json_item(v, (size_t)p), -1);
+        if (!(w >= 0 && w <= 1e6))
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "a weight of %g", w);
+        weights[p] = (float)w;
+    }
+    t->weights = weights;
+    return ST_OK;
+}
+
 static status read_turn(const json_value *v, int32_t n_images, arena *a, turn *out)
 {
     int64_t role;
@@ -29,7 +48,7 @@ static status read_turn(const json_value *v, int32_t n_images, arena *a, turn *o
                            (int)n_images);
         out->parts[p] = (part){.image = (int32_t)number};
     }
-    return ST_OK;
+    return read_weights(json_find(v, "weights"), a, out);
 }
 
 status lease_read_sample(const json_value *object, int32_t n_images, arena *a, sample *out)

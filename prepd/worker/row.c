@@ -96,7 +96,10 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
 {
     row r;
     TRY(count(docs, n_docs, &r));
-    TRY(row_alloc(&r, a, 0)); /* labels NO_LABEL, visual_row -1, pixels zero */
+    bool weighted = false;
+    for (int64_t i = 0; i < n_docs; i++)
+        weighted |= docs[i].text.weights != NULL;
+    TRY(row_alloc(&r, a, weighted)); /* labels NO_LABEL, visual_row -1, pixels zero */
     place p = {0};
     for (int64_t i = 0; i < n_docs; i++) {
         const document *d = &docs[i];
@@ -104,6 +107,8 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
         memcpy(r.input_ids + p.token, d->text.ids, n * sizeof *r.input_ids);
         if (!d->quarantined) /* the first token has no predecessor that could learn it */
             memcpy(r.labels + p.token + 1, d->text.labels + 1, (n - 1) * sizeof *r.labels);
+        for (size_t t = 0; weighted && t < n; t++)
+            r.loss_weight[p.token + (int64_t)t] = d->text.weights ? d->text.weights[t] : 1.0F;
         row_positions(d->text.n, d->text.image_at, d->grids, d->n_images, r.position_ids + p.token,
                       r.n_tokens);
         put_images(d, &r, &p);

@@ -126,17 +126,18 @@ static void test_want__names_key_and_types(void **state)
 
 typedef struct seen {
     int n;
-    int64_t sum, last_offset;
+    int64_t sum;
+    json_place last;
     int stop_at;
 } seen;
 
-static status each(void *user, const json_value *item, int64_t offset)
+static status each(void *user, const json_value *item, const json_place *at)
 {
     seen *s = (seen *)user;
     int64_t id;
     TRY(json_want_int(item, "question_id", "item", &id));
     s->sum += id;
-    s->last_offset = offset;
+    s->last = *at;
     if (++s->n == s->stop_at)
         return FAIL(ST_STOPPED, "enough");
     return ST_OK;
@@ -164,7 +165,9 @@ static void test_stream__hands_out_items_with_offsets(void **state)
     assert_ok(json_stream_array(path, "questions", each, &s));
     assert_int_equal(s.n, 2);
     assert_int_equal(s.sum, 21);
-    assert_int_equal(s.last_offset, strstr(text, "{\"question_id\": 20}") - text);
+    assert_int_equal(s.last.offset, strstr(text, "{\"question_id\": 20}") - text);
+    assert_int_equal(s.last.bytes, strlen("{\"question_id\": 20}"));
+    assert_int_equal(s.last.line, 2);
     seen stop = {.stop_at = 1};
     assert_fails(ST_STOPPED, json_stream_array(path, "questions", each, &stop), "enough");
     assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", each, &s),
@@ -214,6 +217,9 @@ static void test_stream__crosses_chunks(void **state)
             assert_ok(json_stream_array(path, "questions", each, &s));
         assert_int_equal(s.n, N);
         assert_int_equal(s.sum, (int64_t)N * (N - 1) / 2);
+        assert_int_equal(s.last.line, N + 1);
+        assert_int_equal(s.last.bytes, strlen("{\"question_id\": 19999, \"question\": "
+                                              "\"what colour \\u00e9 is it?\"}"));
     }
     harness_remove(&folder);
 }

@@ -48,9 +48,17 @@ static hash128 fake_identity(const dataset *d)
     return hash_bytes("fake", 4);
 }
 
-static const dataset_vtable fake_vtable = {"fake",     NULL,      fake_close,
-                                           fake_count, fake_get,  fake_count,
-                                           fake_path,  fake_root, fake_identity};
+static const dataset_vtable fake_vtable = {
+    .name = "fake",
+    .close = fake_close,
+    .samples = fake_count,
+    .sample = fake_get,
+    .outline = fake_get,
+    .images = fake_count,
+    .image_path = fake_path,
+    .root = fake_root,
+    .identity = fake_identity,
+};
 
 void fake_data_init(fake_data *f, const fake_sample *samples, int64_t n)
 {

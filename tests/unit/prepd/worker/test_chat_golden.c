@@ -1,6 +1,7 @@
 /* Chat text, labels and positions against the reference's processor and get_rope_index: the cases
- * of tests/golden/chat.json, made by tests/golden/make_chat.py. The tiny tokenizer everywhere, the
- * published one where the shared data is there. $TESSERA_CHAT_CASES names another file of cases. */
+ * of tests/golden/chat.json, made by tests/golden/make_chat.py; each as turns, and as the records a
+ * conversation file would hold. The tiny tokenizer everywhere, the published one where the shared
+ * data is there. $TESSERA_CHAT_CASES names another file of cases. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "prepd/dataset/chat_record.h"
 #include "prepd/worker/row.h"
 
 typedef struct fixture {
@@ -70,6 +72,81 @@ static void read_sample(const json_value *turns, arena *a, sample *smp, fit_grid
     *out_grids = grids;
 }
 
+typedef enum form { TURNS, MESSAGES, LLAVA, N_FORMS } form;
+
+/* The turns as a record: content as parts, or as one text with a mark per picture. */
+static void put_record(const json_value *turns, form how, json_writer *w)
+{
+    int n_images = 0;
+    json_begin_object(w);
+    json_put_key(w, how == MESSAGES ? "messages" : "conversations");
+    json_begin_array(w);
+    for (size_t i = 0; i < json_count(turns); i++) {
+        static const char *const from[] = {"system", "human", "gpt"};
+        const char *role = json_text(json_find(json_item(turns, i), "role"), "");
+        const json_value *parts = json_find(json_item(turns, i), "parts");
+        char text[4096] = "";
+        json_begin_object(w);
+        json_put_key(w, how == MESSAGES ? "role" : "from");
+        json_put_cstr(w, how == MESSAGES ? role : from[role_of(role)]);
+        json_put_key(w, how == MESSAGES ? "content" : "value");
+        if (how == MESSAGES)
+            json_begin_array(w);
+        for (size_t k = 0; k < json_count(parts); k++) {
+            const json_value *p = json_item(parts, k);
+            const bool picture = json_typeof(p) != JSON_TEXT;
+            n_images += picture;
+            if (how == MESSAGES) {
+                json_begin_object(w);
+                json_put_key(w, "type");
+                json_put_cstr(w, picture ? "image" : "text");
+                if (!picture) {
+                    json_put_key(w, "text");
+                    json_put_value(w, p);
+                }
+                json_end_object(w);
+            } else {
+                const char *more = picture ? "<image>" : json_text(p, "");
+                assert_true(strlen(text) + strlen(more) < sizeof text);
+                strcat(text, more);
+            }
+        }
+        if (how == MESSAGES)
+            json_end_array(w);
+        else
+            json_put_cstr(w, text);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_put_key(w, how == MESSAGES ? "images" : "image");
+    json_begin_array(w);
+    for (int k = 0; k < n_images; k++)
+        json_put_cstr(w, "a.jpg");
+    json_end_array(w);
+    json_end_object(w);
+}
+
+static void read_record(const json_value *turns, form how, arena *a, sample *smp)
+{
+    static const chat_rules rules;
+    json_writer w;
+    char *text;
+    size_t size;
+    json_value *v;
+    chat_record r;
+    json_writer_init(&w);
+    put_record(turns, how, &w);
+    assert_ok(json_writer_take(&w, &text, &size));
+    json_writer_done(&w);
+    assert_ok(json_parse(text, size, "record", &v));
+    assert_ok(chat_record_read(v, &rules, "record", a, &r));
+    json_free(&v);
+    free(text);
+    assert_int_equal(r.n_images, smp->n_images);
+    smp->turns = r.turns;
+    smp->n_turns = r.n_turns;
+}
+
 static void check_ids(const json_value *ids, const fixture *f, const row *r)
 {
     int64_t at = 0;
@@ -115,7 +192,7 @@ static void check_visual_rows(const fixture *f, const row *r)
         assert_int_equal(r->visual_row[i], r->input_ids[i] == f->ids.image_pad ? next++ : -1);
 }
 
-static void check_case(const json_value *one, const char *which, fixture *f)
+static void check_case(const json_value *one, const char *which, form how, fixture *f)
 {
     const json_value *want = json_find(one, which);
     sample smp;
@@ -125,6 +202,8 @@ static void check_case(const json_value *one, const char *which, fixture *f)
     arena_reset(&f->a);
     assert_non_null(want);
     read_sample(json_find(one, "turns"), &f->a, &smp, &grids);
+    if (how != TURNS)
+        read_record(json_find(one, "turns"), how, &f->a, &smp);
     int64_t *pads = take(&f->a, (size_t)smp.n_images, sizeof *pads);
     for (int32_t k = 0; k < smp.n_images; k++)
         pads[k] = fit_tokens(grids[k]);
@@ -151,7 +230,8 @@ static void check_all(const char *tokenizer_folder, const char *which)
     const json_value *cases = json_find(file, "cases");
     assert_true(json_count(cases) > 0);
     for (size_t i = 0; i < json_count(cases); i++)
-        check_case(json_item(cases, i), which, &f);
+        for (form how = TURNS; how < N_FORMS; how++)
+            check_case(json_item(cases, i), which, how, &f);
     print_message("%zu cases, %s tokenizer\n", json_count(cases), which);
     arena_done(&f.a);
     tokenizer_scratch_free(&f.s);

@@ -1,0 +1,393 @@
+#include "prepd/dataset/chat_record.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IMAGE_MARK "<image>"
+#define VIDEO_MARK "<video>"
+enum { MARK_BYTES = sizeof IMAGE_MARK - 1 };
+enum { MAX_IMAGES = 4096 }; /* of a sample */
+
+typedef struct reading {
+    const chat_rules *rules;
+    const char *source;
+    arena *a;
+    chat_record r;
+    int32_t capacity; /* of images */
+    int32_t listed;   /* of them, those of the record's own list */
+    int32_t shown;    /* images of the list that a mark or part stands for */
+    int32_t stage;    /* assistant texts so far */
+} reading;
+
+/* --- rules --- */
+
+status chat_rules_of(const conf *c, chat_rules *out)
+{
+    chat_rules r = {.last_only = c->data_loss_on == LOSS_ON_LAST, .trim = c->data_trim};
+    for (const char *at = c->data_stage_weights; *at;) {
+        char *end;
+        const double w = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !(w >= 0 && w <= 1e6) || r.n_stages == MAX_STAGES)
+            return FAIL(ST_CONFIG,
+                        "data.stage_weights: \"%.100s\" is no list of up to %d numbers from 0 to "
+                        "1e6, such as 0.2,0.3,1",
+                        c->data_stage_weights, MAX_STAGES);
+        r.stage_weight[r.n_stages++] = (float)w;
+        at = end + (*end == ',');
+    }
+    *out = r;
+    return ST_OK;
+}
+
+static float stage_weight(const chat_rules *r, int32_t stage)
+{
+    if (r->n_stages == 0)
+        return 1.0F;
+    return r->stage_weight[stage < r->n_stages ? stage : r->n_stages - 1];
+}
+
+/* --- images --- */
+
+static status add_image(reading *k, const json_value *name)
+{
+    chat_record *r = &k->r;
+    const char *text = json_text(name, NULL);
+    char *copy;
+    if (json_typeof(name) == JSON_OBJECT) /* as data sets of Hugging Face write it */
+        text = json_text(json_find(name, "path"), NULL);
+    if (!text || !text[0])
+        return FAIL_IN(ST_BAD_INPUT, k->source, "an image must be a file name, found %s",
+                       text ? "an empty text" : json_type_name(json_typeof(name)));
+    if (strncmp(text, "file://", 7) == 0)
+        text += 7;
+    if (strstr(text, "://") || strncmp(text, "data:", 5) == 0)
+        return FAIL_IN(ST_BAD_INPUT, k->source,
+                       "image \"%.60s\" is no file name: only files are read", text);
+    if (r->n_images == MAX_IMAGES)
+        return FAIL_IN(ST_BAD_INPUT, k->source, "more than %d images", MAX_IMAGES);
+    if (r->n_images == k->capacity) {
+        const int32_t more = k->capacity ? 2 * k->capacity : 4;
+        const char **grown;
+        TRY(arena_calloc(k->a, (size_t)more, sizeof *grown, (void **)&grown));
+        for (int32_t i = 0; i < r->n_images; i++)
+            grown[i] = r->images[i];
+        r->images = grown;
+        k->capacity = more;
+    }
+    TRY(arena_strndup(k->a, text, strlen(text), &copy));
+    r->images[r->n_images++] = copy;
+    return ST_OK;
+}
+
+static status add_images(reading *k, const json_value *v)
+{
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    if (json_typeof(v) != JSON_ARRAY)
+        return add_image(k, v);
+    for (size_t i = 0; i < json_count(v); i++)
+        TRY(add_image(k, json_item(v, i)));
+    return ST_OK;
+}
+
+static status list_images(reading *k, const json_value *v)
+{
+    const json_value *id = json_find(v, "img_id");
+    if (json_count(json_find(v, "video")) || json_text_size(json_find(v, "video")) ||
+        json_count(json_find(v, "videos")) || json_text_size(json_find(v, "videos")))
+        return FAIL_IN(ST_BAD_INPUT, k->source, "shows a video, which this format does not read");
+    TRY(add_images(k, json_find(v, "image")));
+    TRY(add_images(k, json_find(v, "images")));
+    if (k->r.n_images == 0 && id && json_text_size(id)) {
+        static const char suffix[] = ".jpg"; /* of Kvasir-VQA's files */
+        const size_t n = json_text_size(id);
+        char *name;
+        TRY(arena_alloc(k->a, n + sizeof suffix, (void **)&name));
+        memcpy(name, json_text(id, ""), n);
+        memcpy(name + n, suffix, sizeof suffix);
+        TRY(arena_calloc(k->a, 1, sizeof *k->r.images, (void **)&k->r.images));
+        k->r.images[0] = name;
+        k->r.n_images = k->capacity = 1;
+    }
+    k->listed = k->r.n_images;
+    return ST_OK;
+}
+
+/* --- texts --- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static status put_text(const reading *k, const char *text, size_t n, part *parts, int32_t *n_parts)
+{
+    char *copy;
+    if (k->rules->trim) {
+        while (n && is_space(*text))
+            text++, n--;
+        while (n && is_space(text[n - 1]))
+            n--;
+    }
+    if (n == 0)
+        return ST_OK;
+    TRY(arena_strndup(k->a, text, n, &copy));
+    parts[(*n_parts)++] = (part){copy, (int64_t)n, -1};
+    return ST_OK;
+}
+
+static const char *find_mark(const char *text, size_t n, const char *mark)
+{
+    return (const char *)memmem(text, n, mark, MARK_BYTES);
+}
+
+/* A user's text: each mark is the next image. parts has room for 2 per mark and 1. */
+static status split_text(reading *k, const char *text, size_t n, part *parts, int32_t *n_parts)
+{
+    const char *mark;
+    while ((mark = find_mark(text, n, IMAGE_MARK))) {
+        TRY(put_text(k, text, (size_t)(mark - text), parts, n_parts));
+        parts[(*n_parts)++] = (part){.image = k->shown++};
+        n -= (size_t)(mark - text) + MARK_BYTES;
+        text = mark + MARK_BYTES;
+    }
+    return put_text(k, text, n, parts, n_parts);
+}
+
+static size_t count_marks(const char *text, size_t n)
+{
+    size_t marks = 0;
+    for (const char *at = text, *mark; (mark = find_mark(at, n - (size_t)(at - text), IMAGE_MARK));
+         at = mark + MARK_BYTES)
+        marks++;
+    return marks;
+}
+
+static status check_marks(const reading *k, int role, const char *text, size_t n)
+{
+    if (find_mark(text, n, VIDEO_MARK))
+        return FAIL_IN(ST_BAD_INPUT, k->source, "shows a video, which this format does not read");
+    if (role != ROLE_USER && find_mark(text, n, IMAGE_MARK))
+        return FAIL_IN(ST_BAD_INPUT, k->source,
+                       IMAGE_MARK " stands in a turn of the %s; images are shown by the user",
+                       role == ROLE_SYSTEM ? "system" : "assistant");
+    return ST_OK;
+}
+
+/* --- turns --- */
+
+static status read_role(const reading *k, const json_value *message, int *out)
+{
+    static const struct {
+        const char *name;
+        int role;
+    } names[] = {
+        {"system", ROLE_SYSTEM}, {"user", ROLE_USER},           {"human", ROLE_USER},
+        {"gpt", ROLE_ASSISTANT}, {"assistant", ROLE_ASSISTANT},
+    };
+    const json_value *v = json_find(message, "role");
+    const char *name = json_text(v ? v : json_find(message, "from"), NULL);
+    if (!name)
+        return FAIL_IN(ST_BAD_INPUT, k->source, "a message has no \"role\" or \"from\"");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].role;
+            return ST_OK;
+        }
+    return FAIL_IN(ST_BAD_INPUT, k->source,
+                   "role \"%.40s\": expected system, user, human, assistant or gpt", name);
+}
+
+static status read_weight(const reading *k, const json_value *v, float otherwise, float *out)
+{
+    const json_value *w = json_find(v, "weight");
+    *out = otherwise;
+    if (!w || json_typeof(w) == JSON_NULL)
+        return ST_OK;
+    const double weight = json_real(w, -1);
+    if (!(weight >= 0 && weight <= 1e6))
+        return FAIL_IN(ST_BAD_INPUT, k->source, "\"weight\": expected a number from 0 to 1e6");
+    *out = (float)weight;
+    return ST_OK;
+}
+
+/* An image among the parts: its own name, or the next of the list. */
+static status put_image_part(reading *k, const json_value *v, part *parts, int32_t *n_parts)
+{
+    const json_value *name = json_find(v, "image"), *url = json_find(v, "image_url");
+    if (url)
+        name = json_typeof(url) == JSON_OBJECT ? json_find(url, "url") : url;
+    if (!name)
+        name = json_find(v, "path");
+    if (name && k->listed == 0) {
+        TRY(add_image(k, name));
+        parts[(*n_parts)++] = (part){.image = k->r.n_images - 1};
+        k->shown = k->r.n_images;
+        return ST_OK;
+    }
+    if (name)
+        return FAIL_IN(ST_BAD_INPUT, k->source,
+                       "images are both listed beside the messages and named inside them");
+    parts[(*n_parts)++] = (part){.image = k->shown++};
+    return ST_OK;
+}
+
+/* A text of any role; an assistant's is a stage with a weight. */
+static status put_any_text(reading *k, turn *t, const json_value *v, const json_value *owner,
+                           float weight, float *weights)
+{
+    const char *text = json_text(v, NULL);
+    const size_t n = json_text_size(v);
+    char *copy;
+    if (!text)
+        return FAIL_IN(ST_BAD_INPUT, k->source, "a message's text is %s, expected a text",
+                       v ? json_type_name(json_typeof(v)) : "missing");
+    TRY(check_marks(k, t->role, text, n));
+    if (t->role == ROLE_USER)
+        return split_text(k, text, n, t->parts, &t->n_parts);
+    if (t->role == ROLE_ASSISTANT) {
+        if (weight < 0)
+            weight = stage_weight(k->rules, k->stage);
+        k->stage++;
+        TRY(read_weight(k, owner, weight, &weights[t->n_parts]));
+    }
+    TRY(arena_strndup(k->a, text, n, &copy));
+    t->parts[t->n_parts++] = (part){copy, (int64_t)n, -1};
+    return ST_OK;
+}
+
+static bool is_image_part(const json_value *v)
+{
+    const char *type = json_text(json_find(v, "type"), "");
+    return strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0 || json_find(v, "image") ||
+           json_find(v, "image_url");
+}
+
+static size_t room_for(const json_value *content)
+{
+    size_t room = 1;
+    if (json_typeof(content) == JSON_TEXT)
+        return 2 * count_marks(json_text(content, ""), json_text_size(content)) + 1;
+    for (size_t i = 0; i < json_count(content); i++) {
+        const json_value *v = json_item(content, i);
+        const json_value *text = json_typeof(v) == JSON_TEXT ? v : json_find(v, "text");
+        room += 2 * count_marks(json_text(text, ""), json_text_size(text)) + 1;
+    }
+    return room;
+}
+
+static status read_content(reading *k, const json_value *message, const json_value *content,
+                           turn *t)
+{
+    float *weights, whole; /* -1: the message has none of its own */
+    TRY(read_weight(k, message, -1.0F, &whole));
+    TRY(arena_calloc(k->a, room_for(content), sizeof *t->parts, (void **)&t->parts));
+    TRY(arena_calloc(k->a, room_for(content), sizeof *weights, (void **)&weights));
+    if (t->role == ROLE_ASSISTANT)
+        t->weights = weights;
+    if (json_typeof(content) == JSON_TEXT)
+        return put_any_text(k, t, content, message, whole, weights);
+    for (size_t i = 0; i < json_count(content); i++) {
+        const json_value *v = json_item(content, i);
+        if (json_typeof(v) == JSON_TEXT)
+            TRY(put_any_text(k, t, v, NULL, whole, weights));
+        else if (is_image_part(v) && t->role == ROLE_USER)
+            TRY(put_image_part(k, v, t->parts, &t->n_parts));
+        else if (json_find(v, "text"))
+            TRY(put_any_text(k, t, json_find(v, "text"), v, whole, weights));
+        else
+            return FAIL_IN(ST_BAD_INPUT, k->source,
+                           "part %zu of a message is neither a text nor an image of the user",
+                           i + 1);
+    }
+    return ST_OK;
+}
+
+static status read_message(reading *k, const json_value *v, turn *t)
+{
+    if (json_typeof(v) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, k->source, "a message is %s, expected an object",
+                       json_type_name(json_typeof(v)));
+    TRY(read_role(k, v, &t->role));
+    if (json_count(json_find(v, "tool_calls")))
+        return FAIL_IN(ST_BAD_INPUT, k->source, "calls tools, which are not rendered");
+    const json_value *content = json_find(v, "content");
+    if (!content)
+        content = json_find(v, "value");
+    if (!content || (json_typeof(content) != JSON_TEXT && json_typeof(content) != JSON_ARRAY))
+        return FAIL_IN(ST_BAD_INPUT, k->source,
+                       "a message's \"content\" (\"value\") is %s, expected a text or a list",
+                       content ? json_type_name(json_typeof(content)) : "missing");
+    return read_content(k, v, content, t);
+}
+
+/* {"question", "answer"}: the image, the question; the answer, perhaps a list of stages. */
+static status read_question(reading *k, const json_value *v)
+{
+    const json_value *question = json_find(v, "question"), *answer = json_find(v, "answer");
+    turn *user = &k->r.turns[0], *assistant = &k->r.turns[1];
+    float none[1];
+    const char *text = json_text(question, "");
+    const size_t n = json_text_size(question), marks = count_marks(text, n);
+    if (json_typeof(answer) != JSON_TEXT && json_typeof(answer) != JSON_ARRAY)
+        return FAIL_IN(ST_BAD_INPUT, k->source, "\"answer\" is %s, expected a text or a list",
+                       json_type_name(json_typeof(answer)));
+    user->role = ROLE_USER;
+    assistant->role = ROLE_ASSISTANT;
+    TRY(arena_calloc(k->a, 2 * marks + 1 + (size_t)k->r.n_images, sizeof *user->parts,
+                     (void **)&user->parts));
+    for (int32_t i = 0; marks == 0 && i < k->r.n_images; i++)
+        user->parts[user->n_parts++] = (part){.image = k->shown++};
+    TRY(put_any_text(k, user, question, NULL, 1.0F, none));
+    return read_content(k, v, answer, assistant);
+}
+
+static void choose_trained(reading *k)
+{
+    bool last = true;
+    for (int32_t i = k->r.n_turns - 1; i >= 0; i--) {
+        turn *t = &k->r.turns[i];
+        if (t->role != ROLE_ASSISTANT)
+            continue;
+        t->trained = last || !k->rules->last_only;
+        last = false;
+    }
+}
+
+status chat_record_read(const json_value *v, const chat_rules *rules, const char *source, arena *a,
+                        chat_record *out)
+{
+    reading k = {.rules = rules, .source = source, .a = a, .r = {.id = ""}};
+    const json_value *list = json_find(v, "messages");
+    const json_value *id = json_find(v, "id");
+    char *copy;
+    if (!list)
+        list = json_find(v, "conversations");
+    const bool question = !list && json_find(v, "question") && json_find(v, "answer");
+    if (!question && (!list || json_typeof(list) != JSON_ARRAY || json_count(list) == 0))
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "expected \"messages\" or \"conversations\" (a list of turns), or "
+                       "\"question\" and \"answer\"; found %s",
+                       !list              ? "none of them"
+                       : json_count(list) ? "no list"
+                                          : "an empty list");
+    if (id && json_typeof(id) == JSON_TEXT) {
+        TRY(arena_strndup(a, json_text(id, ""), json_text_size(id), &copy));
+        k.r.id = copy;
+    }
+    k.r.n_turns = question ? 2 : (int32_t)json_count(list);
+    TRY(arena_calloc(a, (size_t)k.r.n_turns, sizeof *k.r.turns, (void **)&k.r.turns));
+    TRY(list_images(&k, v));
+    for (int32_t i = 0; !question && i < k.r.n_turns; i++)
+        TRY(read_message(&k, json_item(list, (size_t)i), &k.r.turns[i]));
+    if (question)
+        TRY(read_question(&k, v));
+    if (k.shown != k.r.n_images)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "its texts show %d images (" IMAGE_MARK "), %d are listed", (int)k.shown,
+                       (int)k.r.n_images);
+    choose_trained(&k);
+    *out = k.r;
+    return ST_OK;
+}

@@ -1,0 +1,90 @@
+#include "prepd/dataset/lines.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { READ_BYTES = 256 * 1024 };
+static const uint8_t MARK[] = {0xef, 0xbb, 0xbf}; /* byte order, as some editors write */
+
+/* A line that straddles buffers is joined here. */
+typedef struct joining {
+    uint8_t *bytes;
+    size_t n, capacity;
+    bool too_long;
+} joining;
+
+static status join(joining *j, const uint8_t *more, size_t n, int64_t most)
+{
+    if (j->too_long || (int64_t)(j->n + n) > most) {
+        j->too_long = true;
+        return ST_OK;
+    }
+    if (j->n + n > j->capacity) {
+        size_t capacity = 2 * (j->n + n);
+        uint8_t *grown = (uint8_t *)realloc(j->bytes, capacity);
+        if (!grown)
+            return FAIL(ST_NO_MEMORY, "no memory for a line of %zu bytes", capacity);
+        j->bytes = grown;
+        j->capacity = capacity;
+    }
+    memcpy(j->bytes + j->n, more, n);
+    j->n += n;
+    return ST_OK;
+}
+
+static status hand_out(span line, line_place at, int64_t most, line_each each, void *user)
+{
+    if (line.data && at.offset == 0 && line.size >= sizeof MARK &&
+        memcmp(line.data, MARK, sizeof MARK) == 0) {
+        line = span_of(line.data + sizeof MARK, line.size - sizeof MARK);
+        at.offset = sizeof MARK;
+    }
+    if ((int64_t)line.size > most)
+        line = span_of(NULL, 0);
+    return each(user, line, &at);
+}
+
+static status read_lines(unpack *u, int64_t most, uint8_t *buffer, joining *j, line_each each,
+                         void *user)
+{
+    line_place at = {0, 1};
+    int64_t base = 0; /* of the buffer in the unpacked file */
+    size_t n;
+    for (;; base += (int64_t)n) {
+        TRY(unpack_next(u, buffer, READ_BYTES, &n));
+        if (n == 0)
+            break;
+        for (size_t from = 0; from < n;) {
+            const uint8_t *end = (const uint8_t *)memchr(buffer + from, '\n', n - from);
+            const size_t stop = end ? (size_t)(end - buffer) : n;
+            const bool whole = end && j->n == 0 && !j->too_long;
+            if (!whole)
+                TRY(join(j, buffer + from, stop - from, most));
+            if (!end)
+                break;
+            TRY(hand_out(whole         ? span_of(buffer + from, stop - from)
+                         : j->too_long ? span_of(NULL, 0)
+                                       : span_of(j->bytes, j->n),
+                         at, most, each, user));
+            from = stop + 1;
+            at = (line_place){base + (int64_t)from, at.line + 1};
+            j->n = 0;
+            j->too_long = false;
+        }
+    }
+    if (j->n || j->too_long) /* the last one has no end */
+        TRY(hand_out(j->too_long ? span_of(NULL, 0) : span_of(j->bytes, j->n), at, most, each,
+                     user));
+    return ST_OK;
+}
+
+status lines_each(unpack *u, int64_t most, line_each each, void *user)
+{
+    joining j = {0};
+    uint8_t *buffer = (uint8_t *)malloc(READ_BYTES);
+    status st = buffer ? read_lines(u, most, buffer, &j, each, user)
+                       : FAIL(ST_NO_MEMORY, "no memory for a read buffer");
+    free(j.bytes);
+    free(buffer);
+    return st;
+}

@@ -1,0 +1,60 @@
+#include "prepd/dataset/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+
+status name_list_add(name_list *l, const char *name, size_t n, int32_t *out)
+{
+    int64_t key, at;
+    bool is_new;
+    const hash128 h = hash_bytes(name, n);
+    memcpy(&key, h.bytes, sizeof key);
+    for (;; key++) { /* names of one hash take the keys after it */
+        TRY(id_map_put(&l->by_hash, key, l->n, &at, &is_new));
+        if (is_new)
+            break;
+        const char *there = text_pool_at(&l->texts, l->at[at]);
+        if (strlen(there) == n && memcmp(there, name, n) == 0) {
+            *out = (int32_t)at;
+            return ST_OK;
+        }
+    }
+    if (l->n == INT32_MAX)
+        return FAIL(ST_BAD_INPUT, "more than %d files", INT32_MAX);
+    TRY(array_room((void **)&l->at, l->n, &l->capacity, sizeof *l->at));
+    TRY(text_pool_add(&l->texts, name, n, &l->at[l->n]));
+    *out = (int32_t)l->n++;
+    return ST_OK;
+}
+
+const char *name_list_at(const name_list *l, int64_t i)
+{
+    return text_pool_at(&l->texts, l->at[i]);
+}
+
+void name_list_seal(name_list *l)
+{
+    id_map_done(&l->by_hash);
+}
+
+void name_list_done(name_list *l)
+{
+    id_map_done(&l->by_hash);
+    text_pool_done(&l->texts);
+    free(l->at);
+    *l = (name_list){0};
+}
+
+bool path_stays_inside(const char *path)
+{
+    if (path[0] == '/' || path[0] == 0)
+        return false;
+    for (const char *at = path; at; at = strchr(at, '/')) {
+        at += *at == '/';
+        if (strncmp(at, "..", 2) == 0 && (at[2] == '/' || at[2] == 0))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,346 @@
+#include "prepd/dataset/records.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "prepd/dataset/lines.h"
+#include "prepd/dataset/tables.h"
+
+enum { PATH_BYTES = 4096, AWAKE = 4 /* compressed files that keep a decoder */ };
+
+typedef struct record_file {
+    char *path;
+    unpack *bytes;
+    int64_t first_point; /* restart points of the files before it */
+    uint64_t used;
+} record_file;
+
+struct record_files {
+    char folder[PATH_BYTES];
+    record_file *files;
+    int64_t n, capacity;
+    uint64_t clock;
+    char *text; /* of the record read last */
+    size_t text_capacity;
+};
+
+static const char *const SUFFIXES[] = {".jsonl",   ".json",      ".ndjson",  ".jsonl.gz",
+                                       ".json.gz", ".jsonl.zst", ".json.zst"};
+
+/* Length of the name without a suffix of ours; 0 if it has none. */
+static size_t stem_of(const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t k = 0; k < sizeof SUFFIXES / sizeof *SUFFIXES; k++) {
+        size_t m = strlen(SUFFIXES[k]);
+        if (n > m && strcmp(name + n - m, SUFFIXES[k]) == 0)
+            return n - m;
+    }
+    return 0;
+}
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* True if the split is a word of the name; "val" is also "validation". */
+static bool names_split(const char *name, size_t n, const char *split)
+{
+    size_t m = strlen(split);
+    for (size_t at = 0; at + m <= n; at++) {
+        const char *behind = name + at + m;
+        size_t left = n - at - m;
+        if (strncmp(name + at, split, m) != 0 || (at && is_letter(name[at - 1])))
+            continue;
+        if (left >= 7 && strcmp(split, "val") == 0 && strncmp(behind, "idation", 7) == 0)
+            behind += 7, left -= 7;
+        if (left == 0 || !is_letter(*behind))
+            return true;
+    }
+    return false;
+}
+
+static status add_file(record_files *f, const char *path)
+{
+    TRY(array_room((void **)&f->files, f->n, &f->capacity, sizeof *f->files));
+    record_file *x = &f->files[f->n++];
+    *x = (record_file){.path = strdup(path)};
+    if (!x->path)
+        return FAIL(ST_NO_MEMORY, "no memory for a path");
+    if (f->n > INT32_MAX)
+        return FAIL_IN(ST_BAD_INPUT, f->folder, "more than %d files", INT32_MAX);
+    return unpack_open(path, &x->bytes);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const record_file *)a)->path, ((const record_file *)b)->path);
+}
+
+static status find_in_folder(const conf *c, record_files *f)
+{
+    char others[512] = "";
+    status st = ST_OK;
+    DIR *dir = opendir(f->folder);
+    struct dirent *entry;
+    if (!dir)
+        return FAIL_IN(ST_NO_INPUT, f->folder, "data.path can not be read as a folder: %s",
+                       strerror(errno));
+    while (st == ST_OK && (entry = readdir(dir))) {
+        char path[2 * PATH_BYTES];
+        size_t stem = stem_of(entry->d_name), used = strlen(others);
+        if (!stem)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", f->folder, entry->d_name);
+        if (names_split(entry->d_name, stem, c->data_split))
+            st = add_file(f, path);
+        else if (used < sizeof others - 64)
+            snprintf(others + used, sizeof others - used, "%s%.60s", used ? ", " : "",
+                     entry->d_name);
+    }
+    closedir(dir);
+    TRY(st);
+    if (f->n == 0)
+        return FAIL_IN(ST_NO_INPUT, f->folder,
+                       "no file of data.split \"%s\" (NAME-%s.jsonl, .json, .jsonl.gz, .jsonl.zst, "
+                       "...)%s%s; data.path may also name one file",
+                       c->data_split, c->data_split, others[0] ? "; there are: " : "", others);
+    qsort(f->files, (size_t)f->n, sizeof *f->files, by_path);
+    return ST_OK;
+}
+
+status records_open(const conf *c, record_files **out)
+{
+    struct stat info;
+    status st;
+    if (!c->data_path[0])
+        return FAIL(ST_CONFIG, "data.path is empty: name a file or folder of records");
+    record_files *f = (record_files *)calloc(1, sizeof *f);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for a data set");
+    if (stat(c->data_path, &info) != 0) {
+        st = FAIL_IN(ST_NO_INPUT, c->data_path, "data.path can not be read: %s", strerror(errno));
+        goto failed;
+    }
+    if (snprintf(f->folder, sizeof f->folder, "%s", c->data_path) >= (int)sizeof f->folder) {
+        st = FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
+        goto failed;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        TRY_OR(failed, find_in_folder(c, f));
+    } else {
+        TRY_OR(failed, add_file(f, c->data_path));
+        char *slash = strrchr(f->folder, '/');
+        if (slash)
+            slash[slash == f->folder] = 0;
+    }
+    *out = f;
+    return ST_OK;
+failed:
+    records_close(&f);
+    return st;
+}
+
+void records_close(record_files **f)
+{
+    if (!f || !*f)
+        return;
+    for (int64_t k = 0; k < (*f)->n; k++) {
+        unpack_close(&(*f)->files[k].bytes);
+        free((*f)->files[k].path);
+    }
+    free((*f)->files);
+    free((*f)->text);
+    free(*f);
+    *f = NULL;
+}
+
+const char *records_folder(const record_files *f)
+{
+    return f->folder;
+}
+
+const char *records_name(const record_files *f, int32_t file)
+{
+    const char *path = f->files[file].path, *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+typedef struct scanning {
+    record_files *f;
+    int32_t file;
+    record_each each;
+    void *user;
+} scanning;
+
+static status on_item(void *user, const json_value *v, const json_place *at)
+{
+    scanning *s = (scanning *)user;
+    record_place place = {.offset = at->offset, .line = at->line, .file = s->file};
+    char cause[512];
+    if (at->bytes <= RECORD_BYTES && json_typeof(v) == JSON_OBJECT) {
+        place.bytes = (int32_t)at->bytes;
+        return s->each(s->user, v, &place, NULL);
+    }
+    if (at->bytes > RECORD_BYTES)
+        snprintf(cause, sizeof cause, "%.200s:%lld: a record of %lld bytes, at most %d are read",
+                 records_name(s->f, s->file), (long long)at->line, (long long)at->bytes,
+                 RECORD_BYTES);
+    else
+        snprintf(cause, sizeof cause, "%.200s:%lld: expected an object, found %s",
+                 records_name(s->f, s->file), (long long)at->line, json_type_name(json_typeof(v)));
+    return s->each(s->user, NULL, &place, cause);
+}
+
+static bool is_blank(span line)
+{
+    for (size_t i = 0; i < line.size; i++)
+        if (!strchr(" \t\r", line.data[i]) || line.data[i] == 0)
+            return false;
+    return true;
+}
+
+static status on_line(void *user, span line, const line_place *at)
+{
+    scanning *s = (scanning *)user;
+    record_place place = {.offset = at->offset, .line = at->line, .file = s->file};
+    const char *name = records_name(s->f, s->file);
+    char cause[STATUS_MESSAGE_MAX + 256];
+    json_value *v = NULL;
+    if (!line.data) {
+        snprintf(cause, sizeof cause, "%.200s:%lld: a line of more than %d bytes", name,
+                 (long long)at->line, RECORD_BYTES);
+        return s->each(s->user, NULL, &place, cause);
+    }
+    if (is_blank(line))
+        return ST_OK;
+    status st = json_parse((const char *)line.data, line.size, name, &v);
+    if (st != ST_OK && st != ST_BAD_INPUT)
+        return st;
+    if (st != ST_OK) {
+        snprintf(cause, sizeof cause, "%.200s:%lld: %s", name, (long long)at->line,
+                 status_last()->message);
+        return s->each(s->user, NULL, &place, cause);
+    }
+    const json_place where = {at->offset, (int64_t)line.size, at->line};
+    st = on_item(s, v, &where);
+    json_free(&v);
+    return st;
+}
+
+/* An array begins with a bracket; lines do not. */
+static status is_array(record_file *x, bool *out)
+{
+    uint8_t head[256];
+    size_t n;
+    *out = false;
+    if (!unpack_random(x->bytes))
+        return ST_OK;
+    struct stat info;
+    if (stat(x->path, &info) != 0)
+        return FAIL_IN(ST_NO_INPUT, x->path, "can not be read: %s", strerror(errno));
+    n = (size_t)(info.st_size < (int64_t)sizeof head ? info.st_size : (int64_t)sizeof head);
+    TRY(unpack_at(x->bytes, 0, head, n));
+    for (size_t i = 0; i < n; i++) {
+        if (strchr(" \t\r\n", head[i]) && head[i])
+            continue;
+        *out = head[i] == '[';
+        break;
+    }
+    return ST_OK;
+}
+
+status records_scan(record_files *f, record_each each, void *user)
+{
+    int64_t points = 0;
+    status st = ST_OK;
+    for (int64_t k = 0; k < f->n && st == ST_OK; k++) {
+        record_file *x = &f->files[k];
+        scanning s = {f, (int32_t)k, each, user};
+        bool array;
+        x->first_point = points;
+        TRY(is_array(x, &array));
+        st = array ? json_stream_array(x->path, NULL, on_item, &s)
+                   : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
+        unpack_rest(x->bytes);
+        points += unpack_points(x->bytes);
+    }
+    return st == ST_END ? ST_OK : st;
+}
+
+/* Compressed files keep a decoder and what it unpacked; the least recently used gives its up. */
+static void wake(record_files *f, record_file *x)
+{
+    record_file *oldest = NULL;
+    int awake = 0;
+    if (x->used == 0) {
+        for (int64_t k = 0; k < f->n; k++) {
+            record_file *y = &f->files[k];
+            awake += y->used > 0;
+            if (y->used && (!oldest || y->used < oldest->used))
+                oldest = y;
+        }
+        if (awake >= AWAKE) {
+            unpack_rest(oldest->bytes);
+            oldest->used = 0;
+        }
+    }
+    x->used = ++f->clock;
+}
+
+status records_read(record_files *f, const record_place *at, json_value **out)
+{
+    record_file *x = &f->files[at->file];
+    const size_t n = (size_t)at->bytes;
+    if (n > f->text_capacity) {
+        char *grown = (char *)realloc(f->text, n);
+        if (!grown)
+            return FAIL(ST_NO_MEMORY, "no memory for a record of %zu bytes", n);
+        f->text = grown;
+        f->text_capacity = n;
+    }
+    wake(f, x);
+    TRY(unpack_at(x->bytes, at->offset, f->text, n));
+    if (json_parse(f->text, n, x->path, out) != ST_OK)
+        return FAIL_AT(ST_BAD_INPUT, x->path, at->line, at->offset,
+                       "the record changed while it was in use: start again");
+    return ST_OK;
+}
+
+status records_digest(const record_files *f, hasher *h)
+{
+    hasher_add_u64(h, (uint64_t)f->n);
+    for (int64_t k = 0; k < f->n; k++) {
+        hash128 one;
+        TRY(hash_file(f->files[k].path, &one));
+        hasher_add(h, one.bytes, sizeof one.bytes);
+    }
+    return ST_OK;
+}
+
+bool records_random(const record_files *f)
+{
+    for (int64_t k = 0; k < f->n; k++)
+        if (!unpack_random(f->files[k].bytes))
+            return false;
+    return true;
+}
+
+int64_t records_chunk(const record_files *f, const record_place *at)
+{
+    const record_file *x = &f->files[at->file];
+    int64_t low = 0, high = unpack_points(x->bytes);
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (unpack_point(x->bytes, middle) <= at->offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return x->first_point + low;
+}

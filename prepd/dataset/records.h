@@ -1,0 +1,51 @@
+/* records.h: JSON records in files: one array, or a record per line (plain, gzip, zstd).
+ *
+ * A scan hands out every record once, parsed; later any of them is read again from its place. What
+ * is kept is a place per record, not its text. */
+#ifndef TESSERA_PREPD_DATASET_RECORDS_H
+#define TESSERA_PREPD_DATASET_RECORDS_H
+
+#include "common/conf.h"
+#include "common/hash.h"
+#include "common/json.h"
+#include "prepd/dataset/unpack.h"
+
+enum { RECORD_BYTES = 64 << 20 }; /* of one record; a longer one is refused */
+
+typedef struct record_place {
+    int64_t offset; /* in the unpacked file */
+    int64_t line;   /* from 1 */
+    int32_t bytes;
+    int32_t file;
+} record_place;
+
+typedef struct record_files record_files;
+
+/* The files of data.path: itself, or in a folder those named by data.split ("train", also as part
+ * of a name: c4-train.00000-of-01024.json.gz), in order of their names. ST_NO_INPUT says what was
+ * looked for. */
+WARN_UNUSED status records_open(const conf *c, record_files **out);
+void records_close(record_files **f);
+
+const char *records_folder(const record_files *f);             /* absolute, of the files */
+const char *records_name(const record_files *f, int32_t file); /* without its folder */
+
+/* v: the record, borrowed during the call; or NULL, and `cause` says why it is none (file, line and
+ * column). Another status than ST_OK ends the scan and is returned; ST_END ends it well. Broken
+ * JSON in an array fails the whole; a broken line is one record. Blank lines are none. */
+typedef status (*record_each)(void *user, const json_value *v, const record_place *at,
+                              const char *cause);
+WARN_UNUSED status records_scan(record_files *f, record_each each, void *user);
+
+/* The record again; the caller frees it. ST_BAD_INPUT if the file changed meanwhile. */
+WARN_UNUSED status records_read(record_files *f, const record_place *at, json_value **out);
+
+/* Of the files' bytes. */
+WARN_UNUSED status records_digest(const record_files *f, hasher *h);
+
+/* False if some file must be read from restart points. */
+bool records_random(const record_files *f);
+/* A number that grows with the place and changes where reading can begin again. */
+int64_t records_chunk(const record_files *f, const record_place *at);
+
+#endif

@@ -1,0 +1,47 @@
+"""What the tests of data formats share: the synthetic VQAv2 set written in other formats."""
+
+import json
+import os
+
+
+def load(folder, split="train"):
+    """[(image file, question, answer)] of the synthetic set, in the order of its questions."""
+    with open(folder.file(f"data/v2_OpenEnded_mscoco_{split}2014_questions.json")) as f:
+        questions = json.load(f)["questions"]
+    with open(folder.file(f"data/v2_mscoco_{split}2014_annotations.json")) as f:
+        answers = {a["question_id"]: a["multiple_choice_answer"] for a in json.load(f)["annotations"]}
+    image = "images/%s2014/COCO_%s2014_%012d.jpg"
+    return [(image % (split, split, q["image_id"]), q["question"], answers[q["question_id"]])
+            for q in questions]
+
+
+def llava(image, question, answer, mark="<image>"):
+    return {"image": image, "conversations": [{"from": "human", "value": mark + question},
+                                              {"from": "gpt", "value": answer}]}
+
+
+def messages(image, question, answer):
+    return {"messages": [{"role": "user", "content": [{"type": "image", "image": image},
+                                                      {"type": "text", "text": question}]},
+                         {"role": "assistant", "content": answer}]}
+
+
+def write_lines(path, records):
+    with open(path, "w") as f:
+        for r in records:
+            f.write((r if isinstance(r, str) else json.dumps(r, ensure_ascii=False)) + "\n")
+    return path
+
+
+def write_array(path, records):
+    with open(path, "w") as f:
+        json.dump(records, f, indent=1)
+    return path
+
+
+def options(**values):
+    return [w for k, v in values.items() for w in ("--" + k.replace("__", "."), str(v))]
+
+
+def in_data(folder, name):
+    return os.path.join(folder.file("data"), name)

@@ -1,0 +1,120 @@
+"""Conversation files: the same rows as the VQAv2 files they were written from, every record of a
+stream once, several images, bad records named."""
+
+import json
+import os
+import sys
+
+from formats import in_data, llava, load, messages, options, write_array, write_lines
+from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+
+def form(path, **more):
+    return options(data__format="conversations", data__path=path, **more)
+
+
+def same_rows_as_vqav2():
+    """A question with its picture is the same document whichever file it stands in."""
+    with Folder() as f:
+        samples = load(f)
+        wanted = digest(f.config, "--steps", "8")
+        for path in (write_array(in_data(f, "a.json"), [llava(*s) for s in samples]),
+                     write_lines(in_data(f, "b.jsonl"), [messages(*s) for s in samples])):
+            check(digest(f.config, "--steps", "8", *form(path)) == wanted, f"{path}: other rows")
+        moved = write_lines(f.file("c.jsonl"), [llava(*s) for s in samples])
+        got = digest(f.config, "--steps", "8", *form(moved, data__images=f.file("data")))
+        check(got == wanted, "data.images: other rows")
+
+
+def stream_of(f, args, n=None, cursor=None):
+    rows = []
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor)
+        for row in stream:
+            rows.append(row)
+            if len(rows) == n:
+                break
+        stream.close()
+        check(d.p.poll() is None, d.said())
+    return rows
+
+
+def fingerprint(row):
+    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
+
+
+def several_images(samples):
+    """Two pictures, two questions, a system turn; every fifth sample has no picture at all."""
+    out = []
+    for k in range(0, len(samples) - 1, 2):
+        (a, qa, aa), (b, qb, ab) = samples[k], samples[k + 1]
+        if k % 10 == 0:
+            out.append({"messages": [{"role": "user", "content": qa},
+                                     {"role": "assistant", "content": aa}]})
+            continue
+        out.append({"images": [a, b], "messages": [
+            {"role": "system", "content": "Answer briefly."},
+            {"role": "user", "content": f"<image><image>First: {qa}"},
+            {"role": "assistant", "content": aa},
+            {"role": "user", "content": f"Second: {qb}"},
+            {"role": "assistant", "content": ab}]})
+    return out
+
+
+def every_record_once_and_resumed():
+    with Folder(images=64) as f:
+        records = several_images(load(f))
+        args = form(write_lines(in_data(f, "multi.jsonl"), records), training__epochs=1)
+        whole = stream_of(f, args)
+        ids = [i for r in whole for i in r["doc_sample_id"]]
+        check(sorted(ids) == list(range(len(records))), "not every record once")
+        items = sum(len(r["grid_thw"]) for r in whole)
+        check(items == sum(len(r.get("images", [])) for r in records), f"{items} images")
+        first = stream_of(f, args, 3)
+        rest = stream_of(f, args, cursor=json.loads(first[-1]["cursor"]))
+        check([fingerprint(r) for r in first + rest] == [fingerprint(r) for r in whole],
+              "stopped and resumed, the stream differs")
+        check(len({digest(f.config, "--steps", "3", *args, "--prepd.workers", str(w))
+                   for w in (1, 3)}) == 1, "the number of workers enters")
+
+
+def weights_of_stages():
+    with Folder(images=32) as f:
+        image = load(f)[0][0]
+        record = {"image": image, "question": "What?", "answer": ["I look. ", "I think. ", "So."]}
+        args = form(write_lines(in_data(f, "s.jsonl"), [record]), training__epochs=1,
+                    data__stage_weights="0.25,0,2", training__global_batch_size=1)
+        row, = stream_of(f, args)
+        weights = row["loss_weight"][row["labels"] != -100]
+        check(sorted(set(weights.tolist())) == [0.25, 2.0], f"weights {weights}")
+        check(weights[-1] == 2.0, "the end token has the last stage's weight")
+        plain = stream_of(f, args[:4] + options(training__epochs=1, training__global_batch_size=1))[0]
+        check("loss_weight" not in plain, "weights of 1 are sent")
+        check((plain["labels"] != -100).sum() > (row["labels"] != -100).sum(), "weight 0 is trained")
+
+
+def bad_records_are_named():
+    with Folder(images=32) as f:
+        good = [llava(*s) for s in load(f)[:4]]
+        lines = good[:2] + ['{"image": "x.jpg", }', llava("images/absent.jpg", "q", "a"),
+                            llava(good[0]["image"], "q", "a", mark=""),
+                            dict(good[0], conversations=[{"from": "human", "value": "<image>"}])]
+        path = write_lines(in_data(f, "bad.jsonl"), lines + good[2:])
+        said = run("check", "-c", f.config, *form(path), code=65)
+        for word in ("bad.jsonl:3: not JSON", "column", "images/absent.jpg", "show 0 images",
+                     "no token to train", "checked 8 samples, 4 bad"):
+            check(word in said, f"{word!r} is not in:\n{said}")
+        array = write_array(in_data(f, "bad.json"), good)
+        with open(array, "r+") as x:
+            text = x.read()
+            x.seek(0)
+            x.write(text[:-2] + ",\n]")
+        said = run("check", "-c", f.config, *form(array), code=65)
+        check("bad.json:" in said and "column" in said, said)
+
+
+main(same_rows_as_vqav2, every_record_once_and_resumed, weights_of_stages, bad_records_are_named)

@@ -1,0 +1,261 @@
+/* The adapter of conversation files: arrays and lines, marks and images, weights, and every kind of
+ * bad record by name. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/dataset/dataset.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+enum { PATH = 1024 };
+
+typedef struct fixture {
+    char *folder;
+    char path[PATH];
+    conf c;
+    dataset *d;
+    arena a;
+} fixture;
+
+static void open_text(fixture *f, const char *name, const char *text)
+{
+    f->folder = harness_temp();
+    snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
+    FILE *to = fopen(f->path, "w");
+    assert_non_null(to);
+    fputs(text, to);
+    fclose(to);
+    f->c = conf_defaults();
+    f->c.data_format = DATA_CONVERSATIONS;
+    f->c.data_path = f->path;
+    f->d = NULL;
+    arena_init(&f->a, 0);
+}
+
+static void done(fixture *f)
+{
+    dataset_close(&f->d);
+    arena_done(&f->a);
+    harness_remove(&f->folder);
+}
+
+static sample get(fixture *f, int64_t i)
+{
+    sample s, outline;
+    assert_ok(f->d->v->sample(f->d, i, &f->a, &s));
+    assert_ok(f->d->v->outline(f->d, i, &f->a, &outline));
+    assert_int_equal(s.id, i);
+    assert_int_equal(s.n_images, outline.n_images);
+    for (int32_t k = 0; k < s.n_images; k++)
+        assert_int_equal(s.images[k], outline.images[k]);
+    assert_true(!s.cause == !outline.cause);
+    return s;
+}
+
+#define TURN(from, value) "{\"from\": \"" from "\", \"value\": \"" value "\"}"
+#define LLAVA(image, ...)                                                                          \
+    "{\"id\": \"x\", \"image\": " image ", \"conversations\": [" __VA_ARGS__ "]}"
+
+static void test_array__marks_become_images(void **state)
+{
+    (void)state;
+    fixture f;
+    open_text(
+        &f, "a.json",
+        "[\n" LLAVA(
+            "\"a/1.png\"",
+            TURN("human", "<image>\\nWhat?") "," TURN(
+                "gpt",
+                "A cat")) ",\n" LLAVA("[\"b.jpg\", \"a/1.png\"]",
+                                      TURN("system", "Be terse.") "," TURN(
+                                          "human",
+                                          "From <image> "
+                                          "to<image>") "," TURN("gpt",
+                                                                "one") "," TURN("human",
+                                                                                "and?") "," TURN("g"
+                                                                                                 "p"
+                                                                                                 "t",
+                                                                                                 "t"
+                                                                                                 "w"
+                                                                                                 "o")) "]");
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_int_equal(f.d->v->samples(f.d), 2);
+    assert_int_equal(f.d->v->images(f.d), 2);
+    assert_string_equal(f.d->v->root(f.d), f.folder);
+    sample s = get(&f, 1);
+    assert_string_equal(s.name, "a.json:3");
+    assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "b.jpg");
+    assert_string_equal(f.d->v->image_path(f.d, s.images[1]), "a/1.png");
+    assert_int_equal(s.n_turns, 5);
+    assert_int_equal(s.turns[1].n_parts, 4);
+    assert_string_equal(s.turns[1].parts[0].text, "From ");
+    assert_int_equal(s.turns[1].parts[1].image, 0);
+    assert_int_equal(s.turns[1].parts[3].image, 1);
+    assert_true(s.turns[2].trained && s.turns[4].trained);
+    s = get(&f, 0);
+    assert_int_equal(s.turns[0].parts[0].image, 0);
+    assert_string_equal(s.turns[0].parts[1].text, "\nWhat?"); /* as written */
+    done(&f);
+}
+
+static void test_rules__last_turn_and_trim(void **state)
+{
+    (void)state;
+    fixture f;
+    open_text(&f, "a.jsonl",
+              LLAVA("\"1.png\"", TURN("human", " Really?\\n<image>\\n") "," TURN(
+                                     "gpt", "a") "," TURN("human", "b") "," TURN("gpt", " c ")));
+    f.c.data_loss_on = LOSS_ON_LAST;
+    f.c.data_trim = true;
+    assert_ok(dataset_open(&f.c, &f.d));
+    sample s = get(&f, 0);
+    assert_false(s.turns[1].trained);
+    assert_true(s.turns[3].trained);
+    assert_int_equal(s.turns[0].n_parts, 2);
+    assert_string_equal(s.turns[0].parts[0].text, "Really?");
+    assert_string_equal(s.turns[3].parts[0].text, " c "); /* an answer is never changed */
+    done(&f);
+}
+
+static void test_stages__weights_of_parts_turns_and_options(void **state)
+{
+    (void)state;
+    fixture f;
+    open_text(
+        &f, "a.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+        "\"content\": [{\"type\": \"text\", \"text\": \"see \"}, {\"type\": \"text\", "
+        "\"text\": \"think \", \"weight\": 0.5}, \"say\"]}, {\"role\": \"user\", \"content\": "
+        "\"so?\"}, {\"role\": \"assistant\", \"content\": \"end\", \"weight\": 2}]}\n"
+        "{\"img_id\": \"cla\", \"question\": \"How many?\", \"answer\": [\"I count. \", "
+        "\"Two.\"]}\n");
+    f.c.data_stage_weights = "0.25,0,3";
+    assert_ok(dataset_open(&f.c, &f.d));
+    sample s = get(&f, 0);
+    assert_int_equal(s.turns[1].n_parts, 3);
+    assert_float_equal(s.turns[1].weights[0], 0.25, 0);
+    assert_float_equal(s.turns[1].weights[1], 0.5, 0); /* its own wins */
+    assert_float_equal(s.turns[1].weights[2], 3, 0);
+    assert_float_equal(s.turns[3].weights[0], 2, 0);
+    s = get(&f, 1);
+    assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "cla.jpg");
+    assert_int_equal(s.turns[0].parts[0].image, 0);
+    assert_float_equal(s.turns[1].weights[0], 0.25, 0);
+    assert_float_equal(s.turns[1].weights[1], 0, 0);
+    done(&f);
+    static const char *const bad[] = {"x", "1,", "1,-1", "1;2", "nan"};
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        open_text(&f, "a.jsonl", "{}");
+        f.c.data_stage_weights = bad[k];
+        if (strcmp(bad[k], "1,") == 0)
+            assert_fails(ST_BAD_INPUT,
+                         dataset_open(&f.c, &f.d) == ST_OK
+                             ? FAIL(ST_BAD_INPUT, "%s", get(&f, 0).cause)
+                             : ST_OK,
+                         "a.jsonl:1");
+        else
+            assert_fails(ST_CONFIG, dataset_open(&f.c, &f.d), "data.stage_weights");
+        done(&f);
+    }
+}
+
+static void test_bad_records__keep_their_place_and_say_why(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *cause;
+    } cases[] = {
+        {LLAVA("\"1.png\"", TURN("human", "no mark") "," TURN("gpt", "a")), "show 0 images"},
+        {LLAVA("[]", TURN("human", "<image>") "," TURN("gpt", "a")), "show 1 images"},
+        {LLAVA("\"1.png\"", TURN("human", "q") "," TURN("gpt", "<image>")), "shown by the user"},
+        {LLAVA("\"../1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")), "leaves the folder"},
+        {LLAVA("\"http://h/1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")),
+         "no file name"},
+        {LLAVA("7", TURN("human", "<image>") "," TURN("gpt", "a")), "found an integer"},
+        {LLAVA("[]", TURN("tool", "q")), "role \"tool\""},
+        {LLAVA("[]", TURN("human", "<video>")), "a video"},
+        {LLAVA("[]", ""), "an empty list"},
+        {LLAVA("[]", "7"), "expected an object"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "is missing"},
+        {"{\"messages\": [{\"content\": \"x\"}]}", "no \"role\""},
+        {"{\"text\": \"x\"}", "none of them"},
+        {"[1]", "expected an object, found an array"},
+        {"{\"id\": 1,}", "column 11"},
+        {"{\"id\": \"\xff\"}", "UTF8"},
+    };
+    enum { N = sizeof cases / sizeof *cases };
+    char text[N * 256] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"good\"}]}\n\n";
+    fixture f;
+    for (int k = 0; k < N; k++) {
+        strcat(text, cases[k].line);
+        strcat(text, "\n");
+    }
+    open_text(&f, "a.jsonl", text);
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_int_equal(f.d->v->samples(f.d), N + 1);
+    assert_null(get(&f, 0).cause);
+    for (int k = 0; k < N; k++) {
+        char place[32];
+        const char *cause = get(&f, k + 1).cause;
+        snprintf(place, sizeof place, "a.jsonl:%d: ", k + 3);
+        assert_non_null(cause);
+        if (!strstr(cause, cases[k].cause) || strncmp(cause, place, strlen(place)) != 0)
+            fail_msg("case %d: \"%s\" does not say \"%s%s\"", k, cause, place, cases[k].cause);
+    }
+    done(&f);
+}
+
+static void test_files__found_by_split_and_refused_by_name(void **state)
+{
+    (void)state;
+    fixture f;
+    const char *good = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"good\"}]}";
+    open_text(&f, "mine-validation.jsonl", good);
+    f.c.data_path = f.folder;
+    assert_fails(ST_NO_INPUT, dataset_open(&f.c, &f.d), "there are: mine-validation.jsonl");
+    f.c.data_split = "val";
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_int_equal(f.d->v->samples(f.d), 1);
+    done(&f);
+    open_text(&f, "a.json", "[{\"messages\": []},\n ]");
+    assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "a.json:2: ");
+    done(&f);
+    open_text(&f, "a.json", "");
+    assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "no record");
+    done(&f);
+}
+
+static void test_identity__is_what_it_says_and_what_is_trained(void **state)
+{
+    (void)state;
+    hash128 seen[4];
+    static const char *const text[] = {"good", "good", "bad", "good"};
+    for (int k = 0; k < 4; k++) {
+        fixture f;
+        char line[128];
+        snprintf(line, sizeof line, "{\"question\": \"q\", \"answer\": \"%s\"}", text[k]);
+        open_text(&f, "a.jsonl", line);
+        f.c.data_loss_on = k == 3 ? LOSS_ON_LAST : LOSS_ON_ALL;
+        assert_ok(dataset_open(&f.c, &f.d));
+        seen[k] = f.d->v->identity(f.d);
+        done(&f);
+    }
+    assert_true(hash_equal(seen[0], seen[1]));
+    assert_false(hash_equal(seen[0], seen[2]));
+    assert_false(hash_equal(seen[0], seen[3]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_array__marks_become_images),
+        cmocka_unit_test(test_rules__last_turn_and_trim),
+        cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
+        cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
+        cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
+        cmocka_unit_test(test_identity__is_what_it_says_and_what_is_trained),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
