@@ -61,8 +61,8 @@ static void fwd_case(parity *p, const int64_t *shape)
 {
     tensor x, w, b;
     norm o = draw(p, shape, &x, &w, &b);
-    tensor y = parity_tensor(p, o.rows * o.n, 1), mean = parity_tensor(p, o.rows, 1);
-    tensor rstd = parity_tensor(p, o.rows, 1);
+    tensor y = parity_tensor(p, o.rows * o.n, 1), mean = parity_tensor_acc(p, o.rows, 1);
+    tensor rstd = parity_tensor_acc(p, o.rows, 1);
     double *wy = parity_zeros(p, y.n), *wmean = parity_zeros(p, o.rows);
     double *wrstd = parity_zeros(p, o.rows);
     norm_loop(&o, wy, wmean, wrstd);
@@ -88,11 +88,11 @@ static void bwd_case(parity *p, const int64_t *shape)
     norm o = draw(p, shape, &x, &w, &b);
     bool acc = shape[2] & ACCUMULATE;
     tensor dy = parity_tensor(p, o.rows * o.n, 1), dx = parity_tensor(p, o.rows * o.n, 1);
-    tensor dw = parity_tensor(p, o.n, 1), db = parity_tensor(p, o.n, 1);
+    tensor dw = parity_tensor_acc(p, o.n, 1), db = parity_tensor_acc(p, o.n, 1);
     double *y = parity_zeros(p, x.n), *mean = parity_zeros(p, o.rows);
     double *rstd = parity_zeros(p, o.rows);
     norm_loop(&o, y, mean, rstd);
-    tensor tmean = parity_upload(p, mean, o.rows), trstd = parity_upload(p, rstd, o.rows);
+    tensor tmean = parity_upload_acc(p, mean, o.rows), trstd = parity_upload_acc(p, rstd, o.rows);
     o.up = parity_copy(p, dy.ref, dy.n);
     if (shape[2] & IN_PLACE)
         dx = dy;

@@ -4,26 +4,87 @@
 #include <float.h>
 #include <stdlib.h>
 
-#include "trainer/ops/real.h"
-
-#ifdef TESSERA_REAL_F64
-static const double epsilon = DBL_EPSILON;
-#else
-static const double epsilon = FLT_EPSILON;
-#endif
-
 /* Elements of a gradient that are compared: all of a small array, a sample of a large one, whose
  * loss is long. */
 enum { GRADIENT_SAMPLE = 40, LARGE = 4096, LARGE_SAMPLE = 10 };
 
+static void keep(void ***list, int *n, void *x)
+{
+    *list = realloc(*list, (size_t)(*n + 1) * sizeof **list);
+    assert_non_null(*list);
+    (*list)[(*n)++] = x;
+}
+
 static void *hold(parity *p, size_t bytes)
 {
-    p->held = realloc(p->held, (size_t)(p->n_held + 1) * sizeof *p->held);
-    assert_non_null(p->held);
     void *x = calloc(1, bytes ? bytes : 1);
     assert_non_null(x);
-    p->held[p->n_held++] = x;
+    keep(&p->held, &p->n_held, x);
     return x;
+}
+
+void parity_done(parity *p)
+{
+    for (int i = 0; i < p->n_held; i++)
+        free(p->held[i]);
+    for (int i = 0; i < p->n_dev; i++)
+        p->s->dev->v->release(p->s->dev, p->dev[i]);
+    free(p->held);
+    free(p->dev);
+}
+
+static double epsilon_of(st_dtype dtype)
+{
+    return dtype == DT_F64 ? DBL_EPSILON : FLT_EPSILON;
+}
+
+static float bf16_value(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+
+/* To nearest, ties to even. From double at once: by way of float some ties would go wrong. */
+static uint16_t bf16_bits(double x)
+{
+    float f = (float)x;
+    uint32_t word;
+    memcpy(&word, &f, sizeof word);
+    if (isnan(x))
+        return 0x7fff;
+    uint16_t low = (uint16_t)(word >> 16), high = (uint16_t)(low + 1); /* towards and from zero */
+    if (fabs((double)bf16_value(low)) > fabs(x)) /* the float was rounded up to it */
+        return low;
+    double below = fabs(x - (double)bf16_value(low)), above = fabs((double)bf16_value(high) - x);
+    return isinf(x) || below < above || (below == above && low % 2 == 0) ? low : high;
+}
+
+static void store(void *at, st_dtype dtype, int64_t i, double x)
+{
+    if (dtype == DT_F64)
+        ((double *)at)[i] = x;
+    else if (dtype == DT_F32)
+        ((float *)at)[i] = (float)x;
+    else
+        ((uint16_t *)at)[i] = bf16_bits(x);
+}
+
+static double value(const void *at, st_dtype dtype, int64_t i)
+{
+    if (dtype == DT_F64)
+        return ((const double *)at)[i];
+    if (dtype == DT_F32)
+        return (double)((const float *)at)[i];
+    return (double)bf16_value(((const uint16_t *)at)[i]);
+}
+
+double parity_round(const parity *p, double x)
+{
+    double room;
+    store(&room, p->s->dev->v->act, 0, x);
+    return value(&room, p->s->dev->v->act, 0);
 }
 
 double parity_uniform(parity *p, double low, double high)
@@ -53,11 +114,13 @@ double *parity_copy(parity *p, const double *init, int64_t n)
     return x;
 }
 
-/* A host block of exactly these bytes on the device. The CPU's device memory is ours to free, so
- * that AddressSanitizer sees its ends. */
+/* A block of exactly these bytes: where device memory is the host's, AddressSanitizer sees its
+ * ends. */
 void *parity_bytes(parity *p, const void *values, size_t bytes)
 {
-    void *dev = hold(p, bytes);
+    void *dev = NULL;
+    assert_ok(p->s->dev->v->alloc(p->s->dev, bytes, &dev));
+    keep(&p->dev, &p->n_dev, dev);
     assert_ok(p->s->dev->v->to_device(p->s, dev, values, bytes));
     return dev;
 }
@@ -67,29 +130,50 @@ int32_t *parity_ints(parity *p, const int32_t *values, int64_t n)
     return parity_bytes(p, values, (size_t)n * sizeof *values);
 }
 
-tensor parity_upload(parity *p, const double *values, int64_t n)
+static tensor upload(parity *p, const double *values, int64_t n, st_dtype dtype)
 {
-    real *rounded = hold(p, (size_t)n * sizeof *rounded);
-    tensor t = {.ref = parity_zeros(p, n), .n = n};
+    size_t size = (size_t)st_dtype_size(dtype);
+    void *rounded = hold(p, (size_t)n * size);
+    tensor t = {.ref = parity_zeros(p, n), .n = n, .dtype = dtype};
     for (int64_t i = 0; i < n; i++) {
-        rounded[i] = (real)values[i];
-        t.ref[i] = (double)rounded[i];
+        store(rounded, dtype, i, values[i]);
+        t.ref[i] = value(rounded, dtype, i);
     }
-    t.dev = parity_bytes(p, rounded, (size_t)n * sizeof *rounded);
+    t.dev = parity_bytes(p, rounded, (size_t)n * size);
     return t;
 }
 
-tensor parity_tensor(parity *p, int64_t n, double scale)
+tensor parity_upload(parity *p, const double *values, int64_t n)
+{
+    return upload(p, values, n, p->s->dev->v->act);
+}
+
+tensor parity_upload_acc(parity *p, const double *values, int64_t n)
+{
+    return upload(p, values, n, p->s->dev->v->acc);
+}
+
+static tensor drawn(parity *p, int64_t n, double scale, st_dtype dtype)
 {
     double *values = parity_zeros(p, n);
     for (int64_t i = 0; i < n; i++)
         values[i] = parity_uniform(p, -scale, scale);
-    return parity_upload(p, values, n);
+    return upload(p, values, n, dtype);
+}
+
+tensor parity_tensor(parity *p, int64_t n, double scale)
+{
+    return drawn(p, n, scale, p->s->dev->v->act);
+}
+
+tensor parity_tensor_acc(parity *p, int64_t n, double scale)
+{
+    return drawn(p, n, scale, p->s->dev->v->acc);
 }
 
 void *parity_at(tensor t, int64_t i)
 {
-    return (real *)t.dev + i;
+    return (char *)t.dev + i * (int64_t)st_dtype_size(t.dtype);
 }
 
 static void mix_bits(parity *p, const void *bytes, size_t n)
@@ -101,14 +185,21 @@ static void mix_bits(parity *p, const void *bytes, size_t n)
 
 double *parity_fetch(parity *p, tensor t)
 {
-    real *got = hold(p, (size_t)t.n * sizeof *got);
-    assert_ok(p->s->dev->v->to_host(p->s, got, t.dev, (size_t)t.n * sizeof *got));
+    size_t bytes = (size_t)t.n * (size_t)st_dtype_size(t.dtype);
+    void *got = hold(p, bytes);
+    assert_ok(p->s->dev->v->to_host(p->s, got, t.dev, bytes));
     assert_ok(p->s->dev->v->wait(p->s));
-    mix_bits(p, got, (size_t)t.n * sizeof *got);
+    mix_bits(p, got, bytes);
     double *out = parity_zeros(p, t.n);
     for (int64_t i = 0; i < t.n; i++)
-        out[i] = (double)got[i];
+        out[i] = value(got, t.dtype, i);
     return out;
+}
+
+/* The largest error of rounding x to bf16: half a unit of its last place. */
+static double half_unit(double x)
+{
+    return x == 0 || !isfinite(x) ? 0 : ldexp(1, ilogb(x) - 8);
 }
 
 static void compare(parity *p, const char *what, int64_t at, double got, double want, double limit)
@@ -119,7 +210,35 @@ static void compare(parity *p, const char *what, int64_t at, double got, double 
                  (long long)at, got, want, limit);
 }
 
-void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance)
+/* The errors of bf16 numbers against those of another rounding of what was wanted; slack: what the
+ * arithmetic in float may add. order NULL: one rounding. */
+static void compare_bf16(parity *p, const char *what, const int64_t *at, int64_t n,
+                         const double *got, const double *want, const double *order, double slack)
+{
+    double ours = 0, theirs = 0, worst = 0;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double other = order ? order[i] : parity_round(p, want[i]);
+        if (!isfinite(want[i]) || !isfinite(other))
+            continue;
+        finite++;
+        ours += (got[i] - want[i]) * (got[i] - want[i]);
+        theirs += (other - want[i]) * (other - want[i]);
+        worst = fmax(worst, fabs(other - want[i]));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double limit = fmax(order ? 1.1 * worst : 0, half_unit(want[i])) + slack;
+        compare(p, what, at ? at[i] : i, got[i],
+                isfinite(want[i]) ? want[i] : parity_round(p, want[i]), limit);
+    }
+    if (finite && sqrt(ours / (double)finite) > 1.1 * sqrt(theirs / (double)finite) + slack)
+        fail_msg("%s/%s: the error of %s is %.3g, of its %s %.3g (root mean squares)", p->op,
+                 p->name, what, sqrt(ours / (double)finite),
+                 order ? "published order" : "single rounding", sqrt(theirs / (double)finite));
+}
+
+void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
+                         const double *order, double tolerance)
 {
     if (p->bench)
         return;
@@ -127,8 +246,18 @@ void parity_expect(parity *p, const char *what, tensor t, const double *want, do
     for (int64_t i = 0; i < t.n; i++)
         if (isfinite(want[i]) && fabs(want[i]) > scale)
             scale = fabs(want[i]);
+    double slack = tolerance * epsilon_of(t.dtype) * scale;
+    if (t.dtype == DT_BF16) {
+        compare_bf16(p, what, NULL, t.n, got, want, order, slack);
+        return;
+    }
     for (int64_t i = 0; i < t.n; i++)
-        compare(p, what, i, got[i], want[i], tolerance * epsilon * scale);
+        compare(p, what, i, got[i], want[i], slack);
+}
+
+void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance)
+{
+    parity_expect_order(p, what, t, want, NULL, tolerance);
 }
 
 void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
@@ -167,7 +296,8 @@ void parity_gradient(parity *p, const char *what, tensor t, const double *base, 
         return;
     /* The differences themselves are good to about 1e-9 of the largest gradient, and to the
      * rounding of the loss divided by the step. */
-    const double relative = tolerance * epsilon + 1e-9, rounding = 1e-12 * (1 + fabs(loss(of)));
+    const double relative = tolerance * epsilon_of(t.dtype) + 1e-9,
+                 rounding = 1e-12 * (1 + fabs(loss(of)));
     int64_t n = t.n > LARGE ? LARGE_SAMPLE : GRADIENT_SAMPLE, at[GRADIENT_SAMPLE];
     n = t.n < n ? t.n : n;
     double want[GRADIENT_SAMPLE], scale = 0;
@@ -176,6 +306,14 @@ void parity_gradient(parity *p, const char *what, tensor t, const double *base, 
         want[i] = central_difference(x + at[i], loss, of) + (base ? base[at[i]] : 0);
         scale = fabs(want[i]) > scale ? fabs(want[i]) : scale;
     }
+    const double slack = relative * scale + rounding;
+    if (t.dtype == DT_BF16) {
+        double chosen[GRADIENT_SAMPLE];
+        for (int64_t i = 0; i < n; i++)
+            chosen[i] = got[at[i]];
+        compare_bf16(p, what, at, n, chosen, want, NULL, slack);
+        return;
+    }
     for (int64_t i = 0; i < n; i++)
-        compare(p, what, at[i], got[at[i]], want[i], relative * scale + rounding);
+        compare(p, what, at[i], got[at[i]], want[i], slack);
 }

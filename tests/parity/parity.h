@@ -6,10 +6,14 @@
  * A backward has no second loop: it is compared with central differences of the forward's loop.
  *
  * Tolerances are given in units of the number type's epsilon (1.2e-7 float, 2.2e-16 double),
- * relative to the largest expected value of the array.
+ * relative to the largest expected value of the array. A bf16 array is computed in float and
+ * rounded once: each element may be off by that rounding and the tolerance in float's epsilon, and
+ * the root mean square of the errors is at most 1.1 times that of rounding the loop's numbers
+ * (parity_expect), or of the order of roundings that the published model has (parity_expect_order).
  *
- * The runner repeats each case on each compiled variant of the ops and with 1 and 3 threads; the
- * bits of one variant must not depend on the threads. --bench [OP] prints times instead. */
+ * Where the cases run is a parity_target: the CPU's variants with 1 and 3 threads (cpu.c), or the
+ * CUDA kernels in the harness under three schedules (../simt). The bits of one variant must be
+ * those of its first run in all its runs. --bench [OP] prints times instead. */
 #ifndef TESSERA_TESTS_PARITY_H
 #define TESSERA_TESTS_PARITY_H
 
@@ -31,10 +35,10 @@ typedef struct parity {
     const char *op, *name;
     uint64_t bits; /* of all outputs so far */
     bool bench;
-    bool bits_only; /* a repetition: leave out the differences, whose work is long */
-    double best_ns; /* bench: fastest call */
-    void **held;    /* device memory and host arrays of this case */
-    int n_held;
+    bool bits_only;     /* a repetition: leave out the differences, whose work is long */
+    double best_ns;     /* bench: fastest call */
+    void **held, **dev; /* host arrays and device memory of this case */
+    int n_held, n_dev;
 } parity;
 
 typedef struct parity_case {
@@ -47,17 +51,31 @@ typedef struct parity_case {
 extern const parity_case parity_gemm[], parity_norm[], parity_rope[], parity_attention[],
     parity_pointwise[], parity_rows[], parity_route[], parity_loss[];
 
+/* A place to run cases. */
+typedef struct parity_target {
+    int (*variants)(void);
+    int runs;
+    const char *other; /* what differs between the runs of a variant, for the message */
+    /* run -1: for --bench. out_ops: the table to use. */
+    void (*open)(int variant, int run, device **out, const ops_table **out_ops);
+    bool (*lacks)(const char *op); /* ops that this target has not, by name; NULL: none */
+} parity_target;
+extern const parity_target parity_here;
+
 /* n numbers on the device and, as doubles, here. */
 typedef struct tensor {
     void *dev;
     double *ref; /* what was uploaded */
     int64_t n;
+    st_dtype dtype;
 } tensor;
 
-/* Uniform in (-scale, scale). Freed with the case. */
+/* Uniform in (-scale, scale), in the device's act or acc. Freed with the case. */
 tensor parity_tensor(parity *p, int64_t n, double scale);
+tensor parity_tensor_acc(parity *p, int64_t n, double scale);
 /* The given numbers. */
 tensor parity_upload(parity *p, const double *values, int64_t n);
+tensor parity_upload_acc(parity *p, const double *values, int64_t n);
 int32_t *parity_ints(parity *p, const int32_t *values, int64_t n);
 void *parity_bytes(parity *p, const void *values, size_t bytes);
 /* Host arrays: a copy of init, or zeros. */
@@ -73,13 +91,21 @@ void *parity_at(tensor t, int64_t i);
 /* What the device holds now, as doubles. */
 double *parity_fetch(parity *p, tensor t);
 
+/* x in the device's act; to write down an order of roundings. */
+double parity_round(const parity *p, double x);
+
 void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance);
+/* order: the numbers of the published model's bf16 order, which may round more than once. */
+void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
+                         const double *order, double tolerance);
 void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
 /* t must be base + d loss / d x (base NULL: 0), for all of x or a sample of it. loss reads x. */
 typedef double (*parity_loss_fn)(const void *of);
 void parity_gradient(parity *p, const char *what, tensor t, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
+
+void parity_done(parity *p); /* frees all of a case */
 
 /* Runs an op that must succeed; under --bench again and again for some milliseconds. */
 #define PARITY_RUN(p, call)                                                                        \

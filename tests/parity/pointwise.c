@@ -17,7 +17,7 @@ static void add_case(parity *p, const int64_t *shape)
 static void bias_case(parity *p, const int64_t *shape)
 {
     int64_t rows = shape[0], n = shape[1];
-    tensor dy = parity_tensor(p, rows * n, 1), db = parity_tensor(p, n, 1);
+    tensor dy = parity_tensor(p, rows * n, 1), db = parity_tensor_acc(p, n, 1);
     double *want = parity_copy(p, db.ref, n);
     for (int64_t i = 0; i < rows * n; i++)
         want[i % n] += dy.ref[i];
@@ -83,7 +83,7 @@ static void swiglu_case(parity *p, const int64_t *shape)
     activation o = {x.ref, parity_copy(p, y.ref, y.n), rows, n, 0};
     if (bwd) {
         if (shape[3])
-            dx = (tensor){x.dev, x.ref, x.n};
+            dx = x;
         double *want = parity_copy(p, dx.ref, dx.n);
         PARITY_RUN(p,
                    op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));

@@ -17,7 +17,7 @@ static void text_case(parity *p, const int64_t *shape)
     int32_t *positions = parity_zero_ints(p, 3 * n);
     for (int64_t i = 0; i < 3 * n; i++)
         positions[i] = (int32_t)parity_below(p, shape[4]);
-    tensor c = parity_tensor(p, n * half, 1), s = parity_tensor(p, n * half, 1);
+    tensor c = parity_tensor_acc(p, n * half, 1), s = parity_tensor_acc(p, n * half, 1);
     double *wc = parity_zeros(p, c.n), *ws = parity_zeros(p, c.n);
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
@@ -52,12 +52,12 @@ static void text_golden(parity *p, const int64_t *shape)
                                      {60, 2.6223197e-06},
                                      {63, 1.27253986e-06}};
     int32_t positions[] = {5, 7, 9};
-    tensor c = parity_tensor(p, 64, 1), s = parity_tensor(p, 64, 1);
+    tensor c = parity_tensor_acc(p, 64, 1), s = parity_tensor_acc(p, 64, 1);
     PARITY_RUN(p, op_rope_text(p->s, &(rope_text_args){.tokens = 1,
                                                        .head_dim = 128,
                                                        .theta = 5e6,
                                                        .section = {24, 20, 20},
-                                                       .positions = positions,
+                                                       .positions = parity_ints(p, positions, 3),
                                                        .cos = c.dev,
                                                        .sin = s.dev}));
     double *gc = parity_fetch(p, c), *gs = parity_fetch(p, s);
@@ -76,7 +76,7 @@ static void vision_case(parity *p, const int64_t *shape)
     int32_t *at = parity_zero_ints(p, 2 * n);
     for (int64_t i = 0; i < 2 * n; i++)
         at[i] = (int32_t)parity_below(p, shape[2]);
-    tensor c = parity_tensor(p, n * half, 1), s = parity_tensor(p, n * half, 1);
+    tensor c = parity_tensor_acc(p, n * half, 1), s = parity_tensor_acc(p, n * half, 1);
     double *wc = parity_zeros(p, c.n), *ws = parity_zeros(p, c.n);
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
@@ -95,8 +95,9 @@ static void vision_golden(parity *p, const int64_t *shape)
 {
     (void)shape;
     int32_t at[] = {1, 0};
-    tensor c = parity_tensor(p, 36, 1), s = parity_tensor(p, 36, 1);
-    PARITY_RUN(p, op_rope_vision(p->s, &(rope_vision_args){1, 72, 10000, at, c.dev, s.dev}));
+    tensor c = parity_tensor_acc(p, 36, 1), s = parity_tensor_acc(p, 36, 1);
+    PARITY_RUN(p, op_rope_vision(p->s, &(rope_vision_args){1, 72, 10000, parity_ints(p, at, 2),
+                                                           c.dev, s.dev}));
     double *got = parity_fetch(p, s);
     assert_true(fabs(got[1] - sin(0.59948425)) < 1e-7);
     assert_true(fabs(got[2] - sin(0.359381366)) < 1e-7);
@@ -111,7 +112,7 @@ static void apply_case(parity *p, const int64_t *shape)
             stride = heads * d + shape[3];
     double sign = shape[4] ? -1 : 1;
     tensor x = parity_tensor(p, rows * stride, 2);
-    tensor c = parity_tensor(p, rows * half, 1), s = parity_tensor(p, rows * half, 1);
+    tensor c = parity_tensor_acc(p, rows * half, 1), s = parity_tensor_acc(p, rows * half, 1);
     double *want = parity_copy(p, x.ref, x.n);
     for (int64_t t = 0; t < rows; t++)
         for (int64_t h = 0; h < heads; h++)

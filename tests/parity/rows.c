@@ -33,7 +33,7 @@ static void scatter_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], w = shape[1];
     int32_t *index = draw_index(p, n, shape[2], shape[3]);
-    tensor x = parity_tensor(p, n * w, 1), y = parity_tensor(p, shape[2] * w, 1);
+    tensor x = parity_tensor(p, n * w, 1), y = parity_tensor_acc(p, shape[2] * w, 1);
     double *want = parity_copy(p, y.ref, y.n);
     for (int64_t i = 0; i < n * w; i++)
         if (index[i / w] >= 0)

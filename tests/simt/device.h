@@ -1,0 +1,18 @@
+/* device.h: the harness as a device: the host's memory, act bf16 and acc float, the op table of the
+ * CUDA kernels. Work is done when a call returns. */
+#ifndef TESSERA_TESTS_SIMT_DEVICE_H
+#define TESSERA_TESTS_SIMT_DEVICE_H
+
+#include "trainer/device/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const backend_vtable *backend_simt(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

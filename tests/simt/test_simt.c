@@ -1,0 +1,171 @@
+/* test_simt.c: the harness itself: right kernels give the same numbers under every schedule,
+ * planted faults are found. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+#include "tests/simt/device.h"
+#include "tests/simt/faults.h"
+#include "tests/simt/simt.h"
+
+enum { THREADS = 64, BLOCKS = 5 };
+
+static device *d;
+static stream *s;
+
+static int setup(void **state)
+{
+    (void)state;
+    assert_ok(backend_simt()->open(&(device_options){0}, &d));
+    assert_ok(d->v->stream_new(d, &s));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    d->v->stream_free(&s);
+    device_close(&d);
+    return 0;
+}
+
+static void reversed(int fault, int schedule, int *x)
+{
+    for (int i = 0; i < BLOCKS * THREADS; i++)
+        x[i] = i;
+    simt_schedule(schedule, 7);
+    assert_ok(fault_run(s, fault, x, NULL, (int64_t)BLOCKS * THREADS));
+}
+
+static void test_simt_barrier__every_schedule(void **state)
+{
+    (void)state;
+    int x[BLOCKS * THREADS];
+    for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++) {
+        reversed(FAULT_NONE, schedule, x);
+        for (int i = 0; i < BLOCKS * THREADS; i++)
+            assert_int_equal(x[i], i / THREADS * THREADS + THREADS - 1 - i % THREADS);
+    }
+}
+
+static void test_simt_barrier__missing_shows(void **state)
+{
+    (void)state;
+    int x[SIMT_SCHEDULES][BLOCKS * THREADS];
+    for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++)
+        reversed(FAULT_NO_BARRIER, schedule, x[schedule]);
+    for (int a = 0; a < SIMT_SCHEDULES; a++)
+        for (int b = 0; b < a; b++)
+            assert_memory_not_equal(x[a], x[b], sizeof x[a]);
+}
+
+static void test_simt_fault__named(void **state)
+{
+    (void)state;
+    static const struct {
+        int fault;
+        const char *words;
+    } list[] = {
+        {FAULT_SPLIT_BARRIER, "thread 63 is at the barrier faults.cu:"},
+        {FAULT_EARLY_RETURN, "thread 5 has returned"},
+        {FAULT_MISSING_LANE, "for lane 31, which has returned"},
+        {FAULT_OUTSIDE_MASK, "lane 3 shuffles from lane 4"},
+        {FAULT_TOO_MANY_THREADS, "is no launch"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        float x[THREADS] = {0};
+        simt_schedule(SIMT_FORWARD, 0);
+        assert_fails(ST_BAD_DEVICE, fault_run(s, list[i].fault, x, NULL, THREADS), list[i].words);
+    }
+    test_simt_barrier__every_schedule(NULL); /* and the next launch is as good as ever */
+}
+
+static void test_simt_warp__operations(void **state)
+{
+    (void)state;
+    for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++) {
+        float x[6 * THREADS];
+        for (int i = 0; i < THREADS; i++)
+            x[i] = (float)i;
+        simt_schedule(schedule, 3);
+        assert_ok(fault_run(s, FAULT_NONE_SUMS, x, NULL, 0));
+        for (int i = 0; i < THREADS; i++) {
+            assert_true(x[i] == 2016 && x[THREADS + i] == 4032);
+            assert_true(x[2 * THREADS + i] == 16);
+            assert_true(x[3 * THREADS + i] == (float)(i % 8 < 5 ? i + 3 : i));
+            assert_true(x[4 * THREADS + i] == (float)(i % 8 < 3 ? i : i - 3));
+            assert_true(x[5 * THREADS + i] == -9);
+        }
+    }
+}
+
+static void test_simt_bf16__nearest_even(void **state)
+{
+    (void)state;
+    static const struct {
+        float x;
+        uint16_t want;
+    } list[] = {{0, 0},
+                {-0.0f, 0x8000},
+                {1, 0x3f80},
+                {0x1.01p0f, 0x3f80},     /* half way: down to even */
+                {0x1.03p0f, 0x3f82},     /* half way: up to even */
+                {0x1.010002p0f, 0x3f81}, /* just above */
+                {-0x1.0100p0f, 0xbf80},
+                {INFINITY, 0x7f80},
+                {0x1.fffffep127f, 0x7f80}, /* beyond the largest */
+                {0x1p-149f, 0},
+                {NAN, 0x7fff}};
+    enum { N = sizeof list / sizeof *list };
+    float x[N];
+    uint16_t y[N];
+    for (int i = 0; i < N; i++)
+        x[i] = list[i].x;
+    assert_ok(fault_run(s, FAULT_NONE_BF16, x, y, N));
+    for (int i = 0; i < N; i++)
+        assert_int_equal(y[i], list[i].want);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASAN 1
+#endif
+#endif
+
+/* AddressSanitizer ends the process, so a child meets the fault. */
+static void test_simt_shared__bounds(void **state)
+{
+    (void)state;
+#ifndef ASAN
+    HARNESS_SKIP("bounds of shared memory are seen in the sanitizer build alone");
+#endif
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int x[THREADS] = {0};
+        close(STDERR_FILENO);
+        _exit(fault_run(s, FAULT_BEYOND_SHARED, x, NULL, 0) == ST_OK ? 0 : 2);
+    }
+    int how = 0;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_false(WIFEXITED(how) && (WEXITSTATUS(how) == 0 || WEXITSTATUS(how) == 2));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simt_barrier__every_schedule),
+        cmocka_unit_test(test_simt_barrier__missing_shows),
+        cmocka_unit_test(test_simt_fault__named),
+        cmocka_unit_test(test_simt_warp__operations),
+        cmocka_unit_test(test_simt_bf16__nearest_even),
+        cmocka_unit_test(test_simt_shared__bounds),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
