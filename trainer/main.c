@@ -22,6 +22,10 @@ static const verb verbs[] = {
     {"eval", verb_eval, true, "-c FILE [--section.key VALUE ...]",
      "Held-out loss and accuracy of model.path (which must hold weights), and the accuracy with\n"
      "images swapped. Needs prepd serve at prepd.endpoint."},
+    {"verify", verb_verify, true, "-c FILE [--from STEP] [--to STEP] [--section.key VALUE ...]",
+     "Replay steps of a run from one of its checkpoints (default: the oldest kept; 0: the start)\n"
+     "and compare samples, loss and gradient norm with its ledger, bit for bit; names the first\n"
+     "step that differs and exits with 65. Writes nothing. Needs the rows the run had."},
     {"plan", verb_plan, true,
      "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
      "Without rows: parameters and device memory of the configuration. With --documents (lengths)\n"

@@ -36,16 +36,21 @@ status memory_plan_make(const model_dims *d, int64_t n_params, const model_optio
     return ST_OK;
 }
 
+void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, const backend_vtable *backend)
+{
+    p->snapshot = 3 * n_params * (int64_t)st_dtype_size(backend->acc); /* values, two moments */
+    if (backend == &backend_cpu)
+        p->total += p->snapshot;
+}
+
 void memory_plan_print(const memory_plan *p, FILE *to)
 {
     const struct {
         const char *name;
         int64_t bytes;
-    } regions[] = {{"parameters", p->parameters},
-                   {"gradients", p->gradients},
-                   {"moments", p->moments},
-                   {"activations and scratch", p->activations},
-                   {"total", p->total}};
+    } regions[] = {{"parameters", p->parameters},    {"gradients", p->gradients},
+                   {"moments", p->moments},          {"activations and scratch", p->activations},
+                   {"snapshot (host)", p->snapshot}, {"total", p->total}};
     for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
         fprintf(to, "memory: %-24s %20" PRId64 " bytes %12.1f MiB\n", regions[i].name,
                 regions[i].bytes, (double)regions[i].bytes / MIB);
@@ -59,7 +64,10 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
         .checkpoint_full = l->checkpoint_full,
         .router_aux_coef = l->router_aux_coef,
     };
-    return memory_plan_make(l->dims, l->n_params, &o, l->backend, out);
+    TRY(memory_plan_make(l->dims, l->n_params, &o, l->backend, out));
+    if (l->keeps)
+        memory_plan_add_snapshot(out, l->n_params, l->backend);
+    return ST_OK;
 }
 
 static status fits(const memory_layout *l, double bytes, bool *out)

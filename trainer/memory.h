@@ -11,7 +11,8 @@
 
 typedef struct memory_plan {
     int64_t parameters, gradients, moments, activations; /* bytes; activations with scratch */
-    int64_t total;
+    int64_t snapshot; /* of checkpoints written in the background: host memory */
+    int64_t total;    /* of the device; on the CPU with the snapshot */
 } memory_plan;
 
 /* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
@@ -20,6 +21,8 @@ batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
 /* n_params values stored; o says whether they are trained. */
 WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, const model_options *o,
                                     const backend_vtable *backend, memory_plan *out);
+/* Adds what checkpoints in the background take (checkpoint.async_mode). */
+void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, const backend_vtable *backend);
 void memory_plan_print(const memory_plan *p, FILE *to);
 
 /* A layout to be judged: what memory_plan_make takes, and the row it is made of. */
@@ -28,6 +31,7 @@ typedef struct memory_layout {
     const backend_vtable *backend;
     int64_t n_params, rows, seq_len, patch_budget;
     bool training, checkpoint_full;
+    bool keeps; /* checkpoints in the background */
     double router_aux_coef;
 } memory_layout;
 

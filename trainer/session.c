@@ -8,8 +8,11 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/model_files.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
+#include "trainer/checkpoint/keeper.h"
+#include "trainer/checkpoint/train_state.h"
 #include "trainer/memory.h"
 #include "trainer/stop.h"
 
@@ -35,6 +38,14 @@ static status load_values(session *s, enum session_use use)
 {
     const conf *c = s->conf;
     TRY(params_alloc(s->params, s->stream, use == SESSION_TRAIN));
+    if (s->from) {
+        char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
+        snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
+        TRY(train_state_load(s->params, s->stream, training));
+        s->from_weights = true;
+        log_info("going on from step %" PRId64 " of %s", s->from->progress.step, s->from->path);
+        return ST_OK;
+    }
     bool have = model_files_is_folder(c->model_path) && hf_has_weights(c->model_path);
     if (have) {
         TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
@@ -71,15 +82,45 @@ static void client_settings(const session *s, const char *stream_name, const cha
         o->slots = 2 * c->training_local_batch_size;
 }
 
+/* The stream of a run that goes on must be the one it began with. */
+static status check_stream(const resume_point *from, const char *options)
+{
+    char *difference = NULL;
+    if (!from->progress.stream_options[0])
+        return ST_OK; /* it came from a recording */
+    TRY(conf_stream_diff(options, from->progress.stream_options, &difference));
+    if (!difference)
+        return ST_OK;
+    status st = FAIL_IN(ST_CONFIG, from->path,
+                        "the run kept here has another stream: %s; give it the same options, or "
+                        "choose another job.dump_folder, or begin anew with checkpoint.load_step 0",
+                        difference);
+    free(difference);
+    return st;
+}
+
+/* Where the train stream goes on. */
+static status enter_stream(const session *s, const char *options, receiver_options *o)
+{
+    if (options)
+        TRY(check_stream(s->from, options));
+    o->replay_skip = (uint64_t)s->from->progress.rows;
+    o->client.cursor = s->from->progress.cursor;
+    return ST_OK;
+}
+
 status session_stream(const session *s, const char *stream_name, const conf *c, receiver **out)
 {
     receiver_options o = {0};
+    bool goes_on = s->from && strcmp(stream_name, "train") == 0;
     if (c->feed_replay[0]) {
         client_settings(s, stream_name, NULL, &o);
         o.replay = c->feed_replay;
         /* training.steps decides how often it is run through; without, and to evaluate, once. */
         bool endless = s->use == SESSION_TRAIN && c->training_steps > 0;
         o.replay_loops = endless ? 0 : 1;
+        if (goes_on)
+            TRY(enter_stream(s, NULL, &o));
         log_info("rows come from the recording %s", c->feed_replay);
         return receiver_open(&o, out);
     }
@@ -88,8 +129,11 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     TRY(model_files_digest(c, &model_digest));
     TRY(conf_stream_json(c, model_digest, &options));
     client_settings(s, stream_name, options, &o);
-    log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
-    status st = receiver_open(&o, out);
+    status st = goes_on ? enter_stream(s, options, &o) : ST_OK;
+    if (st == ST_OK) {
+        log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
+        st = receiver_open(&o, out);
+    }
     free(options);
     return st;
 }
@@ -110,6 +154,7 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
         .training = s->use == SESSION_TRAIN,
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
+        .keeps = s->use == SESSION_TRAIN && keeper_in_background(c),
     };
     return memory_layout_check(&l, c->memory_limit * (double)total);
 }
@@ -187,11 +232,22 @@ static status check_layout(const conf *c, enum session_use use)
     return ST_OK;
 }
 
-status session_open(const conf *c, enum session_use use, session *out)
+/* What a checkpoint says of the stream. */
+static status stream_options(session *s)
+{
+    hash128 model_digest;
+    if (s->conf->feed_replay[0])
+        return ST_OK;
+    TRY(model_files_digest(s->conf, &model_digest));
+    return conf_stream_json(s->conf, model_digest, &s->stream_options);
+}
+
+static status open_from(const conf *c, enum session_use use, const resume_point *from, session *out)
 {
     memset(out, 0, sizeof *out);
     out->conf = c;
     out->use = use;
+    out->from = from;
     status st = ST_OK;
     TRY(check_layout(c, use));
     TRY_OR(failed, open_model(out));
@@ -205,6 +261,7 @@ status session_open(const conf *c, enum session_use use, session *out)
     TRY_OR(failed, load_values(out, use));
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
+        TRY_OR(failed, stream_options(out));
         TRY_OR(failed, caps_from_welcome(out, out->train));
     } else {
         receiver *held = NULL;
@@ -219,6 +276,16 @@ status session_open(const conf *c, enum session_use use, session *out)
 failed:
     session_close(out);
     return st;
+}
+
+status session_open(const conf *c, enum session_use use, session *out)
+{
+    return open_from(c, use, NULL, out);
+}
+
+status session_resume(const conf *c, const resume_point *from, session *out)
+{
+    return open_from(c, SESSION_TRAIN, from, out);
 }
 
 void session_close(session *s)
@@ -239,6 +306,7 @@ void session_close(session *s)
     free(s->got);
     free(s->rows);
     free(s->samples.id);
+    free(s->stream_options);
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);
     device_close(&s->device);

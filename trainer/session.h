@@ -6,6 +6,7 @@
 #include "common/conf.h"
 #include "common/tokenizer.h"
 #include "trainer/batch/stage.h"
+#include "trainer/checkpoint/progress.h"
 #include "trainer/input/receive.h"
 #include "trainer/model/params.h"
 #include "trainer/model/qwen3vl.h"
@@ -26,9 +27,17 @@ typedef struct sample_list {
 
 enum session_use { SESSION_TRAIN, SESSION_EVAL };
 
+/* A checkpoint to go on from. */
+typedef struct resume_point {
+    char path[STATUS_PATH_MAX];
+    progress progress;
+} resume_point;
+
 typedef struct session {
     const conf *conf;
     enum session_use use;
+    const resume_point *from; /* NULL: from the model's own values and the first row */
+    char *stream_options;     /* of the train stream; heap, NULL of a recording */
     device *device;
     stream *stream;
     model_dims dims;
@@ -50,6 +59,9 @@ typedef struct session {
 
 /* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
+/* SESSION_TRAIN with values, moments and stream as the checkpoint left them; NULL as session_open.
+ * ST_CONFIG names the option where the stream would be another. from is borrowed. */
+WARN_UNUSED status session_resume(const conf *c, const resume_point *from, session *out);
 void session_close(session *s); /* accepts a half-opened one */
 
 /* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/checkpoint/keeper.h"
 #include "trainer/memory.h"
 #include "trainer/verbs.h"
 
@@ -127,6 +128,7 @@ static status plan_memory(const conf *c, const model_dims *d)
         .training = true,
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
+        .keeps = keeper_in_background(c),
     };
     memory_plan m;
     TRY(memory_layout_plan(&l, &m));

@@ -1,0 +1,54 @@
+"""What the tests of checkpoints share: runs that keep every step, their ledgers and values."""
+
+import json
+import subprocess
+
+from prepd_flow import check, run
+from train_flow import SHORT, TRAINER, options
+
+STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
+KEPT = {"checkpoint.enable": "true", "checkpoint.interval": 1, "metrics.ledger_ids": "true",
+        "training.threads": 1, "lr_scheduler.decay_type": "constant"}
+
+
+def command(f, name, **changed):
+    values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.global_batch_size": 2})
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    return [TRAINER, "train", "-c", f.config, *options(values)]
+
+
+def go(f, name, code=0, **changed):
+    p = subprocess.run(command(f, name, **changed), capture_output=True, text=True, timeout=240)
+    check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
+def ledger(f, name):
+    """The last line of every step, whole lines only."""
+    steps = {}
+    with open(f.file(name + "/ledger.jsonl")) as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            steps[entry["step"]] = entry
+    return steps
+
+
+def values(f, name, step):
+    at = f.file(f"{name}/checkpoint/step-{step}/")
+    with open(at + "training/rank-00000-of-00001.safetensors", "rb") as file:
+        state = file.read()
+    with open(at + "model.safetensors", "rb") as file:
+        return state, file.read()
+
+
+def same(f, one, other, step):
+    check(ledger(f, one) == ledger(f, other), f"{one} and {other}: the ledgers differ")
+    check(values(f, one, step) == values(f, other, step), f"{one} and {other}: values or moments differ")
+
+
+def recorded(f, steps=8):
+    run("record", "-c", f.config, "--steps", str(steps), "--out", f.file("rows.rec"))
+    return {"feed__replay": f.file("rows.rec"), "training__steps": steps}

@@ -1,0 +1,223 @@
+#include "trainer/checkpoint/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trainer/checkpoint/hf_write.h"
+
+status folder_make(const char *path)
+{
+    char part[STATUS_PATH_MAX];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
+        *p = kept;
+        if (!kept)
+            return ST_OK;
+    }
+}
+
+static bool is_dots(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+status folder_remove(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    status st = ST_OK;
+    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+        char inner[STATUS_PATH_MAX];
+        struct stat about;
+        if (is_dots(e->d_name))
+            continue;
+        st = hf_path(inner, path, e->d_name);
+        if (st == ST_OK && lstat(inner, &about) == 0 && S_ISDIR(about.st_mode))
+            st = folder_remove(inner);
+        else if (st == ST_OK && unlink(inner) != 0 && errno != ENOENT)
+            st = FAIL_IN(ST_IO, inner, "%s", strerror(errno));
+    }
+    closedir(dir);
+    if (st == ST_OK && rmdir(path) != 0 && errno != ENOENT)
+        st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    return st;
+}
+
+static status sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
+    int err = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* some file systems can not */
+    close(fd);
+    return err ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(err)) : ST_OK;
+}
+
+status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t step,
+                        const char *kind)
+{
+    char name[64];
+    if (kind)
+        snprintf(name, sizeof name, ".step-%" PRId64 ".%s", step, kind);
+    else
+        snprintf(name, sizeof name, "step-%" PRId64, step);
+    return hf_path(out, folder, name);
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+status folder_steps(const char *folder, int64_t **out, int64_t *out_n)
+{
+    int64_t *list = NULL, n = 0, capacity = 0;
+    DIR *dir = opendir(folder);
+    if (!dir && errno != ENOENT)
+        return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int64_t step;
+        int end = 0;
+        if (sscanf(e->d_name, "step-%" SCNd64 "%n", &step, &end) != 1 || e->d_name[end])
+            continue;
+        if (n == capacity) {
+            capacity = capacity ? 2 * capacity : 16;
+            int64_t *more = realloc(list, (size_t)capacity * sizeof *list);
+            if (!more) {
+                free(list);
+                closedir(dir);
+                return FAIL(ST_NO_MEMORY, "no memory for a list of checkpoints");
+            }
+            list = more;
+        }
+        list[n++] = step;
+    }
+    if (dir)
+        closedir(dir);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_step);
+    *out = list;
+    *out_n = n;
+    return ST_OK;
+}
+
+status folder_drop(const char *folder, int64_t step)
+{
+    char path[STATUS_PATH_MAX], trash[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, folder, step, NULL));
+    TRY(folder_step_path(trash, folder, step, "trash"));
+    TRY(folder_remove(trash));
+    if (rename(path, trash) != 0)
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+    return folder_remove(trash);
+}
+
+status folder_commit(const char *folder, int64_t step)
+{
+    char path[STATUS_PATH_MAX], writing[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, folder, step, NULL));
+    TRY(folder_step_path(writing, folder, step, "writing"));
+    TRY(folder_drop(folder, step));
+    if (rename(writing, path) != 0)
+        return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+    return sync_folder(folder);
+}
+
+status folder_tidy(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, folder, "%s", strerror(errno));
+    status st = ST_OK;
+    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+        char path[STATUS_PATH_MAX];
+        const char *end = strrchr(e->d_name, '.');
+        if (strncmp(e->d_name, ".step-", 6) != 0 ||
+            (strcmp(end, ".writing") != 0 && strcmp(end, ".trash") != 0))
+            continue;
+        st = hf_path(path, folder, e->d_name);
+        if (st == ST_OK)
+            st = folder_remove(path);
+    }
+    closedir(dir);
+    return st;
+}
+
+static bool is_weights(const char *name)
+{
+    size_t n = strlen(name);
+    static const char index[] = ".safetensors.index.json", file[] = ".safetensors";
+    return strncmp(name, "model", 5) == 0 &&
+           ((n >= sizeof file && strcmp(name + n - (sizeof file - 1), file) == 0) ||
+            (n >= sizeof index && strcmp(name + n - (sizeof index - 1), index) == 0));
+}
+
+static status publish_file(const char *from_folder, const char *folder, const char *name)
+{
+    char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX], aside[STATUS_PATH_MAX], hidden[300];
+    snprintf(hidden, sizeof hidden, ".%.250s.link", name);
+    TRY(hf_path(from, from_folder, name));
+    TRY(hf_path(to, folder, name));
+    TRY(hf_path(aside, folder, hidden));
+    unlink(aside);
+    if (link(from, aside) != 0)
+        return hf_copy_file(from_folder, folder, name);
+    if (rename(aside, to) != 0)
+        return FAIL_IN(ST_IO, to, "rename: %s", strerror(errno));
+    unlink(aside); /* rename leaves it where both were one file already */
+    return ST_OK;
+}
+
+typedef status (*each_file)(const char *from, const char *folder, const char *name);
+
+static status for_files(const char *dir_path, const char *other, each_file each)
+{
+    DIR *dir = opendir(dir_path);
+    if (!dir)
+        return FAIL_IN(ST_IO, dir_path, "%s", strerror(errno));
+    status st = ST_OK;
+    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+        char path[STATUS_PATH_MAX];
+        struct stat about;
+        st = hf_path(path, dir_path, e->d_name);
+        if (st == ST_OK && stat(path, &about) == 0 && S_ISREG(about.st_mode))
+            st = each(dir_path, other, e->d_name);
+    }
+    closedir(dir);
+    return st;
+}
+
+/* A weight file of an earlier model that the new one does not replace would mislead a reader. */
+static status remove_stale(const char *folder, const char *step_folder, const char *name)
+{
+    char mine[STATUS_PATH_MAX], theirs[STATUS_PATH_MAX];
+    TRY(hf_path(mine, folder, name));
+    TRY(hf_path(theirs, step_folder, name));
+    if (is_weights(name) && access(theirs, F_OK) != 0 && unlink(mine) != 0)
+        return FAIL_IN(ST_IO, mine, "%s", strerror(errno));
+    return ST_OK;
+}
+
+status folder_publish(const char *folder, int64_t step)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, folder, step, NULL));
+    TRY(for_files(path, folder, publish_file));
+    TRY(for_files(folder, path, remove_stale));
+    return sync_folder(folder);
+}

@@ -1,0 +1,360 @@
+#include "trainer/checkpoint/keeper.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/train_state.h"
+
+enum { BLOCKS = 3 };
+
+struct keeper {
+    const conf *conf;
+    char folder[STATUS_PATH_MAX];
+    const model_dims *dims;
+    params *live;
+    stream *live_stream;
+    /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
+    bool background;
+    params view;
+    stream *view_stream;
+    device *host;
+    void *snapshot[BLOCKS];
+
+    pthread_t thread;
+    bool thread_runs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool busy, quit;
+    progress todo;
+    status outcome; /* of the last save */
+    status_note note;
+    int64_t last_step;
+};
+
+bool keeper_in_background(const conf *c)
+{
+    return c->checkpoint_enable && c->checkpoint_async_mode != CHECKPOINT_SYNC;
+}
+
+/* The steps that policy keeps: the newest k and the best evaluated one; all others go. */
+static status prune(const keeper *k)
+{
+    int64_t *step = NULL, n = 0, best = -1, keep = k->conf->checkpoint_keep_latest_k;
+    double lowest = INFINITY;
+    status st;
+    TRY(folder_steps(k->folder, &step, &n));
+    for (int64_t i = 0; i < n && keep > 0; i++) {
+        char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+        progress p = {0};
+        TRY_OR(done, folder_step_path(path, k->folder, step[i], NULL));
+        TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
+        if (progress_read(training, &p) != ST_OK)
+            continue; /* not ours to judge */
+        if (isfinite(p.eval_loss) && p.eval_loss <= lowest) {
+            lowest = p.eval_loss;
+            best = step[i];
+        }
+        progress_done(&p);
+    }
+    for (int64_t i = 0; i + keep < n && keep > 0; i++)
+        if (step[i] != best)
+            TRY_OR(done, folder_drop(k->folder, step[i]));
+    st = ST_OK;
+done:
+    free(step);
+    return st;
+}
+
+static status fill_folder(keeper *k, const char *path)
+{
+    char training[STATUS_PATH_MAX];
+    const hf_export_options o = {.source = k->conf->model_path,
+                                 .tokenizer = k->conf->model_tokenizer,
+                                 .dtype = HF_EXPORT_AS_SOURCE};
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(folder_make(training));
+    TRY(hf_export(&k->view, k->view_stream, k->dims, path, &o));
+    TRY(train_state_write(&k->view, k->view_stream, training));
+    TRY(progress_write(&k->todo, training));
+    return folder_seal(path);
+}
+
+static status write_checkpoint(keeper *k)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
+    TRY(folder_remove(path));
+    status st = fill_folder(k, path);
+    if (st == ST_OK)
+        st = folder_commit(k->folder, k->todo.step);
+    if (st != ST_OK) {
+        status_note why = *status_last();
+        if (folder_remove(path) != ST_OK) /* room for the next, or for whatever filled the disk */
+            log_warn("%s", status_text());
+        status_set(&why);
+        return st;
+    }
+    return prune(k);
+}
+
+static void save_and_tell(keeper *k)
+{
+    int64_t start = clock_ns();
+    status st = write_checkpoint(k);
+    k->outcome = st;
+    if (st == ST_OK) {
+        k->last_step = k->todo.step;
+        log_info("checkpoint written step=%" PRId64 " seconds=%.1f", k->todo.step,
+                 (double)(clock_ns() - start) * 1e-9);
+        return;
+    }
+    k->note = *status_last();
+    log_error("checkpoint of step %" PRId64 " is not written: %s; the last whole one is of step "
+              "%" PRId64,
+              k->todo.step, status_text(), k->last_step);
+}
+
+static void *writer_thread(void *user)
+{
+    keeper *k = user;
+    pthread_mutex_lock(&k->lock);
+    for (;;) {
+        while (!k->busy && !k->quit)
+            pthread_cond_wait(&k->changed, &k->lock);
+        if (!k->busy)
+            break;
+        pthread_mutex_unlock(&k->lock); /* todo and snapshot are the thread's while busy */
+        save_and_tell(k);
+        pthread_mutex_lock(&k->lock);
+        k->busy = false;
+        pthread_cond_broadcast(&k->changed);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+/* k->view: the live registry, its arrays moved from the live blocks into the snapshot's. */
+static status make_view(keeper *k)
+{
+    k->view = *k->live;
+    k->view.list = malloc((size_t)k->live->n * sizeof *k->view.list);
+    if (!k->view.list)
+        return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
+    memcpy(k->view.list, k->live->list, (size_t)k->live->n * sizeof *k->view.list);
+    k->view.values = k->snapshot[0];
+    k->view.moments1 = k->snapshot[1];
+    k->view.moments2 = k->snapshot[2];
+    k->view.acts = k->view.grads = NULL;
+#define MOVED(row, field, block)                                                                   \
+    ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
+    for (int64_t i = 0; i < k->live->n; i++) {
+        const param *from = &k->live->list[i];
+        param *to = &k->view.list[i];
+        to->value = to->act = MOVED(from, value, values);
+        to->moment1 = MOVED(from, moment1, moments1);
+        to->moment2 = MOVED(from, moment2, moments2);
+        to->grad = NULL;
+    }
+#undef MOVED
+    return ST_OK;
+}
+
+static status open_background(keeper *k)
+{
+    const backend_vtable *v = k->live_stream->dev->v;
+    device *d = k->live_stream->dev;
+    const size_t size = st_dtype_size(v->acc);
+    TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[0]));
+    for (int i = 1; i < BLOCKS; i++)
+        TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[i]));
+    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
+    TRY(k->host->v->stream_new(k->host, &k->view_stream));
+    if (k->host->v->acc != v->acc)
+        return FAIL(ST_INTERNAL, "the snapshot's dtype %s is not the device's %s",
+                    st_dtype_name(k->host->v->acc), st_dtype_name(v->acc));
+    TRY(make_view(k));
+    if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
+        return FAIL(ST_OS, "can not start the thread that writes checkpoints");
+    k->thread_runs = true;
+    return ST_OK;
+}
+
+status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p, stream *s,
+                  keeper **out)
+{
+    keeper *k = calloc(1, sizeof *k);
+    if (!k)
+        return FAIL(ST_NO_MEMORY, "no memory to keep checkpoints");
+    *k = (keeper){.conf = c, .dims = d, .live = p, .live_stream = s, .view = *p, .view_stream = s};
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    snprintf(k->folder, sizeof k->folder, "%s", folder);
+    k->background = keeper_in_background(c);
+    status st = folder_make(folder);
+    if (st == ST_OK && k->background)
+        st = open_background(k);
+    if (st != ST_OK) {
+        keeper_free(&k);
+        return st;
+    }
+    *out = k;
+    return ST_OK;
+}
+
+void keeper_free(keeper **held)
+{
+    keeper *k = *held;
+    if (!k)
+        return;
+    if (k->thread_runs) {
+        pthread_mutex_lock(&k->lock);
+        k->quit = true;
+        pthread_cond_broadcast(&k->changed);
+        pthread_mutex_unlock(&k->lock);
+        pthread_join(k->thread, NULL);
+    }
+    if (k->background) {
+        const backend_vtable *v = k->live_stream->dev->v;
+        for (int i = 0; i < BLOCKS; i++)
+            if (k->snapshot[i])
+                v->release_host(k->live_stream->dev, k->snapshot[i]);
+        if (k->host && k->view_stream != k->live_stream)
+            k->host->v->stream_free(&k->view_stream);
+        device_close(&k->host);
+        if (k->view.list != k->live->list)
+            free(k->view.list);
+    }
+    progress_done(&k->todo);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+    *held = NULL;
+}
+
+static status take_snapshot(keeper *k)
+{
+    const backend_vtable *v = k->live_stream->dev->v;
+    const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
+    size_t bytes = (size_t)k->live->block_elements * st_dtype_size(v->acc);
+    for (int i = 0; i < BLOCKS; i++)
+        TRY(v->to_host(k->live_stream, k->snapshot[i], from[i], bytes));
+    return v->wait(k->live_stream);
+}
+
+status keeper_save(keeper *k, const progress *p)
+{
+    (void)!keeper_wait(k, 0); /* how the one before went was told */
+    TRY(progress_copy(p, &k->todo));
+    if (!k->background) {
+        save_and_tell(k);
+        return ST_OK;
+    }
+    TRY(take_snapshot(k));
+    pthread_mutex_lock(&k->lock);
+    k->busy = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return ST_OK;
+}
+
+status keeper_wait(keeper *k, int64_t deadline_ns)
+{
+    status st = ST_OK;
+    pthread_mutex_lock(&k->lock);
+    while (k->busy && st == ST_OK) {
+        if (!deadline_ns) {
+            pthread_cond_wait(&k->changed, &k->lock);
+            continue;
+        }
+        int64_t left = deadline_ns - clock_ns();
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t ns = until.tv_nsec + (left > 0 ? left : 0);
+        until.tv_sec += ns / 1000000000;
+        until.tv_nsec = ns % 1000000000;
+        if (left <= 0)
+            st = FAIL(ST_TIMEOUT, "the checkpoint of step %" PRId64 " is not written yet",
+                      k->todo.step);
+        else
+            pthread_cond_timedwait(&k->changed, &k->lock, &until);
+    }
+    if (st == ST_OK && k->outcome != ST_OK) {
+        st = k->outcome;
+        status_set(&k->note);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return st;
+}
+
+int64_t keeper_last_step(const keeper *k)
+{
+    return k->last_step;
+}
+
+static status read_step(const char *folder, int64_t step, char path[STATUS_PATH_MAX], progress *out)
+{
+    char training[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, folder, step, NULL));
+    TRY(folder_check(path));
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    return progress_read(training, out);
+}
+
+status keeper_find(const char *folder, int64_t load_step, char out_path[STATUS_PATH_MAX],
+                   progress *out, bool *out_found)
+{
+    int64_t *step = NULL, n = 0;
+    *out_found = false;
+    if (load_step > 0) {
+        TRY(read_step(folder, load_step, out_path, out));
+        *out_found = true;
+        return ST_OK;
+    }
+    TRY(folder_steps(folder, &step, &n));
+    for (int64_t i = load_step == 0 ? -1 : n - 1; i >= 0 && !*out_found; i--) {
+        if (read_step(folder, step[i], out_path, out) == ST_OK)
+            *out_found = true;
+        else
+            log_warn("checkpoint of step %" PRId64 " is passed over: %s", step[i], status_text());
+    }
+    free(step);
+    return ST_OK;
+}
+
+static status set_aside(const char *folder, int64_t step)
+{
+    char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX], name[64];
+    snprintf(name, sizeof name, "set-aside-step-%" PRId64, step);
+    TRY(folder_step_path(from, folder, step, NULL));
+    TRY(hf_path(to, folder, name));
+    TRY(folder_remove(to));
+    if (rename(from, to) != 0)
+        return FAIL_IN(ST_IO, from, "rename: %s", strerror(errno));
+    log_warn("checkpoint of step %" PRId64 " set aside as %s: the run goes on from before it", step,
+             to);
+    return ST_OK;
+}
+
+status keeper_clear_after(const char *folder, int64_t after)
+{
+    int64_t *step = NULL, n = 0;
+    TRY(folder_tidy(folder));
+    TRY(folder_steps(folder, &step, &n));
+    status st = ST_OK;
+    for (int64_t i = 0; i < n && st == ST_OK; i++)
+        if (step[i] > after)
+            st = set_aside(folder, step[i]);
+    free(step);
+    return st;
+}

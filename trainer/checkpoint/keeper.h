@@ -1,0 +1,43 @@
+/* keeper.h: keeps a run: writes checkpoints (folder.h) in the background from a snapshot, prunes
+ * them by policy, and finds the one to go on from.
+ *
+ * keeper_save copies values and moments into host memory that was taken at the start and returns;
+ * a thread of its own writes, syncs, seals and renames. One save at a time: the next waits for the
+ * one before. A save that fails (a full disk) costs that checkpoint and is told; the run goes on
+ * and the next save tries again. Kept: the newest checkpoint.keep_latest_k, and the one with the
+ * lowest held-out loss. */
+#ifndef TESSERA_CHECKPOINT_KEEPER_H
+#define TESSERA_CHECKPOINT_KEEPER_H
+
+#include "common/conf.h"
+#include "trainer/checkpoint/progress.h"
+#include "trainer/model/params.h"
+
+typedef struct keeper keeper;
+
+/* folder: where checkpoints go, made if absent. Borrows the rest until keeper_free. */
+WARN_UNUSED status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p,
+                              stream *s, keeper **out);
+void keeper_free(keeper **k); /* waits for a save under way */
+/* Do these options take a snapshot? */
+bool keeper_in_background(const conf *c);
+
+/* Fails only where the device does; the disk's troubles are told by keeper_wait. */
+WARN_UNUSED status keeper_save(keeper *k, const progress *p);
+/* Until nothing is under way: how the last save went. deadline_ns (clock_ns), 0 = none: ST_TIMEOUT
+ * when it has passed, with the save still under way. */
+WARN_UNUSED status keeper_wait(keeper *k, int64_t deadline_ns);
+/* Step of the last checkpoint written by this keeper; 0 before the first. */
+int64_t keeper_last_step(const keeper *k);
+
+/* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked:
+ * its path and progress. *out_found = false where there is none; one that is damaged is told and
+ * passed over, but for a load_step that was named. Changes nothing on disk. */
+WARN_UNUSED status keeper_find(const char *folder, int64_t load_step,
+                               char out_path[STATUS_PATH_MAX], progress *out, bool *out_found);
+/* Before a run goes on from step (0: from the start): leftovers are deleted, and checkpoints of
+ * later steps, damaged or not, set aside as FOLDER/set-aside-step-N, so that none is taken for the
+ * run's own. */
+WARN_UNUSED status keeper_clear_after(const char *folder, int64_t step);
+
+#endif

@@ -1,0 +1,136 @@
+#include "trainer/checkpoint/progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "trainer/checkpoint/hf_write.h"
+
+static const char name[] = "state.json";
+enum { STATE_VERSION = 1 };
+
+void progress_done(progress *p)
+{
+    free(p->cursor);
+    free(p->stream_options);
+    free(p->config);
+    *p = (progress){0};
+}
+
+status progress_set_text(char **field, const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the state of the run");
+    free(*field);
+    *field = copy;
+    return ST_OK;
+}
+
+status progress_copy(const progress *from, progress *out)
+{
+    progress p = *from;
+    p.cursor = p.stream_options = p.config = NULL;
+    status st = progress_set_text(&p.cursor, from->cursor ? from->cursor : "");
+    if (st == ST_OK)
+        st = progress_set_text(&p.stream_options, from->stream_options ? from->stream_options : "");
+    if (st == ST_OK)
+        st = progress_set_text(&p.config, from->config ? from->config : "");
+    if (st != ST_OK) {
+        progress_done(&p);
+        return st;
+    }
+    progress_done(out);
+    *out = p;
+    return ST_OK;
+}
+
+static void put_text(json_writer *w, const char *key, const char *text)
+{
+    json_put_key(w, key);
+    json_put_cstr(w, text ? text : "");
+}
+
+static void put_real(json_writer *w, const char *key, double value)
+{
+    json_put_key(w, key);
+    json_put_real(w, value);
+}
+
+status progress_write(const progress *p, const char *folder)
+{
+    json_writer w;
+    char *text = NULL;
+    size_t size;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "version");
+    json_put_int(&w, STATE_VERSION);
+    json_put_key(&w, "step");
+    json_put_int(&w, p->step);
+    json_put_key(&w, "rows");
+    json_put_int(&w, p->rows);
+    put_real(&w, "first_loss", p->first_loss);
+    put_real(&w, "last_loss", p->last_loss);
+    put_real(&w, "eval_loss", p->eval_loss);
+    put_text(&w, "cursor", p->cursor);
+    put_text(&w, "stream_options", p->stream_options);
+    put_text(&w, "config", p->config);
+    json_end_object(&w);
+    status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK)
+        st = hf_write_text(folder, name, text, size);
+    free(text);
+    json_writer_done(&w);
+    return st;
+}
+
+static status read_texts(const json_value *v, const char *path, progress *p)
+{
+    const struct {
+        const char *key;
+        char **to;
+    } texts[] = {
+        {"cursor", &p->cursor}, {"stream_options", &p->stream_options}, {"config", &p->config}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char *text;
+        TRY(json_want_text(v, texts[i].key, path, &text));
+        TRY(progress_set_text(texts[i].to, text));
+    }
+    return ST_OK;
+}
+
+status progress_read(const char *folder, progress *out)
+{
+    char path[STATUS_PATH_MAX];
+    json_value *v = NULL;
+    progress p = {0};
+    int64_t version;
+    status st;
+    TRY(hf_path(path, folder, name));
+    TRY(json_load(path, &v));
+    TRY_OR(failed, json_want_int(v, "version", path, &version));
+    if (version != STATE_VERSION) {
+        st = FAIL_IN(ST_BAD_INPUT, path, "version %lld, this trainer reads version %d",
+                     (long long)version, STATE_VERSION);
+        goto failed;
+    }
+    TRY_OR(failed, json_want_int(v, "step", path, &p.step));
+    TRY_OR(failed, json_want_int(v, "rows", path, &p.rows));
+    if (p.step < 0 || p.rows < 0) {
+        st = FAIL_IN(ST_BAD_INPUT, path, "a negative step or number of rows");
+        goto failed;
+    }
+    p.first_loss = json_real(json_find(v, "first_loss"), NAN);
+    p.last_loss = json_real(json_find(v, "last_loss"), NAN);
+    p.eval_loss = json_real(json_find(v, "eval_loss"), NAN);
+    TRY_OR(failed, read_texts(v, path, &p));
+    json_free(&v);
+    *out = p;
+    return ST_OK;
+failed:
+    progress_done(&p);
+    json_free(&v);
+    return st;
+}

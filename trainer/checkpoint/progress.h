@@ -1,0 +1,29 @@
+/* progress.h: how far a run is: what a checkpoint says besides values and moments, and all that
+ * going on needs. There is no other random state: every draw (order, answers, first values) is a
+ * function of training.seed and of what is drawn for. */
+#ifndef TESSERA_CHECKPOINT_PROGRESS_H
+#define TESSERA_CHECKPOINT_PROGRESS_H
+
+#include <stdint.h>
+
+#include "common/conf.h"
+#include "common/status.h"
+
+typedef struct progress {
+    int64_t step;                 /* finished */
+    int64_t rows;                 /* taken by all steps so far */
+    double first_loss, last_loss; /* of step 1 and of the last */
+    double eval_loss;             /* held out, with these values; not finite: not evaluated */
+    char *cursor;                 /* prepd's, with the quarantine list; heap, "" of a recording */
+    char *stream_options;         /* conf_stream_json of the stream; heap, "" of a recording */
+    char *config;                 /* every option, as YAML; heap */
+} progress;
+
+void progress_done(progress *p);
+WARN_UNUSED status progress_copy(const progress *from, progress *out);
+WARN_UNUSED status progress_set_text(char **field, const char *text);
+/* FOLDER/state.json, synced */
+WARN_UNUSED status progress_write(const progress *p, const char *folder);
+WARN_UNUSED status progress_read(const char *folder, progress *out);
+
+#endif

@@ -1,0 +1,163 @@
+/* seal.c: the manifest of a checkpoint (folder.h): written last, checked before anything is
+ * believed. {"version":1,"files":[{"name":N,"bytes":B,"digest":D}..],"seal":D of the list}. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/hash.h"
+#include "common/json.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
+
+static const char manifest_name[] = "manifest.json";
+enum { MANIFEST_VERSION = 1 };
+
+static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *digest)
+{
+    hasher_add(h, name, strlen(name) + 1);
+    hasher_add_u64(h, (uint64_t)bytes);
+    hasher_add(h, digest, strlen(digest));
+}
+
+static status put_file(json_writer *w, hasher *h, const char *path, const char *name)
+{
+    struct stat about;
+    hash128 digest;
+    char text[HASH_TEXT];
+    if (stat(path, &about) != 0)
+        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    TRY(hash_file(path, &digest));
+    hash_print(digest, text);
+    add_to_seal(h, name, (int64_t)about.st_size, text);
+    json_begin_object(w);
+    json_put_key(w, "name");
+    json_put_cstr(w, name);
+    json_put_key(w, "bytes");
+    json_put_int(w, (int64_t)about.st_size);
+    json_put_key(w, "digest");
+    json_put_cstr(w, text);
+    json_end_object(w);
+    return ST_OK;
+}
+
+/* Files of base/inner, by their names below base; folders inside base alone. */
+static status put_files(json_writer *w, hasher *h, const char *base, const char *inner)
+{
+    char here[STATUS_PATH_MAX];
+    struct dirent **list;
+    if (*inner)
+        TRY(hf_path(here, base, inner));
+    else
+        snprintf(here, sizeof here, "%s", base);
+    int n = scandir(here, &list, NULL, alphasort); /* sorted: the same files, the same seal */
+    if (n < 0)
+        return FAIL_IN(ST_IO, here, "%s", strerror(errno));
+    status st = ST_OK;
+    for (int i = 0; i < n; i++) {
+        const char *name = list[i]->d_name;
+        char path[STATUS_PATH_MAX], below[STATUS_PATH_MAX];
+        struct stat about;
+        snprintf(below, sizeof below, "%s%s%s", inner, *inner ? "/" : "", name);
+        if (st == ST_OK && name[0] != '.' && strcmp(name, manifest_name) != 0) {
+            st = hf_path(path, base, below);
+            if (st == ST_OK && stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+                st = put_files(w, h, base, below);
+            else if (st == ST_OK)
+                st = put_file(w, h, path, below);
+        }
+        free(list[i]);
+    }
+    free(list);
+    return st;
+}
+
+status folder_seal(const char *path)
+{
+    char text[HASH_TEXT], training[STATUS_PATH_MAX], *json = NULL;
+    size_t size;
+    hasher *h = NULL;
+    json_writer w;
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(hasher_new(&h));
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "version");
+    json_put_int(&w, MANIFEST_VERSION);
+    json_put_key(&w, "files");
+    json_begin_array(&w);
+    status st = put_files(&w, h, path, "");
+    json_end_array(&w);
+    hash_print(hasher_value(h), text);
+    json_put_key(&w, "seal");
+    json_put_cstr(&w, text);
+    json_end_object(&w);
+    if (st == ST_OK)
+        st = json_writer_take(&w, &json, &size);
+    if (st == ST_OK)
+        st = hf_write_text(training, manifest_name, json, size); /* synced, with its folder */
+    free(json);
+    json_writer_done(&w);
+    hasher_free(&h);
+    return st;
+}
+
+static status check_file(const json_value *entry, const char *base, const char *manifest, hasher *h)
+{
+    const char *name, *wanted;
+    int64_t bytes;
+    char path[STATUS_PATH_MAX], found[HASH_TEXT];
+    struct stat about;
+    hash128 digest;
+    TRY(json_want_text(entry, "name", manifest, &name));
+    TRY(json_want_text(entry, "digest", manifest, &wanted));
+    TRY(json_want_int(entry, "bytes", manifest, &bytes));
+    if (name[0] == '/' || strstr(name, ".."))
+        return FAIL_IN(ST_BAD_INPUT, manifest, "\"%s\" is no file of this checkpoint", name);
+    TRY(hf_path(path, base, name));
+    if (stat(path, &about) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "a file of the checkpoint is missing");
+    if ((int64_t)about.st_size != bytes)
+        return FAIL_IN(ST_BAD_INPUT, path, "%lld bytes, %lld when the checkpoint was made",
+                       (long long)about.st_size, (long long)bytes);
+    TRY(hash_file(path, &digest));
+    hash_print(digest, found);
+    if (strcmp(found, wanted) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "its bytes changed since the checkpoint was made");
+    add_to_seal(h, name, bytes, wanted);
+    return ST_OK;
+}
+
+status folder_check(const char *path)
+{
+    char manifest[STATUS_PATH_MAX], training[STATUS_PATH_MAX], text[HASH_TEXT];
+    const char *seal;
+    int64_t version;
+    json_value *v = NULL;
+    const json_value *files;
+    hasher *h = NULL;
+    status st;
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(hf_path(manifest, training, manifest_name));
+    TRY(json_load(manifest, &v));
+    TRY_OR(done, json_want_int(v, "version", manifest, &version));
+    if (version != MANIFEST_VERSION) {
+        st = FAIL_IN(ST_BAD_INPUT, manifest, "version %lld, this trainer reads version %d",
+                     (long long)version, MANIFEST_VERSION);
+        goto done;
+    }
+    TRY_OR(done, json_want_array(v, "files", manifest, &files));
+    TRY_OR(done, json_want_text(v, "seal", manifest, &seal));
+    TRY_OR(done, hasher_new(&h));
+    for (size_t i = 0; i < json_count(files); i++)
+        TRY_OR(done, check_file(json_item(files, i), path, manifest, h));
+    hash_print(hasher_value(h), text);
+    if (strcmp(text, seal) != 0)
+        st = FAIL_IN(ST_BAD_INPUT, manifest, "its list of files was changed");
+done:
+    hasher_free(&h);
+    json_free(&v);
+    return st;
+}

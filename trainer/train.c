@@ -1,0 +1,340 @@
+#include "trainer/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/keeper.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/memory.h"
+#include "trainer/report/ledger.h"
+#include "trainer/report/line.h"
+#include "trainer/step.h"
+#include "trainer/stop.h"
+
+typedef struct training {
+    const conf *conf;
+    char folder[STATUS_PATH_MAX]; /* of checkpoints */
+    resume_point from;
+    bool resumes;
+    session session;
+    reporter *reporter;
+    ledger *ledger;
+    keeper *keeper; /* NULL: nothing is kept on the way */
+    progress now;   /* after the last finished step */
+} training;
+
+status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
+{
+    if (snprintf(out, STATUS_PATH_MAX, "%s/%s", c->job_dump_folder, c->checkpoint_folder) >=
+        STATUS_PATH_MAX)
+        return FAIL_IN(ST_CONFIG, c->job_dump_folder, "job.dump_folder: the path is too long");
+    return ST_OK;
+}
+
+/* Held-out rows come from the daemon; a recording has only those it was made of. */
+static bool evaluates(const conf *c)
+{
+    return c->eval_enable && !c->feed_replay[0];
+}
+
+/* Asks for the held-out rows once before the run, so that a split that is not there does not show
+ * at its end. */
+static status try_eval_stream(const session *s)
+{
+    receiver *held = NULL;
+    TRY(session_stream(s, "eval", s->conf, &held));
+    receiver_close(&held);
+    return ST_OK;
+}
+
+static status evaluate_between(training *t)
+{
+    evaluation e;
+    int64_t start = clock_ns();
+    TRY(evaluate(&t->session, false, 0, &e));
+    printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
+           "  seconds: %.1f\n",
+           t->now.step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
+    fflush(stdout);
+    t->now.eval_loss = e.loss;
+    reporter_rest(t->reporter, clock_ns() - start);
+    return ST_OK;
+}
+
+static void warn_skipped(const step_report *r)
+{
+    enum { TOLD = 32 };
+    char ids[TOLD * 24] = "";
+    for (int i = 0, n = 0; i < r->n_samples && i < TOLD; i++)
+        n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, r->sample[i]);
+    log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
+             r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
+             r->n_samples ? ids : " none", r->n_samples > TOLD ? " .. (all in ledger.jsonl)" : "");
+}
+
+static status peak_flops(const conf *c, session *s, double *out)
+{
+    if (c->metrics_peak_tflops > 0.0) {
+        *out = c->metrics_peak_tflops * 1e12;
+        return ST_OK;
+    }
+    TRY(report_measure_peak(s->stream, out));
+    log_info("mfu is a share of %.3f TFLOP/s, measured on a %s product here", *out * 1e-12,
+             "768 x 768 x 768");
+    return ST_OK;
+}
+
+static status print_memory(const session *s)
+{
+    model_options o = {.cap = s->cap,
+                       .training = true,
+                       .checkpoint_full = s->conf->ac_mode == AC_FULL,
+                       .router_aux_coef = s->conf->loss_router_aux};
+    memory_plan p;
+    TRY(memory_plan_make(&s->dims, s->params->total, &o, s->device->v, &p));
+    if (keeper_in_background(s->conf))
+        memory_plan_add_snapshot(&p, s->params->total, s->device->v);
+    memory_plan_print(&p, stdout);
+    return ST_OK;
+}
+
+static status config_text(const conf *c, char **out)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
+    conf_print(c, f);
+    if (fclose(f) != 0) {
+        free(text);
+        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
+    }
+    *out = text;
+    return ST_OK;
+}
+
+/* Options of the trainer may change from one part of a run to the next; what did is told. */
+static void tell_changes(const char *was, const char *now)
+{
+    for (const char *line = now; *line;) {
+        size_t n = strcspn(line, "\n"), key = strcspn(line, ":");
+        char wanted[4096];
+        snprintf(wanted, sizeof wanted, "%.*s\n", (int)n, line);
+        if (key < n && line[0] != '#' && !strstr(was, wanted) && strncmp(line, "job.", 4) != 0 &&
+            strncmp(line, "checkpoint.", 11) != 0)
+            log_info("other than in the checkpoint: %.*s", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+static status find_start(training *t)
+{
+    const conf *c = t->conf;
+    t->now.eval_loss = t->now.first_loss = t->now.last_loss = NAN;
+    TRY(config_text(c, &t->now.config));
+    TRY(folder_make(c->job_dump_folder));
+    TRY(train_checkpoint_folder(c, t->folder));
+    if (!c->checkpoint_enable)
+        return ST_OK;
+    TRY(keeper_find(t->folder, c->checkpoint_load_step, t->from.path, &t->from.progress,
+                    &t->resumes));
+    if (!t->resumes)
+        return ST_OK;
+    tell_changes(t->from.progress.config, t->now.config);
+    char *config = t->now.config;
+    t->now.config = NULL;
+    status st = progress_copy(&t->from.progress, &t->now);
+    free(t->now.config);
+    t->now.config = config;
+    t->now.eval_loss = NAN;
+    return st;
+}
+
+static status open_run(training *t)
+{
+    const conf *c = t->conf;
+    double peak;
+    TRY(find_start(t));
+    TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
+    TRY(progress_set_text(&t->now.stream_options,
+                          t->session.stream_options ? t->session.stream_options : ""));
+    if (evaluates(c))
+        TRY(try_eval_stream(&t->session));
+    TRY(print_memory(&t->session));
+    if (c->checkpoint_enable) {
+        TRY(keeper_clear_after(t->folder, t->now.step));
+        TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
+                       &t->keeper));
+    }
+    TRY(peak_flops(c, &t->session, &peak));
+    TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
+    return reporter_new(c, &t->session, peak, c->job_dump_folder, &t->reporter);
+}
+
+static void close_run(training *t)
+{
+    keeper_free(&t->keeper);
+    ledger_close(&t->ledger);
+    reporter_free(&t->reporter);
+    session_close(&t->session);
+    progress_done(&t->now);
+    progress_done(&t->from.progress);
+}
+
+static status save(training *t)
+{
+    TRY(ledger_sync(t->ledger));
+    int64_t start = clock_ns();
+    TRY(keeper_save(t->keeper, &t->now));
+    reporter_rest(t->reporter, clock_ns() - start);
+    return ST_OK;
+}
+
+/* The step is done: what is known now. */
+static status note_step(training *t, const step_report *r)
+{
+    if (r->step == 1) {
+        t->now.first_loss = r->loss;
+        session_check_first_loss(&t->session, r->loss);
+    }
+    if (r->skipped)
+        warn_skipped(r);
+    t->now.step = r->step;
+    t->now.rows += r->rows;
+    t->now.last_loss = r->loss;
+    t->now.eval_loss = NAN;
+    TRY(progress_set_text(&t->now.cursor, receiver_cursor(t->session.train)));
+    TRY(ledger_add(t->ledger, r));
+    return reporter_step(t->reporter, r);
+}
+
+/* Evaluation and checkpoint, where they are due. */
+static status between_steps(training *t)
+{
+    const conf *c = t->conf;
+    int64_t step = t->now.step;
+    bool last = step == c->training_steps;
+    if (evaluates(c) && c->eval_freq && step % c->eval_freq == 0 && !last)
+        TRY(evaluate_between(t));
+    if (t->keeper && c->checkpoint_interval && step % c->checkpoint_interval == 0 && !last)
+        TRY(save(t));
+    return ST_OK;
+}
+
+static status run_steps(training *t)
+{
+    const conf *c = t->conf;
+    while (c->training_steps == 0 || t->now.step < c->training_steps) {
+        step_report report;
+        status st = step_run(&t->session, t->now.step + 1, &report);
+        if (st == ST_END) {
+            log_info("the stream has ended after %" PRId64 " steps", t->now.step);
+            return ST_OK;
+        }
+        if (st == ST_OK)
+            st = note_step(t, &report);
+        if (st == ST_OK && !stop_asked())
+            st = between_steps(t);
+        if (stop_asked() && (st == ST_OK || st == ST_STOPPED)) {
+            log_info("stopping after step %" PRId64 " as asked", t->now.step);
+            return ST_OK;
+        }
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+/* A write that hangs must not hold a job that was told to go: what is whole on disk stays. */
+static void leave_unsaved(void)
+{
+    log_error("%s after checkpoint.exit_deadline; it is given up", status_text());
+    fflush(NULL);
+    _exit(status_exit_code(ST_TIMEOUT));
+}
+
+/* What the run leaves: its last checkpoint, and the model for everybody in the folder itself. */
+static status leave_model(training *t)
+{
+    const conf *c = t->conf;
+    if (t->now.step == 0)
+        return ST_OK; /* nothing was trained */
+    if (c->checkpoint_last_save_model_only && !stop_asked()) {
+        hf_export_options o = {
+            .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
+        TRY(hf_export(t->session.params, t->session.stream, &t->session.dims, t->folder, &o));
+        log_info("model written to %s", t->folder);
+        return ST_OK;
+    }
+    bool is_kept = t->resumes && t->from.progress.step == t->now.step;
+    if (!is_kept)
+        TRY(save(t));
+    int64_t deadline =
+        stop_asked() ? stop_asked_ns() + (int64_t)(c->checkpoint_exit_deadline * 1e9) : 0;
+    status st = keeper_wait(t->keeper, deadline);
+    if (st == ST_TIMEOUT)
+        leave_unsaved();
+    TRY(st);
+    TRY(folder_publish(t->folder, t->now.step));
+    log_info("model written to %s", t->folder);
+    return ST_OK;
+}
+
+static void tell_trained(const training *t)
+{
+    printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", t->now.first_loss, t->now.last_loss,
+           t->now.step);
+}
+
+static status tell_result(training *t)
+{
+    const conf *c = t->conf;
+    evaluation e;
+    status st = ST_STOPPED;
+    if (evaluates(c) && !stop_asked()) {
+        printf("held-out questions:\n");
+        st = evaluate(&t->session, true, c->eval_show, &e);
+    }
+    if (st == ST_STOPPED) {
+        tell_trained(t);
+        printf("\n");
+        return ST_OK;
+    }
+    TRY(st);
+    printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
+           " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
+           e.loss, evaluation_percent(e.right, e.documents), e.documents,
+           evaluation_percent(e.swapped_right, e.swapped_documents), e.swapped_documents,
+           e.seconds);
+    tell_trained(t);
+    printf(", accuracy %.1f %% (images swapped: %.1f %%)\n",
+           evaluation_percent(e.right, e.documents),
+           evaluation_percent(e.swapped_right, e.swapped_documents));
+    return ST_OK;
+}
+
+status train_run(const conf *c)
+{
+    training t = {.conf = c};
+    status st;
+    if (c->eval_enable && !evaluates(c))
+        log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
+    TRY_OR(done, open_run(&t));
+    stop_listen(); /* not before: until here there is nothing to finish */
+    TRY_OR(done, run_steps(&t));
+    TRY_OR(done, reporter_finish(t.reporter));
+    if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
+        TRY_OR(done, leave_model(&t));
+    st = tell_result(&t);
+done:
+    close_run(&t);
+    return st;
+}

@@ -1,0 +1,14 @@
+/* train.h: a run from its first step, or the one after its checkpoint, to its end: steps, the
+ * ledger, lines, evaluations, checkpoints, in that order. */
+#ifndef TESSERA_TRAINER_TRAIN_H
+#define TESSERA_TRAINER_TRAIN_H
+
+#include "common/conf.h"
+
+/* Everything trainer train does with these options. */
+WARN_UNUSED status train_run(const conf *c);
+
+/* JOB.DUMP_FOLDER/CHECKPOINT.FOLDER */
+WARN_UNUSED status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX]);
+
+#endif

@@ -1,0 +1,124 @@
+/* verbs_verify.c: trainer verify: steps of a run again, against its ledger. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/keeper.h"
+#include "trainer/report/ledger.h"
+#include "trainer/step.h"
+#include "trainer/train.h"
+#include "trainer/verbs.h"
+
+typedef struct stretch {
+    int64_t from, to; /* -1: not said */
+} stretch;
+
+static status read_args(int argc, char **argv, stretch *out)
+{
+    *out = (stretch){-1, -1};
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        int64_t *to = strcmp(argv[i], "--from") == 0 ? &out->from
+                      : strcmp(argv[i], "--to") == 0 ? &out->to
+                                                     : NULL;
+        char *end;
+        long long n = strtoll(value, &end, 10);
+        if (!to || !*value || *end || n < 0)
+            return FAIL(ST_USAGE,
+                        "trainer verify does not know \"%s %s\"; see trainer verify "
+                        "--help",
+                        argv[i], value);
+        *to = n;
+    }
+    return ST_OK;
+}
+
+static const ledger_entry *find(const ledger_entry *list, int64_t n, int64_t step)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i].step == step)
+            return &list[i];
+    return NULL;
+}
+
+/* The checkpoint to begin at, if any. */
+static status find_start(const conf *c, int64_t from, resume_point *out, bool *out_found)
+{
+    char folder[STATUS_PATH_MAX];
+    int64_t *step = NULL, n = 0;
+    TRY(train_checkpoint_folder(c, folder));
+    if (from < 0) {
+        TRY(folder_steps(folder, &step, &n));
+        from = n ? step[0] : 0;
+        free(step);
+    }
+    return keeper_find(folder, from, out->path, &out->progress, out_found);
+}
+
+static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to)
+{
+    int64_t compared = 0;
+    for (int64_t step = from + 1; step <= to; step++) {
+        const ledger_entry *was = find(list, n, step);
+        step_report report;
+        char words[256];
+        status st = step_run(s, step, &report);
+        if (st == ST_END && !was)
+            break;
+        if (st == ST_END)
+            return FAIL(ST_BAD_INPUT, "the stream ends before step %" PRId64, step);
+        TRY(st);
+        if (!was)
+            return FAIL(ST_BAD_INPUT, "the ledger has no step %" PRId64, step);
+        ledger_entry now = ledger_entry_of(&report);
+        ledger_difference(was, &now, words, sizeof words);
+        if (words[0]) {
+            printf("verify: step %" PRId64 " is the first that differs: %s\n", step, words);
+            return FAIL(ST_BAD_INPUT, "step %" PRId64 " differs from the ledger: %s", step, words);
+        }
+        compared++;
+    }
+    printf("verify: %" PRId64 " steps, %" PRId64 " to %" PRId64
+           ", agree with the ledger to the bit\n",
+           compared, from + 1, from + compared);
+    return ST_OK;
+}
+
+status verb_verify(int argc, char **argv)
+{
+    conf c;
+    stretch want;
+    session s = {0};
+    resume_point start = {0};
+    ledger_entry *list = NULL;
+    int64_t n = 0;
+    bool found = false;
+    TRY(conf_load(&c, &argc, argv));
+    log_init("trainer", c.log_level, c.log_json);
+    status st = read_args(argc, argv, &want);
+    if (st != ST_OK)
+        goto done;
+    TRY_OR(done, ledger_read(c.job_dump_folder, &list, &n));
+    TRY_OR(done, find_start(&c, want.from, &start, &found));
+    int64_t last = n ? list[n - 1].step : 0;
+    if (want.to < 0 || want.to > last)
+        want.to = last;
+    if (want.to <= start.progress.step) {
+        st = FAIL(ST_BAD_INPUT,
+                  "the ledger of %s ends at step %" PRId64 " and the replay would begin after "
+                  "step %" PRId64 ": name an earlier --from",
+                  c.job_dump_folder, last, start.progress.step);
+        goto done;
+    }
+    TRY_OR(done, session_resume(&c, found ? &start : NULL, &s));
+    st = replay(&s, list, n, start.progress.step, want.to);
+done:
+    session_close(&s);
+    progress_done(&start.progress);
+    free(list);
+    conf_done(&c);
+    return st;
+}
