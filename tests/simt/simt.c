@@ -209,6 +209,11 @@ static void fiber_body(void)
     }
 }
 
+void simt_stop(const char *condition, const char *file, int line)
+{
+    fail("thread %d: %s:%d: not %s", m.self, base_name(file), line, condition);
+}
+
 void simt_barrier(const char *file, int line)
 {
     thread *self = m.thread + m.self;

@@ -44,6 +44,8 @@ const char *simt_error(void);
 
 /* This block's dynamic shared memory. */
 void *simt_shared(void);
+/* Ends the launch: a check inside the kernel failed. */
+void simt_stop(const char *condition, const char *file, int line) __attribute__((noreturn));
 /* Every thread of the block must come, to the same site. */
 void simt_barrier(const char *file, int line);
 

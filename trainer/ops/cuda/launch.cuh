@@ -11,6 +11,7 @@
 #ifndef TESSERA_OPS_CUDA_LAUNCH_CUH
 #define TESSERA_OPS_CUDA_LAUNCH_CUH
 
+#include <assert.h>
 #include <cuda_bf16.h>
 
 #include "trainer/device/cuda.h"
@@ -41,9 +42,31 @@ static inline dim3 grid_of(int64_t x, int64_t y = 1)
     return dim3((unsigned)(x < refused ? x : refused), (unsigned)(y < refused ? y : refused));
 }
 
-static inline bool aligned16(const void *p)
+/* Whether every one of these addresses allows accesses of `bytes`, a power of two. */
+template <class... P> static inline bool aligned(int bytes, const P *...p)
 {
-    return (uintptr_t)p % 16 == 0;
+    return (((uintptr_t)p | ...) & (uintptr_t)(bytes - 1)) == 0;
+}
+
+template <class... P> static inline bool aligned16(const P *...p)
+{
+    return aligned(16, p...);
+}
+
+/* Threads over [rows, items]: x along a row, which loops over what blockDim.x leaves of it, y over
+ * the block's rows. Short rows share a block; neighbours stay neighbours in memory. */
+enum { TILE_THREADS = 256 };
+
+static inline dim3 tile_block(int64_t items)
+{
+    const int64_t most = TILE_THREADS;
+    unsigned x = (unsigned)(items < 1 ? 1 : items < most ? items : most);
+    return dim3(x, TILE_THREADS / x);
+}
+
+static inline dim3 tile_grid(int64_t rows, int64_t items)
+{
+    return items == 0 ? dim3(0) : grid_of(ceil_div(rows, tile_block(items).y));
 }
 
 /* No blocks: nothing to do, so that sizes of 0 need no care elsewhere. */
@@ -72,6 +95,14 @@ static status launch(const char *file, int line, const char *name, stream *s, vo
     launch(__FILE__, __LINE__, #kernel, s, kernel, grid, block, shared, __VA_ARGS__)
 
 /* ---- device ---- */
+
+/* For what only a mistake of ours can break (an index that nobody checked): the kernel stops, its
+ * stream's next wait answers BAD_DEVICE, and the GPU is lost to this process. */
+#ifdef __CUDACC__
+#define DEVICE_CHECK(condition) assert(condition)
+#else
+#define DEVICE_CHECK(condition) ((condition) ? (void)0 : simt_stop(#condition, __FILE__, __LINE__))
+#endif
 
 /* Dynamic shared memory as bytes, aligned to 16; the launch says how many. */
 #ifdef __CUDACC__
@@ -124,6 +155,63 @@ static __device__ __forceinline__ void load8(float (&out)[VECTOR], const bf16 *p
 static __device__ __forceinline__ void store8(bf16 *p, const float (&in)[VECTOR])
 {
     *(uint4 *)p = pack8(in);
+}
+
+/* WIDTH neighbouring elements at once; p aligned to them. VECTOR; 4 for rows of such lengths; 1 for
+ * all others. */
+template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *p)
+{
+    if constexpr (WIDTH == VECTOR) {
+        load8(out, p);
+    } else if constexpr (WIDTH == 4) {
+        uint2 bits = *(const uint2 *)p;
+        out[0] = __uint_as_float(bits.x << 16);
+        out[1] = __uint_as_float(bits.x & 0xffff0000u);
+        out[2] = __uint_as_float(bits.y << 16);
+        out[3] = __uint_as_float(bits.y & 0xffff0000u);
+    } else {
+        static_assert(WIDTH == 1, "widths are 8, 4 and 1");
+        out[0] = to_float(p[0]);
+    }
+}
+
+template <int WIDTH> static __device__ __forceinline__ void store(bf16 *p, const float (&in)[WIDTH])
+{
+    if constexpr (WIDTH == VECTOR)
+        store8(p, in);
+    else if constexpr (WIDTH == 4)
+        *(uint2 *)p = make_uint2(pack2(in[0], in[1]), pack2(in[2], in[3]));
+    else
+        p[0] = to_bf16(in[0]);
+}
+
+template <int WIDTH>
+static __device__ __forceinline__ void load(float (&out)[WIDTH], const float *p)
+{
+    if constexpr (WIDTH >= 4) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += 4) {
+            float4 v = *(const float4 *)(p + i);
+            out[i] = v.x;
+            out[i + 1] = v.y;
+            out[i + 2] = v.z;
+            out[i + 3] = v.w;
+        }
+    } else {
+        out[0] = p[0];
+    }
+}
+
+template <int WIDTH>
+static __device__ __forceinline__ void store(float *p, const float (&in)[WIDTH])
+{
+    if constexpr (WIDTH >= 4) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += 4)
+            *(float4 *)(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+    } else {
+        p[0] = in[0];
+    }
 }
 
 /* Every lane gets the sum, in the same order: lanes that differ in bit 4 first. */

@@ -1,0 +1,41 @@
+/* columns.cuh: sums over rows in a fixed order: kernels leave one partial row per part of the rows,
+ * and this adds the parts. Parts are cut by shape alone, so the bits are those of any GPU. */
+#ifndef TESSERA_OPS_CUDA_COLUMNS_CUH
+#define TESSERA_OPS_CUDA_COLUMNS_CUH
+
+#include "trainer/ops/cuda/launch.cuh"
+
+enum { COLUMN_WARPS = 32 }; /* of a block: so many parts are read at once for each column */
+
+/* One block owns 32 columns: warp w adds parts w, w + 32, .. for them, one lane a column; then the
+ * warps' sums are added in order. Reads parts x n floats, which the L2 cache still holds. */
+static __global__ void columns_kernel(int64_t parts, int64_t n, int64_t stride,
+                                      const float *partial, float *out)
+{
+    __shared__ float sums[COLUMN_WARPS][LANES];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int64_t j = (int64_t)blockIdx.x * LANES + lane;
+    float sum = 0;
+    if (j < n)
+#pragma unroll 8
+        for (int64_t p = warp; p < parts; p += COLUMN_WARPS)
+            sum += partial[p * stride + j];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || j >= n)
+        return;
+#pragma unroll
+    for (int w = 1; w < COLUMN_WARPS; w++)
+        sum += sums[w][lane];
+    out[j] += sum;
+}
+
+/* out[j] += sum over parts of partial[part * stride + j], j < n. */
+static inline status columns_add(stream *s, int64_t parts, int64_t n, int64_t stride,
+                                 const float *partial, float *out)
+{
+    return LAUNCH(s, columns_kernel, grid_of(ceil_div(n, LANES)), COLUMN_WARPS * LANES, 0, parts, n,
+                  stride, partial, out);
+}
+
+#endif
