@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/conf.h"
 #include "trainer/device/cublas.h"
+#include "trainer/device/cudnn.h"
 
 extern const struct ops_table ops_cuda;
 extern const backend_vtable backend_cuda;
@@ -80,8 +82,25 @@ static void cuda_close(device *base)
     free(d);
 }
 
+/* Whose attention, as a word for the description. */
+static status choose_attention(cuda_device *d, char *out, size_t size)
+{
+    int wanted = d->options.attention;
+    d->cudnn = wanted != ATTENTION_PORTABLE && cudnn_open() == ST_OK;
+    if (d->cudnn || wanted == ATTENTION_PORTABLE) {
+        snprintf(out, size, "%s", d->cudnn ? "cuDNN" : "our own kernels");
+        return ST_OK;
+    }
+    if (wanted == ATTENTION_CUDNN)
+        return status_context(ST_UNAVAILABLE, "training.attention cudnn");
+    snprintf(out, size, "our own kernels (%s)", status_text());
+    status_clear();
+    return ST_OK;
+}
+
 static status cuda_open(const device_options *o, device **out)
 {
+    char attention[256];
     TRY(find_gpu(o->index));
     TRY(cublas_open());
     struct cudaDeviceProp p;
@@ -93,13 +112,16 @@ static status cuda_open(const device_options *o, device **out)
     d->options = *o;
     status st = read_facts(d, &p);
     if (st == ST_OK)
+        st = choose_attention(d, attention, sizeof attention);
+    if (st == ST_OK)
         st = use(&d->base); /* makes the context */
     if (st != ST_OK) {
         cuda_close(&d->base);
         return st;
     }
-    snprintf(d->base.description, sizeof d->base.description, "%.100s, sm_%d, %d multiprocessors",
-             p.name, d->facts.sm, d->facts.multiprocessors);
+    snprintf(d->base.description, sizeof d->base.description,
+             "%.100s, sm_%d, %d multiprocessors, attention by %s", p.name, d->facts.sm,
+             d->facts.multiprocessors, attention);
     *out = &d->base;
     return ST_OK;
 }

@@ -17,6 +17,7 @@ typedef struct cuda_device {
     device base;
     device_options options;
     cuda_facts facts;
+    bool cudnn; /* attention may be cuDNN's */
     cuda_kept kept[KEPT_COUNT];
 } cuda_device;
 

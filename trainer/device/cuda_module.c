@@ -27,6 +27,16 @@ status status_fail(status code, const char *source, int source_line, const char 
     return program.fail(code, source, source_line, input, line, offset, "%s", message);
 }
 
+status status_context(status code, const char *fmt, ...)
+{
+    char message[STATUS_MESSAGE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    return program.context(code, "%s", message);
+}
+
 const char *status_text(void)
 {
     return program.text();

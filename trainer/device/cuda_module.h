@@ -16,6 +16,7 @@ extern "C" {
 typedef struct cuda_module_notes {
     status (*fail)(status code, const char *source, int source_line, const char *input,
                    int64_t line, int64_t offset, const char *fmt, ...);
+    status (*context)(status code, const char *fmt, ...);
     const char *(*text)(void);
     void (*clear)(void);
 } cuda_module_notes;

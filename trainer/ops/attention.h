@@ -15,6 +15,7 @@
 
 typedef struct attention_fwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
+    int64_t longest; /* most tokens of a segment; 0: no bound but T */
     bool causal;
     double scale;
     const int32_t *cu;
@@ -25,6 +26,7 @@ typedef struct attention_fwd_args {
 
 typedef struct attention_bwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
+    int64_t longest; /* most tokens of a segment; 0: no bound but T */
     bool causal;
     double scale;
     const int32_t *cu;

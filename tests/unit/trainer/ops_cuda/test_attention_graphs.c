@@ -1,0 +1,123 @@
+/* test_attention_graphs.c: whether the real cuDNN takes the graphs of attention for an H200 that is
+ * only described to it: it matches them, compiles them, and says what memory they want. Nothing
+ * runs; what the graphs compute is tested in test_attention.c. Skipped where there is no cuDNN. */
+#include "tests/harness.h"
+
+#include <string.h>
+
+#include "trainer/ops/cuda/attention_graphs.h"
+
+static const char H200[] =
+    "{\"cudaDeviceId\": 0, \"deviceName\": \"NVIDIA H200\", \"deviceVer\": 900, \"driverVer\": "
+    "13000, \"isTccDriver\": 0, \"l2CacheSize\": 62914560, \"maxBlockSize\": [1024, 1024, 64], "
+    "\"maxCtasPerSM\": 32, \"maxGridSize\": [2147483647, 65535, 65535], \"maxRegistersPerSM\": "
+    "65536, \"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448, "
+    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"memClockRateKHz\": 3201000, "
+    "\"multiProcessorCount\": 132, \"pciDeviceId\": 0, \"regsPerBlock\": 65536, "
+    "\"reservedSharedMemoryPerBlock\": 1024, \"smClockRateKHz\": 1980000, \"supportCoopLaunch\": "
+    "1, \"totalGlobalMem\": 150754820096, \"warpSize\": 32}";
+
+enum { DESCRIBES_DEVICES = 90800 /* cuDNN 9.8 */, PLENTY = 64 << 10 };
+
+static cudnnBackendDescriptor_t describe(void)
+{
+    cudnnBackendDescriptor_t d = NULL;
+    if (cudnn_open() != ST_OK || cudnn()->GetVersion() < DESCRIBES_DEVICES) {
+        print_message("skipped: %s\n", cudnn_open() == ST_OK ? "cuDNN before 9.8" : status_text());
+        skip();
+    }
+    assert_int_equal(cudnn()->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d), 0);
+    assert_int_equal(cudnn()->BackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                  CUDNN_TYPE_CHAR, sizeof H200 - 1, H200),
+                     0);
+    assert_int_equal(cudnn()->BackendFinalize(d), 0);
+    return d;
+}
+
+/* The library compiles for seconds, so each graph is built once. dp: what the deterministic
+ * backward keeps in memory. */
+static void check(const attention_shape *shape, double dp)
+{
+    cudnnBackendDescriptor_t d = describe();
+    cudnn_target t = {.properties = d};
+    cudnn_plan p = {0};
+    assert_ok(attention_graph_forward(shape, &t, &p));
+    assert_true(p.workspace_bytes < PLENTY);
+    cudnn_plan_done(&p);
+    assert_ok(attention_graph_backward(shape, &t, &p));
+    assert_true(p.workspace_bytes < PLENTY);
+    cudnn_plan_done(&p);
+    attention_shape a = *shape;
+    a.deterministic = 1;
+    t.deterministic = true;
+    assert_ok(attention_graph_backward(&a, &t, &p));
+    assert_in_range((double)p.workspace_bytes - dp, 0, PLENTY);
+    cudnn_plan_done(&p);
+    cudnn()->BackendDestroyDescriptor(d);
+}
+
+/* Documents of one row of 30B-A3B. */
+static void test_graphs__text(void **state)
+{
+    (void)state;
+    attention_shape a = {.segments = 48,
+                         .longest = 1024,
+                         .heads = 32,
+                         .kv_heads = 4,
+                         .head_dim = 128,
+                         .q_stride = 4096,
+                         .k_stride = 512,
+                         .v_stride = 512,
+                         .o_stride = 4096,
+                         .lse_stride = 32,
+                         .causal = 1};
+    check(&a, 2.0 * 48 * 32 * 1024 * 1024);
+}
+
+/* Frames of the vision tower, q, k and v side by side. */
+static void test_graphs__vision(void **state)
+{
+    (void)state;
+    attention_shape a = {.segments = 32,
+                         .longest = 2048,
+                         .heads = 16,
+                         .kv_heads = 16,
+                         .head_dim = 72,
+                         .q_stride = 3456,
+                         .k_stride = 3456,
+                         .v_stride = 3456,
+                         .o_stride = 1152,
+                         .lse_stride = 16};
+    check(&a, 2.0 * 32 * 16 * 2048 * 2048);
+}
+
+/* A failure says what was wanted, and leaves nothing behind. */
+static void test_graphs__no_engine(void **state)
+{
+    (void)state;
+    cudnnBackendDescriptor_t d = describe();
+    attention_shape a = {.segments = 2,
+                         .longest = 64,
+                         .heads = 2,
+                         .kv_heads = 2,
+                         .head_dim = 12, /* no multiple of 8 */
+                         .q_stride = 24,
+                         .k_stride = 24,
+                         .v_stride = 24,
+                         .o_stride = 24,
+                         .lse_stride = 2};
+    cudnn_target t = {.properties = d};
+    cudnn_plan p = {0};
+    assert_fails(ST_UNAVAILABLE, attention_graph_forward(&a, &t, &p), "has no engine");
+    cudnn()->BackendDestroyDescriptor(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graphs__text),
+        cmocka_unit_test(test_graphs__vision),
+        cmocka_unit_test(test_graphs__no_engine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

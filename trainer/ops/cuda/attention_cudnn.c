@@ -1,0 +1,412 @@
+/* attention_cudnn.c: attention by cuDNN 9 on packed segments, forward and backward.
+ *
+ * A graph (attention_graphs.c) is compiled when a shape is first seen and kept for the device's
+ * life. What the graph reads beside q, k and v - lengths, first elements - is made on the device
+ * from cu before each run, so that nothing waits and a step can be captured.
+ *
+ * The library's deterministic backward keeps all of dp: segments x heads x longest^2 bf16. It runs
+ * over as many groups of heads, one behind the other, as keep that under DP_BYTES. */
+#include "trainer/ops/cuda/attention_cudnn.h"
+
+#ifdef TESSERA_CUDNN
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/device/cuda_device.h"
+#include "trainer/ops/cuda/attention_graphs.h"
+#include "trainer/ops/cuda/attention_pack.h"
+
+enum {
+    LEAST_SM = 90,
+    WIDTH_MAX = 128, /* of a head: both ways on every GPU since */
+    WIDTH_STEP = 8,  /* elements of 16 bytes */
+    TILE = 128,      /* the library's, by which it rounds dp */
+    PLANS_FIRST = 16,
+    SPACE_ALIGN = 256
+};
+
+static const int64_t DP_BYTES = (int64_t)4 << 30;
+
+typedef struct made_plan {
+    attention_shape shape;
+    bool backward;
+    cudnn_plan plan;
+} made_plan;
+
+typedef struct plans {
+    cudnnHandle_t handle;
+    made_plan *list;
+    int64_t n, capacity;
+} plans;
+
+static void plans_done(void *data)
+{
+    plans *all = data;
+    for (int64_t i = 0; i < all->n; i++)
+        cudnn_plan_done(&all->list[i].plan);
+    cudnn()->Destroy(all->handle);
+    free(all->list);
+    free(all);
+}
+
+static status plans_of(stream *s, plans **out)
+{
+    cuda_device *d = (cuda_device *)s->dev;
+    if (!d->kept[KEPT_ATTENTION].data) {
+        cudnnHandle_t handle = NULL;
+        CUDNN_TRY(Create, &handle);
+        plans *all = calloc(1, sizeof *all);
+        if (!all) {
+            cudnn()->Destroy(handle);
+            return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
+        }
+        all->handle = handle;
+        d->kept[KEPT_ATTENTION] = (cuda_kept){all, plans_done};
+    }
+    *out = d->kept[KEPT_ATTENTION].data;
+    CUDNN_TRY(SetStream, (*out)->handle, cuda_handle(s));
+    return ST_OK;
+}
+
+static status plan_new(stream *s, plans *all, const attention_shape *shape, bool backward,
+                       made_plan *out)
+{
+    if (((const cuda_stream *)s)->capturing)
+        return FAIL(ST_INTERNAL, "attention: a shape is captured that did not run before");
+    s->dev->counts.allocations++;
+    *out = (made_plan){.shape = *shape, .backward = backward};
+    cudnn_target t = {.handle = all->handle, .deterministic = shape->deterministic};
+    status st = backward ? attention_graph_backward(shape, &t, &out->plan)
+                         : attention_graph_forward(shape, &t, &out->plan);
+    if (st == ST_OK)
+        return ST_OK;
+    return status_context(st,
+                          "attention of %lld segments of %lld tokens, %lld heads over %lld of "
+                          "width %lld",
+                          (long long)shape->segments, (long long)shape->longest,
+                          (long long)shape->heads, (long long)shape->kv_heads,
+                          (long long)shape->head_dim);
+}
+
+static status plan_for(stream *s, plans *all, const attention_shape *shape, bool backward,
+                       const cudnn_plan **out)
+{
+    for (int64_t i = 0; i < all->n; i++) {
+        const made_plan *p = &all->list[i];
+        if (p->backward == backward && memcmp(&p->shape, shape, sizeof *shape) == 0) {
+            *out = &p->plan;
+            return ST_OK;
+        }
+    }
+    if (all->n == all->capacity) {
+        int64_t capacity = all->capacity ? 2 * all->capacity : PLANS_FIRST;
+        made_plan *list = realloc(all->list, (size_t)capacity * sizeof *list);
+        if (!list)
+            return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
+        all->list = list;
+        all->capacity = capacity;
+    }
+    TRY(plan_new(s, all, shape, backward, &all->list[all->n]));
+    *out = &all->list[all->n++].plan;
+    return ST_OK;
+}
+
+/* What stands in scratch, in this order. */
+typedef struct workspace {
+    char *base;
+    int64_t bytes;
+} workspace;
+
+static void *take(workspace *w, int64_t bytes)
+{
+    void *p = w->base ? w->base + w->bytes : NULL;
+    w->bytes += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    return p;
+}
+
+typedef struct batch {
+    int32_t *length;
+    int64_t *first[PACK_FIRSTS]; /* of q, k, v, o, lse */
+    void *sum, *dq_sum, *dk_full, *dv_full, *library;
+} batch;
+
+static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t tokens, bool backward,
+                    int64_t library)
+{
+    int64_t rows = a->segments * a->heads * a->longest, ratio = a->heads / a->kv_heads;
+    bool packs = attention_packs_sums(a);
+    b->length = take(w, a->segments * (int64_t)sizeof(int32_t));
+    for (int i = 0; i < PACK_FIRSTS; i++)
+        b->first[i] = take(w, (a->segments + 1) * (int64_t)sizeof(int64_t));
+    if (backward) {
+        int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
+        b->sum = packs ? NULL : take(w, rows * f32);
+        b->dq_sum = NULL;
+        if (!a->deterministic)
+            b->dq_sum = take(w, (packs ? tokens * a->o_stride : rows * a->head_dim) * f32);
+        b->dk_full = ratio > 1 ? take(w, tokens * a->k_stride * ratio * bf16) : NULL;
+        b->dv_full = ratio > 1 ? take(w, tokens * a->v_stride * ratio * bf16) : NULL;
+    }
+    b->library = take(w, library);
+}
+
+static status find_room(stream *s, batch *b, const attention_shape *a, int64_t tokens,
+                        bool backward, const cudnn_plan *p)
+{
+    workspace w = {0};
+    void *base;
+    lay_out(b, &w, a, tokens, backward, p->workspace_bytes);
+    TRY(cuda_scratch(s, (size_t)w.bytes, &base));
+    w = (workspace){.base = base};
+    lay_out(b, &w, a, tokens, backward, p->workspace_bytes);
+    return ST_OK;
+}
+
+static attention_pack_args packing(const batch *b, const attention_shape *a, int64_t tokens,
+                                   const int32_t *cu)
+{
+    attention_pack_args p = {
+        .segments = a->segments,
+        .tokens = tokens,
+        .cu = cu,
+        .length = b->length,
+        .stride = {a->q_stride, a->k_stride, a->v_stride, a->o_stride, a->lse_stride}};
+    memcpy(p.first, b->first, sizeof p.first);
+    return p;
+}
+
+static void put_tail(attention_pack_args *p, int i, void *array, int64_t stride, int64_t width)
+{
+    p->tail[i] = array;
+    p->tail_stride[i] = stride;
+    p->tail_width[i] = width;
+}
+
+/* Pointers by uid; an execution hands over the first n. */
+typedef struct hand {
+    int64_t n, uid[ATTENTION_COUNT];
+    void *pointer[ATTENTION_COUNT];
+} hand;
+
+static void give(hand *h, int64_t uid, const void *p)
+{
+    if (!p)
+        return;
+    h->uid[h->n] = uid;
+    h->pointer[h->n++] = (void *)p;
+}
+
+static void give_batch(hand *h, const batch *b)
+{
+    give(h, ATTENTION_LENGTH, b->length);
+    give(h, ATTENTION_LENGTH_KV, b->length);
+    for (int i = 0; i < PACK_FIRSTS; i++)
+        give(h, ATTENTION_FIRST_Q + i, b->first[i]);
+}
+
+/* Head `head` of an array of bf16. */
+static const void *head_of(const void *array, int64_t head, int64_t width)
+{
+    return (const uint16_t *)array + head * width;
+}
+
+static const void *row_of(const void *array, int64_t head)
+{
+    return (const float *)array + head;
+}
+
+static attention_shape shape_fwd(const attention_fwd_args *a)
+{
+    return (attention_shape){.segments = a->segments,
+                             .longest = a->longest ? a->longest : a->tokens,
+                             .heads = a->heads,
+                             .kv_heads = a->kv_heads,
+                             .head_dim = a->head_dim,
+                             .q_stride = a->q_stride,
+                             .k_stride = a->k_stride,
+                             .v_stride = a->v_stride,
+                             .o_stride = a->o_stride,
+                             .lse_stride = a->heads,
+                             .causal = a->causal};
+}
+
+static attention_fwd_args as_fwd(const attention_bwd_args *a)
+{
+    return (attention_fwd_args){.tokens = a->tokens,
+                                .heads = a->heads,
+                                .kv_heads = a->kv_heads,
+                                .head_dim = a->head_dim,
+                                .segments = a->segments,
+                                .longest = a->longest,
+                                .causal = a->causal,
+                                .scale = a->scale,
+                                .cu = a->cu,
+                                .q = a->q,
+                                .k = a->k,
+                                .v = a->v,
+                                .q_stride = a->q_stride,
+                                .k_stride = a->k_stride,
+                                .v_stride = a->v_stride,
+                                .o_stride = a->o_stride,
+                                .o = (void *)a->o,
+                                .lse = (void *)a->lse};
+}
+
+/* Groups of key-value heads that run one behind the other; 0: even one head takes too much. */
+static int64_t groups_of(const attention_shape *a)
+{
+    int64_t s = (a->longest + TILE - 1) / TILE * TILE;
+    double head = 2.0 * (double)a->segments * (double)s * (double)s;
+    if (!a->deterministic)
+        return 1;
+    for (int64_t g = 1; g <= a->kv_heads; g++)
+        if (a->kv_heads % g == 0 && head * (double)(a->heads / g) <= (double)DP_BYTES)
+            return g;
+    return 0;
+}
+
+static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, int64_t *out_groups)
+{
+    attention_fwd_args f = as_fwd(a);
+    attention_shape shape = shape_fwd(&f);
+    shape.deterministic = ((const cuda_device *)s->dev)->options.deterministic;
+    *out_groups = groups_of(&shape);
+    if (*out_groups > 1) {
+        shape.heads /= *out_groups;
+        shape.kv_heads /= *out_groups;
+    }
+    return shape;
+}
+
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a)
+{
+    return ((const cuda_device *)s->dev)->cudnn && cuda_facts_of(s)->sm >= LEAST_SM &&
+           a->head_dim % WIDTH_STEP == 0 && a->head_dim <= WIDTH_MAX && a->segments > 0 &&
+           a->tokens > 1 && a->q_stride % WIDTH_STEP == 0 && a->k_stride % WIDTH_STEP == 0 &&
+           a->v_stride % WIDTH_STEP == 0 && a->o_stride % WIDTH_STEP == 0 && is_aligned(a->q) &&
+           is_aligned(a->k) && is_aligned(a->v) && is_aligned(a->o);
+}
+
+bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
+{
+    attention_fwd_args f = as_fwd(a);
+    int64_t groups;
+    attention_shape shape = shape_bwd(s, a, &groups);
+    return attention_cudnn_takes(s, &f) && groups > 0 && is_aligned(a->do_) && is_aligned(a->dq) &&
+           is_aligned(a->dk) && is_aligned(a->dv) &&
+           (a->heads == a->kv_heads || attention_packs_sums(&shape));
+}
+
+status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
+{
+    attention_shape shape = shape_fwd(a);
+    plans *all;
+    const cudnn_plan *plan;
+    batch b = {0};
+    TRY(plans_of(s, &all));
+    TRY(plan_for(s, all, &shape, false, &plan));
+    TRY(find_room(s, &b, &shape, a->tokens, false, plan));
+    attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
+    put_tail(&pack, 0, a->o, a->o_stride, a->heads * a->head_dim);
+    pack.tail_f32 = a->lse;
+    pack.f32_width = a->heads;
+    TRY(cuda_attention_pack(s, &pack));
+
+    float scale = (float)a->scale, minus = -INFINITY;
+    hand h = {0};
+    give_batch(&h, &b);
+    give(&h, ATTENTION_Q, a->q);
+    give(&h, ATTENTION_K, a->k);
+    give(&h, ATTENTION_V, a->v);
+    give(&h, ATTENTION_O, a->o);
+    give(&h, ATTENTION_LSE, a->lse);
+    give(&h, ATTENTION_SCALE, &scale);
+    give(&h, ATTENTION_MINUS, &minus);
+    return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b.library);
+}
+
+/* Key-value heads from `kv` on, with their query heads. */
+static status run_group(const attention_bwd_args *a, const attention_shape *shape, const batch *b,
+                        plans *all, const cudnn_plan *plan, int64_t kv)
+{
+    int64_t d = a->head_dim, q = kv * (a->heads / a->kv_heads);
+    float scale = (float)a->scale, minus = -INFINITY, one = 1;
+    hand h = {0};
+    give_batch(&h, b);
+    give(&h, ATTENTION_Q, head_of(a->q, q, d));
+    give(&h, ATTENTION_K, head_of(a->k, kv, d));
+    give(&h, ATTENTION_V, head_of(a->v, kv, d));
+    give(&h, ATTENTION_O, head_of(a->o, q, d));
+    give(&h, ATTENTION_LSE, row_of(a->lse, q));
+    give(&h, ATTENTION_SCALE, &scale);
+    give(&h, ATTENTION_MINUS, &minus);
+    give(&h, ATTENTION_ONE, &one);
+    give(&h, ATTENTION_DO, head_of(a->do_, q, d));
+    give(&h, ATTENTION_DQ, head_of(a->dq, q, d));
+    give(&h, ATTENTION_DK, head_of(a->dk, kv, d));
+    give(&h, ATTENTION_DV, head_of(a->dv, kv, d));
+    give(&h, ATTENTION_SUM, attention_packs_sums(shape) ? row_of(a->work, q) : b->sum);
+    give(&h, ATTENTION_DQ_SUM, b->dq_sum);
+    give(&h, ATTENTION_DK_FULL, b->dk_full);
+    give(&h, ATTENTION_DV_FULL, b->dv_full);
+    return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b->library);
+}
+
+status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
+{
+    int64_t groups;
+    attention_shape shape = shape_bwd(s, a, &groups);
+    plans *all;
+    const cudnn_plan *plan;
+    batch b = {0};
+    TRY(plans_of(s, &all));
+    TRY(plan_for(s, all, &shape, true, &plan));
+    TRY(find_room(s, &b, &shape, a->tokens, true, plan));
+    attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
+    put_tail(&pack, 0, a->dq, a->q_stride, a->heads * a->head_dim);
+    put_tail(&pack, 1, a->dk, a->k_stride, a->kv_heads * a->head_dim);
+    put_tail(&pack, 2, a->dv, a->v_stride, a->kv_heads * a->head_dim);
+    TRY(cuda_attention_pack(s, &pack));
+    for (int64_t i = 0; i < groups; i++)
+        TRY(run_group(a, &shape, &b, all, plan, i * shape.kv_heads));
+    return ST_OK;
+}
+
+#else
+
+bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a)
+{
+    (void)s;
+    (void)a;
+    return false;
+}
+
+bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
+{
+    (void)s;
+    (void)a;
+    return false;
+}
+
+status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
+{
+    (void)s;
+    (void)a;
+    return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
+}
+
+status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
+{
+    (void)s;
+    (void)a;
+    return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* attention_pack.h: what a ragged batch needs beside cu, made on the device, and rows behind the
+ * last segment. Internal to ops/cuda. */
+#ifndef TESSERA_OPS_CUDA_ATTENTION_PACK_H
+#define TESSERA_OPS_CUDA_ATTENTION_PACK_H
+
+#include "trainer/device/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { PACK_FIRSTS = 5, PACK_TAILS = 3 };
+
+typedef struct attention_pack_args {
+    int64_t segments, tokens;
+    const int32_t *cu;           /* [segments + 1] */
+    int32_t *length;             /* [segments] written */
+    int64_t *first[PACK_FIRSTS]; /* [segments + 1] written: cu * stride */
+    int64_t stride[PACK_FIRSTS];
+    /* Arrays whose rows [cu[segments], tokens) become 0: bf16 with width a multiple of 8 and
+     * aligned to 16, and f32. */
+    void *tail[PACK_TAILS];
+    int64_t tail_stride[PACK_TAILS], tail_width[PACK_TAILS]; /* elements */
+    float *tail_f32;                                         /* [tokens, f32_width], or NULL */
+    int64_t f32_width;
+} attention_pack_args;
+
+WARN_UNUSED status cuda_attention_pack(stream *s, const attention_pack_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

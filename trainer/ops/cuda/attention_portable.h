@@ -1,0 +1,19 @@
+/* attention_portable.h: attention_fwd and attention_bwd of attention.h by our own kernels, where
+ * cuDNN is not there or not wanted. Heads of up to 128; see attention_fwd.cu, attention_bwd.cu. */
+#ifndef TESSERA_OPS_CUDA_ATTENTION_PORTABLE_H
+#define TESSERA_OPS_CUDA_ATTENTION_PORTABLE_H
+
+#include "trainer/ops/attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+WARN_UNUSED status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a);
+WARN_UNUSED status cuda_attention_portable_bwd(stream *s, const attention_bwd_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
