@@ -20,6 +20,7 @@ typedef struct conversation {
 typedef struct conversations {
     dataset base;
     record_files *files;
+    bool random; /* any record can be read at any time */
     chat_rules rules;
     char *root; /* of the images */
     int64_t limit;
@@ -161,6 +162,7 @@ static status chat_open(const conf *c, dataset **out)
         st = FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
         goto failed;
     }
+    d->random = records_random(d->files);
     name_list_seal(&d->images);
     TRY_OR(failed, compute_identity(d, c));
     *out = &d->base;
@@ -190,6 +192,12 @@ static const char *chat_root(const dataset *d)
     return as_chat(d)->root;
 }
 
+static int64_t chat_chunk(const dataset *d, int64_t i)
+{
+    const conversations *x = as_chat(d);
+    return x->random ? -1 : records_chunk(x->files, &x->all[i].at);
+}
+
 static hash128 chat_identity(const dataset *d)
 {
     return as_chat(d)->identity;
@@ -210,6 +218,7 @@ static status chat_outline(const dataset *base, int64_t i, arena *a, sample *out
         .cause = c->cause ? text_pool_at(&d->causes, c->cause) : NULL,
         .images = d->shown ? d->shown + c->first_image : NULL,
         .n_images = c->n_images,
+        .text_bytes = c->at.bytes,
     };
     return ST_OK;
 }
@@ -245,5 +254,6 @@ const dataset_vtable dataset_conversations = {
     .images = chat_images,
     .image_path = chat_image_path,
     .root = chat_root,
+    .chunk = chat_chunk,
     .identity = chat_identity,
 };

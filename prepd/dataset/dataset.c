@@ -8,6 +8,7 @@ status dataset_open(const conf *c, dataset **out)
     static const dataset_vtable *const adapters[] = {
         [DATA_VQAV2] = &dataset_vqav2,
         [DATA_CONVERSATIONS] = &dataset_conversations,
+        [DATA_TEXT] = &dataset_text,
     };
     const size_t n = sizeof adapters / sizeof *adapters;
     if ((size_t)c->data_format < n && adapters[c->data_format])

@@ -40,7 +40,9 @@ typedef struct sample {
     int32_t n_turns;
     int32_t *images; /* [n_images] into the data set's image list */
     int32_t n_images;
-} sample; /* lives in the arena given to dataset_sample */
+    bool plain;         /* no chat: one turn's text, all of it trained, and the end of a text */
+    int64_t text_bytes; /* about how long its texts are; 0: short */
+} sample;               /* lives in the arena given to dataset_sample */
 
 typedef struct dataset_vtable {
     const char *name;
@@ -53,6 +55,9 @@ typedef struct dataset_vtable {
     int64_t (*images)(const dataset *d);                    /* distinct image files */
     const char *(*image_path)(const dataset *d, int64_t j); /* relative to root */
     const char *(*root)(const dataset *d);                  /* absolute folder of the images */
+    /* Which piece of a source that can only be read in pieces holds the sample: rises with i. -1,
+     * or no such function: any sample can be read at any time. */
+    int64_t (*chunk)(const dataset *d, int64_t i);
     /* Digest of everything above except image bytes. */
     hash128 (*identity)(const dataset *d);
 } dataset_vtable;
@@ -67,5 +72,6 @@ void dataset_close(dataset **d);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;
+extern const dataset_vtable dataset_text;
 
 #endif

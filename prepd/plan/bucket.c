@@ -62,23 +62,26 @@ static shape_bucket bound_of(const plan *p)
 {
     int64_t patches = 0, patch_tokens = 1, images = 0, image_tokens = 1;
     int64_t most_patches = 0, most_images = 0;
-    for (uint64_t k = 0; k < p->n_usable; k++) {
-        int64_t i = p->usable[k], tokens = p->tokens[i];
-        if (p->patches[i] * patch_tokens > patches * tokens) {
-            patches = p->patches[i];
-            patch_tokens = tokens;
+    int64_t documents = 1, most_tokens = 0;
+    for (int64_t k = 0; k < p->n_units; k++) {
+        const plan_unit *u = &p->units[k];
+        if (u->patches * patch_tokens > patches * u->tokens) {
+            patches = u->patches;
+            patch_tokens = u->tokens;
         }
-        if (p->images[i] * image_tokens > images * tokens) {
-            images = p->images[i];
-            image_tokens = tokens;
+        if (u->images * image_tokens > images * u->tokens) {
+            images = u->images;
+            image_tokens = u->tokens;
         }
-        most_patches = larger(most_patches, p->patches[i]);
-        most_images = larger(most_images, p->images[i]);
+        most_patches = larger(most_patches, u->patches);
+        most_images = larger(most_images, u->images);
+        most_tokens = larger(most_tokens, u->tokens);
+        documents = larger(documents, u->n_docs);
     }
     if (!p->c->data_pack)
-        return (shape_bucket){.tokens = p->longest,
+        return (shape_bucket){.tokens = most_tokens,
                               .patches = most_patches,
-                              .documents = 1,
+                              .documents = documents,
                               .images = most_images,
                               .longest = p->longest};
     shape_bucket b = {

@@ -63,7 +63,8 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     index_sample_get(p->x, i, &r);
     if (r.cause)
         REFUSE("%s", r.cause);
-    if (r.text_tokens > p->token_budget)
+    const bool split = s.plain && p->c->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
+    if (r.text_tokens > p->token_budget && !split)
         REFUSE("its text of %d tokens is longer than a row of %" PRId64
                " (training.seq_len); data.overlong refuse",
                r.text_tokens, p->token_budget);
@@ -73,7 +74,7 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     int64_t room = 4 * (p->token_budget - r.text_tokens);
     if (room > p->patch_budget)
         room = p->patch_budget;
-    if (patches > room) {
+    if (s.n_images > 0 && patches > room) {
         if (p->c->data_oversize == OVERSIZE_REFUSE)
             REFUSE("its pictures have %" PRId64
                    " patches, beside %d tokens of text a row of %" PRId64 " tokens and %" PRId64
@@ -87,6 +88,8 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     *out = (planned_doc){
         .sample = i,
         .tokens = (int32_t)(r.text_tokens + patches / 4),
+        .whole = (int32_t)(r.text_tokens + patches / 4),
+        .images = s.images,
         .patches = (int32_t)patches,
         .grids = grids,
         .n_images = s.n_images,

@@ -3,10 +3,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-order order_of_epoch(uint64_t seed, uint64_t epoch, uint64_t n, bool shuffle)
+order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t n, bool shuffle)
 {
     char purpose[64];
-    snprintf(purpose, sizeof purpose, "order/%" PRIu64, epoch);
+    if (lane)
+        snprintf(purpose, sizeof purpose, "order/%d/%" PRIu64, lane, epoch);
+    else
+        snprintf(purpose, sizeof purpose, "order/%" PRIu64, epoch);
+    return (order){rng_key_make(seed, purpose), n, shuffle};
+}
+
+order order_of_window(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t n, bool shuffle)
+{
+    char purpose[64];
+    snprintf(purpose, sizeof purpose, "window/%" PRIu64 "/%" PRIu64, epoch, window);
     return (order){rng_key_make(seed, purpose), n, shuffle};
 }
 

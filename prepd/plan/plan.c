@@ -10,55 +10,23 @@
 
 enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
 
-/* Measures every sample once; the causes of those that can not be in the stream are kept. */
-static status measure_all(plan *p)
-{
-    int64_t n = p->d->v->samples(p->d);
-    p->usable = (int64_t *)malloc(((size_t)n + 1) * sizeof *p->usable);
-    p->tokens = (int32_t *)calloc((size_t)n + 1, sizeof *p->tokens);
-    p->patches = (int32_t *)calloc((size_t)n + 1, sizeof *p->patches);
-    p->images = (int32_t *)calloc((size_t)n + 1, sizeof *p->images);
-    if (!p->usable || !p->tokens || !p->patches || !p->images)
-        return FAIL(ST_NO_MEMORY, "no memory to plan %" PRId64 " samples", n);
-    for (int64_t i = 0; i < n; i++) {
-        planned_doc doc;
-        bool is_cause, is_new;
-        arena_mark mark = arena_save(&p->scratch);
-        status st = plan_measure(p, i, &p->scratch, &doc, &is_cause);
-        arena_release(&p->scratch, mark);
-        if (st == ST_OK) {
-            p->usable[p->n_usable++] = i;
-            p->tokens[i] = doc.tokens;
-            p->patches[i] = doc.patches;
-            p->images[i] = doc.n_images;
-            if (doc.tokens > p->longest)
-                p->longest = doc.tokens;
-            if (!p->shortest || doc.tokens < p->shortest)
-                p->shortest = doc.tokens;
-            continue;
-        }
-        if (!is_cause)
-            return st;
-        int64_t at, ignored;
-        TRY(text_pool_format(&p->causes, &at, "%s", status_last()->message));
-        TRY(id_map_put(&p->cause_of, i, at, &ignored, &is_new));
-    }
-    return ST_OK;
-}
-
 /* Keeps the measures of a window's rows, for the buckets. */
 static status note_rows(plan *p, const window_plan *w)
 {
     for (int64_t k = 0; k < w->n_rows; k++) {
-        row_stat r = {.documents = w->first[k + 1] - w->first[k]};
+        row_stat r = {0};
         for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
-            int64_t tokens = p->tokens[w->items[at]];
-            r.tokens += tokens;
-            r.patches += p->patches[w->items[at]];
-            r.images += p->images[w->items[at]];
-            r.squares += tokens * tokens;
-            if (tokens > r.longest)
-                r.longest = tokens;
+            const plan_unit *u = &p->units[w->items[at]];
+            r.tokens += u->tokens;
+            r.patches += u->patches;
+            r.images += u->images;
+            r.documents += u->n_docs;
+            for (int32_t j = 0; j < u->n_docs; j++) {
+                const int64_t tokens = p->docs[u->first + j].tokens;
+                r.squares += tokens * tokens;
+                if (tokens > r.longest)
+                    r.longest = tokens;
+            }
         }
         TRY(array_room((void **)&p->rows, p->n_rows, &p->row_capacity, sizeof *p->rows));
         p->rows[p->n_rows++] = r;
@@ -114,7 +82,7 @@ static status start_packed(plan *p)
         const char *cause = p->d->v->samples(p->d) ? plan_cause(p, 0) : "there are none";
         return FAIL(ST_BAD_INPUT, "no sample can be used; the first: %s", cause);
     }
-    p->n_windows = order_windows(p->n_usable, p->window);
+    p->n_windows = order_windows(p->epoch_units, p->window);
     TRY(array_room((void **)&p->first_row, 0, &p->known_capacity, sizeof *p->first_row));
     p->first_row[0] = 0;
     p->n_known = 1;
@@ -131,9 +99,6 @@ status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind 
                     "the index has %" PRId64 " samples and %" PRId64
                     " images, the data set %" PRId64 " and %" PRId64,
                     index_samples(x), index_images(x), d->v->samples(d), d->v->images(d));
-    if (c->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split is for data.format text, which is not built in "
-                               "yet; conversations are refused when too long");
     if (c->data_resolution_class)
         return FAIL(ST_CONFIG, "data.resolution_class is not built in yet; leave it false");
     plan *p = (plan *)calloc(1, sizeof *p);
@@ -150,7 +115,7 @@ status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind 
         c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
     arena_init(&p->scratch, 0);
     TRY_OR(failed, fit_limits_load(c, &p->limits));
-    TRY_OR(failed, measure_all(p));
+    TRY_OR(failed, plan_make_units(p));
     if (kind == PLAN_PACKED)
         TRY_OR(failed, start_packed(p));
     else
@@ -167,10 +132,11 @@ void plan_free(plan **p)
     if (!p || !*p)
         return;
     plan *q = *p;
-    free(q->usable);
-    free(q->tokens);
-    free(q->patches);
-    free(q->images);
+    free(q->units);
+    free(q->docs);
+    for (int k = 0; k < q->n_lanes; k++)
+        lane_done(&q->lanes[k]);
+    free(q->lanes);
     free(q->rows);
     id_map_done(&q->cause_of);
     text_pool_done(&q->causes);
@@ -199,22 +165,37 @@ static uint64_t window_of(const plan *p, uint64_t row)
 }
 
 /* Measures again, for the grids; a sample of the plan can not have a cause. */
-static status add_doc(plan *p, int64_t i, arena *a, planned_row *r)
+static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r)
 {
     bool is_cause;
-    TRY(plan_measure(p, i, a, &r->docs[r->n_docs], &is_cause));
-    r->tokens += r->docs[r->n_docs].tokens;
-    r->patches += r->docs[r->n_docs].patches;
+    planned_doc *doc = &r->docs[r->n_docs];
+    TRY(plan_measure(p, d.sample, a, doc, &is_cause));
+    doc->part = d.part;
+    doc->from = (int32_t)(d.part * p->token_budget);
+    doc->tokens = d.tokens;
+    doc->shared = shared && doc->n_images > 0;
+    r->tokens += doc->tokens;
+    r->patches += doc->shared ? 0 : doc->patches;
     r->n_docs++;
     return ST_OK;
 }
 
+/* A sample whole: all its parts, where its text will be split. */
 static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
 {
-    if (!p->tokens[number])
+    planned_doc whole;
+    bool is_cause;
+    if (plan_cause(p, (int64_t)number))
         return ST_OK;
-    TRY(arena_calloc(a, 1, sizeof *r->docs, (void **)&r->docs));
-    return add_doc(p, (int64_t)number, a, r);
+    TRY(plan_measure(p, (int64_t)number, a, &whole, &is_cause));
+    const int64_t parts = (whole.whole - 1) / p->token_budget + 1;
+    TRY(arena_calloc(a, (size_t)parts, sizeof *r->docs, (void **)&r->docs));
+    for (int64_t k = 0; k < parts; k++) {
+        const int64_t left = whole.whole - k * p->token_budget;
+        const int64_t some = left < p->token_budget ? left : p->token_budget;
+        TRY(add_doc(p, (unit_doc){(int64_t)number, (int32_t)k, (int32_t)some}, false, a, r));
+    }
+    return ST_OK;
 }
 
 status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
@@ -241,10 +222,15 @@ status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
     r.epoch = global / p->n_windows;
     r.window = global % p->n_windows;
     int64_t k = (int64_t)(number - p->first_row[global]);
-    int64_t n = w->first[k + 1] - w->first[k];
+    int64_t n = 0;
+    for (int64_t at = w->first[k]; at < w->first[k + 1]; at++)
+        n += p->units[w->items[at]].n_docs;
     TRY(arena_calloc(a, (size_t)n, sizeof *r.docs, (void **)&r.docs));
-    for (int64_t i = 0; i < n; i++)
-        TRY(add_doc(p, w->items[w->first[k] + i], a, &r));
+    for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
+        const plan_unit *u = &p->units[w->items[at]];
+        for (int32_t j = 0; j < u->n_docs; j++)
+            TRY(add_doc(p, p->docs[u->first + j], j > 0, a, &r));
+    }
     *out = r;
     return ST_OK;
 }
@@ -272,7 +258,7 @@ const char *plan_cause(const plan *p, int64_t i)
 
 int64_t plan_refused(const plan *p)
 {
-    return p->d->v->samples(p->d) - (int64_t)p->n_usable;
+    return p->d->v->samples(p->d) - p->n_usable;
 }
 
 const shape_bucket *plan_buckets(const plan *p, int *out_n)

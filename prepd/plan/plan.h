@@ -20,10 +20,14 @@ typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES } plan_kind;
 typedef struct planned_doc {
     int64_t sample;
     int32_t part;   /* of a split sample, else 0 */
-    int32_t tokens; /* pads included */
+    int32_t tokens; /* of this part, pads included */
+    int32_t from;   /* the part's first token in the sample */
+    int32_t whole;  /* tokens of the sample */
     int32_t patches;
-    fit_grid *grids; /* [n_images of the sample] */
+    const int32_t *images; /* [n_images] in the data set's image list */
+    fit_grid *grids;       /* [n_images] */
     int32_t n_images;
+    bool shared; /* its images are those of the document before it, sent and encoded once */
 } planned_doc;
 
 typedef struct planned_row {

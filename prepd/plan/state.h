@@ -3,6 +3,7 @@
 #define TESSERA_PREPD_PLAN_STATE_H
 
 #include "prepd/dataset/tables.h"
+#include "prepd/plan/lane.h"
 #include "prepd/plan/plan.h"
 
 /* Measures of a row, for buckets and the report. */
@@ -11,14 +12,25 @@ typedef struct row_stat {
     int64_t squares; /* sum of the documents' tokens squared: attention */
 } row_stat;
 
-/* A planned window: its samples by rows. row k holds items[first[k]..first[k+1]). */
+/* What the order permutes and packing places: a document, or several that share their images. */
+typedef struct plan_unit {
+    int64_t first; /* in plan.docs */
+    int32_t n_docs, tokens, patches, images;
+} plan_unit;
+
+typedef struct unit_doc {
+    int64_t sample;
+    int32_t part, tokens;
+} unit_doc;
+
+/* A planned window: its units by rows. row k holds items[first[k]..first[k+1]). */
 typedef struct window_plan {
     uint64_t global; /* epoch * n_windows + window */
     bool valid;
     uint64_t used; /* for the choice of which to forget */
     int64_t n_rows;
     int64_t *first; /* [n_rows + 1] */
-    int64_t *items; /* samples */
+    int64_t *items; /* units */
     int64_t items_capacity, first_capacity;
 } window_plan;
 
@@ -33,16 +45,18 @@ struct plan {
     fit_limits limits;
     int64_t token_budget, patch_budget;
     uint64_t seed, window, n_windows;
-    /* Samples in the stream, and what each costs there. */
-    int64_t *usable;           /* [n_usable] samples, ascending */
-    int32_t *tokens;           /* [samples] 0 = refused */
-    int32_t *patches;          /* [samples] */
-    int32_t *images;           /* [samples] */
-    int64_t longest, shortest; /* tokens of a sample in the stream */
+    plan_unit *units; /* [n_units] in data-set order of their first samples */
+    int64_t n_units, unit_capacity;
+    unit_doc *docs; /* [n_docs] those of a unit side by side */
+    int64_t n_docs, doc_capacity;
+    lane *lanes; /* [n_lanes] of units */
+    int n_lanes;
+    uint64_t epoch_units;      /* units of an epoch, over all lanes */
+    int64_t longest, shortest; /* tokens of a document */
     row_stat *rows;            /* [rows of epoch 0] */
     int64_t n_rows, row_capacity;
-    uint64_t n_usable;
-    id_map cause_of; /* refused sample -> offset of its cause */
+    int64_t n_usable; /* samples in the stream */
+    id_map cause_of;  /* refused sample -> offset of its cause */
     text_pool causes;
     /* first_row[g] = stream row that window g (epoch * n_windows + window) begins with; grown as
      * far as somebody asked. */
@@ -57,11 +71,14 @@ struct plan {
     int n_buckets;
 };
 
-/* What a sample is in a row: its tokens with pads, patches, and the grids of its images in the
- * arena. Fails with the cause of a sample that can not be in the stream; *out_cause is false if the
- * failure is another one (memory). */
+/* What a sample is in a row: its tokens with pads, patches, its images and their grids in the
+ * arena; a text that will be split whole. Fails with the cause of a sample that can not be in the
+ * stream; *out_cause is false if the failure is another one (memory). */
 WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out,
                                 bool *out_cause);
+
+/* Fills units, docs, lanes and causes. */
+WARN_UNUSED status plan_make_units(plan *p);
 
 /* The plan of a window, from the cache or new; valid until CACHED_WINDOWS others were asked for. */
 WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);

@@ -1,13 +1,13 @@
-/* window.c: the rows of one window: its samples in the epoch's order, packed, the rows permuted. */
+/* window.c: the rows of one window: its units in the epoch's order, packed, the rows permuted. */
 #include <stdlib.h>
 
 #include "prepd/plan/order.h"
 #include "prepd/plan/pack.h"
 #include "prepd/plan/state.h"
 
-/* Lays the samples of the window side by side by rows; within a row they keep the epoch's order. */
+/* Lays the units of the window side by side by rows; within a row they keep the epoch's order. */
 static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window,
-                        const int64_t *samples, const int64_t *row_of, int64_t n, int64_t rows)
+                        const int64_t *units, const int64_t *row_of, int64_t n, int64_t rows)
 {
     order permuted = order_of_rows(p->seed, epoch, window, (uint64_t)rows, p->c->data_shuffle);
     int64_t *place;
@@ -30,32 +30,54 @@ static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window
     TRY(arena_calloc(&p->scratch, (size_t)rows + 1, sizeof *next, (void **)&next));
     for (int64_t i = 0; i < n; i++) {
         int64_t row = place[row_of[i]];
-        w->items[w->first[row] + next[row]++] = samples[i];
+        w->items[w->first[row] + next[row]++] = units[i];
     }
     w->n_rows = rows;
+    return ST_OK;
+}
+
+/* The window's share of every lane; mixed, if there is more than one order to follow. */
+static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out, int64_t *out_n)
+{
+    uint64_t n = 0, from, to;
+    int64_t *units;
+    for (int k = 0; k < p->n_lanes; k++) {
+        lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
+        n += to - from;
+    }
+    TRY(arena_calloc(&p->scratch, n + 1, sizeof *units, (void **)&units));
+    const bool mix = p->n_lanes > 1 || p->lanes[0].chunks;
+    const order mixed = order_of_window(p->seed, epoch, window, n, mix && p->c->data_shuffle);
+    n = 0;
+    for (int k = 0; k < p->n_lanes; k++) {
+        lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
+        for (; from < to; from++) {
+            uint64_t unit;
+            TRY(lane_at(&p->lanes[k], p->seed, p->c->data_shuffle, from, &unit));
+            units[order_at(&mixed, n++)] = (int64_t)unit;
+        }
+    }
+    *out = units;
+    *out_n = (int64_t)n;
     return ST_OK;
 }
 
 static status make_window(plan *p, uint64_t global, window_plan *w)
 {
     uint64_t epoch = global / p->n_windows, window = global % p->n_windows;
-    uint64_t begin = order_window_begin(p->n_usable, p->n_windows, window);
-    uint64_t end = order_window_begin(p->n_usable, p->n_windows, window + 1);
-    int64_t n = (int64_t)(end - begin), rows = n;
-    int64_t *samples, *row_of;
+    int64_t *units, *row_of, n, rows;
     pack_item *items;
-    order o = order_of_epoch(p->seed, epoch, p->n_usable, p->c->data_shuffle);
-    TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *samples, (void **)&samples));
+    TRY(take_units(p, epoch, window, &units, &n));
+    rows = n;
     TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *row_of, (void **)&row_of));
     TRY(arena_calloc(&p->scratch, (size_t)n + 1, sizeof *items, (void **)&items));
     for (int64_t i = 0; i < n; i++) {
-        samples[i] = p->usable[order_at(&o, begin + (uint64_t)i)];
-        items[i] = (pack_item){p->tokens[samples[i]], p->patches[samples[i]]};
+        items[i] = (pack_item){p->units[units[i]].tokens, p->units[units[i]].patches};
         row_of[i] = i;
     }
     if (p->c->data_pack)
         TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
-    return fill_rows(p, w, epoch, window, samples, row_of, n, rows);
+    return fill_rows(p, w, epoch, window, units, row_of, n, rows);
 }
 
 status plan_window(plan *p, uint64_t global, const window_plan **out)

@@ -12,6 +12,7 @@
 #define IMAGE_PAD    "<|image_pad|>"
 #define VISION_END   "<|vision_end|>"
 #define VIDEO_PAD    "<|video_pad|>"
+#define TEXT_END     "<|endoftext|>"
 
 static const char *const ROLE_NAME[] = {
     [ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant"};
@@ -54,6 +55,7 @@ status chat_ids_find(const tokenizer *t, chat_ids *out)
                         "the tokenizer has no added token %s, which the Qwen3-VL chat needs",
                         wanted[i].content);
     }
+    found.text_end = tokenizer_added(t, TEXT_END);
     *out = found;
     return ST_OK;
 }
@@ -135,6 +137,25 @@ static int64_t text_bound(const conf *c, const sample *smp)
         }
     }
     return size;
+}
+
+/* A plain text: all of it is one span, its end is a control token like any other. */
+static status render_plain(const chat_ids *ids, const sample *smp, arena *a, rendering *out)
+{
+    rendering r = {0};
+    const part *p = smp->n_turns == 1 && smp->turns[0].n_parts == 1 ? smp->turns[0].parts : NULL;
+    if (!p || p->image >= 0)
+        return FAIL(ST_BAD_INPUT, "%s: a plain sample is one text", smp->name);
+    if (ids->text_end < 0)
+        return FAIL(ST_BAD_INPUT,
+                    "the tokenizer has no added token " TEXT_END ", which ends a plain text");
+    TRY(arena_alloc(a, (size_t)p->text_bytes + sizeof TEXT_END, (void **)&r.text));
+    TRY(arena_calloc(a, 1, sizeof *r.spans, (void **)&r.spans));
+    put(&r, p->text, p->text_bytes);
+    put_words(&r, TEXT_END);
+    put_span(&r, 0, r.size, 1.0F);
+    *out = r;
+    return ST_OK;
 }
 
 static status render(const conf *c, const sample *smp, arena *a, rendering *out)
@@ -246,7 +267,7 @@ status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids
     token_list *tokens = tokenizer_scratch_list(s);
     chat_text made = {0};
     void *p;
-    TRY(render(c, smp, a, &r));
+    TRY(smp->plain ? render_plain(ids, smp, a, &r) : render(c, smp, a, &r));
     tokens->n = 0;
     status st = tokenizer_encode(t, s, r.text, (size_t)r.size, tokens);
     if (st != ST_OK)

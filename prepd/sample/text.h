@@ -13,6 +13,7 @@
 
 typedef struct chat_ids {
     int32_t im_start, im_end, vision_start, vision_end, image_pad, video_pad;
+    int32_t text_end; /* <|endoftext|>, which ends a plain text; -1: there is none */
 } chat_ids;
 
 /* By content from the tokenizer; a missing one fails by name. config.json's image_token_id etc.
@@ -28,7 +29,9 @@ typedef struct chat_text {
     float *weights;    /* [n] of the loss, 1 where there is no label; NULL: all 1 */
 } chat_text;           /* arrays in the arena */
 
-/* image_tokens[k] = pads of the sample's k-th image (0 while measuring: text tokens without pads).
+/* A plain sample is its text's ids and <|endoftext|>, all of them labels but the first.
+ *
+ * image_tokens[k] = pads of the sample's k-th image (0 while measuring: text tokens without pads).
  *
  * A system turn counts if it is the first; data.system stands in where there is none. Pictures are
  * rendered in user turns only, and every image must appear once, in order.

@@ -11,8 +11,9 @@
 #include "prepd/serve/state.h"
 
 enum {
-    IMAGES_PER_LEASE = 32, /* a header read each: milliseconds */
-    TEXTS_PER_LEASE = 128, /* keeps a lease near 64 KiB of JSON */
+    IMAGES_PER_LEASE = 32,          /* a header read each: milliseconds */
+    TEXTS_PER_LEASE = 128,          /* keeps a lease near 64 KiB of JSON */
+    TEXT_BYTES_PER_LEASE = 1 << 20, /* where texts are long */
 };
 static const int64_t TELL_EVERY_NS = 2000000000; /* progress lines; a bar moves ten times faster */
 
@@ -74,10 +75,12 @@ void index_build_progress(dispatch *d, source *s, bool last)
 static status produce_texts(dispatch *d, source *s, lease **out)
 {
     index_build *b = &s->build;
-    int64_t item[TEXTS_PER_LEASE], n = 0;
+    int64_t item[TEXTS_PER_LEASE], n = 0, bytes = 0;
     arena *a = &d->scratch;
     arena_reset(a);
-    for (; n < TEXTS_PER_LEASE && b->next_sample < index_samples(s->index); b->next_sample++) {
+    for (; n < TEXTS_PER_LEASE && bytes < TEXT_BYTES_PER_LEASE &&
+           b->next_sample < index_samples(s->index);
+         b->next_sample++) {
         sample smp;
         TRY(s->data->v->outline(s->data, b->next_sample, a, &smp));
         if (smp.cause) {
@@ -86,6 +89,7 @@ static status produce_texts(dispatch *d, source *s, lease **out)
             b->left--;
         } else {
             item[n++] = b->next_sample;
+            bytes += smp.text_bytes;
         }
     }
     if (n == 0)

@@ -7,6 +7,7 @@
  *            "files":[{"path":P,"bytes":B}...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
+ *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
  *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
  *            "weights":[of the parts...] unless all 1}
  */
@@ -14,6 +15,14 @@
 #include <string.h>
 
 #include "prepd/serve/state.h"
+
+static void put_plain(json_writer *w, const sample *s)
+{
+    if (!s->plain)
+        return;
+    json_put_key(w, "plain");
+    json_put_bool(w, true);
+}
 
 static void put_turns(json_writer *w, const sample *s)
 {
@@ -81,6 +90,7 @@ static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_
         json_put_int(w, l->item[i]);
         json_put_key(w, "images");
         json_put_int(w, smp.n_images);
+        put_plain(w, &smp);
         put_turns(w, &smp);
         json_end_object(w);
     }
@@ -130,6 +140,13 @@ static void put_doc(const source *s, const planned_doc *p, const sample *smp, fi
     json_put_int(w, p->part);
     json_put_key(w, "tokens");
     json_put_int(w, p->tokens);
+    if (p->tokens != p->whole) {
+        json_put_key(w, "from");
+        json_put_int(w, p->from);
+        json_put_key(w, "whole");
+        json_put_int(w, p->whole);
+    }
+    put_plain(w, smp);
     json_put_key(w, "bad");
     json_put_bool(w, quarantine_find(&s->bad, p->sample) != NULL);
     put_turns(w, smp);

@@ -59,6 +59,7 @@ status lease_read_sample(const json_value *object, int32_t n_images, arena *a, s
     TRY(json_want_array(object, "turns", SOURCE, &turns));
     *out = (sample){.id = (uint64_t)id,
                     .name = "",
+                    .plain = json_bool(json_find(object, "plain"), false),
                     .n_turns = (int32_t)json_count(turns),
                     .n_images = n_images};
     TRY(arena_calloc(a, json_count(turns) + 1, sizeof(turn), (void **)&out->turns));

@@ -272,7 +272,7 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     workshop *s = k->s;
     sample smp;
     fit_grid *grids;
-    int64_t *pads, tokens;
+    int64_t *pads, tokens, from, whole;
     TRY(read_grids(json_find(v, "grids"), &s->row, &grids, &doc->n_images));
     TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
     TRY(json_want_int(v, "tokens", SOURCE, &tokens));
@@ -284,10 +284,18 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     for (int32_t i = 0; i < doc->n_images; i++)
         pads[i] = fit_tokens(grids[i]);
     TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, pads, &s->row, &doc->text));
-    if (doc->text.n != tokens)
+    from = json_int(json_find(v, "from"), 0);
+    whole = json_int(json_find(v, "whole"), tokens);
+    if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
         return FAIL_IN(ST_INTERNAL, SOURCE,
                        "sample %llu has %lld tokens, the plan says %lld: worker and index disagree",
-                       (unsigned long long)smp.id, (long long)doc->text.n, (long long)tokens);
+                       (unsigned long long)smp.id, (long long)doc->text.n, (long long)whole);
+    if (tokens < whole && doc->n_images > 0)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures can not be split");
+    doc->text.ids += from;
+    doc->text.labels += from;
+    doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
+    doc->text.n = tokens;
     return doc_images(k, v, doc);
 }
 

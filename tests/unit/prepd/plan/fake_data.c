@@ -18,13 +18,14 @@ static status fake_get(const dataset *d, int64_t i, arena *a, sample *out)
     const fake_sample *s = &((const fake_data *)d)->samples[i];
     void *images;
     TRY(arena_calloc(a, 1, sizeof(int32_t), &images));
-    *(int32_t *)images = (int32_t)i;
+    *(int32_t *)images = (int32_t)(s->image_of ? s->image_of - 1 : i);
     *out = (sample){
         .id = (uint64_t)i,
         .name = "fake",
         .cause = s->cause,
         .images = (int32_t *)images,
         .n_images = s->width > 0 && !s->cause,
+        .plain = s->plain,
     };
     return ST_OK;
 }
@@ -42,6 +43,12 @@ static const char *fake_root(const dataset *d)
     return "/";
 }
 
+static int64_t fake_chunk(const dataset *d, int64_t i)
+{
+    const fake_data *f = (const fake_data *)d;
+    return f->per_chunk ? i / f->per_chunk : -1;
+}
+
 static hash128 fake_identity(const dataset *d)
 {
     (void)d;
@@ -57,6 +64,7 @@ static const dataset_vtable fake_vtable = {
     .images = fake_count,
     .image_path = fake_path,
     .root = fake_root,
+    .chunk = fake_chunk,
     .identity = fake_identity,
 };
 

@@ -8,6 +8,8 @@ typedef struct fake_sample {
     int32_t text_tokens;
     int32_t width, height; /* 0 = no picture */
     const char *cause;     /* the adapter's, or NULL */
+    bool plain;            /* a text that may be split */
+    int64_t image_of;      /* shows the picture of sample image_of - 1; 0 = its own */
 } fake_sample;
 
 typedef struct fake_data {
@@ -15,6 +17,7 @@ typedef struct fake_data {
     const fake_sample *samples; /* borrowed */
     int64_t n;
     data_index *index;
+    int64_t per_chunk; /* samples of a piece; 0 = can be read in any order */
 } fake_data;
 
 /* Picture i belongs to sample i; a sample without one has a picture of no use to anybody. */

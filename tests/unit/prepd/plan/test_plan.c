@@ -284,8 +284,6 @@ static void test_oversize__shrunk_or_refused(void **state)
     assert_non_null(strstr(plan_cause(p, 0), "data.oversize refuse"));
     assert_null(plan_cause(p, 4));
     plan_free(&p);
-    c.data_overlong = OVERLONG_SPLIT;
-    assert_fails(ST_CONFIG, plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p), "data.overlong");
     fake_data_done(&f);
     arena_done(&a);
 }

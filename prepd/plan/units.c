@@ -1,0 +1,216 @@
+/* units.c: what the stream permutes and packs: every sample measured once and cut (a long text) or
+ * joined (questions of one picture) into units, and the lanes they stand in. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/plan/state.h"
+
+static status add_doc(plan *p, int64_t i, int32_t nth, int32_t tokens)
+{
+    TRY(array_room((void **)&p->docs, p->n_docs, &p->doc_capacity, sizeof *p->docs));
+    p->docs[p->n_docs++] = (unit_doc){.sample = i, .part = nth, .tokens = tokens};
+    if (tokens > p->longest)
+        p->longest = tokens;
+    if (!p->shortest || tokens < p->shortest)
+        p->shortest = tokens;
+    return ST_OK;
+}
+
+static status add_unit(plan *p, int32_t tokens, int32_t patches, int32_t images)
+{
+    TRY(array_room((void **)&p->units, p->n_units, &p->unit_capacity, sizeof *p->units));
+    p->units[p->n_units++] = (plan_unit){p->n_docs - 1, 1, tokens, patches, images};
+    return ST_OK;
+}
+
+/* A sample alone; a text longer than a row in parts of a whole row and a rest. */
+static status add_sample(plan *p, const planned_doc *doc)
+{
+    int32_t left = doc->tokens;
+    for (int32_t nth = 0; left > 0; nth++) {
+        const int32_t some = left < p->token_budget ? left : (int32_t)p->token_budget;
+        TRY(add_doc(p, doc->sample, nth, some));
+        TRY(add_unit(p, some, doc->patches, doc->n_images));
+        left -= some;
+    }
+    return ST_OK;
+}
+
+/* Measures every sample; the causes of those that can not be in the stream are kept. */
+static status measure_all(plan *p)
+{
+    const int64_t n = p->d->v->samples(p->d);
+    for (int64_t i = 0; i < n; i++) {
+        planned_doc doc;
+        bool is_cause, is_new;
+        const arena_mark mark = arena_save(&p->scratch);
+        status st = plan_measure(p, i, &p->scratch, &doc, &is_cause);
+        arena_release(&p->scratch, mark);
+        if (st == ST_OK) {
+            p->n_usable++;
+            TRY(add_sample(p, &doc));
+            continue;
+        }
+        if (!is_cause)
+            return st;
+        int64_t at, ignored;
+        TRY(text_pool_format(&p->causes, &at, "%s", status_last()->message));
+        TRY(id_map_put(&p->cause_of, i, at, &ignored, &is_new));
+    }
+    return ST_OK;
+}
+
+/* --- data.group shared_image --- */
+
+typedef struct grouping {
+    int64_t *open; /* [images] the group that takes the next sample of this first image, or -1 */
+    int64_t *group_of; /* [units] */
+    plan_unit *groups; /* [n]; first: a sample of it */
+    int64_t n;
+} grouping;
+
+/* True if both samples show the same images at the same sizes. */
+static status same_images(plan *p, int64_t a, int64_t b, bool *out)
+{
+    planned_doc x, y;
+    bool is_cause;
+    const arena_mark mark = arena_save(&p->scratch);
+    status st = plan_measure(p, a, &p->scratch, &x, &is_cause);
+    if (st == ST_OK)
+        st = plan_measure(p, b, &p->scratch, &y, &is_cause);
+    if (st == ST_OK) {
+        *out = x.n_images == y.n_images;
+        for (int32_t k = 0; *out && k < x.n_images; k++)
+            *out = x.images[k] == y.images[k] && x.grids[k].h == y.grids[k].h &&
+                   x.grids[k].w == y.grids[k].w;
+    }
+    arena_release(&p->scratch, mark);
+    return st;
+}
+
+static status find_group(plan *p, grouping *g, int64_t u)
+{
+    const plan_unit *one = &p->units[u];
+    const int64_t mine = p->docs[one->first].sample;
+    planned_doc doc;
+    bool is_cause, same = false;
+    int64_t *open = NULL;
+    if (one->images > 0) {
+        const arena_mark mark = arena_save(&p->scratch);
+        TRY(plan_measure(p, mine, &p->scratch, &doc, &is_cause));
+        open = &g->open[doc.images[0]];
+        arena_release(&p->scratch, mark);
+    }
+    if (open && *open >= 0 && g->groups[*open].tokens + one->tokens <= p->token_budget)
+        TRY(same_images(p, g->groups[*open].first, mine, &same));
+    if (same) {
+        g->groups[*open].tokens += one->tokens;
+        g->groups[*open].n_docs++;
+        g->group_of[u] = *open;
+        return ST_OK;
+    }
+    g->groups[g->n] = *one;
+    g->groups[g->n].first = mine;
+    g->group_of[u] = g->n++;
+    if (open)
+        *open = g->group_of[u];
+    return ST_OK;
+}
+
+/* Lays the documents of each group side by side; they keep their order. */
+static status lay_out(plan *p, grouping *g)
+{
+    unit_doc *docs = (unit_doc *)malloc(((size_t)p->n_docs + 1) * sizeof *docs);
+    int64_t next = 0;
+    if (!docs)
+        return FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", p->n_docs);
+    for (int64_t k = 0; k < g->n; k++) {
+        g->groups[k].first = next;
+        next += g->groups[k].n_docs;
+        g->groups[k].n_docs = 0;
+    }
+    for (int64_t u = 0; u < p->n_units; u++) {
+        plan_unit *to = &g->groups[g->group_of[u]];
+        docs[to->first + to->n_docs++] = p->docs[p->units[u].first];
+    }
+    free(p->docs);
+    free(p->units);
+    p->docs = docs;
+    p->units = g->groups;
+    p->n_units = g->n;
+    g->groups = NULL;
+    return ST_OK;
+}
+
+/* Questions of one picture become one unit, as many as a row holds: their documents stand in one
+ * row and share the picture's visual rows. */
+static status join_by_image(plan *p)
+{
+    const int64_t n_images = p->d->v->images(p->d);
+    status st = ST_OK;
+    grouping g = {
+        .open = (int64_t *)malloc(((size_t)n_images + 1) * sizeof *g.open),
+        .group_of = (int64_t *)malloc(((size_t)p->n_units + 1) * sizeof *g.group_of),
+        .groups = (plan_unit *)malloc(((size_t)p->n_units + 1) * sizeof *g.groups),
+    };
+    if (!g.open || !g.group_of || !g.groups) {
+        st = FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", p->n_docs);
+        goto done;
+    }
+    for (int64_t j = 0; j < n_images; j++)
+        g.open[j] = -1;
+    for (int64_t u = 0; u < p->n_units; u++)
+        TRY_OR(done, find_group(p, &g, u));
+    TRY_OR(done, lay_out(p, &g));
+done:
+    free(g.open);
+    free(g.group_of);
+    free(g.groups);
+    return st;
+}
+
+/* --- lanes --- */
+
+/* The pieces a source must be read in, as runs of units. */
+static status find_chunks(plan *p, lane *l)
+{
+    int64_t capacity = 0, last = -1;
+    for (uint64_t u = 0; u < l->n; u++) {
+        const unit_doc *doc = &p->docs[p->units[l->first + u].first];
+        const int64_t chunk = p->d->v->chunk(p->d, doc->sample);
+        if (chunk < 0) /* any place can be read */
+            return ST_OK;
+        if (u > 0 && chunk == last)
+            continue;
+        last = chunk;
+        TRY(array_room((void **)&l->chunks, (int64_t)l->n_chunks, &capacity, sizeof *l->chunks));
+        l->chunks[l->n_chunks++] = u;
+    }
+    TRY(array_room((void **)&l->chunks, (int64_t)l->n_chunks, &capacity, sizeof *l->chunks));
+    l->chunks[l->n_chunks] = l->n;
+    return ST_OK;
+}
+
+static status one_lane(plan *p)
+{
+    p->lanes = (lane *)calloc(1, sizeof *p->lanes);
+    if (!p->lanes)
+        return FAIL(ST_NO_MEMORY, "no memory for a plan");
+    p->n_lanes = 1;
+    p->lanes[0] = (lane){.n = (uint64_t)p->n_units, .per_epoch = (uint64_t)p->n_units};
+    return p->d->v->chunk ? find_chunks(p, &p->lanes[0]) : ST_OK;
+}
+
+status plan_make_units(plan *p)
+{
+    TRY(measure_all(p));
+    if (p->kind == PLAN_SAMPLES || p->n_units == 0)
+        return ST_OK;
+    if (p->c->data_group == GROUP_SHARED_IMAGE)
+        TRY(join_by_image(p));
+    TRY(one_lane(p));
+    for (int k = 0; k < p->n_lanes; k++)
+        p->epoch_units += p->lanes[k].per_epoch;
+    return ST_OK;
+}

@@ -1,0 +1,138 @@
+"""Plain text: every document once and whole, whatever it is compressed with; long ones in parts; the
+same stream from any entry and with any number of workers."""
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+
+import zstandard
+from formats import in_data, options, write_lines
+from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+
+def form(path, **more):
+    return options(data__format="text", data__path=path, training__epochs=1, **more)
+
+
+def documents(n, seed=5):
+    rng = random.Random(seed)
+    words = ["sky", "blue", "the", "a", "photograph", "of", "é", "1234", "\n", "zebra", "und so weiter"]
+    return [" ".join(rng.choice(words) for _ in range(rng.choice((3, 20, 60, 600 if k % 50 == 0 else 30))))
+            for k in range(n)]
+
+
+def lines_of(texts):
+    return "".join(json.dumps({"text": t, "url": "x"}) + "\n" for t in texts).encode()
+
+
+def stream_of(f, args, cursor=None):
+    rows = []
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        for row in client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor):
+            rows.append(row)
+        check(d.p.poll() is None, d.said())
+    return rows
+
+
+def fingerprint(row):
+    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+    return path
+
+
+def compressed(f, texts):
+    """The same lines as gzip of many members and as zstd of many frames."""
+    data = lines_of(texts)
+    pieces = [data[k:k + 20000] for k in range(0, len(data), 20000)]
+    return (write(in_data(f, "t.json.gz"), b"".join(gzip.compress(p) for p in pieces)),
+            write(in_data(f, "t.jsonl.zst"), b"".join(zstandard.compress(p) for p in pieces)))
+
+
+def every_document_once_and_whole():
+    with Folder(images=16) as f:
+        texts = documents(400)
+        plain = write_lines(in_data(f, "t.jsonl"), [{"text": t} for t in texts])
+        tokens = run_tokenize(f, texts)
+        for path in (plain, *compressed(f, texts)):
+            rows = stream_of(f, form(path))
+            got = {}
+            for r in rows:
+                check(len(r["input_ids"]) <= 512, "a row over its budget")
+                for k, sample in enumerate(r["doc_sample_id"]):
+                    at, end = r["cu_seqlens"][k], r["cu_seqlens"][k + 1]
+                    got.setdefault(int(sample), []).append((int(r["doc_part"][k]), r["input_ids"][at:end].tolist()))
+                    check(r["labels"][at] == -100, "the first token of a document has a label")
+                    check((r["labels"][at + 1:end] == r["input_ids"][at + 1:end]).all(), "all is trained")
+            check(sorted(got) == list(range(len(texts))), f"{path}: not every document")
+            for sample, parts in got.items():
+                parts.sort()
+                check([p for p, _ in parts] == list(range(len(parts))), f"parts of {sample}: {parts}")
+                check(sum((i for _, i in parts), []) == tokens[sample], f"{path}: document {sample}")
+            check(max(len(p) for p in got.values()) > 1, "no document was split")
+
+
+def run_tokenize(f, texts):
+    said = subprocess.run([BIN, "tokenize", "--model", f.file("data/model"), "--jsonl"], text=True,
+                          input="".join(json.dumps(t + "<|endoftext|>") + "\n" for t in texts),
+                          capture_output=True, check=True).stdout
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def the_same_stream_resumed_and_by_any_workers():
+    with Folder(images=16) as f:
+        texts = documents(600)
+        for path in compressed(f, texts):
+            args = form(path, data__window=64)
+            whole = [fingerprint(r) for r in stream_of(f, args)]
+            rows = stream_of(f, args)
+            for stop in (3, len(rows) // 2):
+                rest = stream_of(f, args, cursor=json.loads(rows[stop - 1]["cursor"]))
+                check([fingerprint(r) for r in rest] == whole[stop:], f"resumed after {stop} rows")
+            check(len({digest(f.config, "--steps", "4", *args, "--prepd.workers", str(w))
+                       for w in (1, 3)}) == 1, "the number of workers enters")
+            two = digest(f.config, "--steps", "4", *args)
+            check(digest(f.config, "--steps", "4", *args, "--training.seed", "9") != two, "seed")
+
+
+def refused_or_named():
+    with Folder(images=16) as f:
+        path = write(in_data(f, "t.jsonl"), b'{"text": "good"}\n{"text": ""}\n{"txt": 1}\n{"text": "a\n' + lines_of(["x " * 600]))
+        said = run("check", "-c", f.config, *form(path), code=65)
+        for word in ('t.jsonl:2: "text" is empty', 't.jsonl:3: "text" is missing', "t.jsonl:4: not JSON",
+                     "checked 5 samples, 3 bad"):
+            check(word in said, f"{word!r} is not in\n{said}")
+        said = run("check", "-c", f.config, *form(path, data__overlong="refuse"), code=65)
+        check("longer than a row" in said and "5 samples, 4 bad" in said, said)
+        short = gzip.compress(lines_of(["some text"] * 50))[:-9]
+        said = run("check", "-c", f.config, *form(write(in_data(f, "s.jsonl.gz"), short)), code=65)
+        check("s.jsonl.gz" in said and "stops early" in said, said)
+        bad = bytearray(zstandard.compress(lines_of(documents(50))))
+        bad[40] ^= 255
+        said = run("check", "-c", f.config, *form(write(in_data(f, "s.jsonl.zst"), bytes(bad))), code=65)
+        check("not zstd" in said, said)
+
+
+def shared_c4():
+    source = os.environ.get("TESSERA_SOURCE", ".")
+    shared = os.environ.get("TESSERA_SHARED") or os.path.join(source, "..", "shared")
+    path = os.path.join(shared, "data/text/c4-train.00000-of-00001.json.gz")
+    if not os.path.exists(path):
+        print("skipped: no shared C4 documents")
+        return
+    with Folder(images=16, **{"training.seq_len": 8192}) as f:
+        said = run("check", "-c", f.config, *form(os.path.abspath(path), model__path=f.file("data/model")))
+        check("checked 750 samples, 0 bad" in said, said)
+
+
+main(every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers, refused_or_named, shared_c4)
