@@ -205,6 +205,11 @@ const char *client_welcome(const client *c)
     return c->record ? record_welcome(c->record) : c->welcome;
 }
 
+int64_t client_rows(const client *c)
+{
+    return c->record ? (int64_t)record_rows(c->record) : -1;
+}
+
 static status next_recorded(client *c, wire_msg *raw, frame *out_head)
 {
     TRY(record_read(c->record, c->next, raw));

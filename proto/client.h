@@ -37,6 +37,8 @@ void client_interrupt(client *c);
 /* WELCOME's JSON: index digest, samples, refused, seq_len, patch budget, G, buckets, ... */
 const char *client_welcome(const client *c);
 
+int64_t client_rows(const client *c); /* of a recording, once through; -1 of a daemon */
+
 /* Next row, decoded and checked into a (arrays live until the arena is reset). ST_END after the
  * last; ST_TIMEOUT; ST_UNAVAILABLE if the daemon went. out_head may be NULL. raw, if not NULL, gets
  * the message as it crossed the wire. */

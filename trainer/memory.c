@@ -20,15 +20,15 @@ batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
     };
 }
 
-status memory_plan_make(const model_dims *d, int64_t n_params, const model_options *o,
-                        const backend_vtable *backend, memory_plan *out)
+status memory_plan_make(const model_dims *d, int64_t n_params, int64_t n_trained,
+                        const model_options *o, const backend_vtable *backend, memory_plan *out)
 {
     memory_plan p = {0};
     int64_t acc = (int64_t)st_dtype_size(backend->acc), act = (int64_t)st_dtype_size(backend->act);
     p.parameters = n_params * (acc + (act == acc ? 0 : act));
     if (o->training) {
-        p.gradients = n_params * acc;
-        p.moments = 2 * n_params * acc;
+        p.gradients = n_trained * acc;
+        p.moments = 2 * n_trained * acc;
     }
     TRY(model_bytes(d, o, backend, &p.activations));
     p.total = p.parameters + p.gradients + p.moments + p.activations;
@@ -36,9 +36,10 @@ status memory_plan_make(const model_dims *d, int64_t n_params, const model_optio
     return ST_OK;
 }
 
-void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, const backend_vtable *backend)
+void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_trained,
+                              const backend_vtable *backend)
 {
-    p->snapshot = 3 * n_params * (int64_t)st_dtype_size(backend->acc); /* values, two moments */
+    p->snapshot = (n_params + 2 * n_trained) * (int64_t)st_dtype_size(backend->acc);
     if (backend == &backend_cpu)
         p->total += p->snapshot;
 }
@@ -63,10 +64,12 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
         .training = l->training,
         .checkpoint_full = l->checkpoint_full,
         .router_aux_coef = l->router_aux_coef,
+        .tower_frozen = l->tower_frozen,
+        .vision_frozen = l->vision_frozen,
     };
-    TRY(memory_plan_make(l->dims, l->n_params, &o, l->backend, out));
+    TRY(memory_plan_make(l->dims, l->n_params, l->n_trained, &o, l->backend, out));
     if (l->keeps)
-        memory_plan_add_snapshot(out, l->n_params, l->backend);
+        memory_plan_add_snapshot(out, l->n_params, l->n_trained, l->backend);
     return ST_OK;
 }
 

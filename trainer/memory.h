@@ -18,20 +18,23 @@ typedef struct memory_plan {
 /* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
 
-/* n_params values stored; o says whether they are trained. */
-WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, const model_options *o,
-                                    const backend_vtable *backend, memory_plan *out);
+/* n_params values stored, n_trained of them with gradients and moments where o says training. */
+WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, int64_t n_trained,
+                                    const model_options *o, const backend_vtable *backend,
+                                    memory_plan *out);
 /* Adds what checkpoints in the background take (checkpoint.async_mode). */
-void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, const backend_vtable *backend);
+void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_trained,
+                              const backend_vtable *backend);
 void memory_plan_print(const memory_plan *p, FILE *to);
 
 /* A layout to be judged: what memory_plan_make takes, and the row it is made of. */
 typedef struct memory_layout {
     const model_dims *dims;
     const backend_vtable *backend;
-    int64_t n_params, rows, seq_len, patch_budget;
+    int64_t n_params, n_trained, rows, seq_len, patch_budget;
     bool training, checkpoint_full;
     bool keeps; /* checkpoints in the background */
+    bool tower_frozen, vision_frozen;
     double router_aux_coef;
 } memory_layout;
 

@@ -31,7 +31,8 @@ static status open_model(session *s)
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &s->dims));
-    return params_new(&s->dims, &s->params);
+    TRY(params_new(&s->dims, &s->params));
+    return s->use == SESSION_TRAIN ? groups_apply(c, s->params) : ST_OK;
 }
 
 static status load_values(session *s, enum session_use use)
@@ -148,6 +149,7 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
         .dims = &s->dims,
         .backend = s->device->v,
         .n_params = s->params->total,
+        .n_trained = params_trained(s->params),
         .rows = c->training_local_batch_size,
         .seq_len = seq_len,
         .patch_budget = patch_budget,
@@ -156,6 +158,10 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
         .router_aux_coef = c->loss_router_aux,
         .keeps = s->use == SESSION_TRAIN && keeper_in_background(c),
     };
+    model_options frozen = {0};
+    model_options_freeze(&frozen, s->params);
+    l.tower_frozen = frozen.tower_frozen;
+    l.vision_frozen = frozen.vision_frozen;
     return memory_layout_check(&l, c->memory_limit * (double)total);
 }
 
@@ -169,6 +175,9 @@ static status caps_from_welcome(session *s, receiver *r)
     status st = json_want_int(welcome, "seq_len", "WELCOME", &seq_len);
     if (st == ST_OK)
         st = json_want_int(welcome, "patch_budget", "WELCOME", &patches);
+    s->stream_rows = receiver_rows(r);
+    if (s->stream_rows < 0)
+        s->stream_rows = json_int(json_find(welcome, "rows"), -1);
     json_free(&welcome);
     TRY(st);
     if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8)
@@ -193,8 +202,10 @@ static status open_step(session *s, enum session_use use)
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
     };
+    model_options_freeze(&o, s->params);
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
     TRY(stager_new(s->stream, &s->dims, &s->cap, &s->stager));
+    stager_weigh(s->stager, c->loss_weighting);
     s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
@@ -202,9 +213,12 @@ static status open_step(session *s, enum session_use use)
     if (use != SESSION_TRAIN)
         return ST_OK;
     s->accumulation = c->training_global_batch_size / c->training_local_batch_size;
+    groups_share(s->params, &s->dims, &s->share);
     s->schedule = (schedule){
         .peak = c->optimizer_lr,
-        .steps = c->training_steps,
+        .steps = c->training_steps > 0 ? c->training_steps
+                 : s->stream_rows > 0  ? s->stream_rows / c->training_global_batch_size
+                                       : 0,
         .warmup_steps = c->lr_warmup_steps,
         .decay_ratio = c->lr_decay_ratio,
         .decay_type = c->lr_decay_type,

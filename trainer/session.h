@@ -10,6 +10,7 @@
 #include "trainer/input/receive.h"
 #include "trainer/model/params.h"
 #include "trainer/model/qwen3vl.h"
+#include "trainer/optim/groups.h"
 #include "trainer/optim/optim.h"
 #include "trainer/optim/schedule.h"
 
@@ -46,10 +47,12 @@ typedef struct session {
     receiver *train;      /* NULL for eval */
     tokenizer *tokenizer; /* NULL without a folder to read it from */
     batch_caps cap;       /* of a micro-batch */
+    int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
     stager *stager;
     optimizer *optimizer;
     schedule schedule;
+    training_share share; /* of the work that trains, for FLOPs */
     step_sums sums;
     int64_t accumulation; /* micro-steps per step */
     received *got;        /* [local_batch_size] rows of the micro-batch under way */

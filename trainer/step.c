@@ -93,6 +93,7 @@ status step_run(session *s, int64_t step, step_report *out)
     for (int64_t m = 0; m < s->accumulation; m++)
         TRY(micro_step(s, m == 0, out));
 
+    out->flops.training = groups_training_flops(&out->flops, &s->share);
     out->sample = s->samples.id;
     out->n_samples = s->samples.n;
     out->samples_digest = hash_bytes(s->samples.id, (size_t)s->samples.n * sizeof *s->samples.id);
@@ -115,6 +116,7 @@ status step_run(session *s, int64_t step, step_report *out)
     out->weight = weight;
     out->aux = wide ? aux_wide : (double)aux_narrow;
     out->grad_norm = updated.grad_norm;
+    memcpy(out->group_norm, updated.group_norm, sizeof out->group_norm);
     out->skipped = updated.skipped;
     return ST_OK;
 }

@@ -11,6 +11,7 @@ typedef struct step_report {
     double aux;   /* of the last micro-batch; 0 if off */
     double weight;
     double grad_norm, lr;
+    double group_norm[GROUP_COUNT]; /* the gradient's norm by group */
     bool skipped;
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;

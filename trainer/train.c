@@ -99,9 +99,11 @@ static status print_memory(const session *s)
                        .checkpoint_full = s->conf->ac_mode == AC_FULL,
                        .router_aux_coef = s->conf->loss_router_aux};
     memory_plan p;
-    TRY(memory_plan_make(&s->dims, s->params->total, &o, s->device->v, &p));
+    int64_t n = s->params->total, trained = params_trained(s->params);
+    model_options_freeze(&o, s->params);
+    TRY(memory_plan_make(&s->dims, n, trained, &o, s->device->v, &p));
     if (keeper_in_background(s->conf))
-        memory_plan_add_snapshot(&p, s->params->total, s->device->v);
+        memory_plan_add_snapshot(&p, n, trained, s->device->v);
     memory_plan_print(&p, stdout);
     return ST_OK;
 }
@@ -169,6 +171,7 @@ static status open_run(training *t)
                           t->session.stream_options ? t->session.stream_options : ""));
     if (evaluates(c))
         TRY(try_eval_stream(&t->session));
+    groups_print(c, t->session.params, stdout);
     TRY(print_memory(&t->session));
     if (c->checkpoint_enable) {
         TRY(keeper_clear_after(t->folder, t->now.step));

@@ -6,6 +6,7 @@
 
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/memory.h"
+#include "trainer/optim/groups.h"
 #include "trainer/verbs.h"
 
 enum { MAX_ITEMS = 65536 };
@@ -115,13 +116,22 @@ static status plan_memory(const conf *c, const model_dims *d)
 {
     params *p;
     TRY(params_new(d, &p));
-    int64_t total = p->total, n = p->n;
+    status st = groups_apply(c, p);
+    if (st == ST_OK)
+        groups_print(c, p, stdout);
+    int64_t total = p->total, n = p->n, trained = params_trained(p);
+    model_options frozen = {0};
+    model_options_freeze(&frozen, p);
     params_free(&p);
+    TRY(st);
     int64_t seq = c->training_seq_len;
     memory_layout l = {
         .dims = d,
         .backend = &backend_cpu,
         .n_params = total,
+        .n_trained = trained,
+        .tower_frozen = frozen.tower_frozen,
+        .vision_frozen = frozen.vision_frozen,
         .rows = c->training_local_batch_size,
         .seq_len = seq,
         .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,

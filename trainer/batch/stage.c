@@ -2,9 +2,11 @@
  * stage_visual.c. */
 #include "trainer/batch/stage.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/conf.h"
 #include "trainer/batch/stage_visual.h"
 #include "trainer/device/space.h"
 
@@ -23,6 +25,7 @@ struct stager {
     void *host_block, *device_block;
     int32_t *item_kind; /* [cap.items] scratch */
     bool fixed_shapes;
+    int weighting; /* WEIGHTING_* */
 };
 
 static int64_t row_frames(const row *r)
@@ -143,6 +146,11 @@ void stager_free(stager **gp, stream *s)
     *gp = NULL;
 }
 
+void stager_weigh(stager *g, int weighting)
+{
+    g->weighting = weighting;
+}
+
 void stager_fix_shapes(stager *g, bool fixed)
 {
     g->fixed_shapes = fixed;
@@ -185,6 +193,18 @@ static void put_weight(void *array, st_dtype acc, int64_t i, double w)
         ((float *)array)[i] = (float)w;
 }
 
+/* What every target of a document counts. */
+static double document_weight(const stager *g, const row *r, int64_t doc)
+{
+    double sum = 0;
+    if (g->weighting == WEIGHTING_TOKEN)
+        return 1;
+    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
+        if (r->labels[t] != NO_LABEL)
+            sum += r->loss_weight ? r->loss_weight[t] : 1;
+    return sum <= 0 ? 1 : g->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
+}
+
 /* Tokens, borders and targets of one row behind what is there. */
 static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, device_batch *at)
 {
@@ -192,6 +212,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
     int64_t t0 = at->tokens;
     for (int64_t doc = 0; doc < r->n_docs; doc++) {
         g->batch.host_sample[at->docs + doc] = r->doc_sample_id[doc];
+        double counts = document_weight(g, r, doc);
         h->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + r->cu_seqlens[doc + 1]);
         for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
             int32_t id = r->input_ids[t], label = r->labels[t];
@@ -211,7 +232,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
                             sample, label, (long long)(t - r->cu_seqlens[doc]),
                             label < 0 || label >= g->d->text.vocab ? "is outside the vocabulary"
                                                                    : "has no token before it");
-            double w = r->loss_weight ? r->loss_weight[t] : 1;
+            double w = counts * (r->loss_weight ? r->loss_weight[t] : 1);
             int64_t n = at->targets++;
             h->target_token[n] = (int32_t)(t0 + t - 1);
             h->target_label[n] = label;

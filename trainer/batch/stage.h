@@ -64,6 +64,9 @@ typedef struct stager stager; /* host and device buffers of one batch */
 /* d is borrowed and must outlive the stager. */
 WARN_UNUSED status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out);
 void stager_free(stager **g, stream *s);
+/* WEIGHTING_* of conf.h: what a target counts, times its loss_weight; WEIGHTING_TOKEN (1) until
+ * said otherwise. The parts of a split sample are documents of their own. */
+void stager_weigh(stager *g, int weighting);
 /* Overrides the backend's fixed_shapes, for tests of the padding on a backend that needs none. */
 void stager_fix_shapes(stager *g, bool fixed);
 /* The rows' arrays are copied before it returns; *out belongs to the stager and is valid until its

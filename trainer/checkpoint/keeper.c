@@ -177,7 +177,7 @@ static status open_background(keeper *k)
     const size_t size = st_dtype_size(v->acc);
     TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[0]));
     for (int i = 1; i < BLOCKS; i++)
-        TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[i]));
+        TRY(v->alloc_host(d, (size_t)k->live->trained_elements * size, &k->snapshot[i]));
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
     TRY(k->host->v->stream_new(k->host, &k->view_stream));
     if (k->host->v->acc != v->acc)
@@ -246,9 +246,11 @@ static status take_snapshot(keeper *k)
 {
     const backend_vtable *v = k->live_stream->dev->v;
     const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
-    size_t bytes = (size_t)k->live->block_elements * st_dtype_size(v->acc);
+    const int64_t n[BLOCKS] = {k->live->block_elements, k->live->trained_elements,
+                               k->live->trained_elements};
     for (int i = 0; i < BLOCKS; i++)
-        TRY(v->to_host(k->live_stream, k->snapshot[i], from[i], bytes));
+        TRY(v->to_host(k->live_stream, k->snapshot[i], from[i],
+                       (size_t)n[i] * st_dtype_size(v->acc)));
     return v->wait(k->live_stream);
 }
 

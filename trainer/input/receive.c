@@ -129,6 +129,11 @@ const char *receiver_welcome(const receiver *r)
     return client_welcome(r->source);
 }
 
+int64_t receiver_rows(const receiver *r)
+{
+    return client_rows(r->source);
+}
+
 /* Rows of a stream rise; of a recording that is over they begin again. Said once, when the step
  * takes the first of them: the thread is ahead. */
 static void note_loop(receiver *r, const frame *head)

@@ -30,6 +30,7 @@ typedef struct received {
 WARN_UNUSED status receiver_open(const receiver_options *o, receiver **out);
 void receiver_close(receiver **r);
 const char *receiver_welcome(const receiver *r); /* WELCOME's JSON */
+int64_t receiver_rows(const receiver *r);        /* of a recording, once through; else -1 */
 
 /* Blocks until the next row; *inout_waited_ns grows by the time it was not there. ST_END after the
  * last; ST_STOPPED within a fraction of a second where stopped() says so; the thread's failure

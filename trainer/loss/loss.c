@@ -61,6 +61,8 @@ static status project_bwd(const head *l, stream *s, const void *z, int64_t n, vo
                                 .ldb = l->hidden,
                                 .c = dz,
                                 .ldc = l->hidden}));
+    if (!l->dweight)
+        return ST_OK;
     return op_gemm(s, &(gemm_args){.m = l->vocab,
                                    .n = l->hidden,
                                    .k = n,

@@ -17,7 +17,7 @@ typedef struct head {
     int64_t hidden, vocab;
     double eps;
     const void *norm, *weight; /* [H], [V, H] act */
-    void *dnorm, *dweight;     /* their gradients, acc; added to */
+    void *dnorm, *dweight;     /* their gradients, acc; added to; dweight NULL: frozen */
     /* activations */
     int64_t rows;          /* R */
     void *picked, *z, *dz; /* [max(N, R), H] act */

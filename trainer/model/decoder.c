@@ -6,7 +6,9 @@
  */
 #include "trainer/model/decoder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/model/merge.h"
 #include "trainer/ops/table.h"
@@ -42,8 +44,24 @@ void decoder_done(decoder *t)
     *t = (decoder){0};
 }
 
+/* The first layer with a trained parameter; 0 where something before the layers is trained. */
+static int64_t lowest_trained(const decoder *t, const params *p, const model_dims *d)
+{
+    if (t->features_wanted || !t->embed->frozen)
+        return 0;
+    for (int64_t l = 0; l < d->text.layers; l++) {
+        char stem[96];
+        int size = snprintf(stem, sizeof stem, "%slayers.%lld.", p->text_prefix, (long long)l);
+        for (int64_t i = 0; i < p->n; i++)
+            if (!p->list[i].frozen && strncmp(p->list[i].name, stem, (size_t)size) == 0)
+                return l;
+    }
+    return d->text.layers;
+}
+
 void decoder_bind(decoder *t, params *p, const model_dims *d)
 {
+    t->features_wanted = params_trains(p, GROUP_VISION) || params_trains(p, GROUP_MERGER);
     t->embed = params_get(p, "%sembed_tokens.weight", p->text_prefix);
     for (int l = 0; l < d->text.layers; l++) {
         attention_block_bind(&t->layer[l].attention, p, l);
@@ -52,6 +70,7 @@ void decoder_bind(decoder *t, params *p, const model_dims *d)
         else
             mlp_bind(&t->layer[l].mlp, p, l);
     }
+    t->lowest = lowest_trained(t, p, d);
 }
 
 static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool with_moe, bool with_mlp)
@@ -181,13 +200,16 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
 
 status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
 {
-    for (int64_t l = r->d->text.layers - 1; l >= 0; l--) {
-        if (l < r->d->vision.n_deepstack && r->n.patches > 0)
+    bool features = t->features_wanted && r->n.patches > 0;
+    for (int64_t l = r->d->text.layers - 1; l >= t->lowest; l--) {
+        if (features && l < r->d->vision.n_deepstack)
             TRY(merge_collect(r, t->dx, dfeature[1 + l]));
         TRY(layer_bwd(t, r, l));
     }
-    if (r->n.patches > 0)
+    if (features)
         TRY(merge_collect(r, t->dx, dfeature[0]));
+    if (!t->embed->grad)
+        return ST_OK;
     return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
                                                       .width = r->d->text.hidden,
                                                       .y_rows = r->d->text.vocab,

@@ -28,6 +28,8 @@ typedef struct decoder_saved {
 typedef struct decoder {
     /* parameters */
     const param *embed;   /* [V, H] */
+    int64_t lowest;       /* first layer that backward must reach: below it nothing is trained */
+    bool features_wanted; /* the vision tower or a merger is trained */
     decoder_layer *layer; /* [L] */
     /* activations */
     bool keep;            /* every layer has its own saved, else all share one */
@@ -58,7 +60,7 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
 /* feature[0] visual rows [M, H], feature[1 + j] deepstack j; unused without patches. Result:
  * x[L]. Sets the rotary tables of r. */
 WARN_UNUSED status decoder_fwd(decoder *t, run *r, void *const *feature);
-/* t->dx: gradient of x[L] on entry. dfeature written like feature. */
+/* t->dx: gradient of x[L] on entry. dfeature written like feature, where features_wanted. */
 WARN_UNUSED status decoder_bwd(decoder *t, const run *r, void *const *dfeature);
 
 #endif

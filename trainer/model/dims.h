@@ -64,6 +64,7 @@ WARN_UNUSED status dims_config_json(const model_dims *d, char **out);
 /* Training FLOPs of one batch, per component (spec 10): head at every position, nothing frozen. */
 typedef struct flops {
     int64_t text_linear, text_attention, head;                     /* forward */
+    int64_t text_router, text_experts;                             /* parts of text_linear */
     int64_t patch_embed, vision_blocks, vision_attention, mergers; /* forward */
     int64_t forward, training;
 } flops;

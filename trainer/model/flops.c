@@ -39,6 +39,11 @@ void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, c
     }
     flops f = {0};
     f.text_linear = MACS * tokens * text_linear_macs(d);
+    int64_t moe = 0;
+    for (int64_t l = 0; l < t->layers; l++)
+        moe += dims_layer_is_moe(d, l);
+    f.text_router = MACS * tokens * moe * t->hidden * t->experts;
+    f.text_experts = MACS * tokens * moe * 3 * t->top_k * t->hidden * t->expert_width;
     f.text_attention = t->layers * MACS * 2 * t->heads * t->head_dim * pairs;
     f.head = MACS * tokens * t->hidden * t->vocab;
     if (v->depth > 0) {
@@ -68,6 +73,8 @@ double dims_flops_torchtitan(const model_dims *d, int64_t seq_len)
 void flops_add(flops *sum, const flops *f)
 {
     sum->text_linear += f->text_linear;
+    sum->text_router += f->text_router;
+    sum->text_experts += f->text_experts;
     sum->text_attention += f->text_attention;
     sum->head += f->head;
     sum->patch_embed += f->patch_embed;

@@ -40,20 +40,21 @@ status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, co
                   int64_t dy_stride, void *dx, bool dx_add)
 {
     int64_t stride = dy_stride ? dy_stride : l->out;
-    TRY(op_gemm(r->s, &(gemm_args){.m = l->out,
-                                   .n = l->in,
-                                   .k = rows,
-                                   .alpha = 1,
-                                   .a = dy,
-                                   .lda = stride,
-                                   .trans_a = true,
-                                   .b = x,
-                                   .ldb = l->in,
-                                   .c = l->w->grad,
-                                   .ldc = l->in,
-                                   .c_acc = true,
-                                   .accumulate = true}));
-    if (l->b)
+    if (l->w->grad)
+        TRY(op_gemm(r->s, &(gemm_args){.m = l->out,
+                                       .n = l->in,
+                                       .k = rows,
+                                       .alpha = 1,
+                                       .a = dy,
+                                       .lda = stride,
+                                       .trans_a = true,
+                                       .b = x,
+                                       .ldb = l->in,
+                                       .c = l->w->grad,
+                                       .ldc = l->in,
+                                       .c_acc = true,
+                                       .accumulate = true}));
+    if (l->b && l->b->grad)
         TRY(op_bias_grad(r->s,
                          &(bias_grad_args){.rows = rows, .n = l->out, .dy = dy, .db = l->b->grad}));
     if (!dx)
@@ -96,8 +97,8 @@ status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t wid
                                                         .rstd = rstd,
                                                         .dy = dy,
                                                         .dx = dx,
-                                                        .dw = l->w->grad,
-                                                        .db = l->b->grad,
+                                                        .dw = param_gradient(l->w),
+                                                        .db = param_gradient(l->b),
                                                         .dx_accumulate = dx_add});
 }
 
@@ -123,7 +124,7 @@ status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width, co
                                                     .rstd = rstd,
                                                     .dy = dy,
                                                     .dx = dx,
-                                                    .dw = w->grad,
+                                                    .dw = param_gradient(w),
                                                     .dx_accumulate = dx_add});
 }
 

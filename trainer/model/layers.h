@@ -1,6 +1,7 @@
 /* layers.h: a weight with its ops: linear maps and norms, forward and backward (spec section 6).
  *
- * Arrays are act unless said otherwise. Backward adds to the gradients of the parameters. */
+ * Arrays are act unless said otherwise. Backward adds to the gradients of the parameters; a frozen
+ * one has none, and its product is not made. */
 #ifndef TESSERA_MODEL_LAYERS_H
 #define TESSERA_MODEL_LAYERS_H
 

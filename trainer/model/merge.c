@@ -74,7 +74,7 @@ status merger_bwd(const run *r, const merger *w, const void *x, const merger_sav
         r->s, &(gelu_bwd_args){.kind = GELU_ERF, .n = n, .x = k->f, .dy = t->dg, .dx = t->dg}));
     TRY(linear_bwd(r, &w->fc1, m, k->z, t->dg, 0, t->dz, false)); /* dz [M, W] */
     return layernorm_bwd(r, &w->norm, norm_rows(r, w), norm_width(r, w), x, k->mean, k->rstd, t->dz,
-                         dx, dx_add);
+                         dx ? dx : t->dz, dx && dx_add);
 }
 
 status merge_insert(const run *r, const void *y, void *h)

@@ -34,7 +34,7 @@ void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z);
 /* y [M, H] from x [S, D]; y NULL: only what backward needs. */
 WARN_UNUSED status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k,
                               void *y);
-/* dx [S, D] written, or added to where dx_add, from dy [M, H]. */
+/* dx [S, D] written, or added to where dx_add, from dy [M, H]; NULL: not wanted. */
 WARN_UNUSED status merger_bwd(const run *r, const merger *w, const void *x, const merger_saved *k,
                               const merger_scratch *t, const void *dy, void *dx, bool dx_add);
 

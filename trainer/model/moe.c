@@ -105,6 +105,8 @@ static status spread(const run *r, const moe_saved *k, void *xp)
 
 static status grouped(const run *r, const moe_saved *k, int mode, const param *w, void *x, void *y)
 {
+    if (mode == GROUPED_WGRAD && !w->grad)
+        return ST_OK; /* frozen */
     return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
                                                       .experts = w->shape[0],
                                                       .k = w->shape[1],

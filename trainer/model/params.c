@@ -12,6 +12,11 @@
 
 enum { ALIGN = 64, CHUNK = 1 << 18 /* elements moved through the host at once */ };
 
+static int64_t aligned(int64_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 status params_new(const model_dims *d, params **out)
 {
     params *p = calloc(1, sizeof *p);
@@ -23,7 +28,7 @@ status params_new(const model_dims *d, params **out)
         return st;
     }
     for (int64_t i = 0; i < p->n; i++)
-        p->block_elements += (p->list[i].count + ALIGN - 1) / ALIGN * ALIGN;
+        p->block_elements += aligned(p->list[i].count);
     *out = p;
     return ST_OK;
 }
@@ -59,32 +64,72 @@ param *params_get(params *p, const char *fmt, ...)
     return row;
 }
 
+int64_t params_trained(const params *p)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        n += p->list[i].frozen ? 0 : p->list[i].count;
+    return n;
+}
+
+bool params_trains(const params *p, param_group group)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->list[i].group == group && !p->list[i].frozen)
+            return true;
+    return false;
+}
+
 static void cut_up(params *p, const backend_vtable *v)
 {
     size_t acc = st_dtype_size(v->acc), act = st_dtype_size(v->act);
-    size_t at = 0;
-#define PART(block, size) (block) ? (char *)(block) + at *(size) : NULL
+    size_t at = 0, trained = 0;
+#define PART(block, at, size) (block) ? (char *)(block) + (at) * (size) : NULL
     for (int64_t i = 0; i < p->n; i++) {
         param *row = &p->list[i];
-        row->value = PART(p->values, acc);
-        row->act = p->acts ? PART(p->acts, act) : row->value;
-        row->grad = PART(p->grads, acc);
-        row->moment1 = PART(p->moments1, acc);
-        row->moment2 = PART(p->moments2, acc);
-        at += (size_t)((row->count + ALIGN - 1) / ALIGN * ALIGN);
+        row->value = PART(p->values, at, acc);
+        row->act = p->acts ? PART(p->acts, at, act) : row->value;
+        row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
+        at += (size_t)aligned(row->count);
+        row->grad = row->moment1 = row->moment2 = NULL;
+        if (row->frozen)
+            continue;
+        row->grad = PART(p->grads, trained, acc);
+        row->moment1 = PART(p->moments1, trained, acc);
+        row->moment2 = PART(p->moments2, trained, acc);
+        trained += (size_t)aligned(row->count);
     }
 #undef PART
+}
+
+/* Elements of the gradients' block, and of the vector that nobody wants. */
+static int64_t count_trained(params *p)
+{
+    int64_t longest = 0;
+    p->trained_elements = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        const param *row = &p->list[i];
+        if (!row->frozen)
+            p->trained_elements += aligned(row->count);
+        else if (row->n_dims == 1 && row->count > longest)
+            longest = row->count;
+    }
+    return longest;
 }
 
 status params_alloc(params *p, stream *s, bool with_training)
 {
     const backend_vtable *v = s->dev->v;
-    size_t bytes = (size_t)p->block_elements * st_dtype_size(v->acc);
+    size_t acc = st_dtype_size(v->acc), bytes = (size_t)p->block_elements * acc;
     status st;
     TRY_OR(undo, v->alloc(s->dev, bytes, &p->values));
     if (v->act != v->acc)
         TRY_OR(undo, v->alloc(s->dev, (size_t)p->block_elements * st_dtype_size(v->act), &p->acts));
     if (with_training) {
+        int64_t longest = count_trained(p);
+        bytes = (size_t)p->trained_elements * acc;
+        if (longest)
+            TRY_OR(undo, v->alloc(s->dev, (size_t)longest * acc, &p->unwanted));
         TRY_OR(undo, v->alloc(s->dev, bytes, &p->grads));
         TRY_OR(undo, v->alloc(s->dev, bytes, &p->moments1));
         TRY_OR(undo, v->alloc(s->dev, bytes, &p->moments2));
@@ -99,7 +144,7 @@ undo:
 
 void params_release(params *p, stream *s)
 {
-    void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2};
+    void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2, &p->unwanted};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (*blocks[i])
             s->dev->v->release(s->dev, *blocks[i]);
@@ -180,7 +225,7 @@ status params_init(params *p, stream *s, uint64_t seed)
 
 status params_zero_grad(params *p, stream *s)
 {
-    size_t bytes = (size_t)p->block_elements * st_dtype_size(s->dev->v->acc);
+    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->v->acc);
     return s->dev->v->zero(s, p->grads, bytes);
 }
 

@@ -30,11 +30,22 @@ typedef struct param {
     param_init init;
     double init_std;
     bool decay; /* weight decay applies */
+    /* how it is trained (optim/groups.h) */
+    bool frozen;      /* no gradient, no moments; before params_alloc */
+    double lr_factor; /* of the step's rate; 1 */
+    double own_decay; /* in place of optimizer.weight_decay; below 0: that */
     /* device memory, NULL until params_alloc */
     void *value;                    /* master, acc */
     void *act;                      /* compute copy; == value where act == acc */
-    void *grad, *moment1, *moment2; /* acc */
+    void *grad, *moment1, *moment2; /* acc; NULL where frozen */
+    void *unwanted; /* where norms put the gradient of a frozen vector: shared, never read */
 } param;
+
+/* Where a fused backward puts the gradient of p. */
+static inline void *param_gradient(const param *p)
+{
+    return p->grad ? p->grad : p->unwanted;
+}
 
 typedef struct params {
     param *list;
@@ -43,14 +54,17 @@ typedef struct params {
     bool text_only_names;    /* spec 2.3: per-expert tensors, prefix "model." */
     const char *text_prefix; /* "model.language_model." or "model." */
     /* One device block per kind, which the pointers of the rows cut up; 0 gaps are possible, so
-     * a block may be treated as one array of block_elements. */
-    void *values, *acts, *grads, *moments1, *moments2;
-    int64_t block_elements;
+     * a block may be treated as one array of block_elements (gradients and moments: of
+     * trained_elements, known from params_alloc on). */
+    void *values, *acts, *grads, *moments1, *moments2, *unwanted;
+    int64_t block_elements, trained_elements;
 } params;
 
 /* The list of shapes; no memory for values. */
 WARN_UNUSED status params_new(const model_dims *d, params **out);
 void params_free(params **p);
+int64_t params_trained(const params *p); /* elements that are not frozen */
+bool params_trains(const params *p, param_group group);
 const param *params_find(const params *p, const char *name); /* NULL if absent */
 /* By printf-like name; the row must exist (asserted: the model asks only for what it has). */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -37,6 +37,8 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     }
     row->init_std = init == INIT_NORMAL ? l->std : 0;
     row->decay = n_dims > 1;
+    row->lr_factor = 1;
+    row->own_decay = -1;
     p->total += row->count;
     return row;
 }

@@ -58,7 +58,9 @@ static void lay_out(model *m, space *sp, const backend_vtable *v)
     const model_options *o = &m->o;
     shape z = {&m->d, o->cap, st_dtype_size(v->act), st_dtype_size(v->acc)};
     bool keep = o->training && !o->checkpoint_full;
-    vision_modes eye = {.training = o->training, .keep = keep};
+    bool eye_trains = o->training && !o->vision_frozen;
+    vision_modes eye = {
+        .training = eye_trains, .keep = keep && eye_trains, .frozen = o->tower_frozen};
     decoder_modes text = {.training = o->training, .keep = keep, .aux = o->router_aux_coef > 0};
     if (m->has_vision)
         vision_layout(&m->vision, sp, &z, eye);
@@ -84,6 +86,13 @@ status model_bytes(const model_dims *d, const model_options *o, const backend_vt
     return ST_OK;
 }
 
+void model_options_freeze(model_options *o, const params *p)
+{
+    const param *table = params_find(p, "model.visual.pos_embed.weight");
+    o->tower_frozen = !params_trains(p, GROUP_VISION) && (!table || table->frozen);
+    o->vision_frozen = o->tower_frozen && !params_trains(p, GROUP_MERGER);
+}
+
 static void bind(model *m, params *p)
 {
     m->p = p;
@@ -99,7 +108,7 @@ static void bind_head(model *m)
     param *w = m->d.text.tied ? params_get(m->p, "%sembed_tokens.weight", m->p->text_prefix)
                               : params_get(m->p, "lm_head.weight");
     m->head.norm = norm->act;
-    m->head.dnorm = norm->grad;
+    m->head.dnorm = param_gradient(norm);
     m->head.weight = w->act;
     m->head.dweight = w->grad;
 }
@@ -115,6 +124,11 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
         return st;
     }
     bind(m, p);
+    if (o->training && ((o->vision_frozen && m->decoder.features_wanted) ||
+                        (o->tower_frozen && m->has_vision && m->vision.lowest < d->vision.depth))) {
+        model_free(&m, s);
+        return FAIL(ST_INTERNAL, "a model laid out for a frozen vision tower has to train it");
+    }
     space sp = {0};
     lay_out(m, &sp, s->dev->v);
     st = s->dev->v->alloc(s->dev, sp.peak, &m->block);
@@ -208,7 +222,7 @@ status model_forward_backward(model *m, stream *s, const device_batch *b, const 
     TRY(forward(m, &r, sums));
     TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
     TRY(decoder_bwd(&m->decoder, &r, m->vision.dfeature));
-    return m->has_vision ? vision_bwd(&m->vision, &r) : ST_OK;
+    return m->decoder.features_wanted ? vision_bwd(&m->vision, &r) : ST_OK;
 }
 
 status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums, void *nll,

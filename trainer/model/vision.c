@@ -7,7 +7,9 @@
  */
 #include "trainer/model/vision.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/ops/table.h"
 
@@ -34,6 +36,19 @@ void vision_done(vision *v)
     *v = (vision){0};
 }
 
+/* The first block with a trained parameter; 0 where the embedding is trained, depth if none is. */
+static int64_t lowest_trained(const vision *v, const params *p, const model_dims *d)
+{
+    for (int64_t b = 0; b < d->vision.depth && !v->embed_trained; b++) {
+        char stem[64];
+        int size = snprintf(stem, sizeof stem, "model.visual.blocks.%lld.", (long long)b);
+        for (int64_t i = 0; i < p->n; i++)
+            if (!p->list[i].frozen && strncmp(p->list[i].name, stem, (size_t)size) == 0)
+                return b;
+    }
+    return v->embed_trained ? 0 : d->vision.depth;
+}
+
 void vision_bind(vision *v, params *p, const model_dims *d)
 {
     v->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
@@ -42,6 +57,24 @@ void vision_bind(vision *v, params *p, const model_dims *d)
         vision_block_bind(&v->block[b], p, b);
     for (int j = 0; j <= d->vision.n_deepstack; j++)
         merger_bind(&v->merger[j], p, j - 1);
+    v->embed_trained = !v->patch.w->frozen || !v->patch.b->frozen || !v->pos->frozen;
+    v->lowest = lowest_trained(v, p, d);
+}
+
+/* Deepstack feature behind this block: 1 + j, or 0 if none. */
+static int feature_behind(const model_dims *d, int64_t block)
+{
+    for (int j = 0; j < d->vision.n_deepstack; j++) {
+        if (d->vision.deepstack[j] == block)
+            return 1 + j;
+    }
+    return 0;
+}
+
+/* Is x[b] the input of a merger? */
+static bool merger_reads(const model_dims *d, int64_t b)
+{
+    return b == d->vision.depth || (b > 0 && feature_behind(d, b - 1) > 0);
 }
 
 void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
@@ -50,11 +83,19 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
     int64_t s = z->cap.patches, merged = s / (d->merge * d->merge);
     int64_t half = dims_vision_head_dim(z->d) / 2;
     v->keep = mode.keep;
+    v->keep_blocks = mode.keep && !mode.frozen;
     v->cos = space_take(sp, s * half, z->acc);
     v->sin = space_take(sp, s * half, z->acc);
-    for (int64_t b = 0; b <= d->depth; b++) /* without training two buffers take turns */
-        v->x[b] = mode.training || b < 2 ? space_take(sp, s * d->hidden, z->act) : v->x[b - 2];
-    for (int64_t b = 0; b < (mode.keep ? d->depth : 0); b++)
+    void *turn[2]; /* what backward does not read goes through two buffers */
+    bool taken[2] = {false, false};
+    for (int64_t b = 0; b <= d->depth; b++) {
+        bool own = mode.training && (!mode.frozen || merger_reads(z->d, b));
+        if (!own && !taken[b % 2])
+            turn[b % 2] = space_take(sp, s * d->hidden, z->act);
+        taken[b % 2] |= !own;
+        v->x[b] = own ? space_take(sp, s * d->hidden, z->act) : turn[b % 2];
+    }
+    for (int64_t b = 0; b < (v->keep_blocks ? d->depth : 0); b++)
         vision_saved_layout(&v->saved[b], sp, z);
     for (int j = 0; j <= d->n_deepstack; j++) {
         if (mode.keep)
@@ -69,32 +110,25 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
 {
     const vision_dims *d = &z->d->vision;
     v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
-    if (!mode.keep) {
+    if (!v->keep_blocks)
         vision_saved_layout(&v->saved[0], sp, z);
+    if (!mode.keep) {
         merger_saved_layout(&v->merger_saved[0], sp, z);
         for (int j = 1; j <= d->n_deepstack; j++)
             v->merger_saved[j] = v->merger_saved[0];
     }
     if (!mode.training)
         return;
-    v->dx = space_take(sp, z->cap.patches * d->hidden, z->act);
-    vision_scratch_layout(&v->block_scratch, sp, z);
+    if (!mode.frozen) {
+        v->dx = space_take(sp, z->cap.patches * d->hidden, z->act);
+        vision_scratch_layout(&v->block_scratch, sp, z);
+    }
     merger_scratch_layout(&v->merger_scratch, sp, z);
 }
 
 static const vision_saved *saved_of(const vision *v, int64_t block)
 {
-    return &v->saved[v->keep ? block : 0];
-}
-
-/* Deepstack feature behind this block: 1 + j, or 0 if none. */
-static int feature_behind(const model_dims *d, int64_t block)
-{
-    for (int j = 0; j < d->vision.n_deepstack; j++) {
-        if (d->vision.deepstack[j] == block)
-            return 1 + j;
-    }
-    return 0;
+    return &v->saved[v->keep_blocks ? block : 0];
 }
 
 static status patch_input(const vision *v, const run *r)
@@ -143,25 +177,29 @@ status vision_fwd(vision *v, run *r)
     return merger_fwd(r, &v->merger[0], v->x[depth], &v->merger_saved[0], v->feature[0]);
 }
 
-/* Gradient of x[depth] written, of others added to v->dx, from dfeature j. */
-static status merger_back(vision *v, const run *r, int j, const void *x)
+/* Gradient of x[depth] written, of others added to v->dx, from dfeature j. reached: backward goes
+ * on below x. */
+static status merger_back(vision *v, const run *r, int j, const void *x, bool reached)
 {
     if (!v->keep)
         TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], NULL));
     return merger_bwd(r, &v->merger[j], x, &v->merger_saved[j], &v->merger_scratch, v->dfeature[j],
-                      v->dx, j > 0);
+                      reached ? v->dx : NULL, j > 0);
 }
 
 static status embed_bwd(vision *v, const run *r)
 {
     const vision_dims *d = &r->d->vision;
-    TRY(op_rows_weighted_bwd(r->s, &(rows_weighted_bwd_args){.n = r->n.patches,
-                                                             .width = d->hidden,
-                                                             .table_rows = d->positions,
-                                                             .index = r->b->pos_index,
-                                                             .weight = r->b->pos_weight,
-                                                             .dy = v->dx,
-                                                             .dtable = v->pos->grad}));
+    if (v->pos->grad)
+        TRY(op_rows_weighted_bwd(r->s, &(rows_weighted_bwd_args){.n = r->n.patches,
+                                                                 .width = d->hidden,
+                                                                 .table_rows = d->positions,
+                                                                 .index = r->b->pos_index,
+                                                                 .weight = r->b->pos_weight,
+                                                                 .dy = v->dx,
+                                                                 .dtable = v->pos->grad}));
+    if (!v->patch.w->grad && !v->patch.b->grad)
+        return ST_OK;
     TRY(patch_input(v, r));
     return linear_bwd(r, &v->patch, r->n.patches, v->patches, v->dx, 0, NULL, false);
 }
@@ -170,14 +208,17 @@ status vision_bwd(vision *v, const run *r)
 {
     if (r->n.patches == 0)
         return ST_OK;
-    TRY(merger_back(v, r, 0, v->x[r->d->vision.depth]));
-    for (int64_t b = r->d->vision.depth - 1; b >= 0; b--) {
+    const int64_t depth = r->d->vision.depth;
+    TRY(merger_back(v, r, 0, v->x[depth], v->lowest < depth));
+    for (int64_t b = depth - 1; b >= 0; b--) {
         int j = feature_behind(r->d, b);
         if (j > 0)
-            TRY(merger_back(v, r, j, v->x[b + 1]));
-        if (!v->keep)
+            TRY(merger_back(v, r, j, v->x[b + 1], v->lowest <= b));
+        if (b < v->lowest)
+            continue;
+        if (!v->keep_blocks)
             TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), NULL));
         TRY(vision_block_bwd(r, &v->block[b], v->x[b], saved_of(v, b), &v->block_scratch, v->dx));
     }
-    return embed_bwd(v, r);
+    return v->embed_trained ? embed_bwd(v, r) : ST_OK;
 }

@@ -14,8 +14,11 @@ typedef struct vision {
     const param *pos;
     vision_block *block;              /* [B] */
     merger merger[1 + MAX_DEEPSTACK]; /* 0 the final one, 1 + j deepstack j */
+    bool embed_trained;               /* patch embedding or position table */
+    int64_t lowest;                   /* first block that backward must reach; B: none */
     /* activations */
-    bool keep;           /* every block has its own saved, else all share one */
+    bool keep;           /* every merger has its own saved, else all share one */
+    bool keep_blocks;    /* the same for blocks */
     void **x;            /* [B + 1] of [S, D]: block inputs, and the last output */
     vision_saved *saved; /* [B], or 1 */
     merger_saved merger_saved[1 + MAX_DEEPSTACK];
@@ -31,6 +34,7 @@ typedef struct vision {
 typedef struct vision_modes {
     bool training; /* inputs of all blocks are kept, and there are gradients */
     bool keep;     /* all activations are kept (needs training) */
+    bool frozen;   /* all but the mergers: of the tower only what mergers read is kept */
 } vision_modes;
 
 WARN_UNUSED status vision_init(vision *v, const model_dims *d);

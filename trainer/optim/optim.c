@@ -6,8 +6,11 @@
 struct optimizer {
     params *params;
     double beta1, beta2, eps, decay, max_norm;
+    int64_t *order; /* [n_trained] places in the registry, by group */
+    int64_t n_trained;
     /* device */
     double *sum_squares; /* [1] */
+    double *after_group; /* [GROUP_COUNT] what sum_squares was behind each group */
     step_scalars *scalars;
 };
 
@@ -24,7 +27,17 @@ status optimizer_new(const conf *c, params *p, stream *s, optimizer **out)
     o->decay = c->optimizer_weight_decay;
     o->max_norm = c->training_max_norm;
     const backend_vtable *v = s->dev->v;
+    o->order = malloc((size_t)p->n * sizeof *o->order);
+    if (!o->order) {
+        st = FAIL(ST_NO_MEMORY, "optimizer: out of memory");
+        goto done;
+    }
+    for (int g = 0; g < GROUP_COUNT; g++)
+        for (int64_t i = 0; i < p->n; i++)
+            if ((int)p->list[i].group == g && !p->list[i].frozen)
+                o->order[o->n_trained++] = i;
     TRY_OR(done, v->alloc(s->dev, sizeof *o->sum_squares, (void **)&o->sum_squares));
+    TRY_OR(done, v->alloc(s->dev, GROUP_COUNT * sizeof(double), (void **)&o->after_group));
     TRY_OR(done, v->alloc(s->dev, sizeof *o->scalars, (void **)&o->scalars));
     *out = o;
     return ST_OK;
@@ -39,21 +52,35 @@ void optimizer_free(optimizer **held, stream *s)
     if (!o)
         return;
     s->dev->v->release(s->dev, o->sum_squares);
+    s->dev->v->release(s->dev, o->after_group);
     s->dev->v->release(s->dev, o->scalars);
+    free(o->order);
     free(o);
     *held = NULL;
+}
+
+/* The sum of squares, and what it was behind every group. */
+static status sum_gradients(optimizer *o, stream *s)
+{
+    const backend_vtable *v = s->dev->v;
+    int64_t at = 0;
+    TRY(v->zero(s, o->sum_squares, sizeof *o->sum_squares));
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        for (; at < o->n_trained && (int)o->params->list[o->order[at]].group == g; at++) {
+            const param *q = &o->params->list[o->order[at]];
+            TRY(op_sum_squares(
+                s, &(sum_squares_args){.n = q->count, .x = q->grad, .total = o->sum_squares}));
+        }
+        TRY(v->copy(s, &o->after_group[g], o->sum_squares, sizeof *o->sum_squares));
+    }
+    return ST_OK;
 }
 
 status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const double *weight)
 {
     const backend_vtable *v = s->dev->v;
     params *p = o->params;
-    TRY(v->zero(s, o->sum_squares, sizeof *o->sum_squares));
-    for (int64_t i = 0; i < p->n; i++)
-        TRY(op_sum_squares(s, &(sum_squares_args){.n = p->list[i].count,
-                                                  .x = p->list[i].grad,
-                                                  .total = o->sum_squares}));
-
+    TRY(sum_gradients(o, s));
     step_scalars host = {
         .lr = lr,
         .beta1 = o->beta1,
@@ -67,11 +94,13 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
                                               .sum_squares = o->sum_squares,
                                               .weight = weight,
                                               .step = o->scalars}));
-    for (int64_t i = 0; i < p->n; i++) {
-        param *q = &p->list[i];
+    for (int64_t i = 0; i < o->n_trained; i++) {
+        param *q = &p->list[o->order[i]];
         TRY(op_adamw(s, &(adamw_args){.n = q->count,
-                                      .lr_factor = 1.0,
-                                      .decay = q->decay ? o->decay : 0.0,
+                                      .lr_factor = q->lr_factor,
+                                      .decay = q->own_decay >= 0 ? q->own_decay
+                                               : q->decay        ? o->decay
+                                                                 : 0.0,
                                       .step = o->scalars,
                                       .p = q->value,
                                       .m = q->moment1,
@@ -85,8 +114,16 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
 status optimizer_read(optimizer *o, stream *s, optimizer_report *out)
 {
     step_scalars host;
+    double squares[GROUP_COUNT], before = 0.0;
     TRY(s->dev->v->to_host(s, &host, o->scalars, sizeof host));
+    TRY(s->dev->v->to_host(s, squares, o->after_group, sizeof squares));
     TRY(s->dev->v->wait(s));
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        double share =
+            squares[GROUP_COUNT - 1] > 0.0 ? (squares[g] - before) / squares[GROUP_COUNT - 1] : 0.0;
+        out->group_norm[g] = host.grad_norm * sqrt(share);
+        before = squares[g];
+    }
     out->grad_norm = host.grad_norm;
     out->skipped = host.skip != 0.0;
     return ST_OK;

@@ -22,7 +22,8 @@ WARN_UNUSED status optimizer_step(optimizer *o, stream *s, int64_t step, double 
 
 /* The last update's facts, read from the device (waits for it). */
 typedef struct optimizer_report {
-    double grad_norm; /* of the mean gradient, before clipping */
+    double grad_norm;               /* of the mean gradient, before clipping */
+    double group_norm[GROUP_COUNT]; /* the same by group; their squares sum up to its square */
     bool skipped;
 } optimizer_report;
 WARN_UNUSED status optimizer_read(optimizer *o, stream *s, optimizer_report *out);

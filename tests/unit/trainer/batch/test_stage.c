@@ -71,6 +71,38 @@ static void test_stage__spec_batch(void **state)
     fixture_close(&f);
 }
 
+/* A target counts 1, or what makes every document count 1, or the root of its targets. */
+static void test_stage__weighting(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false);
+    double want[3] = {0};
+    for (int64_t doc = 0; doc < 3; doc++) {
+        int64_t n = 0;
+        for (int64_t t = r.cu_seqlens[doc]; t < r.cu_seqlens[doc + 1]; t++)
+            n += r.labels[t] != NO_LABEL;
+        assert_true(n > 1);
+        want[WEIGHTING_TOKEN] += (double)n;
+        want[WEIGHTING_SAMPLE] += 1;
+        want[WEIGHTING_SQRT] += sqrt((double)n);
+    }
+    open_staged(&f, &r, 1, 1, &b);
+    assert_true(b->weight == want[WEIGHTING_TOKEN]);
+    for (int kind = WEIGHTING_SQRT; kind >= WEIGHTING_TOKEN; kind--) {
+        double sum = 0;
+        stager_weigh(f.g, kind);
+        assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
+        assert_true(fabs(b->weight - want[kind]) < 1e-12);
+        for (int64_t i = 0; i < b->targets; i++)
+            sum += (double)((float *)b->target_weight)[i];
+        assert_true(fabs(sum - want[kind]) < 1e-5);
+    }
+    fixture_close(&f);
+}
+
 /* Spec 3.3: grid 30 x 40 on a table of 48 x 48, patch (1, 2). */
 static void test_stage__position_corners(void **state)
 {
@@ -172,9 +204,8 @@ static void test_stage__refuses_by_sample(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stage__spec_batch),
-        cmocka_unit_test(test_stage__position_corners),
-        cmocka_unit_test(test_stage__padding),
+        cmocka_unit_test(test_stage__spec_batch),        cmocka_unit_test(test_stage__weighting),
+        cmocka_unit_test(test_stage__position_corners),  cmocka_unit_test(test_stage__padding),
         cmocka_unit_test(test_stage__refuses_by_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

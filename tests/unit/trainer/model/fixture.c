@@ -24,13 +24,8 @@ static double lively(const param *p, rng_key key, int64_t i)
     return n / sqrt((double)(p->count / p->shape[0]));
 }
 
-void fixture_open(fixture *f, const model_dims *d)
+static void fill(fixture *f)
 {
-    *f = (fixture){.d = *d};
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &f->dev));
-    assert_ok(f->dev->v->stream_new(f->dev, &f->s));
-    assert_ok(params_new(&f->d, &f->p));
-    assert_ok(params_alloc(f->p, f->s, true));
     for (int64_t i = 0; i < f->p->n; i++) {
         const param *p = &f->p->list[i];
         rng_key key = rng_key_make(5, p->name);
@@ -41,6 +36,23 @@ void fixture_open(fixture *f, const model_dims *d)
         assert_ok(params_write(p, f->s, 0, p->count, v));
         free(v);
     }
+}
+
+void fixture_alloc_again(fixture *f)
+{
+    params_release(f->p, f->s);
+    assert_ok(params_alloc(f->p, f->s, true));
+    fill(f);
+}
+
+void fixture_open(fixture *f, const model_dims *d)
+{
+    *f = (fixture){.d = *d};
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &f->dev));
+    assert_ok(f->dev->v->stream_new(f->dev, &f->s));
+    assert_ok(params_new(&f->d, &f->p));
+    assert_ok(params_alloc(f->p, f->s, true));
+    fill(f);
     void *sums[3];
     for (int i = 0; i < 3; i++)
         assert_ok(f->dev->v->alloc(f->dev, sizeof(double), &sums[i]));

@@ -22,6 +22,8 @@ typedef struct fixture {
  * mechanism matters: linear 1/sqrt(fan in), norms 1 +- 0.2, biases 0.2. */
 void fixture_open(fixture *f, const model_dims *d);
 void fixture_close(fixture *f);
+/* The parameters' memory anew, with the same values, after rows of the registry were frozen. */
+void fixture_alloc_again(fixture *f);
 /* The model (and stager) for these capacities; again to change them. */
 void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
 

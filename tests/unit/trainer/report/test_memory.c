@@ -12,6 +12,7 @@ static memory_layout small_layout(const model_dims *d)
     return (memory_layout){.dims = d,
                            .backend = &backend_cpu,
                            .n_params = 1000,
+                           .n_trained = 1000,
                            .rows = 6,
                            .seq_len = 256,
                            .patch_budget = 1024,
