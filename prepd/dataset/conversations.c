@@ -143,8 +143,9 @@ static status chat_open(const conf *c, dataset **out)
         return FAIL(ST_CONFIG,
                     "data.overlong split is for data.format text; a conversation can not "
                     "be split: use refuse");
-    if (c->data_group != GROUP_NONE)
-        return FAIL(ST_CONFIG, "data.group is for data.format vqav2 in this version; use none");
+    if (c->data_group == GROUP_CONVERSATION)
+        return FAIL(ST_CONFIG, "data.group conversation is for data.format vqav2: records are "
+                               "conversations already; use none or shared_image");
     conversations *d = (conversations *)calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");

@@ -115,9 +115,6 @@ static status compute_identity(vqa *d, int group)
 static status vqa_open(const conf *c, dataset **out)
 {
     status st;
-    if (c->data_group == GROUP_SHARED_IMAGE)
-        return FAIL(ST_CONFIG,
-                    "data.group shared_image is not built in yet; use none or conversation");
     if (c->data_overlong == OVERLONG_SPLIT)
         return FAIL(ST_CONFIG, "data.overlong split is for plain text; questions with a picture "
                                "can not be split: use refuse");

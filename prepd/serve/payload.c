@@ -7,6 +7,7 @@
  *            "files":[{"path":P,"bytes":B}...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
+ *            "shared":true: the images are those of the document before it;
  *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
  *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
  *            "weights":[of the parts...] unless all 1}
@@ -130,8 +131,8 @@ static void put_files(const source *s, const file_set *f, json_writer *w)
     json_end_array(w);
 }
 
-static void put_doc(const source *s, const planned_doc *p, const sample *smp, file_set *files,
-                    json_writer *w)
+static void put_doc(const source *s, const planned_doc *p, bool shared, const sample *smp,
+                    file_set *files, json_writer *w)
 {
     json_begin_object(w);
     json_put_key(w, "id");
@@ -147,6 +148,10 @@ static void put_doc(const source *s, const planned_doc *p, const sample *smp, fi
         json_put_int(w, p->whole);
     }
     put_plain(w, smp);
+    if (shared) {
+        json_put_key(w, "shared");
+        json_put_bool(w, true);
+    }
     json_put_key(w, "bad");
     json_put_bool(w, quarantine_find(&s->bad, p->sample) != NULL);
     put_turns(w, smp);
@@ -296,7 +301,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        put_doc(s, &r.docs[i], &smp, &files, w);
+        put_doc(s, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, w);
     }
     json_end_array(w);
     put_files(s, &files, w);

@@ -279,6 +279,7 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     doc->sample_id = smp.id;
     doc->part = (int32_t)json_int(json_find(v, "part"), 0);
     doc->grids = grids;
+    doc->shared = json_bool(json_find(v, "shared"), false);
     doc->quarantined = json_bool(json_find(v, "bad"), false);
     TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*pads), (void **)&pads));
     for (int32_t i = 0; i < doc->n_images; i++)

@@ -50,12 +50,29 @@ static status check_document(const document *d)
     return ST_OK;
 }
 
+static status check_shared(const document *before, const document *d)
+{
+    bool same = before && before->n_images == d->n_images && d->n_images > 0;
+    for (int32_t k = 0; same && k < d->n_images; k++)
+        same = before->grids[k].h == d->grids[k].h && before->grids[k].w == d->grids[k].w;
+    if (!same)
+        return FAIL(ST_BAD_INPUT,
+                    "sample %" PRIu64 " shares the images of the document before it, which shows "
+                    "others",
+                    d->sample_id);
+    return ST_OK;
+}
+
 static status count(const document *docs, int64_t n_docs, row *r)
 {
     *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
         r->n_tokens += docs[i].text.n;
+        if (docs[i].shared) {
+            TRY(check_shared(i ? &docs[i - 1] : NULL, &docs[i]));
+            continue;
+        }
         r->n_items += docs[i].n_images;
         for (int32_t k = 0; k < docs[i].n_images; k++)
             r->n_patches += fit_patches(docs[i].grids[k]);
@@ -70,24 +87,30 @@ static status count(const document *docs, int64_t n_docs, row *r)
 
 typedef struct place {
     int64_t token, item, patch; /* what was written before this document */
+    int64_t shown;              /* first patch of the images that were shown last */
 } place;
 
+/* A shared image is written again by every document that has it: the same bytes, or none if that
+ * one is quarantined. */
 static void put_images(const document *d, row *r, place *p)
 {
+    int64_t patch = d->shared ? p->shown : p->patch;
+    p->shown = d->n_images > 0 ? patch : p->shown;
     for (int32_t k = 0; k < d->n_images; k++) {
         const fit_grid g = d->grids[k];
         const int64_t n_patches = fit_patches(g), n_tokens = fit_tokens(g);
-        int32_t *grid = r->grid_thw + p->item * 3;
+        int32_t *rows = r->visual_row + p->token + d->text.image_at[k];
+        for (int64_t i = 0; i < n_tokens; i++)
+            rows[i] = (int32_t)(patch / (MERGE_SIDE * MERGE_SIDE) + i);
+        if (!d->quarantined && d->patches && d->patches[k])
+            memcpy(r->pixels + patch * PATCH_BYTES, d->patches[k], (size_t)n_patches * PATCH_BYTES);
+        patch += n_patches;
+        if (d->shared)
+            continue;
+        int32_t *grid = r->grid_thw + p->item++ * 3;
         grid[0] = 1;
         grid[1] = g.h;
         grid[2] = g.w;
-        int32_t *rows = r->visual_row + p->token + d->text.image_at[k];
-        for (int64_t i = 0; i < n_tokens; i++)
-            rows[i] = (int32_t)(p->patch / (MERGE_SIDE * MERGE_SIDE) + i);
-        if (!d->quarantined && d->patches && d->patches[k])
-            memcpy(r->pixels + p->patch * PATCH_BYTES, d->patches[k],
-                   (size_t)n_patches * PATCH_BYTES);
-        p->item++;
         p->patch += n_patches;
     }
 }

@@ -18,11 +18,12 @@ typedef struct document {
     int32_t n_images;
     uint8_t *const *patches; /* [n_images] u8 patches each; NULL, or NULL entries: zeros */
     bool quarantined;        /* labels ignored, patches zero */
+    bool shared; /* shows the images of the document before it: its tokens point to the same rows */
 } document;
 
 /* Arrays in the arena; nothing is kept of the documents. No documents: the empty row. Fails with
  * ST_BAD_INPUT where a document's pads do not hold its grids (its text was measured with others)
- * or has no tokens. */
+ * or has no tokens, or shares images that the document before it does not show. */
 WARN_UNUSED status row_build(const document *docs, int64_t n_docs, arena *a, row *out);
 
 /* Position ids of one document of n tokens whose k-th visual item begins at token item_at[k]

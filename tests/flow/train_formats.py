@@ -1,10 +1,11 @@
 """Samples of other formats through the trainer: prepd sample, then one forward and backward."""
 
+import json
 import os
 import sys
 
 import numpy as np
-from formats import in_data, load, options, write_lines
+from formats import in_data, llava, load, options, write_lines
 from prepd_flow import Folder, check, main, run
 from train_flow import train, trainer
 
@@ -61,4 +62,74 @@ def conversations_reach_the_trainer():
             check(abs(loss - wanted) < 1e-5 * wanted, f"loss {loss}, from the logits {wanted}")
 
 
-main(conversations_reach_the_trainer)
+def rows_of(f, *args):
+    """The rows of an epoch by way of a recording."""
+    path = f.file("shared.rec")
+    run("record", "-c", f.config, "--steps", "1000", "--out", path, *options(training__epochs=1), *args)
+    return [row for row in client.replay(path) if len(row["input_ids"])]
+
+
+def save(path, row):
+    """A row as a file, as prepd sample writes it."""
+    names = {"int32": "I32", "uint8": "U8", "float32": "F32", "uint64": "U64"}
+    header, data = {}, b""
+    arrays = (k for k, v in row.items() if hasattr(v, "tobytes"))
+    for name in sorted(arrays, key=lambda k: (-row[k].itemsize, k)):
+        v = row[name]
+        raw = v.tobytes()
+        header[name] = {"dtype": names[str(v.dtype)], "shape": list(v.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def unshared(row):
+    """The same documents, each with a copy of its pictures."""
+    grids, rows, pixels = [], np.full_like(row["visual_row"], -1), []
+    first = np.concatenate([[0], np.cumsum(np.prod(row["grid_thw"], axis=1) // 4)])
+    done = 0
+    for begin, end in zip(row["cu_seqlens"], row["cu_seqlens"][1:]):
+        shown = row["visual_row"][begin:end]
+        for item in sorted({int(np.searchsorted(first, r, "right")) - 1 for r in shown[shown >= 0]}):
+            at = np.flatnonzero((shown >= first[item]) & (shown < first[item + 1])) + begin
+            rows[at] = done + np.arange(len(at))
+            done += len(at)
+            grids.append(row["grid_thw"][item])
+            pixels.append(row["pixels"][4 * first[item]:4 * first[item + 1]])
+    return dict(row, grid_thw=np.array(grids, np.int32), visual_row=rows, pixels=np.concatenate(pixels))
+
+
+def shared_images_give_the_same_loss():
+    """One picture encoded once for all its questions: as if each document had its own."""
+    with Folder(images=32) as f:
+        model = with_weights(f)
+        samples = load(f)
+        path = write_lines(in_data(f, "l.jsonl"), [llava(*s) for s in samples])
+        shared = options(data__group="shared_image")
+        for args in (shared, shared + options(data__format="conversations", data__path=path)):
+            rows = rows_of(f, *args)
+            ids = sorted(int(i) for r in rows for i in r["doc_sample_id"])
+            check(ids == list(range(len(samples))), "not every sample once")
+            pictures = {s[0] for s in samples}
+            items = sum(len(r["grid_thw"]) for r in rows)
+            check(items == len(pictures), f"{items} images are sent, there are {len(pictures)}")
+        row = max(rows, key=lambda r: len(r["doc_sample_id"]) - len(r["grid_thw"]))
+        check(len(row["doc_sample_id"]) >= 2 * len(row["grid_thw"]), "nothing is shared")
+        losses, grads = [], []
+        for name, r in (("shared", row), ("apart", unshared(row))):
+            out = f.file(name + ".out")
+            trainer("probe", "--model", model, "--batch", save(f.file(name + ".row"), r), "--out", out)
+            tensors = read(out)
+            losses.append(float(tensors["loss"].reshape(-1)[0]))
+            grads.append({k: v for k, v in tensors.items() if k.startswith("grad.")})
+        check(abs(losses[0] - losses[1]) < 1e-6 * losses[1], f"losses {losses}")
+        for k, v in grads[0].items():
+            scale = np.abs(grads[1][k]).max() + 1e-12
+            check(np.abs(v - grads[1][k]).max() < 1e-4 * scale, f"{k} differs")
+
+
+main(conversations_reach_the_trainer, shared_images_give_the_same_loss)

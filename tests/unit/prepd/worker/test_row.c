@@ -102,6 +102,41 @@ static void test_row_build__packs_documents(void **state)
     arena_done(&a);
 }
 
+/* The same document again, sharing: the same visual rows and positions, no more images; also where
+ * the one that brought them is quarantined. */
+static void test_row_build__shared_images(void **state)
+{
+    static fixture f;
+    arena a;
+    row r;
+    (void)state;
+    arena_init(&a, 0);
+    for (int bad = 0; bad < 2; bad++) {
+        fixture_make(&f);
+        document docs[] = {f.docs[0], f.docs[0], f.docs[1], f.docs[1]};
+        docs[1].shared = docs[3].shared = true;
+        docs[0].quarantined = bad != 0;
+        assert_ok(row_build(docs, 4, &a, &r));
+        assert_ok(row_check(&r, "test"));
+        assert_int_equal(r.n_items, 4);
+        assert_int_equal(r.n_patches, 24 + 24 + 16 + 16);
+        assert_memory_equal(r.visual_row, r.visual_row + N_A, N_A * sizeof(int32_t));
+        assert_memory_equal(r.visual_row + 2 * N_A, r.visual_row + 2 * N_A + N_B,
+                            N_B * sizeof(int32_t));
+        assert_memory_equal(r.position_ids, r.position_ids + N_A, N_A * sizeof(int32_t));
+        for (int64_t i = 0, k = 0; i < r.n_patches; i++) {
+            static const int64_t ends[] = {24, 48, 64, 80};
+            k += i == ends[k];
+            assert_int_equal(r.pixels[i * PATCH_BYTES], k + 1);
+        }
+    }
+    document wrong[] = {f.docs[0], f.docs[1]};
+    wrong[1].shared = true;
+    assert_fails(ST_BAD_INPUT, row_build(wrong, 2, &a, &r), "shows others");
+    assert_fails(ST_BAD_INPUT, row_build(wrong + 1, 1, &a, &r), "shows others");
+    arena_done(&a);
+}
+
 /* A bad sample keeps its tokens and place, so nobody else moves. */
 static void test_row_build__quarantined_keeps_its_place(void **state)
 {
@@ -155,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_positions__worked_examples),
         cmocka_unit_test(test_row_build__packs_documents),
+        cmocka_unit_test(test_row_build__shared_images),
         cmocka_unit_test(test_row_build__quarantined_keeps_its_place),
         cmocka_unit_test(test_row_build__empty_and_refused),
     };
