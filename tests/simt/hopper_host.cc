@@ -1,0 +1,440 @@
+/* hopper_host.cc: see hopper_host.h. */
+#include "tests/simt/hopper_host.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <vector>
+
+extern "C" {
+#include "tests/simt/fiber.h"
+}
+
+enum { ADDRESS0 = 1024, LANDING_ODDS = 3 }; /* a load lands in one round of so many */
+
+struct product {
+    float *d;
+    uint64_t a, b;
+    bool add, trans_a, trans_b;
+    int group;
+};
+
+struct host_thread {
+    fiber *own;
+    int block, number;
+    bool done;
+    std::vector<product> products;
+    int committed;
+};
+
+struct meeting { /* threads that wait for each other */
+    int here;
+    int64_t turn;
+};
+
+struct host_block {
+    unsigned char *shared;
+    meeting syncthreads, named[16];
+};
+
+struct host_warp {
+    meeting met;
+    uint64_t value[2][32]; /* of this turn and the next */
+};
+
+struct landing {
+    const CUtensorMap *map;
+    int block;
+    size_t to, barrier; /* from the block's base */
+    int32_t c[3];
+};
+
+/* What an mbarrier holds. bytes: expected and not there yet, plus BIAS, since they may be there
+ * before they are expected. */
+struct mbarrier_bits {
+    uint64_t phase : 1, count : 12, pending : 12, bytes : 39;
+};
+static const int64_t BIAS = INT64_C(1) << 38;
+
+static std::vector<host_thread> threads;
+static std::vector<host_block> blocks;
+static std::vector<host_warp> warps;
+static std::vector<landing> landings;
+static meeting cluster_meeting;
+static host_thread *now;
+static size_t shared_bytes;
+static int block_threads, cluster_blocks;
+static int64_t progress;
+static uint64_t dice;
+static void (*run_body)(void *);
+static void *run_context;
+
+simt_dim threadIdx, blockIdx, blockDim, gridDim;
+
+__attribute__((format(printf, 1, 2), noreturn)) static void die(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "hopper_host: ");
+    vfprintf(stderr, fmt, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    exit(1);
+}
+
+static uint32_t roll(uint32_t n)
+{
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(dice >> 33) % n;
+}
+
+static void yield(void)
+{
+    fiber_switch(now->own, NULL);
+}
+
+static void meet(meeting *m, int of)
+{
+    int64_t turn = m->turn;
+    if (++m->here == of) {
+        m->here = 0;
+        m->turn++;
+        progress++;
+        return;
+    }
+    while (m->turn == turn)
+        yield();
+}
+
+static host_warp *warp_of(const host_thread *t)
+{
+    return &warps[(size_t)(t->block * block_threads + t->number) / 32];
+}
+
+/* ---- what simt.h asks for ---- */
+
+extern "C" void simt_barrier(const char *, int)
+{
+    meet(&blocks[(size_t)now->block].syncthreads, block_threads);
+}
+
+extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned operand, unsigned,
+                              const char *, int line)
+{
+    if (mask != 0xffffffffu)
+        die("line %d: a warp operation of some lanes", line);
+    host_warp *w = warp_of(now);
+    int lane = now->number % 32, from = lane;
+    uint64_t *deposit = w->value[w->met.turn % 2];
+    deposit[lane] = value;
+    meet(&w->met, 32);
+    if (kind == SIMT_XOR)
+        from = lane ^ (int)operand;
+    else if (kind == SIMT_UP)
+        from = lane >= (int)operand ? lane - (int)operand : lane;
+    else if (kind == SIMT_INDEX)
+        from = (int)operand % 32;
+    else if (kind != SIMT_SYNC)
+        die("line %d: this warp operation is not known here", line);
+    return deposit[from];
+}
+
+extern "C" void *simt_shared(void)
+{
+    return hopper_shared();
+}
+
+/* ---- blocks and barriers ---- */
+
+unsigned char *hopper_shared(void)
+{
+    return blocks[(size_t)now->block].shared;
+}
+
+static size_t place(const void *p)
+{
+    const unsigned char *base = hopper_shared();
+    if ((const unsigned char *)p < base || (const unsigned char *)p >= base + shared_bytes)
+        die("an address outside the block's shared memory");
+    return (size_t)((const unsigned char *)p - base);
+}
+
+uint32_t hopper_address(const void *shared)
+{
+    return (uint32_t)place(shared) + ADDRESS0;
+}
+
+static mbarrier_bits load_barrier(int block, size_t at)
+{
+    mbarrier_bits m;
+    memcpy(&m, blocks[(size_t)block].shared + at, sizeof m);
+    return m;
+}
+
+/* So many arrivals, so many bytes more expected. */
+static void change(int block, size_t at, int arrivals, int64_t bytes)
+{
+    mbarrier_bits m = load_barrier(block, at);
+    if ((int)m.pending < arrivals)
+        die("block %d, barrier at %zu: an arrival more than it counts", block, at);
+    m.pending = m.pending - (unsigned)arrivals;
+    m.bytes = (uint64_t)((int64_t)m.bytes + bytes);
+    if (m.pending == 0 && (int64_t)m.bytes == BIAS) {
+        m.phase ^= 1;
+        m.pending = m.count;
+    }
+    memcpy(blocks[(size_t)block].shared + at, &m, sizeof m);
+    progress++;
+}
+
+void barrier_init(uint64_t *b, uint32_t count)
+{
+    mbarrier_bits m = {};
+    m.count = m.pending = count;
+    m.bytes = (uint64_t)BIAS;
+    memcpy(b, &m, sizeof m);
+}
+
+void barrier_init_fence(void)
+{
+}
+
+void barrier_expect(uint64_t *b, uint32_t bytes)
+{
+    change(now->block, place(b), 1, bytes);
+}
+
+void barrier_arrive_at(uint64_t *b, uint32_t rank)
+{
+    change((int)rank, place(b), 1, 0);
+}
+
+void barrier_wait(uint64_t *b, uint32_t parity)
+{
+    while (load_barrier(now->block, place(b)).phase == parity)
+        yield();
+}
+
+void named_sync(int id, int of)
+{
+    meet(&blocks[(size_t)now->block].named[id], of);
+}
+
+void cluster_sync(void)
+{
+    meet(&cluster_meeting, block_threads * cluster_blocks);
+}
+
+void fence_async_shared(void)
+{
+}
+
+/* ---- TMA ---- */
+
+static uint32_t swizzle(uint32_t address)
+{
+    return address ^ ((address & 0x380) >> 3);
+}
+
+static void land(const landing &l)
+{
+    const CUtensorMap *m = l.map;
+    unsigned char *base = blocks[(size_t)l.block].shared;
+    for (int r = 0; r < m->box_rows; r++)
+        for (int c = 0; c < 64; c++) {
+            int64_t x = l.c[0] + c, y = l.c[1] + r, z = l.c[2];
+            bool inside = x >= 0 && x < m->width && y >= 0 && y < m->rows && z >= 0 && z < m->depth;
+            uint16_t v = inside ? m->base[(z * m->rows + y) * m->width + x] : 0;
+            memcpy(base + swizzle((uint32_t)(l.to + (size_t)(r * 128 + c * 2))), &v, sizeof v);
+        }
+    change(l.block, l.barrier, 0, -(int64_t)m->box_rows * 128);
+}
+
+void tma_prefetch(const CUtensorMap *)
+{
+}
+
+void tma_load_shared(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t c1,
+                     int32_t c2, uint16_t mask)
+{
+    if (place(to) % 1024 != 0)
+        die("a swizzled box goes to %zu, not a multiple of 1024", place(to));
+    for (int block = 0; block < cluster_blocks; block++)
+        if (mask >> block & 1)
+            landings.push_back(landing{map, block, place(to), place(b), {c0, c1, c2}});
+    progress++;
+}
+
+void tma_load(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t c1, int32_t c2)
+{
+    tma_load_shared(to, map, b, c0, c1, c2, (uint16_t)(1 << now->block));
+}
+
+static void land_some(bool all)
+{
+    for (size_t i = 0; i < landings.size();) {
+        if (!all && roll(LANDING_ODDS) != 0) {
+            i++;
+            continue;
+        }
+        land(landings[i]);
+        landings.erase(landings.begin() + (long)i);
+    }
+}
+
+/* ---- wgmma ---- */
+
+/* Element (mn, k) of an operand of 16 columns. */
+static float element(uint64_t descriptor, bool transposed, int mn, int k)
+{
+    uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
+    uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+    uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 62 != 1)
+        die("a descriptor without the 128-byte swizzle");
+    uint32_t at = transposed
+                      ? start + (uint32_t)(mn / 64) * leading + (uint32_t)(k / 8) * stride +
+                            (uint32_t)(k % 8 * 128 + mn % 64 * 2)
+                      : start + (uint32_t)(mn / 8) * stride + (uint32_t)(mn % 8 * 128 + k * 2);
+    uint16_t v;
+    memcpy(&v, hopper_shared() + swizzle(at - ADDRESS0), sizeof v);
+    return __uint_as_float((uint32_t)v << 16);
+}
+
+static void multiply(const product &p)
+{
+    int t = now->number % 128, row = t / 32 * 16 + t % 32 / 4;
+    float a[2][16];
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 16; k++)
+            a[i][k] = element(p.a, p.trans_a, row + 8 * i, k);
+    for (int block = 0; block < 32; block++)
+        for (int c = 0; c < 2; c++) {
+            float b[16];
+            for (int k = 0; k < 16; k++)
+                b[k] = element(p.b, p.trans_b, block * 8 + t % 4 * 2 + c, k);
+            for (int i = 0; i < 2; i++) {
+                float *d = &p.d[block * 4 + i * 2 + c];
+                float sum = p.add ? *d : 0;
+                for (int k = 0; k < 16; k++)
+                    sum += a[i][k] * b[k];
+                *d = sum;
+            }
+        }
+}
+
+void hopper_product(float *d, uint64_t a, uint64_t b, bool add, bool trans_a, bool trans_b)
+{
+    now->products.push_back(product{d, a, b, add, trans_a, trans_b, now->committed});
+}
+
+void wgmma_fence(void)
+{
+}
+
+void wgmma_commit(void)
+{
+    now->committed++;
+}
+
+void hopper_wait_products(int under_way)
+{
+    yield(); /* as late as can be */
+    size_t n = 0;
+    while (n < now->products.size() && now->products[n].group < now->committed - under_way)
+        multiply(now->products[n++]);
+    now->products.erase(now->products.begin(), now->products.begin() + (long)n);
+    meet(&warp_of(now)->met, 32); /* ".sync.aligned": what one lane waited for all have */
+}
+
+void global_add4(float *p, float v0, float v1, float v2, float v3)
+{
+    if ((uintptr_t)p % 16 != 0)
+        die("16 bytes are added at an address that is not a multiple of 16");
+    p[0] += v0;
+    p[1] += v1;
+    p[2] += v2;
+    p[3] += v3;
+}
+
+/* ---- the run ---- */
+
+static void thread_body(void)
+{
+    run_body(run_context);
+    if (!now->products.empty())
+        die("thread %d leaves products unwaited for", now->number);
+    now->done = true;
+    progress++;
+    for (;;)
+        yield();
+}
+
+static void resume(host_thread *t, int first_block)
+{
+    now = t;
+    threadIdx = simt_dim{(unsigned)t->number, 0, 0};
+    blockIdx = simt_dim{(unsigned)(first_block + t->block), 0, 0};
+    fiber_switch(NULL, t->own);
+}
+
+static void run_cluster(int first_block, uint64_t order)
+{
+    std::vector<size_t> turn(threads.size());
+    for (size_t i = 0; i < turn.size(); i++)
+        turn[i] = order == 1 ? turn.size() - 1 - i : i;
+    int quiet = 0;
+    for (;;) {
+        int64_t before = progress;
+        bool all_done = true;
+        for (size_t i = turn.size(); order > 1 && i > 1; i--)
+            std::swap(turn[i - 1], turn[roll((uint32_t)i)]);
+        for (size_t i : turn)
+            if (!threads[i].done) {
+                all_done = false;
+                resume(&threads[i], first_block);
+            }
+        if (all_done)
+            break;
+        land_some(quiet > 0);
+        quiet = progress == before ? quiet + 1 : 0;
+        if (quiet > 3)
+            die("block %d and its cluster wait for ever", first_block);
+    }
+    if (!landings.empty())
+        die("block %d ends before its loads have landed", first_block);
+}
+
+void hopper_run(int grid, int cluster, int n_threads, size_t shared, uint64_t order,
+                void (*body)(void *), void *context)
+{
+    block_threads = n_threads;
+    cluster_blocks = cluster;
+    shared_bytes = shared;
+    run_body = body;
+    run_context = context;
+    dice = order;
+    blockDim = simt_dim{(unsigned)n_threads, 1, 1};
+    gridDim = simt_dim{(unsigned)grid, 1, 1};
+    for (int first = 0; first < grid; first += cluster) {
+        blocks.assign((size_t)cluster, host_block{});
+        warps.assign((size_t)(cluster * n_threads / 32), host_warp{});
+        threads.assign((size_t)(cluster * n_threads), host_thread{});
+        cluster_meeting = meeting{};
+        for (auto &b : blocks) {
+            b.shared = (unsigned char *)aligned_alloc(1024, (shared + 1023) / 1024 * 1024);
+            memset(b.shared, 0xff, shared);
+        }
+        for (size_t i = 0; i < threads.size(); i++) {
+            threads[i].own = fiber_new(thread_body);
+            threads[i].block = (int)i / n_threads;
+            threads[i].number = (int)i % n_threads;
+        }
+        run_cluster(first, order);
+        for (auto &t : threads)
+            fiber_free(t.own);
+        for (auto &b : blocks)
+            free(b.shared);
+    }
+}

@@ -1,0 +1,72 @@
+/* hopper_host.h: the instructions of trainer/ops/cuda/hopper.cuh for the host, so that a kernel for
+ * sm_90a runs without a GPU: its roles, barriers, phases, addresses and layouts; not its speed.
+ *
+ * One cluster of blocks runs at a time, a fiber per thread. What is asynchronous on the GPU is late
+ * here: a TMA load lands some rounds after it was asked for, in any order; a product reads its
+ * operands only when its group is waited for. So a stage that is given back too early gives wrong
+ * numbers, and a wait that nobody ends is reported, as is an arrival too many. Layouts are those of
+ * the PTX ISA 9.7.15.5.1, written down a second time.
+ *
+ * Include it before the kernel; the program then links tests/simt/fiber.c and not simt.c. */
+#ifndef TESSERA_TESTS_HOPPER_HOST_H
+#define TESSERA_TESTS_HOPPER_HOST_H
+
+#define TESSERA_OPS_CUDA_HOPPER_CUH /* in its place */
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* bf16 [depth, rows, width] and its boxes of 64 x box_rows, swizzled by 128 bytes. */
+struct CUtensorMap {
+    const uint16_t *base;
+    int64_t width, rows, depth;
+    int box_rows;
+};
+
+/* Runs body in every thread of `blocks` blocks. order: 0 forward, 1 reverse, else a seed. Ends the
+ * program with a message where the hardware would hang. */
+void hopper_run(int grid, int cluster, int threads, size_t shared, uint64_t order,
+                void (*body)(void *), void *context);
+/* This block's shared memory, aligned to 1024 bytes; NaN at first. */
+unsigned char *hopper_shared(void);
+
+uint32_t hopper_address(const void *shared);
+void barrier_init(uint64_t *b, uint32_t count);
+void barrier_init_fence(void);
+void barrier_expect(uint64_t *b, uint32_t bytes);
+void barrier_arrive_at(uint64_t *b, uint32_t rank);
+void barrier_wait(uint64_t *b, uint32_t parity);
+void named_sync(int id, int threads);
+void cluster_sync(void);
+void fence_async_shared(void);
+void tma_prefetch(const CUtensorMap *map);
+void tma_load(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t c1, int32_t c2);
+void tma_load_shared(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t c1,
+                     int32_t c2, uint16_t blocks);
+void wgmma_fence(void);
+void wgmma_commit(void);
+void hopper_wait_products(int under_way);
+void hopper_product(float *d, uint64_t a, uint64_t b, bool add, bool trans_a, bool trans_b);
+void global_add4(float *p, float v0, float v1, float v2, float v3);
+
+template <int N> static inline void registers_give(void)
+{
+}
+
+template <int N> static inline void registers_take(void)
+{
+}
+
+template <int N> static inline void wgmma_wait(void)
+{
+    hopper_wait_products(N);
+}
+
+template <int TRANS_A, int TRANS_B>
+static inline void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int add)
+{
+    hopper_product(d, a, b, add != 0, TRANS_A != 0, TRANS_B != 0);
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* grouped_gemm.cuh: the two ways of the grouped product, and which one serves a call. */
+#ifndef TESSERA_OPS_CUDA_GROUPED_GEMM_CUH
+#define TESSERA_OPS_CUDA_GROUPED_GEMM_CUH
+
+#include "trainer/ops/cuda/grouped_index.h"
+#include "trainer/ops/cuda/launch.cuh"
+
+/* A, B and the output of each mode, as grouped_index.h names them. */
+typedef struct grouped_arrays {
+    const void *a, *b;
+    void *out;
+} grouped_arrays;
+
+static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *a)
+{
+    switch (a->mode) {
+    case GROUPED_FWD:
+        return grouped_arrays{a->x, a->w, a->y};
+    case GROUPED_DGRAD:
+        return grouped_arrays{a->y, a->w, a->x};
+    default:
+        return grouped_arrays{a->x, a->y, a->dw};
+    }
+}
+
+/* Rows of 16-byte pieces: what TMA and cp.async want. */
+static inline bool grouped_aligned(const grouped_gemm_args *a)
+{
+    grouped_arrays p = grouped_arrays_of(a);
+    return a->k % VECTOR == 0 && a->n % VECTOR == 0 && aligned16(p.a) && aligned16(p.b) &&
+           aligned16(p.out);
+}
+
+/* At most so many tiles, whatever the offsets: each expert may begin one more than its rows fill.
+ */
+static inline int64_t grouped_tiles_most(const grouped_work *w)
+{
+    int64_t units =
+        w->mode == GROUPED_WGRAD ? w->experts : ceil_div(w->rows_cap, GROUPED_TILE_M) + w->experts;
+    return grouped_tiles(w, (int32_t)units);
+}
+
+/* sm_90 and grouped_aligned. */
+status grouped_gemm_hopper(stream *s, const grouped_gemm_args *a);
+
+#endif

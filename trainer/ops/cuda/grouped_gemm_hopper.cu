@@ -1,0 +1,107 @@
+/* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a (grouped_hopper.cuh):
+ * describes the arrays to TMA and starts one cluster of two blocks per pair of multiprocessors.
+ *
+ * Left out: SwiGLU in the first product's epilogue (gate and up of a column would have to lie in
+ * one tile, which the published order of columns does not give), and cutting one expert's weight
+ * gradient along its rows (with all tokens on one expert, K N / 32768 tiles share the work). */
+#include "trainer/ops/cuda/grouped_gemm.cuh"
+#include "trainer/ops/cuda/grouped_hopper.cuh"
+
+/* Also compiled for sm_80, where this kernel is empty and never chosen. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_CLUSTER   __cluster_dims__(GROUPED_BLOCKS, 1, 1)
+#define HOPPER_BODY(...) __VA_ARGS__
+#else
+#define HOPPER_CLUSTER
+#define HOPPER_BODY(...)
+#endif
+
+template <int MODE>
+static __global__ void HOPPER_CLUSTER __launch_bounds__(GROUPED_THREADS, 1)
+    grouped_hopper_kernel(const __grid_constant__ CUtensorMap a_map,
+                          const __grid_constant__ CUtensorMap b_map,
+                          const __grid_constant__ grouped_work w, const int32_t *offset, void *out)
+{
+    HOPPER_BODY(extern __shared__ __align__(1024) unsigned char grouped_memory[];
+                grouped_block<MODE>(w, grouped_memory, &a_map, &b_map, offset, out);)
+}
+
+typedef CUresult (*encode_tiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                 const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* The driver's encoder, through the runtime: this library is not linked with libcuda. */
+static status find_encoder(encode_tiled *out)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                         cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return FAIL(ST_UNAVAILABLE,
+                    "grouped_gemm: the driver has no cuTensorMapEncodeTiled (CUDA error %d); "
+                    "drivers for CUDA 12 have it",
+                    (int)error);
+    *out = (encode_tiled)entry;
+    return ST_OK;
+}
+
+/* bf16 [depth, rows, width], read in boxes of 64 columns x box_rows. */
+static status describe(encode_tiled encode, const void *p, int64_t width, int64_t rows,
+                       int64_t depth, int box_rows, CUtensorMap *out)
+{
+    cuuint64_t size[3] = {(cuuint64_t)width, (cuuint64_t)rows, (cuuint64_t)depth};
+    cuuint64_t stride[2] = {(cuuint64_t)width * 2, (cuuint64_t)(width * rows) * 2};
+    cuuint32_t box[3] = {GROUPED_BOX, (cuuint32_t)box_rows, 1}, every[3] = {1, 1, 1};
+    CUresult result = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)p, size, stride, box,
+                             every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return FAIL(ST_BAD_DEVICE,
+                    "grouped_gemm: TMA refuses bf16 [%lld, %lld, %lld]: CUDA driver error %d",
+                    (long long)depth, (long long)rows, (long long)width, (int)result);
+    return ST_OK;
+}
+
+template <int MODE> static status hopper(stream *s, const grouped_gemm_args *a)
+{
+    grouped_work w = grouped_work_of(a, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
+    const grouped_arrays p = grouped_arrays_of(a);
+    const grouped_operand oa = grouped_a(MODE), ob = grouped_b(MODE);
+    const bool wgrad = MODE == GROUPED_WGRAD;
+    encode_tiled encode = NULL;
+    CUtensorMap a_map, b_map;
+    status st = find_encoder(&encode);
+    if (st == ST_OK)
+        st = describe(encode, p.a, wgrad ? w.out_m : w.reduce, w.rows_cap, 1, oa.box_bytes / 128,
+                      &a_map);
+    if (st == ST_OK)
+        st = describe(encode, p.b, a->n, wgrad ? w.rows_cap : a->k, wgrad ? 1 : a->experts,
+                      ob.box_bytes / 128, &b_map);
+    if (st != ST_OK)
+        return st;
+    int64_t clusters = cuda_facts_of(s)->multiprocessors / GROUPED_BLOCKS;
+    int64_t tiles = grouped_tiles_most(&w);
+    clusters = tiles < clusters ? tiles : clusters;
+    int shared = grouped_shared_bytes(w.experts);
+    cudaError_t error = cudaFuncSetAttribute(grouped_hopper_kernel<MODE>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (error != cudaSuccess)
+        return FAIL(ST_BAD_DEVICE, "grouped_gemm: %d bytes of shared memory: %s", shared,
+                    cudaGetErrorString(error));
+    return LAUNCH(s, grouped_hopper_kernel<MODE>, grid_of(clusters * GROUPED_BLOCKS),
+                  GROUPED_THREADS, (size_t)shared, a_map, b_map, w, a->offset, p.out);
+}
+
+status grouped_gemm_hopper(stream *s, const grouped_gemm_args *a)
+{
+    switch (a->mode) {
+    case GROUPED_FWD:
+        return hopper<GROUPED_FWD>(s, a);
+    case GROUPED_DGRAD:
+        return hopper<GROUPED_DGRAD>(s, a);
+    default:
+        return hopper<GROUPED_WGRAD>(s, a);
+    }
+}

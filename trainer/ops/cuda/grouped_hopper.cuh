@@ -1,0 +1,284 @@
+/* grouped_hopper.cuh: the grouped product on Hopper: a persistent kernel of a producer that feeds
+ * shared memory by TMA and two warpgroups that multiply by wgmma.
+ *
+ *   producer (1 thread)   for each tile, for each 64 of the reduced axis:
+ *                           wait empty[stage], expect bytes on full[stage], load A and B
+ *   consumers (2 x 128)   wait full[stage], 4 products, when those before are done arrive at
+ *                           empty[stage] of both blocks; behind the last: store the tile
+ *
+ * The blocks of a cluster have different rows and, inside an expert, the same columns of B: each
+ * loads one half of B into both. So an empty[] is waited for by a block and counts the consumers of
+ * both. Where the pair spans two experts each block loads its own B, in the same rhythm.
+ *
+ * Which tiles there are is found from `offset` in device memory by every block for itself
+ * (grouped_index.h): no host, no device-wide counter. Tiles go to clusters by number, so the same
+ * input gives the same bits; every element of the output is stored, or added to, exactly once.
+ *
+ * Rows of the next expert, or of nobody, in the last tile of an expert are multiplied and not
+ * stored. In WGRAD they would enter the sums, so the last step's are zeroed in shared memory: in A
+ * and in B, since what nobody wrote may be NaN.
+ *
+ * Bytes: per step of 64, 16 KiB of A and 16 KiB of B (32 where not shared) for 4.2 MFLOP a block;
+ * at 650 TFLOP/s 5 TB/s from L2. FLOPs: 2 rows K N. The tensor cores are the limit as long as an
+ * expert has some hundred rows. Sums in f32 inside the tensor cores. */
+#ifndef TESSERA_OPS_CUDA_GROUPED_HOPPER_CUH
+#define TESSERA_OPS_CUDA_GROUPED_HOPPER_CUH
+
+#include <cuda_bf16.h>
+
+#include "trainer/ops/cuda/grouped_scan.cuh"
+#include "trainer/ops/cuda/hopper.cuh"
+
+/* 40 and 232 fit the register file: 128 x 40 + 256 x 232 <= 65536. */
+enum { GROUPED_PRODUCER_REGISTERS = 40, GROUPED_CONSUMER_REGISTERS = 232 };
+enum { GROUPED_TAIL_BARRIER = 1 }; /* of both consumer warpgroups; 0 is __syncthreads' */
+
+typedef struct grouped_shared {
+    unsigned char *stages, *bounce;
+    uint64_t *full, *empty; /* [STAGES] */
+    int32_t *first, *begin; /* [experts + 1] */
+} grouped_shared;
+
+static __device__ __forceinline__ grouped_shared grouped_shared_of(unsigned char *base,
+                                                                   int32_t experts)
+{
+    grouped_shared s;
+    s.stages = base;
+    s.bounce = base + GROUPED_AT_BOUNCE;
+    s.full = (uint64_t *)(base + GROUPED_AT_BARRIERS);
+    s.empty = s.full + GROUPED_STAGES;
+    s.first = (int32_t *)(base + GROUPED_AT_TABLES);
+    s.begin = s.first + experts + 1;
+    return s;
+}
+
+/* A place in the ring of stages; parity of its phase. */
+typedef struct grouped_place {
+    int stage;
+    uint32_t parity;
+} grouped_place;
+
+static __device__ __forceinline__ void grouped_advance(grouped_place &p)
+{
+    p.stage++;
+    if (p.stage == GROUPED_STAGES) {
+        p.stage = 0;
+        p.parity ^= 1;
+    }
+}
+
+template <int MODE>
+static __device__ __forceinline__ void
+grouped_load(const grouped_shared &s, const CUtensorMap *a_map, const CUtensorMap *b_map,
+             const grouped_tile &t, int step, int rank, int stage)
+{
+    const grouped_operand a = grouped_a(MODE), b = grouped_b(MODE);
+    unsigned char *to = s.stages + stage * GROUPED_STAGE_BYTES;
+    uint64_t *full = &s.full[stage];
+    barrier_expect(full, GROUPED_STAGE_BYTES);
+    for (int i = 0; i < a.boxes; i++) {
+        grouped_coordinate c = grouped_a_box(MODE, &t, step, i);
+        tma_load(to + i * a.box_bytes, a_map, full, c.c0, c.c1, c.c2);
+    }
+    to += GROUPED_A_BYTES;
+    int half = b.boxes / GROUPED_BLOCKS;
+    for (int i = 0; i < b.boxes; i++) {
+        grouped_coordinate c = grouped_b_box(MODE, &t, step, i);
+        if (!t.shared)
+            tma_load(to + i * b.box_bytes, b_map, full, c.c0, c.c1, c.c2);
+        else if (i / half == rank)
+            tma_load_shared(to + i * b.box_bytes, b_map, full, c.c0, c.c1, c.c2,
+                            (1 << GROUPED_BLOCKS) - 1);
+    }
+}
+
+template <int MODE>
+static __device__ void grouped_produce(const grouped_work &w, const grouped_shared &s,
+                                       const CUtensorMap *a_map, const CUtensorMap *b_map, int rank,
+                                       int64_t cluster, int64_t clusters)
+{
+    int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
+    grouped_place p = {0, 1}; /* all stages are free at first */
+    for (int64_t at = cluster; at < tiles; at += clusters) {
+        grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
+        for (int step = 0; step < t.steps; step++) {
+            barrier_wait(&s.empty[p.stage], p.parity);
+            grouped_load<MODE>(s, a_map, b_map, t, step, rank, p.stage);
+            grouped_advance(p);
+        }
+    }
+}
+
+/* This warp has read the stage: one arrival in each block. */
+static __device__ __forceinline__ void grouped_release(const grouped_shared &s, int stage)
+{
+    uint32_t lane = threadIdx.x % 32;
+    if (lane < GROUPED_BLOCKS)
+        barrier_arrive_at(&s.empty[stage], lane);
+}
+
+/* WGRAD: rows from `tail` on of the stage's A and B are not this expert's. */
+static __device__ __forceinline__ void grouped_zero_tail(unsigned char *stage, int tail, int thread)
+{
+    enum { CHUNK = 16, CHUNKS = 128 / CHUNK, BOXES = GROUPED_STAGE_BYTES / GROUPED_BOX_BYTES };
+    const uint4 zero = {0, 0, 0, 0};
+    int per_box = (GROUPED_STEP - tail) * CHUNKS;
+    for (int i = thread; i < BOXES * per_box; i += 2 * 128)
+        *(uint4 *)(stage + i / per_box * GROUPED_BOX_BYTES + tail * 128 + i % per_box * CHUNK) =
+            zero;
+    fence_async_shared();
+    named_sync(GROUPED_TAIL_BARRIER, 2 * 128);
+}
+
+/* All steps of a tile into d. The products of one step are under way while the next is waited for.
+ */
+template <int MODE>
+static __device__ __forceinline__ void
+grouped_multiply(const grouped_shared &s, const grouped_tile &t, int group, grouped_place &p,
+                 float (&d)[GROUPED_ACCUMULATORS])
+{
+    const grouped_operand oa = grouped_a(MODE), ob = grouped_b(MODE);
+    int before = 0;
+    for (int step = 0; step < t.steps; step++) {
+        unsigned char *stage = s.stages + p.stage * GROUPED_STAGE_BYTES;
+        barrier_wait(&s.full[p.stage], p.parity);
+        if (MODE == GROUPED_WGRAD && step == t.steps - 1 && t.tail < GROUPED_STEP)
+            grouped_zero_tail(stage, t.tail, threadIdx.x - 128);
+        uint32_t at = hopper_address(stage);
+        uint64_t a = grouped_descriptor(at + group * GROUPED_HALF_A, oa.leading, oa.stride);
+        uint64_t b = grouped_descriptor(at + GROUPED_A_BYTES, ob.leading, ob.stride);
+        wgmma_fence();
+        for (int k = 0; k < GROUPED_STEP / 16; k++)
+            wgmma_64x256x16<MODE == GROUPED_WGRAD, MODE != GROUPED_DGRAD>(
+                d, a + k * (oa.advance >> 4), b + k * (ob.advance >> 4), step > 0 || k > 0);
+        wgmma_commit();
+        if (step > 0) {
+            wgmma_wait<1>();
+            grouped_release(s, before);
+        }
+        before = p.stage;
+        grouped_advance(p);
+    }
+    wgmma_wait<0>();
+    if (t.steps > 0)
+        grouped_release(s, before);
+}
+
+static __device__ __forceinline__ uint32_t grouped_pack(float low, float high)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+/* d as bf16 into the tile's rows of out: through the warp's bounce, 64 columns at a time, so that a
+ * row leaves in whole 128-byte lines. */
+static __device__ __forceinline__ void grouped_store(const grouped_work &w, const grouped_shared &s,
+                                                     const grouped_tile &t, int group,
+                                                     const float (&d)[GROUPED_ACCUMULATORS],
+                                                     __nv_bfloat16 *out)
+{
+    int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    int top = group * 64 + warp * 16; /* of the warp's 16 rows, in the tile */
+    unsigned char *bounce = s.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
+    if (top >= t.valid)
+        return;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++) {
+#pragma unroll
+        for (int i = 0; i < 32; i += 2) {
+            int at = quarter * 32 + i;
+            int row = grouped_acc_row(lane, at), column = grouped_acc_column(lane, i);
+            *(uint32_t *)(bounce + grouped_bounce(row, column * 2)) =
+                grouped_pack(d[at], d[at + 1]);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = i * 4 + lane / 8, column = t.n + quarter * 64 + lane % 8 * 8;
+            uint4 v = *(const uint4 *)(bounce + grouped_bounce(row, lane % 8 * 16));
+            if (top + row < t.valid && column < w.out_n)
+                *(uint4 *)(out + (int64_t)(t.m + top + row) * w.out_n + column) = v;
+        }
+        __syncwarp();
+    }
+}
+
+/* dw[expert] += d. Neighbouring lanes exchange halves, so that each adds 16 bytes of one row. */
+static __device__ __forceinline__ void grouped_add(const grouped_work &w, const grouped_tile &t,
+                                                   int group,
+                                                   const float (&d)[GROUPED_ACCUMULATORS],
+                                                   float *out)
+{
+    int thread = threadIdx.x % 128;
+    bool odd = thread & 1; /* takes the row 8 below */
+    int row = group * 64 + grouped_acc_row(thread, odd ? 2 : 0);
+    float *line = out + ((int64_t)t.expert * w.out_m + t.m + row) * w.out_n;
+#pragma unroll
+    for (int i = 0; i < GROUPED_ACCUMULATORS; i += 4) {
+        float give0 = odd ? d[i] : d[i + 2], give1 = odd ? d[i + 1] : d[i + 3];
+        float got0 = __shfl_xor_sync(0xffffffffu, give0, 1);
+        float got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
+        int column = t.n + grouped_acc_column(thread & ~1, i);
+        if (row >= t.valid || column >= w.out_n)
+            continue;
+        if (odd)
+            global_add4(line + column, got0, got1, d[i + 2], d[i + 3]);
+        else
+            global_add4(line + column, d[i], d[i + 1], got0, got1);
+    }
+}
+
+template <int MODE>
+static __device__ void grouped_consume(const grouped_work &w, const grouped_shared &s, void *out,
+                                       int group, int rank, int64_t cluster, int64_t clusters)
+{
+    int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
+    grouped_place p = {0, 0};
+    float d[GROUPED_ACCUMULATORS];
+    for (int64_t at = cluster; at < tiles; at += clusters) {
+        grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
+        grouped_multiply<MODE>(s, t, group, p, d);
+        if (MODE == GROUPED_WGRAD)
+            grouped_add(w, t, group, d, (float *)out);
+        else
+            grouped_store(w, s, t, group, d, (__nv_bfloat16 *)out);
+    }
+}
+
+template <int MODE>
+static __device__ __forceinline__ void
+grouped_block(const grouped_work &w, unsigned char *shared, const CUtensorMap *a_map,
+              const CUtensorMap *b_map, const int32_t *offset, void *out)
+{
+    const grouped_shared s = grouped_shared_of(shared, w.experts);
+    int warpgroup = threadIdx.x / 128, rank = blockIdx.x % GROUPED_BLOCKS;
+    int64_t cluster = blockIdx.x / GROUPED_BLOCKS, clusters = gridDim.x / GROUPED_BLOCKS;
+    if (threadIdx.x == 0) {
+        tma_prefetch(a_map);
+        tma_prefetch(b_map);
+        for (int i = 0; i < GROUPED_STAGES; i++) {
+            barrier_init(&s.full[i], 1);
+            barrier_init(&s.empty[i], GROUPED_BLOCKS * GROUPED_CONSUMER_WARPS);
+        }
+        barrier_init_fence();
+    }
+    if (threadIdx.x / 32 == 1)
+        grouped_scan(w, offset, s.first, s.begin);
+    __syncthreads();
+    cluster_sync();
+    if (warpgroup == 0) {
+        registers_give<GROUPED_PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0)
+            grouped_produce<MODE>(w, s, a_map, b_map, rank, cluster, clusters);
+        __syncwarp();
+    } else {
+        registers_take<GROUPED_CONSUMER_REGISTERS>();
+        grouped_consume<MODE>(w, s, out, warpgroup - 1, rank, cluster, clusters);
+    }
+    __syncthreads();
+    cluster_sync(); /* the other block may still arrive at, or load into, this one's memory */
+}
+
+#endif

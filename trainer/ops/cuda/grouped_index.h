@@ -1,0 +1,285 @@
+/* grouped_index.h: the arithmetic of the grouped product without a GPU in it: which tile of which
+ * expert a block does (both kernels), and for Hopper's where a tile's operands lie in device and
+ * shared memory and what a thread's accumulators stand for. Kernels and host tests use the same
+ * functions.
+ *
+ * On Hopper a cluster of two blocks does two tiles side by side in m. Work is counted in
+ * units that are known from the experts' rows alone: tiles of TILE_M rows (FWD, DGRAD), or experts
+ * that have rows at all (WGRAD, whose output has the same size for each). first[e] units come
+ * before expert e, begin[e] is its first row.
+ *
+ *          m                 n             reduced over        A [m, reduced]   B [n, reduced]
+ *   FWD    rows of e         N             K                   x  K-major       w  N-major
+ *   DGRAD  rows of e         K             N                   y  K-major       w  K-major
+ *   WGRAD  K                 N             rows of e           x  M-major       y  N-major
+ *
+ * ("K-major" in the words of the PTX ISA: the reduced axis is the contiguous one.)
+ *
+ * Tiles are numbered with n innermost: the blocks that run at one time then share a few hundred
+ * rows of A and one expert's weights, which stay in L2. */
+#ifndef TESSERA_OPS_CUDA_GROUPED_INDEX_H
+#define TESSERA_OPS_CUDA_GROUPED_INDEX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "trainer/ops/gemm.h"
+
+#ifdef __CUDACC__
+#define GROUPED_FN static __host__ __device__ __forceinline__
+#else
+#define GROUPED_FN static inline
+#endif
+
+enum {
+    GROUPED_TILE_M = 128, /* two warpgroups of 64 rows: wgmma's height */
+    GROUPED_TILE_N = 256, /* wgmma's widest: fewest bytes of shared memory per product */
+    GROUPED_STEP = 64,    /* of the reduced axis: one 128-byte swizzle row of bf16 */
+    GROUPED_BLOCKS = 2,   /* of a cluster: they load one B together */
+    GROUPED_STAGES = 4,
+    GROUPED_WARPGROUPS = 3, /* a producer and two consumers */
+    GROUPED_THREADS = 128 * GROUPED_WARPGROUPS,
+    GROUPED_CONSUMER_WARPS = 8,
+    GROUPED_ACCUMULATORS = GROUPED_TILE_N / 2, /* floats of a thread: 64 x 256 over 128 threads */
+    GROUPED_EXPERTS_MAX = 1024,
+
+    GROUPED_A_BYTES = GROUPED_TILE_M * GROUPED_STEP * 2,
+    GROUPED_B_BYTES = GROUPED_TILE_N * GROUPED_STEP * 2,
+    GROUPED_STAGE_BYTES = GROUPED_A_BYTES + GROUPED_B_BYTES,
+    GROUPED_HALF_A = GROUPED_A_BYTES / 2, /* of one consumer warpgroup, either way A is laid out */
+    GROUPED_BOX = 64,                     /* columns of a TMA box: 128 bytes */
+    GROUPED_BOX_BYTES = GROUPED_BOX * GROUPED_STEP * 2,
+    GROUPED_BOUNCE = 16 * 64 * 2, /* a warp's 16 rows x 64 columns on their way out */
+
+    /* Shared memory: stages, bounces, barriers, then first[] and begin[]. */
+    GROUPED_AT_BOUNCE = GROUPED_STAGES * GROUPED_STAGE_BYTES,
+    GROUPED_AT_BARRIERS = GROUPED_AT_BOUNCE + GROUPED_CONSUMER_WARPS * GROUPED_BOUNCE,
+    GROUPED_AT_TABLES = GROUPED_AT_BARRIERS + 128
+};
+
+/* What a launch knows without looking at device memory. */
+typedef struct grouped_work {
+    int mode; /* GROUPED_* of gemm.h */
+    int32_t experts, rows_cap;
+    int32_t out_m;  /* WGRAD: K, rows of an expert's output; else unused */
+    int32_t out_n;  /* columns of the output: FWD N, DGRAD K, WGRAD N */
+    int32_t reduce; /* FWD K, DGRAD N; WGRAD unused */
+    /* of the kernel */
+    int32_t tile_n, step; /* columns of a tile, reduced axis of one step */
+    int32_t blocks;       /* that do a tile each, side by side in m: 1 or 2 */
+} grouped_work;
+
+GROUPED_FN int32_t grouped_ceil(int32_t a, int32_t b)
+{
+    return (int32_t)(((int64_t)a + b - 1) / b);
+}
+
+GROUPED_FN grouped_work grouped_work_of(const grouped_gemm_args *a, int32_t tile_n, int32_t step,
+                                        int32_t blocks)
+{
+    grouped_work w;
+    w.mode = a->mode;
+    w.experts = (int32_t)a->experts;
+    w.rows_cap = (int32_t)a->rows_cap;
+    w.out_m = (int32_t)a->k;
+    w.out_n = (int32_t)(a->mode == GROUPED_DGRAD ? a->k : a->n);
+    w.reduce = (int32_t)(a->mode == GROUPED_DGRAD ? a->n : a->k);
+    w.tile_n = tile_n;
+    w.step = step;
+    w.blocks = blocks;
+    return w;
+}
+
+GROUPED_FN int32_t grouped_shared_bytes(int32_t experts)
+{
+    return GROUPED_AT_TABLES + 2 * (experts + 1) * (int32_t)sizeof(int32_t);
+}
+
+/* Offsets come from device memory; a wrong one must not lead outside x and y. */
+GROUPED_FN int32_t grouped_clamp(int32_t offset, int32_t rows_cap)
+{
+    return offset < 0 ? 0 : offset > rows_cap ? rows_cap : offset;
+}
+
+GROUPED_FN int32_t grouped_units(int mode, int32_t rows)
+{
+    if (rows <= 0)
+        return 0;
+    return mode == GROUPED_WGRAD ? 1 : grouped_ceil(rows, GROUPED_TILE_M);
+}
+
+/* What there is to do, in tiles of `blocks` blocks. */
+GROUPED_FN int64_t grouped_tiles(const grouped_work *w, int32_t units)
+{
+    int64_t across = grouped_ceil(w->out_n, w->tile_n);
+    if (w->mode == GROUPED_WGRAD)
+        return across * units * grouped_ceil(w->out_m, w->blocks * GROUPED_TILE_M);
+    return across * grouped_ceil(units, w->blocks);
+}
+
+/* The expert that unit u belongs to: first[e] <= u < first[e + 1]. */
+GROUPED_FN int32_t grouped_find(const int32_t *first, int32_t experts, int32_t u)
+{
+    int32_t low = 0, high = experts - 1;
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (u < first[middle + 1])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* One block's tile. */
+typedef struct grouped_tile {
+    int32_t expert;
+    int32_t row;   /* first row of x and y */
+    int32_t m;     /* first row of the output: row, or of dw[expert] */
+    int32_t n;     /* first column of the output */
+    int32_t valid; /* rows of the output that are this tile's, 0 to TILE_M */
+    int32_t steps; /* of work.step */
+    int32_t tail;  /* WGRAD: rows of the last step that are this expert's, 1 to work.step */
+    bool shared;   /* both blocks multiply by the same B */
+} grouped_tile;
+
+GROUPED_FN int32_t grouped_min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tile `at` of 0 .. grouped_tiles for block `rank` of `blocks`. Where the number of m tiles is
+ * odd, the last cluster's second block does the first one's tile again without storing it, so that
+ * both blocks always walk in step. */
+GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *w, const int32_t *first,
+                                        const int32_t *begin, int64_t at, int32_t rank)
+{
+    grouped_tile t;
+    int32_t across = grouped_ceil(w->out_n, w->tile_n);
+    int32_t pair = (int32_t)(at / across);
+    t.n = (int32_t)(at % across) * w->tile_n;
+    if (w->mode == GROUPED_WGRAD) {
+        int32_t pairs = grouped_ceil(w->out_m, w->blocks * GROUPED_TILE_M);
+        t.expert = grouped_find(first, w->experts, pair / pairs);
+        t.row = begin[t.expert];
+        t.m = (pair % pairs * w->blocks + rank) * GROUPED_TILE_M;
+        t.valid = grouped_min(w->out_m - t.m, GROUPED_TILE_M);
+        t.valid = t.valid < 0 ? 0 : t.valid;
+        int32_t rows = begin[t.expert + 1] - t.row;
+        t.steps = grouped_ceil(rows, w->step);
+        t.tail = rows - (t.steps - 1) * w->step;
+        t.shared = true;
+        return t;
+    }
+    int32_t units = first[w->experts], u = pair * w->blocks;
+    int32_t expert = grouped_find(first, w->experts, u);
+    t.shared = u + 1 >= units || u + 1 < first[expert + 1];
+    bool idle = rank == 1 && u + 1 >= units;
+    if (rank == 1 && !idle)
+        u++;
+    t.expert = t.shared ? expert : grouped_find(first, w->experts, u);
+    t.row = begin[t.expert] + (u - first[t.expert]) * GROUPED_TILE_M;
+    t.m = t.row;
+    t.valid = idle ? 0 : grouped_min(begin[t.expert + 1] - t.row, GROUPED_TILE_M);
+    t.steps = grouped_ceil(w->reduce, w->step);
+    t.tail = w->step;
+    return t;
+}
+
+/* The 128-byte swizzle of TMA and wgmma (PTX ISA 5.5.7): bits 7 to 9 of an address are added to
+ * bits 4 to 6. Addresses are of shared memory, in blocks of 1024 bytes. */
+GROUPED_FN uint32_t grouped_swizzle(uint32_t address)
+{
+    return address ^ ((address >> 7 & 7) << 4);
+}
+
+/* wgmma's matrix descriptor (PTX ISA 9.7.15.5.1.2.2), 128-byte swizzle: start, leading and stride
+ * byte offsets without their last four bits. */
+GROUPED_FN uint64_t grouped_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
+           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
+}
+
+/* How an operand lies in its part of a stage.
+ *
+ * K-major: a row of the tile is one 128-byte line; 8 lines are a swizzle block, the next 8 rows
+ * 1024 bytes on. 16 columns further: 32 bytes.
+ * MN-major: a line holds 64 rows of the tile for one column; 8 lines (columns) are a swizzle block;
+ * the next 64 rows are the next TMA box. 16 columns further: 2048 bytes. */
+typedef struct grouped_operand {
+    bool transposed; /* MN-major */
+    uint32_t leading, stride, advance;
+    int32_t boxes, box_bytes; /* TMA boxes of a tile's operand */
+} grouped_operand;
+
+GROUPED_FN grouped_operand grouped_operand_of(bool transposed, int32_t tile_rows)
+{
+    grouped_operand o;
+    o.transposed = transposed;
+    o.leading = transposed ? GROUPED_BOX_BYTES : 0;
+    o.stride = 1024;
+    o.advance = transposed ? 2048 : 32;
+    o.box_bytes = transposed ? GROUPED_BOX_BYTES : 128 * 128; /* 64 x 64, or 128 rows of 64 */
+    o.boxes = tile_rows * 128 / o.box_bytes;
+    return o;
+}
+
+GROUPED_FN grouped_operand grouped_a(int mode)
+{
+    return grouped_operand_of(mode == GROUPED_WGRAD, GROUPED_TILE_M);
+}
+
+GROUPED_FN grouped_operand grouped_b(int mode)
+{
+    return grouped_operand_of(mode != GROUPED_DGRAD, GROUPED_TILE_N);
+}
+
+/* First element of a TMA box, innermost axis first; axis 2 is the expert (weights only). */
+typedef struct grouped_coordinate {
+    int32_t c0, c1, c2;
+} grouped_coordinate;
+
+GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *t, int32_t step,
+                                            int32_t box)
+{
+    grouped_coordinate c;
+    bool wgrad = mode == GROUPED_WGRAD;
+    c.c0 = wgrad ? t->m + box * GROUPED_BOX : step * GROUPED_STEP;
+    c.c1 = wgrad ? t->row + step * GROUPED_STEP : t->row;
+    c.c2 = 0;
+    return c;
+}
+
+GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int32_t step,
+                                            int32_t box)
+{
+    grouped_coordinate c;
+    c.c0 = mode == GROUPED_DGRAD ? step * GROUPED_STEP : t->n + box * GROUPED_BOX;
+    c.c1 = mode == GROUPED_FWD     ? step * GROUPED_STEP
+           : mode == GROUPED_DGRAD ? t->n + box * 128
+                                   : t->row + step * GROUPED_STEP;
+    c.c2 = mode == GROUPED_WGRAD ? 0 : t->expert;
+    return c;
+}
+
+/* Accumulator i of a thread of a consumer warpgroup (PTX ISA 9.7.15.5.1.1): its row among the
+ * warpgroup's 64 and its column. */
+GROUPED_FN int32_t grouped_acc_row(int32_t thread, int32_t i)
+{
+    return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
+}
+
+GROUPED_FN int32_t grouped_acc_column(int32_t thread, int32_t i)
+{
+    return i / 4 * 8 + thread % 4 * 2 + (i & 1);
+}
+
+/* Where row 0..15, byte 0..127 of a warp's bounce lies: swizzled, so that neither the accumulators'
+ * 4-byte stores nor the 16-byte loads meet in a bank. */
+GROUPED_FN uint32_t grouped_bounce(int32_t row, int32_t byte)
+{
+    return grouped_swizzle((uint32_t)(row * 128 + byte));
+}
+
+#endif

@@ -1,0 +1,224 @@
+/* grouped_portable.cuh: the grouped product for every GPU from sm_80 on: tiles of 128 x 128 by
+ * eight warps of 64 x 32 each, mma.sync fed through three stages of cp.async.
+ *
+ * Tiles are found and numbered as on Hopper (grouped_index.h). Nothing outside an expert's rows is
+ * read: missing rows and columns are zeros in shared memory. ALIGNED: K and N are multiples of 8
+ * and the arrays aligned to 16 bytes, so that data moves 16 bytes at a time; otherwise one by one.
+ * Sums in f32, in ascending order of the reduced axis; the same input gives the same bits. */
+#ifndef TESSERA_OPS_CUDA_GROUPED_PORTABLE_CUH
+#define TESSERA_OPS_CUDA_GROUPED_PORTABLE_CUH
+
+#include "trainer/ops/cuda/grouped_scan.cuh"
+#include "trainer/ops/cuda/mma.cuh"
+
+enum {
+    PORTABLE_TILE_N = 128,
+    PORTABLE_STEP = 32,
+    PORTABLE_STAGES = 3,
+    PORTABLE_THREADS = 256,
+    PORTABLE_OPERAND = 128 * PORTABLE_STEP * 2, /* bytes of A, and of B, in a stage */
+    PORTABLE_STAGE = 2 * PORTABLE_OPERAND,
+    PORTABLE_TABLES = PORTABLE_STAGES * PORTABLE_STAGE
+};
+
+/* One operand of the tiles: a matrix whose lines are contiguous. K-major: a line is a row of the
+ * tile, its columns are the reduced axis. MN-major: the other way round. */
+typedef struct portable_source {
+    const __nv_bfloat16 *base; /* first element of the tile at step 0 */
+    int64_t width;             /* of a line in memory */
+    int32_t rows, reduce;      /* of this tile: what lies beyond is zero */
+} portable_source;
+
+/* Byte of 16-byte piece c of a line: K-major lines have 4 pieces, MN-major ones 16. Swizzled, so
+ * that the 8 lines of a matrix that ldmatrix reads at once lie in different banks. */
+template <bool MN_MAJOR> static __device__ __forceinline__ int portable_at(int line, int c)
+{
+    return MN_MAJOR ? line * 256 + ((c ^ (line & 7)) * 16)
+                    : line * 64 + ((c ^ (line >> 1 & 3)) * 16);
+}
+
+/* 8 elements, one by one: those below `here` of the line. */
+static __device__ __forceinline__ uint4 portable_piece(const __nv_bfloat16 *from, int32_t here)
+{
+    uint32_t pair[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < here)
+            pair[i / 2] |= (uint32_t) * (const uint16_t *)(from + i) << (i % 2 * 16);
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* Step `step` of an operand into shared memory. */
+template <bool MN_MAJOR, bool ALIGNED>
+static __device__ __forceinline__ void portable_load(unsigned char *to, const portable_source &s,
+                                                     int step)
+{
+    enum { PER_LINE = MN_MAJOR ? 16 : 4, PIECES = 128 * PORTABLE_STEP / 8 };
+    int32_t reduce0 = step * PORTABLE_STEP;
+    int32_t lines = MN_MAJOR ? s.reduce - reduce0 : s.rows;
+    int32_t columns = MN_MAJOR ? s.rows : s.reduce - reduce0;
+    const __nv_bfloat16 *from = s.base + (MN_MAJOR ? reduce0 * s.width : reduce0);
+#pragma unroll
+    for (int i = 0; i < PIECES / PORTABLE_THREADS; i++) {
+        int piece = i * PORTABLE_THREADS + threadIdx.x;
+        int line = piece / PER_LINE, c = piece % PER_LINE;
+        int32_t here = line < lines ? columns - c * 8 : 0;
+        const __nv_bfloat16 *at = from + line * s.width + c * 8;
+        unsigned char *place = to + portable_at<MN_MAJOR>(line, c);
+        if (ALIGNED)
+            copy16_async(place, here > 0 ? at : s.base, here > 0);
+        else
+            *(uint4 *)place = portable_piece(at, here);
+    }
+}
+
+/* A's fragment of rows [row, row + 16) and columns [k, k + 16) of a stage. */
+template <bool MN_MAJOR>
+static __device__ __forceinline__ void portable_a(uint32_t (&a)[4], const unsigned char *from,
+                                                  int row, int k)
+{
+    int lane = threadIdx.x % 32, i = lane / 8, j = lane % 8;
+    if (MN_MAJOR)
+        ldmatrix4_transposed(a, from + portable_at<true>(k + i / 2 * 8 + j, row / 8 + i % 2));
+    else
+        ldmatrix4(a, from + portable_at<false>(row + i % 2 * 8 + j, k / 8 + i / 2));
+}
+
+/* B's fragments of columns [n, n + 8): b[0], b[1], and [n + 8, n + 16): b[2], b[3]. */
+template <bool MN_MAJOR>
+static __device__ __forceinline__ void portable_b(uint32_t (&b)[4], const unsigned char *from,
+                                                  int n, int k)
+{
+    int lane = threadIdx.x % 32, i = lane / 8, j = lane % 8;
+    if (MN_MAJOR)
+        ldmatrix4_transposed(b, from + portable_at<true>(k + i % 2 * 8 + j, n / 8 + i / 2));
+    else
+        ldmatrix4(b, from + portable_at<false>(n + i / 2 * 8 + j, k / 8 + i % 2));
+}
+
+typedef struct portable_sources {
+    portable_source a, b;
+} portable_sources;
+
+template <int MODE>
+static __device__ __forceinline__ portable_sources portable_sources_of(const grouped_work &w,
+                                                                       const grouped_tile &t,
+                                                                       const int32_t *begin,
+                                                                       const void *a, const void *b)
+{
+    portable_sources s;
+    const __nv_bfloat16 *pa = (const __nv_bfloat16 *)a, *pb = (const __nv_bfloat16 *)b;
+    int32_t rows = begin[t.expert + 1] - begin[t.expert];
+    s.a.width = MODE == GROUPED_WGRAD ? w.out_m : w.reduce;
+    s.a.base = pa + t.row * s.a.width + (MODE == GROUPED_WGRAD ? t.m : 0);
+    s.a.rows = t.valid;
+    s.a.reduce = s.b.reduce = MODE == GROUPED_WGRAD ? rows : w.reduce;
+    s.b.width = MODE == GROUPED_DGRAD ? w.reduce : w.out_n;
+    s.b.rows = grouped_min(w.out_n - t.n, PORTABLE_TILE_N);
+    if (MODE == GROUPED_WGRAD)
+        s.b.base = pb + t.row * s.b.width + t.n;
+    else
+        s.b.base = pb + (int64_t)t.expert * w.reduce * w.out_n +
+                   (MODE == GROUPED_FWD ? t.n : t.n * s.b.width);
+    return s;
+}
+
+/* The products of one stage: a warp's 64 x 32. */
+template <bool A_MN, bool B_MN>
+static __device__ __forceinline__ void portable_multiply(float (&d)[4][4][4],
+                                                         const unsigned char *stage, int row, int n)
+{
+#pragma unroll
+    for (int k = 0; k < PORTABLE_STEP; k += 16) {
+        uint32_t a[4][4], b[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            portable_a<A_MN>(a[i], stage, row + 16 * i, k);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            portable_b<B_MN>(b[j], stage + PORTABLE_OPERAND, n + 16 * j, k);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                mma_16x8x16(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+/* Every element is stored, or added to, by one thread. */
+template <int MODE, bool ALIGNED>
+static __device__ __forceinline__ void portable_store(const grouped_work &w, const grouped_tile &t,
+                                                      const float (&d)[4][4][4], int row, int n,
+                                                      void *out)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int at = 0; at < 32; at++) {
+        int i = at / 8, j = at / 2 % 4, half = at % 2;
+        int32_t m = row + 16 * i + half * 8 + lane / 4, column = t.n + n + 8 * j + lane % 4 * 2;
+        if (m >= t.valid || column >= w.out_n)
+            continue;
+        bool both = ALIGNED || column + 1 < w.out_n;
+        float v0 = d[i][j][half * 2], v1 = d[i][j][half * 2 + 1];
+        if (MODE == GROUPED_WGRAD) {
+            float *p = (float *)out + ((int64_t)t.expert * w.out_m + t.m + m) * w.out_n + column;
+            p[0] += v0;
+            if (both)
+                p[1] += v1;
+            continue;
+        }
+        __nv_bfloat16 *p = (__nv_bfloat16 *)out + (int64_t)(t.m + m) * w.out_n + column;
+        if (ALIGNED) {
+            *(__nv_bfloat162 *)p = __floats2bfloat162_rn(v0, v1);
+        } else {
+            p[0] = __float2bfloat16_rn(v0);
+            if (both)
+                p[1] = __float2bfloat16_rn(v1);
+        }
+    }
+}
+
+template <int MODE, bool ALIGNED>
+static __device__ __forceinline__ void portable_tile(const grouped_work &w, const grouped_tile &t,
+                                                     const int32_t *begin, unsigned char *stages,
+                                                     const void *a, const void *b, void *out)
+{
+    constexpr bool A_MN = MODE == GROUPED_WGRAD, B_MN = MODE != GROUPED_DGRAD;
+    const portable_sources s = portable_sources_of<MODE>(w, t, begin, a, b);
+    int warp = threadIdx.x / 32, row = warp / 4 * 64, n = warp % 4 * 32;
+    float d[4][4][4] = {};
+    for (int step = 0; step < t.steps + PORTABLE_STAGES - 1; step++) {
+        if (step < t.steps) {
+            unsigned char *to = stages + step % PORTABLE_STAGES * PORTABLE_STAGE;
+            portable_load<A_MN, ALIGNED>(to, s.a, step);
+            portable_load<B_MN, ALIGNED>(to + PORTABLE_OPERAND, s.b, step);
+        }
+        copy_commit();
+        int ready = step - (PORTABLE_STAGES - 1);
+        if (ready < 0)
+            continue;
+        copy_wait<PORTABLE_STAGES - 1>();
+        __syncthreads();
+        portable_multiply<A_MN, B_MN>(d, stages + ready % PORTABLE_STAGES * PORTABLE_STAGE, row, n);
+        __syncthreads(); /* the stage is loaded again two steps on */
+    }
+    portable_store<MODE, ALIGNED>(w, t, d, row, n, out);
+}
+
+/* Persistent: block b does tiles b, b + gridDim.x, .. */
+template <int MODE, bool ALIGNED>
+static __device__ __forceinline__ void portable_block(const grouped_work &w, unsigned char *shared,
+                                                      const int32_t *offset, const void *a,
+                                                      const void *b, void *out)
+{
+    int32_t *first = (int32_t *)(shared + PORTABLE_TABLES), *begin = first + w.experts + 1;
+    if (threadIdx.x < 32)
+        grouped_scan(w, offset, first, begin);
+    __syncthreads();
+    int64_t tiles = grouped_tiles(&w, first[w.experts]);
+    for (int64_t at = blockIdx.x; at < tiles; at += gridDim.x)
+        portable_tile<MODE, ALIGNED>(w, grouped_tile_at(&w, first, begin, at, 0), begin, shared, a,
+                                     b, out);
+}
+
+#endif

@@ -1,0 +1,142 @@
+/* mma.cuh: the tensor cores of sm_80 and later, a warp at a time: mma.sync, ldmatrix, cp.async.
+ *
+ * Fragments (PTX ISA 9.7.14.5.8): with g = lane / 4, q = lane % 4, each register two bf16,
+ *   A [16, 16]  a0 (g, 2q)  a1 (g + 8, 2q)  a2 (g, 2q + 8)  a3 (g + 8, 2q + 8), and the next column
+ *   B [16, 8]   b0 (2q, g)  b1 (2q + 8, g), and the next row
+ *   D [16, 8]   d0, d1 (g, 2q), (g, 2q + 1)    d2, d3 (g + 8, 2q), (g + 8, 2q + 1)
+ * The host build does the same by exchanging fragments through memory. */
+#ifndef TESSERA_OPS_CUDA_MMA_CUH
+#define TESSERA_OPS_CUDA_MMA_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+
+/* d += A B, sums in f32. */
+static __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4],
+                                                   uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 matrices: lane 8 i + j names row j of matrix i (16 bytes, shared memory); r[i] is this
+ * lane's pair of matrix i: row g, columns 2q, 2q + 1. */
+static __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* The same of the transposed matrices: rows 2q, 2q + 1 of column g. */
+static __device__ __forceinline__ void ldmatrix4_transposed(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* 16 bytes of device memory into shared memory, later; zeros where not wanted (from is not read).
+ */
+static __device__ __forceinline__ void copy16_async(void *to, const void *from, bool wanted)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(wanted ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most N groups of this thread are under way. */
+template <int N> static __device__ __forceinline__ void copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+#else
+
+struct mma_lane {
+    uint32_t a[4], b[2];
+    const void *row;
+};
+static mma_lane mma_exchange[32][32]; /* warp, lane: blocks run one at a time */
+
+static inline float mma_bf16(uint32_t pair, int half)
+{
+    return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
+}
+
+static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    int lane = threadIdx.x % 32;
+    mma_lane *warp = mma_exchange[threadIdx.x / 32];
+    for (int i = 0; i < 4; i++)
+        warp[lane].a[i] = a[i];
+    warp[lane].b[0] = b0;
+    warp[lane].b[1] = b1;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        int low = i / 2, column = lane % 4 * 2 + i % 2; /* a0, a2 or a1, a3 */
+        for (int k = 0; k < 16; k++)
+            d[i] += mma_bf16(warp[lane / 4 * 4 + k % 8 / 2].a[low + k / 8 * 2], k % 2) *
+                    mma_bf16(warp[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+    }
+    __syncwarp();
+}
+
+static inline void ldmatrix4_as(uint32_t (&r)[4], const void *row, bool transposed)
+{
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4 * 2;
+    mma_lane *warp = mma_exchange[threadIdx.x / 32];
+    warp[lane].row = row;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        uint16_t low, high;
+        for (int h = 0; h < 2; h++) {
+            int at = transposed ? q + h : g, column = transposed ? g : q + h;
+            memcpy(h ? &high : &low, (const char *)warp[8 * i + at].row + 2 * column, 2);
+        }
+        r[i] = low | (uint32_t)high << 16;
+    }
+    __syncwarp();
+}
+
+static inline void ldmatrix4(uint32_t (&r)[4], const void *row)
+{
+    ldmatrix4_as(r, row, false);
+}
+
+static inline void ldmatrix4_transposed(uint32_t (&r)[4], const void *row)
+{
+    ldmatrix4_as(r, row, true);
+}
+
+static inline void copy16_async(void *to, const void *from, bool wanted)
+{
+    if (wanted)
+        memcpy(to, from, 16);
+    else
+        memset(to, 0, 16);
+}
+
+static inline void copy_commit(void)
+{
+}
+
+template <int N> static inline void copy_wait(void)
+{
+}
+
+#endif
+
+#endif
