@@ -68,6 +68,7 @@ static status micro_step(session *s, bool first, step_report *r)
         s->rows[n] = got[n].row;
     }
     device_batch *batch;
+    s->stream->part = PART_TEXT;
     TRY_OR(done, stage_rows(s->stager, s->stream, s->rows, n_rows, &batch));
     TRY_OR(done, account(s, got, n_rows, r));
     r->targets += batch->targets;
@@ -85,6 +86,7 @@ status step_run(session *s, int64_t step, step_report *out)
     memset(out, 0, sizeof *out);
     out->step = step;
     s->samples.n = 0;
+    s->stream->part = PART_OPTIMIZER;
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.aux, st_dtype_size(v->acc)));
@@ -99,6 +101,7 @@ status step_run(session *s, int64_t step, step_report *out)
     out->samples_digest = hash_bytes(s->samples.id, (size_t)s->samples.n * sizeof *s->samples.id);
 
     out->lr = schedule_lr(&s->schedule, step);
+    s->stream->part = PART_OPTIMIZER;
     TRY(optimizer_step(s->optimizer, s->stream, step, out->lr, s->sums.weight));
 
     double loss = 0.0, weight = 0.0, aux_wide = 0.0;

@@ -16,6 +16,7 @@
 #include "trainer/memory.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
+#include "trainer/report/profile.h"
 #include "trainer/step.h"
 #include "trainer/stop.h"
 
@@ -27,8 +28,10 @@ typedef struct training {
     session session;
     reporter *reporter;
     ledger *ledger;
-    keeper *keeper; /* NULL: nothing is kept on the way */
-    progress now;   /* after the last finished step */
+    keeper *keeper;   /* NULL: nothing is kept on the way */
+    profile *profile; /* NULL: off */
+    bool profile_warm;
+    progress now; /* after the last finished step */
 } training;
 
 status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
@@ -167,6 +170,8 @@ static status open_run(training *t)
     double peak;
     TRY(find_start(t));
     TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
+    if (c->metrics_profile)
+        TRY(profile_new(t->session.stream, &t->profile));
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
     if (evaluates(c))
@@ -188,6 +193,7 @@ static void close_run(training *t)
     keeper_free(&t->keeper);
     ledger_close(&t->ledger);
     reporter_free(&t->reporter);
+    profile_free(&t->profile);
     session_close(&t->session);
     progress_done(&t->now);
     progress_done(&t->from.progress);
@@ -233,12 +239,24 @@ static status between_steps(training *t)
     return ST_OK;
 }
 
+/* The first step measured warms up: it counts only where it is the only one. */
+static status measured_step(training *t, step_report *out)
+{
+    if (t->profile && profile_read(t->profile)->steps == 1 && !t->profile_warm) {
+        profile_reset(t->profile);
+        t->profile_warm = true;
+    }
+    TRY(profile_begin(t->profile));
+    TRY(step_run(&t->session, t->now.step + 1, out));
+    return profile_end(t->profile, out->wait_ns);
+}
+
 static status run_steps(training *t)
 {
     const conf *c = t->conf;
     while (c->training_steps == 0 || t->now.step < c->training_steps) {
         step_report report;
-        status st = step_run(&t->session, t->now.step + 1, &report);
+        status st = measured_step(t, &report);
         if (st == ST_END) {
             log_info("the stream has ended after %" PRId64 " steps", t->now.step);
             return ST_OK;
@@ -334,6 +352,8 @@ status train_run(const conf *c)
     stop_listen(); /* not before: until here there is nothing to finish */
     TRY_OR(done, run_steps(&t));
     TRY_OR(done, reporter_finish(t.reporter));
+    if (t.profile)
+        profile_print(profile_read(t.profile), stdout);
     if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
         TRY_OR(done, leave_model(&t));
     st = tell_result(&t);

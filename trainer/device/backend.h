@@ -32,7 +32,10 @@ struct stream {
     device *dev;
     const struct ops_table *ops;
     void *handle; /* backend's own; cuda: the cudaStream_t */
+    int part;     /* PART_*: what is being queued, for report/profile.h */
 };
+
+enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 
 typedef struct device_options {
     int index;          /* which GPU */

@@ -163,8 +163,11 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
     TRY(attention_block_fwd(r, &w->attention, t->x[l], &k->attention, k->x1));
     if (!w->is_moe)
         return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
-    return moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
-                   y ? &t->aux : NULL, y);
+    r->s->part = PART_MOE;
+    TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), y ? &t->aux : NULL,
+                y));
+    r->s->part = PART_TEXT;
+    return ST_OK;
 }
 
 status decoder_fwd(decoder *t, run *r, void *const *feature)
@@ -189,11 +192,13 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
     const decoder_saved *k = saved_of(t, l);
     if (!t->keep)
         TRY(layer_fwd(t, r, l, NULL));
+    r->s->part = w->is_moe ? PART_MOE : PART_TEXT;
     if (w->is_moe)
         TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux,
                     t->dx));
     else
         TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
+    r->s->part = PART_TEXT;
     return attention_block_bwd(r, &w->attention, t->x[l], &k->attention, &t->attention_scratch,
                                t->dx);
 }

@@ -181,8 +181,10 @@ static status check_batch(const model *m, const device_batch *b)
 static status forward(model *m, run *r, const loss_sums *sums)
 {
     m->decoder.aux.value = sums->aux;
+    r->s->part = PART_VISION;
     if (m->has_vision)
         TRY(vision_fwd(&m->vision, r));
+    r->s->part = PART_TEXT;
     return decoder_fwd(&m->decoder, r, m->vision.feature);
 }
 
@@ -220,8 +222,11 @@ status model_forward_backward(model *m, stream *s, const device_batch *b, const 
     bind_head(m);
     TRY(send_aux_scale(m, &r));
     TRY(forward(m, &r, sums));
+    s->part = PART_HEAD;
     TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
+    s->part = PART_TEXT;
     TRY(decoder_bwd(&m->decoder, &r, m->vision.dfeature));
+    s->part = PART_VISION;
     return m->decoder.features_wanted ? vision_bwd(&m->vision, &r) : ST_OK;
 }
 

@@ -1,0 +1,300 @@
+#include "trainer/report/profile.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "trainer/ops/table.h"
+
+enum { EVENTS_AT_ONCE = 1024 };
+
+typedef struct mark {
+    event *from, *to;
+    profile_kind kind;
+} mark;
+
+struct profile {
+    ops_table ops; /* first: a stream's table leads back to its profile */
+    backend_vtable v;
+    stream *s;
+    const ops_table *ops_below;
+    const backend_vtable *v_below;
+    mark *marks; /* of the step under way */
+    int64_t n_marks, cap_marks;
+    event *first, *last; /* of the step */
+    profile_sums sums;
+};
+
+static const char *const names[PROFILE_KINDS] = {
+    [PROFILE_IDLE] = "idle",
+    [PROFILE_VISION] = "vision",
+    [PROFILE_ATTENTION] = "attention",
+    [PROFILE_DENSE] = "dense GEMM",
+    [PROFILE_EXPERTS] = "experts",
+    [PROFILE_ROUTING] = "routing",
+    [PROFILE_POINTWISE] = "element-wise",
+    [PROFILE_HEAD] = "head",
+    [PROFILE_OPTIMIZER] = "optimiser",
+    [PROFILE_COLLECTIVES] = "collectives",
+    [PROFILE_WAIT] = "waiting for data",
+};
+
+const char *profile_kind_name(profile_kind kind)
+{
+    return names[kind];
+}
+
+typedef enum op_number {
+#define OP(name) OP_##name,
+#include "trainer/ops/ops.def"
+    OPS
+} op_number;
+
+/* Of an op in the text's layers; what vision, head and optimiser queue is theirs. */
+static const unsigned char kind_of_op[OPS] = {
+    [OP_gemm] = PROFILE_DENSE,
+    [OP_grouped_gemm] = PROFILE_EXPERTS,
+    [OP_add] = PROFILE_POINTWISE,
+    [OP_bias_grad] = PROFILE_POINTWISE,
+    [OP_rmsnorm_fwd] = PROFILE_POINTWISE,
+    [OP_rmsnorm_bwd] = PROFILE_POINTWISE,
+    [OP_layernorm_fwd] = PROFILE_POINTWISE,
+    [OP_layernorm_bwd] = PROFILE_POINTWISE,
+    [OP_rope_text] = PROFILE_ATTENTION,
+    [OP_rope_vision] = PROFILE_VISION,
+    [OP_rope_apply] = PROFILE_ATTENTION,
+    [OP_attention_fwd] = PROFILE_ATTENTION,
+    [OP_attention_bwd] = PROFILE_ATTENTION,
+    [OP_swiglu_fwd] = PROFILE_POINTWISE,
+    [OP_swiglu_bwd] = PROFILE_POINTWISE,
+    [OP_gelu_fwd] = PROFILE_POINTWISE,
+    [OP_gelu_bwd] = PROFILE_POINTWISE,
+    [OP_patch_input] = PROFILE_VISION,
+    [OP_rows_gather] = PROFILE_POINTWISE,
+    [OP_rows_scatter] = PROFILE_POINTWISE,
+    [OP_rows_weighted] = PROFILE_VISION,
+    [OP_rows_weighted_bwd] = PROFILE_VISION,
+    [OP_route_fwd] = PROFILE_ROUTING,
+    [OP_route_bwd] = PROFILE_ROUTING,
+    [OP_route_aux] = PROFILE_ROUTING,
+    [OP_permute] = PROFILE_ROUTING,
+    [OP_combine_fwd] = PROFILE_ROUTING,
+    [OP_combine_bwd] = PROFILE_ROUTING,
+    [OP_xent] = PROFILE_HEAD,
+    [OP_sum_squares] = PROFILE_OPTIMIZER,
+    [OP_step_finish] = PROFILE_OPTIMIZER,
+    [OP_adamw] = PROFILE_OPTIMIZER,
+};
+
+static profile_kind kind_here(const stream *s, profile_kind kind)
+{
+    switch (s->part) {
+    case PART_VISION:
+        return PROFILE_VISION;
+    case PART_HEAD:
+        return PROFILE_HEAD;
+    case PART_OPTIMIZER:
+        return PROFILE_OPTIMIZER;
+    case PART_MOE: /* its gathers are permutations, its dense product the router's */
+        if (kind == PROFILE_DENSE)
+            return PROFILE_ROUTING;
+        return kind;
+    default:
+        return kind;
+    }
+}
+
+static profile_kind kind_of(const stream *s, op_number op)
+{
+    if (s->part == PART_MOE && (op == OP_swiglu_fwd || op == OP_swiglu_bwd))
+        return PROFILE_EXPERTS;
+    if (s->part == PART_MOE && op == OP_rows_gather)
+        return PROFILE_ROUTING;
+    return kind_here(s, (profile_kind)kind_of_op[op]);
+}
+
+/* More marks, each with its two events. */
+static status grow(profile *p)
+{
+    int64_t cap = p->cap_marks + EVENTS_AT_ONCE / 2;
+    mark *marks = realloc(p->marks, (size_t)cap * sizeof *marks);
+    if (!marks)
+        return FAIL(ST_NO_MEMORY, "profile: no memory for %" PRId64 " calls of a step", cap);
+    p->marks = marks;
+    while (p->cap_marks < cap) {
+        mark *m = &p->marks[p->cap_marks++];
+        *m = (mark){0};
+        TRY(p->v_below->event_new(p->s->dev, &m->from));
+        TRY(p->v_below->event_new(p->s->dev, &m->to));
+    }
+    return ST_OK;
+}
+
+/* Other streams of the device are not measured. */
+static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
+{
+    *out = NULL;
+    if (s != p->s)
+        return ST_OK;
+    if (p->n_marks == p->cap_marks)
+        TRY(grow(p));
+    *out = &p->marks[p->n_marks++];
+    (*out)->kind = kind;
+    return p->v_below->event_record(s, (*out)->from);
+}
+
+static status mark_end(profile *p, const mark *m)
+{
+    return m ? p->v_below->event_record(p->s, m->to) : ST_OK;
+}
+
+#define OP(name)                                                                                   \
+    static status timed_##name(stream *s, const struct name##_args *a)                             \
+    {                                                                                              \
+        profile *p = (profile *)(uintptr_t)s->ops;                                                 \
+        mark *m;                                                                                   \
+        TRY(mark_begin(p, s, kind_of(s, OP_##name), &m));                                          \
+        TRY(p->ops_below->name(s, a));                                                             \
+        return mark_end(p, m);                                                                     \
+    }
+#include "trainer/ops/ops.def"
+
+static profile *profile_of(const stream *s)
+{
+    return (profile *)((char *)(uintptr_t)s->dev->v - offsetof(profile, v));
+}
+
+static status timed_to_device(stream *s, void *dst, const void *src_host, size_t bytes)
+{
+    profile *p = profile_of(s);
+    mark *m;
+    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
+    TRY(p->v_below->to_device(s, dst, src_host, bytes));
+    return mark_end(p, m);
+}
+
+static status timed_copy(stream *s, void *dst, const void *src, size_t bytes)
+{
+    profile *p = profile_of(s);
+    mark *m;
+    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
+    TRY(p->v_below->copy(s, dst, src, bytes));
+    return mark_end(p, m);
+}
+
+static status timed_zero(stream *s, void *dst, size_t bytes)
+{
+    profile *p = profile_of(s);
+    mark *m;
+    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
+    TRY(p->v_below->zero(s, dst, bytes));
+    return mark_end(p, m);
+}
+
+status profile_new(stream *s, profile **out)
+{
+    profile *p = calloc(1, sizeof *p);
+    if (!p)
+        return FAIL(ST_NO_MEMORY, "profile: out of memory");
+    p->s = s;
+    p->ops_below = s->ops;
+    p->v_below = s->dev->v;
+#define OP(name) p->ops.name = p->ops_below->name ? timed_##name : NULL;
+#include "trainer/ops/ops.def"
+    p->v = *p->v_below;
+    p->v.to_device = timed_to_device;
+    p->v.copy = timed_copy;
+    p->v.zero = timed_zero;
+    status st = ST_OK;
+    TRY_OR(failed, p->v_below->event_new(s->dev, &p->first));
+    TRY_OR(failed, p->v_below->event_new(s->dev, &p->last));
+    s->ops = &p->ops;
+    s->dev->v = &p->v;
+    *out = p;
+    return ST_OK;
+failed:
+    profile_free(&p);
+    return st;
+}
+
+void profile_free(profile **held)
+{
+    profile *p = *held;
+    if (!p)
+        return;
+    if (p->s->ops == &p->ops) {
+        p->s->ops = p->ops_below;
+        p->s->dev->v = p->v_below;
+    }
+    for (int64_t i = 0; i < p->cap_marks; i++) {
+        p->v_below->event_free(&p->marks[i].from);
+        p->v_below->event_free(&p->marks[i].to);
+    }
+    p->v_below->event_free(&p->first);
+    p->v_below->event_free(&p->last);
+    free(p->marks);
+    free(p);
+    *held = NULL;
+}
+
+status profile_begin(profile *p)
+{
+    if (!p)
+        return ST_OK;
+    p->n_marks = 0;
+    return p->v_below->event_record(p->s, p->first);
+}
+
+status profile_end(profile *p, int64_t wait_ns)
+{
+    if (!p)
+        return ST_OK;
+    TRY(p->v_below->event_record(p->s, p->last));
+    TRY(p->v_below->event_wait(p->s->dev, p->last));
+    profile_sums step = {.steps = 1, .calls = p->n_marks};
+    TRY(p->v_below->event_ns(p->first, p->last, &step.total_ns));
+    int64_t rest = step.total_ns;
+    for (int64_t i = 0; i < p->n_marks; i++) {
+        int64_t ns;
+        TRY(p->v_below->event_ns(p->marks[i].from, p->marks[i].to, &ns));
+        step.ns[p->marks[i].kind] += ns;
+        rest -= ns;
+    }
+    /* Timestamps are rounded: a busy step may come to a hair more than its length. */
+    rest = rest > 0 ? rest : 0;
+    step.ns[PROFILE_WAIT] = wait_ns < rest ? wait_ns : rest;
+    step.ns[PROFILE_IDLE] = rest - step.ns[PROFILE_WAIT];
+    step.total_ns = 0;
+    for (int k = 0; k < PROFILE_KINDS; k++) {
+        p->sums.ns[k] += step.ns[k];
+        p->sums.total_ns += step.ns[k];
+    }
+    p->sums.steps++;
+    p->sums.calls += step.calls;
+    return ST_OK;
+}
+
+void profile_reset(profile *p)
+{
+    if (p)
+        p->sums = (profile_sums){0};
+}
+
+const profile_sums *profile_read(const profile *p)
+{
+    return &p->sums;
+}
+
+void profile_print(const profile_sums *sums, FILE *to)
+{
+    double steps = sums->steps > 0 ? (double)sums->steps : 1.0;
+    double total = sums->total_ns > 0 ? (double)sums->total_ns : 1.0;
+    fprintf(to, "profile: %" PRId64 " steps, %.0f calls each\n", sums->steps,
+            (double)sums->calls / steps);
+    for (int k = 1; k <= PROFILE_KINDS; k++) { /* idle last */
+        int kind = k % PROFILE_KINDS;
+        fprintf(to, "profile: %-18s %12.3f ms %6.1f %%\n", names[kind],
+                (double)sums->ns[kind] / steps * 1e-6, 100.0 * (double)sums->ns[kind] / total);
+    }
+    fprintf(to, "profile: %-18s %12.3f ms %6.1f %%\n", "step",
+            (double)sums->total_ns / steps * 1e-6, 100.0);
+}
