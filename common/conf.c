@@ -211,8 +211,7 @@ status conf_set(conf *c, const char *key, const char *value)
     return conf_value_set(c, r, value, &origin);
 }
 
-/* A copy that owns its texts. */
-static status copy(const conf *from, conf *to)
+status conf_copy(const conf *from, conf *to)
 {
     *to = *from;
     arena_init(&to->texts, 0);
@@ -232,7 +231,7 @@ static status copy(const conf *from, conf *to)
 status conf_eval(const conf *c, conf *out)
 {
     conf e;
-    status st = copy(c, &e);
+    status st = conf_copy(c, &e);
     if (st != ST_OK) {
         conf_done(&e);
         return st;

@@ -62,6 +62,9 @@ WARN_UNUSED status conf_check(const conf *c);
 /* One option as the command line would set it (key without the dashes). No conf_check. */
 WARN_UNUSED status conf_set(conf *c, const char *key, const char *value);
 
+/* A copy that owns its texts; conf_done it apart, also after a failure. */
+WARN_UNUSED status conf_copy(const conf *from, conf *to);
+
 /* What the eval stream is made from: eval.* laid over data.*, one epoch, in order, with the
  * majority answer. A copy; conf_done it apart. */
 WARN_UNUSED status conf_eval(const conf *c, conf *out);

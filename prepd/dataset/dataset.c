@@ -9,6 +9,7 @@ status dataset_open(const conf *c, dataset **out)
         [DATA_VQAV2] = &dataset_vqav2,
         [DATA_CONVERSATIONS] = &dataset_conversations,
         [DATA_TEXT] = &dataset_text,
+        [DATA_MIXTURE] = &dataset_mixture,
     };
     const size_t n = sizeof adapters / sizeof *adapters;
     if ((size_t)c->data_format < n && adapters[c->data_format])

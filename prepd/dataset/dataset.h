@@ -44,6 +44,14 @@ typedef struct sample {
     int64_t text_bytes; /* about how long its texts are; 0: short */
 } sample;               /* lives in the arena given to dataset_sample */
 
+/* A part of a mixture: samples [first, first + n). weight: its share of an epoch's samples is
+ * weight / sum of weights; 0 everywhere: every sample once an epoch. */
+typedef struct dataset_part {
+    const char *name;
+    int64_t first, n;
+    double weight;
+} dataset_part;
+
 typedef struct dataset_vtable {
     const char *name;
     status (*open)(const conf *c, dataset **out);
@@ -58,6 +66,8 @@ typedef struct dataset_vtable {
     /* Which piece of a source that can only be read in pieces holds the sample: rises with i. -1,
      * or no such function: any sample can be read at any time. */
     int64_t (*chunk)(const dataset *d, int64_t i);
+    /* The parts of a mixture, how many; no such function: there is one. */
+    int (*parts)(const dataset *d, const dataset_part **out);
     /* Digest of everything above except image bytes. */
     hash128 (*identity)(const dataset *d);
 } dataset_vtable;
@@ -73,5 +83,6 @@ void dataset_close(dataset **d);
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;
 extern const dataset_vtable dataset_text;
+extern const dataset_vtable dataset_mixture;
 
 #endif

@@ -21,11 +21,18 @@ status name_list_add(name_list *l, const char *name, size_t n, int32_t *out)
             return ST_OK;
         }
     }
+    TRY(name_list_append(l, name, n, &at));
+    *out = (int32_t)at;
+    return ST_OK;
+}
+
+status name_list_append(name_list *l, const char *name, size_t n, int64_t *out)
+{
     if (l->n == INT32_MAX)
         return FAIL(ST_BAD_INPUT, "more than %d files", INT32_MAX);
     TRY(array_room((void **)&l->at, l->n, &l->capacity, sizeof *l->at));
     TRY(text_pool_add(&l->texts, name, n, &l->at[l->n]));
-    *out = (int32_t)l->n++;
+    *out = l->n++;
     return ST_OK;
 }
 

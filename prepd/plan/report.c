@@ -59,6 +59,24 @@ done:
     return st;
 }
 
+/* What an epoch holds of each source of a mixture. */
+static void report_sources(const plan *p, FILE *to)
+{
+    const dataset_part *parts;
+    if (!p->d->v->parts)
+        return;
+    p->d->v->parts(p->d, &parts);
+    for (int k = 0; k < p->n_lanes; k++) {
+        const lane *l = &p->lanes[k];
+        fprintf(to,
+                "source %s: %" PRId64 " samples; %" PRIu64 " of an epoch (%.2f %%), each %.3f "
+                "times\n",
+                parts[k].name, parts[k].n, l->per_epoch,
+                100.0 * (double)l->per_epoch / (double)p->epoch_units,
+                (double)l->per_epoch / (double)l->n);
+    }
+}
+
 static void report_buckets(const plan *p, FILE *to)
 {
     fprintf(to, "buckets: %d\n", p->n_buckets);
@@ -109,6 +127,7 @@ status plan_report(const plan *p, FILE *to)
             share(sum.patches / 4, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
             share(sum.patches, p->n_rows * p->patch_budget));
+    report_sources(p, to);
     report_buckets(p, to);
     return report_balance(p, to);
 }

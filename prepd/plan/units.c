@@ -192,14 +192,43 @@ static status find_chunks(plan *p, lane *l)
     return ST_OK;
 }
 
-static status one_lane(plan *p)
+/* Units of the lane in an epoch: its share of all, at least one. */
+static uint64_t share_of(double weight, double weights, int64_t units)
 {
-    p->lanes = (lane *)calloc(1, sizeof *p->lanes);
+    const double share = weight / weights * (double)units;
+    return share < 1 ? 1 : (uint64_t)(share + 0.5);
+}
+
+/* A lane per part of a mixture, else one. Units stand in the order of samples, so a part's lie side
+ * by side. */
+static status make_lanes(plan *p)
+{
+    const int64_t n_samples = p->d->v->samples(p->d);
+    const dataset_part whole = {"", 0, n_samples, 0}, *parts = &whole;
+    const int n = p->d->v->parts ? p->d->v->parts(p->d, &parts) : 1;
+    double weights = 0;
+    int64_t u = 0;
+    p->lanes = (lane *)calloc((size_t)n, sizeof *p->lanes);
     if (!p->lanes)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");
-    p->n_lanes = 1;
-    p->lanes[0] = (lane){.n = (uint64_t)p->n_units, .per_epoch = (uint64_t)p->n_units};
-    return p->d->v->chunk ? find_chunks(p, &p->lanes[0]) : ST_OK;
+    p->n_lanes = n;
+    for (int k = 0; k < n; k++)
+        weights += parts[k].weight;
+    for (int k = 0; k < n; k++) {
+        lane *l = &p->lanes[k];
+        *l = (lane){.number = k, .first = (uint64_t)u};
+        while (u < p->n_units && p->docs[p->units[u].first].sample < parts[k].first + parts[k].n)
+            u++;
+        l->n = (uint64_t)u - l->first;
+        if (l->n == 0)
+            return FAIL(ST_BAD_INPUT, "source %s has no sample that can be used; the first: %s",
+                        parts[k].name,
+                        parts[k].n ? plan_cause(p, parts[k].first) : "there are none");
+        l->per_epoch = weights > 0 ? share_of(parts[k].weight, weights, p->n_units) : l->n;
+        if (p->d->v->chunk)
+            TRY(find_chunks(p, l));
+    }
+    return ST_OK;
 }
 
 status plan_make_units(plan *p)
@@ -209,7 +238,7 @@ status plan_make_units(plan *p)
         return ST_OK;
     if (p->c->data_group == GROUP_SHARED_IMAGE)
         TRY(join_by_image(p));
-    TRY(one_lane(p));
+    TRY(make_lanes(p));
     for (int k = 0; k < p->n_lanes; k++)
         p->epoch_units += p->lanes[k].per_epoch;
     return ST_OK;

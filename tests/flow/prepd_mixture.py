@@ -1,0 +1,115 @@
+"""Mixtures: every source's samples in their share, each source exactly once per pass of its own; the
+same stream resumed, with any number of workers; wrong lists refused with their line."""
+
+import collections
+import json
+import os
+import sys
+
+from formats import in_data, llava, load, options, write_lines
+from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+
+def write_list(f, text):
+    with open(f.file("mix.yaml"), "w") as x:
+        x.write(text)
+    return options(data__format="mixture", data__path=f.file("mix.yaml"))
+
+
+def sources(f, weights=(None, None, None)):
+    """VQAv2 as it is, conversations elsewhere, text; returns the options and their sizes."""
+    samples = load(f)
+    talks = write_lines(f.file("talks.jsonl"), [llava(*s) for s in samples[:20]])
+    text = write_lines(in_data(f, "text.jsonl"), [{"text": "some words " * (1 + k % 90)} for k in range(50)])
+    lists = ["vqa:\n  path: data\n  format: vqav2\n",
+             f"talks:\n  format: conversations\n  path: {os.path.basename(talks)}\n  images: data\n",
+             f"text:\n  format: text\n  path: {text}\n"]
+    for k, w in enumerate(weights):
+        lists[k] += f"  weight: {w}\n" if w else ""
+    return write_list(f, "".join(lists)), (len(samples), 20, 50)
+
+
+def stream_of(f, args, n=None, cursor=None):
+    rows = []
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor)
+        for row in stream:
+            rows.append(row)
+            if len(rows) == n:
+                break
+        stream.close()
+        check(d.p.poll() is None, d.said())
+    return rows
+
+
+def fingerprint(row):
+    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
+
+
+def seen(rows):
+    """How often each sample came, a split one counted by its first part."""
+    return collections.Counter(int(i) for r in rows for i, part in zip(r["doc_sample_id"], r["doc_part"])
+                               if part == 0)
+
+
+def every_sample_once_without_weights():
+    with Folder(images=32) as f:
+        args, sizes = sources(f)
+        got = seen(stream_of(f, args + options(training__epochs=1)))
+        check(got == {i: 1 for i in range(sum(sizes))}, "an epoch is not every sample once")
+        said = run("check", "-c", f.config, *args)
+        check(f"checked {sum(sizes)} samples, 0 bad" in said, said)
+
+
+def weighted_and_exact():
+    with Folder(images=32) as f:
+        args, sizes = sources(f, (1, 2, 1))
+        args += options(data__window=40)
+        epochs = 3
+        rows = stream_of(f, args + options(training__epochs=epochs))
+        got, first = seen(rows), 0
+        total = {}
+        for k, n in enumerate(sizes):
+            times = [got[i] for i in range(first, first + n)]
+            check(max(times) - min(times) <= 1, f"source {k}: a sample {min(times)} to {max(times)} times")
+            total[k] = sum(times)
+            first += n
+        check(abs(total[1] - 2 * total[0]) <= epochs, f"weights 1 to 2 gave {total}")
+        check(total[1] > 20 * epochs, f"a small source with a large weight is not repeated: {total}")
+        whole = [fingerprint(r) for r in rows]
+        for stop in (1, len(rows) // 2):
+            rest = stream_of(f, args + options(training__epochs=epochs), cursor=json.loads(rows[stop - 1]["cursor"]))
+            check([fingerprint(r) for r in rest] == whole[stop:], f"resumed after {stop} rows, the rest differs")
+        check(len({digest(f.config, "--steps", "6", *args, "--prepd.workers", str(w)) for w in (1, 3)}) == 1,
+              "the number of workers enters")
+        one = digest(f.config, "--steps", "6", *args)
+        check(digest(f.config, "--steps", "6", *args, "--training.seed", "3") != one, "the seed does not enter")
+        said = run("plan", "-c", f.config, *args)
+        check("source talks: 20 samples; 59 of an epoch" in said, said)
+
+
+def wrong_lists_are_refused():
+    with Folder(images=16) as f:
+        for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght")),
+                            ("vqa:\n  path: data\n  weight: -2\n", ("mix.yaml:3", "above 0")),
+                            ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give all of them one",)),
+                            ("a:\n  path: nowhere\n", ("source a", "nowhere")),
+                            ("a:\n  format: mixture\n  path: mix.yaml\n", ("a mixture of mixtures",)),
+                            ("a:\n  format: vqa\n", ("mix.yaml:2", "vqav2")), ("", ("no source",))):
+            args = write_list(f, text)
+            for code in (78, 66):
+                try:
+                    said = run("check", "-c", f.config, *args, code=code)
+                    break
+                except AssertionError:
+                    if code == 66:
+                        raise
+            for word in words:
+                check(word in said, f"{word!r} is not in\n{said}")
+
+
+main(every_sample_once_without_weights, weighted_and_exact, wrong_lists_are_refused)
