@@ -1,13 +1,16 @@
 /* rope.c: angle tables and rotation.
- * Tolerance of the tables: the angle itself is one product in the number type (the published
- * model's rounding, repeated by the loop here), so 4 eps for the library's cosine. */
+ * Tolerance of the tables: the frequency is rounded as the published model rounds it, the angle is
+ * one product in the number type; both are repeated by the loop here, so 4 eps for the library's
+ * cosine. */
 #include "tests/parity/parity.h"
 
 #include "trainer/ops/real.h"
 
-static double rounded_angle(double position, double theta, double exponent)
+/* theta^(-above / below) in float32: exponent, power and reciprocal are rounded one by one. */
+static double rounded_angle(double position, double theta, int64_t above, int64_t below)
 {
-    return (double)((real)position * (real)pow(theta, exponent));
+    float power = (float)pow(theta, (float)above / (float)below);
+    return (double)((real)position * (real)(1 / power));
 }
 
 /* shape: tokens, head_dim, sections H, W, largest position */
@@ -22,8 +25,7 @@ static void text_case(parity *p, const int64_t *shape)
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
             int axis = j % 3 == 1 && j < 3 * shape[2] ? 1 : j % 3 == 2 && j < 3 * shape[3] ? 2 : 0;
-            double angle =
-                rounded_angle(positions[axis * n + t], 5e6, -2.0 * (double)j / (double)d);
+            double angle = rounded_angle(positions[axis * n + t], 5e6, 2 * j, d);
             wc[t * half + j] = cos(angle);
             ws[t * half + j] = sin(angle);
         }
@@ -39,7 +41,9 @@ static void text_case(parity *p, const int64_t *shape)
     parity_expect(p, "sin", s, ws, 4);
 }
 
-/* The table of the specification, section 11: position (5, 7, 9), d 128. */
+/* The table of the specification, section 11: position (5, 7, 9), d 128. Its frequencies are exact;
+ * the published model's, twice rounded, lie up to 1.2e-7 of themselves beside it, 7e-7 of an angle
+ * (golden numbers have their bits). */
 static void text_golden(parity *p, const int64_t *shape)
 {
     (void)shape;
@@ -62,11 +66,11 @@ static void text_golden(parity *p, const int64_t *shape)
                                                        .sin = s.dev}));
     double *gc = parity_fetch(p, c), *gs = parity_fetch(p, s);
     for (int j = 0; j < 6; j++) {
-        assert_true(fabs(gc[j] - want[j][0]) < 3e-7);
-        assert_true(fabs(gs[j] - want[j][1]) < 3e-7);
+        assert_true(fabs(gc[j] - want[j][0]) < 1e-6);
+        assert_true(fabs(gs[j] - want[j][1]) < 1e-6);
     }
     for (int i = 0; i < 5; i++) /* the sine of a small angle is the angle */
-        assert_true(fabs(gs[(int)tail[i][0]] - tail[i][1]) < 1e-12);
+        assert_true(fabs(gs[(int)tail[i][0]] - tail[i][1]) < 3e-7 * tail[i][1]);
 }
 
 /* shape: patches, head_dim, largest coordinate */
@@ -80,8 +84,8 @@ static void vision_case(parity *p, const int64_t *shape)
     double *wc = parity_zeros(p, c.n), *ws = parity_zeros(p, c.n);
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
-            double angle = rounded_angle(at[2 * t + (j >= quarter)], 10000,
-                                         -2.0 * (double)(j % quarter) / (double)half);
+            double angle =
+                rounded_angle(at[2 * t + (j >= quarter)], 10000, 2 * (j % quarter), half);
             wc[t * half + j] = cos(angle);
             ws[t * half + j] = sin(angle);
         }

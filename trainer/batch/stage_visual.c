@@ -116,9 +116,13 @@ typedef struct axis {
     float fraction;
 } axis;
 
+/* u = i (side - 1) / (n - 1) with the rounding of the published model's linspace: a step in float32,
+ * counted from the nearer end, one rounding. On a table of 48 another rounding of u is a weight off
+ * by up to 4e-6. */
 static axis axis_of(int64_t i, int64_t n, int64_t side)
 {
-    float u = (float)(i * (side - 1)) / (float)(n > 1 ? n - 1 : 1);
+    const float last = (float)(side - 1), step = last / (float)(n > 1 ? n - 1 : 1);
+    float u = i < n / 2 || n == 1 ? step * (float)i : fmaf(-step, (float)(n - 1 - i), last);
     int32_t low = (int32_t)u;
     return (axis){low, low + 1 < side ? low + 1 : low, u - (float)low};
 }

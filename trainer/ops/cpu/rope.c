@@ -15,6 +15,16 @@ static status half_dim(int64_t head_dim, int64_t parts, int64_t *out_half)
     return ST_OK;
 }
 
+/* theta^(-exponent), rounded where the published model rounds, in float32 whatever the model's dtype:
+ * the exponent, the power, its reciprocal. At position p an angle would else be off by p times a
+ * unit in the last place or more. The power is rounded correctly here; torch's own is off by a unit
+ * for one of 64 frequencies. */
+static real frequency(double theta, int64_t numerator, int64_t denominator)
+{
+    const float exponent = (float)numerator / (float)denominator;
+    return (real)(1.0f / (float)pow((float)theta, exponent));
+}
+
 /* Angle = position * frequency, one multiplication in real: the published model's rounding. */
 static void put_angle(real *cosine, real *sine, int32_t position, real frequency)
 {
@@ -47,7 +57,7 @@ status CPU_OP(rope_text)(stream *s, const rope_text_args *a)
     TRY(half_dim(a->head_dim, 1, &b.half));
     for (int64_t j = 0; j < b.half; j++) {
         bool own = j % 3 != 0 && j < 3 * a->section[j % 3];
-        b.omega[j] = (real)pow(a->theta, -2.0 * (double)j / (double)a->head_dim);
+        b.omega[j] = frequency(a->theta, 2 * j, a->head_dim);
         b.place[j] = a->positions + (own ? j % 3 : 0) * a->tokens;
     }
     cpu_run(s, a->tokens, ANGLE_WORK * b.half, table_rows, &b);
@@ -60,7 +70,7 @@ status CPU_OP(rope_vision)(stream *s, const rope_vision_args *a)
     TRY(half_dim(a->head_dim, 2, &b.half));
     int64_t quarter = b.half / 2;
     for (int64_t j = 0; j < b.half; j++) {
-        b.omega[j] = (real)pow(a->theta, -2.0 * (double)(j % quarter) / (double)b.half);
+        b.omega[j] = frequency(a->theta, 2 * (j % quarter), b.half);
         b.place[j] = a->row_col + (j >= quarter);
     }
     cpu_run(s, a->patches, ANGLE_WORK * b.half, table_rows, &b);
