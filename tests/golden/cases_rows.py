@@ -57,11 +57,11 @@ def reference_pixels(doc, dtype=torch.float32):
         chosen = [(g, p) for v, g, p in doc.items if v == is_video]
         if not chosen:
             continue
-        patches = np.concatenate([p for _, p in chosen]).astype(np.float32)
+        patches = np.concatenate([p for _, p in chosen])
         if not is_video:  # the second frame of the temporal pair is the first
             one = patches.reshape(-1, 3, 1, 256)
             patches = np.concatenate([one, one], axis=2).reshape(-1, 1536)
-        out[name] = torch.from_numpy((patches - 127.5) / 127.5).to(dtype)
+        out[name] = (torch.from_numpy(patches).to(dtype) - 127.5) / 127.5
         out[grid + "_grid_thw"] = torch.tensor([g for g, _ in chosen], dtype=torch.int64)
     return out
 

@@ -129,7 +129,7 @@ def check_saved(trainer, flavour, model, root):
 
 def check(trainer, name, folder, root):
     """Prints a line per layout, dtype and cut; the number of faults."""
-    flavour = flavours.open_flavour(flavours.KEPT[name])
+    flavour = flavours.open_flavour(name, flavours.KEPT[name])
     every = ["published", "v5", "per-expert"] if flavour.moe else ["published"]
     readable = ["published"]
     if not flavour.visual:
@@ -178,7 +178,7 @@ def main():
     for name in sorted(flavours.KEPT):
         if args.only in name:
             with tempfile.TemporaryDirectory() as root:
-                plain = ask_as_five_wants(flavours.open_flavour(flavours.KEPT[name])) if FIVE else None
+                plain = ask_as_five_wants(flavours.open_flavour(name, flavours.KEPT[name])) if FIVE else None
                 faults += check(args.trainer, name, os.path.join(args.cases, name), root)
                 rows.reference_pixels = plain or rows.reference_pixels
     print(f"{faults} faults")

@@ -2,8 +2,10 @@
 """Runs `trainer probe` on golden cases and compares every number with the reference's.
 
     tests/golden/compare.py --trainer build/bin/trainer [--cases DIR] [--only TEXT] [--verbose]
+    tests/golden/compare.py --trainer build/tests/trainer_f64 --exact
 
-Plain numpy. A line per case: the worst relative error |ours - theirs| / |theirs| (Euclidean norms of
+Plain numpy. --exact compares the gradients of the double build with the reference's float64 run, in
+the cases that have it. A line per case: the worst relative error |ours - theirs| / |theirs| (Euclidean norms of
 whole tensors) of logits, loss and gradients, and the gradient that is worst. Exit 1 if any is over
 the tolerance, a tensor is missing, extra or of another shape. numpy missing: exit 77 (skipped).
 """
@@ -23,13 +25,19 @@ except ImportError:
     sys.exit(77)
 
 # Both sides compute in float32, unit roundoff 6e-8, in different orders of summation, through some
-# 60 operations one after another; 1e-5 is what spec 4.7 asks. Correct code lands near 3e-6, and so
-# does the reference itself against its own float64 run (own_rounding, kept with every case). Where
-# a drawn case makes the reference round more than 3.3e-6, three times that is allowed instead: its
-# own error and ours, which may be twice as large, since the order of our sums depends on the kernels
-# that OpenBLAS has for the processor. (dense/mixed: the reference is 5.8e-6 from our double run, our
-# float run 1.8e-6 or 6.5e-6, as its attention adds up.)
+# 60 operations one after another; 1e-5 is what the project asks. Correct code lands near 3e-6, and so
+# does the reference itself against its own float64 run (own_rounding, kept with every case).
 TOLERANCE = 1e-5
+
+# Badly conditioned draws (a LayerNorm over 8 numbers of little variance) take the reference's float32
+# gradients themselves far from its float64 ones. A case over the tolerance in which that is more than
+# this is held against its float64 gradients, where it has them (exact.safetensors): within 1e-5, or
+# twice the reference's own distance. No kept case needs it.
+CONDITIONED = 4e-6
+
+# trainer_f64 against the reference's float64 run: the same formulas or not, nothing between. Some 60
+# operations of unit roundoff 1e-16, as badly conditioned as above; seen: 1e-13.
+EXACT = 1e-11
 DTYPES = {"F32": "<f4", "F64": "<f8"}
 
 
@@ -84,31 +92,48 @@ def errors_of(ours, theirs):
     return out
 
 
-def probe(trainer, folder, case, out):
+def run_probe(trainer, folder, case, coef, out):
+    """(tensors, "") or (None, what went wrong)"""
+    batch = os.path.join(folder, case, "batch.safetensors")
+    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--aux", repr(coef)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None, f"exit {done.returncode}: {done.stderr.strip()}"
+    return read(out), ""
+
+
+def compare_case(trainer, folder, case, exactly, out):
+    """(tensor -> error, own rounding, limit, what gradients are held against)"""
     expected = fuse_experts(read(os.path.join(folder, case, "expected.safetensors")))
     coef, rounding = expected.pop("aux_coef").item(), expected.pop("own_rounding").item()
-    batch = os.path.join(folder, case, "batch.safetensors")
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out]
-    done = subprocess.run(command + ["--aux", repr(coef)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return {"trainer probe": f"exit {done.returncode}: {done.stderr.strip()}"}
-    ours = read(out)
+    ours, wrong = run_probe(trainer, folder, case, coef, out)
+    if ours is None:
+        return {"trainer probe": wrong}, rounding, 0, ""
     if coef == 0:  # aux_loss without coefficient: probe need not compute it
         expected.pop("aux_loss")
         ours.pop("aux_loss", None)
-    return errors_of(ours, expected) | {"own_rounding": rounding}
+    exact = os.path.join(folder, case, "exact.safetensors")
+    if exactly:
+        grads = {n: v for n, v in ours.items() if n.startswith("grad.")}
+        return errors_of(grads, fuse_experts(read(exact))), rounding, EXACT, "float64"
+    errors = errors_of(ours, expected)
+    over = any(isinstance(e, str) or e > TOLERANCE for e in errors.values())
+    if not over or rounding <= CONDITIONED or not os.path.exists(exact):
+        return errors, rounding, TOLERANCE, "float32"
+    expected.update(fuse_experts(read(exact)))
+    return errors_of(ours, expected), rounding, max(TOLERANCE, 2 * rounding), "float64"
 
 
-def report(label, errors, verbose):
+def report(label, result, verbose):
     """Prints the line of a case; the number of faults."""
-    rounding = errors.pop("own_rounding", 0.0)
-    limit = max(TOLERANCE, 2 * rounding)
+    errors, rounding, limit, against = result
     numbers = {n: e for n, e in errors.items() if not isinstance(e, str)}
     faults = {n: e for n, e in errors.items() if isinstance(e, str) or e > limit}
     grads = {n[5:]: e for n, e in numbers.items() if n.startswith("grad.")}
     worst = max(grads, key=grads.get, default="-")
-    cells = [f"{numbers.get(n, float('nan')):.1e}" for n in ("logits", "loss")]
-    print(f"| {label} | {cells[0]} | {cells[1]} | {grads.get(worst, float('nan')):.1e} | {rounding:.1e} | {worst} ({len(grads)}) |")
+    cells = [f"{numbers[n]:.1e}" if n in numbers else "-" for n in ("logits", "loss")]
+    print(f"| {label} | {cells[0]} | {cells[1]} | {grads.get(worst, float('nan')):.1e} | {against} | {rounding:.1e} "
+          f"| {worst} ({len(grads)}) |")
     shown = errors if verbose else dict(list(faults.items())[:12])
     for name, error in shown.items():
         print(f"    {name}: {error if isinstance(error, str) else format(error, '.2e')}")
@@ -122,19 +147,23 @@ def main():
     parser.add_argument("--cases", default=os.path.join(here, "cases"))
     parser.add_argument("--only", default="", help="cases whose FLAVOUR/CASE contains this")
     parser.add_argument("--verbose", action="store_true", help="every tensor")
+    parser.add_argument("--exact", action="store_true", help="the double build against float64 gradients")
     args = parser.parse_args()
-    print("| case | logits | loss | worst gradient | own rounding | which (of) |\n|---|---|---|---|---|---|")
-    faults = cases = 0
+    wanted = "exact.safetensors" if args.exact else "expected.safetensors"
+    print("| case | logits | loss | worst gradient | against | own rounding | which (of) |\n|---|---|---|---|---|---|---|")
+    faults = cases = far = 0
     for flavour in sorted(os.listdir(args.cases)):
         folder = os.path.join(args.cases, flavour)
         for case in sorted(os.listdir(folder)):
-            if not os.path.isdir(os.path.join(folder, case)) or args.only not in f"{flavour}/{case}":
+            if args.only not in f"{flavour}/{case}" or not os.path.exists(os.path.join(folder, case, wanted)):
                 continue
             cases += 1
             with tempfile.TemporaryDirectory() as scratch:
-                errors = probe(args.trainer, folder, case, os.path.join(scratch, "probe.safetensors"))
-            faults += report(f"{flavour}/{case}", errors, args.verbose)
-    print(f"{cases} cases, {faults} faults, tolerance {TOLERANCE:g}")
+                result = compare_case(args.trainer, folder, case, args.exact, os.path.join(scratch, "probe.safetensors"))
+            far += not args.exact and result[3] == "float64"
+            faults += report(f"{flavour}/{case}", result, args.verbose)
+    held = f", {far} held against float64" if far else ""
+    print(f"{cases} cases{held}, {faults} faults, tolerance {EXACT if args.exact else TOLERANCE:g}")
     return 1 if faults or not cases else 0
 
 

@@ -20,7 +20,8 @@ The reference runs every document alone (it has no packing that can be trusted, 
 eager attention, in training mode (its expert loop is then the plain top-k one). Loss and gradients
 are those of sum / targets over the whole row, plus aux_coef * aux_loss where aux_coef is not 0.
 The same once more in float64 tells own_rounding: how far the reference's own float32 gradients lie
-from exact ones, the worst relative error of a tensor.
+from exact ones, the worst relative error of a tensor. With --exact, and in flavours.EXACT, those
+exact gradients are kept in the case too: exact.safetensors, grad.NAME, float64.
 """
 
 import argparse
@@ -148,31 +149,37 @@ def double_precision(model):
         model.float()
 
 
-def own_rounding(model, flavour, routers, documents, aux_coef, grads):
-    kept = {n: g.double() for n, g in grads.items()}
+def exact_gradients(model, flavour, routers, documents, aux_coef):
     with double_precision(model):
-        exact = run_case(model, flavour, routers, documents, aux_coef)[3]
-    return max(((kept[n] - g).norm() / g.norm()).item() for n, g in exact.items() if g.norm() > 0)
+        return run_case(model, flavour, routers, documents, aux_coef)[3]
 
 
-def write_case(folder, flavour, model, routers, documents, result, aux_coef):
+def own_rounding(grads, exact):
+    return max(((grads[n].double() - g).norm() / g.norm()).item() for n, g in exact.items() if g.norm() > 0)
+
+
+def write_case(folder, flavour, model, routers, documents, result, aux_coef, keep_exact):
     loss, aux, logits, grads = result
-    rounding = own_rounding(model, flavour, routers, documents, aux_coef, grads)
+    exact = exact_gradients(model, flavour, routers, documents, aux_coef)
+    rounding = own_rounding(grads, exact)
     os.makedirs(folder)
     batch = rows.pack(documents, [positions_of(model, flavour, d) for d in documents])
     save_file(batch, os.path.join(folder, "batch.safetensors"))
     out = {"logits": logits, "loss": loss.detach().numpy(), "aux_loss": aux.detach().numpy()}
-    out |= {"aux_coef": np.array(aux_coef, np.float32), "own_rounding": np.array(rounding, np.float32)}
+    out |= {"aux_coef": np.array(aux_coef, np.float64), "own_rounding": np.array(rounding, np.float32)}
     has_visual = any(d.items for d in documents)
     for name, g in grads.items():
         if has_visual or not name.startswith("model.visual."):  # without visuals: all zero
             out["grad." + name] = np.ascontiguousarray(g.numpy())
     save_file(out, os.path.join(folder, "expected.safetensors"))
+    if keep_exact or f"{flavour.name}/{os.path.basename(folder)}" in flavours.EXACT:
+        exact = {"grad." + n: np.ascontiguousarray(g.numpy()) for n, g in exact.items() if "grad." + n in out}
+        save_file(exact, os.path.join(folder, "exact.safetensors"))
     print(f"{folder}: T {len(logits)}, loss {loss.item():.6f}, aux {aux.item():.6f}, own rounding {rounding:.1e}")
 
 
-def write_flavour(name, config, seed, out):
-    flavour = flavours.open_flavour(config)
+def write_flavour(name, config, seed, out, keep_exact):
+    flavour = flavours.open_flavour(name, config)
     folder = os.path.join(out, name)
     shutil.rmtree(folder, ignore_errors=True)
     torch.manual_seed(seed)
@@ -193,23 +200,24 @@ def write_flavour(name, config, seed, out):
                 print(f"{name}/{case}: {reason}, drawn again")
         else:
             raise SystemExit(f"{name}/{case}: 50 rows with experts too close to tell apart")
-        write_case(os.path.join(folder, case), flavour, model, routers, documents, result, aux_coef)
+        write_case(os.path.join(folder, case), flavour, model, routers, documents, result, aux_coef, keep_exact)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="default: those of the kept cases")
     parser.add_argument("--config", help="config.json of the model; default: the kept flavours")
     parser.add_argument("--out", required=True)
+    parser.add_argument("--exact", action="store_true", help="keep the float64 gradients of every case")
     args = parser.parse_args()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     if args.config:
         with open(args.config, encoding="utf-8") as f:
-            write_flavour("custom", json.load(f), args.seed, args.out)
+            write_flavour("custom", json.load(f), args.seed or 1, args.out, args.exact)
     else:
         for name, config in flavours.KEPT.items():
-            write_flavour(name, config, args.seed, args.out)
+            write_flavour(name, config, args.seed or flavours.SEEDS.get(name, 1), args.out, args.exact)
 
 
 if __name__ == "__main__":

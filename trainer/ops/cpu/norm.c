@@ -39,11 +39,11 @@ static void add_partials(real *out, const real *partial, int64_t n_blocks, int64
 
 static real rms_row(real *y, const real *x, const real *w, int64_t n, real eps)
 {
-    real square = 0;
+    double square = 0;
 #pragma omp simd reduction(+ : square)
     for (int64_t j = 0; j < n; j++)
-        square += x[j] * x[j];
-    real r = 1 / REAL_SQRT(square / (real)n + eps);
+        square += (double)x[j] * x[j];
+    const real r = (real)(1 / sqrt(square / (double)n + eps));
 #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         y[j] = w[j] * (x[j] * r);
@@ -70,11 +70,11 @@ status CPU_OP(rmsnorm_fwd)(stream *s, const rmsnorm_fwd_args *a)
 static void rms_row_bwd(real *dx, real *dw, const real *x, const real *w, const real *dy, real r,
                         int64_t n, bool accumulate)
 {
-    real dot = 0;
+    double dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (int64_t j = 0; j < n; j++)
-        dot += dy[j] * w[j] * x[j];
-    real c = dot * r * r * r / (real)n;
+        dot += (double)dy[j] * w[j] * x[j];
+    const real c = (real)(dot * r * r * r / (double)n);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         dw[j] += dy[j] * x[j] * r;
@@ -116,20 +116,20 @@ status CPU_OP(rmsnorm_bwd)(stream *s, const rmsnorm_bwd_args *a)
 static void layer_row(real *y, real *out_mean, real *out_rstd, const real *x, const real *w,
                       const real *b, int64_t n, real eps)
 {
-    real sum = 0, square = 0;
+    double sum = 0, square = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++)
         sum += x[j];
-    real mu = sum / (real)n;
+    const double mu = sum / (double)n;
 #pragma omp simd reduction(+ : square)
     for (int64_t j = 0; j < n; j++)
         square += (x[j] - mu) * (x[j] - mu);
-    real r = 1 / REAL_SQRT(square / (real)n + eps);
+    const double r = 1 / sqrt(square / (double)n + eps);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++)
-        y[j] = w[j] * ((x[j] - mu) * r) + b[j];
-    *out_mean = mu;
-    *out_rstd = r;
+        y[j] = (real)(w[j] * ((x[j] - mu) * r) + b[j]);
+    *out_mean = (real)mu;
+    *out_rstd = (real)r;
 }
 
 static void layer_fwd_rows(const void *context, part p)
@@ -152,15 +152,15 @@ status CPU_OP(layernorm_fwd)(stream *s, const layernorm_fwd_args *a)
 static void layer_row_bwd(real *dx, real *dw, real *db, const real *x, const real *w,
                           const real *dy, real mu, real r, int64_t n, bool accumulate)
 {
-    real sum = 0, dot = 0;
+    double sum = 0, dot = 0;
 #pragma omp simd reduction(+ : sum, dot)
     for (int64_t j = 0; j < n; j++) {
-        real g = dy[j] * w[j];
+        double g = (double)dy[j] * w[j];
         sum += g;
-        dot += g * ((x[j] - mu) * r);
+        dot += g * (((double)x[j] - mu) * r);
     }
-    sum /= (real)n;
-    dot /= (real)n;
+    sum /= (double)n;
+    dot /= (double)n;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         dw[j] += dy[j] * ((x[j] - mu) * r);
@@ -169,11 +169,11 @@ static void layer_row_bwd(real *dx, real *dw, real *db, const real *x, const rea
     if (accumulate) {
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            dx[j] += r * (dy[j] * w[j] - sum - (x[j] - mu) * r * dot);
+            dx[j] += (real)(r * ((double)dy[j] * w[j] - sum - ((double)x[j] - mu) * r * dot));
     } else {
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            dx[j] = r * (dy[j] * w[j] - sum - (x[j] - mu) * r * dot);
+            dx[j] = (real)(r * ((double)dy[j] * w[j] - sum - ((double)x[j] - mu) * r * dot));
     }
 }
 
