@@ -116,9 +116,9 @@ typedef struct axis {
     float fraction;
 } axis;
 
-/* u = i (side - 1) / (n - 1) with the rounding of the published model's linspace: a step in float32,
- * counted from the nearer end, one rounding. On a table of 48 another rounding of u is a weight off
- * by up to 4e-6. */
+/* u = i (side - 1) / (n - 1) with the rounding of the published model's linspace: a step in
+ * float32, counted from the nearer end, one rounding. On a table of 48 another rounding of u is a
+ * weight off by up to 4e-6. */
 static axis axis_of(int64_t i, int64_t n, int64_t side)
 {
     const float last = (float)(side - 1), step = last / (float)(n > 1 ? n - 1 : 1);

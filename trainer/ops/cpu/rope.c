@@ -15,10 +15,10 @@ static status half_dim(int64_t head_dim, int64_t parts, int64_t *out_half)
     return ST_OK;
 }
 
-/* theta^(-exponent), rounded where the published model rounds, in float32 whatever the model's dtype:
- * the exponent, the power, its reciprocal. At position p an angle would else be off by p times a
- * unit in the last place or more. The power is rounded correctly here; torch's own is off by a unit
- * for one of 64 frequencies. */
+/* theta^(-exponent), rounded where the published model rounds, in float32 whatever the model's
+ * dtype: the exponent, the power, its reciprocal. At position p an angle would else be off by p
+ * times a unit in the last place or more. The power is rounded correctly here; torch's own is off
+ * by a unit for one of 64 frequencies. */
 static real frequency(double theta, int64_t numerator, int64_t denominator)
 {
     const float exponent = (float)numerator / (float)denominator;
