@@ -109,6 +109,49 @@ SEEDS = {"dense": 6}
 EXACT = ("moe/mixed", "odd/aux_packed", "tied/mixed", "raw/aux")
 
 
+def drawn(rng):
+    """A config.json at random (random.Random): sizes of no common factor, any counts that the family allows."""
+    kind = rng.choice(["qwen3_vl_moe", "qwen3_vl_moe", "qwen3_vl", "qwen3_moe"])
+    kv, experts, layers = rng.randint(1, 3), rng.randint(1, 9), rng.randint(1, 4)
+    head_dim = 2 * rng.randint(2, 8)
+    first_special = rng.randint(50, 90)
+    text = {
+        "vocab_size": first_special + 4 + rng.randint(0, 9),
+        "hidden_size": rng.randint(14, 31),
+        "intermediate_size": rng.randint(5, 40),
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv,
+        "num_attention_heads": kv * rng.randint(1, 4),
+        "head_dim": head_dim,
+        "rms_norm_eps": rng.choice([1e-6, 1e-5]),
+        "rope_theta": rng.choice([10000, 1000000, 5000000, 10000000]),
+    }
+    if kind != "qwen3_vl":
+        text |= MOE | {
+            "num_experts": experts,
+            "num_experts_per_tok": rng.choice([1, experts, rng.randint(1, experts)]),
+            "moe_intermediate_size": rng.choice([3, 5, 6, 9, 11, 13]),
+            "decoder_sparse_step": rng.choice([1, 1, 2]),
+            "mlp_only_layers": rng.choice([[], [], [layers - 1]]),
+        }
+    if kind == "qwen3_moe":
+        return TEXT | text | {"model_type": kind, "tie_word_embeddings": rng.random() < 0.3,
+                              "norm_topk_prob": rng.random() < 0.5}
+    depth, heads = rng.randint(1, 4), rng.randint(1, 3)
+    vision = {
+        "depth": depth,
+        "num_heads": heads,
+        "hidden_size": heads * 4 * rng.randint(4, 6),
+        "intermediate_size": rng.randint(5, 40),
+        "num_position_embeddings": rng.choice([1, 2, 3, 4, 5, 7, 11, 48]) ** 2,
+        "deepstack_visual_indexes": sorted(rng.sample(range(depth), rng.randint(0, min(depth, layers)))),
+    }
+    sections = [rng.randint(0, head_dim // 2) for _ in range(3)]
+    text["rope_scaling"] = MROPE | {"mrope_section": sections}
+    tied = kind == "qwen3_vl" and rng.random() < 0.5
+    return visual(kind, text, vision, tied, first_special)
+
+
 class Flavour:
     def __init__(self, name, config_class, model_class, aux_function, config):
         self.name = name

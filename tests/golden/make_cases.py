@@ -9,7 +9,7 @@ environment outside the tree:
     VENV/bin/python tests/golden/make_cases.py --out tests/golden/cases
 
 --seed S draws other weights and other rows; --config FILE takes the config.json of any model of
-the family instead of the kept flavours. What is written:
+the family instead of the kept flavours, --draw N draws N of them. What is written:
 
     OUT/FLAVOUR/config.json, model.safetensors     a Hugging Face folder, float32
     OUT/FLAVOUR/CASE/batch.safetensors             one row, as proto/batch.h
@@ -28,6 +28,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import shutil
 
 import numpy as np
@@ -36,6 +37,7 @@ from safetensors.numpy import save_file
 
 import cases_rows as rows
 import flavours
+from compare import ZERO
 
 MIN_GAP = 1e-5  # probability between the last expert chosen and the first not: rounding never decides
 
@@ -84,7 +86,7 @@ class TooClose(Exception):
 
 
 def check_gap(logits, top_k):
-    for layer in logits:
+    for layer in logits if top_k < logits[0].shape[-1] else ():
         p = layer.softmax(-1).sort(-1, descending=True).values
         gap = (p[:, top_k - 1] - p[:, top_k]).min().item()
         if gap < MIN_GAP:
@@ -125,7 +127,7 @@ def run_case(model, flavour, routers, documents, aux_coef):
         text = flavour.text(model)
         check_gap(router_logits, text.num_experts_per_tok)
         aux = flavour.aux_function(router_logits, text.num_experts, text.num_experts_per_tok)
-    if aux_coef and len(documents) == 1:  # the model's own way of adding it says the same
+    if aux_coef and router_logits and len(documents) == 1:  # the model's own way of adding it says the same
         own = model(**inputs, labels=labels, output_router_logits=True)
         routers.take()
         assert flavour.text(model).router_aux_loss_coef == aux_coef
@@ -155,7 +157,8 @@ def exact_gradients(model, flavour, routers, documents, aux_coef):
 
 
 def own_rounding(grads, exact):
-    return max(((grads[n].double() - g).norm() / g.norm()).item() for n, g in exact.items() if g.norm() > 0)
+    nothing = ZERO * max(g.norm() for g in exact.values())
+    return max(((grads[n].double() - g).norm() / g.norm()).item() for n, g in exact.items() if g.norm() > nothing)
 
 
 def write_case(folder, flavour, model, routers, documents, result, aux_coef, keep_exact):
@@ -207,6 +210,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, help="default: those of the kept cases")
     parser.add_argument("--config", help="config.json of the model; default: the kept flavours")
+    parser.add_argument("--draw", type=int, default=0, help="instead: this many configs at random")
     parser.add_argument("--out", required=True)
     parser.add_argument("--exact", action="store_true", help="keep the float64 gradients of every case")
     args = parser.parse_args()
@@ -215,6 +219,10 @@ def main():
     if args.config:
         with open(args.config, encoding="utf-8") as f:
             write_flavour("custom", json.load(f), args.seed or 1, args.out, args.exact)
+    elif args.draw:
+        rng = random.Random(args.seed or 1)
+        for i in range(args.draw):
+            write_flavour(f"drawn{i:03}", flavours.drawn(rng), rng.randint(1, 10**6), args.out, args.exact)
     else:
         for name, config in flavours.KEPT.items():
             write_flavour(name, config, args.seed or flavours.SEEDS.get(name, 1), args.out, args.exact)
