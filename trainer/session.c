@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/checkpoint/train_state.h"
+#include "trainer/layout.h"
 #include "trainer/memory.h"
 #include "trainer/stop.h"
 
@@ -230,19 +231,16 @@ static status open_step(session *s, enum session_use use)
 /* What can not run is refused before anything is opened. One rank for now. */
 static status check_layout(const conf *c, enum session_use use)
 {
-    int64_t degrees[] = {c->dp_replicate,        c->dp_shard,        c->tensor_degree,
-                         c->context_degree,      c->pipeline_degree, c->expert_degree,
-                         c->expert_tensor_degree};
-    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        if (degrees[i] > 1)
-            return FAIL(ST_CONFIG,
-                        "parallelism: the layout needs more than one rank and this trainer runs "
-                        "one; leave every degree at 1 (data_parallel_shard_degree -1)");
-    if (use == SESSION_TRAIN && c->training_global_batch_size % c->training_local_batch_size != 0)
+    layout l;
+    if (use == SESSION_EVAL)
+        return ST_OK; /* one rank evaluates a model of any layout */
+    TRY(layout_of(c, &l));
+    if (l.world > 1)
         return FAIL(ST_CONFIG,
-                    "training.global_batch_size %" PRId64
-                    " is no multiple of training.local_batch_size %" PRId64,
-                    c->training_global_batch_size, c->training_local_batch_size);
+                    "parallelism: the layout needs %" PRId64 " ranks, a GPU each, and this trainer "
+                    "runs one; the plan above is what it would take (for one rank leave every "
+                    "degree at 1, data_parallel_shard_degree -1 and world_size 0)",
+                    l.world);
     return ST_OK;
 }
 

@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/eval/evaluate.h"
+#include "trainer/layout.h"
 #include "trainer/memory.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
@@ -164,10 +165,32 @@ static status find_start(training *t)
     return st;
 }
 
+/* A layout of several ranks is planned, so that its refusal tells what it would take. */
+static status plan_ranks(const conf *c)
+{
+    layout l;
+    model_dims d;
+    params *p;
+    TRY(layout_of(c, &l));
+    if (l.world == 1)
+        return ST_OK;
+    if (!c->model_path[0])
+        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+    TRY(dims_load(c->model_path, &d));
+    TRY(params_new(&d, &p));
+    status st = groups_apply(c, p);
+    if (st == ST_OK)
+        st = layout_print(c, &l, &d, p, stdout, NULL);
+    fflush(stdout);
+    params_free(&p);
+    return st;
+}
+
 static status open_run(training *t)
 {
     const conf *c = t->conf;
     double peak;
+    TRY(plan_ranks(c));
     TRY(find_start(t));
     TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainer/checkpoint/keeper.h"
+#include "trainer/layout.h"
 #include "trainer/memory.h"
 #include "trainer/optim/groups.h"
 #include "trainer/verbs.h"
@@ -121,9 +122,18 @@ static status plan_memory(const conf *c, const model_dims *d)
         groups_print(c, p, stdout);
     int64_t total = p->total, n = p->n, trained = params_trained(p);
     model_options frozen = {0};
+    layout ranks;
     model_options_freeze(&frozen, p);
+    if (st == ST_OK)
+        st = layout_of(c, &ranks);
+    if (st == ST_OK) {
+        printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
+        st = layout_print(c, &ranks, d, p, stdout, NULL);
+    }
     params_free(&p);
     TRY(st);
+    if (ranks.world > 1)
+        return ST_OK;
     int64_t seq = c->training_seq_len;
     memory_layout l = {
         .dims = d,
@@ -142,7 +152,6 @@ static status plan_memory(const conf *c, const model_dims *d)
     };
     memory_plan m;
     TRY(memory_layout_plan(&l, &m));
-    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
     printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", l.rows * seq,
            d->vision.depth ? l.rows * l.patch_budget : 0);
     printf("device memory of the cpu backend (float32), one rank:\n");

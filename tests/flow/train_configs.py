@@ -1,0 +1,73 @@
+"""Every configuration of configs/: both programs read it, its plan is printed and fits its card, it is
+refused for lack of GPUs alone, and at reduced size it trains two steps."""
+
+import glob
+import os
+import re
+import subprocess
+
+from formats import in_data, llava, load, write_lines
+from prepd_flow import BIN, Folder, check, main, run
+from train_flow import TRAINER, options, trainer
+
+CONFIGS = sorted(glob.glob(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/*.yaml")))
+ONE_RANK = {"parallelism.world_size": 0, "parallelism.data_parallel_shard_degree": -1,
+            **{f"parallelism.{d}_degree": 1 for d in
+               ("data_parallel_replicate", "tensor_parallel", "context_parallel", "pipeline_parallel",
+                "expert_parallel", "expert_tensor_parallel")}}
+PRESETS = {"conversations.yaml": "qwen3-vl-30b-a3b", "text.yaml": "qwen3-vl-30b-a3b", "smoke.yaml": "debug"}
+
+
+def printed(program, verb, path):
+    p = subprocess.run([program, verb, "-c", path, "--print-config"], capture_output=True, text=True, timeout=60)
+    check(p.returncode == 0, f"{path}: {p.stderr}")
+    return dict(line.split(": ", 1) for line in p.stdout.splitlines() if ": " in line and line[0] != "#")
+
+
+def both_programs_read_them():
+    check(len(CONFIGS) >= 20, f"{CONFIGS}")
+    for path in CONFIGS:
+        check(printed(BIN, "serve", path) == printed(TRAINER, "train", path), path)
+
+
+def plans_are_printed():
+    for path in CONFIGS:
+        name = os.path.basename(path)
+        model = options({"model.path": PRESETS[name]}) if name in PRESETS else []
+        said = trainer("plan", "-c", path, *model)
+        check(re.search(r"^fits: [0-9.]+ % of the card", said, re.MULTILINE), f"{name}: {said}")
+        if int(re.search(r"layout: (\d+) ranks", said)[1]) > 1:
+            said = trainer("train", "-c", path, *model, code=78)
+            check("fits: " in said and "a GPU each" in said and said.count(" error ") == 1, f"{name}: {said}")
+
+
+def data_of(f, kind):
+    if kind == "vqav2":
+        return f.file("data")
+    if kind == "conversations":
+        return write_lines(in_data(f, "talk.jsonl"), [llava(*s) for s in load(f)[:40]])
+    return write_lines(in_data(f, "text.jsonl"), [{"text": " ".join(q for _, q, _ in load(f)[i:i + 30])}
+                                                  for i in range(40)])
+
+
+def two_steps_at_reduced_size():
+    with Folder(images=32) as f:
+        rows, models = {}, f.file("data/model")
+        for path in CONFIGS:
+            name, c = os.path.basename(path), printed(TRAINER, "train", path)
+            small = {"model.path": models, "data.patch_budget": 0, "training.seq_len": 512,
+                     "training.local_batch_size": 1, "training.global_batch_size": 2, "data.images": f.file("data"),
+                     **ONE_RANK}
+            kind = (c["data.format"], c["data.pack"])
+            if kind not in rows:
+                rows[kind] = f.file("-".join(kind) + ".rec")
+                run("record", "-c", path, "--steps", "2", "--out", rows[kind], *options(small),
+                    "--data.path", data_of(f, kind[0]))
+            said = trainer("train", "-c", path, *options(small), "--feed.replay", rows[kind],
+                           "--job.dump_folder", f.file(name), "--training.steps", "2",
+                           "--metrics.peak_tflops", "1", "--checkpoint.enable", "false",
+                           "--memory.limit", "0.9")
+            check("in 2 steps" in said, f"{name}: {said}")
+
+
+main(both_programs_read_them, plans_are_printed, two_steps_at_reduced_size)
