@@ -22,11 +22,13 @@ static const verb verbs[] = {
      "The daemon: indexes the data set, makes rows with local workers, serves trainers.\n"
      "SIGTERM or SIGINT stops it cleanly; a second SIGINT at once.",
      true},
-    {"worker", verb_worker, "--connect ENDPOINT --data-root DIR [--model DIR] [--workers N]",
+    {"worker", verb_worker,
+     "--connect ENDPOINT --data-root DIR [--model DIR] [--keys DIR] [--workers N]",
      "More workers for a daemon, kept alive: one that dies is started again.\n"
      "  --connect ENDPOINT   the daemon's prepd.endpoint with .workers appended\n"
      "  --data-root DIR      where the images lie on this machine\n"
      "  --model DIR          the model folder here, if it is not where the daemon has it\n"
+     "  --keys DIR           client.key and daemon.pub (prepd keygen), beyond loopback\n"
      "  --workers N          so many processes; default 1\n"
      "SIGTERM: they finish what is in work and leave. They wait a minute for a daemon that is\n"
      "away.",
@@ -57,11 +59,18 @@ static const verb verbs[] = {
     {"record", verb_record, CONFIG " --steps N [--from K] --out F",
      "The rows of steps K to K+N-1 in a file that a trainer replays (feed.replay).", true},
     {"synth", verb_synth, "--out DIR --images N --seed S [--sizes small|coco]", NULL, false},
-    {"status", verb_status, "-c FILE | --connect ENDPOINT [--json]",
+    {"keygen", verb_keygen, "--out DIR [--client NAME]",
+     "CURVE keys for endpoints beyond loopback (prepd.keys).\n"
+     "  --out DIR       the daemon's folder: daemon.key, daemon.pub, client.key, allowed\n"
+     "  --client NAME   keys for another machine in DIR/NAME, to be copied there; its public key "
+     "is\n"
+     "                  added to DIR/allowed (SIGHUP lets a running daemon read that again)",
+     false},
+    {"status", verb_status, "-c FILE | --connect ENDPOINT [--keys DIR] [--json]",
      "Rows, rates, workers, consumers and quarantine of a running daemon.", true},
-    {"scale", verb_scale, "N -c FILE | --connect ENDPOINT",
+    {"scale", verb_scale, "N -c FILE | --connect ENDPOINT [--keys DIR]",
      "Sets the number of local workers of a running daemon.", true},
-    {"drain", verb_drain, "-c FILE | --connect ENDPOINT",
+    {"drain", verb_drain, "-c FILE | --connect ENDPOINT [--keys DIR]",
      "A running daemon finishes what is in work, then stops.", true},
 };
 enum { N_VERBS = sizeof(verbs) / sizeof(*verbs) };

@@ -14,6 +14,7 @@ WARN_UNUSED status verb_tokenize(int argc, char **argv); /* verbs_tokenize.c */
 WARN_UNUSED status verb_digest(int argc, char **argv);   /* verbs_stream.c */
 WARN_UNUSED status verb_record(int argc, char **argv);   /* verbs_stream.c */
 WARN_UNUSED status verb_synth(int argc, char **argv);    /* verbs_synth.c */
+WARN_UNUSED status verb_keygen(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_status(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_scale(int argc, char **argv);
 WARN_UNUSED status verb_drain(int argc, char **argv);

@@ -11,29 +11,48 @@
 
 enum { ANSWER_MS = 5000 };
 
-/* --connect ENDPOINT, or prepd.endpoint of -c FILE. Heap. */
-static status find_endpoint(int argc, char **argv, char **out)
+/* Where the daemon is, and with which keys: --connect ENDPOINT and --keys DIR, or prepd.endpoint
+ * and prepd.keys of -c FILE. Both heap; keys "" = none. */
+typedef struct daemon_address {
+    char *endpoint, *keys;
+} daemon_address;
+
+static void address_done(daemon_address *a)
 {
-    const char *given;
+    free(a->endpoint);
+    free(a->keys);
+}
+
+static status address_set(daemon_address *a, const char *endpoint, const char *keys)
+{
+    a->endpoint = strdup(endpoint);
+    a->keys = strdup(keys);
+    return a->endpoint && a->keys ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+}
+
+static status find_daemon(int argc, char **argv, daemon_address *out)
+{
+    const char *given, *keys;
     conf c;
     char **args;
     int n_args;
     TRY(verb_take(&argc, argv, "--connect", &given));
+    TRY(verb_take(&argc, argv, "--keys", &keys));
     if (given) {
         if (argc > 1)
             return FAIL(ST_USAGE, "unexpected \"%s\" beside --connect", argv[1]);
-        *out = strdup(given);
-        return *out ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+        return address_set(out, given, keys ? keys : "");
     }
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
-    *out = strdup(c.prepd_endpoint);
+    status st = address_set(out, c.prepd_endpoint, keys ? keys : c.prepd_keys);
     free(args);
     conf_done(&c);
-    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    return st;
 }
 
 /* Sends the command; the answer as text (heap) and parsed. */
-static status ask(const char *endpoint, const char *command, char **out_text, json_value **out)
+static status ask(const daemon_address *daemon, const char *command, char **out_text,
+                  json_value **out)
 {
     char *control = NULL;
     wire *net = NULL;
@@ -41,8 +60,12 @@ static status ask(const char *endpoint, const char *command, char **out_text, js
     wire_msg *m = NULL;
     frame head;
     status st = ST_OK;
-    TRY(wire_beside(endpoint, 2, &control));
+    char *reachable = NULL;
+    TRY(wire_reachable(daemon->endpoint, &reachable));
+    TRY_OR(done, wire_beside(reachable, 2, &control));
     TRY_OR(done, wire_new(&net));
+    if (daemon->keys[0])
+        TRY_OR(done, wire_use_keys(net, daemon->keys));
     TRY_OR(done, wire_connect(net, control, &s));
     TRY_OR(done, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
     TRY_OR(done, wire_msg_new(&m));
@@ -67,6 +90,7 @@ done:
     wire_close(&s);
     wire_free(&net);
     free(control);
+    free(reachable);
     return st;
 }
 
@@ -124,11 +148,27 @@ static void print_status(const json_value *v)
 static status run_command(int argc, char **argv, const char *command, char **out_text,
                           json_value **out)
 {
-    char *endpoint = NULL;
-    TRY(find_endpoint(argc, argv, &endpoint));
-    status st = ask(endpoint, command, out_text, out);
-    free(endpoint);
+    daemon_address daemon = {0};
+    status st = find_daemon(argc, argv, &daemon);
+    if (st == ST_OK)
+        st = ask(&daemon, command, out_text, out);
+    address_done(&daemon);
     return st;
+}
+
+status verb_keygen(int argc, char **argv)
+{
+    const char *out, *name;
+    TRY(verb_take(&argc, argv, "--out", &out));
+    TRY(verb_take(&argc, argv, "--client", &name));
+    if (!out || argc > 1)
+        return FAIL(ST_USAGE, "keygen: --out DIR [--client NAME], nothing else");
+    TRY(wire_keys_make(out, name));
+    if (name)
+        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n", out, name);
+    else
+        printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n", out);
+    return ST_OK;
 }
 
 status verb_status(int argc, char **argv)

@@ -62,8 +62,10 @@ static status keep_workers(const worker_options *o, int64_t n)
     int n_args = 0;
     const struct {
         const char *flag, *value;
-    } options[] = {
-        {"--connect", o->endpoint}, {"--data-root", o->data_root}, {"--model", o->model}};
+    } options[] = {{"--connect", o->endpoint},
+                   {"--keys", o->keys},
+                   {"--data-root", o->data_root},
+                   {"--model", o->model}};
     TRY(proc_self_path(self, sizeof(self)));
     args[n_args++] = self;
     args[n_args++] = (char[]){"worker"};
@@ -94,6 +96,7 @@ status verb_worker(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
     TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
     TRY(verb_take(&argc, argv, "--model", &o.model));
+    TRY(verb_take(&argc, argv, "--keys", &o.keys));
     TRY(verb_take(&argc, argv, "--keeper", &o.keeper));
     TRY(verb_take(&argc, argv, "--workers", &workers));
     if (workers)

@@ -146,6 +146,8 @@ static bool still_here(const wire_msg *m)
 static status greet(client *c, const client_options *o)
 {
     TRY(wire_new(&c->wire));
+    if (o->keys && o->keys[0])
+        TRY(wire_use_keys(c->wire, o->keys));
     TRY(wire_connect(c->wire, o->endpoint, &c->socket));
     TRY(send_hello(c, o));
     status st;
@@ -160,8 +162,9 @@ static status greet(client *c, const client_options *o)
                     o->endpoint, o->timeout_ms / 1e3);
     if (st == ST_TIMEOUT)
         return FAIL(ST_UNAVAILABLE,
-                    "no answer from %s within %.1f s: is prepd serve running there?", o->endpoint,
-                    o->timeout_ms / 1e3);
+                    "no answer from %s within %.1f s: is prepd serve running there%s?", o->endpoint,
+                    o->timeout_ms / 1e3,
+                    o->keys && o->keys[0] ? ", and is its key the one in daemon.pub" : "");
     TRY(st);
     return take_welcome(c);
 }

@@ -13,6 +13,7 @@ typedef struct client client;
 
 typedef struct client_options {
     const char *endpoint;       /* of the daemon */
+    const char *keys;           /* folder of CURVE keys; NULL or "" = none */
     const char *stream;         /* "train", "eval" or "sample" (dataset order, a sample per row) */
     const char *stream_options; /* conf_stream_json text; NULL = take the daemon's as they are */
     const char *cursor;         /* JSON from a row or checkpoint; NULL = the beginning */

@@ -106,15 +106,23 @@ def decode(parts):
 
 
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
-            credit_bytes=256 << 20, timeout=60.0):
-    """Yields the rows of a running daemon, then returns."""
+            credit_bytes=256 << 20, timeout=60.0, keys=None):
+    """Yields the rows of a running daemon, then returns. keys: a folder of `prepd keygen`, for a
+    tcp endpoint with CURVE."""
     import zmq  # only here: recordings need none
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 2000)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+    socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
     folder = None
+    if keys and not endpoint.startswith("ipc://"):
+        with open(os.path.join(keys, "client.key"), encoding="ascii") as f:
+            socket.curve_publickey, socket.curve_secretkey = (
+                line.split()[0].encode() for line in f.read().splitlines()[:2])
+        with open(os.path.join(keys, "daemon.pub"), encoding="ascii") as f:
+            socket.curve_serverkey = f.read().split()[0].encode()
     if endpoint.startswith("ipc://") and len(os.fsencode(endpoint)) > 6 + 107:
         # Too long for a socket's address: through the opened folder, as proto/endpoint.c does.
         path, name = os.path.split(endpoint[6:])
@@ -144,7 +152,10 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             else:
                 check(kind in (WELCOME, CREDIT), "a message of kind", kind)
     finally:
-        send(BYE, {})
+        try:
+            send(BYE, {})
+        except zmq.Again:
+            pass  # nobody is there to hear it
         socket.close()
         context.term()
         if folder is not None:
@@ -180,10 +191,11 @@ def main():
     parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
     parser.add_argument("--rows", type=int, default=0, help="stop after so many; 0 = all")
     parser.add_argument("--stream", default="train")
+    parser.add_argument("--keys", help="folder of client.key and daemon.pub (prepd keygen)")
     parser.add_argument("--out", help="write the last row's arrays to this .npz")
     args = parser.parse_args()
     live = args.source.startswith(("ipc://", "tcp://"))
-    rows = connect(args.source, args.stream) if live else replay(args.source)
+    rows = connect(args.source, args.stream, keys=args.keys) if live else replay(args.source)
     row = None
     for n, row in enumerate(rows, 1):
         print("row", row["number"], "tokens", len(row["input_ids"]), "documents",

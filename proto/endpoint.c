@@ -53,7 +53,7 @@ static int port_of(const char *text)
 static status parse_tcp(const char *text, endpoint *out)
 {
     const char *host = text + sizeof TCP - 1, *colon = strrchr(host, ':');
-    char name[64];
+    char name[256];
     if (!colon || (out->port = port_of(colon + 1)) == 0)
         return FAIL(ST_CONFIG,
                     "endpoint \"%s\": expected tcp://HOST:PORT with a port of 1 to 65535", text);
@@ -67,13 +67,8 @@ static status parse_tcp(const char *text, endpoint *out)
     bool is_local = strcmp(name, "localhost") == 0;
     bool is_ip4 =
         is_local || (inet_pton(AF_INET, name, &ip4) == 1 && ntohl(ip4.s_addr) >> 24 == 127);
-    out->is_ip6 = strcmp(name, "[::1]") == 0;
-    if (!is_ip4 && !out->is_ip6)
-        return FAIL(ST_CONFIG,
-                    "endpoint \"%s\": other than loopback addresses need CURVE keys, which this "
-                    "version does not have; use ipc:// or tcp://127.0.0.1:PORT, through an ssh "
-                    "tunnel to reach another machine",
-                    text);
+    out->is_ip6 = name[0] == '[';
+    out->is_local = is_ip4 || strcmp(name, "[::1]") == 0;
     snprintf(out->text, sizeof out->text, "tcp://%s:%d", is_local ? "127.0.0.1" : name, out->port);
     return ST_OK;
 }
@@ -178,6 +173,22 @@ status endpoint_clear_ipc(const endpoint *e)
         return FAIL_IN(ST_UNAVAILABLE, e->path,
                        "in use by a running daemon; stop it or choose another prepd.endpoint");
     return FAIL_IN(ST_CANT_CREATE, e->path, "can not tell who listens there: %s", strerror(failed));
+}
+
+status wire_reachable(const char *text, char **out)
+{
+    static const char *const every[] = {"tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"};
+    endpoint e;
+    char *reachable = NULL;
+    TRY(endpoint_parse(text, &e));
+    for (size_t i = 0; i < sizeof every / sizeof *every && !reachable; i++)
+        if (strncmp(e.text, every[i], strlen(every[i])) == 0 &&
+            asprintf(&reachable, "tcp://127.0.0.1:%d", e.port) < 0)
+            return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    if (!reachable)
+        reachable = strdup(text);
+    *out = reachable;
+    return reachable ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
 }
 
 status wire_beside(const char *text, int step, char **out)

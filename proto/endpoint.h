@@ -10,13 +10,13 @@ enum { ENDPOINT_PATH = 4096, ENDPOINT_TEXT = ENDPOINT_PATH + 8 };
 
 typedef struct endpoint {
     bool is_ipc, is_ip6;
+    bool is_local;            /* tcp on loopback */
     char path[ENDPOINT_PATH]; /* ipc; as the system may be told after endpoint_shorten */
     int port;                 /* tcp */
     char text[ENDPOINT_TEXT]; /* as ZeroMQ wants it: localhost turned into 127.0.0.1 */
 } endpoint;
 
-/* ST_CONFIG: another transport, a path over PATH_MAX, a port out of range, a host that is not
- * loopback. */
+/* ST_CONFIG: another transport, a path over PATH_MAX, a port out of range. */
 WARN_UNUSED status endpoint_parse(const char *text, endpoint *out);
 
 /* Folders that stay open, because long addresses lead through them. */

@@ -10,29 +10,37 @@
 
 #include "common/clock.h"
 #include "proto/endpoint.h"
+#include "proto/wire_keys.h"
 #include "proto/wire_msg.h"
 
 enum {
     LINGER_MS = 2000,
     HEARTBEAT_MS = 2000,
     HEARTBEAT_TIMEOUT_MS = 10000, /* a loaded machine may stall a live peer for seconds */
-    HANDSHAKE_MS = 10000,
+    KEEPALIVE_S = 3, /* for peers without heartbeats: the kernel finds out in three of these */
+    KEEPALIVES = 3,
+    HANDSHAKE_MS = 5000,
     RECONNECT_MAX_MS = 1000,
+    CUT_LIMIT = 3,  /* a daemon that starts or stops may cut one off; this is its answer */
     BACKLOG = 1024, /* a thousand workers may connect at once */
 };
 static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
 
 struct wire {
     void *context;
+    wire_keys *keys;          /* NULL: none */
     endpoint_folders folders; /* of long ipc paths; closed when ZeroMQ's thread has ended */
 };
 
 struct wire_socket {
+    wire *wire; /* borrowed */
     void *socket;
     void *monitor; /* DEALER: PAIR with the connection's events */
     bool is_router;
     bool greeted;     /* the ZeroMQ handshake has succeeded once */
     bool lost;        /* and the connection has ended since: a new one would be a stranger there */
+    int cut;          /* connections that ended in the middle of the handshake */
+    bool refused;     /* keys: the other side demands others, or ours are unknown to it */
     char *bound_path; /* ipc file to remove */
     char *name;       /* endpoint, for errors */
 };
@@ -65,6 +73,8 @@ void wire_free(wire **w)
 {
     if (!w || !*w)
         return;
+    if ((*w)->keys)
+        wire_keys_free(&(*w)->keys);
     while (zmq_ctx_term((*w)->context) != 0 && zmq_errno() == EINTR)
         continue;
     endpoint_folders_done(&(*w)->folders);
@@ -79,16 +89,24 @@ static status set_int(void *socket, int option, int value, const char *name)
     return ST_OK;
 }
 
-/* All before bind and connect: later settings are ignored. */
-static status set_options(wire_socket *s, const endpoint *e)
+/* All before bind and connect: later settings are ignored. Only the connecting side asks for
+ * heartbeats: it tells the other how long to wait for the next (TTL), and libzmq 4.3.4 aborts
+ * ("!_io_error") when it is time for one to a peer that has gone while its queue was full. */
+static status set_options(wire_socket *s, const endpoint *e, const wire_limits *limits)
 {
+    const int64_t part_bytes = limits->part_bytes ? limits->part_bytes : MAX_PART_BYTES;
     const int options[][2] = {
         {ZMQ_LINGER, LINGER_MS},
-        {ZMQ_SNDHWM, 0},
-        {ZMQ_RCVHWM, 0},
-        {ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS},
+        {ZMQ_SNDHWM, limits->unsent},
+        {ZMQ_RCVHWM, limits->unread},
+        {ZMQ_HEARTBEAT_IVL, s->is_router ? 0 : HEARTBEAT_MS},
         {ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS},
         {ZMQ_HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS},
+        {ZMQ_TCP_KEEPALIVE, 1},
+        {ZMQ_TCP_KEEPALIVE_IDLE, KEEPALIVE_S},
+        {ZMQ_TCP_KEEPALIVE_INTVL, KEEPALIVE_S},
+        {ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVES},
+        {ZMQ_TCP_MAXRT, HEARTBEAT_TIMEOUT_MS},
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
         {ZMQ_BACKLOG, BACKLOG},
@@ -98,27 +116,43 @@ static status set_options(wire_socket *s, const endpoint *e)
         TRY(set_int(s->socket, options[i][0], options[i][1], s->name));
     if (s->is_router)
         TRY(set_int(s->socket, ZMQ_ROUTER_MANDATORY, 1, s->name));
-    if (zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &MAX_PART_BYTES, sizeof MAX_PART_BYTES) != 0)
+    if (zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &part_bytes, sizeof part_bytes) != 0)
         return zmq_failed("setting up", s->name);
+    if (s->wire->keys && !e->is_ipc)
+        TRY(wire_keys_apply(s->wire->keys, s->socket, s->name));
     return ST_OK;
 }
 
-static status socket_new(wire *w, const char *name, const endpoint *e, bool is_router,
-                         wire_socket **out)
+/* Beyond this machine nobody is trusted for being able to connect. */
+static status check_keys(const wire *w, const char *text, const endpoint *e)
 {
+    if (e->is_ipc || e->is_local || w->keys)
+        return ST_OK;
+    return FAIL(ST_CONFIG,
+                "endpoint \"%s\": other than loopback addresses need CURVE keys: make them with "
+                "prepd keygen and name their folder in prepd.keys (--keys)",
+                text);
+}
+
+static status socket_new(wire *w, const char *name, const endpoint *e, bool is_router,
+                         const wire_limits *limits, wire_socket **out)
+{
+    static const wire_limits none = {0};
+    TRY(check_keys(w, name, e));
     wire_socket *s = calloc(1, sizeof *s);
     status st = ST_OK;
     if (!s || !(s->name = strdup(name))) {
         st = FAIL(ST_NO_MEMORY, "no memory for a socket");
         goto failed;
     }
+    s->wire = w;
     s->is_router = is_router;
     s->socket = zmq_socket(w->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
     if (!s->socket) {
         st = zmq_failed("making a socket for", name);
         goto failed;
     }
-    TRY_OR(failed, set_options(s, e));
+    TRY_OR(failed, set_options(s, e, limits ? limits : &none));
     *out = s;
     return ST_OK;
 failed:
@@ -136,7 +170,28 @@ static status bind_failed(const char *name)
     return FAIL(ST_CANT_CREATE, "can not listen on %s: %s", name, zmq_strerror(error));
 }
 
-status wire_bind(wire *w, const char *text, wire_socket **out)
+status wire_serve_keys(wire *w, const char *folder)
+{
+    TRY(wire_keys_load(folder, true, &w->keys));
+    return wire_keys_listen(w->keys, w->context);
+}
+
+status wire_use_keys(wire *w, const char *folder)
+{
+    return wire_keys_load(folder, false, &w->keys);
+}
+
+status wire_reload_keys(wire *w)
+{
+    return w->keys ? wire_keys_reload(w->keys) : ST_OK;
+}
+
+int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT])
+{
+    return w->keys ? wire_keys_refused(w->keys, out) : 0;
+}
+
+status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_socket **out)
 {
     endpoint e;
     wire_socket *s = NULL;
@@ -145,7 +200,7 @@ status wire_bind(wire *w, const char *text, wire_socket **out)
     TRY(endpoint_shorten(&e, &w->folders));
     if (e.is_ipc)
         TRY(endpoint_clear_ipc(&e));
-    TRY(socket_new(w, text, &e, true, &s));
+    TRY(socket_new(w, text, &e, true, limits, &s));
     if (zmq_bind(s->socket, e.text) != 0) {
         st = bind_failed(text);
         goto failed;
@@ -168,7 +223,10 @@ static status monitor(wire *w, wire_socket *s)
     int linger = 0;
     snprintf(address, sizeof address, "inproc://monitor-%p", (void *)s);
     if (zmq_socket_monitor(s->socket, address,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) != 0)
         return zmq_failed("monitoring", s->name);
     s->monitor = zmq_socket(w->context, ZMQ_PAIR);
     if (!s->monitor || zmq_setsockopt(s->monitor, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
@@ -184,7 +242,7 @@ status wire_connect(wire *w, const char *text, wire_socket **out)
     status st = ST_OK;
     TRY(endpoint_parse(text, &e));
     TRY(endpoint_shorten(&e, &w->folders));
-    TRY(socket_new(w, text, &e, false, &s));
+    TRY(socket_new(w, text, &e, false, NULL, &s));
     TRY_OR(failed, monitor(w, s));
     if (zmq_connect(s->socket, e.text) != 0) {
         st = FAIL(ST_UNAVAILABLE, "can not connect to %s: %s", text, zmq_strerror(zmq_errno()));
@@ -214,6 +272,10 @@ static void read_events(wire_socket *s)
             memcpy(&what, event, sizeof what);
         s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
+        s->cut += what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+        s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
+                      what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+                      (s->cut >= CUT_LIMIT && !s->greeted);
     }
 }
 
@@ -248,6 +310,16 @@ void wire_close(wire_socket **socket)
 
 static status gone(const wire_socket *s)
 {
+    if (s->refused && s->wire->keys)
+        return FAIL(ST_CONFIG,
+                    "%s refuses our key, or its own is not the one in daemon.pub: add ours to its "
+                    "list (prepd keygen --client) and let it reload",
+                    s->name);
+    if (s->refused)
+        return FAIL(ST_CONFIG,
+                    "%s demands CURVE keys, or is no prepd: name their folder in prepd.keys "
+                    "(--keys)",
+                    s->name);
     return FAIL(ST_UNAVAILABLE, "the peer at %s has closed the connection or died", s->name);
 }
 
@@ -277,6 +349,8 @@ static status send_address(wire_socket *s, const wire_peer *to)
     if (sent < 0) {
         char name[WIRE_PEER_TEXT];
         wire_peer_print(to, name);
+        if (zmq_errno() == EAGAIN)
+            return FAIL_IN(ST_TIMEOUT, name, "the peer does not take what %s sent before", s->name);
         return FAIL_IN(ST_UNAVAILABLE, name, "the peer can not be reached from %s: %s", s->name,
                        zmq_strerror(zmq_errno()));
     }
@@ -293,7 +367,7 @@ status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
         TRY(send_address(s, to));
     } else {
         read_events(s);
-        if (s->lost)
+        if (s->lost || s->refused)
             return gone(s);
     }
     for (size_t i = 0; i < m->n_parts; i++)
@@ -369,7 +443,7 @@ status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
         status st = receive_parts(s, from, m);
         if (st != ST_TIMEOUT)
             return st;
-        if (s->lost)
+        if (s->lost || s->refused)
             return gone(s);
         long wait_ms = left_ms(deadline);
         if (wait_ms == 0)
@@ -385,11 +459,12 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
                          bool *out_any)
 {
     int n_items = 0;
+    wire_keys *keys = NULL; /* whose handshakes wait for us */
     *out_any = false;
     for (size_t i = 0; i < n; i++) {
         wire_socket *s = waits[i].socket;
         waits[i].ready = false;
-        if (s && s->lost)
+        if (s && (s->lost || s->refused))
             waits[i].ready = *out_any = true; /* wire_recv will say so */
         if (s) {
             items[n_items++] = (zmq_pollitem_t){s->socket, 0, ZMQ_POLLIN, 0};
@@ -399,8 +474,15 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
             items[n_items++] = (zmq_pollitem_t){NULL, waits[i].fd, ZMQ_POLLIN, 0};
         }
     }
+    for (size_t i = 0; i < n && !keys; i++)
+        if (waits[i].socket && waits[i].socket->wire->keys)
+            keys = waits[i].socket->wire->keys;
+    if (keys && wire_keys_socket(keys))
+        items[n_items++] = (zmq_pollitem_t){wire_keys_socket(keys), 0, ZMQ_POLLIN, 0};
     if (zmq_poll(items, n_items, *out_any ? 0 : wait_ms) < 0)
         return zmq_errno() == EINTR ? ST_OK : zmq_failed("waiting for", "sockets");
+    if (keys)
+        wire_keys_answer(keys);
     n_items = 0;
     for (size_t i = 0; i < n; i++) {
         wire_socket *s = waits[i].socket;
@@ -409,7 +491,7 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
         waits[i].ready |= items[n_items++].revents != 0;
         if (s && s->monitor && items[n_items++].revents) {
             read_events(s);
-            waits[i].ready |= s->lost;
+            waits[i].ready |= s->lost || s->refused;
         }
         *out_any |= waits[i].ready;
     }
@@ -422,7 +504,7 @@ status wire_poll(wire_wait *waits, size_t n, int timeout_ms)
     zmq_pollitem_t few[32], *items = few;
     status st = ST_OK;
     bool any = false;
-    if (2 * n > sizeof few / sizeof few[0] && !(items = calloc(2 * n, sizeof *items)))
+    if (2 * n + 1 > sizeof few / sizeof few[0] && !(items = calloc(2 * n + 1, sizeof *items)))
         return FAIL(ST_NO_MEMORY, "no memory to wait for %zu sockets", n);
     do {
         st = poll_round(waits, n, items, left_ms(deadline), &any);

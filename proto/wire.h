@@ -2,7 +2,8 @@
  *
  * A bound socket is a ROUTER: every message comes with the peer it is from and goes to a named
  * peer; one that can not be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
- * A connected socket is a DEALER. High-water marks are off; credit bounds what is under way.
+ * A connected socket is a DEALER. Its high-water marks are off; credit bounds what is under way. A
+ * bound one has those of its wire_limits, so that no peer makes it grow.
  * Heartbeats, MAXMSGSIZE, LINGER and handshake limits are set before bind and connect. */
 #ifndef TESSERA_PROTO_WIRE_H
 #define TESSERA_PROTO_WIRE_H
@@ -28,12 +29,35 @@ typedef struct wire_peer {
 WARN_UNUSED status wire_new(wire **out);
 void wire_free(wire **w); /* after its sockets are closed */
 
+/* CURVE keys for the tcp sockets bound (daemon) or connected (others) from now on, from a folder of
+ * `prepd keygen`. ipc has the file system's permissions and takes none. */
+WARN_UNUSED status wire_serve_keys(wire *w, const char *folder);
+WARN_UNUSED status wire_use_keys(wire *w, const char *folder);
+/* The daemon's list of allowed keys, read again; connections that stand stay. */
+WARN_UNUSED status wire_reload_keys(wire *w);
+/* How many keys were refused since the last call; what was said of the last one. */
+enum { WIRE_REFUSED_TEXT = 512 };
+int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT]);
+/* keygen: client NULL: the daemon's folder, with a client of its own; else FOLDER/CLIENT for
+ * another machine, whose key is added to FOLDER/allowed. Nothing there is overwritten. */
+WARN_UNUSED status wire_keys_make(const char *folder, const char *client);
+
+/* What one peer of a bound socket may make us hold; 0 = no bound. */
+typedef struct wire_limits {
+    int64_t part_bytes; /* largest part taken; a peer that sends more is cut off */
+    int unread, unsent; /* messages; past unread the peer waits, past unsent wire_send is refused */
+} wire_limits;
+
 /* endpoint: ipc://PATH (of any length: a folder too deep for a socket's address is reached through
- * /proc), tcp://HOST:PORT with a loopback host only, until keys exist. A port or path in use by a
- * live process names it as such; a stale ipc file is replaced. */
-WARN_UNUSED status wire_bind(wire *w, const char *endpoint, wire_socket **out);
+ * /proc), tcp://HOST:PORT; without keys a loopback host only. A port or path in use by a live
+ * process names it as such; a stale ipc file is replaced. limits NULL: parts up to 1 GiB. */
+WARN_UNUSED status wire_bind(wire *w, const char *endpoint, const wire_limits *limits,
+                             wire_socket **out);
 /* Connecting never blocks; the peer may come later. */
 WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out);
+/* For a local peer of a daemon bound to this: a host that means every interface turned into
+ * loopback. Heap. */
+WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);
 void wire_close(wire_socket **s); /* removes the ipc file it bound */
@@ -54,7 +78,8 @@ WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);
 /* A second reference to the same bytes (ZeroMQ shares them); for records beside sends. */
 WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
 
-/* Takes the parts on success (m is then empty), leaves them on failure. to = NULL for a DEALER. */
+/* Takes the parts on success (m is then empty), leaves them on failure. to = NULL for a DEALER.
+ * ST_TIMEOUT: the peer has not taken what was sent before (wire_limits.unsent); later perhaps. */
 WARN_UNUSED status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m);
 /* ST_TIMEOUT after timeout_ms (0 = do not wait, -1 = forever). from may be NULL for a DEALER; of a
  * ROUTER it is set for ST_PROTOCOL too (a message of impossible form, dropped whole). A DEALER

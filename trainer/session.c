@@ -72,6 +72,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
     o->stopped = stop_asked;
     o->client = (client_options){
         .endpoint = c->prepd_endpoint,
+        .keys = c->prepd_keys,
         .stream = stream_name,
         .stream_options = options,
         .ranks = 1,

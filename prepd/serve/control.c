@@ -15,6 +15,9 @@
 #define PUT_REAL(key, value) (json_put_key(w, key), json_put_real(w, value))
 #define PUT_TEXT(key, value) (json_put_key(w, key), json_put_cstr(w, value))
 
+/* The whole list is in every row's cursor; an answer has a bounded size. */
+enum { QUARANTINE_SHOWN = 1000 };
+
 static void put_workers(const dispatch *d, int64_t now, json_writer *w)
 {
     json_put_key(w, "workers");
@@ -62,9 +65,10 @@ static void put_source(const source *s, json_writer *w)
         PUT_INT("samples", s->data->v->samples(s->data));
         PUT_INT("records_left", s->build.active ? s->build.left : 0);
     }
+    PUT_INT("quarantined_count", s->bad.n);
     json_put_key(w, "quarantined");
     json_begin_array(w);
-    for (int64_t i = 0; i < s->bad.n; i++) {
+    for (int64_t i = 0; i < s->bad.n && i < QUARANTINE_SHOWN; i++) {
         json_begin_object(w);
         PUT_INT("id", s->bad.entry[i].sample);
         PUT_TEXT("cause", s->bad.entry[i].cause);
@@ -96,6 +100,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("lost_from_outside", k->outside);
     PUT_INT("leases_waiting", lease_book_waiting(&d->book));
     PUT_INT("refused_messages", k->refused_peers);
+    PUT_INT("refused_keys", k->refused_keys);
     PUT_INT("workers_target", d->local.target);
     PUT_INT("workers_alive", local_alive(d));
     PUT_INT("workers_replaced", d->local.respawned);
@@ -162,8 +167,7 @@ void control_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = answer(d, from, m, name);
     if (st == ST_OK)
         return;
-    log_warn("command refused: %s", status_text());
-    d->counts.refused_peers++;
+    dispatch_refused(d, "command");
     if (wire_send_error(d->control, from, 0, st) != ST_OK)
         log_debug("it could not be told: %s", status_text());
 }

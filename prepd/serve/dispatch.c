@@ -1,9 +1,11 @@
 #include "prepd/serve/dispatch.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -16,9 +18,19 @@
 enum {
     TICK_MS = 100,
     MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
+    DISCARDED_PER_TURN = 16384,
+    OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
+
+/* No peer makes us grow: what it sends waits with it until it is read, what it does not take stays
+ * in its slots (rows) or is not said; who sends what is refused again and again is no longer
+ * listened to. Largest from a consumer:
+ * HELLO with a cursor's quarantine list. */
+static const wire_limits consumer_limits = {.part_bytes = 16 << 20, .unread = 64, .unsent = 1024};
+static const wire_limits worker_limits = {.part_bytes = 1 << 30, .unread = 64, .unsent = 64};
+static const wire_limits control_limits = {.part_bytes = 1 << 16, .unread = 16, .unsent = 16};
 
 void dispatch_fail(dispatch *d, status st)
 {
@@ -27,6 +39,65 @@ void dispatch_fail(dispatch *d, status st)
     d->outcome = st;
     d->cause = *status_last();
     d->stopping = true;
+}
+
+/* Hostile peers must not fill the log: so many lines between two ticks of the rates. */
+enum { REFUSALS_TOLD = 20 };
+
+/* A connection can not be closed from this side (ZeroMQ has no call for it). Its messages are
+ * thrown away as fast as they are read instead. */
+static offender *find_offender(dispatch *d, const wire_peer *peer)
+{
+    for (int i = 0; i < MAX_OFFENDERS; i++)
+        if (d->offenders[i].offences && d->offenders[i].peer.size == peer->size &&
+            memcmp(d->offenders[i].peer.id, peer->id, peer->size) == 0)
+            return &d->offenders[i];
+    return NULL;
+}
+
+void dispatch_offence(dispatch *d)
+{
+    if (!d->reading)
+        return;
+    offender *o = find_offender(d, d->reading);
+    if (!o) {
+        o = &d->offenders[d->next_offender++ % MAX_OFFENDERS]; /* the oldest makes way */
+        *o = (offender){.peer = *d->reading};
+    }
+    if (++o->offences == OFFENCES)
+        log_warn("a connection is no longer listened to: %d of its messages were refused",
+                 OFFENCES);
+}
+
+void dispatch_refused(dispatch *d, const char *what)
+{
+    d->counts.refused_peers++;
+    dispatch_offence(d);
+    if (d->refusals_told++ < REFUSALS_TOLD)
+        log_warn("%s refused: %s", what, status_text());
+}
+
+static void tell_refusals(dispatch *d)
+{
+    char text[WIRE_REFUSED_TEXT];
+    const int64_t keys = wire_keys_were_refused(d->net, text);
+    if (keys > 0)
+        log_warn("key refused times=%lld last=\"%s\"", (long long)keys, text);
+    if (d->refusals_told > REFUSALS_TOLD)
+        log_warn("refused %lld more, not shown", (long long)(d->refusals_told - REFUSALS_TOLD));
+    d->refusals_told = 0;
+    d->counts.refused_keys += (uint64_t)keys;
+}
+
+/* A connection is a descriptor: as many as the system lets us have. */
+static void raise_descriptors(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == r.rlim_max)
+        return;
+    r.rlim_cur = r.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        log_debug("descriptor limit stays: %s", strerror(errno));
 }
 
 /* What a worker must know to do any lease: all options, as YAML that loads again. */
@@ -62,6 +133,7 @@ static status start(dispatch *d)
 {
     if (gethostname(d->host, sizeof(d->host) - 1) != 0)
         snprintf(d->host, sizeof(d->host), "localhost");
+    raise_descriptors();
     TRY(proc_signal_fd(&d->signal_fd));
     TRY(make_terms(d));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
@@ -69,9 +141,11 @@ static status start(dispatch *d)
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
     TRY(source_want(d, &d->train));
     TRY(wire_new(&d->net));
-    TRY(wire_bind(d->net, d->c->prepd_endpoint, &d->consumers));
-    TRY(wire_bind(d->net, d->workers_endpoint, &d->workers));
-    TRY(wire_bind(d->net, d->control_endpoint, &d->control));
+    if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
+        TRY(wire_serve_keys(d->net, d->c->prepd_keys));
+    TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
+    TRY(wire_bind(d->net, d->workers_endpoint, &worker_limits, &d->workers));
+    TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
     return local_start(d);
 }
 
@@ -96,19 +170,26 @@ static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
     wire_msg *m = NULL;
     status st = ST_OK;
     TRY(wire_msg_new(&m));
-    for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+    for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN; i++) {
         wire_peer from;
         wire_msg_clear(m);
         st = wire_recv(s, 0, &from, m);
+        const offender *o = st == ST_OK || st == ST_PROTOCOL ? find_offender(d, &from) : NULL;
+        if (o && o->offences >= OFFENCES) {
+            if (++discarded < DISCARDED_PER_TURN)
+                i--;
+            continue;
+        }
+        d->reading = &from;
         if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
-            log_warn("message refused: %s", status_text());
-            d->counts.refused_peers++;
+            dispatch_refused(d, "message");
             continue;
         }
         if (st != ST_OK)
             break;
         handle(d, &from, m);
     }
+    d->reading = NULL;
     wire_msg_free(&m);
     return st == ST_TIMEOUT ? ST_OK : st;
 }
@@ -124,6 +205,7 @@ static void measure(dispatch *d, int64_t now)
     k->rows_at_tick = k->rows;
     k->samples_at_tick = k->samples;
     k->tick_ns = now;
+    tell_refusals(d);
     char line[160];
     int64_t bad = d->train.bad.n + d->eval.bad.n;
     if (d->train.build.active)
@@ -180,6 +262,7 @@ static status loop(dispatch *d)
         local_reap(d);
         TRY(drain_socket(d, d->consumers, session_message));
         TRY(drain_socket(d, d->control, control_message));
+        sessions_deliver(d);
         tick(d);
         seats_schedule(d);
         if (d->draining && is_drained(d)) {

@@ -160,8 +160,7 @@ static void try_welcome(dispatch *d, session *s)
     status st = welcome(d, s, name);
     if (st == ST_OK)
         return;
-    log_warn("consumer refused: %s", status_text());
-    d->counts.refused_peers++;
+    dispatch_refused(d, "consumer");
     if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
         log_debug("it could not be told: %s", status_text());
     session_close(d, s, NULL);
@@ -216,8 +215,10 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
                      const char *name)
 {
     session *old = session_find(d, from);
-    if (old)
+    if (old) {
+        dispatch_offence(d); /* a new connection is the way to begin anew */
         session_close(d, old, NULL);
+    }
     if (d->n_sessions >= MAX_SESSIONS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
     session *s = calloc(1, sizeof(*s));

@@ -29,9 +29,7 @@ status local_start(dispatch *d)
 {
     local_pool *p = &d->local;
     TRY(proc_self_path(p->self, sizeof(p->self)));
-    p->endpoint = strdup(d->workers_endpoint);
-    if (!p->endpoint)
-        return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    TRY(wire_reachable(d->workers_endpoint, &p->endpoint));
     int wanted = d->c->prepd_workers ? (int)d->c->prepd_workers : proc_cpus();
     p->target = wanted > MAX_LOCAL ? MAX_LOCAL : wanted;
     return local_tick(d, clock_ns());
@@ -39,6 +37,7 @@ status local_start(dispatch *d)
 
 static status spawn_one(dispatch *d, local_child *child)
 {
+    const char *keys = wire_is_ipc(d->local.endpoint) ? "" : d->c->prepd_keys;
     char parent[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
     char *argv[] = {d->local.self,
@@ -47,6 +46,8 @@ static status spawn_one(dispatch *d, local_child *child)
                     d->local.endpoint,
                     (char[]){"--parent"},
                     parent,
+                    keys[0] ? (char[]){"--keys"} : NULL,
+                    (char *)(uintptr_t)keys,
                     NULL};
     pid_t pid;
     TRY(proc_spawn(argv, &pid));

@@ -22,7 +22,6 @@ enum {
     ROW_BYTES = 16384,
     DECISION_BYTES = 256, /* of a quarantined sample, in the cursor */
 };
-static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
 static const int64_t STILL_HERE_NS = 15000000000; /* well under any consumer's time limit */
 
 session *session_find(dispatch *d, const wire_peer *peer)
@@ -77,8 +76,9 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
     } else if (head.kind == KIND_CREDIT && s) {
         int64_t bytes = 0;
         st = json_want_int(v, "bytes", name, &bytes);
-        if (st == ST_OK && (bytes < 0 || bytes > MAX_CREDIT - s->credit))
-            st = FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes", (long long)bytes);
+        if (st == ST_OK && (bytes < 0 || bytes > s->unreturned))
+            st = FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes, %lld are under way",
+                         (long long)bytes, (long long)s->unreturned);
         if (st == ST_OK) {
             s->credit += bytes;
             s->unreturned -= bytes;
@@ -102,8 +102,7 @@ void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = handle(d, from, m, name);
     if (st == ST_OK)
         return;
-    log_warn("consumer refused: %s", status_text());
-    d->counts.refused_peers++;
+    dispatch_refused(d, "consumer");
     if (wire_send_error(d->consumers, from, 0, st) != ST_OK)
         log_debug("it could not be told: %s", status_text());
     session *s = session_find(d, from);
@@ -166,9 +165,13 @@ static void end_if_done(dispatch *d, session *s)
         log_debug("consumer could not be told of the end: %s", status_text());
 }
 
-static bool may_reserve(const session *s)
+/* Within its credit and its share of what we hold for all. A consumer may grant any credit; if it
+ * then does not read, that is its share's affair. */
+static bool may_reserve(const dispatch *d, const session *s)
 {
-    return s->need <= s->credit || (s->n_slots == 0 && s->unreturned <= 0);
+    const int64_t share = d->c->prepd_buffer_bytes / d->n_sessions;
+    return (s->need <= s->credit && s->reserved + s->unreturned + s->need <= share) ||
+           (s->n_slots == 0 && s->unreturned <= 0);
 }
 
 status session_produce(dispatch *d, session *s, lease **out)
@@ -176,7 +179,7 @@ status session_produce(dispatch *d, session *s, lease **out)
     uint64_t number;
     planned_row r;
     status st;
-    if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(s)))
+    if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(d, s)))
         return ST_OK;
     st = next_owed(d, s, &number);
     arena_reset(&d->scratch);
@@ -191,7 +194,7 @@ status session_produce(dispatch *d, session *s, lease **out)
         return st;
     s->need = r.tokens * TOKEN_BYTES + r.patches * PATCH_WIRE_BYTES + ROW_BYTES +
               s->src->bad.n * DECISION_BYTES;
-    if (!may_reserve(s))
+    if (!may_reserve(d, s))
         return ST_OK;
     int64_t *item = NULL;
     TRY(arena_alloc(&d->scratch, ((size_t)r.n_docs + 1) * sizeof(*item), (void **)&item));
@@ -201,23 +204,30 @@ status session_produce(dispatch *d, session *s, lease **out)
     s->slots[(s->first_slot + s->n_slots++) % SESSION_SLOTS] =
         (slot){.row = number, .reserved = s->need, .n_docs = r.n_docs};
     s->credit -= s->need;
+    s->reserved += s->need;
     s->need = 0;
     s->next_row = number + 1;
     return ST_OK;
 }
 
-/* Sends the rows that are ready, in order. False if the consumer has gone. */
+/* Sends the rows that are ready, in order, as far as the consumer takes them. False if it has
+ * gone. */
 static bool deliver(dispatch *d, session *s)
 {
+    status st;
     while (s->n_slots > 0 && s->slots[s->first_slot].msg) {
         slot *first = &s->slots[s->first_slot];
         int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
-        if (wire_send(d->consumers, &s->peer, first->msg) != ST_OK) {
+        st = wire_send(d->consumers, &s->peer, first->msg);
+        if (st == ST_TIMEOUT)
+            return true; /* sessions_deliver tries again */
+        if (st != ST_OK) {
             log_info("consumer gone: %s", status_text());
             return false;
         }
         wire_msg_free(&first->msg);
         s->credit += first->reserved - bytes;
+        s->reserved -= first->reserved;
         s->unreturned += bytes;
         s->said_ns = clock_ns();
         s->rows_sent++;
@@ -232,6 +242,15 @@ static bool deliver(dispatch *d, session *s)
     return true;
 }
 
+void sessions_deliver(dispatch *d)
+{
+    for (session *s = d->sessions, *next; s; s = next) {
+        next = s->next;
+        if (s->n_slots > 0 && s->slots[s->first_slot].msg && !deliver(d, s))
+            session_close(d, s, NULL);
+    }
+}
+
 /* Tells consumers that hear nothing that the daemon is there; one that has gone without BYE is
  * found out this way, since sending to it fails. */
 void sessions_still_here(dispatch *d, int64_t now)
@@ -242,7 +261,9 @@ void sessions_still_here(dispatch *d, int64_t now)
         if (now - s->said_ns < STILL_HERE_NS)
             continue;
         s->said_ns = now;
-        if (wire_send_json(d->consumers, &s->peer, KIND_CREDIT, 0, json, sizeof(json) - 1) == ST_OK)
+        const status st =
+            wire_send_json(d->consumers, &s->peer, KIND_CREDIT, 0, json, sizeof(json) - 1);
+        if (st == ST_OK || st == ST_TIMEOUT) /* the latter: connected, and reading nothing */
             continue;
         log_info("consumer gone: %s", status_text());
         session_close(d, s, NULL);

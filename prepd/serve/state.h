@@ -71,6 +71,7 @@ typedef struct session {
     uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
     int *rank_of;         /* [G] */
     int64_t credit;       /* bytes that may still be reserved */
+    int64_t reserved;     /* bytes of the slots */
     int64_t unreturned;   /* bytes sent and not yet given back */
     int64_t need;         /* bytes the next row reserves, 0 = not yet known */
     slot slots[SESSION_SLOTS];
@@ -123,12 +124,19 @@ typedef struct local_pool {
 typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
     uint64_t quarantined; /* in this run */
-    uint64_t leases_lost, crashes, timeouts, outside, refused_peers;
+    uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     uint64_t rows_at_tick;
     double rows_per_s, samples_per_s;
     uint64_t samples_at_tick;
     int64_t tick_ns;
 } serve_counts;
+
+/* A connection whose messages were refused. */
+enum { MAX_OFFENDERS = 64 };
+typedef struct offender {
+    wire_peer peer;
+    int offences;
+} offender;
 
 struct dispatch {
     const conf *c;
@@ -154,6 +162,10 @@ struct dispatch {
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;
+    int64_t refusals_told;    /* since the last tick of the rates */
+    const wire_peer *reading; /* whose message is being handled */
+    offender offenders[MAX_OFFENDERS];
+    unsigned next_offender;
     int64_t started_ns, ticked_ns, watchdog_ns;
 };
 
@@ -182,6 +194,7 @@ void session_free(session *s);
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
 WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
 void sessions_still_here(dispatch *d, int64_t now);
+void sessions_deliver(dispatch *d); /* rows that a consumer could not take before */
 void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
 void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */
 
@@ -224,5 +237,8 @@ void control_message(dispatch *d, const wire_peer *from, wire_msg *m);
 /* dispatch.c */
 void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
+/* Counts a refused message or peer and logs the thread's note, if not too many were. */
+void dispatch_refused(dispatch *d, const char *what);
+void dispatch_offence(dispatch *d); /* of the peer whose message is being handled */
 
 #endif

@@ -227,7 +227,8 @@ static status start(worker *w)
     TRY(image_load(w->o->program, &w->images));
     TRY(w->images->fingerprint(&w->fingerprint));
     w->heard_ns = clock_ns();
-    return wire_new(&w->net);
+    TRY(wire_new(&w->net));
+    return w->o->keys ? wire_use_keys(w->net, w->o->keys) : ST_OK;
 }
 
 status worker_run(const worker_options *o, bool *out_again)

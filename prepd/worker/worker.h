@@ -19,6 +19,7 @@
 
 typedef struct worker_options {
     const char *endpoint;  /* of the dispatcher's workers */
+    const char *keys;      /* folder of CURVE keys; NULL: none */
     const char *data_root; /* NULL: the lease's own root (local workers) */
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
     pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */

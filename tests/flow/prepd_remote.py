@@ -5,13 +5,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
-from prepd_flow import BIN, Daemon, Folder, check, main, run, seed, wait_for, workers_below
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
+    workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -19,21 +19,6 @@ import client  # noqa: E402
 BUILD = os.path.dirname(os.path.dirname(BIN))
 POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
           "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
-
-
-def free_ports():
-    """The first of three neighbouring ports that are free now."""
-    while True:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            first = s.getsockname()[1]
-        try:
-            for port in range(first, first + 3):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
 
 
 class Site:

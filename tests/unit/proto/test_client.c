@@ -54,7 +54,7 @@ static void set_up(daemon_side *d, behaviour how, image_filter filter, image_cod
         assert_ok(codec_encode(d->c, &d->rows[i], (uint64_t)i, filter, image, d->m[i]));
     }
     assert_ok(wire_new(&d->w));
-    assert_ok(wire_bind(d->w, d->endpoint, &d->s));
+    assert_ok(wire_bind(d->w, d->endpoint, NULL, &d->s));
 }
 
 static void tear_down(daemon_side *d)

@@ -86,7 +86,7 @@ static void round_trip(place p)
     wire_peer from;
     pthread_t thread;
     assert_ok(wire_new(&w));
-    assert_ok(wire_bind(w, p.endpoint, &s));
+    assert_ok(wire_bind(w, p.endpoint, NULL, &s));
     assert_ok(wire_msg_new(&m));
     assert_ok(wire_msg_new(&twice));
     assert_int_equal(pthread_create(&thread, NULL, echo_client, p.endpoint), 0);
@@ -137,10 +137,10 @@ static void test_wire__ipc_in_a_deep_folder(void **state)
     snprintf(path + n, sizeof path - (size_t)n, "/%0100d", 0);
     char longer[620];
     snprintf(longer, sizeof longer, "ipc://%s", path);
-    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "shorter");
+    assert_fails(ST_CONFIG, wire_bind(w, longer, NULL, &s), "shorter");
     snprintf(path + n, sizeof path - (size_t)n, "/absent/s");
     snprintf(longer, sizeof longer, "ipc://%s", path);
-    assert_fails(ST_UNAVAILABLE, wire_bind(w, longer, &s), "absent");
+    assert_fails(ST_UNAVAILABLE, wire_bind(w, longer, NULL, &s), "absent");
     wire_free(&w);
     place_done(&p);
 }
@@ -159,8 +159,8 @@ static void test_wire_bind__in_use(void **state)
         wire *w = NULL;
         wire_socket *first = NULL, *second = NULL;
         assert_ok(wire_new(&w));
-        assert_ok(wire_bind(w, places[i].endpoint, &first));
-        assert_fails(ST_UNAVAILABLE, wire_bind(w, places[i].endpoint, &second), "in use by");
+        assert_ok(wire_bind(w, places[i].endpoint, NULL, &first));
+        assert_fails(ST_UNAVAILABLE, wire_bind(w, places[i].endpoint, NULL, &second), "in use by");
         assert_non_null(strstr(status_text(), "prepd.endpoint"));
         assert_non_null(strstr(status_text(), i ? places[i].endpoint : places[i].folder));
         wire_close(&first);
@@ -182,7 +182,7 @@ static void test_wire_bind__stale_file_is_replaced(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
     close(fd); /* the file stays, as after kill -9 */
     assert_ok(wire_new(&w));
-    assert_ok(wire_bind(w, p.endpoint, &s));
+    assert_ok(wire_bind(w, p.endpoint, NULL, &s));
     wire_close(&s);
     assert_int_equal(stat(a.sun_path, &info), -1);
     wire_free(&w);
@@ -191,7 +191,7 @@ static void test_wire_bind__stale_file_is_replaced(void **state)
     assert_non_null(f);
     fclose(f);
     assert_ok(wire_new(&w));
-    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, &s), "no socket");
+    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, NULL, &s), "no socket");
     assert_int_equal(stat(a.sun_path, &info), 0);
     wire_free(&w);
     place_done(&p);
@@ -206,15 +206,16 @@ static void test_wire__endpoints_refused(void **state)
     char longer[200] = "ipc:///tmp/";
     memset(longer + 11, 'x', 120);
     assert_ok(wire_new(&w));
-    assert_fails(ST_CONFIG, wire_bind(w, longer, &s), "too long");
-    assert_fails(ST_CONFIG, wire_bind(w, "tcp://0.0.0.0:5555", &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_bind(w, longer, NULL, &s), "too long");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://0.0.0.0:5555", NULL, &s), "CURVE keys");
     assert_fails(ST_CONFIG, wire_connect(w, "tcp://192.168.0.1:5555", &s), "CURVE keys");
-    assert_fails(ST_CONFIG, wire_bind(w, "tcp://*:5555", &s), "CURVE keys");
-    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1", &s), "PORT");
-    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1:70000", &s), "65535");
-    assert_fails(ST_CONFIG, wire_bind(w, "udp://127.0.0.1:7", &s), "expected ipc://PATH");
-    assert_fails(ST_CONFIG, wire_bind(w, "ipc://", &s), "PATH");
-    assert_fails(ST_CANT_CREATE, wire_bind(w, "ipc:///nowhere/at/all", &s), "/nowhere/at/all");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://*:5555", NULL, &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1", NULL, &s), "PORT");
+    assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1:70000", NULL, &s), "65535");
+    assert_fails(ST_CONFIG, wire_bind(w, "udp://127.0.0.1:7", NULL, &s), "expected ipc://PATH");
+    assert_fails(ST_CONFIG, wire_bind(w, "ipc://", NULL, &s), "PATH");
+    assert_fails(ST_CANT_CREATE, wire_bind(w, "ipc:///nowhere/at/all", NULL, &s),
+                 "/nowhere/at/all");
     wire_free(&w);
 
     assert_ok(wire_beside("ipc://a.sock", 1, &beside));
@@ -238,7 +239,7 @@ static void test_wire_send__unroutable_peer(void **state)
     wire_peer nobody = {.id = "\0abcd", .size = 5};
     wire_msg *m = NULL;
     assert_ok(wire_new(&w));
-    assert_ok(wire_bind(w, p.endpoint, &s));
+    assert_ok(wire_bind(w, p.endpoint, NULL, &s));
     assert_ok(wire_msg_new(&m));
     assert_ok(wire_msg_add(m, "x", 1));
     assert_fails(ST_UNAVAILABLE, wire_send(s, &nobody, m), "peer 0061626364");
@@ -260,7 +261,7 @@ static void test_wire_recv__peer_goes(void **state)
     wire_msg *m = NULL;
     assert_ok(wire_new(&server));
     assert_ok(wire_new(&w));
-    assert_ok(wire_bind(server, p.endpoint, &bound));
+    assert_ok(wire_bind(server, p.endpoint, NULL, &bound));
     assert_ok(wire_connect(w, p.endpoint, &s));
     assert_ok(wire_msg_new(&m));
     assert_fails(ST_TIMEOUT, wire_recv(s, 20, NULL, m), "nothing came");

@@ -1,0 +1,369 @@
+#include "proto/wire_keys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum {
+    KEY_TEXT = 41, /* Z85 of 32 bytes, and the zero */
+    KEY_BYTES = 32,
+    LINE_BYTES = 512,
+    ZAP_PARTS = 7,
+    NAME_BYTES = 64,
+};
+
+typedef struct allowed_key {
+    char key[KEY_TEXT];
+    char name[NAME_BYTES];
+} allowed_key;
+
+struct wire_keys {
+    char folder[PATH_MAX];
+    bool is_daemon;
+    char public_key[KEY_TEXT], secret[KEY_TEXT];
+    char server[KEY_TEXT]; /* client: the daemon's public key */
+    allowed_key *allowed;  /* daemon: [n_allowed] */
+    size_t n_allowed;
+    void *zap;
+    int64_t n_refused; /* since they were last asked for */
+    char refused[WIRE_REFUSED_TEXT];
+};
+
+static bool is_key(const char *text)
+{
+    uint8_t bytes[KEY_BYTES];
+    return strlen(text) == KEY_TEXT - 1 && zmq_z85_decode(bytes, text) != NULL;
+}
+
+static status open_file(const char *path, FILE **out)
+{
+    *out = fopen(path, "re");
+    if (!*out)
+        return FAIL_IN(ST_NO_INPUT, path, "can not be read: %s; prepd keygen writes it",
+                       strerror(errno));
+    return ST_OK;
+}
+
+/* The first n words of a file, one line each, that must be keys. */
+static status read_keys(const char *folder, const char *file, char (*key)[KEY_TEXT], int n)
+{
+    char path[PATH_MAX + 32], line[LINE_BYTES];
+    FILE *f;
+    status st = ST_OK;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    TRY(open_file(path, &f));
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        char word[KEY_TEXT + 1] = "";
+        if (!fgets(line, sizeof line, f) || sscanf(line, "%41s", word) != 1 || !is_key(word))
+            st = FAIL_AT(ST_CONFIG, path, i + 1, -1, "expected a key of 40 characters (Z85)");
+        else
+            memcpy(key[i], word, KEY_TEXT);
+    }
+    fclose(f);
+    return st;
+}
+
+static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
+{
+    char path[PATH_MAX + 32], line[LINE_BYTES];
+    allowed_key *list = NULL;
+    size_t n = 0;
+    FILE *f;
+    status st = ST_OK;
+    snprintf(path, sizeof path, "%s/allowed", folder);
+    TRY(open_file(path, &f));
+    for (int number = 1; fgets(line, sizeof line, f); number++) {
+        char word[KEY_TEXT + 1] = "", name[NAME_BYTES] = "unnamed";
+        if (line[0] == '#' || sscanf(line, "%41s %63s", word, name) < 1)
+            continue;
+        if (!is_key(word)) {
+            st = FAIL_AT(ST_CONFIG, path, number, -1, "expected a key of 40 characters (Z85)");
+            break;
+        }
+        allowed_key *more = realloc(list, (n + 1) * sizeof *more);
+        if (!more) {
+            st = FAIL(ST_NO_MEMORY, "no memory for %zu keys", n + 1);
+            break;
+        }
+        list = more;
+        memcpy(list[n].key, word, KEY_TEXT);
+        memcpy(list[n++].name, name, NAME_BYTES);
+    }
+    fclose(f);
+    if (st != ST_OK) {
+        free(list);
+        return st;
+    }
+    *out = list;
+    *out_n = n;
+    return ST_OK;
+}
+
+/* A secret that others can read is none. */
+static status check_private(const char *folder, const char *file)
+{
+    char path[PATH_MAX + 32];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (stat(path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)))
+        return FAIL_IN(ST_CONFIG, path, "others may read this secret key (mode %03o): chmod 600",
+                       (unsigned)(info.st_mode & 0777));
+    return ST_OK;
+}
+
+status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
+{
+    const char *own = daemon ? "daemon.key" : "client.key";
+    char pair[2][KEY_TEXT];
+    if (!zmq_has("curve"))
+        return FAIL(ST_OS, "this libzmq was built without CURVE: keys can not be used");
+    wire_keys *k = calloc(1, sizeof *k);
+    if (!k)
+        return FAIL(ST_NO_MEMORY, "no memory for keys");
+    status st = ST_OK;
+    k->is_daemon = daemon;
+    snprintf(k->folder, sizeof k->folder, "%s", folder);
+    TRY_OR(failed, check_private(folder, own));
+    TRY_OR(failed, read_keys(folder, own, pair, 2));
+    memcpy(k->public_key, pair[0], KEY_TEXT);
+    memcpy(k->secret, pair[1], KEY_TEXT);
+    if (daemon)
+        TRY_OR(failed, read_allowed(folder, &k->allowed, &k->n_allowed));
+    else
+        TRY_OR(failed, read_keys(folder, "daemon.pub", &k->server, 1));
+    *out = k;
+    return ST_OK;
+failed:
+    wire_keys_free(&k);
+    return st;
+}
+
+void wire_keys_free(wire_keys **held)
+{
+    wire_keys *k = *held;
+    if (!k)
+        return;
+    wire_keys_close(k);
+    free(k->allowed);
+    explicit_bzero(k, sizeof *k);
+    free(k);
+    *held = NULL;
+}
+
+bool wire_keys_is_daemon(const wire_keys *k)
+{
+    return k->is_daemon;
+}
+
+status wire_keys_apply(const wire_keys *k, void *socket, const char *name)
+{
+    static const char domain[] = "tessera";
+    const int on = 1;
+    int bad;
+    if (k->is_daemon)
+        bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &on, sizeof on) |
+              zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) |
+              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT);
+    else
+        bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, k->server, KEY_TEXT) |
+              zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->public_key, KEY_TEXT) |
+              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT);
+    return bad ? FAIL(ST_OS, "keys of %s: %s", name, zmq_strerror(zmq_errno())) : ST_OK;
+}
+
+status wire_keys_listen(wire_keys *k, void *context)
+{
+    const int linger = 0;
+    k->zap = zmq_socket(context, ZMQ_REP);
+    if (!k->zap || zmq_setsockopt(k->zap, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_bind(k->zap, "inproc://zeromq.zap.01") != 0)
+        return FAIL(ST_OS, "listening for keys: %s", zmq_strerror(zmq_errno()));
+    return ST_OK;
+}
+
+void *wire_keys_socket(const wire_keys *k)
+{
+    return k->zap;
+}
+
+void wire_keys_close(wire_keys *k)
+{
+    if (k->zap)
+        zmq_close(k->zap);
+    k->zap = NULL;
+}
+
+/* version, request id, domain, address, identity, mechanism, credentials */
+typedef struct zap_request {
+    char part[ZAP_PARTS][256];
+    size_t size[ZAP_PARTS];
+    int n;
+} zap_request;
+
+static bool receive_request(void *socket, zap_request *r)
+{
+    int more = 1;
+    size_t more_size = sizeof more;
+    r->n = 0;
+    for (int i = 0; more; i++) {
+        char rest[256];
+        const int slot = i < ZAP_PARTS ? i : ZAP_PARTS - 1;
+        char *to = i < ZAP_PARTS ? r->part[slot] : rest;
+        int size = zmq_recv(socket, to, sizeof rest - 1, ZMQ_DONTWAIT);
+        if (size < 0)
+            return false;
+        if (size > (int)sizeof rest - 1) /* cut: no request of ours is that long */
+            size = 0;
+        if (i < ZAP_PARTS) {
+            r->size[i] = (size_t)size;
+            r->part[i][size] = 0;
+            r->n = i + 1;
+        }
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_size) != 0)
+            return false;
+    }
+    return true;
+}
+
+static const allowed_key *find_allowed(const wire_keys *k, const char *key)
+{
+    for (size_t i = 0; i < k->n_allowed; i++)
+        if (strcmp(k->allowed[i].key, key) == 0)
+            return &k->allowed[i];
+    return NULL;
+}
+
+static void answer_one(wire_keys *k, const zap_request *r)
+{
+    char key[KEY_TEXT] = "";
+    const allowed_key *a = NULL;
+    if (r->n == ZAP_PARTS && strcmp(r->part[5], "CURVE") == 0 && r->size[6] == KEY_BYTES &&
+        zmq_z85_encode(key, (const uint8_t *)r->part[6], KEY_BYTES))
+        a = find_allowed(k, key);
+    if (!a) {
+        k->n_refused++;
+        snprintf(k->refused, sizeof k->refused, "key %s from %s is not in %s/allowed",
+                 key[0] ? key : "(none)", r->n > 3 ? r->part[3] : "?", k->folder);
+    }
+    const char *parts[] = {"1.0",
+                           r->n > 1 ? r->part[1] : "",
+                           a ? "200" : "400",
+                           a ? "known" : "unknown key",
+                           a ? a->name : "",
+                           ""};
+    const int n = sizeof parts / sizeof *parts;
+    for (int i = 0; i < n; i++) {
+        const size_t size = i == 1 && r->n > 1 ? r->size[1] : strlen(parts[i]);
+        if (zmq_send(k->zap, parts[i], size, ZMQ_DONTWAIT | (i + 1 < n ? ZMQ_SNDMORE : 0)) < 0)
+            return; /* the connection has gone */
+    }
+}
+
+void wire_keys_answer(wire_keys *k)
+{
+    zap_request r;
+    while (k->zap && receive_request(k->zap, &r))
+        answer_one(k, &r);
+}
+
+status wire_keys_reload(wire_keys *k)
+{
+    allowed_key *list;
+    size_t n;
+    if (!k->is_daemon)
+        return ST_OK;
+    TRY(read_allowed(k->folder, &list, &n));
+    free(k->allowed);
+    k->allowed = list;
+    k->n_allowed = n;
+    return ST_OK;
+}
+
+int64_t wire_keys_refused(wire_keys *k, char out[WIRE_REFUSED_TEXT])
+{
+    const int64_t n = k->n_refused;
+    memcpy(out, k->refused, WIRE_REFUSED_TEXT);
+    k->n_refused = 0;
+    return n;
+}
+
+/* --- keygen --- */
+
+static status write_file(const char *folder, const char *file, int flags, mode_t mode,
+                         const char *text)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+    const size_t size = strlen(text);
+    bool good = write(fd, text, size) == (ssize_t)size && fsync(fd) == 0;
+    good = close(fd) == 0 && good;
+    return good ? ST_OK : FAIL_IN(ST_IO, path, "can not be written: %s", strerror(errno));
+}
+
+static status make_pair(const char *folder, const char *file, char public_key[KEY_TEXT])
+{
+    char secret[KEY_TEXT], text[2 * KEY_TEXT + 64];
+    if (zmq_curve_keypair(public_key, secret) != 0)
+        return FAIL(ST_OS, "making keys: %s", zmq_strerror(zmq_errno()));
+    snprintf(text, sizeof text, "%s public\n%s secret\n", public_key, secret);
+    status st = write_file(folder, file, O_EXCL, 0600, text);
+    explicit_bzero(secret, sizeof secret);
+    explicit_bzero(text, sizeof text);
+    return st;
+}
+
+static status make_folder(const char *folder)
+{
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return FAIL_IN(ST_CANT_CREATE, folder, "%s", strerror(errno));
+    return ST_OK;
+}
+
+static status allow(const char *folder, const char *key, const char *name)
+{
+    char line[KEY_TEXT + NAME_BYTES + 2];
+    snprintf(line, sizeof line, "%s %s\n", key, name);
+    return write_file(folder, "allowed", O_APPEND, 0600, line);
+}
+
+static status make_client(const char *folder, const char *client)
+{
+    char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX], line[KEY_TEXT + 1];
+    const size_t n = strlen(client);
+    if (n == 0 || n >= NAME_BYTES ||
+        strspn(client, "abcdefghijklmnopqrstuvwxyz"
+                       "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != n)
+        return FAIL(ST_USAGE, "\"%s\": expected a name of letters, digits, - and _, at most %d",
+                    client, NAME_BYTES - 1);
+    TRY(read_keys(folder, "daemon.pub", server, 1));
+    snprintf(own, sizeof own, "%s/%s", folder, client);
+    TRY(make_folder(own));
+    TRY(make_pair(own, "client.key", key));
+    snprintf(line, sizeof line, "%s\n", server[0]);
+    TRY(write_file(own, "daemon.pub", O_TRUNC, 0644, line));
+    return allow(folder, key, client);
+}
+
+status wire_keys_make(const char *folder, const char *client)
+{
+    char daemon[KEY_TEXT], own[KEY_TEXT], line[KEY_TEXT + 1];
+    if (!zmq_has("curve"))
+        return FAIL(ST_OS, "this libzmq was built without CURVE: keys can not be made");
+    if (client)
+        return make_client(folder, client);
+    TRY(make_folder(folder));
+    TRY(make_pair(folder, "daemon.key", daemon));
+    snprintf(line, sizeof line, "%s\n", daemon);
+    TRY(write_file(folder, "daemon.pub", O_TRUNC, 0644, line));
+    TRY(make_pair(folder, "client.key", own));
+    return allow(folder, own, "client");
+}

@@ -1,0 +1,232 @@
+"""Hostile peers: garbage, half-open and thousands of connections, wrong versions, replays, floods
+whose sender never reads, credit that is a lie. The daemon neither falls nor grows, and another
+consumer gets its rows. prepd_hostile.py CONNECTIONS for a longer form; figures are printed."""
+
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+import threading
+import time
+
+import zmq
+
+from prepd_flow import Daemon, Folder, check, free_ports, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
+BUFFER = 8 << 20  # prepd.buffer_bytes
+ROOM = 48 << 20  # libraries, stacks, ZeroMQ's own of a connection: what may come on top
+MIB = 1 << 20
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
+
+
+def message(payload, kind=1, version=1):
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    head = b"TSRA" + struct.pack("<HHQIIQQ", version, kind, 0, 0, 0, len(body), 0)
+    return [head.ljust(64, b"\0"), body]
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
+         "credit_bytes": 1 << 40}
+
+
+def stat_of(pid, key):
+    with open(f"/proc/{pid}/status") as f:
+        return int(next(line for line in f if line.startswith(key)).split()[1]) * 1024
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Target:
+    """A daemon on tcp, and a consumer that takes rows all the time."""
+
+    def __init__(self, folder, *args):
+        self.folder, self.port = folder, free_ports()
+        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+        self.daemon = Daemon(folder.config, "--prepd.endpoint", self.endpoint, *args)
+        self.pid = self.daemon.p.pid
+        self.rows, self.stop, self.slowest = [], False, 0.0
+        self.thread = threading.Thread(target=self.consume)
+        self.thread.start()
+        wait_for(lambda: len(self.rows) > 20, "rows", 60)
+        self.before = stat_of(self.pid, "VmRSS"), descriptors(self.pid)
+
+    def consume(self):
+        for row in client.connect(self.endpoint, timeout=30.0, credit_bytes=1 << 20):
+            now = time.monotonic()
+            self.rows.append((row["number"], now))
+            if self.stop:
+                return
+
+    def settled(self, what):
+        """After an attack: alive, no larger than it may be, the consumer served throughout."""
+        n = len(self.rows)
+        wait_for(lambda: len(self.rows) > n + 20, f"the consumer's rows after {what}", 30)
+        check(self.daemon.p.poll() is None, f"{what}: {self.daemon.said()}")
+        peak = stat_of(self.pid, "VmHWM")
+        print(f"{what}: {self.before[0] / MIB:.1f} MiB before, {peak / MIB:.1f} at most, "
+              f"{descriptors(self.pid) - self.before[1]} descriptors more", flush=True)
+        check(SANITIZED or peak < self.before[0] + BUFFER + ROOM, f"{what}: it grew to {peak}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop = True
+        self.thread.join(30)
+        self.daemon.__exit__()
+        numbers = [n for n, _ in self.rows]
+        check(numbers == list(range(len(numbers))), "the consumer lost rows")
+
+
+def raw(port, data=b""):
+    """A connection that says this; with READY in it, after the daemon's own greeting."""
+    s = socket.create_connection(("127.0.0.1", port), timeout=5)
+    first, ready, rest = data.partition(READY)
+    s.sendall(first)
+    if ready:
+        got = b""
+        while len(got) < len(GREETING):
+            got += s.recv(1000)
+        s.sendall(ready + rest)
+    return s
+
+
+def dealer(context, endpoint):
+    s = context.socket(zmq.DEALER)
+    s.setsockopt(zmq.LINGER, 0)
+    s.setsockopt(zmq.SNDHWM, 0)
+    s.setsockopt(zmq.RCVHWM, 1)  # and nobody reads: the pipe and the kernel's buffers fill up
+    s.setsockopt(zmq.RCVBUF, 4096)
+    s.connect(endpoint)
+    return s
+
+
+def bytes_that_are_no_protocol():
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        held = []
+        for port in range(t.port, t.port + 3):
+            for data in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(5000), b"\xff" * 100,
+                         GREETING[:10], GREETING, GREETING + READY,
+                         GREETING + READY + b"\x02" + b"\xff" * 8 + b"x" * 1000,  # 2^64 bytes
+                         GREETING + READY + b"\x02" + struct.pack(">Q", 1 << 40) + b"x" * 1000,
+                         GREETING + READY + b"\x01\x01a" * 3000):  # parts without an end
+                try:
+                    held.append(raw(port, data))
+                except OSError:
+                    pass  # refused at once: as good
+        t.settled("garbage")
+        for s in held:
+            s.close()
+
+
+def many_connections():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    n = min(CONNECTIONS, hard // 4)
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        held = [raw(t.port + k % 3, (b"", GREETING, GREETING + READY)[k // 3 % 3]) for k in range(n)]
+        t.settled(f"{n} connections")
+        for s in held:
+            s.close()
+        wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
+        held = [raw(t.port) for _ in range(50)]  # half-open: cut off by the handshake's limit
+        wait_for(lambda: descriptors(t.pid) > t.before[1] + 40, "they are connected")
+        wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "half-open ones are cut off", 30)
+        for s in held:
+            s.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def more_connections_than_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Folder() as f:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        try:  # the daemon may raise its soft limit: the hard one must be low for this
+            t = Target(f, "--prepd.workers", "1")
+            resource.prlimit(t.pid, resource.RLIMIT_NOFILE, (128, 128))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            with t:
+                held = [raw(t.port) for _ in range(300)]
+                t.settled("300 connections for 128 descriptors")
+                for s in held:
+                    s.close()
+                wait_for(lambda: json.loads(run("status", "--connect", t.endpoint, "--json"))["ok"],
+                         "status", 30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def floods_that_nobody_reads():
+    status, scale = message({"command": "status"}, 32), message({"command": "x" * 1000}, 32)
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        context = zmq.Context()
+        for what, port, parts, n in (("status answers", t.port + 2, status, 30000),
+                                     ("refused commands", t.port + 2, scale, 30000),
+                                     ("garbage messages", t.port, [b"x" * 200], 30000),
+                                     ("other versions", t.port, message(HELLO, 1, 9), 30000),
+                                     ("replayed joins", t.port + 1, message({"version": "x"}, 16),
+                                      30000),
+                                     ("hellos", t.port, message(HELLO), 300)):
+            s = dealer(context, f"tcp://127.0.0.1:{port}")
+            for _ in range(n):
+                s.send_multipart(parts)
+            t.settled(f"{n} {what}")
+            s.close()
+        log = len(t.daemon.said())
+        check(log < 100000, f"the flood wrote {log} bytes of log")
+        context.destroy(0)
+
+
+def floods_at_full_speed():
+    """Frames written to the socket as fast as it takes them, and cut off in the middle."""
+    def frame(part, more):
+        return struct.pack(">BQ", 2 | more, len(part)) + part
+
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        for port, parts in ((t.port, message(HELLO, 1, 9)), (t.port, [b"x", b"y" * 100000]),
+                            (t.port + 2, message({"command": "status"}, 32))):
+            data = b"".join(frame(p, k + 1 < len(parts)) for k, p in enumerate(parts))
+            data *= max(1, 200000 // len(data))
+            with raw(port, GREETING + READY) as s:
+                end = time.monotonic() + 2.0
+                sent = 0
+                try:
+                    while time.monotonic() < end:
+                        s.sendall(data)
+                        sent += len(data)
+                except OSError:
+                    pass  # cut off: as good
+            t.settled(f"{sent / MIB:.0f} MiB of frames")
+
+
+def readers_that_do_not_read():
+    """They grant a terabyte and take nothing: each holds its share of prepd.buffer_bytes."""
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        context = zmq.Context()
+        held = []
+        for _ in range(8):
+            held.append(dealer(context, t.endpoint))
+            held[-1].send_multipart(message(HELLO))
+        time.sleep(1.0)
+        t.settled("8 readers that do not read")
+        under_way = sum(s["unreturned_bytes"] for s in json.loads(
+            run("status", "--connect", t.endpoint, "--json"))["consumers"])
+        check(under_way <= 2 * BUFFER, f"{under_way} bytes under way")
+        for k in range(1000):  # credit for rows never taken
+            held[k % 8].send_multipart(message({"bytes": 1 << 40}, 3))
+        t.settled("credit that was never spent")
+        context.destroy(0)
+
+
+main(bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
+     floods_that_nobody_reads, floods_at_full_speed, readers_that_do_not_read)

@@ -1,0 +1,99 @@
+"""CURVE keys: demanded beyond loopback, unknown ones refused and logged, known ones served."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+
+def command(*args):
+    p = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stdout + p.stderr
+
+
+def numbers(endpoint, n=8, timeout=20.0, **options):
+    rows = client.connect(endpoint, timeout=timeout, **options)
+    out = [next(rows)["number"] for _ in range(n)]
+    rows.close()
+    return out
+
+
+def beyond_loopback_needs_keys():
+    with Folder() as f:
+        for end in ("tcp://0.0.0.0:", "tcp://*:"):
+            code, said = command("serve", "-c", f.config, "--prepd.endpoint",
+                                 end + str(free_ports()))
+            check(code == 78 and "keygen" in said, f"{code}: {said}")
+        code, said = command("status", "--connect", "tcp://192.0.2.1:5555")
+        check(code == 78 and "keygen" in said, f"{code}: {said}")
+
+
+def keygen_overwrites_nothing_and_hides_secrets():
+    with Folder() as f:
+        keys = f.file("keys")
+        run("keygen", "--out", keys)
+        with open(keys + "/daemon.key", "rb") as x:
+            before = x.read()
+        code, said = command("keygen", "--out", keys)
+        check(code == 73 and "daemon.key" in said, f"{code}: {said}")
+        with open(keys + "/daemon.key", "rb") as x:
+            check(x.read() == before, "keys were overwritten")
+        for name in ("daemon.key", "client.key"):
+            check(os.stat(f"{keys}/{name}").st_mode & 0o077 == 0, f"others may read {name}")
+        check(command("keygen", "--out", keys, "--client", "../x")[0] == 64, "a name with a path")
+        os.chmod(keys + "/daemon.key", 0o644)
+        code, said = command("serve", "-c", f.config, "--prepd.keys", keys, "--prepd.endpoint",
+                             f"tcp://127.0.0.1:{free_ports()}")
+        check(code == 78 and "chmod" in said, f"a secret that others read is used: {said}")
+
+
+def known_keys_are_served_and_others_refused():
+    with Folder() as f:
+        keys, other = f.file("keys"), f.file("other")
+        run("keygen", "--out", keys)
+        run("keygen", "--out", keys, "--client", "site")
+        run("keygen", "--out", other)
+        with open(keys + "/daemon.pub") as x, open(other + "/daemon.pub", "w") as y:
+            y.write(x.read())  # the right daemon, a key it does not know
+        port = free_ports()
+        end = f"tcp://127.0.0.1:{port}"
+        with Daemon(f.config, "--prepd.endpoint", f"tcp://0.0.0.0:{port}", "--prepd.keys",
+                    keys) as d:
+            with_keys = ("--connect", end, "--keys")
+            wait_for(lambda: command("status", *with_keys, keys)[0] == 0, "the daemon answers", 30)
+            quiet = numbers(end, keys=keys)
+            check(numbers(end, keys=keys + "/site") == quiet, "another machine's key")
+            code, said = command("status", *with_keys, other)
+            check(code == 78 and "refuses our key" in said, f"unknown key: {code}: {said}")
+            code, said = command("status", "--connect", end)
+            check(code == 78 and "demands CURVE keys" in said, f"no key: {code}: {said}")
+            try:
+                numbers(end, 1, 3.0, keys=other)
+            except Exception as refused:  # pyzmq says so by its silence
+                check("unavailable" in str(refused), repr(refused))
+            else:
+                raise AssertionError("an unknown key gets rows")
+            worker = ("worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
+                      f.file("data"), "--keys")
+            code, said = command(*worker, other)
+            check(code == 78 and "refuses our key" in said, f"worker: {code}: {said}")
+            run("scale", "0", *with_keys, keys)
+            p = subprocess.Popen([BIN, *worker, keys + "/site"])
+            wait_for(lambda: [w["local"] for w in json.loads(
+                run("status", *with_keys, keys, "--json"))["workers"]] == [False], "the worker", 30)
+            check(numbers(end, keys=keys) == quiet, "the worker with a key does no work")
+            p.send_signal(signal.SIGTERM)
+            check(p.wait(15) == 0, "the worker does not leave")
+            check("key refused" in d.said() and "is not in" in d.said(), d.said())
+            check(json.loads(run("status", *with_keys, keys, "--json"))["refused_keys"] > 0,
+                  "refused keys are not counted")
+
+
+main(beyond_loopback_needs_keys, keygen_overwrites_nothing_and_hides_secrets,
+     known_keys_are_served_and_others_refused)
