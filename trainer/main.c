@@ -43,6 +43,14 @@ static const verb verbs[] = {
      "the index stay as they are. --layout: how experts are stored; published is [E, in, out], for "
      "a\n"
      "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files."},
+    {"bench", verb_bench, true,
+     "ops [OP] | step [--layers N,N,..] [--ranks R] -c FILE | --model.path DIR",
+     "ops: every op at the model's shapes for training.local_batch_size rows of training.seq_len,\n"
+     "beside a large copy and a large product measured in the same run (--seconds S per line).\n"
+     "step: training.steps steps at each depth (0: all layers), a line through them, and what it\n"
+     "says of the whole model with the optimiser shared by R ranks. Rows come from feed.replay, "
+     "or\n"
+     "are text, documents of bench.document tokens."},
     {"inspect", verb_inspect, false, "NAME|DIR",
      "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also "
      "what\n"

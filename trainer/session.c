@@ -20,6 +20,18 @@
 /* A share of what a model that knows nothing loses. */
 static const double NEAR_BLIND = 0.9;
 
+/* A model cut for benches: deepstack features still need their layers. */
+static status cut_layers(const conf *c, model_dims *d)
+{
+    if (c->model_layers == 0)
+        return ST_OK;
+    if (c->model_layers > d->text.layers || c->model_layers < d->vision.n_deepstack)
+        return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
+                    c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
+    d->text.layers = c->model_layers;
+    return ST_OK;
+}
+
 static status open_model(session *s)
 {
     const conf *c = s->conf;
@@ -32,6 +44,7 @@ static status open_model(session *s)
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &s->dims));
+    TRY(cut_layers(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));
     return s->use == SESSION_TRAIN ? groups_apply(c, s->params) : ST_OK;
 }
@@ -48,7 +61,8 @@ static status load_values(session *s, enum session_use use)
         log_info("going on from step %" PRId64 " of %s", s->from->progress.step, s->from->path);
         return ST_OK;
     }
-    bool have = model_files_is_folder(c->model_path) && hf_has_weights(c->model_path);
+    bool have = c->model_layers == 0 && model_files_is_folder(c->model_path) &&
+                hf_has_weights(c->model_path);
     if (have) {
         TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
         s->from_weights = true;

@@ -5,6 +5,7 @@
 
 #include "common/status.h"
 
+status verb_bench(int argc, char **argv);
 status verb_train(int argc, char **argv);
 status verb_eval(int argc, char **argv);
 status verb_verify(int argc, char **argv);

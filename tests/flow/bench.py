@@ -1,5 +1,6 @@
 """What a step costs and where its time goes: train --profile, bench ops, bench step."""
 
+import os
 import re
 
 from prepd_flow import Folder, check, main, run
@@ -35,4 +36,52 @@ def profile_adds_up():
         check(profile_of(trainer("train", "-c", f.config, *options(plain))) == {}, "always on")
 
 
-main(profile_adds_up)
+def ops_all_have_a_line():
+    said = trainer("bench", "ops", "--model.path", "debug", "--training.backend", "cpu",
+                   "--training.seq_len", "64", "--seconds", "0.001")
+    check(re.search(r"^ceilings: copy of 64 MiB [0-9.]+ GB/s read and written, product of 768\^3 ",
+                    said, re.M), said)
+    lines = re.findall(r"^(\w+) +\S.* ([0-9.]+) us +([0-9.]+) GB/s +([0-9.]+) TFLOP/s +([0-9.]+) % "
+                       r"of (copy|product)$", said, re.M)
+    with open(os.path.join(os.environ["TESSERA_SOURCE"], "trainer/ops/ops.def")) as f:
+        ops = set(re.findall(r"^ *OP\((\w+)\)|  OP\((\w+)\)", f.read(), re.M))
+    ops = {a or b for a, b in ops}
+    check(len(ops) > 25 and {line[0] for line in lines} == ops, f"not {sorted(ops)}:\n{said}")
+    one = trainer("bench", "ops", "permute", "--model.path", "debug", "--training.backend", "cpu",
+                  "--training.seq_len", "64", "--seconds", "0.001")
+    check(one.count(" us ") == 1 and "permute" in one, one)
+    check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
+    check("ops or step" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
+
+
+def steps_are_projected():
+    small = ["--training.backend", "cpu", "--training.seq_len", "64", "--training.steps", "3",
+             "--training.global_batch_size", "2"]
+    said = trainer("bench", "step", "--model.path", "debug", "--layers", "3,4", "--ranks", "8",
+                   "--bench.document", "20", *small)
+    depths = re.findall(r"^depth: +(\d+) layers  step: ([0-9.]+) ms .*  optimiser: ([0-9.]+) ms "
+                        r" tokens: (\d+)  images: ([0-9.]+) ", said, re.M)
+    check([d[0] for d in depths] == ["3", "4"] and depths[0][3] == "128", said)
+    check("warning: fed without images" in said, said)
+    fit = re.search(r"^fit: ([0-9.-]+) \+ ([0-9.-]+) x layers ms .*optimiser ([0-9.-]+) \+ "
+                    r"([0-9.-]+) x layers$", said, re.M)
+    a, b, c, d = (float(x) for x in fit.groups())
+    for layers, step, update in ((int(x[0]), float(x[1]), float(x[2])) for x in depths):
+        check(abs(a + b * layers + update - step) < 0.01, f"{layers} layers are not on it\n{said}")
+    whole = float(re.search(r"^projected: 4 layers, optimiser over 8 ranks.*step ([0-9.]+) ms",
+                            said, re.M).group(1))
+    check(abs(a + 4 * b + (c + 4 * d) / 8 - whole) < 0.1, said)
+    check("model.layers is 2" in trainer("bench", "step", "--model.path", "debug", "--layers", "2",
+                                         *small, code=78), "deepstack needs three layers")
+
+
+def steps_replay_recordings():
+    with Folder(**STREAM) as f:
+        run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"))
+        said = trainer("bench", "step", "-c", f.config, "--feed.replay", f.file("rows.rec"),
+                       "--training.backend", "cpu", "--training.steps", "2",
+                       "--training.global_batch_size", "2")
+        check("fed without images" not in said and re.search(r"  images: [1-9]", said), said)
+
+
+main(profile_adds_up, ops_all_have_a_line, steps_are_projected, steps_replay_recordings)

@@ -1,0 +1,375 @@
+/* cases_memory.c: ops that memory limits: norms, rotary, activations, rows, head, optimiser. */
+#include "trainer/bench/cases.h"
+
+enum { LOGIT_ROWS = 1024 };
+#define TEXT (c->z->d->text)
+#define EYE  (c->z->d->vision)
+#define T    (c->z->tokens)
+#define S    (c->z->patches)
+
+static double act(const bench_case *c, double n)
+{
+    return bench_act_bytes(c) * n;
+}
+
+static double acc(const bench_case *c, double n)
+{
+    return bench_acc_bytes(c) * n;
+}
+
+static void add(bench_case *c)
+{
+    int64_t n = T * TEXT.hidden;
+    c->a.add = (add_args){.n = n, .a = bench_act(c, n), .b = bench_act(c, n), .y = bench_act(c, n)};
+    c->bytes = act(c, 3.0 * (double)n);
+}
+
+static void bias_grad(bench_case *c)
+{
+    int64_t rows = S, n = EYE.intermediate;
+    c->a.bias_grad =
+        (bias_grad_args){.rows = rows, .n = n, .dy = bench_act(c, rows * n), .db = bench_acc(c, n)};
+    c->bytes = act(c, (double)(rows * n));
+}
+
+static void rmsnorm(bench_case *c, bool backward, int64_t rows, int64_t n)
+{
+    void *x = bench_act(c, rows * n), *w = bench_act(c, n), *rstd = bench_acc(c, rows);
+    void *y = bench_act(c, rows * n);
+    if (backward) /* the residual's gradient takes part */
+        c->a.rmsnorm_bwd = (rmsnorm_bwd_args){.rows = rows,
+                                              .n = n,
+                                              .x = x,
+                                              .w = w,
+                                              .rstd = rstd,
+                                              .dy = y,
+                                              .dx = bench_act(c, rows * n),
+                                              .dw = bench_acc(c, n),
+                                              .dx_accumulate = true};
+    else
+        c->a.rmsnorm_fwd = (rmsnorm_fwd_args){
+            .rows = rows, .n = n, .eps = 1e-6, .x = x, .w = w, .y = y, .rstd = rstd};
+    c->bytes = act(c, (backward ? 4.0 : 2.0) * (double)(rows * n)) + acc(c, (double)rows);
+}
+
+static void rmsnorm_hidden(bench_case *c)
+{
+    rmsnorm(c, false, T, TEXT.hidden);
+}
+
+static void rmsnorm_hidden_bwd(bench_case *c)
+{
+    rmsnorm(c, true, T, TEXT.hidden);
+}
+
+static void rmsnorm_heads(bench_case *c)
+{
+    rmsnorm(c, false, T * TEXT.heads, TEXT.head_dim);
+}
+
+static void rmsnorm_heads_bwd(bench_case *c)
+{
+    rmsnorm(c, true, T * TEXT.heads, TEXT.head_dim);
+}
+
+static void layernorm(bench_case *c)
+{
+    int64_t rows = S, n = EYE.hidden;
+    c->a.layernorm_fwd = (layernorm_fwd_args){.rows = rows,
+                                              .n = n,
+                                              .eps = 1e-6,
+                                              .x = bench_act(c, rows * n),
+                                              .w = bench_act(c, n),
+                                              .b = bench_act(c, n),
+                                              .y = bench_act(c, rows * n),
+                                              .mean = bench_acc(c, rows),
+                                              .rstd = bench_acc(c, rows)};
+    c->bytes = act(c, 2.0 * (double)(rows * n)) + acc(c, 2.0 * (double)rows);
+}
+
+static void layernorm_bwd(bench_case *c)
+{
+    int64_t rows = S, n = EYE.hidden;
+    c->a.layernorm_bwd = (layernorm_bwd_args){.rows = rows,
+                                              .n = n,
+                                              .x = bench_act(c, rows * n),
+                                              .w = bench_act(c, n),
+                                              .mean = bench_acc(c, rows),
+                                              .rstd = bench_acc(c, rows),
+                                              .dy = bench_act(c, rows * n),
+                                              .dx = bench_act(c, rows * n),
+                                              .dw = bench_acc(c, n),
+                                              .db = bench_acc(c, n),
+                                              .dx_accumulate = true};
+    c->bytes = act(c, 4.0 * (double)(rows * n)) + acc(c, 2.0 * (double)rows);
+}
+
+static int32_t position(const bench_sizes *z, int64_t i)
+{
+    return (int32_t)(i % z->row);
+}
+
+static void rope_text(bench_case *c)
+{
+    int64_t half = TEXT.head_dim / 2;
+    c->a.rope_text = (rope_text_args){
+        .tokens = T,
+        .head_dim = TEXT.head_dim,
+        .theta = TEXT.rope_theta,
+        .section = {TEXT.mrope_section[0], TEXT.mrope_section[1], TEXT.mrope_section[2]},
+        .positions = bench_ints(c, 3 * T, position),
+        .cos = bench_acc(c, T * half),
+        .sin = bench_acc(c, T * half)};
+    c->bytes = acc(c, 2.0 * (double)(T * half)) + 12.0 * (double)T;
+}
+
+static void rope_vision(bench_case *c)
+{
+    int64_t d = dims_vision_head_dim(c->z->d);
+    c->a.rope_vision = (rope_vision_args){.patches = S,
+                                          .head_dim = d,
+                                          .theta = 10000.0,
+                                          .row_col = bench_ints(c, 2 * S, position),
+                                          .cos = bench_acc(c, S * d / 2),
+                                          .sin = bench_acc(c, S * d / 2)};
+    c->bytes = acc(c, (double)(S * d)) + 8.0 * (double)S;
+}
+
+static void rope_apply(bench_case *c)
+{
+    int64_t heads = TEXT.heads, d = TEXT.head_dim;
+    c->a.rope_apply = (rope_apply_args){.rows = T,
+                                        .heads = heads,
+                                        .head_dim = d,
+                                        .x_stride = heads * d,
+                                        .cos = bench_acc(c, T * d / 2),
+                                        .sin = bench_acc(c, T * d / 2),
+                                        .x = bench_act(c, T * heads * d)};
+    c->bytes = act(c, 2.0 * (double)(T * heads * d)) + acc(c, (double)(T * d));
+}
+
+static void swiglu(bench_case *c)
+{
+    int64_t rows = T * TEXT.top_k, n = TEXT.expert_width;
+    c->a.swiglu_fwd = (swiglu_fwd_args){
+        .rows = rows, .width = n, .x = bench_act(c, 2 * rows * n), .y = bench_act(c, rows * n)};
+    c->bytes = act(c, 3.0 * (double)(rows * n));
+}
+
+static void swiglu_bwd(bench_case *c)
+{
+    int64_t rows = T * TEXT.top_k, n = TEXT.expert_width;
+    void *x = bench_act(c, 2 * rows * n);
+    c->a.swiglu_bwd =
+        (swiglu_bwd_args){.rows = rows, .width = n, .x = x, .dy = bench_act(c, rows * n), .dx = x};
+    c->bytes = act(c, 5.0 * (double)(rows * n));
+}
+
+static void gelu(bench_case *c)
+{
+    int64_t n = S * EYE.intermediate;
+    c->a.gelu_fwd =
+        (gelu_fwd_args){.kind = GELU_TANH, .n = n, .x = bench_act(c, n), .y = bench_act(c, n)};
+    c->bytes = act(c, 2.0 * (double)n);
+}
+
+static void gelu_bwd(bench_case *c)
+{
+    int64_t n = S * EYE.intermediate;
+    c->a.gelu_bwd = (gelu_bwd_args){.kind = GELU_TANH,
+                                    .n = n,
+                                    .x = bench_act(c, n),
+                                    .dy = bench_act(c, n),
+                                    .dx = bench_act(c, n)};
+    c->bytes = act(c, 3.0 * (double)n);
+}
+
+static void patch_input(bench_case *c)
+{
+    int64_t wide = EYE.patch_bytes;
+    c->a.patch_input = (patch_input_args){
+        .patches = S, .pixels = bench_raw(c, S * wide / 2), .out = bench_act(c, S * wide)};
+    c->bytes = (double)(S * wide / 2) + act(c, (double)(S * wide));
+}
+
+static int32_t some_token(const bench_sizes *z, int64_t i)
+{
+    return (int32_t)(i * 7919 % z->d->text.vocab);
+}
+
+static int32_t slot_token(const bench_sizes *z, int64_t i)
+{
+    return (int32_t)(i * 7919 % z->tokens);
+}
+
+static int32_t own_row(const bench_sizes *z, int64_t i)
+{
+    (void)z;
+    return (int32_t)i;
+}
+
+static void gather_slots(bench_case *c)
+{
+    int64_t n = T * TEXT.top_k, width = TEXT.hidden;
+    c->a.rows_gather = (rows_gather_args){.n = n,
+                                          .width = width,
+                                          .index = bench_ints(c, n, slot_token),
+                                          .x = bench_act(c, T * width),
+                                          .y = bench_act(c, n * width)};
+    c->bytes = act(c, (double)((n + T) * width)) + 4.0 * (double)n;
+}
+
+static void scatter_embedding(bench_case *c)
+{
+    int64_t width = TEXT.hidden;
+    c->a.rows_scatter = (rows_scatter_args){.n = T,
+                                            .width = width,
+                                            .y_rows = TEXT.vocab,
+                                            .index = bench_ints(c, T, some_token),
+                                            .x = bench_act(c, T * width),
+                                            .y = bench_acc(c, TEXT.vocab * width),
+                                            .y_acc = true};
+    c->bytes = act(c, (double)(T * width)) + acc(c, 2.0 * (double)(T * width));
+}
+
+static void scatter_visual(bench_case *c)
+{
+    int64_t n = S / 4 < T ? S / 4 : T, width = TEXT.hidden;
+    c->a.rows_scatter = (rows_scatter_args){.n = n,
+                                            .width = width,
+                                            .y_rows = T,
+                                            .index = bench_ints(c, n, own_row),
+                                            .x = bench_act(c, n * width),
+                                            .y = bench_act(c, T * width),
+                                            .distinct = true};
+    c->bytes = act(c, 3.0 * (double)(n * width));
+}
+
+static int32_t table_row(const bench_sizes *z, int64_t i)
+{
+    return (int32_t)(i / 4 * 13 % z->d->vision.positions);
+}
+
+static void weighted(bench_case *c)
+{
+    int64_t width = EYE.hidden;
+    c->a.rows_weighted = (rows_weighted_args){.n = S,
+                                              .width = width,
+                                              .table_rows = EYE.positions,
+                                              .index = bench_ints(c, 4 * S, table_row),
+                                              .weight = bench_acc(c, 4 * S),
+                                              .table = bench_act(c, EYE.positions * width),
+                                              .y = bench_act(c, S * width)};
+    c->bytes = act(c, 2.0 * (double)(S * width)) + acc(c, 4.0 * (double)S) + 16.0 * (double)S;
+}
+
+static void weighted_bwd(bench_case *c)
+{
+    int64_t width = EYE.hidden;
+    c->a.rows_weighted_bwd =
+        (rows_weighted_bwd_args){.n = S,
+                                 .width = width,
+                                 .table_rows = EYE.positions,
+                                 .index = bench_ints(c, 4 * S, table_row),
+                                 .weight = bench_acc(c, 4 * S),
+                                 .dy = bench_act(c, S * width),
+                                 .dtable = bench_acc(c, EYE.positions * width)};
+    c->bytes = act(c, (double)(S * width)) + acc(c, 4.0 * (double)S) + 16.0 * (double)S +
+               acc(c, 2.0 * (double)(EYE.positions * width));
+}
+
+static void xent(bench_case *c)
+{
+    int64_t n = LOGIT_ROWS, vocab = TEXT.vocab;
+    c->a.xent = (xent_args){.n = n,
+                            .vocab = vocab,
+                            .label = bench_ints(c, n, some_token),
+                            .weight = bench_acc(c, n),
+                            .logits = bench_act(c, n * vocab),
+                            .backward = true,
+                            .loss_sum = bench_raw(c, 8),
+                            .weight_sum = bench_raw(c, 8)};
+    c->bytes = act(c, 2.0 * (double)(n * vocab));
+}
+
+static int64_t expert_values(const bench_case *c)
+{
+    return TEXT.experts * TEXT.hidden * 2 * TEXT.expert_width;
+}
+
+static void sum_squares(bench_case *c)
+{
+    int64_t n = expert_values(c);
+    c->a.sum_squares = (sum_squares_args){.n = n, .x = bench_acc(c, n), .total = bench_raw(c, 8)};
+    c->bytes = acc(c, (double)n);
+}
+
+static void step_finish(bench_case *c)
+{
+    c->a.step_finish = (step_finish_args){.max_norm = 1.0,
+                                          .sum_squares = bench_raw(c, 8),
+                                          .weight = bench_raw(c, 8),
+                                          .step = bench_raw(c, sizeof(step_scalars))};
+    c->bytes = sizeof(step_scalars);
+}
+
+static void adamw(bench_case *c)
+{
+    int64_t n = expert_values(c);
+    step_scalars host = {.lr = 1e-5,
+                         .beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .eps = 1e-8,
+                         .bias1 = 0.1,
+                         .bias2 = 0.05,
+                         .grad_scale = 1.0};
+    void *step = bench_raw(c, sizeof host);
+    if (c->st == ST_OK)
+        c->st = c->s->dev->v->to_device(c->s, step, &host, sizeof host);
+    if (c->st == ST_OK)
+        c->st = c->s->dev->v->wait(c->s);
+    bool copy = c->s->dev->v->act != c->s->dev->v->acc;
+    c->a.adamw = (adamw_args){.n = n,
+                              .lr_factor = 1.0,
+                              .decay = 0.1,
+                              .step = step,
+                              .p = bench_acc(c, n),
+                              .m = bench_acc(c, n),
+                              .v = bench_acc(c, n),
+                              .g = bench_acc(c, n),
+                              .p_act = copy ? bench_act(c, n) : NULL};
+    c->bytes = acc(c, 7.0 * (double)n) + (copy ? act(c, (double)n) : 0.0);
+}
+
+#define ROW(op, shape, make)                                                                       \
+    {                                                                                              \
+        BENCH_##op, #op, shape, make                                                               \
+    }
+const bench_row bench_memory[] = {
+    ROW(add, "residual", add),
+    ROW(bias_grad, "vision fc1", bias_grad),
+    ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
+    ROW(rmsnorm_bwd, "hidden, residual", rmsnorm_hidden_bwd),
+    ROW(rmsnorm_fwd, "q heads", rmsnorm_heads),
+    ROW(rmsnorm_bwd, "q heads", rmsnorm_heads_bwd),
+    ROW(layernorm_fwd, "vision", layernorm),
+    ROW(layernorm_bwd, "vision, residual", layernorm_bwd),
+    ROW(rope_text, "angles", rope_text),
+    ROW(rope_vision, "angles", rope_vision),
+    ROW(rope_apply, "q", rope_apply),
+    ROW(swiglu_fwd, "slots", swiglu),
+    ROW(swiglu_bwd, "slots", swiglu_bwd),
+    ROW(gelu_fwd, "vision", gelu),
+    ROW(gelu_bwd, "vision", gelu_bwd),
+    ROW(patch_input, "stills", patch_input),
+    ROW(rows_gather, "slots", gather_slots),
+    ROW(rows_scatter, "embedding", scatter_embedding),
+    ROW(rows_scatter, "visual rows", scatter_visual),
+    ROW(rows_weighted, "position table", weighted),
+    ROW(rows_weighted_bwd, "position table", weighted_bwd),
+    ROW(xent, "chunk", xent),
+    ROW(sum_squares, "a layer's gate up", sum_squares),
+    ROW(step_finish, "scalars", step_finish),
+    ROW(adamw, "a layer's gate up", adamw),
+    {.op_name = NULL},
+};

@@ -1,0 +1,149 @@
+/* cases_routing.c: router, sort by expert, mix. */
+#include "trainer/bench/cases.h"
+
+#define TEXT (c->z->d->text)
+#define T    (c->z->tokens)
+
+static double act(const bench_case *c, double n)
+{
+    return bench_act_bytes(c) * n;
+}
+
+static double acc(const bench_case *c, double n)
+{
+    return bench_acc_bytes(c) * n;
+}
+
+/* K different experts per token */
+static int32_t chosen(const bench_sizes *z, int64_t i)
+{
+    int64_t k = z->d->text.top_k, experts = z->d->text.experts;
+    return (int32_t)((i / k * 7919 + i % k * (experts / k)) % experts);
+}
+
+static int32_t own_slot(const bench_sizes *z, int64_t i)
+{
+    int64_t slots = z->tokens * z->d->text.top_k;
+    return (int32_t)(i * 7919 % slots);
+}
+
+static int32_t all_tokens(const bench_sizes *z, int64_t i)
+{
+    (void)i;
+    return (int32_t)z->tokens;
+}
+
+static void route(bench_case *c)
+{
+    int64_t e = TEXT.experts, k = TEXT.top_k;
+    c->a.route_fwd = (route_fwd_args){.tokens = T,
+                                      .experts = e,
+                                      .top_k = k,
+                                      .norm_topk = true,
+                                      .n_valid = bench_ints(c, 1, all_tokens),
+                                      .logits = bench_act(c, T * e),
+                                      .expert = bench_ints(c, T * k, chosen),
+                                      .weight = bench_acc(c, T * k),
+                                      .probs = bench_acc(c, T * e),
+                                      .count = bench_ints(c, e, own_slot)};
+    c->bytes = act(c, (double)(T * e)) + acc(c, (double)(T * (e + k))) + 4.0 * (double)(T * k);
+}
+
+static void route_bwd(bench_case *c)
+{
+    int64_t e = TEXT.experts, k = TEXT.top_k;
+    c->a.route_bwd = (route_bwd_args){.tokens = T,
+                                      .experts = e,
+                                      .top_k = k,
+                                      .norm_topk = true,
+                                      .n_valid = bench_ints(c, 1, all_tokens),
+                                      .expert = bench_ints(c, T * k, chosen),
+                                      .weight = bench_acc(c, T * k),
+                                      .probs = bench_acc(c, T * e),
+                                      .dweight = bench_acc(c, T * k),
+                                      .dlogits = bench_act(c, T * e)};
+    c->bytes = act(c, (double)(T * e)) + acc(c, 2.0 * (double)(T * k)) + 4.0 * (double)(T * k);
+}
+
+static void aux(bench_case *c, int phase)
+{
+    int64_t e = TEXT.experts;
+    c->a.route_aux = (route_aux_args){.phase = phase,
+                                      .tokens = T,
+                                      .experts = e,
+                                      .n_layers = 1,
+                                      .n_valid = bench_ints(c, 1, all_tokens),
+                                      .count = bench_ints(c, e, own_slot),
+                                      .probs = bench_acc(c, T * e),
+                                      .count_total = bench_acc(c, e),
+                                      .prob_sum = bench_acc(c, e),
+                                      .aux = bench_acc(c, 1),
+                                      .scale = bench_acc(c, 1),
+                                      .dlogits = bench_act(c, T * e)};
+    c->bytes = acc(c, (double)(T * e)) + (phase == AUX_GRAD ? act(c, 2.0 * (double)(T * e)) : 0.0);
+}
+
+static void aux_stats(bench_case *c)
+{
+    aux(c, AUX_ADD_STATS);
+}
+
+static void aux_grad(bench_case *c)
+{
+    aux(c, AUX_GRAD);
+}
+
+static void permute(bench_case *c)
+{
+    int64_t e = TEXT.experts, k = TEXT.top_k;
+    c->a.permute = (permute_args){.tokens = T,
+                                  .experts = e,
+                                  .top_k = k,
+                                  .expert = bench_ints(c, T * k, chosen),
+                                  .offset = bench_raw(c, 4 * (e + 1)),
+                                  .slot_row = bench_raw(c, 4 * T * k),
+                                  .row_token = bench_raw(c, 4 * T * k)};
+    c->bytes = 12.0 * (double)(T * k);
+}
+
+static void combine(bench_case *c)
+{
+    int64_t k = TEXT.top_k, h = TEXT.hidden;
+    c->a.combine_fwd = (combine_fwd_args){.tokens = T,
+                                          .top_k = k,
+                                          .width = h,
+                                          .slot_row = bench_ints(c, T * k, own_slot),
+                                          .weight = bench_acc(c, T * k),
+                                          .o = bench_act(c, T * k * h),
+                                          .y = bench_act(c, T * h),
+                                          .residual = true};
+    c->bytes = act(c, (double)(T * (k + 2) * h)) + acc(c, (double)(T * k)) + 4.0 * (double)(T * k);
+}
+
+static void combine_bwd(bench_case *c)
+{
+    int64_t k = TEXT.top_k, h = TEXT.hidden;
+    void *o = bench_act(c, T * k * h);
+    c->a.combine_bwd = (combine_bwd_args){.tokens = T,
+                                          .top_k = k,
+                                          .width = h,
+                                          .slot_row = bench_ints(c, T * k, own_slot),
+                                          .weight = bench_acc(c, T * k),
+                                          .o = o,
+                                          .dy = bench_act(c, T * h),
+                                          .do_ = o,
+                                          .dweight = bench_acc(c, T * k)};
+    c->bytes = act(c, (double)(T * (2 * k + 1) * h)) + acc(c, 2.0 * (double)(T * k)) +
+               4.0 * (double)(T * k);
+}
+
+#define ROW(op, shape, make)                                                                       \
+    {                                                                                              \
+        BENCH_##op, #op, shape, make                                                               \
+    }
+const bench_row bench_routing[] = {
+    ROW(route_fwd, "top K", route),          ROW(route_bwd, "top K", route_bwd),
+    ROW(route_aux, "statistics", aux_stats), ROW(route_aux, "gradient", aux_grad),
+    ROW(permute, "slots", permute),          ROW(combine_fwd, "mix, residual", combine),
+    ROW(combine_bwd, "mix", combine_bwd),    {.op_name = NULL},
+};

@@ -1,0 +1,146 @@
+/* ops.c: trainer bench ops: every op at its real shapes, beside the ceilings. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/bench/cases.h"
+
+static void *hold(bench_case *c, size_t bytes)
+{
+    void *p = NULL;
+    if (c->st == ST_OK && c->n_held == BENCH_ARRAYS)
+        c->st = FAIL(ST_INTERNAL, "bench: a case with more than %d arrays", BENCH_ARRAYS);
+    if (c->st == ST_OK)
+        c->st = c->s->dev->v->alloc(c->s->dev, bytes, &p);
+    if (c->st == ST_OK)
+        c->held[c->n_held++] = p;
+    return p;
+}
+
+static void *numbers(bench_case *c, int64_t n, size_t size)
+{
+    void *p = hold(c, (size_t)n * size);
+    if (c->st == ST_OK)
+        c->st = bench_fill(c->s, p, n, size);
+    return p;
+}
+
+void *bench_act(bench_case *c, int64_t n)
+{
+    return numbers(c, n, st_dtype_size(c->s->dev->v->act));
+}
+
+void *bench_acc(bench_case *c, int64_t n)
+{
+    return numbers(c, n, st_dtype_size(c->s->dev->v->acc));
+}
+
+void *bench_raw(bench_case *c, int64_t bytes)
+{
+    return hold(c, (size_t)bytes);
+}
+
+int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n)
+{
+    void *p = hold(c, (size_t)n * sizeof *host);
+    if (c->st == ST_OK)
+        c->st = c->s->dev->v->to_device(c->s, p, host, (size_t)n * sizeof *host);
+    if (c->st == ST_OK)
+        c->st = c->s->dev->v->wait(c->s);
+    return p;
+}
+
+int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i))
+{
+    int32_t *host = malloc((size_t)(n > 0 ? n : 1) * sizeof *host);
+    if (!host) {
+        if (c->st == ST_OK)
+            c->st = FAIL(ST_NO_MEMORY, "bench: out of memory");
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++)
+        host[i] = value(c->z, i);
+    int32_t *p = bench_ints_of(c, host, n);
+    free(host);
+    return p;
+}
+
+double bench_act_bytes(const bench_case *c)
+{
+    return (double)st_dtype_size(c->s->dev->v->act);
+}
+
+double bench_acc_bytes(const bench_case *c)
+{
+    return (double)st_dtype_size(c->s->dev->v->acc);
+}
+
+typedef struct call {
+    bench_op op;
+    const bench_args *a;
+} call;
+
+static status run_call(stream *s, const void *context)
+{
+    const call *k = context;
+    switch (k->op) {
+#define OP(name)                                                                                   \
+    case BENCH_##name:                                                                             \
+        return op_##name(s, &k->a->name);
+#include "trainer/ops/ops.def"
+    default:
+        return FAIL(ST_INTERNAL, "bench: no op %d", (int)k->op);
+    }
+}
+
+static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
+                      const bench_ceilings *limit, double limit_s, FILE *to)
+{
+    bench_case c = {.s = s, .z = z, .st = ST_OK};
+    double ns = 0.0;
+    row->make(&c);
+    status st = c.st;
+    call k = {.op = row->op, .a = &c.a};
+    if (st == ST_OK)
+        st = bench_time(s, run_call, &k, limit_s, &ns);
+    for (int i = 0; i < c.n_held; i++)
+        s->dev->v->release(s->dev, c.held[i]);
+    if (st != ST_OK)
+        return status_context(st, "bench of %s, %s: ", row->op_name, row->shape);
+    /* The least time that these ceilings allow. */
+    double floor_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
+    floor_s = compute_s > floor_s ? compute_s : floor_s;
+    fprintf(to, "%-17s %-22s %12.1f us %9.1f GB/s %9.2f TFLOP/s %6.1f %% of %s\n", row->op_name,
+            row->shape, ns * 1e-3, c.bytes / ns, c.flops / ns * 1e-3, 100.0 * floor_s / (ns * 1e-9),
+            compute_s < floor_s ? "copy" : "product");
+    return ST_OK;
+}
+
+static const bench_row *const lists[] = {bench_products, bench_memory, bench_routing};
+enum { LISTS = sizeof lists / sizeof *lists };
+
+status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const char *only,
+                 double limit_s, FILE *to)
+{
+    bool seen[BENCH_OPS] = {false}, any = false;
+    status first = ST_OK;
+    for (int l = 0; l < LISTS; l++)
+        for (const bench_row *row = lists[l]; row->op_name; row++) {
+            seen[row->op] = true;
+            if (only && strcmp(only, row->op_name) != 0)
+                continue;
+            any = true;
+            status st = run_row(s, row, z, c, limit_s, to);
+            if (st != ST_OK) { /* the others are of use all the same */
+                fprintf(to, "%-17s %-22s %s\n", row->op_name, row->shape, status_text());
+                first = first == ST_OK ? st : first;
+            }
+            fflush(to);
+        }
+#define OP(name)                                                                                   \
+    if (!seen[BENCH_##name])                                                                       \
+        return FAIL(ST_INTERNAL, "bench: op " #name " of ops.def has no case");
+#include "trainer/ops/ops.def"
+    if (!any)
+        return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
+    return first;
+}
