@@ -1,6 +1,7 @@
 /* main.c: runs the case list on its target: parity, the same bits in all runs, coverage; or times.
  *
  *   test_parity                all cases
+ *   test_parity --op OP        those of one op
  *   test_parity --bench [OP]   nanoseconds per call of the "real" cases */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,13 +91,18 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
         return bench(argc > 2 ? argv[2] : NULL);
+    const char *only = argc > 2 && strcmp(argv[1], "--op") == 0 ? argv[2] : NULL;
+    if (parity_here.present && !parity_here.present()) {
+        printf("skipped: %s\n", status_text());
+        return 77;
+    }
     static struct CMUnitTest tests[CASES_MAX];
     static char names[CASES_MAX][64];
     size_t n = 0;
     tests[n++] = (struct CMUnitTest){.name = "coverage", .test_func = test_coverage};
     for (int f = 0; f < N_FAMILIES; f++)
         for (const parity_case *c = families[f]; c->op; c++) {
-            if (!is_here(c->op))
+            if (!is_here(c->op) || (only && strcmp(only, c->op) != 0))
                 continue;
             if (n == CASES_MAX) {
                 fprintf(stderr, "more cases than CASES_MAX\n");

@@ -59,6 +59,7 @@ typedef struct parity_target {
     /* run -1: for --bench. out_ops: the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
     bool (*lacks)(const char *op); /* ops that this target has not, by name; NULL: none */
+    bool (*present)(void);         /* false: skipped, status_text says why; NULL: always there */
 } parity_target;
 extern const parity_target parity_here;
 

@@ -1,0 +1,44 @@
+# environment.sh: where tools and libraries are on the machine that builds and runs: sourced by
+# tests/gpu for a stage. Wants source_dir, prefix, build.
+
+# Debian's libraries that travelled; without them, the system's own.
+if [ -f "$source_dir/.gpu/prefix.tar.gz" ] && [ ! -f "$prefix/unpacked" ]; then
+    rm -rf "$prefix" && mkdir -p "$prefix" &&
+        tar -xzf "$source_dir/.gpu/prefix.tar.gz" -C "$prefix" && touch "$prefix/unpacked" ||
+        { echo "the libraries of .gpu/prefix.tar.gz can not be unpacked"; return 74; }
+fi
+link_flags=
+if [ -d "$prefix/lib" ]; then
+    export PKG_CONFIG=$source_dir/tests/bench/gpu/pkg-config GPU_PREFIX=$prefix
+    # Old-style run paths hold for libraries of libraries too.
+    link_flags="-Wl,--disable-new-dtags -Wl,-rpath,$prefix/lib -Wl,-rpath-link,$prefix/lib"
+fi
+
+# CUDA: PATH, the usual folder, or inside Python's wheels.
+python=$(command -v python3 || true)
+wheels=
+if [ -n "$python" ]; then
+    wheels=$("$python" - 2>/dev/null <<'PY'
+import sysconfig, os
+for name in ("purelib", "platlib"):
+    path = os.path.join(sysconfig.get_paths()[name], "nvidia")
+    if os.path.isdir(path):
+        print(path)
+        break
+PY
+)
+fi
+if ! command -v nvcc >/dev/null; then
+    for nvcc in /usr/local/cuda*/bin/nvcc ${wheels:+"$wheels"/*/bin/nvcc}; do
+        [ -x "$nvcc" ] && PATH=$(dirname "$nvcc"):$PATH && break
+    done
+fi
+export PATH
+# cuBLAS and cuDNN: the toolkit's where it has them, else the wheels'.
+if [ -n "$wheels" ]; then
+    for folder in "$wheels"/*/lib; do
+        [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    done
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
+    [ ! -f "$wheels/cudnn/include/cudnn.h" ] || export CUDNN_HOME=${CUDNN_HOME:-$wheels/cudnn}
+fi

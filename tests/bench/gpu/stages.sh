@@ -1,0 +1,117 @@
+# stages.sh: what each stage of tests/gpu does; sourced by it. Each ends with its own exit code and
+# prints what it found. Wants source_dir, prefix, build, link_flags.
+
+trainer=$build/bin/trainer
+rows=$source_dir/.gpu/rows
+full="--model.path qwen3-vl-30b-a3b --training.backend cuda"
+# What plan fits at 48 layers on 8 ranks within 85 % of memory.
+mode="--activation_checkpoint.mode full"
+
+need() { # FILE..
+    local f
+    for f in "$@"; do
+        [ -e "$f" ] || { echo "$f is not there: tests/gpu build, or tests/gpu --prepare, makes it"; return 1; }
+    done
+}
+
+stage_build() {
+    command -v nvcc >/dev/null || { echo "no nvcc in PATH, /usr/local/cuda or Python's wheels"; return 1; }
+    command -v cmake >/dev/null || { echo "no cmake"; return 1; }
+    nvcc --version | tail -1
+    cmake --version | head -1
+    ${CC:-cc} --version | head -1
+    local generator="Unix Makefiles"
+    command -v ninja >/dev/null && generator=Ninja
+    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON \
+        -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" || return
+    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity test_parity_cuda \
+        test_device test_model || return
+    ldd "$trainer" | grep 'not found' && return 1
+    "$trainer" --version && "$build/tests/test_device" && ls -l "$build/bin" "$build/lib"
+}
+
+ops() { sed -nE 's/\/\*.*//; s/OP\(([a-z0-9_]+)\)/\n\1\n/gp' "$source_dir/trainer/ops/ops.def" | grep -E '^[a-z0-9_]+$'; }
+
+# An op after another in processes of their own: a fault of one leaves the others alone.
+each_op() { # COMMAND..
+    local op bad=()
+    for op in $(ops); do
+        echo "-- $op"
+        "$@" --op "$op" || bad+=("$op")
+    done
+    [ ${#bad[@]} -eq 0 ] || { echo "failed: ${bad[*]}"; return 1; }
+}
+
+stage_parity() {
+    need "$build/tests/test_parity_cuda" || return
+    each_op "$build/tests/test_parity_cuda" 2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[=' 
+    return "${PIPESTATUS[0]}"
+}
+
+sanitizer() { # TOOL ARGS..
+    local tool=$1
+    shift
+    command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer in PATH"; return 1; }
+    each_op compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" \
+        2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[='
+    return "${PIPESTATUS[0]}"
+}
+
+stage_memcheck() { sanitizer memcheck --leak-check no; }
+stage_racecheck() { sanitizer racecheck; }
+stage_initcheck() { sanitizer initcheck; }
+
+stage_steps() {
+    need "$trainer" || return
+    local flavour backend
+    for flavour in debug tile; do
+        for backend in cpu cuda; do
+            echo "-- $flavour on $backend"
+            "$trainer" bench step --model.path $flavour --training.backend $backend --layers 0 \
+                --training.seq_len 512 --training.local_batch_size 2 --training.global_batch_size 4 \
+                --training.steps 30 --optimizer.lr 1e-3 || return
+        done
+    done
+}
+
+stage_bench_ops() {
+    need "$trainer" || return
+    "$trainer" bench ops $full --training.seq_len 12288 --training.local_batch_size 4
+}
+
+stage_bench_text() {
+    need "$trainer" || return
+    "$trainer" bench step $full $mode --layers 3,4,6 --training.seq_len 12288 \
+        --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 30 --ranks 8
+}
+
+stage_bench_images() {
+    local length status=0
+    for length in 8192 12288; do
+        need "$trainer" "$rows/vqa-$length.rec" || return
+        echo "-- 4 x $length"
+        "$trainer" bench step $full $mode --layers 4,6 --feed.replay "$rows/vqa-$length.rec" \
+            --training.seq_len $length --training.local_batch_size 4 --training.global_batch_size 4 \
+            --training.steps 40 --ranks 8 || status=1
+    done
+    return $status
+}
+
+stage_train() {
+    need "$trainer" "$rows/vqa-8192.rec" || return
+    local run=$build/train-stage
+    rm -rf "$run"
+    "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
+        --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
+        --training.steps 100 --optimizer.lr 1e-4 --lr_scheduler.warmup_steps 10 \
+        --job.dump_folder "$run" || return
+    "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
+        --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
+        --training.steps 4 --job.dump_folder "$run/profile" --profile
+}
+
+stage_torch() {
+    python3 -c 'import torch, transformers' 2>/dev/null ||
+        { echo "no torch and transformers here: nothing to compare with"; return 0; }
+    python3 -B "$source_dir/tests/bench/gpu/torch_layer.py"
+}

@@ -1,0 +1,31 @@
+/* cuda.c: the cases on a GPU, through libtessera_cuda.so as the trainer loads it, each twice: the
+ * same bits. Without a GPU the program says so and is skipped. */
+#include "common/conf.h"
+#include "tests/parity/parity.h"
+
+static int variants(void)
+{
+    return 1;
+}
+
+static bool present(void)
+{
+    device *d = NULL;
+    bool found = device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, &d) == ST_OK;
+    device_close(&d);
+    return found;
+}
+
+static void open_cuda(int variant, int run, device **out, const ops_table **out_ops)
+{
+    (void)variant;
+    (void)run;
+    assert_ok(device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, out));
+    *out_ops = (*out)->ops;
+}
+
+const parity_target parity_here = {.variants = variants,
+                                   .runs = 2,
+                                   .other = "a second run",
+                                   .open = open_cuda,
+                                   .present = present};
