@@ -45,8 +45,8 @@ static void xent_case(parity *p, const int64_t *shape)
         label[i] = i % 4 == 3 ? -100 : (int32_t)parity_below(p, v);
         ones[i] = 1;
     }
-    tensor z = parity_upload(p, values, n * v), weight = parity_tensor(p, n, 1);
-    tensor nll = parity_tensor(p, n, 1);
+    tensor z = parity_upload(p, values, n * v), weight = parity_tensor_acc(p, n, 1);
+    tensor nll = parity_tensor_acc(p, n, 1);
     chunk o = {n, v, z.ref, flags & WEIGHTED ? weight.ref : ones, label};
     double *wnll = parity_zeros(p, n), sums[2] = {0.5, 0.25}, weights = sums[1];
     for (int64_t i = 0; i < n; i++) {
@@ -92,16 +92,39 @@ static void xent_refuses(parity *p, const int64_t *shape)
                    .logits = z.dev,
                    .loss_sum = sums,
                    .weight_sum = sums + 1};
+    if (p->s->dev->v->fixed_shapes) { /* can not tell: the row is ignored */
+        assert_ok(op_xent(p->s, &a));
+        assert_true(sums[1] == 1);
+        return;
+    }
     assert_fails(ST_BAD_INPUT, op_xent(p->s, &a), "label 1 is 4 in a vocabulary of 4");
 }
 
+/* Numbers the chunks of a list and uploads it. */
+static optim_list upload_list(parity *p, optim_tensor *tensors, int64_t n)
+{
+    optim_list l = {.n_tensors = n, .first_chunk = 3}; /* as if it were a run of a longer one */
+    for (int64_t i = 0; i < n; i++) {
+        tensors[i].first_chunk = l.first_chunk + l.n_chunks;
+        l.n_chunks += (tensors[i].n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+    }
+    l.tensor = parity_bytes(p, tensors, (size_t)n * sizeof *tensors);
+    return l;
+}
+
+/* shape: elements of three tensors */
 static void squares_case(parity *p, const int64_t *shape)
 {
-    tensor x = parity_tensor(p, shape[0], 3);
+    optim_tensor tensors[3] = {0};
     double want = 0.5, got = 0.5, *total = parity_bytes(p, &got, sizeof got);
-    for (int64_t i = 0; i < x.n; i++)
-        want += x.ref[i] * x.ref[i];
-    PARITY_RUN(p, op_sum_squares(p->s, &(sum_squares_args){x.n, x.dev, total}));
+    for (int t = 0; t < 3; t++) {
+        tensor x = parity_tensor_acc(p, shape[t], 3);
+        tensors[t] = (optim_tensor){.n = x.n, .g = x.dev};
+        for (int64_t i = 0; i < x.n; i++)
+            want += x.ref[i] * x.ref[i];
+    }
+    optim_list list = upload_list(p, tensors, 3);
+    PARITY_RUN(p, op_sum_squares(p->s, &(sum_squares_args){list, total}));
     assert_ok(p->s->dev->v->to_host(p->s, &got, total, sizeof got));
     if (!p->bench) /* doubles on both backends */
         assert_true(fabs(got - want) <= 1e-12 * want);
@@ -130,10 +153,41 @@ static void finish_case(parity *p, const int64_t *shape)
     assert_true(fabs(got.grad_scale - clipped / weight) <= 1e-14);
 }
 
-/* shape: n, skip */
+typedef struct updated {
+    tensor p, m, v, g, act;
+    double *wp, *wm, *wv, *wact; /* expected */
+} updated;
+
+/* Draws a parameter and takes the step t on it, as a loop. */
+static updated adamw_loop(parity *p, const step_scalars *t, const optim_tensor *x)
+{
+    int64_t n = x->n;
+    double *squares = parity_zeros(p, n), lr = t->lr * x->lr_factor;
+    for (int64_t i = 0; i < n; i++)
+        squares[i] = parity_uniform(p, 0, 0.1);
+    updated u = {.p = parity_tensor_acc(p, n, 1),
+                 .m = parity_tensor_acc(p, n, 0.1),
+                 .v = parity_upload_acc(p, squares, n),
+                 .g = parity_tensor_acc(p, n, 8),
+                 .act = parity_tensor(p, n, 1)};
+    u.wp = parity_copy(p, u.p.ref, n);
+    u.wm = parity_copy(p, u.m.ref, n);
+    u.wv = parity_copy(p, u.v.ref, n);
+    u.wact = parity_copy(p, u.act.ref, n);
+    for (int64_t i = 0; i < n && !(t->skip != 0); i++) {
+        double g = u.g.ref[i] * t->grad_scale;
+        u.wm[i] = t->beta1 * u.m.ref[i] + (1 - t->beta1) * g;
+        u.wv[i] = t->beta2 * u.v.ref[i] + (1 - t->beta2) * g * g;
+        double update = u.wm[i] / t->bias1 / (sqrt(u.wv[i] / t->bias2) + t->eps);
+        u.wp[i] = u.p.ref[i] - lr * (update + x->decay * u.p.ref[i]);
+        u.wact[i] = u.wp[i];
+    }
+    return u;
+}
+
+/* shape: elements of two parameters, skip */
 static void adamw_case(parity *p, const int64_t *shape)
 {
-    int64_t n = shape[0];
     step_scalars t = {.lr = 1e-2,
                       .beta1 = 0.9,
                       .beta2 = 0.95,
@@ -141,26 +195,25 @@ static void adamw_case(parity *p, const int64_t *shape)
                       .bias1 = 1 - pow(0.9, 3),
                       .bias2 = 1 - pow(0.95, 3),
                       .grad_scale = 0.125,
-                      .skip = (double)shape[1]};
-    tensor w = parity_tensor(p, n, 1), m = parity_tensor(p, n, 0.1), g = parity_tensor(p, n, 8);
-    double *squares = parity_zeros(p, n), factor = 0.5, decay = 0.1, lr = t.lr * factor;
-    for (int64_t i = 0; i < n; i++)
-        squares[i] = parity_uniform(p, 0, 0.1);
-    tensor v = parity_upload(p, squares, n);
-    double *ww = parity_copy(p, w.ref, n), *wm = parity_copy(p, m.ref, n);
-    double *wv = parity_copy(p, v.ref, n);
-    for (int64_t i = 0; i < n && !shape[1]; i++) {
-        double gi = g.ref[i] * t.grad_scale;
-        wm[i] = t.beta1 * m.ref[i] + (1 - t.beta1) * gi;
-        wv[i] = t.beta2 * v.ref[i] + (1 - t.beta2) * gi * gi;
-        double update = wm[i] / t.bias1 / (sqrt(wv[i] / t.bias2) + t.eps);
-        ww[i] = w.ref[i] - lr * (update + decay * w.ref[i]);
+                      .skip = (double)shape[2]};
+    optim_tensor tensors[] = {{.n = shape[0], .lr_factor = 0.5, .decay = 0.1},
+                              {.n = shape[1], .lr_factor = 1}};
+    updated u[2];
+    for (int i = 0; i < 2; i++) {
+        optim_tensor *x = &tensors[i];
+        u[i] = adamw_loop(p, &t, x);
+        x->p = u[i].p.dev, x->m = u[i].m.dev, x->v = u[i].v.dev, x->g = u[i].g.dev;
+        x->p_act = u[i].act.dtype == u[i].p.dtype ? NULL : u[i].act.dev;
     }
-    PARITY_RUN(p, op_adamw(p->s, &(adamw_args){n, factor, decay, parity_bytes(p, &t, sizeof t),
-                                               w.dev, m.dev, v.dev, g.dev, NULL}));
-    parity_expect(p, "p", w, ww, 16);
-    parity_expect(p, "m", m, wm, 16);
-    parity_expect(p, "v", v, wv, 16);
+    optim_list list = upload_list(p, tensors, 2);
+    PARITY_RUN(p, op_adamw(p->s, &(adamw_args){list, parity_bytes(p, &t, sizeof t)}));
+    for (int i = 0; i < 2; i++) {
+        parity_expect(p, "p", u[i].p, u[i].wp, 16);
+        parity_expect(p, "m", u[i].m, u[i].wm, 16);
+        parity_expect(p, "v", u[i].v, u[i].wv, 16);
+        if (tensors[i].p_act)
+            parity_expect(p, "p_act", u[i].act, u[i].wact, 16);
+    }
 }
 
 const parity_case parity_loss[] = {
@@ -171,23 +224,25 @@ const parity_case parity_loss[] = {
     {"xent", "ragged sums", xent_case, {9, 13, WEIGHTED | BACKWARD | ONLY_SUMS}},
     {"xent", "real", xent_case, {128, 2048, 0}},
     {"xent", "real backward", xent_case, {128, 2048, BACKWARD}},
+    {"xent", "real odd", xent_case, {5, 8191, WEIGHTED | BACKWARD}},
+    {"xent", "real rows in two parts", xent_case, {2, 90008, WEIGHTED | BACKWARD}},
     {"xent", "hostile ties", xent_case, {16, 40, TIES}},
     {"xent", "hostile far", xent_case, {16, 40, FAR}},
     {"xent", "hostile", xent_refuses, {0}},
-    {"sum_squares", "empty", squares_case, {0}},
-    {"sum_squares", "one", squares_case, {1}},
-    {"sum_squares", "ragged", squares_case, {8193}},
-    {"sum_squares", "real", squares_case, {3000000}},
+    {"sum_squares", "empty", squares_case, {0, 0, 0}},
+    {"sum_squares", "one", squares_case, {0, 1, 0}},
+    {"sum_squares", "ragged", squares_case, {16385, 3, 32768}},
+    {"sum_squares", "real", squares_case, {1000000, 2048, 30000}},
     {"step_finish", "empty", finish_case, {4, 0, 10}},
     {"step_finish", "one", finish_case, {0, 1, 10}},
     {"step_finish", "ragged below", finish_case, {4, 8, 10}},
     {"step_finish", "ragged above", finish_case, {400, 8, 10}},
     {"step_finish", "ragged unclipped", finish_case, {400, 8, 0}},
     {"step_finish", "hostile nan", finish_case, {-1, 8, 10}},
-    {"adamw", "empty", adamw_case, {0, 0}},
-    {"adamw", "one", adamw_case, {1, 0}},
-    {"adamw", "ragged", adamw_case, {1001, 0}},
-    {"adamw", "ragged skip", adamw_case, {1001, 1}},
-    {"adamw", "real", adamw_case, {3000000, 0}},
+    {"adamw", "empty", adamw_case, {0, 0, 0}},
+    {"adamw", "one", adamw_case, {1, 0, 0}},
+    {"adamw", "ragged", adamw_case, {1001, 16390, 0}},
+    {"adamw", "ragged skip", adamw_case, {1001, 7, 1}},
+    {"adamw", "real", adamw_case, {1000000, 2048, 0}},
     {NULL},
 };

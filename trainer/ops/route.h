@@ -1,10 +1,11 @@
 /* route.h: choose K of E experts for each token, and the weights to mix them by; sort slots by
  * expert; mix expert outputs; the load-balancing loss (spec sections 4.4, 4.6, 6).
  *
- * route_fwd: p = softmax(logits) in acc; expert[t, 0..K) = top K of p, heaviest first, ties to the
- *   lower index; weight = p of them, rescaled to sum 1 if norm_topk. Tokens from n_valid[0] on:
- *   expert -1, weight 0. probs [T, E] acc written (aux and backward read it). count [E] int32
- *   written: slots per expert.
+ * route_fwd: p = softmax(logits) in acc; expert[t, 0..K) = the K largest logits, which are the K
+ *   largest p however an exponential rounds, heaviest first, ties to the lower index; of what is
+ *   not a number any K different ones. weight = p of them, rescaled to sum 1 if norm_topk. Tokens
+ *   from n_valid[0] on: expert -1, weight 0. probs [T, E] acc written (aux and backward read it).
+ *   count [E] int32 written: slots per expert. Limits: E <= 1024; CUDA: K <= 32.
  * route_bwd: dlogits [T, E] act written from dweight [T, K] acc; with norm_topk
  *   dz_i = w_i (dw_i - sum_j w_j dw_j) on the chosen, 0 elsewhere; without: through the softmax.
  * route_aux: phase over all layers: f_e = count_total[e] / N, P_e = prob_sum[e] / N, N = layers x
@@ -14,7 +15,8 @@
  *   one acc value on the device. n_layers gives N.
  * permute: stable counting sort of the slots (t, k) by expert: offset [E+1] int32, slot_row [T, K]:
  *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
- *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k).
+ *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k). An expert from E
+ *   on is BAD_INPUT on the CPU; a device that can not tell takes it for -1.
  * combine_fwd: y[t] = sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order), residual: y[t] +=.
  *   weight NULL: all 1, the plain sum over the copies of a token.
  * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be

@@ -6,13 +6,59 @@
 struct optimizer {
     params *params;
     double beta1, beta2, eps, decay, max_norm;
-    int64_t *order; /* [n_trained] places in the registry, by group */
-    int64_t n_trained;
+    optim_list all, group[GROUP_COUNT]; /* what is trained, by group; runs of tensors */
     /* device */
+    optim_tensor *tensors;
     double *sum_squares; /* [1] */
     double *after_group; /* [GROUP_COUNT] what sum_squares was behind each group */
     step_scalars *scalars;
 };
+
+static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_chunk)
+{
+    double decay = q->decay ? o->decay : 0.0;
+    return (optim_tensor){.n = q->count,
+                          .first_chunk = first_chunk,
+                          .lr_factor = q->lr_factor,
+                          .decay = q->own_decay >= 0 ? q->own_decay : decay,
+                          .p = q->value,
+                          .m = q->moment1,
+                          .v = q->moment2,
+                          .g = q->grad,
+                          .p_act = q->act == q->value ? NULL : q->act};
+}
+
+/* Lists what is trained, by group, and sends it to the device. Waits. */
+static status send_tensors(optimizer *o, stream *s)
+{
+    const backend_vtable *v = s->dev->v;
+    const params *p = o->params;
+    const size_t bytes = (size_t)p->n * sizeof(optim_tensor);
+    TRY(v->alloc(s->dev, bytes, (void **)&o->tensors));
+    optim_tensor *host = malloc(bytes > 0 ? bytes : 1);
+    if (!host)
+        return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
+    o->all.tensor = o->tensors;
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        optim_list *own = &o->group[g];
+        *own =
+            (optim_list){.tensor = o->tensors + o->all.n_tensors, .first_chunk = o->all.n_chunks};
+        for (int64_t i = 0; i < p->n; i++) {
+            const param *q = &p->list[i];
+            if ((int)q->group != g || q->frozen)
+                continue;
+            host[o->all.n_tensors++] = tensor_of(o, q, o->all.n_chunks);
+            o->all.n_chunks += (q->count + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+            own->n_tensors++;
+        }
+        own->n_chunks = o->all.n_chunks - own->first_chunk;
+    }
+    status st = v->to_device(s, o->tensors, host, bytes);
+    if (st == ST_OK)
+        st = v->wait(s);
+    free(host);
+    return st;
+}
 
 status optimizer_new(const conf *c, params *p, stream *s, optimizer **out)
 {
@@ -27,18 +73,10 @@ status optimizer_new(const conf *c, params *p, stream *s, optimizer **out)
     o->decay = c->optimizer_weight_decay;
     o->max_norm = c->training_max_norm;
     const backend_vtable *v = s->dev->v;
-    o->order = malloc((size_t)p->n * sizeof *o->order);
-    if (!o->order) {
-        st = FAIL(ST_NO_MEMORY, "optimizer: out of memory");
-        goto done;
-    }
-    for (int g = 0; g < GROUP_COUNT; g++)
-        for (int64_t i = 0; i < p->n; i++)
-            if ((int)p->list[i].group == g && !p->list[i].frozen)
-                o->order[o->n_trained++] = i;
     TRY_OR(done, v->alloc(s->dev, sizeof *o->sum_squares, (void **)&o->sum_squares));
     TRY_OR(done, v->alloc(s->dev, GROUP_COUNT * sizeof(double), (void **)&o->after_group));
     TRY_OR(done, v->alloc(s->dev, sizeof *o->scalars, (void **)&o->scalars));
+    TRY_OR(done, send_tensors(o, s));
     *out = o;
     return ST_OK;
 done:
@@ -54,7 +92,7 @@ void optimizer_free(optimizer **held, stream *s)
     s->dev->v->release(s->dev, o->sum_squares);
     s->dev->v->release(s->dev, o->after_group);
     s->dev->v->release(s->dev, o->scalars);
-    free(o->order);
+    s->dev->v->release(s->dev, o->tensors);
     free(o);
     *held = NULL;
 }
@@ -63,14 +101,9 @@ void optimizer_free(optimizer **held, stream *s)
 static status sum_gradients(optimizer *o, stream *s)
 {
     const backend_vtable *v = s->dev->v;
-    int64_t at = 0;
     TRY(v->zero(s, o->sum_squares, sizeof *o->sum_squares));
     for (int g = 0; g < GROUP_COUNT; g++) {
-        for (; at < o->n_trained && (int)o->params->list[o->order[at]].group == g; at++) {
-            const param *q = &o->params->list[o->order[at]];
-            TRY(op_sum_squares(
-                s, &(sum_squares_args){.n = q->count, .x = q->grad, .total = o->sum_squares}));
-        }
+        TRY(op_sum_squares(s, &(sum_squares_args){.list = o->group[g], .total = o->sum_squares}));
         TRY(v->copy(s, &o->after_group[g], o->sum_squares, sizeof *o->sum_squares));
     }
     return ST_OK;
@@ -79,7 +112,6 @@ static status sum_gradients(optimizer *o, stream *s)
 status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const double *weight)
 {
     const backend_vtable *v = s->dev->v;
-    params *p = o->params;
     TRY(sum_gradients(o, s));
     step_scalars host = {
         .lr = lr,
@@ -94,21 +126,7 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
                                               .sum_squares = o->sum_squares,
                                               .weight = weight,
                                               .step = o->scalars}));
-    for (int64_t i = 0; i < o->n_trained; i++) {
-        param *q = &p->list[o->order[i]];
-        TRY(op_adamw(s, &(adamw_args){.n = q->count,
-                                      .lr_factor = q->lr_factor,
-                                      .decay = q->own_decay >= 0 ? q->own_decay
-                                               : q->decay        ? o->decay
-                                                                 : 0.0,
-                                      .step = o->scalars,
-                                      .p = q->value,
-                                      .m = q->moment1,
-                                      .v = q->moment2,
-                                      .g = q->grad,
-                                      .p_act = q->act == q->value ? NULL : q->act}));
-    }
-    return ST_OK;
+    return op_adamw(s, &(adamw_args){.list = o->all, .step = o->scalars});
 }
 
 status optimizer_read(optimizer *o, stream *s, optimizer_report *out)

@@ -1,13 +1,35 @@
 /* optim.c: gradient norm, the step's scale, AdamW (loss_ops.h). */
 #include "trainer/ops/cpu/cpu.h"
 
-enum { SUM_BLOCK = 8192 }; /* elements whose squares are summed before they meet the others */
+/* A chunk of a list: elements [begin, end) of a tensor. */
+typedef struct chunk {
+    const optim_tensor *t;
+    int64_t begin, end;
+} chunk;
 
-static double block_squares(const real *x, int64_t n)
+/* i counts from the list's first chunk. */
+static chunk chunk_of(const optim_list *l, int64_t i)
 {
+    int64_t low = 0, high = l->n_tensors; /* the last tensor that begins at or before the chunk */
+    i += l->first_chunk;
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (l->tensor[middle].first_chunk <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    const optim_tensor *t = l->tensor + low;
+    int64_t begin = (i - t->first_chunk) * OPTIM_CHUNK;
+    return (chunk){t, begin, min_i64(begin + OPTIM_CHUNK, t->n)};
+}
+
+static double chunk_squares(const chunk *c)
+{
+    const real *x = c->t->g;
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = c->begin; i < c->end; i++)
         sum += (double)x[i] * (double)x[i];
     return sum;
 }
@@ -17,23 +39,23 @@ typedef struct squares_job {
     double *part;
 } squares_job;
 
-static void squares_blocks(const void *context, part p)
+static void squares_chunks(const void *context, part p)
 {
     const squares_job *job = context;
-    for (int64_t b = p.begin; b < p.end; b++)
-        job->part[b] = block_squares((const real *)job->a->x + b * SUM_BLOCK,
-                                     min_i64(SUM_BLOCK, job->a->n - b * SUM_BLOCK));
+    for (int64_t i = p.begin; i < p.end; i++) {
+        chunk c = chunk_of(&job->a->list, i);
+        job->part[i] = chunk_squares(&c);
+    }
 }
 
 status CPU_OP(sum_squares)(stream *s, const sum_squares_args *a)
 {
-    int64_t blocks = ceil_div(a->n, SUM_BLOCK);
     void *scratch;
-    TRY(cpu_scratch(s, (size_t)blocks * sizeof(double), &scratch));
+    TRY(cpu_scratch(s, (size_t)a->list.n_chunks * sizeof(double), &scratch));
     squares_job job = {a, scratch};
-    cpu_run(s, blocks, SUM_BLOCK, squares_blocks, &job);
-    for (int64_t b = 0; b < blocks; b++)
-        *a->total += job.part[b];
+    cpu_run(s, a->list.n_chunks, OPTIM_CHUNK, squares_chunks, &job);
+    for (int64_t i = 0; i < a->list.n_chunks; i++)
+        *a->total += job.part[i];
     return ST_OK;
 }
 
@@ -50,19 +72,18 @@ status CPU_OP(step_finish)(stream *s, const step_finish_args *a)
     return ST_OK;
 }
 
-static void adamw_part(const void *context, part todo)
+static void adamw_chunk(const step_scalars *t, const chunk *c)
 {
-    const adamw_args *a = context;
-    const step_scalars *t = a->step;
-    const double lr = t->lr * a->lr_factor;
+    const optim_tensor *x = c->t;
+    const double lr = t->lr * x->lr_factor;
     const real b1 = (real)t->beta1, b2 = (real)t->beta2;
     const real c1 = (real)(1 - t->beta1), c2 = (real)(1 - t->beta2);
     const real rate = (real)(lr / t->bias1), root2 = (real)(1 / sqrt(t->bias2));
-    const real keep = (real)(1 - lr * a->decay), eps = (real)t->eps, scale = (real)t->grad_scale;
-    real *p = a->p, *m = a->m, *v = a->v;
-    const real *g = a->g;
+    const real keep = (real)(1 - lr * x->decay), eps = (real)t->eps, scale = (real)t->grad_scale;
+    real *p = x->p, *m = x->m, *v = x->v;
+    const real *g = x->g;
 #pragma omp simd
-    for (int64_t i = todo.begin; i < todo.end; i++) {
+    for (int64_t i = c->begin; i < c->end; i++) {
         real gi = g[i] * scale;
         real mi = b1 * m[i] + c1 * gi, vi = b2 * v[i] + c2 * gi * gi;
         m[i] = mi;
@@ -71,9 +92,18 @@ static void adamw_part(const void *context, part todo)
     }
 }
 
+static void adamw_chunks(const void *context, part todo)
+{
+    const adamw_args *a = context;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        chunk c = chunk_of(&a->list, i);
+        adamw_chunk(a->step, &c);
+    }
+}
+
 status CPU_OP(adamw)(stream *s, const adamw_args *a)
 {
     if (a->step->skip == 0)
-        cpu_run(s, a->n, 4, adamw_part, a);
+        cpu_run(s, a->list.n_chunks, 4 * OPTIM_CHUNK, adamw_chunks, a);
     return ST_OK;
 }

@@ -35,17 +35,17 @@ static void softmax_row(real *p, const real *z, int64_t n)
         p[e] /= sum;
 }
 
-/* The k largest of p, heaviest first; the strict comparison gives ties to the lower index. What is
+/* The k largest of z, heaviest first; the strict comparison gives ties to the lower index. What is
  * not a number is never larger, so a broken row still picks k different experts. */
-static void pick_row(int32_t *expert, real *weight, const real *p, int64_t n, int64_t k,
-                     bool normalise)
+static void pick_row(int32_t *expert, real *weight, const real *z, const real *p, int64_t n,
+                     int64_t k, bool normalise)
 {
     bool taken[EXPERTS_MAX] = {false};
     real sum = 0;
     for (int64_t i = 0; i < k; i++) {
         int64_t best = -1;
         for (int64_t e = 0; e < n; e++)
-            if (!taken[e] && (best < 0 || p[e] > p[best]))
+            if (!taken[e] && (best < 0 || z[e] > z[best]))
                 best = e;
         taken[best] = true;
         expert[i] = (int32_t)best;
@@ -65,7 +65,8 @@ static void route_fwd_rows(const void *context, part p)
     for (int64_t t = p.begin; t < p.end; t++) {
         softmax_row(probs + t * n, logits + t * n, n);
         if (t < valid)
-            pick_row(a->expert + t * k, weight + t * k, probs + t * n, n, k, a->norm_topk);
+            pick_row(a->expert + t * k, weight + t * k, logits + t * n, probs + t * n, n, k,
+                     a->norm_topk);
         for (int64_t i = 0; t >= valid && i < k; i++) {
             a->expert[t * k + i] = -1;
             weight[t * k + i] = 0;

@@ -94,6 +94,14 @@ static status launch(const char *file, int line, const char *name, stream *s, vo
 #define LAUNCH(s, kernel, grid, block, shared, ...)                                                \
     launch(__FILE__, __LINE__, #kernel, s, kernel, grid, block, shared, __VA_ARGS__)
 
+/* Before a launch with more than 48 KB of dynamic shared memory; legal while a step is captured. */
+template <class... P> static status allow_shared(void (*kernel)(P...), size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+             ST_BAD_DEVICE, "shared memory of a kernel");
+    return ST_OK;
+}
+
 /* ---- device ---- */
 
 /* For what only a mistake of ours can break (an index that nobody checked): the kernel stops, its
@@ -120,6 +128,20 @@ static __device__ __forceinline__ bf16 to_bf16(float x)
 {
     return __float2bfloat16_rn(x);
 }
+
+/* 2^x in one instruction, to 2 units in the last place; nothing below 2^-126. */
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+static const float LOG2E = 1.44269504088896340736f;
 
 static __device__ __forceinline__ unsigned pack2(float low, float high)
 {

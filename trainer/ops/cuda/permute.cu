@@ -1,0 +1,168 @@
+/* permute.cu: device side of permute in route.h: a stable counting sort of the slots by expert.
+ *
+ * Slots are cut into tiles of TILE. rank_kernel counts each tile's slots per expert and leaves in
+ * slot_row a slot's rank among its tile's slots of the same expert; place_kernel adds the counts of
+ * the tiles before its own and the experts before, and writes the rows. Nothing depends on how the
+ * slots are spread: every expert's count fits, all on one included.
+ * Bytes: 4 per slot read, 4 + 4 + 4 + 4 written and read again, and per tile 4 E written once and
+ * read by every tile from L2; 400,000 slots of 128 experts: 6.4 MB, so starting up is the limit. */
+#include <limits.h>
+
+#include "trainer/ops/cuda/route.cuh"
+
+enum {
+    RANK_THREADS = 256,
+    RANK_WARPS = RANK_THREADS / LANES,
+    ROUNDS = 8, /* slots of a lane */
+    TILE = RANK_THREADS * ROUNDS,
+    PLACE_THREADS = 512, /* four threads per column of 128 counts */
+};
+
+/* The lanes whose code equals this lane's; bits: of the largest code. */
+static __device__ inline uint32_t lanes_like(int code, int bits)
+{
+    uint32_t like = WHOLE_WARP;
+    for (int b = 0; b < bits; b++) {
+        uint32_t set = __ballot_sync(WHOLE_WARP, code >> b & 1);
+        like &= code >> b & 1 ? set : ~set;
+    }
+    return like;
+}
+
+/* An expert of the list, or E where the slot goes nowhere. */
+static __device__ inline int slot_code(const permute_args &a, int64_t i)
+{
+    const int e = i < a.tokens * a.top_k ? a.expert[i] : -1;
+    return e >= 0 && e < a.experts ? e : (int)a.experts;
+}
+
+/* tile_count [tiles, E] written. */
+static __global__ void __launch_bounds__(RANK_THREADS) rank_kernel(permute_args a, int *tile_count)
+{
+    __shared__ int seen[RANK_WARPS][EXPERTS_MAX]; /* slots of a warp so far; then of those before */
+    const int experts = (int)a.experts, warp = (int)threadIdx.x / LANES;
+    const int lane = (int)threadIdx.x % LANES, bits = 32 - __clz(experts);
+    const int64_t first = (int64_t)blockIdx.x * TILE + warp * (ROUNDS * LANES) + lane;
+    for (int i = (int)threadIdx.x; i < RANK_WARPS * experts; i += RANK_THREADS)
+        seen[i / experts][i % experts] = 0;
+    __syncthreads();
+    int code[ROUNDS], rank[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++)
+        code[r] = slot_code(a, first + r * LANES);
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const uint32_t like = lanes_like(code[r], bits), before = like & ((1u << lane) - 1);
+        const bool counts = code[r] < experts;
+        rank[r] = counts ? seen[warp][code[r]] + __popc(before) : 0;
+        __syncwarp();
+        if (counts && before == 0)
+            seen[warp][code[r]] += __popc(like);
+        __syncwarp();
+    }
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < experts; e += RANK_THREADS) {
+        int sum = 0;
+        for (int w = 0; w < RANK_WARPS; w++) {
+            int own = seen[w][e];
+            seen[w][e] = sum;
+            sum += own;
+        }
+        tile_count[(int64_t)blockIdx.x * experts + e] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++)
+        if (code[r] < experts)
+            a.slot_row[first + r * LANES] = rank[r] + seen[warp][code[r]];
+}
+
+/* Sums tile_count over all tiles, and over those before this one; part of parts: every which tile.
+ */
+static __device__ inline void sum_tiles(const int *tile_count, int experts, int e, int part,
+                                        int parts, int *before, int *all)
+{
+    const int tiles = (int)gridDim.x, here = (int)blockIdx.x;
+    int earlier = 0, total = 0;
+#pragma unroll 8
+    for (int tile = part; tile < tiles; tile += parts) {
+        int n = tile_count[(int64_t)tile * experts + e];
+        total += n;
+        earlier += tile < here ? n : 0;
+    }
+    before[e] = earlier;
+    all[e] = total;
+}
+
+/* base[e] = slots of the experts before e, plus before[e]; the first block writes offset. One warp.
+ * Returns the sum over all experts. */
+static __device__ inline int scan_experts(const permute_args &a, const int *all, int *base)
+{
+    const int experts = (int)a.experts, lane = (int)threadIdx.x;
+    int carry = 0;
+    for (int e0 = 0; e0 < experts; e0 += LANES) {
+        const int own = e0 + lane < experts ? all[e0 + lane] : 0;
+        int sum = own;
+        for (int step = 1; step < LANES; step *= 2) {
+            int left = __shfl_up_sync(WHOLE_WARP, sum, step);
+            sum += lane >= step ? left : 0;
+        }
+        if (e0 + lane < experts) {
+            base[e0 + lane] += carry + sum - own;
+            if (blockIdx.x == 0)
+                a.offset[e0 + lane] = carry + sum - own;
+        }
+        carry += __shfl_sync(WHOLE_WARP, sum, LANES - 1);
+    }
+    if (blockIdx.x == 0 && lane == 0)
+        a.offset[experts] = carry;
+    return carry;
+}
+
+static __global__ void __launch_bounds__(PLACE_THREADS)
+    place_kernel(permute_args a, const int *tile_count)
+{
+    __shared__ int before[EXPERTS_MAX + PLACE_THREADS], all[EXPERTS_MAX + PLACE_THREADS];
+    __shared__ int used;
+    const int experts = (int)a.experts, tid = (int)threadIdx.x;
+    const int parts = experts < PLACE_THREADS ? PLACE_THREADS / experts : 1;
+    for (int i = tid; i < parts * experts; i += PLACE_THREADS)
+        sum_tiles(tile_count, experts, i % experts, i / experts, parts,
+                  before + i / experts * experts, all + i / experts * experts);
+    __syncthreads();
+    for (int e = tid; e < experts; e += PLACE_THREADS)
+        for (int p = 1; p < parts; p++) {
+            before[e] += before[p * experts + e];
+            all[e] += all[p * experts + e];
+        }
+    __syncthreads();
+    if (tid < LANES) {
+        int total = scan_experts(a, all, before);
+        if (tid == 0)
+            used = total;
+    }
+    __syncthreads();
+    const int64_t slots = a.tokens * a.top_k, end = (int64_t)(blockIdx.x + 1) * TILE;
+    for (int64_t i = (int64_t)blockIdx.x * TILE + tid; i < end && i < slots; i += PLACE_THREADS) {
+        const int code = slot_code(a, i);
+        const int row = code < experts ? before[code] + a.slot_row[i] : -1;
+        a.slot_row[i] = row;
+        if (row >= 0)
+            a.row_token[row] = (int32_t)((uint32_t)i / (uint32_t)a.top_k);
+        if (i >= used)
+            a.row_token[i] = -1;
+    }
+}
+
+extern "C" status cuda_permute(stream *s, const permute_args *a)
+{
+    const int64_t slots = a->tokens * a->top_k;
+    if (slots > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "permute: %lld slots; at most 2^31 - 1", (long long)slots);
+    TRY(route_check(a->experts, a->top_k, a->experts));
+    const int64_t tiles = slots > 0 ? ceil_div(slots, TILE) : 1; /* offset is written always */
+    void *tile_count;
+    TRY(cuda_scratch(s, (size_t)(tiles * a->experts) * sizeof(int), &tile_count));
+    TRY(LAUNCH(s, rank_kernel, grid_of(tiles), RANK_THREADS, 0, *a, (int *)tile_count));
+    return LAUNCH(s, place_kernel, grid_of(tiles), PLACE_THREADS, 0, *a, (const int *)tile_count);
+}

@@ -1,0 +1,44 @@
+/* piece.cuh: N bf16 of a row as they lie in memory: 8, or 1 where rows or addresses do not allow 16
+ * bytes. Held packed, several can be on their way at once in few registers. */
+#ifndef TESSERA_OPS_CUDA_PIECE_CUH
+#define TESSERA_OPS_CUDA_PIECE_CUH
+
+#include "trainer/ops/cuda/launch.cuh"
+
+template <int N> struct piece;
+template <> struct piece<VECTOR> {
+    uint4 bits;
+};
+template <> struct piece<1> {
+    bf16 x;
+};
+
+template <int N> static __device__ __forceinline__ piece<N> load_piece(const bf16 *p)
+{
+    if constexpr (N == VECTOR)
+        return {__ldg((const uint4 *)p)};
+    else
+        return {*p};
+}
+
+static __device__ __forceinline__ void unpack(float (&out)[VECTOR], piece<VECTOR> p)
+{
+    unpack8(out, p.bits);
+}
+
+static __device__ __forceinline__ void unpack(float (&out)[1], piece<1> p)
+{
+    out[0] = to_float(p.x);
+}
+
+static __device__ __forceinline__ piece<VECTOR> pack(const float (&in)[VECTOR])
+{
+    return {pack8(in)};
+}
+
+static __device__ __forceinline__ piece<1> pack(const float (&in)[1])
+{
+    return {to_bf16(in[0])};
+}
+
+#endif

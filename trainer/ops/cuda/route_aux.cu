@@ -1,0 +1,112 @@
+/* route_aux.cu: device side of route_aux in route.h: the load-balancing loss.
+ *
+ * ADD_STATS reads 4 E bytes per token, GRAD 6 E and writes 2 E; both are DRAM's. The column sums go
+ * through one partial sum per STAT_ROWS tokens, added in order; nothing else is summed. */
+#include "trainer/ops/cuda/route.cuh"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / LANES,
+    COLUMNS = LANES, /* experts of a block of stats_kernel: one per lane */
+    STAT_ROWS = 512, /* tokens of a partial sum: 64 per warp */
+    LANE_EXPERTS = EXPERTS_MAX / LANES
+};
+
+/* part [tiles, E] = sums of probs over the valid tokens of a tile. */
+static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args a, float *part)
+{
+    __shared__ float sums[WARPS][COLUMNS];
+    const int64_t valid = valid_tokens(a.tokens, a.n_valid),
+                  first = (int64_t)blockIdx.x * STAT_ROWS;
+    const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    const int64_t e = (int64_t)blockIdx.y * COLUMNS + lane;
+    float sum = 0;
+    if (e < a.experts)
+#pragma unroll 8
+        for (int r = warp; r < STAT_ROWS; r += WARPS)
+            sum += first + r < valid ? ((const float *)a.probs)[(first + r) * a.experts + e] : 0.0f;
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || e >= a.experts)
+        return;
+    for (int w = 1; w < WARPS; w++)
+        sum += sums[w][lane];
+    part[(int64_t)blockIdx.x * a.experts + e] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    add_stats_kernel(route_aux_args a, const float *part, int64_t tiles)
+{
+    const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (e >= a.experts)
+        return;
+    float sum = ((const float *)a.prob_sum)[e];
+#pragma unroll 8
+    for (int64_t i = 0; i < tiles; i++)
+        sum += part[i * a.experts + e];
+    ((float *)a.prob_sum)[e] = sum;
+    ((float *)a.count_total)[e] += (float)a.count[e];
+}
+
+/* N: (layer, token) pairs of the statistics. */
+static __device__ inline float stat_rows(const route_aux_args &a)
+{
+    return (float)(a.n_layers * valid_tokens(a.tokens, a.n_valid));
+}
+
+/* One warp. */
+static __global__ void finish_kernel(route_aux_args a)
+{
+    const float rows = stat_rows(a);
+    float sum = 0;
+    for (int64_t e = threadIdx.x; e < a.experts && rows > 0; e += LANES)
+        sum += ((const float *)a.count_total)[e] / rows * (((const float *)a.prob_sum)[e] / rows);
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0)
+        *(float *)a.aux = (float)a.experts * sum;
+}
+
+/* A warp owns a token; a lane its experts lane, lane + 32, ... */
+static __global__ void __launch_bounds__(THREADS) aux_grad_kernel(route_aux_args a)
+{
+    const int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (t >= valid_tokens(a.tokens, a.n_valid))
+        return;
+    const float rows = stat_rows(a), scale = *(const float *)a.scale * (float)a.experts / rows;
+    const float *p = (const float *)a.probs + t * a.experts;
+    bf16 *dz = (bf16 *)a.dlogits + t * a.experts;
+    float dot = 0;
+    for (int64_t e = threadIdx.x % LANES; e < a.experts; e += LANES)
+        dot += ((const float *)a.count_total)[e] / rows * p[e];
+    dot = warp_sum(dot);
+    for (int64_t e = threadIdx.x % LANES; e < a.experts; e += LANES) {
+        const float f = ((const float *)a.count_total)[e] / rows;
+        dz[e] = to_bf16(to_float(dz[e]) + scale * p[e] * (f - dot));
+    }
+}
+
+static status add_stats(stream *s, const route_aux_args *a)
+{
+    const int64_t tiles = ceil_div(a->tokens, STAT_ROWS);
+    void *part;
+    TRY(cuda_scratch(s, (size_t)(tiles * a->experts) * sizeof(float), &part));
+    TRY(LAUNCH(s, stats_kernel, grid_of(tiles, ceil_div(a->experts, COLUMNS)), THREADS, 0, *a,
+               (float *)part));
+    return LAUNCH(s, add_stats_kernel, grid_of(ceil_div(a->experts, THREADS)), THREADS, 0, *a,
+                  (const float *)part, tiles);
+}
+
+extern "C" status cuda_route_aux(stream *s, const route_aux_args *a)
+{
+    TRY(route_check(a->experts, 1, 1));
+    switch (a->phase) {
+    case AUX_ADD_STATS:
+        return add_stats(s, a);
+    case AUX_FINISH:
+        return LAUNCH(s, finish_kernel, grid_of(1), LANES, 0, *a);
+    case AUX_GRAD:
+        return LAUNCH(s, aux_grad_kernel, grid_of(ceil_div(a->tokens, WARPS)), THREADS, 0, *a);
+    default:
+        return FAIL(ST_BAD_INPUT, "route_aux: no phase %d", a->phase);
+    }
+}

@@ -1,0 +1,232 @@
+/* xent.cu: device side of xent in loss_ops.h.
+ *
+ * A block owns a row. It reads the row once, keeping the largest logit and the sum of exponentials
+ * as it goes, and writes the gradient once. On the way the row's first STAGED bytes stay in shared
+ * memory; what is behind them is read again, from L2: 144 KB of a row of 151,936, 19 MB over 132
+ * multiprocessors. So DRAM moves 2V bytes per row, 4V with backward, and is the limit; exponentials
+ * (V, 2V with backward) take 60 % of that time beside it.
+ *
+ * Sums in float: per thread over ascending columns, rescaled when a larger logit comes, then over
+ * the block in a fixed order. Rows are added to the loss in double, one block, fixed order. */
+#include <limits.h>
+
+#include "trainer/ops/cuda/piece.cuh"
+
+enum {
+    THREADS = 1024, /* one block per multiprocessor: 64 KB on their way with PIECES each */
+    WARPS = THREADS / LANES,
+    PIECES = 4,
+    STAGED = 160 * 1024, /* bytes of a row in shared memory: what sm_80 has for one block */
+    SUM_THREADS = 256
+};
+
+/* Below every logit, and finite times log2 e. */
+static const float LOWEST = -1e30f;
+
+/* Of the logits seen so far: the largest, the sum of 2^(z log2 e - base(max)), and where the
+ * largest stands. A NaN reaches the sum, and so the loss. */
+typedef struct seen {
+    float max, sum;
+    int at;
+} seen;
+
+/* What exponents are taken against: rounded, so the loss is counted from it as well. */
+static __device__ __forceinline__ float base(float max)
+{
+    return max * LOG2E;
+}
+
+/* at: the piece for a thread, the column for a block. */
+template <int N> static __device__ __forceinline__ void see(seen *s, piece<N> p, int at)
+{
+    float z[N];
+    unpack(z, p);
+    float max = z[0], sum = 0;
+#pragma unroll
+    for (int i = 1; i < N; i++)
+        max = fmaxf(max, z[i]);
+    if (max > s->max) {
+        s->sum *= exp2_fast(base(s->max) - base(max));
+        s->max = max;
+        s->at = at;
+    }
+    const float from = base(s->max);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum += exp2_fast(fmaf(z[i], LOG2E, -from));
+    s->sum += sum;
+}
+
+/* Pieces [from, to) of the row, in steps of the block; keep: also into shared memory. */
+template <int N>
+static __device__ inline void see_run(seen *s, const piece<N> *row, int from, int to,
+                                      piece<N> *keep)
+{
+    for (int i0 = from + (int)threadIdx.x; i0 < to; i0 += PIECES * THREADS) {
+        piece<N> p[PIECES];
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+            p[j] = row[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+            if (i0 + j * THREADS < to) {
+                if (keep)
+                    keep[i0 + j * THREADS] = p[j];
+                see(s, p[j], i0 + j * THREADS);
+            }
+    }
+}
+
+/* Of two equal logits the one that stands first. */
+static __device__ __forceinline__ void take_larger(float *max, int *at, float other, int other_at)
+{
+    if (other > *max || (other == *max && other_at < *at)) {
+        *max = other;
+        *at = other_at;
+    }
+}
+
+/* The whole row's: every thread gets it. */
+static __device__ inline seen block_seen(seen s)
+{
+    __shared__ float maxima[WARPS], sums[WARPS];
+    __shared__ int places[WARPS];
+    const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    const float own = s.max;
+    for (int with = LANES / 2; with > 0; with /= 2)
+        take_larger(&s.max, &s.at, __shfl_xor_sync(0xffffffffu, s.max, with),
+                    __shfl_xor_sync(0xffffffffu, s.at, with));
+    s.sum = warp_sum(s.sum * exp2_fast(base(own) - base(s.max)));
+    if (lane == 0) {
+        maxima[warp] = s.max;
+        sums[warp] = s.sum;
+        places[warp] = s.at;
+    }
+    __syncthreads();
+    seen all = {maxima[0], 0, places[0]};
+    for (int w = 1; w < WARPS; w++)
+        take_larger(&all.max, &all.at, maxima[w], places[w]);
+    for (int w = 0; w < WARPS; w++)
+        all.sum += sums[w] * exp2_fast(base(maxima[w]) - base(all.max));
+    return all;
+}
+
+/* row = scale e^(z - max), weight less at the label; pieces [from, to), read from `kept`. */
+template <int N>
+static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int from, int to,
+                                        float max, float scale, int label, float weight)
+{
+    for (int i0 = from + (int)threadIdx.x; i0 < to; i0 += PIECES * THREADS) {
+        piece<N> p[PIECES];
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+            p[j] = kept[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            const int at = i0 + j * THREADS;
+            float z[N];
+            unpack(z, p[j]);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                z[i] = scale * exp2_fast(fmaf(z[i], LOG2E, -base(max)));
+            if (at == label / N)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    z[i] -= i == label % N ? weight : 0.0f;
+            if (at < to)
+                row[at] = pack(z);
+        }
+    }
+}
+
+/* nll [n] written. N divides the vocabulary. */
+template <int N>
+static __global__ void __launch_bounds__(THREADS, 1) xent_kernel(xent_args a, float *nll)
+{
+    SHARED_BYTES(shared);
+    piece<N> *kept = (piece<N> *)shared;
+    const int64_t i = blockIdx.x;
+    const int pieces = (int)(a.vocab / N), staged = min(pieces, STAGED / (int)sizeof(piece<N>));
+    piece<N> *row = (piece<N> *)((bf16 *)a.logits + i * a.vocab);
+    const int label = a.label[i];
+    const bool counts = label >= 0 && label < a.vocab;
+    const float weight = a.weight ? ((const float *)a.weight)[i] : 1.0f;
+    if (!counts && threadIdx.x == 0)
+        nll[i] = 0;
+    if (counts || a.best) {
+        const float target = counts ? to_float(((const bf16 *)row)[label]) : 0.0f;
+        seen s = {LOWEST, 0, (int)threadIdx.x < pieces ? (int)threadIdx.x : pieces};
+        see_run(&s, row, 0, staged, a.backward ? kept : (piece<N> *)NULL);
+        see_run(&s, row, staged, pieces, (piece<N> *)NULL);
+        s = block_seen(s);
+        if (threadIdx.x == 0) {
+            int column = s.at * N;
+            for (int j = N - 1; j >= 0; j--)
+                if (to_float(((const bf16 *)row)[s.at * N + j]) == s.max)
+                    column = s.at * N + j;
+            if (a.best)
+                a.best[i] = column;
+            if (counts)
+                nll[i] = (base(s.max) + log2f(s.sum)) / LOG2E - target;
+        }
+        if (counts && a.backward) {
+            __syncthreads(); /* row was read above; kept is a thread's own */
+            write_run(row, row, staged, pieces, s.max, weight / s.sum, label, weight);
+            write_run(row, kept, 0, staged, s.max, weight / s.sum, label, weight);
+        }
+    }
+    if (!counts && a.backward) {
+        const float zero[N] = {};
+        __syncthreads();
+        for (int j = (int)threadIdx.x; j < pieces; j += THREADS)
+            row[j] = pack(zero);
+    }
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(xent_args a, const float *nll)
+{
+    __shared__ double loss[SUM_THREADS], weights[SUM_THREADS];
+    double sum = 0, of_weights = 0;
+    for (int64_t i = threadIdx.x; i < a.n; i += SUM_THREADS)
+        if (a.label[i] >= 0 && a.label[i] < a.vocab) {
+            const double w = a.weight ? ((const float *)a.weight)[i] : 1.0f;
+            sum += w * nll[i];
+            of_weights += w;
+        }
+    loss[threadIdx.x] = sum;
+    weights[threadIdx.x] = of_weights;
+    for (int half = SUM_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            loss[threadIdx.x] += loss[threadIdx.x + half];
+            weights[threadIdx.x] += weights[threadIdx.x + half];
+        }
+    }
+    if (threadIdx.x == 0) {
+        *a.loss_sum += loss[0];
+        *a.weight_sum += weights[0];
+    }
+}
+
+extern "C" status cuda_xent(stream *s, const xent_args *a)
+{
+    if (a->n == 0)
+        return ST_OK;
+    if (a->vocab <= 0 || a->vocab > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "xent: a vocabulary of %lld", (long long)a->vocab);
+    void *nll = a->nll;
+    if (!nll)
+        TRY(cuda_scratch(s, (size_t)a->n * sizeof(float), &nll));
+    const bool wide = a->vocab % VECTOR == 0 && aligned16(a->logits);
+    const int64_t row = a->vocab * (int64_t)sizeof(bf16);
+    const size_t shared = (size_t)(row < STAGED ? row : (int64_t)STAGED);
+    if (wide) {
+        TRY(allow_shared(xent_kernel<VECTOR>, STAGED));
+        TRY(LAUNCH(s, xent_kernel<VECTOR>, grid_of(a->n), THREADS, shared, *a, (float *)nll));
+    } else {
+        TRY(allow_shared(xent_kernel<1>, STAGED));
+        TRY(LAUNCH(s, xent_kernel<1>, grid_of(a->n), THREADS, shared, *a, (float *)nll));
+    }
+    return LAUNCH(s, sum_kernel, grid_of(1), SUM_THREADS, 0, *a, (const float *)nll);
+}
