@@ -41,6 +41,7 @@ extern const bench_row bench_products[], bench_memory[], bench_routing[];
 void *bench_act(bench_case *c, int64_t n);
 void *bench_acc(bench_case *c, int64_t n);
 void *bench_raw(bench_case *c, int64_t bytes); /* zeroed */
+void *bench_upload(bench_case *c, const void *host, size_t bytes);
 /* value(i) of n */
 int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i));
 int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n);

@@ -297,11 +297,27 @@ static int64_t expert_values(const bench_case *c)
     return TEXT.experts * TEXT.hidden * 2 * TEXT.expert_width;
 }
 
-static void sum_squares(bench_case *c)
+/* One tensor as large as a layer's gate and up weights. */
+static optim_list one_tensor(bench_case *c, bool moments)
 {
     int64_t n = expert_values(c);
-    c->a.sum_squares = (sum_squares_args){.n = n, .x = bench_acc(c, n), .total = bench_raw(c, 8)};
-    c->bytes = acc(c, (double)n);
+    bool copy = moments && c->s->dev->v->act != c->s->dev->v->acc;
+    optim_tensor host = {.n = n, .lr_factor = 1.0, .decay = 0.1, .g = bench_acc(c, n)};
+    if (moments) {
+        host.p = bench_acc(c, n);
+        host.m = bench_acc(c, n);
+        host.v = bench_acc(c, n);
+        host.p_act = copy ? bench_act(c, n) : NULL;
+    }
+    c->bytes = acc(c, (moments ? 7.0 : 1.0) * (double)n) + (copy ? act(c, (double)n) : 0.0);
+    return (optim_list){.tensor = bench_upload(c, &host, sizeof host),
+                        .n_tensors = 1,
+                        .n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK};
+}
+
+static void sum_squares(bench_case *c)
+{
+    c->a.sum_squares = (sum_squares_args){.list = one_tensor(c, false), .total = bench_raw(c, 8)};
 }
 
 static void step_finish(bench_case *c)
@@ -315,7 +331,6 @@ static void step_finish(bench_case *c)
 
 static void adamw(bench_case *c)
 {
-    int64_t n = expert_values(c);
     step_scalars host = {.lr = 1e-5,
                          .beta1 = 0.9,
                          .beta2 = 0.95,
@@ -323,22 +338,8 @@ static void adamw(bench_case *c)
                          .bias1 = 0.1,
                          .bias2 = 0.05,
                          .grad_scale = 1.0};
-    void *step = bench_raw(c, sizeof host);
-    if (c->st == ST_OK)
-        c->st = c->s->dev->v->to_device(c->s, step, &host, sizeof host);
-    if (c->st == ST_OK)
-        c->st = c->s->dev->v->wait(c->s);
-    bool copy = c->s->dev->v->act != c->s->dev->v->acc;
-    c->a.adamw = (adamw_args){.n = n,
-                              .lr_factor = 1.0,
-                              .decay = 0.1,
-                              .step = step,
-                              .p = bench_acc(c, n),
-                              .m = bench_acc(c, n),
-                              .v = bench_acc(c, n),
-                              .g = bench_acc(c, n),
-                              .p_act = copy ? bench_act(c, n) : NULL};
-    c->bytes = acc(c, 7.0 * (double)n) + (copy ? act(c, (double)n) : 0.0);
+    c->a.adamw =
+        (adamw_args){.list = one_tensor(c, true), .step = bench_upload(c, &host, sizeof host)};
 }
 
 #define ROW(op, shape, make)                                                                       \

@@ -39,14 +39,19 @@ void *bench_raw(bench_case *c, int64_t bytes)
     return hold(c, (size_t)bytes);
 }
 
-int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n)
+void *bench_upload(bench_case *c, const void *host, size_t bytes)
 {
-    void *p = hold(c, (size_t)n * sizeof *host);
+    void *p = hold(c, bytes);
     if (c->st == ST_OK)
-        c->st = c->s->dev->v->to_device(c->s, p, host, (size_t)n * sizeof *host);
+        c->st = c->s->dev->v->to_device(c->s, p, host, bytes);
     if (c->st == ST_OK)
         c->st = c->s->dev->v->wait(c->s);
     return p;
+}
+
+int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n)
+{
+    return bench_upload(c, host, (size_t)n * sizeof *host);
 }
 
 int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i))
