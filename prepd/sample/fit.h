@@ -37,9 +37,10 @@ WARN_UNUSED status fit_shrink(int64_t height, int64_t width, fit_limits limits, 
 
 /* preprocessor_config.json of model.tokenizer or else model.path (size.shortest_edge and
  * longest_edge, which are areas; min_pixels and max_pixels win over them), overridden by
- * image.min_pixels and image.max_pixels; patch_size 16, merge_size 2, temporal 2, mean and
- * deviation 0.5, bicubic and every step done are required, where the file speaks of them. Missing
- * file: the published defaults (65536, 16777216). */
+ * image.min_pixels and image.max_pixels; a file without sizes means those of the reference's class
+ * (3136, 1003520). patch_size 16, mean and deviation 0.5 must be said, since the class has others;
+ * merge_size 2, temporal 2, bicubic and every step done are required where the file speaks of them.
+ * Missing file: the published sizes (65536, 16777216). */
 WARN_UNUSED status fit_limits_load(const conf *c, fit_limits *out);
 
 #endif

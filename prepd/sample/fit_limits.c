@@ -11,7 +11,9 @@
 enum {
     DEFAULT_MIN_PIXELS = 65536,    /* 256 x 256, as published */
     DEFAULT_MAX_PIXELS = 16777216, /* 4096 x 4096 */
-    BICUBIC = 3,                   /* Pillow's number of the filter */
+    CLASS_MIN_PIXELS = 3136,       /* what the reference's class takes from a file without sizes */
+    CLASS_MAX_PIXELS = 1003520,
+    BICUBIC = 3, /* Pillow's number of the filter */
 };
 
 static const double REAL_TOLERANCE = 1e-9; /* of numbers written in decimal */
@@ -37,6 +39,18 @@ static status require_int(const json_value *object, const char *key, const char 
                        "%s is %" PRId64 ", only %" PRId64 " is supported (Qwen3-VL)", key, found,
                        wanted);
     return ST_OK;
+}
+
+/* Keys for which the reference's class has other values of its own: a file must say them. */
+static status require_key(const json_value *object, const char *key, const char *path,
+                          const char *otherwise)
+{
+    const json_value *v = json_find(object, key);
+    if (v && json_typeof(v) != JSON_NULL)
+        return ST_OK;
+    return FAIL_IN(ST_BAD_INPUT, path,
+                   "%s is missing; the reference would take %s, Qwen3-VL has another: write it",
+                   key, otherwise);
 }
 
 /* A number, or one per channel; absent or null passes. */
@@ -69,6 +83,8 @@ static status check_steps(const json_value *file, const char *path)
                            steps[i]);
     TRY(require_int(file, "resample", path, BICUBIC));
     TRY(require_real(file, "rescale_factor", path, 1.0 / 255.0));
+    TRY(require_key(file, "image_mean", path, "0.48145466, 0.4578275, 0.40821073"));
+    TRY(require_key(file, "image_std", path, "0.26862954, 0.26130258, 0.27577711"));
     TRY(require_real(file, "image_mean", path, 0.5));
     return require_real(file, "image_std", path, 0.5);
 }
@@ -78,6 +94,7 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
     if (json_typeof(file) != JSON_OBJECT)
         return FAIL_IN(ST_BAD_INPUT, path, "expected an object, found %s",
                        json_type_name(json_typeof(file)));
+    TRY(require_key(file, "patch_size", path, "14"));
     TRY(require_int(file, "patch_size", path, PATCH_SIDE));
     TRY(require_int(file, "merge_size", path, MERGE_SIDE));
     TRY(require_int(file, "temporal_patch_size", path, 2));
@@ -85,9 +102,10 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
 
     /* "edges" are areas in this processor; older files say min_pixels and max_pixels. */
     const json_value *size = json_find(file, "size");
-    if (size && json_typeof(size) == JSON_OBJECT) {
-        TRY(optional_int(size, "shortest_edge", path, &limits->min_pixels));
-        TRY(optional_int(size, "longest_edge", path, &limits->max_pixels));
+    *limits = (fit_limits){CLASS_MIN_PIXELS, CLASS_MAX_PIXELS};
+    if (size && json_typeof(size) != JSON_NULL) {
+        TRY(json_want_int(size, "shortest_edge", path, &limits->min_pixels));
+        TRY(json_want_int(size, "longest_edge", path, &limits->max_pixels));
     }
     TRY(optional_int(file, "min_pixels", path, &limits->min_pixels));
     TRY(optional_int(file, "max_pixels", path, &limits->max_pixels));

@@ -3,13 +3,39 @@
 enum {
     ORIENTATION_TAG = 0x0112,
     ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
-    TYPE_SHORT = 3,
-    TYPE_LONG = 4,
-    TYPE_SIGNED_SHORT = 8,
-    TYPE_SIGNED_LONG = 9,
+    INLINE_BYTES = 4, /* what is longer stands at an offset */
     UPRIGHT = 1,
     PROFILE_BYTES =
         4096, /* of a raw profile that are looked at: the first directory is near its start */
+};
+
+/* Types of an entry, by their numbers in TIFF; the bytes of one value, 0 for a type unknown. */
+typedef enum tiff_type {
+    TYPE_BYTE = 1,
+    TYPE_ASCII,
+    TYPE_SHORT,
+    TYPE_LONG,
+    TYPE_RATIONAL,
+    TYPE_SIGNED_BYTE,
+    TYPE_UNDEFINED,
+    TYPE_SIGNED_SHORT,
+    TYPE_SIGNED_LONG,
+    TYPE_SIGNED_RATIONAL,
+    TYPE_FLOAT,
+    TYPE_DOUBLE,
+    TYPE_IFD,
+    TYPE_LONG8 = 16,
+    N_TYPES
+} tiff_type;
+
+static const uint8_t type_bytes[N_TYPES] = {
+    [TYPE_BYTE] = 1,        [TYPE_ASCII] = 1,
+    [TYPE_SHORT] = 2,       [TYPE_LONG] = 4,
+    [TYPE_RATIONAL] = 8,    [TYPE_SIGNED_BYTE] = 1,
+    [TYPE_UNDEFINED] = 1,   [TYPE_SIGNED_SHORT] = 2,
+    [TYPE_SIGNED_LONG] = 4, [TYPE_SIGNED_RATIONAL] = 8,
+    [TYPE_FLOAT] = 4,       [TYPE_DOUBLE] = 8,
+    [TYPE_IFD] = 4,         [TYPE_LONG8] = 8,
 };
 
 typedef struct tiff {
@@ -29,17 +55,77 @@ static uint32_t tiff_u32(const tiff *t, size_t at)
                          : load_u32(t->bytes.data + at);
 }
 
-/* The orientation that the entry at `at` holds: upright where it is not one integer from 1 to 8.
- * One integer fits into the entry, where an offset would stand. */
-static int value_of(const tiff *t, size_t at)
+static uint64_t tiff_u64(const tiff *t, size_t at)
 {
-    const uint32_t type = tiff_u16(t, at + 2), count = tiff_u32(t, at + 4);
-    uint32_t value = 0;
-    if (count == 1 && (type == TYPE_SHORT || type == TYPE_SIGNED_SHORT))
-        value = tiff_u16(t, at + 8);
-    else if (count == 1 && (type == TYPE_LONG || type == TYPE_SIGNED_LONG))
-        value = tiff_u32(t, at + 8);
-    return value >= 1 && value <= 8 ? (int)value : UPRIGHT;
+    const uint64_t first = tiff_u32(t, at), second = tiff_u32(t, at + 4);
+    return t->big_endian ? first << 32 | second : second << 32 | first;
+}
+
+/* The number at `at`; 0 where the type holds none (bytes and texts). */
+static double number_of(const tiff *t, uint32_t type, size_t at)
+{
+    uint32_t bits;
+    uint64_t long_bits;
+    float f;
+    double d;
+    switch (type) {
+    case TYPE_SIGNED_BYTE:
+        return t->bytes.data[at];
+    case TYPE_SHORT:
+    case TYPE_SIGNED_SHORT:
+        return tiff_u16(t, at);
+    case TYPE_LONG:
+    case TYPE_SIGNED_LONG:
+    case TYPE_IFD:
+        return tiff_u32(t, at);
+    case TYPE_LONG8:
+        return (double)tiff_u64(t, at);
+    case TYPE_RATIONAL:
+    case TYPE_SIGNED_RATIONAL:
+        return (double)(int32_t)tiff_u32(t, at) / (double)(int32_t)tiff_u32(t, at + 4);
+    case TYPE_FLOAT:
+        bits = tiff_u32(t, at);
+        memcpy(&f, &bits, sizeof f);
+        return f;
+    case TYPE_DOUBLE:
+        long_bits = tiff_u64(t, at);
+        memcpy(&d, &long_bits, sizeof d);
+        return d;
+    default:
+        return 0;
+    }
+}
+
+/* Upright where it is no whole number from 1 to 8, or not a number at all. */
+static int orientation_of(double value)
+{
+    for (int i = 1; i <= 8; i++)
+        if (value == i)
+            return i;
+    return UPRIGHT;
+}
+
+/* As Pillow walks a directory: the last entry of a tag counts, and of its values the first; an
+ * entry of unknown type or without values is not there; one that lies outside ends the walk. */
+static int walk(const tiff *t, size_t directory)
+{
+    int found = 0;
+    const uint32_t n_entries = tiff_u16(t, directory);
+    for (uint32_t i = 0; i < n_entries; i++) {
+        const size_t at = directory + 2 + (size_t)i * ENTRY_BYTES;
+        if (!span_holds(t->bytes, at, ENTRY_BYTES))
+            break;
+        const uint32_t type = tiff_u16(t, at + 2);
+        if (type >= N_TYPES || type_bytes[type] == 0)
+            continue;
+        const uint64_t size = (uint64_t)tiff_u32(t, at + 4) * type_bytes[type];
+        const size_t value = size > INLINE_BYTES ? tiff_u32(t, at + 8) : at + 8;
+        if (size > INLINE_BYTES && !span_holds(t->bytes, value, size))
+            break;
+        if (tiff_u16(t, at) == ORIENTATION_TAG && size > 0)
+            found = orientation_of(number_of(t, type, value));
+    }
+    return found;
 }
 
 int orient_from_exif(span exif)
@@ -54,17 +140,7 @@ int orient_from_exif(span exif)
     else if (memcmp(exif.data, "II*\0", 4) != 0)
         return 0;
     const size_t directory = tiff_u32(&t, 4);
-    if (!span_holds(exif, directory, 2))
-        return 0;
-    const uint32_t n_entries = tiff_u16(&t, directory);
-    for (uint32_t i = 0; i < n_entries; i++) {
-        const size_t at = directory + 2 + (size_t)i * ENTRY_BYTES;
-        if (!span_holds(exif, at, ENTRY_BYTES))
-            return 0;
-        if (tiff_u16(&t, at) == ORIENTATION_TAG)
-            return value_of(&t, at);
-    }
-    return 0;
+    return span_holds(exif, directory, 2) ? walk(&t, directory) : 0;
 }
 
 static int hex_digit(char c)

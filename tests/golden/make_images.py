@@ -6,7 +6,7 @@ outside the tree:
 
     python3 -m venv VENV
     VENV/bin/pip install torch==2.6.0 torchvision==0.21.0 transformers==4.57.3 pillow==11.3.0 numpy==2.4.6
-    VENV/bin/python tests/golden/make_images.py --data SHARED/data
+    VENV/bin/python tests/golden/make_images.py --data SHARED/data      # --pictures also wants imagecodecs
 
 Every picture goes through transformers' load_image (open, exif_transpose, convert RGB), then through
 Qwen2VLImageProcessorFast (tensors: our image.resampler torch) and Qwen2VLImageProcessor (PIL: our pillow), built
@@ -39,8 +39,11 @@ import pictures
 from check_images import LIMITS, SHARED_LIMITS, sha
 
 
-def turbo_jpeg(rgb, sampling):
-    """libjpeg-turbo itself, for the samplings that Pillow does not write."""
+def turbo_jpeg(rgb, sampling, **switches):
+    """libjpeg-turbo itself, for what Pillow does not write: samplings, ARITHMETIC=1, PROGRESSIVE=1."""
+    libc = ctypes.CDLL(None)
+    for name in ("ARITHMETIC", "PROGRESSIVE"):  # it asks the environment
+        libc.setenv(f"TJ_{name}".encode(), str(switches.get(name, 0)).encode(), 1)
     lib = ctypes.CDLL("libturbojpeg.so.0")
     lib.tjInitCompress.restype = ctypes.c_void_p
     out, size = ctypes.POINTER(ctypes.c_ubyte)(), ctypes.c_ulong(0)
@@ -74,6 +77,19 @@ def write_kept():
     for name, sampling in (("ycc440.jpg", 4), ("ycc411.jpg", 5)):
         with open(os.path.join(pictures.KEPT, name), "wb") as f:
             f.write(turbo_jpeg(np.asarray(rgb), sampling))
+    import imagecodecs  # 2026.3.6: JPEG processes that nothing else writes
+
+    other = {
+        "arithmetic.jpg": turbo_jpeg(np.asarray(rgb), 2, ARITHMETIC=1),
+        "arithmetic_progressive.jpg": turbo_jpeg(np.asarray(rgb), 2, ARITHMETIC=1, PROGRESSIVE=1),
+        "lossless.jpg": imagecodecs.jpeg8_encode(np.asarray(rgb), lossless=True),
+        "lossless_grey.jpg": imagecodecs.ljpeg_encode(np.asarray(rgb)[:, :, 0].copy()),
+        "bits12.jpg": imagecodecs.jpeg8_encode(np.asarray(rgb).astype(np.uint16) << 4, bitspersample=12),
+        "ycck.jpg": imagecodecs.jpeg8_encode(four, colorspace="CMYK", outcolorspace="YCCK", level=80),
+    }
+    for name, data in other.items():
+        with open(os.path.join(pictures.KEPT, name), "wb") as f:
+            f.write(data)
     put("lossy.webp", rgb, quality=75)
     put("lossless.webp", rgb, lossless=True)
     put("alpha.webp", alpha, lossless=True, exact=True)

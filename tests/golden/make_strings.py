@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -170,6 +171,9 @@ def ours_plain(prepd, model, lines):
     return [[int(i) for i in line.split()] for line in done.stdout.split(b"\n")[:-1]]
 
 
+PAIRS = 7
+
+
 def cpu_seconds(job):
     """CPU time, ours and of the children that ended: other load of the machine does not count."""
     before = os.times()
@@ -180,14 +184,20 @@ def cpu_seconds(job):
 
 def speed(args, reference):
     """100,000 questions: the library with its one thread, beside the whole of ours: start, loading
-    tokenizer.json, parsing and printing JSON (Python's own share of writing it comes on top)."""
+    tokenizer.json, parsing and printing JSON (Python's own share of writing it comes on top). In turn,
+    PAIRS times: each pair meets the same load of the machine."""
     r = random.Random(args.seed)
     strings = [question(r, []) for _ in range(100000)]
-    theirs = cpu_seconds(lambda: reference.encode_batch(strings))
-    start = cpu_seconds(lambda: ours(args.prepd, args.model, strings[:1]))
-    whole = cpu_seconds(lambda: ours(args.prepd, args.model, strings))
-    print(f"100000 questions, CPU seconds: encode_batch {theirs:.2f}, prepd tokenize {whole:.2f} of which"
-          f" {start:.2f} to start: {theirs / (whole - start):.1f} times as fast (with the start {theirs / whole:.1f})")
+    pairs = []
+    for _ in range(PAIRS):
+        theirs = cpu_seconds(lambda: reference.encode_batch(strings))
+        start = cpu_seconds(lambda: ours(args.prepd, args.model, strings[:1]))
+        pairs.append((theirs, cpu_seconds(lambda: ours(args.prepd, args.model, strings)), start))
+    theirs, whole, start = (statistics.median(column) for column in zip(*pairs))
+    times = sorted(t / (w - s) for t, w, s in pairs)
+    print(f"100000 questions, CPU seconds, medians of {PAIRS} pairs: encode_batch {theirs:.2f}, prepd tokenize {whole:.2f} of"
+          f" which {start:.2f} to start: {statistics.median(times):.1f} times as fast ({times[0]:.1f} to {times[-1]:.1f};"
+          f" with the start {statistics.median(t / w for t, w, _ in pairs):.1f})")
 
 
 def compare(name, strings, args, reference, lines=None):
@@ -208,12 +218,16 @@ def main():
     parser.add_argument("--prepd", required=True)
     parser.add_argument("--count", type=int, default=120000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--speed", action="store_true", help="only measure")
     parser.add_argument("--show", type=int, default=3, help="differences printed per kind")
     parser.add_argument("--sample", help="file of kept strings")
     parser.add_argument("--keep", type=int, default=24, help="strings of each kind in it")
     args = parser.parse_args()
     reference = Tokenizer.from_file(args.model + "/tokenizer.json")
     added = [t.content for t in reference.get_added_tokens_decoder().values()]
+    if args.speed:
+        speed(args, reference)
+        return 0
     began, wrong, kept = time.monotonic(), 0, []
     print("| kind | strings | ids | differ |\n|---|---|---|---|")
     for kind in KINDS:

@@ -40,6 +40,37 @@ def exif(orientation):
     return b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
 
 
+def damaged_exif():
+    """name -> an EXIF block that is wrong somewhere, or says its orientation in an odd way. The orientation is 6."""
+    good = exif(6)
+    entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    directory = lambda entries: b"II*\0" + struct.pack("<IH", 8, len(entries) // 12) + entries + bytes(4)
+    return {
+        "empty": b"", "garbage": b"nothing of the kind", "magic": b"XX*\0" + good[4:], "fortytwo": b"II+\0" + good[4:],
+        "far_directory": good[:4] + struct.pack("<I", 4000) + good[8:], "odd_directory": good[:4] + struct.pack("<I", 9) + good[8:],
+        "own_directory": good[:4] + struct.pack("<I", 0) + good[8:], "header_only": good[:8], "cut_entry": good[:16],
+        "no_next": good[:-4], "many_entries": good[:8] + struct.pack("<H", 500) + good[10:],
+        "no_entries": good[:8] + struct.pack("<H", 0) + good[10:],
+        "big_endian": b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0),
+        "long": directory(struct.pack("<HHII", 0x0112, 4, 1, 6)), "byte": directory(struct.pack("<HHII", 0x0112, 1, 1, 6)),
+        "ascii": directory(struct.pack("<HHI4s", 0x0112, 2, 2, b"6\0\0\0")),
+        "two_values": directory(struct.pack("<HHIHH", 0x0112, 3, 2, 6, 8)),
+        "no_value": directory(struct.pack("<HHIHH", 0x0112, 3, 0, 6, 0)),
+        "unknown_type": directory(struct.pack("<HHIHH", 0x0112, 99, 1, 6, 0)),
+        "huge_count": directory(struct.pack("<HHIHH", 0x0112, 3, 0x7FFFFFFF, 6, 0)),
+        "bad_neighbour": directory(struct.pack("<HHII", 0x010F, 2, 4000, 4000) + entry),
+        "three_values": directory(struct.pack("<HHII", 0x0112, 3, 3, 26)) + struct.pack("<HHH", 6, 8, 3),
+        "two_long": directory(struct.pack("<HHII", 0x0112, 4, 2, 26)) + struct.pack("<II", 8, 3),
+        "signed_byte": directory(struct.pack("<HHII", 0x0112, 6, 1, 6)),
+        "ifd": directory(struct.pack("<HHII", 0x0112, 13, 1, 6)),
+        "long8": directory(struct.pack("<HHII", 0x0112, 16, 1, 26)) + struct.pack("<Q", 6),
+        "rational": directory(struct.pack("<HHII", 0x0112, 5, 1, 26)) + struct.pack("<II", 6, 1),
+        "float": directory(struct.pack("<HHIf", 0x0112, 11, 1, 6.0)),
+        "then_bad_neighbour": directory(entry + struct.pack("<HHII", 0x0113, 2, 4000, 4000)),
+        "twice": directory(entry + struct.pack("<HHIHH", 0x0112, 3, 1, 3, 0)),
+    }
+
+
 def xmp(orientation):
     return f'<x:xmpmeta><rdf:Description tiff:Orientation="{orientation}"/></x:xmpmeta>'.encode()
 
@@ -62,6 +93,56 @@ def png(height, width, colour=RGB, depth=8, extra=b"", array=None, entries=256):
         extra = chunk(b"PLTE", colours.astype(np.uint8).tobytes()) + extra
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(lines, 0))
             + chunk(b"IEND", b""))
+
+
+def interlaced(height, width, colour=RGB, depth=8):
+    """The PNG in the seven passes of Adam7."""
+    bands = BANDS[colour]
+    v = values(height, width, bands, 1 << depth)
+    lines = b""
+    for y0, x0, dy, dx in ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)):
+        part = v[y0::dy, x0::dx]
+        for line in part if part.size else ():
+            if depth == 16:
+                row = line.astype(">u2").tobytes()
+            elif depth == 8:
+                row = line.astype(np.uint8).tobytes()
+            else:
+                bits = line.reshape(-1, 1) >> np.arange(depth - 1, -1, -1, dtype=np.uint32) & 1
+                row = np.packbits(bits.ravel().astype(np.uint8)).tobytes()
+            lines += b"\0" + row
+    plain = png(height, width, colour, depth)
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 1)
+    palette = plain[33 : plain.index(b"IDAT") - 4]
+    return plain[:8] + chunk(b"IHDR", head) + palette + chunk(b"IDAT", zlib.compress(lines, 0)) + chunk(b"IEND", b"")
+
+
+def bad_sum(data, kind):
+    """The PNG with the checksum of its first chunk of this kind wrong."""
+    at = data.index(kind)
+    end = at + 4 + struct.unpack(">I", data[at - 4 : at])[0]
+    return data[:end] + bytes([data[end] ^ 1]) + data[end + 1 :]
+
+
+def broken_png():
+    """name -> a PNG that is wrong in one place, or unusual."""
+    out = {f"bad_sum_{kind.decode()}": bad_sum(png(23, 41, PALETTE, 8, chunk(b"tRNS", b"\0\x80")), kind)
+           for kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")}
+    for kind, data in ((b"gAMA", struct.pack(">I", 45455)), (b"pHYs", struct.pack(">IIB", 1, 1, 0)), (b"zTXt", b"a\0\0" + zlib.compress(b"b")),
+                       (b"iTXt", b"a\0\0\0\0\0b"), (b"tIME", bytes([7, 230, 1, 1, 1, 1, 1])), (b"eXIf", exif(6)), (b"prVt", b"words")):
+        out[f"bad_sum_{kind.decode()}"] = bad_sum(png(23, 41, extra=chunk(kind, data)), kind)
+    plain = png(23, 41)
+    at, end = plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4
+    pixels = plain[at + 8 : end - 4]
+    cut = lambda n: plain[:at] + chunk(b"IDAT", pixels[:n]) + plain[end:]
+    out |= {"unknown_chunk": png(23, 41, extra=chunk(b"prVt", b"words")), "critical_chunk": png(23, 41, extra=chunk(b"PRVT", b"words")),
+            "no_pixels": plain[:at] + plain[end:],
+            "short_pixels": cut(len(pixels) // 2), "no_adler": cut(len(pixels) - 4), "more_pixels": cut(len(pixels))[:end] + chunk(b"IDAT", b"more") + plain[end:],
+            "two_chunks": plain[:at] + chunk(b"IDAT", pixels[:100]) + chunk(b"IDAT", pixels[100:]) + plain[end:],
+            "empty_chunk": plain[:at] + chunk(b"IDAT", b"") + plain[at:],
+            "exif_behind": plain[:end] + chunk(b"eXIf", exif(6)) + plain[end:],
+            "half_end": plain[:-2], "length_only": plain[:-8]}
+    return out
 
 
 def jpeg_with(data, marker_data):
@@ -138,6 +219,11 @@ def generated():
     out["no_end.png"] = png(23, 41)[:-12]
     out["tail.png"] = png(23, 41) + b"more"
     out["bad_sum_text.png"] = png(23, 41, extra=chunk(b"tEXt", b"a\0b")[:-1] + b"?")
+    for name, (colour, depth) in {"grey1": (GREY, 1), "palette4": (PALETTE, 4), "rgb8": (RGB, 8), "rgba16": (RGBA, 16)}.items():
+        out[f"interlaced_{name}.png"] = interlaced(29, 43, colour, depth)
+    out["interlaced_tiny.png"] = interlaced(2, 3)
+    out.update({f"{name}.png": data for name, data in broken_png().items()})
+    out.update({f"exif_{name}.png": png(23, 41, extra=chunk(b"eXIf", data)) for name, data in damaged_exif().items()})
     for name in sorted(os.listdir(KEPT)):
         with open(os.path.join(KEPT, name), "rb") as f:
             out[name] = f.read()
@@ -148,6 +234,11 @@ def generated():
     if base:
         for o in range(10):
             out[f"orientation{o}.jpg"] = jpeg_with(base, b"Exif\0\0" + exif(o))
+        for name, block in damaged_exif().items():
+            out[f"exif_{name}.jpg"] = jpeg_with(base, b"Exif\0\0" + block)
+        out["exif_no_zeros.jpg"] = jpeg_with(base, b"Exif" + exif(6))
+        out["exif_one_zero.jpg"] = jpeg_with(base, b"Exif\0" + exif(6))
+        out["exif_two_segments.jpg"] = jpeg_with(jpeg_with(base, b"Exif\0\0" + exif(3)), b"Exif\0\0" + exif(6))
         packet = b"http://ns.adobe.com/xap/1.0/\0" + xmp(6)
         out["no_end.jpg"] = base[:-2]
         out["tail.jpg"] = base + b"more"

@@ -5,6 +5,9 @@
 #include "prepd/sample/fit.h"
 #include "tests/harness.h"
 
+/* Keys without which no file is taken. */
+#define MUST "\"patch_size\": 16, \"image_mean\": [0.5, 0.5, 0.5], \"image_std\": 0.5"
+
 static char *folder;
 
 static int setup(void **state)
@@ -47,7 +50,7 @@ static void test_fit_limits_load__where_they_come_from(void **state)
     check(&c, 65536, 16777216);
     c.model_path = "qwen3-vl-30b-a3b"; /* a preset has no folder */
     check(&c, 65536, 16777216);
-    c = with_file("{\"patch_size\": 16, \"merge_size\": 2, \"temporal_patch_size\": 2, "
+    c = with_file("{" MUST ", \"merge_size\": 2, \"temporal_patch_size\": 2, "
                   "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
     check(&c, 4096, 9000);
     c.image_max_pixels = 5000;
@@ -56,11 +59,13 @@ static void test_fit_limits_load__where_they_come_from(void **state)
     check(&c, 10, 5000);
     c = (conf){.model_path = "a-preset", .model_tokenizer = folder};
     check(&c, 4096, 9000);
-    c = with_file("{\"min_pixels\": 1024, \"max_pixels\": null, "
+    c = with_file("{" MUST ", \"min_pixels\": 1024, \"max_pixels\": null, "
                   "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
     check(&c, 1024, 9000);
-    c = with_file("{}");
-    check(&c, 65536, 16777216);
+    c = with_file("{" MUST "}"); /* the defaults of the reference's class */
+    check(&c, 3136, 1003520);
+    c = with_file("{" MUST ", \"size\": null, \"max_pixels\": 200000}");
+    check(&c, 3136, 200000);
 }
 
 /* Keys by which the reference would make other pixels than we do. */
@@ -69,16 +74,24 @@ static void test_fit_limits_load__other_steps(void **state)
     static const struct {
         const char *json, *words; /* NULL: accepted */
     } rows[] = {
-        {"{\"image_mean\": [0.5, 0.5, 0.5], \"image_std\": 0.5, \"resample\": 3}", NULL},
-        {"{\"rescale_factor\": 0.00392156862745098, \"do_rescale\": true}", NULL},
-        {"{\"image_mean\": null, \"do_resize\": null}", NULL},
-        {"{\"image_mean\": [0.48145466, 0.4578275, 0.40821073]}", "image_mean is not 0.5"},
-        {"{\"image_std\": [0.5, 0.5]}", "image_std is not 0.5"},
-        {"{\"image_std\": \"half\"}", "image_std is not 0.5"},
-        {"{\"rescale_factor\": 1}", "rescale_factor is not"},
-        {"{\"resample\": 2}", "resample is 2"},
-        {"{\"do_resize\": false}", "do_resize is false"},
-        {"{\"do_normalize\": false}", "do_normalize is false"},
+        {"{\"patch_size\": 16, \"image_mean\": 0.5, \"image_std\": 0.5, \"resample\": 3}", NULL},
+        {"{" MUST ", \"rescale_factor\": 0.00392156862745098, \"do_rescale\": true}", NULL},
+        {"{" MUST ", \"do_resize\": null}", NULL},
+        {"{}", "patch_size is missing"},
+        {"{\"patch_size\": 16, \"image_std\": 0.5}", "image_mean is missing"},
+        {"{\"patch_size\": 16, \"image_std\": 0.5, \"image_mean\": null}", "image_mean is missing"},
+        {"{\"patch_size\": 16, \"image_mean\": 0.5}", "image_std is missing"},
+        {"{\"patch_size\": 16, \"image_mean\": [0.48145466, 0.4578275, 0.40821073], "
+         "\"image_std\": 0.5}",
+         "image_mean is not 0.5"},
+        {"{\"patch_size\": 16, \"image_mean\": 0.5, \"image_std\": [0.5, 0.5]}",
+         "image_std is not 0.5"},
+        {"{\"patch_size\": 16, \"image_mean\": 0.5, \"image_std\": \"half\"}",
+         "image_std is not 0.5"},
+        {"{" MUST ", \"rescale_factor\": 1}", "rescale_factor is not"},
+        {"{" MUST ", \"resample\": 2}", "resample is 2"},
+        {"{" MUST ", \"do_resize\": false}", "do_resize is false"},
+        {"{" MUST ", \"do_normalize\": false}", "do_normalize is false"},
     };
     fit_limits limits;
     (void)state;
@@ -97,17 +110,19 @@ static void test_fit_limits_load__refuses(void **state)
     (void)state;
     conf c = with_file("{\"patch_size\": 14}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "patch_size is 14");
-    c = with_file("{\"size\": {\"shortest_edge\": \"big\"}}");
+    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": \"big\"}}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "shortest_edge");
-    c = with_file("{\"size\": {\"shortest_edge\": 0}}");
+    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 10}}"); /* the reference wants both */
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "longest_edge");
+    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 0, \"longest_edge\": 9}}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "1 <= min <= max");
     c = with_file("[1]");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "expected an object");
     c = with_file("{\"size\": ");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "preprocessor_config.json");
-    c = with_file("{}");
-    c.image_max_pixels = 65535;
-    assert_fails(ST_CONFIG, fit_limits_load(&c, &limits), "image.max_pixels 65535");
+    c = with_file("{" MUST "}");
+    c.image_max_pixels = 3135;
+    assert_fails(ST_CONFIG, fit_limits_load(&c, &limits), "image.max_pixels 3135");
 }
 
 int main(void)

@@ -35,7 +35,9 @@ static void test_orient_from_exif__both_byte_orders(void **state)
             assert_int_equal(orient_from_exif(exif), v);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 4, 1, v)), v);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, v)), 1); /* a byte */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, v)), 1); /* a list */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, v)), v); /* a list */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 0, v)), 0); /* no value */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 99, 1, v)), 0);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 1, v + 8)), 1);
             memcpy(prefixed, "Exif\0\0", 6);
             memcpy(prefixed + 6, make_exif(bytes, big, 3, 1, v).data, MAX_EXIF);
