@@ -1,6 +1,9 @@
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/json.h"
 #include "prepd/sample/fit.h"
 #include "tests/harness.h"
 
@@ -105,10 +108,39 @@ static void test_fit_shrink__edges(void **state)
     assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "budget of 3 patches");
 }
 
+/* tests/golden/fit.json, made by make_fit.py there: height, width, limits, and the sides that the
+ * reference gives; 0 where it refuses. $TESSERA_FIT_CASES names another file of cases. */
+static void test_fit_image__as_the_reference(void **state)
+{
+    const char *other = getenv("TESSERA_FIT_CASES"), *source = getenv("TESSERA_SOURCE");
+    char path[4096];
+    json_value *file;
+    (void)state;
+    if (other)
+        snprintf(path, sizeof path, "%s", other);
+    else
+        snprintf(path, sizeof path, "%s/tests/golden/fit.json", source ? source : ".");
+    assert_ok(json_load(path, &file));
+    assert_true(json_count(file) > 0);
+    for (size_t i = 0; i < json_count(file); i++) {
+        int64_t v[6];
+        fit_grid g = {0};
+        for (size_t k = 0; k < 6; k++)
+            v[k] = json_int(json_item(json_item(file, i), k), -1);
+        const status st = fit_image(v[0], v[1], (fit_limits){v[2], v[3]}, &g);
+        assert_int_equal(st, v[4] ? ST_OK : ST_BAD_INPUT);
+        assert_int_equal(g.height, v[4]);
+        assert_int_equal(g.width, v[5]);
+    }
+    print_message("%zu sizes\n", json_count(file));
+    json_free(&file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit_image__published_sizes),
+        cmocka_unit_test(test_fit_image__as_the_reference),
         cmocka_unit_test(test_fit_image__rounds_half_to_even),
         cmocka_unit_test(test_fit_image__refuses),
         cmocka_unit_test(test_fit_shrink__is_the_largest_that_fits),
