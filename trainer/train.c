@@ -15,6 +15,7 @@
 #include "trainer/eval/evaluate.h"
 #include "trainer/layout.h"
 #include "trainer/memory.h"
+#include "trainer/report/html.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
 #include "trainer/report/profile.h"
@@ -32,7 +33,8 @@ typedef struct training {
     keeper *keeper;   /* NULL: nothing is kept on the way */
     profile *profile; /* NULL: off */
     bool profile_warm;
-    progress now; /* after the last finished step */
+    progress now;  /* after the last finished step */
+    bool bad_step; /* its gradient was not finite and training.nonfinite says stop */
 } training;
 
 status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
@@ -246,7 +248,27 @@ static status note_step(training *t, const step_report *r)
     t->now.eval_loss = NAN;
     TRY(progress_set_text(&t->now.cursor, receiver_cursor(t->session.train)));
     TRY(ledger_add(t->ledger, r));
-    return reporter_step(t->reporter, r);
+    TRY(reporter_step(t->reporter, r));
+    /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
+    t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->skipped && r->weight > 0.0;
+    return ST_OK;
+}
+
+/* The page of the run; one that can not be written costs no run. */
+static void write_report(const training *t)
+{
+    char summary[1024];
+    const conf *c = t->conf;
+    snprintf(summary, sizeof summary,
+             "model    %s, %" PRId64 " parameters, %" PRId64
+             " trained\ndevice   %s\nsteps    %" PRId64 " of %" PRId64
+             " rows each\nloss     %.4f -> %.4f",
+             t->session.dims.name, t->session.params->total, params_trained(t->session.params),
+             t->session.device->description, t->now.step, c->training_global_batch_size,
+             t->now.first_loss, t->now.last_loss);
+    const char *title = c->job_description[0] ? c->job_description : "training run";
+    if (html_report(c->job_dump_folder, title, summary, t->now.config) != ST_OK)
+        log_warn("no report.html: %s", status_text());
 }
 
 /* Evaluation and checkpoint, where they are due. */
@@ -286,6 +308,8 @@ static status run_steps(training *t)
         }
         if (st == ST_OK)
             st = note_step(t, &report);
+        if (st == ST_OK && t->bad_step)
+            return ST_OK;
         if (st == ST_OK && !stop_asked())
             st = between_steps(t);
         if (stop_asked() && (st == ST_OK || st == ST_STOPPED)) {
@@ -377,9 +401,16 @@ status train_run(const conf *c)
     TRY_OR(done, reporter_finish(t.reporter));
     if (t.profile)
         profile_print(profile_read(t.profile), stdout);
+    if (c->metrics_report)
+        write_report(&t);
     if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
         TRY_OR(done, leave_model(&t));
-    st = tell_result(&t);
+    if (t.bad_step)
+        st = FAIL(ST_BAD_INPUT,
+                  "step %" PRId64 ": the gradient is not finite and training.nonfinite says stop",
+                  t.now.step);
+    else
+        st = tell_result(&t);
 done:
     close_run(&t);
     return st;

@@ -8,8 +8,12 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "trainer/ops/table.h"
+#include "trainer/report/bar.h"
 #include "trainer/report/digits.h"
+#include "trainer/report/spike.h"
+#include "trainer/report/tensorboard.h"
 
 struct reporter {
     const session *session;
@@ -18,11 +22,33 @@ struct reporter {
     double peak_flops;
     FILE *metrics;
     char path[STATUS_PATH_MAX];
+    tensorboard *board; /* NULL: not wanted */
+    bool bar;
+    spike spike;
+    int32_t *count; /* [L, E] slots per expert of the last micro-batch; NULL without experts */
+    /* seconds a step takes, for the time left */
+    double step_seconds;
+    int64_t steps; /* since the last line */
     /* since the last line */
     int64_t since_ns;
     step_report sum, last;
     bool unprinted; /* last has not been told */
 };
+
+static status open_board(reporter *r, const conf *c, const char *folder)
+{
+    char path[STATUS_PATH_MAX];
+    const text_dims *t = &r->session->dims.text;
+    if (r->session->model && model_expert_count(r->session->model)) {
+        r->count = calloc((size_t)(t->layers * t->experts), sizeof *r->count);
+        if (!r->count)
+            return FAIL(ST_NO_MEMORY, "reporter: out of memory");
+    }
+    if (!c->metrics_enable_tensorboard || !folder[0])
+        return ST_OK;
+    snprintf(path, sizeof path, "%s/%s", folder, c->metrics_save_tb_folder);
+    return tensorboard_open(path, &r->board);
+}
 
 status reporter_new(const conf *c, const session *s, double peak_flops, const char *folder,
                     reporter **out)
@@ -44,6 +70,12 @@ status reporter_new(const conf *c, const session *s, double peak_flops, const ch
             return st;
         }
     }
+    r->bar = bar_wanted(c->log_json);
+    status st = open_board(r, c, folder);
+    if (st != ST_OK) {
+        reporter_free(&r);
+        return st;
+    }
     *out = r;
     return ST_OK;
 }
@@ -55,6 +87,8 @@ void reporter_free(reporter **held)
         return;
     if (r->metrics)
         fclose(r->metrics);
+    tensorboard_close(&r->board);
+    free(r->count);
     free(r);
     *held = NULL;
 }
@@ -73,7 +107,53 @@ static void add(step_report *sum, const step_report *s)
 
 typedef struct figures {
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
+    double images, samples; /* per second */
+    double left;            /* seconds; below 0: not known */
+    double load, idle;      /* of experts, see expert_load */
 } figures;
+
+/* The last micro-batch's busiest expert over the mean one, averaged over the layers; and the share
+ * of experts that got nothing. */
+static status expert_load(const reporter *r, figures *f)
+{
+    const session *s = r->session;
+    const int64_t experts = s->dims.text.experts, layers = s->dims.text.layers;
+    int64_t judged = 0, idle = 0;
+    f->load = f->idle = NAN;
+    if (!r->count)
+        return ST_OK;
+    TRY(s->device->v->to_host(s->stream, r->count, model_expert_count(s->model),
+                              (size_t)(layers * experts) * sizeof *r->count));
+    TRY(s->device->v->wait(s->stream));
+    double sum = 0.0;
+    for (int64_t l = 0; l < layers; l++) {
+        int64_t total = 0, most = 0;
+        if (!dims_layer_is_moe(&s->dims, l))
+            continue;
+        for (int64_t e = 0; e < experts; e++) {
+            int64_t n = r->count[l * experts + e];
+            total += n;
+            most = n > most ? n : most;
+            idle += n == 0;
+        }
+        sum += total ? (double)(most * experts) / (double)total : 1.0;
+        judged++;
+    }
+    if (judged) {
+        f->load = sum / (double)judged;
+        f->idle = 100.0 * (double)idle / (double)(judged * experts);
+    }
+    return ST_OK;
+}
+
+/* What remains of the run at the last line's pace. */
+static double seconds_left(const reporter *r)
+{
+    int64_t steps = r->session->schedule.steps;
+    if (steps <= 0 || r->step_seconds <= 0.0)
+        return -1.0;
+    return (double)(steps - r->last.step) * r->step_seconds;
+}
 
 static status figures_of(const reporter *r, figures *f)
 {
@@ -97,7 +177,50 @@ static status figures_of(const reporter *r, figures *f)
     f->vision = sum->flops.forward ? 100.0 * vision / (double)sum->flops.forward : 0.0;
     f->wait = 100.0 * (double)sum->wait_ns * 1e-9 / f->seconds;
     f->fill = sum->row_capacity ? 100.0 * (double)sum->tokens / (double)sum->row_capacity : 0.0;
-    return ST_OK;
+    f->images = (double)sum->images / f->seconds;
+    f->samples = (double)sum->documents / f->seconds;
+    return expert_load(r, f);
+}
+
+enum { MOST_REALS = 32 };
+
+/* A number of a line: its key in metrics.jsonl, and what TensorBoard calls it (torchtitan's names
+ * where it has one). */
+typedef struct number {
+    const char *key, *tag;
+    double value;
+} number;
+
+static int numbers_of(const step_report *s, const figures *f, number out[MOST_REALS])
+{
+    static const char *const keys[GROUP_COUNT] = {"grad_norm_vision", "grad_norm_merger",
+                                                  "grad_norm_text", "grad_norm_router",
+                                                  "grad_norm_experts"};
+    static const char *const tags[GROUP_COUNT] = {"grad_norm/vision", "grad_norm/merger",
+                                                  "grad_norm/text", "grad_norm/router",
+                                                  "grad_norm/experts"};
+    const number list[] = {{"loss", "loss_metrics/global_avg_loss", s->loss},
+                           {"aux", "loss_metrics/router_aux", s->aux},
+                           {"grad_norm", "grad_norm", s->grad_norm},
+                           {"lr", "lr", s->lr},
+                           {"seconds", "time_metrics/seconds", f->seconds},
+                           {"seconds_left", "time_metrics/left(s)", f->left < 0 ? NAN : f->left},
+                           {"memory_gib", "memory/max_reserved(GiB)", f->memory_gib},
+                           {"tps", "throughput(tps)", f->tps},
+                           {"images_per_s", "throughput(images)", f->images},
+                           {"samples_per_s", "throughput(samples)", f->samples},
+                           {"tflops", "tflops", f->tflops},
+                           {"mfu_percent", "mfu(%)", f->mfu},
+                           {"vision_percent", "flops/vision(%)", f->vision},
+                           {"wait_percent", "time_metrics/wait(%)", f->wait},
+                           {"fill_percent", "rows/fill(%)", f->fill},
+                           {"expert_load", "experts/load", f->load},
+                           {"experts_idle_percent", "experts/idle(%)", f->idle}};
+    int n = sizeof list / sizeof *list;
+    memcpy(out, list, sizeof list);
+    for (int g = 0; g < GROUP_COUNT; g++)
+        out[n++] = (number){keys[g], tags[g], s->group_norm[g]};
+    return n;
 }
 
 static status write_metrics(reporter *r, const step_report *s, const figures *f)
@@ -110,21 +233,8 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     } counts[] = {
         {"step", s->step},         {"targets", r->sum.targets}, {"samples", r->sum.documents},
         {"images", r->sum.images}, {"tokens", r->sum.tokens},   {"patches", r->sum.patches}};
-    const struct {
-        const char *key;
-        double value;
-    } reals[] = {{"loss", s->loss},
-                 {"aux", s->aux},
-                 {"grad_norm", s->grad_norm},
-                 {"lr", s->lr},
-                 {"seconds", f->seconds},
-                 {"memory_gib", f->memory_gib},
-                 {"tps", f->tps},
-                 {"tflops", f->tflops},
-                 {"mfu_percent", f->mfu},
-                 {"vision_percent", f->vision},
-                 {"wait_percent", f->wait},
-                 {"fill_percent", f->fill}};
+    number reals[MOST_REALS];
+    int n = numbers_of(s, f, reals);
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
@@ -132,7 +242,7 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
         json_put_key(&w, counts[i].key);
         json_put_int(&w, counts[i].value);
     }
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+    for (int i = 0; i < n; i++) {
         json_put_key(&w, reals[i].key);
         json_put_real(&w, reals[i].value);
     }
@@ -149,11 +259,27 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     return ok ? ST_OK : FAIL_IN(ST_IO, r->path, "write failed: %s", strerror(errno));
 }
 
+static status write_events(reporter *r, const step_report *s, const figures *f)
+{
+    number reals[MOST_REALS];
+    scalar list[MOST_REALS];
+    int n = numbers_of(s, f, reals), kept = 0;
+    for (int i = 0; i < n; i++)
+        if (isfinite(reals[i].value))
+            list[kept++] = (scalar){reals[i].tag, reals[i].value};
+    return tensorboard_add(r->board, s->step, list, kept);
+}
+
 static status print_last(reporter *r)
 {
     const step_report *s = &r->last;
     figures f;
     TRY(figures_of(r, &f));
+    if (r->steps)
+        r->step_seconds = f.seconds / (double)r->steps;
+    f.left = seconds_left(r);
+    if (r->bar)
+        bar_clear();
     char tps[DIGITS_TEXT];
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
            "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s\n",
@@ -163,22 +289,50 @@ static status print_last(reporter *r)
     fflush(stdout);
     if (r->metrics)
         TRY(write_metrics(r, s, &f));
+    if (r->board)
+        TRY(write_events(r, s, &f));
+    r->steps = 0;
     memset(&r->sum, 0, sizeof r->sum);
     r->since_ns = clock_ns();
     r->unprinted = false;
     return ST_OK;
 }
 
+/* A loss far above those before it, with the samples to look at. */
+static void tell_spike(reporter *r, const step_report *s)
+{
+    enum { TOLD = 16 };
+    char ids[TOLD * 24] = "";
+    double mean;
+    if (!spike_add(&r->spike, s->loss, &mean))
+        return;
+    for (int i = 0, n = 0; i < s->n_samples && i < TOLD; i++)
+        n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, s->sample[i]);
+    log_warn("step %" PRId64 ": loss %.4f against a mean of %.4f before it, gradient norm %.4f; "
+             "samples%s%s",
+             s->step, s->loss, mean, s->grad_norm, ids, s->n_samples > TOLD ? " .." : "");
+}
+
 status reporter_step(reporter *r, const step_report *s)
 {
     add(&r->sum, s);
     r->last = *s;
+    r->steps++;
     r->unprinted = true;
-    return s->step == 1 || s->step % r->log_freq == 0 ? print_last(r) : ST_OK;
+    if (r->bar)
+        bar_clear();
+    tell_spike(r, s);
+    if (s->step == 1 || s->step % r->log_freq == 0)
+        TRY(print_last(r));
+    if (r->bar)
+        bar_draw(s->step, r->session->schedule.steps, seconds_left(r));
+    return ST_OK;
 }
 
 status reporter_finish(reporter *r)
 {
+    if (r->bar)
+        bar_clear();
     return r->unprinted ? print_last(r) : ST_OK;
 }
 

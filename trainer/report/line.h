@@ -1,5 +1,6 @@
 /* line.h: what the user sees of a step: the log line in torchtitan's form with vision, wait and
- * fill added, and the same numbers as one JSON object per line in metrics.jsonl. */
+ * fill added; the same numbers and more as one JSON object per line in metrics.jsonl and as
+ * TensorBoard's scalars; a warning where the loss leaps; a progress bar at a terminal. */
 #ifndef TESSERA_TRAINER_LINE_H
 #define TESSERA_TRAINER_LINE_H
 
