@@ -26,6 +26,10 @@ static const verb verbs[] = {
      "Replay steps of a run from one of its checkpoints (default: the oldest kept; 0: the start)\n"
      "and compare samples, loss and gradient norm with its ledger, bit for bit; names the first\n"
      "step that differs and exits with 65. Writes nothing. Needs the rows the run had."},
+    {"check", verb_check, true, "-c FILE [--steps N] [--section.key VALUE ...]",
+     "Parity on your own model and data: the first N steps (2) again with other activation\n"
+     "checkpointing, other micro-batches, other threads, and resumed from a checkpoint, and the\n"
+     "documents of a row one by one: a table of losses and gradient norms; 65 where one is off."},
     {"plan", verb_plan, true,
      "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
      "Without rows: parameters and device memory of the configuration. With --documents (lengths)\n"

@@ -45,14 +45,13 @@ static void items_of(const row *r, int64_t doc, int64_t *first, int64_t *last, i
         end += item_rows(r, *last);
 }
 
-status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *out)
+/* The first n tokens of a document without labels, with room for `extra` more, and its images. */
+static status cut_document(const row *r, int64_t doc, int64_t n, int64_t extra, arena *a, row *out)
 {
     if (r->n_video_patches)
-        return FAIL(ST_BAD_INPUT, "generate: rows with video are not continued");
-    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
-    while (cut < end && r->labels[cut] == NO_LABEL)
-        cut++;
-    int64_t first, last, base, rows = 0, n = cut - begin;
+        return FAIL(ST_BAD_INPUT, "documents with video can not be cut out of their row");
+    int64_t begin = r->cu_seqlens[doc];
+    int64_t first, last, base, rows = 0;
     items_of(r, doc, &first, &last, &base);
     for (int64_t i = first; i < last; i++)
         rows += item_rows(r, i);
@@ -62,7 +61,7 @@ status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *
     out->n_docs = 1;
     out->n_items = last - first;
     out->n_patches = rows * MERGE_SIDE * MERGE_SIDE;
-    TRY(row_alloc(out, a, 0));
+    TRY(row_alloc(out, a, r->loss_weight != NULL));
     out->n_tokens = n; /* the rest is room to grow */
     out->cu_seqlens[1] = (int32_t)n;
     memcpy(out->input_ids, r->input_ids + begin, (size_t)n * sizeof(int32_t));
@@ -78,6 +77,24 @@ status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *
         memcpy(out->pixels, r->pixels + base * MERGE_SIDE * MERGE_SIDE * PATCH_BYTES,
                (size_t)out->n_patches * PATCH_BYTES);
     out->doc_sample_id[0] = r->doc_sample_id[doc];
+    return ST_OK;
+}
+
+status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *out)
+{
+    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
+    while (cut < end && r->labels[cut] == NO_LABEL)
+        cut++;
+    return cut_document(r, doc, cut - begin, extra, a, out);
+}
+
+status generate_document(const row *r, int64_t doc, arena *a, row *out)
+{
+    int64_t begin = r->cu_seqlens[doc], n = r->cu_seqlens[doc + 1] - begin;
+    TRY(cut_document(r, doc, n, 0, a, out));
+    memcpy(out->labels, r->labels + begin, (size_t)n * sizeof *r->labels);
+    if (r->loss_weight)
+        memcpy(out->loss_weight, r->loss_weight + begin, (size_t)n * sizeof *r->loss_weight);
     return ST_OK;
 }
 

@@ -15,5 +15,7 @@ WARN_UNUSED status generate_answer(session *s, const row *r, int64_t doc, int64_
 /* The document as a row of its own, cut before its first target, with room for `extra` tokens.
  * Arrays in the arena. */
 WARN_UNUSED status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *out);
+/* The whole document as a row of its own, with its labels and weights: unpacked. */
+WARN_UNUSED status generate_document(const row *r, int64_t doc, arena *a, row *out);
 
 #endif

@@ -1,0 +1,50 @@
+"""trainer check: the table of what must not change a step, and a model on which it is not so."""
+
+import json
+import os
+
+from prepd_flow import Daemon, Folder, check, main
+from resume_flow import STREAM, go, recorded
+from train_flow import SHORT, options, trainer
+
+CASES = ("the same again", "activation_checkpoint.mode full", "one micro-batch of all rows", "one thread",
+         "documents one by one", "resumed after step 1")
+
+
+def asked(f, *more, code=0):
+    values = dict(SHORT, **{"training.global_batch_size": 2, "job.dump_folder": f.file("check")})
+    return trainer("check", "-c", f.config, *options(values), *more, code=code)
+
+
+def nothing_changes_a_step():
+    with Folder(**STREAM) as f:
+        with Daemon(f.config):
+            said = asked(f, "--steps", "3", "--loss.router_aux_coef", "0.01")
+        lines = {case: [line for line in said.splitlines() if case in line] for case in CASES}
+        check(all(len(found) == 1 and found[0].endswith(" ok") for found in lines.values()), said)
+        for case in ("the same again", "one thread", "resumed after step 1"):
+            check(lines[case][0].count("to the bit") == 2, said)
+        check("router_aux_coef is taken as 0" in said and "one rank against several" in said, said)
+        check(os.listdir(f.file("check")) == [], "it leaves files behind")
+        check("--steps" in trainer("check", "-c", f.config, "--steps", "1", code=64), "one step can not be resumed")
+
+
+def what_is_no_number_is_off():
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 2)
+        go(f, "good", **rows)
+        path = f.file("good/checkpoint/model.safetensors")
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        header = 8 + int.from_bytes(data[:8], "little")
+        about = json.loads(data[8:header])
+        at = header + about[next(n for n in about if n.endswith("q_proj.weight"))]["data_offsets"][0]
+        data[at:at + 2] = b"\xc0\x7f"  # bf16 NaN
+        os.remove(path)  # it is a link into the last step
+        with open(path, "wb") as file:
+            file.write(data)
+        said = asked(f, "--feed.replay", f.file("rows.rec"), "--model.path", f.file("good/checkpoint"), code=65)
+        check("OFF" in said and "differ by more than rounding" in said, said)
+
+
+main(nothing_changes_a_step, what_is_no_number_is_off)
