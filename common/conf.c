@@ -242,6 +242,7 @@ status conf_eval(const conf *c, conf *out)
     e.data_limit = e.eval_limit;
     e.data_shuffle = false;
     e.data_answer = ANSWER_MAJORITY;
+    e.data_references = true;
     e.training_epochs = 1;
     *out = e;
     return ST_OK;

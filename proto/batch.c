@@ -72,6 +72,7 @@ status row_alloc(row *r, arena *a, int with_weight)
     }
     n.cursor = "";
     n.quarantine = "";
+    n.references = "";
     *r = n;
     return ST_OK;
 }
@@ -257,17 +258,21 @@ status row_from_tensors(const st_file *f, const char *source, int with_pixels, r
     const char *cursor = st_meta_find(f, "cursor"), *quarantine = st_meta_find(f, "quarantine");
     r.cursor = cursor ? cursor : "";
     r.quarantine = quarantine ? quarantine : "";
+    const char *references = st_meta_find(f, "references");
+    r.references = references ? references : "";
     *out = r;
     return ST_OK;
 }
 
-size_t row_meta(const row *r, st_meta out[2])
+size_t row_meta(const row *r, st_meta out[ROW_META])
 {
     size_t n = 0;
     if (r->cursor && r->cursor[0])
         out[n++] = (st_meta){"cursor", r->cursor};
     if (r->quarantine && r->quarantine[0])
         out[n++] = (st_meta){"quarantine", r->quarantine};
+    if (r->references && r->references[0])
+        out[n++] = (st_meta){"references", r->references};
     return n;
 }
 
@@ -275,7 +280,7 @@ status row_save(const row *r, const char *path)
 {
     st_tensor tensors[ROW_TENSORS];
     size_t n;
-    st_meta meta[2];
+    st_meta meta[ROW_META];
     row_tensors(r, 1, tensors, &n);
     return st_write(path, tensors, n, meta, row_meta(r, meta));
 }

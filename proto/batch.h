@@ -39,6 +39,7 @@ typedef struct row {
     /* Metadata, not digested; "" or JSON text */
     const char *cursor;     /* where to go on after this row */
     const char *quarantine; /* [{"id":N,"cause":"..."}]: decisions this row was made under */
+    const char *references; /* held-out rows: per document its reference answers, or null */
 } row;
 
 /* Storage for the counts already set in r (n_*); with_weight adds loss_weight. Arrays are cleared,
@@ -68,8 +69,9 @@ void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size
  * with_pixels. Missing pixels are left NULL with their counts taken from grid_thw. */
 WARN_UNUSED status row_from_tensors(const st_file *f, const char *source, int with_pixels,
                                     row *out);
-/* cursor and quarantine as __metadata__, those that are not empty. Returns how many. */
-size_t row_meta(const row *r, st_meta out[2]);
+/* cursor, quarantine and references as __metadata__, those that are not empty. Returns how many. */
+enum { ROW_META = 3 };
+size_t row_meta(const row *r, st_meta out[ROW_META]);
 /* The row as a file (pixels included): prepd sample, probe, golden cases. */
 WARN_UNUSED status row_save(const row *r, const char *path);
 /* The row's arrays lie in the read-only map: valid until st_close(file), not to be written. */

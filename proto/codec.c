@@ -103,7 +103,7 @@ status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter
     frame head = {.kind = KIND_ROW, .row = number, .n_images = (uint32_t)r->n_items};
     uint8_t *is_video = NULL, *block = NULL, head_bytes[FRAME_BYTES];
     st_tensor tensors[ROW_TENSORS];
-    st_meta meta[2];
+    st_meta meta[ROW_META];
     size_t n_tensors, block_size;
     status st = ST_OK;
 
@@ -147,7 +147,7 @@ static status decode_block(codec *c, span part, const frame *head, const char *p
     uint8_t *block;
     st_file f;
     row r;
-    char *cursor, *quarantine;
+    char *cursor, *quarantine, *references;
     TRY(press_check(part, head->block_bytes, peer, "row block"));
     TRY(arena_alloc(a, head->block_bytes, (void **)&block));
     TRY(press_open(c->press, part, block, head->block_bytes, peer, "row block"));
@@ -157,10 +157,13 @@ static status decode_block(codec *c, span part, const frame *head, const char *p
         st = arena_strndup(a, r.cursor, strlen(r.cursor), &cursor);
     if (st == ST_OK)
         st = arena_strndup(a, r.quarantine, strlen(r.quarantine), &quarantine);
+    if (st == ST_OK)
+        st = arena_strndup(a, r.references, strlen(r.references), &references);
     st_close(&f);
     TRY(st);
     r.cursor = cursor;
     r.quarantine = quarantine;
+    r.references = references;
     *out = r;
     return ST_OK;
 }

@@ -69,6 +69,9 @@ static status evaluate_between(training *t)
     printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
            "  seconds: %.1f\n",
            t->now.step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
+    if (e.vqa.all.n)
+        printf("vqa: step: %" PRId64 "  accuracy: %.2f%% of %" PRId64 " questions\n", t->now.step,
+               vqa_share_percent(&e.vqa.all), e.vqa.all.n);
     fflush(stdout);
     t->now.eval_loss = e.loss;
     reporter_rest(t->reporter, clock_ns() - start);
@@ -382,6 +385,9 @@ static status tell_result(training *t)
            e.loss, evaluation_percent(e.right, e.documents), e.documents,
            evaluation_percent(e.swapped_right, e.swapped_documents), e.swapped_documents,
            e.seconds);
+    if (e.vqa.all.n)
+        printf("vqa: accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e.vqa.all),
+               e.vqa.all.n);
     tell_trained(t);
     printf(", accuracy %.1f %% (images swapped: %.1f %%)\n",
            evaluation_percent(e.right, e.documents),

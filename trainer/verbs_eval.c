@@ -27,6 +27,11 @@ status verb_eval(int argc, char **argv)
            e.loss, evaluation_percent(e.right, e.documents), e.documents,
            evaluation_percent(e.swapped_right, e.swapped_documents), e.swapped_documents,
            e.seconds);
+    if (e.vqa.all.n) {
+        printf("vqa: accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e.vqa.all),
+               e.vqa.all.n);
+        vqa_tally_print(&e.vqa, stdout);
+    }
 done:
     session_close(&s);
     conf_done(&c);

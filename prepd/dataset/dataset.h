@@ -63,6 +63,9 @@ typedef struct dataset_vtable {
     int64_t (*images)(const dataset *d);                    /* distinct image files */
     const char *(*image_path)(const dataset *d, int64_t j); /* relative to root */
     const char *(*root)(const dataset *d);                  /* absolute folder of the images */
+    /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
+     * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
+    const char *(*reference)(const dataset *d, int64_t i);
     /* Which piece of a source that can only be read in pieces holds the sample: rises with i. -1,
      * or no such function: any sample can be read at any time. */
     int64_t (*chunk)(const dataset *d, int64_t i);

@@ -11,6 +11,7 @@ typedef struct vqa_question {
     int64_t id, image_id;
     int64_t offset;              /* of the item in the questions file */
     int64_t text, answer, cause; /* in the pool; cause 0 = usable */
+    int64_t reference;           /* in the pool; 0 = not kept */
     int32_t text_bytes, answer_bytes;
     int32_t image; /* in the image list, -1 if none */
     bool has_id, answered;

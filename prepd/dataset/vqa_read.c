@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
@@ -17,6 +18,7 @@ typedef struct reading {
     rng_key draw;
     int64_t limit;
     int64_t n_items;
+    bool references; /* keep what answers are judged by */
 } reading;
 
 static const char *file_name(const char *path)
@@ -196,6 +198,37 @@ static status pick_answer(reading *r, const json_value *item, const char *at, co
     return ST_OK;
 }
 
+static void put_text_of(json_writer *w, const json_value *item, const char *key)
+{
+    json_put_key(w, key);
+    json_put_cstr(w, json_text(json_find(item, key), ""));
+}
+
+/* What the official evaluation needs of an annotation. */
+static status keep_reference(vqa *d, vqa_question *q, const json_value *item)
+{
+    const json_value *answers = json_find(item, "answers");
+    json_writer w;
+    char *text = NULL;
+    size_t size;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "question_id");
+    json_put_int(&w, q->id);
+    put_text_of(&w, item, "question_type");
+    put_text_of(&w, item, "answer_type");
+    json_put_key(&w, "answers");
+    json_begin_array(&w);
+    for (size_t i = 0; i < json_count(answers); i++)
+        json_put_cstr(&w, json_text(json_find(json_item(answers, i), "answer"), ""));
+    json_end_array(&w);
+    json_end_object(&w);
+    TRY(json_writer_take(&w, &text, &size));
+    status st = text_pool_add(&d->texts, text, size, &q->reference);
+    free(text);
+    return st;
+}
+
 static status on_annotation(void *user, const json_value *item, const json_place *place)
 {
     const int64_t offset = place->offset;
@@ -228,12 +261,15 @@ static status on_annotation(void *user, const json_value *item, const json_place
     if (pick_answer(r, item, at, &answer, &n) != ST_OK)
         return blame_note(d, q);
     q->answer_bytes = (int32_t)n;
+    if (r->references)
+        TRY(keep_reference(d, q, item));
     return text_pool_add(&d->texts, answer, n, &q->answer);
 }
 
 status vqa_read(vqa *d, const conf *c, int64_t limit)
 {
     reading r = {.d = d, .limit = limit};
+    r.references = c->data_references;
     r.drawn = c->data_answer == ANSWER_DRAWN;
     r.draw = rng_key_make((uint64_t)c->training_seed, "answer");
     r.listed = d->paths.images_json[0] != 0;

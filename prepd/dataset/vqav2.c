@@ -263,6 +263,14 @@ static status vqa_get(const dataset *base, int64_t i, arena *a, sample *out)
     return ST_OK;
 }
 
+static const char *vqa_reference(const dataset *base, int64_t i)
+{
+    const vqa *d = as_vqa(base);
+    const vqa_sample *s = &d->samples[i];
+    const vqa_question *q = &d->questions[d->order[s->first]];
+    return s->n == 1 && q->reference ? text_pool_at(&d->texts, q->reference) : NULL;
+}
+
 const dataset_vtable dataset_vqav2 = {
     .name = "vqav2",
     .open = vqa_open,
@@ -273,5 +281,6 @@ const dataset_vtable dataset_vqav2 = {
     .images = vqa_images,
     .image_path = vqa_image_path,
     .root = vqa_root,
+    .reference = vqa_reference,
     .identity = vqa_identity,
 };

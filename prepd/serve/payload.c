@@ -4,6 +4,7 @@
  *   images  {"kind":"images","root":R,"files":[path...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...]}...]}
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
+ *            "references":JSON text,
  *            "files":[{"path":P,"bytes":B}...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
@@ -223,6 +224,35 @@ done:
     return st;
 }
 
+/* An entry per document, where any has references. */
+static status put_references(const source *s, const planned_row *r, json_writer *w)
+{
+    json_writer list;
+    char *text = NULL;
+    size_t size;
+    bool any = false;
+    if (!s->c.data_references || !s->data->v->reference)
+        return ST_OK;
+    json_writer_init(&list);
+    json_begin_array(&list);
+    for (int64_t i = 0; i < r->n_docs; i++) {
+        const char *reference = s->data->v->reference(s->data, r->docs[i].sample);
+        any |= reference != NULL;
+        if (reference)
+            json_put_raw(&list, reference, strlen(reference));
+        else
+            json_put_null(&list);
+    }
+    json_end_array(&list);
+    TRY(json_writer_take(&list, &text, &size));
+    if (any) {
+        json_put_key(w, "references");
+        json_put_text(w, text, size);
+    }
+    free(text);
+    return ST_OK;
+}
+
 status payload_cursor(const session *se, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
@@ -291,6 +321,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
     json_put_cstr(w, cursor);
     free(cursor);
     TRY(put_quarantine(se, &r, a, w));
+    TRY(put_references(s, &r, w));
     json_put_key(w, "docs");
     json_begin_array(w);
     for (int64_t i = 0; i < r.n_docs; i++) {

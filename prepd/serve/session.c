@@ -20,7 +20,8 @@ enum {
     TOKEN_BYTES = 32,
     PATCH_WIRE_BYTES = 772,
     ROW_BYTES = 16384,
-    DECISION_BYTES = 256, /* of a quarantined sample, in the cursor */
+    DECISION_BYTES = 256,   /* of a quarantined sample, in the cursor */
+    REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
 };
 static const int64_t STILL_HERE_NS = 15000000000; /* well under any consumer's time limit */
 
@@ -193,7 +194,8 @@ status session_produce(dispatch *d, session *s, lease **out)
     if (st != ST_OK)
         return st;
     s->need = r.tokens * TOKEN_BYTES + r.patches * PATCH_WIRE_BYTES + ROW_BYTES +
-              s->src->bad.n * DECISION_BYTES;
+              s->src->bad.n * DECISION_BYTES +
+              (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
     if (!may_reserve(d, s))
         return ST_OK;
     int64_t *item = NULL;

@@ -319,6 +319,8 @@ static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *
     TRY(row_build(docs, n_docs, &s->row, &r));
     TRY(text_member(s, k->lease, "cursor", &r.cursor));
     TRY(text_member(s, k->lease, "quarantine", &r.quarantine));
+    if (json_find(k->lease, "references"))
+        TRY(text_member(s, k->lease, "references", &r.references));
     return codec_encode(s->packer, &r, (uint64_t)number, s->filter, s->codec, out);
 }
 

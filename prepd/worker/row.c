@@ -65,7 +65,7 @@ static status check_shared(const document *before, const document *d)
 
 static status count(const document *docs, int64_t n_docs, row *r)
 {
-    *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = ""};
+    *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
         r->n_tokens += docs[i].text.n;

@@ -59,7 +59,7 @@ static void write_seeds(const char *folder, size_t i, codec *c, record_writer *w
     row r;
     wire_msg *m = NULL;
     st_tensor tensors[ROW_TENSORS];
-    st_meta meta[2];
+    st_meta meta[ROW_META];
     size_t n, size;
     uint8_t *block;
     char name[100];

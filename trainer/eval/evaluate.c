@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/json.h"
 #include "trainer/eval/generate.h"
 #include "trainer/eval/lender.h"
 
@@ -103,9 +104,55 @@ done:
     return st;
 }
 
+/* The model's own answers to a row's questions, judged. */
+static status answer_row(session *s, const row *r, vqa_tally *t)
+{
+    json_value *references = NULL;
+    const int64_t most = s->conf->eval_generate;
+    const backend_vtable *v = s->device->v;
+    bool can = v->act == DT_F32 || v->act == DT_F64; /* generate_answer reads such logits */
+    if (!r->references[0] || !s->tokenizer || !can || r->n_video_patches)
+        return ST_OK;
+    TRY(json_parse(r->references, strlen(r->references), "references", &references));
+    status st = ST_OK;
+    for (int64_t d = 0; d < r->n_docs && st == ST_OK && (most < 0 || t->all.n < most); d++) {
+        const json_value *reference = json_item(references, (size_t)d);
+        token_list ids = {0};
+        char *words = NULL;
+        size_t size;
+        if (json_typeof(reference) != JSON_OBJECT)
+            continue;
+        st = generate_answer(s, r, d, MAX_NEW_TOKENS, &ids);
+        if (st == ST_OK)
+            st = tokenizer_decode(s->tokenizer, ids.id, ids.n, true, &words, &size);
+        if (st == ST_OK)
+            st = vqa_tally_add(t, reference, words, NULL);
+        free(words);
+        token_list_done(&ids);
+    }
+    json_free(&references);
+    return st;
+}
+
 typedef struct flags {
     bool *wrong, *counted, *lent;
 } flags;
+
+static status keep_sums(session *s, double keep[2])
+{
+    const backend_vtable *v = s->device->v;
+    TRY(v->to_host(s->stream, &keep[0], s->sums.loss, sizeof(double)));
+    TRY(v->to_host(s->stream, &keep[1], s->sums.weight, sizeof(double)));
+    return v->wait(s->stream);
+}
+
+static status give_back_sums(session *s, const double keep[2])
+{
+    const backend_vtable *v = s->device->v;
+    TRY(v->to_device(s->stream, s->sums.loss, &keep[0], sizeof(double)));
+    TRY(v->to_device(s->stream, s->sums.weight, &keep[1], sizeof(double)));
+    return v->wait(s->stream);
+}
 
 static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r, bool swapped,
                            int64_t *show, evaluation *out)
@@ -117,6 +164,10 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
         out->documents += f->counted[d];
         out->right += f->counted[d] && !f->wrong[d];
     }
+    double keep[2]; /* generation and the swapped pass must not enter the held-out loss */
+    TRY(keep_sums(s, keep));
+    TRY(answer_row(s, r, &out->vqa));
+    TRY(give_back_sums(s, keep));
     /* Spread what is shown over the data set rather than taking one picture's questions. */
     int64_t shown = r->n_docs < 2 ? r->n_docs : 2;
     for (int64_t d = 0; d < shown; d++)
@@ -127,15 +178,8 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
     if (!swapped || r->n_items == 0 || r->n_video_patches)
         return ST_OK;
     TRY(lender_exchange(l, r, f->lent));
-    /* The swapped pass has its own loss sums: they must not enter the held-out loss. */
-    double keep[2];
-    const backend_vtable *v = s->device->v;
-    TRY(v->to_host(s->stream, &keep[0], s->sums.loss, sizeof(double)));
-    TRY(v->to_host(s->stream, &keep[1], s->sums.weight, sizeof(double)));
-    TRY(v->wait(s->stream));
     TRY(judge(s, w, r, f->wrong, f->counted));
-    TRY(v->to_device(s->stream, s->sums.loss, &keep[0], sizeof(double)));
-    TRY(v->to_device(s->stream, s->sums.weight, &keep[1], sizeof(double)));
+    TRY(give_back_sums(s, keep));
     for (int64_t d = 0; d < r->n_docs; d++) {
         out->swapped_documents += f->counted[d] && f->lent[d];
         out->swapped_right += f->counted[d] && f->lent[d] && !f->wrong[d];

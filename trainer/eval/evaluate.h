@@ -3,16 +3,21 @@
  * A document is right when every target token is the argmax under teacher forcing: greedy
  * generation gives the reference answer and its end token exactly then, since each generated prefix
  * equals the reference until the first miss. Swapped: the same with every image exchanged for the
- * last different one of equal grid; documents that have no partner are left out of that count. */
+ * last different one of equal grid; documents that have no partner are left out of that count.
+ *
+ * The first eval.generate questions that come with their annotators' answers are also answered in
+ * the model's own words, by greedy generation, and judged by VQAv2's official accuracy. */
 #ifndef TESSERA_TRAINER_EVALUATE_H
 #define TESSERA_TRAINER_EVALUATE_H
 
+#include "trainer/eval/vqa_tally.h"
 #include "trainer/session.h"
 
 typedef struct evaluation {
     double loss; /* mean over targets */
     int64_t documents, right;
     int64_t swapped_documents, swapped_right;
+    vqa_tally vqa; /* generated answers by VQAv2's official accuracy, where rows bring references */
     double seconds;
 } evaluation;
 

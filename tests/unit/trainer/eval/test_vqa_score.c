@@ -1,0 +1,105 @@
+/* The official accuracy, against cases worked out by hand from the published rules. */
+#include "tests/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "trainer/eval/vqa_score.h"
+
+static void test_vqa__normalised(void **state)
+{
+    (void)state;
+    const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"Yes", "yes"},
+        {"  the Red\tcar\n", "red car"},
+        {"a", ""},
+        {"two", "2"},
+        {"ten dogs", "10 dogs"},
+        {"None", "0"},
+        {"eleven", "eleven"},
+        {"dont", "don't"},
+        {"don't", "don't"},
+        {"youdve", "youdve"}, /* two apostrophes short */
+        {"youd've", "you'd've"},
+        {"Its", "its"},
+        {"somebody'd", "somebodyd"},
+        {"black-and-white", "black and white"},
+        {"black - and white", "black and white"}, /* beside a space: gone everywhere */
+        {"t-shirt - blue", "tshirt blue"},
+        {"1,000", "1000"},
+        {"1,000 / 2", "1000 2"},
+        {"a,b", "b"}, /* the comma is a space, then the article goes */
+        {"2.5", "2.5"},
+        {"3.", "3"},
+        {"U.S.A.", "usa"},
+        {"yes!", "yes"},
+        {"yes! ", "yes"},
+        {"what's that?", "what's that"},
+        {"$5", "$5"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char got[VQA_ANSWER_MAX];
+        vqa_normalise(cases[i].from, got);
+        if (strcmp(got, cases[i].to) != 0)
+            fail_msg("\"%s\" became \"%s\", not \"%s\"", cases[i].from, got, cases[i].to);
+    }
+}
+
+/* of ten annotators: so many say "red", the others "dark red" */
+static double accuracy_of(int red, const char *answer)
+{
+    const char *references[10];
+    for (int i = 0; i < 10; i++)
+        references[i] = i < red ? "red" : "dark red";
+    return vqa_accuracy(answer, references, 10);
+}
+
+static void test_vqa__ten_annotators(void **state)
+{
+    (void)state;
+    /* m of ten agree: m leave-one-outs with m - 1, the rest with m, each min(1, x / 3). */
+    const double want[] = {0.0, 0.3, 0.6, 0.9, 1.0, 1.0};
+    for (int m = 0; m <= 5; m++) {
+        assert_true(fabs(accuracy_of(m, "Red.") - want[m]) < 1e-12);
+        assert_true(fabs(accuracy_of(10 - m, "the dark  red") - want[m]) < 1e-12);
+    }
+    /* All agree: nothing is normalised, only case and ends are passed over. */
+    const char *same[10] = {"2", "2", "2", "2", "2", "2", "2", "2", "2", "2"};
+    assert_true(vqa_accuracy("2", same, 10) == 1.0);
+    assert_true(vqa_accuracy(" 2\n", same, 10) == 1.0);
+    assert_true(vqa_accuracy("two", same, 10) == 0.0);
+    const char *cased[2] = {"Yes", "Yes"};
+    assert_true(vqa_accuracy("yes", cased, 2) > 0.0);
+    /* One differs: then two is 2. */
+    same[9] = "3";
+    assert_true(vqa_accuracy("two", same, 10) == 1.0);
+    assert_true(fabs(vqa_accuracy("three", same, 10) - 0.3) < 1e-12);
+    assert_true(vqa_accuracy("x", same, 0) == 0.0);
+}
+
+static void test_vqa__long_answers_are_bounded(void **state)
+{
+    (void)state;
+    char text[5000], got[VQA_ANSWER_MAX];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    vqa_normalise(text, got);
+    assert_true(strlen(got) < VQA_ANSWER_MAX);
+    for (size_t i = 0; i + 1 < sizeof text; i += 5)
+        memcpy(text + i, "cant ", 5);
+    vqa_normalise(text, got); /* every word grows */
+    assert_true(strlen(got) < VQA_ANSWER_MAX && strncmp(got, "can't can't ", 12) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vqa__normalised),
+        cmocka_unit_test(test_vqa__ten_annotators),
+        cmocka_unit_test(test_vqa__long_answers_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,61 @@
+#include "trainer/eval/vqa_tally.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "trainer/eval/vqa_score.h"
+
+enum { REFERENCES_MAX = 64 }; /* annotators of a question; VQAv2 has ten */
+static const char source[] = "references";
+
+double vqa_share_percent(const vqa_share *s)
+{
+    return s->n ? 100.0 * s->sum / (double)s->n : 0.0;
+}
+
+/* Types beyond the table share its last place. */
+static void count(vqa_share *list, int *n, const char *type, double accuracy)
+{
+    int i = 0;
+    while (i < *n && strncmp(list[i].type, type, VQA_TYPE_TEXT - 1) != 0)
+        i++;
+    if (i == VQA_TYPES_MAX)
+        i--;
+    else if (i == *n)
+        snprintf(list[(*n)++].type, VQA_TYPE_TEXT, "%s", type);
+    list[i].sum += accuracy;
+    list[i].n++;
+}
+
+status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answer, double *out)
+{
+    const char *question_type, *answer_type, *list[REFERENCES_MAX];
+    const json_value *answers;
+    size_t n = 0;
+    TRY(json_want_text(reference, "question_type", source, &question_type));
+    TRY(json_want_text(reference, "answer_type", source, &answer_type));
+    TRY(json_want_array(reference, "answers", source, &answers));
+    for (; n < json_count(answers) && n < REFERENCES_MAX; n++)
+        list[n] = json_text(json_item(answers, n), "");
+    double accuracy = vqa_accuracy(answer, list, n);
+    count(t->question, &t->n_question, question_type, accuracy);
+    count(t->answer, &t->n_answer, answer_type, accuracy);
+    t->all.sum += accuracy;
+    t->all.n++;
+    if (out)
+        *out = accuracy;
+    return ST_OK;
+}
+
+static void print_shares(const char *what, const vqa_share *list, int n, FILE *to)
+{
+    for (int i = 0; i < n; i++)
+        fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, list[i].type,
+                vqa_share_percent(&list[i]), list[i].n);
+}
+
+void vqa_tally_print(const vqa_tally *t, FILE *to)
+{
+    print_shares("answer type", t->answer, t->n_answer, to);
+    print_shares("question type", t->question, t->n_question, to);
+}
