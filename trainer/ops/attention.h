@@ -2,8 +2,9 @@
  *
  * q [T, Hq, d], k, v [T, Hkv, d] act with token strides in elements (so a packed qkv works);
  * o [T, Hq, d] act; lse [T, Hq] acc. Query head i reads kv head i / (Hq / Hkv). Segment s is
- * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device; empty segments are legal; tokens
- * from cu[segments] on: o = 0. scale is usually d^-1/2.
+ * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device, ascending from 0 to at most T (the
+ * CPU answers others with BAD_INPUT; a device that can not tell keeps inside the arrays); empty
+ * segments are legal; tokens from cu[segments] on: o = 0, lse = 0. scale is usually d^-1/2.
  * bwd: do_ [T, Hq, d] (stride o_stride); dq, dk, dv written (strides as q, k, v), zero beyond the
  * last segment. work: [T, Hq] acc scratch (row sums of do * o). */
 #ifndef TESSERA_OPS_ATTENTION_H

@@ -4,30 +4,19 @@
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"
 
-extern status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a)
-    __attribute__((weak));
-extern status cuda_attention_portable_bwd(stream *s, const attention_bwd_args *a)
-    __attribute__((weak));
-
 status cuda_attention_fwd(stream *s, const attention_fwd_args *a);
 status cuda_attention_bwd(stream *s, const attention_bwd_args *a);
-
-static status none(void)
-{
-    return FAIL(ST_BAD_DEVICE, "cuda has attention by cuDNN alone, which is not there or does not "
-                               "take this shape");
-}
 
 status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
 {
     if (attention_cudnn_takes(s, a))
         return attention_cudnn_fwd(s, a);
-    return cuda_attention_portable_fwd ? cuda_attention_portable_fwd(s, a) : none();
+    return cuda_attention_portable_fwd(s, a);
 }
 
 status cuda_attention_bwd(stream *s, const attention_bwd_args *a)
 {
     if (attention_cudnn_takes_bwd(s, a))
         return attention_cudnn_bwd(s, a);
-    return cuda_attention_portable_bwd ? cuda_attention_portable_bwd(s, a) : none();
+    return cuda_attention_portable_bwd(s, a);
 }

@@ -4,7 +4,8 @@
  *   A [16, 16]  a0 (g, 2q)  a1 (g + 8, 2q)  a2 (g, 2q + 8)  a3 (g + 8, 2q + 8), and the next column
  *   B [16, 8]   b0 (2q, g)  b1 (2q + 8, g), and the next row
  *   D [16, 8]   d0, d1 (g, 2q), (g, 2q + 1)    d2, d3 (g + 8, 2q), (g + 8, 2q + 1)
- * The host build does the same by exchanging fragments through memory. */
+ * So two D side by side, rounded, are the A of a following product. The host build has its own of
+ * all this: tests/simt/include/simt_mma.h. */
 #ifndef TESSERA_OPS_CUDA_MMA_CUH
 #define TESSERA_OPS_CUDA_MMA_CUH
 
@@ -64,79 +65,7 @@ template <int N> static __device__ __forceinline__ void copy_wait(void)
 }
 
 #else
-
-struct mma_lane {
-    uint32_t a[4], b[2];
-    const void *row;
-};
-static mma_lane mma_exchange[32][32]; /* warp, lane: blocks run one at a time */
-
-static inline float mma_bf16(uint32_t pair, int half)
-{
-    return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
-}
-
-static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    int lane = threadIdx.x % 32;
-    mma_lane *warp = mma_exchange[threadIdx.x / 32];
-    for (int i = 0; i < 4; i++)
-        warp[lane].a[i] = a[i];
-    warp[lane].b[0] = b0;
-    warp[lane].b[1] = b1;
-    __syncwarp();
-    for (int i = 0; i < 4; i++) {
-        int low = i / 2, column = lane % 4 * 2 + i % 2; /* a0, a2 or a1, a3 */
-        for (int k = 0; k < 16; k++)
-            d[i] += mma_bf16(warp[lane / 4 * 4 + k % 8 / 2].a[low + k / 8 * 2], k % 2) *
-                    mma_bf16(warp[column * 4 + k % 8 / 2].b[k / 8], k % 2);
-    }
-    __syncwarp();
-}
-
-static inline void ldmatrix4_as(uint32_t (&r)[4], const void *row, bool transposed)
-{
-    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4 * 2;
-    mma_lane *warp = mma_exchange[threadIdx.x / 32];
-    warp[lane].row = row;
-    __syncwarp();
-    for (int i = 0; i < 4; i++) {
-        uint16_t low, high;
-        for (int h = 0; h < 2; h++) {
-            int at = transposed ? q + h : g, column = transposed ? g : q + h;
-            memcpy(h ? &high : &low, (const char *)warp[8 * i + at].row + 2 * column, 2);
-        }
-        r[i] = low | (uint32_t)high << 16;
-    }
-    __syncwarp();
-}
-
-static inline void ldmatrix4(uint32_t (&r)[4], const void *row)
-{
-    ldmatrix4_as(r, row, false);
-}
-
-static inline void ldmatrix4_transposed(uint32_t (&r)[4], const void *row)
-{
-    ldmatrix4_as(r, row, true);
-}
-
-static inline void copy16_async(void *to, const void *from, bool wanted)
-{
-    if (wanted)
-        memcpy(to, from, 16);
-    else
-        memset(to, 0, 16);
-}
-
-static inline void copy_commit(void)
-{
-}
-
-template <int N> static inline void copy_wait(void)
-{
-}
-
+#include <simt_mma.h>
 #endif
 
 #endif

@@ -1,0 +1,141 @@
+/* attention_fwd.cu: the portable forward of attention.h: online softmax over tiles of keys (Dao
+ * 2023, arXiv:2307.08691), for machines without cuDNN.
+ *
+ * A block owns 64 queries of one head, wherever segments begin and end: each query has its own
+ * range of keys, the block walks the range that any of them sees, and masks a tile only where one
+ * of them does not see all of it. So the grid depends on capacities alone, and short segments share
+ * a tile. FLOPs: 4 d per visible pair, rounded up to tiles. Bytes: q and o once, k and v once per
+ * 64 queries of a head, mostly from L2 (the heads of a kv head run side by side). Tensor cores are
+ * the limit.
+ *
+ * Numerics: scores and sums in float, probabilities rounded to bf16 before they meet v, the output
+ * divided by its sum in float and rounded once. */
+#include "trainer/ops/cuda/attention_portable.h"
+#include "trainer/ops/cuda/attention_tile.cuh"
+
+/* A thread's two rows: g and g + 8 of its warp's sixteen. */
+typedef struct softmax_rows {
+    float max[2], sum[2]; /* of the scores; of this thread's columns */
+} softmax_rows;
+
+/* Scores to probabilities against the largest score so far; `sum` and o are scaled along. */
+template <int D>
+static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4],
+                                           float (&o)[D / 8][4], float scale2)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float largest = r->max[half];
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++)
+            largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        /* No key yet: any number but -inf keeps the masked scores at 0. */
+        const float base = largest == -INFINITY ? 0.0f : largest * scale2;
+        const float shrink = exp2_fast(r->max[half] * scale2 - base);
+        r->max[half] = largest;
+        r->sum[half] *= shrink;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            o[n][2 * half] *= shrink;
+            o[n][2 * half + 1] *= shrink;
+        }
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; e++) {
+                s[n][e] = exp2_fast(s[n][e] * scale2 - base);
+                r->sum[half] += s[n][e];
+            }
+    }
+}
+
+/* Scores of keys that a row does not see become -inf. */
+static __device__ inline void mask_scores(float (&s)[GROUPS][4], const range (&seen)[2], int first)
+{
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!sees(seen[e / 2], first + product_column(n, e)))
+                s[n][e] = -INFINITY;
+}
+
+template <int D>
+static __global__ void __launch_bounds__(OWN_THREADS)
+    attention_fwd_kernel(attention_fwd_args a, bool wide)
+{
+    SHARED_BYTES(shared);
+    __shared__ sight sight_of;
+    bf16 *q_tile = (bf16 *)shared, *k_tile = q_tile + TILE * tile<D>::STRIDE;
+    bf16 *v_tile = k_tile + TILE * tile<D>::STRIDE;
+    const int64_t h = blockIdx.x, kv = h / (a.heads / a.kv_heads);
+    /* The last tiles see most where a document is long: they go first. */
+    const int64_t first = (int64_t)(gridDim.y - 1 - blockIdx.y) * TILE;
+    const int row0 = (int)threadIdx.x / LANES * 16, g = (int)threadIdx.x % LANES / 4;
+    const head q = head_of(a.q, a.q_stride, a.head_dim, h, wide);
+    const head k = head_of(a.k, a.k_stride, a.head_dim, kv, wide);
+    const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
+    const head o = head_of(a.o, a.o_stride, a.head_dim, h, wide);
+    tile_sight(&sight_of, a.cu, a.segments, a.tokens, first, a.causal, false);
+    const range any = sight_of.any, all = sight_of.all;
+    const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
+    const float scale2 = (float)a.scale * LOG2E;
+
+    float sum[D / 8][4] = {};
+    softmax_rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
+    tile_load<D>(q_tile, q, first, a.tokens);
+    tile_load<D>(k_tile, k, any.begin, any.end);
+    copy_commit();
+    for (int at = any.begin; at < any.end; at += TILE) {
+        copy_wait<0>();
+        __syncthreads(); /* k is there, and nobody needs the last v */
+        tile_load<D>(v_tile, v, at, any.end);
+        copy_commit();
+        float s[GROUPS][4];
+        product_nt<D>(s, q_tile, row0, k_tile);
+        if (at < all.begin || at + TILE > all.end)
+            mask_scores(s, seen, at);
+        copy_wait<0>();
+        __syncthreads(); /* v is there, and nobody needs this k */
+        if (at + TILE < any.end)
+            tile_load<D>(k_tile, k, at + TILE, any.end);
+        copy_commit();
+        softmax_step<D>(&rows, s, sum, scale2);
+        product_nn<D>(sum, s, v_tile);
+    }
+    copy_wait<0>();
+    float scale[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float total = rows.sum[half];
+        total += __shfl_xor_sync(0xffffffffu, total, 1);
+        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        scale[half] = total > 0 ? 1 / total : 0;
+        const int row = row0 + g + half * 8;
+        if (threadIdx.x % 4 == 0 && first + row < a.tokens)
+            ((float *)a.lse)[(first + row) * a.heads + h] =
+                row < sight_of.used ? rows.max[half] * (float)a.scale + logf(total) : 0.0f;
+    }
+    __syncthreads(); /* q is there for all where no key was seen */
+    warp_store<D>(o, first, a.tokens, first + sight_of.used, sum, scale, q_tile);
+}
+
+template <int D> static status launch_fwd(stream *s, const attention_fwd_args *a, bool wide)
+{
+    const size_t shared = 3 * tile<D>::BYTES;
+    TRY(allow_shared(attention_fwd_kernel<D>, shared));
+    return LAUNCH(s, attention_fwd_kernel<D>, grid_of(a->heads, ceil_div(a->tokens, TILE)),
+                  OWN_THREADS, shared, *a, wide);
+}
+
+status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a)
+{
+    TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim));
+    const bool wide =
+        (a->head_dim | a->q_stride | a->k_stride | a->v_stride | a->o_stride) % VECTOR == 0 &&
+        aligned16(a->q) && aligned16(a->k) && aligned16(a->v) && aligned16(a->o);
+    return a->head_dim <= DIM_SMALL ? launch_fwd<DIM_SMALL>(s, a, wide)
+                                    : launch_fwd<DIM_MAX>(s, a, wide);
+}

@@ -1,0 +1,246 @@
+/* attention_tile.cuh: what the portable attention kernels share: tiles of 64 tokens in shared
+ * memory, the products between them, and which tokens see each other.
+ *
+ * A block is 4 warps; of the tile it owns, a warp owns 16 rows from the first product to the last
+ * store. Rows in shared memory are 16 bytes longer than D, so the eight rows of a matrix load lie
+ * in different banks. Columns from head_dim to D and tokens outside the range are zeros. */
+#ifndef TESSERA_OPS_CUDA_ATTENTION_TILE_CUH
+#define TESSERA_OPS_CUDA_ATTENTION_TILE_CUH
+
+#include <limits.h>
+
+#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/mma.cuh"
+
+enum {
+    TILE = 64, /* tokens: 16 of each warp */
+    OWN_WARPS = 4,
+    OWN_THREADS = OWN_WARPS * LANES,
+    GROUPS = TILE / 8, /* columns of 8 in a product of two tiles */
+    DIM_SMALL = 80,    /* D of heads up to here: 72 of the vision tower */
+    DIM_MAX = 128      /* of the text's */
+};
+
+template <int D> struct tile {
+    static const int STRIDE = D + VECTOR;
+    static const size_t BYTES = (size_t)TILE * STRIDE * sizeof(bf16);
+};
+
+/* One head of q, k, v or a gradient: row t at p + t * stride. wide: 16-byte pieces are allowed. */
+typedef struct head {
+    bf16 *p;
+    int64_t stride;
+    int dim;
+    bool wide;
+} head;
+
+static __device__ __forceinline__ head head_of(const void *x, int64_t stride, int64_t dim,
+                                               int64_t h, bool wide)
+{
+    return {(bf16 *)x + h * dim, stride, (int)dim, wide};
+}
+
+/* Starts loading tokens [first, first + TILE) of a head, zeros from `end` on. Ends no group. */
+template <int D>
+static __device__ inline void tile_load(bf16 *tile_at, const head &x, int64_t first, int64_t end)
+{
+    const int pieces = D / VECTOR;
+    for (int i = (int)threadIdx.x; i < TILE * pieces; i += OWN_THREADS) {
+        const int row = i / pieces, column = i % pieces * VECTOR;
+        bf16 *to = tile_at + row * tile<D>::STRIDE + column;
+        const bf16 *from = x.p + (first + row) * x.stride + column;
+        const bool there = first + row < end;
+        if (x.wide)
+            copy16_async(to, there && column < x.dim ? from : x.p, there && column < x.dim);
+        else
+            for (int j = 0; j < VECTOR; j++)
+                to[j] = there && column + j < x.dim ? from[j] : to_bf16(0);
+    }
+}
+
+/* Row of this lane for a matrix load of 16 x 16 at (row, column): matrices below each other first,
+ * as A wants them, and B where its rows are the summed ones (transposed). */
+template <int D>
+static __device__ __forceinline__ const bf16 *down_first(const bf16 *t, int row, int column)
+{
+    const int lane = (int)threadIdx.x % LANES;
+    return t + (row + lane % 16) * tile<D>::STRIDE + column + lane / 16 * 8;
+}
+
+/* Matrices beside each other first, as B wants them where its columns are the tile's rows. */
+template <int D>
+static __device__ __forceinline__ const bf16 *across_first(const bf16 *t, int row, int column)
+{
+    const int lane = (int)threadIdx.x % LANES;
+    return t + (row + lane / 16 * 8 + lane % 8) * tile<D>::STRIDE + column + lane / 8 % 2 * 8;
+}
+
+/* s [16, TILE] = x y^T: rows [row, row + 16) of x by all rows of y. */
+template <int D>
+static __device__ inline void product_nt(float (&s)[GROUPS][4], const bf16 *x, int row,
+                                         const bf16 *y)
+{
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+        uint32_t a[4], b[4];
+        ldmatrix4(a, down_first<D>(x, row, k));
+#pragma unroll
+        for (int n = 0; n < GROUPS; n += 2) {
+            ldmatrix4(b, across_first<D>(y, n * 8, k));
+            mma_16x8x16(s[n], a, b[0], b[1]);
+            mma_16x8x16(s[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* Columns of two products side by side as the A of the next, rounded. */
+static __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4],
+                                              const float (&right)[4])
+{
+    a[0] = pack2(left[0], left[1]);
+    a[1] = pack2(left[2], left[3]);
+    a[2] = pack2(right[0], right[1]);
+    a[3] = pack2(right[2], right[3]);
+}
+
+/* sum [16, D] += p y: p [16, TILE] as products leave it, rounded to bf16. */
+template <int D>
+static __device__ inline void product_nn(float (&sum)[D / 8][4], const float (&p)[GROUPS][4],
+                                         const bf16 *y)
+{
+#pragma unroll
+    for (int k = 0; k < GROUPS; k += 2) {
+        uint32_t a[4], b[4];
+        pack_a(a, p[k], p[k + 1]);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            ldmatrix4_transposed(b, down_first<D>(y, k * 8, n * 8));
+            mma_16x8x16(sum[n], a, b[0], b[1]);
+            mma_16x8x16(sum[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* Stores this warp's 16 rows of `sum` times scale[half] (rows g and g + 8) to tokens from `first`
+ * on, below `end`, by way of its own rows of a tile. Zeros for rows from `used` on. */
+template <int D>
+static __device__ inline void warp_store(const head &x, int64_t first, int64_t end, int64_t used,
+                                         const float (&sum)[D / 8][4], const float (&scale)[2],
+                                         bf16 *tile_at)
+{
+    const int lane = (int)threadIdx.x % LANES, row0 = (int)threadIdx.x / LANES * 16;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            bf16 *at =
+                tile_at + (row0 + half * 8 + lane / 4) * tile<D>::STRIDE + n * 8 + lane % 4 * 2;
+            *(unsigned *)at =
+                pack2(sum[n][2 * half] * scale[half], sum[n][2 * half + 1] * scale[half]);
+        }
+    __syncwarp();
+    const int pieces = D / VECTOR;
+    for (int i = lane; i < 16 * pieces; i += LANES) {
+        const int row = row0 + i / pieces, column = i % pieces * VECTOR;
+        if (first + row >= end || column >= x.dim)
+            continue;
+        uint4 bits = *(const uint4 *)(tile_at + row * tile<D>::STRIDE + column);
+        if (first + row >= used)
+            bits = make_uint4(0, 0, 0, 0);
+        bf16 *to = x.p + (first + row) * x.stride + column;
+        if (x.wide)
+            *(uint4 *)to = bits;
+        else
+            for (int j = 0; j < VECTOR && column + j < x.dim; j++)
+                to[j] =
+                    first + row < used ? tile_at[row * tile<D>::STRIDE + column + j] : to_bf16(0);
+    }
+}
+
+/* The segment [begin, end) around token t; empty where t is in none. */
+typedef struct range {
+    int begin, end;
+} range;
+
+/* cu is read here alone, and no result reaches outside [0, tokens). */
+static __device__ inline range segment_of(const int32_t *cu, int64_t segments, int64_t tokens,
+                                          int64_t t)
+{
+    if (t >= tokens || segments <= 0 || t >= cu[segments])
+        return {0, 0};
+    int64_t low = 0, high = segments; /* cu[low] <= t < cu[high]; the last such low */
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (cu[middle] <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    const int64_t begin = max((int64_t)cu[low], (int64_t)0), end = min((int64_t)cu[high], tokens);
+    return {(int)min(begin, t), (int)end};
+}
+
+/* What the rows of a tile see of the other side, and the range that any of them sees. */
+typedef struct sight {
+    range row[TILE];
+    int used;  /* rows before the first that is in no segment */
+    range any; /* from the first row's begin to the last used row's end */
+    range all; /* what every used row sees: no mask is needed inside */
+} sight;
+
+/* Filled by the whole block, in shared memory. keys: the rows are keys and see queries. */
+static __device__ inline void tile_sight(sight *s, const int32_t *cu, int64_t segments,
+                                         int64_t tokens, int64_t first, bool causal, bool keys)
+{
+    if (threadIdx.x < TILE) {
+        const int64_t t = first + threadIdx.x;
+        range seen = segment_of(cu, segments, tokens, t);
+        if (causal && seen.end > seen.begin)
+            seen = keys ? range{(int)t, seen.end} : range{seen.begin, (int)t + 1};
+        s->row[threadIdx.x] = seen;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const int64_t end = segments > 0 ? min((int64_t)cu[segments], tokens) : 0;
+        s->used = (int)min(max(end - first, (int64_t)0), (int64_t)TILE);
+        s->any = s->all = range{0, 0};
+        if (s->used > 0) {
+            const range top = s->row[0], bottom = s->row[s->used - 1];
+            s->any = range{top.begin, bottom.end};
+            s->all = range{bottom.begin, top.end};
+        }
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ bool sees(range s, int t)
+{
+    return t >= s.begin && t < s.end;
+}
+
+/* Column of C that element e of group n is; rows are lane / 4 + e / 2 * 8. */
+static __device__ __forceinline__ int product_column(int n, int e)
+{
+    return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2;
+}
+
+/* Kernels of both widths are checked, prepared and launched alike. */
+static inline status attention_check(int64_t tokens, int64_t heads, int64_t kv_heads,
+                                     int64_t head_dim)
+{
+    if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0 || head_dim <= 0 || tokens > INT_MAX)
+        return FAIL(ST_BAD_INPUT,
+                    "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
+                    "multiple of the second",
+                    (long long)heads, (long long)kv_heads, (long long)head_dim);
+    if (head_dim > DIM_MAX)
+        return FAIL(ST_BAD_INPUT, "attention: heads of %lld; the portable kernels take up to %d",
+                    (long long)head_dim, DIM_MAX);
+    return ST_OK;
+}
+
+#endif
