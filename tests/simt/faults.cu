@@ -1,6 +1,7 @@
 /* faults.cu: kernels that are right, and kernels with planted faults, for test_simt.c. */
 #include "tests/simt/faults.h"
 #include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/mma.cuh"
 
 enum { THREADS = 64 };
 
@@ -71,6 +72,31 @@ static __global__ void bf16_kernel(int64_t n, const float *x, unsigned short *y)
     }
 }
 
+/* One warp, by way of shared memory. */
+static __global__ void product_kernel(const bf16 *x, float *y, bool wait)
+{
+    SHARED_BYTES(bytes);
+    const int lane = (int)threadIdx.x;
+    bf16 *a_tile = (bf16 *)bytes, *b_tile = a_tile + 16 * 16;
+    copy16_async(a_tile + lane * VECTOR, x + lane * VECTOR, true);
+    if (lane < 16)
+        copy16_async(b_tile + lane * VECTOR, x + 16 * 16 + lane * VECTOR, true);
+    copy_commit();
+    if (wait)
+        copy_wait<0>();
+    else
+        copy_wait<1>();
+    __syncwarp();
+    uint32_t a[4], b[4];
+    float c[4] = {};
+    ldmatrix4(a, a_tile + lane % 16 * 16 + lane / 16 * 8);
+    ldmatrix4_transposed(b, b_tile + lane % 16 * 8);
+    mma_16x8x16(c, a, b[0], b[1]);
+    for (int i = 0; i < 4; i++)
+        y[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i];
+    copy_wait<0>();
+}
+
 extern "C" status fault_run(stream *s, int fault, void *x, void *y, int64_t n)
 {
     const size_t tile = THREADS * sizeof(int);
@@ -93,6 +119,10 @@ extern "C" status fault_run(stream *s, int fault, void *x, void *y, int64_t n)
         return LAUNCH(s, sums_kernel, 1, 2048, 0, (float *)x);
     case FAULT_NONE_SUMS:
         return LAUNCH(s, sums_kernel, 1, THREADS, 0, (float *)x);
+    case FAULT_NONE_PRODUCT:
+    case FAULT_NO_WAIT:
+        return LAUNCH(s, product_kernel, 1, LANES, (16 * 16 + 16 * 8) * sizeof(bf16),
+                      (const bf16 *)x, (float *)y, fault == FAULT_NONE_PRODUCT);
     default:
         return LAUNCH(s, bf16_kernel, 1, THREADS, 0, n, (const float *)x, (unsigned short *)y);
     }

@@ -17,8 +17,10 @@ enum {
     FAULT_OUTSIDE_MASK,
     FAULT_BEYOND_SHARED,
     FAULT_TOO_MANY_THREADS,
-    FAULT_NONE_SUMS, /* x [6, 64] float; the first row is read */
-    FAULT_NONE_BF16  /* x [n] float to y [n] bf16 */
+    FAULT_NONE_SUMS,    /* x [6, 64] float; the first row is read */
+    FAULT_NONE_BF16,    /* x [n] float to y [n] bf16 */
+    FAULT_NONE_PRODUCT, /* x: A [16, 16], B [16, 8] bf16 to y = A B [16, 8] float */
+    FAULT_NO_WAIT       /* the same, without waiting for its copies */
 };
 
 WARN_UNUSED status fault_run(stream *s, int fault, void *x, void *y, int64_t n);

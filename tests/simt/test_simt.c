@@ -129,6 +129,36 @@ static void test_simt_bf16__nearest_even(void **state)
         assert_int_equal(y[i], list[i].want);
 }
 
+/* Small whole numbers: every sum is exact. Not square, not symmetric, so that no exchange of rows
+ * and columns goes unseen. */
+static void test_simt_mma__a_plain_product(void **state)
+{
+    (void)state;
+    enum { M = 16, K = 16, N = 8 };
+    _Alignas(16) uint16_t x[M * K + K * N];
+    int values[M * K + K * N];
+    float y[M * N];
+    for (int i = 0; i < M * K + K * N; i++) {
+        values[i] = (i * 37 + i / 7) % 23 - 11;
+        float value = (float)values[i];
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        x[i] = (uint16_t)(bits >> 16);
+    }
+    for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++) {
+        simt_schedule(schedule, 7);
+        assert_ok(fault_run(s, FAULT_NONE_PRODUCT, x, y, 0));
+        for (int i = 0; i < M * N; i++) {
+            int want = 0;
+            for (int k = 0; k < K; k++)
+                want += values[i / N * K + k] * values[M * K + k * N + i % N];
+            assert_true(y[i] == (float)want);
+        }
+    }
+    assert_ok(fault_run(s, FAULT_NO_WAIT, x, y, 0));
+    assert_true(isnan(y[0])); /* nothing has arrived */
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 #define ASAN 1
 #elif defined(__has_feature)
@@ -165,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_simt_fault__named),
         cmocka_unit_test(test_simt_warp__operations),
         cmocka_unit_test(test_simt_bf16__nearest_even),
+        cmocka_unit_test(test_simt_mma__a_plain_product),
         cmocka_unit_test(test_simt_shared__bounds),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

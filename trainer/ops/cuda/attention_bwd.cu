@@ -75,8 +75,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     const int64_t group = a.heads / a.kv_heads;
     const int row0 = (int)threadIdx.x / LANES * 16, g = (int)threadIdx.x % LANES / 4;
     tile_sight(&sight_of, a.cu, a.segments, a.tokens, first, a.causal, true);
-    const range any = sight_of.any, all = sight_of.all;
-    const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
+    const range any = sight_of.any;
     const float scale2 = (float)a.scale * LOG2E;
 
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
@@ -97,6 +96,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
             float s[GROUPS][4], dp[GROUPS][4];
             product_nt<D>(s, k_tile, row0, q_tile);
             product_nt<D>(dp, v_tile, row0, do_tile);
+            const range all = sight_of.all; /* from shared memory: registers are short here */
+            const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
             key_rows_ds(s, dp, facts, scale2, at < all.begin || at + TILE > all.end, seen, at);
             product_nn<D>(dv, s, do_tile);
             product_nn<D>(dk, dp, q_tile);

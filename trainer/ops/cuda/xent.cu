@@ -16,7 +16,8 @@ enum {
     THREADS = 1024, /* one block per multiprocessor: 64 KB on their way with PIECES each */
     WARPS = THREADS / LANES,
     PIECES = 4,
-    STAGED = 160 * 1024, /* bytes of a row in shared memory: what sm_80 has for one block */
+    STAGED = 160 * 1024, /* bytes of a row in shared memory: what sm_80 has for one block, */
+    STATIC = 1024,       /* beside these, at most */
     SUM_THREADS = 256
 };
 
@@ -141,12 +142,14 @@ static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int
 
 /* nll [n] written. N divides the vocabulary. */
 template <int N>
-static __global__ void __launch_bounds__(THREADS, 1) xent_kernel(xent_args a, float *nll)
+static __global__ void __launch_bounds__(THREADS, 1)
+    xent_kernel(xent_args a, float *nll, int staged_bytes)
 {
     SHARED_BYTES(shared);
     piece<N> *kept = (piece<N> *)shared;
     const int64_t i = blockIdx.x;
-    const int pieces = (int)(a.vocab / N), staged = min(pieces, STAGED / (int)sizeof(piece<N>));
+    const int pieces = (int)(a.vocab / N),
+              staged = min(pieces, staged_bytes / (int)sizeof(piece<N>));
     piece<N> *row = (piece<N> *)((bf16 *)a.logits + i * a.vocab);
     const int label = a.label[i];
     const bool counts = label >= 0 && label < a.vocab;
@@ -220,13 +223,17 @@ extern "C" status cuda_xent(stream *s, const xent_args *a)
         TRY(cuda_scratch(s, (size_t)a->n * sizeof(float), &nll));
     const bool wide = a->vocab % VECTOR == 0 && aligned16(a->logits);
     const int64_t row = a->vocab * (int64_t)sizeof(bf16);
-    const size_t shared = (size_t)(row < STAGED ? row : (int64_t)STAGED);
+    int staged = cuda_facts_of(s)->shared_bytes - STATIC;
+    staged = staged < STAGED ? staged / 16 * 16 : (int)STAGED;
+    staged = row < staged ? (int)row : staged;
     if (wide) {
-        TRY(allow_shared(xent_kernel<VECTOR>, STAGED));
-        TRY(LAUNCH(s, xent_kernel<VECTOR>, grid_of(a->n), THREADS, shared, *a, (float *)nll));
+        TRY(allow_shared(xent_kernel<VECTOR>, (size_t)staged));
+        TRY(LAUNCH(s, xent_kernel<VECTOR>, grid_of(a->n), THREADS, (size_t)staged, *a, (float *)nll,
+                   staged));
     } else {
-        TRY(allow_shared(xent_kernel<1>, STAGED));
-        TRY(LAUNCH(s, xent_kernel<1>, grid_of(a->n), THREADS, shared, *a, (float *)nll));
+        TRY(allow_shared(xent_kernel<1>, (size_t)staged));
+        TRY(LAUNCH(s, xent_kernel<1>, grid_of(a->n), THREADS, (size_t)staged, *a, (float *)nll,
+                   staged));
     }
     return LAUNCH(s, sum_kernel, grid_of(1), SUM_THREADS, 0, *a, (const float *)nll);
 }
