@@ -29,10 +29,12 @@ static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
     }
 }
 
+enum { WIDEST = 5144 };
+
 static double norm_loss(const void *of)
 {
     const norm *o = of;
-    double sum = 0, y[512];
+    double sum = 0, y[WIDEST];
     for (int64_t i = 0; i < o->rows; i++) {
         norm row = *o;
         row.rows = 1;
@@ -117,23 +119,33 @@ const parity_case parity_norm[] = {
     {"rmsnorm_fwd", "real heads", fwd_case, {16384, 32, 0}},
     {"rmsnorm_fwd", "hostile zeros", fwd_case, {3, 9, ZEROS}},
     {"rmsnorm_fwd", "hostile huge", fwd_case, {3, 9, HUGE_ROWS}},
+    {"rmsnorm_fwd", "head", fwd_case, {37, 128, 0}},
+    {"rmsnorm_fwd", "hidden", fwd_case, {9, 2048, IN_PLACE}},
+    {"rmsnorm_fwd", "widest", fwd_case, {2, WIDEST, 0}},
     {"rmsnorm_bwd", "empty", bwd_case, {0, 8, 0}},
     {"rmsnorm_bwd", "one", bwd_case, {1, 2, 0}},
     {"rmsnorm_bwd", "ragged", bwd_case, {7, 13, IN_PLACE}},
     {"rmsnorm_bwd", "ragged add", bwd_case, {133, 5, ACCUMULATE}},
     {"rmsnorm_bwd", "real hidden", bwd_case, {2048, 128, 0}},
     {"rmsnorm_bwd", "real heads", bwd_case, {16384, 32, IN_PLACE}},
+    {"rmsnorm_bwd", "head", bwd_case, {117, 128, ACCUMULATE}},
+    {"rmsnorm_bwd", "hidden", bwd_case, {19, 2048, ACCUMULATE}},
+    {"rmsnorm_bwd", "widest", bwd_case, {2, WIDEST, 0}},
     {"layernorm_fwd", "empty", fwd_case, {0, 8, LAYER}},
     {"layernorm_fwd", "one", fwd_case, {1, 2, LAYER}},
     {"layernorm_fwd", "ragged", fwd_case, {7, 13, LAYER | IN_PLACE}},
     {"layernorm_fwd", "real", fwd_case, {2000, 96, LAYER}},
     {"layernorm_fwd", "real merged", fwd_case, {500, 384, LAYER}},
     {"layernorm_fwd", "hostile zeros", fwd_case, {3, 9, LAYER | ZEROS}},
+    {"layernorm_fwd", "patch", fwd_case, {11, 1152, LAYER}},
+    {"layernorm_fwd", "merged", fwd_case, {3, 4608, LAYER | IN_PLACE}},
     {"layernorm_bwd", "empty", bwd_case, {0, 8, LAYER}},
     {"layernorm_bwd", "one", bwd_case, {1, 3, LAYER}},
     {"layernorm_bwd", "ragged", bwd_case, {7, 13, LAYER | IN_PLACE}},
     {"layernorm_bwd", "ragged add", bwd_case, {133, 5, LAYER | ACCUMULATE}},
     {"layernorm_bwd", "real", bwd_case, {2000, 96, LAYER}},
     {"layernorm_bwd", "real merged", bwd_case, {500, 384, LAYER}},
+    {"layernorm_bwd", "patch", bwd_case, {19, 1152, LAYER | ACCUMULATE}},
+    {"layernorm_bwd", "merged", bwd_case, {9, 4608, LAYER | IN_PLACE}},
     {NULL},
 };

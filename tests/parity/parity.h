@@ -51,6 +51,10 @@ typedef struct parity_case {
 extern const parity_case parity_gemm[], parity_norm[], parity_rope[], parity_attention[],
     parity_pointwise[], parity_rows[], parity_route[], parity_loss[];
 
+/* What an op answers to an index that is out of bounds: BAD_INPUT; BAD_DEVICE, and all goes on; or
+ * the GPU is lost to the process, so that no case may try. */
+enum { PARITY_REFUSES, PARITY_STOPS, PARITY_DIES };
+
 /* A place to run cases. */
 typedef struct parity_target {
     int (*variants)(void);
@@ -58,6 +62,7 @@ typedef struct parity_target {
     const char *other; /* what differs between the runs of a variant, for the message */
     /* run -1: for --bench. out_ops: the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
+    int bad_index;                 /* PARITY_REFUSES .. */
     bool (*lacks)(const char *op); /* ops that this target has not, by name; NULL: none */
     bool (*present)(void);         /* false: skipped, status_text says why; NULL: always there */
 } parity_target;

@@ -155,6 +155,8 @@ const parity_case parity_rope[] = {
     {"rope_apply", "one", apply_case, {1, 1, 2, 0, 0}},
     {"rope_apply", "ragged", apply_case, {5, 3, 18, 7, 0}},
     {"rope_apply", "ragged inverse", apply_case, {5, 3, 18, 7, 1}},
+    {"rope_apply", "text", apply_case, {5, 32, 128, 0, 0}},
+    {"rope_apply", "vision", apply_case, {5, 16, 72, 2304, 1}},
     {"rope_apply", "real", apply_case, {2048, 8, 32, 128, 0}},
     {"rope_apply", "hostile", rope_refuses, {0}},
     {NULL},

@@ -28,33 +28,51 @@ static void gather_case(parity *p, const int64_t *shape)
     parity_expect(p, "y", y, want, 0);
 }
 
-/* shape: n, width, rows of y, distinct */
+/* shape: n, width, rows of y, distinct, y in act */
 static void scatter_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], w = shape[1];
     int32_t *index = draw_index(p, n, shape[2], shape[3]);
-    tensor x = parity_tensor(p, n * w, 1), y = parity_tensor_acc(p, shape[2] * w, 1);
+    tensor x = parity_tensor(p, n * w, 1);
+    tensor y = (shape[4] ? parity_tensor : parity_tensor_acc)(p, shape[2] * w, 1);
     double *want = parity_copy(p, y.ref, y.n);
     for (int64_t i = 0; i < n * w; i++)
         if (index[i / w] >= 0)
             want[index[i / w] * w + i % w] += x.ref[i];
     PARITY_RUN(p,
                op_rows_scatter(p->s, &(rows_scatter_args){n, w, shape[2], parity_ints(p, index, n),
-                                                          x.dev, y.dev, true, shape[3]}));
+                                                          x.dev, y.dev, !shape[4], shape[3]}));
     parity_expect(p, "y", y, want, 16);
+}
+
+static void refused(status got, const char *words)
+{
+    if (parity_here.bad_index == PARITY_REFUSES)
+        assert_fails(ST_BAD_INPUT, got, words);
+    else
+        assert_fails(ST_BAD_DEVICE, got, ".cu");
 }
 
 static void rows_refuse(parity *p, const int64_t *shape)
 {
     (void)shape;
-    tensor x = parity_tensor(p, 64, 1);
-    int32_t index[] = {0, 1, 2, 4};
-    rows_scatter_args s = {4, 2, 4, index, x.dev, x.dev, true, false};
-    assert_fails(ST_BAD_INPUT, op_rows_scatter(p->s, &s), "index 3 is 4, beyond 4 rows");
-    rows_weighted_args w = {1, 2, 4, index, x.dev, x.dev, x.dev};
-    assert_fails(ST_BAD_INPUT, op_rows_weighted(p->s, &w), "beyond 4 rows");
+    if (parity_here.bad_index == PARITY_DIES)
+        return;
+    tensor x = parity_tensor(p, 64, 1), weight = parity_tensor_acc(p, 4, 1);
+    tensor y = parity_tensor_acc(p, 64, 1);
+    int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(p, index, 4);
+    refused(op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
+            "index 3 is 4, beyond 4 rows");
+    refused(op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
+            "index 3 is 4, beyond 4 rows");
+    rows_weighted_args w = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
+    refused(op_rows_weighted(p->s, &w), "beyond 4 rows");
+    rows_weighted_bwd_args b = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
+    refused(op_rows_weighted_bwd(p->s, &b), "beyond 4 rows");
     index[3] = -1;
-    assert_fails(ST_BAD_INPUT, op_rows_weighted(p->s, &w), "index 3 is -1");
+    w.index = b.index = parity_ints(p, index, 4);
+    refused(op_rows_weighted(p->s, &w), "index 3 is -1");
+    refused(op_rows_weighted_bwd(p->s, &b), "index 3 is -1");
 }
 
 /* shape: n, width, rows of the table */
@@ -65,7 +83,8 @@ static void weighted_case(parity *p, const int64_t *shape)
     int32_t *index = parity_zero_ints(p, 4 * n);
     for (int64_t i = 0; i < 4 * n; i++) /* the corners of a border patch coincide */
         index[i] = i % 8 == 1 ? index[i - 1] : (int32_t)parity_below(p, rows);
-    tensor weight = parity_tensor(p, 4 * n, 1), table = parity_tensor(p, rows * w, 1);
+    tensor weight = parity_tensor_acc(p, 4 * n, 1);
+    tensor table = (bwd ? parity_tensor_acc : parity_tensor)(p, rows * w, 1);
     tensor y = parity_tensor(p, n * w, 1);
     double *wy = parity_copy(p, y.ref, y.n), *wtable = parity_copy(p, table.ref, table.n);
     for (int64_t c = 0; c < 4 * n; c++)
@@ -92,6 +111,7 @@ const parity_case parity_rows[] = {
     {"rows_gather", "one", gather_case, {1, 1, 1, 0}},
     {"rows_gather", "ragged", gather_case, {13, 7, 5, 0}},
     {"rows_gather", "ragged keep", gather_case, {13, 7, 5, 1}},
+    {"rows_gather", "hidden keep", gather_case, {13, 2048, 5, 1}},
     {"rows_gather", "real", gather_case, {4096, 128, 2048, 0}},
     {"rows_scatter", "empty", scatter_case, {0, 3, 4, 0}},
     {"rows_scatter", "one", scatter_case, {1, 1, 1, 0}},
@@ -99,12 +119,19 @@ const parity_case parity_rows[] = {
     {"rows_scatter", "ragged distinct", scatter_case, {13, 7, 29, 1}},
     {"rows_scatter", "real", scatter_case, {2048, 128, 600, 0}},
     {"rows_scatter", "real distinct", scatter_case, {1000, 128, 2048, 1}},
+    {"rows_scatter", "hidden", scatter_case, {60, 2048, 29, 0}},
+    {"rows_scatter", "hidden distinct act", scatter_case, {13, 2048, 29, 1, 1}},
+    {"rows_scatter", "ragged act", scatter_case, {40, 8, 5, 0, 1}},
+    {"rows_scatter", "hostile one row", scatter_case, {3000, 8, 1, 0}},
     {"rows_scatter", "hostile", rows_refuse, {0}},
     {"rows_weighted", "empty", weighted_case, {0, 3, 4}},
     {"rows_weighted", "one", weighted_case, {1, 1, 1}},
     {"rows_weighted", "ragged", weighted_case, {13, 7, 5}},
     {"rows_weighted", "real", weighted_case, {2000, 96, 256}},
     {"rows_weighted", "hostile", rows_refuse, {0}},
+    {"rows_weighted", "patch", weighted_case, {11, 1152, 9}},
+    {"rows_weighted_bwd", "patch", weighted_case, {90, 1152, 9}},
+    {"rows_weighted_bwd", "hostile", rows_refuse, {0}},
     {"rows_weighted_bwd", "empty", weighted_case, {0, 3, 4}},
     {"rows_weighted_bwd", "one", weighted_case, {1, 1, 1}},
     {"rows_weighted_bwd", "ragged", weighted_case, {13, 7, 5}},

@@ -32,4 +32,5 @@ const parity_target parity_here = {.variants = variants,
                                    .runs = SIMT_SCHEDULES,
                                    .other = "another schedule",
                                    .open = open_simt,
+                                   .bad_index = PARITY_STOPS,
                                    .lacks = lacks};

@@ -11,9 +11,32 @@
 #ifndef TESSERA_OPS_ROPE_H
 #define TESSERA_OPS_ROPE_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "trainer/device/backend.h"
+
+enum { ROPE_HALF_DIM_MAX = 512 };
+
+/* head_dim must be a multiple of 2 parts: one angle table, or a row's and a column's. */
+WARN_UNUSED static inline status rope_half_dim(int64_t head_dim, int64_t parts, int64_t *out_half)
+{
+    if (head_dim <= 0 || head_dim % (2 * parts) != 0 || head_dim / 2 > ROPE_HALF_DIM_MAX)
+        return FAIL(ST_BAD_INPUT, "rope: head_dim %lld must be a multiple of %lld up to %d",
+                    (long long)head_dim, (long long)(2 * parts), 2 * ROPE_HALF_DIM_MAX);
+    *out_half = head_dim / 2;
+    return ST_OK;
+}
+
+/* theta^(-numerator / denominator), rounded where the published model rounds, in float32 whatever
+ * the model's dtype: the exponent, the power, its reciprocal. At position p an angle would else be
+ * off by p times a unit in the last place or more. The power is rounded correctly here; torch's own
+ * is off by a unit for one of 64 frequencies. */
+static inline float rope_frequency(double theta, int64_t numerator, int64_t denominator)
+{
+    const float exponent = (float)numerator / (float)denominator;
+    return 1.0f / (float)pow((float)theta, (double)exponent);
+}
 
 typedef struct rope_text_args {
     int64_t tokens, head_dim;

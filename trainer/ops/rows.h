@@ -2,15 +2,21 @@
  *
  * rows_gather:  y[i] = index[i] >= 0 ? x[index[i]] : (keep ? y[i] : 0), i < n. Used for embedding,
  *               visual rows into tokens (keep), expert permutation, target rows.
- * rows_scatter: y[index[i]] += x[i] for index[i] >= 0, in ascending i for each target (fixed order,
- *               no atomics). y_acc: y is acc (weight gradients) else act. distinct: the caller
- *               promises that no index repeats (deepstack, visual rows), a faster path.
+ * rows_scatter: y[index[i]] += x[i] for index[i] >= 0, summed in a fixed order (on the CPU, and for
+ *               up to 32 rows of a target on CUDA, in ascending i). y_acc: y is acc (weight
+ *               gradients) else act. distinct: the caller promises that no index repeats
+ *               (deepstack, visual rows), a faster path.
  * x, y [*, width]; index [n] int32 on the device; y_rows = rows of y (for bounds and workspace).
  *
  * rows_weighted:     y[i] += sum_q weight[i, q] * table[index[i, q]], q < 4: the vision position
  *                    table (spec 3.3). table [table_rows, width] act, y [n, width] act,
  *                    weight [n, 4] acc, index [n, 4] int32.
- * rows_weighted_bwd: dtable[index[i, q]] += weight[i, q] * dy[i] in fixed order; dtable acc. */
+ * rows_weighted_bwd: dtable[index[i, q]] += weight[i, q] * dy[i] in fixed order; dtable acc.
+ *
+ * Indices are checked where they come from outside (batch/stage.h: ids, visual rows, corners). One
+ * that still lies beyond y_rows or table_rows, or a negative corner, is a mistake of ours:
+ * BAD_INPUT on the CPU; on CUDA, where the host does not see them, the kernel stops and the
+ * stream's next wait answers BAD_DEVICE. */
 #ifndef TESSERA_OPS_ROWS_H
 #define TESSERA_OPS_ROWS_H
 

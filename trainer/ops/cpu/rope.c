@@ -1,29 +1,7 @@
 /* rope.c: angle tables and the rotation (rope.h). */
 #include "trainer/ops/cpu/cpu.h"
 
-enum {
-    HALF_DIM_MAX = 512,
-    ANGLE_WORK = 64 /* a cosine and a sine, in element operations */
-};
-
-static status half_dim(int64_t head_dim, int64_t parts, int64_t *out_half)
-{
-    if (head_dim <= 0 || head_dim % (2 * parts) != 0 || head_dim / 2 > HALF_DIM_MAX)
-        return FAIL(ST_BAD_INPUT, "rope: head_dim %lld must be a multiple of %lld up to %d",
-                    (long long)head_dim, (long long)(2 * parts), 2 * HALF_DIM_MAX);
-    *out_half = head_dim / 2;
-    return ST_OK;
-}
-
-/* theta^(-exponent), rounded where the published model rounds, in float32 whatever the model's
- * dtype: the exponent, the power, its reciprocal. At position p an angle would else be off by p
- * times a unit in the last place or more. The power is rounded correctly here; torch's own is off
- * by a unit for one of 64 frequencies. */
-static real frequency(double theta, int64_t numerator, int64_t denominator)
-{
-    const float exponent = (float)numerator / (float)denominator;
-    return (real)(1.0f / (float)pow((float)theta, exponent));
-}
+enum { ANGLE_WORK = 64 /* a cosine and a sine, in element operations */ };
 
 /* Angle = position * frequency, one multiplication in real: the published model's rounding. */
 static void put_angle(real *cosine, real *sine, int32_t position, real frequency)
@@ -36,9 +14,9 @@ static void put_angle(real *cosine, real *sine, int32_t position, real frequency
 /* What both tables are made from: angle j of row t = place[axis[j], t] * omega[j]. */
 typedef struct table {
     int64_t half;
-    real omega[HALF_DIM_MAX];
-    const int32_t *place[HALF_DIM_MAX]; /* of row 0, for each angle */
-    int64_t step;                       /* from one row's place to the next */
+    real omega[ROPE_HALF_DIM_MAX];
+    const int32_t *place[ROPE_HALF_DIM_MAX]; /* of row 0, for each angle */
+    int64_t step;                            /* from one row's place to the next */
     real *cosine, *sine;
 } table;
 
@@ -54,10 +32,10 @@ static void table_rows(const void *context, part p)
 status CPU_OP(rope_text)(stream *s, const rope_text_args *a)
 {
     table b = {.step = 1, .cosine = a->cos, .sine = a->sin};
-    TRY(half_dim(a->head_dim, 1, &b.half));
+    TRY(rope_half_dim(a->head_dim, 1, &b.half));
     for (int64_t j = 0; j < b.half; j++) {
         bool own = j % 3 != 0 && j < 3 * a->section[j % 3];
-        b.omega[j] = frequency(a->theta, 2 * j, a->head_dim);
+        b.omega[j] = rope_frequency(a->theta, 2 * j, a->head_dim);
         b.place[j] = a->positions + (own ? j % 3 : 0) * a->tokens;
     }
     cpu_run(s, a->tokens, ANGLE_WORK * b.half, table_rows, &b);
@@ -67,10 +45,10 @@ status CPU_OP(rope_text)(stream *s, const rope_text_args *a)
 status CPU_OP(rope_vision)(stream *s, const rope_vision_args *a)
 {
     table b = {.step = 2, .cosine = a->cos, .sine = a->sin};
-    TRY(half_dim(a->head_dim, 2, &b.half));
+    TRY(rope_half_dim(a->head_dim, 2, &b.half));
     int64_t quarter = b.half / 2;
     for (int64_t j = 0; j < b.half; j++) {
-        b.omega[j] = frequency(a->theta, 2 * (j % quarter), b.half);
+        b.omega[j] = rope_frequency(a->theta, 2 * (j % quarter), b.half);
         b.place[j] = a->row_col + (j >= quarter);
     }
     cpu_run(s, a->patches, ANGLE_WORK * b.half, table_rows, &b);
@@ -102,7 +80,7 @@ static void rotate_rows(const void *context, part p)
 status CPU_OP(rope_apply)(stream *s, const rope_apply_args *a)
 {
     int64_t half;
-    TRY(half_dim(a->head_dim, 1, &half));
+    TRY(rope_half_dim(a->head_dim, 1, &half));
     cpu_run(s, a->rows, 2 * a->heads * half, rotate_rows, a);
     return ST_OK;
 }
