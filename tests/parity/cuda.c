@@ -28,4 +28,5 @@ const parity_target parity_here = {.variants = variants,
                                    .runs = 2,
                                    .other = "a second run",
                                    .open = open_cuda,
+                                   .bad_index = PARITY_DIES,
                                    .present = present};

@@ -102,7 +102,8 @@ int main(int argc, char **argv)
     tests[n++] = (struct CMUnitTest){.name = "coverage", .test_func = test_coverage};
     for (int f = 0; f < N_FAMILIES; f++)
         for (const parity_case *c = families[f]; c->op; c++) {
-            if (!is_here(c->op) || (only && strcmp(only, c->op) != 0))
+            bool left_out = parity_here.small && strncmp(c->name, "real", 4) == 0;
+            if (!is_here(c->op) || left_out || (only && strcmp(only, c->op) != 0))
                 continue;
             if (n == CASES_MAX) {
                 fprintf(stderr, "more cases than CASES_MAX\n");

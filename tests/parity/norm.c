@@ -130,6 +130,7 @@ const parity_case parity_norm[] = {
     {"rmsnorm_bwd", "real heads", bwd_case, {16384, 32, IN_PLACE}},
     {"rmsnorm_bwd", "head", bwd_case, {117, 128, ACCUMULATE}},
     {"rmsnorm_bwd", "hidden", bwd_case, {19, 2048, ACCUMULATE}},
+    {"rmsnorm_bwd", "parts", bwd_case, {400, 200, 0}},
     {"rmsnorm_bwd", "widest", bwd_case, {2, WIDEST, 0}},
     {"layernorm_fwd", "empty", fwd_case, {0, 8, LAYER}},
     {"layernorm_fwd", "one", fwd_case, {1, 2, LAYER}},

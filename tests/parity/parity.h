@@ -62,7 +62,8 @@ typedef struct parity_target {
     const char *other; /* what differs between the runs of a variant, for the message */
     /* run -1: for --bench. out_ops: the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
-    int bad_index;                 /* PARITY_REFUSES .. */
+    int bad_index; /* PARITY_REFUSES .. */
+    bool small;    /* leave out the cases named "real ..", whose sizes are for times */
     bool (*lacks)(const char *op); /* ops that this target has not, by name; NULL: none */
     bool (*present)(void);         /* false: skipped, status_text says why; NULL: always there */
 } parity_target;

@@ -32,5 +32,6 @@ const parity_target parity_here = {.variants = variants,
                                    .runs = SIMT_SCHEDULES,
                                    .other = "another schedule",
                                    .open = open_simt,
+                                   .small = true,
                                    .bad_index = PARITY_STOPS,
                                    .lacks = lacks};

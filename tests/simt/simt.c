@@ -92,6 +92,16 @@ static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *fmt
     abort(); /* nobody comes back */
 }
 
+/* t may go on. By number, the first in order goes before all others: a warp runs as far ahead of
+ * the rest as barriers let it. At random it is everybody's turn once in a round. */
+static void set_ready(int t)
+{
+    int place = m.schedule == SIMT_REVERSE ? m.threads - 1 - t : t;
+    m.thread[t].state = READY;
+    if (m.schedule != SIMT_RANDOM && place < m.cursor)
+        m.cursor = place;
+}
+
 /* The next thread in turn, or -1: none can go on. */
 static int next_thread(void)
 {
@@ -229,7 +239,7 @@ void simt_barrier(const char *file, int line)
         }
         m.at_barrier = 0;
         for (int i = 0; i < m.threads; i++)
-            m.thread[i].state = READY;
+            set_ready(i);
     }
     give_way();
 }
@@ -296,7 +306,7 @@ static void finish_warp(thread *warp, unsigned mask, int kind)
                      from, base_name(t->file), t->line, mask);
             t->result = warp[from].value;
         }
-        t->state = READY;
+        set_ready((int)(t - m.thread));
     }
 }
 

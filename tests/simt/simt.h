@@ -27,7 +27,8 @@ typedef struct simt_dim {
 /* The running thread's, by CUDA's names. */
 extern simt_dim threadIdx, blockIdx, blockDim, gridDim;
 
-/* FORWARD and REVERSE: by number; RANDOM: another order in every round, blocks permuted too. */
+/* FORWARD and REVERSE: the first or last thread that can go on; RANDOM: another order in every
+ * round, blocks permuted too. */
 enum { SIMT_FORWARD, SIMT_REVERSE, SIMT_RANDOM, SIMT_SCHEDULES };
 
 /* Holds for the launches that follow. seed: of RANDOM alone. */

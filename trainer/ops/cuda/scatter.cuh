@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
             if (mine)
                 add_items<Y, WIDTH>(a, sorted, min(warp * share, now), min((warp + 1) * share, now),
                                     j, sum);
-            __syncthreads(); /* before found, sorted and n are used again */
+            /* The next round's barriers stand before what it writes over. */
         }
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
@@ -188,7 +188,6 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
                     sum[k] += sums[w][k * LANES + lane];
             add_to<Y, WIDTH>(a.y + to * a.width + j, sum);
         }
-        __syncthreads();
     }
 }
 
