@@ -13,8 +13,10 @@
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/checkpoint/train_state.h"
+#include "trainer/device/replay.h"
 #include "trainer/layout.h"
 #include "trainer/memory.h"
+#include "trainer/step.h"
 #include "trainer/stop.h"
 
 /* A share of what a model that knows nothing loses. */
@@ -220,8 +222,10 @@ static status open_step(session *s, enum session_use use)
     };
     model_options_freeze(&o, s->params);
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    TRY(stager_new(s->stream, &s->dims, &s->cap, &s->stager));
-    stager_weigh(s->stager, c->loss_weighting);
+    lane_options l = {
+        .cap = s->cap, .aux_coefficient = c->loss_router_aux, .weighting = c->loss_weighting};
+    TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
+    s->stager = lane_stager(s->lane);
     s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
@@ -240,7 +244,9 @@ static status open_step(session *s, enum session_use use)
         .decay_type = c->lr_decay_type,
         .min_factor = c->lr_min_factor,
     };
-    return optimizer_new(c, s->params, s->stream, &s->optimizer);
+    TRY(optimizer_new(c, s->params, s->stream, &s->optimizer));
+    TRY(replay_new(s->stream, c->cuda_graph_scope));
+    return step_open(s);
 }
 
 /* What can not run is refused before anything is opened. One rank for now. */
@@ -320,8 +326,10 @@ void session_close(session *s)
     receiver_close(&s->train);
     if (s->stream) {
         const backend_vtable *v = s->device->v;
+        step_close(s);
+        replay_free(s->stream);
         optimizer_free(&s->optimizer, s->stream);
-        stager_free(&s->stager, s->stream);
+        lane_free(&s->lane);
         model_free(&s->model, s->stream);
         if (s->params)
             params_release(s->params, s->stream);
@@ -332,7 +340,6 @@ void session_close(session *s)
     }
     free(s->got);
     free(s->rows);
-    free(s->samples.id);
     free(s->stream_options);
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);

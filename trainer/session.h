@@ -5,7 +5,7 @@
 
 #include "common/conf.h"
 #include "common/tokenizer.h"
-#include "trainer/batch/stage.h"
+#include "trainer/batch/lane.h"
 #include "trainer/checkpoint/progress.h"
 #include "trainer/input/receive.h"
 #include "trainer/model/params.h"
@@ -19,12 +19,6 @@ typedef struct step_sums {
     double *loss, *weight; /* [1] each */
     void *aux;             /* [1] acc */
 } step_sums;
-
-/* Samples of the step under way, in stream order. */
-typedef struct sample_list {
-    uint64_t *id; /* heap */
-    int64_t n, capacity;
-} sample_list;
 
 enum session_use { SESSION_TRAIN, SESSION_EVAL };
 
@@ -49,15 +43,16 @@ typedef struct session {
     batch_caps cap;       /* of a micro-batch */
     int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
-    stager *stager;
+    lane *lane;     /* batches on their way */
+    stager *stager; /* one of the lane's, for evaluation */
     optimizer *optimizer;
     schedule schedule;
     training_share share; /* of the work that trains, for FLOPs */
     step_sums sums;
-    int64_t accumulation; /* micro-steps per step */
-    received *got;        /* [local_batch_size] rows of the micro-batch under way */
-    row *rows;            /* [local_batch_size] the same, as staging reads them */
-    sample_list samples;
+    int64_t accumulation;     /* micro-steps per step */
+    received *got;            /* [local_batch_size] rows of the micro-batch under way */
+    row *rows;                /* [local_batch_size] the same, as staging reads them */
+    struct step_slots *steps; /* under way; of step.c */
 } session;
 
 /* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */

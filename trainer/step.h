@@ -1,4 +1,9 @@
-/* step.h: one optimiser step as a story: rows -> micro-batches -> gradients -> update. */
+/* step.h: one optimiser step as a story: rows -> micro-batches -> gradients -> update.
+ *
+ * A step is queued, and told when the device has done it. A backend may have steps under way beside
+ * the one that is told next (backend_vtable.ahead; none on the CPU), so that it never waits for the
+ * host: the host learns of a step's loss, and whether it was skipped, one step late. Nothing is
+ * allocated by a step, and the host waits for nothing but what it is told. */
 #ifndef TESSERA_TRAINER_STEP_H
 #define TESSERA_TRAINER_STEP_H
 
@@ -16,17 +21,30 @@ typedef struct step_report {
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;
-    const uint64_t
-        *sample; /* [n_samples] ids in stream order; the session's, until the next step */
+    /* [n_samples] ids in stream order; the session's, until a step that is queued needs the place:
+     * the one after those under way */
+    const uint64_t *sample;
     int64_t n_samples;
     flops flops; /* by real documents and grids */
     int64_t wait_ns;
     hash128 rows_digest;    /* chain over the rows' digests */
     hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
+    const char *cursor;     /* of the stream behind its last row; as sample */
 } step_report;
 
-/* ST_END when the stream has ended before the step's first row. A stream that ends inside a step is
- * an error: the daemon completes the last step with empty rows. */
+/* Queues the step: after it, values are those behind it once the device gets there. ST_END when the
+ * stream has ended before the step's first row. A stream that ends inside a step is an error: the
+ * daemon completes the last step with empty rows. */
+WARN_UNUSED status step_queue(session *s, int64_t step);
+/* Steps queued and not told. At most 1 + ahead may be. */
+int64_t step_under_way(const session *s);
+/* The oldest of them; waits for it. */
+WARN_UNUSED status step_told(session *s, step_report *out);
+/* Queued and told. */
 WARN_UNUSED status step_run(session *s, int64_t step, step_report *out);
+
+/* Called by session_open and session_close. */
+WARN_UNUSED status step_open(session *s);
+void step_close(session *s);
 
 #endif

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/keeper.h"
+#include "trainer/device/replay.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/layout.h"
 #include "trainer/memory.h"
@@ -199,7 +200,8 @@ static status open_run(training *t)
     TRY(find_start(t));
     TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile)
-        TRY(profile_new(t->session.stream, &t->profile));
+        replay_free(t->session.stream); /* calls are measured one by one */
+    TRY(profile_new(t->session.stream, &t->profile));
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
     if (evaluates(c))
@@ -249,7 +251,7 @@ static status note_step(training *t, const step_report *r)
     t->now.rows += r->rows;
     t->now.last_loss = r->loss;
     t->now.eval_loss = NAN;
-    TRY(progress_set_text(&t->now.cursor, receiver_cursor(t->session.train)));
+    TRY(progress_set_text(&t->now.cursor, r->cursor));
     TRY(ledger_add(t->ledger, r));
     TRY(reporter_step(t->reporter, r));
     /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
@@ -274,16 +276,41 @@ static void write_report(const training *t)
         log_warn("no report.html: %s", status_text());
 }
 
+static bool evaluation_due(const training *t, int64_t step)
+{
+    const conf *c = t->conf;
+    return evaluates(c) && c->eval_freq && step % c->eval_freq == 0 && step != c->training_steps;
+}
+
+static bool checkpoint_due(const training *t, int64_t step)
+{
+    const conf *c = t->conf;
+    return t->keeper && c->checkpoint_interval && step % c->checkpoint_interval == 0 &&
+           step != c->training_steps;
+}
+
 /* Evaluation and checkpoint, where they are due. */
 static status between_steps(training *t)
 {
-    const conf *c = t->conf;
-    int64_t step = t->now.step;
-    bool last = step == c->training_steps;
-    if (evaluates(c) && c->eval_freq && step % c->eval_freq == 0 && !last)
+    if (evaluation_due(t, t->now.step))
         TRY(evaluate_between(t));
-    if (t->keeper && c->checkpoint_interval && step % c->checkpoint_interval == 0 && !last)
-        TRY(save(t));
+    return checkpoint_due(t, t->now.step) ? save(t) : ST_OK;
+}
+
+/* Queues what may be under way beside the step that is told next. Nothing is queued behind a step
+ * after which values are read, nor behind the last one. */
+static status queue_steps(training *t)
+{
+    const conf *c = t->conf;
+    session *s = &t->session;
+    while (step_under_way(s) <= s->device->v->ahead && !stop_asked()) {
+        int64_t under_way = step_under_way(s), last = t->now.step + under_way;
+        if (c->training_steps && last >= c->training_steps)
+            return ST_OK;
+        if (under_way && (evaluation_due(t, last) || checkpoint_due(t, last)))
+            return ST_OK;
+        TRY(step_queue(s, last + 1));
+    }
     return ST_OK;
 }
 
@@ -299,12 +326,29 @@ static status measured_step(training *t, step_report *out)
     return profile_end(t->profile, out->wait_ns);
 }
 
+/* The next step that is told. ST_END behind the last one; ST_STOPPED where that was asked before
+ * one was queued. */
+static status next_step(training *t, bool *inout_ended, step_report *out)
+{
+    session *s = &t->session;
+    if (t->profile)
+        return measured_step(t, out);
+    status st = *inout_ended ? ST_END : queue_steps(t);
+    *inout_ended = st == ST_END;
+    if (st != ST_OK && st != ST_END && st != ST_STOPPED)
+        return st;
+    if (step_under_way(s) > 0) /* what is under way counts */
+        return step_told(s, out);
+    return st == ST_OK ? ST_STOPPED : st;
+}
+
 static status run_steps(training *t)
 {
     const conf *c = t->conf;
+    bool ended = false;
     while (c->training_steps == 0 || t->now.step < c->training_steps) {
         step_report report;
-        status st = measured_step(t, &report);
+        status st = next_step(t, &ended, &report);
         if (st == ST_END) {
             log_info("the stream has ended after %" PRId64 " steps", t->now.step);
             return ST_OK;
@@ -315,6 +359,8 @@ static status run_steps(training *t)
             return ST_OK;
         if (st == ST_OK && !stop_asked())
             st = between_steps(t);
+        if (stop_asked() && st == ST_OK && step_under_way(&t->session) > 0)
+            continue;
         if (stop_asked() && (st == ST_OK || st == ST_STOPPED)) {
             log_info("stopping after step %" PRId64 " as asked", t->now.step);
             return ST_OK;

@@ -57,6 +57,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
     batch_caps_for(r, 1, 1, 4, &o.cap);
     TRY(model_new(p->stream, &p->dims, p->params, &o, &p->model));
     TRY(stager_new(p->stream, &p->dims, &o.cap, &p->stager));
+    stager_mark(p->stager, 0, aux_coef);
     TRY(v->alloc(p->device, sizeof(double), (void **)&p->loss));
     TRY(v->alloc(p->device, sizeof(double), (void **)&p->weight));
     return v->alloc(p->device, st_dtype_size(v->acc), &p->aux);

@@ -25,6 +25,8 @@ typedef struct device_batch {
     /* counts of this micro-batch, on the host */
     int64_t tokens, docs, patches, items, frames, targets;
     double weight; /* sum of target weights */
+    int32_t
+        variant; /* what of it is not in device memory, as a number: addresses, wide, distinct */
     /* on the device; T = batch_sizes().tokens */
     int32_t *input_ids;     /* [cap.tokens]; pads are 0 */
     int32_t *positions;     /* [3, T] */
@@ -39,6 +41,7 @@ typedef struct device_batch {
     uint8_t *pixels;        /* [cap.patches, 768] stills, when wide is false */
     uint8_t *pixels_wide;   /* [cap.patches, 1536], when the batch has video */
     bool wide;              /* which of the two */
+    void *aux_scale;        /* [1] acc: the auxiliary loss's coefficient * weight */
     int32_t *patch_row_col; /* [cap.patches, 2] full-resolution patch coordinates */
     int32_t *pos_index;     /* [cap.patches, 4] rows of the position table */
     void *pos_weight;       /* [cap.patches, 4] acc; 0 in the padding */
@@ -67,6 +70,9 @@ void stager_free(stager **g, stream *s);
 /* WEIGHTING_* of conf.h: what a target counts, times its loss_weight; WEIGHTING_TOKEN (1) until
  * said otherwise. The parts of a split sample are documents of their own. */
 void stager_weigh(stager *g, int weighting);
+/* Number of this buffer among its kind, for device_batch.variant, and the coefficient of the
+ * auxiliary loss (0 of a new stager). */
+void stager_mark(stager *g, int32_t buffer, double aux_coefficient);
 /* Overrides the backend's fixed_shapes, for tests of the padding on a backend that needs none. */
 void stager_fix_shapes(stager *g, bool fixed);
 /* The rows' arrays are copied before it returns; *out belongs to the stager and is valid until its

@@ -31,8 +31,9 @@ typedef struct graph graph; /* captured work, to be queued again as a whole */
 struct stream {
     device *dev;
     const struct ops_table *ops;
-    void *handle; /* backend's own; cuda: the cudaStream_t */
-    int part;     /* PART_*: what is being queued, for report/profile.h */
+    void *handle;          /* backend's own; cuda: the cudaStream_t */
+    struct replay *replay; /* of replay.h; NULL: nothing is captured */
+    int part;              /* PART_*: what is being queued, for report/profile.h */
 };
 
 enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
@@ -47,7 +48,8 @@ typedef struct device_options {
 /* What a step must not do, counted since the device was opened. */
 typedef struct device_counts {
     int64_t allocations; /* device and pinned memory, scratch that grows, library plans */
-    int64_t waits;       /* the host waited for the device */
+    int64_t waits;       /* the host waited for all of a stream */
+    int64_t event_waits; /* the host waited for an event */
     int64_t captures;    /* graphs made */
 } device_counts;
 

@@ -254,7 +254,7 @@ static status cpu_event_follow(stream *s, event *e)
 static status cpu_event_wait(device *d, event *e)
 {
     (void)e;
-    d->counts.waits++;
+    d->counts.event_waits++;
     return ST_OK;
 }
 

@@ -269,7 +269,7 @@ static status cuda_event_follow(stream *s, event *e)
 
 static status cuda_event_wait(device *d, event *e)
 {
-    d->counts.waits++;
+    d->counts.event_waits++;
     CUDA_TRY(cudaEventSynchronize((cudaEvent_t)e), ST_BAD_DEVICE,
              "work queued on the GPU, seen at cudaEventSynchronize");
     return ST_OK;

@@ -100,7 +100,6 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
         t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
         t->aux.count_total = space_take(sp, d->experts, z->acc);
         t->aux.prob_sum = space_take(sp, d->experts, z->acc);
-        t->aux.scale = space_take(sp, 1, z->acc);
     }
     if (mode.training)
         t->dx = space_take(sp, width, z->act);

@@ -64,7 +64,7 @@ static status aux_op(const run *r, const moe_aux *aux, int phase, const int32_t 
                                                 .count_total = aux->count_total,
                                                 .prob_sum = aux->prob_sum,
                                                 .aux = aux->value,
-                                                .scale = aux->scale,
+                                                .scale = r->b->aux_scale,
                                                 .dlogits = dlogits});
 }
 

@@ -44,7 +44,6 @@ typedef struct moe_aux {
     void *count_total; /* [E] acc */
     void *prob_sum;    /* [E] acc */
     void *value;       /* [1] acc */
-    void *scale;       /* [1] acc: coefficient * weight of the micro-batch */
 } moe_aux;
 
 void moe_bind(moe *w, params *p, int layer);

@@ -21,8 +21,7 @@ struct model {
     vision vision;
     decoder decoder;
     head head;
-    void *block;    /* device memory of all activations */
-    double host[1]; /* aux scale on its way to the device, as acc */
+    void *block; /* device memory of all activations */
 };
 
 static int64_t logit_rows(const model_options *o)
@@ -198,19 +197,6 @@ static head_targets targets_of(const run *r, const loss_sums *sums)
                           .weights = sums->weight};
 }
 
-/* coefficient * weight of the micro-batch, in the device's acc. */
-static status send_aux_scale(model *m, const run *r)
-{
-    double scale = m->o.router_aux_coef * r->b->weight;
-    if (!m->decoder.aux.on)
-        return ST_OK;
-    if (r->s->dev->v->acc == DT_F64)
-        *m->host = scale;
-    else
-        *(float *)m->host = (float)scale;
-    return r->s->dev->v->to_device(r->s, m->decoder.aux.scale, m->host, r->acc);
-}
-
 status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
 {
     run r = start(m, s, b);
@@ -220,7 +206,6 @@ status model_forward_backward(model *m, stream *s, const device_batch *b, const 
         return FAIL(ST_INTERNAL, "backward of a model that was made without training");
     TRY(check_batch(m, b));
     bind_head(m);
-    TRY(send_aux_scale(m, &r));
     TRY(forward(m, &r, sums));
     s->part = PART_HEAD;
     TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));

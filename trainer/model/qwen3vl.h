@@ -2,7 +2,8 @@
  *
  * Losses and gradients are sums over targets (weight * nll); the optimiser divides by the weight of
  * the step, so packed, unpacked, one rank or eight agree. The auxiliary loss enters as
- * coefficient * weight of the micro-batch * aux. */
+ * coefficient * weight of the micro-batch * aux;
+ * that product comes with the batch (stager_mark). */
 #ifndef TESSERA_MODEL_QWEN3VL_H
 #define TESSERA_MODEL_QWEN3VL_H
 

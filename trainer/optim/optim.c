@@ -12,6 +12,8 @@ struct optimizer {
     double *sum_squares; /* [1] */
     double *after_group; /* [GROUP_COUNT] what sum_squares was behind each group */
     step_scalars *scalars;
+    /* pinned */
+    step_scalars *sent; /* [ahead + 1] by step */
 };
 
 static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_chunk)
@@ -76,6 +78,8 @@ status optimizer_new(const conf *c, params *p, stream *s, optimizer **out)
     TRY_OR(done, v->alloc(s->dev, sizeof *o->sum_squares, (void **)&o->sum_squares));
     TRY_OR(done, v->alloc(s->dev, GROUP_COUNT * sizeof(double), (void **)&o->after_group));
     TRY_OR(done, v->alloc(s->dev, sizeof *o->scalars, (void **)&o->scalars));
+    TRY_OR(done,
+           v->alloc_host(s->dev, (size_t)(v->ahead + 1) * sizeof *o->sent, (void **)&o->sent));
     TRY_OR(done, send_tensors(o, s));
     *out = o;
     return ST_OK;
@@ -93,6 +97,8 @@ void optimizer_free(optimizer **held, stream *s)
     s->dev->v->release(s->dev, o->after_group);
     s->dev->v->release(s->dev, o->scalars);
     s->dev->v->release(s->dev, o->tensors);
+    if (o->sent)
+        s->dev->v->release_host(s->dev, o->sent);
     free(o);
     *held = NULL;
 }
@@ -109,11 +115,11 @@ static status sum_gradients(optimizer *o, stream *s)
     return ST_OK;
 }
 
-status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const double *weight)
+status optimizer_send(optimizer *o, stream *s, int64_t step, double lr)
 {
     const backend_vtable *v = s->dev->v;
-    TRY(sum_gradients(o, s));
-    step_scalars host = {
+    step_scalars *sent = &o->sent[step % (v->ahead + 1)];
+    *sent = (step_scalars){
         .lr = lr,
         .beta1 = o->beta1,
         .beta2 = o->beta2,
@@ -121,7 +127,12 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
         .bias1 = 1.0 - pow(o->beta1, (double)step),
         .bias2 = 1.0 - pow(o->beta2, (double)step),
     };
-    TRY(v->to_device(s, o->scalars, &host, sizeof host));
+    return v->to_device(s, o->scalars, sent, sizeof *sent);
+}
+
+status optimizer_update(optimizer *o, stream *s, const double *weight)
+{
+    TRY(sum_gradients(o, s));
     TRY(op_step_finish(s, &(step_finish_args){.max_norm = o->max_norm,
                                               .sum_squares = o->sum_squares,
                                               .weight = weight,
@@ -129,20 +140,36 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
     return op_adamw(s, &(adamw_args){.list = o->all, .step = o->scalars});
 }
 
-status optimizer_read(optimizer *o, stream *s, optimizer_report *out)
+status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const double *weight)
 {
-    step_scalars host;
-    double squares[GROUP_COUNT], before = 0.0;
-    TRY(s->dev->v->to_host(s, &host, o->scalars, sizeof host));
-    TRY(s->dev->v->to_host(s, squares, o->after_group, sizeof squares));
-    TRY(s->dev->v->wait(s));
+    TRY(optimizer_send(o, s, step, lr));
+    return optimizer_update(o, s, weight);
+}
+
+status optimizer_fetch(const optimizer *o, stream *s, optimizer_facts *host)
+{
+    const backend_vtable *v = s->dev->v;
+    TRY(v->to_host(s, &host->scalars, o->scalars, sizeof host->scalars));
+    return v->to_host(s, host->after_group, o->after_group, sizeof host->after_group);
+}
+
+optimizer_report optimizer_report_of(const optimizer_facts *f)
+{
+    optimizer_report out = {.grad_norm = f->scalars.grad_norm, .skipped = f->scalars.skip != 0.0};
+    double all = f->after_group[GROUP_COUNT - 1], before = 0.0;
     for (int g = 0; g < GROUP_COUNT; g++) {
-        double share =
-            squares[GROUP_COUNT - 1] > 0.0 ? (squares[g] - before) / squares[GROUP_COUNT - 1] : 0.0;
-        out->group_norm[g] = host.grad_norm * sqrt(share);
-        before = squares[g];
+        double share = all > 0.0 ? (f->after_group[g] - before) / all : 0.0;
+        out.group_norm[g] = f->scalars.grad_norm * sqrt(share);
+        before = f->after_group[g];
     }
-    out->grad_norm = host.grad_norm;
-    out->skipped = host.skip != 0.0;
+    return out;
+}
+
+status optimizer_read(const optimizer *o, stream *s, optimizer_report *out)
+{
+    optimizer_facts f;
+    TRY(optimizer_fetch(o, s, &f));
+    TRY(s->dev->v->wait(s));
+    *out = optimizer_report_of(&f);
     return ST_OK;
 }

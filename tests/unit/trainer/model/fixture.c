@@ -81,6 +81,7 @@ void fixture_model(fixture *f, const model_options *o, bool fixed_shapes)
     f->o = *o;
     assert_ok(model_new(f->s, &f->d, f->p, o, &f->m));
     assert_ok(stager_new(f->s, &f->d, &o->cap, &f->g));
+    stager_mark(f->g, 0, o->router_aux_coef);
     stager_fix_shapes(f->g, fixed_shapes);
 }
 

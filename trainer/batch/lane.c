@@ -1,0 +1,100 @@
+/* lane.c: see lane.h. */
+#include "trainer/batch/lane.h"
+
+#include <stdlib.h>
+
+enum { BUFFERS_MAX = 4 };
+
+typedef struct buffer {
+    stager *stager;
+    event *arrived, *used; /* behind its copy; behind the work on it */
+    bool taken;            /* both were recorded */
+} buffer;
+
+struct lane {
+    stream *compute, *copies; /* the same one where there is one buffer */
+    int n, at;                /* buffers; the next one */
+    buffer list[BUFFERS_MAX];
+};
+
+static status buffer_new(lane *l, const model_dims *d, const lane_options *o, int i)
+{
+    const backend_vtable *v = l->compute->dev->v;
+    buffer *b = &l->list[i];
+    TRY(stager_new(l->compute, d, &o->cap, &b->stager));
+    stager_mark(b->stager, i, o->aux_coefficient);
+    stager_weigh(b->stager, o->weighting);
+    TRY(v->event_new(l->compute->dev, &b->arrived));
+    return v->event_new(l->compute->dev, &b->used);
+}
+
+status lane_new(stream *compute, const model_dims *d, const lane_options *o, lane **out)
+{
+    const backend_vtable *v = compute->dev->v;
+    lane *l = calloc(1, sizeof *l);
+    if (!l)
+        return FAIL(ST_NO_MEMORY, "no memory for batches under way");
+    l->compute = l->copies = compute;
+    l->n = v->ahead + 1 < BUFFERS_MAX ? v->ahead + 1 : BUFFERS_MAX;
+    status st = l->n > 1 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
+    for (int i = 0; i < l->n && st == ST_OK; i++)
+        st = buffer_new(l, d, o, i);
+    if (st != ST_OK)
+        lane_free(&l);
+    else
+        *out = l;
+    return st;
+}
+
+void lane_free(lane **held)
+{
+    lane *l = *held;
+    if (!l)
+        return;
+    const backend_vtable *v = l->compute->dev->v;
+    for (int i = 0; i < l->n; i++) {
+        buffer *b = &l->list[i];
+        stager_free(&b->stager, l->compute);
+        if (b->arrived)
+            v->event_free(&b->arrived);
+        if (b->used)
+            v->event_free(&b->used);
+    }
+    if (l->copies && l->copies != l->compute)
+        v->stream_free(&l->copies);
+    free(l);
+    *held = NULL;
+}
+
+status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out)
+{
+    device *dev = l->compute->dev;
+    const backend_vtable *v = dev->v;
+    buffer *b = &l->list[l->at];
+    if (b->taken && l->n > 1) {
+        TRY(v->event_wait(dev, b->arrived)); /* the pinned side is read no more */
+        TRY(v->event_follow(l->copies, b->used));
+    }
+    TRY(stage_rows(b->stager, l->copies, rows, n_rows, out));
+    TRY(v->event_record(l->copies, b->arrived));
+    return v->event_follow(l->compute, b->arrived);
+}
+
+status lane_used(lane *l)
+{
+    buffer *b = &l->list[l->at];
+    TRY(l->compute->dev->v->event_record(l->compute, b->used));
+    b->taken = true;
+    l->at = (l->at + 1) % l->n;
+    return ST_OK;
+}
+
+stager *lane_stager(lane *l)
+{
+    return l->list[0].stager;
+}
+
+int64_t lane_buffers(const lane *l)
+{
+    return l->n;
+}

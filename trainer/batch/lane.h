@@ -1,0 +1,34 @@
+/* lane.h: micro-batches on their way to the device: while one is computed, the next is built in
+ * pinned memory and goes over beside it.
+ *
+ * As many staging buffers as a backend has steps under way, used in turn. With one of them (CPU)
+ * everything is in the compute stream's own order. */
+#ifndef TESSERA_BATCH_LANE_H
+#define TESSERA_BATCH_LANE_H
+
+#include "trainer/batch/stage.h"
+
+typedef struct lane lane;
+
+typedef struct lane_options {
+    batch_caps cap;
+    double aux_coefficient; /* of the load-balancing loss */
+    int weighting;          /* WEIGHTING_* */
+} lane_options;
+
+/* compute: where the batches are used; borrowed, as d. */
+WARN_UNUSED status lane_new(stream *compute, const model_dims *d, const lane_options *o,
+                            lane **out);
+void lane_free(lane **l);
+
+/* The next batch, copied over; what is queued on the compute stream from here on finds it there.
+ * Waits for a buffer only where the copy before last has not ended. */
+WARN_UNUSED status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out);
+/* Behind the last use of the batch that lane_stage gave. */
+WARN_UNUSED status lane_used(lane *l);
+
+/* A buffer for work outside steps (evaluation), ordered behind the steps' use of it. */
+stager *lane_stager(lane *l);
+int64_t lane_buffers(const lane *l);
+
+#endif
