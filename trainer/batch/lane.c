@@ -71,7 +71,7 @@ status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out)
     device *dev = l->compute->dev;
     const backend_vtable *v = dev->v;
     buffer *b = &l->list[l->at];
-    if (b->taken && l->n > 1) {
+    if (b->taken) {
         TRY(v->event_wait(dev, b->arrived)); /* the pinned side is read no more */
         TRY(v->event_follow(l->copies, b->used));
     }

@@ -22,7 +22,7 @@ WARN_UNUSED status lane_new(stream *compute, const model_dims *d, const lane_opt
 void lane_free(lane **l);
 
 /* The next batch, copied over; what is queued on the compute stream from here on finds it there.
- * Waits for a buffer only where the copy before last has not ended. */
+ * Waits for its buffer's last copy, which on a device with several ended a batch ago. */
 WARN_UNUSED status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out);
 /* Behind the last use of the batch that lane_stage gave. */
 WARN_UNUSED status lane_used(lane *l);
