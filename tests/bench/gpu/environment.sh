@@ -40,5 +40,8 @@ if [ -n "$wheels" ]; then
         [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
     done
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
+    for folder in "$wheels"/cu*/include "$wheels"/cublas/include; do # behind the toolkit's own
+        [ -d "$folder" ] && export C_INCLUDE_PATH=${C_INCLUDE_PATH:+$C_INCLUDE_PATH:}$folder
+    done
     [ ! -f "$wheels/cudnn/include/cudnn.h" ] || export CUDNN_HOME=${CUDNN_HOME:-$wheels/cudnn}
 fi

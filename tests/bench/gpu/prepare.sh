@@ -79,9 +79,9 @@ lay_out() {
     find "$to/lib" -xtype l -delete
     rm -rf "$to"/lib/libblas.so* "$to"/lib/liblapack.so*
     for name in "$to"/lib/pkgconfig/*.pc; do # paths follow the prefix
-        sed -i -E 's,/usr/lib/x86_64-linux-gnu(/openblas-pthread)?/?$,${prefix}/lib,
-                   s,/usr/include/x86_64-linux-gnu/openblas-pthread/?,${prefix}/include,
-                   s,^(exec_)?prefix=.*,\1prefix='"/prefix"',' "$name"
+        sed -i -E -e 's,/usr/lib/x86_64-linux-gnu(/openblas-pthread)?,${prefix}/lib,g' \
+            -e 's,/usr/include(/x86_64-linux-gnu(/openblas-pthread)?)?,${prefix}/include,g' \
+            -e '/^(Requires|Libs)\.private/d' "$name"
     done
     tar -czf .gpu/prefix.tar.gz -C "$to" .
     rm -rf .gpu/prefix

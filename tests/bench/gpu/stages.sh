@@ -22,20 +22,23 @@ stage_build() {
     ${CC:-cc} --version | head -1
     local generator="Unix Makefiles"
     command -v ninja >/dev/null && generator=Ninja
-    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON \
+    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON -DWERROR=OFF \
         -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" || return
-    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity test_parity_cuda \
-        test_device test_model || return
+    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda || return
     ldd "$trainer" | grep 'not found' && return 1
-    "$trainer" --version && "$build/tests/test_device" && ls -l "$build/bin" "$build/lib"
+    "$trainer" --version || return
+    # The CPU's side works with the libraries that travelled.
+    "$trainer" bench ops gemm --model.path debug --training.backend cpu --training.seq_len 64 || return
+    ls -l "$build/bin" "$build/lib"
 }
 
 ops() { sed -nE 's/\/\*.*//; s/OP\(([a-z0-9_]+)\)/\n\1\n/gp' "$source_dir/trainer/ops/ops.def" | grep -E '^[a-z0-9_]+$'; }
 
 # An op after another in processes of their own: a fault of one leaves the others alone.
-each_op() { # COMMAND..
-    local op bad=()
-    for op in $(ops); do
+each_op() { # OPS COMMAND..
+    local op bad=() list=$1
+    shift
+    for op in $list; do
         echo "-- $op"
         "$@" --op "$op" || bad+=("$op")
     done
@@ -44,7 +47,7 @@ each_op() { # COMMAND..
 
 stage_parity() {
     need "$build/tests/test_parity_cuda" || return
-    each_op "$build/tests/test_parity_cuda" 2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[=' 
+    each_op "$(ops)" "$build/tests/test_parity_cuda" 2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[=' 
     return "${PIPESTATUS[0]}"
 }
 
@@ -52,7 +55,8 @@ sanitizer() { # TOOL ARGS..
     local tool=$1
     shift
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer in PATH"; return 1; }
-    each_op compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" \
+    # NVIDIA's libraries answer for themselves.
+    each_op "$(ops | grep -vE '^(gemm|attention_fwd|attention_bwd)$')" compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" \
         2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[='
     return "${PIPESTATUS[0]}"
 }
@@ -90,7 +94,7 @@ stage_bench_images() {
     for length in 8192 12288; do
         need "$trainer" "$rows/vqa-$length.rec" || return
         echo "-- 4 x $length"
-        "$trainer" bench step $full $mode --layers 4,6 --feed.replay "$rows/vqa-$length.rec" \
+        "$trainer" bench step $full $mode --layers 3,5 --feed.replay "$rows/vqa-$length.rec" \
             --training.seq_len $length --training.local_batch_size 4 --training.global_batch_size 4 \
             --training.steps 40 --ranks 8 || status=1
     done
