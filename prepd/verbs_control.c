@@ -5,6 +5,7 @@
 
 #include "common/json.h"
 #include "prepd/verbs.h"
+#include "prepd/stages.h"
 #include "prepd/verbs_child.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -118,8 +119,13 @@ static void print_status(const json_value *v)
 {
     const json_value *workers = json_find(v, "workers"), *consumers = json_find(v, "consumers");
     int64_t busy = 0;
+    double oldest = 0;
     for (size_t i = 0; i < json_count(workers); i++)
-        busy += json_bool(json_find(json_item(workers, i), "busy"), false);
+        if (json_bool(json_find(json_item(workers, i), "busy"), false)) {
+            const double age = real(json_item(workers, i), "seconds");
+            busy++;
+            oldest = age > oldest ? age : oldest;
+        }
     printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", number(v, "pid"),
            json_text(json_find(v, "endpoint"), "-"), real(v, "seconds"),
            real(v, "rss_bytes") / 1048576.0,
@@ -130,9 +136,15 @@ static void print_status(const json_value *v)
     printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
            json_count(workers), (long long)busy, number(v, "workers_alive"),
            number(v, "workers_target"), number(v, "workers_replaced"));
-    printf("leases      %lld lost (%lld crash, %lld timeout, %lld from outside), %lld waiting\n",
-           number(v, "leases_lost"), number(v, "lost_by_crash"), number(v, "lost_by_timeout"),
-           number(v, "lost_from_outside"), number(v, "leases_waiting"));
+    printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside), "
+           "%lld waiting\n",
+           oldest, number(v, "leases_lost"), number(v, "lost_by_crash"),
+           number(v, "lost_by_timeout"), number(v, "lost_from_outside"),
+           number(v, "leases_waiting"));
+    printf("stages      ");
+    for (int i = 0; i < N_STAGES; i++)
+        printf("%s %.1f s%s", stage_names[i], real(json_find(v, "stage_seconds"), stage_names[i]),
+               i + 1 < N_STAGES ? ", " : " (all workers together)\n");
     for (size_t i = 0; i < json_count(consumers); i++) {
         const json_value *s = json_item(consumers, i);
         printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
@@ -140,6 +152,10 @@ static void print_status(const json_value *v)
                json_text(json_find(s, "stream"), "-"), number(s, "rank"), number(s, "ranks"),
                number(s, "rows_sent"), number(s, "next_row"), number(s, "in_work"),
                real(s, "credit_bytes") / 1048576.0);
+        const double left = json_real(json_find(s, "epoch_seconds_left"), -1);
+        printf("            epoch %lld, %.1f %% done", number(s, "epoch"),
+               100 * real(s, "epoch_share"));
+        printf(left >= 0 ? ", %.0f min left\n" : "\n", left / 60);
     }
     print_source(v, "train");
     print_source(v, "eval");

@@ -46,7 +46,7 @@ status verb_serve(int argc, char **argv)
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
     status st = parent ? proc_follow_parent((pid_t)parent) : ST_OK;
     if (st == ST_OK)
-        st = dispatch_run(&c, quiet);
+        st = dispatch_run(&c, args, n_args, quiet);
     if (parent)
         remove_private_folder(c.prepd_endpoint);
     free(args);

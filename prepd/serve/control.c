@@ -51,6 +51,13 @@ static void put_sessions(const dispatch *d, json_writer *w)
         PUT_INT("in_work", s->n_slots);
         PUT_INT("credit_bytes", s->credit);
         PUT_INT("unreturned_bytes", s->unreturned);
+        PUT_INT("reserved_bytes", s->reserved);
+        if (s->welcomed) {
+            const stream_place p = session_place(s);
+            PUT_INT("epoch", p.epoch);
+            PUT_REAL("epoch_share", p.share);
+            PUT_REAL("epoch_seconds_left", p.seconds_left);
+        }
         json_end_object(w);
     }
     json_end_array(w);
@@ -104,6 +111,11 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("workers_target", d->local.target);
     PUT_INT("workers_alive", local_alive(d));
     PUT_INT("workers_replaced", d->local.respawned);
+    json_put_key(w, "stage_seconds");
+    json_begin_object(w);
+    for (int i = 0; i < N_STAGES; i++)
+        PUT_REAL(stage_names[i], (double)k->stage_ns[i] / 1e9);
+    json_end_object(w);
     put_workers(d, now, w);
     put_sessions(d, w);
     put_source(&d->train, w);

@@ -1,6 +1,7 @@
 #include "prepd/serve/dispatch.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 
 enum {
     TICK_MS = 100,
+    DRAIN_S = 20,            /* after SIGTERM */
     MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
     DISCARDED_PER_TURN = 16384,
     OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
@@ -101,7 +103,7 @@ static void raise_descriptors(void)
 }
 
 /* What a worker must know to do any lease: all options, as YAML that loads again. */
-static status make_terms(dispatch *d)
+status dispatch_make_terms(dispatch *d)
 {
     char *yaml = NULL;
     size_t yaml_size = 0, size;
@@ -123,7 +125,12 @@ static status make_terms(dispatch *d)
     json_put_key(&w, "ipc");
     json_put_bool(&w, wire_is_ipc(d->c->prepd_endpoint));
     json_end_object(&w);
-    status st = json_writer_take(&w, &d->terms, &size);
+    char *text = NULL;
+    status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK) {
+        free(d->terms);
+        d->terms = text;
+    }
     json_writer_done(&w);
     free(yaml);
     return st;
@@ -135,7 +142,7 @@ static status start(dispatch *d)
         snprintf(d->host, sizeof(d->host), "localhost");
     raise_descriptors();
     TRY(proc_signal_fd(&d->signal_fd));
-    TRY(make_terms(d));
+    TRY(dispatch_make_terms(d));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
@@ -146,20 +153,37 @@ static status start(dispatch *d)
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
     TRY(wire_bind(d->net, d->workers_endpoint, &worker_limits, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
+    if (d->c->metrics_listen[0])
+        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
     return local_start(d);
+}
+
+/* SIGTERM: what is in work is finished and sent, within a limit; nothing new is begun. */
+static void drain(dispatch *d)
+{
+    d->draining = true;
+    d->drain_ns = clock_ns() + (int64_t)DRAIN_S * 1000000000;
+    notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=30000000\n");
 }
 
 void dispatch_signals(dispatch *d)
 {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGCHLD || info.ssi_signo == SIGHUP)
+        if (info.ssi_signo == SIGCHLD)
             continue; /* children are reaped after their last messages were read */
+        if (info.ssi_signo == SIGHUP) {
+            d->reload = true;
+            continue;
+        }
         if (d->stopping)
             d->stop_now = true;
-        d->stopping = true;
-        log_info("stopping signal=%s%s", strsignal((int)info.ssi_signo),
-                 d->stop_now ? " at once" : "");
+        if (info.ssi_signo == SIGTERM && !d->draining)
+            drain(d);
+        else
+            d->stopping = true;
+        log_info("%s signal=%s%s", d->stopping ? "stopping" : "draining",
+                 strsignal((int)info.ssi_signo), d->stop_now ? " at once" : "");
     }
 }
 
@@ -194,6 +218,59 @@ static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
     return st == ST_TIMEOUT ? ST_OK : st;
 }
 
+/* Where the train stream is: the consumer that is furthest. NULL if there is none. */
+static const session *leading(const dispatch *d)
+{
+    const session *first = NULL;
+    for (const session *s = d->sessions; s; s = s->next)
+        if (s->welcomed && s->src == &d->train && (!first || s->next_row > first->next_row))
+            first = s;
+    return first;
+}
+
+static void tell_supervisor(const dispatch *d)
+{
+    char line[256], place[64] = "no consumer";
+    const serve_counts *k = &d->counts;
+    const session *s = leading(d);
+    if (d->train.build.active) {
+        snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
+                 (long long)d->train.build.left);
+    } else {
+        if (s) {
+            const stream_place p = session_place(s);
+            snprintf(place, sizeof(place), "epoch %lld %.0f%%", (long long)p.epoch, 100 * p.share);
+        }
+        snprintf(line, sizeof(line),
+                 "STATUS=%s, %llu rows, %.1f samples/s, %d workers, %lld quarantined\n", place,
+                 (unsigned long long)k->rows, k->samples_per_s, d->n_seats,
+                 (long long)(d->train.bad.n + d->eval.bad.n));
+    }
+    notify_send(line);
+}
+
+/* On a terminal: how far the epoch is and how long it still takes. */
+static void show_progress(dispatch *d)
+{
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1];
+    const session *s = leading(d);
+    if (d->quiet || !isatty(STDERR_FILENO) || !s || d->train.build.active)
+        return;
+    const stream_place p = session_place(s);
+    memset(bar, '.', WIDTH);
+    memset(bar, '#', (size_t)(p.share * WIDTH));
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\repoch %lld [%s] %3.0f%%  %.1f samples/s  ", (long long)p.epoch, bar,
+            100 * p.share, d->counts.samples_per_s);
+    if (p.seconds_left >= 0)
+        fprintf(stderr, "%.0f:%02d left \033[K", floor(p.seconds_left / 60),
+                (int)fmod(p.seconds_left, 60));
+    else
+        fprintf(stderr, "waiting \033[K");
+    fflush(stderr);
+}
+
 static void measure(dispatch *d, int64_t now)
 {
     serve_counts *k = &d->counts;
@@ -205,16 +282,13 @@ static void measure(dispatch *d, int64_t now)
     k->rows_at_tick = k->rows;
     k->samples_at_tick = k->samples;
     k->tick_ns = now;
+    for (session *s = d->sessions; s; s = s->next) {
+        s->rows_per_s = (double)(s->next_row - s->row_at_tick) * 1e9 / (double)passed;
+        s->row_at_tick = s->next_row;
+    }
     tell_refusals(d);
-    char line[160];
-    int64_t bad = d->train.bad.n + d->eval.bad.n;
-    if (d->train.build.active)
-        snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
-                 (long long)d->train.build.left);
-    else
-        snprintf(line, sizeof(line), "STATUS=%llu rows, %.1f samples/s, %lld quarantined\n",
-                 (unsigned long long)k->rows, k->samples_per_s, (long long)bad);
-    notify_send(line);
+    tell_supervisor(d);
+    show_progress(d);
 }
 
 static void tick(dispatch *d)
@@ -224,8 +298,8 @@ static void tick(dispatch *d)
         return;
     d->ticked_ns = now;
     int64_t watchdog = notify_watchdog_ns();
-    if (watchdog && now - d->watchdog_ns >= watchdog / 2) {
-        notify_send("WATCHDOG=1\n"); /* this loop turns: that is what it says */
+    if (watchdog && now - d->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(d, now)) {
+        notify_send("WATCHDOG=1\n"); /* this loop turns and work comes back: that is what it says */
         d->watchdog_ns = now;
     }
     seats_check_time(d, now);
@@ -254,7 +328,8 @@ static status loop(dispatch *d)
         wire_wait wait[] = {{.socket = d->workers},
                             {.socket = d->consumers},
                             {.socket = d->control},
-                            {.fd = d->signal_fd}};
+                            {.fd = d->signal_fd},
+                            {.fd = http_fd(d->metrics)}};
         TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), TICK_MS));
         if (wait[3].ready)
             dispatch_signals(d);
@@ -265,7 +340,12 @@ static status loop(dispatch *d)
         sessions_deliver(d);
         tick(d);
         seats_schedule(d);
-        if (d->draining && is_drained(d)) {
+        if (d->reload) {
+            d->reload = false;
+            dispatch_reload(d);
+        }
+        http_run(d->metrics);
+        if (d->draining && (is_drained(d) || (d->drain_ns && clock_ns() > d->drain_ns))) {
             log_info("drained rows=%llu", (unsigned long long)d->counts.rows);
             d->stopping = true;
         }
@@ -292,6 +372,7 @@ static void stop(dispatch *d)
         lease *l = lease_book_take(&d->book, true);
         lease_free(&l);
     }
+    http_close(&d->metrics);
     wire_close(&d->consumers);
     wire_close(&d->workers);
     wire_close(&d->control);
@@ -306,12 +387,12 @@ static void stop(dispatch *d)
     arena_done(&d->scratch);
 }
 
-status dispatch_run(const conf *c, bool quiet)
+status dispatch_run(conf *c, char *const *args, int n_args, bool quiet)
 {
     dispatch *d = calloc(1, sizeof(*d));
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for the dispatcher");
-    *d = (dispatch){.c = c, .quiet = quiet, .signal_fd = -1};
+    *d = (dispatch){.c = c, .args = args, .n_args = n_args, .quiet = quiet, .signal_fd = -1};
     d->train.name = "train";
     d->eval.name = "eval";
     d->started_ns = d->counts.tick_ns = clock_ns();

@@ -3,7 +3,8 @@
  *   consumers  ROUTER  prepd.endpoint            HELLO, CREDIT, BYE  <->  WELCOME, ROW, END, ERROR
  *   workers    ROUTER  prepd.endpoint .workers   JOIN, ON, ROW, RECORDS, FAILED  <->  TERMS, LEASE
  *   control    ROUTER  prepd.endpoint .control   COMMAND  <->  ANSWER
- *   signals    signalfd                          TERM, INT: clean stop; INT twice: at once; CHLD
+ *   signals    signalfd                          TERM: drain; INT: clean stop; either twice: at
+ * once; HUP metrics    HTTP    metrics.listen            GET /metrics /healthz /readyz
  */
 #ifndef TESSERA_PREPD_DISPATCH_H
 #define TESSERA_PREPD_DISPATCH_H
@@ -14,7 +15,8 @@
 #include "common/status.h"
 
 /* Serves until stopped by a signal, drained, or failed. ST_OK after a clean stop. quiet: no
- * progress bar. The conf is borrowed. */
-WARN_UNUSED status dispatch_run(const conf *c, bool quiet);
+ * progress bar. The conf is borrowed and changed by SIGHUP, which resolves the args (as the verb
+ * got them) again; what may change is listed in reload.c. */
+WARN_UNUSED status dispatch_run(conf *c, char *const *args, int n_args, bool quiet);
 
 #endif

@@ -25,13 +25,18 @@ enum {
 
 static const int64_t MS = 1000000;
 
+int local_wanted(const conf *c)
+{
+    const int64_t wanted = c->prepd_workers ? c->prepd_workers : proc_cpus();
+    return wanted > MAX_LOCAL ? MAX_LOCAL : (int)wanted;
+}
+
 status local_start(dispatch *d)
 {
     local_pool *p = &d->local;
     TRY(proc_self_path(p->self, sizeof(p->self)));
     TRY(wire_reachable(d->workers_endpoint, &p->endpoint));
-    int wanted = d->c->prepd_workers ? (int)d->c->prepd_workers : proc_cpus();
-    p->target = wanted > MAX_LOCAL ? MAX_LOCAL : wanted;
+    p->target = local_wanted(d->c);
     return local_tick(d, clock_ns());
 }
 

@@ -1,11 +1,32 @@
 #include "prepd/serve/notify.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Opened once: a daemon without a free descriptor must still be able to say that it lives. */
+static int notify_socket(void)
+{
+    static int fd = -1;
+    if (fd < 0)
+        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return fd;
+}
+
+void notify_reloading(void)
+{
+    char lines[64];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(lines, sizeof(lines), "RELOADING=1\nMONOTONIC_USEC=%lld\n",
+             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    notify_send(lines);
+}
 
 void notify_send(const char *lines)
 {
@@ -17,14 +38,13 @@ void notify_send(const char *lines)
     memcpy(to.sun_path, path, n);
     if (path[0] == '@') /* abstract name */
         to.sun_path[0] = 0;
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int fd = notify_socket();
     if (fd < 0)
         return;
     /* Nobody listening is the supervisor's affair, not ours. */
     ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL, (struct sockaddr *)&to,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
     (void)sent;
-    close(fd);
 }
 
 int64_t notify_watchdog_ns(void)

@@ -68,6 +68,9 @@ static bool give_work(dispatch *d, worker_seat *w)
 {
     char *json = NULL;
     size_t size;
+    bool any_out = false;
+    for (const worker_seat *o = d->seats; o && !any_out; o = o->next)
+        any_out = o->work != NULL;
     lease *l = lease_book_take(&d->book, w->fresh);
     if (!l && (d->draining || produce(d, &l) != ST_OK)) {
         if (!d->draining)
@@ -83,6 +86,8 @@ static bool give_work(dispatch *d, worker_seat *w)
     }
     w->work = l;
     w->since_ns = clock_ns();
+    if (!any_out)
+        d->answered_ns = w->since_ns;
     status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);
     free(json);
     if (st != ST_OK)

@@ -225,13 +225,14 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     return ST_OK;
 }
 
-static lease *end_work(worker_seat *w)
+static lease *end_work(dispatch *d, worker_seat *w)
 {
     lease *l = w->work;
     w->work = NULL;
     w->fresh = false;
     w->leases_done++;
     w->since_ns = clock_ns();
+    d->answered_ns = w->since_ns;
     return l;
 }
 
@@ -248,7 +249,7 @@ static status take_row(dispatch *d, worker_seat *w, const frame *head, wire_msg 
     if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
         return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
                        wire_msg_parts(m), (unsigned)head->n_images);
-    lease *l = end_work(w);
+    lease *l = end_work(d, w);
     if (!l->owner)
         lease_free(&l); /* its consumer has gone */
     else if (lease_solo_item(l) >= 0)
@@ -268,7 +269,7 @@ static status take_records(dispatch *d, worker_seat *w, const frame *head, const
         return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
     bool solo = lease_solo_item(l) >= 0;
     TRY(index_build_take(d, l, v, name));
-    end_work(w);
+    end_work(d, w);
     if (solo && l->n_items > 0)
         lease_solo_done(&d->book, l);
     else
@@ -294,7 +295,7 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
     if (!l || head->row != l->number)
         return ST_OK; /* late */
     if (!l->owner) {  /* its consumer has gone */
-        end_work(w);
+        end_work(d, w);
         lease_free(&l);
         return ST_OK;
     }
@@ -321,7 +322,7 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
         blamed = true;
         seats_quarantine(d, source_of(l), id, cause);
     }
-    end_work(w);
+    end_work(d, w);
     if (lease_solo_item(l) >= 0)
         lease_solo_done(&d->book, l);
     else
@@ -336,8 +337,13 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
     return ST_OK;
 }
 
-static void take_on(worker_seat *w, const frame *head, const json_value *v)
+static void take_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
 {
+    const json_value *stages = json_find(v, "stage_ns");
+    for (int i = 0; stages && i < N_STAGES; i++) {
+        const int64_t ns = json_int(json_item(stages, (size_t)i), 0);
+        d->counts.stage_ns[i] += ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
+    }
     if (!w->work || head->row != w->work->number)
         return;
     w->since_ns = clock_ns();
@@ -391,7 +397,7 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     else if (!w)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
     else if (head.kind == KIND_ON)
-        take_on(w, &head, v);
+        take_on(d, w, &head, v);
     else if (head.kind == KIND_RECORDS)
         st = take_records(d, w, &head, v, name);
     else if (head.kind == KIND_FAILED)

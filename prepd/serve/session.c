@@ -156,6 +156,17 @@ static status next_owed(dispatch *d, session *s, uint64_t *out)
     return ST_OK;
 }
 
+stream_place session_place(const session *s)
+{
+    const uint64_t rows = plan_epoch_rows(s->plan);
+    const uint64_t in_epoch = rows ? s->next_row % rows : 0;
+    return (stream_place){
+        .epoch = rows ? (int64_t)(s->next_row / rows) : 0,
+        .share = rows ? (double)in_epoch / (double)rows : 1.0,
+        .seconds_left = s->rows_per_s > 0 ? (double)(rows - in_epoch) / s->rows_per_s : -1.0,
+    };
+}
+
 static void end_if_done(dispatch *d, session *s)
 {
     if (!s->ended || s->n_slots > 0)

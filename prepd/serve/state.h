@@ -10,8 +10,10 @@
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
+#include "prepd/serve/http.h"
 #include "prepd/serve/lease.h"
 #include "prepd/serve/quarantine.h"
+#include "prepd/stages.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 
@@ -77,6 +79,8 @@ typedef struct session {
     slot slots[SESSION_SLOTS];
     int first_slot, n_slots;
     uint64_t rows_sent;
+    uint64_t row_at_tick;        /* next_row when the rates were last measured */
+    double rows_per_s;           /* of the stream, all ranks' rows: next_row's pace */
     int64_t started_ns, said_ns; /* said_ns: when it last heard from us */
     struct session *next;
 } session;
@@ -125,6 +129,7 @@ typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
     uint64_t quarantined; /* in this run */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
+    int64_t stage_ns[N_STAGES]; /* of all workers */
     uint64_t rows_at_tick;
     double rows_per_s, samples_per_s;
     uint64_t samples_at_tick;
@@ -139,12 +144,16 @@ typedef struct offender {
 } offender;
 
 struct dispatch {
-    const conf *c;
+    conf *c;
+    char *const *args; /* [n_args] it was resolved from; SIGHUP reads them again */
+    int n_args;
+    int reloaded; /* options the last reload changed */
     bool quiet;
     wire *net;
     wire_socket *consumers, *workers, *control;
     char *workers_endpoint, *control_endpoint;
     int signal_fd;
+    http *metrics; /* NULL: metrics.listen is empty */
     source train, eval;
     lease_book book;
     session *sessions;
@@ -157,8 +166,10 @@ struct dispatch {
     hash128 fingerprint;
     char *terms; /* TERMS JSON; heap */
     char host[64];
-    bool stopping, stop_now, draining;
-    status outcome; /* of the run */
+    bool stopping, stop_now, draining, reload;
+    int64_t drain_ns;    /* when draining ends whatever is in work; 0 = when all is done */
+    int64_t answered_ns; /* when a lease last came back, or the first went out */
+    status outcome;      /* of the run */
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;
@@ -188,7 +199,13 @@ WARN_UNUSED status session_hello(dispatch *d, const wire_peer *from, wire_msg *m
 void session_index_ready(dispatch *d, source *src); /* WELCOME to those that waited */
 
 /* session.c */
-enum { SESSION_MAX_CREDIT_BITS = 42 }; /* 4 TiB: beyond it a sum could overflow */
+typedef struct stream_place {
+    int64_t epoch;       /* from 0, as rows of epoch 0 count it: others differ by a few rows */
+    double share;        /* of the epoch, 0 to 1 */
+    double seconds_left; /* in the epoch at the present pace; -1 unknown */
+} stream_place;
+stream_place session_place(const session *s); /* of a welcomed one */
+enum { SESSION_MAX_CREDIT_BITS = 42 };        /* 4 TiB: beyond it a sum could overflow */
 session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void session_free(session *s);
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
@@ -220,6 +237,7 @@ WARN_UNUSED status payload_cursor(const session *s, const planned_row *r, uint64
 /* local.c */
 WARN_UNUSED status local_start(dispatch *d);
 WARN_UNUSED status local_tick(dispatch *d, int64_t now);
+int local_wanted(const conf *c); /* prepd.workers, or one per CPU */
 void local_scale(dispatch *d, int target);
 void local_reap(dispatch *d);
 void local_joined(dispatch *d, pid_t pid);
@@ -234,7 +252,16 @@ void local_stop(dispatch *d); /* BYE is sent; waits, then kills */
 /* control.c */
 void control_message(dispatch *d, const wire_peer *from, wire_msg *m);
 
+/* metrics.c */
+const char *metrics_unhealthy(const dispatch *d, int64_t now); /* why, or NULL */
+const char *metrics_unready(const dispatch *d);
+int metrics_answer(void *user, const char *path, FILE *out); /* an http_handler */
+
+/* reload.c */
+void dispatch_reload(dispatch *d);
+
 /* dispatch.c */
+WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they are now */
 void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 /* Counts a refused message or peer and logs the thread's note, if not too many were. */

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "prepd/sample/fit.h"
 #include "prepd/sample/patch.h"
 #include "prepd/sample/resample.h"
@@ -159,6 +160,14 @@ typedef struct row_work {
     int64_t n_failed;
 } row_work;
 
+/* The time since then was this stage's. */
+static void stage_end(workshop *s, int stage, int64_t *inout_since)
+{
+    const int64_t now = clock_ns();
+    s->stage_ns[stage] += now - *inout_since;
+    *inout_since = now;
+}
+
 static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *patches,
                           bool *out_missing)
 {
@@ -173,10 +182,13 @@ static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *pat
     TRY(json_want_text(f, "path", SOURCE, &path));
     TRY(json_want_int(f, "bytes", SOURCE, &bytes));
     TRY(file_resolve(k->root, path, full, sizeof(full)));
+    int64_t since = clock_ns();
     status st = file_read(full, k->c->image_file_bytes, bytes, &s->sample, &data);
+    stage_end(s, STAGE_READ, &since);
     *out_missing = st == ST_NO_INPUT;
     TRY(st);
     TRY(s->images->decode(data, path, k->c, &s->sample, &im));
+    stage_end(s, STAGE_DECODE, &since);
     if (k->c->image_resampler == RESAMPLER_VIPS) {
         TRY(s->images->resize_vips(&im, grid.height, grid.width, &s->sample, &sized));
     } else {
@@ -187,6 +199,7 @@ static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *pat
                      grid.width, &s->sample));
     }
     patch_cut(sized.rgb, grid.height, grid.width, patches);
+    stage_end(s, STAGE_RESIZE, &since);
     return ST_OK;
 }
 
@@ -284,7 +297,9 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*pads), (void **)&pads));
     for (int32_t i = 0; i < doc->n_images; i++)
         pads[i] = fit_tokens(grids[i]);
+    int64_t since = clock_ns();
     TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, pads, &s->row, &doc->text));
+    stage_end(s, STAGE_TEXT, &since);
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
     if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
@@ -321,7 +336,10 @@ static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *
     TRY(text_member(s, k->lease, "quarantine", &r.quarantine));
     if (json_find(k->lease, "references"))
         TRY(text_member(s, k->lease, "references", &r.references));
-    return codec_encode(s->packer, &r, (uint64_t)number, s->filter, s->codec, out);
+    int64_t since = clock_ns();
+    TRY(codec_encode(s->packer, &r, (uint64_t)number, s->filter, s->codec, out));
+    stage_end(s, STAGE_PACK, &since);
+    return ST_OK;
 }
 
 status make_row(workshop *s, const json_value *lease, on_item on, void *user, wire_msg *out,
@@ -334,6 +352,7 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     status st = ST_OK;
     row_work k = {.s = s, .lease = lease, .c = conf_of(s, lease)};
     arena_reset(&s->row);
+    memset(s->stage_ns, 0, sizeof(s->stage_ns));
     *out_failed = NULL;
     TRY(root_of(s, lease, &k.root));
     TRY(json_want_array(lease, "docs", SOURCE, &docs_json));

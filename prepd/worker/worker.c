@@ -13,6 +13,7 @@
 #include "common/proc.h"
 #include "prepd/worker/keeper.h"
 #include "prepd/worker/last_words.h"
+#include "prepd/worker/sandbox.h"
 #include "prepd/worker/time_limit.h"
 #include "proto/frame.h"
 
@@ -102,10 +103,23 @@ static status take_terms(worker *w, const json_value *v, span text)
     }
     TRY(workshop_init(&w->shop, w->o, w->images, v));
     TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
+    TRY(sandbox_enter());
     w->ready = true;
     w->terms = strndup((const char *)text.data, text.size);
     log_init("worker", w->shop.train.log_level, w->shop.train.log_json);
     return w->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
+}
+
+/* Where the lease's time went; behind the answer, so that it delays nobody. */
+static status tell_stages(worker *w)
+{
+    char json[160];
+    const int64_t *t = w->shop.stage_ns;
+    int n = snprintf(json, sizeof(json), "{\"item\":-1,\"stage_ns\":[");
+    for (int i = 0; i < N_STAGES; i++)
+        n += snprintf(json + n, sizeof(json) - (size_t)n, "%s%lld", i ? "," : "", (long long)t[i]);
+    n += snprintf(json + n, sizeof(json) - (size_t)n, "]}");
+    return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
 }
 
 static status do_lease(worker *w, const json_value *v, uint64_t number)
@@ -132,7 +146,7 @@ static status do_lease(worker *w, const json_value *v, uint64_t number)
         st = wire_send(w->socket, NULL, m);
     free(json);
     wire_msg_free(&m);
-    return st;
+    return st == ST_OK ? tell_stages(w) : st;
 }
 
 static status handle(worker *w, const wire_msg *m)
@@ -240,6 +254,11 @@ status worker_run(const worker_options *o, bool *out_again)
         st = serve_connection(&w);
         if (st != ST_UNAVAILABLE || w.leave)
             continue;
+        if (o->keeper && w.ready) { /* a sandboxed one can not connect again; the next one can */
+            st = ST_OK;
+            w.leave = w.again = true;
+            break;
+        }
         if (!o->keeper) { /* our dispatcher has closed: so do we */
             st = ST_OK;
             break;

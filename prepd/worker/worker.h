@@ -13,6 +13,7 @@
 #include "common/json.h"
 #include "common/tokenizer.h"
 #include "prepd/sample/text.h"
+#include "prepd/stages.h"
 #include "prepd/worker/image_load.h"
 #include "proto/codec.h"
 #include "proto/wire.h"
@@ -43,8 +44,9 @@ typedef struct workshop {
     codec *packer;
     image_filter filter;
     image_codec codec;
-    arena row;    /* a lease: texts, patches, the row */
-    arena sample; /* one image: file, pixels */
+    int64_t stage_ns[N_STAGES]; /* of the lease in work */
+    arena row;                  /* a lease: texts, patches, the row */
+    arena sample;               /* one image: file, pixels */
 } workshop;
 
 WARN_UNUSED status workshop_init(workshop *s, const worker_options *o, const image_api *images,

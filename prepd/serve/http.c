@@ -1,0 +1,133 @@
+#include "prepd/serve/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <microhttpd.h>
+
+enum { MAX_CONNECTIONS = 32, IDLE_S = 10, CONNECTION_BYTES = 8192 };
+
+struct http {
+    struct MHD_Daemon *daemon;
+    http_handler handle;
+    void *user;
+    int fd;
+};
+
+static status parse(const char *address, struct sockaddr_storage *out)
+{
+    struct sockaddr_in *four = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)out;
+    const char *colon = strrchr(address, ':');
+    char host[64], *end;
+    const size_t size = colon ? (size_t)(colon - address) : 0;
+    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    *out = (struct sockaddr_storage){0};
+    if (size == 0 || size >= sizeof(host) || port < 1 || port > 65535 || *end)
+        return FAIL(ST_CONFIG, "metrics.listen \"%s\": expected HOST:PORT", address);
+    memcpy(host, address, size);
+    host[size] = 0;
+    if (strcmp(host, "[::1]") == 0) {
+        six->sin6_family = AF_INET6;
+        six->sin6_addr = in6addr_loopback;
+        six->sin6_port = htons((uint16_t)port);
+        return ST_OK;
+    }
+    four->sin_family = AF_INET;
+    four->sin_port = htons((uint16_t)port);
+    if (inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &four->sin_addr) !=
+            1 ||
+        ntohl(four->sin_addr.s_addr) >> 24 != 127)
+        return FAIL(ST_CONFIG,
+                    "metrics.listen \"%s\": only loopback; let a proxy or an agent on this machine "
+                    "carry it elsewhere",
+                    address);
+    return ST_OK;
+}
+
+static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *path,
+                              const char *method, const char *version, const char *data,
+                              size_t *data_size, void **state)
+{
+    http *h = user;
+    char *text = NULL;
+    size_t size = 0;
+    int code = MHD_HTTP_METHOD_NOT_ALLOWED;
+    (void)version, (void)data, (void)state;
+    if (*data_size > 0) { /* a body nobody asked for */
+        *data_size = 0;
+        return MHD_YES;
+    }
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return MHD_NO;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) == 0)
+        code = h->handle(h->user, path, f);
+    if (fclose(f) != 0) {
+        free(text);
+        return MHD_NO;
+    }
+    struct MHD_Response *r = MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
+    if (!r) {
+        free(text);
+        return MHD_NO;
+    }
+    enum MHD_Result good =
+        MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    if (good == MHD_YES)
+        good = MHD_queue_response(connection, (unsigned)code, r);
+    MHD_destroy_response(r);
+    return good;
+}
+
+status http_open(const char *address, http_handler handle, void *user, http **out)
+{
+    struct sockaddr_storage to;
+    TRY(parse(address, &to));
+    http *h = calloc(1, sizeof(*h));
+    if (!h)
+        return FAIL(ST_NO_MEMORY, "no memory for an HTTP daemon");
+    *h = (http){.handle = handle, .user = user, .fd = -1};
+    const unsigned flags = MHD_USE_EPOLL | (to.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, h, MHD_OPTION_SOCK_ADDR, &to,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                                 MHD_OPTION_LISTENING_ADDRESS_REUSE, 1U, MHD_OPTION_END);
+    const union MHD_DaemonInfo *info =
+        h->daemon ? MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    if (!info) {
+        const int error = errno;
+        http_close(&h);
+        return FAIL(ST_UNAVAILABLE, "can not listen on metrics.listen %s: %s", address,
+                    strerror(error));
+    }
+    h->fd = info->epoll_fd;
+    *out = h;
+    return ST_OK;
+}
+
+void http_close(http **held)
+{
+    http *h = *held;
+    if (!h)
+        return;
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
+    free(h);
+    *held = NULL;
+}
+
+int http_fd(const http *h)
+{
+    return h ? h->fd : -1;
+}
+
+void http_run(http *h)
+{
+    if (h)
+        (void)MHD_run(h->daemon);
+}

@@ -1,0 +1,165 @@
+/* metrics.c: the daemon's figures for Prometheus (text exposition, base units, no sample ids), and
+ * the two questions of a supervisor: /healthz (does the loop turn and work come back?) and /readyz
+ * (would a consumer get rows now?). */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/proc.h"
+#include "prepd/serve/state.h"
+
+typedef struct put {
+    FILE *f;
+} put;
+
+static void family(const put *p, const char *name, const char *type, const char *help)
+{
+    fprintf(p->f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void one(const put *p, const char *name, const char *type, const char *help, double value)
+{
+    family(p, name, type, help);
+    fprintf(p->f, "%s %.17g\n", name, value);
+}
+
+static void labelled(const put *p, const char *name, const char *label, const char *is,
+                     double value)
+{
+    fprintf(p->f, "%s{%s=\"%s\"} %.17g\n", name, label, is, value);
+}
+
+static int open_descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n > 3 ? n - 3 : 0; /* ., .. and this one */
+}
+
+static void put_work(const put *p, const dispatch *d, int64_t now)
+{
+    int busy = 0, joined = 0;
+    int64_t oldest = 0;
+    for (const worker_seat *w = d->seats; w; w = w->next) {
+        joined++;
+        busy += w->work != NULL;
+        if (w->work && now - w->since_ns > oldest)
+            oldest = now - w->since_ns;
+    }
+    family(p, "prepd_workers", "gauge", "worker processes by state");
+    labelled(p, "prepd_workers", "state", "busy", busy);
+    labelled(p, "prepd_workers", "state", "idle", joined - busy);
+    one(p, "prepd_workers_wanted", "gauge", "local workers asked for", d->local.target);
+    one(p, "prepd_worker_restarts_total", "counter", "local workers replaced",
+        (double)d->local.respawned);
+    one(p, "prepd_lease_age_seconds", "gauge", "longest time a worker is on its present item",
+        (double)oldest / 1e9);
+    one(p, "prepd_leases_waiting", "gauge", "lost leases to be given again",
+        (double)lease_book_waiting(&d->book));
+    family(p, "prepd_leases_lost_total", "counter", "leases whose worker went, by cause");
+    labelled(p, "prepd_leases_lost_total", "reason", "crash", (double)d->counts.crashes);
+    labelled(p, "prepd_leases_lost_total", "reason", "timeout", (double)d->counts.timeouts);
+    labelled(p, "prepd_leases_lost_total", "reason", "outside", (double)d->counts.outside);
+    family(p, "prepd_stage_seconds_total", "counter", "time of all workers by stage of a row");
+    for (int i = 0; i < N_STAGES; i++)
+        labelled(p, "prepd_stage_seconds_total", "stage", stage_names[i],
+                 (double)d->counts.stage_ns[i] / 1e9);
+}
+
+static void put_streams(const put *p, const dispatch *d)
+{
+    int64_t credit = 0, reserved = 0, unreturned = 0, slots = 0;
+    for (const session *s = d->sessions; s; s = s->next) {
+        credit += s->credit;
+        reserved += s->reserved;
+        unreturned += s->unreturned;
+        slots += s->n_slots;
+    }
+    one(p, "prepd_consumers", "gauge", "connected consumers", d->n_sessions);
+    one(p, "prepd_credit_bytes", "gauge", "credit left, all consumers", (double)credit);
+    family(p, "prepd_queue_bytes", "gauge", "bytes of rows under way by place");
+    labelled(p, "prepd_queue_bytes", "place", "reserved", (double)reserved);
+    labelled(p, "prepd_queue_bytes", "place", "sent", (double)unreturned);
+    one(p, "prepd_queue_rows", "gauge", "rows between lease and sending", (double)slots);
+    family(p, "prepd_quarantined", "gauge", "samples in quarantine by data section");
+    labelled(p, "prepd_quarantined", "section", "train", (double)d->train.bad.n);
+    labelled(p, "prepd_quarantined", "section", "eval", (double)d->eval.bad.n);
+    family(p, "prepd_index_records_left", "gauge", "index records still to be made");
+    labelled(p, "prepd_index_records_left", "section", "train",
+             d->train.build.active ? (double)d->train.build.left : 0);
+    labelled(p, "prepd_index_records_left", "section", "eval",
+             d->eval.build.active ? (double)d->eval.build.left : 0);
+}
+
+static void put_all(const put *p, const dispatch *d)
+{
+    const serve_counts *k = &d->counts;
+    const int64_t now = clock_ns();
+    family(p, "prepd_build_info", "gauge", "1, with the version");
+    labelled(p, "prepd_build_info", "version", TESSERA_VERSION, 1);
+    one(p, "prepd_uptime_seconds", "gauge", "since the daemon began",
+        (double)(now - d->started_ns) / 1e9);
+    one(p, "prepd_rows_total", "counter", "rows sent", (double)k->rows);
+    one(p, "prepd_samples_total", "counter", "samples sent", (double)k->samples);
+    one(p, "prepd_sent_bytes_total", "counter", "bytes of rows sent", (double)k->bytes);
+    one(p, "prepd_quarantined_total", "counter", "samples put in quarantine by this run",
+        (double)k->quarantined);
+    one(p, "prepd_refused_messages_total", "counter", "messages that broke the protocol",
+        (double)k->refused_peers);
+    one(p, "prepd_refused_keys_total", "counter", "connections with an unknown key",
+        (double)k->refused_keys);
+    put_work(p, d, now);
+    put_streams(p, d);
+    one(p, "process_resident_memory_bytes", "gauge", "of the dispatcher", (double)proc_rss_bytes());
+    one(p, "process_open_fds", "gauge", "of the dispatcher", open_descriptors());
+}
+
+/* Work that is out comes back: else the loop turns and nothing happens. */
+const char *metrics_unhealthy(const dispatch *d, int64_t now)
+{
+    const double patience = 4 * d->c->prepd_sample_timeout + 30;
+    bool out = false;
+    for (const worker_seat *w = d->seats; w && !out; w = w->next)
+        out = w->work != NULL;
+    if (out && (double)(now - d->answered_ns) / 1e9 > patience)
+        return "leases are out and none came back for several times prepd.sample_timeout";
+    if (d->stopping)
+        return "stopping";
+    return NULL;
+}
+
+const char *metrics_unready(const dispatch *d)
+{
+    if (d->stopping || d->draining)
+        return "leaving";
+    if (!d->train.ready)
+        return "the index is being built";
+    return d->seats ? NULL : "no worker has joined";
+}
+
+int metrics_answer(void *user, const char *path, FILE *out)
+{
+    const dispatch *d = user;
+    const put p = {out};
+    const char *why = NULL;
+    if (strcmp(path, "/metrics") == 0) {
+        put_all(&p, d);
+        return 200;
+    }
+    if (strcmp(path, "/healthz") == 0)
+        why = metrics_unhealthy(d, clock_ns());
+    else if (strcmp(path, "/readyz") == 0)
+        why = metrics_unready(d);
+    else {
+        fprintf(out, "/metrics /healthz /readyz\n");
+        return 404;
+    }
+    fprintf(out, "%s\n", why ? why : "ok");
+    return why ? 503 : 200;
+}

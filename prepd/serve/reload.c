@@ -1,0 +1,121 @@
+/* reload.c: SIGHUP: the configuration is read again, what does not touch the stream takes effect,
+ * and what would is refused by its key. An invalid file changes nothing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "prepd/serve/notify.h"
+#include "prepd/serve/state.h"
+
+/* Options a running daemon may change. Workers learn them by new TERMS, for which they start anew
+ * between two leases. */
+static const char *const changeable[] = {
+    "prepd.workers",      "prepd.sample_timeout",  "prepd.solo_deaths", "prepd.buffer_bytes",
+    "prepd.worker_bytes", "data.quarantine_limit", "log.level"};
+
+static bool is_changeable(const char *key)
+{
+    for (size_t i = 0; i < sizeof(changeable) / sizeof(*changeable); i++)
+        if (strcmp(changeable[i], key) == 0)
+            return true;
+    return false;
+}
+
+static char *printed(const conf *c)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return NULL;
+    conf_print(c, f);
+    if (fclose(f) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* Lines "key: value", walked side by side: both have the same keys in the same order. */
+typedef void (*on_change)(dispatch *d, const char *key, const char *value);
+
+static void compare(dispatch *d, char *was, char *is, on_change change)
+{
+    char *save_was, *save_is;
+    char *a = strtok_r(was, "\n", &save_was), *b = strtok_r(is, "\n", &save_is);
+    for (; a && b; a = strtok_r(NULL, "\n", &save_was), b = strtok_r(NULL, "\n", &save_is)) {
+        char *colon = strchr(b, ':');
+        if (b[0] == '#' || !colon || strcmp(a, b) == 0)
+            continue;
+        *colon = 0;
+        change(d, b, colon + 1 + strspn(colon + 1, " "));
+    }
+}
+
+static void take(dispatch *d, const char *key, const char *value)
+{
+    if (is_changeable(key)) {
+        log_info("reloaded %s=%s", key, value);
+        d->reloaded++;
+    } else {
+        log_warn("not reloaded: %s stays as it is until the daemon is started again", key);
+    }
+}
+
+static void apply(dispatch *d, const conf *now)
+{
+    conf *c = d->c;
+    const bool new_terms = c->prepd_sample_timeout != now->prepd_sample_timeout ||
+                           c->prepd_worker_bytes != now->prepd_worker_bytes;
+    c->prepd_sample_timeout = now->prepd_sample_timeout;
+    c->prepd_solo_deaths = now->prepd_solo_deaths;
+    c->prepd_buffer_bytes = now->prepd_buffer_bytes;
+    c->prepd_worker_bytes = now->prepd_worker_bytes;
+    c->data_quarantine_limit = now->data_quarantine_limit;
+    c->log_level = now->log_level;
+    d->book.solo_limit = (int)now->prepd_solo_deaths;
+    log_init("prepd", (int)c->log_level, c->log_json);
+    if (c->prepd_workers != now->prepd_workers) {
+        c->prepd_workers = now->prepd_workers;
+        local_scale(d, local_wanted(c));
+    }
+    if (new_terms && dispatch_make_terms(d) == ST_OK)
+        for (worker_seat *w = d->seats; w; w = w->next)
+            if (seat_send_terms(d, &w->peer) != ST_OK)
+                log_debug("worker could not be told: %s", status_text());
+}
+
+static status read_again(dispatch *d, conf *out)
+{
+    char **argv = calloc((size_t)d->n_args + 2, sizeof(*argv));
+    int argc = d->n_args + 1;
+    if (!argv)
+        return FAIL(ST_NO_MEMORY, "no memory for a command line");
+    argv[0] = (char[]){"serve"};
+    memcpy(argv + 1, d->args, (size_t)d->n_args * sizeof(*argv));
+    status st = conf_load(out, &argc, argv);
+    free(argv);
+    return st;
+}
+
+void dispatch_reload(dispatch *d)
+{
+    conf now;
+    notify_reloading();
+    if (read_again(d, &now) != ST_OK) {
+        log_warn("not reloaded, all stays as it is: %s", status_text());
+    } else {
+        char *was = printed(d->c), *is = printed(&now);
+        d->reloaded = 0;
+        if (was && is)
+            compare(d, was, is, take);
+        apply(d, &now);
+        log_info("reloaded options=%d", d->reloaded);
+        free(was);
+        free(is);
+        conf_done(&now);
+    }
+    if (wire_reload_keys(d->net) != ST_OK)
+        log_warn("keys not reloaded, the old ones stay: %s", status_text());
+    notify_send("READY=1\n");
+}

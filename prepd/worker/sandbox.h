@@ -1,0 +1,16 @@
+/* sandbox.h: what a worker may still ask of the kernel once it decodes files of strangers.
+ *
+ * A list of allowed system calls (libseccomp; this is its only door); all others fail with EPERM.
+ * Not on the list: new sockets and connections, running programs, new processes, opening a file for
+ * writing, tracing or signalling others, mounting, changing identity, loading anything into the
+ * kernel. The connection to the dispatcher and the files below the data root stay. A worker that
+ * loses its connection can not make another: its parent starts a new one. */
+#ifndef TESSERA_PREPD_SANDBOX_H
+#define TESSERA_PREPD_SANDBOX_H
+
+#include "common/status.h"
+
+/* Gives up all privileges (no_new_privs) and enters; for every thread of the process, for good. */
+WARN_UNUSED status sandbox_enter(void);
+
+#endif

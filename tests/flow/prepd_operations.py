@@ -1,0 +1,227 @@
+"""prepd under an operator: metrics, health, systemd's messages, reload, drain, a restarted daemon."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
+    workers_below
+
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
+sys.path.insert(0, os.path.join(SOURCE, "proto"))
+import client  # noqa: E402
+
+
+def get(port, path, timeout=5.0):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def up(folder):
+    wait_for(lambda: os.path.exists(folder.file("d.sock.control")), "control endpoint")
+
+
+def rows_of(folder, n=None, **options):
+    """(number, digest of the ids) of the next rows, and the last cursor."""
+    out, cursor = [], None
+    for row in client.connect("ipc://" + folder.file("d.sock"), timeout=20.0, **options):
+        out.append((row["number"], tuple(row["doc_sample_id"]), row["pixels"].tobytes()))
+        cursor = row["cursor"]
+        if len(out) == n:
+            break
+    return out, cursor
+
+
+def figures_for_prometheus():
+    with Folder(**{"training.epochs": 1}) as f:
+        port = free_ports()
+        with Daemon(f.config, "--metrics.listen", f"127.0.0.1:{port}") as d:
+            up(f)
+            check(get(port, "/healthz")[0] == 200, "healthz")
+            rows, _ = rows_of(f)
+            wait_for(lambda: get(port, "/readyz")[0] == 200, "readyz")
+            code, text = get(port, "/metrics")
+            check(code == 200 and get(port, "/other")[0] == 404, "codes")
+            value, typed = {}, set()
+            for line in text.splitlines():
+                if line.startswith("# TYPE "):
+                    name, kind = line.split()[2:]
+                    check(kind != "counter" or name.endswith("_total"), f"counter {name}")
+                    check(name not in typed, f"{name} is told twice")
+                    typed.add(name)
+                elif not line.startswith("#"):
+                    m = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+]+)', line)
+                    check(m and m[1] in typed, f"not in the text format: {line}")
+                    value[m[1] + (m[2] or "")] = float(m[3])
+            check(value["prepd_rows_total"] == len(rows), f"rows: {value}")
+            check(value["prepd_samples_total"] == sum(len(r[1]) for r in rows), "samples")
+            check(value['prepd_stage_seconds_total{stage="decode"}'] > 0, "no stage times")
+            check(value['prepd_workers{state="idle"}'] == 2, "workers")
+            with open(os.path.join(SOURCE, "deploy/grafana-prepd.json")) as x:
+                shown = set(re.findall(r"prepd_[a-z_]+|process_[a-z_]+", x.read()))
+            check(shown <= typed, f"the dashboard shows what is not told: {shown - typed}")
+            said = run("status", "-c", f.config)
+            check("stages" in said and "decode" in said and "oldest" in said, said)
+            d.p.send_signal(signal.SIGSTOP)  # a frozen loop is not healthy
+            try:
+                get(port, "/healthz", 0.5)
+            except (socket.timeout, OSError):
+                pass
+            else:
+                raise AssertionError("a frozen daemon is healthy")
+            d.p.send_signal(signal.SIGCONT)
+            wait_for(lambda: get(port, "/healthz")[0] == 200, "healthy again")
+        p = subprocess.run([BIN, "serve", "-c", f.config, "--metrics.listen", "0.0.0.0:9464"],
+                           capture_output=True, text=True, timeout=30)
+        check(p.returncode == 78 and "loopback" in p.stderr, p.stderr)
+
+
+class Supervisor:
+    """What systemd would hear."""
+
+    def __init__(self, path, watchdog_s):
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.s.bind(path)
+        os.environ["NOTIFY_SOCKET"] = path
+        os.environ["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
+
+    def hear(self, seconds):
+        said, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.s.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                said += self.s.recv(4096).decode().split("\n")
+            except socket.timeout:
+                break
+        return [x for x in said if x]
+
+    def until(self, word, seconds=20):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            said = self.hear(0.1)
+            if any(x.startswith(word) for x in said):
+                return said
+        raise AssertionError(f"systemd does not hear {word}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
+        self.s.close()
+
+
+def systemd_hears_the_truth():
+    with Folder() as f, Supervisor(f.file("notify"), 0.8) as s:
+        with Daemon(f.config) as d:
+            s.until("READY=1")
+            check("WATCHDOG=1" in s.hear(1.5), "no sign of life")
+            rows_of(f, 40)
+            s.until("STATUS=")
+            d.p.send_signal(signal.SIGHUP)
+            said = s.until("RELOADING=1")
+            check(any(x.startswith("MONOTONIC_USEC=") for x in said) and
+                  ("READY=1" in said or s.until("READY=1")), f"reload: {said}")
+            d.p.send_signal(signal.SIGSTOP)
+            s.hear(0.3)
+            check("WATCHDOG=1" not in s.hear(1.2), "a frozen daemon gives signs of life")
+            d.p.send_signal(signal.SIGCONT)
+            d.p.send_signal(signal.SIGTERM)
+            s.until("STOPPING=1")
+            check(d.p.wait(10) == 0, d.said())
+
+
+def reloaded_without_a_trace_in_the_stream():
+    with Folder(**{"training.epochs": 1}) as f:
+        with open(f.config) as x:
+            text = x.read()
+
+        def write(change):
+            with open(f.config, "w") as y:
+                y.write(change(text))
+
+        with Daemon(f.config) as d:
+            up(f)
+            whole, _ = rows_of(f)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0, credit_bytes=1 << 20)
+            first = [next(rows)["number"] for _ in range(5)]
+            write(lambda t: t.replace("workers: 2", "workers: 3").replace(
+                "seq_len: 512", "seq_len: 256") + "log:\n  level: debug\n")
+            d.p.send_signal(signal.SIGHUP)
+            wait_for(lambda: "reloaded options=2" in d.said(), f"the reload {d.said()}")
+            check("not reloaded: training.seq_len" in d.said(), d.said())
+            wait_for(lambda: len(workers_below(d.p.pid)) == 3, "three workers")
+            write(lambda t: t + "nonsense:\n  key: 1\n")
+            d.p.send_signal(signal.SIGHUP)
+            wait_for(lambda: "not reloaded, all stays" in d.said(), "the invalid file")
+            check("config.yaml" in d.said().split("not reloaded, all stays")[1], d.said())
+            write(lambda t: t + "  sample_timeout: 7\n" if t.rstrip().endswith("sock") else
+                  t.replace("workers: 2", "workers: 2\n  sample_timeout: 7"))
+            d.p.send_signal(signal.SIGHUP)  # workers start anew with new limits, between leases
+            wait_for(lambda: "reloaded prepd.sample_timeout" in d.said(), d.said())
+            rest = [row["number"] for row in rows]
+            check(first + rest == [r[0] for r in whole], "rows were lost by the reload")
+            check(rows_of(f)[0] == whole, "the stream changed")
+
+
+def drained_by_sigterm():
+    rng = seed()
+    for _ in range(5):
+        with Folder(images=64) as f, Daemon(f.config) as d:
+            up(f)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+            got = [next(rows)["number"] for _ in range(3)]
+            time.sleep(rng.uniform(0, 0.2))
+            d.p.send_signal(signal.SIGTERM)
+            try:
+                for row in rows:
+                    got.append(row["number"])
+            except RuntimeError as told:
+                check("stops" in str(told), str(told))
+            check(d.p.wait(25) == 0 and "drained" in d.said(), d.said())
+            check(got == list(range(len(got))), "rows were lost on the way out")
+
+
+def killed_and_restarted_under_a_consumer():
+    """The consumer holds the cursor; each daemon goes on where the rows taken end."""
+    rng = seed()
+    with Folder(**{"training.epochs": 1}) as f:
+        with Daemon(f.config):
+            up(f)
+            whole, _ = rows_of(f)
+        got, cursor, deaths = [], None, 0
+        while len(got) < len(whole):
+            with Daemon(f.config) as d:
+                wait_for(lambda: subprocess.run([BIN, "status", "-c", f.config],
+                                                capture_output=True).returncode == 0, "answers")
+                wanted = None if deaths >= 8 else rng.randrange(1, 6)
+                rows, cursor = rows_of(f, wanted, cursor=json.loads(cursor) if cursor else None)
+                got += rows
+                d.stop(signal.SIGKILL)
+                deaths += 1
+        check(got == whole, "the stream is another one after restarts")
+        print(f"{deaths} daemons")
+
+
+def workers_have_no_privileges():
+    with Folder() as f, Daemon(f.config) as d:
+        up(f)
+        rows_of(f, 4)
+        for pid in workers_below(d.p.pid):
+            with open(f"/proc/{pid}/status") as x:
+                said = {k: v.strip() for k, _, v in (line.partition(":") for line in x)}
+            check(said["NoNewPrivs"] == "1" and said["Seccomp"] == "2", f"worker: {said}")
+
+
+main(figures_for_prometheus, systemd_hears_the_truth, reloaded_without_a_trace_in_the_stream,
+     drained_by_sigterm, killed_and_restarted_under_a_consumer, workers_have_no_privileges)

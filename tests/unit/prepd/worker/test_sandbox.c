@@ -1,0 +1,136 @@
+/* test_sandbox.c: what a worker in its sandbox can not do, and what it still can. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "prepd/worker/sandbox.h"
+#include "tests/harness.h"
+
+/* Exit code of a child that enters and then tries; 0 = denied or done as it should be. */
+static int in_sandbox(int (*attempt)(void))
+{
+    int wstatus;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(sandbox_enter() == ST_OK ? attempt() : 99);
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &wstatus, 0), pid);
+    return WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : 128 + WTERMSIG(wstatus);
+}
+
+static int denied(long result)
+{
+    return result == -1 && errno == EPERM ? 0 : 1;
+}
+
+static int by_socket(void)
+{
+    return denied(socket(AF_INET, SOCK_STREAM, 0));
+}
+
+static int by_local_socket(void)
+{
+    return denied(socket(AF_UNIX, SOCK_STREAM, 0));
+}
+
+static int by_exec(void)
+{
+    char *argv[] = {(char[]){"/bin/true"}, NULL};
+    return denied(execv(argv[0], argv));
+}
+
+static int by_fork(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 0; /* allowed there: the leak check needs it */
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return 0;
+#endif
+#endif
+    return denied(fork());
+}
+
+static int by_write(void)
+{
+    return denied(open("/tmp/tessera-sandbox", O_WRONLY | O_CREAT, 0600));
+}
+
+static int by_change(void)
+{
+    return denied(unlink("/tmp/tessera-sandbox")) | denied(mkdir("/tmp/tessera-sandbox", 0700)) |
+           denied(chmod("/tmp", 0700));
+}
+
+static int by_signal(void)
+{
+    return denied(kill(getppid(), SIGKILL));
+}
+
+static int by_identity(void)
+{
+    return denied(setuid(65534)) | denied(setgid(65534));
+}
+
+static int by_reading(void)
+{
+    char byte;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && read(fd, &byte, 1) == 1 && close(fd) == 0 ? 0 : 1;
+}
+
+static void *nothing(void *arg)
+{
+    return arg;
+}
+
+static int by_thread(void)
+{
+    pthread_t t;
+    void *m = malloc(1 << 24);
+    int bad = pthread_create(&t, NULL, nothing, NULL) != 0 || pthread_join(t, NULL) != 0 || !m;
+    free(m);
+    return bad;
+}
+
+static int by_abort(void)
+{
+    signal(SIGABRT, SIG_DFL);
+    abort();
+}
+
+static void test_sandbox__denied(void **state)
+{
+    (void)state;
+    assert_int_equal(in_sandbox(by_socket), 0);
+    assert_int_equal(in_sandbox(by_local_socket), 0);
+    assert_int_equal(in_sandbox(by_exec), 0);
+    assert_int_equal(in_sandbox(by_fork), 0);
+    assert_int_equal(in_sandbox(by_write), 0);
+    assert_int_equal(in_sandbox(by_change), 0);
+    assert_int_equal(in_sandbox(by_signal), 0);
+    assert_int_equal(in_sandbox(by_identity), 0);
+}
+
+static void test_sandbox__allowed(void **state)
+{
+    (void)state;
+    assert_int_equal(in_sandbox(by_reading), 0);
+    assert_int_equal(in_sandbox(by_thread), 0);
+    assert_int_equal(in_sandbox(by_abort), 128 + SIGABRT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sandbox__denied),
+        cmocka_unit_test(test_sandbox__allowed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
