@@ -1,0 +1,31 @@
+# install.cmake: what `cmake --install build --prefix P` places. The units carry the prefix they were
+# installed to, so a moved tree wants another install.
+#
+#   P/bin                     prepd, prepd-run, trainer
+#   P/lib                     the image module, the trainer's backends (found beside bin)
+#   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice
+#   P/share/tessera           configs, client.py (the Python client), dashboard, licence
+install(TARGETS prepd RUNTIME DESTINATION bin)
+install(TARGETS prepd_image LIBRARY DESTINATION lib)
+foreach(program trainer)
+    if(TARGET ${program})
+        install(TARGETS ${program} RUNTIME DESTINATION bin)
+    endif()
+endforeach()
+foreach(backend tessera_cuda tessera_mpi)
+    if(TARGET ${backend})
+        install(TARGETS ${backend} LIBRARY DESTINATION lib)
+    endif()
+endforeach()
+install(PROGRAMS deploy/prepd-run DESTINATION bin)
+install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
+install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
+install(CODE "
+    foreach(unit prepd.service prepd-worker@.service prep.slice)
+        file(READ \"${CMAKE_SOURCE_DIR}/deploy/systemd/\${unit}\" text)
+        string(REPLACE \"@prefix@\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
+        set(to \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/\${unit}\")
+        file(WRITE \"\${to}\" \"\${text}\")
+        message(STATUS \"Installing: \${to}\")
+    endforeach()
+")

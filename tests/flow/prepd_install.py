@@ -1,0 +1,129 @@
+"""Installed into an empty prefix: programs, image module, configs, client and units in their places; a
+worker from there serves a daemon of the build tree; units that systemd understands; prepd-run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for, workers_below
+
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
+BUILD = os.path.dirname(os.path.dirname(BIN))
+
+
+def said_by(*args, code=0, **options):
+    p = subprocess.run(args, capture_output=True, text=True, timeout=120, **options)
+    check(p.returncode == code, f"{args}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
+class Prefix:
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="prefix")
+        said_by("cmake", "--install", BUILD, "--prefix", self.path)
+        return self
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+
+def everything_is_in_its_place():
+    with Prefix() as p:
+        for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so",
+                     "share/tessera/client.py", "share/tessera/configs/smoke.yaml",
+                     "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
+            check(os.path.isfile(p.file(name)), f"{name} is not installed")
+        needed = said_by("ldd", p.file("bin/prepd"))
+        check(not any(x in needed for x in ("blas", "libmpi", "libcuda", "cudart", "vips")), needed)
+        for name in ("prepd.service", "prepd-worker@.service"):
+            with open(p.file("lib/systemd/system/" + name)) as f:
+                text = f.read()
+            check("@prefix@" not in text and f"ExecStart={p.path}/bin/prepd" in text, text)
+        said_by("/usr/bin/python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import client",
+                p.file("share/tessera"))
+
+
+def a_worker_from_there_serves_a_daemon():
+    with Prefix() as p, Folder(**{"training.epochs": 1}) as f:
+        port = free_ports()
+        end = f"tcp://127.0.0.1:{port}"
+        with Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1"):
+            clean = {"PATH": "/usr/bin:/bin"}
+            if "ASAN_OPTIONS" in os.environ:
+                clean["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"]
+            worker = subprocess.Popen(
+                [p.file("bin/prepd"), "worker", "--connect", f"tcp://127.0.0.1:{port + 1}",
+                 "--data-root", f.file("data")], env=clean, cwd="/")
+            try:
+                def status():
+                    return json.loads(said_by(p.file("bin/prepd"), "status", "--connect", end,
+                                              "--json"))
+                wait_for(lambda: subprocess.run([BIN, "status", "--connect", end],
+                                                capture_output=True).returncode == 0, "answers", 30)
+                wait_for(lambda: len(status()["workers"]) == 2, "the worker", 30)
+                run("scale", "0", "--connect", end)
+                wait_for(lambda: len(status()["workers"]) == 1, "it is alone", 30)
+                pid = workers_below(worker.pid)[0]
+                with open(f"/proc/{pid}/maps") as m:
+                    check(p.file("lib/libprepd_image.so") in m.read(), "another image module")
+                rows = said_by("/usr/bin/python3", p.file("share/tessera/client.py"), end)
+                check(rows.count("row ") > 8, f"the installed client: {rows}")
+                check([w["leases"] > 0 for w in status()["workers"]] == [True], "it did no work")
+            finally:
+                worker.terminate()
+                worker.wait(20)
+
+
+def units_that_systemd_understands():
+    if not shutil.which("systemd-analyze"):
+        print("skipped: no systemd-analyze")
+        return
+    with Prefix() as p:
+        units = [p.file("lib/systemd/system/" + n) for n in
+                 ("prepd.service", "prepd-worker@.service", "prep.slice")]
+        said = said_by("systemd-analyze", "verify", "--man=no", *units)
+        check(p.path not in said, f"systemd-analyze verify: {said}")
+        for unit in units[:2]:
+            said = said_by("systemd-analyze", "security", "--offline=yes", "--threshold=25",
+                           "--no-pager", unit)
+            print(next(x for x in said.splitlines() if "Overall exposure" in x).strip("→ \n"))
+
+
+def prepd_run_prints_its_line():
+    with Folder() as f:
+        script = os.path.join(SOURCE, "deploy/prepd-run")
+        with Prefix() as p:
+            said = said_by(p.file("bin/prepd-run"), "--print", "--cpus", "0-1", "--memory", "4G",
+                           f.config, "--prepd.workers", "1")
+            for word in ("systemd-run", "--service-type=notify", "AllowedCPUs=0-1", "MemoryMax=4G",
+                         p.file("bin/prepd"), f.config, "--prepd.workers"):
+                check(word in said, f"{word} is not in: {said}")
+            if not os.path.isdir("/run/systemd/system"):
+                said = said_by(p.file("bin/prepd-run"), f.config, code=69)
+                check("systemd is not running" in said and f"serve -c {f.config}" in said, said)
+        said_by(script, code=64)
+        said_by(script, "--print", f.file("absent.yaml"), code=66)
+
+
+def prepd_alone_needs_no_trainer():
+    """Configured without the trainer, nothing of it is asked for or built."""
+    with tempfile.TemporaryDirectory() as build:
+        said = said_by("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DTRAINER=OFF")
+        with open(os.path.join(build, "build.ninja")) as f:
+            plan = f.read()
+        for word in ("openblas", "-lmpi", "cudart", "trainer/model"):
+            check(word not in plan.lower() and word not in said.lower(), f"{word} is asked for")
+        check("bin/prepd" in plan, "prepd is not built")
+        packages = said_by("sed", "-n", "/^prepd=/,/^trainer=/p",
+                           os.path.join(SOURCE, "deploy/install-deps")).split("trainer=")[0]
+        check(not any(x in packages for x in ("blas", "mpi", "cuda", "cmocka")), packages)
+
+
+main(everything_is_in_its_place, a_worker_from_there_serves_a_daemon,
+     units_that_systemd_understands, prepd_run_prints_its_line, prepd_alone_needs_no_trainer)
