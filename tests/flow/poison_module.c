@@ -52,6 +52,8 @@ static status decode(span bytes, const char *file, const conf *limits, arena *a,
         exit(0);
     while (holds(bytes, "POISON:hang"))
         pause();
+    if (getenv("POISON_SLOW_MS"))
+        usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
     return real->decode(bytes, file, limits, a, out);
 }
 

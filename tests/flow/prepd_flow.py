@@ -139,9 +139,11 @@ def wait_for(what, message, limit_s=20.0):
 class Daemon:
     """prepd serve, until stop() or the end of the block."""
 
-    def __init__(self, config, *args):
+    def __init__(self, config, *args, inside=None):
+        """inside: a network namespace (ip netns exec replaces itself by the daemon)."""
         self.log = tempfile.TemporaryFile("w+")
-        self.p = subprocess.Popen([BIN, "serve", "-c", config, *args], stderr=self.log)
+        where = ["ip", "netns", "exec", inside] if inside else []
+        self.p = subprocess.Popen([*where, BIN, "serve", "-c", config, *args], stderr=self.log)
 
     def said(self):
         self.log.seek(0)

@@ -1,0 +1,161 @@
+"""Workers on machines of their own: network namespaces, CURVE keys, links cut and restored, one worker
+ten times slower, one without its files, one with another decoder. The stream stays the same.
+Needs root and ip(8); skipped without."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
+
+if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
+        ["ip", "netns", "add", f"probe{os.getpid()}"], capture_output=True).returncode != 0:
+    print("skipped: network namespaces need root and ip(8)")
+    sys.exit(77)
+subprocess.run(["ip", "netns", "del", f"probe{os.getpid()}"], check=True)
+
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
+BUILD = os.path.dirname(os.path.dirname(BIN))
+MODULE = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
+          "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
+PORT = 5555
+HOME = f"tcp://10.77.0.1:{PORT}"
+CONSUMER = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+import client
+h, ids = hashlib.sha256(), []
+for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3]):
+    for name in ("input_ids", "labels", "pixels", "doc_sample_id"):
+        h.update(row[name].tobytes())
+    ids += list(row["doc_sample_id"])
+print(h.hexdigest(), len(ids), len(set(ids)))
+"""
+
+
+def ip(*args):
+    p = subprocess.run(["ip", *args], capture_output=True, text=True)
+    check(p.returncode == 0, f"ip {' '.join(args)}: {p.stderr}")
+
+
+class Network:
+    """A daemon's machine and n others, a cable each, in namespaces that vanish at the end."""
+
+    def __init__(self, folder, n):
+        tag = f"t{os.getpid() % 100000}"
+        self.folder, self.home, self.keys = folder, f"{tag}h", folder.file("keys")
+        self.sites = [f"{tag}s{k}" for k in range(n)]
+        self.workers = []
+        run("keygen", "--out", self.keys)
+        run("keygen", "--out", self.keys, "--client", "site")
+        for name in (self.home, *self.sites):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", self.home, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.home, "addr", "add", "10.77.0.1/24", "dev", "bridge")
+        ip("-n", self.home, "link", "set", "bridge", "up")
+        for k, name in enumerate(self.sites):
+            ip("-n", self.home, "link", "add", f"to{k}", "type", "veth", "peer", "name", "up0",
+               "netns", name)
+            ip("-n", self.home, "link", "set", f"to{k}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{10 + k}/24", "dev", "up0")
+            ip("-n", name, "link", "set", "up0", "up")
+        self.daemon = Daemon(folder.config, "--prepd.endpoint", HOME, "--prepd.keys", self.keys,
+                             inside=self.home)
+        wait_for(lambda: self.status() and self.status()["train"]["state"] == "ready",
+                 "the index is built", 60)
+
+    def at_home(self, *args, **options):
+        return subprocess.run(["ip", "netns", "exec", self.home, *args], capture_output=True,
+                              text=True, timeout=150, **options)
+
+    def status(self):
+        p = self.at_home(BIN, "status", "--connect", HOME, "--keys", self.keys, "--json")
+        return json.loads(p.stdout) if p.returncode == 0 else None
+
+    def scale(self, n):
+        p = self.at_home(BIN, "scale", str(n), "--connect", HOME, "--keys", self.keys)
+        check(p.returncode == 0, p.stderr)
+
+    def joined(self, n, limit_s=40):
+        wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers", limit_s)
+
+    def epoch(self):
+        p = self.at_home("/usr/bin/python3", "-c", CONSUMER, os.path.join(SOURCE, "proto"), HOME,
+                         self.keys)
+        check(p.returncode == 0, p.stderr + self.daemon.said())
+        digest, n, distinct = p.stdout.split()
+        check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample once")
+        return digest
+
+    def worker(self, k, *args, root=None, **environment):
+        p = subprocess.Popen(["ip", "netns", "exec", self.sites[k], BIN, "worker", "--connect",
+                              f"tcp://10.77.0.1:{PORT + 1}", "--keys", self.keys + "/site",
+                              "--data-root", root or self.folder.file("data"), *args],
+                             env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+        self.workers.append(p)
+        return p
+
+    def cable(self, k, state):
+        ip("-n", self.home, "link", "set", f"to{k}", state)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.workers:
+            if p.poll() is None:
+                p.send_signal(signal.SIGKILL)
+            p.wait()
+        self.daemon.__exit__()
+        for name in (self.home, *self.sites):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def one_stream_over_a_bad_network():
+    with Folder(images=256, **{"training.epochs": 1, "prepd.sample_timeout": 0.5,
+                               "prepd.solo_deaths": 1}) as f, Network(f, 4) as net:
+        quiet = net.epoch()  # local workers
+        net.scale(0)
+        net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
+        net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
+        os.mkdir(f.file("empty"))
+        blind = net.worker(2, root=f.file("empty"))  # its mount is missing
+        odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
+        check(odd.wait(30) == 78, "another decoder was taken")
+        check(net.epoch() == quiet, "remote workers give another stream")
+        check(blind.wait(30) == 0, "the one without files was not dismissed")
+        stop = threading.Event()
+
+        def cut():
+            while not stop.is_set():
+                for k in (0, 1):
+                    net.cable(k, "down")
+                    stop.wait(1.5)
+                    net.cable(k, "up")
+                    stop.wait(0.5)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            for _ in range(2):
+                check(net.epoch() == quiet, "cut links changed the stream")
+        finally:
+            stop.set()
+            thread.join()
+        net.cable(0, "down")  # for longer than any heartbeat
+        wait_for(lambda: len(net.status()["workers"]) == 1, "the loss is noticed", 40)
+        net.cable(0, "up")
+        net.joined(3)
+        said = net.status()
+        check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
+        check(said["leases_lost"] > 0, "no lease was out on a cut link: the test shows nothing")
+        print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside")
+
+
+main(one_stream_over_a_bad_network)
