@@ -76,8 +76,10 @@ static status fail_vips(const char *file, const char *format, const char *what)
         if (text[i] == '\n')
             text[i] = ';';
     forget_errors();
-    return FAIL_IN(ST_BAD_INPUT, file, "the %s %s: %s", format, what,
-                   n ? text : "no reason was given");
+    /* A process short of memory says nothing about a file. One that always needs too much is found
+     * by what it does to fresh workers. */
+    const status code = strcasestr(text, "memory") ? ST_NO_MEMORY : ST_BAD_INPUT;
+    return FAIL_IN(code, file, "the %s %s: %s", format, what, n ? text : "no reason was given");
 }
 
 /* A file whose header was read; pixels are still to come. */

@@ -270,7 +270,7 @@ static status doc_images(row_work *k, const json_value *v, document *doc)
         status st = image_patches(k, file, doc->grids[i], &patches[i], &missing);
         if (st == ST_OK)
             continue;
-        if (st == ST_PROTOCOL)
+        if (st == ST_PROTOCOL || st == ST_NO_MEMORY) /* the lease's or this process's, not its */
             return st;
         const json_value *f = json_item(k->files, (size_t)file);
         put_failure(k, (int64_t)doc->sample_id,

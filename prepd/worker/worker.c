@@ -34,6 +34,7 @@ typedef struct worker {
     workshop shop;
     bool ready;
     uint64_t lease;
+    int64_t leases; /* done */
     int64_t heard_ns;
     bool leave, again;
 } worker;
@@ -149,6 +150,18 @@ static status do_lease(worker *w, const json_value *v, uint64_t number)
     return st == ST_OK ? tell_stages(w) : st;
 }
 
+/* Libraries grow in ways nobody can free. Between two leases a worker may go at any time. */
+static status recycle(worker *w)
+{
+    const conf *c = &w->shop.train;
+    w->leases++;
+    if (w->leases < c->prepd_recycle_leases && proc_rss_bytes() <= c->prepd_recycle_bytes)
+        return ST_OK;
+    log_debug("recycled leases=%lld rss=%lld", (long long)w->leases, (long long)proc_rss_bytes());
+    w->leave = w->again = true;
+    return wire_send_json(w->socket, NULL, KIND_BYE, 0, "{}", 2);
+}
+
 static status handle(worker *w, const wire_msg *m)
 {
     frame head;
@@ -162,6 +175,8 @@ static status handle(worker *w, const wire_msg *m)
         st = do_lease(w, v, head.row);
         time_limit_stop();
         last_words_busy(false);
+        if (st == ST_OK)
+            st = recycle(w);
     } else if (head.kind == KIND_BYE) {
         w->leave = true;
         w->again = json_bool(json_find(v, "again"), false);

@@ -1,6 +1,7 @@
 """Workers are killed at random while the stream runs: not one row changes, nobody is blamed."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from prepd_flow import BIN, Folder, check, digest, main, seed, wait_for, \
     workers_below
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-STEPS = "200"
+STEPS = str(max(200, 8 * KILLS))
 
 
 def digest_under_fire(folder, sig, rng, *options):
@@ -26,20 +27,45 @@ def digest_under_fire(folder, sig, rng, *options):
     kills = 0
     # From when the first have built the index: that workers can not even start is another test.
     wait_for(lambda: os.path.isdir(cache) and os.listdir(cache), "the index", 60)
-    end = time.monotonic() + 100
+    end = time.monotonic() + max(100, KILLS)
     while p.poll() is None and time.monotonic() < end:
         time.sleep(rng.uniform(0.005, 0.06))
         victims = workers_below(p.pid)
         if victims and kills < KILLS:
             try:
-                os.kill(rng.choice(victims), sig)
+                victim = rng.choice(victims)
+                sig(victim) if callable(sig) else os.kill(victim, sig)
                 kills += 1
-            except ProcessLookupError:
+            except (ProcessLookupError, FileNotFoundError):
                 pass
-    out, err = p.communicate(timeout=60)
+    out, err = p.communicate(timeout=60 + KILLS)
     check(p.returncode == 0, f"exit code {p.returncode}\n{err}")
     check("quarantined" not in err, f"a good sample was blamed:\n{err}")
     return out.strip().splitlines()[-1], kills
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+
+
+def starve(pid):
+    """From now on every allocation of this process fails."""
+    with open(f"/proc/{pid}/statm") as f:
+        now = int(f.read().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (now, now))
+
+
+def deaths_of_every_kind():
+    """SIGKILL, SIGSTOP, a sent SIGSEGV and no memory, in turn: one stream, nobody blamed."""
+    rng = seed()
+    kinds = [lambda pid: os.kill(pid, signal.SIGKILL), stop,
+             lambda pid: os.kill(pid, signal.SIGSEGV), starve]
+    with Folder() as f:
+        quiet = digest(f.config, "--steps", STEPS)
+        under_fire, kills = digest_under_fire(
+            f, lambda pid: rng.choice(kinds)(pid), rng, "--prepd.sample_timeout", "5")
+        check(under_fire == quiet, f"{kills} deaths changed the stream")
+        print(f"{kills} deaths")
 
 
 def killed_from_outside():
@@ -62,4 +88,4 @@ def crash_signals_from_outside():
         print(f"{kills} signals")
 
 
-main(killed_from_outside, crash_signals_from_outside)
+main(deaths_of_every_kind, killed_from_outside, crash_signals_from_outside)

@@ -213,14 +213,22 @@ def killed_and_restarted_under_a_consumer():
         print(f"{deaths} daemons")
 
 
+def confined(pid):
+    try:
+        with open(f"/proc/{pid}/status") as x:
+            said = {k: v.strip() for k, _, v in (line.partition(":") for line in x)}
+    except OSError:
+        return False
+    return said["NoNewPrivs"] == "1" and said["Seccomp"] == "2"
+
+
 def workers_have_no_privileges():
     with Folder() as f, Daemon(f.config) as d:
         up(f)
         rows_of(f, 4)
-        for pid in workers_below(d.p.pid):
-            with open(f"/proc/{pid}/status") as x:
-                said = {k: v.strip() for k, _, v in (line.partition(":") for line in x)}
-            check(said["NoNewPrivs"] == "1" and said["Seccomp"] == "2", f"worker: {said}")
+        wait_for(lambda: len(workers_below(d.p.pid)) == 2 and
+                 all(confined(pid) for pid in workers_below(d.p.pid)), "workers in the sandbox")
+        check(not confined(d.p.pid), "the check does not tell")
 
 
 main(figures_for_prometheus, systemd_hears_the_truth, reloaded_without_a_trace_in_the_stream,
