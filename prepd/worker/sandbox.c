@@ -41,6 +41,7 @@ static const char *const allowed[] = {
     "fcntl",
     "fstat",
     "fstatfs",
+    "getdents",
     "getdents64",
     "ioctl",
     "lseek",

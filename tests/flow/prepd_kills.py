@@ -12,7 +12,7 @@ from prepd_flow import BIN, Folder, check, digest, main, seed, wait_for, \
     workers_below
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-STEPS = str(max(200, 8 * KILLS))
+STEPS = str(max(200, 2 * KILLS))
 
 
 def digest_under_fire(folder, sig, rng, *options):
@@ -55,17 +55,25 @@ def starve(pid):
     resource.prlimit(pid, resource.RLIMIT_AS, (now, now))
 
 
+def has_begun(pid):
+    """A second old: before that, what looks like a crash is a worker that can not start."""
+    with open(f"/proc/{pid}/stat") as f, open("/proc/uptime") as up:
+        began = int(f.read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(up.read().split()[0]) - began > 1.0
+
+
 def deaths_of_every_kind():
     """SIGKILL, SIGSTOP, a sent SIGSEGV and no memory, in turn: one stream, nobody blamed."""
     rng = seed()
     kinds = [lambda pid: os.kill(pid, signal.SIGKILL), stop,
-             lambda pid: os.kill(pid, signal.SIGSEGV), starve]
+             lambda pid: has_begun(pid) and os.kill(pid, signal.SIGSEGV),
+             lambda pid: has_begun(pid) and starve(pid)]
     with Folder() as f:
         quiet = digest(f.config, "--steps", STEPS)
         under_fire, kills = digest_under_fire(
             f, lambda pid: rng.choice(kinds)(pid), rng, "--prepd.sample_timeout", "5")
         check(under_fire == quiet, f"{kills} deaths changed the stream")
-        print(f"{kills} deaths")
+        print(f"{kills} attempts on a worker's life")
 
 
 def killed_from_outside():

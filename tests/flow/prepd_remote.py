@@ -16,6 +16,8 @@ from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
+# AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
+OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 BUILD = os.path.dirname(os.path.dirname(BIN))
 POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
           "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
@@ -53,7 +55,7 @@ class Site:
     def worker(self, *args, root=None, **environment):
         p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}",
                               "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
-                             env={**os.environ, **environment})
+                             env={**os.environ, **environment, "ASAN_OPTIONS": OWN_SEGV})
         self.workers.append(p)
         return p
 
