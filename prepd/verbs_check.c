@@ -10,6 +10,7 @@
 #include "prepd/dataset/dataset.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
+#include "prepd/worker/files.h"
 
 enum { BAR_EVERY_MS = 200 };
 
@@ -62,6 +63,28 @@ done:
     return st;
 }
 
+/* Of a file, or of a piece of one. */
+static status hash_image(const dataset *d, int64_t j, hash128 *out)
+{
+    char path[PATH_MAX];
+    image_place place;
+    arena a;
+    span bytes;
+    int64_t mtime_ns;
+    dataset_image_place(d, j, &place);
+    if (place.bytes < 0) {
+        snprintf(path, sizeof(path), "%s/%s", d->v->root(d), place.path);
+        return hash_file(path, out);
+    }
+    TRY(file_resolve(d->v->root(d), place.path, path, sizeof(path)));
+    arena_init(&a, 0);
+    status st = file_read_piece(path, place.offset, place.bytes, INT64_MAX, &a, &bytes, &mtime_ns);
+    if (st == ST_OK)
+        *out = hash_bytes(bytes.data, bytes.size);
+    arena_done(&a);
+    return st;
+}
+
 static status hash_images(const conf *c, int64_t *out_n)
 {
     dataset *d = NULL;
@@ -69,10 +92,9 @@ static status hash_images(const conf *c, int64_t *out_n)
     TRY(dataset_open(c, &d));
     const int64_t n = d->v->images(d);
     for (int64_t j = 0; j < n; j++) {
-        char path[PATH_MAX], text[HASH_TEXT] = "-";
+        char text[HASH_TEXT] = "-";
         hash128 h;
-        snprintf(path, sizeof(path), "%s/%s", d->v->root(d), d->v->image_path(d, j));
-        if (hash_file(path, &h) == ST_OK)
+        if (hash_image(d, j, &h) == ST_OK)
             hash_print(h, text);
         printf("hash\t%s\t%s\n", text, d->v->image_path(d, j));
     }

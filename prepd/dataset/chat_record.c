@@ -97,6 +97,10 @@ static status list_images(reading *k, const json_value *v)
     if (json_count(json_find(v, "video")) || json_text_size(json_find(v, "video")) ||
         json_count(json_find(v, "videos")) || json_text_size(json_find(v, "videos")))
         return FAIL_IN(ST_BAD_INPUT, k->source, "shows a video, which this format does not read");
+    if (k->rules->outside) {
+        k->r.n_images = k->listed = k->rules->n_outside;
+        return ST_OK;
+    }
     TRY(add_images(k, json_find(v, "image")));
     TRY(add_images(k, json_find(v, "images")));
     if (k->r.n_images == 0 && id && json_text_size(id)) {
@@ -220,6 +224,8 @@ static status put_image_part(reading *k, const json_value *v, part *parts, int32
         name = json_typeof(url) == JSON_OBJECT ? json_find(url, "url") : url;
     if (!name)
         name = json_find(v, "path");
+    if (k->rules->outside)
+        name = NULL;
     if (name && k->listed == 0) {
         TRY(add_image(k, name));
         parts[(*n_parts)++] = (part){.image = k->r.n_images - 1};

@@ -23,6 +23,8 @@ typedef struct chat_rules {
     bool trim;      /* white space around <image> and at the ends of a user's text goes */
     float stage_weight[MAX_STAGES]; /* later stages have the last one's */
     int n_stages;                   /* 0: all 1 */
+    bool outside;                   /* the images lie beside the record: names in it are not used */
+    int32_t n_outside;              /* how many */
 } chat_rules;
 
 WARN_UNUSED status chat_rules_of(const conf *c, chat_rules *out);

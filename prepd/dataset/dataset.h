@@ -44,6 +44,13 @@ typedef struct sample {
     int64_t text_bytes; /* about how long its texts are; 0: short */
 } sample;               /* lives in the arena given to dataset_sample */
 
+/* Where an image's bytes are: a file under the root, or a piece of one. */
+enum { PLACE_PATH = 4096 };
+typedef struct image_place {
+    char path[PLACE_PATH]; /* of the file, relative to root */
+    int64_t offset, bytes; /* bytes -1: the whole file */
+} image_place;
+
 /* A part of a mixture: samples [first, first + n). weight: its share of an epoch's samples is
  * weight / sum of weights; 0 everywhere: every sample once an epoch. */
 typedef struct dataset_part {
@@ -60,9 +67,12 @@ typedef struct dataset_vtable {
     status (*sample)(const dataset *d, int64_t i, arena *a, sample *out);
     /* The same without turns: what planning asks of every sample. Reads no file. */
     status (*outline)(const dataset *d, int64_t i, arena *a, sample *out);
-    int64_t (*images)(const dataset *d);                    /* distinct image files */
-    const char *(*image_path)(const dataset *d, int64_t j); /* relative to root */
-    const char *(*root)(const dataset *d);                  /* absolute folder of the images */
+    int64_t (*images)(const dataset *d); /* distinct image files */
+    /* Its name, for messages; relative to root, and where its bytes are unless `place` says other.
+     */
+    const char *(*image_path)(const dataset *d, int64_t j);
+    void (*place)(const dataset *d, int64_t j, image_place *out); /* NULL: files of their own */
+    const char *(*root)(const dataset *d); /* absolute folder of the images */
     /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
      * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
     const char *(*reference)(const dataset *d, int64_t i);
@@ -82,10 +92,12 @@ struct dataset {
 /* Picks the adapter by data.format; formats not built in are refused by name. */
 WARN_UNUSED status dataset_open(const conf *c, dataset **out);
 void dataset_close(dataset **d);
+void dataset_image_place(const dataset *d, int64_t j, image_place *out);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;
 extern const dataset_vtable dataset_text;
+extern const dataset_vtable dataset_webdataset;
 extern const dataset_vtable dataset_mixture;
 
 #endif

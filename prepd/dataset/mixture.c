@@ -62,8 +62,9 @@ static void mixture_close(dataset *base)
 /* Options a source may set; the others belong to the stream. */
 static bool is_own_key(const char *key)
 {
-    static const char *const keys[] = {"format", "path",    "split",         "images", "answer",
-                                       "limit",  "loss_on", "stage_weights", "trim",   "suffix"};
+    static const char *const keys[] = {"format",        "path",   "split", "images",
+                                       "answer",        "prompt", "limit", "loss_on",
+                                       "stage_weights", "trim",   "suffix"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         if (strcmp(key, keys[k]) == 0)
             return true;
@@ -130,7 +131,8 @@ static status on_leaf(void *user, const yaml_item *item)
         if (!dot || strcmp(dot + 1, "weight") != 0)
             return FAIL_AT(ST_CONFIG, m->file, item->line, -1,
                            "%s: expected NAME.KEY with one of weight, format, path, split, images, "
-                           "answer, limit, loss_on, stage_weights, trim, suffix",
+                           "answer, limit, loss_on, stage_weights, trim, suffix, "
+                           "prompt",
                            item->key);
     }
     for (int k = 0; k < m->n && !s; k++)
@@ -302,6 +304,24 @@ static const char *mixture_image_path(const dataset *d, int64_t j)
     return name_list_at(&as_mixture(d)->images, j);
 }
 
+/* The path under our root of a file under the source's: what stands before image_path's too. */
+static void mixture_place(const dataset *d, int64_t j, image_place *out)
+{
+    const mixture *m = as_mixture(d);
+    int k = m->n - 1;
+    while (k > 0 && m->sources[k].first_image > j)
+        k--;
+    const dataset *s = m->sources[k].d;
+    const int64_t mine = j - m->sources[k].first_image;
+    const char *whole = name_list_at(&m->images, j);
+    const size_t under = strlen(whole) - strlen(s->v->image_path(s, mine));
+    image_place place;
+    dataset_image_place(s, mine, &place);
+    snprintf(out->path, sizeof out->path, "%.*s%s", (int)under, whole, place.path);
+    out->offset = place.offset;
+    out->bytes = place.bytes;
+}
+
 static const char *mixture_root(const dataset *d)
 {
     return as_mixture(d)->root;
@@ -379,6 +399,7 @@ const dataset_vtable dataset_mixture = {
     .outline = mixture_outline,
     .images = mixture_images,
     .image_path = mixture_image_path,
+    .place = mixture_place,
     .root = mixture_root,
     .chunk = mixture_chunk,
     .parts = mixture_parts,

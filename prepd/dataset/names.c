@@ -65,3 +65,24 @@ bool path_stays_inside(const char *path)
     }
     return true;
 }
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool name_has_split(const char *name, size_t n, const char *split)
+{
+    size_t m = strlen(split);
+    for (size_t at = 0; at + m <= n; at++) {
+        const char *behind = name + at + m;
+        size_t left = n - at - m;
+        if (strncmp(name + at, split, m) != 0 || (at && is_letter(name[at - 1])))
+            continue;
+        if (left >= 7 && strcmp(split, "val") == 0 && strncmp(behind, "idation", 7) == 0)
+            behind += 7, left -= 7;
+        if (left == 0 || !is_letter(*behind))
+            return true;
+    }
+    return false;
+}

@@ -22,4 +22,7 @@ void name_list_done(name_list *l);
 /* True for a path that stays under its root: relative, not empty, no "..". */
 bool path_stays_inside(const char *path);
 
+/* True if the split is a word of the name's first n bytes; "val" is also "validation". */
+bool name_has_split(const char *name, size_t n, const char *split);
+
 #endif

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "prepd/dataset/lines.h"
+#include "prepd/dataset/names.h"
 #include "prepd/dataset/tables.h"
 
 enum { PATH_BYTES = 4096, AWAKE = 4 /* compressed files that keep a decoder */ };
@@ -43,28 +44,6 @@ static size_t stem_of(const char *name)
     return 0;
 }
 
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-/* True if the split is a word of the name; "val" is also "validation". */
-static bool names_split(const char *name, size_t n, const char *split)
-{
-    size_t m = strlen(split);
-    for (size_t at = 0; at + m <= n; at++) {
-        const char *behind = name + at + m;
-        size_t left = n - at - m;
-        if (strncmp(name + at, split, m) != 0 || (at && is_letter(name[at - 1])))
-            continue;
-        if (left >= 7 && strcmp(split, "val") == 0 && strncmp(behind, "idation", 7) == 0)
-            behind += 7, left -= 7;
-        if (left == 0 || !is_letter(*behind))
-            return true;
-    }
-    return false;
-}
-
 static status add_file(record_files *f, const char *path)
 {
     TRY(array_room((void **)&f->files, f->n, &f->capacity, sizeof *f->files));
@@ -97,7 +76,7 @@ static status find_in_folder(const conf *c, record_files *f)
         if (!stem)
             continue;
         snprintf(path, sizeof path, "%s/%s", f->folder, entry->d_name);
-        if (names_split(entry->d_name, stem, c->data_split))
+        if (name_has_split(entry->d_name, stem, c->data_split))
             st = add_file(f, path);
         else if (used < sizeof others - 64)
             snprintf(others + used, sizeof others - used, "%s%.60s", used ? ", " : "",

@@ -184,10 +184,11 @@ status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause
         char path[PATH_MAX];
         struct stat info;
         index_image x = {.cause = cause};
-        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data),
-                 s->data->v->image_path(s->data, item));
+        image_place place;
+        dataset_image_place(s->data, item, &place);
+        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), place.path);
         if (stat(path, &info) == 0) {
-            x.file_bytes = (int64_t)info.st_size;
+            x.file_bytes = place.bytes >= 0 ? place.bytes : (int64_t)info.st_size;
             x.mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
         }
         TRY(index_put_image(s->index, item, &x));

@@ -1,15 +1,17 @@
 /* payload.c: what a lease says to a worker, as JSON: everything it needs and nothing of the data
  * set's own formats. Texts and relative paths go in, pixels never come through here.
  *
- *   images  {"kind":"images","root":R,"files":[path...],"images":[number...]}
+ *   images  {"kind":"images","root":R,"files":[FILE...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...]}...]}
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
  *            "references":JSON text,
- *            "files":[{"path":P,"bytes":B}...],
+ *            "files":[FILE...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
  *            "shared":true: the images are those of the document before it;
  *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
+ *   FILE    {"path":P,"bytes":B}; a piece of a file: "in":its path,"at":offset; B is missing in
+ *            an images lease unless it is a piece
  *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
  *            "weights":[of the parts...] unless all 1}
  */
@@ -58,6 +60,28 @@ static void put_turns(json_writer *w, const sample *s)
     json_end_array(w);
 }
 
+/* bytes -1: not known yet. */
+static void put_file(const dataset *d, int64_t j, int64_t bytes, json_writer *w)
+{
+    image_place place;
+    dataset_image_place(d, j, &place);
+    json_begin_object(w);
+    json_put_key(w, "path");
+    json_put_cstr(w, d->v->image_path(d, j));
+    if (place.bytes >= 0) {
+        json_put_key(w, "in");
+        json_put_cstr(w, place.path);
+        json_put_key(w, "at");
+        json_put_int(w, place.offset);
+        bytes = place.bytes;
+    }
+    if (bytes >= 0) {
+        json_put_key(w, "bytes");
+        json_put_int(w, bytes);
+    }
+    json_end_object(w);
+}
+
 static status put_images(source *s, const lease *l, int64_t solo, json_writer *w)
 {
     const dataset *d = s->data;
@@ -67,7 +91,7 @@ static status put_images(source *s, const lease *l, int64_t solo, json_writer *w
     json_begin_array(w);
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
-            json_put_cstr(w, d->v->image_path(d, l->item[i]));
+            put_file(d, l->item[i], -1, w);
     json_end_array(w);
     json_put_key(w, "images");
     json_begin_array(w);
@@ -122,12 +146,7 @@ static void put_files(const source *s, const file_set *f, json_writer *w)
     for (int64_t i = 0; i < f->n; i++) {
         index_image x;
         index_image_get(s->index, f->image[i], &x);
-        json_begin_object(w);
-        json_put_key(w, "path");
-        json_put_cstr(w, s->data->v->image_path(s->data, f->image[i]));
-        json_put_key(w, "bytes");
-        json_put_int(w, x.file_bytes);
-        json_end_object(w);
+        put_file(s->data, f->image[i], x.file_bytes, w);
     }
     json_end_array(w);
 }

@@ -93,12 +93,13 @@ static bool images_unchanged(const source *s)
         struct stat info;
         index_image x;
         index_image_get(s->index, j, &x);
-        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data),
-                 s->data->v->image_path(s->data, j));
+        image_place place;
+        dataset_image_place(s->data, j, &place);
+        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), place.path);
         bool there = stat(path, &info) == 0;
         int64_t mtime =
             there ? (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec : 0;
-        int64_t bytes = there ? (int64_t)info.st_size : 0;
+        int64_t bytes = there ? (place.bytes >= 0 ? place.bytes : (int64_t)info.st_size) : 0;
         if (bytes != x.file_bytes || mtime != x.mtime_ns) {
             log_info("index is stale: %s changed since", path);
             return false;
@@ -124,10 +125,23 @@ static status load_cached(source *s)
     return st;
 }
 
+/* A folder has its splits; a file named alone has one, which must not be held out and trained. */
+static status check_held_out(const conf *c)
+{
+    struct stat info;
+    if (c->eval_path[0] || c->data_format == DATA_VQAV2 ||
+        (stat(c->data_path, &info) == 0 && S_ISDIR(info.st_mode)))
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, c->data_path,
+                   "data.path is no folder with splits, so it is not held out: name the held-out "
+                   "data as eval.path");
+}
+
 static status open_source(dispatch *d, source *s)
 {
     char folder[PATH_MAX], key[HASH_TEXT];
     if (s == &d->eval) {
+        TRY(check_held_out(d->c));
         TRY(conf_eval(d->c, &s->c));
         s->own_conf = true;
     } else {

@@ -44,13 +44,56 @@ static status check_size(const char *full, int64_t bytes, int64_t max_bytes)
     return ST_OK;
 }
 
+static int64_t mtime_of(const struct stat *info)
+{
+    return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
+}
+
+static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t some = pread(fd, to + done, n - done, (off_t)(offset + (int64_t)done));
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some <= 0)
+            return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done, "can not be read: %s",
+                           some < 0 ? strerror(errno) : "it became shorter");
+        done += (size_t)some;
+    }
+    return ST_OK;
+}
+
+status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, arena *a,
+                       span *out, int64_t *out_mtime_ns)
+{
+    int fd;
+    struct stat info;
+    status st = ST_OK;
+    uint8_t *data = NULL;
+    TRY(open_file(full, &fd, &info));
+    TRY_OR(end, check_size(full, bytes, max_bytes));
+    if (offset < 0 || offset > info.st_size - bytes) {
+        st = FAIL_AT(ST_BAD_INPUT, full, -1, offset,
+                     "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
+                     "index it again",
+                     (long long)info.st_size, (long long)bytes);
+        goto end;
+    }
+    TRY_OR(end, arena_alloc(a, (size_t)bytes, (void **)&data));
+    TRY_OR(end, read_exactly(fd, full, offset, data, (size_t)bytes));
+    *out = span_of(data, (size_t)bytes);
+    *out_mtime_ns = mtime_of(&info);
+end:
+    close(fd);
+    return st;
+}
+
 status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a, span *out)
 {
     int fd;
     struct stat info;
     status st = ST_OK;
     uint8_t *data = NULL;
-    size_t done = 0;
     TRY(open_file(full, &fd, &info));
     TRY_OR(end, check_size(full, info.st_size, max_bytes));
     if (want_bytes >= 0 && info.st_size != want_bytes) {
@@ -61,18 +104,8 @@ status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena 
         goto end;
     }
     TRY_OR(end, arena_alloc(a, (size_t)info.st_size, (void **)&data));
-    while (done < (size_t)info.st_size) {
-        ssize_t n = read(fd, data + done, (size_t)info.st_size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            st = FAIL_AT(ST_BAD_INPUT, full, -1, (int64_t)done, "can not be read: %s",
-                         n < 0 ? strerror(errno) : "it became shorter");
-            goto end;
-        }
-        done += (size_t)n;
-    }
-    *out = span_of(data, done);
+    TRY_OR(end, read_exactly(fd, full, 0, data, (size_t)info.st_size));
+    *out = span_of(data, (size_t)info.st_size);
 end:
     close(fd);
     return st;
@@ -85,7 +118,7 @@ status file_map(const char *full, int64_t max_bytes, file_view *out)
     *out = (file_view){0};
     TRY(open_file(full, &fd, &info));
     out->file_bytes = info.st_size;
-    out->mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    out->mtime_ns = mtime_of(&info);
     status st = check_size(full, info.st_size, max_bytes);
     if (st == ST_OK) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

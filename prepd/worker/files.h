@@ -16,6 +16,11 @@ WARN_UNUSED status file_resolve(const char *root, const char *path, char *out, s
 WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a,
                              span *out);
 
+/* A piece of a file in the arena. out_mtime_ns: of the file. ST_BAD_INPUT if the file ends before
+ * it or the piece is empty or larger than max_bytes. */
+WARN_UNUSED status file_read_piece(const char *full, int64_t offset, int64_t bytes,
+                                   int64_t max_bytes, arena *a, span *out, int64_t *out_mtime_ns);
+
 /* The file mapped, for its header; size and time are given even if the mapping fails. */
 typedef struct file_view {
     span bytes;

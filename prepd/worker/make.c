@@ -48,15 +48,50 @@ static void put_text(json_writer *w, const char *key, const char *v)
     json_put_cstr(w, v);
 }
 
-static void image_record(workshop *s, const conf *c, const char *root, const char *file,
-                         json_writer *w)
+/* A FILE of a lease (prepd/serve/payload.c). */
+typedef struct file_ref {
+    const char *name; /* for messages */
+    const char *in;   /* the file under the root: name, or what it is a piece of */
+    int64_t at;       /* -1: a file of its own */
+    int64_t bytes;    /* -1: not known */
+} file_ref;
+
+static status read_ref(const json_value *v, file_ref *out)
+{
+    TRY(json_want_text(v, "path", SOURCE, &out->name));
+    out->in = json_text(json_find(v, "in"), out->name);
+    out->at = json_int(json_find(v, "at"), -1);
+    out->bytes = json_int(json_find(v, "bytes"), -1);
+    if (out->in != out->name && (out->at < 0 || out->bytes < 0))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a piece of %lld bytes at %lld", (long long)out->bytes,
+                       (long long)out->at);
+    return ST_OK;
+}
+
+static status view_file(workshop *s, const conf *c, const char *root, const file_ref *f,
+                        file_view *out)
 {
     char full[PATH_MAX];
+    TRY(file_resolve(root, f->in, full, sizeof(full)));
+    if (f->at < 0)
+        return file_map(full, c->image_file_bytes, out);
+    span piece;
+    arena_reset(&s->sample);
+    out->file_bytes = f->bytes;
+    status st = file_read_piece(full, f->at, f->bytes, c->image_file_bytes, &s->sample, &piece,
+                                &out->mtime_ns);
+    if (st == ST_OK)
+        out->bytes = piece;
+    return st;
+}
+
+static void image_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                         json_writer *w)
+{
+    const char *file = f->name;
     file_view view = {0};
     image_info info = {0};
-    status st = file_resolve(root, file, full, sizeof(full));
-    if (st == ST_OK)
-        st = file_map(full, c->image_file_bytes, &view);
+    status st = view_file(s, c, root, f, &view);
     if (st == ST_OK)
         st = s->images->header(view.bytes, file, c, &info);
     json_begin_object(w);
@@ -69,7 +104,8 @@ static void image_record(workshop *s, const conf *c, const char *root, const cha
         put_text(w, "cause", cause_text(root, status_text()));
     }
     json_end_object(w);
-    file_unmap(&view);
+    if (f->at < 0)
+        file_unmap(&view);
 }
 
 static status image_records(workshop *s, const json_value *lease, on_item on, void *user,
@@ -85,7 +121,9 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
                        json_count(numbers));
     for (size_t i = 0; i < json_count(files); i++) {
         TRY(on(user, json_int(json_item(numbers, i), -1)));
-        image_record(s, conf_of(s, lease), root, json_text(json_item(files, i), ""), w);
+        file_ref f;
+        TRY(read_ref(json_item(files, i), &f));
+        image_record(s, conf_of(s, lease), root, &f, w);
     }
     return ST_OK;
 }
@@ -173,21 +211,21 @@ static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *pat
 {
     workshop *s = k->s;
     char full[PATH_MAX];
-    const char *path;
-    int64_t bytes;
+    file_ref f;
+    int64_t mtime_ns;
     span data;
     image im, sized;
-    const json_value *f = json_item(k->files, (size_t)file);
     arena_reset(&s->sample);
-    TRY(json_want_text(f, "path", SOURCE, &path));
-    TRY(json_want_int(f, "bytes", SOURCE, &bytes));
-    TRY(file_resolve(k->root, path, full, sizeof(full)));
+    TRY(read_ref(json_item(k->files, (size_t)file), &f));
+    TRY(file_resolve(k->root, f.in, full, sizeof(full)));
     int64_t since = clock_ns();
-    status st = file_read(full, k->c->image_file_bytes, bytes, &s->sample, &data);
+    status st = f.at < 0 ? file_read(full, k->c->image_file_bytes, f.bytes, &s->sample, &data)
+                         : file_read_piece(full, f.at, f.bytes, k->c->image_file_bytes, &s->sample,
+                                           &data, &mtime_ns);
     stage_end(s, STAGE_READ, &since);
     *out_missing = st == ST_NO_INPUT;
     TRY(st);
-    TRY(s->images->decode(data, path, k->c, &s->sample, &im));
+    TRY(s->images->decode(data, f.name, k->c, &s->sample, &im));
     stage_end(s, STAGE_DECODE, &since);
     if (k->c->image_resampler == RESAMPLER_VIPS) {
         TRY(s->images->resize_vips(&im, grid.height, grid.width, &s->sample, &sized));
@@ -274,7 +312,8 @@ static status doc_images(row_work *k, const json_value *v, document *doc)
             return st;
         const json_value *f = json_item(k->files, (size_t)file);
         put_failure(k, (int64_t)doc->sample_id,
-                    missing ? json_text(json_find(f, "path"), "") : NULL);
+                    missing ? json_text(json_find(f, json_find(f, "in") ? "in" : "path"), "")
+                            : NULL);
         break;
     }
     return ST_OK;

@@ -117,4 +117,18 @@ def bad_records_are_named():
         check("bad.json:" in said and "column" in said, said)
 
 
-main(same_rows_as_vqav2, every_record_once_and_resumed, weights_of_stages, bad_records_are_named)
+def a_file_is_not_held_out_from_itself():
+    with Folder(images=16) as f:
+        path = write_lines(in_data(f, "a.jsonl"), [llava(*s) for s in load(f)])
+        for more, ok in (((), False), (options(eval__path=path), True)):
+            with Daemon(f.config, *form(path), *more):
+                wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+                try:
+                    next(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=30.0))
+                    check(ok, "the training file was taken as held out")
+                except RuntimeError as refused:
+                    check(not ok and "eval.path" in str(refused), str(refused))
+
+
+main(same_rows_as_vqav2, every_record_once_and_resumed, weights_of_stages, bad_records_are_named,
+     a_file_is_not_held_out_from_itself)

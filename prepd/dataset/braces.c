@@ -1,0 +1,105 @@
+#include "prepd/dataset/braces.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_BYTES = 4096, MAX_NAMES = 1000000, MAX_DEPTH = 8 /* braces in a name */ };
+
+typedef struct expansion {
+    const char *pattern;
+    brace_each each;
+    void *user;
+    long n;
+    int depth;
+} expansion;
+
+static status expand(expansion *x, const char *done, const char *rest);
+
+static status with(expansion *x, const char *done, size_t done_bytes, const char *piece,
+                   size_t piece_bytes, const char *rest)
+{
+    char name[NAME_MAX_BYTES];
+    if (done_bytes + piece_bytes + strlen(rest) >= sizeof name)
+        return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes", NAME_MAX_BYTES - 1);
+    if (x->depth == MAX_DEPTH)
+        return FAIL_IN(ST_CONFIG, x->pattern, "more than %d braces", MAX_DEPTH);
+    memcpy(name, done, done_bytes);
+    memcpy(name + done_bytes, piece, piece_bytes);
+    name[done_bytes + piece_bytes] = 0;
+    x->depth++;
+    status st = expand(x, name, rest);
+    x->depth--;
+    return st;
+}
+
+/* A range FIRST..LAST; *out_is false if it is none. */
+static status expand_range(expansion *x, const char *done, const char *inner, size_t n,
+                           const char *rest, bool *out_is)
+{
+    char text[64], *end;
+    *out_is = false;
+    if (n >= sizeof text)
+        return ST_OK;
+    memcpy(text, inner, n);
+    text[n] = 0;
+    const char *dots = strstr(text, "..");
+    if (!dots || dots == text || text[0] < '0' || text[0] > '9' || dots[2] < '0' || dots[2] > '9')
+        return ST_OK;
+    const long long first = strtoll(text, &end, 10);
+    if (end != dots)
+        return ST_OK;
+    const long long last = strtoll(dots + 2, &end, 10);
+    if (*end)
+        return ST_OK;
+    *out_is = true;
+    if (last < first || last - first >= MAX_NAMES)
+        return FAIL_IN(ST_CONFIG, x->pattern, "{%s}: expected a rising range of at most %d", text,
+                       MAX_NAMES);
+    const int width = text[0] == '0' ? (int)(dots - text) : 0;
+    for (long long v = first; v <= last; v++) {
+        char digits[96];
+        const int size = snprintf(digits, sizeof digits, "%0*lld", width, v);
+        TRY(with(x, done, strlen(done), digits, (size_t)size, rest));
+    }
+    return ST_OK;
+}
+
+/* done: the name so far; rest: of the pattern. */
+static status expand(expansion *x, const char *done, const char *rest)
+{
+    const char *open = strchr(rest, '{');
+    if (!open) {
+        char name[NAME_MAX_BYTES];
+        if (++x->n > MAX_NAMES)
+            return FAIL_IN(ST_CONFIG, x->pattern, "more than %d names", MAX_NAMES);
+        if (snprintf(name, sizeof name, "%s%s", done, rest) >= (int)sizeof name)
+            return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes",
+                           NAME_MAX_BYTES - 1);
+        return x->each(x->user, name);
+    }
+    const char *close = strchr(open, '}');
+    if (!close || close == open + 1 || memchr(open + 1, '{', (size_t)(close - open - 1)))
+        return FAIL_IN(ST_CONFIG, x->pattern, "braces that are empty, nested or do not close");
+    char before[NAME_MAX_BYTES];
+    if (snprintf(before, sizeof before, "%s%.*s", done, (int)(open - rest), rest) >=
+        (int)sizeof before)
+        return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes", NAME_MAX_BYTES - 1);
+    bool is_range;
+    TRY(expand_range(x, before, open + 1, (size_t)(close - open - 1), close + 1, &is_range));
+    if (is_range)
+        return ST_OK;
+    for (const char *at = open + 1; at <= close;) {
+        const size_t n = strcspn(at, ",}");
+        TRY(with(x, before, strlen(before), at, n, close + 1));
+        at += n + 1;
+    }
+    return ST_OK;
+}
+
+status braces_expand(const char *pattern, brace_each each, void *user)
+{
+    expansion x = {.pattern = pattern, .each = each, .user = user};
+    return expand(&x, "", pattern);
+}

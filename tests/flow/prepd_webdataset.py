@@ -1,0 +1,110 @@
+"""WebDataset tars: the same rows as the files they were made from, read out of the tars; every kind of
+words; bad members and damaged tars named."""
+
+import io
+import json
+import os
+import tarfile
+
+from formats import in_data, load, options
+from prepd_flow import Folder, check, digest, main, run
+
+
+def form(path, **more):
+    return options(data__format="webdataset", data__path=path, **more)
+
+
+def write_tar(path, members, form_of=tarfile.PAX_FORMAT):
+    with tarfile.open(path, "w", format=form_of) as t:
+        for name, data in members:
+            data = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data)).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            t.addfile(info, io.BytesIO(data))
+    return path
+
+
+def picture(f, name):
+    with open(in_data(f, name), "rb") as x:
+        return x.read()
+
+
+def shards(f, samples, each, form_of, prefix):
+    """Tars of `each` samples, the picture before or behind its words."""
+    for first in range(0, len(samples), each):
+        members = []
+        for k, (image, question, answer) in enumerate(samples[first:first + each]):
+            key = f"{prefix}{first + k:06d}"
+            pair = [(key + ".jpg", picture(f, image)), (key + ".json", {"question": question, "answer": answer})]
+            members += pair if k % 2 else pair[::-1]
+        write_tar(in_data(f, f"set-{first // each:03d}.tar"), members, form_of)
+    return in_data(f, "set-{000..%03d}.tar" % ((len(samples) - 1) // each))
+
+
+def same_rows_as_vqav2():
+    with Folder() as f:
+        samples = load(f)
+        wanted = digest(f.config, "--steps", "8")
+        for kind, prefix in ((tarfile.USTAR_FORMAT, "a/"), (tarfile.GNU_FORMAT, "long/" * 40 + "name"),
+                             (tarfile.PAX_FORMAT, "né/" + "x" * 120)):
+            path = shards(f, samples, 50, kind, prefix)
+            check(digest(f.config, "--steps", "8", *form(path)) == wanted, f"tar format {kind}: other rows")
+        check(digest(f.config, "--steps", "8", *form(path), "--prepd.workers", "3") == wanted, "3 workers")
+        os.mkdir(f.file("moved"))
+        for name in os.listdir(f.file("data")):
+            if name.startswith("set-"):
+                os.rename(in_data(f, name), f.file("moved/train-" + name))
+        moved = form(f.file("moved"))
+        check(digest(f.config, "--steps", "8", *moved) == wanted, "a folder of shards")
+        said = run("check", "-c", f.config, *moved, "--hash")
+        check(f"checked {len(samples)} samples, 0 bad" in said, said)
+        hashes = {line.split("\t")[1] for line in said.splitlines() if line.startswith("hash\t")}
+        check("-" not in hashes and len(hashes) == len({s[0] for s in samples}), f"{len(hashes)} hashes")
+
+
+def every_kind_of_words():
+    with Folder(images=16) as f:
+        a, b = (picture(f, s[0]) for s in (load(f)[0], load(f)[-1]))
+        path = write_tar(in_data(f, "k.tar"), [
+            ("1.jpg", a), ("1.txt", "a caption\n"), ("2.cls", "7"), ("2.png", b),
+            ("3.0.jpg", a), ("3.1.jpg", b), ("3.json", {"conversations": [
+                {"from": "human", "value": "<image><image>Same?"}, {"from": "gpt", "value": "no"}]}),
+            ("4.jpg", a), ("4.json", {"width": 3}), ("4.txt", "words beside facts"),
+            ("5.jpg", a), ("5.json", {"caption": "in json"}), ("6.json", {"question": "2+2?", "answer": "4"}),
+            ("README", "no key")])
+        args = form(path, data__prompt="Describe it.")
+        check("checked 6 samples, 0 bad" in run("check", "-c", f.config, *args), "check")
+        for index, images in enumerate((1, 1, 2, 1, 1, 0)):
+            said = run("sample", "-c", f.config, "--index", str(index), "--out", f.file("s"), *args)
+            check(said.rstrip().endswith(f"{images} images"), said)
+        one = digest(f.config, "--steps", "1", *args)
+        check(digest(f.config, "--steps", "1", *form(path)) != one, "data.prompt changes nothing")
+
+
+def bad_ones_are_named():
+    with Folder(images=16) as f:
+        a = picture(f, load(f)[0][0])
+        path = write_tar(in_data(f, "b.tar"), [
+            ("good.jpg", a), ("good.txt", "x"), ("mute.jpg", a), ("broken.jpg", a), ("broken.json", '{"a": 1,\n]'),
+            ("lost.jpg", a[:200]), ("lost.txt", "cut short"), ("empty.jpg", a), ("empty.txt", " \n"),
+            ("count.jpg", a), ("count.json", {"messages": [{"role": "user", "content": "q"}]}),
+            ("blind.txt", "no picture"), ("twice.jpg", a), ("twice.jpg", a), ("twice.txt", "x")])
+        said = run("check", "-c", f.config, *form(path), code=65)
+        for words in ("b.tar:mute: has no .json", "b.tar:broken: .json, line 2", "b.tar:lost.jpg",
+                      "b.tar:empty: its text is empty", "b.tar:count: its texts show 0 images",
+                      "b.tar:blind: has neither", "b.tar:twice: two members of one name", "checked 8 samples, 7 bad"):
+            check(words in said, f"{words!r} is not in\n{said}")
+        with open(path, "rb") as x:
+            data = x.read()
+        for name, bad, words in (("cut", data[:len(data) // 2], "stops early"),
+                                 ("noise", data[:110] + b"7" + data[111:], "not a tar header"),
+                                 ("text", b"no tar at all" * 100, "checksum"), ("gz", b"\x1f\x8b" + data, "is compressed")):
+            with open(in_data(f, name + ".tar"), "wb") as x:
+                x.write(bad)
+            said = run("check", "-c", f.config, *form(in_data(f, name + ".tar")), code=65)
+            check(words in said and name + ".tar" in said, f"{name}: {said}")
+        said = run("check", "-c", f.config, *form(in_data(f, "none-{00..01}.tar")), code=66)
+        check("none-00.tar" in said, said)
+
+
+main(same_rows_as_vqav2, every_kind_of_words, bad_ones_are_named)
