@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
@@ -52,8 +53,12 @@ status verb_plan(int argc, char **argv)
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
     TRY_OR(done, fetch_index(args, n_args, &x));
     TRY_OR(done, dataset_open(&c, &d));
+    const int64_t started_ns = clock_ns();
     TRY_OR(done, plan_new(&c, d, x, PLAN_PACKED, &p));
+    const double seconds = (double)(clock_ns() - started_ns) / 1e9;
     TRY_OR(done, plan_report(p, stdout));
+    printf("planning: %.2f s for epoch 0, %.2f us a sample\n", seconds,
+           1e6 * seconds / (double)d->v->samples(d));
 done:
     plan_free(&p);
     dataset_close(&d);

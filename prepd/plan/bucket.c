@@ -133,6 +133,8 @@ status plan_make_buckets(plan *p)
         while (b + 1 < p->n_buckets && !fits(&p->buckets[b], &rows[k]))
             b++;
         p->buckets[b].rows++;
+        p->buckets[b].row_tokens += rows[k].tokens;
+        p->buckets[b].row_patches += rows[k].patches;
     }
     free(rows);
     return ST_OK;

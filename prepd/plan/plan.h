@@ -59,15 +59,17 @@ int64_t plan_refused(const plan *p);
 /* A shape bucket: capacities of a captured graph (design section 3); at most 8, ascending. */
 typedef struct shape_bucket {
     int64_t tokens, patches, documents, images, longest;
-    int64_t rows; /* of epoch 0 that it is the smallest fit for */
+    int64_t rows;                    /* of epoch 0 that it is the smallest fit for */
+    int64_t row_tokens, row_patches; /* in those rows */
 } shape_bucket;
 enum { MAX_BUCKETS = 8 };
 /* The last holds any row of any epoch. None for PLAN_SAMPLES. */
 const shape_bucket *plan_buckets(const plan *p, int *out_n);
 
-/* For people: rows, fill, buckets, refused samples and the balance of a step over ranks, of epoch
- * 0. Nothing for PLAN_SAMPLES but its counts. */
-WARN_UNUSED status plan_report(const plan *p, FILE *to);
+/* For people: rows, fill beside that of greedy packing, resolution classes, buckets, refused
+ * samples and the balance of a step over ranks, of epoch 0. Nothing for PLAN_SAMPLES but its
+ * counts. */
+WARN_UNUSED status plan_report(plan *p, FILE *to);
 
 /* Which rank gets which row of a step: a pure function of the rows' predicted time. rank_of [G]
  * written; every rank gets rows / ranks of them when that divides. */

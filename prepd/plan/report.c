@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "prepd/plan/state.h"
+#include "prepd/plan/report.h"
 
 enum { REPORT_RANKS = 8 };
 
@@ -79,19 +79,29 @@ static void report_sources(const plan *p, FILE *to)
 
 static void report_buckets(const plan *p, FILE *to)
 {
-    fprintf(to, "buckets: %d\n", p->n_buckets);
-    fprintf(to, "  %10s %10s %10s %10s %10s %10s\n", "tokens", "patches", "documents", "images",
-            "longest", "rows");
+    int64_t held = 0, held_patches = 0, tokens = 0, patches = 0;
+    fprintf(to, "buckets: %d (capacity, rows of epoch 0, their share, how full they are)\n",
+            p->n_buckets);
+    fprintf(to, "  %10s %10s %10s %10s %10s %10s %7s %7s %7s\n", "tokens", "patches", "documents",
+            "images", "longest", "rows", "share", "tokens", "patches");
     for (int k = 0; k < p->n_buckets; k++) {
         const shape_bucket *b = &p->buckets[k];
         fprintf(to,
                 "  %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64
-                "\n",
-                b->tokens, b->patches, b->documents, b->images, b->longest, b->rows);
+                " %6.2f%% %6.2f%% %6.2f%%\n",
+                b->tokens, b->patches, b->documents, b->images, b->longest, b->rows,
+                share(b->rows, p->n_rows), share(b->row_tokens, b->rows * b->tokens),
+                share(b->row_patches, b->rows * b->patches));
+        held += b->rows * b->tokens;
+        held_patches += b->rows * b->patches;
+        tokens += b->row_tokens;
+        patches += b->row_patches;
     }
+    fprintf(to, "padding to buckets: %.2f %% of the tokens, %.2f %% of the patches\n",
+            100.0 - share(tokens, held), held_patches ? 100.0 - share(patches, held_patches) : 0.0);
 }
 
-status plan_report(const plan *p, FILE *to)
+status plan_report(plan *p, FILE *to)
 {
     int64_t samples = p->d->v->samples(p->d), refused = plan_refused(p);
     row_stat sum = {0};
@@ -127,6 +137,13 @@ status plan_report(const plan *p, FILE *to)
             share(sum.patches / 4, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
             share(sum.patches, p->n_rows * p->patch_budget));
+    if (p->c->data_pack) {
+        int64_t rows;
+        TRY(plan_greedy_rows(p, &rows));
+        fprintf(to, "greedy packing over a buffer of %d samples: %" PRId64 " rows, fill: %.2f %%\n",
+                GREEDY_BUFFER, rows, share(sum.tokens, rows * p->token_budget));
+    }
+    TRY(plan_report_classes(p, to));
     report_sources(p, to);
     report_buckets(p, to);
     return report_balance(p, to);

@@ -1,0 +1,63 @@
+/* classes.c: resolution classes: images of one octave of area and one kind of aspect, which would
+ * share the shapes of the vision tower. */
+#include <inttypes.h>
+
+#include "prepd/plan/report.h"
+
+enum { AREAS = 24, ASPECTS = 3 };
+/* A quarter more on one side is not square any more: 4:3 pictures are not. */
+enum { SQUARE_NUM = 5, SQUARE_DEN = 4 };
+
+typedef struct class_sum {
+    int64_t images, patches;
+} class_sum;
+
+static int area_of(int64_t patches)
+{
+    int k = 0;
+    for (; patches > 1 && k < AREAS - 1; patches /= 2)
+        k++;
+    return k;
+}
+
+static int aspect_of(fit_grid g)
+{
+    if (g.w * SQUARE_DEN > g.h * SQUARE_NUM)
+        return 0;
+    return g.h * SQUARE_DEN > g.w * SQUARE_NUM ? 2 : 1;
+}
+
+status plan_report_classes(plan *p, FILE *to)
+{
+    static const char *const names[] = {"wide", "square", "tall"};
+    class_sum sums[AREAS][ASPECTS] = {0}, all = {0};
+    for (int64_t u = 0; u < p->n_units; u++) { /* a unit's documents share its images */
+        planned_doc doc;
+        bool is_cause;
+        if (p->units[u].images == 0)
+            continue;
+        const arena_mark mark = arena_save(&p->scratch);
+        status st =
+            plan_measure(p, p->docs[p->units[u].first].sample, &p->scratch, &doc, &is_cause);
+        for (int32_t k = 0; st == ST_OK && k < doc.n_images; k++) {
+            const int64_t patches = fit_patches(doc.grids[k]);
+            class_sum *s = &sums[area_of(patches)][aspect_of(doc.grids[k])];
+            s->images++;
+            s->patches += patches;
+            all.images++;
+            all.patches += patches;
+        }
+        arena_release(&p->scratch, mark);
+        TRY(st);
+    }
+    if (all.images == 0)
+        return ST_OK;
+    fprintf(to, "resolution classes (area in patches, aspect):\n");
+    for (int k = 0; k < AREAS; k++)
+        for (int j = 0; j < ASPECTS; j++)
+            if (sums[k][j].images)
+                fprintf(to, "  %8lld to %8lld %-6s %10" PRId64 " images, %6.2f %% of the patches\n",
+                        1LL << k, (2LL << k) - 1, names[j], sums[k][j].images,
+                        100.0 * (double)sums[k][j].patches / (double)all.patches);
+    return ST_OK;
+}
