@@ -20,6 +20,7 @@ static status note_rows(plan *p, const window_plan *w)
             r.tokens += u->tokens;
             r.patches += u->patches;
             r.images += u->images;
+            r.visual += u->patches / 4 * u->n_docs;
             r.documents += u->n_docs;
             for (int32_t j = 0; j < u->n_docs; j++) {
                 const int64_t tokens = p->docs[u->first + j].tokens;

@@ -116,6 +116,7 @@ status plan_report(plan *p, FILE *to)
         sum.patches += p->rows[k].patches;
         sum.documents += p->rows[k].documents;
         sum.images += p->rows[k].images;
+        sum.visual += p->rows[k].visual;
     }
     fprintf(to,
             "rows: %" PRId64 " per epoch of %" PRId64 " tokens and at most %" PRId64
@@ -134,7 +135,7 @@ status plan_report(plan *p, FILE *to)
             sum.documents, (double)sum.documents / (double)p->n_rows, p->shortest, p->longest,
             sum.images);
     fprintf(to, "tokens: %" PRId64 ", of them visual %.1f %%, fill: %.2f %%\n", sum.tokens,
-            share(sum.patches / 4, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
+            share(sum.visual, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
             share(sum.patches, p->n_rows * p->patch_budget));
     if (p->c->data_pack) {

@@ -9,6 +9,7 @@
 /* Measures of a row, for buckets and the report. */
 typedef struct row_stat {
     int64_t tokens, patches, documents, images, longest;
+    int64_t visual;  /* tokens that stand for images; of shared ones in every document */
     int64_t squares; /* sum of the documents' tokens squared: attention */
 } row_stat;
 
