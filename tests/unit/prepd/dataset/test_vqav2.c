@@ -271,11 +271,8 @@ static void test_open__whole_file_failures(void **state)
     c.data_split = "val";
     assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "the splits found are: train");
     c.data_split = "train";
-    c.data_group = GROUP_SHARED_IMAGE;
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "shared_image");
-    c.data_group = GROUP_NONE;
-    c.data_format = DATA_WEBDATASET;
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "webdataset");
+    c.data_format = DATA_VIDEO;
+    assert_fails(ST_CONFIG, dataset_open(&c, &d), "video is not built in");
     c = conf_of(root);
     put_file(root, QUESTIONS, "{\"questions\": [{\"image_id\": 7,\n\"question\": }]}");
     assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), QUESTIONS);
