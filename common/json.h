@@ -72,6 +72,11 @@ typedef struct json_place {
 } json_place;
 typedef status (*json_each)(void *user, const json_value *item, const json_place *at);
 WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
+/* The same from anything that can be read: next gives up to size bytes, 0 at the end; source names
+ * it in errors. */
+typedef status (*json_next)(void *input, void *to, size_t size, size_t *out_n);
+WARN_UNUSED status json_stream_from(const char *source, json_next next, void *input,
+                                    const char *key, json_each each, void *user);
 
 /* Writing: text is appended to a growing buffer; commas are put by the writer. Texts that are not
  * UTF-8 get U+FFFD in place of the bad bytes; reals that are not finite become null. */

@@ -410,11 +410,11 @@ done:
     return st;
 }
 
-static status stream_chunks(parser *p, int fd, unsigned char *buffer)
+static status stream_chunks(parser *p, json_next next, void *input, unsigned char *buffer)
 {
     for (;;) {
         size_t n;
-        TRY(read_some(fd, p->source, buffer, CHUNK_BYTES, &n));
+        TRY(next(input, buffer, CHUNK_BYTES, &n));
         if (n == 0)
             break;
         TRY(feed(p, buffer, n));
@@ -429,14 +429,13 @@ static status stream_chunks(parser *p, int fd, unsigned char *buffer)
     return ST_OK;
 }
 
-status json_stream_array(const char *path, const char *key, json_each each, void *user)
+status json_stream_from(const char *source, json_next next, void *input, const char *key,
+                        json_each each, void *user)
 {
     parser p;
     arena memory;
-    int fd;
-    TRY(open_file(path, &fd));
     arena_init(&memory, 0);
-    status st = parser_open(&p, path, &memory);
+    status st = parser_open(&p, source, &memory);
     p.streaming = true;
     p.wanted = key;
     p.each = each;
@@ -445,10 +444,29 @@ status json_stream_array(const char *path, const char *key, json_each each, void
     if (st == ST_OK && !buffer)
         st = FAIL(ST_NO_MEMORY, "no memory for a read buffer");
     if (st == ST_OK)
-        st = stream_chunks(&p, fd, buffer);
+        st = stream_chunks(&p, next, input, buffer);
     free(buffer);
     parser_close(&p);
     arena_done(&memory);
-    close(fd);
+    return st;
+}
+
+typedef struct open_json {
+    const char *path;
+    int fd;
+} open_json;
+
+static status next_of_file(void *input, void *to, size_t size, size_t *out_n)
+{
+    const open_json *f = (const open_json *)input;
+    return read_some(f->fd, f->path, to, size, out_n);
+}
+
+status json_stream_array(const char *path, const char *key, json_each each, void *user)
+{
+    open_json f = {.path = path};
+    TRY(open_file(path, &f.fd));
+    status st = json_stream_from(path, next_of_file, &f, key, each, user);
+    close(f.fd);
     return st;
 }

@@ -138,3 +138,24 @@ const unpack_kind unpack_gzip = {
     .step = gzip_step,
     .may_end = gzip_may_end,
 };
+
+static status deflate_begin(unpack_decoder **out)
+{
+    TRY(gzip_begin(out));
+    status st = gzip_open(*out, RAW_DEFLATE);
+    if (st != ST_OK)
+        gzip_end(out);
+    return st;
+}
+
+static bool deflate_may_end(const unpack_decoder *d)
+{
+    return d->any_member;
+}
+
+const unpack_kind unpack_deflate = {
+    .begin = deflate_begin,
+    .end = gzip_end,
+    .step = gzip_step,
+    .may_end = deflate_may_end,
+};

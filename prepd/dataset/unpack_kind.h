@@ -35,7 +35,8 @@ typedef struct unpack_kind {
     bool (*may_end)(const unpack_decoder *d);
 } unpack_kind;
 
-extern const unpack_kind unpack_gzip; /* unpack_gzip.c, the door to zlib */
-extern const unpack_kind unpack_zstd; /* unpack_zstd.c */
+extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, the door to zlib */
+extern const unpack_kind unpack_deflate; /* the same file: bare, one stream, as zip has it */
+extern const unpack_kind unpack_zstd;    /* unpack_zstd.c */
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef TESSERA_PREPD_DATASET_VQA_H
 #define TESSERA_PREPD_DATASET_VQA_H
 
+#include "common/json.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/tables.h"
 #include "prepd/dataset/vqa_find.h"
@@ -23,6 +24,11 @@ typedef struct vqa_sample {
     int32_t n;
 } vqa_sample;
 
+/* A picture inside a zip file; bytes -1: deflated there, so it can not be read where it is. */
+typedef struct zip_picture {
+    int64_t offset, bytes;
+} zip_picture;
+
 typedef struct vqa {
     dataset base;
     vqa_paths paths;
@@ -32,8 +38,13 @@ typedef struct vqa {
     id_map by_question;   /* question id -> question */
     int64_t *image_paths; /* [n_images] in the pool, relative to paths.root */
     int64_t n_images, image_capacity;
-    id_map by_image; /* image id -> image */
-    int64_t *order;  /* [n_questions] questions, those of a sample side by side */
+    id_map by_image;     /* image id -> image */
+    zip_picture *places; /* [n_places] pictures in a zip file; NULL: files of their own */
+    int64_t n_places, place_capacity;
+    id_map place_of;   /* image id -> place, while reading */
+    int64_t *place_at; /* [n_images] */
+    int64_t place_at_capacity;
+    int64_t *order; /* [n_questions] questions, those of a sample side by side */
     vqa_sample *samples;
     int64_t n_samples;
     int64_t suffix_at; /* data.suffix in the pool */
@@ -44,5 +55,11 @@ typedef struct vqa {
  * is an error. drawn: answers are drawn by seed instead of multiple_choice_answer. limit: only the
  * first so many questions are kept, 0 = all. */
 WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
+
+/* vqa_zip.c: the pictures of paths.picture_zip, by the ids in their names. */
+WARN_UNUSED status vqa_zip_pictures(vqa *d);
+/* A list in a JSON file, or in a member of a zip file. */
+WARN_UNUSED status vqa_stream(const char *path, const char *member, const char *key, json_each each,
+                              void *user);
 
 #endif

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "prepd/dataset/zip.h"
+
 /* Where the two files may lie under data.path: flat as the archives unpack, or sorted. */
 static const char *const question_folders[] = {"", "Questions/", "questions/"};
 static const char *const annotation_folders[] = {"", "Annotations/", "annotations/"};
@@ -137,6 +139,73 @@ static status find_file(const char *base, const char *const *folders, name_test 
     return ST_OK;
 }
 
+typedef struct member_search {
+    name_test test;
+    const char *split;
+    int best;
+    char member[VQA_NAME_MAX], subtype[VQA_NAME_MAX];
+} member_search;
+
+static status on_member(void *user, const zip_member *m)
+{
+    member_search *s = (member_search *)user;
+    const char *slash = strrchr(m->name, '/'), *name = slash ? slash + 1 : m->name;
+    char word[VQA_NAME_MAX] = "";
+    if (strlen(m->name) >= VQA_NAME_MAX || !s->test(name))
+        return ST_OK;
+    const int grade = match_split(name, s->split, word);
+    if (grade <= s->best)
+        return ST_OK;
+    s->best = grade;
+    snprintf(s->member, sizeof s->member, "%s", m->name);
+    snprintf(s->subtype, sizeof s->subtype, "%s", word);
+    return ST_OK;
+}
+
+/* The best match inside the zip files whose names hold the word, as they are downloaded:
+ * v2_Questions_Train_mscoco.zip. Leaves out as it is if there is none. */
+static status find_in_zips(const char *base, const char *word, member_search *s,
+                           char out[VQA_PATH_MAX])
+{
+    status st = ST_OK;
+    DIR *dir = opendir(base);
+    struct dirent *entry;
+    if (!dir)
+        return ST_OK;
+    while (st == ST_OK && (entry = readdir(dir))) {
+        char path[VQA_PATH_MAX + VQA_NAME_MAX];
+        const int best = s->best;
+        if (!ends_with(entry->d_name, ".zip") || !strstr(entry->d_name, word))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
+        st = zip_read(path, on_member, s);
+        if (st == ST_OK && s->best > best && strlen(path) < VQA_PATH_MAX)
+            memcpy(out, path, strlen(path) + 1);
+    }
+    closedir(dir);
+    return st;
+}
+
+/* A file as it is, or else inside a zip file. */
+static status find_packed(const conf *c, const char *const *folders, name_test test,
+                          const char *word, const char *pattern, char out[VQA_PATH_MAX],
+                          char member[VQA_NAME_MAX], char subtype[VQA_NAME_MAX])
+{
+    member_search s = {.test = test, .split = c->data_split};
+    status st = find_file(c->data_path, folders, test, c->data_split, pattern, out, subtype);
+    if (st != ST_NO_INPUT)
+        return st;
+    const status_note note = *status_last();
+    TRY(find_in_zips(c->data_path, word, &s, out));
+    if (s.best == 0) {
+        status_set(&note);
+        return ST_NO_INPUT;
+    }
+    memcpy(member, s.member, sizeof s.member);
+    memcpy(subtype, s.subtype, sizeof s.subtype);
+    return ST_OK;
+}
+
 status vqa_find_files(const conf *c, vqa_paths *out)
 {
     char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
@@ -146,14 +215,14 @@ status vqa_find_files(const conf *c, vqa_paths *out)
     if (!c->data_split[0])
         return FAIL(ST_CONFIG, "data.split is empty: train, val, ...");
     snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", c->data_split);
-    TRY(find_file(c->data_path, question_folders, is_questions, c->data_split, pattern,
-                  out->questions, out->subtype));
+    TRY(find_packed(c, question_folders, is_questions, "Questions", pattern, out->questions,
+                    out->question_member, out->subtype));
     snprintf(pattern, sizeof pattern, "*%s*annotations.json", c->data_split);
     /* The same year as the questions, or else the split alone. */
     if (find_file(c->data_path, annotation_folders, is_annotations, out->subtype, pattern,
                   out->annotations, ignored) != ST_OK)
-        TRY(find_file(c->data_path, annotation_folders, is_annotations, c->data_split, pattern,
-                      out->annotations, ignored));
+        TRY(find_packed(c, annotation_folders, is_annotations, "Annotations", pattern,
+                        out->annotations, out->annotation_member, ignored));
     if (snprintf(out->images_json, sizeof out->images_json, "%s/images.json", c->data_path) >=
         VQA_PATH_MAX)
         return FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
@@ -176,6 +245,22 @@ static bool has_pictures(const char *folder, const char *subtype)
         found = strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
     closedir(dir);
     return found;
+}
+
+/* train2014.zip, beside the files or in images/. */
+static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *p)
+{
+    static const char *const folders[] = {"", "images/", "Images/"};
+    for (int k = 0; k < N_FOLDERS; k++) {
+        char name[VQA_NAME_MAX + 16], path[2 * VQA_PATH_MAX];
+        snprintf(name, sizeof name, "%s%s.zip", folders[k], subtype);
+        snprintf(path, sizeof path, "%s/%s", c->data_path, name);
+        if (strlen(name) < VQA_NAME_MAX && access(path, F_OK) == 0) {
+            memcpy(p->picture_zip, name, strlen(name) + 1);
+            return true;
+        }
+    }
+    return false;
 }
 
 status vqa_find_pictures(const conf *c, vqa_paths *p)
@@ -216,12 +301,18 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
                 memcpy(fallback, folder, strlen(folder) + 1);
         }
     }
+    for (int s = 0; s < 3; s++)
+        if (find_picture_zip(c, subtypes[s], p)) {
+            memcpy(p->subtype, subtypes[s], strlen(subtypes[s]) + 1);
+            return ST_OK;
+        }
     /* An empty folder of the right name: every picture is missing, which the index will say. */
     if (fallback[0]) {
         memcpy(p->image_folder, fallback, strlen(fallback) + 1);
         return ST_OK;
     }
-    return FAIL_IN(ST_NO_INPUT, c->data_path, "no pictures found; looked for %s", looked);
+    return FAIL_IN(ST_NO_INPUT, c->data_path, "no pictures found; looked for %s, %s.zip", looked,
+                   p->subtype);
 }
 
 /* The folder a note speaks of: its last word that ends in a slash. */

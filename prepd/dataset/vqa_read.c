@@ -121,9 +121,27 @@ static status find_image(reading *r, vqa_question *q)
               q->image_id);
         return ST_OK;
     }
-    int n = snprintf(path, sizeof path, "%sCOCO_%s_%012" PRId64 ".jpg", d->paths.image_folder,
-                     d->paths.subtype, q->image_id);
-    return add_image(d, q->image_id, path, (size_t)n, &q->image);
+    int64_t place = -1;
+    if (d->paths.picture_zip[0]) {
+        place = id_map_get(&d->place_of, q->image_id);
+        if (place < 0 || d->places[place].bytes < 0) {
+            BLAME(d, q, "%s: byte %" PRId64 ": image_id %" PRId64 " %s %s", r->file, q->offset,
+                  q->image_id, place < 0 ? "is not in" : "is deflated, not stored, in",
+                  d->paths.picture_zip);
+            return ST_OK;
+        }
+    }
+    const int64_t known = d->n_images;
+    int n = place < 0 ? snprintf(path, sizeof path, "%sCOCO_%s_%012" PRId64 ".jpg",
+                                 d->paths.image_folder, d->paths.subtype, q->image_id)
+                      : snprintf(path, sizeof path, "%s:COCO_%s_%012" PRId64 ".jpg",
+                                 d->paths.picture_zip, d->paths.subtype, q->image_id);
+    TRY(add_image(d, q->image_id, path, (size_t)n, &q->image));
+    if (place < 0 || d->n_images == known)
+        return ST_OK;
+    TRY(array_room((void **)&d->place_at, known, &d->place_at_capacity, sizeof *d->place_at));
+    d->place_at[known] = place;
+    return ST_OK;
 }
 
 static status on_question(void *user, const json_value *item, const json_place *place)
@@ -277,12 +295,15 @@ status vqa_read(vqa *d, const conf *c, int64_t limit)
         TRY(read_list(d, c));
     else
         TRY(vqa_find_pictures(c, &d->paths));
-    r.file = file_name(d->paths.questions);
-    TRY(json_stream_array(d->paths.questions, "questions", on_question, &r));
+    if (d->paths.picture_zip[0])
+        TRY(vqa_zip_pictures(d));
+    const vqa_paths *p = &d->paths;
+    r.file = file_name(p->question_member[0] ? p->question_member : p->questions);
+    TRY(vqa_stream(p->questions, p->question_member, "questions", on_question, &r));
     if (d->n_questions == 0)
         return FAIL_IN(ST_BAD_INPUT, d->paths.questions, "the file holds no question");
-    r.file = file_name(d->paths.annotations);
-    TRY(json_stream_array(d->paths.annotations, "annotations", on_annotation, &r));
+    r.file = file_name(p->annotation_member[0] ? p->annotation_member : p->annotations);
+    TRY(vqa_stream(p->annotations, p->annotation_member, "annotations", on_annotation, &r));
     for (int64_t i = 0; i < d->n_questions; i++) {
         vqa_question *q = &d->questions[i];
         if (!q->answered)

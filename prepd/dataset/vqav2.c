@@ -22,6 +22,9 @@ static void vqa_close(dataset *base)
     id_map_done(&d->by_image);
     free(d->questions);
     free(d->image_paths);
+    free(d->places);
+    free(d->place_at);
+    id_map_done(&d->place_of);
     free(d->order);
     free(d->samples);
     free(d);
@@ -139,6 +142,7 @@ static status vqa_open(const conf *c, dataset **out)
     TRY_OR(failed, compute_identity(d, c->data_group));
     id_map_done(&d->by_question); /* only reading needs them */
     id_map_done(&d->by_image);
+    id_map_done(&d->place_of);
     *out = &d->base;
     return ST_OK;
 failed:
@@ -159,6 +163,16 @@ static int64_t vqa_images(const dataset *d)
 static const char *vqa_image_path(const dataset *d, int64_t j)
 {
     return text_pool_at(&as_vqa(d)->texts, as_vqa(d)->image_paths[j]);
+}
+
+static void vqa_place(const dataset *base, int64_t j, image_place *out)
+{
+    const vqa *d = as_vqa(base);
+    const bool packed = d->paths.picture_zip[0] != 0;
+    snprintf(out->path, sizeof out->path, "%s",
+             packed ? d->paths.picture_zip : vqa_image_path(base, j));
+    out->offset = packed ? d->places[d->place_at[j]].offset : 0;
+    out->bytes = packed ? d->places[d->place_at[j]].bytes : -1;
 }
 
 static const char *vqa_root(const dataset *d)
@@ -280,6 +294,7 @@ const dataset_vtable dataset_vqav2 = {
     .outline = vqa_outline,
     .images = vqa_images,
     .image_path = vqa_image_path,
+    .place = vqa_place,
     .root = vqa_root,
     .reference = vqa_reference,
     .identity = vqa_identity,

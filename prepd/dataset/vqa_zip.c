@@ -1,0 +1,97 @@
+/* vqa_zip.c: VQAv2 as it is downloaded: JSON and pictures inside zip files. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prepd/dataset/vqa.h"
+#include "prepd/dataset/zip.h"
+
+typedef struct pictures {
+    vqa *d;
+    const char *path;
+    int fd;
+} pictures;
+
+/* The id in .../COCO_train2014_000000000009.jpg; -1 if it is no such name. */
+static int64_t id_of(const char *name)
+{
+    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+    const char *digits = strrchr(base, '_');
+    char *end;
+    if (strncmp(base, "COCO_", 5) != 0 || !digits || digits[1] < '0' || digits[1] > '9')
+        return -1;
+    const long long id = strtoll(digits + 1, &end, 10);
+    return strcmp(end, ".jpg") == 0 ? (int64_t)id : -1;
+}
+
+static status on_picture(void *user, const zip_member *m)
+{
+    pictures *k = (pictures *)user;
+    vqa *d = k->d;
+    const int64_t id = id_of(m->name);
+    int64_t at;
+    bool is_new;
+    zip_picture p = {.bytes = -1};
+    if (id < 0)
+        return ST_OK;
+    if (m->stored) {
+        p.bytes = m->bytes;
+        TRY(zip_place(k->fd, k->path, m, &p.offset));
+    }
+    TRY(array_room((void **)&d->places, d->n_places, &d->place_capacity, sizeof *d->places));
+    TRY(id_map_put(&d->place_of, id, d->n_places, &at, &is_new));
+    if (!is_new)
+        return FAIL_IN(ST_BAD_INPUT, k->path, "two members of the name %s", m->name);
+    d->places[d->n_places++] = p;
+    return ST_OK;
+}
+
+status vqa_zip_pictures(vqa *d)
+{
+    char path[VQA_PATH_MAX + VQA_NAME_MAX];
+    snprintf(path, sizeof path, "%s/%s", d->paths.root, d->paths.picture_zip);
+    pictures k = {.d = d, .path = path};
+    k.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (k.fd < 0)
+        return FAIL_IN(ST_NO_INPUT, path, "can not open: %s", strerror(errno));
+    status st = zip_read(path, on_picture, &k);
+    close(k.fd);
+    if (st == ST_OK && d->n_places == 0)
+        st = FAIL_IN(ST_BAD_INPUT, path, "holds no picture COCO_*_NUMBER.jpg");
+    return st;
+}
+
+/* The member once found is read at once: zip_member's name lives as long as the call. */
+typedef struct member_stream {
+    const char *path, *member, *key;
+    json_each each;
+    void *user;
+    bool found;
+} member_stream;
+
+static status on_member(void *user, const zip_member *m)
+{
+    member_stream *s = (member_stream *)user;
+    zip_stream *z = NULL;
+    char source[2 * VQA_PATH_MAX];
+    if (s->found || strcmp(m->name, s->member) != 0)
+        return ST_OK;
+    s->found = true;
+    snprintf(source, sizeof source, "%s:%s", s->path, s->member);
+    TRY(zip_open(s->path, m, &z));
+    status st = json_stream_from(source, zip_next, z, s->key, s->each, s->user);
+    zip_close(&z);
+    return st;
+}
+
+status vqa_stream(const char *path, const char *member, const char *key, json_each each, void *user)
+{
+    if (!member[0])
+        return json_stream_array(path, key, each, user);
+    member_stream s = {.path = path, .member = member, .key = key, .each = each, .user = user};
+    TRY(zip_read(path, on_member, &s));
+    return s.found ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "has lost its member %s", member);
+}

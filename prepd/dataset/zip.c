@@ -1,0 +1,284 @@
+#include "prepd/dataset/zip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/span.h"
+#include "prepd/dataset/unpack_kind.h"
+
+/* APPNOTE 6.3: records by their signature and fixed size. */
+enum {
+    END_BYTES = 22,      /* "PK\5\6": end of the directory; a comment of up to 64 KiB follows */
+    END64_AT_BYTES = 20, /* "PK\6\7": where the zip64 end is */
+    END64_BYTES = 56,    /* "PK\6\6" */
+    ENTRY_BYTES = 46,    /* "PK\1\2": of the directory; name, extra and comment follow */
+    LOCAL_BYTES = 30,    /* "PK\3\4": before the bytes; name and extra follow */
+    COMMENT_MAX = 65535,
+    EXTRA_ZIP64 = 1,
+    STORED = 0,
+    DEFLATED = 8,
+    ENCRYPTED = 1, /* bit of the flags */
+    IN_BYTES = 256 * 1024,
+};
+static const uint32_t ABSENT32 = UINT32_MAX; /* the number is in the zip64 field */
+static const int64_t DIRECTORY_MAX = INT64_C(1) << 30;
+
+static status read_exactly(int fd, const char *path, int64_t offset, void *to, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t some = pread(fd, (char *)to + done, n - done, offset + (int64_t)done);
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some <= 0)
+            return FAIL_AT(some < 0 ? ST_IO : ST_BAD_INPUT, path, -1, offset, "%s",
+                           some < 0 ? strerror(errno) : "the zip file stops early");
+        done += (size_t)some;
+    }
+    return ST_OK;
+}
+
+static bool has_mark(const uint8_t *p, uint8_t a, uint8_t b)
+{
+    return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
+}
+
+typedef struct directory {
+    int64_t offset, bytes, entries;
+} directory;
+
+/* Where the directory is: from the end record, or the zip64 one before it. */
+static status find_directory(int fd, const char *path, int64_t file_bytes, directory *out)
+{
+    static uint8_t tail[END64_AT_BYTES + END_BYTES + COMMENT_MAX];
+    const int64_t n = file_bytes < (int64_t)sizeof tail ? file_bytes : (int64_t)sizeof tail;
+    TRY(read_exactly(fd, path, file_bytes - n, tail, (size_t)n));
+    int64_t at = n - END_BYTES;
+    while (at >= 0 &&
+           !(has_mark(tail + at, 5, 6) && load_u16(tail + at + 20) == n - at - END_BYTES))
+        at--;
+    if (at < 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "is no zip file, or stops early: it has no end record");
+    const uint8_t *end = tail + at;
+    *out = (directory){load_u32(end + 16), load_u32(end + 12), load_u16(end + 10)};
+    if (load_u16(end + 4) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "is a part of a split archive: join it first");
+    if (at < END64_AT_BYTES || !has_mark(end - END64_AT_BYTES, 6, 7))
+        return ST_OK;
+    uint8_t wide[END64_BYTES];
+    const int64_t wide_at = (int64_t)load_u64(end - END64_AT_BYTES + 8);
+    if (wide_at < 0 || wide_at > file_bytes - END64_BYTES)
+        return FAIL_IN(ST_BAD_INPUT, path, "its zip64 end record lies outside the file");
+    TRY(read_exactly(fd, path, wide_at, wide, sizeof wide));
+    if (!has_mark(wide, 6, 6))
+        return FAIL_AT(ST_BAD_INPUT, path, -1, wide_at, "no zip64 end record here");
+    *out = (directory){(int64_t)load_u64(wide + 48), (int64_t)load_u64(wide + 40),
+                       (int64_t)load_u64(wide + 32)};
+    return ST_OK;
+}
+
+/* Numbers that did not fit into 32 bits, in this order, each only if its field says so. */
+static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_member *m)
+{
+    int64_t *const fields[] = {&m->bytes, &m->packed, &m->header};
+    for (size_t at = 0; at + 4 <= n;) {
+        const size_t size = load_u16(extra + at + 2);
+        size_t from = at + 4;
+        if (size > n - from)
+            break;
+        if (load_u16(extra + at) == EXTRA_ZIP64) {
+            const size_t end = from + size;
+            for (int k = 0; k < 3; k++) {
+                if (*fields[k] != ABSENT32)
+                    continue;
+                if (from + 8 > end)
+                    return FAIL_IN(ST_BAD_INPUT, path, "a zip64 field is cut short");
+                *fields[k] = (int64_t)load_u64(extra + from);
+                from += 8;
+            }
+            return ST_OK;
+        }
+        at = from + size;
+    }
+    return ST_OK;
+}
+
+static status read_entry(const char *path, const uint8_t *p, int64_t left, int64_t file_bytes,
+                         zip_each each, void *user, int64_t *out_bytes)
+{
+    char name[ZIP_NAME_MAX];
+    if (left < ENTRY_BYTES || !has_mark(p, 1, 2))
+        return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged");
+    const size_t n_name = load_u16(p + 28), n_extra = load_u16(p + 30);
+    *out_bytes = ENTRY_BYTES + (int64_t)n_name + (int64_t)n_extra + load_u16(p + 32);
+    if (*out_bytes > left || n_name == 0 || n_name >= sizeof name ||
+        memchr(p + ENTRY_BYTES, 0, n_name))
+        return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged");
+    memcpy(name, p + ENTRY_BYTES, n_name);
+    name[n_name] = 0;
+    zip_member m = {.name = name,
+                    .header = load_u32(p + 42),
+                    .packed = load_u32(p + 20),
+                    .bytes = load_u32(p + 24),
+                    .stored = load_u16(p + 10) == STORED};
+    TRY(read_zip64(path, p + ENTRY_BYTES + n_name, n_extra, &m));
+    if (name[n_name - 1] == '/')
+        return ST_OK;
+    if (load_u16(p + 8) & ENCRYPTED)
+        return FAIL_IN(ST_BAD_INPUT, path, "member %.200s is encrypted", name);
+    if (m.header < 0 || m.packed < 0 || m.bytes < 0 || m.header > file_bytes - LOCAL_BYTES ||
+        m.packed > file_bytes - LOCAL_BYTES - m.header || (m.stored && m.packed != m.bytes))
+        return FAIL_IN(ST_BAD_INPUT, path, "member %.200s lies outside the file", name);
+    if (load_u16(p + 10) != STORED && load_u16(p + 10) != DEFLATED)
+        m.packed = -1;
+    return each(user, &m);
+}
+
+static status read_directory(int fd, const char *path, zip_each each, void *user)
+{
+    struct stat info;
+    directory d;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return FAIL_IN(ST_BAD_INPUT, path, "is no regular file");
+    if (info.st_size < END_BYTES)
+        return FAIL_IN(ST_BAD_INPUT, path, "is no zip file: it has %lld bytes",
+                       (long long)info.st_size);
+    TRY(find_directory(fd, path, info.st_size, &d));
+    if (d.offset < 0 || d.bytes < 0 || d.bytes > DIRECTORY_MAX || d.bytes > info.st_size ||
+        d.offset > info.st_size - d.bytes || d.entries < 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "its directory lies outside the file");
+    uint8_t *bytes = (uint8_t *)malloc((size_t)d.bytes + 1);
+    if (!bytes)
+        return FAIL(ST_NO_MEMORY, "no memory for a directory of %lld bytes", (long long)d.bytes);
+    status st = read_exactly(fd, path, d.offset, bytes, (size_t)d.bytes);
+    int64_t n = 0;
+    for (int64_t at = 0, some; st == ST_OK && n < d.entries; at += some, n++)
+        st = read_entry(path, bytes + at, d.bytes - at, info.st_size, each, user, &some);
+    free(bytes);
+    return st;
+}
+
+status zip_read(const char *path, zip_each each, void *user)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+                       strerror(errno));
+    status st = read_directory(fd, path, each, user);
+    close(fd);
+    return st;
+}
+
+status zip_place(int fd, const char *path, const zip_member *m, int64_t *out_offset)
+{
+    uint8_t head[LOCAL_BYTES];
+    struct stat info;
+    TRY(read_exactly(fd, path, m->header, head, sizeof head));
+    if (!has_mark(head, 3, 4))
+        return FAIL_AT(ST_BAD_INPUT, path, -1, m->header, "no member here: the zip is damaged");
+    const int64_t offset = m->header + LOCAL_BYTES + load_u16(head + 26) + load_u16(head + 28);
+    if (fstat(fd, &info) != 0 || offset > info.st_size - m->packed)
+        return FAIL_AT(ST_BAD_INPUT, path, -1, m->header, "a member lies outside the file");
+    *out_offset = offset;
+    return ST_OK;
+}
+
+struct zip_stream {
+    const char *path; /* borrowed */
+    int fd;
+    int64_t at, left; /* packed bytes */
+    bool stored, ended;
+    unpack_decoder *decoder;
+    uint8_t *in;
+    size_t in_at, in_n;
+};
+
+status zip_open(const char *path, const zip_member *m, zip_stream **out)
+{
+    status st;
+    zip_stream *z = (zip_stream *)calloc(1, sizeof *z);
+    if (!z)
+        return FAIL(ST_NO_MEMORY, "no memory to read a zip file");
+    z->path = path;
+    z->left = m->packed;
+    z->stored = m->stored;
+    z->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (z->fd < 0) {
+        st = FAIL_IN(ST_NO_INPUT, path, "can not open: %s", strerror(errno));
+        goto failed;
+    }
+    if (m->packed < 0) {
+        st = FAIL_IN(ST_BAD_INPUT, path, "a member is neither stored nor deflated");
+        goto failed;
+    }
+    TRY_OR(failed, zip_place(z->fd, path, m, &z->at));
+    if (!z->stored) {
+        z->in = (uint8_t *)malloc(IN_BYTES);
+        if (!z->in) {
+            st = FAIL(ST_NO_MEMORY, "no memory to read a zip file");
+            goto failed;
+        }
+        TRY_OR(failed, unpack_deflate.begin(&z->decoder));
+    }
+    *out = z;
+    return ST_OK;
+failed:
+    zip_close(&z);
+    return st;
+}
+
+static status inflate_some(zip_stream *z, uint8_t *to, size_t size, size_t *out_n)
+{
+    bool ended = false;
+    *out_n = 0;
+    while (*out_n == 0 && !z->ended) {
+        if (z->in_at == z->in_n && z->left > 0) {
+            z->in_n = z->left < IN_BYTES ? (size_t)z->left : IN_BYTES;
+            z->in_at = 0;
+            TRY(read_exactly(z->fd, z->path, z->at, z->in, z->in_n));
+            z->at += (int64_t)z->in_n;
+            z->left -= (int64_t)z->in_n;
+        }
+        size_t taken = z->in_n - z->in_at;
+        const bool starved = taken == 0;
+        *out_n = size;
+        unpack_restart ignored;
+        status st =
+            unpack_deflate.step(z->decoder, z->in + z->in_at, &taken, to, out_n, &ended, &ignored);
+        if (st != ST_OK)
+            return FAIL_AT(st, z->path, -1, z->at, "a deflated member is damaged");
+        z->in_at += taken;
+        z->ended = unpack_deflate.may_end(z->decoder);
+        if (starved && *out_n == 0 && !z->ended)
+            return FAIL_AT(ST_BAD_INPUT, z->path, -1, z->at, "a deflated member stops early");
+    }
+    return ST_OK;
+}
+
+status zip_next(void *stream, void *to, size_t size, size_t *out_n)
+{
+    zip_stream *z = (zip_stream *)stream;
+    if (!z->stored)
+        return inflate_some(z, (uint8_t *)to, size, out_n);
+    *out_n = z->left < (int64_t)size ? (size_t)z->left : size;
+    TRY(read_exactly(z->fd, z->path, z->at, to, *out_n));
+    z->at += (int64_t)*out_n;
+    z->left -= (int64_t)*out_n;
+    return ST_OK;
+}
+
+void zip_close(zip_stream **z)
+{
+    if (!*z)
+        return;
+    if ((*z)->decoder)
+        unpack_deflate.end(&(*z)->decoder);
+    if ((*z)->fd >= 0)
+        close((*z)->fd);
+    free((*z)->in);
+    free(*z);
+    *z = NULL;
+}

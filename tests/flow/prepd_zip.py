@@ -1,0 +1,56 @@
+"""VQAv2 as it is downloaded: zip files, read without unpacking, give the same rows as the folder."""
+
+import os
+import zipfile
+
+from formats import options
+from prepd_flow import Folder, check, digest, main, run
+
+
+def pack(path, members, how):
+    with zipfile.ZipFile(path, "w", how) as z:
+        for name, source in members:
+            z.write(source, name)
+    return path
+
+
+def official(f, out, pictures=zipfile.ZIP_STORED):
+    """The archives under their official names, beside each other."""
+    os.makedirs(out, exist_ok=True)
+    for kind, name in (("Questions", "v2_OpenEnded_mscoco_train2014_questions.json"),
+                       ("Annotations", "v2_mscoco_train2014_annotations.json")):
+        pack(os.path.join(out, f"v2_{kind}_Train_mscoco.zip"), [(name, f.file("data/" + name))], zipfile.ZIP_DEFLATED)
+    pack(os.path.join(out, "train2014.zip"),
+         [("train2014/" + os.path.basename(p), p) for p in f.train_images()], pictures)
+    return options(data__path=out)
+
+
+def same_rows_without_unpacking():
+    with Folder(images=64) as f:
+        args = official(f, f.file("zips"))
+        wanted = digest(f.config, "--steps", "6")
+        check(digest(f.config, "--steps", "6", *args) == wanted, "other rows")
+        check(digest(f.config, "--steps", "6", *args, "--prepd.workers", "3") == wanted, "3 workers")
+        said = run("check", "-c", f.config, *args, "--hash")
+        check(" 0 bad" in said and "hash\t-" not in said, said)
+        check(sorted(n for n in os.listdir(f.file("zips")) if n != ".tessera") ==
+              ["train2014.zip", "v2_Annotations_Train_mscoco.zip", "v2_Questions_Train_mscoco.zip"], "unpacked")
+
+
+def what_can_not_be_read_is_named():
+    with Folder(images=16) as f:
+        said = run("check", "-c", f.config, *official(f, f.file("deflated"), zipfile.ZIP_DEFLATED), code=65)
+        check("is deflated, not stored, in train2014.zip" in said, said)
+        args = official(f, f.file("lost"))
+        pack(f.file("lost/train2014.zip"), [("train2014/" + os.path.basename(p), p) for p in f.train_images()[1:]],
+             zipfile.ZIP_STORED)
+        check("is not in train2014.zip" in run("check", "-c", f.config, *args, code=65), "a lost picture")
+        for name, words in (("train2014.zip", "no end record"), ("v2_Questions_Train_mscoco.zip", "no end record")):
+            args = official(f, f.file("cut"))
+            path = f.file("cut/" + name)
+            os.truncate(path, os.path.getsize(path) - 30)
+            said = run("check", "-c", f.config, *args, code=65)
+            check(words in said and name in said, said)
+
+
+main(same_rows_without_unpacking, what_can_not_be_read_is_named)
