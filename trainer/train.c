@@ -303,7 +303,9 @@ static status queue_steps(training *t)
 {
     const conf *c = t->conf;
     session *s = &t->session;
-    while (step_under_way(s) <= s->device->v->ahead && !stop_asked()) {
+    /* A run that ends at a bad step leaves the values before it: nothing may stand behind one. */
+    int ahead = c->training_nonfinite == NONFINITE_STOP ? 0 : s->device->v->ahead;
+    while (step_under_way(s) <= ahead && !stop_asked()) {
         int64_t under_way = step_under_way(s), last = t->now.step + under_way;
         if (c->training_steps && last >= c->training_steps)
             return ST_OK;
