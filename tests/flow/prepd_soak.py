@@ -13,6 +13,7 @@ from prepd_flow import BIN, Folder, check, children, digest, main, wait_for, wor
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
 PER_ROW = 19  # documents of one picture in a row of this folder, about
 G = 4
+EARLY = 2 if IMAGES < 50000 else 10  # the share of the run by which everything has begun
 MIB = 1 << 20
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
@@ -26,7 +27,7 @@ def figures(pid):
 
 
 def digest_watched(folder, steps, *options):
-    """The digest; figures of dispatcher and workers after a tenth and at the end; workers seen."""
+    """The digest; figures of dispatcher and workers early and at the end; workers seen."""
     p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", str(steps), *options],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: workers_below(p.pid), "workers", 30)
@@ -43,7 +44,7 @@ def digest_watched(folder, steps, *options):
     out, err = p.communicate()
     check(p.returncode == 0, err)
     seconds = time.monotonic() - begun
-    return out.strip().splitlines()[-1], samples[len(samples) // 10], samples[-1], seen, seconds
+    return out.strip().splitlines()[-1], samples[len(samples) // EARLY], samples[-1], seen, seconds
 
 
 def flat():
@@ -61,7 +62,7 @@ def flat():
 
 def recycled():
     """Every worker is over the limit at once: each is replaced again and again."""
-    steps = str(max(40, IMAGES // 1000))
+    steps = str(max(10, IMAGES // 1000))
     with Folder(images=256) as f:
         quiet = digest(f.config, "--steps", steps)
         same, _, _, seen, _ = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576")
