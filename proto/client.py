@@ -114,6 +114,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 2000)
     socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10000)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, 10000)
     socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
     socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
     folder = None

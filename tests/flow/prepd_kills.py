@@ -12,7 +12,7 @@ from prepd_flow import BIN, Folder, check, digest, main, seed, wait_for, \
     workers_below
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-STEPS = str(max(200, 2 * KILLS))
+STEPS = str(max(200, KILLS + KILLS // 2))
 
 
 def digest_under_fire(folder, sig, rng, *options):
@@ -34,8 +34,8 @@ def digest_under_fire(folder, sig, rng, *options):
         if victims and kills < KILLS:
             try:
                 victim = rng.choice(victims)
-                sig(victim) if callable(sig) else os.kill(victim, sig)
-                kills += 1
+                hit = sig(victim) if callable(sig) else os.kill(victim, sig)
+                kills += hit is not False
             except (ProcessLookupError, FileNotFoundError):
                 pass
     out, err = p.communicate(timeout=60 + KILLS)
@@ -65,6 +65,7 @@ def has_begun(pid):
 def deaths_of_every_kind():
     """SIGKILL, SIGSTOP, a sent SIGSEGV and no memory, in turn: one stream, nobody blamed."""
     rng = seed()
+    # Those that are spared are not counted.
     kinds = [lambda pid: os.kill(pid, signal.SIGKILL), stop,
              lambda pid: has_begun(pid) and os.kill(pid, signal.SIGSEGV),
              lambda pid: has_begun(pid) and starve(pid)]
@@ -73,7 +74,7 @@ def deaths_of_every_kind():
         under_fire, kills = digest_under_fire(
             f, lambda pid: rng.choice(kinds)(pid), rng, "--prepd.sample_timeout", "5")
         check(under_fire == quiet, f"{kills} deaths changed the stream")
-        print(f"{kills} attempts on a worker's life")
+        print(f"{kills} deaths in {STEPS} steps")
 
 
 def killed_from_outside():
