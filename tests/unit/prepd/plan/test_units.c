@@ -133,7 +133,7 @@ static void test_chunks__pieces_follow_each_other(void **state)
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
     arena_init(&a, 0);
     for (int epoch = 0; epoch < 2; epoch++) {
-        int seen[N] = {0}, ascending = 0, last_piece = -1, changes = 0, pieces[N / PIECE] = {0};
+        int seen[N] = {0}, ascending = 0;
         int64_t last = -1;
         const uint64_t rows = plan_epoch_rows(p);
         for (uint64_t k = epoch * rows; k < (epoch + 1) * rows; k++) {
@@ -147,9 +147,6 @@ static void test_chunks__pieces_follow_each_other(void **state)
                 ascending += i == last + 1;
                 last = i;
                 in_row[i / PIECE]++;
-                changes += (int)(i / PIECE) != last_piece;
-                last_piece = (int)(i / PIECE);
-                pieces[i / PIECE]++;
             }
             int n = 0;
             for (int x = 0; x < N / PIECE; x++)
