@@ -2,9 +2,11 @@
 same stream resumed, with any number of workers; wrong lists refused with their line."""
 
 import collections
+import io
 import json
 import os
 import sys
+import tarfile
 
 from formats import in_data, llava, load, options, write_lines
 from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
@@ -92,6 +94,24 @@ def weighted_and_exact():
         check("source talks: 20 samples; 59 of an epoch" in said, said)
 
 
+def a_mixture_of_one_is_that_one():
+    with Folder(images=32) as f:
+        samples = load(f)
+        with tarfile.open(in_data(f, "train.tar"), "w") as t:
+            for k, (image, question, answer) in enumerate(samples):
+                t.add(in_data(f, image), f"{k:04d}.jpg")
+                words = json.dumps({"question": question, "answer": answer}).encode()
+                info = tarfile.TarInfo(f"{k:04d}.json")
+                info.size = len(words)
+                t.addfile(info, io.BytesIO(words))
+        talks = write_lines(in_data(f, "talks.jsonl"), [llava(*s) for s in samples])
+        for name, path in (("vqav2", f.file("data")), ("conversations", talks),
+                           ("webdataset", in_data(f, "train.tar"))):
+            alone = digest(f.config, "--steps", "4", *options(data__format=name, data__path=path))
+            args = write_list(f, f"one:\n  format: {name}\n  path: {path}\n")
+            check(digest(f.config, "--steps", "4", *args) == alone, f"{name}: other rows in a mixture")
+
+
 def wrong_lists_are_refused():
     with Folder(images=16) as f:
         for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght")),
@@ -112,4 +132,5 @@ def wrong_lists_are_refused():
                 check(word in said, f"{word!r} is not in\n{said}")
 
 
-main(every_sample_once_without_weights, weighted_and_exact, wrong_lists_are_refused)
+main(every_sample_once_without_weights, weighted_and_exact, a_mixture_of_one_is_that_one,
+     wrong_lists_are_refused)
