@@ -2,20 +2,24 @@
 refused for lack of GPUs alone, and at reduced size it trains two steps."""
 
 import glob
+import io
 import os
 import re
 import subprocess
+import tarfile
 
 from formats import in_data, llava, load, write_lines
 from prepd_flow import BIN, Folder, check, main, run
 from train_flow import TRAINER, options, trainer
 
-CONFIGS = sorted(glob.glob(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/*.yaml")))
+CONFIGS = sorted(path for path in glob.glob(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/*.yaml"))
+                 if not path.endswith("-sources.yaml"))  # the list that a mixture's data.path names
 ONE_RANK = {"parallelism.world_size": 0, "parallelism.data_parallel_shard_degree": -1,
             **{f"parallelism.{d}_degree": 1 for d in
                ("data_parallel_replicate", "tensor_parallel", "context_parallel", "pipeline_parallel",
                 "expert_parallel", "expert_tensor_parallel")}}
-PRESETS = {"conversations.yaml": "qwen3-vl-30b-a3b", "text.yaml": "qwen3-vl-30b-a3b", "smoke.yaml": "debug"}
+PRESETS = {"smoke.yaml": "debug", **{f"{name}.yaml": "qwen3-vl-30b-a3b" for name in
+                                    ("conversations", "text", "mixture", "webdataset")}}
 
 
 def printed(program, verb, path):
@@ -46,6 +50,19 @@ def data_of(f, kind):
         return f.file("data")
     if kind == "conversations":
         return write_lines(in_data(f, "talk.jsonl"), [llava(*s) for s in load(f)[:40]])
+    if kind == "mixture":
+        with open(f.file("sources.yaml"), "w") as x:
+            x.write("vqa:\n  path: data\n  weight: 1\ntalks:\n  format: conversations\n  images: data\n"
+                    f"  path: {data_of(f, 'conversations')}\n  weight: 2\n")
+        return f.file("sources.yaml")
+    if kind == "webdataset":
+        with tarfile.open(in_data(f, "shard.tar"), "w") as t:
+            for k, (image, _, answer) in enumerate(load(f)[:40]):
+                t.add(in_data(f, image), f"{k}.jpg")
+                info = tarfile.TarInfo(f"{k}.txt")
+                info.size = len(answer)
+                t.addfile(info, io.BytesIO(answer.encode()))
+        return in_data(f, "shard.tar")
     return write_lines(in_data(f, "text.jsonl"), [{"text": " ".join(q for _, q, _ in load(f)[i:i + 30])}
                                                   for i in range(40)])
 
