@@ -355,6 +355,14 @@ static int64_t mixture_chunk(const dataset *d, int64_t i)
     return s->v->chunk ? s->v->chunk(s, i - m->parts[k].first) : -1;
 }
 
+static const char *mixture_reference(const dataset *d, int64_t i)
+{
+    const mixture *m = as_mixture(d);
+    const int k = source_of(m, i);
+    const dataset *s = k < 0 ? NULL : m->sources[k].d;
+    return s && s->v->reference ? s->v->reference(s, i - m->parts[k].first) : NULL;
+}
+
 static status get(const dataset *d, int64_t i, bool whole, arena *a, sample *out)
 {
     const mixture *m = as_mixture(d);
@@ -403,5 +411,6 @@ const dataset_vtable dataset_mixture = {
     .root = mixture_root,
     .chunk = mixture_chunk,
     .parts = mixture_parts,
+    .reference = mixture_reference,
     .identity = mixture_identity,
 };
