@@ -193,18 +193,21 @@ status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n, bool sk
 {
     size_t size = 0;
     for (size_t i = 0; i < n; i++) {
-        if (id[i] < 0 || id[i] >= t->size || t->tokens[id[i]].kind == TOKEN_UNUSED)
+        if (id[i] < 0)
             return FAIL(ST_BAD_INPUT, "id %d (number %zu of %zu) is no token; ids are 0 to %d",
                         id[i], i + 1, n, t->size - 1);
-        size += t->tokens[id[i]].size;
+        if (id[i] < t->size)
+            size += t->tokens[id[i]].size;
     }
     uint8_t *joined = malloc(size + 1);
     if (!joined)
         return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of text", size);
     size = 0;
     for (size_t i = 0; i < n; i++) {
+        if (id[i] >= t->size)
+            continue;
         token_text token = t->tokens[id[i]];
-        if (skip_special && token.kind == TOKEN_SPECIAL)
+        if (token.kind == TOKEN_UNUSED || (skip_special && token.kind == TOKEN_SPECIAL))
             continue;
         memcpy(joined + size, t->bytes + token.start, token.size);
         size += token.size;

@@ -45,7 +45,8 @@ token_list *tokenizer_scratch_list(tokenizer_scratch *s);
 WARN_UNUSED status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text,
                                     size_t size, token_list *out);
 /* Bytes of the ids, invalid sequences replaced by U+FFFD; skip_special leaves out added tokens
- * marked special. Heap, terminated. Unknown ids fail. */
+ * marked special. Heap, terminated. Ids beyond the vocabulary are left out, as the library does (a
+ * model's head has padded rows that it may choose); negative ones fail. */
 WARN_UNUSED status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n,
                                     bool skip_special, char **out, size_t *out_size);
 

@@ -199,9 +199,10 @@ static status open_run(training *t)
     TRY(plan_ranks(c));
     TRY(find_start(t));
     TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
-    if (c->metrics_profile)
+    if (c->metrics_profile) {
         replay_free(t->session.stream); /* calls are measured one by one */
-    TRY(profile_new(t->session.stream, &t->profile));
+        TRY(profile_new(t->session.stream, &t->profile));
+    }
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
     if (evaluates(c))
