@@ -75,11 +75,12 @@ def two_steps_at_reduced_size():
             small = {"model.path": models, "data.patch_budget": 0, "training.seq_len": 512,
                      "training.local_batch_size": 1, "training.global_batch_size": 2, "data.images": f.file("data"),
                      **ONE_RANK}
-            kind = (c["data.format"], c["data.pack"])
+            # A mixture's own sources are not here; what it is mixed of is.
+            kind = (c["data.format"].replace("mixture", "vqav2"), c["data.pack"])
             if kind not in rows:
                 rows[kind] = f.file("-".join(kind) + ".rec")
                 run("record", "-c", path, "--steps", "2", "--out", rows[kind], *options(small),
-                    "--data.path", data_of(f, kind[0]))
+                    "--data.format", kind[0], "--data.path", data_of(f, kind[0]))
             said = trainer("train", "-c", path, *options(small), "--feed.replay", rows[kind],
                            "--job.dump_folder", f.file(name), "--training.steps", "2",
                            "--metrics.peak_tflops", "1", "--checkpoint.enable", "false",

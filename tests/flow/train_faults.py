@@ -49,9 +49,9 @@ def damage_is_noticed():
 def full_disk():
     """No save fits: told, the run goes on, what is whole stays; with room again the next one is kept."""
     with Folder(**STREAM) as f:
-        rows = recorded(f, 20)
+        rows = recorded(f, 60)
         go(f, "quiet", **rows)
-        size = os.path.getsize(f.file("quiet/checkpoint/step-20/training/rank-00000-of-00001.safetensors"))
+        size = os.path.getsize(f.file("quiet/checkpoint/step-60/training/rank-00000-of-00001.safetensors"))
 
         def limit():  # files may not grow beyond this: what a full disk does, for any user
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -65,7 +65,7 @@ def full_disk():
         resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         out, err = p.communicate(timeout=120)
         check(p.returncode == 0 and "is not written" in err, f"exit code {p.returncode}\n{err}")
-        same(f, "quiet", "full", 20)
+        same(f, "quiet", "full", 60)
         p = subprocess.run(command(f, "never", **rows), capture_output=True, text=True, preexec_fn=limit)
         check(p.returncode == 74 and "trained:" not in p.stdout, f"exit code {p.returncode}: {p.stderr}")
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")

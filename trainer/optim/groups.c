@@ -157,7 +157,7 @@ void groups_print(const conf *c, const params *p, FILE *to)
                 fprintf(to, "%-10.4g %g\n", c->optimizer_lr * first->lr_factor, decay_of(c, first));
         }
     char all[DIGITS_TEXT], trained[DIGITS_TEXT];
-    fprintf(to, "trains %s of %s parameters\n", digits_with_commas(params_trained(p), trained),
+    fprintf(to, "%s of %s parameters are trained\n", digits_with_commas(params_trained(p), trained),
             digits_with_commas(p->total, all));
 }
 

@@ -218,7 +218,7 @@ static void test_groups__rates_and_decays(void **state)
     groups_print(&c, p, f);
     fclose(f);
     assert_non_null(strstr(text, "frozen"));
-    assert_non_null(strstr(text, "trains "));
+    assert_non_null(strstr(text, "are trained"));
     params_free(&p);
 }
 
