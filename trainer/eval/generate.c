@@ -118,13 +118,18 @@ static void grow(row *r, int32_t id)
     r->cu_seqlens[1] = (int32_t)(n + 1);
 }
 
-static int32_t argmax(const void *logits, bool wide, int64_t n)
+/* Places of pictures are no words of an answer: an untrained model may like them best, and nothing
+ * stands behind one that was not asked about. */
+static int32_t best_word(const void *logits, bool wide, int64_t n, const model_dims *d)
 {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (wide ? ((const double *)logits)[i] > ((const double *)logits)[best]
-                 : ((const float *)logits)[i] > ((const float *)logits)[best])
+    int64_t best = -1;
+    for (int64_t i = 0; i < n; i++) {
+        if (i == d->image_token || i == d->video_token)
+            continue;
+        if (best < 0 || (wide ? ((const double *)logits)[i] > ((const double *)logits)[best]
+                              : ((const float *)logits)[i] > ((const float *)logits)[best]))
             best = i;
+    }
     return (int32_t)best;
 }
 
@@ -156,7 +161,7 @@ status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new, t
         TRY_OR(done, model_logits(s->model, s->stream, last, 1, logits));
         TRY_OR(done, v->to_host(s->stream, host, logits, bytes));
         TRY_OR(done, v->wait(s->stream));
-        int32_t id = argmax(host, v->act == DT_F64, vocab);
+        int32_t id = best_word(host, v->act == DT_F64, vocab, &s->dims);
         if (id == s->dims.eos_token)
             break;
         TRY_OR(done, push(out, id));
