@@ -101,9 +101,13 @@ static status read_pax(reading *r, const char *text, size_t n)
 {
     for (size_t at = 0; at < n;) {
         char *end;
+        if (text[at] < '1' || text[at] > '9') /* strtoll would skip spaces and newlines */
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
         const long long length = strtoll(text + at, &end, 10);
+        if (length < 5 || (size_t)length > n - at)
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
         const char *key = end + 1, *stop = text + at + length;
-        if (length < 5 || (size_t)length > n - at || *end != ' ' || stop[-1] != '\n')
+        if (key >= stop || *end != ' ' || stop[-1] != '\n')
             return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
         const char *value = (const char *)memchr(key, '=', (size_t)(stop - key));
         if (!value)
