@@ -3,11 +3,12 @@
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
  * message of a worker without a seat or without a lease is late and dropped: its lease has been
  * given again. */
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <limits.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -259,6 +260,46 @@ static status take_row(dispatch *d, worker_seat *w, const frame *head, wire_msg 
     return ST_OK;
 }
 
+/* Readable for us, as for local workers: then a worker that can not open it is at fault. */
+static bool seen_by_us(const source *s, const char *file)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+static void dismiss_if_blind(dispatch *d, worker_seat *w)
+{
+    if (w->missing_files < MISSING_LIMIT)
+        return;
+    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
+             (long long)w->missing_files, (int)w->pid, w->host);
+    seat_retire(d, w, false);
+}
+
+/* Files of an index lease that this worker could not open and we can: the index must not depend on
+ * who read for it. */
+static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v)
+{
+    const json_value *list = json_find(v, "records");
+    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
+    const source *s = l->owner;
+    int64_t missed = 0;
+    if (w->local || l->kind != LEASE_IMAGES)
+        return 0;
+    for (int64_t k = 0; k < n; k++) {
+        image_place place;
+        if (!json_find(json_item(list, (size_t)k), "missing"))
+            continue;
+        dataset_image_place(s->data, solo >= 0 ? solo : l->item[k], &place);
+        missed += seen_by_us(s, place.path);
+    }
+    return missed;
+}
+
 static status take_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
                            const char *name)
 {
@@ -268,6 +309,14 @@ static status take_records(dispatch *d, worker_seat *w, const frame *head, const
     if (l->kind == LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
     bool solo = lease_solo_item(l) >= 0;
+    const int64_t missed = missed_files(w, l, v);
+    if (missed > 0) {
+        w->missing_files += missed;
+        end_work(d, w);
+        lease_book_return(&d->book, l);
+        dismiss_if_blind(d, w);
+        return ST_OK;
+    }
     TRY(index_build_take(d, l, v, name));
     end_work(d, w);
     if (solo && l->n_items > 0)
@@ -275,14 +324,6 @@ static status take_records(dispatch *d, worker_seat *w, const frame *head, const
     else
         lease_free(&l);
     return ST_OK;
-}
-
-static bool seen_by_us(const source *s, const char *file)
-{
-    char path[PATH_MAX];
-    struct stat info;
-    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
-    return stat(path, &info) == 0;
 }
 
 /* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
@@ -329,11 +370,7 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
         lease_book_return(&d->book, l);
     if (!blamed && w->missing_files == 0)
         return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
-    if (w->missing_files >= MISSING_LIMIT) {
-        log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
-                 (long long)w->missing_files, (int)w->pid, w->host);
-        seat_retire(d, w, false);
-    }
+    dismiss_if_blind(d, w);
     return ST_OK;
 }
 

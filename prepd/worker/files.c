@@ -24,9 +24,13 @@ static status open_file(const char *full, int *out_fd, struct stat *info)
 {
     int fd = open(full, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
-        return FAIL_IN(errno == ENOENT || errno == ENOTDIR ? ST_NO_INPUT : ST_BAD_INPUT, full,
-                       "can not be opened: %s", strerror(errno));
-    if (fstat(fd, info) != 0 || !S_ISREG(info->st_mode)) {
+        return FAIL_IN(ST_NO_INPUT, full, "can not be opened: %s", strerror(errno));
+    if (fstat(fd, info) != 0) {
+        status st = FAIL_IN(ST_NO_INPUT, full, "can not be read: %s", strerror(errno));
+        close(fd);
+        return st;
+    }
+    if (!S_ISREG(info->st_mode)) {
         close(fd);
         return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
     }
@@ -55,9 +59,11 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
         ssize_t some = pread(fd, to + done, n - done, (off_t)(offset + (int64_t)done));
         if (some < 0 && errno == EINTR)
             continue;
-        if (some <= 0)
-            return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done, "can not be read: %s",
-                           some < 0 ? strerror(errno) : "it became shorter");
+        if (some < 0)
+            return FAIL_AT(ST_NO_INPUT, full, -1, offset + (int64_t)done, "can not be read: %s",
+                           strerror(errno));
+        if (some == 0)
+            return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done, "it became shorter");
         done += (size_t)some;
     }
     return ST_OK;
@@ -71,6 +77,7 @@ status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t 
     status st = ST_OK;
     uint8_t *data = NULL;
     TRY(open_file(full, &fd, &info));
+    *out_mtime_ns = mtime_of(&info);
     TRY_OR(end, check_size(full, bytes, max_bytes));
     if (offset < 0 || offset > info.st_size - bytes) {
         st = FAIL_AT(ST_BAD_INPUT, full, -1, offset,
@@ -82,7 +89,6 @@ status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t 
     TRY_OR(end, arena_alloc(a, (size_t)bytes, (void **)&data));
     TRY_OR(end, read_exactly(fd, full, offset, data, (size_t)bytes));
     *out = span_of(data, (size_t)bytes);
-    *out_mtime_ns = mtime_of(&info);
 end:
     close(fd);
     return st;
@@ -123,7 +129,7 @@ status file_map(const char *full, int64_t max_bytes, file_view *out)
     if (st == ST_OK) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
-            st = FAIL_IN(ST_BAD_INPUT, full, "can not be mapped: %s", strerror(errno));
+            st = FAIL_IN(ST_NO_INPUT, full, "can not be mapped: %s", strerror(errno));
         else
             out->bytes = span_of(map, (size_t)info.st_size);
     }

@@ -1,4 +1,7 @@
-/* files.h: image files under a data root, opened by relative path and never outside it. */
+/* files.h: image files under a data root, opened by relative path and never outside it.
+ *
+ * ST_NO_INPUT: not readable here (not there, no permission, a failing disk or mount): this
+ * machine's fault until another says the same. ST_BAD_INPUT: the file's own. */
 #ifndef TESSERA_PREPD_FILES_H
 #define TESSERA_PREPD_FILES_H
 
@@ -11,13 +14,13 @@
 /* root/path into out; refuses an absolute path and one that climbs with "..". */
 WARN_UNUSED status file_resolve(const char *root, const char *path, char *out, size_t size);
 
-/* The whole file in the arena. ST_NO_INPUT if it is not there; ST_BAD_INPUT if it is larger than
- * max_bytes, or, where want_bytes >= 0, of another size than the index recorded. */
+/* The whole file in the arena. ST_BAD_INPUT if it is no regular file, empty, larger than max_bytes,
+ * or, where want_bytes >= 0, of another size than the index recorded. */
 WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a,
                              span *out);
 
-/* A piece of a file in the arena. out_mtime_ns: of the file. ST_BAD_INPUT if the file ends before
- * it or the piece is empty or larger than max_bytes. */
+/* A piece of a file in the arena. out_mtime_ns: of the file, given even if the piece is refused.
+ * ST_BAD_INPUT if the file ends before it or the piece is empty or larger than max_bytes. */
 WARN_UNUSED status file_read_piece(const char *full, int64_t offset, int64_t bytes,
                                    int64_t max_bytes, arena *a, span *out, int64_t *out_mtime_ns);
 

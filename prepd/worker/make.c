@@ -92,6 +92,7 @@ static void image_record(workshop *s, const conf *c, const char *root, const fil
     file_view view = {0};
     image_info info = {0};
     status st = view_file(s, c, root, f, &view);
+    const bool missing = st == ST_NO_INPUT;
     if (st == ST_OK)
         st = s->images->header(view.bytes, file, c, &info);
     json_begin_object(w);
@@ -102,6 +103,8 @@ static void image_record(workshop *s, const conf *c, const char *root, const fil
         put_int(w, "height", info.height);
     } else {
         put_text(w, "cause", cause_text(root, status_text()));
+        if (missing)
+            put_text(w, "missing", f->in);
     }
     json_end_object(w);
     if (f->at < 0)

@@ -61,11 +61,58 @@ static void test_file_read__refuses_what_the_index_did_not_see(void **state)
     harness_remove(&folder);
 }
 
+/* Another machine may be able to read it. */
+static void test_file_read__not_readable_here_is_not_the_files_fault(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    char path[512];
+    arena a;
+    span bytes;
+    file_view view;
+    int64_t mtime_ns;
+    arena_init(&a, 0);
+    snprintf(path, sizeof(path), "%s/loop", folder);
+    assert_int_equal(symlink(path, path), 0); /* ELOOP: root may read what has no permissions */
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "can not be opened");
+    assert_fails(ST_NO_INPUT, file_map(path, 100, &view), "can not be opened");
+    assert_fails(ST_NO_INPUT, file_read_piece(path, 0, 5, 100, &a, &bytes, &mtime_ns),
+                 "can not be opened");
+    arena_done(&a);
+    harness_remove(&folder);
+}
+
+/* The time is recorded with the refusal; else the index would look stale at every start. */
+static void test_file_read_piece__gives_the_time_of_a_refused_piece(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    char path[512];
+    arena a;
+    span bytes;
+    int64_t mtime_ns = 0;
+    arena_init(&a, 0);
+    snprintf(path, sizeof(path), "%s/x.tar", folder);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite("hello", 1, 5, f), 5);
+    assert_int_equal(fclose(f), 0);
+    assert_fails(ST_BAD_INPUT, file_read_piece(path, 2, 0, 100, &a, &bytes, &mtime_ns), "empty");
+    assert_true(mtime_ns > 0);
+    mtime_ns = 0;
+    assert_fails(ST_BAD_INPUT, file_read_piece(path, 2, 4, 100, &a, &bytes, &mtime_ns), "changed");
+    assert_true(mtime_ns > 0);
+    arena_done(&a);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_resolve__stays_under_the_root),
         cmocka_unit_test(test_file_read__refuses_what_the_index_did_not_see),
+        cmocka_unit_test(test_file_read__not_readable_here_is_not_the_files_fault),
+        cmocka_unit_test(test_file_read_piece__gives_the_time_of_a_refused_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
