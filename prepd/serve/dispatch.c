@@ -365,7 +365,9 @@ static void stop(dispatch *d)
     while (d->seats) {
         worker_seat *w = d->seats;
         lease_free(&w->work);
-        seat_retire(d, w, !w->local && !d->draining); /* others wait for a daemon to come back */
+        /* Others wait for a daemon to come back, unless an operator drained this one for good. */
+        const bool for_good = d->draining && d->drain_ns == 0;
+        seat_retire(d, w, !w->local && !for_good);
     }
     local_stop(d);
     while (d->book.lost) {

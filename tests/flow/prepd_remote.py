@@ -62,10 +62,10 @@ class Site:
     def joined(self, n):
         wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers", 30)
 
-    def stream(self, rows=48):
+    def stream(self, rows=48, stream="train"):
         """Numbers and bytes of the first rows."""
         out = []
-        rows_in = client.connect(self.endpoint, timeout=60.0)
+        rows_in = client.connect(self.endpoint, stream=stream, timeout=60.0)
         for row in rows_in:
             out.append((row["number"], row["pixels"].tobytes(), row["input_ids"].tobytes()))
             if len(out) == rows:
@@ -122,6 +122,30 @@ def one_that_misses_files_is_dismissed():
         wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         check(good.poll() is None, "the good one left too")
+
+
+def one_that_misses_files_does_not_write_the_index():
+    """The held-out index is built when first asked for: here by a worker that sees no file."""
+    with Folder() as f, Site(f) as site:
+        os.mkdir(f.file("copy2"))
+        blind = site.worker(root=f.file("copy2"))
+        site.joined(1)
+        got = []
+        reader = threading.Thread(target=lambda: got.extend(site.stream(stream="eval")))
+        reader.start()
+        wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed", 30)
+        check(site.status()["eval"]["state"] != "ready", "an index without a look at the files")
+        site.worker()
+        reader.join(60)
+        site.daemon.stop()
+        check("dismissed" in site.daemon.said(), site.daemon.said())
+        caches = [d for d, _, _ in os.walk(f.file("data")) if d.endswith(".tessera")]
+        check(caches, "no index beside the data")
+        for d in caches:
+            shutil.rmtree(d)
+        with Daemon(f.config, "--prepd.endpoint", site.endpoint):
+            wait_for(site.answers, "the daemon answers", 60)
+            check(got and got == site.stream(stream="eval"), "who indexed changed the stream")
 
 
 def another_decoder_is_refused():
@@ -194,14 +218,18 @@ def it_waits_for_the_daemon_to_come_back():
         p = site.worker()
         site.joined(1)
         quiet = site.stream(8)
-        site.daemon.stop(signal.SIGKILL)
-        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
-        wait_for(site.answers, "the daemon is back", 30)
-        run("scale", "0", "--connect", site.endpoint)
-        site.joined(1)
-        check(p.poll() is None and site.stream(8) == quiet, "the worker did not come back")
+        for sig in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            site.daemon.stop(sig, 30)
+            site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
+            wait_for(site.answers, "the daemon is back", 30)
+            run("scale", "0", "--connect", site.endpoint)
+            site.joined(1)
+            check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
+        run("drain", "--connect", site.endpoint)
+        check(p.wait(30) == 0, "a worker stays after an operator's drain")
 
 
 main(mixed_and_killed, a_poisonous_sample_is_found_without_local_workers,
-     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, another_decoder_is_refused,
+     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed,
+     one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
      it_waits_for_the_daemon_to_come_back)
