@@ -44,6 +44,7 @@ def everything_is_in_its_place():
         for name in ("prepd.service", "prepd-worker@.service"):
             with open(p.file("lib/systemd/system/" + name)) as f:
                 text = f.read()
+            check("AF_NETLINK" in text and "MemoryMax=" in text, f"{name}: tcp or memory")
             check("@prefix@" not in text and f"ExecStart={p.path}/bin/prepd" in text, text)
         said_by("/usr/bin/python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import client",
                 p.file("share/tessera"))
@@ -102,7 +103,7 @@ def prepd_run_prints_its_line():
             said = said_by(p.file("bin/prepd-run"), "--print", "--cpus", "0-1", "--memory", "4G",
                            f.config, "--prepd.workers", "1")
             for word in ("systemd-run", "--service-type=notify", "AllowedCPUs=0-1", "MemoryMax=4G",
-                         p.file("bin/prepd"), f.config, "--prepd.workers"):
+                         "TimeoutStartSec=infinity", p.file("bin/prepd"), f.config, "--prepd.workers"):
                 check(word in said, f"{word} is not in: {said}")
             if not os.path.isdir("/run/systemd/system"):
                 said = said_by(p.file("bin/prepd-run"), f.config, code=69)
