@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "trainer/checkpoint/hf_write.h"
 
 status folder_make(const char *path)
@@ -129,13 +130,24 @@ status folder_drop(const char *folder, int64_t step)
 
 status folder_commit(const char *folder, int64_t step)
 {
-    char path[STATUS_PATH_MAX], writing[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX], writing[STATUS_PATH_MAX], trash[STATUS_PATH_MAX];
     TRY(folder_step_path(path, folder, step, NULL));
     TRY(folder_step_path(writing, folder, step, "writing"));
-    TRY(folder_drop(folder, step));
-    if (rename(writing, path) != 0)
+    TRY(folder_step_path(trash, folder, step, "trash"));
+    TRY(folder_remove(trash));
+    bool replaces = rename(path, trash) == 0;
+    if (!replaces && errno != ENOENT)
         return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
-    return sync_folder(folder);
+    if (rename(writing, path) != 0) {
+        status st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+        if (replaces && rename(trash, path) != 0)
+            log_warn("%s: can not be put back from %s: %s", path, trash, strerror(errno));
+        return st;
+    }
+    TRY(sync_folder(folder));
+    if (folder_remove(trash) != ST_OK) /* the new one stands; the next run tidies */
+        log_warn("%s", status_text());
+    return ST_OK;
 }
 
 status folder_tidy(const char *folder)

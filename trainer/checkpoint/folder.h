@@ -33,7 +33,8 @@ WARN_UNUSED status folder_steps(const char *folder, int64_t **out, int64_t *out_
 /* FOLDER/step-N, or with kind: FOLDER/.step-N.KIND */
 WARN_UNUSED status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t step,
                                     const char *kind);
-/* Moves .step-N.writing to step-N; one that is there already makes room first. */
+/* Moves .step-N.writing to step-N; one that is there already moves aside and
+ * is deleted only when the new one has its name. */
 WARN_UNUSED status folder_commit(const char *folder, int64_t step);
 WARN_UNUSED status folder_drop(const char *folder, int64_t step);
 /* Deletes what a process that died left half made or half removed. */

@@ -256,7 +256,9 @@ static status take_snapshot(keeper *k)
 
 status keeper_save(keeper *k, const progress *p)
 {
-    (void)!keeper_wait(k, 0); /* how the one before went was told */
+    /* How the one before went was told. */
+    if (keeper_wait(k, 0) == ST_OK && k->last_step == p->step)
+        return ST_OK; /* this is it */
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
         save_and_tell(k);

@@ -22,7 +22,8 @@ void keeper_free(keeper **k); /* waits for a save under way */
 /* Do these options take a snapshot? */
 bool keeper_in_background(const conf *c);
 
-/* Fails only where the device does; the disk's troubles are told by keeper_wait. */
+/* A step that is kept already is not written again. Fails only where the device does; the disk's
+ * troubles are told by keeper_wait. */
 WARN_UNUSED status keeper_save(keeper *k, const progress *p);
 /* Until nothing is under way: how the last save went. deadline_ns (clock_ns), 0 = none: ST_TIMEOUT
  * when it has passed, with the save still under way. */
