@@ -163,8 +163,8 @@ status folder_tidy(const char *folder)
             (strcmp(end, ".writing") != 0 && strcmp(end, ".trash") != 0))
             continue;
         st = hf_path(path, folder, e->d_name);
-        if (st == ST_OK)
-            st = folder_remove(path);
+        if (st == ST_OK && folder_remove(path) != ST_OK) /* in nobody's way: never read */
+            log_warn("a leftover can not be deleted: %s", status_text());
     }
     closedir(dir);
     return st;

@@ -37,7 +37,7 @@ WARN_UNUSED status folder_step_path(char out[STATUS_PATH_MAX], const char *folde
  * is deleted only when the new one has its name. */
 WARN_UNUSED status folder_commit(const char *folder, int64_t step);
 WARN_UNUSED status folder_drop(const char *folder, int64_t step);
-/* Deletes what a process that died left half made or half removed. */
+/* Deletes what a process that died left half made or half removed; warns of what stays. */
 WARN_UNUSED status folder_tidy(const char *folder);
 /* FOLDER/NAME for every file of step-N itself (not training/): links, or copies where the file
  * system has none; each replaces its predecessor by a rename. Weight files under other names go. */
