@@ -327,24 +327,38 @@ status keeper_find(const char *folder, int64_t load_step, char out_path[STATUS_P
         *out_found = true;
         return ST_OK;
     }
+    if (load_step == 0)
+        return ST_OK;
     TRY(folder_steps(folder, &step, &n));
-    for (int64_t i = load_step == 0 ? -1 : n - 1; i >= 0 && !*out_found; i--) {
-        if (read_step(folder, step[i], out_path, out) == ST_OK)
-            *out_found = true;
-        else
+    status st = ST_OK;
+    for (int64_t i = n - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
+        st = read_step(folder, step[i], out_path, out);
+        *out_found = st == ST_OK;
+        if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is no damage */
             log_warn("checkpoint of step %" PRId64 " is passed over: %s", step[i], status_text());
+            st = ST_OK;
+        }
     }
     free(step);
-    return ST_OK;
+    if (st == ST_OK && n > 0 && !*out_found)
+        return FAIL_IN(ST_BAD_INPUT, folder,
+                       "none of %" PRId64 " checkpoints is whole; checkpoint.load_step 0 begins "
+                       "anew",
+                       n);
+    return st;
 }
 
 static status set_aside(const char *folder, int64_t step)
 {
     char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX], name[64];
-    snprintf(name, sizeof name, "set-aside-step-%" PRId64, step);
+    struct stat about;
+    int n = snprintf(name, sizeof name, "set-aside-step-%" PRId64, step);
     TRY(folder_step_path(from, folder, step, NULL));
     TRY(hf_path(to, folder, name));
-    TRY(folder_remove(to));
+    for (int i = 2; lstat(to, &about) == 0; i++) {
+        snprintf(name + n, sizeof name - (size_t)n, ".%d", i);
+        TRY(hf_path(to, folder, name));
+    }
     if (rename(from, to) != 0)
         return FAIL_IN(ST_IO, from, "rename: %s", strerror(errno));
     log_warn("checkpoint of step %" PRId64 " set aside as %s: the run goes on from before it", step,

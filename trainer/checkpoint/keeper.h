@@ -32,13 +32,14 @@ WARN_UNUSED status keeper_wait(keeper *k, int64_t deadline_ns);
 int64_t keeper_last_step(const keeper *k);
 
 /* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked:
- * its path and progress. *out_found = false where there is none; one that is damaged is told and
- * passed over, but for a load_step that was named. Changes nothing on disk. */
+ * its path and progress. *out_found = false where there is none, and with load_step 0; one that is
+ * damaged is told and passed over, but for a load_step that was named. ST_BAD_INPUT where all are
+ * damaged; a disk that can not be read is no damage and fails. Changes nothing on disk. */
 WARN_UNUSED status keeper_find(const char *folder, int64_t load_step,
                                char out_path[STATUS_PATH_MAX], progress *out, bool *out_found);
 /* Before a run goes on from step (0: from the start): leftovers are deleted, and checkpoints of
- * later steps, damaged or not, set aside as FOLDER/set-aside-step-N, so that none is taken for the
- * run's own. */
+ * later steps, damaged or not, set aside as FOLDER/set-aside-step-N (.2, .3 ... where that is
+ * taken), so that none is taken for the run's own. */
 WARN_UNUSED status keeper_clear_after(const char *folder, int64_t step);
 
 #endif
