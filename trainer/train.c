@@ -34,8 +34,9 @@ typedef struct training {
     keeper *keeper;   /* NULL: nothing is kept on the way */
     profile *profile; /* NULL: off */
     bool profile_warm;
-    progress now;  /* after the last finished step */
-    bool bad_step; /* its gradient was not finite and training.nonfinite says stop */
+    progress now;     /* after the last finished step */
+    bool ledger_told; /* that the disk refuses it */
+    bool bad_step;    /* its gradient was not finite and training.nonfinite says stop */
 } training;
 
 status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
@@ -230,9 +231,21 @@ static void close_run(training *t)
     progress_done(&t->from.progress);
 }
 
+/* A disk that refuses the ledger costs lines of it, not the run. */
+static status spare_ledger(training *t, status st)
+{
+    if (st != ST_IO)
+        return st;
+    if (!t->ledger_told)
+        log_warn("the ledger has gaps from step %" PRId64 " on, said once: %s", t->now.step,
+                 status_text());
+    t->ledger_told = true;
+    return ST_OK;
+}
+
 static status save(training *t)
 {
-    TRY(ledger_sync(t->ledger));
+    TRY(spare_ledger(t, ledger_sync(t->ledger)));
     int64_t start = clock_ns();
     TRY(keeper_save(t->keeper, &t->now));
     reporter_rest(t->reporter, clock_ns() - start);
@@ -253,7 +266,7 @@ static status note_step(training *t, const step_report *r)
     t->now.last_loss = r->loss;
     t->now.eval_loss = NAN;
     TRY(progress_set_text(&t->now.cursor, r->cursor));
-    TRY(ledger_add(t->ledger, r));
+    TRY(spare_ledger(t, ledger_add(t->ledger, r)));
     TRY(reporter_step(t->reporter, r));
     /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
     t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->skipped && r->weight > 0.0;
@@ -453,7 +466,8 @@ status train_run(const conf *c)
     TRY_OR(done, open_run(&t));
     stop_listen(); /* not before: until here there is nothing to finish */
     TRY_OR(done, run_steps(&t));
-    TRY_OR(done, reporter_finish(t.reporter));
+    if (reporter_finish(t.reporter) != ST_OK) /* no line is worth the model that is to be left */
+        log_warn("the last line is missing: %s", status_text());
     if (t.profile)
         profile_print(profile_read(t.profile), stdout);
     if (c->metrics_report)

@@ -46,6 +46,21 @@ def damage_is_noticed():
             same(f, "quiet", "hurt", 3)
 
 
+def all_are_damaged():
+    """Nothing whole to go on from: asked for, not begun anew; and what is set aside stays."""
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 2)
+        go(f, "run", **rows)
+        for step in (1, 2):
+            os.remove(f.file(f"run/checkpoint/step-{step}/training/manifest.json"))
+        said = go(f, "run", code=65, **rows)
+        check("none of 2 checkpoints is whole" in said and "load_step 0" in said, said)
+        for _ in range(2):
+            go(f, "run", checkpoint__load_step=0, **rows)
+        check({"set-aside-step-1", "set-aside-step-1.2", "set-aside-step-2", "set-aside-step-2.2"} <=
+              set(os.listdir(f.file("run/checkpoint"))), os.listdir(f.file("run/checkpoint")))
+
+
 def full_disk():
     """No save fits: told, the run goes on, what is whole stays; with room again the next one is kept."""
     with Folder(**STREAM) as f:
@@ -71,6 +86,27 @@ def full_disk():
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")
 
 
+def no_room_for_lines():
+    """Ledger, metrics and events do not fit: told once each, the run is the same to its end."""
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 6)
+        log = {"checkpoint__enable": "false", "metrics__enable_tensorboard": "true"}
+        go(f, "quiet", **log, **rows)
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
+
+        p = subprocess.run(command(f, "full", **log, **rows), capture_output=True, text=True,
+                           preexec_fn=limit)
+        said = p.stdout + p.stderr
+        check(p.returncode == 0 and "trained: loss" in p.stdout, said)
+        check(p.stderr.count("the ledger has gaps") == 1 and p.stderr.count("numbers of this run") == 1, said)
+        check(p.stdout.count("step: ") == 6, said)
+        few, all_of = ledger(f, "full"), ledger(f, "quiet")
+        check(0 < len(few) < 6 and all(all_of[n] == few[n] for n in few), (few, all_of))
+
+
 def verify_replays():
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
@@ -94,4 +130,4 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, full_disk, verify_replays)
+main(damage_is_noticed, all_are_damaged, full_disk, no_room_for_lines, verify_replays)

@@ -15,6 +15,7 @@ static const char file_name[] = "ledger.jsonl";
 struct ledger {
     FILE *file;
     bool with_ids;
+    bool cut; /* the last line did not fit: what is there of it must not swallow the next */
     char path[STATUS_PATH_MAX];
 };
 
@@ -100,9 +101,9 @@ status ledger_add(ledger *l, const step_report *r)
     }
     json_end_object(&w);
     TRY(json_writer_take(&w, &text, NULL));
-    bool ok = fprintf(l->file, "%s\n", text) > 0 && fflush(l->file) == 0;
+    l->cut = fprintf(l->file, "%s%s\n", l->cut ? "\n" : "", text) < 0 || fflush(l->file) != 0;
     free(text);
-    return ok ? ST_OK : FAIL_IN(ST_IO, l->path, "write failed: %s", strerror(errno));
+    return !l->cut ? ST_OK : FAIL_IN(ST_IO, l->path, "write failed: %s", strerror(errno));
 }
 
 static double real_of(const json_value *v, const char *key)

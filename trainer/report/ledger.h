@@ -17,6 +17,7 @@ typedef struct ledger ledger;
 
 WARN_UNUSED status ledger_open(const char *folder, bool with_ids, ledger **out);
 void ledger_close(ledger **l);
+/* ST_IO: this step has no line, the next one may. */
 WARN_UNUSED status ledger_add(ledger *l, const step_report *r);
 WARN_UNUSED status ledger_sync(ledger *l); /* before a checkpoint that relies on it */
 

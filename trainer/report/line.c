@@ -21,6 +21,8 @@ struct reporter {
     int mfu_kind;
     double peak_flops;
     FILE *metrics;
+    bool cut;  /* the last line did not fit: what is there of it must not swallow the next */
+    bool told; /* that the disk refuses lines */
     char path[STATUS_PATH_MAX];
     tensorboard *board; /* NULL: not wanted */
     bool bar;
@@ -254,9 +256,9 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     char *text;
     size_t size;
     TRY(json_writer_take(&w, &text, &size));
-    bool ok = fprintf(r->metrics, "%s\n", text) > 0 && fflush(r->metrics) == 0;
+    r->cut = fprintf(r->metrics, "%s%s\n", r->cut ? "\n" : "", text) < 0 || fflush(r->metrics) != 0;
     free(text);
-    return ok ? ST_OK : FAIL_IN(ST_IO, r->path, "write failed: %s", strerror(errno));
+    return !r->cut ? ST_OK : FAIL_IN(ST_IO, r->path, "write failed: %s", strerror(errno));
 }
 
 static status write_events(reporter *r, const step_report *s, const figures *f)
@@ -268,6 +270,17 @@ static status write_events(reporter *r, const step_report *s, const figures *f)
         if (isfinite(reals[i].value))
             list[kept++] = (scalar){reals[i].tag, reals[i].value};
     return tensorboard_add(r->board, s->step, list, kept);
+}
+
+/* A disk that refuses a line costs the line, not the run. */
+static status spare(reporter *r, status st)
+{
+    if (st != ST_IO)
+        return st;
+    if (!r->told)
+        log_warn("numbers of this run are lost, said once: %s", status_text());
+    r->told = true;
+    return ST_OK;
 }
 
 static status print_last(reporter *r)
@@ -288,9 +301,9 @@ static status print_last(reporter *r)
            f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "");
     fflush(stdout);
     if (r->metrics)
-        TRY(write_metrics(r, s, &f));
+        TRY(spare(r, write_metrics(r, s, &f)));
     if (r->board)
-        TRY(write_events(r, s, &f));
+        TRY(spare(r, write_events(r, s, &f)));
     r->steps = 0;
     memset(&r->sum, 0, sizeof r->sum);
     r->since_ns = clock_ns();

@@ -18,7 +18,7 @@ void reporter_free(reporter **r);
 
 /* Takes a finished step; prints at step 1 and every metrics.log_freq. loss, aux, grad_norm, lr,
  * skipped and rows_digest are the printed step's; counts and shares cover all steps since the last
- * line. */
+ * line. A line that the disk does not take is told once and costs no run. */
 WARN_UNUSED status reporter_step(reporter *r, const step_report *step);
 /* Prints the last step, unless that is done. */
 WARN_UNUSED status reporter_finish(reporter *r);
