@@ -135,7 +135,10 @@ static status cuda_alloc(device *d, size_t bytes, void **out)
     if (error != cudaSuccess)
         return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left: cudaMalloc: CUDA error %d, %s",
                     d->description, bytes, (int)error, cudaGetErrorString(error));
+    /* The legacy stream does not hold back our own streams, and cudaMemset may return early. */
     error = cudaMemset(p, 0, bytes);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(cudaStreamLegacy);
     if (error != cudaSuccess) {
         cudaFree(p);
         return FAIL(ST_BAD_DEVICE, "cudaMemset of %zu bytes: CUDA error %d, %s", bytes, (int)error,
