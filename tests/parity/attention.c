@@ -285,7 +285,8 @@ static void attention_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
     tensor x = parity_tensor(p, 64, 1);
-    int32_t past[] = {0, 5}, late[] = {1, 4};
+    const int32_t *past = parity_ints(p, (int32_t[]){0, 5}, 2);
+    const int32_t *late = parity_ints(p, (int32_t[]){1, 4}, 2);
     attention_fwd_args a = {.tokens = 4,
                             .heads = 2,
                             .kv_heads = 2,

@@ -19,7 +19,8 @@ static void gemm_case(parity *p, const int64_t *shape)
     int64_t pad = flags & PAD ? 3 : 0;
     int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
     tensor a = parity_tensor(p, (ta ? k : m) * lda, 1), b = parity_tensor(p, (tb ? n : k) * ldb, 1);
-    tensor c = parity_tensor(p, m * ldc, 1), bias = parity_tensor(p, n, 1);
+    tensor c = flags & C_ACC ? parity_tensor_acc(p, m * ldc, 1) : parity_tensor(p, m * ldc, 1);
+    tensor bias = parity_tensor(p, n, 1);
     double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
     for (int64_t i = 0; i < m && !p->bench; i++)
         for (int64_t j = 0; j < n; j++) {

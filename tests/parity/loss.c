@@ -32,6 +32,13 @@ static double chunk_loss(const void *of)
     return sum;
 }
 
+/* What the device holds now, of things that are no tensor. */
+static void fetch_bytes(parity *p, void *to, const void *dev, size_t bytes)
+{
+    assert_ok(p->s->dev->v->to_host(p->s, to, dev, bytes));
+    assert_ok(p->s->dev->v->wait(p->s));
+}
+
 /* shape: n, vocabulary, flags */
 static void xent_case(parity *p, const int64_t *shape)
 {
@@ -66,7 +73,7 @@ static void xent_case(parity *p, const int64_t *shape)
     if (p->bench)
         return;
     double got[2], eps = p->s->dev->v->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
-    assert_ok(p->s->dev->v->to_host(p->s, got, dev_sums, sizeof got));
+    fetch_bytes(p, got, dev_sums, sizeof got);
     double magnitude = fabs(loss) + (double)n * (flags & FAR ? 8000 : 8);
     assert_true(fabs(got[0] - loss) <= 64 * eps * magnitude);
     assert_true(fabs(got[1] - weights) <= 4 * eps * (double)(n + 1));
@@ -84,16 +91,16 @@ static void xent_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
     tensor z = parity_tensor(p, 8, 1);
-    int32_t label[] = {1, 4};
-    double sums[2] = {0};
+    double sums[2] = {0}, *dev_sums = parity_bytes(p, sums, sizeof sums);
     xent_args a = {.n = 2,
                    .vocab = 4,
-                   .label = label,
+                   .label = parity_ints(p, (int32_t[]){1, 4}, 2),
                    .logits = z.dev,
-                   .loss_sum = sums,
-                   .weight_sum = sums + 1};
+                   .loss_sum = dev_sums,
+                   .weight_sum = dev_sums + 1};
     if (p->s->dev->v->fixed_shapes) { /* can not tell: the row is ignored */
         assert_ok(op_xent(p->s, &a));
+        fetch_bytes(p, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);
         return;
     }
@@ -125,7 +132,7 @@ static void squares_case(parity *p, const int64_t *shape)
     }
     optim_list list = upload_list(p, tensors, 3);
     PARITY_RUN(p, op_sum_squares(p->s, &(sum_squares_args){list, total}));
-    assert_ok(p->s->dev->v->to_host(p->s, &got, total, sizeof got));
+    fetch_bytes(p, &got, total, sizeof got);
     if (!p->bench) /* doubles on both backends */
         assert_true(fabs(got - want) <= 1e-12 * want);
     p->bits ^= (uint64_t)(got * 0x1p30);
@@ -140,7 +147,7 @@ static void finish_case(parity *p, const int64_t *shape)
     step_scalars *step = parity_bytes(p, &init, sizeof init);
     PARITY_RUN(p, op_step_finish(p->s, &(step_finish_args){max, parity_bytes(p, &square, 8),
                                                            parity_bytes(p, &weight, 8), step}));
-    assert_ok(p->s->dev->v->to_host(p->s, &got, step, sizeof got));
+    fetch_bytes(p, &got, step, sizeof got);
     assert_true(got.lr == 3);
     if (weight <= 0 || isnan(square)) {
         assert_true(got.skip != 0);

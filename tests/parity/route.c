@@ -153,12 +153,15 @@ static void route_golden(parity *p, const int64_t *shape)
                                   0.12814754, 0.02859358, 0.57431745};
     tensor tz = parity_upload(p, z, 6), w = parity_tensor_acc(p, 2, 1);
     tensor probs = parity_tensor_acc(p, 6, 1);
-    int32_t one = 1, expert[2], count[6];
-    PARITY_RUN(p, op_route_fwd(p->s, &(route_fwd_args){1, 6, 2, true, &one, tz.dev, expert, w.dev,
-                                                       probs.dev, count}));
+    static const int32_t chosen[] = {5, 0}, counted[] = {1, 0, 0, 0, 0, 1}, one = 1;
+    int32_t *n_valid = parity_ints(p, &one, 1);
+    int32_t *expert = parity_ints(p, parity_zero_ints(p, 2), 2);
+    int32_t *count = parity_ints(p, parity_zero_ints(p, 6), 6);
+    PARITY_RUN(p, op_route_fwd(p->s, &(route_fwd_args){1, 6, 2, true, n_valid, tz.dev, expert,
+                                                       w.dev, probs.dev, count}));
     double *gw = parity_fetch(p, w), *gp = parity_fetch(p, probs);
-    assert_int_equal(expert[0], 5);
-    assert_int_equal(expert[1], 0);
+    parity_expect_ints(p, "expert", expert, chosen, 2);
+    parity_expect_ints(p, "count", count, counted, 6);
     assert_true(fabs(gw[0] - 0.73105858) < 1e-7 && fabs(gw[1] - 0.26894142) < 1e-7);
     for (int e = 0; e < 6; e++)
         assert_true(fabs(gp[e] - prob[e]) < 1e-7);
@@ -168,7 +171,7 @@ static void route_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
     tensor x = parity_tensor(p, 16, 1);
-    int32_t ints[16] = {0};
+    int32_t *ints = parity_ints(p, parity_zero_ints(p, 16), 16);
     route_fwd_args a = {2, 4, 5, true, ints, x.dev, ints, x.dev, x.dev, ints};
     assert_fails(ST_BAD_INPUT, op_route_fwd(p->s, &a), "5 of 4 experts");
 }
@@ -317,7 +320,10 @@ static void permute_case(parity *p, const int64_t *shape)
 static void permute_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
-    int32_t expert[] = {0, 4}, offset[5], slot_row[2], row_token[2];
+    int32_t *expert = parity_ints(p, (int32_t[]){0, 4}, 2);
+    int32_t *offset = parity_ints(p, parity_zero_ints(p, 5), 5);
+    int32_t *slot_row = parity_ints(p, parity_zero_ints(p, 2), 2);
+    int32_t *row_token = parity_ints(p, parity_zero_ints(p, 2), 2);
     permute_args a = {2, 4, 1, expert, offset, slot_row, row_token};
     if (p->s->dev->v->fixed_shapes) { /* can not tell: the slot goes nowhere */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
