@@ -4,7 +4,9 @@
  *   op(A) [M,K]: A is [M,K], or [K,M] if trans_a; op(B) [K,N]: B is [K,N], or [N,K] if trans_b.
  *   So y = x Wt is trans_b with W [out,in]; dx = dy W; dW = dyt x is trans_a, accumulate.
  *   a, b: act. c: act, or acc if c_acc (weight gradients). bias: act or NULL. lda.. are row strides
- *   in elements. M, N or K = 0 is legal (K = 0: C is alpha*0 + ...).
+ *   in elements. M, N or K = 0 is legal (K = 0: C is alpha*0 + ...). BAD_INPUT: a size or stride
+ *   beyond 31 bits, a stride shorter than its row; on CUDA also a bias with c_acc, or with
+ *   accumulate at K = 0.
  *
  * grouped_gemm: rows of X are sorted by expert; expert e owns rows [offset[e], offset[e+1]).
  *   GROUPED_FWD    y[rows_e, N] = x[rows_e, K] W_e        W [E, K, N] (published layout P)

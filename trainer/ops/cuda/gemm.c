@@ -8,6 +8,7 @@
  * first seen and kept for the device's life. Partial sums of a split K stay in fp32 and are added
  * in a fixed order (reduction scheme COMPUTE_TYPE or none), so the same input gives the same bits.
  * Scratch is the stream's. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,6 +220,28 @@ static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **o
     return ST_OK;
 }
 
+/* As the CPU answers. */
+static status check(const gemm_args *g)
+{
+    int64_t a_width = g->trans_a ? g->m : g->k, b_width = g->trans_b ? g->k : g->n;
+    if (g->m < 0 || g->n < 0 || g->k < 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX ||
+        g->lda > INT_MAX || g->ldb > INT_MAX || g->ldc > INT_MAX)
+        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and strides must fit 31 bits",
+                    (long long)g->m, (long long)g->n, (long long)g->k);
+    if (g->m == 0 || g->n == 0)
+        return ST_OK;
+    if (g->ldc < g->n || (g->k > 0 && (g->lda < a_width || g->ldb < b_width)))
+        return FAIL(ST_BAD_INPUT,
+                    "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
+                    (long long)g->lda, (long long)g->ldb, (long long)g->ldc, (long long)a_width,
+                    (long long)b_width, (long long)g->n);
+    if (g->bias && g->c_acc)
+        return FAIL(ST_BAD_INPUT, "gemm: a bias goes with a bf16 result on CUDA, not with fp32");
+    if (g->bias && g->accumulate && g->k == 0)
+        return FAIL(ST_BAD_INPUT, "gemm: a bias is not added to C by a product of K = 0 on CUDA");
+    return ST_OK;
+}
+
 /* K = 0: the sum has no terms. */
 static status empty_sum(stream *s, const gemm_args *g)
 {
@@ -236,10 +259,9 @@ status cuda_gemm(stream *s, const gemm_args *g)
     plans *all;
     const plan *p;
     void *workspace;
+    TRY(check(g));
     if (g->m == 0 || g->n == 0)
         return ST_OK;
-    if (g->bias && (g->c_acc || g->accumulate))
-        return FAIL(ST_INTERNAL, "gemm: a bias goes with a bf16 result that is written");
     if (g->k == 0)
         return empty_sum(s, g);
     TRY(plans_of((cuda_device *)s->dev, &all));

@@ -135,16 +135,17 @@ static void test_gemm__every_form(void **state)
     open_bench(&b);
     for (int bits = 0; bits < 32; bits++) {
         form f = {bits & 1, bits & 2, bits & 4, bits & 8, bits & 16, 5, 7, 6, 0};
-        if (f.bias && (f.c_acc || f.accumulate))
+        if (f.bias && f.c_acc)
             continue;
         check(&b, &f);
         f.pad = PAD;
         check(&b, &f);
-        f.k = 0;
+        f.k = f.bias && f.accumulate ? f.k : 0;
         check(&b, &f);
         f.m = 0;
         check(&b, &f);
-        f = (form){.trans_a = f.trans_a, .trans_b = f.trans_b, .m = 1, .n = 1, .k = 1};
+        f.m = f.n = f.k = 1;
+        f.pad = 0;
         check(&b, &f);
     }
     assert_int_equal(scratch_asked, CUBLAS_HOST_WORKSPACE);
@@ -208,9 +209,42 @@ static void test_gemm__says_what_it_can_not(void **state)
         .m = 2, .n = 3, .k = 4, .alpha = 1, .a = x, .b = x, .c = x, .lda = 4, .ldb = 3, .ldc = 3};
     cublas_host.refuse = true;
     assert_fails(ST_BAD_DEVICE, cuda_gemm(&b.s, &g), "no algorithm for m 2 n 3 k 4");
+    cublas_host.refuse = false;
     g.bias = x;
+    g.c_acc = true;
+    assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "a bias goes with a bf16 result");
+    g.c_acc = false;
     g.accumulate = true;
-    assert_fails(ST_INTERNAL, cuda_gemm(&b.s, &g), "bias");
+    g.k = 0;
+    assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "K = 0");
+    assert_int_equal(cublas_host.products, 0);
+    close_bench(&b);
+}
+
+/* The CPU's answers, before the library is asked. */
+static void test_gemm__refuses_sizes(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    uint16_t x[64] = {0};
+    const gemm_args good = {
+        .m = 4, .n = 4, .k = 4, .alpha = 1, .a = x, .b = x, .c = x, .lda = 4, .ldb = 4, .ldc = 4};
+    gemm_args g = good;
+    int64_t *stride[] = {&g.lda, &g.ldb, &g.ldc}, *size[] = {&g.m, &g.n, &g.k};
+    for (int i = 0; i < 3; i++) {
+        g = good;
+        *stride[i] = 3;
+        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "shorter than rows of 4, 4, 4");
+        *stride[i] = INT64_C(1) << 31;
+        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "must fit 31 bits");
+        g = good;
+        *size[i] = -1;
+        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "must fit 31 bits");
+        *size[i] = INT64_C(1) << 31;
+        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "must fit 31 bits");
+    }
+    assert_int_equal(cublas_host.asked, 0);
     close_bench(&b);
 }
 
@@ -221,6 +255,7 @@ int main(void)
         cmocka_unit_test(test_gemm__one_plan_per_shape),
         cmocka_unit_test(test_gemm__tells_alignment_and_order),
         cmocka_unit_test(test_gemm__says_what_it_can_not),
+        cmocka_unit_test(test_gemm__refuses_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
