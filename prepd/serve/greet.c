@@ -8,6 +8,8 @@
 #include "prepd/serve/state.h"
 
 enum { MAX_RANKS = 65536 };
+/* How far into a stream without end one may begin: all before it is planned on the way. */
+enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
 
 static status check_options(const source *src, const json_value *hello, const char *name)
@@ -54,6 +56,19 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
         TRY(quarantine_merge(&s->src->bad, bad, index_samples(s->src->index), name));
     s->next_row = (uint64_t)row;
     return ST_OK;
+}
+
+static status check_row(const session *s, const char *name)
+{
+    const uint64_t epoch = plan_epoch_rows(s->plan);
+    if (plan_rows(s->plan) != UINT64_MAX || s->next_row <= MAX_ROWS_AHEAD ||
+        s->next_row / epoch <= MAX_EPOCHS_AHEAD)
+        return ST_OK;
+    return FAIL_IN(
+        ST_PROTOCOL, name,
+        "row %llu is more than %d epochs of %llu rows ahead; state training.epochs for a "
+        "stream that long",
+        (unsigned long long)s->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
 }
 
 static void put_buckets(json_writer *w, const plan *p)
@@ -143,8 +158,11 @@ static status welcome(dispatch *d, session *s, const char *name)
         TRY_OR(done, take_cursor(s, cursor, name));
     else
         s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
+    TRY_OR(done, check_row(s, name));
     TRY_OR(done, send_welcome(d, s));
     s->welcomed = true;
+    free(s->hello); /* up to 16 MiB; nobody asks for it again */
+    s->hello = NULL;
     log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
              (unsigned long long)s->next_row);
 done:

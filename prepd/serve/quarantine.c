@@ -53,7 +53,11 @@ status quarantine_add(quarantine *q, int64_t sample, const char *cause, bool *ou
         q->entry = entry;
         q->capacity = capacity;
     }
-    char *copy = strdup(cause);
+    size_t n = strlen(cause);
+    if (n > QUARANTINE_CAUSE_BYTES)
+        for (n = QUARANTINE_CAUSE_BYTES; n > 0 && ((uint8_t)cause[n] & 0xc0) == 0x80;)
+            n--; /* between two characters of UTF-8 */
+    char *copy = strndup(cause, n);
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for a cause");
     memmove(q->entry + at + 1, q->entry + at, (size_t)(q->n - at) * sizeof(*q->entry));
@@ -90,23 +94,39 @@ status quarantine_json(quarantine *q, const char **out)
     return ST_OK;
 }
 
+static status check_entry(const json_value *entry, int64_t n_samples, const char *source)
+{
+    int64_t id;
+    const char *cause;
+    TRY(json_want_int(entry, "id", source, &id));
+    TRY(json_want_text(entry, "cause", source, &cause));
+    if (id < 0 || id >= n_samples)
+        return FAIL_IN(ST_PROTOCOL, source,
+                       "quarantined sample %lld is outside the %lld samples of the data set",
+                       (long long)id, (long long)n_samples);
+    if (strlen(cause) > QUARANTINE_CAUSE_BYTES)
+        return FAIL_IN(ST_PROTOCOL, source, "the cause of sample %lld has %zu bytes, at most %d",
+                       (long long)id, strlen(cause), QUARANTINE_CAUSE_BYTES);
+    return ST_OK;
+}
+
 status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples,
                         const char *source)
 {
     if (json_typeof(list) != JSON_ARRAY)
         return FAIL_IN(ST_PROTOCOL, source, "quarantine is %s, expected an array of {id, cause}",
                        json_type_name(json_typeof(list)));
-    for (size_t i = 0; i < json_count(list); i++) {
-        int64_t id;
-        const char *cause;
+    const size_t n = json_count(list);
+    if (n > (size_t)n_samples)
+        return FAIL_IN(ST_PROTOCOL, source, "%zu quarantined of the %lld samples of the data set",
+                       n, (long long)n_samples);
+    for (size_t i = 0; i < n; i++)
+        TRY(check_entry(json_item(list, i), n_samples, source));
+    for (size_t i = 0; i < n; i++) {
+        const json_value *entry = json_item(list, i);
         bool fresh;
-        TRY(json_want_int(json_item(list, i), "id", source, &id));
-        TRY(json_want_text(json_item(list, i), "cause", source, &cause));
-        if (id < 0 || id >= n_samples)
-            return FAIL_IN(ST_PROTOCOL, source,
-                           "quarantined sample %lld is outside the %lld samples of the data set",
-                           (long long)id, (long long)n_samples);
-        TRY(quarantine_add(q, id, cause, &fresh));
+        TRY(quarantine_add(q, json_int(json_find(entry, "id"), -1),
+                           json_text(json_find(entry, "cause"), ""), &fresh));
     }
     return ST_OK;
 }

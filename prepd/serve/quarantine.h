@@ -26,13 +26,16 @@ typedef struct quarantine {
 void quarantine_init(quarantine *q);
 void quarantine_done(quarantine *q);
 
+enum { QUARANTINE_CAUSE_BYTES = 512 }; /* a longer one is cut where it is made */
+
 /* False in *out_new if it was there already (the first cause stands). */
 WARN_UNUSED status quarantine_add(quarantine *q, int64_t sample, const char *cause, bool *out_new);
 /* The cause, or NULL. */
 const char *quarantine_find(const quarantine *q, int64_t sample);
 /* The list as JSON; borrowed until the next change. */
 WARN_UNUSED status quarantine_json(quarantine *q, const char **out);
-/* Adds the decisions of a cursor's list; samples outside [0, n_samples) are refused. */
+/* Adds the decisions of a cursor's list, or none: a list with a sample outside [0, n_samples), more
+ * entries than samples, or a cause over QUARANTINE_CAUSE_BYTES is refused whole. */
 WARN_UNUSED status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples,
                                     const char *source);
 

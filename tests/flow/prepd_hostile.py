@@ -228,5 +228,19 @@ def readers_that_do_not_read():
         context.destroy(0)
 
 
-main(bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
+def places_far_ahead():
+    """All rows before the first are planned: a stream without end is not planned for ever."""
+    with Folder(**{"prepd.buffer_bytes": BUFFER, "training.epochs": 0}) as f, Target(f) as t:
+        for row in (1 << 62, (1 << 63) - 1):
+            try:
+                next(client.connect(t.endpoint, start_row=row, timeout=20.0))
+                check(False, f"row {row} was promised")
+            except RuntimeError as told:
+                check("1000 epochs" in str(told), str(told))
+        near = next(client.connect(t.endpoint, start_row=5000, timeout=20.0))
+        check(near["number"] == 5000, "a row not far ahead")
+        t.settled("places far ahead")
+
+
+main(places_far_ahead, bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
      floods_that_nobody_reads, floods_at_full_speed, readers_that_do_not_read)
