@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -38,12 +39,10 @@ static const char *const allowed[] = {
     "dup2",
     "dup3",
     "fadvise64",
-    "fcntl",
     "fstat",
     "fstatfs",
     "getdents",
     "getdents64",
-    "ioctl",
     "lseek",
     "pread64",
     "preadv",
@@ -105,10 +104,8 @@ static const char *const allowed[] = {
     "rt_sigprocmask",
     "rt_sigreturn",
     "rt_sigtimedwait",
-    "sched_getaffinity",
     "sched_getparam",
     "sched_getscheduler",
-    "sched_setaffinity",
     "sched_yield",
     "set_robust_list",
     "set_tid_address",
@@ -134,7 +131,6 @@ static const char *const allowed[] = {
     "gettid",
     "getuid",
     "prctl",
-    "prlimit64",
     "sysinfo",
     "uname",
     "umask",
@@ -148,12 +144,40 @@ static int allow(scmp_filter_ctx filter, const char *name)
     return seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
 }
 
+/* One call, with each of these values of one argument. The whole 64-bit register is compared. */
+static int allow_values(scmp_filter_ctx filter, int number, unsigned argument,
+                        const scmp_datum_t *value, size_t n)
+{
+    int bad = 0;
+    for (size_t i = 0; i < n; i++)
+        bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
+                                SCMP_CMP(argument, SCMP_CMP_EQ, value[i]));
+    return bad;
+}
+
+#define COUNT(list) (sizeof(list) / sizeof(*(list)))
+
+/* Of the calls with many meanings, those a library uses on memory and open descriptors: no typing
+ * into a terminal, no descriptor that signals a process, no limits or CPUs of another. */
+static int allow_meanings(scmp_filter_ctx filter, scmp_datum_t self)
+{
+    static const scmp_datum_t of_ioctl[] = {FIONREAD, FIONBIO, FIOCLEX, TCGETS};
+    static const scmp_datum_t of_fcntl[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
+                                            F_GETFL, F_SETFL,         F_ADD_SEALS, F_GET_SEALS};
+    const scmp_datum_t own[] = {0, self};
+    return allow_values(filter, SCMP_SYS(ioctl), 1, of_ioctl, COUNT(of_ioctl)) |
+           allow_values(filter, SCMP_SYS(fcntl), 1, of_fcntl, COUNT(of_fcntl)) |
+           allow_values(filter, SCMP_SYS(prlimit64), 0, own, COUNT(own)) |
+           allow_values(filter, SCMP_SYS(sched_getaffinity), 0, own, COUNT(own)) |
+           allow_values(filter, SCMP_SYS(sched_setaffinity), 0, own, COUNT(own));
+}
+
 /* Calls allowed with some arguments only. */
 static int allow_parts(scmp_filter_ctx filter)
 {
     const scmp_datum_t changing = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
     const scmp_datum_t self = (scmp_datum_t)getpid();
-    int bad = 0;
+    int bad = allow_meanings(filter, self);
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(open), 1,
                             SCMP_A1(SCMP_CMP_MASKED_EQ, changing, 0));
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
@@ -177,7 +201,7 @@ status sandbox_enter(void)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     int bad = filter ? seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) : -ENOMEM;
-    for (size_t i = 0; !bad && i < sizeof(allowed) / sizeof(*allowed); i++)
+    for (size_t i = 0; !bad && i < COUNT(allowed); i++)
         bad = allow(filter, allowed[i]);
     if (!bad)
         bad = allow_parts(filter);

@@ -2,9 +2,10 @@
  *
  * A list of allowed system calls (libseccomp; this is its only door); all others fail with EPERM.
  * Not on the list: new sockets and connections, running programs, new processes, opening a file for
- * writing, tracing or signalling others, mounting, changing identity, loading anything into the
- * kernel. The connection to the dispatcher and the files below the data root stay. A worker that
- * loses its connection can not make another: its parent starts a new one. */
+ * writing, tracing or signalling others (also through a descriptor's owner), typing into a
+ * terminal, limits or CPUs of another process, mounting, changing identity, loading anything into
+ * the kernel. The connection to the dispatcher and the files below the data root stay. A worker
+ * that loses its connection can not make another: its parent starts a new one. */
 #ifndef TESSERA_PREPD_SANDBOX_H
 #define TESSERA_PREPD_SANDBOX_H
 

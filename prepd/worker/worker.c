@@ -243,13 +243,15 @@ done:
 static status start(worker *w)
 {
     TRY(proc_follow_parent(w->o->parent));
+    setsid(); /* away from the terminal; it fails only in one that leads a group of its own already
+               */
     const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)
         return FAIL(ST_OS, "can not turn core files off");
     const struct sigaction term = {.sa_handler = on_term};
     if (sigaction(SIGTERM, &term, NULL) != 0)
         return FAIL(ST_OS, "sigaction failed");
-    signal(SIGINT, SIG_IGN); /* a terminal's interrupt is the dispatcher's to handle */
+    signal(SIGINT, SIG_IGN); /* an interrupt is the dispatcher's or keeper's to handle */
     mallopt(M_ARENA_MAX, 2); /* several arenas and libvips together grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
     TRY(last_words_install());

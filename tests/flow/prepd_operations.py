@@ -229,6 +229,8 @@ def workers_have_no_privileges():
         wait_for(lambda: len(workers_below(d.p.pid)) == 2 and
                  all(confined(pid) for pid in workers_below(d.p.pid)), "workers in the sandbox")
         check(not confined(d.p.pid), "the check does not tell")
+        check(all(os.getsid(pid) == pid for pid in workers_below(d.p.pid)),
+              "a worker shares the daemon's terminal")
 
 
 main(figures_for_prometheus, systemd_hears_the_truth, reloaded_without_a_trace_in_the_stream,

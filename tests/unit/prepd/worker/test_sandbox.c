@@ -2,11 +2,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "prepd/worker/sandbox.h"
@@ -73,6 +77,46 @@ static int by_signal(void)
     return denied(kill(getppid(), SIGKILL));
 }
 
+/* Characters pushed into a terminal are read by the shell behind it; TCSETS changes it for all. */
+static int by_terminal(void)
+{
+    struct termios t = {0};
+    char byte = 'x';
+    return denied(ioctl(STDERR_FILENO, TIOCSTI, &byte)) |
+           denied(ioctl(STDERR_FILENO, TIOCSCTTY, 0)) | denied(ioctl(STDERR_FILENO, TCSETS, &t));
+}
+
+static int by_owner(void)
+{
+    struct f_owner_ex owner = {.type = F_OWNER_PID, .pid = getppid()};
+    int pipes[2], parent = getppid();
+    return pipe(pipes) | denied(fcntl(pipes[0], F_SETOWN, getppid())) |
+           denied(fcntl(pipes[0], F_SETOWN_EX, &owner)) |
+           denied(fcntl(pipes[0], F_SETSIG, SIGKILL)) | denied(ioctl(pipes[0], FIOSETOWN, &parent));
+}
+
+static int by_limits_of_another(void)
+{
+    const struct rlimit none = {0, 0};
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(0, &cpus);
+    return denied(prlimit(getppid(), RLIMIT_NOFILE, &none, NULL)) |
+           denied(sched_setaffinity(getppid(), sizeof(cpus), &cpus)) |
+           denied(sched_getaffinity(getppid(), sizeof(cpus), &cpus));
+}
+
+static int by_own_limits(void)
+{
+    struct rlimit r;
+    cpu_set_t cpus;
+    int waiting, pipes[2];
+    return getrlimit(RLIMIT_NOFILE, &r) | (prlimit(getpid(), RLIMIT_NOFILE, NULL, &r) != 0) |
+           (sched_getaffinity(0, sizeof(cpus), &cpus) < 0) | pipe(pipes) |
+           (fcntl(pipes[0], F_SETFL, O_NONBLOCK) != 0) |
+           (fcntl(pipes[0], F_SETFD, FD_CLOEXEC) != 0) | (ioctl(pipes[0], FIONREAD, &waiting) != 0);
+}
+
 static int by_identity(void)
 {
     return denied(setuid(65534)) | denied(setgid(65534));
@@ -116,6 +160,9 @@ static void test_sandbox__denied(void **state)
     assert_int_equal(in_sandbox(by_change), 0);
     assert_int_equal(in_sandbox(by_signal), 0);
     assert_int_equal(in_sandbox(by_identity), 0);
+    assert_int_equal(in_sandbox(by_terminal), 0);
+    assert_int_equal(in_sandbox(by_owner), 0);
+    assert_int_equal(in_sandbox(by_limits_of_another), 0);
 }
 
 static void test_sandbox__allowed(void **state)
@@ -123,6 +170,7 @@ static void test_sandbox__allowed(void **state)
     (void)state;
     assert_int_equal(in_sandbox(by_reading), 0);
     assert_int_equal(in_sandbox(by_thread), 0);
+    assert_int_equal(in_sandbox(by_own_limits), 0);
     assert_int_equal(in_sandbox(by_abort), 128 + SIGABRT);
 }
 
