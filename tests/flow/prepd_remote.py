@@ -225,8 +225,6 @@ def it_waits_for_the_daemon_to_come_back():
             run("scale", "0", "--connect", site.endpoint)
             site.joined(1)
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
-        run("drain", "--connect", site.endpoint)
-        check(p.wait(30) == 0, "a worker stays after an operator's drain")
 
 
 main(mixed_and_killed, a_poisonous_sample_is_found_without_local_workers,
