@@ -26,6 +26,7 @@
 typedef struct training {
     const conf *conf;
     char folder[STATUS_PATH_MAX]; /* of checkpoints */
+    int lock;                     /* of job.dump_folder, -1: none */
     resume_point from;
     bool resumes;
     session session;
@@ -155,6 +156,7 @@ static status find_start(training *t)
     t->now.eval_loss = t->now.first_loss = t->now.last_loss = NAN;
     TRY(config_text(c, &t->now.config));
     TRY(folder_make(c->job_dump_folder));
+    TRY(folder_lock(c->job_dump_folder, &t->lock));
     TRY(train_checkpoint_folder(c, t->folder));
     if (!c->checkpoint_enable)
         return ST_OK;
@@ -229,6 +231,7 @@ static void close_run(training *t)
     session_close(&t->session);
     progress_done(&t->now);
     progress_done(&t->from.progress);
+    folder_unlock(&t->lock);
 }
 
 /* A disk that refuses the ledger costs lines of it, not the run. */
@@ -459,7 +462,7 @@ static status tell_result(training *t)
 
 status train_run(const conf *c)
 {
-    training t = {.conf = c};
+    training t = {.conf = c, .lock = -1};
     status st;
     if (c->eval_enable && !evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");

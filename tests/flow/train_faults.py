@@ -1,6 +1,7 @@
 """Checkpoints that are damaged or do not fit the disk are never believed and never cost the run; its
 ledger can be replayed."""
 
+import fcntl
 import glob
 import json
 import os
@@ -86,6 +87,17 @@ def full_disk():
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")
 
 
+def one_writes_here():
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 1)
+        go(f, "run", **rows)
+        with open(f.file("run/.lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            said = go(f, "run", code=69, **rows)
+            check("another trainer writes here" in said and "job.dump_folder" in said, said)
+        go(f, "run", **rows)
+
+
 def no_room_for_lines():
     """Ledger, metrics and events do not fit: told once each, the run is the same to its end."""
     with Folder(**STREAM) as f:
@@ -130,4 +142,4 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, all_are_damaged, full_disk, no_room_for_lines, verify_replays)
+main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, no_room_for_lines, verify_replays)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +29,36 @@ status folder_make(const char *path)
         if (!kept)
             return ST_OK;
     }
+}
+
+status folder_lock(const char *folder, int *out_fd)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(hf_path(path, folder, ".lock"));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        *out_fd = fd;
+        return ST_OK;
+    }
+    int err = errno;
+    close(fd);
+    if (err == EWOULDBLOCK)
+        return FAIL_IN(ST_UNAVAILABLE, folder,
+                       "another trainer writes here: wait for its end, or choose another "
+                       "job.dump_folder");
+    log_warn("%s: no lock here (%s): see to it that no other trainer writes to this folder", path,
+             strerror(err));
+    *out_fd = -1;
+    return ST_OK;
+}
+
+void folder_unlock(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
 }
 
 static bool is_dots(const char *name)
