@@ -108,6 +108,7 @@ static void add(step_report *sum, const step_report *s)
 }
 
 typedef struct figures {
+    int64_t until_ns; /* where the line's steps end and the next one's begin */
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
     double images, samples; /* per second */
     double left;            /* seconds; below 0: not known */
@@ -162,8 +163,10 @@ static status figures_of(const reporter *r, figures *f)
     const step_report *sum = &r->sum;
     const session *s = r->session;
     size_t used, total;
+    /* Before anything here waits for the device: steps may be queued ahead. */
+    f->until_ns = clock_ns();
+    f->seconds = (double)(f->until_ns - r->since_ns) * 1e-9;
     TRY(s->device->v->memory(s->device, &used, &total));
-    f->seconds = (double)(clock_ns() - r->since_ns) * 1e-9;
     f->memory_gib = (double)used / 1073741824.0;
     f->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
     /* torchtitan counts the whole row, padding included; ours counts what is in it. */
@@ -306,7 +309,7 @@ static status print_last(reporter *r)
         TRY(spare(r, write_events(r, s, &f)));
     r->steps = 0;
     memset(&r->sum, 0, sizeof r->sum);
-    r->since_ns = clock_ns();
+    r->since_ns = f.until_ns;
     r->unprinted = false;
     return ST_OK;
 }
