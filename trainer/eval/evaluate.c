@@ -109,9 +109,7 @@ static status answer_row(session *s, const row *r, vqa_tally *t)
 {
     json_value *references = NULL;
     const int64_t most = s->conf->eval_generate;
-    const backend_vtable *v = s->device->v;
-    bool can = v->act == DT_F32 || v->act == DT_F64; /* generate_answer reads such logits */
-    if (!r->references[0] || !s->tokenizer || !can || r->n_video_patches)
+    if (!r->references[0] || !s->tokenizer || !generate_can(s, r))
         return ST_OK;
     TRY(json_parse(r->references, strlen(r->references), "references", &references));
     status st = ST_OK;
@@ -171,7 +169,7 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
     /* Spread what is shown over the data set rather than taking one picture's questions. */
     int64_t shown = r->n_docs < 2 ? r->n_docs : 2;
     for (int64_t d = 0; d < shown; d++)
-        if (*show > 0 && f->counted[d] && s->tokenizer) {
+        if (*show > 0 && f->counted[d] && s->tokenizer && generate_can(s, r)) {
             TRY(show_document(s, r, d));
             --*show;
         }

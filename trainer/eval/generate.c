@@ -118,27 +118,47 @@ static void grow(row *r, int32_t id)
     r->cu_seqlens[1] = (int32_t)(n + 1);
 }
 
+/* Logits come in the device's activation dtype; bf16 is the upper half of a float. */
+static double logit_at(const void *logits, st_dtype dtype, int64_t i)
+{
+    if (dtype == DT_F64)
+        return ((const double *)logits)[i];
+    if (dtype == DT_F32)
+        return (double)((const float *)logits)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)logits)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
 /* Places of pictures are no words of an answer: an untrained model may like them best, and nothing
  * stands behind one that was not asked about. */
-static int32_t best_word(const void *logits, bool wide, int64_t n, const model_dims *d)
+static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const model_dims *d)
 {
     int64_t best = -1;
     for (int64_t i = 0; i < n; i++) {
         if (i == d->image_token || i == d->video_token)
             continue;
-        if (best < 0 || (wide ? ((const double *)logits)[i] > ((const double *)logits)[best]
-                              : ((const float *)logits)[i] > ((const float *)logits)[best]))
+        if (best < 0 || logit_at(logits, dtype, i) > logit_at(logits, dtype, best))
             best = i;
     }
     return (int32_t)best;
 }
 
+bool generate_can(const session *s, const row *r)
+{
+    const st_dtype act = s->device->v->act;
+    return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
+}
+
 status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new, token_list *out)
 {
     const backend_vtable *v = s->device->v;
-    if (v->act != DT_F32 && v->act != DT_F64)
-        return FAIL(ST_BAD_DEVICE, "generate: reads logits of 32 or 64 bits, %s gives %s", v->name,
-                    st_dtype_name(v->act));
+    if (!generate_can(s, r))
+        return FAIL(ST_BAD_DEVICE,
+                    "generate: reads logits of f32, f64 or bf16 (%s gives %s), and "
+                    "rows without video",
+                    v->name, st_dtype_name(v->act));
     int64_t vocab = s->dims.text.vocab;
     size_t bytes = (size_t)vocab * st_dtype_size(v->act);
     void *logits = NULL, *host = NULL;
@@ -161,7 +181,7 @@ status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new, t
         TRY_OR(done, model_logits(s->model, s->stream, last, 1, logits));
         TRY_OR(done, v->to_host(s->stream, host, logits, bytes));
         TRY_OR(done, v->wait(s->stream));
-        int32_t id = best_word(host, v->act == DT_F64, vocab, &s->dims);
+        int32_t id = best_word(host, v->act, vocab, &s->dims);
         if (id == s->dims.eos_token)
             break;
         TRY_OR(done, push(out, id));

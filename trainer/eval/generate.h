@@ -7,6 +7,9 @@
 
 #include "trainer/session.h"
 
+/* Whether answers to this row can be generated here: logits of f32, f64 or bf16, no video. */
+bool generate_can(const session *s, const row *r);
+
 /* Continues document doc of r from its first target on, until eos or max_new tokens (or the
  * micro-batch is full). Ids are appended to out. */
 WARN_UNUSED status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new,
