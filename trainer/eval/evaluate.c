@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "trainer/eval/generate.h"
 #include "trainer/eval/lender.h"
+#include "trainer/stop.h"
 
 enum { MAX_NEW_TOKENS = 16 };
 
@@ -211,6 +212,10 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
     for (;;) {
         received got;
         int64_t waited = 0;
+        if (stop_asked()) { /* rows may be there without a wait that would notice */
+            st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
+            goto done;
+        }
         st = receiver_next(source, &got, &waited);
         if (st == ST_END)
             break;
