@@ -306,11 +306,27 @@ static bool checkpoint_due(const training *t, int64_t step)
            step != c->training_steps;
 }
 
-/* Evaluation and checkpoint, where they are due. */
+/* Trouble of the held-out rows or of the way to them, not of this process or its device. */
+static bool is_of_the_stream(status st)
+{
+    return st == ST_UNAVAILABLE || st == ST_TIMEOUT || st == ST_PROTOCOL || st == ST_BAD_INPUT ||
+           st == ST_NO_INPUT || st == ST_IO;
+}
+
+/* Evaluation and checkpoint, where they are due. An evaluation that fails costs its figure, not the
+ * checkpoint. */
 static status between_steps(training *t)
 {
-    if (evaluation_due(t, t->now.step))
-        TRY(evaluate_between(t));
+    if (evaluation_due(t, t->now.step)) {
+        int64_t start = clock_ns();
+        status st = evaluate_between(t);
+        if (is_of_the_stream(st)) {
+            log_warn("step %" PRId64 " is not evaluated: %s", t->now.step, status_text());
+            reporter_rest(t->reporter, clock_ns() - start);
+            st = ST_OK;
+        }
+        TRY(st);
+    }
     return checkpoint_due(t, t->now.step) ? save(t) : ST_OK;
 }
 
