@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
+
 typedef struct entry {
     replay_key key;
     graph *graph; /* NULL: it has run once */
@@ -49,6 +51,11 @@ status replay_new(stream *s, const char *scope)
     if (!r)
         return FAIL(ST_NO_MEMORY, "no memory for captured steps");
     r->scope = s->dev->v->capture_begin ? pieces : 0;
+    if (r->scope & ~(1u << REPLAY_STEP))
+        log_warn(
+            "cuda_graph.scope: %s: pieces are not captured yet, every call is queued by itself; "
+            "step captures whole micro-steps",
+            scope);
     r->open = -1;
     s->replay = r;
     return ST_OK;
