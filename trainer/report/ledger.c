@@ -131,41 +131,31 @@ static bool parse_line(const char *line, size_t size, const char *path, ledger_e
     return ok;
 }
 
-typedef struct indexed {
-    ledger_entry entry;
-    int64_t line;
-} indexed;
-
-static int by_step_then_line(const void *a, const void *b)
+/* Of the run as it went on in the end: a line of a step at or below the one before begins another
+ * branch there, and what the old one had from that step on is not of this run. */
+static status read_lines(FILE *f, const char *path, ledger_entry **out, int64_t *out_n)
 {
-    const indexed *x = a, *y = b;
-    if (x->entry.step != y->entry.step)
-        return x->entry.step < y->entry.step ? -1 : 1;
-    return (x->line > y->line) - (x->line < y->line);
-}
-
-static status read_lines(FILE *f, const char *path, indexed **out, int64_t *out_n)
-{
-    indexed *list = NULL;
-    int64_t n = 0, capacity = 0, line_number = 0;
+    ledger_entry *list = NULL;
+    int64_t n = 0, capacity = 0;
     char *line = NULL;
     size_t room = 0;
     status st = ST_OK;
     for (ssize_t size; (size = getline(&line, &room, f)) > 0;) {
         ledger_entry e;
-        line_number++;
         if (!parse_line(line, (size_t)size, path, &e))
             continue;
+        while (n && list[n - 1].step >= e.step)
+            n--;
         if (n == capacity) {
             capacity = capacity ? 2 * capacity : 1024;
-            indexed *more = realloc(list, (size_t)capacity * sizeof *list);
+            ledger_entry *more = realloc(list, (size_t)capacity * sizeof *list);
             if (!more) {
                 st = FAIL(ST_NO_MEMORY, "no memory for the ledger %s", path);
                 break;
             }
             list = more;
         }
-        list[n++] = (indexed){e, line_number};
+        list[n++] = e;
     }
     free(line);
     if (st == ST_OK)
@@ -178,28 +168,21 @@ static status read_lines(FILE *f, const char *path, indexed **out, int64_t *out_
 status ledger_read(const char *folder, ledger_entry **out, int64_t *out_n)
 {
     char path[STATUS_PATH_MAX];
-    indexed *list = NULL;
-    int64_t n = 0, kept = 0;
+    ledger_entry *list = NULL;
+    int64_t n = 0;
     TRY(path_of(folder, path));
     FILE *f = fopen(path, "re");
     if (!f)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
     status st = read_lines(f, path, &list, &n);
     fclose(f);
-    ledger_entry *entries = st == ST_OK ? malloc((size_t)(n + 1) * sizeof *entries) : NULL;
-    if (st == ST_OK && !entries)
-        st = FAIL(ST_NO_MEMORY, "no memory for the ledger %s", path);
-    if (st == ST_OK) {
-        if (n)
-            qsort(list, (size_t)n, sizeof *list, by_step_then_line);
-        for (int64_t i = 0; i < n; i++)
-            if (i + 1 == n || list[i + 1].entry.step != list[i].entry.step)
-                entries[kept++] = list[i].entry;
-        *out = entries;
-        *out_n = kept;
+    if (st != ST_OK) {
+        free(list);
+        return st;
     }
-    free(list);
-    return st;
+    *out = list;
+    *out_n = n;
+    return ST_OK;
 }
 
 ledger_entry ledger_entry_of(const step_report *r)

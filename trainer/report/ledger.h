@@ -6,8 +6,9 @@
  *
  * samples: XXH3-128 of the sample ids in stream order, 8 bytes little-endian each; "ids" lists them
  * where the step was skipped or metrics.ledger_ids asks for it. Reals read back exactly; one that
- * is not finite is null. A resumed run writes the steps after its checkpoint again: the last line
- * of a step counts, and a line cut short by a death is no line. */
+ * is not finite is null. A resumed run writes the steps after its checkpoint again: lines of that
+ * step and later ones that stand before are of a branch that was left. A line cut short by a death
+ * is no line. */
 #ifndef TESSERA_TRAINER_LEDGER_H
 #define TESSERA_TRAINER_LEDGER_H
 
@@ -28,7 +29,8 @@ typedef struct ledger_entry {
     bool skipped;
 } ledger_entry;
 
-/* The last entry of every step, rising; heap. NO_INPUT where there is no ledger. */
+/* The entries of the branch that was followed to the end, rising by step; heap. NO_INPUT where
+ * there is no ledger. */
 WARN_UNUSED status ledger_read(const char *folder, ledger_entry **out, int64_t *out_n);
 /* In words what differs between an entry and a step of the same number; "" if nothing does. */
 void ledger_difference(const ledger_entry *was, const ledger_entry *now, char *out, size_t size);
