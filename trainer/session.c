@@ -101,12 +101,20 @@ static void client_settings(const session *s, const char *stream_name, const cha
         o->slots = 2 * c->training_local_batch_size;
 }
 
-/* The stream of a run that goes on must be the one it began with. */
+/* The stream of a run that goes on must be the one it began with. options: NULL of a recording. */
 static status check_stream(const resume_point *from, const char *options)
 {
     char *difference = NULL;
-    if (!from->progress.stream_options[0])
-        return ST_OK; /* it came from a recording */
+    bool was_recording = !from->progress.stream_options || !from->progress.stream_options[0];
+    if (was_recording != !options)
+        return FAIL_IN(ST_CONFIG, from->path,
+                       "feed.replay: the run kept here took its rows from %s, this one from %s; go "
+                       "on as it began, or choose another job.dump_folder, or begin anew with "
+                       "checkpoint.load_step 0",
+                       was_recording ? "a recording" : "a daemon",
+                       options ? "a daemon" : "a recording");
+    if (!options)
+        return ST_OK;
     TRY(conf_stream_diff(options, from->progress.stream_options, &difference));
     if (!difference)
         return ST_OK;
@@ -121,8 +129,7 @@ static status check_stream(const resume_point *from, const char *options)
 /* Where the train stream goes on. */
 static status enter_stream(const session *s, const char *options, receiver_options *o)
 {
-    if (options)
-        TRY(check_stream(s->from, options));
+    TRY(check_stream(s->from, options));
     o->replay_skip = (uint64_t)s->from->progress.rows;
     o->client.cursor = s->from->progress.cursor;
     return ST_OK;

@@ -106,6 +106,7 @@ static status save_one(const conf *c, const char *folder, trace *out)
     TRY_OR(done, run_steps(&s, 1, 1, out));
     TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, &k));
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
+    TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
     TRY_OR(done, keeper_save(k, &now));
     st = keeper_wait(k, 0);
 done:

@@ -116,8 +116,14 @@ def the_best_evaluated_step_is_kept():
 
 def another_stream_is_refused():
     with Folder(**STREAM) as f:
+        rows = recorded(f, 3)
         with Daemon(f.config):
             go(f, "run", training__steps=2)
+            said = go(f, "run", code=78, **rows)
+            check("feed.replay" in said and "from a daemon, this one from a recording" in said, said)
+            go(f, "replayed", **dict(rows, training__steps=2))
+            said = go(f, "replayed", code=78, training__steps=3)
+            check("feed.replay" in said and "from a recording, this one from a daemon" in said, said)
         with Daemon(f.config, "--training.seed", "9"):
             said = go(f, "run", code=78, training__steps=3, training__seed=9)
             check("training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)
