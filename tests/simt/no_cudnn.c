@@ -15,16 +15,18 @@ bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
     return false;
 }
 
-status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
+status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
 {
     (void)s;
     (void)a;
+    *out_done = false;
     return FAIL(ST_UNAVAILABLE, "no cuDNN");
 }
 
-status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
+status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
 {
     (void)s;
     (void)a;
+    *out_done = false;
     return FAIL(ST_UNAVAILABLE, "no cuDNN");
 }

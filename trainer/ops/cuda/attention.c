@@ -1,5 +1,5 @@
 /* attention.c: whose kernels do attention on CUDA: cuDNN's where the device has it and it takes the
- * shape, else our own. */
+ * shape and has an engine for it, else our own. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"
@@ -9,14 +9,16 @@ status cuda_attention_bwd(stream *s, const attention_bwd_args *a);
 
 status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
 {
+    bool done = false;
     if (attention_cudnn_takes(s, a))
-        return attention_cudnn_fwd(s, a);
-    return cuda_attention_portable_fwd(s, a);
+        TRY(attention_cudnn_fwd(s, a, &done));
+    return done ? ST_OK : cuda_attention_portable_fwd(s, a);
 }
 
 status cuda_attention_bwd(stream *s, const attention_bwd_args *a)
 {
+    bool done = false;
     if (attention_cudnn_takes_bwd(s, a))
-        return attention_cudnn_bwd(s, a);
-    return cuda_attention_portable_bwd(s, a);
+        TRY(attention_cudnn_bwd(s, a, &done));
+    return done ? ST_OK : cuda_attention_portable_bwd(s, a);
 }

@@ -23,6 +23,7 @@ enum {
     WIDTH_MAX = 128, /* of a head: both ways on every GPU since */
     WIDTH_STEP = 8,  /* elements of 16 bytes */
     TILE = 128,      /* the library's, by which it rounds dp */
+    EMPTY_MAX = 128, /* blocks of capacities to one of tokens, at most */
     PLANS_FIRST = 16,
     SPACE_ALIGN = 256
 };
@@ -31,7 +32,7 @@ static const int64_t DP_BYTES = (int64_t)4 << 30;
 
 typedef struct made_plan {
     attention_shape shape;
-    bool backward;
+    bool backward, refused; /* refused: the library has no engine for it */
     cudnn_plan plan;
 } made_plan;
 
@@ -90,13 +91,14 @@ static status plan_new(stream *s, plans *all, const attention_shape *shape, bool
                           (long long)shape->head_dim);
 }
 
+/* NULL: the library has no engine for this shape, which is kept. */
 static status plan_for(stream *s, plans *all, const attention_shape *shape, bool backward,
                        const cudnn_plan **out)
 {
     for (int64_t i = 0; i < all->n; i++) {
         const made_plan *p = &all->list[i];
         if (p->backward == backward && memcmp(&p->shape, shape, sizeof *shape) == 0) {
-            *out = &p->plan;
+            *out = p->refused ? NULL : &p->plan;
             return ST_OK;
         }
     }
@@ -108,8 +110,16 @@ static status plan_for(stream *s, plans *all, const attention_shape *shape, bool
         all->list = list;
         all->capacity = capacity;
     }
-    TRY(plan_new(s, all, shape, backward, &all->list[all->n]));
-    *out = &all->list[all->n++].plan;
+    made_plan *made = &all->list[all->n];
+    status st = plan_new(s, all, shape, backward, made);
+    if (st == ST_UNAVAILABLE) {
+        status_clear();
+        made->refused = true;
+    } else if (st != ST_OK) {
+        return st;
+    }
+    all->n++;
+    *out = made->refused ? NULL : &made->plan;
     return ST_OK;
 }
 
@@ -130,6 +140,7 @@ typedef struct batch {
     int32_t *length;
     int64_t *first[PACK_FIRSTS]; /* of q, k, v, o, lse */
     void *sum, *dq_sum, *dk_full, *dv_full, *library;
+    int64_t dq_sum_bytes;
 } batch;
 
 static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t tokens, bool backward,
@@ -144,8 +155,10 @@ static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t to
         int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
         b->sum = packs ? NULL : take(w, rows * f32);
         b->dq_sum = NULL;
-        if (!a->deterministic)
-            b->dq_sum = take(w, (packs ? tokens * a->o_stride : rows * a->head_dim) * f32);
+        b->dq_sum_bytes =
+            a->deterministic ? 0 : (packs ? tokens * a->o_stride : rows * a->head_dim) * f32;
+        if (b->dq_sum_bytes)
+            b->dq_sum = take(w, b->dq_sum_bytes);
         b->dk_full = ratio > 1 ? take(w, tokens * a->k_stride * ratio * bf16) : NULL;
         b->dv_full = ratio > 1 ? take(w, tokens * a->v_stride * ratio * bf16) : NULL;
     }
@@ -285,11 +298,22 @@ static bool is_aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
+/* The library launches blocks for every segment as if it were the longest, and a captured step has
+ * capacities: a batch that may be of thousands of short documents or of one long one would launch
+ * 1e8 blocks that find nothing to do. Ours launches by tokens. */
+static bool is_dense(const attention_fwd_args *a)
+{
+    int64_t longest = a->longest ? a->longest : a->tokens;
+    double blocks = (double)a->segments * (double)((longest + TILE - 1) / TILE);
+    return blocks <= EMPTY_MAX * (double)((a->tokens + TILE - 1) / TILE);
+}
+
 bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a)
 {
-    return ((const cuda_device *)s->dev)->cudnn && cuda_facts_of(s)->sm >= LEAST_SM &&
-           a->head_dim % WIDTH_STEP == 0 && a->head_dim <= WIDTH_MAX && a->segments > 0 &&
-           a->tokens > 1 && a->q_stride % WIDTH_STEP == 0 && a->k_stride % WIDTH_STEP == 0 &&
+    return is_dense(a) && ((const cuda_device *)s->dev)->cudnn &&
+           cuda_facts_of(s)->sm >= LEAST_SM && a->head_dim % WIDTH_STEP == 0 &&
+           a->head_dim <= WIDTH_MAX && a->segments > 0 && a->tokens > 1 &&
+           a->q_stride % WIDTH_STEP == 0 && a->k_stride % WIDTH_STEP == 0 &&
            a->v_stride % WIDTH_STEP == 0 && a->o_stride % WIDTH_STEP == 0 && is_aligned(a->q) &&
            is_aligned(a->k) && is_aligned(a->v) && is_aligned(a->o);
 }
@@ -304,7 +328,7 @@ bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
            (a->heads == a->kv_heads || attention_packs_sums(&shape));
 }
 
-status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
+status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
 {
     attention_shape shape = shape_fwd(a);
     plans *all;
@@ -312,6 +336,9 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
     batch b = {0};
     TRY(plans_of(s, &all));
     TRY(plan_for(s, all, &shape, false, &plan));
+    *out_done = plan != NULL;
+    if (!plan)
+        return ST_OK;
     TRY(find_room(s, &b, &shape, a->tokens, false, plan));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
     put_tail(&pack, 0, a->o, a->o_stride, a->heads * a->head_dim);
@@ -359,7 +386,7 @@ static status run_group(const attention_bwd_args *a, const attention_shape *shap
     return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b->library);
 }
 
-status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
+status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
 {
     int64_t groups;
     attention_shape shape = shape_bwd(s, a, &groups);
@@ -368,7 +395,12 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
     batch b = {0};
     TRY(plans_of(s, &all));
     TRY(plan_for(s, all, &shape, true, &plan));
+    *out_done = plan != NULL;
+    if (!plan)
+        return ST_OK;
     TRY(find_room(s, &b, &shape, a->tokens, true, plan));
+    if (b.dq_sum) /* blocks add to it */
+        TRY(s->dev->v->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
     put_tail(&pack, 0, a->dq, a->q_stride, a->heads * a->head_dim);
     put_tail(&pack, 1, a->dk, a->k_stride, a->kv_heads * a->head_dim);
@@ -395,17 +427,19 @@ bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
     return false;
 }
 
-status attention_cudnn_fwd(stream *s, const attention_fwd_args *a)
+status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
 {
     (void)s;
     (void)a;
+    *out_done = false;
     return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
 }
 
-status attention_cudnn_bwd(stream *s, const attention_bwd_args *a)
+status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
 {
     (void)s;
     (void)a;
+    *out_done = false;
     return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
 }
 
