@@ -63,6 +63,11 @@ template <int N> static inline void wgmma_wait(void)
     hopper_wait_products(N);
 }
 
+static inline void wgmma_results(float (&d)[128])
+{
+    (void)d;
+}
+
 template <int TRANS_A, int TRANS_B>
 static inline void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int add)
 {

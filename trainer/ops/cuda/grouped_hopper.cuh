@@ -160,6 +160,7 @@ grouped_multiply(const grouped_shared &s, const grouped_tile &t, int group, grou
         grouped_advance(p);
     }
     wgmma_wait<0>();
+    wgmma_results(d);
     if (t.steps > 0)
         grouped_release(s, before);
 }

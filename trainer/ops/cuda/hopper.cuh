@@ -147,6 +147,15 @@ template <int N> static __device__ __forceinline__ void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+/* Behind wgmma_wait: what reads d comes after it. The products write d behind the compiler's back,
+ * and the wait names none of it. */
+static __device__ __forceinline__ void wgmma_results(float (&d)[128])
+{
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        asm volatile("" : "+f"(d[i]));
+}
+
 /* d [64, 256] f32 = (add ? d : 0) + A [64, 16] B [16, 256], bf16 in shared memory by descriptor.
  * TRANS_A, TRANS_B: the operand is M- or N-major instead of K-major. */
 template <int TRANS_A, int TRANS_B>
