@@ -13,7 +13,8 @@
 #include "trainer/bench/text_rows.h"
 #include "trainer/step.h"
 
-enum { WARM_UP = 3, UPDATES = 5, DEPTHS_MAX = 8 };
+/* A lane has two buffers, and a step is captured for each on its second use: steps 3 and 4. */
+enum { WARM_UP = 5, UPDATES = 5, DEPTHS_MAX = 8 };
 static const double H200_FLOPS = 989e12; /* dense bf16 by the datasheet, H100 and H200 */
 
 /* What was measured at one depth. */
@@ -113,7 +114,7 @@ static void print_depth(const depth *d, double peak, FILE *to)
             "%.2f%%  wait: %.2f%%  memory: %.2f GiB of %.2f\n",
             d->layers, d->step.mean, d->step.median, 100.0 * d->step.deviation / d->step.mean,
             d->step.slowest, d->step.fastest, d->optimizer, d->tokens, d->images,
-            d->tokens / (d->step.mean * 1e-3), 100.0 * d->flops / (d->step.mean * 1e-3) / peak,
+            d->tokens / (d->step.mean * 1e-3), 100.0 * d->flops / (d->step.median * 1e-3) / peak,
             100.0 * d->wait_share, (double)d->used / 1073741824.0, (double)d->total / 1073741824.0);
     fflush(to);
 }
