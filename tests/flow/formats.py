@@ -2,6 +2,12 @@
 
 import json
 import os
+import sys
+
+from prepd_flow import Daemon, check, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 
 def load(folder, split="train"):
@@ -45,3 +51,21 @@ def options(**values):
 
 def in_data(folder, name):
     return os.path.join(folder.file("data"), name)
+
+
+def stream_of(f, args, n=None, cursor=None):
+    rows = []
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor)
+        for row in stream:
+            rows.append(row)
+            if len(rows) == n:
+                break
+        stream.close()
+        check(d.p.poll() is None, d.said())
+    return rows
+
+
+def fingerprint(row):
+    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]

@@ -5,7 +5,8 @@ import json
 import os
 import sys
 
-from formats import in_data, llava, load, messages, options, write_array, write_lines
+from formats import (fingerprint, in_data, llava, load, messages, options, stream_of, write_array,
+                     write_lines)
 from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -27,24 +28,6 @@ def same_rows_as_vqav2():
         moved = write_lines(f.file("c.jsonl"), [llava(*s) for s in samples])
         got = digest(f.config, "--steps", "8", *form(moved, data__images=f.file("data")))
         check(got == wanted, "data.images: other rows")
-
-
-def stream_of(f, args, n=None, cursor=None):
-    rows = []
-    with Daemon(f.config, *args) as d:
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor)
-        for row in stream:
-            rows.append(row)
-            if len(rows) == n:
-                break
-        stream.close()
-        check(d.p.poll() is None, d.said())
-    return rows
-
-
-def fingerprint(row):
-    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
 
 
 def several_images(samples):

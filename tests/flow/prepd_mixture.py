@@ -5,14 +5,10 @@ import collections
 import io
 import json
 import os
-import sys
 import tarfile
 
-from formats import in_data, llava, load, options, write_lines
-from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
-
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+from formats import fingerprint, in_data, llava, load, options, stream_of, write_lines
+from prepd_flow import Folder, check, digest, main, run
 
 
 def write_list(f, text):
@@ -32,24 +28,6 @@ def sources(f, weights=(None, None, None)):
     for k, w in enumerate(weights):
         lists[k] += f"  weight: {w}\n" if w else ""
     return write_list(f, "".join(lists)), (len(samples), 20, 50)
-
-
-def stream_of(f, args, n=None, cursor=None):
-    rows = []
-    with Daemon(f.config, *args) as d:
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor)
-        for row in stream:
-            rows.append(row)
-            if len(rows) == n:
-                break
-        stream.close()
-        check(d.p.poll() is None, d.said())
-    return rows
-
-
-def fingerprint(row):
-    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
 
 
 def seen(rows):

@@ -6,14 +6,10 @@ import json
 import os
 import random
 import subprocess
-import sys
 
 import zstandard
-from formats import in_data, options, write_lines
-from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
-
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+from formats import fingerprint, in_data, options, stream_of, write_lines
+from prepd_flow import BIN, Folder, check, digest, main, run
 
 
 def form(path, **more):
@@ -29,20 +25,6 @@ def documents(n, seed=5):
 
 def lines_of(texts):
     return "".join(json.dumps({"text": t, "url": "x"}) + "\n" for t in texts).encode()
-
-
-def stream_of(f, args, cursor=None):
-    rows = []
-    with Daemon(f.config, *args) as d:
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        for row in client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor):
-            rows.append(row)
-        check(d.p.poll() is None, d.said())
-    return rows
-
-
-def fingerprint(row):
-    return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
 
 
 def write(path, data):
