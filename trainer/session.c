@@ -256,12 +256,9 @@ static status open_step(session *s, enum session_use use)
     return step_open(s);
 }
 
-/* What can not run is refused before anything is opened. One rank for now. */
-static status check_layout(const conf *c, enum session_use use)
+status session_check_layout(const conf *c)
 {
     layout l;
-    if (use == SESSION_EVAL)
-        return ST_OK; /* one rank evaluates a model of any layout */
     TRY(layout_of(c, &l));
     if (l.world > 1)
         return FAIL(ST_CONFIG,
@@ -289,7 +286,8 @@ static status open_from(const conf *c, enum session_use use, const resume_point 
     out->use = use;
     out->from = from;
     status st = ST_OK;
-    TRY(check_layout(c, use));
+    if (use != SESSION_EVAL) /* one rank evaluates a model of any layout */
+        TRY(session_check_layout(c));
     TRY_OR(failed, open_model(out));
     const char *folder;
     if (model_files_folder(c, &folder) == ST_OK)

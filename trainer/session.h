@@ -57,6 +57,8 @@ typedef struct session {
 
 /* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
+/* Refuses what this trainer can not run, before anything is opened. One rank for now. */
+WARN_UNUSED status session_check_layout(const conf *c);
 /* SESSION_TRAIN with values, moments and stream as the checkpoint left them; NULL as session_open.
  * ST_CONFIG names the option where the stream would be another. from is borrowed. */
 WARN_UNUSED status session_resume(const conf *c, const resume_point *from, session *out);

@@ -200,6 +200,7 @@ static status open_run(training *t)
     const conf *c = t->conf;
     double peak;
     TRY(plan_ranks(c));
+    TRY(session_check_layout(c)); /* refused before anything is written */
     TRY(find_start(t));
     TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile) {
