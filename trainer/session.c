@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/device/replay.h"
-#include "trainer/layout.h"
+#include "trainer/parallel/layout.h"
 #include "trainer/memory.h"
 #include "trainer/step.h"
 #include "trainer/stop.h"

@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/evaluate.h"
-#include "trainer/layout.h"
+#include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 #include "trainer/report/html.h"
 #include "trainer/report/ledger.h"

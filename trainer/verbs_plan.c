@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "trainer/checkpoint/keeper.h"
-#include "trainer/layout.h"
+#include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 #include "trainer/optim/groups.h"
 #include "trainer/verbs.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/layout.h"
+#include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 
 static memory_layout small_layout(const model_dims *d)

@@ -1,27 +1,16 @@
-/* layout.h: the ranks of a configuration as a mesh (design section 7), and what each takes of an
- * H200's memory, without a GPU.
+/* layout_plan.h: what each rank of a layout takes of an H200's memory, without a GPU.
  *
  * Stored state (master values, moments, gradients, sharded compute weights) is divided by shard x
  * context x tensor x pipeline. A layer's compute weights are gathered for use, two layers at a time
  * (one at work, one prefetched), experts by their own degree. Activations are those of the rank's
  * tokens: rows / context / tensor. */
-#ifndef TESSERA_TRAINER_LAYOUT_H
-#define TESSERA_TRAINER_LAYOUT_H
+#ifndef TESSERA_TRAINER_LAYOUT_PLAN_H
+#define TESSERA_TRAINER_LAYOUT_PLAN_H
 
 #include <stdio.h>
 
-#include "common/conf.h"
 #include "trainer/model/params.h"
-
-typedef struct layout {
-    int64_t replicate, shard, context, tensor, pipeline; /* their product is world */
-    int64_t expert, expert_tensor;                       /* re-divide shard x context x tensor */
-    int64_t world;
-    int64_t accumulation; /* micro-steps per step */
-} layout;
-
-/* ST_CONFIG names the degrees that do not fit each other, or the batch that does not fit them. */
-WARN_UNUSED status layout_of(const conf *c, layout *out);
+#include "trainer/parallel/layout.h"
 
 /* Bytes of one rank. */
 typedef struct layout_plan {

@@ -1,0 +1,119 @@
+#include "trainer/parallel/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+comm comm_alone(const char *name)
+{
+    comm c = {.size = 1};
+    snprintf(c.name, sizeof c.name, "%s", name);
+    return c;
+}
+
+static bool alone(const comm *c)
+{
+    return c->size == 1;
+}
+
+/* What a group of one does where the result has a place of its own. */
+static status keep(stream *s, const void *from, void *to, int64_t count, st_dtype dtype)
+{
+    if (from == to || count == 0)
+        return ST_OK;
+    return s->dev->v->copy(s, to, from, (size_t)count * st_dtype_size(dtype));
+}
+
+static status told(status st, const comm *c, comm_at at)
+{
+    if (st == ST_OK)
+        return st;
+    if (at.layer < 0)
+        return status_context(st, "%s over %s (%d ranks): ", at.what, c->name, c->size);
+    return status_context(st, "%s of layer %lld over %s (%d ranks): ", at.what, (long long)at.layer,
+                          c->name, c->size);
+}
+
+status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, void *recv,
+                       int64_t count, st_dtype dtype)
+{
+    if (alone(c))
+        return keep(s, send, recv, count, dtype);
+    return told(c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
+}
+
+status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send, void *recv,
+                           int64_t count, st_dtype dtype)
+{
+    if (alone(c))
+        return keep(s, send, recv, count, dtype);
+    return told(c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
+}
+
+status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+                       st_dtype dtype, comm_reduction reduction)
+{
+    if (alone(c))
+        return ST_OK;
+    return told(c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
+}
+
+status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+                      st_dtype dtype, int root)
+{
+    if (alone(c))
+        return ST_OK;
+    return told(c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
+}
+
+status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
+                       const int64_t *send_first, const int64_t *send_count, void *recv,
+                       const int64_t *recv_first, const int64_t *recv_count, st_dtype dtype)
+{
+    size_t size = st_dtype_size(dtype);
+    if (alone(c))
+        return keep(s, (const char *)send + (size_t)send_first[0] * size,
+                    (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
+    return told(c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
+                                      recv_count, dtype),
+                c, at);
+}
+
+status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
+                 st_dtype dtype, int to)
+{
+    if (alone(c))
+        return FAIL(ST_INTERNAL, "%s: a group of one has nobody to send to", at.what);
+    return told(c->engine->send(c, s, send, count, dtype, to), c, at);
+}
+
+status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count, st_dtype dtype,
+                 int from)
+{
+    if (alone(c))
+        return FAIL(ST_INTERNAL, "%s: a group of one has nobody to receive from", at.what);
+    return told(c->engine->recv(c, s, recv, count, dtype, from), c, at);
+}
+
+status comm_begin(const comm *c, stream *s)
+{
+    return alone(c) ? ST_OK : c->engine->begin(c, s);
+}
+
+status comm_end(const comm *c, stream *s)
+{
+    return alone(c) ? ST_OK : c->engine->end(c, s);
+}
+
+status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv, int64_t bytes)
+{
+    if (!alone(c))
+        return told(c->engine->host_all_gather(c, send, recv, bytes), c, at);
+    if (send != recv)
+        memcpy(recv, send, (size_t)bytes);
+    return ST_OK;
+}
+
+status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes, int root)
+{
+    return alone(c) ? ST_OK : told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
+}

@@ -1,0 +1,107 @@
+/* comm.h: collectives over a group of ranks, as the model and the step see them.
+ *
+ * One table, several engines (README.md). Calls are queued on the stream they are given and ordered
+ * with its other work; buffers are device memory of that stream's device. All ranks of a group make
+ * the same calls in the same order, whatever their data: a rank without images or tokens calls with
+ * the same counts. Counts are elements of dtype, 64 bit. A call of a group of one copies where send
+ * and recv differ and counts nothing.
+ *
+ * Sums are made in rank order in the precision of dtype, so that a run repeats bit for bit. */
+#ifndef TESSERA_PARALLEL_COMM_H
+#define TESSERA_PARALLEL_COMM_H
+
+#include "trainer/device/backend.h"
+
+/* What a call is for: in the ledger, and in the message when a rank is lost inside it. */
+typedef struct comm_at {
+    const char *what; /* "gather weights"; static storage */
+    int64_t layer;    /* -1: none */
+} comm_at;
+
+typedef enum comm_kind {
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_REDUCE,
+    COMM_BROADCAST,
+    COMM_ALL_TO_ALL,
+    COMM_SEND,
+    COMM_RECV,
+    COMM_KINDS
+} comm_kind;
+
+typedef enum comm_reduction { COMM_SUM, COMM_MAX } comm_reduction;
+
+struct comm_engine;
+struct comm_ledger;
+
+/* A group of ranks, this one among them. */
+typedef struct comm {
+    const struct comm_engine *engine; /* NULL: a group of one */
+    char name[32];                    /* of the mesh dimension */
+    int rank, size;                   /* of this process in the group */
+    const int *world_rank;            /* [size] */
+    void *handle;                     /* engine's own */
+    struct comm_ledger *ledger;
+} comm;
+
+/* recv [size, count]: everybody's send [count]. In place: send == recv + rank * count. */
+WARN_UNUSED status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send,
+                                   void *recv, int64_t count, st_dtype dtype);
+/* recv [count]: the sum over ranks of piece `rank` of send [size, count]. In place: recv == send +
+ * rank * count. */
+WARN_UNUSED status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send,
+                                       void *recv, int64_t count, st_dtype dtype);
+WARN_UNUSED status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+                                   st_dtype dtype, comm_reduction reduction);
+WARN_UNUSED status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+                                  st_dtype dtype, int root);
+/* Rank p gets send_count[p] elements from send + send_first[p]; what comes from p lands at recv +
+ * recv_first[p]. The arrays are host memory, [size], read before the call returns. */
+WARN_UNUSED status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
+                                   const int64_t *send_first, const int64_t *send_count, void *recv,
+                                   const int64_t *recv_first, const int64_t *recv_count,
+                                   st_dtype dtype);
+/* Between two ranks of the group. Calls between comm_begin and comm_end run as one, so that peers
+ * may send to each other. */
+WARN_UNUSED status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
+                             st_dtype dtype, int to);
+WARN_UNUSED status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count,
+                             st_dtype dtype, int from);
+WARN_UNUSED status comm_begin(const comm *c, stream *s);
+WARN_UNUSED status comm_end(const comm *c, stream *s);
+
+/* Host values, outside of steps: waits. The same over the same engine. */
+WARN_UNUSED status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv,
+                                        int64_t bytes);
+WARN_UNUSED status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes,
+                                       int root);
+
+/* A group of one: no engine, nothing to release. */
+comm comm_alone(const char *name);
+
+/* What an engine does. Arguments were checked; size > 1. */
+typedef struct comm_engine {
+    const char *name; /* "mpi", "nccl" */
+    status (*group_new)(void *world, const int *world_rank, int size, void **out_handle);
+    void (*group_free)(void *handle);
+    status (*all_gather)(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                         st_dtype dtype);
+    status (*reduce_scatter)(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                             st_dtype dtype);
+    status (*all_reduce)(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                         comm_reduction reduction);
+    status (*broadcast)(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                        int root);
+    status (*all_to_all)(const comm *c, stream *s, const void *send, const int64_t *send_first,
+                         const int64_t *send_count, void *recv, const int64_t *recv_first,
+                         const int64_t *recv_count, st_dtype dtype);
+    status (*send)(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
+                   int to);
+    status (*recv)(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype, int from);
+    status (*begin)(const comm *c, stream *s);
+    status (*end)(const comm *c, stream *s);
+    status (*host_all_gather)(const comm *c, const void *send, void *recv, int64_t bytes);
+    status (*host_broadcast)(const comm *c, void *inout, int64_t bytes, int root);
+} comm_engine;
+
+#endif
