@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "common/log.h"
 #include "trainer/device/cublas.h"
 #include "trainer/device/cudnn.h"
 
@@ -93,6 +94,7 @@ static status choose_attention(cuda_device *d, char *out, size_t size)
     }
     if (wanted == ATTENTION_CUDNN)
         return status_context(ST_UNAVAILABLE, "training.attention cudnn");
+    log_warn("attention by our own kernels reason=\"%s\"", status_text());
     snprintf(out, size, "our own kernels (%s)", status_text());
     status_clear();
     return ST_OK;

@@ -17,7 +17,8 @@ typedef struct cuda_device {
     device base;
     device_options options;
     cuda_facts facts;
-    bool cudnn; /* attention may be cuDNN's */
+    bool cudnn;              /* attention may be cuDNN's */
+    unsigned attention_told; /* why it was not: a bit for each reason that is in the log */
     cuda_kept kept[KEPT_COUNT];
 } cuda_device;
 

@@ -1,18 +1,20 @@
-/* cuda_module.c: the way out of libtessera_cuda.so, and the way of its failures back into the
- * program: common/status.h in the words of the functions load.c gave. */
+/* cuda_module.c: the way out of libtessera_cuda.so, and the way of its failures and events back
+ * into the program: common/status.h and common/log.h in the words of the functions load.c gave. */
 #include "trainer/device/cuda_module.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "common/log.h"
+
 extern const backend_vtable backend_cuda;
 
-static cuda_module_notes program;
+static cuda_module_host program;
 
 __attribute__((visibility("default"))) const backend_vtable *
-tessera_cuda_backend(const cuda_module_notes *notes)
+tessera_cuda_backend(const cuda_module_host *host)
 {
-    program = *notes;
+    program = *host;
     return &backend_cuda;
 }
 
@@ -45,4 +47,14 @@ const char *status_text(void)
 void status_clear(void)
 {
     program.clear();
+}
+
+void log_event(int level, const char *fmt, ...)
+{
+    char text[STATUS_MESSAGE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    program.log(level, "%s", text);
 }

@@ -43,7 +43,8 @@ static status cuda_backend(const backend_vtable **out)
     *(void **)&entry = dlsym(handle, "tessera_cuda_backend");
     if (!entry)
         return FAIL(ST_UNAVAILABLE, "no CUDA backend: %s is another library", path);
-    *out = entry(&(cuda_module_notes){status_fail, status_context, status_text, status_clear});
+    *out = entry(
+        &(cuda_module_host){status_fail, status_context, status_text, status_clear, log_event});
     return ST_OK;
 }
 

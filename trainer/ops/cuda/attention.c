@@ -10,15 +10,13 @@ status cuda_attention_bwd(stream *s, const attention_bwd_args *a);
 status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
 {
     bool done = false;
-    if (attention_cudnn_takes(s, a))
-        TRY(attention_cudnn_fwd(s, a, &done));
+    TRY(attention_cudnn_fwd(s, a, &done));
     return done ? ST_OK : cuda_attention_portable_fwd(s, a);
 }
 
 status cuda_attention_bwd(stream *s, const attention_bwd_args *a)
 {
     bool done = false;
-    if (attention_cudnn_takes_bwd(s, a))
-        TRY(attention_cudnn_bwd(s, a, &done));
+    TRY(attention_cudnn_bwd(s, a, &done));
     return done ? ST_OK : cuda_attention_portable_bwd(s, a);
 }

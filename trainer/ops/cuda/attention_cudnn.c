@@ -5,7 +5,9 @@
  * from cu before each run, so that nothing waits and a step can be captured.
  *
  * The library's deterministic backward keeps all of dp: segments x heads x longest^2 bf16. It runs
- * over as many groups of heads, one behind the other, as keep that under DP_BYTES. */
+ * over as many groups of heads, one behind the other, as keep that under DP_BYTES.
+ *
+ * What it is not asked for, or has no engine for, is told in the log with its reason, once. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 
 #ifdef TESSERA_CUDNN
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/ops/cuda/attention_graphs.h"
 #include "trainer/ops/cuda/attention_pack.h"
@@ -35,6 +38,9 @@ typedef struct made_plan {
     bool backward, refused; /* refused: the library has no engine for it */
     cudnn_plan plan;
 } made_plan;
+
+/* Why the library is not asked. */
+enum refusal { TAKEN, OLD_GPU, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
 
 typedef struct plans {
     cudnnHandle_t handle;
@@ -113,6 +119,8 @@ static status plan_for(stream *s, plans *all, const attention_shape *shape, bool
     made_plan *made = &all->list[all->n];
     status st = plan_new(s, all, shape, backward, made);
     if (st == ST_UNAVAILABLE) {
+        log_warn("attention by our own kernels direction=%s reason=\"cuDNN: %s\"",
+                 backward ? "backward" : "forward", status_text());
         status_clear();
         made->refused = true;
     } else if (st != ST_OK) {
@@ -308,24 +316,58 @@ static bool is_dense(const attention_fwd_args *a)
     return blocks <= EMPTY_MAX * (double)((a->tokens + TILE - 1) / TILE);
 }
 
-bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a)
+static enum refusal refusal_of(const stream *s, const attention_fwd_args *a)
 {
-    return is_dense(a) && ((const cuda_device *)s->dev)->cudnn &&
-           cuda_facts_of(s)->sm >= LEAST_SM && a->head_dim % WIDTH_STEP == 0 &&
-           a->head_dim <= WIDTH_MAX && a->segments > 0 && a->tokens > 1 &&
-           a->q_stride % WIDTH_STEP == 0 && a->k_stride % WIDTH_STEP == 0 &&
-           a->v_stride % WIDTH_STEP == 0 && a->o_stride % WIDTH_STEP == 0 && is_aligned(a->q) &&
-           is_aligned(a->k) && is_aligned(a->v) && is_aligned(a->o);
+    if (cuda_facts_of(s)->sm < LEAST_SM)
+        return OLD_GPU;
+    if (a->head_dim % WIDTH_STEP != 0 || a->head_dim > WIDTH_MAX)
+        return WIDTH;
+    if (a->q_stride % WIDTH_STEP != 0 || a->k_stride % WIDTH_STEP != 0 ||
+        a->v_stride % WIDTH_STEP != 0 || a->o_stride % WIDTH_STEP != 0 || !is_aligned(a->q) ||
+        !is_aligned(a->k) || !is_aligned(a->v) || !is_aligned(a->o))
+        return ALIGNMENT;
+    return is_dense(a) ? TAKEN : SPARSE;
 }
 
-bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
+static enum refusal refusal_of_bwd(const stream *s, const attention_bwd_args *a,
+                                   const attention_shape *shape, int64_t groups)
 {
     attention_fwd_args f = as_fwd(a);
-    int64_t groups;
-    attention_shape shape = shape_bwd(s, a, &groups);
-    return attention_cudnn_takes(s, &f) && groups > 0 && is_aligned(a->do_) && is_aligned(a->dq) &&
-           is_aligned(a->dk) && is_aligned(a->dv) &&
-           (a->heads == a->kv_heads || attention_packs_sums(&shape));
+    enum refusal why = refusal_of(s, &f);
+    if (why != TAKEN)
+        return why;
+    if (!is_aligned(a->do_) || !is_aligned(a->dq) || !is_aligned(a->dk) || !is_aligned(a->dv))
+        return ALIGNMENT;
+    if (groups == 0)
+        return MEMORY;
+    return a->heads == a->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
+}
+
+/* Each reason once in each direction, with the first shape it was met at. */
+static void tell(const stream *s, const attention_fwd_args *a, bool backward, enum refusal why)
+{
+    static const char *const text[REFUSALS] = {
+        [OLD_GPU] = "cuDNN is asked from sm_90 on",
+        [WIDTH] = "cuDNN takes heads of multiples of 8 up to 128",
+        [ALIGNMENT] = "cuDNN takes rows aligned to 16 bytes",
+        [SPARSE] = "cuDNN would launch too many empty blocks",
+        [MEMORY] = "cuDNN's deterministic backward needs too much memory",
+        [GROUPED] = "cuDNN packs the sums of grouped queries only where rows are whole"};
+    cuda_device *d = (cuda_device *)s->dev;
+    unsigned bit = 1u << (2 * why + backward);
+    if (d->attention_told & bit)
+        return;
+    d->attention_told |= bit;
+    log_info("attention by our own kernels direction=%s reason=\"%s\" segments=%lld tokens=%lld "
+             "heads=%lld width=%lld",
+             backward ? "backward" : "forward", text[why], (long long)a->segments,
+             (long long)a->tokens, (long long)a->heads, (long long)a->head_dim);
+}
+
+/* Not the device's choice (its description says why), or nothing worth a launch. */
+static bool is_asked(const stream *s, const attention_fwd_args *a)
+{
+    return ((const cuda_device *)s->dev)->cudnn && a->segments > 0 && a->tokens > 1;
 }
 
 status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
@@ -334,6 +376,14 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
     plans *all;
     const cudnn_plan *plan;
     batch b = {0};
+    *out_done = false;
+    if (!is_asked(s, a))
+        return ST_OK;
+    enum refusal why = refusal_of(s, a);
+    if (why != TAKEN) {
+        tell(s, a, false, why);
+        return ST_OK;
+    }
     TRY(plans_of(s, &all));
     TRY(plan_for(s, all, &shape, false, &plan));
     *out_done = plan != NULL;
@@ -389,10 +439,19 @@ static status run_group(const attention_bwd_args *a, const attention_shape *shap
 status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
 {
     int64_t groups;
+    attention_fwd_args f = as_fwd(a);
     attention_shape shape = shape_bwd(s, a, &groups);
     plans *all;
     const cudnn_plan *plan;
     batch b = {0};
+    *out_done = false;
+    if (!is_asked(s, &f))
+        return ST_OK;
+    enum refusal why = refusal_of_bwd(s, a, &shape, groups);
+    if (why != TAKEN) {
+        tell(s, &f, true, why);
+        return ST_OK;
+    }
     TRY(plans_of(s, &all));
     TRY(plan_for(s, all, &shape, true, &plan));
     *out_done = plan != NULL;
@@ -413,26 +472,12 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
 
 #else
 
-bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a)
-{
-    (void)s;
-    (void)a;
-    return false;
-}
-
-bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a)
-{
-    (void)s;
-    (void)a;
-    return false;
-}
-
 status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
 {
     (void)s;
     (void)a;
     *out_done = false;
-    return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
+    return ST_OK;
 }
 
 status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
@@ -440,7 +485,7 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
     (void)s;
     (void)a;
     *out_done = false;
-    return FAIL(ST_INTERNAL, "attention: this build has no cuDNN");
+    return ST_OK;
 }
 
 #endif

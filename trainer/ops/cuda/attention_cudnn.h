@@ -4,12 +4,10 @@
 
 #include "trainer/ops/attention.h"
 
-/* Whether cuDNN is asked for this call: a GPU from sm_90 on, widths and addresses it takes, few
- * enough empty blocks, a backward that fits its memory where it must be deterministic. */
-bool attention_cudnn_takes(const stream *s, const attention_fwd_args *a);
-bool attention_cudnn_takes_bwd(const stream *s, const attention_bwd_args *a);
-
-/* out_done false with ST_OK: it has no engine for the shape, and nothing was queued. */
+/* out_done false with ST_OK: nothing was queued. The device has no cuDNN or was told to do without;
+ * or it is not asked: a GPU before sm_90, widths and addresses it does not take, too many empty
+ * blocks, a deterministic backward that needs too much memory; or it has no engine for the shape.
+ * The first of each such reason is told in the log. */
 WARN_UNUSED status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done);
 WARN_UNUSED status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done);
 

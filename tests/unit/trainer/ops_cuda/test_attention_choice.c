@@ -1,0 +1,283 @@
+/* test_attention_choice.c: when cuDNN is asked for attention and when not, and that the log says so
+ * once, with the reason. The library and the device are stand-ins. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "trainer/device/cuda_device.h"
+#include "trainer/ops/cuda/attention_cudnn.h"
+#include "trainer/ops/cuda/attention_graphs.h"
+#include "trainer/ops/cuda/attention_pack.h"
+
+static bool has_engine;
+static int runs, compiled;
+
+static cudnnStatus_t create(cudnnHandle_t *out)
+{
+    *out = (cudnnHandle_t)&runs;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t destroy(cudnnHandle_t handle)
+{
+    (void)handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t s)
+{
+    (void)handle;
+    (void)s;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+const cudnn_library *cudnn(void)
+{
+    static const cudnn_library stand_in = {
+        .Create = create, .Destroy = destroy, .SetStream = set_stream};
+    return &stand_in;
+}
+
+status cudnn_fail(const char *call, cudnnStatus_t error)
+{
+    return FAIL(ST_BAD_DEVICE, "%s: %d", call, (int)error);
+}
+
+void cudnn_plan_done(cudnn_plan *p)
+{
+    (void)p;
+}
+
+status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, const int64_t *uids,
+                      void *const *pointers, void *workspace)
+{
+    (void)p;
+    (void)handle;
+    (void)n;
+    (void)uids;
+    (void)pointers;
+    (void)workspace;
+    runs++;
+    return ST_OK;
+}
+
+static status compile(cudnn_plan *out)
+{
+    compiled++;
+    *out = (cudnn_plan){.workspace_bytes = 0};
+    return has_engine ? ST_OK : FAIL(ST_UNAVAILABLE, "no engine for this graph");
+}
+
+status attention_graph_forward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
+{
+    (void)a;
+    (void)t;
+    return compile(out);
+}
+
+status attention_graph_backward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
+{
+    (void)a;
+    (void)t;
+    return compile(out);
+}
+
+status cuda_attention_pack(stream *s, const attention_pack_args *a)
+{
+    (void)s;
+    (void)a;
+    return ST_OK;
+}
+
+status cuda_scratch(stream *s, size_t bytes, void **out)
+{
+    static _Alignas(256) char room[1 << 20];
+    (void)s;
+    assert_true(bytes <= sizeof room);
+    *out = room;
+    return ST_OK;
+}
+
+const cuda_facts *cuda_facts_of(const stream *s)
+{
+    return &((const cuda_device *)s->dev)->facts;
+}
+
+typedef struct bench {
+    cuda_device d;
+    cuda_stream s;
+} bench;
+
+static void open_bench(bench *b)
+{
+    *b = (bench){.d = {.cudnn = true, .facts = {.sm = 90}}};
+    b->d.options.deterministic = true;
+    b->s.base.dev = &b->d.base;
+    runs = compiled = 0;
+    has_engine = true;
+}
+
+static void close_bench(bench *b)
+{
+    if (b->d.kept[KEPT_ATTENTION].data)
+        b->d.kept[KEPT_ATTENTION].done(b->d.kept[KEPT_ATTENTION].data);
+}
+
+static _Alignas(16) char array[16];
+
+/* Documents end to end in one row of `tokens`, four query heads over two. */
+static attention_bwd_args shape(int64_t tokens, int64_t segments, int64_t width)
+{
+    return (attention_bwd_args){.tokens = tokens,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = width,
+                                .segments = segments,
+                                .causal = true,
+                                .scale = 1,
+                                .q = array,
+                                .k = array,
+                                .v = array,
+                                .o = array,
+                                .lse = array,
+                                .do_ = array,
+                                .q_stride = 4 * width,
+                                .k_stride = 2 * width,
+                                .v_stride = 2 * width,
+                                .o_stride = 4 * width,
+                                .dq = array,
+                                .dk = array,
+                                .dv = array,
+                                .work = array};
+}
+
+static attention_fwd_args forward_of(const attention_bwd_args *a)
+{
+    return (attention_fwd_args){.tokens = a->tokens,
+                                .heads = a->heads,
+                                .kv_heads = a->kv_heads,
+                                .head_dim = a->head_dim,
+                                .segments = a->segments,
+                                .causal = a->causal,
+                                .scale = a->scale,
+                                .q = a->q,
+                                .k = a->k,
+                                .v = a->v,
+                                .q_stride = a->q_stride,
+                                .k_stride = a->k_stride,
+                                .v_stride = a->v_stride,
+                                .o_stride = a->o_stride,
+                                .o = (void *)a->o,
+                                .lse = (void *)a->lse};
+}
+
+/* Forward and backward, `times` times; how often cuDNN did it, and what the log got. */
+static int done_by_cudnn(bench *b, const attention_bwd_args *a, int times, char *log, size_t size)
+{
+    attention_fwd_args f = forward_of(a);
+    int kept = dup(STDERR_FILENO), both[2], count = 0;
+    assert_int_equal(pipe(both), 0);
+    assert_true(kept >= 0 && dup2(both[1], STDERR_FILENO) >= 0);
+    close(both[1]);
+    for (int i = 0; i < times; i++) {
+        bool done = true;
+        assert_ok(attention_cudnn_fwd(&b->s.base, &f, &done));
+        count += done;
+        assert_ok(attention_cudnn_bwd(&b->s.base, a, &done));
+        count += done;
+    }
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    ssize_t n = read(both[0], log, size - 1);
+    close(both[0]);
+    log[n > 0 ? n : 0] = 0;
+    return count;
+}
+
+static int lines_with(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+static void test_attention__cudnn_says_nothing_where_it_works(void **state)
+{
+    (void)state;
+    bench b;
+    char log[4096];
+    open_bench(&b);
+    attention_bwd_args a = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&b, &a, 2, log, sizeof log), 4);
+    assert_int_equal(runs, 4);
+    assert_int_equal(compiled, 2);
+    assert_string_equal(log, "");
+    close_bench(&b);
+}
+
+static void test_attention__no_engine_is_told_once(void **state)
+{
+    (void)state;
+    bench b;
+    char log[4096];
+    open_bench(&b);
+    has_engine = false;
+    attention_bwd_args a = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&b, &a, 3, log, sizeof log), 0);
+    assert_int_equal(compiled, 2);
+    assert_int_equal(lines_with(log, "warn"), 2);
+    assert_int_equal(lines_with(log, "direction=forward"), 1);
+    assert_int_equal(lines_with(log, "direction=backward"), 1);
+    assert_int_equal(lines_with(log, "no engine for this graph"), 2);
+    close_bench(&b);
+}
+
+static void test_attention__not_asked_is_told_once_per_reason(void **state)
+{
+    (void)state;
+    bench b;
+    char log[4096];
+    open_bench(&b);
+    attention_bwd_args wide = shape(256, 4, 136), sparse = shape(1 << 16, 1 << 14, 64);
+    assert_int_equal(done_by_cudnn(&b, &wide, 2, log, sizeof log), 0);
+    assert_int_equal(lines_with(log, "info"), 2);
+    assert_int_equal(lines_with(log, "multiples of 8 up to 128"), 2);
+    assert_int_equal(lines_with(log, "width=136"), 2);
+    assert_int_equal(done_by_cudnn(&b, &sparse, 2, log, sizeof log), 0);
+    assert_int_equal(lines_with(log, "empty blocks"), 2);
+    b.d.facts.sm = 80;
+    assert_int_equal(done_by_cudnn(&b, &wide, 1, log, sizeof log), 0);
+    assert_int_equal(lines_with(log, "from sm_90 on"), 2);
+    assert_int_equal(compiled, 0);
+    close_bench(&b);
+}
+
+/* The description of the device has it; no reason of ours. */
+static void test_attention__without_cudnn_nothing_is_told(void **state)
+{
+    (void)state;
+    bench b;
+    char log[4096];
+    open_bench(&b);
+    b.d.cudnn = false;
+    attention_bwd_args a = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 0);
+    assert_string_equal(log, "");
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention__cudnn_says_nothing_where_it_works),
+        cmocka_unit_test(test_attention__no_engine_is_told_once),
+        cmocka_unit_test(test_attention__not_asked_is_told_once_per_reason),
+        cmocka_unit_test(test_attention__without_cudnn_nothing_is_told),
+    };
+    log_init("trainer", LOG_INFO, false);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
