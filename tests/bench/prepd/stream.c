@@ -1,0 +1,84 @@
+/* stream.c: how fast one worker's rows come over the wire. A consumer that takes frames and gives
+ * credit, and opens nothing.
+ *
+ *   bench_stream ENDPOINT WORKER_PID IMAGES EPOCHS AHEAD_BYTES [KEYS]
+ *
+ * IMAGES: distinct pictures of an epoch, each in one row of it. Rows do not mix epochs, so every
+ * IMAGES pictures an epoch ends. A turn lets one epoch pass, in which the worker gets under way,
+ * and times the EPOCHS behind it; between turns nothing is taken, so the worker runs out of credit
+ * and sleeps. CPU time is all threads' of the worker: image work, and ZeroMQ's. */
+#include <dirent.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "proto/client.h"
+#include "tests/bench/prepd/turns.h"
+
+/* The scheduler's own count, in nanoseconds. */
+static int64_t cpu_of(const char *pid)
+{
+    char path[512];
+    int64_t total = 0;
+    snprintf(path, sizeof(path), "/proc/%s/task", pid);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        must(FAIL_IN(ST_NO_INPUT, path, "the worker is gone"));
+    for (struct dirent *e; (e = readdir(tasks));) {
+        long long ns = 0;
+        snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, e->d_name);
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (f && fscanf(f, "%lld", &ns) == 1)
+            total += ns;
+        if (f)
+            fclose(f);
+    }
+    closedir(tasks);
+    return total;
+}
+
+typedef struct totals {
+    int64_t images, bytes;
+} totals;
+
+/* Rows until `images` pictures have come. */
+static status take(client *c, wire_msg *m, int64_t images, totals *t)
+{
+    const int64_t until = t->images + images;
+    while (t->images < until) {
+        frame head;
+        wire_msg_clear(m);
+        TRY(client_next_raw(c, m, &head));
+        t->images += head.n_images;
+        t->bytes += (int64_t)wire_msg_bytes(m);
+    }
+    return t->images == until ? ST_OK
+                              : FAIL(ST_PROTOCOL, "a row goes beyond its epoch of %lld pictures",
+                                     (long long)images);
+}
+
+int main(int argc, char **argv)
+{
+    client *c = NULL;
+    wire_msg *m = NULL;
+    if (argc != 6 && argc != 7)
+        must(FAIL(ST_USAGE, "bench_stream ENDPOINT WORKER_PID IMAGES EPOCHS AHEAD_BYTES [KEYS]"));
+    const int64_t images = atoll(argv[3]), epochs = atoll(argv[4]);
+    const client_options o = {.endpoint = argv[1],
+                              .keys = argc == 7 ? argv[6] : NULL,
+                              .stream = "train",
+                              .ranks = 1,
+                              .credit_bytes = atoll(argv[5]),
+                              .timeout_ms = 60000};
+    must(client_open(&o, &c));
+    must(wire_msg_new(&m));
+    while (turn_begins()) {
+        totals before = {0}, timed = {0};
+        must(take(c, m, images, &before));
+        const int64_t wall = clock_ns(), cpu = cpu_of(argv[2]);
+        must(take(c, m, images * epochs, &timed));
+        turn_ends(timed.images, clock_ns() - wall, cpu_of(argv[2]) - cpu, timed.bytes);
+    }
+    wire_msg_free(&m);
+    client_close(&c);
+    return 0;
+}
