@@ -1,6 +1,7 @@
 /* The only door to libvips, which is used for what it does best: reading JPEG, PNG and WebP line by
- * line. What the bytes mean as RGB follows Pillow and is decided here, since libvips' own colour
- * conversion and orientation differ from it in the corners. */
+ * line (plain JPEGs go past it: image_jpeg.h). What the bytes mean as RGB follows Pillow and is
+ * decided here, since libvips' own colour conversion and orientation differ from it in the corners.
+ */
 #include "prepd/sample/image.h"
 
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include <vips/vips.h>
 
 #include "prepd/sample/image_builtin.h"
+#include "prepd/sample/image_jpeg.h"
 #include "prepd/sample/orient.h"
 #include "prepd/sample/sniff.h"
 
@@ -303,7 +305,7 @@ static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
     return st;
 }
 
-status image_decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+static status decode_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
 {
     opened o;
     TRY(open_bytes(bytes, file, limits, &o));
@@ -336,6 +338,30 @@ done:
     return st;
 }
 
+status image_decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+{
+    const char *name;
+    bool done = false;
+    if (limits->image_decoder == DECODER_AUTO && sniff_format(bytes, &name) == PICTURE_JPEG)
+        TRY(image_jpeg_decode(bytes, limits, a, out, &done));
+    return done ? ST_OK : decode_vips(bytes, file, limits, a, out);
+}
+
+/* libvips brings a libjpeg of its own where it is not Debian's: then its pixels may be others, and
+ * which decoder took a file would show. */
+static status check_decoders(span jpeg, const conf *limits, arena *a)
+{
+    image direct, vips;
+    bool done;
+    TRY(image_jpeg_decode(jpeg, limits, a, &direct, &done));
+    TRY(decode_vips(jpeg, "built-in jpeg", limits, a, &vips));
+    if (!done || direct.width != vips.width || direct.height != vips.height ||
+        memcmp(direct.rgb, vips.rgb, (size_t)vips.width * (size_t)vips.height * 3) != 0)
+        return FAIL(ST_UNAVAILABLE, "libjpeg and libvips decode a JPEG to different pixels: they "
+                                    "are not built on the same library; install Debian's of both");
+    return ST_OK;
+}
+
 status image_fingerprint(hash128 *out)
 {
     const span files[] = {
@@ -350,6 +376,7 @@ status image_fingerprint(hash128 *out)
     arena a;
     arena_init(&a, 0);
     TRY_OR(done, hasher_new(&h));
+    TRY_OR(done, check_decoders(files[0], &limits, &a));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         image im;
         TRY_OR(done, image_decode(files[i], names[i], &limits, &a, &im));

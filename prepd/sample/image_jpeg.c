@@ -1,0 +1,146 @@
+#include "prepd/sample/image_jpeg.h"
+
+#include <setjmp.h>
+#include <stdio.h> /* jpeglib.h wants it */
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include "prepd/sample/orient.h"
+
+enum {
+    LINES = 16,           /* handed to libjpeg at once: what two rows of subsampled blocks give */
+    MARKER_BYTES = 65533, /* of one marker: all of it */
+};
+
+/* What libjpeg calls back with: it only knows the first member. */
+typedef struct decoder {
+    struct jpeg_decompress_struct j;
+    struct jpeg_error_mgr errors;
+    jmp_buf left; /* where a file that is not plain leaves to */
+    span bytes;
+    const conf *limits;
+    arena *a;
+    uint8_t *read; /* [height, width, 3] as stored */
+    int orientation;
+    status st;
+} decoder;
+
+static void leave(j_common_ptr j)
+{
+    decoder *d = (decoder *)j->client_data;
+    longjmp(d->left, 1);
+}
+
+/* Negative: a warning. Others trace what it does. */
+static void message(j_common_ptr j, int level)
+{
+    if (level < 0)
+        leave(j);
+}
+
+static void say_nothing(j_common_ptr j)
+{
+    (void)j;
+}
+
+static bool starts(const struct jpeg_marker_struct *m, const char *with)
+{
+    const size_t n = strlen(with);
+    return m->data_length > n && memcmp(m->data, with, n) == 0;
+}
+
+/* As find_orientation of image.c: EXIF decides; where it has none, XMP. False: several of a kind,
+ * so that it would matter which of them libvips takes. */
+static bool find_orientation(decoder *d)
+{
+    span exif = {0}, xmp = {0};
+    for (const struct jpeg_marker_struct *m = d->j.marker_list; m; m = m->next) {
+        span *kind = starts(m, "Exif") ? &exif : starts(m, "http") ? &xmp : NULL;
+        if (kind && kind->data)
+            return false;
+        if (kind)
+            *kind = span_of(m->data, m->data_length);
+    }
+    int orientation = orient_from_exif(exif);
+    if (orientation == 0)
+        orientation = orient_from_xmp(xmp);
+    d->orientation = orientation >= 1 && orientation <= 8 ? orientation : 1;
+    return true;
+}
+
+static bool is_plain(decoder *d)
+{
+    struct jpeg_decompress_struct *j = &d->j;
+    return !j->progressive_mode && !j->arith_code && !jpeg_has_multiple_scans(j) &&
+           j->data_precision == 8 && j->num_components == 3 && j->jpeg_color_space == JCS_YCbCr &&
+           (int64_t)j->image_width * j->image_height <= d->limits->image_input_pixels &&
+           find_orientation(d);
+}
+
+static bool read_lines(decoder *d)
+{
+    struct jpeg_decompress_struct *j = &d->j;
+    const size_t stride = (size_t)j->output_width * 3;
+    while (j->output_scanline < j->output_height) {
+        JSAMPROW line[LINES];
+        for (size_t i = 0; i < LINES; i++)
+            line[i] = d->read + (j->output_scanline + i) * stride;
+        /* No more lines than are left are written, so no pointer past the end is used. */
+        if (jpeg_read_scanlines(j, line, LINES) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* All that may leave through leave(). What changes lies in d, which is the caller's. */
+static bool decode(decoder *d)
+{
+    if (setjmp(d->left))
+        return false;
+    jpeg_create_decompress(&d->j);
+    jpeg_save_markers(&d->j, JPEG_APP0 + 1, MARKER_BYTES);
+    jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
+    if (jpeg_read_header(&d->j, TRUE) != JPEG_HEADER_OK || !is_plain(d))
+        return false;
+    jpeg_start_decompress(&d->j);
+    if (d->j.output_components != 3)
+        return false;
+    d->st =
+        arena_alloc(d->a, (size_t)d->j.output_width * d->j.output_height * 3, (void **)&d->read);
+    return d->st == ST_OK && read_lines(d);
+}
+
+status image_jpeg_decode(span bytes, const conf *limits, arena *a, image *out, bool *out_done)
+{
+    decoder d = {.bytes = bytes, .limits = limits, .a = a};
+    const arena_mark start = arena_save(a);
+    *out_done = false;
+    if (bytes.size > (uint64_t)limits->image_file_bytes)
+        return ST_OK;
+    d.j.err = jpeg_std_error(&d.errors);
+    d.errors.error_exit = leave;
+    d.errors.emit_message = message;
+    d.errors.output_message = say_nothing;
+    d.j.client_data = &d;
+    const bool done = decode(&d);
+    const int32_t width = (int32_t)d.j.output_width, height = (int32_t)d.j.output_height;
+    jpeg_destroy_decompress(&d.j);
+    if (!done) {
+        arena_release(a, start);
+        return d.st;
+    }
+    const bool swap = orient_swaps_sides(d.orientation);
+    image im = {swap ? height : width, swap ? width : height, d.read};
+    if (d.orientation > 1) {
+        status st = arena_alloc(a, (size_t)width * (size_t)height * 3, (void **)&im.rgb);
+        if (st != ST_OK) {
+            arena_release(a, start);
+            return st;
+        }
+        orient_apply(d.orientation, d.read, height, width, im.rgb);
+    }
+    *out = im;
+    *out_done = true;
+    return ST_OK;
+}

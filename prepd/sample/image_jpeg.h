@@ -1,0 +1,19 @@
+/* image_jpeg.h: a plain JPEG straight through libjpeg-turbo, the only door to its own interface.
+ *
+ * libvips decodes JPEG with the same library and the same settings, so the pixels are the same bit
+ * for bit; what is saved is everything around it (a pipeline, its threads and locks, one copy).
+ * Plain: one scan, sequential, Huffman-coded, 8 bits, YCbCr, within the limits, at most one EXIF
+ * and one XMP block, decoded without an error and without a single warning. All else is left to
+ * libvips with what it says about it, so which files are refused, and in which words, is libvips'
+ * alone. */
+#ifndef TESSERA_PREPD_IMAGE_JPEG_H
+#define TESSERA_PREPD_IMAGE_JPEG_H
+
+#include "prepd/sample/image.h"
+
+/* Upright RGB as image_decode gives it. *out_done false: not plain; nothing is kept, the caller
+ * takes libvips. Fails with ST_NO_MEMORY alone. */
+WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, arena *a, image *out,
+                                     bool *out_done);
+
+#endif

@@ -1,0 +1,211 @@
+/* The way past libvips: which JPEGs take it, and that nobody can tell: the same pixels, the same
+ * refusals in the same words, of whole, cut and damaged files. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/sample/image_builtin.h"
+#include "prepd/sample/image_jpeg.h"
+#include "tests/harness.h"
+
+static const conf direct = {
+    .image_file_bytes = 1 << 28, .image_input_pixels = 1 << 23, .image_decoder = DECODER_AUTO};
+static conf vips;
+static arena pixels;
+
+static int setup(void **state)
+{
+    (void)state;
+    vips = direct;
+    vips.image_decoder = DECODER_VIPS;
+    arena_init(&pixels, 0);
+    return image_library_init("test_image_jpeg") != ST_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    arena_done(&pixels);
+    image_library_done();
+    return 0;
+}
+
+static bool is_plain(span bytes)
+{
+    image im;
+    bool done;
+    assert_ok(image_jpeg_decode(bytes, &direct, &pixels, &im, &done));
+    return done;
+}
+
+/* Both ways to the same end. True if it was pixels. */
+static bool check_same(span bytes, const char *name)
+{
+    image a, b;
+    char text[1024];
+    const status st = image_decode(bytes, name, &vips, &pixels, &a);
+    snprintf(text, sizeof text, "%s", st == ST_OK ? "" : status_text());
+    if (image_decode(bytes, name, &direct, &pixels, &b) != st)
+        fail_msg("%s: libvips says %d (%s), the direct way says otherwise", name, (int)st, text);
+    if (st != ST_OK)
+        assert_string_equal(status_text(), text);
+    else if (a.width != b.width || a.height != b.height ||
+             memcmp(a.rgb, b.rgb, (size_t)a.width * (size_t)a.height * 3) != 0)
+        fail_msg("%s: other pixels", name);
+    arena_reset(&pixels);
+    return st == ST_OK;
+}
+
+/* A photograph's worth of structure; heap. */
+static span make_jpeg(int32_t width, int32_t height, int quality)
+{
+    uint8_t *rgb = malloc((size_t)width * (size_t)height * 3), *jpeg;
+    size_t size;
+    assert_non_null(rgb);
+    for (int32_t y = 0; y < height; y++)
+        for (int32_t x = 0; x < width; x++)
+            for (int32_t c = 0; c < 3; c++)
+                rgb[(y * width + x) * 3 + c] =
+                    (uint8_t)(3 * x + 7 * y + 41 * c + 5 * ((x * y) % 11) + ((x >> 3) ^ y) * 9);
+    const image im = {width, height, rgb};
+    assert_ok(image_write_jpeg(&im, quality, &jpeg, &size));
+    free(rgb);
+    return span_of(jpeg, size);
+}
+
+/* The same file with an EXIF block of this orientation behind its first marker; heap. */
+static span with_exif(span jpeg, uint8_t orientation, int times)
+{
+    const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x',         'i', 'f', 0, 0,    'M', 'M',
+                            0,    '*',  0, 0,  0,   8,           0,   1,   1, 0x12, 0,   3,
+                            0,    0,    0, 1,  0,   orientation, 0,   0,   0, 0,    0,   0};
+    uint8_t *out = malloc(jpeg.size + (size_t)times * sizeof exif);
+    assert_non_null(out);
+    memcpy(out, jpeg.data, 2);
+    for (int i = 0; i < times; i++)
+        memcpy(out + 2 + (size_t)i * sizeof exif, exif, sizeof exif);
+    memcpy(out + 2 + (size_t)times * sizeof exif, jpeg.data + 2, jpeg.size - 2);
+    return span_of(out, jpeg.size + (size_t)times * sizeof exif);
+}
+
+static void release(span s)
+{
+    free((void *)(uintptr_t)s.data);
+}
+
+static void test_image_jpeg__sizes_and_sampling(void **state)
+{
+    (void)state;
+    assert_true(is_plain(span_of(builtin_jpeg, sizeof builtin_jpeg)));
+    for (int32_t side = 1; side < 40; side++) {
+        for (int quality = 60; quality <= 95;
+             quality += 35) { /* libvips: 4:2:0, from 90 on 4:4:4 */
+            const span s = make_jpeg(side, 41 - side, quality);
+            assert_true(is_plain(s));
+            assert_true(check_same(s, "made.jpg"));
+            release(s);
+        }
+    }
+}
+
+static void test_image_jpeg__turned_as_libvips_turns(void **state)
+{
+    (void)state;
+    const span s = make_jpeg(37, 23, 80);
+    for (uint8_t orientation = 0; orientation < 10; orientation++) {
+        const span turned = with_exif(s, orientation, 1), twice = with_exif(s, orientation, 2);
+        assert_true(is_plain(turned));
+        assert_true(check_same(turned, "turned.jpg"));
+        assert_false(is_plain(twice)); /* which of two counts is for libvips to say */
+        assert_true(check_same(twice, "twice.jpg"));
+        release(turned);
+        release(twice);
+    }
+    release(s);
+}
+
+static void test_image_jpeg__cut_and_damaged_as_libvips_finds_them(void **state)
+{
+    (void)state;
+    const span made = make_jpeg(61, 45, 85), s = with_exif(made, 6, 1);
+    uint8_t *copy = malloc(s.size);
+    int whole = 0, plain = 0;
+    assert_non_null(copy);
+    for (size_t n = 0; n < s.size; n += n < 700 ? 1 : 7) {
+        uint8_t *cut = malloc(n ? n : 1); /* so that a sanitizer sees a read past it */
+        assert_non_null(cut);
+        memcpy(cut, s.data, n);
+        assert_false(check_same(span_of(cut, n), "cut.jpg"));
+        free(cut);
+    }
+    memcpy(copy, s.data, s.size);
+    for (size_t i = 0; i < s.size; i++) {
+        for (int bit = i < 700 ? 0 : (int)(i % 8); bit < 8; bit += i < 700 ? 1 : 8) {
+            copy[i] ^= (uint8_t)(1 << bit);
+            whole += check_same(span_of(copy, s.size), "damaged.jpg");
+            plain += is_plain(span_of(copy, s.size));
+            copy[i] ^= (uint8_t)(1 << bit);
+            arena_reset(&pixels);
+        }
+    }
+    assert_true(whole > 1000 && plain > 500 && plain < whole); /* both ways were gone */
+    free(copy);
+    release(made);
+    release(s);
+}
+
+static int64_t check_folder(const char *relative, int64_t *inout_plain)
+{
+    char *folder = harness_shared(relative), path[4096];
+    int64_t n = 0;
+    if (!folder)
+        HARNESS_SKIP("no shared pictures");
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!strstr(e->d_name, ".jp"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        fseek(f, 0, SEEK_END);
+        const size_t size = (size_t)ftell(f);
+        uint8_t *data = malloc(size + 1);
+        assert_non_null(data);
+        rewind(f);
+        assert_int_equal(fread(data, 1, size, f), size);
+        fclose(f);
+        check_same(span_of(data, size), e->d_name);
+        *inout_plain += is_plain(span_of(data, size));
+        arena_reset(&pixels);
+        free(data);
+        n++;
+    }
+    closedir(d);
+    free(folder);
+    return n;
+}
+
+static void test_image_jpeg__shared_pictures(void **state)
+{
+    int64_t odd = 0, coco = 0, extra = 0;
+    (void)state;
+    const int64_t n_odd = check_folder("data/odd", &odd);
+    const int64_t n_coco = check_folder("data/vqav2/images/train2014", &coco);
+    const int64_t n_extra = check_folder("data/images-extra", &extra);
+    assert_true(odd > 5 && odd < n_odd - 5);
+    assert_true(n_coco > 20 && coco >= n_coco - 1);
+    assert_true(n_extra > 20 && extra >= n_extra - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_image_jpeg__sizes_and_sampling),
+        cmocka_unit_test(test_image_jpeg__turned_as_libvips_turns),
+        cmocka_unit_test(test_image_jpeg__cut_and_damaged_as_libvips_finds_them),
+        cmocka_unit_test(test_image_jpeg__shared_pictures),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
