@@ -44,8 +44,12 @@ status layout_plan_make(const conf *c, const layout *l, const model_dims *d, con
     };
     layout_plan m = {0};
     model_options_freeze(&o, p);
-    TRY(model_bytes(d, &o, &sizes, &m.activations));
-    m.activations /= cut * l->pipeline;
+    TRY(model_regions_of(d, &o, &sizes, &m.parts));
+    int64_t *const parts[] = {&m.parts.vision_kept,  &m.parts.text_kept,    &m.parts.vision_scratch,
+                              &m.parts.text_scratch, &m.parts.head_scratch, &m.parts.total};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        *parts[i] /= cut * l->pipeline;
+    m.activations = m.parts.total;
     m.state = (4 * n + 12 * trained) / ranks;
     m.weights = 2 * n / ranks;
     m.gathered = l->shard * l->context > 1 ? GATHERED_LAYERS * largest_layer(l, d, p) : 0;
@@ -58,6 +62,27 @@ status layout_plan_make(const conf *c, const layout *l, const model_dims *d, con
 static void print_bytes(FILE *to, const char *name, int64_t bytes)
 {
     fprintf(to, "  %-44s %20" PRId64 " bytes %9.1f GiB\n", name, bytes, (double)bytes / GIB);
+}
+
+/* What of it is in use while; all of it is taken once, before step 1. */
+static void print_phases(FILE *to, const layout_plan *m)
+{
+    const model_regions *a = &m->parts;
+    const int64_t resident = m->state + m->weights;
+    const struct {
+        const char *name;
+        int64_t kept, scratch, gathered;
+    } phases[] = {{"vision", a->vision_kept, a->vision_scratch, m->gathered},
+                  {"text", a->vision_kept + a->text_kept, a->text_scratch, m->gathered},
+                  {"head and loss", a->vision_kept + a->text_kept, a->head_scratch, m->gathered},
+                  {"optimiser", 0, 0, 0}};
+    fprintf(to, "in use, in GiB: %9s %10s %9s %9s %9s\n", "resident", "gathered", "kept", "scratch",
+            "sum");
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        fprintf(to, "  %-13s %9.2f %10.2f %9.2f %9.2f %9.2f\n", phases[i].name,
+                (double)resident / GIB, (double)phases[i].gathered / GIB,
+                (double)phases[i].kept / GIB, (double)phases[i].scratch / GIB,
+                (double)(resident + phases[i].gathered + phases[i].kept + phases[i].scratch) / GIB);
 }
 
 /* The most rows of a micro-batch within bytes; 0 if not even one. */
@@ -106,6 +131,7 @@ status layout_print(const conf *c, const layout *l, const model_dims *d, const p
     print_bytes(to, "two layers of them gathered", m.gathered);
     print_bytes(to, "activations and scratch", m.activations);
     print_bytes(to, "total", m.total);
+    print_phases(to, &m);
     print_bytes(to, "pinned host memory of checkpoints", m.pinned);
     bool fits = (double)m.total <= bytes;
     fprintf(to,

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include "trainer/model/params.h"
+#include "trainer/model/qwen3vl.h"
 #include "trainer/parallel/layout.h"
 
 /* Bytes of one rank. */
@@ -18,6 +18,7 @@ typedef struct layout_plan {
     int64_t weights;     /* bf16 compute weights, sharded */
     int64_t gathered;    /* two layers of them, whole */
     int64_t activations; /* with scratch */
+    model_regions parts; /* of activations */
     int64_t total;
     int64_t pinned; /* host: snapshot of a checkpoint */
 } layout_plan;

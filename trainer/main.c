@@ -31,10 +31,15 @@ static const verb verbs[] = {
      "checkpointing, other micro-batches, other threads, and resumed from a checkpoint, and the\n"
      "documents of a row one by one: a table of losses and gradient norms; 65 where one is off."},
     {"plan", verb_plan, true,
-     "[-c FILE | --model.path DIR] [--documents L,L,..] [--grids TxHxW,..]",
-     "Without rows: parameters and device memory of the configuration. With --documents (lengths)\n"
-     "and --grids (in patches): the FLOPs of that batch by component, head at every position,\n"
-     "nothing frozen."},
+     "[-c FILE | --model.path DIR] [--measured FILE] [--sweep RANKS] [--documents L,L,..] "
+     "[--grids TxHxW,..]",
+     "Without rows: parameters and memory of a rank, bytes between ranks, FLOPs, and the "
+     "predicted\n"
+     "time and MFU of a step, by rates shipped for the H200 or those of --measured FILE (trainer\n"
+     "bench ops --rates FILE). --sweep: layouts of that many ranks, fastest predicted first, each\n"
+     "with the largest micro-batch that fits. With --documents (lengths) and --grids (in "
+     "patches):\n"
+     "the FLOPs of that batch by component, head at every position, nothing frozen."},
     {"probe", verb_probe, false,
      "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
      "One forward and backward of a row (prepd sample writes one). G holds logits [T, V], loss,\n"
@@ -48,9 +53,10 @@ static const verb verbs[] = {
      "a\n"
      "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files."},
     {"bench", verb_bench, true,
-     "ops [OP] | step [--layers N,N,..] [--ranks R] -c FILE | --model.path DIR",
+     "ops [OP] [--rates FILE] | step [--layers N,N,..] [--ranks R] -c FILE | --model.path DIR",
      "ops: every op at the model's shapes for training.local_batch_size rows of training.seq_len,\n"
      "beside a large copy and a large product measured in the same run (--seconds S per line).\n"
+     "--rates FILE keeps what trainer plan --measured reads.\n"
      "step: training.steps steps at each depth (0: all layers), a line through them, and what it\n"
      "says of the whole model with the optimiser shared by R ranks. Rows come from feed.replay, "
      "or\n"

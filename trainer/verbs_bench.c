@@ -1,4 +1,5 @@
 /* verbs_bench.c: trainer bench ops | step. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 enum { DEPTHS = 8, FRAME = 1200 /* patches of a 640 x 480 picture */ };
 
 typedef struct request {
-    const char *what, *op, *layers, *ranks, *seconds;
+    const char *what, *op, *layers, *ranks, *seconds, *rates;
 } request;
 
 /* The words that are no options: what to bench, one op, and the flags of this verb. */
@@ -20,7 +21,10 @@ static status read_request(int argc, char **argv, request *q)
     const struct {
         const char *flag;
         const char **value;
-    } flags[] = {{"--layers", &q->layers}, {"--ranks", &q->ranks}, {"--seconds", &q->seconds}};
+    } flags[] = {{"--layers", &q->layers},
+                 {"--ranks", &q->ranks},
+                 {"--seconds", &q->seconds},
+                 {"--rates", &q->rates}};
     for (int i = 1; i < argc; i++) {
         const char **value = NULL;
         for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
@@ -58,6 +62,17 @@ static status read_depths(const char *text, int64_t *out, int *out_n)
     return ST_OK;
 }
 
+static status keep_rates(const char *path, const rates *r)
+{
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return FAIL_IN(ST_CANT_CREATE, path, "can not be written: %s", strerror(errno));
+    rates_write(r, f);
+    if (fclose(f) != 0)
+        return FAIL_IN(ST_IO, path, "was not written: %s", strerror(errno));
+    return ST_OK;
+}
+
 static status ops(const conf *c, const request *q)
 {
     device *dev = NULL;
@@ -91,7 +106,11 @@ static status ops(const conf *c, const request *q)
            (long long)z.tokens, (long long)z.patches);
     TRY_OR(done, bench_ceilings_measure(s, &ceilings));
     bench_ceilings_print(&ceilings, stdout);
-    st = bench_ops(s, &z, &ceilings, q->op, seconds, stdout);
+    rates measured = {.memory = 0};
+    snprintf(measured.source, sizeof measured.source, "%.160s, %s", dev->description, d.name);
+    TRY_OR(done, bench_ops(s, &z, &ceilings, q->op, seconds, &measured, stdout));
+    if (q->rates)
+        st = keep_rates(q->rates, &measured);
 done:
     if (s)
         dev->v->stream_free(&s);

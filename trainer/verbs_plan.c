@@ -8,9 +8,15 @@
 #include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 #include "trainer/optim/groups.h"
+#include "trainer/plan/sweep.h"
 #include "trainer/verbs.h"
 
-enum { MAX_ITEMS = 65536 };
+enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15 };
+
+/* The words of this verb beside the options. */
+typedef struct request {
+    const char *documents, *grids, *measured, *sweep;
+} request;
 
 /* Reads positive integers separated by commas; x separates three where per_item is 3. */
 static status read_list(const char *flag, const char *text, int per_item, int64_t *out,
@@ -113,7 +119,29 @@ static status print_fit(const memory_layout *l, double limit)
     return ST_OK;
 }
 
-static status plan_memory(const conf *c, const model_dims *d)
+/* Bytes, work and time of the layout, or the best of all of `ranks` ranks. */
+static status plan_cost(const conf *c, const request *q, const layout *l, const model_dims *d,
+                        const params *p)
+{
+    rates r = rates_h200();
+    cost k;
+    if (q->measured)
+        TRY(rates_read(q->measured, &r));
+    rates_print(&r, stdout);
+    if (q->sweep) {
+        char *end;
+        long long ranks = strtoll(q->sweep, &end, 10);
+        if (*end || ranks < 1 || ranks > 65536)
+            return FAIL(ST_USAGE, "--sweep: expected a number of ranks from 1, got \"%s\"",
+                        q->sweep);
+        return sweep(c, ranks, d, p, &r, BEST_LAYOUTS, stdout);
+    }
+    cost_of(c, l, d, p, &r, c->ac_mode == AC_FULL, &k);
+    cost_print(&k, l, stdout);
+    return ST_OK;
+}
+
+static status plan_memory(const conf *c, const request *q, const model_dims *d)
 {
     params *p;
     TRY(params_new(d, &p));
@@ -128,11 +156,14 @@ static status plan_memory(const conf *c, const model_dims *d)
         st = layout_of(c, &ranks);
     if (st == ST_OK) {
         printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
-        st = layout_print(c, &ranks, d, p, stdout, NULL);
+        if (!q->sweep)
+            st = layout_print(c, &ranks, d, p, stdout, NULL);
     }
+    if (st == ST_OK)
+        st = plan_cost(c, q, &ranks, d, p);
     params_free(&p);
     TRY(st);
-    if (ranks.world > 1)
+    if (ranks.world > 1 || q->sweep)
         return ST_OK;
     int64_t seq = c->training_seq_len;
     memory_layout l = {
@@ -159,38 +190,48 @@ static status plan_memory(const conf *c, const model_dims *d)
     return print_fit(&l, c->memory_limit);
 }
 
+static status read_request(int argc, char **argv, request *q)
+{
+    const struct {
+        const char *flag;
+        const char **value;
+    } flags[] = {{"--documents", &q->documents},
+                 {"--grids", &q->grids},
+                 {"--measured", &q->measured},
+                 {"--sweep", &q->sweep}};
+    *q = (request){0};
+    for (int i = 1; i < argc; i++) {
+        const char **target = NULL;
+        for (size_t f = 0; f < sizeof flags / sizeof *flags && !target; f++) {
+            size_t n = strlen(flags[f].flag);
+            if (strncmp(argv[i], flags[f].flag, n) != 0 || (argv[i][n] && argv[i][n] != '='))
+                continue;
+            target = flags[f].value;
+            *target = argv[i][n] ? argv[i] + n + 1 : i + 1 < argc ? argv[++i] : NULL;
+        }
+        if (!target || !*target)
+            return FAIL(ST_USAGE, "trainer plan: \"%s\" is unknown or lacks its value", argv[i]);
+    }
+    return ST_OK;
+}
+
 status verb_plan(int argc, char **argv)
 {
     conf c;
+    request q;
+    model_dims d;
     TRY(conf_load(&c, &argc, argv));
-    status st = ST_OK;
-    const char *documents = NULL, *grids = NULL;
-    for (int i = 1; i < argc; i++) {
-        const char **target = NULL;
-        const char *value = NULL;
-        if (strncmp(argv[i], "--documents", 11) == 0)
-            target = &documents, value = argv[i] + 11;
-        else if (strncmp(argv[i], "--grids", 7) == 0)
-            target = &grids, value = argv[i] + 7;
-        if (target && *value == '=')
-            *target = value + 1;
-        else if (target && !*value && i + 1 < argc)
-            *target = argv[++i];
-        else {
-            st = FAIL(ST_USAGE, "trainer plan: \"%s\" is unknown or lacks its value", argv[i]);
-            goto done;
-        }
-    }
+    status st;
+    TRY_OR(done, read_request(argc, argv, &q));
     if (!c.model_path[0]) {
         st = FAIL(ST_USAGE, "trainer plan needs -c FILE or --model.path DIR or a preset's name");
         goto done;
     }
-    model_dims d;
     TRY_OR(done, dims_load(c.model_path, &d));
-    if (documents || grids)
-        TRY_OR(done, plan_flops(&d, documents, grids));
+    if (q.documents || q.grids)
+        TRY_OR(done, plan_flops(&d, q.documents, q.grids));
     else
-        TRY_OR(done, plan_memory(&c, &d));
+        TRY_OR(done, plan_memory(&c, &q, &d));
 done:
     conf_done(&c);
     return st;

@@ -40,9 +40,21 @@ def plans_are_printed():
         model = options({"model.path": PRESETS[name]}) if name in PRESETS else []
         said = trainer("plan", "-c", path, *model)
         check(re.search(r"^fits: [0-9.]+ % of the card", said, re.MULTILINE), f"{name}: {said}")
+        check(re.search(r"^  step .* tokens/s per rank, mfu [1-9]", said, re.MULTILINE), f"{name}: {said}")
         if int(re.search(r"layout: (\d+) ranks", said)[1]) > 1:
             said = trainer("train", "-c", path, *model, code=78)
             check("fits: " in said and "a GPU each" in said and said.count(" error ") == 1, f"{name}: {said}")
+
+
+def layouts_are_compared_by_measured_rates():
+    with Folder(images=4) as f:
+        rates = f.file("rates.yaml")
+        trainer("bench", "ops", "gemm", "--model.path", "debug", "--training.backend", "cpu", "--training.seq_len",
+                "64", "--seconds", "0.01", "--rates", rates)
+        said = trainer("plan", "-c", next(p for p in CONFIGS if p.endswith("vqav2-30b-buckets.yaml")),
+                       "--measured", rates, "--sweep", "8")
+        check(re.search(r"dense_tflops +[0-9.]+ measured", said) and "experts_tflops" in said, said)
+        check(re.search(r"of \d+ layouts of 8 ranks fit; predicted, not measured", said), said)
 
 
 def data_of(f, kind):
@@ -88,4 +100,4 @@ def two_steps_at_reduced_size():
             check("in 2 steps" in said, f"{name}: {said}")
 
 
-main(both_programs_read_them, plans_are_printed, two_steps_at_reduced_size)
+main(both_programs_read_them, plans_are_printed, layouts_are_compared_by_measured_rates, two_steps_at_reduced_size)

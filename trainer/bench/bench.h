@@ -8,6 +8,7 @@
 #include "common/conf.h"
 #include "trainer/model/dims.h"
 #include "trainer/ops/table.h"
+#include "trainer/plan/rates.h"
 
 typedef struct bench_ceilings {
     double copy;    /* bytes/s, read and written both counted */
@@ -41,9 +42,10 @@ typedef struct bench_sizes {
     int64_t document;       /* tokens of a packed document */
 } bench_sizes;
 
-/* Prints a line per op and shape; only: one op, or NULL. ST_USAGE for an unknown one. */
+/* Prints a line per op and shape; only: one op, or NULL. ST_USAGE for an unknown one. out: what
+ * trainer plan takes of it, FLOPs over time of the shapes of a kind. */
 WARN_UNUSED status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c,
-                             const char *only, double limit_s, FILE *to);
+                             const char *only, double limit_s, rates *out, FILE *to);
 
 /* y = a + b x by least squares; residual: the largest distance of a point from the line, as a share
  * of its y. One point: the line through it and 0. */

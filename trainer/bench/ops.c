@@ -97,8 +97,31 @@ static status run_call(stream *s, const void *context)
     }
 }
 
+/* FLOPs and seconds of the shapes that a rate is made of. */
+typedef struct bench_sums {
+    double flops[RATE_KEYS], seconds[RATE_KEYS];
+} bench_sums;
+
+/* RATE_KEYS: of none. Experts at the load that routing has; packed documents as rows have them. */
+static rate_key rate_of(const bench_row *row)
+{
+    switch (row->op) {
+    case BENCH_gemm:
+        return RATE_DENSE;
+    case BENCH_grouped_gemm:
+        return strstr(row->shape, "load 3") ? RATE_EXPERTS : RATE_KEYS;
+    case BENCH_attention_fwd:
+    case BENCH_attention_bwd:
+        return strstr(row->shape, "vision")   ? RATE_VISION_ATTENTION
+               : strstr(row->shape, "packed") ? RATE_ATTENTION
+                                              : RATE_KEYS;
+    default:
+        return RATE_KEYS;
+    }
+}
+
 static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
-                      const bench_ceilings *limit, double limit_s, FILE *to)
+                      const bench_ceilings *limit, double limit_s, bench_sums *sums, FILE *to)
 {
     bench_case c = {.s = s, .z = z, .st = ST_OK};
     double ns = 0.0;
@@ -111,6 +134,11 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
         s->dev->v->release(s->dev, c.held[i]);
     if (st != ST_OK)
         return status_context(st, "bench of %s, %s: ", row->op_name, row->shape);
+    rate_key key = rate_of(row);
+    if (key != RATE_KEYS) {
+        sums->flops[key] += c.flops;
+        sums->seconds[key] += ns * 1e-9;
+    }
     /* The least time that these ceilings allow. */
     double floor_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
     floor_s = compute_s > floor_s ? compute_s : floor_s;
@@ -124,8 +152,9 @@ static const bench_row *const lists[] = {bench_products, bench_memory, bench_rou
 enum { LISTS = sizeof lists / sizeof *lists };
 
 status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const char *only,
-                 double limit_s, FILE *to)
+                 double limit_s, rates *out, FILE *to)
 {
+    bench_sums sums = {{0}, {0}};
     bool seen[BENCH_OPS] = {false}, any = false;
     status first = ST_OK;
     for (int l = 0; l < LISTS; l++)
@@ -134,7 +163,7 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
             if (only && strcmp(only, row->op_name) != 0)
                 continue;
             any = true;
-            status st = run_row(s, row, z, c, limit_s, to);
+            status st = run_row(s, row, z, c, limit_s, &sums, to);
             if (st != ST_OK) { /* the others are of use all the same */
                 fprintf(to, "%-17s %-22s %s\n", row->op_name, row->shape, status_text());
                 first = first == ST_OK ? st : first;
@@ -147,5 +176,12 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
 #include "trainer/ops/ops.def"
     if (!any)
         return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
+    out->of[RATE_COPY] = c->copy;
+    out->measured[RATE_COPY] = true;
+    for (int k = 0; k < RATE_KEYS; k++)
+        if (sums.seconds[k] > 0) {
+            out->of[k] = sums.flops[k] / sums.seconds[k];
+            out->measured[k] = true;
+        }
     return first;
 }

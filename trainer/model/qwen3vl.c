@@ -52,7 +52,18 @@ static void parts_done(model *m)
     decoder_done(&m->decoder);
 }
 
-static void lay_out(model *m, space *sp, const backend_vtable *v)
+/* The most that was taken since mark, which the next user of scratch gets. */
+static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
+{
+    size_t top = sp->peak;
+    space_rewind(sp, mark);
+    sp->peak = mark;
+    if (top > *inout_peak)
+        *inout_peak = top;
+    return (int64_t)(top - mark);
+}
+
+static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions *out)
 {
     const model_options *o = &m->o;
     shape z = {&m->d, o->cap, st_dtype_size(v->act), st_dtype_size(v->acc)};
@@ -63,25 +74,37 @@ static void lay_out(model *m, space *sp, const backend_vtable *v)
     decoder_modes text = {.training = o->training, .keep = keep, .aux = o->router_aux_coef > 0};
     if (m->has_vision)
         vision_layout(&m->vision, sp, &z, eye);
+    size_t seen = space_mark(sp);
     decoder_layout(&m->decoder, sp, &z, text);
-    size_t mark = space_mark(sp);
+    size_t mark = space_mark(sp), peak = mark;
+    *out = (model_regions){.vision_kept = (int64_t)seen, .text_kept = (int64_t)(mark - seen)};
     if (m->has_vision)
         vision_layout_scratch(&m->vision, sp, &z, eye);
-    space_rewind(sp, mark);
+    out->vision_scratch = scratch(sp, mark, &peak);
     decoder_layout_scratch(&m->decoder, sp, &z, text);
-    space_rewind(sp, mark);
+    out->text_scratch = scratch(sp, mark, &peak);
     head_layout(&m->head, sp, o->cap.targets, z.act, z.acc, o->training);
+    out->head_scratch = scratch(sp, mark, &peak);
+    out->total = (int64_t)peak;
+}
+
+status model_regions_of(const model_dims *d, const model_options *o, const backend_vtable *backend,
+                        model_regions *out)
+{
+    model m;
+    TRY(parts_init(&m, d, o));
+    space sp = {0};
+    lay_out(&m, &sp, backend, out);
+    parts_done(&m);
+    return ST_OK;
 }
 
 status model_bytes(const model_dims *d, const model_options *o, const backend_vtable *backend,
                    int64_t *out_bytes)
 {
-    model m;
-    TRY(parts_init(&m, d, o));
-    space sp = {0};
-    lay_out(&m, &sp, backend);
-    parts_done(&m);
-    *out_bytes = (int64_t)sp.peak;
+    model_regions regions;
+    TRY(model_regions_of(d, o, backend, &regions));
+    *out_bytes = regions.total;
     return ST_OK;
 }
 
@@ -129,15 +152,16 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
         return FAIL(ST_INTERNAL, "a model laid out for a frozen vision tower has to train it");
     }
     space sp = {0};
-    lay_out(m, &sp, s->dev->v);
-    st = s->dev->v->alloc(s->dev, sp.peak, &m->block);
+    model_regions regions;
+    lay_out(m, &sp, s->dev->v, &regions);
+    st = s->dev->v->alloc(s->dev, (size_t)regions.total, &m->block);
     if (st != ST_OK) {
         model_free(&m, s);
         return status_context(st, "activations of %lld tokens and %lld patches: ",
                               (long long)o->cap.tokens, (long long)o->cap.patches);
     }
     sp = (space){.base = m->block};
-    lay_out(m, &sp, s->dev->v);
+    lay_out(m, &sp, s->dev->v, &regions);
     *out = m;
     return ST_OK;
 }

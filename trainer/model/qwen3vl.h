@@ -29,7 +29,15 @@ void model_options_freeze(model_options *o, const params *p);
 WARN_UNUSED status model_new(stream *s, const model_dims *d, params *p, const model_options *o,
                              model **out);
 void model_free(model **m, stream *s);
-/* Device bytes of activations and scratch, without allocating. */
+/* Device bytes of a model's activations. Scratch of vision, text and head shares bytes. */
+typedef struct model_regions {
+    int64_t vision_kept, text_kept; /* from a part's forward to its backward */
+    int64_t vision_scratch, text_scratch, head_scratch;
+    int64_t total;
+} model_regions;
+WARN_UNUSED status model_regions_of(const model_dims *d, const model_options *o,
+                                    const backend_vtable *backend, model_regions *out);
+/* Their total, without allocating. */
 WARN_UNUSED status model_bytes(const model_dims *d, const model_options *o,
                                const backend_vtable *backend, int64_t *out_bytes);
 

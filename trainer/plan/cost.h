@@ -1,0 +1,63 @@
+/* cost.h: what a step of a layout is predicted to cost: FLOPs, bytes between ranks, time, MFU.
+ *
+ * Work is divided by rates (rates.h). Gathers and reductions of weights run beside the compute of
+ * their pass and cost what is left over; everything else between ranks is waited for. A pipeline of
+ * P stages idles (P - 1) of every M + P - 1 micro-steps. It is a prediction and is printed as one.
+ */
+#ifndef TESSERA_PLAN_COST_H
+#define TESSERA_PLAN_COST_H
+
+#include "trainer/optim/groups.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/plan/rates.h"
+
+/* What a row is made of: documents of this length, each with one picture of this grid (patches; 0 =
+ * text alone). */
+typedef struct row_kind {
+    int64_t seq_len, document;
+    int32_t grid[3];
+} row_kind;
+/* VQAv2's mean sample (shared/facts: 313 tokens, a picture of 640 x 480) for formats with pictures,
+ * one document per row for text. */
+row_kind row_kind_of(const conf *c, const model_dims *d);
+
+typedef enum traffic_key {
+    TRAFFIC_GATHER,    /* weights, before forward and again before backward */
+    TRAFFIC_REDUCE,    /* gradients behind a layer's backward */
+    TRAFFIC_REPLICATE, /* sums of gradient pieces over replicas, once per step */
+    TRAFFIC_TENSOR,    /* sequence pieces into heads and back */
+    TRAFFIC_CONTEXT,   /* keys and values, and their gradients */
+    TRAFFIC_EXPERT,    /* tokens to experts and back */
+    TRAFFIC_PIPELINE,  /* activations between stages */
+    TRAFFIC_ROW,       /* the row and its images' features among the ranks that share it */
+    TRAFFIC_KEYS
+} traffic_key;
+
+/* Received by one rank in one step. */
+typedef struct traffic {
+    const char *name;
+    mesh_group group;
+    int64_t bytes;
+    bool between_nodes;
+} traffic;
+
+typedef struct cost {
+    row_kind row;
+    flops flops; /* of a whole step, all ranks */
+    traffic traffic[TRAFFIC_KEYS];
+    /* seconds of a step, of one rank */
+    double dense, experts, attention, vision_attention, memory, update;
+    double recompute; /* of activation checkpointing, in the above too */
+    double exposed;   /* between ranks, not hidden */
+    double bubble;
+    double step;
+    double tokens_per_s; /* of one rank */
+    double mfu;          /* useful, of RATE_PEAK */
+} cost;
+
+/* p: the registry after groups_apply. full: activation checkpointing. */
+void cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
+             bool full, cost *out);
+void cost_print(const cost *k, const layout *l, FILE *to);
+
+#endif

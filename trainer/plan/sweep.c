@@ -1,0 +1,162 @@
+#include "trainer/plan/sweep.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "trainer/layout_plan.h"
+
+enum { CONTEXT_TOKENS = 16384 /* rows shorter than this are not cut over context ranks */ };
+
+typedef struct candidate {
+    layout layout;
+    int64_t rows;
+    bool full;
+    double memory; /* share of the card */
+    double tokens_per_s, mfu, step;
+} candidate;
+
+typedef struct candidates {
+    candidate *list; /* heap */
+    size_t n, room, tried;
+} candidates;
+
+static status keep(candidates *all, const candidate *one)
+{
+    if (all->n == all->room) {
+        size_t room = all->room ? 2 * all->room : 64;
+        candidate *list = realloc(all->list, room * sizeof *list);
+        if (!list)
+            return FAIL(ST_NO_MEMORY, "no memory for %zu layouts", room);
+        all->list = list;
+        all->room = room;
+    }
+    all->list[all->n++] = *one;
+    return ST_OK;
+}
+
+static int faster(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->tokens_per_s != y->tokens_per_s)
+        return x->tokens_per_s > y->tokens_per_s ? -1 : 1;
+    return x->memory < y->memory ? -1 : x->memory > y->memory;
+}
+
+/* The largest micro-batch that fits and divides the step. */
+static status judge(const conf *c, const model_dims *d, const params *p, const rates *r, bool full,
+                    candidates *all)
+{
+    layout l;
+    if (layout_of(c, &l) != ST_OK)
+        return ST_OK; /* not a layout */
+    all->tried++;
+    int64_t consumers = l.replicate * l.shard;
+    for (int64_t rows = c->training_global_batch_size / consumers; rows > 0; rows--) {
+        if (c->training_global_batch_size % (consumers * rows) != 0)
+            continue;
+        layout_plan m;
+        TRY(layout_plan_make(c, &l, d, p, rows, full, &m));
+        if ((double)m.total > c->memory_limit * r->memory)
+            continue;
+        conf one = *c;
+        one.training_local_batch_size = rows;
+        TRY(layout_of(&one, &l));
+        cost k;
+        cost_of(&one, &l, d, p, r, full, &k);
+        return keep(all, &(candidate){.layout = l,
+                                      .rows = rows,
+                                      .full = full,
+                                      .memory = (double)m.total / r->memory,
+                                      .tokens_per_s = k.tokens_per_s,
+                                      .mfu = k.mfu,
+                                      .step = k.step});
+    }
+    return ST_OK;
+}
+
+/* All that experts and expert-tensor may be beside these degrees. */
+static status judge_experts(conf *c, const model_dims *d, const params *p, const rates *r,
+                            candidates *all)
+{
+    int64_t flat = c->dp_shard * c->context_degree * c->tensor_degree;
+    for (int cut = 0; cut < (c->tensor_degree > 1 ? 2 : 1); cut++) {
+        c->expert_tensor_degree = cut ? c->tensor_degree : 1;
+        for (int64_t expert = 1; expert <= flat; expert++) {
+            if (flat % expert != 0 || (expert > 1 && d->text.experts == 0) ||
+                (d->text.experts > 0 && d->text.experts % expert != 0))
+                continue;
+            c->expert_degree = expert;
+            for (int full = 0; full < 2; full++)
+                TRY(judge(c, d, p, r, full != 0, all));
+        }
+    }
+    return ST_OK;
+}
+
+static status search(conf *c, int64_t ranks, const model_dims *d, const params *p, const rates *r,
+                     candidates *all)
+{
+    c->world_size = ranks;
+    c->training_local_batch_size = 1;
+    for (int64_t tensor = 1; tensor <= r->per_node && tensor <= ranks; tensor *= 2) {
+        if (d->text.kv_heads % tensor != 0)
+            continue;
+        for (int64_t context = 1; context * tensor <= ranks; context *= 2) {
+            if (context > 1 && c->training_seq_len / context < CONTEXT_TOKENS / 2)
+                continue;
+            for (int64_t pipeline = 1; pipeline * context * tensor <= ranks; pipeline *= 2) {
+                int64_t rest = ranks / (tensor * context * pipeline);
+                if (rest * tensor * context * pipeline != ranks || d->text.layers % pipeline != 0)
+                    continue;
+                for (int64_t replicate = 1; replicate <= rest; replicate++) {
+                    if (rest % replicate != 0)
+                        continue;
+                    c->tensor_degree = tensor;
+                    c->context_degree = context;
+                    c->pipeline_degree = pipeline;
+                    c->dp_replicate = replicate;
+                    c->dp_shard = rest / replicate;
+                    TRY(judge_experts(c, d, p, r, all));
+                }
+            }
+        }
+    }
+    return ST_OK;
+}
+
+status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p, const rates *r,
+             int most, FILE *to)
+{
+    candidates all = {0};
+    conf changed = *c;
+    status st = search(&changed, ranks, d, p, r, &all);
+    if (st == ST_OK && all.n == 0)
+        st = FAIL(ST_CONFIG,
+                  "sweep: none of %zu layouts of %" PRId64 " ranks fits memory.limit %.0f %% with "
+                  "training.seq_len %" PRId64 " and training.global_batch_size %" PRId64
+                  "; more ranks or shorter rows are needed",
+                  all.tried, ranks, c->memory_limit * 100.0, c->training_seq_len,
+                  c->training_global_batch_size);
+    if (st == ST_OK) {
+        qsort(all.list, all.n, sizeof *all.list, faster);
+        fprintf(to,
+                "%zu of %zu layouts of %" PRId64 " ranks fit; predicted, not measured, fastest "
+                "first\n",
+                all.n, all.tried * 1, ranks);
+        fprintf(to, "%9s %5s %7s %6s %8s %6s %6s %5s %8s %8s %9s %6s %6s\n", "replicate", "shard",
+                "context", "tensor", "pipeline", "expert", "exp-tp", "rows", "recomp.", "memory",
+                "step ms", "tps", "mfu");
+    }
+    for (size_t i = 0; st == ST_OK && i < all.n && i < (size_t)most; i++) {
+        const candidate *k = &all.list[i];
+        const layout *l = &k->layout;
+        fprintf(to,
+                "%9" PRId64 " %5" PRId64 " %7" PRId64 " %6" PRId64 " %8" PRId64 " %6" PRId64
+                " %6" PRId64 " %5" PRId64 " %8s %7.1f%% %9.1f %6.0f %5.1f%%\n",
+                l->replicate, l->shard, l->context, l->tensor, l->pipeline, l->expert,
+                l->expert_tensor, k->rows, k->full ? "full" : "none", k->memory * 100.0,
+                k->step * 1e3, k->tokens_per_s, k->mfu * 100.0);
+    }
+    free(all.list);
+    return st;
+}
