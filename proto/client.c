@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "proto/record.h"
+#include "proto/share.h"
 
 struct client {
     char *name;    /* endpoint or path, for errors */
@@ -24,8 +25,8 @@ struct client {
     int timeout_ms;
     /* recording */
     record_reader *record;
-    int64_t loops, loop; /* 0 = endless; passes finished */
-    uint64_t next;
+    share *share;       /* NULL: all rows are ours */
+    uint64_t next, end; /* rows over all loops */
 };
 
 static status client_new(const char *name, client **out)
@@ -55,6 +56,7 @@ void client_close(client **client_)
         (void)!wire_send_json(c->socket, NULL, KIND_BYE, 0, "{}", 2);
     wire_close(&c->socket);
     wire_free(&c->wire);
+    share_free(&c->share);
     record_close(&c->record);
     codec_free(&c->codec);
     wire_msg_free(&c->m);
@@ -183,24 +185,33 @@ status client_open(const client_options *o, client **out)
     return ST_OK;
 }
 
-status client_replay(const char *path, int64_t loops, uint64_t skip, client **out)
+/* Rows over all loops. */
+static uint64_t rows_of(const record_reader *record, int64_t loops)
+{
+    const uint64_t rows = record_rows(record);
+    uint64_t all;
+    if (rows == 0)
+        return 0;
+    return loops == 0 || __builtin_mul_overflow(rows, (uint64_t)loops, &all) ? UINT64_MAX : all;
+}
+
+status client_replay(const replay_options *o, client **out)
 {
     client *c = NULL;
-    TRY(client_new(path, &c));
-    status st = record_open(path, &c->record);
-    if (st != ST_OK) {
-        client_close(&c);
-        return st;
+    status st;
+    TRY(client_new(o->path, &c));
+    TRY_OR(failed, record_open(o->path, &c->record));
+    c->end = rows_of(c->record, o->loops);
+    c->next = o->skip < c->end ? o->skip : c->end;
+    if (o->ranks > 1) {
+        TRY_OR(failed, share_new(o, c->record, c->codec, c->end, &c->share));
+        TRY_OR(failed, share_find(c->share, &c->next));
     }
-    const uint64_t rows = record_rows(c->record);
-    c->loops = loops;
-    if (rows) {
-        c->next = skip % rows;
-        c->loop = (int64_t)(skip / rows);
-    }
-    c->ended = rows == 0 || (loops && c->loop >= loops);
     *out = c;
     return ST_OK;
+failed:
+    client_close(&c);
+    return st;
 }
 
 const char *client_welcome(const client *c)
@@ -215,13 +226,12 @@ int64_t client_rows(const client *c)
 
 static status next_recorded(client *c, wire_msg *raw, frame *out_head)
 {
-    TRY(record_read(c->record, c->next, raw));
+    if (c->next == c->end)
+        return ST_END;
+    TRY(record_read(c->record, c->next % record_rows(c->record), raw));
     TRY(frame_decode(wire_msg_part(raw, 0), c->name, out_head));
-    if (++c->next == record_rows(c->record)) {
-        c->next = 0;
-        c->ended = ++c->loop == c->loops;
-    }
-    return ST_OK;
+    c->next++;
+    return c->share ? share_find(c->share, &c->next) : ST_OK;
 }
 
 /* Gives back what a taken row weighed. A daemon that has just gone is noticed at the next receive,

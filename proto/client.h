@@ -26,9 +26,17 @@ typedef struct client_options {
 /* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason.
  * Within timeout_ms: ST_UNAVAILABLE if no daemon listens, ST_TIMEOUT if one does and is silent. */
 WARN_UNUSED status client_open(const client_options *o, client **out);
-/* The same rows from a file; loops = how often to run through it (0 = endlessly). skip: rows, of
- * all loops together, that were taken before; all of them: the first row is ST_END. */
-WARN_UNUSED status client_replay(const char *path, int64_t loops, uint64_t skip, client **out);
+typedef struct replay_options {
+    const char *path;
+    int64_t loops;     /* how often to run through it; 0 = endlessly */
+    uint64_t skip;     /* rows, of all loops together, that were taken before */
+    int rank, ranks;   /* data-parallel consumer rank of ranks; 0 ranks: of 1 */
+    int64_t step_rows; /* with several ranks: rows of a step, over all of them */
+} replay_options;
+
+/* The same rows from a file, shared out among ranks as the daemon does (assign.h). Where all were
+ * skipped the first row is ST_END. */
+WARN_UNUSED status client_replay(const replay_options *o, client **out);
 void client_close(client **c); /* BYE */
 
 /* The one call that another thread may make: a client_next that waits, now or later, returns

@@ -295,3 +295,25 @@ status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row
     }
     return st;
 }
+
+status codec_measure(codec *c, const wire_msg *m, const char *peer, arena *a, row_measure *out)
+{
+    frame head;
+    row r;
+    TRY(frame_decode(wire_msg_part(m, 0), peer, &head));
+    if (head.kind != KIND_ROW || wire_msg_parts(m) < FIRST_IMAGE)
+        return FAIL_IN(ST_PROTOCOL, peer,
+                       "message of kind %s and %zu parts where a row was expected",
+                       frame_kind_name(head.kind), wire_msg_parts(m));
+    TRY(decode_block(c, wire_msg_part(m, 1), &head, peer, a, &r));
+    row_measure measure = {.tokens = r.n_tokens, .patches = r.n_patches + r.n_video_patches};
+    for (int64_t d = 0; d < r.n_docs; d++) {
+        int64_t length = (int64_t)r.cu_seqlens[d + 1] - r.cu_seqlens[d];
+        if (length < 0 || length > r.n_tokens)
+            return FAIL_IN(ST_PROTOCOL, peer, "a document of %lld of the row's %lld tokens",
+                           (long long)length, (long long)r.n_tokens);
+        measure.squares += length * length;
+    }
+    *out = measure;
+    return ST_OK;
+}

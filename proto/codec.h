@@ -8,6 +8,7 @@
 #define TESSERA_PROTO_CODEC_H
 
 #include "common/arena.h"
+#include "proto/assign.h"
 #include "proto/batch.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -28,5 +29,8 @@ WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_f
  * Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
 WARN_UNUSED status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
                                 frame *out_head);
+/* What assign_cost asks of a row, from its header and block alone; images are not looked at. */
+WARN_UNUSED status codec_measure(codec *c, const wire_msg *m, const char *peer, arena *a,
+                                 row_measure *out);
 
 #endif

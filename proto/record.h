@@ -23,6 +23,8 @@ WARN_UNUSED status record_open(const char *path, record_reader **out);
 void record_close(record_reader **r);
 const char *record_welcome(const record_reader *r);
 uint64_t record_rows(const record_reader *r);
+/* The i-th row's header and block, without its images. */
+WARN_UNUSED status record_read_block(const record_reader *r, uint64_t i, wire_msg *m);
 /* The i-th recorded message, its bytes copied into m. ST_END past the last. */
 WARN_UNUSED status record_read(const record_reader *r, uint64_t i, wire_msg *m);
 

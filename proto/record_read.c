@@ -203,7 +203,7 @@ static status find_image(const record_reader *r, const uint8_t *hash, span *out)
                    "an image of this row is not in the index: the file is damaged");
 }
 
-static status read_row(const record_reader *r, uint64_t offset, wire_msg *m)
+static status read_row(const record_reader *r, uint64_t offset, bool with_images, wire_msg *m)
 {
     span row;
     frame f;
@@ -221,7 +221,7 @@ static status read_row(const record_reader *r, uint64_t offset, wire_msg *m)
                        frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
     TRY(wire_msg_add(m, row.data, FRAME_BYTES));
     TRY(wire_msg_add(m, row.data + ROW_AT_BLOCK, block));
-    for (uint32_t i = 0; i < f.n_images; i++) {
+    for (uint32_t i = 0; i < (with_images ? f.n_images : 0); i++) {
         span image;
         TRY(find_image(r, row.data + ROW_AT_BLOCK + block + (uint64_t)i * ROW_IMAGE_BYTES, &image));
         TRY(wire_msg_add(m, image.data, image.size));
@@ -229,14 +229,25 @@ static status read_row(const record_reader *r, uint64_t offset, wire_msg *m)
     return ST_OK;
 }
 
-status record_read(const record_reader *r, uint64_t i, wire_msg *m)
+static status read_at(const record_reader *r, uint64_t i, bool with_images, wire_msg *m)
 {
     if (i >= r->n_rows)
         return FAIL_IN(ST_END, r->path, "row %llu of %llu", (unsigned long long)i,
                        (unsigned long long)r->n_rows);
     wire_msg_clear(m);
-    status st = read_row(r, load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES), m);
+    uint64_t offset = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
+    status st = read_row(r, offset, with_images, m);
     if (st != ST_OK)
         wire_msg_clear(m);
     return st;
+}
+
+status record_read(const record_reader *r, uint64_t i, wire_msg *m)
+{
+    return read_at(r, i, true, m);
+}
+
+status record_read_block(const record_reader *r, uint64_t i, wire_msg *m)
+{
+    return read_at(r, i, false, m);
 }

@@ -130,7 +130,7 @@ static status check_stream(const resume_point *from, const char *options)
 static status enter_stream(const session *s, const char *options, receiver_options *o)
 {
     TRY(check_stream(s->from, options));
-    o->replay_skip = (uint64_t)s->from->progress.rows;
+    o->replay.skip = (uint64_t)s->from->progress.rows;
     o->client.cursor = s->from->progress.cursor;
     return ST_OK;
 }
@@ -141,10 +141,10 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     bool goes_on = s->from && strcmp(stream_name, "train") == 0;
     if (c->feed_replay[0]) {
         client_settings(s, stream_name, NULL, &o);
-        o.replay = c->feed_replay;
+        o.replay.path = c->feed_replay;
         /* training.steps decides how often it is run through; without, and to evaluate, once. */
         bool endless = s->use == SESSION_TRAIN && c->training_steps > 0;
-        o.replay_loops = endless ? 0 : 1;
+        o.replay.loops = endless ? 0 : 1;
         if (goes_on)
             TRY(enter_stream(s, NULL, &o));
         log_info("rows come from the recording %s", c->feed_replay);

@@ -71,8 +71,4 @@ const shape_bucket *plan_buckets(const plan *p, int *out_n);
  * counts. */
 WARN_UNUSED status plan_report(plan *p, FILE *to);
 
-/* Which rank gets which row of a step: a pure function of the rows' predicted time. rank_of [G]
- * written; every rank gets rows / ranks of them when that divides. */
-WARN_UNUSED status plan_assign(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of);
-
 #endif

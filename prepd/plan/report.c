@@ -3,14 +3,13 @@
 #include <stdlib.h>
 
 #include "prepd/plan/report.h"
+#include "proto/assign.h"
 
 enum { REPORT_RANKS = 8 };
 
-/* Predicted time of a row in MFLOP of a 30B-A3B training step (spec 10): 18.25 GFLOP a token, 2.9
- * a patch, attention by the square of each document. */
 static int64_t cost_of(const row_stat *r)
 {
-    return r->tokens * 18250 + r->patches * 2900 + r->squares * 118 / 100;
+    return assign_cost(&(row_measure){r->tokens, r->patches, r->squares});
 }
 
 static double share(int64_t some, int64_t whole)
@@ -38,7 +37,7 @@ static status report_balance(const plan *p, FILE *to)
         int64_t load[REPORT_RANKS] = {0}, total = 0, most = 0;
         for (int64_t k = 0; k < g; k++)
             cost[k] = cost_of(&p->rows[s * g + k]);
-        TRY_OR(done, plan_assign(cost, g, ranks, rank_of));
+        TRY_OR(done, assign_rows(cost, g, ranks, rank_of));
         for (int64_t k = 0; k < g; k++) {
             load[rank_of[k]] += cost[k];
             total += cost[k];

@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "prepd/serve/state.h"
+#include "proto/assign.h"
 
 enum {
     /* Planned bytes of a row: six i32 or f32 per token, a patch, an image part's head, and room for
@@ -111,15 +112,12 @@ void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
         session_close(d, s, NULL);
 }
 
-/* Predicted time of a row in MFLOP of the 30B-A3B model: 18.25 GF a token, 2.9 GF a patch, and
- * attention by the square of each document. Only the proportions matter, and that they are the same
- * on every machine: integers. */
 static int64_t row_cost(const planned_row *r)
 {
-    int64_t cost = r->tokens * 18250 + r->patches * 2900;
+    row_measure m = {.tokens = r->tokens, .patches = r->patches};
     for (int64_t i = 0; i < r->n_docs; i++)
-        cost += (int64_t)r->docs[i].tokens * r->docs[i].tokens * 118 / 100;
-    return cost;
+        m.squares += (int64_t)r->docs[i].tokens * r->docs[i].tokens;
+    return assign_cost(&m);
 }
 
 static status assign_step(dispatch *d, session *s, uint64_t step)
@@ -135,7 +133,7 @@ static status assign_step(dispatch *d, session *s, uint64_t step)
         TRY_OR(done, plan_row(s->plan, step * (uint64_t)g + (uint64_t)k, &d->scratch, &r));
         cost[k] = row_cost(&r);
     }
-    TRY_OR(done, plan_assign(cost, g, s->ranks, s->rank_of));
+    TRY_OR(done, assign_rows(cost, g, s->ranks, s->rank_of));
     s->step = step;
 done:
     free(cost);

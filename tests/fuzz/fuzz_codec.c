@@ -86,8 +86,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = first; i < n; i++)
         MUST(wire_msg_add(m, parts[i].data, parts[i].size));
-    if (codec_decode(c, m, "fuzz", &a, &r, &head) == ST_OK)
+    row_measure measured;
+    status measure = codec_measure(c, m, "fuzz", &a, &measured);
+    if (codec_decode(c, m, "fuzz", &a, &r, &head) == ST_OK) {
         check_round_trip(c, &r, &head);
+        MUST(measure);
+        if (measured.tokens != r.n_tokens || measured.patches != r.n_patches + r.n_video_patches)
+            abort();
+    }
     wire_msg_free(&m);
     codec_free(&c);
     arena_done(&a);

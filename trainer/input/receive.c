@@ -84,8 +84,8 @@ status receiver_open(const receiver_options *o, receiver **out)
     }
     for (int64_t i = 0; i < r->n_slots; i++)
         arena_init(&r->slots[i].memory, 0);
-    if (o->replay && o->replay[0])
-        TRY_OR(done, client_replay(o->replay, o->replay_loops, o->replay_skip, &r->source));
+    if (o->replay.path && o->replay.path[0])
+        TRY_OR(done, client_replay(&o->replay, &r->source));
     else
         TRY_OR(done, client_open(&o->client, &r->source));
     if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {

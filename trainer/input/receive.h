@@ -13,9 +13,7 @@ typedef struct receiver receiver;
 
 typedef struct receiver_options {
     client_options client;
-    const char *replay; /* a recording instead of a daemon; NULL or "" = the daemon */
-    int64_t replay_loops;
-    uint64_t replay_skip;  /* rows of the recording (all its loops) that were taken before */
+    replay_options replay; /* a recording instead of a daemon; path NULL or "" = the daemon */
     int64_t slots;         /* rows held at once */
     bool (*stopped)(void); /* asked while the step waits; true ends the wait. NULL: never */
 } receiver_options;

@@ -104,7 +104,7 @@ static void test_client_replay__loops(void **state)
     set_up(&s);
     arena_init(&a, 0);
     assert_ok(wire_msg_new(&raw));
-    assert_ok(client_replay(s.path, 2, 0, &c));
+    assert_ok(client_replay(&(replay_options){.path = s.path, .loops = 2}, &c));
     assert_string_equal(client_welcome(c), WELCOME);
     for (int i = 0; i < 2 * ROWS; i++) {
         row r;
@@ -119,10 +119,65 @@ static void test_client_replay__loops(void **state)
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     client_close(&c);
-    assert_ok(client_replay(s.path, 0, 0, &c)); /* endless */
+    assert_ok(client_replay(&(replay_options){.path = s.path}, &c)); /* endless */
     for (int i = 0; i < 5 * ROWS; i++)
         assert_ok(client_next_raw(c, raw, NULL));
     client_close(&c);
+    wire_msg_free(&raw);
+    arena_done(&a);
+    tear_down(&s);
+}
+
+/* Together consumers get every row of every step once, whichever way around the file they are, and
+ * each goes on where it stopped at the end of a step. */
+static void test_client_replay__ranks_share_every_step(void **state)
+{
+    (void)state;
+    enum { STEP = 4, LOOPS = 2, ALL = ROWS * LOOPS, RANKS = 2 };
+    setting s;
+    arena a;
+    wire_msg *raw = NULL;
+    int seen[ALL] = {0};
+    set_up(&s);
+    arena_init(&a, 0);
+    assert_ok(wire_msg_new(&raw));
+    for (int rank = 0; rank < RANKS; rank++)
+        for (uint64_t skip = 0; skip <= ALL; skip += STEP) {
+            replay_options o = {.path = s.path,
+                                .loops = LOOPS,
+                                .skip = skip,
+                                .rank = rank,
+                                .ranks = RANKS,
+                                .step_rows = STEP};
+            client *c = NULL;
+            int64_t cost[STEP];
+            int rank_of[STEP];
+            assert_ok(client_replay(&o, &c));
+            for (uint64_t i = skip; i < ALL; i++) {
+                for (uint64_t k = 0; i % STEP == 0 && k < STEP; k++) {
+                    const row *r = &s.rows[(i + k) % ROWS];
+                    row_measure m = {r->n_tokens, r->n_patches + r->n_video_patches, 0};
+                    for (int64_t d = 0; d < r->n_docs; d++)
+                        m.squares += (int64_t)(r->cu_seqlens[d + 1] - r->cu_seqlens[d]) *
+                                     (r->cu_seqlens[d + 1] - r->cu_seqlens[d]);
+                    cost[k] = assign_cost(&m);
+                }
+                assert_ok(assign_rows(cost, STEP, RANKS, rank_of));
+                if (rank_of[i % STEP] != rank)
+                    continue;
+                row r;
+                frame head;
+                arena_reset(&a);
+                assert_ok(client_next(c, &a, &r, &head, NULL));
+                assert_int_equal(head.row, 100 + i % ROWS);
+                seen[i] += skip == 0;
+            }
+            row r;
+            assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
+            client_close(&c);
+        }
+    for (int i = 0; i < ALL; i++)
+        assert_int_equal(seen[i], 1);
     wire_msg_free(&raw);
     arena_done(&a);
     tear_down(&s);
@@ -226,7 +281,8 @@ static void test_record__other_files(void **state)
     store(s.path, bytes, 0);
     assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "TSRR");
     store(s.path, (const uint8_t *)"{\"not\": \"a recording, but JSON of some length\"}", 48);
-    assert_fails(ST_BAD_INPUT, client_replay(s.path, 1, 0, &c), s.path);
+    assert_fails(ST_BAD_INPUT, client_replay(&(replay_options){.path = s.path, .loops = 1}, &c),
+                 s.path);
     assert_fails(ST_NO_INPUT, record_open("/nowhere/at/all", &r), "/nowhere/at/all");
     assert_fails(ST_CANT_CREATE, record_create("/nowhere/at/all", WELCOME, &w), "/nowhere/at/all");
     unlink(s.path);
@@ -243,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_record__gives_back_the_messages),
         cmocka_unit_test(test_client_replay__loops),
+        cmocka_unit_test(test_client_replay__ranks_share_every_step),
         cmocka_unit_test(test_record_open__cut_short),
         cmocka_unit_test(test_record__damaged),
         cmocka_unit_test(test_record__other_files),

@@ -86,7 +86,7 @@ static void test_receive__rows_in_order_then_end(void **state)
     fixture *f = *state;
     for (int slots = 1; slots <= 4; slots += 3) {
         receiver *r;
-        receiver_options o = {.replay = f->path, .replay_loops = 2, .slots = slots};
+        receiver_options o = {.replay.path = f->path, .replay.loops = 2, .slots = slots};
         assert_ok(receiver_open(&o, &r));
         assert_non_null(strstr(receiver_welcome(r), "seq_len"));
         int64_t waited = 0;
@@ -109,7 +109,7 @@ static void test_receive__rows_held_together_stay_whole(void **state)
 {
     fixture *f = *state;
     receiver *r;
-    receiver_options o = {.replay = f->path, .replay_loops = 1, .slots = 4};
+    receiver_options o = {.replay.path = f->path, .replay.loops = 1, .slots = 4};
     assert_ok(receiver_open(&o, &r));
     received got[4];
     int64_t waited = 0;
@@ -128,7 +128,7 @@ static void test_receive__stops_while_rows_wait(void **state)
     fixture *f = *state;
     for (int i = 0; i < 20; i++) {
         receiver *r;
-        receiver_options o = {.replay = f->path, .replay_loops = 0, .slots = 2};
+        receiver_options o = {.replay.path = f->path, .replay.loops = 0, .slots = 2};
         assert_ok(receiver_open(&o, &r));
         if (i % 2)
             usleep(300);
@@ -146,7 +146,7 @@ static void test_receive__damage_reaches_the_step(void **state)
         fputc(0x5a, file);
     fclose(file);
     receiver *r = NULL;
-    receiver_options o = {.replay = f->path, .replay_loops = 1, .slots = 2};
+    receiver_options o = {.replay.path = f->path, .replay.loops = 1, .slots = 2};
     status st = receiver_open(&o, &r);
     int64_t waited = 0;
     for (int i = 0; i < ROWS && st == ST_OK; i++) {
@@ -170,7 +170,7 @@ static void test_receive__goes_on_behind_what_was_taken(void **state)
     for (size_t k = 0; k < sizeof skips / sizeof *skips; k++) {
         receiver *r = NULL;
         receiver_options o = {
-            .replay = f->path, .replay_loops = 2, .replay_skip = skips[k], .slots = 3};
+            .replay.path = f->path, .replay.loops = 2, .replay.skip = skips[k], .slots = 3};
         assert_ok(receiver_open(&o, &r));
         assert_string_equal(receiver_cursor(r), "");
         int64_t waited = 0;

@@ -110,7 +110,7 @@ static void open_bench(bench *b, const char *recording, int ahead, const char *s
     assert_ok(optimizer_new(c, s->params, s->stream, &s->optimizer));
     assert_ok(replay_new(s->stream, strcmp(scope, "none") == 0 ? "off" : scope));
     assert_ok(step_open(s));
-    receiver_options r = {.replay = recording, .replay_loops = 0, .slots = 2 * LOCAL};
+    receiver_options r = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
     assert_ok(receiver_open(&r, &s->train));
 }
 

@@ -1,7 +1,7 @@
 /* assign.c: which rank gets which row of a step: longest processing time first (Graham 1969) with
  * equal counts. Greedy by cost; ties go to the lower row and the lower rank, so every process that
  * computes it gets the same. */
-#include "prepd/plan/plan.h"
+#include "proto/assign.h"
 
 #include <stdlib.h>
 
@@ -17,7 +17,12 @@ static int dearer_first(const void *a, const void *b)
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-status plan_assign(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of)
+int64_t assign_cost(const row_measure *m)
+{
+    return m->tokens * 18250 + m->patches * 2900 + m->squares * 118 / 100;
+}
+
+status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of)
 {
     status st = ST_OK;
     if (ranks < 1 || n_rows < 0)

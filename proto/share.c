@@ -1,0 +1,103 @@
+/* share.c: see share.h. What a row costs is read from its block, once. */
+#include "proto/share.h"
+
+#include <stdlib.h>
+
+#include "proto/assign.h"
+
+struct share {
+    const record_reader *record;
+    codec *codec;
+    const char *path;
+    int rank, ranks;
+    uint64_t step_rows, end;
+    uint64_t step;  /* that rank_of is of; UINT64_MAX: none yet */
+    int64_t *cost;  /* [step_rows] */
+    int *rank_of;   /* [step_rows] */
+    int64_t *known; /* [rows of the file] cost + 1; 0: not read yet */
+    wire_msg *m;
+    arena scratch;
+};
+
+status share_new(const replay_options *o, const record_reader *record, codec *c, uint64_t end,
+                 share **out)
+{
+    if (o->step_rows < 1 || o->rank < 0 || o->rank >= o->ranks)
+        return FAIL(ST_INTERNAL, "rank %d of %d of steps of %lld rows", o->rank, o->ranks,
+                    (long long)o->step_rows);
+    share *s = calloc(1, sizeof *s);
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory to share out a recording");
+    *s = (share){.record = record,
+                 .codec = c,
+                 .path = o->path,
+                 .rank = o->rank,
+                 .ranks = o->ranks,
+                 .step_rows = (uint64_t)o->step_rows,
+                 .end = end,
+                 .step = UINT64_MAX,
+                 .cost = calloc((size_t)o->step_rows, sizeof *s->cost),
+                 .rank_of = calloc((size_t)o->step_rows, sizeof *s->rank_of),
+                 .known = calloc(record_rows(record) + 1, sizeof *s->known)};
+    arena_init(&s->scratch, 0);
+    status st = s->cost && s->rank_of && s->known
+                    ? wire_msg_new(&s->m)
+                    : FAIL(ST_NO_MEMORY, "no memory to share out steps of %lld rows",
+                           (long long)o->step_rows);
+    if (st != ST_OK)
+        share_free(&s);
+    else
+        *out = s;
+    return st;
+}
+
+void share_free(share **held)
+{
+    share *s = *held;
+    if (!s)
+        return;
+    arena_done(&s->scratch);
+    wire_msg_free(&s->m);
+    free(s->cost);
+    free(s->rank_of);
+    free(s->known);
+    free(s);
+    *held = NULL;
+}
+
+static status cost_of(share *s, uint64_t i, int64_t *out)
+{
+    if (!s->known[i]) {
+        row_measure measure;
+        arena_reset(&s->scratch);
+        TRY(record_read_block(s->record, i, s->m));
+        TRY(codec_measure(s->codec, s->m, s->path, &s->scratch, &measure));
+        s->known[i] = 1 + assign_cost(&measure);
+    }
+    *out = s->known[i] - 1;
+    return ST_OK;
+}
+
+static status assign_step(share *s, uint64_t step)
+{
+    const uint64_t first = step * s->step_rows, rows = record_rows(s->record);
+    const uint64_t n = s->end - first < s->step_rows ? s->end - first : s->step_rows;
+    for (uint64_t k = 0; k < n; k++)
+        TRY(cost_of(s, (first + k) % rows, &s->cost[k]));
+    TRY(assign_rows(s->cost, (int64_t)n, s->ranks, s->rank_of));
+    s->step = step;
+    return ST_OK;
+}
+
+status share_find(share *s, uint64_t *inout_row)
+{
+    uint64_t i = *inout_row;
+    for (; i < s->end; i++) {
+        if (s->step != i / s->step_rows)
+            TRY(assign_step(s, i / s->step_rows));
+        if (s->rank_of[i % s->step_rows] == s->rank)
+            break;
+    }
+    *inout_row = i;
+    return ST_OK;
+}

@@ -1,0 +1,17 @@
+/* share.h: the rows of a recording that one data-parallel consumer is owed. Inside of client.c. */
+#ifndef TESSERA_PROTO_SHARE_H
+#define TESSERA_PROTO_SHARE_H
+
+#include "proto/client.h"
+#include "proto/record.h"
+
+typedef struct share share;
+
+/* Borrows record, codec and o's path, which must outlive it. end: rows of all loops together. */
+WARN_UNUSED status share_new(const replay_options *o, const record_reader *record, codec *c,
+                             uint64_t end, share **out);
+void share_free(share **s);
+/* The first row from *inout_row on that is ours, or the end. Rows count over all loops. */
+WARN_UNUSED status share_find(share *s, uint64_t *inout_row);
+
+#endif
