@@ -12,43 +12,71 @@ enum { CHUNK = 1 << 18 /* values moved at once */ };
 /* n values of t from element `first` on */
 static void take(const st_tensor *t, int64_t first, int64_t n, double *to)
 {
-    size_t size = st_dtype_size(t->dtype);
-    span part = span_of(t->data.data + (size_t)first * size, (size_t)n * size);
-    convert_to_double(to, part.data, t->dtype, n);
-    st_forget(part); /* so that a file larger than memory passes through a little of it */
+    convert_to_double(to, t->data.data + (size_t)first * st_dtype_size(t->dtype), t->dtype, n);
 }
 
-static status load_whole(const param *p, stream *s, const st_tensor *t, double *buffer)
+/* What was taken between two elements leaves memory, so that a file larger than it passes. */
+static void leave(const st_tensor *t, int64_t first, int64_t end)
 {
-    for (int64_t at = 0; at < p->count; at += CHUNK) {
-        int64_t n = p->count - at < CHUNK ? p->count - at : CHUNK;
-        take(t, at, n, buffer);
+    size_t size = st_dtype_size(t->dtype);
+    st_forget(span_of(t->data.data + (size_t)first * size, (size_t)(end - first) * size));
+}
+
+static status load_as_held(const param *p, stream *s, const st_tensor *t, double *buffer)
+{
+    for (int64_t at = 0; at < p->n_local; at += CHUNK) {
+        int64_t n = p->n_local - at < CHUNK ? p->n_local - at : CHUNK;
+        int64_t begin = -1, stored = 0, run = 0;
+        for (int64_t i = 0; i < n; i += run) {
+            run = slice_run(&p->held, at + i, n - i, &stored);
+            take(t, stored, run, buffer + i);
+            begin = begin < 0 ? stored : begin;
+        }
+        leave(t, begin, stored + run);
         TRY(params_write(p, s, at, n, buffer));
     }
     return ST_OK;
 }
 
-/* to [in, out], columns [column, column + rows) = the transpose of from [rows, in] */
-static void put_transposed(double *to, int64_t in, int64_t out, int64_t column, int64_t rows,
-                           const double *from)
+typedef struct expert_buffers {
+    double *matrix, *row; /* [in, out] of one expert as held; [in] */
+} expert_buffers;
+
+/* Columns [column, column + rows) of one expert's matrix [in, out] are the rows [rows, in] of t
+ * from element `first` on: those that are held, into b.matrix. */
+static void take_columns(const param *p, const st_tensor *t, int64_t first, int64_t column,
+                         int64_t rows, expert_buffers b)
 {
-    for (int64_t i = 0; i < in; i++)
-        for (int64_t j = 0; j < rows; j++)
-            to[i * out + column + j] = from[j * in + i];
+    const slice *h = &p->held; /* [E, in, parts, out / parts] */
+    int64_t stored_in = h->size[1], in = h->n[1], out = p->local[2], begin = -1, end = 0;
+    for (int64_t j = 0; j < out; j++) {
+        int64_t from = j / h->n[3] * h->size[3] + h->first[3] + j % h->n[3] - column;
+        if (from < 0 || from >= rows)
+            continue;
+        int64_t at = first + from * stored_in + h->first[1];
+        take(t, at, in, b.row);
+        for (int64_t i = 0; i < in; i++)
+            b.matrix[i * out + j] = b.row[i];
+        begin = begin < 0 ? at : begin;
+        end = at + in;
+    }
+    if (begin >= 0)
+        leave(t, begin, end);
 }
 
-typedef struct expert_buffers {
-    double *matrix, *stored; /* [in, out] of one expert, and as stored */
-} expert_buffers;
+static status put_expert(const param *p, stream *s, int64_t expert, expert_buffers b)
+{
+    int64_t size = p->local[1] * p->local[2];
+    return params_write(p, s, (expert - p->held.first[0]) * size, size, b.matrix);
+}
 
 /* One fused tensor [E, out, in]. */
 static status load_exchanged(const param *p, stream *s, const st_tensor *t, expert_buffers b)
 {
-    int64_t in = p->shape[1], out = p->shape[2];
-    for (int64_t e = 0; e < p->shape[0]; e++) {
-        take(t, e * in * out, in * out, b.stored);
-        put_transposed(b.matrix, in, out, 0, out, b.stored);
-        TRY(params_write(p, s, e * in * out, in * out, b.matrix));
+    int64_t in = p->shape[1], out = p->shape[2], first = p->held.first[0];
+    for (int64_t e = first; e < first + p->held.n[0]; e++) {
+        take_columns(p, t, e * in * out, 0, out, b);
+        TRY(put_expert(p, s, e, b));
     }
     return ST_OK;
 }
@@ -58,27 +86,30 @@ static status load_experts(const hf_folder *f, const param_piece *piece, int64_t
                            expert_buffers b)
 {
     const param *p = piece->p;
-    int64_t in = p->shape[1], out = p->shape[2];
     for (int64_t i = 0; i < n; i++) {
-        take(hf_folder_find(f, piece[i].name), 0, piece[i].count, b.stored);
-        put_transposed(b.matrix, in, out, piece[i].column, piece[i].shape[0], b.stored);
-        if (piece[i].column + piece[i].shape[0] == out)
-            TRY(params_write(p, s, piece[i].expert * in * out, in * out, b.matrix));
+        int64_t e = piece[i].expert - p->held.first[0];
+        if (e < 0 || e >= p->held.n[0])
+            continue;
+        take_columns(p, hf_folder_find(f, piece[i].name), 0, piece[i].column, piece[i].shape[0], b);
+        if (piece[i].column + piece[i].shape[0] == p->shape[2])
+            TRY(put_expert(p, s, piece[i].expert, b));
     }
     return ST_OK;
 }
 
 static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n, stream *s)
 {
-    int64_t largest = CHUNK;
+    int64_t largest = CHUNK, longest = 1;
     for (int64_t i = 0; i < n; i++) {
         const param *p = pieces[i].p;
-        if (p->group == GROUP_EXPERTS && p->shape[1] * p->shape[2] > largest)
-            largest = p->shape[1] * p->shape[2];
+        if (p->group != GROUP_EXPERTS)
+            continue;
+        largest = p->local[1] * p->local[2] > largest ? p->local[1] * p->local[2] : largest;
+        longest = p->local[1] > longest ? p->local[1] : longest;
     }
     expert_buffers b = {malloc((size_t)largest * sizeof(double)),
-                        malloc((size_t)largest * sizeof(double))};
-    status st = b.matrix && b.stored ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
+                        malloc((size_t)longest * sizeof(double))};
+    status st = b.matrix && b.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
     for (int64_t i = 0, run = 1; i < n && st == ST_OK; i += run) {
         const param *p = pieces[i].p;
         for (run = 1; i + run < n && pieces[i + run].p == p;)
@@ -88,10 +119,10 @@ static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n,
         else if (pieces[i].exchanged)
             st = load_exchanged(p, s, hf_folder_find(f, pieces[i].name), b);
         else
-            st = load_whole(p, s, hf_folder_find(f, pieces[i].name), b.matrix);
+            st = load_as_held(p, s, hf_folder_find(f, pieces[i].name), b.matrix);
     }
     free(b.matrix);
-    free(b.stored);
+    free(b.row);
     return st;
 }
 

@@ -48,12 +48,12 @@ static bool repeats_embedding(const source *from, const params *p)
     return !params_find(p, head_name) && hf_folder_find(&from->folder, head_name);
 }
 
-static status list_items(hf_plan *e, const params *p, const source *from, expert_layout layout)
+static status list_items(hf_plan *e, const params *p, const source *from, expert_layout stored)
 {
     param_piece *pieces = NULL;
     bool head = repeats_embedding(from, p);
     int64_t n = 0;
-    TRY(params_pieces(p, layout, &pieces, &n));
+    TRY(params_pieces(p, stored, &pieces, &n));
     e->items = calloc((size_t)(n + 1), sizeof *e->items);
     if (!e->items) {
         free(pieces);

@@ -9,8 +9,8 @@ linear linear_bind(params *p, const char *name, bool with_bias)
 {
     linear l = {.w = params_get(p, "%s.weight", name)};
     l.b = with_bias ? params_get(p, "%s.bias", name) : NULL;
-    l.out = l.w->shape[0];
-    l.in = l.w->count / l.out; /* the patch embedding is a matrix in five dimensions */
+    l.out = l.w->local[0];
+    l.in = l.w->n_local / l.out; /* the patch embedding is a matrix in five dimensions */
     return l;
 }
 

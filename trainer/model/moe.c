@@ -108,9 +108,9 @@ static status grouped(const run *r, const moe_saved *k, int mode, const param *w
     if (mode == GROUPED_WGRAD && !w->grad)
         return ST_OK; /* frozen */
     return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->shape[0],
-                                                      .k = w->shape[1],
-                                                      .n = w->shape[2],
+                                                      .experts = w->local[0],
+                                                      .k = w->local[1],
+                                                      .n = w->local[2],
                                                       .rows_cap = r->n.tokens * r->d->text.top_k,
                                                       .offset = k->offset,
                                                       .x = x,

@@ -17,6 +17,13 @@ static int64_t aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+void params_measure(params *p)
+{
+    p->block_elements = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        p->block_elements += aligned(p->list[i].n_local);
+}
+
 status params_new(const model_dims *d, params **out)
 {
     params *p = calloc(1, sizeof *p);
@@ -27,8 +34,7 @@ status params_new(const model_dims *d, params **out)
         params_free(&p);
         return st;
     }
-    for (int64_t i = 0; i < p->n; i++)
-        p->block_elements += aligned(p->list[i].count);
+    params_measure(p);
     *out = p;
     return ST_OK;
 }
@@ -90,14 +96,14 @@ static void cut_up(params *p, const backend_vtable *v)
         row->value = PART(p->values, at, acc);
         row->act = p->acts ? PART(p->acts, at, act) : row->value;
         row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
-        at += (size_t)aligned(row->count);
+        at += (size_t)aligned(row->n_local);
         row->grad = row->moment1 = row->moment2 = NULL;
         if (row->frozen)
             continue;
         row->grad = PART(p->grads, trained, acc);
         row->moment1 = PART(p->moments1, trained, acc);
         row->moment2 = PART(p->moments2, trained, acc);
-        trained += (size_t)aligned(row->count);
+        trained += (size_t)aligned(row->n_local);
     }
 #undef PART
 }
@@ -110,9 +116,9 @@ static int64_t count_trained(params *p)
     for (int64_t i = 0; i < p->n; i++) {
         const param *row = &p->list[i];
         if (!row->frozen)
-            p->trained_elements += aligned(row->count);
-        else if (row->n_dims == 1 && row->count > longest)
-            longest = row->count;
+            p->trained_elements += aligned(row->n_local);
+        else if (row->n_dims == 1 && row->n_local > longest)
+            longest = row->n_local;
     }
     return longest;
 }
@@ -157,7 +163,7 @@ void params_release(params *p, stream *s)
 status params_write(const param *p, stream *s, int64_t first, int64_t n, const double *from)
 {
     const backend_vtable *v = s->dev->v;
-    assert(first >= 0 && n >= 0 && first + n <= p->count);
+    assert(first >= 0 && n >= 0 && first + n <= p->n_local);
     void *host = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)n);
@@ -213,9 +219,12 @@ status params_init(params *p, stream *s, uint64_t seed)
         char purpose[160];
         snprintf(purpose, sizeof purpose, "weights/%s", row->name);
         rng_key key = rng_key_make(seed, purpose);
-        for (int64_t at = 0; at < row->count && st == ST_OK; at += CHUNK) {
-            int64_t n = row->count - at < CHUNK ? row->count - at : CHUNK;
-            first_values(row, key, at, n, chunk);
+        for (int64_t at = 0; at < row->n_local && st == ST_OK; at += CHUNK) {
+            int64_t n = row->n_local - at < CHUNK ? row->n_local - at : CHUNK, run, stored;
+            for (int64_t done = 0; done < n; done += run) {
+                run = slice_run(&row->held, at + done, n - done, &stored);
+                first_values(row, key, stored, run, chunk + done);
+            }
             st = params_write(row, s, at, n, chunk);
         }
     }
@@ -239,8 +248,8 @@ status params_refresh(params *p, stream *s)
     status st = ST_OK;
     for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
         const param *row = &p->list[i];
-        for (int64_t at = 0; at < row->count && st == ST_OK; at += CHUNK) {
-            int64_t n = row->count - at < CHUNK ? row->count - at : CHUNK;
+        for (int64_t at = 0; at < row->n_local && st == ST_OK; at += CHUNK) {
+            int64_t n = row->n_local - at < CHUNK ? row->n_local - at : CHUNK;
             st = params_read(row->value, s, at, n, chunk);
             if (st == ST_OK)
                 st = params_write(row, s, at, n, chunk);

@@ -9,6 +9,8 @@
 #include "common/conf.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/parallel/slice.h"
 
 typedef enum param_group {
     GROUP_VISION, /* patch embedding, blocks */
@@ -21,11 +23,19 @@ typedef enum param_group {
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 
+/* What ranks divide it by, before FSDP divides what is left (parallel/README.md). */
+typedef enum param_cut { CUT_NONE, CUT_TENSOR, CUT_EXPERT } param_cut;
+
 typedef struct param {
     char name[128]; /* Hugging Face name of the published form */
     int n_dims;
     int64_t shape[5]; /* as published */
     int64_t count;
+    param_cut cut;
+    int cut_axis; /* which tensor ranks share, or expert-tensor ranks of experts; -1: none */
+    /* what this rank computes with: all of it, until params_cut */
+    slice held; /* of the published elements; experts as [E, in, parts, out / parts] */
+    int64_t local[5], n_local; /* its shape and elements */
     param_group group;
     param_init init;
     double init_std;
@@ -62,6 +72,13 @@ typedef struct params {
 
 /* The list of shapes; no memory for values. */
 WARN_UNUSED status params_new(const model_dims *d, params **out);
+/* Leaves of every row what a rank at this place holds; before params_alloc. ST_CONFIG as
+ * layout_check. In params_cut.c. */
+WARN_UNUSED status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at);
+/* The ranks that have the same local tensor of it and share its storage. */
+mesh_group params_owners(const param *p);
+/* What a model allows of a layout. */
+layout_limits params_limits(const model_dims *d);
 void params_free(params **p);
 int64_t params_trained(const params *p); /* elements that are not frozen */
 bool params_trains(const params *p, param_group group);
@@ -72,13 +89,14 @@ param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf,
 /* Device memory: values; with_training adds gradients and moments. */
 WARN_UNUSED status params_alloc(params *p, stream *s, bool with_training);
 void params_release(params *p, stream *s);
-/* Values by the initialiser, each a function of (seed, name, element). */
+/* Values by the initialiser, each a function of (seed, name, published element), so that ranks of
+ * any layout begin with the same model. */
 WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
 /* act = cast(value), where they differ. Goes through the host and waits: for use after loading; in
  * a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *p, stream *s);
-/* Elements [first, first + n) of a row's master values from or to host doubles. Waits. */
+/* Local elements [first, first + n) of a row's master values from or to host doubles. Waits. */
 WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_t n,
                                 const double *from);
 WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
@@ -111,10 +129,12 @@ typedef struct param_piece {
 } param_piece;
 
 /* All tensors of the model in the registry's order. Heap. */
-WARN_UNUSED status params_pieces(const params *p, expert_layout layout, param_piece **out,
+WARN_UNUSED status params_pieces(const params *p, expert_layout stored, param_piece **out,
                                  int64_t *out_n);
 
 /* Fills p->list; in params_list.c, called by params_new. */
 WARN_UNUSED status params_list(const model_dims *d, params *p);
+/* Sums up what rows take of a block; after a change of local sizes. */
+void params_measure(params *p);
 
 #endif

@@ -35,6 +35,10 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
         row->shape[i] = shape[i];
         row->count *= shape[i];
     }
+    memcpy(row->local, row->shape, sizeof row->local);
+    row->n_local = row->count;
+    row->held = slice_whole(row->count, 1, 1, 1);
+    row->cut_axis = -1;
     row->init_std = init == INIT_NORMAL ? l->std : 0;
     row->decay = n_dims > 1;
     row->lr_factor = 1;
@@ -57,6 +61,28 @@ static void add(lister *l, param_init init, int n_dims, const int64_t *shape, co
     va_end(args);
 }
 
+/* The row before: a matrix whose axis tensor ranks share. */
+static void cut_matrix(lister *l, int axis)
+{
+    if (l->failed)
+        return;
+    param *row = &l->p->list[l->p->n - 1];
+    row->cut = CUT_TENSOR;
+    row->cut_axis = axis;
+    row->held = slice_whole(row->shape[0], row->shape[1], 1, 1);
+}
+
+/* The row before: experts [E, in, out], their width on an axis; out is `parts` matrices. */
+static void cut_experts(lister *l, int axis, int64_t parts)
+{
+    if (l->failed)
+        return;
+    param *row = &l->p->list[l->p->n - 1];
+    row->cut = CUT_EXPERT;
+    row->cut_axis = axis;
+    row->held = slice_whole(row->shape[0], row->shape[1], parts, row->shape[2] / parts);
+}
+
 #define VECTOR(l, init, n, ...) add((l), (init), 1, (const int64_t[]){(n)}, __VA_ARGS__)
 #define MATRIX(l, rows, columns, ...)                                                              \
     add((l), INIT_NORMAL, 2, (const int64_t[]){(rows), (columns)}, __VA_ARGS__)
@@ -72,9 +98,13 @@ static void list_decoder_layer(lister *l, const model_dims *d, int layer)
     l->group = GROUP_TEXT;
     VECTOR(l, INIT_ONE, h, "%s.input_layernorm.weight", at);
     MATRIX(l, t->heads * hd, h, "%s.self_attn.q_proj.weight", at);
+    cut_matrix(l, 0);
     MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.k_proj.weight", at);
+    cut_matrix(l, 0);
     MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.v_proj.weight", at);
+    cut_matrix(l, 0);
     MATRIX(l, h, t->heads * hd, "%s.self_attn.o_proj.weight", at);
+    cut_matrix(l, 1);
     VECTOR(l, INIT_ONE, hd, "%s.self_attn.q_norm.weight", at);
     VECTOR(l, INIT_ONE, hd, "%s.self_attn.k_norm.weight", at);
     VECTOR(l, INIT_ONE, h, "%s.post_attention_layernorm.weight", at);
@@ -83,11 +113,16 @@ static void list_decoder_layer(lister *l, const model_dims *d, int layer)
         MATRIX(l, t->experts, h, "%s.mlp.gate.weight", at);
         l->group = GROUP_EXPERTS;
         CUBE(l, t->experts, h, 2 * t->expert_width, "%s.mlp.experts.gate_up_proj", at);
+        cut_experts(l, 2, 2);
         CUBE(l, t->experts, t->expert_width, h, "%s.mlp.experts.down_proj", at);
+        cut_experts(l, 1, 1);
     } else {
         MATRIX(l, t->intermediate, h, "%s.mlp.gate_proj.weight", at);
+        cut_matrix(l, 0);
         MATRIX(l, t->intermediate, h, "%s.mlp.up_proj.weight", at);
+        cut_matrix(l, 0);
         MATRIX(l, h, t->intermediate, "%s.mlp.down_proj.weight", at);
+        cut_matrix(l, 1);
     }
 }
 

@@ -24,12 +24,12 @@ static param_piece expert_piece(const param *p, int64_t expert, const char *whic
     return piece;
 }
 
-static param_piece whole_piece(const param *p, expert_layout layout)
+static param_piece whole_piece(const param *p, expert_layout stored)
 {
     param_piece piece = {.n_dims = p->n_dims, .count = p->count, .p = p, .expert = -1};
     memcpy(piece.name, p->name, sizeof piece.name);
     memcpy(piece.shape, p->shape, sizeof piece.shape);
-    if (p->group == GROUP_EXPERTS && layout == EXPERTS_EXCHANGED) {
+    if (p->group == GROUP_EXPERTS && stored == EXPERTS_EXCHANGED) {
         piece.exchanged = true;
         piece.shape[1] = p->shape[2];
         piece.shape[2] = p->shape[1];
@@ -37,9 +37,9 @@ static param_piece whole_piece(const param *p, expert_layout layout)
     return piece;
 }
 
-status params_pieces(const params *p, expert_layout layout, param_piece **out, int64_t *out_n)
+status params_pieces(const params *p, expert_layout stored, param_piece **out, int64_t *out_n)
 {
-    bool per_expert = layout == EXPERTS_SEPARATE;
+    bool per_expert = stored == EXPERTS_SEPARATE;
     int64_t most = p->n;
     for (int64_t i = 0; i < p->n && per_expert; i++) {
         if (p->list[i].group == GROUP_EXPERTS)
@@ -52,7 +52,7 @@ status params_pieces(const params *p, expert_layout layout, param_piece **out, i
     for (int64_t i = 0; i < p->n; i++) {
         const param *row = &p->list[i];
         if (!per_expert || row->group != GROUP_EXPERTS) {
-            list[n++] = whole_piece(row, layout);
+            list[n++] = whole_piece(row, stored);
             continue;
         }
         bool pair = strstr(row->name, "gate_up_proj") != NULL;

@@ -19,7 +19,7 @@ struct optimizer {
 static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_chunk)
 {
     double decay = q->decay ? o->decay : 0.0;
-    return (optim_tensor){.n = q->count,
+    return (optim_tensor){.n = q->n_local,
                           .first_chunk = first_chunk,
                           .lr_factor = q->lr_factor,
                           .decay = q->own_decay >= 0 ? q->own_decay : decay,
@@ -50,7 +50,7 @@ static status send_tensors(optimizer *o, stream *s)
             if ((int)q->group != g || q->frozen)
                 continue;
             host[o->all.n_tensors++] = tensor_of(o, q, o->all.n_chunks);
-            o->all.n_chunks += (q->count + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+            o->all.n_chunks += (q->n_local + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
             own->n_tensors++;
         }
         own->n_chunks = o->all.n_chunks - own->first_chunk;

@@ -1,22 +1,185 @@
 #include "trainer/parallel/layout.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 
-static status check_experts(const layout *l)
+enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096 };
+
+/* What a layout is held against. */
+typedef struct rules {
+    const layout_limits *model; /* NULL: any */
+    int64_t micro_batches;      /* of a step */
+    int64_t rows, batch;        /* of a micro-batch, and of the step; for words */
+} rules;
+
+static bool say(char *why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool say(char *why, const char *fmt, ...)
 {
-    int64_t among =
-        l->expert_tensor > 1 ? l->shard * l->context : l->shard * l->context * l->tensor;
-    int64_t multiple = l->expert_tensor > 1 ? l->context : l->context * l->tensor;
-    if (l->expert == 1)
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, WORDS, fmt, args);
+    va_end(args);
+    return true;
+}
+
+static bool experts_broken(const layout *l, char *why)
+{
+    bool narrow = l->expert_tensor > 1;
+    int64_t among = l->shard * l->context * (narrow ? 1 : l->tensor);
+    int64_t multiple = l->context * (narrow ? 1 : l->tensor);
+    if (l->expert == 1 || (among % l->expert == 0 && l->expert % multiple == 0))
+        return false;
+    return say(why,
+               "parallelism.expert_parallel_degree %" PRId64 " must divide %" PRId64
+               " ranks and be a multiple of %" PRId64
+               " (data_parallel_shard x context%s; context%s)",
+               l->expert, among, multiple, narrow ? "" : " x tensor", narrow ? "" : " x tensor");
+}
+
+static bool divides(const char *option, int64_t degree, int64_t size, const char *what, char *why)
+{
+    if (size % degree == 0)
+        return true;
+    say(why, "parallelism.%s %" PRId64 " must divide the model's %" PRId64 " %s", option, degree,
+        size, what);
+    return false;
+}
+
+static bool model_broken(const layout *l, const layout_limits *m, char *why)
+{
+    static const char tensor[] = "tensor_parallel_degree";
+    if (!divides(tensor, l->tensor, m->heads, "query heads", why) ||
+        !divides(tensor, l->tensor, m->kv_heads, "key-value heads", why) ||
+        !divides(tensor, l->tensor, m->intermediate, "columns of the dense MLP", why) ||
+        !divides("expert_parallel_degree", l->expert, m->experts, "experts", why) ||
+        !divides("expert_tensor_parallel_degree", l->expert_tensor, m->expert_width,
+                 "columns of an expert", why))
+        return true;
+    if (m->experts == 0 && l->expert * l->expert_tensor > 1)
+        return say(why, "parallelism.expert_parallel_degree and expert_tensor_parallel_degree "
+                        "must be 1: the model has no experts");
+    int64_t most = m->layers - (m->first_layers > 1 ? m->first_layers : 1) + 1;
+    if (l->pipeline <= most)
+        return false;
+    return say(why,
+               "parallelism.pipeline_parallel_degree %" PRId64 " must be at most %" PRId64
+               ": the model has %" PRId64 " layers, of which the first stage takes %" PRId64,
+               l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
+}
+
+/* why [WORDS]: the first rule that l breaks. */
+static bool broken(const layout *l, const rules *r, char *why)
+{
+    int64_t consumers = l->replicate * l->shard;
+    if (consumers * l->context * l->tensor * l->pipeline != l->world)
+        return say(why,
+                   "parallelism: %" PRId64 " ranks are no product of replicate %" PRId64
+                   " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
+                   " x pipeline %" PRId64,
+                   l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
+    if (experts_broken(l, why) || (r->model && model_broken(l, r->model, why)))
+        return true;
+    if (r->micro_batches > 0 && r->micro_batches % consumers == 0)
+        return false;
+    return say(why,
+               "training.global_batch_size %" PRId64
+               " is no multiple of training.local_batch_size %" PRId64 " x %" PRId64
+               " data-parallel ranks",
+               r->batch, r->rows, consumers);
+}
+
+/* How far apart two layouts are: doublings, those of shard for half, since it takes what is left.
+ */
+static double distance(const layout *a, const layout *b)
+{
+    const int64_t x[DEGREES] = {a->shard,    a->replicate, a->context,      a->tensor,
+                                a->pipeline, a->expert,    a->expert_tensor};
+    const int64_t y[DEGREES] = {b->shard,    b->replicate, b->context,      b->tensor,
+                                b->pipeline, b->expert,    b->expert_tensor};
+    double sum = 0;
+    for (int i = 0; i < DEGREES; i++)
+        sum += (i == 0 ? 0.5 : 1) * fabs(log2((double)x[i] / (double)y[i]));
+    return sum;
+}
+
+typedef struct search {
+    const layout *wanted;
+    const rules *rules;
+    layout best;
+    double best_distance; /* below 0: none yet */
+} search;
+
+/* All ways to lay experts out over the ranks of l. */
+static void try_experts(search *q, layout l)
+{
+    char why[WORDS];
+    int64_t most = l.shard * l.context * l.tensor;
+    for (int wide = 0; wide < (l.tensor > 1 ? 2 : 1); wide++) {
+        l.expert_tensor = wide ? l.tensor : 1;
+        for (l.expert = 1; l.expert <= most && l.expert <= EXPERT_MOST; l.expert++) {
+            double d = distance(&l, q->wanted);
+            if (most % l.expert != 0 || (q->best_distance >= 0 && d >= q->best_distance) ||
+                broken(&l, q->rules, why))
+                continue;
+            q->best = l;
+            q->best_distance = d;
+        }
+    }
+}
+
+static bool nearest(const layout *wanted, const rules *r, layout *out)
+{
+    search q = {.wanted = wanted, .rules = r, .best_distance = -1};
+    layout l = *wanted;
+    for (l.tensor = 1; l.tensor <= TENSOR_MOST; l.tensor++)
+        for (l.context = 1; l.context <= TENSOR_MOST; l.context++)
+            for (l.pipeline = 1; l.pipeline <= TENSOR_MOST; l.pipeline++) {
+                int64_t rest = l.tensor * l.context * l.pipeline;
+                if (l.world % rest != 0)
+                    continue;
+                for (l.replicate = 1; l.replicate <= l.world / rest; l.replicate++) {
+                    l.shard = l.world / rest / l.replicate;
+                    if (l.shard * l.replicate * rest == l.world)
+                        try_experts(&q, l);
+                }
+            }
+    *out = q.best;
+    return q.best_distance >= 0;
+}
+
+/* "NAME value" of the degrees that differ. */
+static void changes(const layout *from, const layout *to, char *out)
+{
+    const struct {
+        const char *name;
+        int64_t from, to;
+    } degree[DEGREES] = {{"data_parallel_replicate_degree", from->replicate, to->replicate},
+                         {"data_parallel_shard_degree", from->shard, to->shard},
+                         {"context_parallel_degree", from->context, to->context},
+                         {"tensor_parallel_degree", from->tensor, to->tensor},
+                         {"pipeline_parallel_degree", from->pipeline, to->pipeline},
+                         {"expert_parallel_degree", from->expert, to->expert},
+                         {"expert_tensor_parallel_degree", from->expert_tensor, to->expert_tensor}};
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < DEGREES; i++)
+        if (degree[i].from != degree[i].to)
+            n += (size_t)snprintf(out + n, WORDS - n, "%s%s %" PRId64, n ? ", " : "",
+                                  degree[i].name, degree[i].to);
+}
+
+static status check(const layout *l, const rules *r)
+{
+    char why[WORDS], other[WORDS];
+    layout near;
+    if (!broken(l, r, why))
         return ST_OK;
-    if (among % l->expert != 0 || l->expert % multiple != 0)
-        return FAIL(ST_CONFIG,
-                    "parallelism.expert_parallel_degree %" PRId64 " must divide %" PRId64
-                    " ranks and be a multiple of %" PRId64
-                    " (data_parallel_shard x context%s; context%s)",
-                    l->expert, among, multiple, l->expert_tensor > 1 ? "" : " x tensor",
-                    l->expert_tensor > 1 ? "" : " x tensor");
-    return ST_OK;
+    if (!nearest(l, r, &near))
+        return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " ranks fits", why, l->world);
+    changes(l, &near, other);
+    return FAIL(ST_CONFIG, "%s; the nearest that fits: %s", why, other);
 }
 
 status layout_of(const conf *c, layout *out)
@@ -29,27 +192,21 @@ status layout_of(const conf *c, layout *out)
                 .expert = c->expert_degree,
                 .expert_tensor = c->expert_tensor_degree,
                 .world = c->world_size};
+    const int64_t batch = c->training_global_batch_size, rows = c->training_local_batch_size;
     int64_t others = l.replicate * l.context * l.tensor * l.pipeline;
     if (l.world == 0)
         l.world = others * (l.shard > 0 ? l.shard : 1);
     if (l.shard < 0)
-        l.shard = l.world / others;
-    if (l.shard < 1 || others * l.shard != l.world)
-        return FAIL(ST_CONFIG,
-                    "parallelism: %" PRId64 " ranks are no product of replicate %" PRId64
-                    " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
-                    " x pipeline %" PRId64,
-                    l.world, l.replicate, c->dp_shard, l.context, l.tensor, l.pipeline);
-    TRY(check_experts(&l));
-    int64_t rows = c->training_local_batch_size * l.replicate * l.shard;
-    if (c->training_global_batch_size % rows != 0)
-        return FAIL(ST_CONFIG,
-                    "training.global_batch_size %" PRId64
-                    " is no multiple of training.local_batch_size %" PRId64 " x %" PRId64
-                    " data-parallel ranks",
-                    c->training_global_batch_size, c->training_local_batch_size,
-                    l.replicate * l.shard);
-    l.accumulation = c->training_global_batch_size / rows;
+        l.shard = l.world / others > 0 ? l.world / others : 1;
+    rules r = {.micro_batches = batch % rows ? 0 : batch / rows, .rows = rows, .batch = batch};
+    TRY(check(&l, &r));
+    l.accumulation = r.micro_batches / (l.replicate * l.shard);
     *out = l;
     return ST_OK;
+}
+
+status layout_check(const layout *l, const layout_limits *m)
+{
+    int64_t micro_batches = l->accumulation * l->replicate * l->shard;
+    return check(l, &(rules){.model = m, .micro_batches = micro_batches});
 }

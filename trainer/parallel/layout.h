@@ -1,4 +1,6 @@
-/* layout.h: the degrees of a configuration (design section 7), checked against each other. */
+/* layout.h: the degrees of a configuration (design section 7), checked against each other and
+ * against what a model allows. A refusal names the rule and the nearest layout of as many ranks
+ * that keeps all of them. */
 #ifndef TESSERA_PARALLEL_LAYOUT_H
 #define TESSERA_PARALLEL_LAYOUT_H
 
@@ -11,7 +13,17 @@ typedef struct layout {
     int64_t accumulation; /* micro-steps per step */
 } layout;
 
+/* What a model allows: sizes that degrees must divide. */
+typedef struct layout_limits {
+    int64_t heads, kv_heads;       /* tensor */
+    int64_t intermediate;          /* tensor; 0: no dense layer */
+    int64_t experts, expert_width; /* expert, expert-tensor; 0: no experts */
+    int64_t layers, first_layers;  /* pipeline: all, and those that are bound to the first stage */
+} layout_limits;
+
 /* ST_CONFIG names the degrees that do not fit each other, or the batch that does not fit them. */
 WARN_UNUSED status layout_of(const conf *c, layout *out);
+/* ST_CONFIG names the degree that the model can not be cut by. */
+WARN_UNUSED status layout_check(const layout *l, const layout_limits *m);
 
 #endif

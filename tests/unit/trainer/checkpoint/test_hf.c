@@ -201,14 +201,14 @@ static void add_per_expert(rewrite *w, const param *p, const float *from)
     }
 }
 
-static rewrite rewrite_as(fixture *f, expert_layout layout)
+static rewrite rewrite_as(fixture *f, expert_layout stored)
 {
     rewrite w = {0};
     for (int64_t i = 0; i < f->p->n; i++) {
         const param *p = &f->p->list[i];
         float *values = read_floats(f, p);
-        if (p->group == GROUP_EXPERTS && layout != EXPERTS_FUSED) {
-            if (layout == EXPERTS_EXCHANGED)
+        if (p->group == GROUP_EXPERTS && stored != EXPERTS_FUSED) {
+            if (stored == EXPERTS_EXCHANGED)
                 add_v5(&w, p, values);
             else
                 add_per_expert(&w, p, values);
@@ -232,9 +232,9 @@ static void test_hf__every_expert_layout_loads(void **state)
             d.text.expert_width = d.text.hidden;
         fixture_open(&f, &d);
         double *want = values_of(&f);
-        for (int layout = EXPERTS_FUSED; layout <= EXPERTS_SEPARATE; layout++) {
+        for (int stored = EXPERTS_FUSED; stored <= EXPERTS_SEPARATE; stored++) {
             char *folder = harness_temp();
-            rewrite w = rewrite_as(&f, (expert_layout)layout);
+            rewrite w = rewrite_as(&f, (expert_layout)stored);
             assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
             assert_loads_as(&f, folder, want);
             rewrite_done(&w);
@@ -243,6 +243,54 @@ static void test_hf__every_expert_layout_loads(void **state)
         free(want);
         fixture_close(&f);
     }
+}
+
+/* Ranks of a cut model read the values of the whole one, whatever the file's order of them. */
+static void test_hf__a_rank_loads_its_slices(void **state)
+{
+    (void)state;
+    const layout l = {.replicate = 1,
+                      .shard = 2,
+                      .context = 1,
+                      .tensor = 2,
+                      .pipeline = 1,
+                      .expert = 2,
+                      .expert_tensor = 2,
+                      .world = 4,
+                      .accumulation = 1};
+    fixture f;
+    open_preset(&f, "debug");
+    double *want = values_of(&f);
+    for (int stored = EXPERTS_FUSED; stored <= EXPERTS_SEPARATE; stored++) {
+        char *folder = harness_temp();
+        rewrite w = rewrite_as(&f, (expert_layout)stored);
+        assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
+        for (int rank = 0; rank < l.world; rank++) {
+            params *p;
+            assert_ok(params_new(&f.d, &p));
+            assert_ok(params_cut(p, &f.d, &l, mesh_place_of(&l, rank)));
+            assert_ok(params_alloc(p, f.s, false));
+            assert_ok(hf_load(p, f.s, &f.d, folder));
+            const double *whole = want;
+            for (int64_t i = 0; i < p->n; whole += p->list[i++].count) {
+                const param *q = &p->list[i];
+                double *got = malloc((size_t)q->n_local * sizeof *got);
+                int64_t at;
+                assert_ok(params_read(q->value, f.s, 0, q->n_local, got));
+                for (int64_t j = 0; j < q->n_local; j++) {
+                    slice_run(&q->held, j, 1, &at);
+                    assert_true(got[j] == whole[at]);
+                }
+                free(got);
+            }
+            params_release(p, f.s);
+            params_free(&p);
+        }
+        rewrite_done(&w);
+        harness_remove(&folder);
+    }
+    free(want);
+    fixture_close(&f);
 }
 
 static void test_hf__text_only_names(void **state)
@@ -367,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_hf__f32_round_trip_one_file_and_shards),
         cmocka_unit_test(test_hf__bf16_is_the_default_and_stable),
         cmocka_unit_test(test_hf__every_expert_layout_loads),
+        cmocka_unit_test(test_hf__a_rank_loads_its_slices),
         cmocka_unit_test(test_hf__text_only_names),
         cmocka_unit_test(test_hf__tied_models_have_no_head_of_their_own),
         cmocka_unit_test(test_hf__problems_are_named_and_nothing_changes),

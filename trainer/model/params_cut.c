@@ -1,0 +1,54 @@
+/* params_cut.c: what a rank holds of every parameter (parallel/README.md). */
+#include "trainer/model/params.h"
+
+layout_limits params_limits(const model_dims *d)
+{
+    const text_dims *t = &d->text;
+    layout_limits m = {.heads = t->heads,
+                       .kv_heads = t->kv_heads,
+                       .layers = t->layers,
+                       .first_layers = d->vision.depth > 0 ? d->vision.n_deepstack : 0};
+    for (int64_t l = 0; l < t->layers; l++) {
+        if (!dims_layer_is_moe(d, l)) {
+            m.intermediate = t->intermediate;
+            continue;
+        }
+        m.experts = t->experts;
+        m.expert_width = t->expert_width;
+    }
+    return m;
+}
+
+mesh_group params_owners(const param *p)
+{
+    if (p->cut == CUT_EXPERT)
+        return MESH_EXPERT_SHARD;
+    return p->cut == CUT_TENSOR ? MESH_DENSE : MESH_WHOLE;
+}
+
+static void cut_row(param *row, const layout *l, mesh_place at)
+{
+    enum { EXPERT_AXIS = 0, WIDTH = SLICE_AXES - 1, PARTS = SLICE_AXES - 2 };
+    if (row->cut == CUT_TENSOR) {
+        slice_cut(&row->held, row->cut_axis, at.tensor, l->tensor);
+        row->local[row->cut_axis] /= l->tensor;
+    } else if (row->cut == CUT_EXPERT) {
+        slice_cut(&row->held, EXPERT_AXIS, at.expert, l->expert);
+        row->local[EXPERT_AXIS] /= l->expert;
+        if (l->expert_tensor > 1) /* experts are seen as [E, in, parts, out / parts] */
+            slice_cut(&row->held, row->cut_axis < PARTS ? row->cut_axis : WIDTH, at.tensor,
+                      l->expert_tensor);
+        row->local[row->cut_axis] /= l->expert_tensor;
+    }
+    row->n_local = slice_count(&row->held);
+}
+
+status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at)
+{
+    layout_limits limits = params_limits(d);
+    TRY(layout_check(l, &limits));
+    for (int64_t i = 0; i < p->n; i++)
+        cut_row(&p->list[i], l, at);
+    params_measure(p);
+    return ST_OK;
+}
