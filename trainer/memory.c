@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+#include "trainer/eval/generate.h"
+
 enum { MIN_SEQ_LEN = 16 }; /* training.seq_len's least */
 static const double MIB = 1048576.0;
 
@@ -44,14 +46,25 @@ void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_traine
         p->total += p->snapshot;
 }
 
+void memory_plan_add_answers(memory_plan *p, const model_dims *d, int64_t seq_len,
+                             const backend_vtable *backend)
+{
+    p->answers = generate_bytes(d, seq_len, backend);
+    p->total += p->answers;
+}
+
 void memory_plan_print(const memory_plan *p, FILE *to)
 {
     const struct {
         const char *name;
         int64_t bytes;
-    } regions[] = {{"parameters", p->parameters},    {"gradients", p->gradients},
-                   {"moments", p->moments},          {"activations and scratch", p->activations},
-                   {"snapshot (host)", p->snapshot}, {"total", p->total}};
+    } regions[] = {{"parameters", p->parameters},
+                   {"gradients", p->gradients},
+                   {"moments", p->moments},
+                   {"activations and scratch", p->activations},
+                   {"answers", p->answers},
+                   {"snapshot (host)", p->snapshot},
+                   {"total", p->total}};
     for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
         fprintf(to, "memory: %-24s %20" PRId64 " bytes %12.1f MiB\n", regions[i].name,
                 regions[i].bytes, (double)regions[i].bytes / MIB);
@@ -68,6 +81,8 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
         .vision_frozen = l->vision_frozen,
     };
     TRY(memory_plan_make(l->dims, l->n_params, l->n_trained, &o, l->backend, out));
+    if (l->answers)
+        memory_plan_add_answers(out, l->dims, l->seq_len, l->backend);
     if (l->keeps)
         memory_plan_add_snapshot(out, l->n_params, l->n_trained, l->backend);
     return ST_OK;

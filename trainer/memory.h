@@ -11,6 +11,7 @@
 
 typedef struct memory_plan {
     int64_t parameters, gradients, moments, activations; /* bytes; activations with scratch */
+    int64_t answers;  /* generation during evaluations: kept keys and values, logits */
     int64_t snapshot; /* of checkpoints written in the background: host memory */
     int64_t total;    /* of the device; on the CPU with the snapshot */
 } memory_plan;
@@ -25,6 +26,9 @@ WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, int64
 /* Adds what checkpoints in the background take (checkpoint.async_mode). */
 void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_trained,
                               const backend_vtable *backend);
+/* Adds what answering held-out questions takes (eval/generate.h), of rows of seq_len tokens. */
+void memory_plan_add_answers(memory_plan *p, const model_dims *d, int64_t seq_len,
+                             const backend_vtable *backend);
 void memory_plan_print(const memory_plan *p, FILE *to);
 
 /* A layout to be judged: what memory_plan_make takes, and the row it is made of. */
@@ -33,7 +37,8 @@ typedef struct memory_layout {
     const backend_vtable *backend;
     int64_t n_params, n_trained, rows, seq_len, patch_budget;
     bool training, checkpoint_full;
-    bool keeps; /* checkpoints in the background */
+    bool keeps;   /* checkpoints in the background */
+    bool answers; /* held-out questions in the model's own words (generate_wanted) */
     bool tower_frozen, vision_frozen;
     double router_aux_coef;
 } memory_layout;

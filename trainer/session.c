@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/device/replay.h"
+#include "trainer/eval/generate.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/memory.h"
 #include "trainer/step.h"
@@ -182,6 +183,7 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
         .keeps = s->use == SESSION_TRAIN && keeper_in_background(c),
+        .answers = generate_wanted(c, s->use == SESSION_TRAIN),
     };
     model_options frozen = {0};
     model_options_freeze(&frozen, s->params);
@@ -237,6 +239,8 @@ static status open_step(session *s, enum session_use use)
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
         return FAIL(ST_NO_MEMORY, "session: out of memory");
+    if (generate_wanted(c, use == SESSION_TRAIN))
+        TRY(generate_new(s, s->cap.tokens / c->training_local_batch_size, &s->generator));
     if (use != SESSION_TRAIN)
         return ST_OK;
     s->accumulation = c->training_global_batch_size / c->training_local_batch_size;
@@ -334,6 +338,7 @@ void session_close(session *s)
         step_close(s);
         replay_free(s->stream);
         optimizer_free(&s->optimizer, s->stream);
+        generate_free(&s->generator, s);
         lane_free(&s->lane);
         model_free(&s->model, s->stream);
         if (s->params)

@@ -28,6 +28,8 @@ typedef struct resume_point {
     progress progress;
 } resume_point;
 
+typedef struct generator generator; /* eval/generate.h */
+
 typedef struct session {
     const conf *conf;
     enum session_use use;
@@ -43,8 +45,9 @@ typedef struct session {
     batch_caps cap;       /* of a micro-batch */
     int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
-    lane *lane;     /* batches on their way */
-    stager *stager; /* one of the lane's, for evaluation */
+    lane *lane;           /* batches on their way */
+    stager *stager;       /* one of the lane's, for evaluation */
+    generator *generator; /* NULL: no question is answered in the model's own words */
     optimizer *optimizer;
     schedule schedule;
     training_share share; /* of the work that trains, for FLOPs */

@@ -114,6 +114,9 @@ static status print_memory(const session *s)
     int64_t n = s->params->total, trained = params_trained(s->params);
     model_options_freeze(&o, s->params);
     TRY(memory_plan_make(&s->dims, n, trained, &o, s->device->v, &p));
+    if (s->generator)
+        memory_plan_add_answers(&p, &s->dims, s->cap.tokens / s->conf->training_local_batch_size,
+                                s->device->v);
     if (keeper_in_background(s->conf))
         memory_plan_add_snapshot(&p, n, trained, s->device->v);
     memory_plan_print(&p, stdout);

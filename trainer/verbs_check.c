@@ -10,7 +10,7 @@
 #include "common/log.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keeper.h"
-#include "trainer/eval/generate.h"
+#include "trainer/eval/prompt.h"
 #include "trainer/step.h"
 #include "trainer/verbs.h"
 
@@ -186,7 +186,7 @@ static status unpacked(table *t)
     }
     TRY_OR(done, arena_calloc(&a, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
     for (int64_t d = 0; d < got.row.n_docs; d++)
-        TRY_OR(done, generate_document(&got.row, d, &a, &one[d]));
+        TRY_OR(done, prompt_whole_document(&got.row, d, &a, &one[d]));
     TRY_OR(done, gradients(&s, &got.row, 1, packed));
     TRY_OR(done, gradients(&s, one, got.row.n_docs, apart));
     snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainer/checkpoint/keeper.h"
+#include "trainer/eval/generate.h"
 #include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 #include "trainer/optim/groups.h"
@@ -180,6 +181,7 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
         .keeps = keeper_in_background(c),
+        .answers = generate_wanted(c, true),
     };
     memory_plan m;
     TRY(memory_layout_plan(&l, &m));

@@ -315,6 +315,75 @@ static void attention_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
 }
 
+/* Kept keys: documents in one cache with gaps between them, one query each; of every fifth nothing
+ * is kept.
+ * shape: queries, heads, kv_heads, head_dim, longest document, flags */
+static void cached_case(parity *p, const int64_t *shape)
+{
+    int64_t n = shape[0], longest = shape[4];
+    attention o = {.tokens = n * (longest + 1) + 1,
+                   .heads = shape[1],
+                   .kv_heads = shape[2],
+                   .d = shape[3],
+                   .scale = shape[5] & SHARP ? 20 : 1 / sqrt((double)shape[3])};
+    o.q_stride = o.o_stride = o.heads * o.d;
+    o.k_stride = o.v_stride = o.kv_heads * o.d;
+    tensor q = parity_tensor(p, n * o.q_stride, 2), out = parity_tensor(p, q.n, 1);
+    tensor k = parity_tensor(p, o.tokens * o.k_stride, 2), v = parity_tensor(p, k.n, 2);
+    int32_t *first = parity_zero_ints(p, n + 1), *length = parity_zero_ints(p, n + 1);
+    double *want = parity_zeros(p, out.n);
+    o.k = k.ref;
+    o.v = v.ref;
+    o.row = parity_zeros(p, o.tokens);
+    for (int64_t i = 0; i < n; i++) {
+        first[i] = (int32_t)(i * (longest + 1));
+        length[i] = i == 0 ? (int32_t)longest : i % 5 == 4 ? 0 : (int32_t)(1 + i * 7 % longest);
+        /* The loop takes a query's place for its own token's: the last that it sees. */
+        const int64_t end = first[i] + length[i], at = (end - 1) * o.q_stride;
+        o.q = q.ref + i * o.q_stride - at;
+        for (int64_t h = 0; h < o.heads && length[i] && !p->bench; h++)
+            query_loop(&o, end - 1, h, first[i], end, want + i * o.o_stride + h * o.d);
+    }
+    PARITY_RUN(
+        p, op_attention_cached(p->s, &(attention_cached_args){.queries = n,
+                                                              .heads = o.heads,
+                                                              .kv_heads = o.kv_heads,
+                                                              .head_dim = o.d,
+                                                              .rows = o.tokens,
+                                                              .scale = o.scale,
+                                                              .first = parity_ints(p, first, n),
+                                                              .length = parity_ints(p, length, n),
+                                                              .q = q.dev,
+                                                              .k = k.dev,
+                                                              .v = v.dev,
+                                                              .o = out.dev}));
+    parity_expect(p, "o", out, want, shape[5] & SHARP ? 4096 : 64);
+}
+
+static void cached_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1), o = parity_tensor(p, 8, 1);
+    attention_cached_args a = {.queries = 2,
+                               .heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 2,
+                               .rows = 16,
+                               .scale = 1,
+                               .first = parity_ints(p, (int32_t[]){0, 14}, 2),
+                               .length = parity_ints(p, (int32_t[]){3, 3}, 2),
+                               .q = x.dev,
+                               .k = x.dev,
+                               .v = x.dev,
+                               .o = o.dev};
+    if (p->s->dev->v->fixed_shapes) /* can not tell, and stays inside its arrays */
+        assert_ok(op_attention_cached(p->s, &a));
+    else
+        assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a), "sees [14, 17) of 16 rows");
+    a.kv_heads = 3;
+    assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a), "multiple");
+}
+
 const parity_case parity_attention[] = {
     {"attention_fwd", "empty", fwd_case, {0, 2, 1, 4, 0, 3, CAUSAL}},
     {"attention_fwd", "one", fwd_case, {1, 1, 1, 1, 1, 0, CAUSAL}},
@@ -347,5 +416,13 @@ const parity_case parity_attention[] = {
     {"attention_bwd", "ragged crowd", bwd_case, {130, 2, 1, 64, 40, 70, CAUSAL}},
     {"attention_bwd", "real documents", bwd_case, {512, 8, 2, 32, 20, 0, CAUSAL}},
     {"attention_bwd", "real frames", bwd_case, {400, 4, 4, 24, 16, 0, PACKED}},
+    {"attention_cached", "empty", cached_case, {0, 2, 1, 4, 3}},
+    {"attention_cached", "one", cached_case, {1, 1, 1, 1, 1}},
+    {"attention_cached", "ragged", cached_case, {11, 4, 2, 6, 40}},
+    {"attention_cached", "ragged text", cached_case, {6, 4, 1, 128, 70}},
+    {"attention_cached", "ragged 72", cached_case, {3, 2, 2, 72, 33}},
+    {"attention_cached", "real", cached_case, {32, 16, 2, 128, 700}},
+    {"attention_cached", "hostile sharp", cached_case, {4, 2, 2, 8, 30, SHARP}},
+    {"attention_cached", "hostile", cached_refuses, {0}},
     {NULL},
 };

@@ -1,16 +1,12 @@
 #include "trainer/eval/evaluate.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/json.h"
-#include "trainer/eval/generate.h"
+#include "trainer/eval/answers.h"
 #include "trainer/eval/lender.h"
 #include "trainer/stop.h"
-
-enum { MAX_NEW_TOKENS = 16 };
 
 /* What a pass over a row's targets needs on the host. */
 typedef struct verdicts {
@@ -65,74 +61,6 @@ static status judge(session *s, verdicts *w, const row *r, bool *wrong, bool *co
     return ST_OK;
 }
 
-/* Text of ids in [begin, end) without special tokens; heap. */
-static status text_of(const session *s, const row *r, int64_t begin, int64_t end, char **out)
-{
-    size_t size;
-    return tokenizer_decode(s->tokenizer, r->input_ids + begin, (size_t)(end - begin), true, out,
-                            &size);
-}
-
-/* One line: the question, the reference, the model's own words. */
-static status show_document(session *s, const row *r, int64_t doc)
-{
-    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
-    while (cut < end && r->labels[cut] == NO_LABEL)
-        cut++;
-    int64_t reference_end = cut;
-    while (reference_end < end && r->labels[reference_end] != NO_LABEL)
-        reference_end++;
-    int64_t question = begin; /* after the last visual token */
-    for (int64_t t = begin; t < cut; t++)
-        if (r->visual_row[t] >= 0)
-            question = t + 1;
-    token_list answer = {0};
-    char *asked = NULL, *wanted = NULL, *got = NULL;
-    size_t size;
-    status st = ST_OK;
-    TRY_OR(done, generate_answer(s, r, doc, MAX_NEW_TOKENS, &answer));
-    TRY_OR(done, text_of(s, r, question, cut, &asked));
-    TRY_OR(done, text_of(s, r, cut, reference_end, &wanted));
-    TRY_OR(done, tokenizer_decode(s->tokenizer, answer.id, answer.n, true, &got, &size));
-    asked[strcspn(asked, "\n")] = 0; /* the rest is the template's "assistant" */
-    printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc], asked,
-           wanted, got);
-done:
-    token_list_done(&answer);
-    free(asked);
-    free(wanted);
-    free(got);
-    return st;
-}
-
-/* The model's own answers to a row's questions, judged. */
-static status answer_row(session *s, const row *r, vqa_tally *t)
-{
-    json_value *references = NULL;
-    const int64_t most = s->conf->eval_generate;
-    if (!r->references[0] || !s->tokenizer || !generate_can(s, r))
-        return ST_OK;
-    TRY(json_parse(r->references, strlen(r->references), "references", &references));
-    status st = ST_OK;
-    for (int64_t d = 0; d < r->n_docs && st == ST_OK && (most < 0 || t->all.n < most); d++) {
-        const json_value *reference = json_item(references, (size_t)d);
-        token_list ids = {0};
-        char *words = NULL;
-        size_t size;
-        if (json_typeof(reference) != JSON_OBJECT)
-            continue;
-        st = generate_answer(s, r, d, MAX_NEW_TOKENS, &ids);
-        if (st == ST_OK)
-            st = tokenizer_decode(s->tokenizer, ids.id, ids.n, true, &words, &size);
-        if (st == ST_OK)
-            st = vqa_tally_add(t, reference, words, NULL);
-        free(words);
-        token_list_done(&ids);
-    }
-    json_free(&references);
-    return st;
-}
-
 typedef struct flags {
     bool *wrong, *counted, *lent;
 } flags;
@@ -153,8 +81,8 @@ static status give_back_sums(session *s, const double keep[2])
     return v->wait(s->stream);
 }
 
-static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r, bool swapped,
-                           int64_t *show, evaluation *out)
+static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, answers *words, row *r,
+                           bool swapped, evaluation *out)
 {
     if (r->n_docs == 0)
         return ST_OK;
@@ -163,19 +91,11 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, row *r,
         out->documents += f->counted[d];
         out->right += f->counted[d] && !f->wrong[d];
     }
-    double keep[2]; /* generation and the swapped pass must not enter the held-out loss */
-    TRY(keep_sums(s, keep));
-    TRY(answer_row(s, r, &out->vqa));
-    TRY(give_back_sums(s, keep));
-    /* Spread what is shown over the data set rather than taking one picture's questions. */
-    int64_t shown = r->n_docs < 2 ? r->n_docs : 2;
-    for (int64_t d = 0; d < shown; d++)
-        if (*show > 0 && f->counted[d] && s->tokenizer && generate_can(s, r)) {
-            TRY(show_document(s, r, d));
-            --*show;
-        }
+    TRY(answers_row(words, r, f->counted));
     if (!swapped || r->n_items == 0 || r->n_video_patches)
         return ST_OK;
+    double keep[2]; /* the swapped pass must not enter the held-out loss */
+    TRY(keep_sums(s, keep));
     TRY(lender_exchange(l, r, f->lent));
     TRY(judge(s, w, r, f->wrong, f->counted));
     TRY(give_back_sums(s, keep));
@@ -197,6 +117,7 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
     flags f = {0};
     size_t docs = (size_t)s->cap.docs + 1;
     lender *l = NULL;
+    answers words = {.session = s, .show = show, .tally = &out->vqa};
     f.wrong = calloc(docs, sizeof(bool));
     f.counted = calloc(docs, sizeof(bool));
     f.lent = calloc(docs, sizeof(bool));
@@ -221,7 +142,7 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
             break;
         if (st != ST_OK)
             goto done;
-        st = evaluate_row(s, &w, l, &f, &got.row, swapped, &show, out);
+        st = evaluate_row(s, &w, l, &f, &words, &got.row, swapped, out);
         receiver_give_back(source, &got);
         if (st != ST_OK)
             goto done;

@@ -1,7 +1,80 @@
+/* generate.c: see generate.h.
+ *
+ *   prompts of some documents --prefill--> logits of their last tokens, keys and values kept
+ *   the word chosen of each  ----step----> logits of these, theirs kept too; until all have ended
+ */
 #include "trainer/eval/generate.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "trainer/eval/prompt.h"
+#include "trainer/model/kv_cache.h"
+
+enum { DOCS = 32 /* answered at once: as many as share a step at about the cost of one */ };
+
+struct generator {
+    stager *step; /* of one token of each document */
+    kv_cache cache;
+    void *logits, *host_logits; /* [DOCS, V] act */
+    int32_t *last;              /* [DOCS] on the device: tokens whose logits are wanted */
+    int32_t *index;             /* on the host, what is sent next */
+};
+
+/* A document on its way. */
+typedef struct growing {
+    int64_t answer;        /* which of the caller's */
+    int64_t first, length; /* its rows of the cache */
+    int32_t position;      /* of its next token */
+    int32_t id;            /* the word chosen last */
+    int32_t at;            /* its last token in the batch */
+} growing;
+
+int64_t generate_bytes(const model_dims *d, int64_t longest, const backend_vtable *v)
+{
+    return kv_cache_bytes(d, longest + DOCS * GENERATE_MAX, v) +
+           DOCS * d->text.vocab * (int64_t)st_dtype_size(v->act);
+}
+
+status generate_new(const session *s, int64_t longest, generator **out)
+{
+    device *dev = s->device;
+    const batch_caps one = {.tokens = DOCS, .docs = DOCS};
+    int64_t tokens = s->cap.tokens > DOCS ? s->cap.tokens : DOCS;
+    size_t logits = (size_t)(DOCS * s->dims.text.vocab) * st_dtype_size(dev->v->act);
+    status st;
+    generator *g = calloc(1, sizeof *g);
+    if (!g)
+        return FAIL(ST_NO_MEMORY, "generate: out of memory");
+    TRY_OR(undo, stager_new(s->stream, &s->dims, &one, &g->step));
+    TRY_OR(undo,
+           kv_cache_new(dev, &s->dims, longest + DOCS * GENERATE_MAX, tokens, DOCS, &g->cache));
+    TRY_OR(undo, dev->v->alloc(dev, logits, &g->logits));
+    TRY_OR(undo, dev->v->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
+    TRY_OR(undo, dev->v->alloc_host(dev, logits, &g->host_logits));
+    TRY_OR(undo, dev->v->alloc_host(dev, (size_t)tokens * sizeof *g->index, (void **)&g->index));
+    *out = g;
+    return ST_OK;
+undo:
+    generate_free(&g, s);
+    return st;
+}
+
+void generate_free(generator **gp, const session *s)
+{
+    generator *g = *gp;
+    if (!g)
+        return;
+    const backend_vtable *v = s->device->v;
+    stager_free(&g->step, s->stream);
+    kv_cache_free(&g->cache, s->device);
+    v->release(s->device, g->logits);
+    v->release(s->device, g->last);
+    v->release_host(s->device, g->host_logits);
+    v->release_host(s->device, g->index);
+    free(g);
+    *gp = NULL;
+}
 
 static status push(token_list *l, int32_t id)
 {
@@ -15,107 +88,6 @@ static status push(token_list *l, int32_t id)
     }
     l->id[l->n++] = id;
     return ST_OK;
-}
-
-/* Merged rows of item i. */
-static int64_t item_rows(const row *r, int64_t i)
-{
-    const int32_t *g = &r->grid_thw[3 * i];
-    return (int64_t)g[0] * g[1] * g[2] / (MERGE_SIDE * MERGE_SIDE);
-}
-
-/* The items [first, last) a document's visual rows fall into, and the merged row the first begins
- * at. */
-static void items_of(const row *r, int64_t doc, int64_t *first, int64_t *last, int64_t *base)
-{
-    int64_t low = -1, high = -1;
-    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
-        if (r->visual_row[t] >= 0) {
-            if (low < 0)
-                low = r->visual_row[t];
-            high = r->visual_row[t];
-        }
-    *first = *last = *base = 0;
-    if (low < 0)
-        return;
-    while (*base + item_rows(r, *first) <= low)
-        *base += item_rows(r, (*first)++);
-    int64_t end = *base;
-    for (*last = *first; *last < r->n_items && end <= high; (*last)++)
-        end += item_rows(r, *last);
-}
-
-/* The first n tokens of a document without labels, with room for `extra` more, and its images. */
-static status cut_document(const row *r, int64_t doc, int64_t n, int64_t extra, arena *a, row *out)
-{
-    if (r->n_video_patches)
-        return FAIL(ST_BAD_INPUT, "documents with video can not be cut out of their row");
-    int64_t begin = r->cu_seqlens[doc];
-    int64_t first, last, base, rows = 0;
-    items_of(r, doc, &first, &last, &base);
-    for (int64_t i = first; i < last; i++)
-        rows += item_rows(r, i);
-
-    memset(out, 0, sizeof *out);
-    out->n_tokens = n + extra;
-    out->n_docs = 1;
-    out->n_items = last - first;
-    out->n_patches = rows * MERGE_SIDE * MERGE_SIDE;
-    TRY(row_alloc(out, a, r->loss_weight != NULL));
-    out->n_tokens = n; /* the rest is room to grow */
-    out->cu_seqlens[1] = (int32_t)n;
-    memcpy(out->input_ids, r->input_ids + begin, (size_t)n * sizeof(int32_t));
-    for (int64_t t = 0; t < n; t++)
-        if (r->visual_row[begin + t] >= 0)
-            out->visual_row[t] = (int32_t)(r->visual_row[begin + t] - base);
-    for (int axis = 0; axis < 3; axis++)
-        memcpy(out->position_ids + axis * n, r->position_ids + axis * r->n_tokens + begin,
-               (size_t)n * sizeof(int32_t));
-    if (out->n_items)
-        memcpy(out->grid_thw, r->grid_thw + 3 * first, (size_t)out->n_items * 3 * sizeof(int32_t));
-    if (out->n_patches)
-        memcpy(out->pixels, r->pixels + base * MERGE_SIDE * MERGE_SIDE * PATCH_BYTES,
-               (size_t)out->n_patches * PATCH_BYTES);
-    out->doc_sample_id[0] = r->doc_sample_id[doc];
-    return ST_OK;
-}
-
-status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *out)
-{
-    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
-    while (cut < end && r->labels[cut] == NO_LABEL)
-        cut++;
-    return cut_document(r, doc, cut - begin, extra, a, out);
-}
-
-status generate_document(const row *r, int64_t doc, arena *a, row *out)
-{
-    int64_t begin = r->cu_seqlens[doc], n = r->cu_seqlens[doc + 1] - begin;
-    TRY(cut_document(r, doc, n, 0, a, out));
-    memcpy(out->labels, r->labels + begin, (size_t)n * sizeof *r->labels);
-    if (r->loss_weight)
-        memcpy(out->loss_weight, r->loss_weight + begin, (size_t)n * sizeof *r->loss_weight);
-    return ST_OK;
-}
-
-/* One text token more: position_ids is [3, n_tokens], so its streams are spread again. */
-static void grow(row *r, int32_t id)
-{
-    int64_t n = r->n_tokens;
-    int32_t next = 0;
-    for (int64_t i = 0; i < 3 * n; i++)
-        if (r->position_ids[i] >= next)
-            next = r->position_ids[i] + 1;
-    for (int axis = 2; axis > 0; axis--)
-        memmove(r->position_ids + axis * (n + 1), r->position_ids + axis * n,
-                (size_t)n * sizeof(int32_t));
-    for (int axis = 0; axis < 3; axis++)
-        r->position_ids[axis * (n + 1) + n] = next;
-    r->input_ids[n] = id;
-    r->labels[n] = NO_LABEL;
-    r->visual_row[n] = -1;
-    r->n_tokens = n + 1;
-    r->cu_seqlens[1] = (int32_t)(n + 1);
 }
 
 /* Logits come in the device's activation dtype; bf16 is the upper half of a float. */
@@ -151,45 +123,169 @@ bool generate_can(const session *s, const row *r)
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
-status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new, token_list *out)
+/* The word of each document behind its last token; those that have ended leave the list. */
+static status choose(const session *s, generator *g, growing *doc, int64_t *inout_n,
+                     int64_t max_new, token_list *out)
 {
     const backend_vtable *v = s->device->v;
+    const size_t act = st_dtype_size(v->act);
+    const int64_t n = *inout_n, vocab = s->dims.text.vocab;
+    for (int64_t i = 0; i < n; i++)
+        g->index[i] = doc[i].at;
+    TRY(v->to_device(s->stream, g->last, g->index, (size_t)n * sizeof *g->index));
+    TRY(model_logits(s->model, s->stream, g->last, n, g->logits));
+    TRY(v->to_host(s->stream, g->host_logits, g->logits, (size_t)(n * vocab) * act));
+    TRY(v->wait(s->stream));
+    *inout_n = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const char *logits = (const char *)g->host_logits + (size_t)(i * vocab) * act;
+        int32_t id = best_word(logits, v->act, vocab, &s->dims);
+        token_list *answer = &out[doc[i].answer];
+        if (id == s->dims.eos_token)
+            continue;
+        TRY(push(answer, id));
+        doc[i].id = id;
+        if ((int64_t)answer->n < max_new)
+            doc[(*inout_n)++] = doc[i];
+    }
+    return ST_OK;
+}
+
+static status send(const session *s, generator *g, int32_t *to, int64_t n, int64_t capacity,
+                   int32_t pad)
+{
+    for (int64_t i = n; i < capacity; i++)
+        g->index[i] = pad;
+    TRY(s->device->v->to_device(s->stream, to, g->index, (size_t)capacity * sizeof *g->index));
+    return s->device->v->wait(s->stream); /* index is used again */
+}
+
+/* Keys and values of the prompts. */
+static status prefill(const session *s, generator *g, const row *prompts, growing *doc, int64_t n)
+{
+    device_batch *b;
+    int64_t rows = 0, t = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const row *p = &prompts[i];
+        doc[i].first = rows;
+        doc[i].length = p->n_tokens;
+        for (int64_t j = 0; j < 3 * p->n_tokens; j++)
+            if (p->position_ids[j] >= doc[i].position)
+                doc[i].position = p->position_ids[j] + 1;
+        for (int64_t j = 0; j < p->n_tokens; j++)
+            g->index[t++] = (int32_t)(rows + j);
+        doc[i].at = (int32_t)(t - 1);
+        rows += p->n_tokens + GENERATE_MAX;
+    }
+    TRY(stage_rows(s->stager, s->stream, prompts, n, &b));
+    TRY(kv_cache_clear(&g->cache, s->stream, &s->dims));
+    TRY(send(s, g, g->cache.row, t, batch_sizes(b).tokens, -1));
+    g->cache.step = false;
+    return model_forward_cached(s->model, s->stream, b, &g->cache);
+}
+
+/* One token of each document. r: a row with room for DOCS of them. */
+static status step(const session *s, generator *g, row *r, growing *doc, int64_t n)
+{
+    device_batch *b;
+    r->n_tokens = r->n_docs = n;
+    for (int64_t i = 0; i < n; i++) {
+        r->input_ids[i] = doc[i].id;
+        r->cu_seqlens[i + 1] = (int32_t)(i + 1);
+        for (int axis = 0; axis < 3; axis++)
+            r->position_ids[axis * n + i] = doc[i].position;
+        doc[i].position++;
+        doc[i].at = (int32_t)i;
+        g->index[i] = (int32_t)(doc[i].first + doc[i].length++);
+    }
+    TRY(send(s, g, g->cache.row, n, DOCS, -1));
+    for (int64_t i = 0; i < n; i++)
+        g->index[i] = (int32_t)doc[i].first;
+    TRY(send(s, g, g->cache.first, n, DOCS, 0));
+    for (int64_t i = 0; i < n; i++)
+        g->index[i] = (int32_t)doc[i].length;
+    TRY(send(s, g, g->cache.length, n, DOCS, 0));
+    TRY(stage_rows(g->step, s->stream, r, 1, &b));
+    g->cache.step = true;
+    return model_forward_cached(s->model, s->stream, b, &g->cache);
+}
+
+/* What a batch has taken of its capacities. */
+static bool take(const session *s, const generator *g, const row *p, batch_caps *sum,
+                 int64_t *inout_rows)
+{
+    batch_caps next = *sum;
+    next.tokens += p->n_tokens;
+    next.docs++;
+    next.items += p->n_items;
+    next.patches += p->n_patches;
+    if (next.docs > DOCS || next.docs > s->cap.docs || next.tokens > s->cap.tokens ||
+        next.items > s->cap.items || next.items > s->cap.frames || /* an image is one frame */
+        next.patches > s->cap.patches || *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
+        return false;
+    *sum = next;
+    *inout_rows += p->n_tokens + GENERATE_MAX;
+    return true;
+}
+
+/* As many of these documents as fit together, at least one. */
+static status cut_prompts(const session *s, const generator *g, const row *r, const int64_t *docs,
+                          int64_t n, arena *a, row prompts[DOCS], int64_t *out_n)
+{
+    batch_caps sum = {0};
+    int64_t rows = 0, taken = 0;
+    while (taken < n && taken < DOCS) {
+        TRY(prompt_of_document(r, docs[taken], a, &prompts[taken]));
+        if (!take(s, g, &prompts[taken], &sum, &rows))
+            break;
+        taken++;
+    }
+    if (taken == 0)
+        return FAIL(ST_INTERNAL, "generate: a prompt of %lld tokens does not fit",
+                    (long long)prompts[0].n_tokens);
+    *out_n = taken;
+    return ST_OK;
+}
+
+/* Answers the documents of one batch. */
+static status answer_batch(const session *s, generator *g, const row *prompts, int64_t n,
+                           int64_t max_new, arena *a, token_list *out)
+{
+    growing doc[DOCS] = {0};
+    row r = {.n_tokens = DOCS, .n_docs = DOCS};
+    TRY(row_alloc(&r, a, 0));
+    for (int64_t i = 0; i < n; i++)
+        doc[i].answer = i;
+    TRY(prefill(s, g, prompts, doc, n));
+    TRY(choose(s, g, doc, &n, max_new, out));
+    while (n > 0) {
+        TRY(step(s, g, &r, doc, n));
+        TRY(choose(s, g, doc, &n, max_new, out));
+    }
+    return ST_OK;
+}
+
+status generate_answers(const session *s, const row *r, const int64_t *docs, int64_t n,
+                        int64_t max_new, token_list *out)
+{
     if (!generate_can(s, r))
         return FAIL(ST_BAD_DEVICE,
-                    "generate: reads logits of f32, f64 or bf16 (%s gives %s), and "
-                    "rows without video",
-                    v->name, st_dtype_name(v->act));
-    int64_t vocab = s->dims.text.vocab;
-    size_t bytes = (size_t)vocab * st_dtype_size(v->act);
-    void *logits = NULL, *host = NULL;
-    int32_t *last = NULL;
+                    "generate: reads logits of f32, f64 or bf16 (%s gives %s), and rows without "
+                    "video",
+                    s->device->v->name, st_dtype_name(s->device->v->act));
+    if (max_new > GENERATE_MAX)
+        return FAIL(ST_INTERNAL, "generate: %lld words asked, room for %d", (long long)max_new,
+                    GENERATE_MAX);
     arena a;
     arena_init(&a, 0);
     status st = ST_OK;
-    row prompt;
-    TRY_OR(done, v->alloc(s->device, bytes, &logits));
-    TRY_OR(done, v->alloc(s->device, sizeof *last, (void **)&last));
-    TRY_OR(done, arena_alloc(&a, bytes, &host));
-    TRY_OR(done, generate_prompt(r, doc, max_new, &a, &prompt));
-    for (int64_t i = 0; i < max_new && prompt.n_tokens < s->cap.tokens; i++) {
-        device_batch *batch;
-        loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-        int32_t at = (int32_t)(prompt.n_tokens - 1);
-        TRY_OR(done, stage_rows(s->stager, s->stream, &prompt, 1, &batch));
-        TRY_OR(done, model_forward(s->model, s->stream, batch, &sums, NULL, NULL));
-        TRY_OR(done, v->to_device(s->stream, last, &at, sizeof at));
-        TRY_OR(done, model_logits(s->model, s->stream, last, 1, logits));
-        TRY_OR(done, v->to_host(s->stream, host, logits, bytes));
-        TRY_OR(done, v->wait(s->stream));
-        int32_t id = best_word(host, v->act, vocab, &s->dims);
-        if (id == s->dims.eos_token)
-            break;
-        TRY_OR(done, push(out, id));
-        grow(&prompt, id);
+    for (int64_t done = 0, taken; done < n && st == ST_OK; done += taken) {
+        row prompts[DOCS];
+        st = cut_prompts(s, s->generator, r, docs + done, n - done, &a, prompts, &taken);
+        if (st == ST_OK)
+            st = answer_batch(s, s->generator, prompts, taken, max_new, &a, out + done);
+        arena_reset(&a);
     }
-done:
-    v->release(s->device, logits);
-    v->release(s->device, last);
     arena_done(&a);
     return st;
 }

@@ -1,24 +1,33 @@
-/* generate.h: greedy continuation of one document of a row, for people to read.
+/* generate.h: greedy continuation of documents of a row, in the model's own words.
  *
- * Each token is a forward pass over the document so far: exact and simple, meant for a handful of
- * short answers, not for the evaluation of a data set. */
+ * Several documents at once. Keys and values of what has passed are kept (model/kv_cache.h), so
+ * that a word costs one token of each document and not the document again. */
 #ifndef TESSERA_TRAINER_GENERATE_H
 #define TESSERA_TRAINER_GENERATE_H
 
 #include "trainer/session.h"
 
+enum { GENERATE_MAX = 16 /* words of an answer */ };
+
+/* Whether a run answers held-out questions in its own words. */
+static inline bool generate_wanted(const conf *c, bool training)
+{
+    bool evaluates = !training || (c->eval_enable && !c->feed_replay[0]);
+    return evaluates && (c->eval_generate || c->eval_show);
+}
+
+/* Device bytes of a generator for documents of up to `longest` tokens. */
+int64_t generate_bytes(const model_dims *d, int64_t longest, const backend_vtable *v);
+/* Of an opened session, which it borrows. */
+WARN_UNUSED status generate_new(const session *s, int64_t longest, generator **out);
+void generate_free(generator **g, const session *s);
+
 /* Whether answers to this row can be generated here: logits of f32, f64 or bf16, no video. */
 bool generate_can(const session *s, const row *r);
 
-/* Continues document doc of r from its first target on, until eos or max_new tokens (or the
- * micro-batch is full). Ids are appended to out. */
-WARN_UNUSED status generate_answer(session *s, const row *r, int64_t doc, int64_t max_new,
-                                   token_list *out);
-
-/* The document as a row of its own, cut before its first target, with room for `extra` tokens.
- * Arrays in the arena. */
-WARN_UNUSED status generate_prompt(const row *r, int64_t doc, int64_t extra, arena *a, row *out);
-/* The whole document as a row of its own, with its labels and weights: unpacked. */
-WARN_UNUSED status generate_document(const row *r, int64_t doc, arena *a, row *out);
+/* Continues each of these documents of r, cut before its first target, until eos or max_new words.
+ * Ids are appended to out [n], which are empty. With s->generator. */
+WARN_UNUSED status generate_answers(const session *s, const row *r, const int64_t *docs, int64_t n,
+                                    int64_t max_new, token_list *out);
 
 #endif

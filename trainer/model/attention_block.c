@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "trainer/model/kv_cache.h"
 #include "trainer/ops/table.h"
 
 void attention_block_bind(attention_block *w, params *p, int layer)
@@ -17,6 +18,7 @@ void attention_block_bind(attention_block *w, params *p, int layer)
     char stem[96], name[128];
     snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
 #define NAMED(part) (snprintf(name, sizeof name, "%s.self_attn.%s", stem, part), name)
+    w->layer = layer;
     w->norm = params_get(p, "%s.input_layernorm.weight", stem);
     w->q = linear_bind(p, NAMED("q_proj"), false);
     w->k = linear_bind(p, NAMED("k_proj"), false);
@@ -69,11 +71,40 @@ static status rotate(const run *r, void *x, int64_t heads, bool inverse)
                                                   .inverse = inverse});
 }
 
+/* o [T, Q d] of the rotated q and k, inside each document; of the last token alone, where the
+ * others are in the cache. */
+static status core_fwd(const run *r, int64_t layer, const attention_saved *k)
+{
+    const text_dims *d = &r->d->text;
+    int64_t wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
+    if (r->cache)
+        TRY(kv_cache_keep(r, layer, k->kr, k->v));
+    if (r->cache && r->cache->step)
+        return kv_cache_attend(r, layer, k->qr, k->o);
+    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->n.tokens,
+                                                        .heads = d->heads,
+                                                        .kv_heads = d->kv_heads,
+                                                        .head_dim = d->head_dim,
+                                                        .segments = r->n.docs,
+                                                        .causal = true,
+                                                        .scale = 1 / sqrt((double)d->head_dim),
+                                                        .cu = r->b->cu_docs,
+                                                        .q = k->qr,
+                                                        .k = k->kr,
+                                                        .v = k->v,
+                                                        .q_stride = wide,
+                                                        .k_stride = narrow,
+                                                        .v_stride = narrow,
+                                                        .o_stride = wide,
+                                                        .o = k->o,
+                                                        .lse = k->lse});
+}
+
 status attention_block_fwd(const run *r, const attention_block *w, const void *x,
                            const attention_saved *k, void *y)
 {
     const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens, wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
+    int64_t t = r->n.tokens;
     TRY(rmsnorm_fwd(r, w->norm, t, d->hidden, x, k->a, k->rstd));
     TRY(linear_fwd(r, &w->q, t, k->a, k->q, 0));
     TRY(linear_fwd(r, &w->k, t, k->a, k->k, 0));
@@ -82,23 +113,7 @@ status attention_block_fwd(const run *r, const attention_block *w, const void *x
     TRY(rmsnorm_fwd(r, w->k_norm, t * d->kv_heads, d->head_dim, k->k, k->kr, k->rstd_k));
     TRY(rotate(r, k->qr, d->heads, false));
     TRY(rotate(r, k->kr, d->kv_heads, false));
-    TRY(op_attention_fwd(r->s, &(attention_fwd_args){.tokens = t,
-                                                     .heads = d->heads,
-                                                     .kv_heads = d->kv_heads,
-                                                     .head_dim = d->head_dim,
-                                                     .segments = r->n.docs,
-                                                     .causal = true,
-                                                     .scale = 1 / sqrt((double)d->head_dim),
-                                                     .cu = r->b->cu_docs,
-                                                     .q = k->qr,
-                                                     .k = k->kr,
-                                                     .v = k->v,
-                                                     .q_stride = wide,
-                                                     .k_stride = narrow,
-                                                     .v_stride = narrow,
-                                                     .o_stride = wide,
-                                                     .o = k->o,
-                                                     .lse = k->lse}));
+    TRY(core_fwd(r, w->layer, k));
     TRY(linear_fwd(r, &w->o, t, k->o, y, 0));
     return add_to(r, t * d->hidden, x, y);
 }

@@ -8,6 +8,7 @@
 #include "trainer/model/layers.h"
 
 typedef struct attention_block {
+    int64_t layer;
     const param *norm; /* input_layernorm [H] */
     linear q, k, v, o;
     const param *q_norm, *k_norm; /* [d], shared by all heads */

@@ -163,8 +163,8 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
     if (!w->is_moe)
         return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
     r->s->part = PART_MOE;
-    TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), y ? &t->aux : NULL,
-                y));
+    TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
+                y && !r->cache ? &t->aux : NULL, y));
     r->s->part = PART_TEXT;
     return ST_OK;
 }
@@ -172,7 +172,8 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
 status decoder_fwd(decoder *t, run *r, void *const *feature)
 {
     const text_dims *d = &r->d->text;
-    if (t->aux.on) {
+    const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
+    if (aux) {
         TRY(r->s->dev->v->zero(r->s, t->aux.count_total, (size_t)d->experts * r->acc));
         TRY(r->s->dev->v->zero(r->s, t->aux.prob_sum, (size_t)d->experts * r->acc));
     }
@@ -182,7 +183,7 @@ status decoder_fwd(decoder *t, run *r, void *const *feature)
         if (l < r->d->vision.n_deepstack && r->n.patches > 0)
             TRY(merge_add(r, feature[1 + l], t->x[l + 1], t->add));
     }
-    return moe_aux_finish(r, &t->aux);
+    return aux ? moe_aux_finish(r, &t->aux) : ST_OK;
 }
 
 static status layer_bwd(const decoder *t, const run *r, int64_t l)

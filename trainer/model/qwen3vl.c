@@ -11,6 +11,7 @@
 
 #include "trainer/loss/loss.h"
 #include "trainer/model/decoder.h"
+#include "trainer/model/kv_cache.h"
 #include "trainer/model/vision.h"
 
 struct model {
@@ -200,10 +201,10 @@ static status check_batch(const model *m, const device_batch *b)
     return ST_OK;
 }
 
-/* Up to x[L]; the aux value lands in sums->aux. */
-static status forward(model *m, run *r, const loss_sums *sums)
+/* Up to x[L]; the aux value lands in aux. */
+static status forward(model *m, run *r, void *aux)
 {
-    m->decoder.aux.value = sums->aux;
+    m->decoder.aux.value = aux;
     r->s->part = PART_VISION;
     if (m->has_vision)
         TRY(vision_fwd(&m->vision, r));
@@ -230,7 +231,7 @@ status model_forward_backward(model *m, stream *s, const device_batch *b, const 
         return FAIL(ST_INTERNAL, "backward of a model that was made without training");
     TRY(check_batch(m, b));
     bind_head(m);
-    TRY(forward(m, &r, sums));
+    TRY(forward(m, &r, sums->aux));
     s->part = PART_HEAD;
     TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
     s->part = PART_TEXT;
@@ -248,8 +249,19 @@ status model_forward(model *m, stream *s, const device_batch *b, const loss_sums
     t.best = best;
     TRY(check_batch(m, b));
     bind_head(m);
-    TRY(forward(m, &r, sums));
+    TRY(forward(m, &r, sums->aux));
     return head_loss(&m->head, s, r.n.tokens, m->decoder.x[m->d.text.layers], &t, false, NULL);
+}
+
+status model_forward_cached(model *m, stream *s, const device_batch *b, const kv_cache *cache)
+{
+    run r = start(m, s, b);
+    r.cache = cache;
+    TRY(check_batch(m, b));
+    if (r.n.tokens > cache->tokens || (cache->step && r.n.tokens > cache->docs))
+        return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
+                    (long long)r.n.tokens, (long long)cache->tokens, (long long)cache->docs);
+    return forward(m, &r, NULL);
 }
 
 status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)

@@ -12,6 +12,7 @@
 #include "trainer/model/params.h"
 
 typedef struct model model;
+typedef struct kv_cache kv_cache; /* kv_cache.h */
 
 typedef struct model_options {
     batch_caps cap;
@@ -53,6 +54,9 @@ WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batc
 /* Forward only; nll [cap.targets] acc and best [cap.targets] int32 written where not NULL. */
 WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums,
                                  void *nll, int32_t *best);
+/* Up to the last hidden states, with keys and values kept in the cache; losses stay as they are. */
+WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch *b,
+                                        const kv_cache *cache);
 /* Logits [n, V] act of these tokens after a model_forward (generation, probe): token index list on
  * the device. */
 WARN_UNUSED status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n,

@@ -6,12 +6,15 @@
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
 
+struct kv_cache; /* kv_cache.h */
+
 typedef struct run {
     stream *s;
     const model_dims *d;
     const device_batch *b;
-    batch_caps n;    /* sizes that ops run on: T = n.tokens, S = n.patches */
-    size_t act, acc; /* bytes of an element */
+    batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
+    size_t act, acc;              /* bytes of an element */
+    const struct kv_cache *cache; /* NULL but for generation */
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [T, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */

@@ -6,7 +6,12 @@
  * CPU answers others with BAD_INPUT; a device that can not tell keeps inside the arrays); empty
  * segments are legal; tokens from cu[segments] on: o = 0, lse = 0. scale is usually d^-1/2.
  * bwd: do_ [T, Hq, d] (stride o_stride); dq, dk, dv written (strides as q, k, v), zero beyond the
- * last segment. work: [T, Hq] acc scratch (row sums of do * o). */
+ * last segment. work: [T, Hq] acc scratch (row sums of do * o).
+ *
+ * attention_cached: one query each, over keys and values kept of the tokens before it (generation).
+ * q, o [queries, Hq, d] act; k, v [rows, Hkv, d] act. Query i sees the rows
+ * [first[i], first[i] + length[i]); length 0: o = 0. first, length [queries] int32 on the device,
+ * inside the rows (the CPU answers others with BAD_INPUT; CUDA leaves out what lies beyond). */
 #ifndef TESSERA_OPS_ATTENTION_H
 #define TESSERA_OPS_ATTENTION_H
 
@@ -35,5 +40,15 @@ typedef struct attention_bwd_args {
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *dq, *dk, *dv, *work;
 } attention_bwd_args;
+
+enum { CACHED_HEAD_DIM_MAX = 128 };
+
+typedef struct attention_cached_args {
+    int64_t queries, heads, kv_heads, head_dim, rows;
+    double scale;
+    const int32_t *first, *length;
+    const void *q, *k, *v;
+    void *o;
+} attention_cached_args;
 
 #endif

@@ -64,6 +64,7 @@ static const unsigned char kind_of_op[OPS] = {
     [OP_rope_apply] = PROFILE_ATTENTION,
     [OP_attention_fwd] = PROFILE_ATTENTION,
     [OP_attention_bwd] = PROFILE_ATTENTION,
+    [OP_attention_cached] = PROFILE_ATTENTION,
     [OP_swiglu_fwd] = PROFILE_POINTWISE,
     [OP_swiglu_bwd] = PROFILE_POINTWISE,
     [OP_gelu_fwd] = PROFILE_POINTWISE,

@@ -1,11 +1,13 @@
-/* A document out of a packed row, and its greedy continuation: teacher forcing on what was
- * generated must choose the same tokens. */
+/* A document out of a packed row, and its greedy continuation with kept keys and values: word for
+ * word what recomputing the whole document chooses. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/eval/generate.h"
+#include "trainer/eval/prompt.h"
+#include "trainer/ops/table.h"
 
 enum { NEW_TOKENS = 6 };
 
@@ -23,7 +25,7 @@ static row packed_row(fixture *f)
     return r;
 }
 
-static void test_generate_prompt__is_the_document_alone(void **state)
+static void test_prompt_of_document__is_the_document_alone(void **state)
 {
     (void)state;
     fixture f = {0};
@@ -31,7 +33,7 @@ static void test_generate_prompt__is_the_document_alone(void **state)
     arena_init(&f.rows, 0);
     row r = packed_row(&f), p;
     int64_t begin = r.cu_seqlens[1], n = r.cu_seqlens[2] - begin - 2;
-    assert_ok(generate_prompt(&r, 1, NEW_TOKENS, &f.rows, &p));
+    assert_ok(prompt_of_document(&r, 1, &f.rows, &p));
     assert_ok(row_check(&p, "prompt"));
     assert_int_equal(p.n_tokens, n);
     assert_int_equal(p.n_docs, 1);
@@ -50,7 +52,7 @@ static void test_generate_prompt__is_the_document_alone(void **state)
         assert_int_equal(p.labels[t], NO_LABEL);
     }
 
-    assert_ok(generate_prompt(&r, 2, NEW_TOKENS, &f.rows, &p)); /* text alone */
+    assert_ok(prompt_of_document(&r, 2, &f.rows, &p)); /* text alone */
     assert_int_equal(p.n_tokens, 8);
     assert_int_equal(p.n_items + p.n_patches, 0);
     arena_done(&f.rows);
@@ -61,7 +63,7 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
 {
     row p, out;
     int64_t extra = (int64_t)answer->n;
-    assert_ok(generate_prompt(r, doc, 0, &f->rows, &p));
+    assert_ok(prompt_of_document(r, doc, &f->rows, &p));
     out = p;
     out.n_tokens = p.n_tokens + extra;
     assert_ok(row_alloc(&out, &f->rows, 0));
@@ -85,7 +87,116 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
     return out;
 }
 
-static void test_generate_answer__is_what_teacher_forcing_chooses(void **state)
+/* The word behind a row of one document: a forward pass over all of it. */
+static int32_t recompute(session *s, const row *r)
+{
+    const backend_vtable *v = s->device->v;
+    const int32_t at = (int32_t)(r->n_tokens - 1);
+    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    int64_t vocab = s->dims.text.vocab, best = -1;
+    device_batch *b;
+    float *logits;
+    int32_t *last;
+    assert_ok(v->alloc(s->device, (size_t)vocab * sizeof *logits, (void **)&logits));
+    assert_ok(v->alloc(s->device, sizeof *last, (void **)&last));
+    assert_ok(v->to_device(s->stream, last, &at, sizeof at));
+    assert_ok(stage_rows(s->stager, s->stream, r, 1, &b));
+    assert_ok(model_forward(s->model, s->stream, b, &sums, NULL, NULL));
+    assert_ok(model_logits(s->model, s->stream, last, 1, logits));
+    assert_ok(v->wait(s->stream)); /* the CPU: its memory is ours to read */
+    for (int64_t i = 0; i < vocab; i++)
+        if (i != s->dims.image_token && i != s->dims.video_token &&
+            (best < 0 || logits[i] > logits[best]))
+            best = i;
+    v->release(s->device, logits);
+    v->release(s->device, last);
+    return (int32_t)best;
+}
+
+/* Word by word, the whole document again for each. */
+static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc, token_list *out)
+{
+    int32_t id[NEW_TOKENS];
+    *out = (token_list){.id = malloc(sizeof id), .capacity = NEW_TOKENS};
+    assert_non_null(out->id);
+    while (out->n < NEW_TOKENS) {
+        row forced = forced_row(f, r, doc, out);
+        int32_t word = recompute(s, &forced);
+        if (word == s->dims.eos_token)
+            break;
+        out->id[out->n++] = word;
+    }
+}
+
+static session session_of(fixture *f)
+{
+    return (session){.device = f->dev,
+                     .stream = f->s,
+                     .dims = f->d,
+                     .params = f->p,
+                     .model = f->m,
+                     .stager = f->g,
+                     .cap = f->o.cap,
+                     .sums = {f->sums.loss, f->sums.weight, f->sums.aux}};
+}
+
+/* All documents at once with kept keys and values; again where ops run on capacities, and with room
+ * for one prompt at a time. */
+static void test_generate_answers__is_what_recomputing_chooses(void **state)
+{
+    (void)state;
+    fixture f;
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    fixture_open(&f, &d);
+    row r = packed_row(&f);
+    model_options o = {.training = false, .router_aux_coef = 0.1};
+    batch_caps_for(&r, 1, 64, 64, &o.cap);
+    fixture_model(&f, &o, false);
+    session s = session_of(&f);
+    token_list want[3], got[3];
+    size_t words = 0;
+    bool ended = false;
+    s.dims.eos_token = -1;
+    recomputed_answer(&f, &s, &r, 0, &want[0]);
+    s.dims.eos_token = want[0].id[2]; /* so that one document ends before the others */
+    token_list_done(&want[0]);
+    for (int64_t doc = 0; doc < 3; doc++) {
+        recomputed_answer(&f, &s, &r, doc, &want[doc]);
+        words += want[doc].n;
+        ended |= want[doc].n < NEW_TOKENS;
+    }
+    assert_true(ended && words > NEW_TOKENS);
+    const int64_t docs[3] = {2, 0, 1};
+    for (int way = 0; way < 3; way++) {
+        stager_fix_shapes(f.g, way == 1);
+        s.cap.docs = way == 2 ? 1 : o.cap.docs;
+        assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+        memset(got, 0, sizeof got);
+        assert_ok(generate_answers(&s, &r, docs, 3, NEW_TOKENS, got));
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(got[i].n, want[docs[i]].n);
+            assert_memory_equal(got[i].id, want[docs[i]].id, got[i].n * sizeof(int32_t));
+            token_list_done(&got[i]);
+        }
+        generate_free(&s.generator, &s);
+    }
+    for (int i = 0; i < 3; i++)
+        token_list_done(&want[i]);
+    fixture_close(&f);
+}
+
+/* The cost of an answer's words beside the prompt: rows that attention and experts see. */
+static int64_t rows_seen;
+static status (*route_below)(stream *, const route_fwd_args *);
+
+static status count_rows(stream *s, const route_fwd_args *a)
+{
+    rows_seen += a->tokens;
+    return route_below(s, a);
+}
+
+static void test_generate_answers__each_word_costs_one_token(void **state)
 {
     (void)state;
     fixture f;
@@ -96,42 +207,30 @@ static void test_generate_answer__is_what_teacher_forcing_chooses(void **state)
     model_options o = {.training = false};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
     fixture_model(&f, &o, false);
-    session s = {.device = f.dev,
-                 .stream = f.s,
-                 .dims = f.d,
-                 .params = f.p,
-                 .model = f.m,
-                 .stager = f.g,
-                 .cap = o.cap,
-                 .sums = {f.sums.loss, f.sums.weight, f.sums.aux}};
-    int64_t judged = 0;
-    for (int64_t doc = 0; doc < 3; doc++) {
-        token_list answer = {0};
-        assert_ok(generate_answer(&s, &r, doc, NEW_TOKENS, &answer));
-        if (answer.n > 0) {
-            row forced = forced_row(&f, &r, doc, &answer);
-            device_batch *b;
-            int32_t *best;
-            loss_sums sums = f.sums;
-            assert_ok(f.dev->v->alloc(f.dev, (size_t)o.cap.targets * sizeof *best, (void **)&best));
-            assert_ok(stage_rows(f.g, f.s, &forced, 1, &b));
-            assert_ok(model_forward(f.m, f.s, b, &sums, NULL, best));
-            assert_int_equal(b->targets, answer.n);
-            for (size_t i = 0; i < answer.n; i++, judged++)
-                assert_int_equal(best[i], answer.id[i]);
-            f.dev->v->release(f.dev, best);
-        }
-        token_list_done(&answer);
-    }
-    assert_true(judged > NEW_TOKENS);
+    session s = session_of(&f);
+    s.dims.eos_token = -1;
+    assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+    ops_table counting = *f.s->ops;
+    route_below = counting.route_fwd;
+    counting.route_fwd = count_rows;
+    f.s->ops = &counting;
+    token_list got[3] = {0};
+    rows_seen = 0;
+    assert_ok(generate_answers(&s, &r, (int64_t[]){0, 1, 2}, 3, NEW_TOKENS, got));
+    int64_t prompts = r.n_tokens - 3 * 2; /* without their targets */
+    assert_int_equal(rows_seen, d.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
+    for (int i = 0; i < 3; i++)
+        token_list_done(&got[i]);
+    generate_free(&s.generator, &s);
     fixture_close(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate_prompt__is_the_document_alone),
-        cmocka_unit_test(test_generate_answer__is_what_teacher_forcing_chooses),
+        cmocka_unit_test(test_prompt_of_document__is_the_document_alone),
+        cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
+        cmocka_unit_test(test_generate_answers__each_word_costs_one_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,129 @@
+#include "trainer/eval/answers.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "trainer/eval/generate.h"
+
+enum { SHOWN_OF_A_ROW = 2 }; /* spread over the data set rather than one picture's questions */
+
+/* The documents of a row that are answered. */
+typedef struct chosen {
+    int64_t n;
+    int64_t *doc;      /* [D] */
+    bool *judged;      /* [D] by its annotators */
+    bool *shown;       /* [D] */
+    token_list *words; /* [D] */
+} chosen;
+
+static void chosen_done(chosen *c)
+{
+    for (int64_t i = 0; i < c->n && c->words; i++)
+        token_list_done(&c->words[i]);
+    free(c->doc);
+    free(c->judged);
+    free(c->shown);
+    free(c->words);
+}
+
+static status choose(const answers *a, const row *r, const json_value *references,
+                     const bool *counted, chosen *out)
+{
+    const int64_t most = a->session->conf->eval_generate;
+    int64_t judged = a->tally->all.n, shown = 0;
+    size_t docs = (size_t)r->n_docs;
+    *out = (chosen){.doc = calloc(docs, sizeof *out->doc),
+                    .judged = calloc(docs, sizeof(bool)),
+                    .shown = calloc(docs, sizeof(bool)),
+                    .words = calloc(docs, sizeof *out->words)};
+    if (!out->doc || !out->judged || !out->shown || !out->words)
+        return FAIL(ST_NO_MEMORY, "answers: out of memory");
+    for (int64_t d = 0; d < r->n_docs; d++) {
+        bool known = references && json_typeof(json_item(references, (size_t)d)) == JSON_OBJECT;
+        bool judge = known && (most < 0 || judged < most);
+        bool show = counted[d] && shown < a->show && d < SHOWN_OF_A_ROW;
+        if (!judge && !show)
+            continue;
+        judged += judge;
+        shown += show;
+        out->doc[out->n] = d;
+        out->judged[out->n] = judge;
+        out->shown[out->n++] = show;
+    }
+    return ST_OK;
+}
+
+/* Text of ids in [begin, end) without special tokens; heap. */
+static status text_of(const session *s, const row *r, int64_t begin, int64_t end, char **out)
+{
+    size_t size;
+    return tokenizer_decode(s->tokenizer, r->input_ids + begin, (size_t)(end - begin), true, out,
+                            &size);
+}
+
+/* One line: the question, the reference, the model's own words. */
+static status show_document(const session *s, const row *r, int64_t doc, const char *words)
+{
+    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
+    while (cut < end && r->labels[cut] == NO_LABEL)
+        cut++;
+    int64_t reference_end = cut;
+    while (reference_end < end && r->labels[reference_end] != NO_LABEL)
+        reference_end++;
+    int64_t question = begin; /* after the last visual token */
+    for (int64_t t = begin; t < cut; t++)
+        if (r->visual_row[t] >= 0)
+            question = t + 1;
+    char *asked = NULL, *wanted = NULL;
+    status st = ST_OK;
+    TRY_OR(done, text_of(s, r, question, cut, &asked));
+    TRY_OR(done, text_of(s, r, cut, reference_end, &wanted));
+    asked[strcspn(asked, "\n")] = 0; /* the rest is the template's "assistant" */
+    printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc], asked,
+           wanted, words);
+done:
+    free(asked);
+    free(wanted);
+    return st;
+}
+
+static status tell(answers *a, const row *r, const json_value *references, const chosen *c,
+                   int64_t i)
+{
+    const session *s = a->session;
+    const token_list *ids = &c->words[i];
+    char *words = NULL;
+    size_t size;
+    TRY(tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
+    status st = ST_OK;
+    if (c->judged[i])
+        st = vqa_tally_add(a->tally, json_item(references, (size_t)c->doc[i]), words, NULL);
+    if (st == ST_OK && c->shown[i]) {
+        st = show_document(s, r, c->doc[i], words);
+        a->show--;
+    }
+    free(words);
+    return st;
+}
+
+status answers_row(answers *a, const row *r, const bool *counted)
+{
+    session *s = a->session;
+    json_value *references = NULL;
+    chosen c = {0};
+    status st = ST_OK;
+    if (!s->generator || !s->tokenizer || !generate_can(s, r))
+        return ST_OK;
+    if (r->references[0])
+        TRY(json_parse(r->references, strlen(r->references), "references", &references));
+    TRY_OR(done, choose(a, r, references, counted, &c));
+    TRY_OR(done, generate_answers(s, r, c.doc, c.n, GENERATE_MAX, c.words));
+    for (int64_t i = 0; i < c.n; i++)
+        TRY_OR(done, tell(a, r, references, &c, i));
+done:
+    json_free(&references);
+    chosen_done(&c);
+    return st;
+}

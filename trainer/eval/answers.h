@@ -1,0 +1,20 @@
+/* answers.h: held-out questions answered in the model's own words, by greedy generation: judged by
+ * VQAv2's official accuracy where a row brings its annotators' answers (the first eval.generate of
+ * them), and printed (the first `show`, at most two of a row). */
+#ifndef TESSERA_EVAL_ANSWERS_H
+#define TESSERA_EVAL_ANSWERS_H
+
+#include "trainer/eval/vqa_tally.h"
+#include "trainer/session.h"
+
+typedef struct answers {
+    session *session;
+    int64_t show;     /* questions still to be printed */
+    vqa_tally *tally; /* added to */
+} answers;
+
+/* A row's questions. counted [D]: documents with targets. Nothing where the row's or device's kind
+ * can not be generated from (generate_can), or without a generator or tokenizer. */
+WARN_UNUSED status answers_row(answers *a, const row *r, const bool *counted);
+
+#endif

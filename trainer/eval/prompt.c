@@ -1,0 +1,83 @@
+#include "trainer/eval/prompt.h"
+
+#include <string.h>
+
+/* Merged rows of item i. */
+static int64_t item_rows(const row *r, int64_t i)
+{
+    const int32_t *g = &r->grid_thw[3 * i];
+    return (int64_t)g[0] * g[1] * g[2] / (MERGE_SIDE * MERGE_SIDE);
+}
+
+/* The items [first, last) a document's visual rows fall into, and the merged row the first begins
+ * at. */
+static void items_of(const row *r, int64_t doc, int64_t *first, int64_t *last, int64_t *base)
+{
+    int64_t low = -1, high = -1;
+    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
+        if (r->visual_row[t] >= 0) {
+            if (low < 0)
+                low = r->visual_row[t];
+            high = r->visual_row[t];
+        }
+    *first = *last = *base = 0;
+    if (low < 0)
+        return;
+    while (*base + item_rows(r, *first) <= low)
+        *base += item_rows(r, (*first)++);
+    int64_t end = *base;
+    for (*last = *first; *last < r->n_items && end <= high; (*last)++)
+        end += item_rows(r, *last);
+}
+
+/* The first n tokens of a document without labels, and its images. */
+static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *out)
+{
+    if (r->n_video_patches)
+        return FAIL(ST_BAD_INPUT, "documents with video can not be cut out of their row");
+    int64_t begin = r->cu_seqlens[doc];
+    int64_t first, last, base, rows = 0;
+    items_of(r, doc, &first, &last, &base);
+    for (int64_t i = first; i < last; i++)
+        rows += item_rows(r, i);
+
+    memset(out, 0, sizeof *out);
+    out->n_tokens = n;
+    out->n_docs = 1;
+    out->n_items = last - first;
+    out->n_patches = rows * MERGE_SIDE * MERGE_SIDE;
+    TRY(row_alloc(out, a, r->loss_weight != NULL));
+    out->cu_seqlens[1] = (int32_t)n;
+    memcpy(out->input_ids, r->input_ids + begin, (size_t)n * sizeof(int32_t));
+    for (int64_t t = 0; t < n; t++)
+        if (r->visual_row[begin + t] >= 0)
+            out->visual_row[t] = (int32_t)(r->visual_row[begin + t] - base);
+    for (int axis = 0; axis < 3; axis++)
+        memcpy(out->position_ids + axis * n, r->position_ids + axis * r->n_tokens + begin,
+               (size_t)n * sizeof(int32_t));
+    if (out->n_items)
+        memcpy(out->grid_thw, r->grid_thw + 3 * first, (size_t)out->n_items * 3 * sizeof(int32_t));
+    if (out->n_patches)
+        memcpy(out->pixels, r->pixels + base * MERGE_SIDE * MERGE_SIDE * PATCH_BYTES,
+               (size_t)out->n_patches * PATCH_BYTES);
+    out->doc_sample_id[0] = r->doc_sample_id[doc];
+    return ST_OK;
+}
+
+status prompt_of_document(const row *r, int64_t doc, arena *a, row *out)
+{
+    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
+    while (cut < end && r->labels[cut] == NO_LABEL)
+        cut++;
+    return cut_document(r, doc, cut - begin, a, out);
+}
+
+status prompt_whole_document(const row *r, int64_t doc, arena *a, row *out)
+{
+    int64_t begin = r->cu_seqlens[doc], n = r->cu_seqlens[doc + 1] - begin;
+    TRY(cut_document(r, doc, n, a, out));
+    memcpy(out->labels, r->labels + begin, (size_t)n * sizeof *r->labels);
+    if (r->loss_weight)
+        memcpy(out->loss_weight, r->loss_weight + begin, (size_t)n * sizeof *r->loss_weight);
+    return ST_OK;
+}

@@ -1,0 +1,86 @@
+/* attention_cached.cu: attention_cached of attention.h by online softmax.
+ *
+ * A block is a (query, query head): each of its warps takes every WARPS-th key, a lane head_dim /
+ * 32 numbers of it; the warps' sums meet in shared memory in their order. Reads keys and values of
+ * the document once per query head (those that share a kv head meet in the L2), 4 bytes a number
+ * pair, so DRAM is the limit. Scores, probabilities and sums in f32, the result rounded once. */
+#include "trainer/ops/cuda/launch.cuh"
+
+enum { WARPS = 8, PER_LANE = CACHED_HEAD_DIM_MAX / LANES };
+
+/* What a warp knows of its keys: the largest score and, relative to it, the sum of the weights and
+ * of the weighted values. */
+typedef struct partial {
+    float top, sum, o[PER_LANE];
+} partial;
+
+static __device__ __forceinline__ void see_key(partial *w, const float (&q)[PER_LANE],
+                                               const bf16 *k, const bf16 *v, int d)
+{
+    const int lane = threadIdx.x % LANES;
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        score += i * LANES + lane < d ? q[i] * to_float(k[i * LANES + lane]) : 0;
+    score = warp_sum(score);
+    const float top = fmaxf(w->top, score), keep = exp2_fast(w->top - top),
+                weight = exp2_fast(score - top);
+    w->sum = w->sum * keep + weight;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        w->o[i] =
+            w->o[i] * keep + (i * LANES + lane < d ? weight * to_float(v[i * LANES + lane]) : 0);
+    w->top = top;
+}
+
+static __global__ void cached_kernel(attention_cached_args a)
+{
+    __shared__ float tops[WARPS], sums[WARPS], parts[WARPS][CACHED_HEAD_DIM_MAX];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, d = (int)a.head_dim;
+    const int64_t query = blockIdx.x / a.heads, head = blockIdx.x % a.heads;
+    const int64_t stride = a.kv_heads * d, at = head / (a.heads / a.kv_heads) * d;
+    int64_t first = a.first[query], end = first + a.length[query];
+    first = first < 0 ? 0 : first;
+    end = end > a.rows ? a.rows : end;
+    const bf16 *q = (const bf16 *)a.q + blockIdx.x * a.head_dim;
+    partial w = {-INFINITY, 0, {}};
+    float scaled[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        scaled[i] =
+            i * LANES + lane < d ? to_float(q[i * LANES + lane]) * (float)a.scale * LOG2E : 0;
+    for (int64_t j = first + warp; j < end; j += WARPS)
+        see_key(&w, scaled, (const bf16 *)a.k + j * stride + at,
+                (const bf16 *)a.v + j * stride + at, d);
+    if (lane == 0) {
+        tops[warp] = w.top;
+        sums[warp] = w.sum;
+    }
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        parts[warp][i * LANES + lane] = w.o[i];
+    __syncthreads();
+    for (int j = threadIdx.x; j < d; j += blockDim.x) {
+        float top = tops[0], sum = 0, o = 0;
+        for (int i = 1; i < WARPS; i++)
+            top = fmaxf(top, tops[i]);
+        for (int i = 0; i < WARPS && end > first; i++) {
+            const float keep = exp2_fast(tops[i] - top); /* 0 of a warp without keys */
+            sum += keep * sums[i];
+            o += keep * parts[i][j];
+        }
+        ((bf16 *)a.o)[blockIdx.x * a.head_dim + j] = to_bf16(end > first ? o / sum : 0);
+    }
+}
+
+extern "C" status cuda_attention_cached(stream *s, const attention_cached_args *a)
+{
+    if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->head_dim <= 0 ||
+        a->head_dim > CACHED_HEAD_DIM_MAX)
+        return FAIL(ST_BAD_INPUT,
+                    "attention_cached: %lld query heads over %lld kv heads of %lld; the first must "
+                    "be a multiple of the second, the last at most %d",
+                    (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim,
+                    CACHED_HEAD_DIM_MAX);
+    return LAUNCH(s, cached_kernel, grid_of(a->queries * a->heads), WARPS * LANES, 0, *a);
+}
