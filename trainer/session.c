@@ -192,27 +192,74 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
     return memory_layout_check(&l, c->memory_limit * (double)total);
 }
 
-/* Row capacities come from WELCOME: the daemon's plan knows them. */
-static status caps_from_welcome(session *s, receiver *r)
+/* Capacities come from WELCOME, a daemon's or a recording's: its plan knows them. */
+static status read_shape(const session *s, receiver *r, int64_t *out_seq_len, bucket_list *out)
 {
     json_value *welcome = NULL;
     const char *text = receiver_welcome(r);
+    int64_t seq_len = 0, patches = 0;
+    status st = ST_OK;
     TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
-    int64_t seq_len = 0, patches = 0, rows = s->conf->training_local_batch_size;
-    status st = json_want_int(welcome, "seq_len", "WELCOME", &seq_len);
-    if (st == ST_OK)
-        st = json_want_int(welcome, "patch_budget", "WELCOME", &patches);
-    s->stream_rows = receiver_rows(r);
-    if (s->stream_rows < 0)
-        s->stream_rows = json_int(json_find(welcome, "rows"), -1);
+    TRY_OR(done, json_want_int(welcome, "seq_len", "WELCOME", &seq_len));
+    TRY_OR(done, json_want_int(welcome, "patch_budget", "WELCOME", &patches));
+    if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8) {
+        st = FAIL(ST_PROTOCOL, "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches",
+                  seq_len, patches);
+        goto done;
+    }
+    const batch_caps widest = memory_caps(1, seq_len, patches);
+    TRY_OR(done, bucket_list_read(welcome, s->conf->training_local_batch_size, &widest, out));
+    *out_seq_len = seq_len;
+done:
     json_free(&welcome);
-    TRY(st);
-    if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8)
-        return FAIL(ST_PROTOCOL,
-                    "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches", seq_len,
-                    patches);
-    s->cap = memory_caps(rows, seq_len, patches);
-    return check_memory(s, seq_len, patches);
+    return st;
+}
+
+static status rows_of(receiver *r, int64_t *out)
+{
+    json_value *welcome = NULL;
+    const char *text = receiver_welcome(r);
+    *out = receiver_rows(r);
+    if (*out >= 0)
+        return ST_OK;
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    *out = json_int(json_find(welcome, "rows"), -1);
+    json_free(&welcome);
+    return ST_OK;
+}
+
+bool session_evaluates(const conf *c)
+{
+    return c->eval_enable && !c->feed_replay[0];
+}
+
+/* The largest a batch may be: of the stream, and of the held-out rows, which are asked for here, so
+ * that a split that is not there does not show at the run's end. */
+static status open_shape(session *s)
+{
+    receiver *held = NULL;
+    bucket_list l;
+    int64_t seq_len, rows = s->conf->training_local_batch_size;
+    const bool trains = s->use == SESSION_TRAIN;
+    s->stream_rows = -1;
+    if (trains) {
+        TRY(rows_of(s->train, &s->stream_rows));
+        TRY(read_shape(s, s->train, &s->seq_len, &s->buckets));
+        s->cap = s->buckets.cap[s->buckets.n - 1];
+    }
+    if (!trains || session_evaluates(s->conf)) {
+        TRY(session_stream(s, "eval", s->conf, &held));
+        status st = read_shape(s, held, &seq_len, &l);
+        receiver_close(&held);
+        TRY(st);
+        bucket_include(&s->cap, &l.cap[l.n - 1]);
+        if (!trains) {
+            s->buckets = l;
+            s->seq_len = seq_len;
+        }
+    }
+    s->cap.longest = s->cap.frame = 0; /* texts grow while answers are generated */
+    return check_memory(s, s->cap.tokens / rows, s->cap.patches / rows);
 }
 
 static status open_step(session *s, enum session_use use)
@@ -231,8 +278,11 @@ static status open_step(session *s, enum session_use use)
     };
     model_options_freeze(&o, s->params);
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    lane_options l = {
-        .cap = s->cap, .aux_coefficient = c->loss_router_aux, .weighting = c->loss_weighting};
+    lane_options l = {.cap = s->cap,
+                      .buckets = s->buckets.cap,
+                      .n_buckets = s->buckets.n,
+                      .aux_coefficient = c->loss_router_aux,
+                      .weighting = c->loss_weighting};
     TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
     s->stager = lane_stager(s->lane);
     s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
@@ -304,15 +354,8 @@ static status open_from(const conf *c, enum session_use use, const resume_point 
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
         TRY_OR(failed, stream_options(out));
-        TRY_OR(failed, caps_from_welcome(out, out->train));
-    } else {
-        receiver *held = NULL;
-        TRY_OR(failed, session_stream(out, "eval", c, &held));
-        st = caps_from_welcome(out, held);
-        receiver_close(&held);
-        if (st != ST_OK)
-            goto failed;
     }
+    TRY_OR(failed, open_shape(out));
     TRY_OR(failed, open_step(out, use));
     return ST_OK;
 failed:

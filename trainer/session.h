@@ -5,6 +5,7 @@
 
 #include "common/conf.h"
 #include "common/tokenizer.h"
+#include "trainer/batch/bucket.h"
 #include "trainer/batch/lane.h"
 #include "trainer/checkpoint/progress.h"
 #include "trainer/input/receive.h"
@@ -42,7 +43,9 @@ typedef struct session {
     bool from_weights;    /* values came from files, not from the initialiser */
     receiver *train;      /* NULL for eval */
     tokenizer *tokenizer; /* NULL without a folder to read it from */
-    batch_caps cap;       /* of a micro-batch */
+    int64_t seq_len;      /* of the stream's rows */
+    bucket_list buckets;  /* of its micro-batches */
+    batch_caps cap;       /* of the largest micro-batch, held-out ones included */
     int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
     lane *lane;           /* batches on their way */
@@ -70,6 +73,9 @@ void session_close(session *s); /* accepts a half-opened one */
 /* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */
 WARN_UNUSED status session_stream(const session *s, const char *stream_name, const conf *c,
                                   receiver **out);
+
+/* Held-out rows come from the daemon; a recording has only those it was made of. */
+bool session_evaluates(const conf *c);
 
 /* Warns where the first loss on weights that claim to be trained is about ln(vocabulary), that of
  * guessing: weights never trained, or taken for another layout, look like this. */

@@ -125,7 +125,7 @@ static status account(session *s, const received *rows, int64_t n_rows, step_slo
         r->rows_digest = hash_chain(r->rows_digest, rows[i].head.digest);
     }
     r->rows += n_rows;
-    r->row_capacity += s->cap.tokens;
+    r->row_capacity += s->conf->training_local_batch_size * s->seq_len;
     return ST_OK;
 }
 

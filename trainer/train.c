@@ -48,22 +48,6 @@ status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
     return ST_OK;
 }
 
-/* Held-out rows come from the daemon; a recording has only those it was made of. */
-static bool evaluates(const conf *c)
-{
-    return c->eval_enable && !c->feed_replay[0];
-}
-
-/* Asks for the held-out rows once before the run, so that a split that is not there does not show
- * at its end. */
-static status try_eval_stream(const session *s)
-{
-    receiver *held = NULL;
-    TRY(session_stream(s, "eval", s->conf, &held));
-    receiver_close(&held);
-    return ST_OK;
-}
-
 static status evaluate_between(training *t)
 {
     evaluation e;
@@ -212,8 +196,6 @@ static status open_run(training *t)
     }
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
-    if (evaluates(c))
-        TRY(try_eval_stream(&t->session));
     groups_print(c, t->session.params, stdout);
     TRY(print_memory(&t->session));
     if (c->checkpoint_enable) {
@@ -300,7 +282,8 @@ static void write_report(const training *t)
 static bool evaluation_due(const training *t, int64_t step)
 {
     const conf *c = t->conf;
-    return evaluates(c) && c->eval_freq && step % c->eval_freq == 0 && step != c->training_steps;
+    return session_evaluates(c) && c->eval_freq && step % c->eval_freq == 0 &&
+           step != c->training_steps;
 }
 
 static bool checkpoint_due(const training *t, int64_t step)
@@ -455,7 +438,7 @@ static status tell_result(training *t)
     const conf *c = t->conf;
     evaluation e;
     status st = ST_STOPPED;
-    if (evaluates(c) && !stop_asked()) {
+    if (session_evaluates(c) && !stop_asked()) {
         printf("held-out questions:\n");
         st = evaluate(&t->session, true, c->eval_show, &e);
     }
@@ -484,7 +467,7 @@ status train_run(const conf *c)
 {
     training t = {.conf = c, .lock = -1};
     status st;
-    if (c->eval_enable && !evaluates(c))
+    if (c->eval_enable && !session_evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
     TRY_OR(done, open_run(&t));
     stop_listen(); /* not before: until here there is nothing to finish */

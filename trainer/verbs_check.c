@@ -252,6 +252,7 @@ status verb_check(int argc, char **argv)
     if (c.loss_router_aux > 0)
         printf("loss.router_aux_coef is taken as 0: its statistics are over a micro-batch\n");
     c.loss_router_aux = 0;
+    c.eval_enable = false;
     TRY_OR(done, folder_make(c.job_dump_folder));
     TRY_OR(done, run_case(&c, t.steps, &t.base, &t.limit));
     TRY_OR(done, check_all(&t));

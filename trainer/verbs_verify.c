@@ -98,6 +98,7 @@ status verb_verify(int argc, char **argv)
     bool found = false;
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
+    c.eval_enable = false;
     status st = read_args(argc, argv, &want);
     if (st != ST_OK)
         goto done;

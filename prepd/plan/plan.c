@@ -19,7 +19,10 @@ static status note_rows(plan *p, const window_plan *w)
             const plan_unit *u = &p->units[w->items[at]];
             r.tokens += u->tokens;
             r.patches += u->patches;
+            r.targets += u->targets;
             r.images += u->images;
+            r.frames += u->frames;
+            r.frame = u->frame > r.frame ? u->frame : r.frame;
             r.visual += u->patches / 4 * u->n_docs;
             r.documents += u->n_docs;
             for (int32_t j = 0; j < u->n_docs; j++) {

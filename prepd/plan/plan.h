@@ -24,6 +24,8 @@ typedef struct planned_doc {
     int32_t from;   /* the part's first token in the sample */
     int32_t whole;  /* tokens of the sample */
     int32_t patches;
+    int32_t frames, frame; /* segments of the vision tower, and the patches of the largest */
+    int32_t targets;       /* supervised tokens of the sample */
     const int32_t *images; /* [n_images] in the data set's image list */
     fit_grid *grids;       /* [n_images] */
     int32_t n_images;
@@ -56,11 +58,14 @@ int64_t plan_patch_budget(const plan *p);
 const char *plan_cause(const plan *p, int64_t i);
 int64_t plan_refused(const plan *p);
 
-/* A shape bucket: capacities of a captured graph (design section 3); at most 8, ascending. */
+/* A shape bucket: capacities of a captured graph (design section 3); at most 8, ascending: each
+ * holds what the one before it holds. */
 typedef struct shape_bucket {
-    int64_t tokens, patches, documents, images, longest;
-    int64_t rows;                    /* of epoch 0 that it is the smallest fit for */
-    int64_t row_tokens, row_patches; /* in those rows */
+    int64_t tokens, patches, targets;
+    int64_t documents, longest;    /* segments of text, tokens of the longest */
+    int64_t images, frames, frame; /* frames: segments of vision; frame: patches of the largest */
+    int64_t rows;                  /* of epoch 0 that it is the smallest fit for */
+    int64_t row_tokens, row_patches, row_targets; /* in those rows */
 } shape_bucket;
 enum { MAX_BUCKETS = 8 };
 /* The last holds any row of any epoch. None for PLAN_SAMPLES. */

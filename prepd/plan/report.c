@@ -17,6 +17,11 @@ static double share(int64_t some, int64_t whole)
     return whole ? 100.0 * (double)some / (double)whole : 0.0;
 }
 
+static double padding(int64_t filled, int64_t capacity)
+{
+    return capacity ? 100.0 - share(filled, capacity) : 0.0;
+}
+
 /* Mean and worst over the whole steps of epoch 0 of (dearest rank / mean rank): what waiting for
  * the slowest costs. */
 static status report_balance(const plan *p, FILE *to)
@@ -78,26 +83,34 @@ static void report_sources(const plan *p, FILE *to)
 
 static void report_buckets(const plan *p, FILE *to)
 {
-    int64_t held = 0, held_patches = 0, tokens = 0, patches = 0;
-    fprintf(to, "buckets: %d (capacity, rows of epoch 0, their share, how full they are)\n",
+    int64_t held = 0, held_patches = 0, held_targets = 0, tokens = 0, patches = 0, targets = 0;
+    fprintf(to,
+            "buckets: %d (capacities; rows of epoch 0, their share, how full tokens and patches "
+            "are)\n",
             p->n_buckets);
-    fprintf(to, "  %10s %10s %10s %10s %10s %10s %7s %7s %7s\n", "tokens", "patches", "documents",
-            "images", "longest", "rows", "share", "tokens", "patches");
+    fprintf(to, "  %8s %8s %8s %9s %8s %8s %8s %8s %10s %7s %7s %7s\n", "tokens", "patches",
+            "targets", "documents", "longest", "images", "frames", "frame", "rows", "share",
+            "tokens", "patches");
     for (int k = 0; k < p->n_buckets; k++) {
         const shape_bucket *b = &p->buckets[k];
         fprintf(to,
-                "  %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64 " %10" PRId64
-                " %6.2f%% %6.2f%% %6.2f%%\n",
-                b->tokens, b->patches, b->documents, b->images, b->longest, b->rows,
-                share(b->rows, p->n_rows), share(b->row_tokens, b->rows * b->tokens),
+                "  %8" PRId64 " %8" PRId64 " %8" PRId64 " %9" PRId64 " %8" PRId64 " %8" PRId64
+                " %8" PRId64 " %8" PRId64 " %10" PRId64 " %6.2f%% %6.2f%% %6.2f%%\n",
+                b->tokens, b->patches, b->targets, b->documents, b->longest, b->images, b->frames,
+                b->frame, b->rows, share(b->rows, p->n_rows),
+                share(b->row_tokens, b->rows * b->tokens),
                 share(b->row_patches, b->rows * b->patches));
         held += b->rows * b->tokens;
         held_patches += b->rows * b->patches;
+        held_targets += b->rows * b->targets;
         tokens += b->row_tokens;
         patches += b->row_patches;
+        targets += b->row_targets;
     }
-    fprintf(to, "padding to buckets: %.2f %% of the tokens, %.2f %% of the patches\n",
-            100.0 - share(tokens, held), held_patches ? 100.0 - share(patches, held_patches) : 0.0);
+    fprintf(to,
+            "padding to buckets: %.2f %% of the tokens, %.2f %% of the patches, %.2f %% of the "
+            "targets\n",
+            padding(tokens, held), padding(patches, held_patches), padding(targets, held_targets));
 }
 
 status plan_report(plan *p, FILE *to)

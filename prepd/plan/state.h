@@ -8,7 +8,7 @@
 
 /* Measures of a row, for buckets and the report. */
 typedef struct row_stat {
-    int64_t tokens, patches, documents, images, longest;
+    int64_t tokens, patches, targets, documents, longest, images, frames, frame;
     int64_t visual;  /* tokens that stand for images; of shared ones in every document */
     int64_t squares; /* sum of the documents' tokens squared: attention */
 } row_stat;
@@ -16,7 +16,7 @@ typedef struct row_stat {
 /* What the order permutes and packing places: a document, or several that share their images. */
 typedef struct plan_unit {
     int64_t first; /* in plan.docs */
-    int32_t n_docs, tokens, patches, images;
+    int32_t n_docs, tokens, patches, targets, images, frames, frame;
 } plan_unit;
 
 typedef struct unit_doc {

@@ -17,10 +17,20 @@ static status add_doc(plan *p, int64_t i, int32_t nth, int32_t tokens)
     return ST_OK;
 }
 
-static status add_unit(plan *p, int32_t tokens, int32_t patches, int32_t images)
+/* The document added last; of a part, the targets are not known but for a bound. */
+static status add_unit(plan *p, int32_t tokens, const planned_doc *doc)
 {
     TRY(array_room((void **)&p->units, p->n_units, &p->unit_capacity, sizeof *p->units));
-    p->units[p->n_units++] = (plan_unit){p->n_docs - 1, 1, tokens, patches, images};
+    p->units[p->n_units++] = (plan_unit){
+        .first = p->n_docs - 1,
+        .n_docs = 1,
+        .tokens = tokens,
+        .patches = doc->patches,
+        .targets = doc->targets < tokens ? doc->targets : tokens,
+        .images = doc->n_images,
+        .frames = doc->frames,
+        .frame = doc->frame,
+    };
     return ST_OK;
 }
 
@@ -31,7 +41,7 @@ static status add_sample(plan *p, const planned_doc *doc)
     for (int32_t nth = 0; left > 0; nth++) {
         const int32_t some = left < p->token_budget ? left : (int32_t)p->token_budget;
         TRY(add_doc(p, doc->sample, nth, some));
-        TRY(add_unit(p, some, doc->patches, doc->n_images));
+        TRY(add_unit(p, some, doc));
         left -= some;
     }
     return ST_OK;
@@ -106,6 +116,7 @@ static status find_group(plan *p, grouping *g, int64_t u)
         TRY(same_images(p, g->groups[*open].first, mine, &same));
     if (same) {
         g->groups[*open].tokens += one->tokens;
+        g->groups[*open].targets += one->targets;
         g->groups[*open].n_docs++;
         g->group_of[u] = *open;
         return ST_OK;

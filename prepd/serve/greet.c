@@ -78,19 +78,18 @@ static void put_buckets(json_writer *w, const plan *p)
     json_put_key(w, "buckets");
     json_begin_array(w);
     for (int i = 0; i < n; i++) {
+        const struct {
+            const char *name;
+            int64_t value;
+        } member[] = {
+            {"tokens", b[i].tokens},       {"patches", b[i].patches}, {"targets", b[i].targets},
+            {"documents", b[i].documents}, {"longest", b[i].longest}, {"images", b[i].images},
+            {"frames", b[i].frames},       {"frame", b[i].frame},     {"rows", b[i].rows}};
         json_begin_object(w);
-        json_put_key(w, "tokens");
-        json_put_int(w, b[i].tokens);
-        json_put_key(w, "patches");
-        json_put_int(w, b[i].patches);
-        json_put_key(w, "documents");
-        json_put_int(w, b[i].documents);
-        json_put_key(w, "images");
-        json_put_int(w, b[i].images);
-        json_put_key(w, "longest");
-        json_put_int(w, b[i].longest);
-        json_put_key(w, "rows");
-        json_put_int(w, b[i].rows);
+        for (size_t k = 0; k < sizeof(member) / sizeof(*member); k++) {
+            json_put_key(w, member[k].name);
+            json_put_int(w, member[k].value);
+        }
         json_end_object(w);
     }
     json_end_array(w);

@@ -1,8 +1,11 @@
 """One stream, however it is cut, stored or computed, gives one training run."""
 
+import ctypes
+import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -22,6 +25,58 @@ def same_bits_live_and_recorded():
         check(live == again, f"two runs differ:\n{live}\n{again}")
         check(live == replayed, f"a recording differs:\n{live}\n{replayed}")
         check(live[-1][1] < live[0][1], f"the loss did not fall: {live}")
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def with_other_welcome(source, target, change):
+    """A copy of a recording whose WELCOME went through change; the size may not."""
+    with open(source, "rb") as f:
+        data = bytearray(f.read())
+    size = struct.unpack_from("<Q", data, 8)[0]
+    text = json.dumps(change(json.loads(data[32:32 + size])), separators=(",", ":")).encode()
+    check(len(text) <= size, "the changed WELCOME is longer")
+    text = text.ljust(size)
+    xxh = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
+    xxh.restype, xxh.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
+    h = xxh(text, size)
+    data[16:32] = struct.pack(">QQ", h.high, h.low)
+    data[32:32 + size] = text
+    with open(target, "wb") as f:
+        f.write(data)
+
+
+def buckets_change_no_bit():
+    """A run in the shape buckets of its stream, and in one that holds anything."""
+    with Folder(images=400, **STREAM) as f:
+        rows, one = f.file("rows.rec"), f.file("one.rec")
+        run("record", "-c", f.config, "--steps", "2", "--out", rows,
+            "--data.group", "shared_image")
+        n = []
+
+        def forget(welcome):
+            n.append(len(welcome.pop("buckets")))
+            return welcome
+
+        with_other_welcome(rows, one, forget)
+        check(n[0] > 1, f"{n[0]} buckets for rows of many kinds")
+        many = facts(train(f, "many", feed__replay=rows, training__local_batch_size=2,
+                           training__steps=2))
+        single = facts(train(f, "single", feed__replay=one, training__local_batch_size=2,
+                             training__steps=2))
+        check(many == single, f"buckets change the run:\n{many}\n{single}")
+
+        def beyond(welcome):
+            welcome["buckets"] = welcome["buckets"][:1]
+            welcome["buckets"][0]["tokens"] = 24
+            return welcome
+
+        with_other_welcome(rows, one, beyond)
+        said = trainer("train", "-c", f.config, *options(dict(
+            SHORT, **{"feed.replay": one, "job.dump_folder": f.file("beyond")})), code=65)
+        check("do not fit the batch's capacity" in said, said)
 
 
 def same_gradients_in_other_batches():
@@ -103,5 +158,5 @@ def epochs_end_the_run():
         shutil.rmtree(f.file("run"))
 
 
-main(same_bits_live_and_recorded, same_gradients_in_other_batches, exported_model_goes_on,
-     stops_when_asked, daemon_dies_while_training, epochs_end_the_run)
+main(same_bits_live_and_recorded, buckets_change_no_bit, same_gradients_in_other_batches,
+     exported_model_goes_on, stops_when_asked, daemon_dies_while_training, epochs_end_the_run)

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-enum { BUFFERS_MAX = 4 };
-
 typedef struct buffer {
     stager *stager;
     event *arrived, *used; /* behind its copy; behind the work on it */
@@ -14,7 +12,7 @@ typedef struct buffer {
 struct lane {
     stream *compute, *copies; /* the same one where there is one buffer */
     int n, at;                /* buffers; the next one */
-    buffer list[BUFFERS_MAX];
+    buffer list[STAGERS_MAX];
 };
 
 static status buffer_new(lane *l, const model_dims *d, const lane_options *o, int i)
@@ -24,6 +22,7 @@ static status buffer_new(lane *l, const model_dims *d, const lane_options *o, in
     TRY(stager_new(l->compute, d, &o->cap, &b->stager));
     stager_mark(b->stager, i, o->aux_coefficient);
     stager_weigh(b->stager, o->weighting);
+    stager_bucket(b->stager, o->buckets, o->n_buckets);
     TRY(v->event_new(l->compute->dev, &b->arrived));
     return v->event_new(l->compute->dev, &b->used);
 }
@@ -35,7 +34,7 @@ status lane_new(stream *compute, const model_dims *d, const lane_options *o, lan
     if (!l)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
     l->compute = l->copies = compute;
-    l->n = v->ahead + 1 < BUFFERS_MAX ? v->ahead + 1 : BUFFERS_MAX;
+    l->n = v->ahead + 1 < STAGERS_MAX ? v->ahead + 1 : STAGERS_MAX;
     status st = l->n > 1 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
     for (int i = 0; i < l->n && st == ST_OK; i++)
         st = buffer_new(l, d, o, i);

@@ -11,7 +11,9 @@
 typedef struct lane lane;
 
 typedef struct lane_options {
-    batch_caps cap;
+    batch_caps cap;            /* of the buffers */
+    const batch_caps *buckets; /* [n_buckets] borrowed, each within cap; see stager_bucket */
+    int n_buckets;
     double aux_coefficient; /* of the load-balancing loss */
     int weighting;          /* WEIGHTING_* */
 } lane_options;

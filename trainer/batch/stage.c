@@ -23,7 +23,10 @@ struct stager {
     device_batch batch; /* device pointers */
     device_batch host;  /* the same arrays on the host */
     void *host_block, *device_block;
-    int32_t *item_kind; /* [cap.items] scratch */
+    int32_t *item_kind;       /* [cap.items] scratch */
+    batch_caps room;          /* of the buffers */
+    const batch_caps *bucket; /* [n_buckets] */
+    int n_buckets;
     bool fixed_shapes;
     int weighting; /* WEIGHTING_* */
     int32_t buffer;
@@ -36,6 +39,27 @@ static int64_t row_frames(const row *r)
     for (int64_t i = 0; i < r->n_items; i++)
         frames += r->grid_thw[3 * i];
     return frames;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t longest_of(const row *r)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < r->n_docs; i++)
+        longest = larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
+    return longest;
+}
+
+static int64_t frame_of(const row *r)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < r->n_items; i++)
+        most = larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
+    return most;
 }
 
 static int64_t row_targets(const row *r)
@@ -56,6 +80,8 @@ static batch_caps count_rows(const row *rows, int64_t n_rows)
         c.items += rows[i].n_items;
         c.frames += row_frames(&rows[i]);
         c.targets += row_targets(&rows[i]);
+        c.longest = larger(c.longest, longest_of(&rows[i]));
+        c.frame = larger(c.frame, frame_of(&rows[i]));
     }
     return c;
 }
@@ -118,7 +144,7 @@ status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager 
     TRY_OR(undo, v->alloc(s->dev, bytes, &g->device_block));
     lay_out(&g->host, cap, acc, &(space){.base = g->host_block});
     lay_out(&g->batch, cap, acc, &(space){.base = g->device_block});
-    g->batch.cap = g->host.cap = *cap;
+    g->batch.cap = g->host.cap = g->room = *cap;
     g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
     g->batch.host_target_doc = calloc((size_t)cap->targets + 1, sizeof(int32_t));
     g->batch.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
@@ -152,6 +178,12 @@ void stager_free(stager **gp, stream *s)
 void stager_weigh(stager *g, int weighting)
 {
     g->weighting = weighting;
+}
+
+void stager_bucket(stager *g, const batch_caps *list, int n)
+{
+    g->bucket = list;
+    g->n_buckets = n;
 }
 
 void stager_fix_shapes(stager *g, bool fixed)
@@ -192,6 +224,22 @@ static status check_fit(const batch_caps *cap, const batch_caps *need, const row
                         (long long)limit[i].cap);
     }
     return ST_OK;
+}
+
+static bool holds(const batch_caps *c, const batch_caps *n)
+{
+    return n->tokens <= c->tokens && n->docs <= c->docs && n->patches <= c->patches &&
+           n->items <= c->items && n->frames <= c->frames && n->targets <= c->targets &&
+           (!c->longest || n->longest <= c->longest) && (!c->frame || n->frame <= c->frame);
+}
+
+/* Number of the bucket; n_buckets: the buffers' own capacities. */
+static int choose_bucket(const stager *g, const batch_caps *n)
+{
+    int k = 0;
+    while (k < g->n_buckets && !holds(&g->bucket[k], n))
+        k++;
+    return k;
 }
 
 static void put_weight(void *array, st_dtype acc, int64_t i, double w)
@@ -318,7 +366,9 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     st_dtype acc = s->dev->v->acc;
     device_batch *h = &g->host, *b = &g->batch;
     batch_caps n = count_rows(rows, n_rows);
-    TRY(check_fit(&b->cap, &n, rows, n_rows));
+    TRY(check_fit(&g->room, &n, rows, n_rows));
+    const int bucket = choose_bucket(g, &n);
+    b->cap = h->cap = bucket < g->n_buckets ? g->bucket[bucket] : g->room;
     int64_t stride = g->fixed_shapes ? b->cap.tokens : n.tokens;
     device_batch at = {0}; /* counts so far */
     visual_stage visual = {
@@ -343,10 +393,12 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     b->items = n.items;
     b->frames = n.frames;
     b->targets = n.targets;
+    b->longest = n.longest;
+    b->frame = n.frame;
     b->weight = at.weight;
     b->wide = visual.wide;
     b->visual_distinct = visual.distinct;
-    b->variant = 4 * g->buffer + 2 * b->wide + b->visual_distinct;
+    b->variant = 4 * (bucket * STAGERS_MAX + g->buffer) + 2 * b->wide + b->visual_distinct;
     TRY(upload(g, s, st_dtype_size(acc)));
     *out = b;
     return ST_OK;

@@ -6,7 +6,8 @@
  *
  * Sizes: ops run on batch_sizes(): the counts, or the capacities where a backend captures its steps
  * (backend_vtable.fixed_shapes). Arrays are padded to the capacities in both cases, so that the
- * padding disturbs nothing. */
+ * padding disturbs nothing. The capacities are those of the smallest bucket that holds the batch,
+ * or, where none does, of the buffers themselves; addresses are the same for all. */
 #ifndef TESSERA_BATCH_STAGE_H
 #define TESSERA_BATCH_STAGE_H
 
@@ -17,16 +18,17 @@
 /* Capacities, or counts. */
 typedef struct batch_caps {
     int64_t tokens, docs, patches, items, frames, targets;
+    int64_t longest, frame; /* most tokens of a document, patches of a frame; 0: no bound */
 } batch_caps;
 
 typedef struct device_batch {
-    batch_caps cap;
+    batch_caps cap;    /* of its bucket */
     bool fixed_shapes; /* ops run on cap, not on the counts */
     /* counts of this micro-batch, on the host */
-    int64_t tokens, docs, patches, items, frames, targets;
-    double weight; /* sum of target weights */
-    int32_t
-        variant; /* what of it is not in device memory, as a number: addresses, wide, distinct */
+    int64_t tokens, docs, patches, items, frames, targets, longest, frame;
+    double weight;   /* sum of target weights */
+    int32_t variant; /* what of it is not in device memory, as a number: capacities, addresses,
+                      * wide, distinct */
     /* on the device; T = batch_sizes().tokens */
     int32_t *input_ids;     /* [cap.tokens]; pads are 0 */
     int32_t *positions;     /* [3, T] */
@@ -54,15 +56,17 @@ typedef struct device_batch {
 /* Sizes that ops run on. patches is a multiple of 4. */
 static inline batch_caps batch_sizes(const device_batch *b)
 {
-    batch_caps counts = {b->tokens, b->docs, b->patches, b->items, b->frames, b->targets};
+    batch_caps counts = {b->tokens, b->docs,    b->patches, b->items,
+                         b->frames, b->targets, b->longest, b->frame};
     return b->fixed_shapes ? b->cap : counts;
 }
 
 /* Smallest caps that hold these rows, rounded up: tokens to a multiple of token_step, patches to
- * patch_step (>= 4, a multiple of 4). */
+ * patch_step (>= 4, a multiple of 4). Leaves longest and frame alone. */
 void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
                     batch_caps *inout_caps /* grows only */);
 
+enum { STAGERS_MAX = 4 };
 typedef struct stager stager; /* host and device buffers of one batch */
 /* d is borrowed and must outlive the stager. */
 WARN_UNUSED status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out);
@@ -70,8 +74,11 @@ void stager_free(stager **g, stream *s);
 /* WEIGHTING_* of conf.h: what a target counts, times its loss_weight; WEIGHTING_TOKEN (1) until
  * said otherwise. The parts of a split sample are documents of their own. */
 void stager_weigh(stager *g, int weighting);
-/* Number of this buffer among its kind, for device_batch.variant, and the coefficient of the
- * auxiliary loss (0 of a new stager). */
+/* Buckets from the smallest on, [n] borrowed: a batch gets the capacities of the first that holds
+ * it. None of a new stager. */
+void stager_bucket(stager *g, const batch_caps *list, int n);
+/* Number of this buffer among its kind (below STAGERS_MAX), for device_batch.variant, and the
+ * coefficient of the auxiliary loss (0 of a new stager). */
 void stager_mark(stager *g, int32_t buffer, double aux_coefficient);
 /* Overrides the backend's fixed_shapes, for tests of the padding on a backend that needs none. */
 void stager_fix_shapes(stager *g, bool fixed);

@@ -86,6 +86,7 @@ static status run_depth(const conf *c, int64_t layers, depth *d, double *peak)
     session s = {0};
     conf own = *c; /* its texts stay c's */
     own.model_layers = layers;
+    own.eval_enable = false;
     status st = ST_OK;
     TRY(session_open(&own, SESSION_TRAIN, &s));
     d->layers = s.dims.text.layers;

@@ -1,9 +1,11 @@
 /* test_stage.c: what staging makes of rows: borders, merge order, position-table corners of spec
  * 3.1 and 3.3, targets, padding; and what it refuses, by sample id. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/unit/trainer/model/fixture.h"
+#include "trainer/batch/bucket.h"
 
 static void open_staged(fixture *f, const row *rows, int64_t n, int64_t steps, device_batch **out)
 {
@@ -154,6 +156,100 @@ static void test_stage__padding(void **state)
     fixture_close(&f);
 }
 
+/* The smallest bucket that holds the rows, by any of its capacities; none: the buffers' own. */
+static void test_stage__buckets(void **state)
+{
+    (void)state;
+    fixture f;
+    device_batch *b;
+    open_debug(&f);
+    row all = fixture_row(&f, spec_documents, 3, false);
+    row last = fixture_row(&f, &spec_documents[2], 1, false); /* ten tokens of text */
+    const row two[2] = {last, last};
+    model_options o = {.training = false};
+    batch_caps_for(&all, 1, 1, 4, &o.cap);
+    const batch_caps small = {.tokens = 24, .docs = 2, .targets = 22, .longest = 10};
+    batch_caps tight[2] = {small, o.cap};
+    tight[1].longest = 20; /* the longest of all is 21 */
+    fixture_model(&f, &o, true);
+    stager_bucket(f.g, tight, 2);
+    assert_ok(stage_rows(f.g, f.s, two, 2, &b));
+    batch_caps n = batch_sizes(b);
+    assert_memory_equal(&n, &small, sizeof n);
+    assert_int_equal(b->tokens, 20);
+    assert_int_equal(b->longest, 10);
+    assert_int_equal(b->positions[24 + 12], 2); /* streams are the bucket's tokens apart */
+    assert_int_equal(b->cu_docs[2], 20);
+    const int32_t variant = b->variant, *tokens = b->input_ids;
+    assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
+    n = batch_sizes(b);
+    assert_memory_equal(&n, &o.cap, sizeof n);
+    assert_int_equal(b->longest, 21);
+    assert_int_equal(b->frame, 24);
+    assert_ptr_equal(b->input_ids, tokens); /* a graph's addresses stay */
+    assert_true(b->variant / 4 != variant / 4);
+    tight[1].longest = 21;
+    assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
+    assert_int_equal(batch_sizes(b).longest, 21);
+    tight[0].targets = 1;
+    assert_ok(stage_rows(f.g, f.s, two, 2, &b));
+    assert_int_equal(batch_sizes(b).longest, 21);
+    assert_ok(stage_rows(f.g, f.s, &last, 1, &b));
+    stager_bucket(f.g, NULL, 0);
+    fixture_close(&f);
+}
+
+static void welcome_list(const char *buckets, int64_t rows, bucket_list *out, status want,
+                         const char *words)
+{
+    char text[1024];
+    json_value *v;
+    const batch_caps widest = {
+        .tokens = 100, .docs = 26, .patches = 400, .items = 100, .frames = 100, .targets = 100};
+    snprintf(text, sizeof text, "{\"buckets\":%s}", buckets);
+    assert_ok(json_parse(text, strlen(text), "test", &v));
+    if (want == ST_OK)
+        assert_ok(bucket_list_read(v, rows, &widest, out));
+    else
+        assert_fails(want, bucket_list_read(v, rows, &widest, out), words);
+    json_free(&v);
+}
+
+static void test_buckets__of_welcome(void **state)
+{
+    (void)state;
+    bucket_list l;
+#define TEXT(t, p, d, g, f)                                                                        \
+    "{\"tokens\":" #t ",\"patches\":" #p ",\"documents\":" #d ",\"longest\":" #g                   \
+    ",\"images\":3,\"frames\":" #f ",\"frame\":48,\"targets\":9}"
+    welcome_list("[" TEXT(64, 99, 5, 30, 4) "," TEXT(100, 200, 60, 30, 4) "]", 2, &l, ST_OK, NULL);
+    assert_int_equal(l.n, 2);
+    const batch_caps first = {.tokens = 128,
+                              .docs = 10,
+                              .patches = 200,
+                              .items = 6,
+                              .frames = 8,
+                              .targets = 18,
+                              .longest = 30,
+                              .frame = 48};
+    assert_memory_equal(&l.cap[0], &first, sizeof first);
+    /* Of an older daemon, and of none: bounds by the budgets. */
+    welcome_list("[{\"tokens\":64,\"patches\":8,\"documents\":5,\"longest\":30,\"images\":3}]", 1,
+                 &l, ST_OK, NULL);
+    assert_true(l.n == 1 && l.cap[0].targets == 64 && l.cap[0].frames == 100 && !l.cap[0].frame);
+    welcome_list("[]", 3, &l, ST_OK, NULL);
+    assert_true(l.n == 1 && l.cap[0].tokens == 300 && l.cap[0].docs == 78 && !l.cap[0].longest);
+    welcome_list("null", 1, &l, ST_OK, NULL);
+    assert_int_equal(l.n, 1);
+    welcome_list("[" TEXT(101, 99, 5, 30, 4) "]", 1, &l, ST_PROTOCOL, "tokens 101");
+    welcome_list("[" TEXT(64, 99, 5, -1, 4) "]", 1, &l, ST_PROTOCOL, "longest -1");
+    welcome_list("[" TEXT(64, 99, 5, 30, 4) "," TEXT(64, 99, 4, 30, 4) "]", 1, &l, ST_PROTOCOL,
+                 "documents 4, expected 5");
+    welcome_list("[{}]", 1, &l, ST_BAD_INPUT, "tokens");
+    welcome_list("[{},{},{},{},{},{},{},{},{}]", 1, &l, ST_PROTOCOL, "9 buckets");
+#undef TEXT
+}
+
 static void test_stage__refuses_by_sample(void **state)
 {
     (void)state;
@@ -206,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stage__spec_batch),        cmocka_unit_test(test_stage__weighting),
         cmocka_unit_test(test_stage__position_corners),  cmocka_unit_test(test_stage__padding),
+        cmocka_unit_test(test_stage__buckets),           cmocka_unit_test(test_buckets__of_welcome),
         cmocka_unit_test(test_stage__refuses_by_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

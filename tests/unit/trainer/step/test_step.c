@@ -3,6 +3,7 @@
  */
 #include "tests/harness.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,28 @@ static char *record(fixture *f, const char *folder)
     return strdup(path);
 }
 
+/* What the daemon would name: the first holds the batches of rows 0, 1 and 4, 5, of which one has
+ * video; rows 2 and 3 need the second. */
+static const bucket_list buckets = {
+    .cap = {{.tokens = 64,
+             .docs = 4,
+             .patches = 80,
+             .items = 4,
+             .frames = 5,
+             .targets = 64,
+             .longest = 25,
+             .frame = 36},
+            {.tokens = LOCAL * SEQ_LEN,
+             .docs = 6,
+             .patches = LOCAL * PATCHES,
+             .items = 8,
+             .frames = 8,
+             .targets = 150,
+             .longest = 40,
+             .frame = 48}},
+    .n = 2,
+};
+
 typedef struct bench {
     conf c;
     session s;
@@ -69,11 +92,14 @@ static void open_device(bench *b, int ahead, bool graphs)
 }
 
 /* ahead -1: the CPU, one step after the other. */
-static void open_bench(bench *b, const char *recording, int ahead, const char *scope)
+static void open_bench(bench *b, const char *recording, int ahead, const char *scope,
+                       const bucket_list *list)
 {
     *b = (bench){0};
     session *s = &b->s;
     conf *c = &b->c;
+    s->buckets = *list;
+    s->seq_len = SEQ_LEN;
     c->training_local_batch_size = LOCAL;
     c->optimizer_beta1 = 0.9;
     c->optimizer_beta2 = 0.95;
@@ -102,7 +128,10 @@ static void open_bench(bench *b, const char *recording, int ahead, const char *s
     assert_ok(v->alloc(s->device, sizeof(double), &s->sums.aux));
     model_options o = {.cap = s->cap, .training = true, .router_aux_coef = 0.01};
     assert_ok(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    lane_options l = {.cap = s->cap, .aux_coefficient = 0.01};
+    lane_options l = {.cap = s->cap,
+                      .buckets = s->buckets.cap,
+                      .n_buckets = s->buckets.n,
+                      .aux_coefficient = 0.01};
     assert_ok(lane_new(s->stream, &s->dims, &l, &s->lane));
     s->stager = lane_stager(s->lane);
     s->got = calloc(LOCAL, sizeof *s->got);
@@ -133,6 +162,7 @@ static void tell(bench *b, outcome *out)
     snprintf(out->cursor[i], sizeof out->cursor[i], "%s", r.cursor);
     assert_int_equal(r.documents, ACCUMULATION * LOCAL * 2);
     assert_int_equal(r.n_samples, r.documents);
+    assert_int_equal(r.row_capacity, ACCUMULATION * LOCAL * SEQ_LEN);
 }
 
 static void read_values(bench *b, outcome *out)
@@ -185,11 +215,11 @@ static void expect_same(const outcome *a, const outcome *b)
     assert_memory_equal(a->values, b->values, (size_t)a->n * sizeof *a->values);
 }
 
-static void plain(const char *recording, outcome *out)
+static void plain(const char *recording, const bucket_list *list, outcome *out)
 {
     bench b;
     device_counts counts;
-    open_bench(&b, recording, -1, "none");
+    open_bench(&b, recording, -1, "none", list);
     run(&b, out, 2, &counts);
     assert_int_equal(counts.allocations, 0);
     assert_int_equal(counts.waits, 0);
@@ -201,8 +231,11 @@ static void plain(const char *recording, outcome *out)
 typedef struct files {
     fixture f;
     char *folder, *recording;
-    outcome want; /* of the CPU, one step after the other */
+    outcome want;     /* of the CPU, one step after the other */
+    outcome bucketed; /* the same, in buckets */
 } files;
+
+static const bucket_list no_buckets;
 
 static int set_up(void **state)
 {
@@ -212,7 +245,8 @@ static int set_up(void **state)
     fixture_open(&x->f, &d);
     x->folder = harness_temp();
     x->recording = record(&x->f, x->folder);
-    plain(x->recording, &x->want);
+    plain(x->recording, &no_buckets, &x->want);
+    plain(x->recording, &buckets, &x->bucketed);
     *state = x;
     return 0;
 }
@@ -224,24 +258,26 @@ static int tear_down(void **state)
     harness_remove(&x->folder);
     free(x->recording);
     free(x->want.values);
+    free(x->bucketed.values);
     free(x);
     return 0;
 }
 
-static void check(const files *x, int ahead, const char *scope, int64_t captures)
+static void check_in(const bucket_list *list, const outcome *want, const files *x, int ahead,
+                     const char *scope, int64_t captures)
 {
     bench b;
     outcome got;
     device_counts all, steady;
-    open_bench(&b, x->recording, ahead, scope);
+    open_bench(&b, x->recording, ahead, scope, list);
     run(&b, &got, 1, &all);
     assert_int_equal(all.captures, captures);
-    expect_same(&x->want, &got);
+    expect_same(want, &got);
     session_close(&b.s);
     free(got.values);
     /* Again, counting behind the steps in which each kind of batch came twice. */
     enum { STEADY = STEPS - 1 };
-    open_bench(&b, x->recording, ahead, scope);
+    open_bench(&b, x->recording, ahead, scope, list);
     run(&b, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
@@ -249,9 +285,14 @@ static void check(const files *x, int ahead, const char *scope, int64_t captures
     /* One per step that is told; one per batch, for a copy that ended long ago. */
     int64_t steps = STEPS - STEADY + 1;
     assert_int_equal(steady.event_waits, steps * (1 + ACCUMULATION));
-    expect_same(&x->want, &got);
+    expect_same(want, &got);
     session_close(&b.s);
     free(got.values);
+}
+
+static void check(const files *x, int ahead, const char *scope, int64_t captures)
+{
+    check_in(&no_buckets, &x->want, x, ahead, scope, captures);
 }
 
 static void test_step__late_device(void **state)
@@ -273,6 +314,24 @@ static void test_step__captured(void **state)
 static void test_step__captured_and_under_way(void **state)
 {
     check(*state, 1, "step", 5);
+}
+
+/* Each bucket once, with and without video, from each buffer; and the update. */
+static void test_step__buckets_captured(void **state)
+{
+    const files *x = *state;
+    check_in(&buckets, &x->bucketed, x, 0, "step", 4);
+    check_in(&buckets, &x->bucketed, x, 1, "step", 7);
+}
+
+/* Padding is no part of the result: other capacities, the same training but for rounding. */
+static void test_step__buckets_change_nothing(void **state)
+{
+    const files *x = *state;
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(fabs(x->want.loss[i] - x->bucketed.loss[i]) < 1e-5);
+        assert_true(fabs(x->want.norm[i] - x->bucketed.norm[i]) < 1e-4 * x->want.norm[i]);
+    }
 }
 
 static void test_step__refuses_what_a_graph_can_not_hold(void **state)
@@ -325,6 +384,8 @@ int main(void)
         cmocka_unit_test(test_step__one_under_way),
         cmocka_unit_test(test_step__captured),
         cmocka_unit_test(test_step__captured_and_under_way),
+        cmocka_unit_test(test_step__buckets_captured),
+        cmocka_unit_test(test_step__buckets_change_nothing),
         cmocka_unit_test(test_step__refuses_what_a_graph_can_not_hold),
         cmocka_unit_test(test_replay__scope),
     };
