@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#include "prepd/sample/patch_cutter.h"
 #include "proto/batch.h"
 
 enum {
@@ -27,20 +28,32 @@ static int64_t count_of(int32_t height, int32_t width)
     return (int64_t)(height / PATCH_SIDE) * (width / PATCH_SIDE);
 }
 
+void patch_cut_plain(const uint8_t *from, int64_t stride, uint8_t *to)
+{
+    for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE) {
+        for (int x = 0; x < PATCH_SIDE; x++) {
+            to[x] = from[x * CHANNELS];
+            to[x + PLANE_BYTES] = from[x * CHANNELS + 1];
+            to[x + 2 * PLANE_BYTES] = from[x * CHANNELS + 2];
+        }
+    }
+}
+
+patch_cutter patch_cutter_here(void)
+{
+#if defined(__x86_64__)
+    if (patch_cut_avx2 && __builtin_cpu_supports("avx2"))
+        return patch_cut_avx2;
+#endif
+    return patch_cut_plain;
+}
+
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches)
 {
     const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;
-    for (int64_t i = 0; i < n_patches; i++, patches += PATCH_BYTES) {
-        const uint8_t *from = rgb + corner_of(i, width);
-        uint8_t *to = patches;
-        for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE) {
-            for (int x = 0; x < PATCH_SIDE; x++) {
-                to[x] = from[x * CHANNELS];
-                to[x + PLANE_BYTES] = from[x * CHANNELS + 1];
-                to[x + 2 * PLANE_BYTES] = from[x * CHANNELS + 2];
-            }
-        }
-    }
+    const patch_cutter cut = patch_cutter_here();
+    for (int64_t i = 0; i < n_patches; i++)
+        cut(rgb + corner_of(i, width), stride, patches + i * PATCH_BYTES);
 }
 
 void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *rgb)

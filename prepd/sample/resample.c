@@ -1,10 +1,8 @@
 /* One axis at a time. The weights of an axis are computed once, in double, then rounded to fixed
  * point; the passes are integer arithmetic, so every machine gives the same bytes.
  *
- * Both passes end in the same loop: a run of taps, each a weight times a vector of bytes that lie
- * side by side. For the height pass the vector is a whole row; for the width pass it is one pixel,
- * widened to four lanes. The compiler makes SIMD of either; on x86-64 a second copy is built for
- * AVX2 and picked at run time (integers: both give the same bytes). */
+ * Rows of the width pass are made when the height pass first needs them, so both find their input
+ * in the nearest cache. */
 #include "prepd/sample/resample.h"
 
 #include <assert.h>
@@ -13,25 +11,15 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "prepd/sample/resample_kernels.h"
 
 enum {
-    LANES = 4,               /* channels of a widened pixel; channels <= LANES */
     PILLOW_BITS = 22,        /* of the weights' fraction */
     TORCH_MAX_BITS = 22,     /* no more than these, and */
     TORCH_LIMIT = 1 << 15,   /* no weight beyond int16 */
-    STRIP = 1024,            /* int32 sums of the height pass kept in the nearest cache */
     MAX_SIDE = 1 << 24,      /* see fit.c */
     MAX_TAPS = 4 * MAX_SIDE, /* so that counts fit int32 */
 };
-
-typedef struct axis {
-    int32_t n_out;
-    int32_t max_taps; /* stride of weights */
-    int32_t *first;   /* [n_out] first input sample */
-    int32_t *taps;    /* [n_out] */
-    int32_t *weights; /* [n_out, max_taps] fixed point; within int16 for torch */
-    int bits;         /* of the fraction */
-} axis;
 
 /* Keys' cubic, a = -1/2. */
 static double cubic(double x)
@@ -92,12 +80,15 @@ static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena 
     TRY(arena_calloc(scratch, n_weights, sizeof *real, (void **)&real));
 
     double largest = 0.0;
+    int32_t most = 0;
     for (int32_t i = 0; i < n_out; i++) {
         double *w = real + (size_t)i * (size_t)x->max_taps;
         x->taps[i] = weigh(n_in, scale, support, 1.0 / stretch, i, w, &x->first[i]);
+        most = x->taps[i] > most ? x->taps[i] : most;
         for (int32_t k = 0; k < x->taps[i]; k++)
             largest = w[k] > largest ? w[k] : largest;
     }
+    x->steps = (most + STEP_TAPS - 1) / STEP_TAPS;
     x->bits = method == RESAMPLER_PILLOW ? PILLOW_BITS : torch_bits(largest);
     const double one = (double)((int64_t)1 << x->bits);
     for (size_t k = 0; k < n_weights; k++)
@@ -105,151 +96,173 @@ static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena 
     return ST_OK;
 }
 
-static inline uint8_t clamp_byte(int32_t v)
+static bool fit_pairs(const axis *x)
 {
-    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+    const size_t n = (size_t)x->n_out * (size_t)x->max_taps;
+    for (size_t i = 0; i < n; i++)
+        if (x->weights[i] != (int16_t)x->weights[i])
+            return false;
+    return true;
 }
 
-/* The two loops, inlined into each copy below. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* A pixel's channels side by side (GNU C vectors: gcc and clang, any machine). */
-typedef int32_t lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
-
-/* One row: in [n_in, channels] -> out [n_out, channels] by way of wide [n_in]. Sums fit int32: the
- * weights of one output add up to one, and with their negative lobes to less than 1.5
- * (255 * 1.5 << 22 < 2^31). */
-INLINE void width_row(const axis *x, int channels, const uint8_t *in, int32_t n_in, lanes *wide,
-                      uint8_t *out)
+/* Weights k and k + 1 of output i; zero behind its taps. */
+static int32_t pair_at(const axis *x, int32_t i, int32_t k)
 {
-    const lanes zero = {0}, most = {255, 255, 255, 255};
-    const lanes half = zero + ((1 << x->bits) >> 1);
-    for (int32_t i = 0; i < n_in; i++, in += channels)
-        for (int c = 0; c < channels; c++)
-            wide[i][c] = in[c];
-    for (int32_t i = 0; i < x->n_out; i++, out += channels) {
-        const int32_t *w = x->weights + (size_t)i * (size_t)x->max_taps;
-        const lanes *p = wide + x->first[i];
-        lanes sum = half;
-        for (int32_t k = 0; k < x->taps[i]; k++)
-            sum += w[k] * p[k];
-        sum >>= x->bits;
-        sum &= sum > zero; /* clamped to 0..255: comparisons give all ones where true */
-        sum = (sum & (sum < most)) | (most & (sum >= most));
-        for (int c = 0; c < channels; c++)
-            out[c] = (uint8_t)sum[c];
-    }
+    const int32_t *w = x->weights + (size_t)i * (size_t)x->max_taps;
+    const uint32_t low = k < x->max_taps ? (uint16_t)w[k] : 0;
+    const uint32_t high = k + 1 < x->max_taps ? (uint16_t)w[k + 1] : 0;
+    return (int32_t)(high << 16 | low);
 }
 
-/* One output row from `taps` input rows of n bytes each, strip by strip. */
-INLINE void height_row(const int32_t *w, int32_t taps, int bits, const uint8_t *rows, size_t n,
-                       uint8_t *out)
+static status height_pairs(axis *y, arena *a)
 {
-    int32_t sum[STRIP];
-    for (size_t at = 0; at < n; at += STRIP) {
-        const size_t m = n - at < STRIP ? n - at : STRIP;
-        for (size_t j = 0; j < m; j++)
-            sum[j] = (1 << bits) >> 1;
-        for (int32_t k = 0; k < taps; k++) {
-            const uint8_t *row = rows + (size_t)k * n + at;
-            const int32_t weight = w[k];
-            for (size_t j = 0; j < m; j++)
-                sum[j] += weight * row[j];
+    const int32_t n = (y->max_taps + 1) / 2;
+    TRY(arena_alloc(a, (size_t)y->n_out * (size_t)n * sizeof *y->pairs, (void **)&y->pairs));
+    for (int32_t i = 0; i < y->n_out; i++)
+        for (int32_t k = 0; k < n; k++)
+            y->pairs[(size_t)i * (size_t)n + (size_t)k] = pair_at(y, i, 2 * k);
+    return ST_OK;
+}
+
+static status width_pairs(axis *x, int32_t group, arena *a)
+{
+    const size_t each = (size_t)x->steps * STEP_PAIRS * MAX_CHANNELS;
+    TRY(arena_alloc(a, ((size_t)x->n_out + (size_t)group) * each * sizeof *x->pairs,
+                    (void **)&x->pairs));
+    int32_t *to = x->pairs;
+    for (int32_t i = 0; i + group <= x->n_out; i += group) {
+        for (int32_t p = 0; p < x->steps * STEP_PAIRS; p++) {
+            /* The third pair of a step has one tap; the next step begins behind it. */
+            const int32_t k = p / STEP_PAIRS * STEP_TAPS + p % STEP_PAIRS * 2;
+            const uint32_t mask = p % STEP_PAIRS == STEP_PAIRS - 1 ? UINT16_MAX : UINT32_MAX;
+            for (int32_t j = 0; j < group; j++)
+                for (int c = 0; c < MAX_CHANNELS; c++)
+                    *to++ = (int32_t)((uint32_t)pair_at(x, i + j, k) & mask);
         }
-        for (size_t j = 0; j < m; j++)
-            out[at + j] = clamp_byte(sum[j] >> bits);
     }
-}
-
-typedef struct kernels {
-    void (*width)(const axis *x, int channels, const uint8_t *in, int32_t n_in, lanes *wide,
-                  uint8_t *out);
-    void (*height)(const int32_t *w, int32_t taps, int bits, const uint8_t *rows, size_t n,
-                   uint8_t *out);
-} kernels;
-
-/* Three channels are compiled as such, the rest for any number. */
-#define COPY(suffix, target)                                                                       \
-    target static void width_##suffix(const axis *x, int channels, const uint8_t *in,              \
-                                      int32_t n_in, lanes *wide, uint8_t *out)                     \
-    {                                                                                              \
-        if (channels == 3)                                                                         \
-            width_row(x, 3, in, n_in, wide, out);                                                  \
-        else                                                                                       \
-            width_row(x, channels, in, n_in, wide, out);                                           \
-    }                                                                                              \
-    target static void height_##suffix(const int32_t *w, int32_t taps, int bits,                   \
-                                       const uint8_t *rows, size_t n, uint8_t *out)                \
-    {                                                                                              \
-        height_row(w, taps, bits, rows, n, out);                                                   \
-    }
-
-COPY(plain, )
-#if defined(__x86_64__)
-COPY(avx2, __attribute__((target("avx2"))))
-#endif
-
-static kernels kernels_pick(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
-        return (kernels){width_avx2, height_avx2};
-#endif
-    return (kernels){width_plain, height_plain};
-}
-
-static status width_pass(const kernels *k, int method, int channels, const uint8_t *in,
-                         int32_t height, int32_t in_width, uint8_t *out, int32_t out_width,
-                         arena *scratch)
-{
-    axis x;
-    lanes *wide;
-    TRY(axis_make(&x, method, in_width, out_width, scratch));
-    TRY(arena_calloc(scratch, (size_t)in_width, sizeof *wide, (void **)&wide));
-    for (int32_t y = 0; y < height; y++)
-        k->width(&x, channels, in + (size_t)y * (size_t)in_width * (size_t)channels, in_width, wide,
-                 out + (size_t)y * (size_t)out_width * (size_t)channels);
     return ST_OK;
 }
 
-static status height_pass(const kernels *k, int method, const uint8_t *in, int32_t in_height,
-                          uint8_t *out, int32_t out_height, size_t row_bytes, arena *scratch)
+struct resampler {
+    const resample_kernels *kernels;
+    const uint8_t *in; /* [in_height, in_width, channels] */
+    int channels;
+    int32_t in_height, in_width, out_height;
+    size_t in_bytes, out_bytes; /* of a row */
+    bool widths, heights;       /* which axes change */
+    bool wide_x, wide_y;        /* with wide kernels */
+    axis x, y;
+    resample_pixel *pixels; /* [in_width] scratch of the plain width loop */
+    uint8_t *columns;       /* [in_height, out_width, channels]: what the width pass has made */
+    int32_t made;           /* of its rows */
+};
+
+static status prepare(resampler *r, int method, int32_t out_width, arena *a)
 {
-    axis x;
-    TRY(axis_make(&x, method, in_height, out_height, scratch));
-    for (int32_t y = 0; y < out_height; y++)
-        k->height(x.weights + (size_t)y * (size_t)x.max_taps, x.taps[y], x.bits,
-                  in + (size_t)x.first[y] * row_bytes, row_bytes, out + (size_t)y * row_bytes);
+    const resample_wide *wide = r->kernels->wide;
+    if (r->widths) {
+        TRY(axis_make(&r->x, method, r->in_width, out_width, a));
+        TRY(arena_calloc(a, (size_t)r->in_width, sizeof *r->pixels, (void **)&r->pixels));
+        r->wide_x = wide && r->channels == 3 && fit_pairs(&r->x);
+        if (r->wide_x)
+            TRY(width_pairs(&r->x, wide->group, a));
+        if (r->heights)
+            TRY(arena_alloc(a, (size_t)r->in_height * r->out_bytes, (void **)&r->columns));
+    }
+    if (r->heights) {
+        TRY(axis_make(&r->y, method, r->in_height, r->out_height, a));
+        r->wide_y = wide && fit_pairs(&r->y);
+        if (r->wide_y)
+            TRY(height_pairs(&r->y, a));
+    }
     return ST_OK;
+}
+
+status resampler_with(const resample_kernels *kernels, int method, int channels, const uint8_t *in,
+                      int32_t in_height, int32_t in_width, int32_t out_height, int32_t out_width,
+                      arena *a, resampler **out)
+{
+    assert(method == RESAMPLER_TORCH || method == RESAMPLER_PILLOW);
+    assert(channels >= 1 && channels <= MAX_CHANNELS);
+    assert(in_height > 0 && in_height <= MAX_SIDE && in_width > 0 && in_width <= MAX_SIDE);
+    assert(out_height > 0 && out_height <= MAX_SIDE && out_width > 0 && out_width <= MAX_SIDE);
+    resampler *r;
+    TRY(arena_calloc(a, 1, sizeof *r, (void **)&r));
+    r->kernels = kernels;
+    r->in = in;
+    r->channels = channels;
+    r->in_height = in_height;
+    r->in_width = in_width;
+    r->out_height = out_height;
+    r->in_bytes = (size_t)in_width * (size_t)channels;
+    r->out_bytes = (size_t)out_width * (size_t)channels;
+    r->widths = in_width != out_width;
+    r->heights = in_height != out_height;
+    TRY(prepare(r, method, out_width, a));
+    *out = r;
+    return ST_OK;
+}
+
+status resampler_new(int method, int channels, const uint8_t *in, int32_t in_height,
+                     int32_t in_width, int32_t out_height, int32_t out_width, arena *a,
+                     resampler **out)
+{
+    return resampler_with(resample_kernels_here(0), method, channels, in, in_height, in_width,
+                          out_height, out_width, a, out);
+}
+
+static void width_row(resampler *r, int32_t row, uint8_t *out)
+{
+    const uint8_t *in = r->in + (size_t)row * r->in_bytes;
+    const size_t behind = (size_t)(r->in_height - row - 1) * r->in_bytes;
+    int32_t done = 0;
+    if (r->wide_x && behind > (size_t)r->x.steps * STEP_TAPS * 3)
+        done = r->kernels->wide->width(&r->x, in, out);
+    if (done < r->x.n_out)
+        r->kernels->loops->width(&r->x, r->channels, in, r->in_width, done, r->pixels, out);
+}
+
+static void height_row(const resampler *r, int32_t row, const uint8_t *columns, uint8_t *out)
+{
+    const axis *y = &r->y;
+    const uint8_t *rows = columns + (size_t)y->first[row] * r->out_bytes;
+    size_t done = 0;
+    if (r->wide_y)
+        done = r->kernels->wide->height(y->pairs + (size_t)row * (size_t)((y->max_taps + 1) / 2),
+                                        y->taps[row], y->bits, rows, r->out_bytes, out);
+    if (done < r->out_bytes)
+        r->kernels->loops->height(y->weights + (size_t)row * (size_t)y->max_taps, y->taps[row],
+                                  y->bits, rows, r->out_bytes, done, out);
+}
+
+void resampler_rows(resampler *r, int32_t from, int32_t n, uint8_t *out)
+{
+    assert(from >= 0 && n >= 0 && n <= r->out_height - from);
+    if (!r->widths && !r->heights) {
+        memcpy(out, r->in + (size_t)from * r->in_bytes, (size_t)n * r->in_bytes);
+        return;
+    }
+    for (int32_t row = from; row < from + n; row++, out += r->out_bytes) {
+        if (!r->heights) {
+            width_row(r, row, out);
+            continue;
+        }
+        for (const int32_t need = r->y.first[row] + r->y.taps[row]; r->widths && r->made < need;
+             r->made++)
+            width_row(r, r->made, r->columns + (size_t)r->made * r->out_bytes);
+        height_row(r, row, r->widths ? r->columns : r->in, out);
+    }
 }
 
 status resample(int method, int channels, const uint8_t *in, int32_t in_height, int32_t in_width,
                 uint8_t *out, int32_t out_height, int32_t out_width, arena *scratch)
 {
-    assert(method == RESAMPLER_TORCH || method == RESAMPLER_PILLOW);
-    assert(channels >= 1 && channels <= LANES);
-    assert(in_height > 0 && in_height <= MAX_SIDE && in_width > 0 && in_width <= MAX_SIDE);
-    assert(out_height > 0 && out_height <= MAX_SIDE && out_width > 0 && out_width <= MAX_SIDE);
-    const bool widths = in_width != out_width, heights = in_height != out_height;
-    const size_t row_bytes = (size_t)out_width * (size_t)channels;
-    const kernels k = kernels_pick();
+    resampler *r;
     const arena_mark mark = arena_save(scratch);
-    status st = ST_OK;
-    if (!widths && !heights)
-        memcpy(out, in, (size_t)out_height * row_bytes);
-    const uint8_t *columns = in; /* what the height pass reads */
-    if (widths) {
-        uint8_t *to = out;
-        if (heights)
-            TRY_OR(done, arena_alloc(scratch, (size_t)in_height * row_bytes, (void **)&to));
-        TRY_OR(done,
-               width_pass(&k, method, channels, in, in_height, in_width, to, out_width, scratch));
-        columns = to;
-    }
-    if (heights)
-        TRY_OR(done,
-               height_pass(&k, method, columns, in_height, out, out_height, row_bytes, scratch));
-done:
+    const status st = resampler_new(method, channels, in, in_height, in_width, out_height,
+                                    out_width, scratch, &r);
+    if (st == ST_OK)
+        resampler_rows(r, 0, out_height, out);
     arena_release(scratch, mark);
     return st;
 }

@@ -209,6 +209,35 @@ static void stage_end(workshop *s, int stage, int64_t *inout_since)
     *inout_since = now;
 }
 
+/* Patches in merge order come a band of two patch rows after the other, so each band is resized
+ * into the nearest cache and cut there. */
+static status cut_patches(row_work *k, const image *im, fit_grid grid, uint8_t *patches)
+{
+    enum { BAND = PATCH_SIDE * MERGE_SIDE };
+    arena *a = &k->s->sample;
+    image sized;
+    resampler *r;
+    uint8_t *band;
+    if (k->c->image_resampler == RESAMPLER_VIPS) {
+        TRY(k->s->images->resize_vips(im, grid.height, grid.width, a, &sized));
+        patch_cut(sized.rgb, grid.height, grid.width, patches);
+        return ST_OK;
+    }
+    if (im->height == grid.height && im->width == grid.width) {
+        patch_cut(im->rgb, grid.height, grid.width, patches);
+        return ST_OK;
+    }
+    const size_t band_bytes = (size_t)grid.width * BAND * 3;
+    TRY(resampler_new(k->c->image_resampler, 3, im->rgb, im->height, im->width, grid.height,
+                      grid.width, a, &r));
+    TRY(arena_alloc(a, band_bytes, (void **)&band));
+    for (int32_t y = 0; y < grid.height; y += BAND, patches += band_bytes) {
+        resampler_rows(r, y, BAND, band);
+        patch_cut(band, BAND, grid.width, patches);
+    }
+    return ST_OK;
+}
+
 static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *patches,
                           bool *out_missing)
 {
@@ -217,7 +246,7 @@ static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *pat
     file_ref f;
     int64_t mtime_ns;
     span data;
-    image im, sized;
+    image im;
     arena_reset(&s->sample);
     TRY(read_ref(json_item(k->files, (size_t)file), &f));
     TRY(file_resolve(k->root, f.in, full, sizeof(full)));
@@ -230,16 +259,7 @@ static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *pat
     TRY(st);
     TRY(s->images->decode(data, f.name, k->c, &s->sample, &im));
     stage_end(s, STAGE_DECODE, &since);
-    if (k->c->image_resampler == RESAMPLER_VIPS) {
-        TRY(s->images->resize_vips(&im, grid.height, grid.width, &s->sample, &sized));
-    } else {
-        sized = (image){.width = grid.width, .height = grid.height};
-        TRY(arena_alloc(&s->sample, (size_t)grid.width * (size_t)grid.height * 3,
-                        (void **)&sized.rgb));
-        TRY(resample(k->c->image_resampler, 3, im.rgb, im.height, im.width, sized.rgb, grid.height,
-                     grid.width, &s->sample));
-    }
-    patch_cut(sized.rgb, grid.height, grid.width, patches);
+    TRY(cut_patches(k, &im, grid, patches));
     stage_end(s, STAGE_RESIZE, &since);
     return ST_OK;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/conf.h"
-#include "prepd/sample/resample.h"
+#include "prepd/sample/resample_kernels.h"
 #include "tests/harness.h"
 
 static arena scratch;
@@ -141,12 +141,89 @@ static void test_resample__equal_size_copies_and_scratch_returns(void **state)
     free(in);
 }
 
+/* Noise of the two extremes and all between, in a block of just its size: a sanitizer sees reads
+ * past it. */
+static uint8_t *noise(size_t n, uint64_t seed)
+{
+    uint8_t *p = malloc(n);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        p[i] = seed >> 62 == 0 ? 0 : seed >> 62 == 1 ? 255 : (uint8_t)(seed >> 40);
+    }
+    return p;
+}
+
+/* The whole picture in portions of n rows. */
+static void run(const resample_kernels *k, int method, int channels, const uint8_t *in,
+                const int32_t size[4], int32_t n, uint8_t *out)
+{
+    resampler *r;
+    const arena_mark mark = arena_save(&scratch);
+    assert_ok(
+        resampler_with(k, method, channels, in, size[0], size[1], size[2], size[3], &scratch, &r));
+    for (int32_t y = 0; y < size[2]; y += n)
+        resampler_rows(r, y, size[2] - y < n ? size[2] - y : n,
+                       out + (size_t)y * (size_t)size[3] * (size_t)channels);
+    arena_release(&scratch, mark);
+}
+
+static void check_kernels(int method, int channels, const int32_t size[4], uint64_t seed)
+{
+    const size_t n = (size_t)size[2] * (size_t)size[3] * (size_t)channels;
+    uint8_t *in = noise((size_t)size[0] * (size_t)size[1] * (size_t)channels, seed);
+    uint8_t *want = malloc(n), *got = malloc(n);
+    const resample_kernels *plain = NULL;
+    assert_true(want && got);
+    for (size_t i = 0; resample_kernels_here(i); i++)
+        plain = resample_kernels_here(i);
+    assert_true(plain && !plain->wide);
+    run(plain, method, channels, in, size, size[2], want);
+    for (size_t i = 0; resample_kernels_here(i) != plain; i++) {
+        const resample_kernels *k = resample_kernels_here(i);
+        memset(got, 1, n);
+        run(k, method, channels, in, size, 1 + (int32_t)(seed % 40), got);
+        if (memcmp(got, want, n) != 0)
+            fail_msg("%s, method %d, %d channels: %d x %d -> %d x %d differ", k->name, method,
+                     channels, size[1], size[0], size[3], size[2]);
+    }
+    free(in);
+    free(want);
+    free(got);
+}
+
+static void test_resample__every_instruction_set_gives_the_same_bytes(void **state)
+{
+    static const int32_t sizes[][4] = {
+        {480, 640, 480, 640}, {427, 640, 416, 640}, {640, 427, 640, 416}, {333, 500, 320, 512},
+        {375, 500, 384, 512}, {1080, 1920, 64, 96}, {2, 3000, 32, 32},    {3000, 2, 32, 32},
+        {1, 1, 96, 96},       {90, 1500, 1500, 90}, {33, 31, 32, 32},     {32, 33, 32, 32},
+        {31, 29, 33, 35},     {5, 700, 5, 704},     {700, 5, 704, 5},
+    };
+    uint64_t seed = 1;
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        check_kernels(RESAMPLER_TORCH, 3, sizes[i], i + 1);
+        check_kernels(RESAMPLER_PILLOW, 3, sizes[i], i + 1);
+    }
+    for (int i = 0; i < 600; i++) {
+        int32_t size[4];
+        for (int k = 0; k < 4; k++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            size[k] = 1 + (int32_t)(seed >> 33) % 150;
+        }
+        check_kernels(i % 4 ? RESAMPLER_TORCH : RESAMPLER_PILLOW, i % 5 ? 3 : 1 + i % 4, size,
+                      seed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resample__torch_lines),
         cmocka_unit_test(test_resample__torch_picture),
         cmocka_unit_test(test_resample__pillow_pictures),
+        cmocka_unit_test(test_resample__every_instruction_set_gives_the_same_bytes),
         cmocka_unit_test(test_resample__equal_size_copies_and_scratch_returns),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
