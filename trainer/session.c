@@ -310,17 +310,34 @@ static status open_step(session *s, enum session_use use)
     return step_open(s);
 }
 
-status session_check_layout(const conf *c)
+status session_check_layout(const conf *c, const world *w)
 {
     layout l;
+    int there = w ? w->place.size : 1;
     TRY(layout_of(c, &l));
+    if (l.world != there)
+        return FAIL(ST_CONFIG,
+                    "parallelism: the layout needs %" PRId64
+                    " ranks, a GPU each, and there are %d; the plan above is "
+                    "what it would take (trainer train --nproc %" PRId64 ", torchrun, srun and "
+                    "mpirun start ranks; for one rank leave every degree at 1, "
+                    "data_parallel_shard_degree -1 and world_size 0)",
+                    l.world, there, l.world);
     if (l.world > 1)
         return FAIL(ST_CONFIG,
-                    "parallelism: the layout needs %" PRId64 " ranks, a GPU each, and this trainer "
-                    "runs one; the plan above is what it would take (for one rank leave every "
-                    "degree at 1, data_parallel_shard_degree -1 and world_size 0)",
+                    "parallelism: %" PRId64 " ranks are there, but a step does not share "
+                    "its work among ranks yet",
                     l.world);
     return ST_OK;
+}
+
+static status open_mesh(session *s, const world *w)
+{
+    layout l;
+    if (!w || w->place.size == 1)
+        return ST_OK;
+    TRY(layout_of(s->conf, &l));
+    return mesh_open(&l, w->place.rank, w->engine, w->joined, NULL, &s->mesh);
 }
 
 /* What a checkpoint says of the stream. */
@@ -333,15 +350,18 @@ static status stream_options(session *s)
     return conf_stream_json(s->conf, model_digest, &s->stream_options);
 }
 
-static status open_from(const conf *c, enum session_use use, const resume_point *from, session *out)
+static status open_from(const conf *c, const world *w, enum session_use use,
+                        const resume_point *from, session *out)
 {
     memset(out, 0, sizeof *out);
+    mesh_alone(&out->mesh);
     out->conf = c;
     out->use = use;
     out->from = from;
     status st = ST_OK;
     if (use != SESSION_EVAL) /* one rank evaluates a model of any layout */
-        TRY(session_check_layout(c));
+        TRY(session_check_layout(c, w));
+    TRY_OR(failed, open_mesh(out, w));
     TRY_OR(failed, open_model(out));
     const char *folder;
     if (model_files_folder(c, &folder) == ST_OK)
@@ -365,12 +385,12 @@ failed:
 
 status session_open(const conf *c, enum session_use use, session *out)
 {
-    return open_from(c, use, NULL, out);
+    return open_from(c, NULL, use, NULL, out);
 }
 
-status session_resume(const conf *c, const resume_point *from, session *out)
+status session_resume(const conf *c, const world *w, const resume_point *from, session *out)
 {
-    return open_from(c, SESSION_TRAIN, from, out);
+    return open_from(c, w, SESSION_TRAIN, from, out);
 }
 
 void session_close(session *s)
@@ -396,6 +416,7 @@ void session_close(session *s)
     free(s->stream_options);
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);
+    mesh_close(&s->mesh);
     device_close(&s->device);
     memset(s, 0, sizeof *s);
 }

@@ -14,6 +14,8 @@
 #include "trainer/optim/groups.h"
 #include "trainer/optim/optim.h"
 #include "trainer/optim/schedule.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/parallel/world.h"
 
 /* Device sums of one step. */
 typedef struct step_sums {
@@ -36,6 +38,7 @@ typedef struct session {
     enum session_use use;
     const resume_point *from; /* NULL: from the model's own values and the first row */
     char *stream_options;     /* of the train stream; heap, NULL of a recording */
+    mesh mesh;                /* of one rank: every group is a group of one */
     device *device;
     stream *stream;
     model_dims dims;
@@ -61,13 +64,15 @@ typedef struct session {
     struct step_slots *steps; /* under way; of step.c */
 } session;
 
-/* Opens all of it; with SESSION_TRAIN also the train stream and the optimiser. */
+/* Opens all of it for one rank; with SESSION_TRAIN also the train stream and the optimiser. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
-/* Refuses what this trainer can not run, before anything is opened. One rank for now. */
-WARN_UNUSED status session_check_layout(const conf *c);
-/* SESSION_TRAIN with values, moments and stream as the checkpoint left them; NULL as session_open.
- * ST_CONFIG names the option where the stream would be another. from is borrowed. */
-WARN_UNUSED status session_resume(const conf *c, const resume_point *from, session *out);
+/* Refuses what these ranks can not run, before anything is opened. w: NULL for one rank. */
+WARN_UNUSED status session_check_layout(const conf *c, const world *w);
+/* SESSION_TRAIN as a rank of w (NULL: alone), with values, moments and stream as the checkpoint
+ * left them; without one (from NULL) as session_open. ST_CONFIG names the option where the stream
+ * would be another. w and from are borrowed. */
+WARN_UNUSED status session_resume(const conf *c, const world *w, const resume_point *from,
+                                  session *out);
 void session_close(session *s); /* accepts a half-opened one */
 
 /* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */

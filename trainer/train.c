@@ -25,6 +25,7 @@
 
 typedef struct training {
     const conf *conf;
+    const world *world;
     char folder[STATUS_PATH_MAX]; /* of checkpoints */
     int lock;                     /* of job.dump_folder, -1: none */
     resume_point from;
@@ -187,9 +188,9 @@ static status open_run(training *t)
     const conf *c = t->conf;
     double peak;
     TRY(plan_ranks(c));
-    TRY(session_check_layout(c)); /* refused before anything is written */
+    TRY(session_check_layout(c, t->world)); /* refused before anything is written */
     TRY(find_start(t));
-    TRY(session_resume(c, t->resumes ? &t->from : NULL, &t->session));
+    TRY(session_resume(c, t->world, t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile) {
         replay_free(t->session.stream); /* calls are measured one by one */
         TRY(profile_new(t->session.stream, &t->profile));
@@ -463,9 +464,9 @@ static status tell_result(training *t)
     return ST_OK;
 }
 
-status train_run(const conf *c)
+status train_run(const conf *c, const world *w)
 {
-    training t = {.conf = c, .lock = -1};
+    training t = {.conf = c, .world = w, .lock = -1};
     status st;
     if (c->eval_enable && !session_evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");

@@ -4,9 +4,10 @@
 #define TESSERA_TRAINER_TRAIN_H
 
 #include "common/conf.h"
+#include "trainer/parallel/world.h"
 
-/* Everything trainer train does with these options. */
-WARN_UNUSED status train_run(const conf *c);
+/* Everything a rank of trainer train does with these options. */
+WARN_UNUSED status train_run(const conf *c, const world *w);
 
 /* JOB.DUMP_FOLDER/CHECKPOINT.FOLDER */
 WARN_UNUSED status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX]);

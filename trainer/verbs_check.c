@@ -129,7 +129,7 @@ static status resumed(table *t)
     snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
     TRY_OR(done, save_one(&c, folder, &got));
     TRY_OR(done, keeper_find(folder, 1, from.path, &from.progress, &found));
-    TRY_OR(done, session_resume(&c, &from, &s));
+    TRY_OR(done, session_resume(&c, NULL, &from, &s));
     TRY_OR(done, run_steps(&s, 2, t->steps, &got));
     compare(t, "resumed after step 1 against straight", &got, true);
 done:

@@ -5,6 +5,17 @@
 #include "trainer/train.h"
 #include "trainer/verbs.h"
 
+static status run_rank(conf *c)
+{
+    world w;
+    TRY(world_open(c, &w));
+    if (c->world_size == 0 && w.place.size > 1) /* the shard degree -1 takes all that are there */
+        c->world_size = w.place.size;
+    status st = train_run(c, &w);
+    world_close(&w);
+    return st;
+}
+
 status verb_train(int argc, char **argv)
 {
     conf c;
@@ -22,7 +33,7 @@ status verb_train(int argc, char **argv)
                                 "trainer train does not know \"%s\"; see trainer train "
                                 "--help",
                                 argv[1])
-                         : train_run(&c);
+                         : run_rank(&c);
     conf_done(&c);
     return st;
 }

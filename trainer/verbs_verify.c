@@ -114,7 +114,7 @@ status verb_verify(int argc, char **argv)
                   c.job_dump_folder, last, start.progress.step);
         goto done;
     }
-    TRY_OR(done, session_resume(&c, found ? &start : NULL, &s));
+    TRY_OR(done, session_resume(&c, NULL, found ? &start : NULL, &s));
     st = replay(&s, list, n, start.progress.step, want.to);
 done:
     session_close(&s);

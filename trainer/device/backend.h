@@ -86,6 +86,7 @@ typedef struct backend_vtable {
     status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph **g);
     status (*memory)(device *d, size_t *out_used, size_t *out_total);
+    bool immediate; /* device memory is the host's, and a call has done its work when it returns */
     bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
     int ahead;         /* steps that may be queued before the host reads what the first one did */
 } backend_vtable;

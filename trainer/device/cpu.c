@@ -305,4 +305,5 @@ const backend_vtable backend_cpu = {
     .event_wait = cpu_event_wait,
     .event_ns = cpu_event_ns,
     .memory = cpu_memory,
+    .immediate = true,
 };

@@ -1,60 +1,11 @@
-/* cuda_module.c: the way out of libtessera_cuda.so, and the way of its failures and events back
- * into the program: common/status.h and common/log.h in the words of the functions load.c gave. */
+/* cuda_module.c: the way into libtessera_cuda.so. */
 #include "trainer/device/cuda_module.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-
-#include "common/log.h"
 
 extern const backend_vtable backend_cuda;
 
-static cuda_module_host program;
-
 __attribute__((visibility("default"))) const backend_vtable *
-tessera_cuda_backend(const cuda_module_host *host)
+tessera_cuda_backend(const module_host *host)
 {
-    program = *host;
+    module_enter(host);
     return &backend_cuda;
-}
-
-status status_fail(status code, const char *source, int source_line, const char *input,
-                   int64_t line, int64_t offset, const char *fmt, ...)
-{
-    char message[STATUS_MESSAGE_MAX];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
-    return program.fail(code, source, source_line, input, line, offset, "%s", message);
-}
-
-status status_context(status code, const char *fmt, ...)
-{
-    char message[STATUS_MESSAGE_MAX];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
-    return program.context(code, "%s", message);
-}
-
-const char *status_text(void)
-{
-    return program.text();
-}
-
-void status_clear(void)
-{
-    program.clear();
-}
-
-void log_event(int level, const char *fmt, ...)
-{
-    char text[STATUS_MESSAGE_MAX];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    program.log(level, "%s", text);
 }

@@ -33,9 +33,37 @@ static status told(status st, const comm *c, comm_at at)
                           c->name, c->size);
 }
 
+static bool summable(st_dtype d)
+{
+    return d == DT_F32 || d == DT_F64 || d == DT_I32 || d == DT_I64 || d == DT_U8;
+}
+
+static status check_sum(comm_at at, st_dtype dtype)
+{
+    if (!summable(dtype))
+        return FAIL(ST_INTERNAL, "%s: no sums over ranks in %s", at.what, st_dtype_name(dtype));
+    return ST_OK;
+}
+
+static status check_peer(const comm *c, comm_at at, int peer)
+{
+    if (peer < 0 || peer >= c->size || c->size == 1)
+        return FAIL(ST_INTERNAL, "%s: no rank %d among the %d of %s", at.what, peer, c->size,
+                    c->name);
+    return ST_OK;
+}
+
+static status check_count(comm_at at, int64_t count)
+{
+    if (count < 0)
+        return FAIL(ST_INTERNAL, "%s: %lld elements", at.what, (long long)count);
+    return ST_OK;
+}
+
 status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, void *recv,
                        int64_t count, st_dtype dtype)
 {
+    TRY(check_count(at, count));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
     return told(c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
@@ -44,6 +72,8 @@ status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, v
 status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send, void *recv,
                            int64_t count, st_dtype dtype)
 {
+    TRY(check_count(at, count));
+    TRY(check_sum(at, dtype));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
     return told(c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
@@ -52,6 +82,8 @@ status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *sen
 status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
                        st_dtype dtype, comm_reduction reduction)
 {
+    TRY(check_count(at, count));
+    TRY(check_sum(at, dtype));
     if (alone(c))
         return ST_OK;
     return told(c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
@@ -60,8 +92,10 @@ status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_
 status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
                       st_dtype dtype, int root)
 {
+    TRY(check_count(at, count));
     if (alone(c))
         return ST_OK;
+    TRY(check_peer(c, at, root));
     return told(c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
 }
 
@@ -73,6 +107,10 @@ status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
     if (alone(c))
         return keep(s, (const char *)send + (size_t)send_first[0] * size,
                     (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
+    for (int p = 0; p < c->size; p++) {
+        TRY(check_count(at, send_count[p]));
+        TRY(check_count(at, recv_count[p]));
+    }
     return told(c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
                                       recv_count, dtype),
                 c, at);
@@ -81,16 +119,16 @@ status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
 status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
                  st_dtype dtype, int to)
 {
-    if (alone(c))
-        return FAIL(ST_INTERNAL, "%s: a group of one has nobody to send to", at.what);
+    TRY(check_count(at, count));
+    TRY(check_peer(c, at, to));
     return told(c->engine->send(c, s, send, count, dtype, to), c, at);
 }
 
 status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count, st_dtype dtype,
                  int from)
 {
-    if (alone(c))
-        return FAIL(ST_INTERNAL, "%s: a group of one has nobody to receive from", at.what);
+    TRY(check_count(at, count));
+    TRY(check_peer(c, at, from));
     return told(c->engine->recv(c, s, recv, count, dtype, from), c, at);
 }
 
@@ -106,6 +144,7 @@ status comm_end(const comm *c, stream *s)
 
 status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv, int64_t bytes)
 {
+    TRY(check_count(at, bytes));
     if (!alone(c))
         return told(c->engine->host_all_gather(c, send, recv, bytes), c, at);
     if (send != recv)
@@ -115,5 +154,9 @@ status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *r
 
 status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes, int root)
 {
-    return alone(c) ? ST_OK : told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
+    TRY(check_count(at, bytes));
+    if (alone(c))
+        return ST_OK;
+    TRY(check_peer(c, at, root));
+    return told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
 }

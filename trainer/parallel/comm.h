@@ -6,7 +6,8 @@
  * the same counts. Counts are elements of dtype, 64 bit. A call of a group of one copies where send
  * and recv differ and counts nothing.
  *
- * Sums are made in rank order in the precision of dtype, so that a run repeats bit for bit. */
+ * Sums are of F32, F64, I32, I64 or U8, in the precision of dtype; mpi makes them in rank order,
+ * nccl in an order of its own that the layout decides: a run repeats bit for bit. */
 #ifndef TESSERA_PARALLEL_COMM_H
 #define TESSERA_PARALLEL_COMM_H
 
@@ -79,9 +80,20 @@ WARN_UNUSED status comm_host_broadcast(const comm *c, comm_at at, void *inout, i
 /* A group of one: no engine, nothing to release. */
 comm comm_alone(const char *name);
 
-/* What an engine does. Arguments were checked; size > 1. */
+/* Who this process is among those of the job, and how patient it is. */
+typedef struct comm_join {
+    int rank, size;
+    double timeout_s; /* a call that took longer has failed with ST_TIMEOUT */
+} comm_join;
+
+/* What an engine does. Arguments were checked; size > 1. After a call that failed, calls are only
+ * for closing: peers may never answer. */
 typedef struct comm_engine {
     const char *name; /* "mpi", "nccl" */
+    status (*join)(const comm_join *o, void **out_world);
+    void (*set_timeout)(void *world, double seconds);
+    void (*leave)(void *world);
+    /* Made by every member, as all its groups, in the same order. world_rank is borrowed. */
     status (*group_new)(void *world, const int *world_rank, int size, void **out_handle);
     void (*group_free)(void *handle);
     status (*all_gather)(const comm *c, stream *s, const void *send, void *recv, int64_t count,

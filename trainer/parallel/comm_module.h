@@ -1,0 +1,12 @@
+/* comm_module.h: what the libraries of engines show to world.c, their only user (common/module.h).
+ * Each has one symbol: tessera_mpi_engine of libtessera_mpi.so, .. */
+#ifndef TESSERA_PARALLEL_COMM_MODULE_H
+#define TESSERA_PARALLEL_COMM_MODULE_H
+
+#include "common/module.h"
+#include "trainer/parallel/comm.h"
+
+typedef const comm_engine *(*comm_module_entry)(const module_host *host);
+const comm_engine *tessera_mpi_engine(const module_host *host);
+
+#endif

@@ -1,0 +1,447 @@
+/* comm_mpi.c: comm.h over MPI, between processes of CPUs; buffers of another device go through
+ * host memory. A library of its own: only a run that wants it needs MPI.
+ *
+ * All of it is messages between two ranks (mpi_exchange.h), so that every call has its time limit
+ * and sums their order. A collective is linear in the ranks: this engine is there to be right on
+ * any machine, not to be fast on many. Messages of a group carry its tag. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/parallel/comm_module.h"
+#include "trainer/parallel/comm_sum.h"
+#include "trainer/parallel/mpi_exchange.h"
+
+/* Bytes of each rank's piece that are summed at a time. */
+static const int64_t SUM_BYTES = 4 << 20;
+
+/* A piece to send or receive; `at` is memory of the stream's device unless `host`. */
+typedef struct piece {
+    bool sends, host;
+    int peer; /* rank in the group */
+    void *at;
+    int64_t bytes;
+} piece;
+
+typedef struct mpi_group {
+    mpi_world *world;
+    int tag;
+    bool together; /* between begin and end */
+    piece *piece;  /* [room]: what is asked for; kept between begin and end */
+    mpi_transfer *transfer;
+    int n, room;
+    char *stage; /* host memory beside device memory, and others' pieces of a sum */
+    int64_t stage_bytes;
+    const void **source; /* [size] of a sum */
+} mpi_group;
+
+static size_t dtype_size(st_dtype d)
+{
+    static const unsigned char size[] = {
+#define SIZE(name, text, bytes) bytes,
+        ST_DTYPES(SIZE)
+#undef SIZE
+    };
+    return size[d];
+}
+
+static status add_piece(mpi_group *g, piece p)
+{
+    if (g->n == g->room) {
+        int room = g->room ? 2 * g->room : 64;
+        piece *pieces = realloc(g->piece, (size_t)room * sizeof *pieces);
+        if (pieces)
+            g->piece = pieces;
+        mpi_transfer *transfers = realloc(g->transfer, (size_t)room * sizeof *transfers);
+        if (transfers)
+            g->transfer = transfers;
+        if (!pieces || !transfers)
+            return FAIL(ST_NO_MEMORY, "no memory for %d messages", room);
+        g->room = room;
+    }
+    g->piece[g->n++] = p;
+    return ST_OK;
+}
+
+static status need_stage(mpi_group *g, int64_t bytes)
+{
+    if (bytes <= g->stage_bytes)
+        return ST_OK;
+    free(g->stage);
+    g->stage_bytes = 0;
+    g->stage = malloc((size_t)bytes);
+    if (!g->stage)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld bytes beside device memory",
+                    (long long)bytes);
+    g->stage_bytes = bytes;
+    return ST_OK;
+}
+
+static bool is_staged(const stream *s, const piece *p)
+{
+    return !p->host && !s->dev->v->immediate;
+}
+
+/* Lists the transfers; staged ones from `first` of the stage on, sends with their bytes in it. */
+static status stage_pieces(const comm *c, stream *s, int64_t first)
+{
+    mpi_group *g = c->handle;
+    int64_t bytes = first;
+    for (int i = 0; i < g->n; i++)
+        bytes += is_staged(s, &g->piece[i]) ? g->piece[i].bytes : 0;
+    if (first == 0) /* else the caller made room, and holds pointers into it */
+        TRY(need_stage(g, bytes));
+    int64_t used = first;
+    for (int i = 0; i < g->n; i++) {
+        const piece *p = &g->piece[i];
+        mpi_transfer *t = &g->transfer[i];
+        *t = (mpi_transfer){p->sends, c->world_rank[p->peer], p->at, p->bytes};
+        if (!is_staged(s, p))
+            continue;
+        t->at = g->stage + used;
+        used += p->bytes;
+        if (p->sends && p->bytes)
+            TRY(s->dev->v->to_host(s, t->at, p->at, (size_t)p->bytes));
+    }
+    return used > first ? s->dev->v->wait(s) : ST_OK;
+}
+
+/* Runs what was added. first: bytes of the stage that the caller uses. */
+static status run_pieces(const comm *c, stream *s, int64_t first)
+{
+    mpi_group *g = c->handle;
+    bool came = false;
+    TRY(stage_pieces(c, s, first));
+    TRY(mpi_exchange(g->world, g->tag, g->transfer, g->n));
+    for (int i = 0; i < g->n; i++) {
+        const piece *p = &g->piece[i];
+        if (p->sends || !is_staged(s, p) || !p->bytes)
+            continue;
+        TRY(s->dev->v->to_device(s, p->at, g->transfer[i].at, (size_t)p->bytes));
+        came = true;
+    }
+    return came ? s->dev->v->wait(s) : ST_OK; /* the stage is used again */
+}
+
+static status run_now(const comm *c, stream *s)
+{
+    mpi_group *g = c->handle;
+    status st = run_pieces(c, s, 0);
+    g->n = 0;
+    return st;
+}
+
+static status own_piece(stream *s, const void *from, void *to, int64_t bytes)
+{
+    if (from == to || bytes == 0)
+        return ST_OK;
+    return s->dev->v->copy(s, to, from, (size_t)bytes);
+}
+
+static status mpi_all_gather(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                             st_dtype dtype)
+{
+    mpi_group *g = c->handle;
+    int64_t bytes = count * (int64_t)dtype_size(dtype);
+    char *to = recv;
+    for (int p = 0; p < c->size; p++) {
+        if (p == c->rank)
+            continue;
+        TRY(add_piece(g, (piece){true, false, p, (void *)send, bytes}));
+        TRY(add_piece(g, (piece){false, false, p, to + p * bytes, bytes}));
+    }
+    TRY(run_now(c, s));
+    return own_piece(s, send, to + c->rank * bytes, bytes);
+}
+
+/* A sum whose rank p gets len elements from first on, of what everybody has in `from`. */
+typedef struct share {
+    int64_t first, len;
+} share;
+
+typedef share (*share_of)(int p, int size, int64_t count);
+
+static share equal_share(int p, int size, int64_t count)
+{
+    (void)size;
+    return (share){p * count, count};
+}
+
+/* Of `count` elements cut into pieces of equal size, the last ones short or empty. */
+static share cut_share(int p, int size, int64_t count)
+{
+    int64_t each = (count + size - 1) / size, first = p * each;
+    if (first > count)
+        first = count;
+    return (share){first, first + each < count ? each : count - first};
+}
+
+/* Elements [at, at + most) of a share, or what it has of them. */
+static int64_t part_of(share of, int64_t at, int64_t most)
+{
+    int64_t left = of.len - at;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
+/* Elements [at, at + most) of every share: others' parts of mine are received behind each other in
+ * the stage, and summed with my own into `to` (device memory). */
+static status sum_part(const comm *c, stream *s, share_of cut, int64_t count, int64_t at,
+                       int64_t most, const char *from, char *to, st_dtype dtype,
+                       comm_reduction reduction)
+{
+    mpi_group *g = c->handle;
+    const int64_t size = (int64_t)dtype_size(dtype), row = most * size;
+    const share mine = cut(c->rank, c->size, count);
+    const int64_t n = part_of(mine, at, most);
+    const char *own = from + (mine.first + at) * size;
+    for (int p = 0; p < c->size; p++) {
+        share theirs = cut(p, c->size, count);
+        int64_t there = part_of(theirs, at, most);
+        g->source[p] = g->stage + p * row;
+        if (p == c->rank)
+            continue;
+        TRY(add_piece(
+            g, (piece){true, false, p, (void *)(from + (theirs.first + at) * size), there * size}));
+        TRY(add_piece(g, (piece){false, true, p, (void *)g->source[p], n * size}));
+    }
+    TRY(run_pieces(c, s, c->size * row));
+    if (n == 0)
+        return ST_OK;
+    if (s->dev->v->immediate) {
+        g->source[c->rank] = own;
+        return comm_sum(to, g->source, c->size, n, dtype, reduction);
+    }
+    char *sum = g->stage + c->rank * row;
+    TRY(s->dev->v->to_host(s, sum, own, (size_t)(n * size)));
+    TRY(s->dev->v->wait(s));
+    TRY(comm_sum(sum, g->source, c->size, n, dtype, reduction));
+    TRY(s->dev->v->to_device(s, to, sum, (size_t)(n * size)));
+    return s->dev->v->wait(s);
+}
+
+static status sum_shares(const comm *c, stream *s, share_of cut, int64_t count, const void *from,
+                         void *to, st_dtype dtype, comm_reduction reduction)
+{
+    mpi_group *g = c->handle;
+    int64_t size = (int64_t)dtype_size(dtype), longest = cut(0, c->size, count).len;
+    int64_t most = SUM_BYTES / size < longest ? SUM_BYTES / size : longest;
+    /* received pieces, my own, and beside device memory what is sent */
+    TRY(need_stage(g, 2 * c->size * most * size));
+    for (int64_t at = 0; at < longest; at += most) {
+        status st =
+            sum_part(c, s, cut, count, at, most, from, (char *)to + at * size, dtype, reduction);
+        g->n = 0;
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+static status mpi_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+                                 int64_t count, st_dtype dtype)
+{
+    return sum_shares(c, s, equal_share, count, send, recv, dtype, COMM_SUM);
+}
+
+/* Every rank sums its share of the elements and gives it to all. */
+static status mpi_all_reduce(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                             comm_reduction reduction)
+{
+    mpi_group *g = c->handle;
+    const int64_t size = (int64_t)dtype_size(dtype);
+    const share mine = cut_share(c->rank, c->size, count);
+    char *at = inout;
+    TRY(sum_shares(c, s, cut_share, count, inout, at + mine.first * size, dtype, reduction));
+    for (int p = 0; p < c->size; p++) {
+        share theirs = cut_share(p, c->size, count);
+        if (p == c->rank)
+            continue;
+        TRY(add_piece(g, (piece){true, false, p, at + mine.first * size, mine.len * size}));
+        TRY(add_piece(g, (piece){false, false, p, at + theirs.first * size, theirs.len * size}));
+    }
+    return run_now(c, s);
+}
+
+static status broadcast_bytes(const comm *c, stream *s, void *inout, int64_t bytes, int root,
+                              bool host)
+{
+    mpi_group *g = c->handle;
+    for (int p = 0; p < c->size; p++)
+        if (p != c->rank && (p == root || c->rank == root))
+            TRY(add_piece(g, (piece){c->rank == root, host, p, inout, bytes}));
+    return run_now(c, s);
+}
+
+static status mpi_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                            int root)
+{
+    return broadcast_bytes(c, s, inout, count * (int64_t)dtype_size(dtype), root, false);
+}
+
+static status mpi_all_to_all(const comm *c, stream *s, const void *send, const int64_t *send_first,
+                             const int64_t *send_count, void *recv, const int64_t *recv_first,
+                             const int64_t *recv_count, st_dtype dtype)
+{
+    mpi_group *g = c->handle;
+    int64_t size = (int64_t)dtype_size(dtype);
+    const char *from = send;
+    char *to = recv;
+    for (int p = 0; p < c->size; p++) {
+        if (p == c->rank)
+            continue;
+        TRY(add_piece(g, (piece){true, false, p, (void *)(from + send_first[p] * size),
+                                 send_count[p] * size}));
+        TRY(add_piece(g,
+                      (piece){false, false, p, to + recv_first[p] * size, recv_count[p] * size}));
+    }
+    TRY(run_now(c, s));
+    if (send_count[c->rank] != recv_count[c->rank])
+        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
+                    (long long)send_count[c->rank], (long long)recv_count[c->rank]);
+    return own_piece(s, from + send_first[c->rank] * size, to + recv_first[c->rank] * size,
+                     send_count[c->rank] * size);
+}
+
+static status mpi_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
+                       int to)
+{
+    mpi_group *g = c->handle;
+    TRY(add_piece(g, (piece){true, false, to, (void *)send, count * (int64_t)dtype_size(dtype)}));
+    return g->together ? ST_OK : run_now(c, s);
+}
+
+static status mpi_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
+                       int from)
+{
+    mpi_group *g = c->handle;
+    TRY(add_piece(g, (piece){false, false, from, recv, count * (int64_t)dtype_size(dtype)}));
+    return g->together ? ST_OK : run_now(c, s);
+}
+
+static status mpi_begin(const comm *c, stream *s)
+{
+    (void)s;
+    ((mpi_group *)c->handle)->together = true;
+    return ST_OK;
+}
+
+static status mpi_end(const comm *c, stream *s)
+{
+    ((mpi_group *)c->handle)->together = false;
+    return run_now(c, s);
+}
+
+static status mpi_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+{
+    mpi_group *g = c->handle;
+    char *to = recv;
+    for (int p = 0; p < c->size; p++) {
+        if (p == c->rank)
+            continue;
+        TRY(add_piece(g, (piece){true, true, p, (void *)send, bytes}));
+        TRY(add_piece(g, (piece){false, true, p, to + p * bytes, bytes}));
+    }
+    TRY(run_now(c, NULL));
+    if (send != to + c->rank * bytes)
+        memcpy(to + c->rank * bytes, send, (size_t)bytes);
+    return ST_OK;
+}
+
+static status mpi_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+{
+    return broadcast_bytes(c, NULL, inout, bytes, root, true);
+}
+
+static status mpi_join(const comm_join *o, void **out_world)
+{
+    int had, rank, size;
+    /* Only the thread that trains calls. */
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &had) != MPI_SUCCESS)
+        return FAIL(ST_UNAVAILABLE, "MPI_Init_thread failed");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (rank != o->rank || size != o->size)
+        return FAIL(ST_CONFIG,
+                    "MPI sees this process as rank %d of %d, its environment says rank %d of %d: "
+                    "start it with mpirun or trainer --nproc, or srun --mpi=pmix",
+                    rank, size, o->rank, o->size);
+    mpi_world *w = calloc(1, sizeof *w);
+    if (!w)
+        return FAIL(ST_NO_MEMORY, "no memory for the MPI engine");
+    w->rank = rank;
+    w->size = size;
+    w->timeout_ns = (int64_t)(o->timeout_s * 1e9);
+    *out_world = w;
+    return ST_OK;
+}
+
+static void mpi_set_timeout(void *world, double seconds)
+{
+    ((mpi_world *)world)->timeout_ns = (int64_t)(seconds * 1e9);
+}
+
+/* MPI_Finalize waits for all ranks: after a failure there may be none to come. */
+static void mpi_leave(void *world)
+{
+    mpi_world *w = world;
+    if (!w)
+        return;
+    if (!w->broken)
+        MPI_Finalize();
+    free(w->request);
+    free(w->status);
+    free(w->message);
+    free(w);
+}
+
+static void mpi_group_free(void *handle)
+{
+    mpi_group *g = handle;
+    free(g->piece);
+    free(g->transfer);
+    free(g->stage);
+    free(g->source);
+    free(g);
+}
+
+static status mpi_group_new(void *world, const int *world_rank, int size, void **out_handle)
+{
+    (void)world_rank;
+    mpi_group *g = calloc(1, sizeof *g);
+    if (g)
+        g->source = calloc((size_t)size, sizeof *g->source);
+    if (!g || !g->source) {
+        free(g);
+        return FAIL(ST_NO_MEMORY, "no memory for a group");
+    }
+    g->world = world;
+    g->tag = g->world->groups++;
+    *out_handle = g;
+    return ST_OK;
+}
+
+static const comm_engine engine = {
+    .name = "mpi",
+    .join = mpi_join,
+    .set_timeout = mpi_set_timeout,
+    .leave = mpi_leave,
+    .group_new = mpi_group_new,
+    .group_free = mpi_group_free,
+    .all_gather = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_reduce = mpi_all_reduce,
+    .broadcast = mpi_broadcast,
+    .all_to_all = mpi_all_to_all,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .begin = mpi_begin,
+    .end = mpi_end,
+    .host_all_gather = mpi_host_all_gather,
+    .host_broadcast = mpi_host_broadcast,
+};
+
+__attribute__((visibility("default"))) const comm_engine *
+tessera_mpi_engine(const module_host *host)
+{
+    module_enter(host);
+    return &engine;
+}

@@ -1,0 +1,38 @@
+#include "trainer/parallel/comm_sum.h"
+
+/* One element after the other: what into held is read before it is written. */
+#define REDUCE(type)                                                                               \
+    do {                                                                                           \
+        type *to = into;                                                                           \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            type sum = ((const type *)from[0])[i];                                                 \
+            for (int r = 1; r < n; r++) {                                                          \
+                type x = ((const type *)from[r])[i];                                               \
+                if (reduction == COMM_SUM)                                                         \
+                    sum = (type)(sum + x);                                                         \
+                else if (x > sum || x != x)                                                        \
+                    sum = x; /* a NaN stays */                                                     \
+            }                                                                                      \
+            to[i] = sum;                                                                           \
+        }                                                                                          \
+        return ST_OK;                                                                              \
+    } while (0)
+
+status comm_sum(void *into, const void *const *from, int n, int64_t count, st_dtype dtype,
+                comm_reduction reduction)
+{
+    switch (dtype) {
+    case DT_F32:
+        REDUCE(float);
+    case DT_F64:
+        REDUCE(double);
+    case DT_I32:
+        REDUCE(int32_t);
+    case DT_I64:
+        REDUCE(int64_t);
+    case DT_U8:
+        REDUCE(uint8_t);
+    default:
+        return FAIL(ST_INTERNAL, "no sums over ranks in dtype %d", (int)dtype);
+    }
+}

@@ -1,0 +1,153 @@
+#include "trainer/parallel/mpi_exchange.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/clock.h"
+
+/* MPI counts in int; a message is at most this long. */
+static const int64_t MESSAGE_BYTES = INT64_C(1) << 30;
+/* Polls that only give way to others; then the core is left to ranks that compute. */
+enum { POLLS_AWAKE = 200, NAP_NS = 50 * 1000, POLLS_PER_CLOCK = 16 };
+
+typedef struct mpi_message {
+    const mpi_transfer *of;
+    int bytes;
+} mpi_message;
+
+static status mpi_failed(mpi_world *w, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    w->broken = true;
+    MPI_Error_string(code, text, &n);
+    return FAIL(ST_UNAVAILABLE, "%s: %s", what, text);
+}
+
+static int64_t messages_of(const mpi_transfer *t)
+{
+    return (t->bytes + MESSAGE_BYTES - 1) / MESSAGE_BYTES;
+}
+
+static status make_room(mpi_world *w, const mpi_transfer *t, int n)
+{
+    int64_t wanted = 0;
+    for (int i = 0; i < n; i++)
+        wanted += messages_of(&t[i]);
+    if (wanted <= w->capacity)
+        return ST_OK;
+    if (wanted > INT32_MAX)
+        return FAIL(ST_INTERNAL, "an exchange of %lld messages", (long long)wanted);
+    free(w->request);
+    free(w->status);
+    free(w->message);
+    w->capacity = 0;
+    w->request = calloc((size_t)wanted, sizeof *w->request);
+    w->status = calloc((size_t)wanted, sizeof *w->status);
+    w->message = calloc((size_t)wanted, sizeof *w->message);
+    if (!w->request || !w->status || !w->message)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld messages", (long long)wanted);
+    w->capacity = (int)wanted;
+    return ST_OK;
+}
+
+static status post(mpi_world *w, int tag, const mpi_transfer *t, int *inout_posted)
+{
+    for (int64_t first = 0; first < t->bytes; first += MESSAGE_BYTES) {
+        int64_t left = t->bytes - first;
+        mpi_message *m = &w->message[*inout_posted];
+        MPI_Request *request = &w->request[*inout_posted];
+        *m = (mpi_message){t, (int)(left < MESSAGE_BYTES ? left : MESSAGE_BYTES)};
+        int rc = t->sends ? MPI_Isend(t->at + first, m->bytes, MPI_BYTE, t->peer, tag,
+                                      MPI_COMM_WORLD, request)
+                          : MPI_Irecv(t->at + first, m->bytes, MPI_BYTE, t->peer, tag,
+                                      MPI_COMM_WORLD, request);
+        if (rc != MPI_SUCCESS)
+            return mpi_failed(w, t->sends ? "MPI_Isend" : "MPI_Irecv", rc);
+        (*inout_posted)++;
+    }
+    return ST_OK;
+}
+
+/* Names the ranks whose messages are outstanding. */
+static status too_late(mpi_world *w, int posted)
+{
+    enum { NAMED = 16 };
+    char names[NAMED * 12] = "";
+    int named[NAMED], n_named = 0;
+    size_t used = 0;
+    for (int i = 0; i < posted && n_named < NAMED; i++) {
+        int arrived = w->request[i] == MPI_REQUEST_NULL, told = 0;
+        if (!arrived)
+            MPI_Request_get_status(w->request[i], &arrived, MPI_STATUS_IGNORE);
+        for (int k = 0; k < n_named; k++)
+            told |= named[k] == w->message[i].of->peer;
+        if (arrived || told)
+            continue;
+        named[n_named++] = w->message[i].of->peer;
+        used += (size_t)snprintf(names + used, sizeof names - used, " %d", w->message[i].of->peer);
+    }
+    w->broken = true;
+    return FAIL(ST_TIMEOUT, "no answer within %.1f s from rank%s%s", (double)w->timeout_ns * 1e-9,
+                n_named == 1 ? "" : "s", names);
+}
+
+static void nap(int polls)
+{
+    if (polls < POLLS_AWAKE)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+static status wait_for(mpi_world *w, int posted)
+{
+    int64_t deadline = clock_ns() + w->timeout_ns;
+    for (int polls = 0;; polls++) {
+        int done = 0;
+        int rc = MPI_Testall(posted, w->request, &done, w->status);
+        for (int i = 0; rc == MPI_ERR_IN_STATUS && i < posted; i++) {
+            int code = w->status[i].MPI_ERROR;
+            if (code != MPI_SUCCESS && code != MPI_ERR_PENDING)
+                return mpi_failed(w, w->message[i].of->sends ? "a send" : "a receive", code);
+        }
+        if (rc != MPI_SUCCESS && rc != MPI_ERR_IN_STATUS)
+            return mpi_failed(w, "MPI_Testall", rc);
+        if (done)
+            return ST_OK;
+        if (polls % POLLS_PER_CLOCK == 0 && clock_ns() > deadline)
+            return too_late(w, posted);
+        nap(polls);
+    }
+}
+
+/* A message may be shorter than the receiver has room for; here that is a mistake. */
+static status check_sizes(mpi_world *w, int posted)
+{
+    for (int i = 0; i < posted; i++) {
+        const mpi_message *m = &w->message[i];
+        int came = m->bytes;
+        if (!m->of->sends)
+            MPI_Get_count(&w->status[i], MPI_BYTE, &came);
+        if (came == m->bytes)
+            continue;
+        w->broken = true;
+        return FAIL(ST_PROTOCOL, "rank %d sent %d bytes where %d were due", m->of->peer, came,
+                    m->bytes);
+    }
+    return ST_OK;
+}
+
+status mpi_exchange(mpi_world *w, int tag, const mpi_transfer *t, int n)
+{
+    if (w->broken)
+        return FAIL(ST_UNAVAILABLE, "an earlier exchange failed");
+    TRY(make_room(w, t, n));
+    int posted = 0;
+    for (int i = 0; i < n; i++)
+        TRY(post(w, tag, &t[i], &posted));
+    TRY(wait_for(w, posted));
+    return check_sizes(w, posted);
+}
