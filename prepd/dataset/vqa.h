@@ -3,6 +3,7 @@
 #ifndef TESSERA_PREPD_DATASET_VQA_H
 #define TESSERA_PREPD_DATASET_VQA_H
 
+#include "common/hash.h"
 #include "common/json.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/tables.h"
@@ -55,6 +56,13 @@ typedef struct vqa {
  * is an error. drawn: answers are drawn by seed instead of multiple_choice_answer. limit: only the
  * first so many questions are kept, 0 = all. */
 WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
+
+/* vqa_cache.c: what vqa_read left, kept for the next start: parsing a full training split takes
+ * seconds. Only where it is worth it, without images.json and references. load: true if d holds it
+ * now; else d is as it was. The caller checks the identity; what lies in the file is otherwise
+ * checked for sizes and offsets alone. */
+bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity);
+void vqa_cache_save(const vqa *d, const conf *c); /* fails into the log: it costs time alone */
 
 /* vqa_zip.c: the pictures of paths.picture_zip, by the ids in their names. */
 WARN_UNUSED status vqa_zip_pictures(vqa *d);

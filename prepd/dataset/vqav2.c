@@ -115,38 +115,76 @@ static status compute_identity(vqa *d, int group)
     return ST_OK;
 }
 
-static status vqa_open(const conf *c, dataset **out)
+/* Samples out of the questions. */
+static status make_samples(vqa *d, const conf *c)
 {
-    status st;
-    if (c->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split is for plain text; questions with a picture "
-                               "can not be split: use refuse");
+    d->order = (int64_t *)malloc((size_t)d->n_questions * sizeof *d->order);
+    d->samples = (vqa_sample *)malloc((size_t)d->n_questions * sizeof *d->samples);
+    if (!d->order || !d->samples)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " samples", d->n_questions);
+    if (c->data_group == GROUP_CONVERSATION)
+        TRY(group_conversations(d, c->data_limit));
+    else
+        group_none(d);
+    return compute_identity(d, c->data_group);
+}
+
+/* What lies in the cache, if its samples are those it was made of. */
+static status open_cached(const conf *c, vqa *d, bool *out_there)
+{
+    hash128 identity;
+    *out_there = vqa_cache_load(d, c, &identity);
+    if (!*out_there)
+        return ST_OK;
+    TRY(make_samples(d, c));
+    *out_there = hash_equal(d->identity, identity);
+    return ST_OK;
+}
+
+static status open_read(const conf *c, vqa *d)
+{
+    TRY(vqa_read(d, c, c->data_group == GROUP_CONVERSATION ? 0 : c->data_limit));
+    TRY(text_pool_add(&d->texts, c->data_suffix, strlen(c->data_suffix), &d->suffix_at));
+    TRY(make_samples(d, c));
+    id_map_done(&d->by_question); /* only reading needs them */
+    id_map_done(&d->by_image);
+    id_map_done(&d->place_of);
+    vqa_cache_save(d, c);
+    return ST_OK;
+}
+
+static status new_vqa(const conf *c, vqa **out)
+{
     vqa *d = (vqa *)calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     d->base.v = &dataset_vqav2;
-    bool conversations = c->data_group == GROUP_CONVERSATION;
-    TRY_OR(failed, vqa_find_files(c, &d->paths));
-    TRY_OR(failed, vqa_read(d, c, conversations ? 0 : c->data_limit));
-    TRY_OR(failed, text_pool_add(&d->texts, c->data_suffix, strlen(c->data_suffix), &d->suffix_at));
-    d->order = (int64_t *)malloc((size_t)d->n_questions * sizeof *d->order);
-    d->samples = (vqa_sample *)malloc((size_t)d->n_questions * sizeof *d->samples);
-    if (!d->order || !d->samples) {
-        st = FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " samples", d->n_questions);
-        goto failed;
-    }
-    if (conversations)
-        TRY_OR(failed, group_conversations(d, c->data_limit));
+    status st = vqa_find_files(c, &d->paths);
+    if (st != ST_OK)
+        vqa_close(&d->base);
     else
-        group_none(d);
-    TRY_OR(failed, compute_identity(d, c->data_group));
-    id_map_done(&d->by_question); /* only reading needs them */
-    id_map_done(&d->by_image);
-    id_map_done(&d->place_of);
-    *out = &d->base;
-    return ST_OK;
-failed:
-    vqa_close(&d->base);
+        *out = d;
+    return st;
+}
+
+static status vqa_open(const conf *c, dataset **out)
+{
+    vqa *d = NULL;
+    bool cached = false;
+    if (c->data_overlong == OVERLONG_SPLIT)
+        return FAIL(ST_CONFIG, "data.overlong split is for plain text; questions with a picture "
+                               "can not be split: use refuse");
+    TRY(new_vqa(c, &d));
+    status st = open_cached(c, d, &cached);
+    if (st == ST_OK && !cached) {
+        vqa_close(&d->base); /* whatever a bad cache has left in it */
+        TRY(new_vqa(c, &d));
+        st = open_read(c, d);
+    }
+    if (st != ST_OK)
+        vqa_close(&d->base);
+    else
+        *out = &d->base;
     return st;
 }
 

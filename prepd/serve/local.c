@@ -27,6 +27,8 @@ static const int64_t MS = 1000000;
 
 int local_wanted(const conf *c)
 {
+    if (c->prepd_workers < 0)
+        return 0;
     const int64_t wanted = c->prepd_workers ? c->prepd_workers : proc_cpus();
     return wanted > MAX_LOCAL ? MAX_LOCAL : (int)wanted;
 }

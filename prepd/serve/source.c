@@ -10,6 +10,7 @@
 
 #include "common/log.h"
 #include "common/model_files.h"
+#include "prepd/dataset/cache_folder.h"
 #include "prepd/serve/state.h"
 
 /* What an index record depends on besides the data set; a change of these builds it anew. */
@@ -32,56 +33,6 @@ static status index_key_of(const source *s, hash128 *out)
     hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
     *out = hasher_value(h);
     hasher_free(&h);
-    return ST_OK;
-}
-
-static bool usable_folder(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return false;
-    return access(path, W_OK | X_OK) == 0;
-}
-
-/* prepd.cache_dir; else .tessera in the data's folder; else, where that can not be written, the
- * user's cache folder, else the temporary one. */
-static status cache_folder(const source *s, char out[PATH_MAX])
-{
-    const char *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tmp = getenv("TMPDIR");
-    char first[PATH_MAX] = "";
-    if (s->c.prepd_cache_dir[0]) {
-        snprintf(out, PATH_MAX, "%s", s->c.prepd_cache_dir);
-        if (usable_folder(out))
-            return ST_OK;
-        return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir can not be written: %s",
-                       strerror(errno));
-    }
-    struct stat info;
-    snprintf(out, PATH_MAX, "%s", s->c.data_path);
-    char *slash = strrchr(out, '/');
-    if (slash && stat(out, &info) == 0 && !S_ISDIR(info.st_mode))
-        *slash = 0;
-    if (snprintf(first, sizeof(first), "%s/.tessera", out) < (int)sizeof(first) &&
-        usable_folder(first)) {
-        snprintf(out, PATH_MAX, "%s", first);
-        return ST_OK;
-    }
-    if (xdg && xdg[0] == '/') {
-        snprintf(out, PATH_MAX, "%s/tessera", xdg);
-    } else if (home && home[0] == '/') {
-        char cache[PATH_MAX];
-        snprintf(cache, sizeof(cache), "%s/.cache", home);
-        (void)usable_folder(cache);
-        snprintf(out, PATH_MAX, "%s/.cache/tessera", home);
-    } else {
-        out[0] = 0;
-    }
-    if (!out[0] || !usable_folder(out)) {
-        snprintf(out, PATH_MAX, "%s/tessera-%d", tmp && tmp[0] == '/' ? tmp : "/tmp",
-                 (int)getuid());
-        if (!usable_folder(out))
-            return FAIL_IN(ST_CANT_CREATE, out, "no folder for the index: set prepd.cache_dir");
-    }
-    log_info("index kept elsewhere: %s can not be written folder=%s", first, out);
     return ST_OK;
 }
 
@@ -151,7 +102,7 @@ static status open_source(dispatch *d, source *s)
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
     TRY(dataset_open(&s->c, &s->data));
     TRY(index_key_of(s, &s->index_key));
-    TRY(cache_folder(s, folder));
+    TRY(cache_folder(&s->c, folder));
     hash_print(s->index_key, key);
     if (asprintf(&s->index_path, "%s/index-%s.tsx", folder, key) < 0) {
         s->index_path = NULL;

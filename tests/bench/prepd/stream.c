@@ -7,34 +7,9 @@
  * IMAGES pictures an epoch ends. A turn lets one epoch pass, in which the worker gets under way,
  * and times the EPOCHS behind it; between turns nothing is taken, so the worker runs out of credit
  * and sleeps. CPU time is all threads' of the worker: image work, and ZeroMQ's. */
-#include <dirent.h>
-#include <string.h>
-
 #include "common/clock.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
-
-/* The scheduler's own count, in nanoseconds. */
-static int64_t cpu_of(const char *pid)
-{
-    char path[512];
-    int64_t total = 0;
-    snprintf(path, sizeof(path), "/proc/%s/task", pid);
-    DIR *tasks = opendir(path);
-    if (!tasks)
-        must(FAIL_IN(ST_NO_INPUT, path, "the worker is gone"));
-    for (struct dirent *e; (e = readdir(tasks));) {
-        long long ns = 0;
-        snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, e->d_name);
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
-        if (f && fscanf(f, "%lld", &ns) == 1)
-            total += ns;
-        if (f)
-            fclose(f);
-    }
-    closedir(tasks);
-    return total;
-}
 
 typedef struct totals {
     int64_t images, bytes;

@@ -4,6 +4,7 @@
 #ifndef TESSERA_BENCH_TURNS_H
 #define TESSERA_BENCH_TURNS_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,28 @@ static inline void must(status st)
         return;
     fprintf(stderr, "bench: %s\n", status_text());
     exit(status_exit_code(st));
+}
+
+/* CPU time of all threads of a process: the scheduler's own count, in nanoseconds. */
+static inline int64_t cpu_of(const char *pid)
+{
+    char path[512];
+    int64_t total = 0;
+    snprintf(path, sizeof(path), "/proc/%s/task", pid);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        must(FAIL_IN(ST_NO_INPUT, path, "the process is gone"));
+    for (struct dirent *e; (e = readdir(tasks));) {
+        long long ns = 0;
+        snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, e->d_name);
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (f && fscanf(f, "%lld", &ns) == 1)
+            total += ns;
+        if (f)
+            fclose(f);
+    }
+    closedir(tasks);
+    return total;
 }
 
 /* Waits for a turn. False at the end of the input. */

@@ -1,0 +1,13 @@
+/* cache_folder.h: where what can be made again is kept between starts. */
+#ifndef TESSERA_PREPD_DATASET_CACHE_FOLDER_H
+#define TESSERA_PREPD_DATASET_CACHE_FOLDER_H
+
+#include <limits.h>
+
+#include "common/conf.h"
+
+/* prepd.cache_dir; else .tessera in the data's folder; else, where that can not be written (said in
+ * the log), the user's cache folder, else the temporary one. Made where it is not there. */
+WARN_UNUSED status cache_folder(const conf *c, char out[PATH_MAX]);
+
+#endif

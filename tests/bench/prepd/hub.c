@@ -1,0 +1,200 @@
+/* hub.c: what the dispatcher costs: simulated workers that answer every lease at once with the same
+ * bytes, and consumers that open nothing. What is left is the dispatcher.
+ *
+ *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES
+ *
+ * The daemon is a real one without workers of its own, over an index that is there already. Rows
+ * have IMAGES parts of IMAGE_BYTES behind a block of BLOCK bytes. One line at the end, JSON. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "proto/client.h"
+#include "tests/bench/prepd/turns.h"
+
+enum { BLOCK = 20000, MAX_PEERS = 1024, SETTLE_S = 2 };
+static const char JOIN[] =
+    "{\"version\":\"" TESSERA_VERSION "\",\"fingerprint\":\"0123456789abcdef0123456789abcdef\","
+    "\"host\":\"simulated\",\"pid\":1}";
+
+static atomic_bool finish;
+static const char *endpoint;
+
+typedef struct consumer {
+    pthread_t thread;
+    int64_t ahead;
+    atomic_llong rows, bytes; /* since the last reset */
+} consumer;
+
+static void *consume(void *user)
+{
+    consumer *me = user;
+    client *c = NULL;
+    wire_msg *m = NULL;
+    const client_options o = {.endpoint = endpoint,
+                              .stream = "train",
+                              .ranks = 1,
+                              .credit_bytes = me->ahead,
+                              .timeout_ms = 60000};
+    must(client_open(&o, &c));
+    must(wire_msg_new(&m));
+    while (!finish) {
+        frame head;
+        wire_msg_clear(m);
+        must(client_next_raw(c, m, &head));
+        me->rows++;
+        me->bytes += (int64_t)wire_msg_bytes(m);
+    }
+    wire_msg_free(&m);
+    client_close(&c);
+    return NULL;
+}
+
+typedef struct workers {
+    pthread_t thread;
+    int n;
+    uint32_t images;
+    int64_t image_bytes;
+    wire_msg *row; /* the parts of every answer, its header aside */
+} workers;
+
+static void make_row(workers *w)
+{
+    uint8_t *part;
+    must(wire_msg_new(&w->row));
+    must(wire_msg_add_space(w->row, FRAME_BYTES, &part));
+    memset(part, 0, FRAME_BYTES);
+    for (uint32_t i = 0; i <= w->images; i++) {
+        size_t n = i == 0 ? BLOCK : (size_t)w->image_bytes;
+        must(wire_msg_add_space(w->row, n, &part));
+        memset(part, (int)i, n);
+    }
+}
+
+static void answer(const workers *w, wire_socket *s, wire_msg *out, uint64_t number)
+{
+    uint8_t head[FRAME_BYTES];
+    const frame f = {.kind = KIND_ROW,
+                     .row = number,
+                     .n_images = w->images,
+                     .block_bytes = BLOCK,
+                     .image_bytes = w->images * (uint64_t)w->image_bytes};
+    frame_encode(&f, head);
+    wire_msg_clear(out);
+    must(wire_msg_share(out, w->row));
+    must(wire_msg_set(out, 0, head, sizeof head));
+    must(wire_send(s, NULL, out));
+}
+
+/* All simulated workers: one thread, a connection each. */
+static void *work(void *user)
+{
+    const workers *w = user;
+    wire *net = NULL;
+    wire_msg *in = NULL, *out = NULL;
+    wire_wait *item = calloc((size_t)w->n, sizeof *item);
+    char *leases = NULL;
+    if (!item)
+        must(FAIL(ST_NO_MEMORY, "no memory for %d workers", w->n));
+    must(wire_new(&net));
+    must(wire_msg_new(&in));
+    must(wire_msg_new(&out));
+    must(wire_beside(endpoint, 1, &leases));
+    for (int i = 0; i < w->n; i++) {
+        must(wire_connect(net, leases, &item[i].socket));
+        must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, JOIN, strlen(JOIN)));
+    }
+    while (!finish) {
+        must(wire_poll(item, (size_t)w->n, 100));
+        for (int i = 0; i < w->n; i++) {
+            frame head;
+            if (!item[i].ready)
+                continue;
+            wire_msg_clear(in);
+            status st = wire_recv(item[i].socket, 0, NULL, in);
+            if (st == ST_TIMEOUT)
+                continue;
+            must(st);
+            json_value *v;
+            must(wire_read_json(in, "daemon", &head, &v));
+            if (head.kind == KIND_LEASE)
+                answer(w, item[i].socket, out, (uint64_t)json_int(json_find(v, "row"), 0));
+            else if (head.kind == KIND_ERROR)
+                must(wire_error(v, "daemon"));
+            json_free(&v);
+        }
+    }
+    for (int i = 0; i < w->n; i++)
+        wire_close(&item[i].socket);
+    wire_msg_free(&in);
+    wire_msg_free(&out);
+    wire_free(&net);
+    free(leases);
+    free(item);
+    return NULL;
+}
+
+static int64_t rss_of(const char *pid)
+{
+    char path[64];
+    long long pages = 0, all;
+    snprintf(path, sizeof path, "/proc/%s/statm", pid);
+    FILE *f = fopen(path, "r");
+    if (!f || fscanf(f, "%lld %lld", &all, &pages) != 2)
+        must(FAIL_IN(ST_NO_INPUT, path, "the daemon is gone"));
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+static int by_rows(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    static consumer consumers[MAX_PEERS];
+    static int64_t rows[MAX_PEERS];
+    if (argc != 9)
+        must(FAIL(ST_USAGE, "bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES "
+                            "SECONDS AHEAD_BYTES"));
+    endpoint = argv[1];
+    workers w = {
+        .n = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
+    const int n = atoi(argv[4]);
+    const int seconds = atoi(argv[7]);
+    if (w.n < 1 || w.n > MAX_PEERS || n < 1 || n > MAX_PEERS)
+        must(FAIL(ST_USAGE, "1 to %d workers and consumers", MAX_PEERS));
+    make_row(&w);
+    if (pthread_create(&w.thread, NULL, work, &w) != 0)
+        must(FAIL(ST_OS, "no thread"));
+    /* A thread of their own each, since a client waits. */
+    for (int i = 0; i < n; i++) {
+        consumers[i].ahead = atoll(argv[8]);
+        if (pthread_create(&consumers[i].thread, NULL, consume, &consumers[i]) != 0)
+            must(FAIL(ST_OS, "no thread"));
+    }
+    sleep(SETTLE_S);
+    for (int i = 0; i < n; i++)
+        consumers[i].rows = consumers[i].bytes = 0;
+    const int64_t rss = rss_of(argv[2]), cpu = cpu_of(argv[2]), wall = clock_ns();
+    sleep((unsigned)seconds);
+    const int64_t spent = cpu_of(argv[2]) - cpu, passed = clock_ns() - wall;
+    const int64_t rss_after = rss_of(argv[2]);
+    int64_t all = 0, bytes = 0;
+    for (int i = 0; i < n; i++) {
+        rows[i] = consumers[i].rows;
+        all += rows[i];
+        bytes += consumers[i].bytes;
+    }
+    qsort(rows, (size_t)n, sizeof *rows, by_rows);
+    printf("{\"rows\":%lld,\"bytes\":%lld,\"wall_ns\":%lld,\"cpu_ns\":%lld,\"rss\":[%lld,%lld],"
+           "\"least\":%lld,\"most\":%lld}\n",
+           (long long)all, (long long)bytes, (long long)passed, (long long)spent, (long long)rss,
+           (long long)rss_after, (long long)rows[0], (long long)rows[n - 1]);
+    fflush(stdout);
+    _exit(0); /* consumers and workers end with the process: the daemon sees peers that went */
+}

@@ -1,0 +1,192 @@
+/* What the next start finds of a VQAv2 folder: the same samples, whatever happened to the cache. */
+#include "tests/harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/rng.h"
+#include "prepd/dataset/dataset.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+enum { PATH = 1024, QUESTIONS = 300, FILLER = 9 << 20 /* bytes: only large sets are kept */ };
+
+static void path_of(char out[PATH], const char *root, const char *name)
+{
+    snprintf(out, PATH, "%s/%s", root, name);
+}
+
+static void put_questions(const char *root, const char *word)
+{
+    char path[PATH];
+    path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"questions\": [");
+    for (int i = 0; i < QUESTIONS; i++) /* the last one has no text */
+        fprintf(f, "%s{\"image_id\": %d, \"question\": \"%s %d?\", \"question_id\": %d}",
+                i ? ", " : "", i / 3, i + 1 < QUESTIONS ? word : "", i, i * 10);
+    fprintf(f, "], \"filler\": \"");
+    for (int i = 0; i < FILLER; i++)
+        fputc(' ', f);
+    fprintf(f, "\"}");
+    assert_int_equal(fclose(f), 0);
+}
+
+static char *make_set(void)
+{
+    char *root = harness_temp(), path[PATH];
+    put_questions(root, "what");
+    path_of(path, root, "v2_mscoco_train2014_annotations.json");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"annotations\": [");
+    for (int i = 0; i < QUESTIONS; i++) /* the fourth of them belongs to no question */
+        fprintf(f, "%s{\"multiple_choice_answer\": \"a%d\", \"image_id\": %d, \"question_id\": %d}",
+                i ? ", " : "", i, i / 3, i == 3 ? -5 : i * 10);
+    fprintf(f, "]}");
+    assert_int_equal(fclose(f), 0);
+    path_of(path, root, "images");
+    assert_int_equal(mkdir(path, 0777), 0);
+    path_of(path, root, "images/train2014");
+    assert_int_equal(mkdir(path, 0777), 0);
+    path_of(path, root, "images/train2014/COCO_train2014_000000000000.jpg");
+    assert_int_equal(close(open(path, O_CREAT | O_WRONLY, 0666)), 0);
+    return root;
+}
+
+/* All that a data set shows, as one text; heap. */
+static char *shown(const char *root)
+{
+    conf c = conf_defaults();
+    dataset *d;
+    arena a;
+    char *text = NULL;
+    size_t size;
+    c.data_path = root;
+    arena_init(&a, 0);
+    assert_ok(dataset_open(&c, &d));
+    FILE *f = open_memstream(&text, &size);
+    for (int64_t i = 0; i < d->v->samples(d); i++) {
+        sample s;
+        assert_ok(d->v->sample(d, i, &a, &s));
+        fprintf(f, "%s|%s", s.name, s.cause ? s.cause : "");
+        for (int32_t t = 0; t < s.n_turns; t++)
+            for (int32_t p = 0; p < s.turns[t].n_parts; p++)
+                fprintf(f, "|%s",
+                        s.turns[t].parts[p].text ? s.turns[t].parts[p].text
+                                                 : d->v->image_path(d, s.images[0]));
+        fprintf(f, "\n");
+    }
+    fclose(f);
+    dataset_close(&d);
+    arena_done(&a);
+    return text;
+}
+
+static void cache_of(const char *root, char out[PATH])
+{
+    char folder[PATH];
+    path_of(folder, root, ".tessera");
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(dir));)
+        if (strncmp(e->d_name, "vqav2-", 6) == 0) {
+            snprintf(out, PATH, "%.700s/%.300s", folder, e->d_name);
+            n++;
+        }
+    closedir(dir);
+    assert_int_equal(n, 1);
+}
+
+static void test_cache__next_start_reads_it_and_not_the_files(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH];
+    char *first = shown(root), *second = shown(root);
+    assert_string_equal(first, second);
+    assert_non_null(strstr(first, "question 0||images/train2014/COCO_train2014_000000000000.jpg|"
+                                  "what 0?|a0\n"));
+    assert_non_null(strstr(first, "question 30|question_id 30 has no annotation"));
+
+    /* Other bytes under the old size and time are not seen: so the files were not read. */
+    struct stat was;
+    path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
+    assert_int_equal(stat(path, &was), 0);
+    put_questions(root, "whom");
+    const struct timespec times[2] = {was.st_atim, was.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    char *unread = shown(root);
+    assert_string_equal(unread, first);
+
+    /* Under their own time they are, and the cache is that of the new ones. */
+    put_questions(root, "whom");
+    char *changed = shown(root);
+    assert_non_null(strstr(changed, "|whom 0?|a0\n"));
+    cache_of(root, path);
+    free(first);
+    free(second);
+    free(unread);
+    free(changed);
+    harness_remove(&root);
+}
+
+static void test_cache__damage_costs_time_alone(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH];
+    char *first = shown(root);
+    struct stat info;
+    rng_key key = rng_key_make(harness_seed(), "damage");
+    for (uint64_t round = 0; round < 40; round++) {
+        cache_of(root, path);
+        assert_int_equal(stat(path, &info), 0);
+        FILE *f = fopen(path, "r+");
+        assert_non_null(f);
+        if (round % 10 == 9) { /* cut off */
+            assert_int_equal(
+                ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
+        } else { /* a run of other bytes, small offsets and huge ones alike */
+            fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
+            for (uint64_t i = 0; i <= round % 9; i++)
+                fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
+        }
+        fclose(f);
+        char *again = shown(root);
+        assert_string_equal(again, first);
+        free(again);
+    }
+    free(first);
+    harness_remove(&root);
+}
+
+static void test_cache__small_sets_leave_nothing(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH];
+    path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
+    FILE *f = fopen(path, "w");
+    fprintf(f, "{\"questions\": [{\"image_id\": 0, \"question\": \"x?\", \"question_id\": 0}]}");
+    fclose(f);
+    free(shown(root));
+    path_of(path, root, ".tessera");
+    assert_int_not_equal(access(path, F_OK), 0);
+    harness_remove(&root);
+}
+
+int main(void)
+{
+    log_init("test", LOG_WARN, false); /* each damage is told */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cache__next_start_reads_it_and_not_the_files),
+        cmocka_unit_test(test_cache__damage_costs_time_alone),
+        cmocka_unit_test(test_cache__small_sets_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
