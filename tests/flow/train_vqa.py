@@ -27,6 +27,19 @@ def judged(f, model, *more):
     return float(forced[1]), int(forced[2]), float(vqa[1]), int(vqa[2]), types
 
 
+def page(path, questions, vqa):
+    """Every question stands on the page once, under a picture, with the words that were judged."""
+    with open(path) as file:
+        text = file.read()
+    rows = re.findall(r'<tr class="(right|wrong)"><td>(.+?)</td><td>(.+?)</td><td>(.*?)</td><td>(\d+) %</td>', text)
+    check(len(rows) == questions, f"{len(rows)} rows of {questions} questions")
+    check(all((asked.endswith("?")) and (score == "100") == (want == words) for _, asked, want, words, score in rows), rows)
+    check(abs(sum(int(r[4]) for r in rows) / questions - vqa) < 0.06, f"{vqa}")
+    pictures = re.findall(r'src="data:image/png;base64,([A-Za-z0-9+/=]+)"', text)
+    check(0 < len(pictures) <= text.count("<section>") and all(p.startswith("iVBORw0KGgo") for p in pictures), "pictures")
+    check("://" not in text, "the page needs a network")
+
+
 def annotations(f):
     path = f.file("data/v2_mscoco_val2014_annotations.json")
     with open(path) as file:
@@ -39,12 +52,13 @@ def agrees_with_teacher_forcing_and_the_rules():
         path, document = annotations(f)
         check(all(len({a["answer"] for a in q["answers"]}) == 1 for q in document["annotations"]), "synth changed")
         with Daemon(f.config):
-            forced, n, vqa, m, types = judged(f, model)
+            forced, n, vqa, m, types = judged(f, model, "--eval.page", f.file("page.html"))
         check(n == m and 0 < forced < 100 and abs(forced - vqa) < 0.06, f"{forced}, {vqa}")
         for kind in ("answer", "question"):
             mine = [(float(p), int(k)) for t, _, p, k in types if t == kind]
             check(sum(k for _, k in mine) == m, f"{types}")
             check(abs(sum(p * k for p, k in mine) / m - vqa) < 0.01, f"{types}")
+        page(f.file("page.html"), m, vqa)
         # Two of ten say something else: what was right stays so; where two agree it is worth 0.6.
         for q in document["annotations"]:
             for a in q["answers"][2:]:

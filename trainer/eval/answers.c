@@ -63,8 +63,9 @@ static status text_of(const session *s, const row *r, int64_t begin, int64_t end
                             &size);
 }
 
-/* One line: the question, the reference, the model's own words. */
-static status show_document(const session *s, const row *r, int64_t doc, const char *words)
+/* The question, the reference answer of document doc; heap. */
+static status texts_of(const session *s, const row *r, int64_t doc, char **out_asked,
+                       char **out_wanted)
 {
     int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
     while (cut < end && r->labels[cut] == NO_LABEL)
@@ -76,17 +77,9 @@ static status show_document(const session *s, const row *r, int64_t doc, const c
     for (int64_t t = begin; t < cut; t++)
         if (r->visual_row[t] >= 0)
             question = t + 1;
-    char *asked = NULL, *wanted = NULL;
-    status st = ST_OK;
-    TRY_OR(done, text_of(s, r, question, cut, &asked));
-    TRY_OR(done, text_of(s, r, cut, reference_end, &wanted));
-    asked[strcspn(asked, "\n")] = 0; /* the rest is the template's "assistant" */
-    printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc], asked,
-           wanted, words);
-done:
-    free(asked);
-    free(wanted);
-    return st;
+    TRY(text_of(s, r, question, cut, out_asked));
+    (*out_asked)[strcspn(*out_asked, "\n")] = 0; /* the rest is the template's "assistant" */
+    return text_of(s, r, cut, reference_end, out_wanted);
 }
 
 static status tell(answers *a, const row *r, const json_value *references, const chosen *c,
@@ -94,17 +87,26 @@ static status tell(answers *a, const row *r, const json_value *references, const
 {
     const session *s = a->session;
     const token_list *ids = &c->words[i];
-    char *words = NULL;
+    const int64_t doc = c->doc[i];
+    char *words = NULL, *asked = NULL, *wanted = NULL;
     size_t size;
-    TRY(tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
     status st = ST_OK;
+    double score = -1;
+    TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
+    TRY_OR(done, texts_of(s, r, doc, &asked, &wanted));
     if (c->judged[i])
-        st = vqa_tally_add(a->tally, json_item(references, (size_t)c->doc[i]), words, NULL);
-    if (st == ST_OK && c->shown[i]) {
-        st = show_document(s, r, c->doc[i], words);
+        TRY_OR(done, vqa_tally_add(a->tally, json_item(references, (size_t)doc), words, &score));
+    if (c->shown[i]) {
+        printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
+               asked, wanted, words);
         a->show--;
     }
+    if (a->page)
+        TRY_OR(done, page_add(a->page, r, doc, &(page_entry){asked, wanted, words, score}));
+done:
     free(words);
+    free(asked);
+    free(wanted);
     return st;
 }
 

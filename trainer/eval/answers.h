@@ -1,9 +1,10 @@
 /* answers.h: held-out questions answered in the model's own words, by greedy generation: judged by
  * VQAv2's official accuracy where a row brings its annotators' answers (the first eval.generate of
- * them), and printed (the first `show`, at most two of a row). */
+ * them), and printed (the first `show`, at most two of a row); all of them go onto eval.page. */
 #ifndef TESSERA_EVAL_ANSWERS_H
 #define TESSERA_EVAL_ANSWERS_H
 
+#include "trainer/eval/page.h"
 #include "trainer/eval/vqa_tally.h"
 #include "trainer/session.h"
 
@@ -11,6 +12,7 @@ typedef struct answers {
     session *session;
     int64_t show;     /* questions still to be printed */
     vqa_tally *tally; /* added to */
+    page *page;       /* NULL: none */
 } answers;
 
 /* A row's questions. counted [D]: documents with targets. Nothing where the row's or device's kind

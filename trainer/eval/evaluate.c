@@ -1,9 +1,11 @@
 #include "trainer/eval/evaluate.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "trainer/eval/answers.h"
 #include "trainer/eval/lender.h"
 #include "trainer/stop.h"
@@ -106,6 +108,22 @@ static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, answers
     return ST_OK;
 }
 
+static status write_page(const answers *words, const evaluation *e)
+{
+    char summary[1024];
+    snprintf(summary, sizeof summary,
+             "model    %s\nloss     %.4f\naccuracy %.1f %% of %" PRId64
+             " documents, all target tokens right\n"
+             "         %.1f %% of %" PRId64 " with the pictures exchanged\n"
+             "         %.2f %% of %" PRId64 " questions, VQAv2's official, generated answers",
+             words->session->conf->model_path, e->loss, evaluation_percent(e->right, e->documents),
+             e->documents, evaluation_percent(e->swapped_right, e->swapped_documents),
+             e->swapped_documents, vqa_share_percent(&e->vqa.all), e->vqa.all.n);
+    TRY(page_finish(words->page, summary, &e->vqa));
+    log_info("questions with their pictures: %s", words->session->conf->eval_page);
+    return ST_OK;
+}
+
 status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
 {
     const backend_vtable *v = s->device->v;
@@ -125,6 +143,8 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
         st = FAIL(ST_NO_MEMORY, "evaluate: out of memory");
         goto done;
     }
+    if (s->conf->eval_page[0])
+        TRY_OR(done, page_new(s->conf->eval_page, &words.page));
     TRY_OR(done, lender_new(&l));
     TRY_OR(done, verdicts_init(&w, s));
     TRY_OR(done, session_stream(s, "eval", s->conf, &source));
@@ -153,8 +173,9 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
     TRY_OR(done, v->wait(s->stream));
     out->loss = weight > 0.0 ? loss / weight : 0.0;
     out->seconds = (double)(clock_ns() - start) * 1e-9;
-    st = ST_OK;
+    st = words.page ? write_page(&words, out) : ST_OK;
 done:
+    page_free(&words.page);
     receiver_close(&source);
     verdicts_done(&w, s);
     lender_free(&l);

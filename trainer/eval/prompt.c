@@ -9,9 +9,7 @@ static int64_t item_rows(const row *r, int64_t i)
     return (int64_t)g[0] * g[1] * g[2] / (MERGE_SIDE * MERGE_SIDE);
 }
 
-/* The items [first, last) a document's visual rows fall into, and the merged row the first begins
- * at. */
-static void items_of(const row *r, int64_t doc, int64_t *first, int64_t *last, int64_t *base)
+void prompt_items(const row *r, int64_t doc, prompt_span *out)
 {
     int64_t low = -1, high = -1;
     for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
@@ -20,14 +18,14 @@ static void items_of(const row *r, int64_t doc, int64_t *first, int64_t *last, i
                 low = r->visual_row[t];
             high = r->visual_row[t];
         }
-    *first = *last = *base = 0;
+    *out = (prompt_span){0};
     if (low < 0)
         return;
-    while (*base + item_rows(r, *first) <= low)
-        *base += item_rows(r, (*first)++);
-    int64_t end = *base;
-    for (*last = *first; *last < r->n_items && end <= high; (*last)++)
-        end += item_rows(r, *last);
+    while (out->first_row + item_rows(r, out->first) <= low)
+        out->first_row += item_rows(r, out->first++);
+    int64_t end = out->first_row;
+    for (out->last = out->first; out->last < r->n_items && end <= high; out->last++)
+        end += item_rows(r, out->last);
 }
 
 /* The first n tokens of a document without labels, and its images. */
@@ -36,8 +34,9 @@ static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *
     if (r->n_video_patches)
         return FAIL(ST_BAD_INPUT, "documents with video can not be cut out of their row");
     int64_t begin = r->cu_seqlens[doc];
-    int64_t first, last, base, rows = 0;
-    items_of(r, doc, &first, &last, &base);
+    prompt_span items;
+    prompt_items(r, doc, &items);
+    int64_t first = items.first, last = items.last, base = items.first_row, rows = 0;
     for (int64_t i = first; i < last; i++)
         rows += item_rows(r, i);
 

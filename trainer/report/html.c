@@ -92,7 +92,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     return st;
 }
 
-static void put_text(FILE *f, const char *text)
+void html_put_text(FILE *f, const char *text)
 {
     for (const char *p = text; *p; p++) {
         if (*p == '<')
@@ -101,6 +101,8 @@ static void put_text(FILE *f, const char *text)
             fputs("&gt;", f);
         else if (*p == '&')
             fputs("&amp;", f);
+        else if (*p == '"')
+            fputs("&quot;", f);
         else
             fputc(*p, f);
     }
@@ -220,16 +222,16 @@ static void put_page(FILE *f, const char *title, const char *summary, const char
                      const point *p, int64_t n)
 {
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", f);
-    put_text(f, title);
+    html_put_text(f, title);
     fprintf(f, "</title><style>%s</style></head><body>\n<h1>", style);
-    put_text(f, title);
+    html_put_text(f, title);
     fputs("</h1>\n<pre>", f);
-    put_text(f, summary);
+    html_put_text(f, summary);
     fputs("</pre>\n<div class=\"plots\">\n", f);
     for (int c = 0; c < N_CURVES && n > 0; c++)
         put_curve(f, p, n, c);
     fputs("</div>\n<details><summary>options</summary><pre>", f);
-    put_text(f, config);
+    html_put_text(f, config);
     fputs("</pre></details>\n</body></html>\n", f);
 }
 

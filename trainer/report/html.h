@@ -4,10 +4,15 @@
 #ifndef TESSERA_REPORT_HTML_H
 #define TESSERA_REPORT_HTML_H
 
+#include <stdio.h>
+
 #include "common/status.h"
 
 /* summary: lines for the top, config: options as YAML; both plain text. */
 WARN_UNUSED status html_report(const char *folder, const char *title, const char *summary,
                                const char *config);
+
+/* Text as text: what HTML would take for its own is written as entities. */
+void html_put_text(FILE *f, const char *text);
 
 #endif

@@ -1,0 +1,167 @@
+/* A picture out of a row's patches, and questions on a page: what a reader of PNG and of HTML gets.
+ */
+#include "tests/harness.h"
+
+#include <png.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer/eval/page.h"
+#include "trainer/eval/picture.h"
+
+enum { HIGH = 4, WIDE = 6, SIDE = PATCH_SIDE, PATCHES = HIGH * WIDE };
+
+/* Colour of a place of picture n, in no order that a wrong walk would meet. */
+static uint8_t colour(int n, int y, int x, int c)
+{
+    return (uint8_t)(n * 71 + y * 13 + x * 7 + c * 101 + y * x);
+}
+
+/* Two pictures of HIGH x WIDE patches in two documents; a third has none. */
+static row two_pictures(arena *a)
+{
+    row r = {
+        .n_tokens = 2 * (PATCHES / 4 + 2) + 2, .n_docs = 3, .n_items = 2, .n_patches = 2 * PATCHES};
+    assert_ok(row_alloc(&r, a, 0));
+    for (int i = 0; i < 2; i++) {
+        uint8_t *patch = r.pixels + (size_t)i * PATCHES * PATCH_BYTES;
+        for (int by = 0; by < HIGH / 2; by++)
+            for (int bx = 0; bx < WIDE / 2; bx++)
+                for (int in = 0; in < 4; in++, patch += PATCH_BYTES)
+                    for (int at = 0; at < PATCH_BYTES; at++)
+                        patch[at] = colour(i, (2 * by + in / 2) * SIDE + at % 256 / 16,
+                                           (2 * bx + in % 2) * SIDE + at % 16, at / 256);
+        memcpy(r.grid_thw + 3 * i, (int32_t[]){1, HIGH, WIDE}, 3 * sizeof(int32_t));
+        int32_t begin = i * (PATCHES / 4 + 2);
+        for (int32_t t = 0; t < PATCHES / 4; t++)
+            r.visual_row[begin + t] = i * PATCHES / 4 + t;
+        r.cu_seqlens[i + 1] = begin + PATCHES / 4 + 2;
+    }
+    r.cu_seqlens[3] = (int32_t)r.n_tokens;
+    return r;
+}
+
+static size_t decode_base64(const char *text, uint8_t *out)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    for (; *text && *text != '"'; text += 4) {
+        uint32_t group = 0;
+        int missing = 0;
+        for (int i = 0; i < 4; i++) {
+            const char *at = strchr(digit, text[i]);
+            missing += text[i] == '=';
+            assert_true(at || text[i] == '=');
+            group = group << 6 | (text[i] == '=' ? 0 : (uint32_t)(at - digit));
+        }
+        for (int i = 0; i < 3 - missing; i++)
+            out[n++] = (uint8_t)(group >> (16 - 8 * i));
+    }
+    return n;
+}
+
+static void expect_picture(const char *uri, int number)
+{
+    static const char start[] = "data:image/png;base64,";
+    assert_memory_equal(uri, start, sizeof start - 1);
+    uint8_t *bytes = malloc(strlen(uri)), *rgb;
+    assert_non_null(bytes);
+    size_t n = decode_base64(uri + sizeof start - 1, bytes);
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    assert_true(png_image_begin_read_from_memory(&image, bytes, n));
+    assert_int_equal(image.width, WIDE * SIDE);
+    assert_int_equal(image.height, HIGH * SIDE);
+    image.format = PNG_FORMAT_RGB;
+    rgb = malloc(PNG_IMAGE_SIZE(image));
+    assert_non_null(rgb);
+    assert_true(png_image_finish_read(&image, NULL, rgb, 0, NULL));
+    for (int y = 0; y < HIGH * SIDE; y++)
+        for (int x = 0; x < WIDE * SIDE; x++)
+            for (int c = 0; c < 3; c++)
+                assert_int_equal(rgb[(y * WIDE * SIDE + x) * 3 + c], colour(number, y, x, c));
+    free(rgb);
+    free(bytes);
+}
+
+static void test_picture_data_uri__is_the_picture(void **state)
+{
+    (void)state;
+    arena a;
+    arena_init(&a, 0);
+    row r = two_pictures(&a);
+    for (int i = 0; i < 2; i++) {
+        char *uri = NULL;
+        assert_ok(picture_data_uri(&r, i, i * PATCHES, &uri));
+        expect_picture(uri, i);
+        free(uri);
+    }
+    arena_done(&a);
+}
+
+static int64_t times(const char *text, const char *part)
+{
+    int64_t n = 0;
+    for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
+        n++;
+    return n;
+}
+
+static void test_page__has_questions_under_their_pictures(void **state)
+{
+    (void)state;
+    arena a;
+    arena_init(&a, 0);
+    row r = two_pictures(&a);
+    char path[] = "/tmp/test_page_XXXXXX", text[200000];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    page *p = NULL;
+    vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .n = 2}}};
+    assert_ok(page_new(path, &p));
+    assert_ok(page_add(p, &r, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
+    assert_ok(page_add(p, &r, 0, &(page_entry){"where?", "left", "right", 0}));
+    assert_ok(page_add(p, &r, 1, &(page_entry){"which?", "one", "two", -1}));
+    assert_ok(page_add(p, &r, 2, &(page_entry){"and without?", "none", "none", 0.6}));
+    assert_ok(page_finish(p, "the summary", &t));
+    page_free(&p);
+
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    unlink(path);
+    assert_int_equal(times(text, "<section>"), 3); /* two questions share the first */
+    assert_int_equal(times(text, "</section>"), 3);
+    assert_int_equal(times(text, "<img "), 2);
+    assert_int_equal(times(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
+    assert_int_equal(times(text, "class=\"right\""), 2);
+    assert_int_equal(times(text, "class=\"wrong\""), 1);
+    assert_int_equal(times(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
+    assert_int_equal(times(text, "://"), 0); /* nothing from elsewhere */
+    const char *first = strstr(text, "src=\""), *second = strstr(first + 1, "src=\"");
+    assert_non_null(second);
+    expect_picture(first + 5, 0);
+    expect_picture(second + 5, 1);
+    arena_done(&a);
+}
+
+static void test_page__names_what_can_not_be_written(void **state)
+{
+    (void)state;
+    page *p = NULL;
+    assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", &p));
+    assert_fails(ST_CANT_CREATE, page_finish(p, "", &(vqa_tally){0}), "eval.page");
+    page_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_picture_data_uri__is_the_picture),
+        cmocka_unit_test(test_page__has_questions_under_their_pictures),
+        cmocka_unit_test(test_page__names_what_can_not_be_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

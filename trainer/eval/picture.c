@@ -1,0 +1,84 @@
+#include "trainer/eval/picture.h"
+
+#include <png.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHANNELS = 3 };
+
+/* Patches in model order: blocks of 2 x 2 after one another, in each patch channel, y, x. */
+static void join(const uint8_t *patch, int64_t high, int64_t wide, uint8_t *rgb)
+{
+    const int64_t stride = wide * PATCH_SIDE * CHANNELS, area = PATCH_SIDE * PATCH_SIDE;
+    for (int64_t i = 0; i < high * wide; i++, patch += PATCH_BYTES) {
+        int64_t block = i / (MERGE_SIDE * MERGE_SIDE), in = i % (MERGE_SIDE * MERGE_SIDE);
+        int64_t line = block / (wide / MERGE_SIDE) * MERGE_SIDE + in / MERGE_SIDE;
+        int64_t column = block % (wide / MERGE_SIDE) * MERGE_SIDE + in % MERGE_SIDE;
+        uint8_t *to = rgb + line * PATCH_SIDE * stride + column * PATCH_SIDE * CHANNELS;
+        for (int64_t y = 0; y < PATCH_SIDE; y++)
+            for (int64_t x = 0; x < PATCH_SIDE; x++)
+                for (int64_t c = 0; c < CHANNELS; c++)
+                    to[y * stride + x * CHANNELS + c] = patch[c * area + y * PATCH_SIDE + x];
+    }
+}
+
+/* Behind `start`, in whole groups of four. */
+static void put_base64(const uint8_t *bytes, size_t n, char *out)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3, out += 4) {
+        uint32_t group = (uint32_t)bytes[i] << 16;
+        group |= i + 1 < n ? (uint32_t)bytes[i + 1] << 8 : 0;
+        group |= i + 2 < n ? bytes[i + 2] : 0;
+        for (int d = 0; d < 4; d++)
+            out[d] = digit[group >> (18 - 6 * d) & 63];
+        if (i + 1 >= n)
+            out[2] = '=';
+        if (i + 2 >= n)
+            out[3] = '=';
+    }
+    *out = 0;
+}
+
+static status encode(const uint8_t *rgb, int64_t high, int64_t wide, uint8_t **out, size_t *out_n)
+{
+    png_image image = {.version = PNG_IMAGE_VERSION,
+                       .width = (png_uint_32)wide,
+                       .height = (png_uint_32)high,
+                       .format = PNG_FORMAT_RGB};
+    png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(image);
+    *out = malloc(n);
+    if (!*out)
+        return FAIL(ST_NO_MEMORY, "picture: out of memory");
+    if (!png_image_write_to_memory(&image, *out, &n, 0, rgb, 0, NULL))
+        return FAIL(ST_INTERNAL, "picture of %lld x %lld: libpng: %s", (long long)wide,
+                    (long long)high, image.message);
+    *out_n = n;
+    return ST_OK;
+}
+
+status picture_data_uri(const row *r, int64_t item, int64_t first_patch, char **out)
+{
+    static const char start[] = "data:image/png;base64,";
+    const int32_t *grid = &r->grid_thw[3 * item];
+    const int64_t high = grid[1], wide = grid[2];
+    uint8_t *rgb = malloc((size_t)(high * wide * PATCH_BYTES)), *png = NULL;
+    size_t n = 0;
+    status st = ST_OK;
+    if (!rgb)
+        return FAIL(ST_NO_MEMORY, "picture: out of memory");
+    join(r->pixels + first_patch * PATCH_BYTES, high, wide, rgb);
+    TRY_OR(done, encode(rgb, high * PATCH_SIDE, wide * PATCH_SIDE, &png, &n));
+    char *text = malloc(sizeof start + (n + 2) / 3 * 4);
+    if (!text) {
+        st = FAIL(ST_NO_MEMORY, "picture: out of memory");
+        goto done;
+    }
+    memcpy(text, start, sizeof start);
+    put_base64(png, n, text + sizeof start - 1);
+    *out = text;
+done:
+    free(png);
+    free(rgb);
+    return st;
+}
