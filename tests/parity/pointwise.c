@@ -6,11 +6,13 @@
 static void add_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0];
-    tensor a = parity_tensor(p, n, 1), b = parity_tensor(p, n, 1), y = parity_tensor(p, n, 1);
+    const bool acc = shape[2];
+    tensor (*make)(parity *, int64_t, double) = acc ? parity_tensor_acc : parity_tensor;
+    tensor a = make(p, n, 1), b = make(p, n, 1), y = make(p, n, 1);
     double *want = parity_zeros(p, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = a.ref[i] + (shape[1] ? b.ref[i] : y.ref[i]);
-    PARITY_RUN(p, op_add(p->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev}));
+    PARITY_RUN(p, op_add(p->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev, acc}));
     parity_expect(p, "y", y, want, 1);
 }
 
@@ -173,6 +175,9 @@ const parity_case parity_pointwise[] = {
     {"add", "vectors", add_case, {4096, 1}},
     {"add", "real", add_case, {262144, 0}},
     {"add", "real three", add_case, {262144, 1}},
+    {"add", "acc ragged onto", add_case, {37, 0, 1}},
+    {"add", "acc onto", add_case, {262144, 0, 1}},
+    {"add", "acc three", add_case, {4096, 1, 1}},
     {"bias_grad", "empty", bias_case, {0, 5}},
     {"bias_grad", "one", bias_case, {1, 1}},
     {"bias_grad", "ragged", bias_case, {77, 131}},

@@ -49,12 +49,11 @@ static status list_make(const params *p, st_dtype acc, state_list *l)
                 continue;
             snprintf(l->name[l->n], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
             l->array[l->n] = array_of(q, which);
-            l->tensor[l->n] =
-                (st_tensor){.name = l->name[l->n],
-                            .dtype = acc,
-                            .n_dims = 1,
-                            .shape = {q->n_local},
-                            .data = {.size = (size_t)q->n_local * st_dtype_size(acc)}};
+            l->tensor[l->n] = (st_tensor){.name = l->name[l->n],
+                                          .dtype = acc,
+                                          .n_dims = 1,
+                                          .shape = {q->own_n},
+                                          .data = {.size = (size_t)q->own_n * st_dtype_size(acc)}};
             l->n++;
         }
     return ST_OK;

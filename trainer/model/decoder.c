@@ -146,11 +146,13 @@ static status embed(decoder *t, run *r, void *const *feature)
     TRY(op_rope_text(r->s, &angles));
     r->text_cos = t->cos;
     r->text_sin = t->sin;
+    TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
     TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
                                                  .width = d->hidden,
                                                  .index = r->b->text_index,
                                                  .x = t->embed->act,
                                                  .y = t->x[0]}));
+    TRY(units_leave(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
     return r->n.patches > 0 ? merge_insert(r, feature[0], t->x[0]) : ST_OK;
 }
 
@@ -179,7 +181,9 @@ status decoder_fwd(decoder *t, run *r, void *const *feature)
     }
     TRY(embed(t, r, feature));
     for (int64_t l = 0; l < d->layers; l++) {
+        TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         TRY(layer_fwd(t, r, l, t->x[l + 1]));
+        TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         if (l < r->d->vision.n_deepstack && r->n.patches > 0)
             TRY(merge_add(r, feature[1 + l], t->x[l + 1], t->add));
     }
@@ -209,17 +213,21 @@ status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
     for (int64_t l = r->d->text.layers - 1; l >= t->lowest; l--) {
         if (features && l < r->d->vision.n_deepstack)
             TRY(merge_collect(r, t->dx, dfeature[1 + l]));
+        TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
         TRY(layer_bwd(t, r, l));
+        TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
     }
     if (features)
         TRY(merge_collect(r, t->dx, dfeature[0]));
     if (!t->embed->grad)
         return ST_OK;
-    return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
-                                                      .width = r->d->text.hidden,
-                                                      .y_rows = r->d->text.vocab,
-                                                      .index = r->b->text_index,
-                                                      .x = t->dx,
-                                                      .y = t->embed->grad,
-                                                      .y_acc = true});
+    TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
+    TRY(op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
+                                                   .width = r->d->text.hidden,
+                                                   .y_rows = r->d->text.vocab,
+                                                   .index = r->b->text_index,
+                                                   .x = t->dx,
+                                                   .y = t->embed->grad,
+                                                   .y_acc = true}));
+    return units_leave(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT);
 }

@@ -1,4 +1,4 @@
-/* params.c: the registry's memory, first values, and access from the host. */
+/* params.c: the registry: rows by name, first values, and access from the host. */
 #include "trainer/model/params.h"
 
 #include <assert.h>
@@ -10,19 +10,7 @@
 #include "common/rng.h"
 #include "trainer/model/convert.h"
 
-enum { ALIGN = 64, CHUNK = 1 << 18 /* elements moved through the host at once */ };
-
-static int64_t aligned(int64_t n)
-{
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-void params_measure(params *p)
-{
-    p->block_elements = 0;
-    for (int64_t i = 0; i < p->n; i++)
-        p->block_elements += aligned(p->list[i].n_local);
-}
+enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
 
 status params_new(const model_dims *d, params **out)
 {
@@ -34,7 +22,7 @@ status params_new(const model_dims *d, params **out)
         params_free(&p);
         return st;
     }
-    params_measure(p);
+    p->reshard = true;
     *out = p;
     return ST_OK;
 }
@@ -44,6 +32,7 @@ void params_free(params **p)
     if (!*p)
         return;
     assert(!(*p)->values); /* params_release first: device memory needs a stream */
+    free((*p)->spans);
     free((*p)->list);
     free(*p);
     *p = NULL;
@@ -86,99 +75,35 @@ bool params_trains(const params *p, param_group group)
     return false;
 }
 
-static void cut_up(params *p, const backend_vtable *v)
-{
-    size_t acc = st_dtype_size(v->acc), act = st_dtype_size(v->act);
-    size_t at = 0, trained = 0;
-#define PART(block, at, size) (block) ? (char *)(block) + (at) * (size) : NULL
-    for (int64_t i = 0; i < p->n; i++) {
-        param *row = &p->list[i];
-        row->value = PART(p->values, at, acc);
-        row->act = p->acts ? PART(p->acts, at, act) : row->value;
-        row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
-        at += (size_t)aligned(row->n_local);
-        row->grad = row->moment1 = row->moment2 = NULL;
-        if (row->frozen)
-            continue;
-        row->grad = PART(p->grads, trained, acc);
-        row->moment1 = PART(p->moments1, trained, acc);
-        row->moment2 = PART(p->moments2, trained, acc);
-        trained += (size_t)aligned(row->n_local);
-    }
-#undef PART
-}
-
-/* Elements of the gradients' block, and of the vector that nobody wants. */
-static int64_t count_trained(params *p)
-{
-    int64_t longest = 0;
-    p->trained_elements = 0;
-    for (int64_t i = 0; i < p->n; i++) {
-        const param *row = &p->list[i];
-        if (!row->frozen)
-            p->trained_elements += aligned(row->n_local);
-        else if (row->n_dims == 1 && row->n_local > longest)
-            longest = row->n_local;
-    }
-    return longest;
-}
-
-status params_alloc(params *p, stream *s, bool with_training)
-{
-    const backend_vtable *v = s->dev->v;
-    size_t acc = st_dtype_size(v->acc), bytes = (size_t)p->block_elements * acc;
-    status st;
-    TRY_OR(undo, v->alloc(s->dev, bytes, &p->values));
-    if (v->act != v->acc)
-        TRY_OR(undo, v->alloc(s->dev, (size_t)p->block_elements * st_dtype_size(v->act), &p->acts));
-    if (with_training) {
-        int64_t longest = count_trained(p);
-        bytes = (size_t)p->trained_elements * acc;
-        if (longest)
-            TRY_OR(undo, v->alloc(s->dev, (size_t)longest * acc, &p->unwanted));
-        TRY_OR(undo, v->alloc(s->dev, bytes, &p->grads));
-        TRY_OR(undo, v->alloc(s->dev, bytes, &p->moments1));
-        TRY_OR(undo, v->alloc(s->dev, bytes, &p->moments2));
-    }
-    cut_up(p, v);
-    return ST_OK;
-undo:
-    params_release(p, s);
-    return status_context(st, "%lld parameters%s: ", (long long)p->total,
-                          with_training ? " with gradients and two moments" : "");
-}
-
-void params_release(params *p, stream *s)
-{
-    void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2, &p->unwanted};
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        if (*blocks[i])
-            s->dev->v->release(s->dev, *blocks[i]);
-        *blocks[i] = NULL;
-    }
-    cut_up(p, s->dev->v);
-}
-
 /* Values, and the compute copy where it is another dtype. */
-status params_write(const param *p, stream *s, int64_t first, int64_t n, const double *from)
+static status write_own(const param *p, stream *s, int64_t at, int64_t n, const double *from)
 {
     const backend_vtable *v = s->dev->v;
-    assert(first >= 0 && n >= 0 && first + n <= p->n_local);
     void *host = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)n);
     status st = ST_OK;
-    for (int copy = 0; copy < (p->act == p->value ? 1 : 2) && st == ST_OK; copy++) {
+    for (int copy = 0; copy < (p->own_act == p->value ? 1 : 2) && st == ST_OK; copy++) {
         st_dtype dtype = copy ? v->act : v->acc;
         size_t size = st_dtype_size(dtype);
         convert_from_double(host, dtype, from, n);
-        char *to = (char *)(copy ? p->act : p->value) + (size_t)first * size;
+        char *to = (char *)(copy ? p->own_act : p->value) + (size_t)at * size;
         st = v->to_device(s, to, host, (size_t)n * size);
         if (st == ST_OK)
             st = v->wait(s); /* the host buffer is ours */
     }
     free(host);
     return st;
+}
+
+status params_write(const param *p, stream *s, int64_t first, int64_t n, const double *from)
+{
+    assert(first >= 0 && n >= 0 && first + n <= p->n_local);
+    int64_t begin = first > p->own_first ? first : p->own_first;
+    int64_t own_end = p->own_first + p->own_n, end = first + n < own_end ? first + n : own_end;
+    if (end <= begin)
+        return ST_OK;
+    return write_own(p, s, begin - p->own_first, end - begin, from + (begin - first));
 }
 
 status params_read(const void *acc_array, stream *s, int64_t first, int64_t n, double *to)
@@ -219,8 +144,9 @@ status params_init(params *p, stream *s, uint64_t seed)
         char purpose[160];
         snprintf(purpose, sizeof purpose, "weights/%s", row->name);
         rng_key key = rng_key_make(seed, purpose);
-        for (int64_t at = 0; at < row->n_local && st == ST_OK; at += CHUNK) {
-            int64_t n = row->n_local - at < CHUNK ? row->n_local - at : CHUNK, run, stored;
+        const int64_t end = row->own_first + row->own_n;
+        for (int64_t at = row->own_first; at < end && st == ST_OK; at += CHUNK) {
+            int64_t n = end - at < CHUNK ? end - at : CHUNK, run, stored;
             for (int64_t done = 0; done < n; done += run) {
                 run = slice_run(&row->held, at + done, n - done, &stored);
                 first_values(row, key, stored, run, chunk + done);
@@ -230,12 +156,6 @@ status params_init(params *p, stream *s, uint64_t seed)
     }
     free(chunk);
     return st;
-}
-
-status params_zero_grad(params *p, stream *s)
-{
-    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->v->acc);
-    return s->dev->v->zero(s, p->grads, bytes);
 }
 
 status params_refresh(params *p, stream *s)
@@ -248,11 +168,11 @@ status params_refresh(params *p, stream *s)
     status st = ST_OK;
     for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
         const param *row = &p->list[i];
-        for (int64_t at = 0; at < row->n_local && st == ST_OK; at += CHUNK) {
-            int64_t n = row->n_local - at < CHUNK ? row->n_local - at : CHUNK;
+        for (int64_t at = 0; at < row->own_n && st == ST_OK; at += CHUNK) {
+            int64_t n = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;
             st = params_read(row->value, s, at, n, chunk);
             if (st == ST_OK)
-                st = params_write(row, s, at, n, chunk);
+                st = write_own(row, s, at, n, chunk);
         }
     }
     free(chunk);

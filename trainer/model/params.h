@@ -11,6 +11,7 @@
 #include "trainer/model/dims.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/slice.h"
+#include "trainer/parallel/units.h"
 
 typedef enum param_group {
     GROUP_VISION, /* patch embedding, blocks */
@@ -36,6 +37,12 @@ typedef struct param {
     /* what this rank computes with: all of it, until params_cut */
     slice held; /* of the published elements; experts as [E, in, parts, out / parts] */
     int64_t local[5], n_local; /* its shape and elements */
+    int unit;                  /* it is used with (unit_order.h) */
+    int64_t layer;             /* of the decoder, -1: none */
+    bool stays;                /* used by two units: a tied embedding */
+    /* where it stands in a span of its unit, and which of its local elements this rank stores: all
+     * of them, unless ranks share it; from params_alloc on */
+    int64_t span, at, own_first, own_n;
     param_group group;
     param_init init;
     double init_std;
@@ -44,10 +51,14 @@ typedef struct param {
     bool frozen;      /* no gradient, no moments; before params_alloc */
     double lr_factor; /* of the step's rate; 1 */
     double own_decay; /* in place of optimizer.weight_decay; below 0: that */
-    /* device memory, NULL until params_alloc */
-    void *value;                    /* master, acc */
-    void *act;                      /* compute copy; == value where act == acc */
-    void *grad, *moment1, *moment2; /* acc; NULL where frozen */
+    /* device memory, NULL until params_alloc. What is stored, [own_n]; trained: NULL where frozen
+     */
+    void *value;                        /* master, acc */
+    void *own_act;                      /* compute copy; == value where act == acc */
+    void *own_grad, *moment1, *moment2; /* acc */
+    /* What the model reads and writes, [n_local], between units_enter and units_leave of its unit;
+     * of one rank they are own_act and own_grad */
+    void *act, *grad;
     void *unwanted; /* where norms put the gradient of a frozen vector: shared, never read */
 } param;
 
@@ -63,9 +74,14 @@ typedef struct params {
     int64_t total;           /* elements */
     bool text_only_names;    /* spec 2.3: per-expert tensors, prefix "model." */
     const char *text_prefix; /* "model.language_model." or "model." */
-    /* One device block per kind, which the pointers of the rows cut up; 0 gaps are possible, so
-     * a block may be treated as one array of block_elements (gradients and moments: of
-     * trained_elements, known from params_alloc on). */
+    const mesh *mesh;        /* the ranks that store it together; NULL: one */
+    bool reshard;            /* unit_options; true */
+    unit_span *spans;        /* [n_spans] in order of unit; what units share bytes by */
+    int64_t n_spans;
+    units *units; /* NULL where no other rank stores anything */
+    /* One device block per kind of what this rank stores, which spans and rows cut up; 0 gaps are
+     * possible, so a block may be treated as one array of block_elements (gradients and moments: of
+     * trained_elements). Known from params_alloc on. */
     void *values, *acts, *grads, *moments1, *moments2, *unwanted;
     int64_t block_elements, trained_elements;
 } params;
@@ -86,6 +102,17 @@ const param *params_find(const params *p, const char *name); /* NULL if absent *
 /* By printf-like name; the row must exist (asserted: the model asks only for what it has). */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* The ranks of m store every local tensor in equal pieces (units.h), its owners' each; before
+ * params_alloc. m: borrowed. */
+void params_share(params *p, const mesh *m, bool reshard);
+/* What a rank takes of its device, in elements of the stored blocks and bytes of the buffers that
+ * units are gathered into; of a mesh that was only sketched as well. In params_store.c, as the next
+ * three. */
+typedef struct params_sizes {
+    int64_t stored, trained, gathered_bytes;
+} params_sizes;
+WARN_UNUSED status params_size(params *p, const backend_vtable *v, bool with_training,
+                               params_sizes *out);
 /* Device memory: values; with_training adds gradients and moments. */
 WARN_UNUSED status params_alloc(params *p, stream *s, bool with_training);
 void params_release(params *p, stream *s);
@@ -93,12 +120,16 @@ void params_release(params *p, stream *s);
  * any layout begin with the same model. */
 WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
+/* Once per step, behind its last backward: gradients are those of all replicas. */
+WARN_UNUSED status params_sum_replicas(params *p, stream *s);
 /* act = cast(value), where they differ. Goes through the host and waits: for use after loading; in
  * a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *p, stream *s);
-/* Local elements [first, first + n) of a row's master values from or to host doubles. Waits. */
+/* Of local elements [first, first + n) of a row those that are stored here, from host doubles.
+ * Waits. */
 WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_t n,
                                 const double *from);
+/* Elements of an array as value or own_grad, to host doubles. Waits. */
 WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
                                double *to);
 
@@ -134,7 +165,5 @@ WARN_UNUSED status params_pieces(const params *p, expert_layout stored, param_pi
 
 /* Fills p->list; in params_list.c, called by params_new. */
 WARN_UNUSED status params_list(const model_dims *d, params *p);
-/* Sums up what rows take of a block; after a change of local sizes. */
-void params_measure(params *p);
 
 #endif

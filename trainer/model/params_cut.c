@@ -49,6 +49,5 @@ status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at
     TRY(layout_check(l, &limits));
     for (int64_t i = 0; i < p->n; i++)
         cut_row(&p->list[i], l, at);
-    params_measure(p);
     return ST_OK;
 }

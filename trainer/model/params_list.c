@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "trainer/model/params.h"
+#include "trainer/model/unit_order.h"
 
 typedef struct lister {
     params *p;
@@ -14,6 +15,8 @@ typedef struct lister {
     bool failed;
     double std;
     param_group group;
+    int unit;
+    int64_t layer;
 } lister;
 
 static param *add_row(lister *l, param_init init, int n_dims, const int64_t *shape)
@@ -39,6 +42,8 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     row->n_local = row->count;
     row->held = slice_whole(row->count, 1, 1, 1);
     row->cut_axis = -1;
+    row->unit = l->unit;
+    row->layer = l->layer;
     row->init_std = init == INIT_NORMAL ? l->std : 0;
     row->decay = n_dims > 1;
     row->lr_factor = 1;
@@ -95,6 +100,8 @@ static void list_decoder_layer(lister *l, const model_dims *d, int layer)
     int64_t h = t->hidden, hd = t->head_dim;
     char at[64];
     snprintf(at, sizeof at, "%slayers.%d", l->p->text_prefix, layer);
+    l->unit = unit_layer(d, layer);
+    l->layer = layer;
     l->group = GROUP_TEXT;
     VECTOR(l, INIT_ONE, h, "%s.input_layernorm.weight", at);
     MATRIX(l, t->heads * hd, h, "%s.self_attn.q_proj.weight", at);
@@ -152,6 +159,8 @@ static void list_vision(lister *l, const model_dims *d)
     const vision_dims *v = &d->vision;
     char at[64];
     l->std = v->initializer_range;
+    l->layer = -1;
+    l->unit = unit_patch();
     l->group = GROUP_VISION;
     add(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
         "model.visual.patch_embed.proj.weight");
@@ -161,6 +170,7 @@ static void list_vision(lister *l, const model_dims *d)
     l->group = GROUP_VISION;
     for (int b = 0; b < v->depth; b++) {
         snprintf(at, sizeof at, "model.visual.blocks.%d", b);
+        l->unit = unit_block(d, b);
         list_layernorm(l, v->hidden, at, "norm1");
         list_layernorm(l, v->hidden, at, "norm2");
         list_linear(l, 3 * v->hidden, v->hidden, at, "attn.qkv");
@@ -169,9 +179,11 @@ static void list_vision(lister *l, const model_dims *d)
         list_linear(l, v->hidden, v->intermediate, at, "mlp.linear_fc2");
     }
     l->group = GROUP_MERGER;
+    l->unit = unit_merger(d, 0);
     list_merger(l, d, "model.visual.merger", v->hidden);
     for (int j = 0; j < v->n_deepstack; j++) {
         snprintf(at, sizeof at, "model.visual.deepstack_merger_list.%d", j);
+        l->unit = unit_merger(d, 1 + j);
         list_merger(l, d, at, v->merge * v->merge * v->hidden);
     }
 }
@@ -179,13 +191,21 @@ static void list_vision(lister *l, const model_dims *d)
 status params_list(const model_dims *d, params *p)
 {
     const text_dims *t = &d->text;
-    lister l = {.p = p, .std = t->initializer_range, .group = GROUP_TEXT};
+    lister l = {.p = p,
+                .std = t->initializer_range,
+                .group = GROUP_TEXT,
+                .unit = unit_embedding(d),
+                .layer = -1};
     p->text_only_names = d->vision.depth == 0;
     p->text_prefix = p->text_only_names ? "model." : "model.language_model.";
     MATRIX(&l, t->vocab, t->hidden, "%sembed_tokens.weight", p->text_prefix);
+    if (!l.failed)
+        p->list[0].stays = t->tied;
     for (int layer = 0; layer < t->layers; layer++)
         list_decoder_layer(&l, d, layer);
     l.group = GROUP_TEXT;
+    l.unit = unit_head(d);
+    l.layer = -1;
     VECTOR(&l, INIT_ONE, t->hidden, "%snorm.weight", p->text_prefix);
     if (!t->tied)
         MATRIX(&l, t->vocab, t->hidden, "lm_head.weight");

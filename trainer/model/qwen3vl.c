@@ -184,6 +184,8 @@ static run start(const model *m, stream *s, const device_batch *b)
     return (run){.s = s,
                  .d = &m->d,
                  .b = b,
+                 .mesh = m->p->mesh,
+                 .units = m->p->units,
                  .n = batch_sizes(b),
                  .act = st_dtype_size(s->dev->v->act),
                  .acc = st_dtype_size(s->dev->v->acc)};
@@ -231,13 +233,18 @@ status model_forward_backward(model *m, stream *s, const device_batch *b, const 
         return FAIL(ST_INTERNAL, "backward of a model that was made without training");
     TRY(check_batch(m, b));
     bind_head(m);
+    TRY(units_begin(r.units, s));
     TRY(forward(m, &r, sums->aux));
     s->part = PART_HEAD;
+    TRY(units_enter(r.units, s, unit_head(&m->d), UNIT_TURN));
     TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
+    TRY(units_leave(r.units, s, unit_head(&m->d), UNIT_TURN));
     s->part = PART_TEXT;
     TRY(decoder_bwd(&m->decoder, &r, m->vision.dfeature));
     s->part = PART_VISION;
-    return m->decoder.features_wanted ? vision_bwd(&m->vision, &r) : ST_OK;
+    if (m->decoder.features_wanted)
+        TRY(vision_bwd(&m->vision, &r));
+    return units_end(r.units, s);
 }
 
 status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums, void *nll,
@@ -249,8 +256,12 @@ status model_forward(model *m, stream *s, const device_batch *b, const loss_sums
     t.best = best;
     TRY(check_batch(m, b));
     bind_head(m);
+    TRY(units_begin(r.units, s));
     TRY(forward(m, &r, sums->aux));
-    return head_loss(&m->head, s, r.n.tokens, m->decoder.x[m->d.text.layers], &t, false, NULL);
+    TRY(units_enter(r.units, s, unit_head(&m->d), UNIT_FORWARD));
+    TRY(head_loss(&m->head, s, r.n.tokens, m->decoder.x[m->d.text.layers], &t, false, NULL));
+    TRY(units_leave(r.units, s, unit_head(&m->d), UNIT_FORWARD));
+    return units_end(r.units, s);
 }
 
 status model_forward_cached(model *m, stream *s, const device_batch *b, const kv_cache *cache)
@@ -261,13 +272,24 @@ status model_forward_cached(model *m, stream *s, const device_batch *b, const kv
     if (r.n.tokens > cache->tokens || (cache->step && r.n.tokens > cache->docs))
         return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
                     (long long)r.n.tokens, (long long)cache->tokens, (long long)cache->docs);
-    return forward(m, &r, NULL);
+    TRY(units_begin(r.units, s));
+    TRY(forward(m, &r, NULL));
+    return units_end(r.units, s);
 }
 
 status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)
 {
+    units *u = m->p->units;
     bind_head(m);
-    return head_logits(&m->head, s, m->decoder.x[m->d.text.layers], tokens, n, out_logits);
+    TRY(units_begin(u, s));
+    if (m->d.text.tied) { /* the head's weights are the embedding */
+        TRY(units_enter(u, s, unit_embedding(&m->d), UNIT_FORWARD));
+        TRY(units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
+    }
+    TRY(units_enter(u, s, unit_head(&m->d), UNIT_FORWARD));
+    TRY(head_logits(&m->head, s, m->decoder.x[m->d.text.layers], tokens, n, out_logits));
+    TRY(units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
+    return units_end(u, s);
 }
 
 const int32_t *model_expert_count(const model *m)

@@ -5,6 +5,8 @@
 #include "trainer/batch/stage.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/unit_order.h"
+#include "trainer/parallel/units.h"
 
 struct kv_cache; /* kv_cache.h */
 
@@ -12,6 +14,8 @@ typedef struct run {
     stream *s;
     const model_dims *d;
     const device_batch *b;
+    const mesh *mesh;             /* NULL: one rank */
+    units *units;                 /* entered before a block's weights are used */
     batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
     size_t act, acc;              /* bytes of an element */
     const struct kv_cache *cache; /* NULL but for generation */

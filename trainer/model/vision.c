@@ -149,8 +149,6 @@ static status embed(vision *v, run *r)
                                                  .row_col = r->b->patch_row_col,
                                                  .cos = v->cos,
                                                  .sin = v->sin}));
-    r->vision_cos = v->cos;
-    r->vision_sin = v->sin;
     TRY(patch_input(v, r));
     TRY(linear_fwd(r, &v->patch, r->n.patches, v->patches, v->x[0], 0));
     return op_rows_weighted(r->s, &(rows_weighted_args){.n = r->n.patches,
@@ -162,24 +160,56 @@ static status embed(vision *v, run *r)
                                                         .y = v->x[0]});
 }
 
+/* A rank without images enters and leaves units as the others do, and computes nothing. */
+static bool has_images(const run *r)
+{
+    return r->n.patches > 0;
+}
+
+static status embed_fwd(vision *v, run *r)
+{
+    r->vision_cos = v->cos;
+    r->vision_sin = v->sin;
+    TRY(units_enter(r->units, r->s, unit_patch(), UNIT_FORWARD));
+    if (has_images(r))
+        TRY(embed(v, r));
+    return units_leave(r->units, r->s, unit_patch(), UNIT_FORWARD);
+}
+
+static status block_fwd(const vision *v, const run *r, int64_t b)
+{
+    const int unit = unit_block(r->d, b);
+    TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
+    if (has_images(r))
+        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1]));
+    return units_leave(r->units, r->s, unit, UNIT_FORWARD);
+}
+
+static status feature_fwd(const vision *v, const run *r, int j, const void *x)
+{
+    const int unit = unit_merger(r->d, j);
+    TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
+    if (has_images(r))
+        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], v->feature[j]));
+    return units_leave(r->units, r->s, unit, UNIT_FORWARD);
+}
+
 status vision_fwd(vision *v, run *r)
 {
-    int64_t depth = r->d->vision.depth;
-    if (r->n.patches == 0)
-        return ST_OK;
-    TRY(embed(v, r));
+    const int64_t depth = r->d->vision.depth;
+    TRY(embed_fwd(v, r));
     for (int64_t b = 0; b < depth; b++) {
-        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1]));
         int j = feature_behind(r->d, b);
+        TRY(block_fwd(v, r, b));
         if (j > 0)
-            TRY(merger_fwd(r, &v->merger[j], v->x[b + 1], &v->merger_saved[j], v->feature[j]));
+            TRY(feature_fwd(v, r, j, v->x[b + 1]));
     }
-    return merger_fwd(r, &v->merger[0], v->x[depth], &v->merger_saved[0], v->feature[0]);
+    return feature_fwd(v, r, 0, v->x[depth]);
 }
 
 /* Gradient of x[depth] written, of others added to v->dx, from dfeature j. reached: backward goes
  * on below x. */
-static status merger_back(vision *v, const run *r, int j, const void *x, bool reached)
+static status merger_back(const vision *v, const run *r, int j, const void *x, bool reached)
 {
     if (!v->keep)
         TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], NULL));
@@ -187,7 +217,32 @@ static status merger_back(vision *v, const run *r, int j, const void *x, bool re
                       reached ? v->dx : NULL, j > 0);
 }
 
-static status embed_bwd(vision *v, const run *r)
+static status feature_bwd(const vision *v, const run *r, int j, const void *x, bool reached)
+{
+    const int unit = unit_merger(r->d, j);
+    TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
+    if (has_images(r))
+        TRY(merger_back(v, r, j, x, reached));
+    return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
+}
+
+static status block_back(const vision *v, const run *r, int64_t b)
+{
+    if (!v->keep_blocks)
+        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), NULL));
+    return vision_block_bwd(r, &v->block[b], v->x[b], saved_of(v, b), &v->block_scratch, v->dx);
+}
+
+static status block_bwd(const vision *v, const run *r, int64_t b)
+{
+    const int unit = unit_block(r->d, b);
+    TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
+    if (has_images(r))
+        TRY(block_back(v, r, b));
+    return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
+}
+
+static status embed_back(const vision *v, const run *r)
 {
     const vision_dims *d = &r->d->vision;
     if (v->pos->grad)
@@ -204,21 +259,24 @@ static status embed_bwd(vision *v, const run *r)
     return linear_bwd(r, &v->patch, r->n.patches, v->patches, v->dx, 0, NULL, false);
 }
 
+static status embed_bwd(const vision *v, const run *r)
+{
+    TRY(units_enter(r->units, r->s, unit_patch(), UNIT_GRADIENT));
+    if (has_images(r))
+        TRY(embed_back(v, r));
+    return units_leave(r->units, r->s, unit_patch(), UNIT_GRADIENT);
+}
+
 status vision_bwd(vision *v, const run *r)
 {
-    if (r->n.patches == 0)
-        return ST_OK;
     const int64_t depth = r->d->vision.depth;
-    TRY(merger_back(v, r, 0, v->x[depth], v->lowest < depth));
+    TRY(feature_bwd(v, r, 0, v->x[depth], v->lowest < depth));
     for (int64_t b = depth - 1; b >= 0; b--) {
         int j = feature_behind(r->d, b);
         if (j > 0)
-            TRY(merger_back(v, r, j, v->x[b + 1], v->lowest <= b));
-        if (b < v->lowest)
-            continue;
-        if (!v->keep_blocks)
-            TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), NULL));
-        TRY(vision_block_bwd(r, &v->block[b], v->x[b], saved_of(v, b), &v->block_scratch, v->dx));
+            TRY(feature_bwd(v, r, j, v->x[b + 1], v->lowest <= b));
+        if (b >= v->lowest)
+            TRY(block_bwd(v, r, b));
     }
     return v->embed_trained ? embed_bwd(v, r) : ST_OK;
 }

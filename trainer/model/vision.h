@@ -44,7 +44,7 @@ void vision_done(vision *v);
 void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode);
 void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode);
 
-/* Fills v->feature. No patches: nothing to do. Sets the rotary tables of r. */
+/* Fills v->feature. No patches: nothing is computed. Sets the rotary tables of r. */
 WARN_UNUSED status vision_fwd(vision *v, run *r);
 /* From v->dfeature to the gradients of all vision parameters. */
 WARN_UNUSED status vision_bwd(vision *v, const run *r);

@@ -1,6 +1,6 @@
 /* pointwise.h: additions, bias gradients, activations, patch input.
  *
- * add: y[i] = a[i] + b[i]; b NULL: y[i] += a[i]. act, n elements.
+ * add: y[i] = a[i] + b[i]; b NULL: y[i] += a[i]. act, or acc where it says so; n elements.
  * bias_grad: db[j] += sum_rows dy[row, j]; dy [rows, n] act, db acc.
  * swiglu: x [rows, 2I] = [gate | up], y [rows, I] = silu(gate) * up; bwd writes dx [rows, 2I]
  *   (dx may be x). Rows from n_valid[0] on (int32 on the device, NULL = rows) are skipped.
@@ -19,6 +19,7 @@ typedef struct add_args {
     int64_t n;
     const void *a, *b;
     void *y;
+    bool acc;
 } add_args;
 
 typedef struct bias_grad_args {

@@ -19,15 +19,15 @@ struct optimizer {
 static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_chunk)
 {
     double decay = q->decay ? o->decay : 0.0;
-    return (optim_tensor){.n = q->n_local,
+    return (optim_tensor){.n = q->own_n,
                           .first_chunk = first_chunk,
                           .lr_factor = q->lr_factor,
                           .decay = q->own_decay >= 0 ? q->own_decay : decay,
                           .p = q->value,
                           .m = q->moment1,
                           .v = q->moment2,
-                          .g = q->grad,
-                          .p_act = q->act == q->value ? NULL : q->act};
+                          .g = q->own_grad,
+                          .p_act = q->own_act == q->value ? NULL : q->own_act};
 }
 
 /* Lists what is trained, by group, and sends it to the device. Waits. */
@@ -47,10 +47,10 @@ static status send_tensors(optimizer *o, stream *s)
             (optim_list){.tensor = o->tensors + o->all.n_tensors, .first_chunk = o->all.n_chunks};
         for (int64_t i = 0; i < p->n; i++) {
             const param *q = &p->list[i];
-            if ((int)q->group != g || q->frozen)
+            if ((int)q->group != g || q->frozen || q->own_n == 0)
                 continue;
             host[o->all.n_tensors++] = tensor_of(o, q, o->all.n_chunks);
-            o->all.n_chunks += (q->n_local + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+            o->all.n_chunks += (q->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
             own->n_tensors++;
         }
         own->n_chunks = o->all.n_chunks - own->first_chunk;
@@ -103,6 +103,21 @@ void optimizer_free(optimizer **held, stream *s)
     *held = NULL;
 }
 
+/* A replica's ranks store every element once between them, and replicas the same. */
+static status sum_ranks(optimizer *o, stream *s)
+{
+    const mesh *m = o->params->mesh;
+    const comm_at at = {"sum squares of gradients", -1};
+    if (!m)
+        return ST_OK;
+    TRY(comm_all_reduce(mesh_comm(m, MESH_WHOLE), s, at, o->after_group, GROUP_COUNT, DT_F64,
+                        COMM_SUM));
+    TRY(comm_all_reduce(mesh_comm(m, MESH_PIPELINE), s, at, o->after_group, GROUP_COUNT, DT_F64,
+                        COMM_SUM));
+    return s->dev->v->copy(s, o->sum_squares, &o->after_group[GROUP_COUNT - 1],
+                           sizeof *o->sum_squares);
+}
+
 /* The sum of squares, and what it was behind every group. */
 static status sum_gradients(optimizer *o, stream *s)
 {
@@ -112,7 +127,7 @@ static status sum_gradients(optimizer *o, stream *s)
         TRY(op_sum_squares(s, &(sum_squares_args){.list = o->group[g], .total = o->sum_squares}));
         TRY(v->copy(s, &o->after_group[g], o->sum_squares, sizeof *o->sum_squares));
     }
-    return ST_OK;
+    return sum_ranks(o, s);
 }
 
 status optimizer_send(optimizer *o, stream *s, int64_t step, double lr)

@@ -1,4 +1,5 @@
-/* optim.h: AdamW over the registry, driven by device memory alone.
+/* optim.h: AdamW over what this rank stores of the registry, driven by device memory alone. The
+ * norm is that of all ranks' gradients (params_share).
  *
  * Gradients arrive as sums over targets. The host sends one small record of step scalars; the
  * device divides by the step's weight, clips by the norm and skips the update when there are no

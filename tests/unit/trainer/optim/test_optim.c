@@ -95,7 +95,7 @@ static void put_gradients(bench *b, uint64_t seed, double weight)
         param as_value = b->p->list[i];
         free(b->g[i]);
         b->g[i] = filled(as_value.count, 0.0, weight, as_value.name, seed);
-        as_value.value = as_value.act = as_value.grad; /* params_write writes values */
+        as_value.value = as_value.own_act = as_value.grad; /* params_write writes values */
         assert_ok(params_write(&as_value, b->s, 0, as_value.count, b->g[i]));
     }
     assert_ok(b->dev->v->to_device(b->s, b->weight, &weight, sizeof weight));
@@ -190,7 +190,7 @@ static void skipped_then_good(double bad_value, double weight)
 
     put_gradients(&b, 4, weight);
     param as_value = b.p->list[b.p->n / 2];
-    as_value.value = as_value.act = as_value.grad;
+    as_value.value = as_value.own_act = as_value.grad;
     assert_ok(params_write(&as_value, b.s, as_value.count - 1, 1, &bad_value));
     assert_ok(optimizer_step(b.o, b.s, 2, 0.1, b.weight));
     assert_ok(optimizer_read(b.o, b.s, &told));

@@ -1,0 +1,210 @@
+/* params_store.c: the registry's device memory: what this rank stores of every unit, and where the
+ * model finds it whole (parallel/units.h). */
+#include <stdlib.h>
+
+#include "trainer/model/params.h"
+
+static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD};
+enum { OWNERS = sizeof owners / sizeof *owners };
+
+void params_share(params *p, const mesh *m, bool reshard)
+{
+    p->mesh = m;
+    p->reshard = reshard;
+}
+
+static int64_t aligned(int64_t n)
+{
+    return (n + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+}
+
+/* The rows of a unit that these owners share, trained or not, end to end. No rows: no span. */
+static void add_span(params *p, int unit, mesh_group group, bool trained)
+{
+    unit_span *to = &p->spans[p->n_spans];
+    *to = (unit_span){.unit = unit, .group = group, .trained = trained, .ranks = 1};
+    for (int64_t i = 0; i < p->n; i++) {
+        param *row = &p->list[i];
+        if (row->unit != unit || params_owners(row) != group || row->frozen == trained)
+            continue;
+        row->span = p->n_spans;
+        row->at = to->count;
+        to->count += aligned(row->n_local);
+        to->stays |= row->stays;
+        to->layer = row->layer;
+        to->vision = row->group == GROUP_VISION || row->group == GROUP_MERGER;
+    }
+    if (to->count == 0)
+        return;
+    if (p->mesh) {
+        to->ranks = mesh_comm(p->mesh, group)->size;
+        to->rank = mesh_comm(p->mesh, group)->rank;
+    }
+    to->piece = unit_piece(to->count, to->ranks);
+    to->first = p->block_elements;
+    p->block_elements += to->piece;
+    if (trained) {
+        to->first_trained = p->trained_elements;
+        p->trained_elements += to->piece;
+    }
+    p->n_spans++;
+}
+
+/* What of its rows this rank stores. */
+static void set_own(params *p)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        param *row = &p->list[i];
+        const unit_span *in = &p->spans[row->span];
+        int64_t begin = in->piece * in->rank, end = begin + in->piece;
+        begin = begin > row->at ? begin : row->at;
+        end = end < row->at + row->n_local ? end : row->at + row->n_local;
+        row->own_first = end > begin ? begin - row->at : 0;
+        row->own_n = end > begin ? end - begin : 0;
+    }
+}
+
+static status make_spans(params *p)
+{
+    int n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        n = p->list[i].unit >= n ? p->list[i].unit + 1 : n;
+    free(p->spans);
+    p->spans = calloc((size_t)n * 2 * OWNERS + 1, sizeof *p->spans);
+    if (!p->spans)
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", n);
+    p->n_spans = p->block_elements = p->trained_elements = 0;
+    for (int unit = 0; unit < n; unit++)
+        for (int g = 0; g < OWNERS; g++)
+            for (int frozen = 0; frozen < 2; frozen++)
+                add_span(p, unit, owners[g], !frozen);
+    set_own(p);
+    return ST_OK;
+}
+
+static unit_options options_of(const params *p, bool with_training)
+{
+    return (unit_options){.training = with_training, .reshard = p->reshard};
+}
+
+status params_size(params *p, const backend_vtable *v, bool with_training, params_sizes *out)
+{
+    const unit_options o = options_of(p, with_training);
+    size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
+    TRY(make_spans(p));
+    *out = (params_sizes){.stored = p->block_elements,
+                          .trained = with_training ? p->trained_elements : 0,
+                          .gathered_bytes = units_bytes(p->spans, p->n_spans, &o, act, acc)};
+    return ST_OK;
+}
+
+/* The longest vector whose gradient nobody wants. */
+static int64_t longest_frozen(const params *p)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        const param *row = &p->list[i];
+        if (row->frozen && row->n_dims == 1 && row->n_local > longest)
+            longest = row->n_local;
+    }
+    return longest;
+}
+
+static void *part(void *block, int64_t at, size_t size)
+{
+    return block ? (char *)block + (size_t)at * size : NULL;
+}
+
+static void place_spans(params *p, size_t act, size_t acc)
+{
+    for (int64_t i = 0; i < p->n_spans; i++) {
+        unit_span *to = &p->spans[i];
+        to->act = p->acts ? part(p->acts, to->first, act) : part(p->values, to->first, acc);
+        to->grad = to->trained ? part(p->grads, to->first_trained, acc) : NULL;
+        to->whole_act = to->act;
+        to->whole_grad = to->grad;
+    }
+}
+
+static void place_rows(params *p, size_t act, size_t acc)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        param *row = &p->list[i];
+        const unit_span *in = &p->spans[row->span];
+        int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
+        int64_t at = in->first + skipped, trained = in->first_trained + skipped;
+        row->value = part(p->values, at, acc);
+        row->own_act = p->acts ? part(p->acts, at, act) : row->value;
+        row->act = part(in->whole_act, row->at, act);
+        row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
+        row->own_grad = in->trained ? part(p->grads, trained, acc) : NULL;
+        row->moment1 = in->trained ? part(p->moments1, trained, acc) : NULL;
+        row->moment2 = in->trained ? part(p->moments2, trained, acc) : NULL;
+        row->grad = row->own_grad ? part(in->whole_grad, row->at, acc) : NULL;
+    }
+}
+
+static status take_blocks(params *p, stream *s, bool with_training)
+{
+    const backend_vtable *v = s->dev->v;
+    const size_t acc = st_dtype_size(v->acc), trained = (size_t)p->trained_elements * acc;
+    const int64_t longest = longest_frozen(p);
+    TRY(v->alloc(s->dev, (size_t)p->block_elements * acc, &p->values));
+    if (v->act != v->acc)
+        TRY(v->alloc(s->dev, (size_t)p->block_elements * st_dtype_size(v->act), &p->acts));
+    if (!with_training)
+        return ST_OK;
+    if (longest)
+        TRY(v->alloc(s->dev, (size_t)longest * acc, &p->unwanted));
+    TRY(v->alloc(s->dev, trained, &p->grads));
+    TRY(v->alloc(s->dev, trained, &p->moments1));
+    return v->alloc(s->dev, trained, &p->moments2);
+}
+
+status params_alloc(params *p, stream *s, bool with_training)
+{
+    const backend_vtable *v = s->dev->v;
+    const size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
+    const unit_options o = options_of(p, with_training);
+    status st;
+    TRY(make_spans(p));
+    TRY_OR(undo, take_blocks(p, s, with_training));
+    place_spans(p, act, acc);
+    TRY_OR(undo, units_new(s, p->mesh, p->spans, p->n_spans, &o, &p->units));
+    place_rows(p, act, acc);
+    return ST_OK;
+undo:
+    params_release(p, s);
+    return status_context(st, "%lld parameters%s: ", (long long)p->total,
+                          with_training ? " with gradients and two moments" : "");
+}
+
+void params_release(params *p, stream *s)
+{
+    void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2, &p->unwanted};
+    units_free(&p->units, s);
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        if (*blocks[i])
+            s->dev->v->release(s->dev, *blocks[i]);
+        *blocks[i] = NULL;
+    }
+    if (!p->spans)
+        return;
+    place_spans(p, 0, 0);
+    place_rows(p, 0, 0);
+}
+
+status params_zero_grad(params *p, stream *s)
+{
+    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->v->acc);
+    return s->dev->v->zero(s, p->grads, bytes);
+}
+
+status params_sum_replicas(params *p, stream *s)
+{
+    if (!p->mesh)
+        return ST_OK;
+    return comm_all_reduce(mesh_comm(p->mesh, MESH_REPLICATE), s,
+                           (comm_at){"sum replicas' gradients", -1}, p->grads, p->trained_elements,
+                           s->dev->v->acc, COMM_SUM);
+}
