@@ -99,6 +99,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("rows", k->rows);
     PUT_INT("samples", k->samples);
     PUT_INT("bytes", k->bytes);
+    PUT_INT("leases_pressed", k->pressed);
     PUT_REAL("rows_per_s", k->rows_per_s);
     PUT_REAL("samples_per_s", k->samples_per_s);
     PUT_INT("leases_lost", k->leases_lost);

@@ -122,8 +122,6 @@ status dispatch_make_terms(dispatch *d)
     json_put_cstr(&w, TESSERA_VERSION);
     json_put_key(&w, "options");
     json_put_text(&w, yaml, yaml_size);
-    json_put_key(&w, "ipc");
-    json_put_bool(&w, wire_is_ipc(d->c->prepd_endpoint));
     json_end_object(&w);
     char *text = NULL;
     status st = json_writer_take(&w, &text, &size);

@@ -8,6 +8,7 @@
  *            "files":[FILE...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...]}...]}
+ *            "press":bool: compress images where the options leave it open
  *            "shared":true: the images are those of the document before it;
  *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
  *   FILE    {"path":P,"bytes":B}; a piece of a file: "in":its path,"at":offset; B is missing in
@@ -358,7 +359,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
     return ST_OK;
 }
 
-status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size)
+status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size)
 {
     static const char *const kinds[] = {"row", "images", "texts"};
     json_writer w;
@@ -371,6 +372,8 @@ status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size)
     json_put_key(&w, "kind");
     json_put_cstr(&w, kinds[l->kind]);
     if (l->kind == LEASE_ROW) {
+        json_put_key(&w, "press");
+        json_put_bool(&w, press);
         TRY_OR(done, put_row(l, solo, a, &w));
     } else {
         source *s = l->owner;

@@ -63,6 +63,19 @@ static status produce(dispatch *d, lease **out)
     return ST_OK;
 }
 
+/* Whether a link is slower than the workers; on ipc there is none. */
+static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
+{
+    if (l->kind != LEASE_ROW || wire_is_ipc(d->c->prepd_endpoint))
+        return false;
+    session *s = l->owner;
+    s->press = press_for_consumer(s->press, s->unreturned, s->credit,
+                                  s->n_slots > 0 ? s->reserved / s->n_slots : 0);
+    const bool press = s->press || (!w->local && press_for_link(&w->link));
+    d->counts.pressed += press;
+    return press;
+}
+
 /* False if there was nothing to give. */
 static bool give_work(dispatch *d, worker_seat *w)
 {
@@ -79,13 +92,13 @@ static bool give_work(dispatch *d, worker_seat *w)
     }
     if (!l)
         return false;
-    if (payload_lease(d, l, &json, &size) != ST_OK) {
+    if (payload_lease(d, l, press_row(d, w, l), &json, &size) != ST_OK) {
         lease_book_return(&d->book, l);
         dispatch_fail(d, status_last()->code);
         return false;
     }
     w->work = l;
-    w->since_ns = clock_ns();
+    w->since_ns = w->leased_ns = clock_ns();
     if (!any_out)
         d->answered_ns = w->since_ns;
     status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);

@@ -250,6 +250,8 @@ static status take_row(dispatch *d, worker_seat *w, const frame *head, wire_msg 
     if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
         return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
                        wire_msg_parts(m), (unsigned)head->n_images);
+    w->travel_ns = clock_ns() - w->leased_ns;
+    w->row_bytes = (int64_t)wire_msg_bytes(m);
     lease *l = end_work(d, w);
     if (!l->owner)
         lease_free(&l); /* its consumer has gone */
@@ -378,9 +380,14 @@ static void take_on(dispatch *d, worker_seat *w, const frame *head, const json_v
 {
     const json_value *stages = json_find(v, "stage_ns");
     for (int i = 0; stages && i < N_STAGES; i++) {
-        const int64_t ns = json_int(json_item(stages, (size_t)i), 0);
-        d->counts.stage_ns[i] += ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
+        int64_t ns = json_int(json_item(stages, (size_t)i), 0);
+        ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
+        d->counts.stage_ns[i] += ns;
+        w->travel_ns -= ns; /* what is left once all are known is the link's */
     }
+    if (stages && w->row_bytes > 0)
+        press_link_saw(&w->link, w->row_bytes, w->travel_ns);
+    w->row_bytes = 0;
     if (!w->work || head->row != w->work->number)
         return;
     w->since_ns = clock_ns();

@@ -12,6 +12,7 @@
 #include "prepd/plan/plan.h"
 #include "prepd/serve/http.h"
 #include "prepd/serve/lease.h"
+#include "prepd/serve/press.h"
 #include "prepd/serve/quarantine.h"
 #include "prepd/stages.h"
 #include "proto/frame.h"
@@ -69,6 +70,7 @@ typedef struct session {
     int rank, ranks;
     char *hello;          /* JSON kept while the index is being built; heap */
     bool welcomed, ended; /* ended: the last row is leased */
+    bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */
     uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
     int *rank_of;         /* [G] */
@@ -96,7 +98,9 @@ typedef struct worker_seat {
     char keeper[24]; /* whoever starts it again elsewhere and says how it died; "" none */
     int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
-    int64_t since_ns; /* of the lease or of the last ON */
+    int64_t since_ns;                        /* of the lease or of the last ON */
+    int64_t leased_ns, travel_ns, row_bytes; /* of the last row: until it came, and its size */
+    press_link link;                         /* of one elsewhere */
     int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;
@@ -127,6 +131,7 @@ typedef struct local_pool {
 
 typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
+    uint64_t pressed;     /* row leases that asked for compressed images */
     uint64_t quarantined; /* in this run */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     int64_t stage_ns[N_STAGES]; /* of all workers */
@@ -230,7 +235,7 @@ void seats_check_time(dispatch *d, int64_t now);
 void seats_schedule(dispatch *d);
 
 /* payload.c */
-WARN_UNUSED status payload_lease(dispatch *d, lease *l, char **out, size_t *out_size);
+WARN_UNUSED status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size);
 WARN_UNUSED status payload_cursor(const session *s, const planned_row *r, uint64_t next,
                                   char **out);
 

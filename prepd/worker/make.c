@@ -387,6 +387,21 @@ static status text_member(workshop *s, const json_value *lease, const char *key,
     return ST_OK;
 }
 
+/* auto: as the lease says. */
+static image_filter filter_of(const conf *c, bool press)
+{
+    if (c->prepd_image_filter == FILTER_AUTO)
+        return press ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+    return c->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+}
+
+static image_codec codec_of(const conf *c, bool press)
+{
+    if (c->prepd_image_codec == CODEC_AUTO)
+        return press ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+    return c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+}
+
 static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *out)
 {
     workshop *s = k->s;
@@ -399,7 +414,9 @@ static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *
     if (json_find(k->lease, "references"))
         TRY(text_member(s, k->lease, "references", &r.references));
     int64_t since = clock_ns();
-    TRY(codec_encode(s->packer, &r, (uint64_t)number, s->filter, s->codec, out));
+    const bool press = json_bool(json_find(k->lease, "press"), false);
+    TRY(codec_encode(s->packer, &r, (uint64_t)number, filter_of(&s->train, press),
+                     codec_of(&s->train, press), out));
     stage_end(s, STAGE_PACK, &since);
     return ST_OK;
 }

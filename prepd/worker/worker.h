@@ -42,8 +42,6 @@ typedef struct workshop {
     tokenizer_scratch *token_scratch;
     chat_ids chat;
     codec *packer;
-    image_filter filter;
-    image_codec codec;
     int64_t stage_ns[N_STAGES]; /* of the lease in work */
     arena row;                  /* a lease: texts, patches, the row */
     arena sample;               /* one image: file, pixels */

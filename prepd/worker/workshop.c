@@ -84,18 +84,6 @@ static status limit_memory(int64_t more_bytes)
     return ST_OK;
 }
 
-static void choose_codec(workshop *s, bool ipc)
-{
-    const conf *c = &s->train;
-    s->filter = c->prepd_image_filter == FILTER_AUTO
-                    ? (ipc ? IMAGE_FILTER_NONE : IMAGE_FILTER_PLANE)
-                : c->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE
-                                                        : IMAGE_FILTER_NONE;
-    s->codec = c->prepd_image_codec == CODEC_AUTO   ? (ipc ? IMAGE_CODEC_NONE : IMAGE_CODEC_ZSTD)
-               : c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD
-                                                    : IMAGE_CODEC_NONE;
-}
-
 status workshop_init(workshop *s, const worker_options *o, const image_api *images,
                      const json_value *terms)
 {
@@ -111,7 +99,6 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(chat_ids_find(s->tokens, &s->chat));
     TRY(check_ids(folder, &s->chat));
     TRY(codec_new(&s->packer));
-    choose_codec(s, json_bool(json_find(terms, "ipc"), true));
     return limit_memory(s->train.prepd_worker_bytes);
 }
 

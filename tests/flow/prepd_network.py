@@ -30,7 +30,7 @@ import hashlib, sys
 sys.path.insert(0, sys.argv[1])
 import client
 h, ids = hashlib.sha256(), []
-for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3]):
+for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3], credit_bytes=4 << 20):
     for name in ("input_ids", "labels", "pixels", "doc_sample_id"):
         h.update(row[name].tobytes())
     ids += list(row["doc_sample_id"])
@@ -85,9 +85,10 @@ class Network:
     def joined(self, n, limit_s=40):
         wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers", limit_s)
 
-    def epoch(self):
-        p = self.at_home("/usr/bin/python3", "-c", CONSUMER, os.path.join(SOURCE, "proto"), HOME,
-                         self.keys)
+    def epoch(self, where=None):
+        p = subprocess.run(["ip", "netns", "exec", where or self.home, "/usr/bin/python3", "-c", CONSUMER,
+                            os.path.join(SOURCE, "proto"), HOME, self.keys], capture_output=True, text=True,
+                           timeout=150)
         check(p.returncode == 0, p.stderr + self.daemon.said())
         digest, n, distinct = p.stdout.split()
         check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample once")
@@ -158,4 +159,16 @@ def one_stream_over_a_bad_network():
         print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside")
 
 
-main(one_stream_over_a_bad_network)
+def compression_follows_the_link():
+    with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
+        quiet, before = net.epoch(), net.status()["leases_pressed"]
+        p = subprocess.run(["tc", "-n", net.home, "qdisc", "add", "dev", "to0", "root", "tbf", "rate", "40mbit",
+                            "burst", "64k", "latency", "100ms"], capture_output=True, text=True)
+        check(p.returncode == 0, p.stderr)
+        check(net.epoch(net.sites[0]) == quiet, "compressed rows are another stream")
+        slow = net.status()["leases_pressed"] - before
+        check(slow > 0, "nothing was compressed for a link of 5 MB/s")
+        print(f"rows compressed: {before} at memory speed, {slow} at 40 Mbit/s")
+
+
+main(one_stream_over_a_bad_network, compression_follows_the_link)
