@@ -15,7 +15,7 @@ typedef struct verb {
 } verb;
 
 static const verb verbs[] = {
-    {"train", verb_train, true, "-c FILE [--section.key VALUE ...] [--profile]",
+    {"train", verb_train, true, "-c FILE [--section.key VALUE ...] [--nproc N] [--profile]",
      "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
      "checkpoint.enable write a Hugging Face folder into job.dump_folder. The rows come from\n"
      "prepd serve at prepd.endpoint, or from feed.replay."},

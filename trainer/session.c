@@ -337,7 +337,7 @@ static status open_mesh(session *s, const world *w)
     if (!w || w->place.size == 1)
         return ST_OK;
     TRY(layout_of(s->conf, &l));
-    return mesh_open(&l, w->place.rank, w->engine, w->joined, NULL, &s->mesh);
+    return mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &s->mesh);
 }
 
 /* What a checkpoint says of the stream. */

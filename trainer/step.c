@@ -245,6 +245,7 @@ status step_queue(session *s, int64_t step)
     TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
     TRY(update(s));
     TRY(fetch(s, t));
+    comm_ledger_close_step(s->mesh.group[MESH_WORLD].ledger);
     all->queued++;
     return ST_OK;
 }

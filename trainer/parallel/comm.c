@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "trainer/parallel/comm_ledger.h"
+
 comm comm_alone(const char *name)
 {
     comm c = {.size = 1};
@@ -23,8 +25,15 @@ static status keep(stream *s, const void *from, void *to, int64_t count, st_dtyp
     return s->dev->v->copy(s, to, from, (size_t)count * st_dtype_size(dtype));
 }
 
+static void enter(const comm *c, comm_kind kind, comm_at at, int64_t count, st_dtype dtype)
+{
+    comm_ledger_enter(c->ledger, c, kind, at, count * (int64_t)st_dtype_size(dtype));
+}
+
+/* The call has come back. */
 static status told(status st, const comm *c, comm_at at)
 {
+    comm_ledger_leave(c->ledger);
     if (st == ST_OK)
         return st;
     if (at.layer < 0)
@@ -66,6 +75,7 @@ status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, v
     TRY(check_count(at, count));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
+    enter(c, COMM_ALL_GATHER, at, (c->size - 1) * count, dtype);
     return told(c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
 }
 
@@ -76,6 +86,7 @@ status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *sen
     TRY(check_sum(at, dtype));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
+    enter(c, COMM_REDUCE_SCATTER, at, (c->size - 1) * count, dtype);
     return told(c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
 }
 
@@ -86,6 +97,8 @@ status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_
     TRY(check_sum(at, dtype));
     if (alone(c))
         return ST_OK;
+    int64_t first, own = comm_cut(c->rank, c->size, count, &first);
+    enter(c, COMM_ALL_REDUCE, at, (c->size - 1) * own + count - own, dtype);
     return told(c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
 }
 
@@ -96,6 +109,7 @@ status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t
     if (alone(c))
         return ST_OK;
     TRY(check_peer(c, at, root));
+    enter(c, COMM_BROADCAST, at, c->rank == root ? 0 : count, dtype);
     return told(c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
 }
 
@@ -107,10 +121,13 @@ status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
     if (alone(c))
         return keep(s, (const char *)send + (size_t)send_first[0] * size,
                     (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
+    int64_t received = 0;
     for (int p = 0; p < c->size; p++) {
         TRY(check_count(at, send_count[p]));
         TRY(check_count(at, recv_count[p]));
+        received += p == c->rank ? 0 : recv_count[p];
     }
+    enter(c, COMM_ALL_TO_ALL, at, received, dtype);
     return told(c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
                                       recv_count, dtype),
                 c, at);
@@ -121,6 +138,7 @@ status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t
 {
     TRY(check_count(at, count));
     TRY(check_peer(c, at, to));
+    enter(c, COMM_SEND, at, 0, dtype);
     return told(c->engine->send(c, s, send, count, dtype, to), c, at);
 }
 
@@ -129,6 +147,7 @@ status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count
 {
     TRY(check_count(at, count));
     TRY(check_peer(c, at, from));
+    enter(c, COMM_RECV, at, count, dtype);
     return told(c->engine->recv(c, s, recv, count, dtype, from), c, at);
 }
 
@@ -139,14 +158,21 @@ status comm_begin(const comm *c, stream *s)
 
 status comm_end(const comm *c, stream *s)
 {
-    return alone(c) ? ST_OK : c->engine->end(c, s);
+    if (alone(c))
+        return ST_OK;
+    comm_ledger_wait(c->ledger);
+    status st = c->engine->end(c, s);
+    comm_ledger_leave(c->ledger);
+    return st;
 }
 
 status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv, int64_t bytes)
 {
     TRY(check_count(at, bytes));
-    if (!alone(c))
+    if (!alone(c)) {
+        enter(c, COMM_ALL_GATHER, at, (c->size - 1) * bytes, DT_U8);
         return told(c->engine->host_all_gather(c, send, recv, bytes), c, at);
+    }
     if (send != recv)
         memcpy(recv, send, (size_t)bytes);
     return ST_OK;
@@ -158,5 +184,6 @@ status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes
     if (alone(c))
         return ST_OK;
     TRY(check_peer(c, at, root));
+    enter(c, COMM_BROADCAST, at, c->rank == root ? 0 : bytes, DT_U8);
     return told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
 }

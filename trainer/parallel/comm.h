@@ -35,14 +35,16 @@ typedef enum comm_reduction { COMM_SUM, COMM_MAX } comm_reduction;
 struct comm_engine;
 struct comm_ledger;
 
+enum { COMM_NAME_MAX = 32 };
+
 /* A group of ranks, this one among them. */
 typedef struct comm {
     const struct comm_engine *engine; /* NULL: a group of one */
-    char name[32];                    /* of the mesh dimension */
+    char name[COMM_NAME_MAX];         /* of the mesh dimension */
     int rank, size;                   /* of this process in the group */
     const int *world_rank;            /* [size] */
     void *handle;                     /* engine's own */
-    struct comm_ledger *ledger;
+    struct comm_ledger *ledger;       /* of comm_ledger.h; NULL: nothing is counted */
 } comm;
 
 /* recv [size, count]: everybody's send [count]. In place: send == recv + rank * count. */
@@ -76,6 +78,14 @@ WARN_UNUSED status comm_host_all_gather(const comm *c, comm_at at, const void *s
                                         int64_t bytes);
 WARN_UNUSED status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes,
                                        int root);
+
+/* The elements [*out_first, + returned) that rank p sums in an all reduce of `count`. */
+static inline int64_t comm_cut(int p, int size, int64_t count, int64_t *out_first)
+{
+    int64_t each = (count + size - 1) / size, first = p * each;
+    *out_first = first < count ? first : count;
+    return first + each < count ? each : count - *out_first;
+}
 
 /* A group of one: no engine, nothing to release. */
 comm comm_alone(const char *name);

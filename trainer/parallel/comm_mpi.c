@@ -166,13 +166,11 @@ static share equal_share(int p, int size, int64_t count)
     return (share){p * count, count};
 }
 
-/* Of `count` elements cut into pieces of equal size, the last ones short or empty. */
 static share cut_share(int p, int size, int64_t count)
 {
-    int64_t each = (count + size - 1) / size, first = p * each;
-    if (first > count)
-        first = count;
-    return (share){first, first + each < count ? each : count - first};
+    share s;
+    s.len = comm_cut(p, size, count, &s.first);
+    return s;
 }
 
 /* Elements [at, at + most) of a share, or what it has of them. */

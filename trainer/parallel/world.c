@@ -112,14 +112,19 @@ status world_open(const conf *c, world *out)
         log_info("%d ranks, by %s", w.place.size, w.place.source);
     TRY(open_engine(c, &w.engine));
     comm_join join = {w.place.rank, w.place.size, c->comm_init_timeout};
-    TRY(w.engine->join(&join, &w.joined));
-    *out = w;
-    return ST_OK;
+    TRY(comm_ledger_new(&w.ledger));
+    status st = w.engine->join(&join, &w.joined);
+    if (st != ST_OK)
+        comm_ledger_free(&w.ledger);
+    else
+        *out = w;
+    return st;
 }
 
 void world_close(world *w)
 {
     if (w->joined)
         w->engine->leave(w->joined);
+    comm_ledger_free(&w->ledger);
     memset(w, 0, sizeof *w);
 }

@@ -5,6 +5,7 @@
 
 #include "common/conf.h"
 #include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm_ledger.h"
 
 typedef struct world_place {
     int rank, size;             /* of the job */
@@ -21,6 +22,7 @@ typedef struct world {
     world_place place;
     const comm_engine *engine; /* NULL: alone */
     void *joined;              /* the engine's own */
+    comm_ledger *ledger;       /* NULL: alone */
 } world;
 
 /* Finds the place, says so, and with several ranks loads the engine (comm.engine) and joins. */

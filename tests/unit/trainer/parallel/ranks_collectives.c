@@ -371,6 +371,53 @@ static void check_mesh(const world *w, layout l)
     mesh_close(&m);
 }
 
+static void expect_tally(const comm *c, comm_kind kind, const char *what, int64_t calls,
+                         int64_t bytes)
+{
+    const comm_tally *t = comm_ledger_find(c->ledger, c->name, kind, what);
+    if (!t || t->step_calls != calls || t->step_bytes != bytes) {
+        log_error("ledger: %s of %s over %s: %" PRId64 " calls and %" PRId64
+                  " bytes, wanted %" PRId64 " and %" PRId64,
+                  comm_kind_name(kind), what, c->name, t ? t->step_calls : -1,
+                  t ? t->step_bytes : -1, calls, bytes);
+        exit(1);
+    }
+    checked++;
+}
+
+/* The formulas of comm_ledger.h, step by step, by group and purpose. */
+static void check_ledger(const world *w, const layout *l)
+{
+    mesh m;
+    MUST(mesh_open(l, w->place.rank, w->engine, w->joined, w->ledger, &m));
+    const comm *c = mesh_comm(&m, MESH_WORLD);
+    const int64_t n = c->size, count = 1001, first = c->rank * ((count + n - 1) / n);
+    const int64_t each = (count + n - 1) / n, own = first + each < count ? each : count - first;
+    int64_t received = 0;
+    for (int p = 0; p < n; p++)
+        received += p == c->rank ? 0 : given(c, p, c->rank, count);
+    for (int step = 1; step <= 2; step++) { /* the second is not the sum of both */
+        for (int k = 0; k < step; k++)
+            gather(c, count, DT_F32, false);
+        scatter(c, count, DT_F64, false);
+        reduce(c, count, DT_F32, COMM_SUM);
+        broadcast(c, count, DT_I32, 0);
+        all_to_all(c, count, DT_BF16);
+        comm_ledger_close_step(c->ledger);
+        expect_tally(c, COMM_ALL_GATHER, "gather", step, step * (n - 1) * count * 4);
+        expect_tally(c, COMM_REDUCE_SCATTER, "scatter", 1, (n - 1) * count * 8);
+        expect_tally(c, COMM_ALL_REDUCE, "reduce", 1, ((n - 1) * own + count - own) * 4);
+        expect_tally(c, COMM_BROADCAST, "broadcast", 1, c->rank ? count * 4 : 0);
+        expect_tally(c, COMM_ALL_TO_ALL, "exchange", 1, received * 2);
+    }
+    comm_now now = comm_ledger_now(c->ledger);
+    if (now.inside || strcmp(now.what, "exchange") != 0 || now.layer != 3) {
+        log_error("ledger: the last call was %s of layer %" PRId64, now.what, now.layer);
+        exit(1);
+    }
+    mesh_close(&m);
+}
+
 static void check_all(const world *w)
 {
     int64_t n = w->place.size;
@@ -385,6 +432,7 @@ static void check_all(const world *w)
                    .world = n,
                    .accumulation = 1};
     check_mesh(w, flat);
+    check_ledger(w, &flat);
     if (n % 4 == 0)
         check_mesh(w, (layout){1, n / 4, 2, 2, 1, n / 2, 1, 0, 0});
     if (n % 4 == 0)

@@ -1,0 +1,118 @@
+/* Which rank a process is, by what its launcher left in the environment. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+
+#include "trainer/parallel/world.h"
+
+static const char *const known[] = {"RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "LOCAL_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_PROCID",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "SLURM_NTASKS",
+                                    "SLURM_LOCALID",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "MPI_LOCALNRANKS"};
+
+static int forget(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        unsetenv(known[i]);
+    return 0;
+}
+
+static void set(const char *words) /* "A=1 B=2" */
+{
+    char copy[512], *rest = copy;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *word; (word = strsep(&rest, " "));)
+        putenv(strdup(word));
+}
+
+static void expect(int rank, int size, int local_rank, int local_size, const char *source)
+{
+    world_place p;
+    assert_int_equal(world_place_find(&p), ST_OK);
+    assert_int_equal(p.rank, rank);
+    assert_int_equal(p.size, size);
+    assert_int_equal(p.local_rank, local_rank);
+    assert_int_equal(p.local_size, local_size);
+    assert_string_equal(p.source, source);
+}
+
+static void refuse(const char *words, const char *said)
+{
+    world_place p;
+    forget(NULL);
+    set(words);
+    assert_int_equal(world_place_find(&p), ST_CONFIG);
+    if (!strstr(status_text(), said))
+        fail_msg("\"%s\" does not say \"%s\"", status_text(), said);
+}
+
+static void test_place__without_a_launcher(void **state)
+{
+    (void)state;
+    expect(0, 1, 0, 1, "no launcher's variables");
+}
+
+static void test_place__each_launcher(void **state)
+{
+    (void)state;
+    set("RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4");
+    expect(5, 16, 1, 4, "torchrun's variables");
+    forget(NULL);
+    set("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 "
+        "OMPI_COMM_WORLD_LOCAL_SIZE=8");
+    expect(3, 8, 3, 8, "mpirun's variables");
+    forget(NULL);
+    set("SLURM_STEP_ID=0 SLURM_PROCID=9 SLURM_STEP_NUM_TASKS=16 SLURM_NTASKS=32 SLURM_LOCALID=1");
+    expect(9, 16, 1, 2, "Slurm's variables");
+    forget(NULL);
+    set("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1");
+    expect(1, 2, 0, 1, "PMI's variables");
+}
+
+/* A Slurm batch script's own process, and mpirun inside a job. */
+static void test_place__the_batch_script_is_no_rank(void **state)
+{
+    (void)state;
+    set("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_LOCALID=0");
+    expect(0, 1, 0, 1, "no launcher's variables");
+    set("SLURM_STEP_ID=0 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 "
+        "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2");
+    expect(3, 4, 1, 2, "mpirun's variables");
+}
+
+static void test_place__wrong_variables_are_named(void **state)
+{
+    (void)state;
+    refuse("RANK=0", "RANK is set and WORLD_SIZE is not");
+    refuse("RANK=x WORLD_SIZE=2", "RANK is \"x\"");
+    refuse("RANK=-1 WORLD_SIZE=2", "RANK is \"-1\"");
+    refuse("RANK=2 WORLD_SIZE=2", "RANK is 2 of WORLD_SIZE 2");
+    refuse("RANK=0 WORLD_SIZE=0", "WORLD_SIZE is \"0\"");
+    refuse("RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE is \"9999");
+    refuse("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_place__without_a_launcher, forget),
+        cmocka_unit_test_setup(test_place__each_launcher, forget),
+        cmocka_unit_test_setup(test_place__the_batch_script_is_no_rank, forget),
+        cmocka_unit_test_setup(test_place__wrong_variables_are_named, forget),
+    };
+    return cmocka_run_group_tests_name("world", tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+#include "trainer/parallel/comm_ledger.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+
+/* What calls are for is written in the source, so there are few. */
+enum { TALLIES = 256 };
+
+struct comm_ledger {
+    comm_tally tally[TALLIES];
+    int n;
+    pthread_mutex_t lock; /* of now */
+    comm_now now;
+};
+
+const char *comm_kind_name(comm_kind kind)
+{
+    static const char *const name[COMM_KINDS] = {
+        "all gather", "reduce scatter", "all reduce", "broadcast", "all to all", "send", "recv"};
+    return name[kind];
+}
+
+status comm_ledger_new(comm_ledger **out)
+{
+    comm_ledger *l = calloc(1, sizeof *l);
+    if (!l)
+        return FAIL(ST_NO_MEMORY, "no memory for the ledger of collectives");
+    pthread_mutex_init(&l->lock, NULL);
+    *out = l;
+    return ST_OK;
+}
+
+void comm_ledger_free(comm_ledger **l)
+{
+    if (*l)
+        pthread_mutex_destroy(&(*l)->lock);
+    free(*l);
+    *l = NULL;
+}
+
+static comm_tally *find(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
+{
+    for (int i = 0; i < l->n; i++) {
+        const comm_tally *t = &l->tally[i];
+        if (t->kind == kind && (t->what == what || strcmp(t->what, what) == 0) &&
+            strcmp(t->group, group) == 0)
+            return (comm_tally *)t;
+    }
+    return NULL;
+}
+
+static void set_inside(comm_ledger *l, bool inside)
+{
+    pthread_mutex_lock(&l->lock);
+    l->now.inside = inside;
+    l->now.since_ns = clock_ns();
+    pthread_mutex_unlock(&l->lock);
+}
+
+void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at, int64_t bytes)
+{
+    if (!l)
+        return;
+    comm_tally *t = find(l, c->name, kind, at.what);
+    if (!t) {
+        assert(l->n < TALLIES);
+        t = &l->tally[l->n++];
+        *t = (comm_tally){.kind = kind, .what = at.what};
+        memcpy(t->group, c->name, sizeof t->group);
+    }
+    t->calls++;
+    t->bytes += bytes;
+    pthread_mutex_lock(&l->lock);
+    l->now = (comm_now){true, "", kind, at.what, at.layer, clock_ns()};
+    memcpy(l->now.group, c->name, sizeof l->now.group);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void comm_ledger_wait(comm_ledger *l)
+{
+    if (l)
+        set_inside(l, true);
+}
+
+void comm_ledger_leave(comm_ledger *l)
+{
+    if (l)
+        set_inside(l, false);
+}
+
+comm_now comm_ledger_now(comm_ledger *l)
+{
+    if (!l)
+        return (comm_now){0};
+    pthread_mutex_lock(&l->lock);
+    comm_now now = l->now;
+    pthread_mutex_unlock(&l->lock);
+    return now;
+}
+
+void comm_ledger_close_step(comm_ledger *l)
+{
+    for (int i = 0; l && i < l->n; i++) {
+        comm_tally *t = &l->tally[i];
+        t->step_calls = t->calls - t->closed_calls;
+        t->step_bytes = t->bytes - t->closed_bytes;
+        t->closed_calls = t->calls;
+        t->closed_bytes = t->bytes;
+    }
+}
+
+int comm_ledger_list(const comm_ledger *l, const comm_tally **out)
+{
+    *out = l ? l->tally : NULL;
+    return l ? l->n : 0;
+}
+
+const comm_tally *comm_ledger_find(const comm_ledger *l, const char *group, comm_kind kind,
+                                   const char *what)
+{
+    return l ? find(l, group, kind, what) : NULL;
+}
+
+void comm_ledger_print(const comm_ledger *l, FILE *to)
+{
+    int64_t calls = 0, bytes = 0;
+    fprintf(to, "from other ranks in the last step:\n%-14s %-15s %-24s %8s %16s\n", "group", "kind",
+            "for", "calls", "bytes");
+    for (int i = 0; l && i < l->n; i++) {
+        const comm_tally *t = &l->tally[i];
+        if (t->step_calls == 0)
+            continue;
+        fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", t->group,
+                comm_kind_name(t->kind), t->what, t->step_calls, t->step_bytes);
+        calls += t->step_calls;
+        bytes += t->step_bytes;
+    }
+    fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", "all", "", "", calls, bytes);
+}
