@@ -53,6 +53,12 @@ void memory_plan_add_answers(memory_plan *p, const model_dims *d, int64_t seq_le
     p->total += p->answers;
 }
 
+void memory_plan_add_gathered(memory_plan *p, int64_t bytes)
+{
+    p->gathered = bytes;
+    p->total += bytes;
+}
+
 void memory_plan_print(const memory_plan *p, FILE *to)
 {
     const struct {
@@ -61,6 +67,7 @@ void memory_plan_print(const memory_plan *p, FILE *to)
     } regions[] = {{"parameters", p->parameters},
                    {"gradients", p->gradients},
                    {"moments", p->moments},
+                   {"gathered units", p->gathered},
                    {"activations and scratch", p->activations},
                    {"answers", p->answers},
                    {"snapshot (host)", p->snapshot},
@@ -81,6 +88,7 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
         .vision_frozen = l->vision_frozen,
     };
     TRY(memory_plan_make(l->dims, l->n_params, l->n_trained, &o, l->backend, out));
+    memory_plan_add_gathered(out, l->gathered);
     if (l->answers)
         memory_plan_add_answers(out, l->dims, l->seq_len, l->backend);
     if (l->keeps)

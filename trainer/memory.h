@@ -11,6 +11,7 @@
 
 typedef struct memory_plan {
     int64_t parameters, gradients, moments, activations; /* bytes; activations with scratch */
+    int64_t gathered; /* units of several ranks, whole while they are used */
     int64_t answers;  /* generation during evaluations: kept keys and values, logits */
     int64_t snapshot; /* of checkpoints written in the background: host memory */
     int64_t total;    /* of the device; on the CPU with the snapshot */
@@ -29,13 +30,17 @@ void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_traine
 /* Adds what answering held-out questions takes (eval/generate.h), of rows of seq_len tokens. */
 void memory_plan_add_answers(memory_plan *p, const model_dims *d, int64_t seq_len,
                              const backend_vtable *backend);
+/* Adds the buffers that units are gathered into (params_size). */
+void memory_plan_add_gathered(memory_plan *p, int64_t bytes);
 void memory_plan_print(const memory_plan *p, FILE *to);
 
 /* A layout to be judged: what memory_plan_make takes, and the row it is made of. */
 typedef struct memory_layout {
     const model_dims *dims;
     const backend_vtable *backend;
-    int64_t n_params, n_trained, rows, seq_len, patch_budget;
+    int64_t n_params, n_trained; /* stored here (params_size) */
+    int64_t gathered;            /* bytes */
+    int64_t rows, seq_len, patch_budget;
     bool training, checkpoint_full;
     bool keeps;   /* checkpoints in the background */
     bool answers; /* held-out questions in the model's own words (generate_wanted) */

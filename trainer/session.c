@@ -49,6 +49,10 @@ static status open_model(session *s)
     TRY(dims_load(c->model_path, &s->dims));
     TRY(cut_layers(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));
+    if (s->mesh.layout.world > 1) {
+        TRY(params_cut(s->params, &s->dims, &s->mesh.layout, s->mesh.place));
+        params_share(s->params, &s->mesh, c->fsdp_reshard != RESHARD_NEVER);
+    }
     return s->use == SESSION_TRAIN ? groups_apply(c, s->params) : ST_OK;
 }
 
@@ -82,17 +86,29 @@ static status load_values(session *s, enum session_use use)
     return ST_OK;
 }
 
+/* Data-parallel consumers of the stream. */
+static int consumers(const session *s)
+{
+    return (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
+}
+
 static void client_settings(const session *s, const char *stream_name, const char *options,
                             receiver_options *o)
 {
     const conf *c = s->conf;
+    /* Held-out rows go to every rank. */
+    const bool mine = strcmp(stream_name, "train") == 0;
     o->stopped = stop_asked;
+    o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
+                                 .ranks = mine ? consumers(s) : 1,
+                                 .step_rows = c->training_global_batch_size};
     o->client = (client_options){
         .endpoint = c->prepd_endpoint,
         .keys = c->prepd_keys,
         .stream = stream_name,
         .stream_options = options,
-        .ranks = 1,
+        .rank = mine ? s->mesh.place.consumer : 0,
+        .ranks = mine ? consumers(s) : 1,
         .credit_bytes = c->prepd_ahead_bytes,
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
     };
@@ -171,11 +187,14 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
     const conf *c = s->conf;
     size_t used, total;
     TRY(s->device->v->memory(s->device, &used, &total));
+    params_sizes size;
+    TRY(params_size(s->params, s->device->v, s->use == SESSION_TRAIN, &size));
     memory_layout l = {
         .dims = &s->dims,
         .backend = s->device->v,
-        .n_params = s->params->total,
-        .n_trained = params_trained(s->params),
+        .n_params = size.stored,
+        .n_trained = size.trained,
+        .gathered = size.gathered_bytes,
         .rows = c->training_local_batch_size,
         .seq_len = seq_len,
         .patch_budget = patch_budget,
@@ -293,7 +312,7 @@ static status open_step(session *s, enum session_use use)
         TRY(generate_new(s, s->cap.tokens / c->training_local_batch_size, &s->generator));
     if (use != SESSION_TRAIN)
         return ST_OK;
-    s->accumulation = c->training_global_batch_size / c->training_local_batch_size;
+    s->accumulation = c->training_global_batch_size / c->training_local_batch_size / consumers(s);
     groups_share(s->params, &s->dims, &s->share);
     s->schedule = (schedule){
         .peak = c->optimizer_lr,
@@ -323,11 +342,11 @@ status session_check_layout(const conf *c, const world *w)
                     "mpirun start ranks; for one rank leave every degree at 1, "
                     "data_parallel_shard_degree -1 and world_size 0)",
                     l.world, there, l.world);
-    if (l.world > 1)
+    if (l.context * l.tensor * l.pipeline * l.expert > 1)
         return FAIL(ST_CONFIG,
-                    "parallelism: %" PRId64 " ranks are there, but a step does not share "
-                    "its work among ranks yet",
-                    l.world);
+                    "parallelism: ranks share the stored model (data_parallel_shard_degree and "
+                    "data_parallel_replicate_degree), and nothing else yet: leave the other "
+                    "degrees at 1");
     return ST_OK;
 }
 

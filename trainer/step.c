@@ -7,6 +7,8 @@
 #include "common/log.h"
 
 #include "trainer/device/replay.h"
+#include "trainer/step_totals.h"
+#include "trainer/stop.h"
 
 enum {
     LENGTHS = 256, /* handed to dims_flops in runs of this many documents */
@@ -24,6 +26,7 @@ typedef struct step_facts {
     double loss, weight;
     double aux[1]; /* as acc */
     optimizer_facts update;
+    step_totals ours, totals; /* of several ranks: going over, coming back */
 } step_facts;
 
 /* A step from its queueing until it is told, and what the report points at after that. */
@@ -39,6 +42,7 @@ typedef struct step_slot {
 struct step_slots {
     int64_t n;            /* 1 + ahead */
     int64_t queued, told; /* steps, in all */
+    step_totals *totals;  /* device; NULL of one rank */
     step_slot slot[SLOTS_MAX];
 };
 
@@ -49,6 +53,8 @@ status step_open(session *s)
     if (!s->steps)
         return FAIL(ST_NO_MEMORY, "no memory for steps under way");
     s->steps->n = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
+    if (step_shared(s))
+        TRY(v->alloc(s->device, sizeof(step_totals), (void **)&s->steps->totals));
     for (int64_t i = 0; i < s->steps->n; i++) {
         step_slot *t = &s->steps->slot[i];
         TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
@@ -73,6 +79,8 @@ void step_close(session *s)
         if (t->done)
             v->event_free(&t->done);
     }
+    if (s->steps->totals)
+        v->release(s->device, s->steps->totals);
     free(s->steps);
     s->steps = NULL;
 }
@@ -198,6 +206,15 @@ static status clear(session *s)
     return params_zero_grad(s->params, s->stream);
 }
 
+/* Sums over ranks, then the update. */
+static status update_all(session *s)
+{
+    if (step_shared(s))
+        TRY(step_totals_sum(s, s->steps->totals));
+    TRY(params_sum_replicas(s->params, s->stream));
+    return optimizer_update(s->optimizer, s->stream, s->sums.weight);
+}
+
 static status update(session *s)
 {
     replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_UPDATE};
@@ -205,7 +222,7 @@ static status update(session *s)
     TRY(replay_begin(s->stream, &key, &done));
     if (done)
         return ST_OK;
-    return replay_end(s->stream, optimizer_update(s->optimizer, s->stream, s->sums.weight));
+    return replay_end(s->stream, update_all(s));
 }
 
 static status fetch(session *s, step_slot *t)
@@ -216,7 +233,19 @@ static status fetch(session *s, step_slot *t)
     TRY(v->to_host(s->stream, &f->weight, s->sums.weight, sizeof f->weight));
     TRY(v->to_host(s->stream, f->aux, s->sums.aux, st_dtype_size(v->acc)));
     TRY(optimizer_fetch(s->optimizer, s->stream, &f->update));
+    if (step_shared(s))
+        TRY(v->to_host(s->stream, &f->totals, s->steps->totals, sizeof f->totals));
     return v->event_record(s->stream, t->done);
+}
+
+static status send_counts(session *s, step_slot *t)
+{
+    if (!step_shared(s))
+        return ST_OK;
+    t->report.stop = stop_heard();
+    step_totals_of(&t->report, &t->facts->ours);
+    return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
+                                   sizeof t->facts->ours);
 }
 
 status step_queue(session *s, int64_t step)
@@ -243,6 +272,7 @@ status step_queue(session *s, int64_t step)
     r->lr = schedule_lr(&s->schedule, step);
     s->stream->part = PART_OPTIMIZER;
     TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
+    TRY(send_counts(s, t));
     TRY(update(s));
     TRY(fetch(s, t));
     comm_ledger_close_step(s->mesh.group[MESH_WORLD].ledger);
@@ -265,6 +295,8 @@ status step_told(session *s, step_report *out)
     r->grad_norm = updated.grad_norm;
     memcpy(r->group_norm, updated.group_norm, sizeof r->group_norm);
     r->skipped = updated.skipped;
+    if (step_shared(s))
+        step_totals_into(&f->totals, r);
     *out = *r;
     return ST_OK;
 }

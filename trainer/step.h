@@ -9,7 +9,8 @@
 
 #include "trainer/session.h"
 
-/* What a step did, for the log and the accounts. Sums over its micro-batches. */
+/* What a step did, for the log and the accounts. Sums over its micro-batches and over all ranks;
+ * samples, digests and waiting are of this rank's rows. */
 typedef struct step_report {
     int64_t step; /* from 1 */
     double loss;  /* mean over target weights, without the auxiliary loss */
@@ -18,6 +19,7 @@ typedef struct step_report {
     double grad_norm, lr;
     double group_norm[GROUP_COUNT]; /* the gradient's norm by group */
     bool skipped;
+    bool stop;                    /* of several ranks: one was asked to stop before it was queued */
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;

@@ -7,14 +7,14 @@
 #include "common/clock.h"
 
 /* Signals are of the process, so this state is too. */
-static atomic_bool asked;
-static _Atomic int64_t asked_ns;
+static atomic_bool heard, agreed, together;
+static _Atomic int64_t heard_ns;
 
 static void on_signal(int number)
 {
     (void)number;
-    atomic_store(&asked_ns, clock_ns()); /* clock_gettime may be called here */
-    atomic_store(&asked, true);
+    atomic_store(&heard_ns, clock_ns()); /* clock_gettime may be called here */
+    atomic_store(&heard, true);
 }
 
 void stop_listen(void)
@@ -24,12 +24,29 @@ void stop_listen(void)
     sigaction(SIGINT, &a, NULL);
 }
 
+bool stop_heard(void)
+{
+    return atomic_load(&heard);
+}
+
 bool stop_asked(void)
 {
-    return atomic_load(&asked);
+    return atomic_load(&together) ? atomic_load(&agreed) : stop_heard();
 }
 
 int64_t stop_asked_ns(void)
 {
-    return atomic_load(&asked_ns);
+    return atomic_load(&heard_ns);
+}
+
+void stop_together(void)
+{
+    atomic_store(&together, true);
+}
+
+void stop_agree(void)
+{
+    if (atomic_load(&heard_ns) == 0)
+        atomic_store(&heard_ns, clock_ns());
+    atomic_store(&agreed, true);
 }

@@ -1,5 +1,8 @@
 /* stop.h: the one place that hears SIGTERM and SIGINT. The first sets a flag that the step and
- * whoever waits ask for; the second does what the system does by default. */
+ * whoever waits ask for; the second does what the system does by default.
+ *
+ * Of several ranks none may stop where others go on: a step tells all of them that one has heard a
+ * signal (step_report.stop), and behind the same step all are asked to stop. */
 #ifndef TESSERA_TRAINER_STOP_H
 #define TESSERA_TRAINER_STOP_H
 
@@ -9,5 +12,9 @@
 void stop_listen(void);
 bool stop_asked(void);
 int64_t stop_asked_ns(void); /* clock_ns() of the signal, to within a poll; 0 before it */
+
+bool stop_heard(void);    /* by this process */
+void stop_together(void); /* from here on stop_asked waits for stop_agree */
+void stop_agree(void);
 
 #endif

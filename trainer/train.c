@@ -96,9 +96,12 @@ static status print_memory(const session *s)
                        .checkpoint_full = s->conf->ac_mode == AC_FULL,
                        .router_aux_coef = s->conf->loss_router_aux};
     memory_plan p;
-    int64_t n = s->params->total, trained = params_trained(s->params);
+    params_sizes size;
+    TRY(params_size(s->params, s->device->v, true, &size));
+    int64_t n = size.stored, trained = size.trained;
     model_options_freeze(&o, s->params);
     TRY(memory_plan_make(&s->dims, n, trained, &o, s->device->v, &p));
+    memory_plan_add_gathered(&p, size.gathered_bytes);
     if (s->generator)
         memory_plan_add_answers(&p, &s->dims, s->cap.tokens / s->conf->training_local_batch_size,
                                 s->device->v);
@@ -138,13 +141,20 @@ static void tell_changes(const char *was, const char *now)
     }
 }
 
+/* The rank that writes what is of the run: ledger, metrics, report. */
+static bool is_first(const training *t)
+{
+    return !t->world || t->world->place.rank == 0;
+}
+
 static status find_start(training *t)
 {
     const conf *c = t->conf;
     t->now.eval_loss = t->now.first_loss = t->now.last_loss = NAN;
     TRY(config_text(c, &t->now.config));
     TRY(folder_make(c->job_dump_folder));
-    TRY(folder_lock(c->job_dump_folder, &t->lock));
+    if (is_first(t))
+        TRY(folder_lock(c->job_dump_folder, &t->lock));
     TRY(train_checkpoint_folder(c, t->folder));
     if (!c->checkpoint_enable)
         return ST_OK;
@@ -205,8 +215,10 @@ static status open_run(training *t)
                        &t->keeper));
     }
     TRY(peak_flops(c, &t->session, &peak));
-    TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
-    return reporter_new(c, &t->session, peak, c->job_dump_folder, &t->reporter);
+    peak *= (double)t->session.mesh.layout.world; /* a line counts all ranks */
+    if (is_first(t))
+        TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
+    return reporter_new(c, &t->session, peak, is_first(t) ? c->job_dump_folder : "", &t->reporter);
 }
 
 static void close_run(training *t)
@@ -235,7 +247,8 @@ static status spare_ledger(training *t, status st)
 
 static status save(training *t)
 {
-    TRY(spare_ledger(t, ledger_sync(t->ledger)));
+    if (t->ledger)
+        TRY(spare_ledger(t, ledger_sync(t->ledger)));
     int64_t start = clock_ns();
     TRY(keeper_save(t->keeper, &t->now));
     reporter_rest(t->reporter, clock_ns() - start);
@@ -255,8 +268,11 @@ static status note_step(training *t, const step_report *r)
     t->now.rows += r->rows;
     t->now.last_loss = r->loss;
     t->now.eval_loss = NAN;
+    if (r->stop)
+        stop_agree();
     TRY(progress_set_text(&t->now.cursor, r->cursor));
-    TRY(spare_ledger(t, ledger_add(t->ledger, r)));
+    if (t->ledger)
+        TRY(spare_ledger(t, ledger_add(t->ledger, r)));
     TRY(reporter_step(t->reporter, r));
     /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
     t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->skipped && r->weight > 0.0;
@@ -471,13 +487,15 @@ status train_run(const conf *c, const world *w)
     if (c->eval_enable && !session_evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
     TRY_OR(done, open_run(&t));
+    if (t.session.mesh.layout.world > 1)
+        stop_together();
     stop_listen(); /* not before: until here there is nothing to finish */
     TRY_OR(done, run_steps(&t));
     if (reporter_finish(t.reporter) != ST_OK) /* no line is worth the model that is to be left */
         log_warn("the last line is missing: %s", status_text());
     if (t.profile)
         profile_print(profile_read(t.profile), stdout);
-    if (c->metrics_report)
+    if (c->metrics_report && is_first(&t))
         write_report(&t);
     if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
         TRY_OR(done, leave_model(&t));

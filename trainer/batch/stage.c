@@ -113,7 +113,7 @@ static void lay_out(device_batch *b, const batch_caps *c, size_t acc, space *sp)
     b->positions = space_take(sp, 3 * c->tokens, i32);
     b->cu_docs = space_take(sp, c->docs + 1, i32);
     b->n_tokens = space_take(sp, 1, i32);
-    b->aux_scale = space_take(sp, 1, acc);
+    b->aux_scale = space_take(sp, 2, acc);
     b->text_index = space_take(sp, c->tokens, i32);
     b->visual_index = space_take(sp, c->tokens, i32);
     b->target_token = space_take(sp, c->targets, i32);
@@ -341,7 +341,7 @@ static status upload(stager *g, stream *s, size_t acc)
         {h->positions, b->positions, 3 * tokens * i32},
         {h->cu_docs, b->cu_docs, (size_t)(b->cap.docs + 1) * i32},
         {h->n_tokens, b->n_tokens, i32},
-        {h->aux_scale, b->aux_scale, acc},
+        {h->aux_scale, b->aux_scale, 2 * acc},
         {h->text_index, b->text_index, tokens * i32},
         {h->visual_index, b->visual_index, tokens * i32},
         {h->target_token, b->target_token, targets * i32},
@@ -386,6 +386,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     put_padding(h, &n, st_dtype_size(acc), stride);
     *h->n_tokens = (int32_t)n.tokens;
     put_weight(h->aux_scale, acc, 0, g->aux_coefficient * at.weight);
+    put_weight(h->aux_scale, acc, 1, (double)n.tokens);
     b->fixed_shapes = g->fixed_shapes;
     b->tokens = n.tokens;
     b->docs = n.docs;

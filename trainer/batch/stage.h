@@ -43,7 +43,7 @@ typedef struct device_batch {
     uint8_t *pixels;        /* [cap.patches, 768] stills, when wide is false */
     uint8_t *pixels_wide;   /* [cap.patches, 1536], when the batch has video */
     bool wide;              /* which of the two */
-    void *aux_scale;        /* [1] acc: the auxiliary loss's coefficient * weight */
+    void *aux_scale;        /* [2] acc: the auxiliary loss's coefficient * weight; tokens */
     int32_t *patch_row_col; /* [cap.patches, 2] full-resolution patch coordinates */
     int32_t *pos_index;     /* [cap.patches, 4] rows of the position table */
     void *pos_weight;       /* [cap.patches, 4] acc; 0 in the padding */

@@ -98,8 +98,7 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
     t->aux.on = mode.aux && t->aux.n_layers > 0;
     if (t->aux.n_layers > 0) {
         t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
-        t->aux.count_total = space_take(sp, d->experts, z->acc);
-        t->aux.prob_sum = space_take(sp, d->experts, z->acc);
+        moe_aux_layout(&t->aux, sp, d->experts, z->acc);
     }
     if (mode.training)
         t->dx = space_take(sp, width, z->act);
@@ -175,10 +174,8 @@ status decoder_fwd(decoder *t, run *r, void *const *feature)
 {
     const text_dims *d = &r->d->text;
     const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
-    if (aux) {
-        TRY(r->s->dev->v->zero(r->s, t->aux.count_total, (size_t)d->experts * r->acc));
-        TRY(r->s->dev->v->zero(r->s, t->aux.prob_sum, (size_t)d->experts * r->acc));
-    }
+    if (aux)
+        TRY(moe_aux_clear(r, &t->aux));
     TRY(embed(t, r, feature));
     for (int64_t l = 0; l < d->layers; l++) {
         TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));

@@ -51,21 +51,43 @@ void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training
     t->dm = space_take(sp, n * d->hidden, z->act);
 }
 
+/* The statistics are those of a stage's ranks together. */
+static bool shared(const run *r)
+{
+    return r->mesh && mesh_comm(r->mesh, MESH_STAGE)->size > 1;
+}
+
+void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
+{
+    aux->count_total = space_take(sp, 2 * experts + 2, acc);
+    aux->prob_sum = sp->base ? at(aux->count_total, experts, acc) : NULL;
+    aux->of_batch = sp->base ? at(aux->count_total, 2 * experts, acc) : NULL;
+}
+
+status moe_aux_clear(const run *r, const moe_aux *aux)
+{
+    const backend_vtable *v = r->s->dev->v;
+    TRY(v->zero(r->s, aux->count_total, (size_t)(2 * r->d->text.experts) * r->acc));
+    return v->copy(r->s, aux->of_batch, r->b->aux_scale, 2 * r->acc);
+}
+
 static status aux_op(const run *r, const moe_aux *aux, int phase, const int32_t *count,
                      const void *probs, void *dlogits)
 {
-    return op_route_aux(r->s, &(route_aux_args){.phase = phase,
-                                                .tokens = r->n.tokens,
-                                                .experts = r->d->text.experts,
-                                                .n_layers = aux->n_layers,
-                                                .n_valid = r->b->n_tokens,
-                                                .count = count,
-                                                .probs = probs,
-                                                .count_total = aux->count_total,
-                                                .prob_sum = aux->prob_sum,
-                                                .aux = aux->value,
-                                                .scale = r->b->aux_scale,
-                                                .dlogits = dlogits});
+    return op_route_aux(
+        r->s, &(route_aux_args){.phase = phase,
+                                .tokens = r->n.tokens,
+                                .experts = r->d->text.experts,
+                                .n_layers = aux->n_layers,
+                                .n_valid = r->b->n_tokens,
+                                .all_valid = shared(r) ? at(aux->of_batch, 1, r->acc) : NULL,
+                                .count = count,
+                                .probs = probs,
+                                .count_total = aux->count_total,
+                                .prob_sum = aux->prob_sum,
+                                .aux = aux->value,
+                                .scale = shared(r) ? aux->of_batch : r->b->aux_scale,
+                                .dlogits = dlogits});
 }
 
 /* Router: probabilities, choices, slots by expert. */
@@ -158,7 +180,13 @@ status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
 
 status moe_aux_finish(const run *r, const moe_aux *aux)
 {
-    return aux->on ? aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL) : ST_OK;
+    if (!aux->on)
+        return ST_OK;
+    if (shared(r))
+        TRY(comm_all_reduce(mesh_comm(r->mesh, MESH_STAGE), r->s,
+                            (comm_at){"sum router statistics", -1}, aux->count_total,
+                            2 * r->d->text.experts + 2, r->s->dev->v->acc, COMM_SUM));
+    return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
 }
 
 /* Expert weights' gradients; s->xp becomes the gradient of the slots' inputs. */

@@ -42,7 +42,8 @@ typedef struct moe_aux {
     bool on;
     int64_t n_layers;  /* MoE layers */
     void *count_total; /* [E] acc */
-    void *prob_sum;    /* [E] acc */
+    void *prob_sum;    /* [E] acc, behind it */
+    void *of_batch;    /* [2] acc, behind that: its aux_scale, of all ranks */
     void *value;       /* [1] acc */
 } moe_aux;
 
@@ -56,6 +57,10 @@ WARN_UNUSED status moe_fwd(const run *r, const moe *w, const void *x, const moe_
                            const moe_scratch *t, int32_t *count, const moe_aux *aux, void *y);
 /* Once behind all layers' forward: the value, when on. */
 WARN_UNUSED status moe_aux_finish(const run *r, const moe_aux *aux);
+/* The statistics' arrays. */
+void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc);
+/* Before the first layer. */
+WARN_UNUSED status moe_aux_clear(const run *r, const moe_aux *aux);
 /* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. */
 WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, const int32_t *count, const moe_aux *aux,

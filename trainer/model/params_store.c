@@ -91,7 +91,12 @@ status params_size(params *p, const backend_vtable *v, bool with_training, param
 {
     const unit_options o = options_of(p, with_training);
     size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
-    TRY(make_spans(p));
+    if (!p->values)
+        TRY(make_spans(p));
+    if (!p->mesh) { /* without the gaps, which are nobody's */
+        *out = (params_sizes){.stored = p->total, .trained = with_training ? params_trained(p) : 0};
+        return ST_OK;
+    }
     *out = (params_sizes){.stored = p->block_elements,
                           .trained = with_training ? p->trained_elements : 0,
                           .gathered_bytes = units_bytes(p->spans, p->n_spans, &o, act, acc)};

@@ -12,7 +12,8 @@
  *   valid tokens; aux = E sum_e f_e P_e. Called per layer with add_stats to accumulate count_total
  *   [E] and prob_sum [E] acc (cleared by the caller), then once with finish to write aux [1] acc,
  *   then per layer with grad to add scale[0] * E/N * p_i (f_i - sum_j f_j p_j) to dlogits; scale is
- *   one acc value on the device. n_layers gives N.
+ *   one acc value on the device. n_layers gives N; statistics of several ranks say in all_valid
+ *   of how many tokens they are.
  * permute: stable counting sort of the slots (t, k) by expert: offset [E+1] int32, slot_row [T, K]:
  *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
  *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k). An expert from E
@@ -54,13 +55,14 @@ typedef struct route_aux_args {
     int phase;
     int64_t tokens, experts, n_layers;
     const int32_t *n_valid;
-    const int32_t *count; /* ADD_STATS: [E] of this layer */
-    const void *probs;    /* ADD_STATS, GRAD: [T, E] of this layer */
-    void *count_total;    /* [E] acc */
-    void *prob_sum;       /* [E] acc */
-    void *aux;            /* FINISH: [1] acc */
-    const void *scale;    /* GRAD: [1] acc */
-    void *dlogits;        /* GRAD: [T, E] act */
+    const void *all_valid; /* [1] acc: valid tokens of the statistics; NULL: n_valid */
+    const int32_t *count;  /* ADD_STATS: [E] of this layer */
+    const void *probs;     /* ADD_STATS, GRAD: [T, E] of this layer */
+    void *count_total;     /* [E] acc */
+    void *prob_sum;        /* [E] acc */
+    void *aux;             /* FINISH: [1] acc */
+    const void *scale;     /* GRAD: [1] acc */
+    void *dlogits;         /* GRAD: [T, E] act */
 } route_aux_args;
 
 typedef struct permute_args {

@@ -52,9 +52,11 @@ static bool is_of(const unit_span *p, const unit_options *o, const kind *k)
 static void take_spans(unit_span *list, int64_t n, const unit_options *o, const kind *k, space *sp)
 {
     for (int64_t i = 0; i < n; i++)
-        if (is_of(&list[i], o, k))
-            *(k->gradients ? &list[i].whole_grad : &list[i].whole_act) =
-                space_take(sp, list[i].piece * list[i].ranks, k->size);
+        if (is_of(&list[i], o, k)) {
+            void *at = space_take(sp, list[i].piece * list[i].ranks, k->size);
+            if (sp->base)
+                *(k->gradients ? &list[i].whole_grad : &list[i].whole_act) = at;
+        }
 }
 
 /* Units of a parity share bytes. */

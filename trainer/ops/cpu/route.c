@@ -140,11 +140,19 @@ static void aux_add_stats(const route_aux_args *a, int64_t valid)
         count_total[e] += (real)a->count[e];
 }
 
-static void aux_finish(const route_aux_args *a, int64_t valid)
+/* N: (layer, token) pairs of the statistics. */
+static real aux_rows(const route_aux_args *a)
+{
+    if (a->all_valid)
+        return (real)a->n_layers * *(const real *)a->all_valid;
+    return (real)(a->n_layers * valid_tokens(a->tokens, a->n_valid));
+}
+
+static void aux_finish(const route_aux_args *a)
 {
     const real *count = a->count_total, *prob_sum = a->prob_sum;
-    real rows = (real)(a->n_layers * valid), sum = 0; /* N */
-    for (int64_t e = 0; e < a->experts && valid > 0; e++)
+    real rows = aux_rows(a), sum = 0;
+    for (int64_t e = 0; e < a->experts && rows > 0; e++)
         sum += count[e] / rows * (prob_sum[e] / rows);
     *(real *)a->aux = (real)a->experts * sum;
 }
@@ -154,7 +162,7 @@ static void aux_grad_rows(const void *context, part todo)
     const route_aux_args *a = context;
     const int64_t n = a->experts;
     const real *count = a->count_total;
-    const real rows = (real)(a->n_layers * valid_tokens(a->tokens, a->n_valid));
+    const real rows = aux_rows(a);
     const real scale = *(const real *)a->scale * (real)n / rows;
     for (int64_t t = todo.begin; t < todo.end; t++) {
         const real *p = (const real *)a->probs + t * n;
@@ -175,7 +183,7 @@ status CPU_OP(route_aux)(stream *s, const route_aux_args *a)
         aux_add_stats(a, valid);
         return ST_OK;
     case AUX_FINISH:
-        aux_finish(a, valid);
+        aux_finish(a);
         return ST_OK;
     case AUX_GRAD:
         cpu_run(s, valid, 8 * a->experts, aux_grad_rows, a);

@@ -51,6 +51,8 @@ static __global__ void __launch_bounds__(THREADS)
 /* N: (layer, token) pairs of the statistics. */
 static __device__ inline float stat_rows(const route_aux_args &a)
 {
+    if (a.all_valid)
+        return (float)a.n_layers * *(const float *)a.all_valid;
     return (float)(a.n_layers * valid_tokens(a.tokens, a.n_valid));
 }
 
