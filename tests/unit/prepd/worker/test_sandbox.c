@@ -135,15 +135,37 @@ static void *asks_for_its_stack(void *failed)
     return pthread_getattr_np(pthread_self(), &attr) || pthread_attr_destroy(&attr) ? failed : NULL;
 }
 
-static int by_thread(void)
+/* As libzmq does in every thread it starts. */
+static void *sets_its_policy(void *failed)
+{
+    struct sched_param none;
+    int policy;
+    return pthread_getschedparam(pthread_self(), &policy, &none) ||
+                   pthread_setschedparam(pthread_self(), policy, &none)
+               ? failed
+               : NULL;
+}
+
+static int thread_fails(void *(*work)(void *))
 {
     pthread_t t;
     char mark;
-    void *m = malloc(1 << 24), *failed = &mark;
-    int bad = pthread_create(&t, NULL, asks_for_its_stack, &mark) != 0 ||
-              pthread_join(t, &failed) != 0 || failed || !m;
+    void *failed = &mark;
+    return pthread_create(&t, NULL, work, &mark) != 0 || pthread_join(t, &failed) != 0 || failed;
+}
+
+static int by_thread(void)
+{
+    void *m = malloc(1 << 24);
+    const int bad = !m || thread_fails(asks_for_its_stack) || thread_fails(sets_its_policy);
     free(m);
     return bad;
+}
+
+static int by_priority(void)
+{
+    const struct sched_param most = {.sched_priority = 1};
+    return denied(sched_setscheduler(0, SCHED_FIFO, &most));
 }
 
 static int by_abort(void)
@@ -163,6 +185,7 @@ static void test_sandbox__denied(void **state)
     assert_int_equal(in_sandbox(by_change), 0);
     assert_int_equal(in_sandbox(by_signal), 0);
     assert_int_equal(in_sandbox(by_identity), 0);
+    assert_int_equal(in_sandbox(by_priority), 0);
     assert_int_equal(in_sandbox(by_terminal), 0);
     assert_int_equal(in_sandbox(by_owner), 0);
     assert_int_equal(in_sandbox(by_limits_of_another), 0);
