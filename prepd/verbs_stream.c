@@ -193,7 +193,7 @@ status verb_sample(int argc, char **argv)
     TRY_OR(done, refuse_bad(&one, index));
     TRY_OR(done, row_save(&one, out));
     printf("%s: %lld tokens, %lld patches, %lld images\n", out, (long long)one.n_tokens,
-           (long long)one.n_patches, (long long)one.n_items);
+           (long long)(one.n_patches + one.n_video_patches), (long long)one.n_items);
 done:
     end(&r);
     return st;

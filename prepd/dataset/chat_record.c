@@ -1,23 +1,22 @@
-#include "prepd/dataset/chat_record.h"
+#include "prepd/dataset/chat_names.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define IMAGE_MARK "<image>"
-#define VIDEO_MARK "<video>"
-enum { MARK_BYTES = sizeof IMAGE_MARK - 1 };
-enum { MAX_IMAGES = 4096 }; /* of a sample */
+enum { MARK_BYTES = sizeof "<image>" - 1 }; /* of either kind */
+static const char *const marks[CHAT_KINDS] = {"<image>", "<video>"};
 
 typedef struct reading {
     const chat_rules *rules;
     const char *source;
     arena *a;
     chat_record r;
-    int32_t capacity; /* of images */
-    int32_t listed;   /* of them, those of the record's own list */
-    int32_t shown;    /* images of the list that a mark or part stands for */
-    int32_t stage;    /* assistant texts so far */
+    chat_names listed[CHAT_KINDS]; /* beside the messages */
+    int32_t shown[CHAT_KINDS];     /* of them, those that a mark or part stands for */
+    chat_names images;             /* in the order they are shown */
+    int32_t n_images;              /* their number, also where they lie outside */
+    int32_t stage;                 /* assistant texts so far */
 } reading;
 
 /* --- rules --- */
@@ -49,72 +48,40 @@ static float stage_weight(const chat_rules *r, int32_t stage)
 
 /* --- images --- */
 
-static status add_image(reading *k, const json_value *name)
+static int32_t n_listed(const reading *k, chat_kind kind)
 {
-    chat_record *r = &k->r;
-    const char *text = json_text(name, NULL);
-    char *copy;
-    if (json_typeof(name) == JSON_OBJECT) /* as data sets of Hugging Face write it */
-        text = json_text(json_find(name, "path"), NULL);
-    if (!text || !text[0])
-        return FAIL_IN(ST_BAD_INPUT, k->source, "an image must be a file name, found %s",
-                       text ? "an empty text" : json_type_name(json_typeof(name)));
-    if (strncmp(text, "file://", 7) == 0)
-        text += 7;
-    if (strstr(text, "://") || strncmp(text, "data:", 5) == 0)
-        return FAIL_IN(ST_BAD_INPUT, k->source,
-                       "image \"%.60s\" is no file name: only files are read", text);
-    if (r->n_images == MAX_IMAGES)
-        return FAIL_IN(ST_BAD_INPUT, k->source, "more than %d images", MAX_IMAGES);
-    if (r->n_images == k->capacity) {
-        const int32_t more = k->capacity ? 2 * k->capacity : 4;
-        const char **grown;
-        TRY(arena_calloc(k->a, (size_t)more, sizeof *grown, (void **)&grown));
-        for (int32_t i = 0; i < r->n_images; i++)
-            grown[i] = r->images[i];
-        r->images = grown;
-        k->capacity = more;
-    }
-    TRY(arena_strndup(k->a, text, strlen(text), &copy));
-    r->images[r->n_images++] = copy;
-    return ST_OK;
+    return k->rules->outside && kind == CHAT_IMAGE ? k->rules->n_outside : k->listed[kind].n;
 }
 
-static status add_images(reading *k, const json_value *v)
+/* The next of the list is shown here; one too many is told when all are counted. */
+static status show_next(reading *k, chat_kind kind, part *out)
 {
-    if (!v || json_typeof(v) == JSON_NULL)
-        return ST_OK;
-    if (json_typeof(v) != JSON_ARRAY)
-        return add_image(k, v);
-    for (size_t i = 0; i < json_count(v); i++)
-        TRY(add_image(k, json_item(v, i)));
+    const int32_t next = k->shown[kind]++;
+    if (next < k->listed[kind].n)
+        TRY(chat_names_put(&k->images, k->listed[kind].items[next], k->source, k->a));
+    *out = (part){.image = k->n_images++};
     return ST_OK;
 }
 
 static status list_images(reading *k, const json_value *v)
 {
     const json_value *id = json_find(v, "img_id");
-    if (json_count(json_find(v, "video")) || json_text_size(json_find(v, "video")) ||
-        json_count(json_find(v, "videos")) || json_text_size(json_find(v, "videos")))
-        return FAIL_IN(ST_BAD_INPUT, k->source, "shows a video, which this format does not read");
-    if (k->rules->outside) {
-        k->r.n_images = k->listed = k->rules->n_outside;
-        return ST_OK;
-    }
-    TRY(add_images(k, json_find(v, "image")));
-    TRY(add_images(k, json_find(v, "images")));
-    if (k->r.n_images == 0 && id && json_text_size(id)) {
+    chat_names *images = &k->listed[CHAT_IMAGE];
+    TRY(chat_names_list(&k->listed[CHAT_VIDEO], CHAT_VIDEO, v, k->source, k->a));
+    if (k->rules->outside)
+        return k->listed[CHAT_VIDEO].n ? FAIL_IN(ST_BAD_INPUT, k->source,
+                                                 "shows a video, which this format does not read")
+                                       : ST_OK;
+    TRY(chat_names_list(images, CHAT_IMAGE, v, k->source, k->a));
+    if (images->n == 0 && id && json_text_size(id)) {
         static const char suffix[] = ".jpg"; /* of Kvasir-VQA's files */
         const size_t n = json_text_size(id);
         char *name;
         TRY(arena_alloc(k->a, n + sizeof suffix, (void **)&name));
         memcpy(name, json_text(id, ""), n);
         memcpy(name + n, suffix, sizeof suffix);
-        TRY(arena_calloc(k->a, 1, sizeof *k->r.images, (void **)&k->r.images));
-        k->r.images[0] = name;
-        k->r.n_images = k->capacity = 1;
+        TRY(chat_names_put(images, (chat_item){.name = name}, k->source, k->a));
     }
-    k->listed = k->r.n_images;
     return ST_OK;
 }
 
@@ -141,18 +108,28 @@ static status put_text(const reading *k, const char *text, size_t n, part *parts
     return ST_OK;
 }
 
-static const char *find_mark(const char *text, size_t n, const char *mark)
+/* The first mark of either kind, NULL if none. */
+static const char *find_mark(const char *text, size_t n, chat_kind *out)
 {
-    return (const char *)memmem(text, n, mark, MARK_BYTES);
+    const char *first = NULL;
+    for (int kind = 0; kind < CHAT_KINDS; kind++) {
+        const char *at = (const char *)memmem(text, n, marks[kind], MARK_BYTES);
+        if (at && (!first || at < first)) {
+            first = at;
+            *out = (chat_kind)kind;
+        }
+    }
+    return first;
 }
 
-/* A user's text: each mark is the next image. parts has room for 2 per mark and 1. */
+/* A user's text: each mark is the next image or video. parts has room for 2 per mark and 1. */
 static status split_text(reading *k, const char *text, size_t n, part *parts, int32_t *n_parts)
 {
     const char *mark;
-    while ((mark = find_mark(text, n, IMAGE_MARK))) {
+    chat_kind kind;
+    while ((mark = find_mark(text, n, &kind))) {
         TRY(put_text(k, text, (size_t)(mark - text), parts, n_parts));
-        parts[(*n_parts)++] = (part){.image = k->shown++};
+        TRY(show_next(k, kind, &parts[(*n_parts)++]));
         n -= (size_t)(mark - text) + MARK_BYTES;
         text = mark + MARK_BYTES;
     }
@@ -161,20 +138,20 @@ static status split_text(reading *k, const char *text, size_t n, part *parts, in
 
 static size_t count_marks(const char *text, size_t n)
 {
-    size_t marks = 0;
-    for (const char *at = text, *mark; (mark = find_mark(at, n - (size_t)(at - text), IMAGE_MARK));
+    size_t found = 0;
+    chat_kind kind;
+    for (const char *at = text, *mark; (mark = find_mark(at, n - (size_t)(at - text), &kind));
          at = mark + MARK_BYTES)
-        marks++;
-    return marks;
+        found++;
+    return found;
 }
 
 static status check_marks(const reading *k, int role, const char *text, size_t n)
 {
-    if (find_mark(text, n, VIDEO_MARK))
-        return FAIL_IN(ST_BAD_INPUT, k->source, "shows a video, which this format does not read");
-    if (role != ROLE_USER && find_mark(text, n, IMAGE_MARK))
+    chat_kind kind;
+    if (role != ROLE_USER && find_mark(text, n, &kind))
         return FAIL_IN(ST_BAD_INPUT, k->source,
-                       IMAGE_MARK " stands in a turn of the %s; images are shown by the user",
+                       "%s stands in a turn of the %s; images are shown by the user", marks[kind],
                        role == ROLE_SYSTEM ? "system" : "assistant");
     return ST_OK;
 }
@@ -216,26 +193,26 @@ static status read_weight(const reading *k, const json_value *v, float otherwise
     return ST_OK;
 }
 
-/* An image among the parts: its own name, or the next of the list. */
-static status put_image_part(reading *k, const json_value *v, part *parts, int32_t *n_parts)
+/* An image or video among the parts: its own name, or the next of the list. */
+static status put_image_part(reading *k, chat_kind kind, const json_value *v, part *parts,
+                             int32_t *n_parts)
 {
-    const json_value *name = json_find(v, "image"), *url = json_find(v, "image_url");
-    if (url)
+    const json_value *name = json_find(v, chat_words[kind]), *url = json_find(v, "image_url");
+    part *out = &parts[(*n_parts)++];
+    if (kind == CHAT_IMAGE && url)
         name = json_typeof(url) == JSON_OBJECT ? json_find(url, "url") : url;
     if (!name)
         name = json_find(v, "path");
     if (k->rules->outside)
         name = NULL;
-    if (name && k->listed == 0) {
-        TRY(add_image(k, name));
-        parts[(*n_parts)++] = (part){.image = k->r.n_images - 1};
-        k->shown = k->r.n_images;
-        return ST_OK;
-    }
-    if (name)
+    if (!name)
+        return show_next(k, kind, out);
+    if (k->listed[kind].n > 0)
         return FAIL_IN(ST_BAD_INPUT, k->source,
-                       "images are both listed beside the messages and named inside them");
-    parts[(*n_parts)++] = (part){.image = k->shown++};
+                       "%ss are both listed beside the messages and named inside them",
+                       chat_words[kind]);
+    TRY(chat_names_add(&k->images, kind, name, v, k->source, k->a));
+    *out = (part){.image = k->n_images++};
     return ST_OK;
 }
 
@@ -263,11 +240,18 @@ static status put_any_text(reading *k, turn *t, const json_value *v, const json_
     return ST_OK;
 }
 
-static bool is_image_part(const json_value *v)
+/* False: a part of another kind. */
+static bool is_image_part(const json_value *v, chat_kind *out)
 {
     const char *type = json_text(json_find(v, "type"), "");
-    return strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0 || json_find(v, "image") ||
-           json_find(v, "image_url");
+    if (strcmp(type, "video") == 0 || json_find(v, "video"))
+        *out = CHAT_VIDEO;
+    else if (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0 ||
+             json_find(v, "image") || json_find(v, "image_url"))
+        *out = CHAT_IMAGE;
+    else
+        return false;
+    return true;
 }
 
 static size_t room_for(const json_value *content)
@@ -296,15 +280,17 @@ static status read_content(reading *k, const json_value *message, const json_val
         return put_any_text(k, t, content, message, whole, weights);
     for (size_t i = 0; i < json_count(content); i++) {
         const json_value *v = json_item(content, i);
+        chat_kind kind;
         if (json_typeof(v) == JSON_TEXT)
             TRY(put_any_text(k, t, v, NULL, whole, weights));
-        else if (is_image_part(v) && t->role == ROLE_USER)
-            TRY(put_image_part(k, v, t->parts, &t->n_parts));
+        else if (t->role == ROLE_USER && is_image_part(v, &kind))
+            TRY(put_image_part(k, kind, v, t->parts, &t->n_parts));
         else if (json_find(v, "text"))
             TRY(put_any_text(k, t, json_find(v, "text"), v, whole, weights));
         else
             return FAIL_IN(ST_BAD_INPUT, k->source,
-                           "part %zu of a message is neither a text nor an image of the user",
+                           "part %zu of a message is neither a text nor an image or video of the "
+                           "user",
                            i + 1);
     }
     return ST_OK;
@@ -328,23 +314,25 @@ static status read_message(reading *k, const json_value *v, turn *t)
     return read_content(k, v, content, t);
 }
 
-/* {"question", "answer"}: the image, the question; the answer, perhaps a list of stages. */
+/* {"question", "answer"}: the images and videos, the question; the answer, perhaps a list of
+ * stages. */
 static status read_question(reading *k, const json_value *v)
 {
     const json_value *question = json_find(v, "question"), *answer = json_find(v, "answer");
     turn *user = &k->r.turns[0], *assistant = &k->r.turns[1];
     float none[1];
     const char *text = json_text(question, "");
-    const size_t n = json_text_size(question), marks = count_marks(text, n);
+    const size_t n = json_text_size(question), shown = count_marks(text, n);
     if (json_typeof(answer) != JSON_TEXT && json_typeof(answer) != JSON_ARRAY)
         return FAIL_IN(ST_BAD_INPUT, k->source, "\"answer\" is %s, expected a text or a list",
                        json_type_name(json_typeof(answer)));
     user->role = ROLE_USER;
     assistant->role = ROLE_ASSISTANT;
-    TRY(arena_calloc(k->a, 2 * marks + 1 + (size_t)k->r.n_images, sizeof *user->parts,
+    const int32_t n_images = n_listed(k, CHAT_IMAGE), n_videos = n_listed(k, CHAT_VIDEO);
+    TRY(arena_calloc(k->a, 2 * shown + 1 + (size_t)n_images + (size_t)n_videos, sizeof *user->parts,
                      (void **)&user->parts));
-    for (int32_t i = 0; marks == 0 && i < k->r.n_images; i++)
-        user->parts[user->n_parts++] = (part){.image = k->shown++};
+    for (int32_t i = 0; shown == 0 && i < n_images + n_videos; i++)
+        TRY(show_next(k, i < n_images ? CHAT_IMAGE : CHAT_VIDEO, &user->parts[user->n_parts++]));
     TRY(put_any_text(k, user, question, NULL, 1.0F, none));
     return read_content(k, v, answer, assistant);
 }
@@ -389,10 +377,13 @@ status chat_record_read(const json_value *v, const chat_rules *rules, const char
         TRY(read_message(&k, json_item(list, (size_t)i), &k.r.turns[i]));
     if (question)
         TRY(read_question(&k, v));
-    if (k.shown != k.r.n_images)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "its texts show %d images (" IMAGE_MARK "), %d are listed", (int)k.shown,
-                       (int)k.r.n_images);
+    for (int kind = 0; kind < CHAT_KINDS; kind++)
+        if (k.shown[kind] != n_listed(&k, (chat_kind)kind))
+            return FAIL_IN(ST_BAD_INPUT, source, "its texts show %d %ss (%s), %d are listed",
+                           (int)k.shown[kind], chat_words[kind], marks[kind],
+                           (int)n_listed(&k, (chat_kind)kind));
+    k.r.images = k.images.items;
+    k.r.n_images = k.n_images;
     choose_trained(&k);
     *out = k.r;
     return ST_OK;

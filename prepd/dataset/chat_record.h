@@ -1,10 +1,13 @@
-/* chat_record.h: one record of a conversation file -> turns and image names. Pure.
+/* chat_record.h: one record of a conversation file -> turns, names of images and videos. Pure.
  *
  *   LLaVA, ShareGPT  {"id", "image": NAME or [NAME...], "conversations": [{"from", "value"}...]}
  *   messages         {"messages": [{"role", "content": TEXT or [PART...]}...], "images": [NAME...]}
  *                    a part: {"type": "text", "text"}, {"type": "image", "image": NAME} (the name
  *                    may be missing: the next of "images"), {"image_url": {"url": NAME}}
  *   a question       {"image" or "img_id", "question", "answer"}: as Kvasir-VQA's rows
+ *
+ * "video", "videos", {"type": "video", "video": NAME} and <video> are the same for videos; a folder
+ * of frames has "fps" (or "sample_fps") beside its name, or beside the list.
  *
  * Roles: system; user, human; assistant, gpt. In a text of a user, <image> stands for the next
  * image; there must be as many of them as images. A text part or a message may carry "weight", of
@@ -29,11 +32,17 @@ typedef struct chat_rules {
 
 WARN_UNUSED status chat_rules_of(const conf *c, chat_rules *out);
 
+typedef struct chat_item {
+    const char *name; /* as written */
+    bool video;
+    double fps; /* that stands beside a video's name; 0: none */
+} chat_item;
+
 typedef struct chat_record {
     const char *id; /* "" if it has none */
     turn *turns;
     int32_t n_turns;
-    const char **images; /* [n_images] names as written */
+    chat_item *images; /* [n_images] in the order they are shown; NULL: outside */
     int32_t n_images;
 } chat_record;
 

@@ -1,12 +1,13 @@
-/* conversations.c: the adapter of conversation files: LLaVA/ShareGPT and messages, as one array or
- * a record per line. Memory: a place and a list of images per record; texts are read when they are
- * wanted. */
+/* conversations.c: the adapter of conversation files, with or without videos: LLaVA/ShareGPT and
+ * messages, as one array or a record per line. Memory: a place and a list of images per record;
+ * texts are read when they are wanted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "prepd/dataset/chat_record.h"
+#include "prepd/dataset/clip_table.h"
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/records.h"
 
@@ -29,6 +30,7 @@ typedef struct conversations {
     int32_t *shown; /* images of the samples, one sample's side by side */
     int64_t n_shown, shown_capacity;
     name_list images;
+    clip_table clips;
     text_pool causes;
     hash128 identity;
 } conversations;
@@ -45,6 +47,7 @@ static void chat_close(dataset *base)
         return;
     records_close(&d->files);
     name_list_done(&d->images);
+    clip_table_done(&d->clips);
     text_pool_done(&d->causes);
     free(d->root);
     free(d->all);
@@ -81,9 +84,10 @@ static status add_images(conversations *d, const chat_record *r, const char *sou
     c->first_image = d->n_shown;
     for (int32_t i = 0; i < r->n_images; i++) {
         const char *name;
-        TRY(find_name(d, r->images[i], source, &name));
+        TRY(find_name(d, r->images[i].name, source, &name));
         TRY(array_room((void **)&d->shown, d->n_shown, &d->shown_capacity, sizeof *d->shown));
         TRY(name_list_add(&d->images, name, strlen(name), &d->shown[d->n_shown]));
+        TRY(clip_table_note(&d->clips, d->shown[d->n_shown], d->root, name, &r->images[i], source));
         d->n_shown++;
     }
     c->n_images = r->n_images;
@@ -130,6 +134,7 @@ static status compute_identity(conversations *d, const conf *c)
     hasher_add_u64(h, (uint64_t)c->data_loss_on);
     hasher_add_u64(h, c->data_trim);
     hasher_add(h, c->data_stage_weights, strlen(c->data_stage_weights) + 1);
+    clip_table_digest(&d->clips, h);
     status st = records_digest(d->files, h);
     d->identity = hasher_value(h);
     hasher_free(&h);
@@ -151,6 +156,7 @@ static status chat_open(const conf *c, dataset **out)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     d->base.v = &dataset_conversations;
     d->limit = c->data_limit;
+    d->clips.max_frames = c->video_input_frames;
     TRY_OR(failed, chat_rules_of(c, &d->rules));
     TRY_OR(failed, records_open(c, &d->files));
     d->root = strdup(c->data_images[0] ? c->data_images : records_folder(d->files));
@@ -186,6 +192,17 @@ static int64_t chat_images(const dataset *d)
 static const char *chat_image_path(const dataset *d, int64_t j)
 {
     return name_list_at(&as_chat(d)->images, j);
+}
+
+static void chat_place(const dataset *d, int64_t j, image_place *out)
+{
+    snprintf(out->path, sizeof out->path, "%s", chat_image_path(d, j));
+    clip_table_place(&as_chat(d)->clips, j, out);
+}
+
+static const char *chat_frame(const dataset *d, int64_t j, int32_t k)
+{
+    return clip_table_frame(&as_chat(d)->clips, j, k);
 }
 
 static const char *chat_root(const dataset *d)
@@ -254,6 +271,8 @@ const dataset_vtable dataset_conversations = {
     .outline = chat_outline,
     .images = chat_images,
     .image_path = chat_image_path,
+    .place = chat_place,
+    .frame = chat_frame,
     .root = chat_root,
     .chunk = chat_chunk,
     .identity = chat_identity,

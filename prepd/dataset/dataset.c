@@ -1,6 +1,8 @@
 #include "prepd/dataset/dataset.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 status dataset_open(const conf *c, dataset **out)
 {
@@ -10,7 +12,7 @@ status dataset_open(const conf *c, dataset **out)
     static const dataset_vtable *const adapters[] = {
         [DATA_VQAV2] = &dataset_vqav2,           [DATA_CONVERSATIONS] = &dataset_conversations,
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,
-        [DATA_MIXTURE] = &dataset_mixture,
+        [DATA_VIDEO] = &dataset_conversations,   [DATA_MIXTURE] = &dataset_mixture,
     };
     const size_t n = sizeof adapters / sizeof *adapters;
     if ((size_t)c->data_format < n && adapters[c->data_format])
@@ -20,13 +22,43 @@ status dataset_open(const conf *c, dataset **out)
 
 void dataset_image_place(const dataset *d, int64_t j, image_place *out)
 {
-    if (d->v->place) {
-        d->v->place(d, j, out);
-        return;
-    }
-    snprintf(out->path, sizeof out->path, "%s", d->v->image_path(d, j));
     out->offset = 0;
     out->bytes = -1;
+    out->video = false;
+    out->n_frames = 0;
+    out->fps = 0;
+    if (d->v->place)
+        d->v->place(d, j, out);
+    else
+        snprintf(out->path, sizeof out->path, "%s", d->v->image_path(d, j));
+}
+
+/* False: it can not be seen. */
+static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return false;
+    const int64_t mtime = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    *bytes += (int64_t)info.st_size;
+    *mtime_ns = mtime > *mtime_ns ? mtime : *mtime_ns;
+    return true;
+}
+
+void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns)
+{
+    char path[PATH_MAX + PLACE_PATH];
+    image_place place;
+    int64_t bytes = 0, mtime_ns = 0;
+    bool there = true;
+    dataset_image_place(d, j, &place);
+    for (int32_t k = 0; there && k < (place.n_frames ? place.n_frames : 1); k++) {
+        snprintf(path, sizeof path, "%s/%s%s%s", d->v->root(d), place.path,
+                 place.n_frames ? "/" : "", place.n_frames ? d->v->frame(d, j, k) : "");
+        there = add_stat(path, &bytes, &mtime_ns);
+    }
+    *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
+    *out_mtime_ns = there ? mtime_ns : 0;
 }
 
 void dataset_close(dataset **d)

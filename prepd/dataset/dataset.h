@@ -16,7 +16,8 @@ typedef struct dataset dataset;
 
 enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT };
 
-/* A piece of a message: text, or image number `image` of the sample (text NULL). */
+/* A piece of a message: text, or image number `image` of the sample (text NULL). A clip (a video,
+ * or a folder of frames) is an image too. */
 typedef struct part {
     const char *text;
     int64_t text_bytes;
@@ -44,11 +45,14 @@ typedef struct sample {
     int64_t text_bytes; /* about how long its texts are; 0: short */
 } sample;               /* lives in the arena given to dataset_sample */
 
-/* Where an image's bytes are: a file under the root, or a piece of one. */
+/* Where an image's bytes are: a file under the root, or a piece of one, or a folder of frames. */
 enum { PLACE_PATH = 4096 };
 typedef struct image_place {
-    char path[PLACE_PATH]; /* of the file, relative to root */
+    char path[PLACE_PATH]; /* of the file or folder, relative to root */
     int64_t offset, bytes; /* bytes -1: the whole file */
+    bool video;            /* the file is a video */
+    int32_t n_frames;      /* of a folder of frames; 0: a file */
+    double fps;            /* of such frames */
 } image_place;
 
 /* A part of a mixture: samples [first, first + n). weight: its share of an epoch's samples is
@@ -72,6 +76,8 @@ typedef struct dataset_vtable {
      */
     const char *(*image_path)(const dataset *d, int64_t j);
     void (*place)(const dataset *d, int64_t j, image_place *out); /* NULL: files of their own */
+    /* Name of frame k in folder j; no such function: there are no folders of frames. */
+    const char *(*frame)(const dataset *d, int64_t j, int32_t k);
     const char *(*root)(const dataset *d); /* absolute folder of the images */
     /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
      * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
@@ -93,6 +99,9 @@ struct dataset {
 WARN_UNUSED status dataset_open(const conf *c, dataset **out);
 void dataset_close(dataset **d);
 void dataset_image_place(const dataset *d, int64_t j, image_place *out);
+/* What is there now: bytes (of a piece, as the data set says; of a folder, all its frames together)
+ * and the time of the last change; both 0 where it can not be seen. */
+void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;

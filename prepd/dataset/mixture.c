@@ -304,22 +304,34 @@ static const char *mixture_image_path(const dataset *d, int64_t j)
     return name_list_at(&as_mixture(d)->images, j);
 }
 
+static int source_of_image(const mixture *m, int64_t j)
+{
+    int k = m->n - 1;
+    while (k > 0 && m->sources[k].first_image > j)
+        k--;
+    return k;
+}
+
 /* The path under our root of a file under the source's: what stands before image_path's too. */
 static void mixture_place(const dataset *d, int64_t j, image_place *out)
 {
     const mixture *m = as_mixture(d);
-    int k = m->n - 1;
-    while (k > 0 && m->sources[k].first_image > j)
-        k--;
+    const int k = source_of_image(m, j);
     const dataset *s = m->sources[k].d;
     const int64_t mine = j - m->sources[k].first_image;
     const char *whole = name_list_at(&m->images, j);
     const size_t under = strlen(whole) - strlen(s->v->image_path(s, mine));
     image_place place;
     dataset_image_place(s, mine, &place);
+    *out = place;
     snprintf(out->path, sizeof out->path, "%.*s%s", (int)under, whole, place.path);
-    out->offset = place.offset;
-    out->bytes = place.bytes;
+}
+
+static const char *mixture_frame(const dataset *d, int64_t j, int32_t k)
+{
+    const mixture *m = as_mixture(d);
+    const mixed_source *s = &m->sources[source_of_image(m, j)];
+    return s->d->v->frame(s->d, j - s->first_image, k);
 }
 
 static const char *mixture_root(const dataset *d)
@@ -408,6 +420,7 @@ const dataset_vtable dataset_mixture = {
     .images = mixture_images,
     .image_path = mixture_image_path,
     .place = mixture_place,
+    .frame = mixture_frame,
     .root = mixture_root,
     .chunk = mixture_chunk,
     .parts = mixture_parts,

@@ -10,7 +10,8 @@
  *       48      8  images
  *       56      8  bytes of texts
  *       64     16  XXH3-128 of all bytes before and after this field
- *       80     32  per image: file bytes i64, mtime ns i64, width i32, height i32, cause u64
+ *       80     48  per image: file bytes i64, mtime ns i64, width i32, height i32, cause u64,
+ *                  frames i64, frames per second f64
  *              16  per sample: text tokens i32, targets i32, cause u64
  *                  texts: terminated; a cause is an offset into them, 0 = none
  */
@@ -32,14 +33,15 @@
 
 enum {
     INDEX_MAGIC = 0x58495354,
-    INDEX_VERSION = 1,
+    INDEX_VERSION = 2,
     HEADER_BYTES = 80,
     CHECK_AT = 64, /* the checksum's own place */
-    IMAGE_BYTES = 32,
+    IMAGE_BYTES = 48,
     SAMPLE_BYTES = 16,
 };
 /* More records than this can not be meant; keeps every product far from overflow. */
 static const uint64_t MAX_RECORDS = UINT64_C(1) << 40;
+static const double MIN_FPS = 1e-10, MAX_FPS = 1e9; /* as a worker takes it */
 
 struct data_index {
     int64_t n_samples, n_images;
@@ -95,6 +97,14 @@ void index_free(data_index **x)
     *x = NULL;
 }
 
+/* A double as its IEEE 754 bits, to be kept little-endian as the others. */
+static uint64_t bits_of(double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
 static status put_cause(data_index *x, const char *cause, int64_t *out)
 {
     *out = 0;
@@ -112,9 +122,12 @@ status index_put_image(data_index *x, int64_t j, const index_image *r)
     int64_t cause;
     if (!x->present || j < 0 || j >= x->n_images)
         return FAIL(ST_BAD_INPUT, "image record %" PRId64 " of %" PRId64, j, x->n_images);
-    if (!r->cause && (r->width < 1 || r->height < 1 || r->file_bytes < 0))
-        return FAIL(ST_BAD_INPUT, "image record %" PRId64 ": %d x %d pixels in %" PRId64 " bytes",
-                    j, r->width, r->height, r->file_bytes);
+    if (!r->cause && (r->width < 1 || r->height < 1 || r->file_bytes < 0 || r->frames < 0 ||
+                      !(r->fps == 0 || (r->fps >= MIN_FPS && r->fps <= MAX_FPS))))
+        return FAIL(ST_BAD_INPUT,
+                    "image record %" PRId64 ": %d x %d pixels in %" PRId64 " bytes, %" PRId64
+                    " frames at %g per second",
+                    j, r->width, r->height, r->file_bytes, r->frames, r->fps);
     TRY(put_cause(x, r->cause, &cause));
     uint8_t *p = x->own_images + j * IMAGE_BYTES;
     store_u64(p, (uint64_t)r->file_bytes);
@@ -122,6 +135,8 @@ status index_put_image(data_index *x, int64_t j, const index_image *r)
     store_u32(p + 16, (uint32_t)(r->cause ? 0 : r->width));
     store_u32(p + 20, (uint32_t)(r->cause ? 0 : r->height));
     store_u64(p + 24, (uint64_t)cause);
+    store_u64(p + 32, (uint64_t)(r->cause ? 0 : r->frames));
+    store_u64(p + 40, r->cause ? 0 : bits_of(r->fps));
     mark(x, x->n_samples + j);
     return ST_OK;
 }
@@ -161,6 +176,10 @@ static status compute_digest(data_index *x)
         hasher_add_u64(h, (uint64_t)r.file_bytes);
         hasher_add_u64(h, (uint64_t)(uint32_t)r.width << 32 | (uint32_t)r.height);
         hasher_add_u64(h, r.cause != NULL);
+        if (r.frames > 0) {
+            hasher_add_u64(h, (uint64_t)r.frames);
+            hasher_add_u64(h, bits_of(r.fps));
+        }
     }
     hasher_add_u64(h, (uint64_t)x->n_samples);
     for (int64_t i = 0; i < x->n_samples; i++) {
@@ -216,6 +235,9 @@ void index_image_get(const data_index *x, int64_t j, index_image *out)
     out->width = (int32_t)load_u32(p + 16);
     out->height = (int32_t)load_u32(p + 20);
     out->cause = cause_at(x, load_u64(p + 24));
+    out->frames = (int64_t)load_u64(p + 32);
+    const uint64_t fps = load_u64(p + 40);
+    memcpy(&out->fps, &fps, sizeof fps);
 }
 
 void index_sample_get(const data_index *x, int64_t i, index_sample *out)

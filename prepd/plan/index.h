@@ -15,8 +15,10 @@
 typedef struct index_image {
     int64_t file_bytes;
     int64_t mtime_ns;
-    int32_t width, height; /* oriented; 0 if unusable */
+    int32_t width, height; /* oriented, or of a clip's frames; 0 if unusable */
     const char *cause;     /* NULL, or why it is unusable */
+    int64_t frames;        /* of a clip; 0: a still picture */
+    double fps;            /* of a clip; 0: unknown */
 } index_image;
 
 typedef struct index_sample {

@@ -10,6 +10,19 @@
         return FAIL(ST_BAD_INPUT, __VA_ARGS__);                                                    \
     } while (0)
 
+/* The grid of an image of the index as the processor has it, with at most `room` patches; a
+ * negative room: without a limit. */
+static status fit_grid_of(const plan *p, const index_image *im, int64_t room, fit_grid *out)
+{
+    int64_t n;
+    if (im->frames == 0)
+        return room < 0 ? fit_image(im->height, im->width, p->limits, out)
+                        : fit_shrink(im->height, im->width, p->limits, room, out);
+    TRY(clip_count(im->frames, im->fps, &p->clips, &n));
+    return room < 0 ? clip_fit(n, im->height, im->width, &p->clips, out)
+                    : clip_shrink(n, im->height, im->width, &p->clips, room, out);
+}
+
 /* The grids of the sample's images as the processor has them, and their patches in all. */
 static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int64_t *out_patches,
                             bool *out_cause)
@@ -23,7 +36,7 @@ static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int
             REFUSE("%s", im.cause);
         if (im.cause)
             REFUSE("%s: %s", path, im.cause);
-        if (fit_image(im.height, im.width, p->limits, &grids[k]) != ST_OK)
+        if (fit_grid_of(p, &im, -1, &grids[k]) != ST_OK)
             REFUSE("%s: %s", path, status_last()->message);
         patches += fit_patches(grids[k]);
     }
@@ -42,12 +55,23 @@ static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t
         int64_t share = (int64_t)((__int128)fit_patches(grids[k]) * room / natural);
         if (share > left)
             share = left;
-        if (fit_shrink(im.height, im.width, p->limits, share, &grids[k]) != ST_OK)
+        if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
             REFUSE("%s: can not be shrunk into its row: %s",
                    p->d->v->image_path(p->d, s->images[k]), status_last()->message);
         left -= fit_patches(grids[k]);
     }
     return ST_OK;
+}
+
+static bool shows_clip(const plan *p, const sample *s)
+{
+    bool any = false;
+    for (int32_t k = 0; k < s->n_images && !any; k++) {
+        index_image im;
+        index_image_get(p->x, s->images[k], &im);
+        any = im.frames > 0;
+    }
+    return any;
 }
 
 status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *out_cause)
@@ -66,8 +90,10 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     const bool split = s.plain && p->c->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
     if (r.text_tokens > p->token_budget && !split)
         REFUSE("its text of %d tokens is longer than a row of %" PRId64
-               " (training.seq_len); data.overlong refuse",
-               r.text_tokens, p->token_budget);
+               " (training.seq_len); data.overlong refuse%s",
+               r.text_tokens, p->token_budget,
+               shows_clip(p, &s) ? "; the times of its clips are part of it: video.max_frames"
+                                 : "");
     TRY(arena_calloc(a, (size_t)s.n_images + 1, sizeof *grids, (void **)&grids));
     TRY(natural_grids(p, &s, grids, &patches, out_cause));
     /* Four patches become one token. */

@@ -119,6 +119,7 @@ status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind 
         c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
     arena_init(&p->scratch, 0);
     TRY_OR(failed, fit_limits_load(c, &p->limits));
+    TRY_OR(failed, clip_limits_load(c, &p->clips));
     TRY_OR(failed, plan_make_units(p));
     if (kind == PLAN_PACKED)
         TRY_OR(failed, start_packed(p));
@@ -168,6 +169,15 @@ static uint64_t window_of(const plan *p, uint64_t row)
     return (uint64_t)low;
 }
 
+/* Of its patches those with two frames. */
+static int64_t clip_patches(const planned_doc *d)
+{
+    int64_t n = 0;
+    for (int32_t k = 0; k < d->n_images; k++)
+        n += d->grids[k].pairs > 0 ? fit_patches(d->grids[k]) : 0;
+    return n;
+}
+
 /* Measures again, for the grids; a sample of the plan can not have a cause. */
 static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r)
 {
@@ -180,6 +190,7 @@ static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r
     doc->shared = shared && doc->n_images > 0;
     r->tokens += doc->tokens;
     r->patches += doc->shared ? 0 : doc->patches;
+    r->pairs_patches += doc->shared ? 0 : clip_patches(doc);
     r->n_docs++;
     return ST_OK;
 }

@@ -38,6 +38,7 @@ typedef struct planned_row {
     planned_doc *docs;      /* in the arena */
     int64_t n_docs;         /* 0: an empty row that completes the last step */
     int64_t tokens, patches;
+    int64_t pairs_patches; /* of them, those of clips: twice the bytes */
 } planned_row;
 
 typedef struct plan plan;

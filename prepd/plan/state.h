@@ -5,6 +5,7 @@
 #include "prepd/dataset/tables.h"
 #include "prepd/plan/lane.h"
 #include "prepd/plan/plan.h"
+#include "prepd/sample/clip.h"
 
 /* Measures of a row, for buckets and the report. */
 typedef struct row_stat {
@@ -44,6 +45,7 @@ struct plan {
     const data_index *x;
     plan_kind kind;
     fit_limits limits;
+    clip_limits clips;
     int64_t token_budget, patch_budget;
     uint64_t seed, window, n_windows;
     plan_unit *units; /* [n_units] in data-set order of their first samples */

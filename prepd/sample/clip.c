@@ -34,8 +34,7 @@ static int64_t count_of(int64_t total, double fps, const clip_limits *limits)
     return n < total ? n : total;
 }
 
-status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *a,
-                   int64_t **out_index, int64_t *out_n)
+status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t *out_n)
 {
     fps = known_rate(fps);
     if (total < 1 || total > MAX_TOTAL)
@@ -49,8 +48,15 @@ status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *
                     "from %" PRId64 " to %" PRId64 " frames of a video at %g per second: expected "
                     "1 <= min <= max and a positive rate",
                     limits->min_frames, limits->max_frames, limits->fps);
-    const int64_t n = count_of(total, fps, limits);
-    int64_t *index;
+    *out_n = count_of(total, fps, limits);
+    return ST_OK;
+}
+
+status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *a,
+                   int64_t **out_index, int64_t *out_n)
+{
+    int64_t n, *index;
+    TRY(clip_count(total, fps, limits, &n));
     TRY(arena_calloc(a, (size_t)n, sizeof *index, (void **)&index));
     /* Evenly from first to last: the step is rounded once, its multiples once each, half to even;
      * the last one is set, since its multiple may be off. */
@@ -93,31 +99,77 @@ static status check_frames(int64_t n, int64_t height, int64_t width, const clip_
     return ST_OK;
 }
 
-status clip_fit(int64_t n_frames, int64_t height, int64_t width, const clip_limits *limits,
-                fit_grid *out, int32_t *out_t)
+/* The grid within these areas; the sides may be too large for it. */
+static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int64_t min_pixels,
+                            int64_t max_pixels, fit_grid *out)
 {
-    TRY(check_frames(n_frames, height, width, limits));
     const double h = (double)height, w = (double)width;
     const double volume = (double)(n_frames * height * width);
     double to_h = nearbyint(h / FACTOR) * FACTOR;
     double to_w = nearbyint(w / FACTOR) * FACTOR;
     /* Half to even here too: 5 frames count as 4, 7 as 8. Only the limits see this number. */
     const double to_t = nearbyint((double)n_frames / PAIR) * PAIR;
-    if (to_t * to_h * to_w > (double)limits->max_pixels) {
-        const double beta = sqrt(volume / (double)limits->max_pixels);
+    if (to_t * to_h * to_w > (double)max_pixels) {
+        const double beta = sqrt(volume / (double)max_pixels);
         to_h = fmax(FACTOR, floor(h / beta / FACTOR) * FACTOR);
         to_w = fmax(FACTOR, floor(w / beta / FACTOR) * FACTOR);
-    } else if (to_t * to_h * to_w < (double)limits->min_pixels) {
-        const double beta = sqrt((double)limits->min_pixels / volume);
+    } else if (to_t * to_h * to_w < (double)min_pixels) {
+        const double beta = sqrt((double)min_pixels / volume);
         to_h = ceil(h * beta / FACTOR) * FACTOR;
         to_w = ceil(w * beta / FACTOR) * FACTOR;
     }
     if (to_h > INT32_MAX || to_w > INT32_MAX || clip_pairs(n_frames) > INT32_MAX)
         return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames of %g x %g pixels is too large",
                     n_frames, to_w, to_h);
-    *out = (fit_grid){(int32_t)to_h, (int32_t)to_w, (int32_t)to_h / PATCH_SIDE,
-                      (int32_t)to_w / PATCH_SIDE};
-    *out_t = (int32_t)clip_pairs(n_frames);
+    *out = (fit_grid){.height = (int32_t)to_h,
+                      .width = (int32_t)to_w,
+                      .h = (int32_t)to_h / PATCH_SIDE,
+                      .w = (int32_t)to_w / PATCH_SIDE,
+                      .pairs = (int32_t)clip_pairs(n_frames)};
+    return ST_OK;
+}
+
+status clip_fit(int64_t n_frames, int64_t height, int64_t width, const clip_limits *limits,
+                fit_grid *out)
+{
+    TRY(check_frames(n_frames, height, width, limits));
+    return round_to_grid(n_frames, height, width, limits->min_pixels, limits->max_pixels, out);
+}
+
+status clip_shrink(int64_t n_frames, int64_t height, int64_t width, const clip_limits *limits,
+                   int64_t patches, fit_grid *out)
+{
+    fit_grid g;
+    TRY(clip_fit(n_frames, height, width, limits, &g));
+    const int64_t least = clip_pairs(n_frames) * MERGE_SIDE * MERGE_SIDE;
+    if (fit_patches(g) > patches && patches < least)
+        return FAIL(ST_BAD_INPUT,
+                    "%" PRId64 " frames have at least %" PRId64
+                    " patches, there is room for %" PRId64 "; lower video.max_frames or video.fps",
+                    n_frames, least, patches);
+    /* As fit_shrink: patches rise with the maximum on either side of the rounded area. */
+    int64_t low = 1, high = limits->max_pixels;
+    const int64_t border =
+        (int64_t)(nearbyint((double)n_frames / PAIR) * PAIR * nearbyint((double)height / FACTOR) *
+                  FACTOR * nearbyint((double)width / FACTOR) * FACTOR);
+    bool at_border = border >= 1 && border < high;
+    while (fit_patches(g) > patches && high - low > 1) {
+        const int64_t middle = at_border ? border : low + (high - low) / 2;
+        fit_grid tried;
+        at_border = false;
+        TRY(round_to_grid(n_frames, height, width,
+                          limits->min_pixels < middle ? limits->min_pixels : middle, middle,
+                          &tried));
+        if (fit_patches(tried) <= patches)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (fit_patches(g) > patches)
+        TRY(round_to_grid(n_frames, height, width,
+                          limits->min_pixels < low ? limits->min_pixels : low, low, &g));
+    assert(fit_patches(g) <= patches);
+    *out = g;
     return ST_OK;
 }
 

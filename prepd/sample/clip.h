@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/arena.h"
+#include "common/conf.h"
 #include "common/status.h"
 #include "prepd/sample/fit.h"
 
@@ -22,6 +23,11 @@ typedef struct clip_limits {
 /* As published (video_preprocessor_config.json and the processor's own defaults). */
 extern const clip_limits clip_published;
 
+/* video_preprocessor_config.json of model.tokenizer or else model.path, overridden by video.*; a
+ * file without sizes means those of the reference's class; without a file, as published. As
+ * fit_limits_load, which reads the pictures' file. */
+WARN_UNUSED status clip_limits_load(const conf *c, clip_limits *out);
+
 /* The rate that stands in for an unknown one, in frames per second. */
 #define CLIP_UNKNOWN_FPS 24.0
 
@@ -31,11 +37,19 @@ extern const clip_limits clip_published;
 WARN_UNUSED status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *a,
                                int64_t **out_index, int64_t *out_n);
 
-/* Grid of n_frames chosen frames of height x width: size of every frame, and in out_t the number of
- * pairs. ST_BAD_INPUT as the reference refuses: fewer than 2 frames, a side under 32 pixels, one
- * side over 200 times the other. */
+/* How many clip_choose takes. */
+WARN_UNUSED status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t *out_n);
+
+/* Grid of n_frames chosen frames of height x width: size of every frame, and how many pairs.
+ * ST_BAD_INPUT as the reference refuses: fewer than 2 frames, a side under 32 pixels, one side over
+ * 200 times the other. */
 WARN_UNUSED status clip_fit(int64_t n_frames, int64_t height, int64_t width,
-                            const clip_limits *limits, fit_grid *out, int32_t *out_t);
+                            const clip_limits *limits, fit_grid *out);
+
+/* The same with the largest max_pixels that gives at most `patches` patches in all pairs together.
+ * Refuses where even frames of 32 x 32 do not fit. */
+WARN_UNUSED status clip_shrink(int64_t n_frames, int64_t height, int64_t width,
+                               const clip_limits *limits, int64_t patches, fit_grid *out);
 
 static inline int64_t clip_pairs(int64_t n_frames)
 {

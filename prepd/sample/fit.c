@@ -29,9 +29,10 @@ static fit_grid round_to_grid(int64_t height, int64_t width, int64_t min_pixels,
         to_h = ceil(h * beta / FACTOR) * FACTOR;
         to_w = ceil(w * beta / FACTOR) * FACTOR;
     }
-    fit_grid g = {(int32_t)to_h, (int32_t)to_w, (int32_t)to_h / PATCH_SIDE,
-                  (int32_t)to_w / PATCH_SIDE};
-    return g;
+    return (fit_grid){.height = (int32_t)to_h,
+                      .width = (int32_t)to_w,
+                      .h = (int32_t)to_h / PATCH_SIDE,
+                      .w = (int32_t)to_w / PATCH_SIDE};
 }
 
 static status check_input(int64_t height, int64_t width, fit_limits limits)

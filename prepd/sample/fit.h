@@ -15,16 +15,28 @@ typedef struct fit_limits {
 typedef struct fit_grid {
     int32_t height, width; /* pixels, multiples of 32 */
     int32_t h, w;          /* patches, even */
+    int32_t pairs;         /* of frames, each a grid of its own; 0: a still picture (clip.h) */
 } fit_grid;
+
+/* Grids of the item: each has its pads in one piece. */
+static inline int32_t fit_runs(fit_grid g)
+{
+    return g.pairs > 0 ? g.pairs : 1;
+}
+
+static inline int64_t fit_run_tokens(fit_grid g)
+{
+    return (int64_t)g.h * g.w / 4;
+}
 
 static inline int64_t fit_patches(fit_grid g)
 {
-    return (int64_t)g.h * g.w;
+    return (int64_t)g.h * g.w * fit_runs(g);
 }
 
 static inline int64_t fit_tokens(fit_grid g)
 {
-    return (int64_t)g.h * g.w / 4;
+    return fit_run_tokens(g) * fit_runs(g);
 }
 
 /* smart_resize of an oriented height x width; refuses aspect ratios over 200 and empty sizes. */

@@ -1,10 +1,12 @@
-/* The processor's file; apart from fit.c, which is arithmetic alone. */
+/* The processors' files, of pictures and of videos; apart from fit.c and clip.c, which are
+ * arithmetic alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "common/json.h"
+#include "prepd/sample/clip.h"
 #include "prepd/sample/fit.h"
 #include "proto/batch.h"
 
@@ -13,6 +15,8 @@ enum {
     DEFAULT_MAX_PIXELS = 16777216, /* 4096 x 4096 */
     CLASS_MIN_PIXELS = 3136,       /* what the reference's class takes from a file without sizes */
     CLASS_MAX_PIXELS = 1003520,
+    CLASS_CLIP_MIN_PIXELS = 128 * 32 * 32, /* the same of videos: areas times frames */
+    CLASS_CLIP_MAX_PIXELS = 768 * 32 * 32,
     BICUBIC = 3, /* Pillow's number of the filter */
 };
 
@@ -83,18 +87,16 @@ static status check_steps(const json_value *file, const char *path)
                            steps[i]);
     TRY(require_int(file, "resample", path, BICUBIC));
     TRY(require_real(file, "rescale_factor", path, 1.0 / 255.0));
-    TRY(require_key(file, "image_mean", path, "0.48145466, 0.4578275, 0.40821073"));
-    TRY(require_key(file, "image_std", path, "0.26862954, 0.26130258, 0.27577711"));
     TRY(require_real(file, "image_mean", path, 0.5));
     return require_real(file, "image_std", path, 0.5);
 }
 
+/* limits: those of the reference's class, for a file that does not say. */
 static status read_file(const json_value *file, const char *path, fit_limits *limits)
 {
     if (json_typeof(file) != JSON_OBJECT)
         return FAIL_IN(ST_BAD_INPUT, path, "expected an object, found %s",
                        json_type_name(json_typeof(file)));
-    TRY(require_key(file, "patch_size", path, "14"));
     TRY(require_int(file, "patch_size", path, PATCH_SIDE));
     TRY(require_int(file, "merge_size", path, MERGE_SIDE));
     TRY(require_int(file, "temporal_patch_size", path, 2));
@@ -102,7 +104,6 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
 
     /* "edges" are areas in this processor; older files say min_pixels and max_pixels. */
     const json_value *size = json_find(file, "size");
-    *limits = (fit_limits){CLASS_MIN_PIXELS, CLASS_MAX_PIXELS};
     if (size && json_typeof(size) != JSON_NULL) {
         TRY(json_want_int(size, "shortest_edge", path, &limits->min_pixels));
         TRY(json_want_int(size, "longest_edge", path, &limits->max_pixels));
@@ -116,21 +117,90 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
     return ST_OK;
 }
 
+/* The file of that name in the model's folder, the one that model_files.h digests for HELLO; *out
+ * NULL: there is none. */
+static status load_file(const conf *c, const char *name, char path[STATUS_PATH_MAX],
+                        json_value **out)
+{
+    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    *out = NULL;
+    if (snprintf(path, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
+        return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
+    return folder[0] && access(path, F_OK) == 0 ? json_load(path, out) : ST_OK;
+}
+
+/* Qwen3-VL's values, where the class of the pictures' processor has others of its own. */
+static status require_keys(const json_value *file, const char *path)
+{
+    TRY(require_key(file, "patch_size", path, "14"));
+    TRY(require_key(file, "image_mean", path, "0.48145466, 0.4578275, 0.40821073"));
+    return require_key(file, "image_std", path, "0.26862954, 0.26130258, 0.27577711");
+}
+
+static status read_clip_file(const json_value *file, const char *path, clip_limits *limits)
+{
+    fit_limits areas = {CLASS_CLIP_MIN_PIXELS, CLASS_CLIP_MAX_PIXELS};
+    const json_value *fps = json_find(file, "fps");
+    TRY(read_file(file, path, &areas));
+    limits->min_pixels = areas.min_pixels;
+    limits->max_pixels = areas.max_pixels;
+    if (!json_bool(json_find(file, "do_sample_frames"), true))
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "do_sample_frames is false, only true is supported (Qwen3-VL)");
+    TRY(optional_int(file, "min_frames", path, &limits->min_frames));
+    TRY(optional_int(file, "max_frames", path, &limits->max_frames));
+    if (fps && json_typeof(fps) != JSON_NULL)
+        limits->fps = json_real(fps, -1);
+    if (limits->min_frames < 1 || limits->max_frames < limits->min_frames || !(limits->fps > 0))
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "from %" PRId64 " to %" PRId64 " frames at %g per second: expected 1 <= min "
+                       "<= max and a positive rate",
+                       limits->min_frames, limits->max_frames, limits->fps);
+    return ST_OK;
+}
+
+status clip_limits_load(const conf *c, clip_limits *out)
+{
+    clip_limits limits = clip_published;
+    char path[STATUS_PATH_MAX];
+    json_value *file;
+    TRY(load_file(c, "video_preprocessor_config.json", path, &file));
+    const status st = file ? read_clip_file(file, path, &limits) : ST_OK;
+    json_free(&file);
+    TRY(st);
+    if (c->video_min_pixels > 0)
+        limits.min_pixels = c->video_min_pixels;
+    if (c->video_max_pixels > 0)
+        limits.max_pixels = c->video_max_pixels;
+    if (c->video_min_frames > 0)
+        limits.min_frames = c->video_min_frames;
+    if (c->video_max_frames > 0)
+        limits.max_frames = c->video_max_frames;
+    if (c->video_fps > 0)
+        limits.fps = c->video_fps;
+    if (limits.max_pixels < limits.min_pixels || limits.max_frames < limits.min_frames)
+        return FAIL(ST_CONFIG,
+                    "video: areas from %" PRId64 " to %" PRId64 " pixels and from %" PRId64
+                    " to %" PRId64 " frames: expected min <= max (a value not set comes from "
+                    "video_preprocessor_config.json)",
+                    limits.min_pixels, limits.max_pixels, limits.min_frames, limits.max_frames);
+    *out = limits;
+    return ST_OK;
+}
+
 status fit_limits_load(const conf *c, fit_limits *out)
 {
-    fit_limits limits = {DEFAULT_MIN_PIXELS, DEFAULT_MAX_PIXELS};
-    /* The folder that model_files.h digests for HELLO. */
-    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    fit_limits limits = {CLASS_MIN_PIXELS, CLASS_MAX_PIXELS};
     char path[STATUS_PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/preprocessor_config.json", folder) >= (int)sizeof path)
-        return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
-    if (folder[0] && access(path, F_OK) == 0) {
-        json_value *file = NULL;
-        TRY(json_load(path, &file));
-        const status st = read_file(file, path, &limits);
-        json_free(&file);
-        TRY(st);
-    }
+    json_value *file;
+    TRY(load_file(c, "preprocessor_config.json", path, &file));
+    status st = ST_OK;
+    if (!file)
+        limits = (fit_limits){DEFAULT_MIN_PIXELS, DEFAULT_MAX_PIXELS};
+    else if ((st = read_file(file, path, &limits)) == ST_OK)
+        st = require_keys(file, path);
+    json_free(&file);
+    TRY(st);
     if (c->image_min_pixels > 0)
         limits.min_pixels = c->image_min_pixels;
     if (c->image_max_pixels > 0)

@@ -56,6 +56,22 @@ void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patch
         cut(rgb + corner_of(i, width), stride, patches + i * PATCH_BYTES);
 }
 
+void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height, int32_t width,
+                    uint8_t *patches)
+{
+    const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;
+    const uint8_t *const frames[] = {first, second};
+    for (int64_t i = 0; i < n_patches; i++, patches += VIDEO_PATCH_BYTES)
+        for (int f = 0; f < 2; f++) {
+            const uint8_t *from = frames[f] + corner_of(i, width);
+            uint8_t *to = patches + (int64_t)f * PLANE_BYTES;
+            for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE)
+                for (int x = 0; x < PATCH_SIDE; x++)
+                    for (int c = 0; c < CHANNELS; c++)
+                        to[x + 2 * c * PLANE_BYTES] = from[x * CHANNELS + c];
+        }
+}
+
 void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *rgb)
 {
     const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;

@@ -9,6 +9,9 @@
 
 /* rgb [height, width, 3], both multiples of 32; patches [height/16 * width/16, 768] written. */
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches);
+/* Two frames of that size: patches [height/16 * width/16, 1536], columns (channel, frame, y, x). */
+void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height, int32_t width,
+                    uint8_t *patches);
 /* The inverse, to look at a sample. */
 void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *rgb);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "prepd/sample/clip.h"
 #include "proto/batch.h"
 
 /* Lengths of the template's own texts are taken from the texts. */
@@ -20,6 +21,7 @@ static const char *const ROLE_NAME[] = {
 /* Room for what the template puts around a turn or an image. */
 enum { TURN_BYTES = sizeof IM_START "assistant\n" IM_END "\n" - 1 };
 enum { IMAGE_BYTES = sizeof VISION_START IMAGE_PAD VISION_END - 1 };
+enum { PAIR_BYTES = CLIP_TEXT + sizeof VISION_START VIDEO_PAD VISION_END - 1 };
 
 /* Bytes [start, end) of the rendered text whose tokens are trained. */
 typedef struct trained_span {
@@ -27,14 +29,21 @@ typedef struct trained_span {
     float weight; /* not 0 */
 } trained_span;
 
+/* A piece of pads: a picture's, or those of a clip's pair of frames. */
+typedef struct pad_run {
+    int64_t at; /* where its <|vision_start|> begins in the text */
+    int32_t image;
+} pad_run;
+
 typedef struct rendering {
     char *text;
     int64_t size;
     trained_span *spans; /* [n_spans], ascending */
     int64_t n_spans;
-    bool weighted;   /* a span has another weight than 1 */
-    int64_t *images; /* [n_images] where each image's <|vision_start|> begins */
-    int64_t n_images;
+    bool weighted; /* a span has another weight than 1 */
+    const chat_visual *visuals;
+    pad_run *runs; /* [n_runs], ascending */
+    int64_t n_runs, n_images;
 } rendering;
 
 status chat_ids_find(const tokenizer *t, chat_ids *out)
@@ -77,8 +86,17 @@ static status put_image(rendering *r, const sample *smp, int32_t image)
     if (image >= smp->n_images || image != r->n_images)
         return FAIL(ST_BAD_INPUT, "%s: image %d of %d is shown in place %lld", smp->name,
                     (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
-    r->images[r->n_images++] = r->size;
-    put_words(r, VISION_START IMAGE_PAD VISION_END);
+    const chat_visual *v = &r->visuals[r->n_images++];
+    for (int32_t p = 0; p < v->n_pairs; p++) {
+        char when[CLIP_TEXT];
+        put(r, when, clip_text(v->seconds[p], when));
+        r->runs[r->n_runs++] = (pad_run){r->size, image};
+        put_words(r, VISION_START VIDEO_PAD VISION_END);
+    }
+    if (v->n_pairs == 0) {
+        r->runs[r->n_runs++] = (pad_run){r->size, image};
+        put_words(r, VISION_START IMAGE_PAD VISION_END);
+    }
     return ST_OK;
 }
 
@@ -125,15 +143,18 @@ static status put_turn(rendering *r, const sample *smp, const turn *t, bool trai
     return ST_OK;
 }
 
-/* An upper bound of the text, so that it is taken from the arena once. */
-static int64_t text_bound(const conf *c, const sample *smp)
+/* An upper bound of the text, so that it is taken from the arena once. Images that stand in it
+ * again are refused by put_image. */
+static int64_t text_bound(const conf *c, const sample *smp, const chat_visual *visuals)
 {
     int64_t size = TURN_BYTES + (int64_t)strlen(c->data_system);
+    for (int32_t k = 0; k < smp->n_images; k++)
+        size += IMAGE_BYTES + (int64_t)visuals[k].n_pairs * PAIR_BYTES;
     for (int32_t i = 0; i < smp->n_turns; i++) {
         size += TURN_BYTES;
         for (int32_t k = 0; k < smp->turns[i].n_parts; k++) {
             const part *p = &smp->turns[i].parts[k];
-            size += p->image < 0 ? p->text_bytes : IMAGE_BYTES;
+            size += p->image < 0 ? p->text_bytes : 0;
         }
     }
     return size;
@@ -158,19 +179,23 @@ static status render_plain(const chat_ids *ids, const sample *smp, arena *a, ren
     return ST_OK;
 }
 
-static status render(const conf *c, const sample *smp, arena *a, rendering *out)
+static status render(const conf *c, const sample *smp, const chat_visual *visuals, arena *a,
+                     rendering *out)
 {
-    rendering r = {0};
+    rendering r = {.visuals = visuals};
     void *p;
-    TRY(arena_alloc(a, (size_t)text_bound(c, smp), &p));
+    TRY(arena_alloc(a, (size_t)text_bound(c, smp, visuals), &p));
     r.text = p;
     size_t spans = 0; /* a part's each, and the ends of turns */
+    size_t runs = 0;
+    for (int32_t k = 0; k < smp->n_images; k++)
+        runs += visuals[k].n_pairs > 0 ? (size_t)visuals[k].n_pairs : 1;
     for (int32_t i = 0; i < smp->n_turns; i++)
         spans += (size_t)smp->turns[i].n_parts + 1;
     TRY(arena_calloc(a, spans, sizeof *r.spans, &p));
     r.spans = p;
-    TRY(arena_calloc(a, (size_t)smp->n_images, sizeof *r.images, &p));
-    r.images = p;
+    TRY(arena_calloc(a, runs, sizeof *r.runs, &p));
+    r.runs = p;
     bool own_system = smp->n_turns && smp->turns[0].role == ROLE_SYSTEM;
     if (c->data_system[0] && !own_system) {
         open_turn(&r, ROLE_SYSTEM);
@@ -187,18 +212,19 @@ static status render(const conf *c, const sample *smp, arena *a, rendering *out)
     return ST_OK;
 }
 
-/* What kind of visual control token stands at `offset` by the template, next image `image`: its id,
- * or -1. */
-static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t image, int64_t offset)
+/* What kind of visual control token stands at `offset` by the template, next run `run`: its id, or
+ * -1. */
+static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, int64_t offset)
 {
-    if (image >= r->n_images)
+    if (run >= r->n_runs)
         return -1;
-    int64_t at = offset - r->images[image];
+    const bool clip = r->visuals[r->runs[run].image].n_pairs > 0;
+    int64_t at = offset - r->runs[run].at;
     if (at == 0)
         return ids->vision_start;
     if (at == (int64_t)sizeof VISION_START - 1)
-        return ids->image_pad;
-    if (at == (int64_t)sizeof VISION_START IMAGE_PAD - 1)
+        return clip ? ids->video_pad : ids->image_pad;
+    if (at == (int64_t)(clip ? sizeof VISION_START VIDEO_PAD : sizeof VISION_START IMAGE_PAD) - 1)
         return ids->vision_end;
     return -1;
 }
@@ -208,7 +234,7 @@ static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t image,
 static status check_visual(const sample *smp, const rendering *r, const chat_ids *ids,
                            const token_list *tokens)
 {
-    int64_t image = 0;
+    int64_t run = 0;
     for (size_t i = 0; i < tokens->n; i++) {
         int32_t id = tokens->id[i];
         const char *name = id == ids->vision_start ? VISION_START
@@ -218,33 +244,32 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
                                                    : NULL;
         if (!name)
             continue;
-        if (visual_at(r, ids, image, tokens->offset[i]) != id)
+        if (visual_at(r, ids, run, tokens->offset[i]) != id)
             return FAIL(ST_BAD_INPUT,
                         "%s%sits text holds %s literally, which stands for pictures; remove it",
                         smp->name, smp->name[0] ? ": " : "", name);
-        image += id == ids->vision_end;
+        run += id == ids->vision_end;
     }
     return ST_OK;
 }
 
-/* Copies the tokens, each image's pad repeated, and labels those that begin inside a span. */
-static void fill(const rendering *r, const chat_ids *ids, const token_list *tokens,
-                 const int64_t *image_tokens, chat_text *out)
+/* Copies the tokens, each run's pad repeated, and labels those that begin inside a span. */
+static void fill(const rendering *r, const chat_ids *ids, const token_list *tokens, chat_text *out)
 {
-    int64_t n = 0, image = 0, next = 0;
+    int64_t n = 0, run = 0, next = 0;
     out->n_targets = 0;
     for (size_t i = 0; i < tokens->n; i++) {
         int32_t id = tokens->id[i];
         int64_t offset = tokens->offset[i];
-        if (id == ids->image_pad) {
-            out->image_at[image] = n;
-            for (int64_t k = 0; k < image_tokens[image]; k++, n++) {
+        if (id == ids->image_pad || id == ids->video_pad) {
+            const int64_t pads = r->visuals[r->runs[run].image].tokens;
+            out->run_at[run++] = n;
+            for (int64_t k = 0; k < pads; k++, n++) {
                 out->ids[n] = id;
                 out->labels[n] = NO_LABEL;
                 if (out->weights)
                     out->weights[n] = 1.0F;
             }
-            image++;
             continue;
         }
         while (next < r->n_spans && offset >= r->spans[next].end)
@@ -261,21 +286,21 @@ static void fill(const rendering *r, const chat_ids *ids, const token_list *toke
 }
 
 status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids, const conf *c,
-                   const sample *smp, const int64_t *image_tokens, arena *a, chat_text *out)
+                   const sample *smp, const chat_visual *visuals, arena *a, chat_text *out)
 {
     rendering r;
     token_list *tokens = tokenizer_scratch_list(s);
     chat_text made = {0};
     void *p;
-    TRY(smp->plain ? render_plain(ids, smp, a, &r) : render(c, smp, a, &r));
+    TRY(smp->plain ? render_plain(ids, smp, a, &r) : render(c, smp, visuals, a, &r));
     tokens->n = 0;
     status st = tokenizer_encode(t, s, r.text, (size_t)r.size, tokens);
     if (st != ST_OK)
         return status_context(st, "%s", smp->name);
     TRY(check_visual(smp, &r, ids, tokens));
-    int64_t n = (int64_t)tokens->n - r.n_images;
-    for (int64_t k = 0; k < r.n_images; k++)
-        n += image_tokens[k];
+    int64_t n = (int64_t)tokens->n - r.n_runs;
+    for (int64_t k = 0; k < r.n_runs; k++)
+        n += visuals[r.runs[k].image].tokens;
     TRY(arena_calloc(a, (size_t)n, sizeof *made.ids, &p));
     made.ids = p;
     TRY(arena_calloc(a, (size_t)n, sizeof *made.labels, &p));
@@ -284,9 +309,10 @@ status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids
         TRY(arena_calloc(a, (size_t)n, sizeof *made.weights, &p));
         made.weights = p;
     }
-    TRY(arena_calloc(a, (size_t)r.n_images, sizeof *made.image_at, &p));
-    made.image_at = p;
-    fill(&r, ids, tokens, image_tokens, &made);
+    TRY(arena_calloc(a, (size_t)r.n_runs, sizeof *made.run_at, &p));
+    made.run_at = p;
+    made.n_runs = r.n_runs;
+    fill(&r, ids, tokens, &made);
     if (!made.n_targets)
         return FAIL(ST_BAD_INPUT, "%s%shas no token to train: no assistant turn with loss",
                     smp->name, smp->name[0] ? ": " : "");

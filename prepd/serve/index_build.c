@@ -1,9 +1,7 @@
 /* index_build.c: the index, built record by record by the workers: headers of images, token counts
  * of texts. A file that kills its workers is refused like one that can not be read. */
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -25,6 +23,7 @@ status index_build_start(dispatch *d, source *s)
     s->build = (index_build){.src = s,
                              .active = true,
                              .left = samples + images,
+                             .images_left = images,
                              .started_ns = clock_ns(),
                              .told_ns = clock_ns()};
     if (s->build.left == 0) {
@@ -71,6 +70,23 @@ void index_build_progress(dispatch *d, source *s, bool last)
                  (long long)(total - b->left), (long long)total, seconds);
 }
 
+/* Why a clip of the sample can not be used: then its text, with the times of the frames, is not
+ * known. */
+static const char *bad_clip(const source *s, const sample *smp)
+{
+    for (int32_t k = 0; k < smp->n_images; k++) {
+        index_image im;
+        image_place place;
+        index_image_get(s->index, smp->images[k], &im);
+        if (!im.cause)
+            continue;
+        dataset_image_place(s->data, smp->images[k], &place);
+        if (place.video || place.n_frames)
+            return im.cause;
+    }
+    return NULL;
+}
+
 /* Samples the adapter refuses are recorded at once; the others go to a worker. */
 static status produce_texts(dispatch *d, source *s, lease **out)
 {
@@ -83,8 +99,9 @@ static status produce_texts(dispatch *d, source *s, lease **out)
          b->next_sample++) {
         sample smp;
         TRY(s->data->v->outline(s->data, b->next_sample, a, &smp));
-        if (smp.cause) {
-            index_sample refused = {.cause = smp.cause};
+        const char *cause = smp.cause ? smp.cause : bad_clip(s, &smp);
+        if (cause) {
+            index_sample refused = {.cause = cause};
             TRY(index_put_sample(s->index, b->next_sample, &refused));
             b->left--;
         } else {
@@ -109,7 +126,7 @@ status index_build_produce(dispatch *d, source *s, lease **out)
             item[n++] = b->next_image++;
         return lease_new(&d->book, LEASE_IMAGES, s, 0, item, n, out);
     }
-    if (b->next_sample < index_samples(s->index))
+    if (b->images_left == 0 && b->next_sample < index_samples(s->index))
         return produce_texts(d, s, out);
     return ST_OK;
 }
@@ -129,6 +146,8 @@ static status take_image(source *s, int64_t j, const json_value *r, const char *
                            (long long)height);
         x.width = (int32_t)width;
         x.height = (int32_t)height;
+        x.frames = json_int(json_find(r, "frames"), 0);
+        x.fps = json_real(json_find(r, "fps"), 0);
     }
     return index_put_image(s->index, j, &x);
 }
@@ -169,6 +188,7 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
             TRY(take_text(s, item, r, from));
     }
     s->build.left -= n;
+    s->build.images_left -= l->kind == LEASE_IMAGES ? n : 0;
     if (solo >= 0)
         lease_drop_item(l, solo);
     else
@@ -181,16 +201,8 @@ status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause
     source *s = l->owner;
     if (l->kind == LEASE_IMAGES) {
         /* Size and time are recorded, so that the verdict holds until the file changes. */
-        char path[PATH_MAX];
-        struct stat info;
         index_image x = {.cause = cause};
-        image_place place;
-        dataset_image_place(s->data, item, &place);
-        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), place.path);
-        if (stat(path, &info) == 0) {
-            x.file_bytes = place.bytes >= 0 ? place.bytes : (int64_t)info.st_size;
-            x.mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
-        }
+        dataset_image_stat(s->data, item, &x.file_bytes, &x.mtime_ns);
         TRY(index_put_image(s->index, item, &x));
     } else {
         index_sample x = {.cause = cause};
@@ -198,5 +210,6 @@ status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause
     }
     lease_drop_item(l, item);
     s->build.left--;
+    s->build.images_left -= l->kind == LEASE_IMAGES;
     return finish_if_done(d, s);
 }

@@ -2,17 +2,20 @@
  * set's own formats. Texts and relative paths go in, pixels never come through here.
  *
  *   images  {"kind":"images","root":R,"files":[FILE...],"images":[number...]}
- *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...]}...]}
+ *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...],"clips":[CLIP...]}...]}
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
  *            "references":JSON text,
  *            "files":[FILE...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
- *                     "grids":[[h,w]...]}...]}
+ *                     "grids":[[h,w]...],"clips":[CLIP...]}...]}
  *            "press":bool: compress images where the options leave it open
  *            "shared":true: the images are those of the document before it;
  *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
  *   FILE    {"path":P,"bytes":B}; a piece of a file: "in":its path,"at":offset; B is missing in
- *            an images lease unless it is a piece
+ *            an images lease unless it is a piece; a video has "video":true, and a folder of
+ *            frames "fps":R and "frames":[name...], in a row those that are taken
+ *   CLIP    one per image, in samples that show a clip: null for a still picture, else
+ *            {"index":[numbers of the frames that are taken...],"fps":R}
  *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
  *            "weights":[of the parts...] unless all 1}
  */
@@ -61,8 +64,68 @@ static void put_turns(json_writer *w, const sample *s)
     json_end_array(w);
 }
 
-/* bytes -1: not known yet. */
-static void put_file(const dataset *d, int64_t j, int64_t bytes, json_writer *w)
+/* Which frames of image j are taken; n 0: it is a still picture. */
+typedef struct taken {
+    int64_t *index; /* [n] in the arena */
+    int64_t n;
+    double fps;
+} taken;
+
+static status take_frames(const source *s, int64_t j, arena *a, taken *out)
+{
+    index_image x;
+    index_image_get(s->index, j, &x);
+    *out = (taken){.fps = x.fps};
+    return x.frames ? clip_choose(x.frames, x.fps, &s->clips, a, &out->index, &out->n) : ST_OK;
+}
+
+static status put_clips(const source *s, const sample *smp, arena *a, json_writer *w)
+{
+    taken *t;
+    bool any = false;
+    TRY(arena_calloc(a, (size_t)smp->n_images + 1, sizeof(*t), (void **)&t));
+    for (int32_t k = 0; k < smp->n_images; k++) {
+        TRY(take_frames(s, smp->images[k], a, &t[k]));
+        any |= t[k].n > 0;
+    }
+    if (!any)
+        return ST_OK;
+    json_put_key(w, "clips");
+    json_begin_array(w);
+    for (int32_t k = 0; k < smp->n_images; k++) {
+        if (t[k].n == 0) {
+            json_put_null(w);
+            continue;
+        }
+        json_begin_object(w);
+        json_put_key(w, "index");
+        json_begin_array(w);
+        for (int64_t i = 0; i < t[k].n; i++)
+            json_put_int(w, t[k].index[i]);
+        json_end_array(w);
+        json_put_key(w, "fps");
+        json_put_real(w, t[k].fps);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    return ST_OK;
+}
+
+/* t: the frames taken; NULL: all. */
+static void put_frames(const dataset *d, int64_t j, const image_place *place, const taken *t,
+                       json_writer *w)
+{
+    json_put_key(w, "fps");
+    json_put_real(w, place->fps);
+    json_put_key(w, "frames");
+    json_begin_array(w);
+    for (int64_t i = 0; i < (t ? t->n : place->n_frames); i++)
+        json_put_cstr(w, d->v->frame(d, j, (int32_t)(t ? t->index[i] : i)));
+    json_end_array(w);
+}
+
+/* bytes -1: not known yet. t as in put_frames. */
+static void put_file(const dataset *d, int64_t j, int64_t bytes, const taken *t, json_writer *w)
 {
     image_place place;
     dataset_image_place(d, j, &place);
@@ -80,6 +143,12 @@ static void put_file(const dataset *d, int64_t j, int64_t bytes, json_writer *w)
         json_put_key(w, "bytes");
         json_put_int(w, bytes);
     }
+    if (place.video) {
+        json_put_key(w, "video");
+        json_put_bool(w, true);
+    }
+    if (place.n_frames)
+        put_frames(d, j, &place, t, w);
     json_end_object(w);
 }
 
@@ -92,7 +161,7 @@ static status put_images(source *s, const lease *l, int64_t solo, json_writer *w
     json_begin_array(w);
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
-            put_file(d, l->item[i], -1, w);
+            put_file(d, l->item[i], -1, NULL, w);
     json_end_array(w);
     json_put_key(w, "images");
     json_begin_array(w);
@@ -119,6 +188,7 @@ static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_
         json_put_int(w, smp.n_images);
         put_plain(w, &smp);
         put_turns(w, &smp);
+        TRY(put_clips(s, &smp, a, w));
         json_end_object(w);
     }
     json_end_array(w);
@@ -140,20 +210,23 @@ static int64_t file_number(file_set *f, int32_t image)
     return f->n++;
 }
 
-static void put_files(const source *s, const file_set *f, json_writer *w)
+static status put_files(const source *s, const file_set *f, arena *a, json_writer *w)
 {
     json_put_key(w, "files");
     json_begin_array(w);
     for (int64_t i = 0; i < f->n; i++) {
         index_image x;
+        taken t;
         index_image_get(s->index, f->image[i], &x);
-        put_file(s->data, f->image[i], x.file_bytes, w);
+        TRY(take_frames(s, f->image[i], a, &t));
+        put_file(s->data, f->image[i], x.file_bytes, &t, w);
     }
     json_end_array(w);
+    return ST_OK;
 }
 
-static void put_doc(const source *s, const planned_doc *p, bool shared, const sample *smp,
-                    file_set *files, json_writer *w)
+static status put_doc(const source *s, const planned_doc *p, bool shared, const sample *smp,
+                      file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
     json_put_key(w, "id");
@@ -190,7 +263,9 @@ static void put_doc(const source *s, const planned_doc *p, bool shared, const sa
         json_end_array(w);
     }
     json_end_array(w);
+    TRY(put_clips(s, smp, a, w));
     json_end_object(w);
+    return ST_OK;
 }
 
 static status put_decision(const source *s, int64_t id, const char *cause, arena *a, json_writer *w)
@@ -352,11 +427,10 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        put_doc(s, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, w);
+        TRY(put_doc(s, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, a, w));
     }
     json_end_array(w);
-    put_files(s, &files, w);
-    return ST_OK;
+    return put_files(s, &files, a, w);
 }
 
 status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size)

@@ -202,8 +202,8 @@ status session_produce(dispatch *d, session *s, lease **out)
     }
     if (st != ST_OK)
         return st;
-    s->need = r.tokens * TOKEN_BYTES + r.patches * PATCH_WIRE_BYTES + ROW_BYTES +
-              s->src->bad.n * DECISION_BYTES +
+    s->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
+              ROW_BYTES + s->src->bad.n * DECISION_BYTES +
               (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
     if (!may_reserve(d, s))
         return ST_OK;

@@ -13,6 +13,20 @@
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/serve/state.h"
 
+/* Which frames of a clip are taken: their times are part of a sample's text. */
+static void add_clip_options(const source *s, hasher *h)
+{
+    const conf *c = &s->c;
+    const clip_limits l = s->clips;
+    char fps[32];
+    const int n = snprintf(fps, sizeof fps, "%.17g", l.fps);
+    hasher_add(h, fps, (size_t)n + 1);
+    hasher_add_u64(h, (uint64_t)l.min_frames);
+    hasher_add_u64(h, (uint64_t)l.max_frames);
+    hasher_add_u64(h, (uint64_t)c->video_input_frames);
+    hasher_add_u64(h, (uint64_t)c->video_file_bytes);
+}
+
 /* What an index record depends on besides the data set; a change of these builds it anew. */
 static status index_key_of(const source *s, hash128 *out)
 {
@@ -30,6 +44,7 @@ static status index_key_of(const source *s, hash128 *out)
     hasher_add_u64(h, (uint64_t)c->data_group);
     hasher_add_u64(h, (uint64_t)c->data_limit);
     hasher_add_u64(h, (uint64_t)c->data_answer);
+    add_clip_options(s, h);
     hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
     *out = hasher_value(h);
     hasher_free(&h);
@@ -40,19 +55,12 @@ static status index_key_of(const source *s, hash128 *out)
 static bool images_unchanged(const source *s)
 {
     for (int64_t j = 0; j < index_images(s->index); j++) {
-        char path[PATH_MAX];
-        struct stat info;
+        int64_t bytes, mtime;
         index_image x;
         index_image_get(s->index, j, &x);
-        image_place place;
-        dataset_image_place(s->data, j, &place);
-        snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), place.path);
-        bool there = stat(path, &info) == 0;
-        int64_t mtime =
-            there ? (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec : 0;
-        int64_t bytes = there ? (place.bytes >= 0 ? place.bytes : (int64_t)info.st_size) : 0;
+        dataset_image_stat(s->data, j, &bytes, &mtime);
         if (bytes != x.file_bytes || mtime != x.mtime_ns) {
-            log_info("index is stale: %s changed since", path);
+            log_info("index is stale: %s changed since", s->data->v->image_path(s->data, j));
             return false;
         }
     }
@@ -100,6 +108,7 @@ static status open_source(dispatch *d, source *s)
     }
     TRY(model_files_digest(&s->c, &s->model_digest));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
+    TRY(clip_limits_load(&s->c, &s->clips));
     TRY(dataset_open(&s->c, &s->data));
     TRY(index_key_of(s, &s->index_key));
     TRY(cache_folder(&s->c, folder));

@@ -10,6 +10,7 @@
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
+#include "prepd/sample/clip.h"
 #include "prepd/serve/http.h"
 #include "prepd/serve/lease.h"
 #include "prepd/serve/press.h"
@@ -27,6 +28,7 @@ typedef struct index_build {
     bool active;
     int64_t next_image, next_sample; /* not yet leased */
     int64_t left;                    /* records still to come */
+    int64_t images_left; /* of them, of images: texts come after, for the times of clips */
     int64_t started_ns, told_ns;
 } index_build;
 
@@ -39,6 +41,7 @@ struct source {
     bool own_conf; /* c is ours to free */
     dataset *data;
     data_index *index;
+    clip_limits clips;
     char *index_path; /* heap; where the cache lies */
     hash128 index_key;
     hash128 model_digest;

@@ -43,8 +43,10 @@ static status check_size(const char *full, int64_t bytes, int64_t max_bytes)
     if (bytes == 0)
         return FAIL_IN(ST_BAD_INPUT, full, "is empty (0 bytes)");
     if (bytes > max_bytes)
-        return FAIL_IN(ST_BAD_INPUT, full, "has %lld bytes, image.file_bytes allows %lld",
-                       (long long)bytes, (long long)max_bytes);
+        return FAIL_IN(
+            ST_BAD_INPUT, full,
+            "has %lld bytes, image.file_bytes (of a video: video.file_bytes) allows %lld",
+            (long long)bytes, (long long)max_bytes);
     return ST_OK;
 }
 
@@ -69,52 +71,75 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
     return ST_OK;
 }
 
-status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, arena *a,
-                       span *out, int64_t *out_mtime_ns)
+static status check_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                          const struct stat *info)
+{
+    TRY(check_size(full, bytes, max_bytes));
+    if (offset < 0 || offset > info->st_size - bytes)
+        return FAIL_AT(ST_BAD_INPUT, full, -1, offset,
+                       "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
+                       "index it again",
+                       (long long)info->st_size, (long long)bytes);
+    return ST_OK;
+}
+
+static status check_whole(const char *full, int64_t want_bytes, int64_t max_bytes,
+                          const struct stat *info)
+{
+    TRY(check_size(full, info->st_size, max_bytes));
+    if (want_bytes >= 0 && info->st_size != want_bytes)
+        return FAIL_IN(ST_BAD_INPUT, full,
+                       "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
+                       "index it again",
+                       (long long)info->st_size, (long long)want_bytes);
+    return ST_OK;
+}
+
+status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, int *out_fd,
+                 int64_t *out_bytes, int64_t *out_mtime_ns)
 {
     int fd;
     struct stat info;
-    status st = ST_OK;
-    uint8_t *data = NULL;
     TRY(open_file(full, &fd, &info));
     *out_mtime_ns = mtime_of(&info);
-    TRY_OR(end, check_size(full, bytes, max_bytes));
-    if (offset < 0 || offset > info.st_size - bytes) {
-        st = FAIL_AT(ST_BAD_INPUT, full, -1, offset,
-                     "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
-                     "index it again",
-                     (long long)info.st_size, (long long)bytes);
-        goto end;
-    }
-    TRY_OR(end, arena_alloc(a, (size_t)bytes, (void **)&data));
-    TRY_OR(end, read_exactly(fd, full, offset, data, (size_t)bytes));
-    *out = span_of(data, (size_t)bytes);
+    *out_bytes = offset < 0 ? info.st_size : bytes;
+    const status st = offset < 0 ? check_whole(full, bytes, max_bytes, &info)
+                                 : check_piece(full, offset, bytes, max_bytes, &info);
+    if (st == ST_OK)
+        *out_fd = fd;
+    else
+        close(fd);
+    return st;
+}
+
+/* The bytes behind file_open in the arena. */
+static status read_opened(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                          arena *a, span *out, int64_t *out_mtime_ns)
+{
+    int fd;
+    int64_t n;
+    uint8_t *data = NULL;
+    status st;
+    TRY(file_open(full, offset, bytes, max_bytes, &fd, &n, out_mtime_ns));
+    TRY_OR(end, arena_alloc(a, (size_t)n, (void **)&data));
+    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)n));
+    *out = span_of(data, (size_t)n);
 end:
     close(fd);
     return st;
 }
 
+status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, arena *a,
+                       span *out, int64_t *out_mtime_ns)
+{
+    return read_opened(full, offset < 0 ? INT64_MAX : offset, bytes, max_bytes, a, out,
+                       out_mtime_ns);
+}
+
 status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a, span *out)
 {
-    int fd;
-    struct stat info;
-    status st = ST_OK;
-    uint8_t *data = NULL;
-    TRY(open_file(full, &fd, &info));
-    TRY_OR(end, check_size(full, info.st_size, max_bytes));
-    if (want_bytes >= 0 && info.st_size != want_bytes) {
-        st = FAIL_IN(ST_BAD_INPUT, full,
-                     "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
-                     "index it again",
-                     (long long)info.st_size, (long long)want_bytes);
-        goto end;
-    }
-    TRY_OR(end, arena_alloc(a, (size_t)info.st_size, (void **)&data));
-    TRY_OR(end, read_exactly(fd, full, 0, data, (size_t)info.st_size));
-    *out = span_of(data, (size_t)info.st_size);
-end:
-    close(fd);
-    return st;
+    int64_t mtime_ns;
+    return read_opened(full, -1, want_bytes, max_bytes, a, out, &mtime_ns);
 }
 
 status file_map(const char *full, int64_t max_bytes, file_view *out)

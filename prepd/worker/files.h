@@ -24,6 +24,11 @@ WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_b
 WARN_UNUSED status file_read_piece(const char *full, int64_t offset, int64_t bytes,
                                    int64_t max_bytes, arena *a, span *out, int64_t *out_mtime_ns);
 
+/* Open for reading: a piece of bytes at offset, or offset -1: the whole file, of `bytes` bytes
+ * unless that is -1. Refuses as the two above. */
+WARN_UNUSED status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                             int *out_fd, int64_t *out_bytes, int64_t *out_mtime_ns);
+
 /* The file mapped, for its header; size and time are given even if the mapping fails. */
 typedef struct file_view {
     span bytes;

@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "prepd/sample/clip.h"
 #include "prepd/sample/fit.h"
 #include "prepd/sample/patch.h"
 #include "prepd/sample/resample.h"
-#include "prepd/worker/files.h"
+#include "prepd/worker/clips.h"
 #include "prepd/worker/row.h"
 #include "prepd/worker/worker.h"
 
@@ -48,67 +49,36 @@ static void put_text(json_writer *w, const char *key, const char *v)
     json_put_cstr(w, v);
 }
 
-/* A FILE of a lease (prepd/serve/payload.c). */
-typedef struct file_ref {
-    const char *name; /* for messages */
-    const char *in;   /* the file under the root: name, or what it is a piece of */
-    int64_t at;       /* -1: a file of its own */
-    int64_t bytes;    /* -1: not known */
-} file_ref;
-
-static status read_ref(const json_value *v, file_ref *out)
+static status image_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                           json_writer *w)
 {
-    TRY(json_want_text(v, "path", SOURCE, &out->name));
-    out->in = json_text(json_find(v, "in"), out->name);
-    out->at = json_int(json_find(v, "at"), -1);
-    out->bytes = json_int(json_find(v, "bytes"), -1);
-    if (out->in != out->name && (out->at < 0 || out->bytes < 0))
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a piece of %lld bytes at %lld", (long long)out->bytes,
-                       (long long)out->at);
+    file_view view = {0};
+    image_info info = {0};
+    arena_reset(&s->sample);
+    status st = ref_view(f, root, c->image_file_bytes, &s->sample, &view);
+    if (st == ST_OK)
+        st = s->images->header(view.bytes, f->name, c, &info);
+    put_int(w, "bytes", view.file_bytes);
+    put_int(w, "mtime", view.mtime_ns);
+    ref_unview(f, &view);
+    TRY(st);
+    put_int(w, "width", info.width);
+    put_int(w, "height", info.height);
     return ST_OK;
 }
 
-static status view_file(workshop *s, const conf *c, const char *root, const file_ref *f,
-                        file_view *out)
+static void file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                        json_writer *w)
 {
-    char full[PATH_MAX];
-    TRY(file_resolve(root, f->in, full, sizeof(full)));
-    if (f->at < 0)
-        return file_map(full, c->image_file_bytes, out);
-    span piece;
-    arena_reset(&s->sample);
-    out->file_bytes = f->bytes;
-    status st = file_read_piece(full, f->at, f->bytes, c->image_file_bytes, &s->sample, &piece,
-                                &out->mtime_ns);
-    if (st == ST_OK)
-        out->bytes = piece;
-    return st;
-}
-
-static void image_record(workshop *s, const conf *c, const char *root, const file_ref *f,
-                         json_writer *w)
-{
-    const char *file = f->name;
-    file_view view = {0};
-    image_info info = {0};
-    status st = view_file(s, c, root, f, &view);
-    const bool missing = st == ST_NO_INPUT;
-    if (st == ST_OK)
-        st = s->images->header(view.bytes, file, c, &info);
     json_begin_object(w);
-    put_int(w, "bytes", view.file_bytes);
-    put_int(w, "mtime", view.mtime_ns);
-    if (st == ST_OK) {
-        put_int(w, "width", info.width);
-        put_int(w, "height", info.height);
-    } else {
+    const status st =
+        f->video || f->frames ? clips_record(s, c, root, f, w) : image_record(s, c, root, f, w);
+    if (st != ST_OK) {
         put_text(w, "cause", cause_text(root, status_text()));
-        if (missing)
-            put_text(w, "missing", f->in);
+        if (st == ST_NO_INPUT)
+            put_text(w, "missing", cause_text(root, status_last()->input));
     }
     json_end_object(w);
-    if (f->at < 0)
-        file_unmap(&view);
 }
 
 static status image_records(workshop *s, const json_value *lease, on_item on, void *user,
@@ -125,8 +95,8 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
     for (size_t i = 0; i < json_count(files); i++) {
         TRY(on(user, json_int(json_item(numbers, i), -1)));
         file_ref f;
-        TRY(read_ref(json_item(files, i), &f));
-        image_record(s, conf_of(s, lease), root, &f, w);
+        TRY(ref_read(json_item(files, i), &f));
+        file_record(s, conf_of(s, lease), root, &f, w);
     }
     return ST_OK;
 }
@@ -141,15 +111,19 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
         const int64_t n_images = json_int(json_find(object, "images"), 0);
         sample smp;
         chat_text text = {0};
-        int64_t *none;
+        lease_clip *clips;
+        chat_visual *visuals;
         arena_reset(&s->row);
         if (n_images < 0 || n_images > INT32_MAX / 8)
             return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample of %lld images", (long long)n_images);
         TRY(lease_read_sample(object, (int32_t)n_images, &s->row, &smp));
-        TRY(arena_calloc(&s->row, (size_t)n_images + 1, sizeof(*none), (void **)&none));
+        TRY(clips_read(json_find(object, "clips"), smp.n_images, &s->row, &clips));
+        TRY(arena_calloc(&s->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
+        for (int32_t k = 0; k < smp.n_images; k++)
+            TRY(clips_visual(&clips[k], 0, &s->row, &visuals[k]));
         TRY(on(user, (int64_t)smp.id));
         status st = chat_encode(s->tokens, s->token_scratch, &s->chat, conf_of(s, lease), &smp,
-                                none, &s->row, &text);
+                                visuals, &s->row, &text);
         json_begin_object(w);
         if (st == ST_OK) {
             put_int(w, "tokens", text.n);
@@ -238,51 +212,48 @@ static status cut_patches(row_work *k, const image *im, fit_grid grid, uint8_t *
     return ST_OK;
 }
 
-static status decode_file(row_work *k, int64_t file, fit_grid grid, uint8_t *patches,
-                          bool *out_missing)
+static status decode_file(row_work *k, const file_ref *f, fit_grid grid, uint8_t *patches)
 {
     workshop *s = k->s;
-    char full[PATH_MAX];
-    file_ref f;
-    int64_t mtime_ns;
     span data;
     image im;
     arena_reset(&s->sample);
-    TRY(read_ref(json_item(k->files, (size_t)file), &f));
-    TRY(file_resolve(k->root, f.in, full, sizeof(full)));
     int64_t since = clock_ns();
-    status st = f.at < 0 ? file_read(full, k->c->image_file_bytes, f.bytes, &s->sample, &data)
-                         : file_read_piece(full, f.at, f.bytes, k->c->image_file_bytes, &s->sample,
-                                           &data, &mtime_ns);
+    TRY(ref_load(f, k->root, k->c->image_file_bytes, &s->sample, &data));
     stage_end(s, STAGE_READ, &since);
-    *out_missing = st == ST_NO_INPUT;
-    TRY(st);
-    TRY(s->images->decode(data, f.name, k->c, &s->sample, &im));
+    TRY(s->images->decode(data, f->name, k->c, &s->sample, &im));
     stage_end(s, STAGE_DECODE, &since);
     TRY(cut_patches(k, &im, grid, patches));
     stage_end(s, STAGE_RESIZE, &since);
     return ST_OK;
 }
 
-static status image_patches(row_work *k, int64_t file, fit_grid grid, uint8_t **out,
-                            bool *out_missing)
+static status image_patches(row_work *k, int64_t file, const lease_clip *clip, fit_grid grid,
+                            uint8_t **out)
 {
+    const int64_t bytes = fit_patches(grid) * (clip->n ? VIDEO_PATCH_BYTES : PATCH_BYTES);
     for (int64_t i = 0; i < k->n_done; i++) {
         const done_image *d = &k->done[i];
-        if (d->file == file && d->grid.h == grid.h && d->grid.w == grid.w) {
+        if (d->file == file && d->grid.h == grid.h && d->grid.w == grid.w &&
+            d->grid.pairs == grid.pairs) {
             *out = d->patches;
             return ST_OK;
         }
     }
     uint8_t *patches;
-    TRY(arena_alloc(&k->s->row, (size_t)fit_patches(grid) * PATCH_BYTES, (void **)&patches));
-    TRY(decode_file(k, file, grid, patches, out_missing));
+    file_ref f;
+    TRY(ref_read(json_item(k->files, (size_t)file), &f));
+    TRY(arena_alloc(&k->s->row, (size_t)bytes, (void **)&patches));
+    if (clip->n)
+        TRY(clips_patches(k->s, k->c, k->root, &f, clip, grid, patches));
+    else
+        TRY(decode_file(k, &f, grid, patches));
     k->done[k->n_done++] = (done_image){file, grid, patches};
     *out = patches;
     return ST_OK;
 }
 
-static status read_grids(const json_value *list, arena *a, fit_grid **out, int32_t *out_n)
+static status read_grids(const json_value *list, const lease_clip *clips, arena *a, fit_grid **out)
 {
     fit_grid *grid;
     const size_t n = json_count(list);
@@ -293,28 +264,27 @@ static status read_grids(const json_value *list, arena *a, fit_grid **out, int32
         if (h < 2 || w < 2 || h % 2 || w % 2 || h > MAX_SIDE || w > MAX_SIDE)
             return FAIL_IN(ST_PROTOCOL, SOURCE, "grid of %lld x %lld patches", (long long)h,
                            (long long)w);
-        grid[i] =
-            (fit_grid){(int32_t)h * PATCH_SIDE, (int32_t)w * PATCH_SIDE, (int32_t)h, (int32_t)w};
+        grid[i] = (fit_grid){(int32_t)h * PATCH_SIDE, (int32_t)w * PATCH_SIDE, (int32_t)h,
+                             (int32_t)w, (int32_t)clip_pairs(clips[i].n)};
     }
     *out = grid;
-    *out_n = (int32_t)n;
     return ST_OK;
 }
 
-static void put_failure(row_work *k, int64_t id, const char *missing)
+static void put_failure(row_work *k, int64_t id, bool missing)
 {
     json_begin_object(&k->failed);
     put_int(&k->failed, "id", id);
     put_text(&k->failed, "cause", cause_text(k->root, status_text()));
     if (missing)
-        put_text(&k->failed, "missing", missing);
+        put_text(&k->failed, "missing", cause_text(k->root, status_last()->input));
     json_end_object(&k->failed);
     k->n_failed++;
 }
 
 /* The pictures of one document. A picture that fails fails the sample; the row goes on, so that one
  * answer names all bad samples of the row. */
-static status doc_images(row_work *k, const json_value *v, document *doc)
+static status doc_images(row_work *k, const json_value *v, const lease_clip *clips, document *doc)
 {
     const json_value *images = json_find(v, "images");
     uint8_t **patches;
@@ -323,20 +293,16 @@ static status doc_images(row_work *k, const json_value *v, document *doc)
     if (doc->quarantined)
         return ST_OK;
     for (int32_t i = 0; i < doc->n_images; i++) {
-        bool missing = false;
         const int64_t file = json_int(json_item(images, (size_t)i), -1);
         if (file < 0 || file >= (int64_t)json_count(k->files))
             return FAIL_IN(ST_PROTOCOL, SOURCE, "file %lld of %zu", (long long)file,
                            json_count(k->files));
-        status st = image_patches(k, file, doc->grids[i], &patches[i], &missing);
+        status st = image_patches(k, file, &clips[i], doc->grids[i], &patches[i]);
         if (st == ST_OK)
             continue;
         if (st == ST_PROTOCOL || st == ST_NO_MEMORY) /* the lease's or this process's, not its */
             return st;
-        const json_value *f = json_item(k->files, (size_t)file);
-        put_failure(k, (int64_t)doc->sample_id,
-                    missing ? json_text(json_find(f, json_find(f, "in") ? "in" : "path"), "")
-                            : NULL);
+        put_failure(k, (int64_t)doc->sample_id, st == ST_NO_INPUT);
         break;
     }
     return ST_OK;
@@ -347,8 +313,12 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     workshop *s = k->s;
     sample smp;
     fit_grid *grids;
-    int64_t *pads, tokens, from, whole;
-    TRY(read_grids(json_find(v, "grids"), &s->row, &grids, &doc->n_images));
+    lease_clip *clips;
+    chat_visual *visuals;
+    int64_t tokens, from, whole;
+    doc->n_images = (int32_t)json_count(json_find(v, "grids"));
+    TRY(clips_read(json_find(v, "clips"), doc->n_images, &s->row, &clips));
+    TRY(read_grids(json_find(v, "grids"), clips, &s->row, &grids));
     TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
     TRY(json_want_int(v, "tokens", SOURCE, &tokens));
     doc->sample_id = smp.id;
@@ -356,11 +326,12 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     doc->grids = grids;
     doc->shared = json_bool(json_find(v, "shared"), false);
     doc->quarantined = json_bool(json_find(v, "bad"), false);
-    TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*pads), (void **)&pads));
+    TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
     for (int32_t i = 0; i < doc->n_images; i++)
-        pads[i] = fit_tokens(grids[i]);
+        TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &s->row, &visuals[i]));
     int64_t since = clock_ns();
-    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, pads, &s->row, &doc->text));
+    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, visuals, &s->row,
+                    &doc->text));
     stage_end(s, STAGE_TEXT, &since);
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
@@ -374,7 +345,7 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
     doc->text.n = tokens;
-    return doc_images(k, v, doc);
+    return doc_images(k, v, clips, doc);
 }
 
 static status text_member(workshop *s, const json_value *lease, const char *key, const char **out)

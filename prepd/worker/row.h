@@ -13,10 +13,11 @@
 typedef struct document {
     uint64_t sample_id;
     int32_t part;
-    chat_text text;        /* with pads; image_at [n_images] ascending */
+    chat_text text;        /* with pads; its runs are those of the images one after another */
     const fit_grid *grids; /* [n_images] */
     int32_t n_images;
-    uint8_t *const *patches; /* [n_images] u8 patches each; NULL, or NULL entries: zeros */
+    uint8_t *const *patches; /* [n_images] u8 patches each, of a clip both frames of a pair; NULL,
+                              * or NULL entries: zeros */
     bool quarantined;        /* labels ignored, patches zero */
     bool shared; /* shows the images of the document before it: its tokens point to the same rows */
 } document;
@@ -26,10 +27,10 @@ typedef struct document {
  * or has no tokens, or shares images that the document before it does not show. */
 WARN_UNUSED status row_build(const document *docs, int64_t n_docs, arena *a, row *out);
 
-/* Position ids of one document of n tokens whose k-th visual item begins at token item_at[k]
- * (ascending) and fills fit_tokens(grids[k]); a video counts frame by frame. Written to
- * position [3, stride] at columns [0, n): streams T, H, W. */
-void row_positions(int64_t n, const int64_t *item_at, const fit_grid *grids, int32_t n_items,
+/* Position ids of one document of n tokens with visual items of these grids; their runs, one per
+ * picture and one per pair of frames, begin at tokens run_at (ascending) and fill
+ * fit_run_tokens(grid) each. Written to position [3, stride] at columns [0, n): streams T, H, W. */
+void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int32_t n_items,
                    int32_t *position, int64_t stride);
 
 #endif

@@ -75,6 +75,19 @@ static status resize_vips(const image *in, int32_t height, int32_t width, arena 
     return real->resize_vips(in, height, width, a, out);
 }
 
+static status video_header_real(const video_bytes *bytes, const char *file, const conf *limits,
+                                video_info *out)
+{
+    return real->video_header(bytes, file, limits, out);
+}
+
+static status video_decode_real(const video_bytes *bytes, const char *file, const conf *limits,
+                                const int64_t *index, int64_t n, arena *a, video_take take,
+                                void *user)
+{
+    return real->video_decode(bytes, file, limits, index, n, a, take, user);
+}
+
 extern const image_api tessera_image_api;
 
 const image_api tessera_image_api = {
@@ -86,4 +99,6 @@ const image_api tessera_image_api = {
     .fingerprint = fingerprint,
     .write_jpeg = write_jpeg,
     .resize_vips = resize_vips,
+    .video_header = video_header_real,
+    .video_decode = video_decode_real,
 };

@@ -10,6 +10,7 @@ import tarfile
 
 from formats import in_data, llava, load, write_lines
 from prepd_flow import BIN, Folder, check, main, run
+from prepd_video import data_set
 from train_flow import TRAINER, options, trainer
 
 CONFIGS = sorted(path for path in glob.glob(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/*.yaml"))
@@ -19,7 +20,7 @@ ONE_RANK = {"parallelism.world_size": 0, "parallelism.data_parallel_shard_degree
                ("data_parallel_replicate", "tensor_parallel", "context_parallel", "pipeline_parallel",
                 "expert_parallel", "expert_tensor_parallel")}}
 PRESETS = {"smoke.yaml": "debug", **{f"{name}.yaml": "qwen3-vl-30b-a3b" for name in
-                                    ("conversations", "text", "mixture", "webdataset")}}
+                                    ("conversations", "text", "mixture", "video", "webdataset")}}
 
 
 def printed(program, verb, path):
@@ -62,6 +63,8 @@ def data_of(f, kind):
         return f.file("data")
     if kind == "conversations":
         return write_lines(in_data(f, "talk.jsonl"), [llava(*s) for s in load(f)[:40]])
+    if kind == "video":
+        return data_set(f, 4)[0]
     if kind == "mixture":
         with open(f.file("sources.yaml"), "w") as x:
             x.write("vqa:\n  path: data\n  weight: 1\ntalks:\n  format: conversations\n  images: data\n"

@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 from formats import in_data, llava, load, options, write_lines
-from prepd_flow import Folder, check, main, run
+from prepd_flow import Daemon, Folder, check, main, run, wait_for
+from prepd_video import data_set
 from train_flow import train, trainer
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -132,4 +133,24 @@ def shared_images_give_the_same_loss():
             check(np.abs(v - grads[1][k]).max() < 1e-4 * scale, f"{k} differs")
 
 
-main(conversations_reach_the_trainer, shared_images_give_the_same_loss)
+def videos_are_trained():
+    """Two steps on clips beside pictures; a clip's gradient reaches the patch embedding."""
+    with Folder(images=32) as f:
+        path, n, _ = data_set(f, 6)
+        args = dict(data__format="video", data__path=path, training__global_batch_size=2)
+        with Daemon(f.config, *options(**args)):
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+            train(f, "run", training__steps=2, training__seq_len=512, checkpoint__enable="true", **args)
+        with open(os.path.join(f.file("run"), "metrics.jsonl")) as x:
+            losses = [json.loads(line)["loss"] for line in x if "loss" in json.loads(line)]
+        check(len(losses) == 2 and all(np.isfinite(losses)), f"losses {losses}")
+        model = os.path.join(f.file("run"), "checkpoint")
+        row, out = probe(f, model, "clip", 0, *options(data__format="video", data__path=path))
+        check(len(row["pixels"]) == 0 and len(row["pixels_video"]), "the row has no clip alone")
+        loss, wanted = float(out["loss"].reshape(-1)[0]), mean_loss(row, out["logits"])
+        check(abs(loss - wanted) < 1e-5 * wanted, f"loss {loss}, from the logits {wanted}")
+        grads = {k: v for k, v in out.items() if "patch_embed" in k and k.startswith("grad.")}
+        check(grads and all(np.abs(v).max() > 0 for v in grads.values()), f"no gradient: {list(grads)}")
+
+
+main(videos_are_trained, conversations_reach_the_trainer, shared_images_give_the_same_loss)

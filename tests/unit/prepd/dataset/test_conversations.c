@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <string.h>
 
 #include "prepd/dataset/dataset.h"
@@ -161,6 +162,78 @@ static void test_stages__weights_of_parts_turns_and_options(void **state)
     }
 }
 
+static void touch(const fixture *f, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    FILE *x = fopen(path, "w");
+    assert_non_null(x);
+    fclose(x);
+}
+
+/* Images and videos stand in the order they are shown, whatever list they come from; a folder's
+ * frames are its pictures, by number. */
+static void test_videos__beside_pictures(void **state)
+{
+    (void)state;
+    static const char *const frames[] = {"f_10.png", "f_2.JPG", "f_1.webp", "notes.txt",
+                                         ".hidden.jpg"};
+    fixture f;
+    char path[4096];
+    open_text(&f, "a.jsonl",
+              "{\"images\": [\"1.png\"], \"videos\": [\"a.mp4\", {\"path\": \"dump\", \"fps\": "
+              "\"2\"}], \"messages\": [{\"role\": \"user\", \"content\": "
+              "\"<video>then<image><video>?\"}, {\"role\": \"assistant\", \"content\": "
+              "\"x\"}]}\n"
+              "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\", "
+              "\"video\": \"dump\", \"sample_fps\": 2}, \"?\"]}, {\"role\": "
+              "\"assistant\", \"content\": \"x\"}]}\n"
+              "{\"video\": \"dump\", \"fps\": 3, \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"video\": \"dump\", \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"image\": \"a.mp4\", \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"video\": \"a.mp4\", \"question\": \"?\", \"answer\": \"x\"}\n");
+    snprintf(path, sizeof path, "%s/dump", f.folder);
+    assert_int_equal(mkdir(path, 0777), 0);
+    for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
+        snprintf(path, sizeof path, "dump/%s", frames[i]);
+        touch(&f, path);
+    }
+    f.c.data_format = DATA_VIDEO;
+    f.c.video_input_frames = 3;
+    assert_ok(dataset_open(&f.c, &f.d));
+    const sample s = get(&f, 0);
+    static const char *const names[] = {"a.mp4", "1.png", "dump"};
+    assert_int_equal(s.n_images, 3);
+    for (int32_t k = 0, at = 0; k < 3; k++, at++) {
+        image_place place;
+        assert_string_equal(f.d->v->image_path(f.d, s.images[k]), names[k]);
+        dataset_image_place(f.d, s.images[k], &place);
+        assert_int_equal(place.video, k == 0);
+        assert_int_equal(place.n_frames, k == 2 ? 3 : 0);
+        at += s.turns[0].parts[at].image < 0;
+        assert_int_equal(s.turns[0].parts[at].image, k);
+    }
+    assert_string_equal(f.d->v->frame(f.d, s.images[2], 0), "f_1.webp");
+    assert_string_equal(f.d->v->frame(f.d, s.images[2], 1), "f_2.JPG");
+    assert_string_equal(f.d->v->frame(f.d, s.images[2], 2), "f_10.png");
+    assert_int_equal(get(&f, 1).images[0], s.images[2]);
+    assert_non_null(strstr(get(&f, 2).cause, "with fps 2, not 3"));
+    assert_non_null(strstr(get(&f, 3).cause, "as \"fps\" beside its name"));
+    assert_non_null(strstr(get(&f, 4).cause, "shown elsewhere as a video"));
+    assert_int_equal(get(&f, 5).images[0], s.images[0]);
+    const hash128 one = f.d->v->identity(f.d);
+    dataset_close(&f.d);
+    f.c.video_input_frames = 2;
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_non_null(strstr(get(&f, 0).cause, "video.input_frames"));
+    dataset_close(&f.d);
+    f.c.video_input_frames = 9;
+    touch(&f, "dump/f_11.png");
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_false(hash_equal(one, f.d->v->identity(f.d)));
+    done(&f);
+}
+
 static void test_bad_records__keep_their_place_and_say_why(void **state)
 {
     (void)state;
@@ -175,7 +248,7 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
          "no file name"},
         {LLAVA("7", TURN("human", "<image>") "," TURN("gpt", "a")), "found an integer"},
         {LLAVA("[]", TURN("tool", "q")), "role \"tool\""},
-        {LLAVA("[]", TURN("human", "<video>")), "a video"},
+        {LLAVA("[]", TURN("human", "<video>")), "1 videos (<video>), 0 are listed"},
         {LLAVA("[]", ""), "an empty list"},
         {LLAVA("[]", "7"), "expected an object"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "is missing"},
@@ -253,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_array__marks_become_images),
         cmocka_unit_test(test_rules__last_turn_and_trim),
         cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
+        cmocka_unit_test(test_videos__beside_pictures),
         cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
         cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
         cmocka_unit_test(test_identity__is_what_it_says_and_what_is_trained),

@@ -15,8 +15,8 @@ static data_index *make_index(int64_t mtime_ns, int backwards, int32_t last_toke
     data_index *x;
     static const char *const causes[] = {"bad sample", NULL};
     assert_ok(index_new(3, 2, &x));
-    index_image good = {12345, mtime_ns, 640, 480, NULL};
-    index_image bad = {0, 0, 7, 7, "gone"};
+    index_image good = {12345, mtime_ns, 640, 480, NULL, 147, 23.976};
+    index_image bad = {0, 0, 7, 7, "gone", 0, 0};
     assert_ok(index_put_image(x, backwards ? 0 : 1, backwards ? &good : &bad));
     assert_ok(index_put_image(x, backwards ? 1 : 0, backwards ? &bad : &good));
     for (int k = 0; k < 3; k++) {
@@ -38,6 +38,8 @@ static void check_index(const data_index *x)
     index_image_get(x, 0, &im);
     assert_int_equal(im.file_bytes, 12345);
     assert_int_equal(im.mtime_ns, 77);
+    assert_int_equal(im.frames, 147);
+    assert_true(im.fps == 23.976);
     assert_int_equal(im.width, 640);
     assert_int_equal(im.height, 480);
     assert_null(im.cause);
@@ -92,7 +94,8 @@ static void test_index__refuses_records(void **state)
     assert_ok(index_new(2, 1, &x));
     assert_fails(ST_BAD_INPUT, index_put_sample(x, 2, &(index_sample){1, 1, NULL}), "2 of 2");
     assert_fails(ST_BAD_INPUT, index_put_sample(x, 0, &(index_sample){4, 5, NULL}), "5 of them");
-    assert_fails(ST_BAD_INPUT, index_put_image(x, 0, &(index_image){1, 1, 0, 4, NULL}), "0 x 4");
+    assert_fails(ST_BAD_INPUT, index_put_image(x, 0, &(index_image){1, 1, 0, 4, NULL, 0, 0}),
+                 "0 x 4");
     assert_ok(index_put_sample(x, 0, &(index_sample){4, 4, NULL}));
     assert_fails(ST_INTERNAL, index_seal(x), "lacks 2 of 3");
     index_free(&x);

@@ -54,20 +54,19 @@ static void check_case(const json_value *one, arena *a)
     clip_limits limits = clip_published;
     int64_t *index, n;
     fit_grid grid;
-    int32_t pairs;
     arena_reset(a);
     limits.min_pixels = whole(areas, 0);
     limits.max_pixels = whole(areas, 1);
     assert_ok(clip_choose(json_int(json_find(one, "total"), 0), fps, &limits, a, &index, &n));
     check_indices(json_find(one, "indices"), index, n);
     check_texts(json_find(one, "texts"), index, n, fps);
-    const status st = clip_fit(n, whole(size, 0), whole(size, 1), &limits, &grid, &pairs);
+    const status st = clip_fit(n, whole(size, 0), whole(size, 1), &limits, &grid);
     if (!want) {
         assert_int_equal(st, ST_BAD_INPUT);
         return;
     }
     assert_ok(st);
-    assert_int_equal(pairs, whole(want, 0));
+    assert_int_equal(grid.pairs, whole(want, 0));
     assert_int_equal(grid.h, whole(want, 1));
     assert_int_equal(grid.w, whole(want, 2));
     assert_int_equal(grid.height, grid.h * 16);
@@ -104,7 +103,6 @@ static void test_clip__worked_example(void **state)
     char text[CLIP_TEXT];
     int64_t *index, n;
     fit_grid grid;
-    int32_t pairs;
     arena a;
     (void)state;
     arena_init(&a, 0);
@@ -115,11 +113,43 @@ static void test_clip__worked_example(void **state)
     assert_string_equal(text, "<0.3 seconds>");
     clip_text(clip_seconds(index, n, 1, 24.0), text);
     assert_string_equal(text, "<1.6 seconds>");
-    assert_ok(clip_fit(n, 64, 64, &clip_published, &grid, &pairs));
-    assert_int_equal(pairs, 2);
+    assert_ok(clip_fit(n, 64, 64, &clip_published, &grid));
+    assert_int_equal(grid.pairs, 2);
     assert_int_equal(grid.h, 4);
     assert_int_equal(grid.w, 4);
     arena_done(&a);
+}
+
+/* Shrunk grids fit, are not needlessly small, and do not depend on how they were found. */
+static void test_clip_shrink__fits(void **state)
+{
+    static const int64_t rooms[] = {4, 7, 40, 100, 5000, 98304};
+    (void)state;
+    for (int64_t n = 2; n < 12; n++)
+        for (int64_t height = 32; height < 800; height += 37)
+            for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+                fit_grid whole, g, one_less;
+                const int64_t least = clip_pairs(n) * 4;
+                assert_ok(clip_fit(n, height, 320, &clip_published, &whole));
+                const status st = clip_shrink(n, height, 320, &clip_published, rooms[i], &g);
+                if (least > rooms[i] && fit_patches(whole) > rooms[i]) {
+                    assert_int_equal(st, ST_BAD_INPUT);
+                    continue;
+                }
+                assert_ok(st);
+                assert_true(fit_patches(g) <= rooms[i]);
+                assert_int_equal(g.pairs, clip_pairs(n));
+                assert_true(g.h > 0 && g.w > 0 && g.h % 2 == 0 && g.w % 2 == 0);
+                if (fit_patches(whole) <= rooms[i])
+                    assert_memory_equal(&g, &whole, sizeof g);
+                assert_ok(clip_shrink(n, height, 320, &clip_published, fit_patches(g), &one_less));
+                assert_int_equal(fit_patches(one_less), fit_patches(g));
+            }
+    fit_grid g;
+    assert_ok(clip_shrink(4, 480, 640, &clip_published, 1200, &g)); /* 2 pairs of 600 at most */
+    assert_true(fit_patches(g) > 1000);
+    assert_fails(ST_BAD_INPUT, clip_shrink(40, 480, 640, &clip_published, 79, &g),
+                 "video.max_frames");
 }
 
 static void test_clip__hostile(void **state)
@@ -130,7 +160,6 @@ static void test_clip__hostile(void **state)
     char text[CLIP_TEXT];
     int64_t *index, n;
     fit_grid grid;
-    int32_t pairs;
     arena a;
     (void)state;
     arena_init(&a, 0);
@@ -142,15 +171,15 @@ static void test_clip__hostile(void **state)
     assert_int_equal(n, 768);
     assert_int_equal(index[767], ((int64_t)1 << 40) - 1);
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-        assert_fails(ST_BAD_INPUT, clip_fit(4, sides[i], 64, &limits, &grid, &pairs), "sides");
-        assert_fails(ST_BAD_INPUT, clip_fit(4, 64, sides[i], &limits, &grid, &pairs), "sides");
+        assert_fails(ST_BAD_INPUT, clip_fit(4, sides[i], 64, &limits, &grid), "sides");
+        assert_fails(ST_BAD_INPUT, clip_fit(4, 64, sides[i], &limits, &grid), "sides");
     }
-    assert_fails(ST_BAD_INPUT, clip_fit(INT64_MAX, 64, 64, &limits, &grid, &pairs), "too large");
-    assert_fails(ST_BAD_INPUT, clip_fit(1, 64, 64, &limits, &grid, &pairs), "at least 2");
+    assert_fails(ST_BAD_INPUT, clip_fit(INT64_MAX, 64, 64, &limits, &grid), "too large");
+    assert_fails(ST_BAD_INPUT, clip_fit(1, 64, 64, &limits, &grid), "at least 2");
     limits.min_pixels = INT64_MAX;
-    assert_fails(ST_CONFIG, clip_fit(4, 64, 64, &limits, &grid, &pairs), "min <= max");
+    assert_fails(ST_CONFIG, clip_fit(4, 64, 64, &limits, &grid), "min <= max");
     limits.max_pixels = INT64_MAX;
-    assert_fails(ST_BAD_INPUT, clip_fit(2, 32, 6400, &limits, &grid, &pairs), "too large");
+    assert_fails(ST_BAD_INPUT, clip_fit(2, 32, 6400, &limits, &grid), "too large");
     limits = clip_published;
     limits.min_frames = 0;
     assert_fails(ST_CONFIG, clip_choose(9, 24.0, &limits, &a, &index, &n), "min <= max");
@@ -163,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_clip__as_the_reference),
         cmocka_unit_test(test_clip__worked_example),
+        cmocka_unit_test(test_clip_shrink__fits),
         cmocka_unit_test(test_clip__hostile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,6 +33,25 @@ static void test_patch_cut__merge_order_and_columns(void **state)
                                      value_at(first[i][0] * 16 + y, first[i][1] * 16 + x, c));
 }
 
+/* Columns (channel, frame, y, x): each frame is cut as a picture is. */
+static void test_patch_cut_pair__two_pictures(void **state)
+{
+    static uint8_t rgb[2][HEIGHT * WIDTH * 3], one[2][HEIGHT * WIDTH * 3];
+    static uint8_t both[2 * HEIGHT * WIDTH * 3];
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        for (int i = 0; i < HEIGHT * WIDTH * 3; i++)
+            rgb[f][i] = (uint8_t)(i * 7 + i / 100 + f * 91);
+        patch_cut(rgb[f], HEIGHT, WIDTH, one[f]);
+    }
+    patch_cut_pair(rgb[0], rgb[1], HEIGHT, WIDTH, both);
+    for (int p = 0; p < HEIGHT / 16 * (WIDTH / 16); p++)
+        for (int c = 0; c < 3; c++)
+            for (int f = 0; f < 2; f++)
+                assert_memory_equal(both + p * 1536 + c * 512 + f * 256, one[f] + p * 768 + c * 256,
+                                    256);
+}
+
 static void test_patch_join__inverts_cut(void **state)
 {
     static const int sizes[][2] = {{32, 32}, {32, 320}, {160, 32}, {96, 64}};
@@ -77,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patch_cut__every_instruction_set_gives_the_same_bytes),
         cmocka_unit_test(test_patch_cut__merge_order_and_columns),
+        cmocka_unit_test(test_patch_cut_pair__two_pictures),
         cmocka_unit_test(test_patch_join__inverts_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

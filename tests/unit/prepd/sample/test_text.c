@@ -21,7 +21,7 @@ typedef struct fixture {
     turn turns[MAX_TURNS];
     part parts[MAX_TURNS][MAX_PARTS];
     int32_t images[MAX_PARTS];
-    int64_t pads[MAX_PARTS];
+    chat_visual visuals[MAX_PARTS];
     chat_text out;
 } fixture;
 
@@ -89,7 +89,7 @@ static void add_turn(fixture *f, int role, const char *const *parts)
 
 static status encode(fixture *f)
 {
-    return chat_encode(f->t, f->s, &f->ids, &f->c, &f->smp, f->pads, &f->a, &f->out);
+    return chat_encode(f->t, f->s, &f->ids, &f->c, &f->smp, f->visuals, &f->a, &f->out);
 }
 
 /* The decoded string must be this one (pads as they come), and the trained part that one. */
@@ -125,7 +125,7 @@ static void test_chat__example_a(void **state)
                                     151644, 77091, 198, 9707, 1879, 151645, 198};
     TURN(&f, ROLE_USER, IMAGE_PART(0), "Describe this image.");
     TURN(&f, ROLE_ASSISTANT, "Hello world");
-    f.pads[0] = 300;
+    f.visuals[0].tokens = 300;
     for (int newline = 0; newline < 2; newline++) {
         f.c.data_label_newline = newline;
         assert_ok(encode(&f));
@@ -134,17 +134,51 @@ static void test_chat__example_a(void **state)
         for (int i = 4; i < 304; i++)
             assert_int_equal(f.out.ids[i], 151655);
         assert_memory_equal(f.out.ids + 304, after, sizeof after);
-        assert_int_equal(f.out.image_at[0], 4);
+        assert_int_equal(f.out.run_at[0], 4);
         for (int i = 0; i < 318; i++) {
             bool trained = i >= 314 && i < 317 + newline;
             assert_int_equal(f.out.labels[i], trained ? f.out.ids[i] : NO_LABEL);
         }
         assert_int_equal(f.out.n_targets, 3 + newline);
     }
-    f.pads[0] = 0; /* measuring */
+    f.visuals[0].tokens = 0; /* measuring */
     assert_ok(encode(&f));
     assert_int_equal(f.out.n, 18);
-    assert_int_equal(f.out.image_at[0], 4);
+    assert_int_equal(f.out.run_at[0], 4);
+    fixture_close(&f);
+}
+
+/* Spec 9.3 C: each pair of frames has its time before it; here between a picture and a text. */
+static void test_chat__example_c(void **state)
+{
+    static const double seconds[] = {0.333333, 1.625};
+    (void)state;
+    fixture f;
+    open_tiny(&f);
+    TURN(&f, ROLE_USER, IMAGE_PART(0), "Look: ", IMAGE_PART(1), "What happens?");
+    TURN(&f, ROLE_ASSISTANT, "Nothing.");
+    f.visuals[0].tokens = 1;
+    f.visuals[1] = (chat_visual){4, seconds, 2};
+#define PADS "<|vision_start|><|video_pad|><|video_pad|><|video_pad|><|video_pad|><|vision_end|>"
+    check_text(&f,
+               "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Look: "
+               "<0.3 seconds>" PADS "<1.6 seconds>" PADS "What happens?<|im_end|>\n"
+               "<|im_start|>assistant\nNothing.<|im_end|>\n",
+               "Nothing.<|im_end|>");
+    assert_int_equal(f.out.n_runs, 3);
+    assert_int_equal(f.out.ids[f.out.run_at[0]], f.ids.image_pad);
+    for (int k = 1; k < 3; k++)
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(f.out.ids[f.out.run_at[k] + i], f.ids.video_pad);
+    const int64_t whole = f.out.n;
+    f.visuals[0].tokens = f.visuals[1].tokens = 0; /* measuring */
+    assert_ok(encode(&f));
+    assert_int_equal(f.out.n, whole - 9);
+    f.smp.n_images = 1; /* a clip that is not there */
+    assert_fails(ST_BAD_INPUT, encode(&f), "image 2 of 1");
+    f.smp.n_images = 2;
+    f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
+    assert_fails(ST_BAD_INPUT, encode(&f), "holds <|video_pad|> literally");
     fixture_close(&f);
 }
 
@@ -158,8 +192,8 @@ static void test_chat__example_b(void **state)
     TURN(&f, ROLE_ASSISTANT, "The second is darker.");
     TURN(&f, ROLE_USER, "Sure?");
     TURN(&f, ROLE_ASSISTANT, "Yes.");
-    f.pads[0] = 1;
-    f.pads[1] = 2;
+    f.visuals[0].tokens = 1;
+    f.visuals[1].tokens = 2;
     check_text(&f,
                "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
                "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
@@ -168,8 +202,8 @@ static void test_chat__example_b(void **state)
                "<|im_start|>user\nSure?<|im_end|>\n"
                "<|im_start|>assistant\nYes.<|im_end|>\n",
                "The second is darker.<|im_end|>Yes.<|im_end|>");
-    assert_int_equal(f.out.ids[f.out.image_at[0]], f.ids.image_pad);
-    assert_int_equal(f.out.image_at[1], f.out.image_at[0] + 3);
+    assert_int_equal(f.out.ids[f.out.run_at[0]], f.ids.image_pad);
+    assert_int_equal(f.out.run_at[1], f.out.run_at[0] + 3);
     /* Loss on the last answer alone. */
     f.turns[2].trained = false;
     assert_ok(encode(&f));
@@ -270,7 +304,7 @@ static void test_chat__visual_control_tokens_in_text_are_refused(void **state)
                                       "<|vision_end|>"};
     fixture f;
     open_tiny(&f);
-    f.pads[0] = 1;
+    f.visuals[0].tokens = 1;
     for (int i = 0; i < 4; i++)
         for (int where = 0; where < 3; where++) {
             no_turns(&f);
@@ -314,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chat__example_a),
         cmocka_unit_test(test_chat__example_b),
+        cmocka_unit_test(test_chat__example_c),
         cmocka_unit_test(test_chat__answer_that_begins_with_a_newline),
         cmocka_unit_test(test_chat__word_assistant_in_a_question),
         cmocka_unit_test(test_chat__system_comes_first_or_not_at_all),

@@ -204,10 +204,10 @@ static void check_case(const json_value *one, const char *which, form how, fixtu
     read_sample(json_find(one, "turns"), &f->a, &smp, &grids);
     if (how != TURNS)
         read_record(json_find(one, "turns"), how, &f->a, &smp);
-    int64_t *pads = take(&f->a, (size_t)smp.n_images, sizeof *pads);
+    chat_visual *visuals = take(&f->a, (size_t)smp.n_images, sizeof *visuals);
     for (int32_t k = 0; k < smp.n_images; k++)
-        pads[k] = fit_tokens(grids[k]);
-    assert_ok(chat_encode(f->t, f->s, &f->ids, &f->c, &smp, pads, &f->a, &text));
+        visuals[k].tokens = fit_tokens(grids[k]);
+    assert_ok(chat_encode(f->t, f->s, &f->ids, &f->c, &smp, visuals, &f->a, &text));
     const document d = {.text = text, .grids = grids, .n_images = smp.n_images};
     assert_ok(row_build(&d, 1, &f->a, &r));
     check_ids(json_find(want, "ids"), f, &r);

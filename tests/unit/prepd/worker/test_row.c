@@ -45,13 +45,15 @@ static void fixture_make(fixture *f)
         memset(f->patches[k], k + 1, sizeof f->patches[k]);
         f->lists[k] = f->patches[k];
     }
-    f->docs[0] =
-        (document){7, 0, {f->ids, f->labels, N_A, 9, f->image_at}, grids_a, 2, f->lists, false};
-    f->docs[1] = (document){900,     2, {f->ids + N_A, f->labels + N_A, N_B, 7, f->image_at + 2},
-                            grids_b, 2, f->lists + 2,
-                            false};
+    f->docs[0] = (document){
+        7, 0, {f->ids, f->labels, N_A, 9, f->image_at, 2, NULL}, grids_a, 2, f->lists, false};
+    f->docs[1] =
+        (document){900,     2, {f->ids + N_A, f->labels + N_A, N_B, 7, f->image_at + 2, 2, NULL},
+                   grids_b, 2, f->lists + 2,
+                   false};
     f->docs[2] = (document){
-        8, 0, {f->ids + N_A + N_B, f->labels + N_A + N_B, N_C, 10, NULL}, NULL, 0, NULL, false};
+        8,    0,    {f->ids + N_A + N_B, f->labels + N_A + N_B, N_C, 10, NULL, 0, NULL}, NULL, 0,
+        NULL, false};
 }
 
 static void test_row_positions__worked_examples(void **state)
@@ -137,6 +139,51 @@ static void test_row_build__shared_images(void **state)
     arena_done(&a);
 }
 
+/* A clip of two pairs beside pictures, and a document that shares it: one item of two frames in
+ * time, its patches in an array of their own, its merged rows in line with the others'. */
+static void test_row_build__clips(void **state)
+{
+    static const fit_grid clip[] = {{64, 64, 4, 4, 2}};
+    static uint8_t both[2 * 16 * VIDEO_PATCH_BYTES], *list[] = {both};
+    static fixture f;
+    arena a;
+    row r;
+    (void)state;
+    arena_init(&a, 0);
+    fixture_make(&f);
+    for (int i = 0; i < 32; i++)
+        memset(both + (size_t)i * VIDEO_PATCH_BYTES, 50 + i, VIDEO_PATCH_BYTES);
+    for (int i = 0; i < N_B; i++)
+        f.ids[N_A + i] += f.ids[N_A + i] == PAD;
+    document docs[] = {f.docs[0], f.docs[1], f.docs[1], f.docs[0]};
+    docs[1].grids = docs[2].grids = clip;
+    docs[1].n_images = docs[2].n_images = 1;
+    docs[1].patches = docs[2].patches = list;
+    docs[2].shared = true;
+    assert_ok(row_build(docs, 4, &a, &r));
+    assert_ok(row_check(&r, "test"));
+    assert_int_equal(r.n_items, 5);
+    assert_int_equal(r.n_patches, 96);
+    assert_int_equal(r.n_video_patches, 32);
+    const int32_t grids[5][3] = {{1, 4, 6}, {1, 6, 4}, {2, 4, 4}, {1, 4, 6}, {1, 6, 4}};
+    assert_memory_equal(r.grid_thw, grids, sizeof grids);
+    assert_memory_equal(r.pixels_video, both, sizeof both);
+    for (int64_t i = 0; i < 96; i++)
+        assert_int_equal(r.pixels[i * PATCH_BYTES], 1 + i / 24 % 2);
+    for (int64_t i = 0; i < N_B; i++) { /* the positions are those of the frames as pictures */
+        const int64_t at = N_A + i, again = N_A + N_B + i;
+        assert_int_equal(r.position_ids[at], golden[0][N_A + i]);
+        assert_int_equal(r.visual_row[at], r.visual_row[again]);
+    }
+    const int32_t pair[] = {12, 13, 14, 15};
+    assert_memory_equal(r.visual_row + N_A + at_b[0], pair, sizeof pair);
+    assert_int_equal(r.visual_row[N_A + at_b[1]], 16);
+    assert_int_equal(r.visual_row[N_A + 2 * N_B + at_a[0]], 20);
+    docs[1].text.n_runs = 1; /* its text has one pair */
+    assert_fails(ST_BAD_INPUT, row_build(docs, 4, &a, &r), "sample 900: image 0");
+    arena_done(&a);
+}
+
 /* A bad sample keeps its tokens and place, so nobody else moves. */
 static void test_row_build__quarantined_keeps_its_place(void **state)
 {
@@ -191,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_row_positions__worked_examples),
         cmocka_unit_test(test_row_build__packs_documents),
         cmocka_unit_test(test_row_build__shared_images),
+        cmocka_unit_test(test_row_build__clips),
         cmocka_unit_test(test_row_build__quarantined_keeps_its_place),
         cmocka_unit_test(test_row_build__empty_and_refused),
     };

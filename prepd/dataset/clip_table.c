@@ -1,0 +1,169 @@
+#include "prepd/dataset/clip_table.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+static bool is_picture(const char *name)
+{
+    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; name[0] != '.' && dot && i < sizeof endings / sizeof *endings; i++)
+        if (strcasecmp(dot, endings[i]) == 0)
+            return true;
+    return false;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return strverscmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of the pictures in a folder, sorted so that frame_2 comes before frame_10; heap. */
+static status list_frames(const char *folder, text_pool *names, const char ***out, int64_t *out_n)
+{
+    DIR *d = opendir(folder);
+    int64_t *at = NULL, n = 0, capacity = 0;
+    status st = ST_OK;
+    if (!d)
+        return FAIL_IN(ST_BAD_INPUT, folder, "the folder of frames can not be read: %s",
+                       strerror(errno));
+    for (struct dirent *e; st == ST_OK && (e = readdir(d));) {
+        if (!is_picture(e->d_name))
+            continue;
+        st = array_room((void **)&at, n, &capacity, sizeof *at);
+        if (st == ST_OK)
+            st = text_pool_add(names, e->d_name, strlen(e->d_name), &at[n++]);
+    }
+    closedir(d);
+    const char **list = st == ST_OK ? (const char **)malloc(((size_t)n + 1) * sizeof *list) : NULL;
+    if (st == ST_OK && !list)
+        st = FAIL(ST_NO_MEMORY, "no memory for the names of %lld frames", (long long)n);
+    for (int64_t i = 0; list && i < n; i++)
+        list[i] = text_pool_at(names, at[i]);
+    if (list)
+        qsort(list, (size_t)n, sizeof *list, by_number);
+    free(at);
+    *out = list;
+    *out_n = n;
+    return st;
+}
+
+static status take_frames(clip_table *t, clip_entry *e, const char *folder, const char *name,
+                          const char *source)
+{
+    text_pool texts = {0};
+    const char **list = NULL;
+    int64_t n = 0;
+    status st = list_frames(folder, &texts, &list, &n);
+    if (st == ST_OK && (n < 1 || n > t->max_frames))
+        st = FAIL_IN(ST_BAD_INPUT, source,
+                     "the folder \"%.200s\" holds %lld pictures, expected 1 to %lld "
+                     "(video.input_frames)",
+                     name, (long long)n, (long long)t->max_frames);
+    e->first_frame = t->frames.n;
+    e->n_frames = (int32_t)n;
+    for (int64_t i = 0; st == ST_OK && i < n; i++) {
+        int64_t ignored;
+        st = name_list_append(&t->frames, list[i], strlen(list[i]), &ignored);
+    }
+    free(list);
+    text_pool_done(&texts);
+    return st;
+}
+
+/* What is not there is a file to the worker that will miss it. */
+static bool is_folder(const char *root, const char *name, char path[PATH_MAX])
+{
+    struct stat info;
+    return snprintf(path, PATH_MAX, "%s/%s", root, name) < PATH_MAX && stat(path, &info) == 0 &&
+           S_ISDIR(info.st_mode);
+}
+
+static status check_rate(bool folder, const char *name, const chat_item *item, const char *source)
+{
+    if (folder && item->fps == 0)
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "\"%.200s\" is a folder of frames: how many there are a second is to be said "
+            "as \"fps\" beside its name",
+            name);
+    if (!folder && item->fps > 0)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "\"%.200s\" has an \"fps\" beside its name, which is for folders of frames; "
+                       "a file says its own, and video.fps how many frames are taken",
+                       name);
+    return ST_OK;
+}
+
+status clip_table_note(clip_table *t, int64_t j, const char *root, const char *name,
+                       const chat_item *item, const char *source)
+{
+    char path[PATH_MAX];
+    if (j == t->n) {
+        TRY(array_room((void **)&t->of, t->n, &t->capacity, sizeof *t->of));
+        t->of[t->n++] = (clip_entry){.kind = ENTRY_UNKNOWN};
+    }
+    clip_entry *e = &t->of[j];
+    const bool known = e->kind != ENTRY_UNKNOWN;
+    if (known && (e->kind != ENTRY_IMAGE) != item->video)
+        return FAIL_IN(ST_BAD_INPUT, source, "\"%.200s\" is shown elsewhere as %s", name,
+                       item->video ? "an image" : "a video");
+    const bool folder =
+        known ? e->kind == ENTRY_FRAMES : item->video && is_folder(root, name, path);
+    TRY(check_rate(folder, name, item, source));
+    if (known)
+        return e->fps == item->fps ? ST_OK
+                                   : FAIL_IN(ST_BAD_INPUT, source,
+                                             "\"%.200s\" is shown elsewhere with fps %g, not %g",
+                                             name, e->fps, item->fps);
+    clip_entry made = {.kind = folder        ? ENTRY_FRAMES
+                               : item->video ? ENTRY_VIDEO
+                                             : ENTRY_IMAGE,
+                       .fps = item->fps};
+    if (folder)
+        TRY(take_frames(t, &made, path, name, source));
+    t->any |= item->video;
+    t->of[j] = made;
+    return ST_OK;
+}
+
+void clip_table_place(const clip_table *t, int64_t j, image_place *out)
+{
+    const clip_entry *e = &t->of[j];
+    out->video = e->kind == ENTRY_VIDEO;
+    out->n_frames = e->kind == ENTRY_FRAMES ? e->n_frames : 0;
+    out->fps = e->fps;
+}
+
+const char *clip_table_frame(const clip_table *t, int64_t j, int32_t k)
+{
+    return name_list_at(&t->frames, t->of[j].first_frame + k);
+}
+
+void clip_table_digest(const clip_table *t, hasher *h)
+{
+    for (int64_t j = 0; t->any && j < t->n; j++) {
+        const clip_entry *e = &t->of[j];
+        char rate[32]; /* as text: the same on every machine */
+        const int n = snprintf(rate, sizeof rate, "%.17g", e->fps);
+        hasher_add_u64(h, (uint64_t)e->kind);
+        hasher_add(h, rate, (size_t)n + 1);
+        for (int32_t k = 0; k < e->n_frames; k++) {
+            const char *name = clip_table_frame(t, j, k);
+            hasher_add(h, name, strlen(name) + 1);
+        }
+    }
+}
+
+void clip_table_done(clip_table *t)
+{
+    name_list_done(&t->frames);
+    free(t->of);
+    *t = (clip_table){0};
+}

@@ -1,0 +1,462 @@
+/* The only door to FFmpeg. What a worker may read is told to the library by name: containers,
+ * decoders, no protocols; all bytes come through one callback that can not leave the file. */
+#include "prepd/sample/video.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/imgutils.h>
+#include <libswscale/swscale.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prepd/sample/video_builtin.h"
+
+#define CONTAINERS "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts"
+#define DECODERS   "h264,hevc,libdav1d,vp8,vp9,mpeg4,mpeg2video,mpeg1video,mjpeg"
+
+enum {
+    READ_BYTES = 1 << 16,  /* asked of the file at once */
+    PROBE_BYTES = 1 << 22, /* read to find out what a file holds */
+    VP8_INVISIBLE = 0x10,  /* of a packet's first byte, inverted: the frame is not shown */
+};
+
+/* The bits of PyAV's to_rgb, which the reference reads videos with; the same on every x86 CPU. A
+ * machine of another kind may differ, and then its fingerprint does. */
+static const int CONVERT = SWS_BILINEAR | SWS_BITEXACT;
+
+/* Last complaint of the library, which says more than its error codes. One per process, as its
+ * callback is. */
+static char last_words[256];
+
+static void keep_words(void *from, int level, const char *format, va_list args)
+{
+    (void)from;
+    if (level > AV_LOG_ERROR)
+        return;
+    vsnprintf(last_words, sizeof last_words, format, args);
+    for (size_t n = strlen(last_words); n > 0 && strchr("\n ", last_words[n - 1]);)
+        last_words[--n] = 0;
+}
+
+void video_library_init(void)
+{
+    av_log_set_callback(keep_words);
+}
+
+typedef struct opened {
+    const video_bytes *bytes;
+    const char *file;
+    int64_t position; /* of the next byte to be read */
+    bool unreadable;  /* the disk or mount failed, not the file */
+    AVIOContext *io;
+    AVFormatContext *format;
+    AVStream *stream;
+    AVPacket *packet;
+} opened;
+
+static status fail_av(const opened *o, int code, const char *what)
+{
+    char text[AV_ERROR_MAX_STRING_SIZE];
+    if (o->unreadable)
+        return FAIL_IN(ST_NO_INPUT, o->file, "can not be read");
+    av_strerror(code, text, sizeof text);
+    /* A process short of memory says nothing about a file, as in image.c. */
+    const status st = code == AVERROR(ENOMEM) ? ST_NO_MEMORY : ST_BAD_INPUT;
+    return FAIL_IN(st, o->file, "the video %s: %s%s%s", what, text, last_words[0] ? "; " : "",
+                   last_words);
+}
+
+/* --- bytes --- */
+
+static int read_some(void *user, uint8_t *to, int n)
+{
+    opened *o = (opened *)user;
+    const video_bytes *b = o->bytes;
+    const int64_t left = b->size - o->position;
+    if (left <= 0)
+        return AVERROR_EOF;
+    ssize_t got = n < left ? n : (ssize_t)left;
+    if (b->memory.data) {
+        memcpy(to, b->memory.data + o->position, (size_t)got);
+    } else {
+        ssize_t some;
+        while ((some = pread(b->fd, to, (size_t)got, (off_t)(b->at + o->position))) < 0 &&
+               errno == EINTR)
+            ;
+        o->unreadable |= some < 0;
+        if (some <= 0)
+            return some < 0 ? AVERROR(EIO) : AVERROR_EOF;
+        got = some;
+    }
+    o->position += got;
+    return (int)got;
+}
+
+static int64_t seek_to(void *user, int64_t offset, int whence)
+{
+    opened *o = (opened *)user;
+    if (whence & AVSEEK_SIZE)
+        return o->bytes->size;
+    whence &= ~AVSEEK_FORCE;
+    const int64_t from = whence == SEEK_CUR ? o->position : whence == SEEK_END ? o->bytes->size : 0;
+    if (offset < -from || offset > o->bytes->size - from)
+        return AVERROR(EINVAL);
+    return o->position = from + offset;
+}
+
+/* A container may name other files; they are not opened. */
+static int refuse_file(AVFormatContext *f, AVIOContext **io, const char *url, int flags,
+                       AVDictionary **options)
+{
+    (void)f;
+    (void)io;
+    (void)url;
+    (void)flags;
+    (void)options;
+    return AVERROR(EPERM);
+}
+
+/* --- containers --- */
+
+static void close_video(opened *o)
+{
+    av_packet_free(&o->packet);
+    avformat_close_input(&o->format);
+    if (o->io)
+        av_freep(&o->io->buffer);
+    avio_context_free(&o->io);
+    last_words[0] = 0;
+}
+
+static bool in_list(const char *name, const char *list)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ',') && (at[n] == ',' || at[n] == 0))
+            return true;
+    return false;
+}
+
+static const AVCodec *decoder_of(enum AVCodecID id)
+{
+    void *state = NULL;
+    const AVCodec *c;
+    while ((c = av_codec_iterate(&state)))
+        if (c->id == id && av_codec_is_decoder(c) && in_list(c->name, DECODERS))
+            return c;
+    return NULL;
+}
+
+/* The first stream of pictures that is no cover; all others are passed over. */
+static status choose_stream(opened *o, const conf *limits)
+{
+    for (unsigned i = 0; i < o->format->nb_streams; i++) {
+        AVStream *s = o->format->streams[i];
+        if (!o->stream && s->codecpar->codec_type == AVMEDIA_TYPE_VIDEO &&
+            !(s->disposition & AV_DISPOSITION_ATTACHED_PIC))
+            o->stream = s;
+        else
+            s->discard = AVDISCARD_ALL;
+    }
+    if (!o->stream)
+        return FAIL_IN(ST_BAD_INPUT, o->file, "the file holds no video");
+    const AVCodecParameters *p = o->stream->codecpar;
+    if (!decoder_of(p->codec_id))
+        return FAIL_IN(ST_BAD_INPUT, o->file, "a video in %s; only %s are read",
+                       avcodec_get_name(p->codec_id), DECODERS);
+    if (p->width < 1 || p->height < 1)
+        return FAIL_IN(ST_BAD_INPUT, o->file, "a video of %d x %d pixels", p->width, p->height);
+    if ((int64_t)p->width * p->height > limits->image_input_pixels)
+        return FAIL_IN(ST_BAD_INPUT, o->file,
+                       "frames of %d x %d pixels, more than image.input_pixels %" PRId64 " allows",
+                       p->width, p->height, limits->image_input_pixels);
+    return ST_OK;
+}
+
+/* On success the caller closes *o. */
+static status open_video(const video_bytes *bytes, const char *file, const conf *limits, opened *o)
+{
+    int code;
+    status st = ST_OK;
+    *o = (opened){.bytes = bytes, .file = file};
+    last_words[0] = 0;
+    uint8_t *buffer = (uint8_t *)av_malloc(READ_BYTES);
+    o->io = buffer ? avio_alloc_context(buffer, READ_BYTES, 0, o, read_some, NULL, seek_to) : NULL;
+    if (buffer && !o->io)
+        av_free(buffer);
+    o->format = avformat_alloc_context();
+    o->packet = av_packet_alloc();
+    if (!o->io || !o->format || !o->packet) {
+        st = FAIL(ST_NO_MEMORY, "no memory to open a video");
+        goto failed;
+    }
+    o->format->pb = o->io;
+    o->format->io_open = refuse_file;
+    o->format->format_whitelist = av_strdup(CONTAINERS);
+    o->format->codec_whitelist = av_strdup(DECODERS);
+    o->format->probesize = PROBE_BYTES;
+    o->format->flags |= AVFMT_FLAG_CUSTOM_IO;
+    code = avformat_open_input(&o->format, "", NULL, NULL);
+    if (code < 0) {
+        st = code == AVERROR_INVALIDDATA || code == AVERROR(EINVAL)
+                 ? FAIL_IN(ST_BAD_INPUT, file,
+                           "no video, or a damaged one: only MP4, Matroska, AVI and MPEG-TS are "
+                           "read")
+                 : fail_av(o, code, "can not be opened");
+        goto failed;
+    }
+    code = avformat_find_stream_info(o->format, NULL);
+    if (code < 0) {
+        st = fail_av(o, code, "has no header that can be read");
+        goto failed;
+    }
+    TRY_OR(failed, choose_stream(o, limits));
+    return ST_OK;
+failed:
+    close_video(o);
+    return st;
+}
+
+/* Frames by the container's own table; 0: it has none. */
+static status count_entries(const opened *o, int64_t *out)
+{
+    const int n = avformat_index_get_entries_count(o->stream);
+    int64_t shown = 0;
+    *out = 0;
+    if (o->stream->nb_frames <= 0 || n < o->stream->nb_frames)
+        return ST_OK;
+    for (int i = 0; i < n; i++) {
+        const AVIndexEntry *e = avformat_index_get_entry(o->stream, i);
+        shown += e->size > 0 && !(e->flags & AVINDEX_DISCARD_FRAME);
+        if (e->pos < 0 || e->pos > o->bytes->size - e->size)
+            return FAIL_AT(ST_BAD_INPUT, o->file, -1, o->bytes->size,
+                           "the video is truncated: frame %d of %d begins at byte %" PRId64, i + 1,
+                           n, e->pos);
+    }
+    *out = shown;
+    return ST_OK;
+}
+
+/* Packets that are shown; one each, in every codec that is read. */
+static status count_packets(opened *o, int64_t most, int64_t *out)
+{
+    int64_t shown = 0;
+    int code;
+    while ((code = av_read_frame(o->format, o->packet)) >= 0) {
+        const AVPacket *p = o->packet;
+        const bool hidden = o->stream->codecpar->codec_id == AV_CODEC_ID_VP8 && p->size > 0 &&
+                            !(p->data[0] & VP8_INVISIBLE);
+        shown += p->stream_index == o->stream->index && p->size > 0 && !hidden &&
+                 !(p->flags & AV_PKT_FLAG_DISCARD);
+        av_packet_unref(o->packet);
+        if (shown > most)
+            break; /* the caller refuses it */
+    }
+    if (code < 0 && code != AVERROR_EOF)
+        return fail_av(o, code, "is truncated or damaged");
+    if (o->unreadable)
+        return fail_av(o, AVERROR(EIO), "can not be read");
+    *out = shown;
+    return ST_OK;
+}
+
+status video_header(const video_bytes *bytes, const char *file, const conf *limits, video_info *out)
+{
+    opened o;
+    status st = ST_OK;
+    int64_t frames = 0;
+    TRY(open_video(bytes, file, limits, &o));
+    const AVRational rate = o.stream->avg_frame_rate;
+    TRY_OR(done, count_entries(&o, &frames));
+    if (frames == 0)
+        TRY_OR(done, count_packets(&o, limits->video_input_frames, &frames));
+    if (frames < 1 || frames > limits->video_input_frames) {
+        st = frames < 1
+                 ? FAIL_IN(ST_BAD_INPUT, file, "the video has no frames")
+                 : FAIL_IN(ST_BAD_INPUT, file,
+                           "the video has more frames than video.input_frames %" PRId64 " allows",
+                           limits->video_input_frames);
+        goto done;
+    }
+    *out = (video_info){.width = o.stream->codecpar->width,
+                        .height = o.stream->codecpar->height,
+                        .frames = frames,
+                        .fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0.0};
+done:
+    close_video(&o);
+    return st;
+}
+
+/* --- frames --- */
+
+typedef struct decoding {
+    opened o;
+    AVCodecContext *codec;
+    AVFrame *frame, *rgb;
+    struct SwsContext *convert;
+    int32_t width, height;
+    enum AVPixelFormat pixels;
+    const int64_t *index;
+    int64_t n, next, shown; /* next of index; frames seen */
+    arena *a;
+    video_take take;
+    void *user;
+} decoding;
+
+static status open_decoder(decoding *d, const conf *limits)
+{
+    const AVCodecParameters *p = d->o.stream->codecpar;
+    const AVCodec *c = decoder_of(p->codec_id);
+    d->codec = avcodec_alloc_context3(c);
+    d->frame = av_frame_alloc();
+    d->rgb = av_frame_alloc();
+    if (!d->codec || !d->frame || !d->rgb)
+        return FAIL(ST_NO_MEMORY, "no memory to decode a video");
+    int code = avcodec_parameters_to_context(d->codec, p);
+    d->codec->thread_count = 1;
+    d->codec->flags |= AV_CODEC_FLAG_BITEXACT;
+    d->codec->max_pixels = limits->image_input_pixels;
+    if (code >= 0)
+        code = avcodec_open2(d->codec, c, NULL);
+    return code < 0 ? fail_av(&d->o, code, "can not be decoded") : ST_OK;
+}
+
+/* By the matrix and range that the frames name. */
+static status open_convert(decoding *d)
+{
+    const AVFrame *f = d->frame;
+    const int full = f->color_range == AVCOL_RANGE_JPEG;
+    const int matrix = f->colorspace == AVCOL_SPC_UNSPECIFIED ? SWS_CS_DEFAULT : (int)f->colorspace;
+    d->width = f->width;
+    d->height = f->height;
+    d->pixels = (enum AVPixelFormat)f->format;
+    d->convert = sws_getContext(f->width, f->height, d->pixels, f->width, f->height,
+                                AV_PIX_FMT_RGB24, CONVERT, NULL, NULL, NULL);
+    d->rgb->width = f->width;
+    d->rgb->height = f->height;
+    d->rgb->format = AV_PIX_FMT_RGB24;
+    if (!d->convert || av_frame_get_buffer(d->rgb, 0) < 0)
+        return FAIL_IN(ST_NO_MEMORY, d->o.file, "no memory for frames of %d x %d", f->width,
+                       f->height);
+    /* Refuses formats without a matrix (grey, RGB), which need none. */
+    (void)sws_setColorspaceDetails(d->convert, sws_getCoefficients(matrix), full,
+                                   sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+    return ST_OK;
+}
+
+static status take_frame(decoding *d)
+{
+    const AVFrame *f = d->frame;
+    const arena_mark mark = arena_save(d->a);
+    image im = {.width = f->width, .height = f->height};
+    if (!d->convert)
+        TRY(open_convert(d));
+    if (f->width != d->width || f->height != d->height || f->format != (int)d->pixels)
+        return FAIL_IN(ST_BAD_INPUT, d->o.file,
+                       "the video changes from %d x %d to %d x %d or to another format at frame "
+                       "%" PRId64,
+                       d->width, d->height, f->width, f->height, d->shown);
+    TRY(arena_alloc(d->a, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
+    if (sws_scale(d->convert, (const uint8_t *const *)f->data, f->linesize, 0, f->height,
+                  d->rgb->data, d->rgb->linesize) != f->height)
+        return FAIL_IN(ST_BAD_INPUT, d->o.file, "frame %" PRId64 " can not be converted to RGB",
+                       d->shown);
+    av_image_copy_plane(im.rgb, im.width * 3, d->rgb->data[0], d->rgb->linesize[0], im.width * 3,
+                        im.height);
+    status st = ST_OK;
+    for (; st == ST_OK && d->next < d->n && d->index[d->next] == d->shown; d->next++)
+        st = d->take(d->user, d->next, &im);
+    arena_release(d->a, mark);
+    return st;
+}
+
+/* All frames the decoder has ready. */
+static status drain(decoding *d)
+{
+    int code = 0;
+    while (d->next < d->n && (code = avcodec_receive_frame(d->codec, d->frame)) >= 0) {
+        status st = ST_OK;
+        if (d->frame->decode_error_flags || (d->frame->flags & AV_FRAME_FLAG_CORRUPT))
+            st = fail_av(&d->o, AVERROR_INVALIDDATA, "is damaged");
+        else if (d->index[d->next] == d->shown)
+            st = take_frame(d);
+        d->shown++;
+        av_frame_unref(d->frame);
+        TRY(st);
+    }
+    return code < 0 && code != AVERROR(EAGAIN) && code != AVERROR_EOF
+               ? fail_av(&d->o, code, "is damaged")
+               : ST_OK;
+}
+
+static status decode_frames(decoding *d)
+{
+    int code = 0;
+    while (d->next < d->n && code != AVERROR_EOF) {
+        code = av_read_frame(d->o.format, d->o.packet);
+        if (code < 0 && code != AVERROR_EOF)
+            return fail_av(&d->o, code, "is truncated or damaged");
+        const bool ours = code < 0 || d->o.packet->stream_index == d->o.stream->index;
+        const int sent = ours ? avcodec_send_packet(d->codec, code < 0 ? NULL : d->o.packet) : 0;
+        av_packet_unref(d->o.packet);
+        if (sent < 0)
+            return fail_av(&d->o, sent, "is damaged");
+        if (ours)
+            TRY(drain(d));
+    }
+    if (d->next < d->n)
+        return FAIL_IN(ST_BAD_INPUT, d->o.file,
+                       "the video ends after %" PRId64 " frames, frame %" PRId64 " is wanted",
+                       d->shown, d->index[d->next]);
+    return ST_OK;
+}
+
+status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
+                    const int64_t *index, int64_t n, arena *a, video_take take, void *user)
+{
+    decoding d = {.index = index, .n = n, .a = a, .take = take, .user = user};
+    const arena_mark mark = arena_save(a);
+    status st;
+    TRY(open_video(bytes, file, limits, &d.o));
+    TRY_OR(done, open_decoder(&d, limits));
+    TRY_OR(done, decode_frames(&d));
+done:
+    sws_freeContext(d.convert);
+    av_frame_free(&d.rgb);
+    av_frame_free(&d.frame);
+    avcodec_free_context(&d.codec);
+    close_video(&d.o);
+    arena_release(a, mark);
+    return st;
+}
+
+static status hash_frame(void *user, int64_t nth, const image *frame)
+{
+    hasher *h = (hasher *)user;
+    hasher_add_u64(h, (uint64_t)nth);
+    hasher_add(h, frame->rgb, (size_t)frame->width * (size_t)frame->height * 3);
+    return ST_OK;
+}
+
+status video_fingerprint(hash128 *out)
+{
+    const video_bytes bytes = {.memory = span_of(builtin_video, sizeof builtin_video),
+                               .fd = -1,
+                               .size = (int64_t)sizeof builtin_video};
+    const conf limits = {.image_input_pixels = INT64_MAX, .video_input_frames = INT64_MAX};
+    static const int64_t index[] = {0, 2, 3};
+    status st;
+    hasher *h = NULL;
+    arena a;
+    arena_init(&a, 0);
+    TRY_OR(done, hasher_new(&h));
+    TRY_OR(done, video_decode(&bytes, "built-in video", &limits, index, 3, &a, hash_frame, h));
+    *out = hasher_value(h);
+done:
+    hasher_free(&h);
+    arena_done(&a);
+    return st;
+}

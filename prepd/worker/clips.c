@@ -1,0 +1,233 @@
+#include "prepd/worker/clips.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "prepd/sample/clip.h"
+#include "prepd/sample/patch.h"
+#include "prepd/sample/resample.h"
+#include "proto/batch.h"
+
+static const char SOURCE[] = "lease";
+/* What a frame's time can still be written for (clip_text). */
+static const double MIN_FPS = 1e-10, MAX_FPS = 1e9;
+static const int64_t MAX_FRAME = (int64_t)1 << 40;
+
+static status read_clip(const json_value *v, arena *a, lease_clip *out)
+{
+    const json_value *list;
+    lease_clip c = {.fps = json_real(json_find(v, "fps"), -1)};
+    TRY(json_want_array(v, "index", SOURCE, &list));
+    c.n = (int64_t)json_count(list);
+    TRY(arena_calloc(a, (size_t)c.n + 1, sizeof *c.index, (void **)&c.index));
+    for (int64_t i = 0; i < c.n; i++) {
+        c.index[i] = json_int(json_item(list, (size_t)i), -1);
+        if (c.index[i] < (i ? c.index[i - 1] : 0))
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "frame %lld of a clip is number %lld", (long long)i,
+                           (long long)c.index[i]);
+    }
+    if (c.n < 1 || !(c.fps == 0 || (c.fps >= MIN_FPS && c.fps <= MAX_FPS)) ||
+        c.index[c.n - 1] > MAX_FRAME)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a clip of %lld frames at %g per second",
+                       (long long)c.n, c.fps);
+    *out = c;
+    return ST_OK;
+}
+
+status clips_read(const json_value *list, int32_t n_images, arena *a, lease_clip **out)
+{
+    lease_clip *clips;
+    TRY(arena_calloc(a, (size_t)n_images + 1, sizeof *clips, (void **)&clips));
+    if (list && (int64_t)json_count(list) != n_images)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu clips for %d images", json_count(list),
+                       (int)n_images);
+    for (int32_t k = 0; list && k < n_images; k++) {
+        const json_value *v = json_item(list, (size_t)k);
+        if (json_typeof(v) != JSON_NULL)
+            TRY(read_clip(v, a, &clips[k]));
+    }
+    *out = clips;
+    return ST_OK;
+}
+
+status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual *out)
+{
+    double *seconds;
+    const int64_t pairs = clip_pairs(clip->n);
+    TRY(arena_calloc(a, (size_t)pairs + 1, sizeof *seconds, (void **)&seconds));
+    for (int64_t p = 0; p < pairs; p++)
+        seconds[p] = clip_seconds(clip->index, clip->n, p, clip->fps);
+    *out = (chat_visual){pads, seconds, (int32_t)pairs};
+    return ST_OK;
+}
+
+/* --- records --- */
+
+typedef struct clip_facts {
+    int64_t bytes, mtime_ns;
+    video_info info;
+} clip_facts;
+
+static status video_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
+                          clip_facts *out)
+{
+    video_bytes bytes;
+    TRY(ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns));
+    out->bytes = bytes.size;
+    const status st = s->images->video_header(&bytes, f->name, c, &out->info);
+    ref_close(&bytes);
+    return st;
+}
+
+/* Size and time of frame k, and its picture's size if info is not NULL. */
+static status frame_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
+                          int64_t k, file_view *view, image_info *info)
+{
+    char path[PATH_MAX];
+    file_ref one;
+    *view = (file_view){0};
+    arena_reset(&s->sample);
+    TRY(ref_frame(f, k, path, sizeof path, &one));
+    status st = ref_view(&one, root, c->image_file_bytes, &s->sample, view);
+    if (st == ST_OK && info)
+        st = s->images->header(view->bytes, one.name, c, info);
+    ref_unview(&one, view);
+    return st;
+}
+
+/* Of all frames, as dataset_image_stat sees them: what they weigh; of the first: its size. */
+static status folder_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
+                           clip_facts *out)
+{
+    const int64_t n = (int64_t)json_count(f->frames);
+    int64_t bad = 0; /* the frame whose failure is told; the first is looked into anyway */
+    clip_facts x = {.info = {.frames = n, .fps = f->fps}};
+    file_view view;
+    image_info info;
+    for (int64_t k = 0; k < n; k++) {
+        const status st = frame_facts(s, c, root, f, k, &view, NULL);
+        if (st == ST_NO_INPUT)
+            return st;
+        bad = st != ST_OK ? k : bad;
+        x.bytes += view.file_bytes;
+        x.mtime_ns = view.mtime_ns > x.mtime_ns ? view.mtime_ns : x.mtime_ns;
+    }
+    *out = x;
+    TRY(frame_facts(s, c, root, f, bad, &view, &info));
+    out->info.width = info.width;
+    out->info.height = info.height;
+    return ST_OK;
+}
+
+static void put_int(json_writer *w, const char *key, int64_t v)
+{
+    json_put_key(w, key);
+    json_put_int(w, v);
+}
+
+status clips_record(workshop *s, const conf *c, const char *root, const file_ref *f, json_writer *w)
+{
+    clip_facts x = {0};
+    const status st = f->frames ? folder_facts(s, c, root, f, &x) : video_facts(s, c, root, f, &x);
+    put_int(w, "bytes", x.bytes);
+    put_int(w, "mtime", x.mtime_ns);
+    TRY(st);
+    put_int(w, "width", x.info.width);
+    put_int(w, "height", x.info.height);
+    put_int(w, "frames", x.info.frames);
+    json_put_key(w, "fps");
+    json_put_real(w, x.info.fps);
+    return ST_OK;
+}
+
+/* --- patches --- */
+
+typedef struct clip_work {
+    workshop *s;
+    const conf *c;
+    fit_grid grid;
+    int64_t n;
+    uint8_t *frames[2]; /* [height, width, 3] the pair being collected */
+    uint8_t *patches;
+} clip_work;
+
+/* Takes chosen frame number nth, resized, and cuts a pair when it is whole; the last one of an odd
+ * number is its own partner. */
+static status take_frame(void *user, int64_t nth, const image *im)
+{
+    clip_work *k = (clip_work *)user;
+    const fit_grid g = k->grid;
+    const size_t bytes = (size_t)g.width * (size_t)g.height * 3;
+    arena *a = &k->s->sample;
+    const arena_mark mark = arena_save(a);
+    int64_t since = clock_ns();
+    if (k->c->image_resampler == RESAMPLER_VIPS) {
+        image sized;
+        TRY(k->s->images->resize_vips(im, g.height, g.width, a, &sized));
+        memcpy(k->frames[nth % 2], sized.rgb, bytes);
+    } else {
+        TRY(resample(k->c->image_resampler, 3, im->rgb, im->height, im->width, k->frames[nth % 2],
+                     g.height, g.width, a));
+    }
+    arena_release(a, mark);
+    const bool last = nth + 1 == k->n;
+    if (last && nth % 2 == 0)
+        memcpy(k->frames[1], k->frames[0], bytes);
+    if (last || nth % 2 == 1)
+        patch_cut_pair(k->frames[0], k->frames[1], g.height, g.width,
+                       k->patches + nth / 2 * g.h * g.w * VIDEO_PATCH_BYTES);
+    const int64_t spent = clock_ns() - since;
+    k->s->stage_ns[STAGE_RESIZE] += spent;
+    k->s->stage_ns[STAGE_DECODE] -= spent; /* the caller counts all of it */
+    return ST_OK;
+}
+
+/* All frames are as large as the first. */
+static status folder_frames(clip_work *k, const char *root, const file_ref *f,
+                            const lease_clip *clip)
+{
+    image first = {0};
+    for (int64_t i = 0; i < clip->n; i++) {
+        char path[PATH_MAX];
+        file_ref one;
+        span data;
+        image im;
+        const arena_mark mark = arena_save(&k->s->sample);
+        TRY(ref_frame(f, i, path, sizeof path, &one));
+        TRY(ref_load(&one, root, k->c->image_file_bytes, &k->s->sample, &data));
+        TRY(k->s->images->decode(data, one.name, k->c, &k->s->sample, &im));
+        if (i == 0)
+            first = im;
+        if (im.width != first.width || im.height != first.height)
+            return FAIL_IN(ST_BAD_INPUT, one.name, "a frame of %d x %d, the first has %d x %d",
+                           im.width, im.height, first.width, first.height);
+        TRY(take_frame(k, i, &im));
+        arena_release(&k->s->sample, mark);
+    }
+    return ST_OK;
+}
+
+status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,
+                     const lease_clip *clip, fit_grid grid, uint8_t *patches)
+{
+    clip_work k = {.s = s, .c = c, .grid = grid, .n = clip->n, .patches = patches};
+    const int64_t began = clock_ns();
+    status st;
+    arena_reset(&s->sample);
+    for (int i = 0; i < 2; i++)
+        TRY(arena_alloc(&s->sample, (size_t)grid.width * (size_t)grid.height * 3,
+                        (void **)&k.frames[i]));
+    if (f->frames) {
+        st = folder_frames(&k, root, f, clip);
+    } else {
+        video_bytes bytes;
+        int64_t mtime_ns;
+        TRY(ref_open(f, root, c->video_file_bytes, &bytes, &mtime_ns));
+        st = s->images->video_decode(&bytes, f->name, c, clip->index, clip->n, &s->sample,
+                                     take_frame, &k);
+        ref_close(&bytes);
+    }
+    s->stage_ns[STAGE_DECODE] += clock_ns() - began;
+    return st;
+}

@@ -1,0 +1,85 @@
+#include "prepd/worker/refs.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char SOURCE[] = "lease";
+
+status ref_read(const json_value *v, file_ref *out)
+{
+    file_ref f = {0};
+    TRY(json_want_text(v, "path", SOURCE, &f.name));
+    f.in = json_text(json_find(v, "in"), f.name);
+    f.at = json_int(json_find(v, "at"), -1);
+    f.bytes = json_int(json_find(v, "bytes"), -1);
+    f.video = json_bool(json_find(v, "video"), false);
+    f.frames = json_find(v, "frames");
+    f.fps = json_real(json_find(v, "fps"), 0);
+    if (f.in != f.name && (f.at < 0 || f.bytes < 0))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a piece of %lld bytes at %lld", (long long)f.bytes,
+                       (long long)f.at);
+    if (f.frames && (json_count(f.frames) == 0 || f.in != f.name || !(f.fps > 0)))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu frames at %g per second", json_count(f.frames),
+                       f.fps);
+    *out = f;
+    return ST_OK;
+}
+
+status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size, file_ref *out)
+{
+    const char *name = k < 0 ? NULL : json_text(json_item(folder->frames, (size_t)k), NULL);
+    if (!name || strchr(name, '/'))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "frame %lld of %zu has no name", (long long)k,
+                       json_count(folder->frames));
+    if (snprintf(path, size, "%s/%s", folder->in, name) >= (int)size)
+        return FAIL_IN(ST_BAD_INPUT, folder->name, "path longer than %zu bytes", size);
+    *out = (file_ref){.name = path, .in = path, .at = -1, .bytes = -1};
+    return ST_OK;
+}
+
+status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a, file_view *out)
+{
+    char full[PATH_MAX];
+    TRY(file_resolve(root, f->in, full, sizeof(full)));
+    if (f->at < 0)
+        return file_map(full, max_bytes, out);
+    span piece;
+    out->file_bytes = f->bytes;
+    status st = file_read_piece(full, f->at, f->bytes, max_bytes, a, &piece, &out->mtime_ns);
+    if (st == ST_OK)
+        out->bytes = piece;
+    return st;
+}
+
+void ref_unview(const file_ref *f, file_view *v)
+{
+    if (f->at < 0)
+        file_unmap(v);
+}
+
+status ref_load(const file_ref *f, const char *root, int64_t max_bytes, arena *a, span *out)
+{
+    char full[PATH_MAX];
+    int64_t mtime_ns;
+    TRY(file_resolve(root, f->in, full, sizeof(full)));
+    return f->at < 0 ? file_read(full, max_bytes, f->bytes, a, out)
+                     : file_read_piece(full, f->at, f->bytes, max_bytes, a, out, &mtime_ns);
+}
+
+status ref_open(const file_ref *f, const char *root, int64_t max_bytes, video_bytes *out,
+                int64_t *out_mtime_ns)
+{
+    char full[PATH_MAX];
+    video_bytes v = {.at = f->at < 0 ? 0 : f->at};
+    TRY(file_resolve(root, f->in, full, sizeof(full)));
+    TRY(file_open(full, f->at, f->bytes, max_bytes, &v.fd, &v.size, out_mtime_ns));
+    *out = v;
+    return ST_OK;
+}
+
+void ref_close(video_bytes *v)
+{
+    close(v->fd);
+}

@@ -1,0 +1,41 @@
+/* refs.h: a FILE of a lease (prepd/serve/payload.c) and its bytes, found under a data root. */
+#ifndef TESSERA_PREPD_REFS_H
+#define TESSERA_PREPD_REFS_H
+
+#include "common/json.h"
+#include "prepd/sample/video.h"
+#include "prepd/worker/files.h"
+
+typedef struct file_ref {
+    const char *name; /* for messages */
+    const char *in;   /* the file under the root: name, or what it is a piece of */
+    int64_t at;       /* -1: a file of its own */
+    int64_t bytes;    /* -1: not known */
+    bool video;
+    const json_value *frames; /* a folder of frames: their names; NULL: a file */
+    double fps;               /* of such frames */
+} file_ref;
+
+/* Borrows the lease. */
+WARN_UNUSED status ref_read(const json_value *v, file_ref *out);
+
+/* Frame k of a folder as a file of its own; its path is put into the buffer. */
+WARN_UNUSED status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size,
+                             file_ref *out);
+
+/* The file for its header: mapped, or read into the arena if it is a piece of another. Size and
+ * time are given even if that fails. */
+WARN_UNUSED status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
+                            file_view *out);
+void ref_unview(const file_ref *f, file_view *v);
+
+/* All of it in the arena. */
+WARN_UNUSED status ref_load(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
+                            span *out);
+
+/* A video, which is read as it is decoded; to be closed. */
+WARN_UNUSED status ref_open(const file_ref *f, const char *root, int64_t max_bytes,
+                            video_bytes *out, int64_t *out_mtime_ns);
+void ref_close(video_bytes *v);
+
+#endif

@@ -1,0 +1,272 @@
+/* Videos of every kind that is read: which frame is which, what a header says, what is refused. */
+#include "tests/harness.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/hash.h"
+#include "prepd/sample/video.h"
+#include "tests/video_file.h"
+
+enum { WIDTH = 96, HEIGHT = 64, FRAMES = 30, SEED = 5, MOST = 64 };
+
+static const conf limits = {.image_input_pixels = 1 << 20, .video_input_frames = 1000};
+
+static const struct {
+    const char *encoder, *ending;
+} kinds[] = {
+    {"libx264", "mp4"},    {"libx264", "avi"}, {"libx264", "mkv"},     {"libx264", "ts"},
+    {"mpeg4", "mov"},      {"mpeg4", "avi"},   {"mjpeg", "avi"},       {"mpeg2video", "ts"},
+    {"mpeg1video", "mkv"}, {"libvpx", "webm"}, {"libvpx-vp9", "webm"}, {"libx265", "mp4"},
+    {"libaom-av1", "mkv"},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* A file's bytes; heap. */
+static uint8_t *bytes_of(const char *path, video_bytes *out)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long n = ftell(f);
+    rewind(f);
+    uint8_t *data = malloc((size_t)n);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, (size_t)n, f), n);
+    fclose(f);
+    *out = (video_bytes){.memory = span_of(data, (size_t)n), .fd = -1, .size = n};
+    return data;
+}
+
+/* One of the kinds as bytes; NULL: there is no such encoder here. */
+static uint8_t *make(int kind, const char *rate, video_bytes *out)
+{
+    char *folder = harness_temp(), path[4096];
+    const video_plan p = {kinds[kind].encoder, WIDTH, HEIGHT, FRAMES, rate, SEED};
+    snprintf(path, sizeof path, "%s/v.%s", folder, kinds[kind].ending);
+    uint8_t *data = video_file_write(path, &p) ? bytes_of(path, out) : NULL;
+    harness_remove(&folder);
+    return data;
+}
+
+typedef struct seen {
+    hash128 hash[MOST];
+    bool right[MOST]; /* it looks as `number` was painted, more than as the ones beside it */
+    const int64_t *number;
+    int n, fail_at;
+} seen;
+
+/* Mean distance of the grey part from frame k as it was painted. */
+static double distance(const image *im, int64_t k)
+{
+    int64_t sum = 0, n = 0;
+    for (int y = 0; y < im->height; y++)
+        for (int x = y < im->height / 2 ? im->width / 2 : 0; x < im->width; x++, n++) {
+            const int luma = 40 + (int)((x + y / 2 + k * SEED) / 16 % 8) * 24;
+            const int want = (luma - 16) * 255 / 219;
+            sum += abs(im->rgb[(y * im->width + x) * 3] - (want > 255 ? 255 : want));
+        }
+    return (double)sum / (double)n;
+}
+
+static status take(void *user, int64_t nth, const image *frame)
+{
+    seen *s = user;
+    assert_int_equal(nth, s->n);
+    assert_true(s->n < MOST);
+    if (s->fail_at == s->n + 1)
+        return FAIL(ST_NO_MEMORY, "taker is full");
+    s->hash[s->n] = hash_bytes(frame->rgb, (size_t)frame->width * (size_t)frame->height * 3);
+    if (s->number) {
+        const int64_t k = s->number[nth];
+        const double off = distance(frame, k);
+        s->right[s->n] = off < distance(frame, k + 1) && (k == 0 || off < distance(frame, k - 1));
+    }
+    s->n++;
+    return ST_OK;
+}
+
+static status decode(const video_bytes *b, const int64_t *index, int64_t n, arena *a, seen *out)
+{
+    *out = (seen){.number = index};
+    return video_decode(b, "v", &limits, index, n, a, take, out);
+}
+
+static void test_video__frames_of_every_kind(void **state)
+{
+    static const int64_t some[] = {0, 1, 7, 7, 12, 23, 29};
+    int64_t all[FRAMES];
+    (void)state;
+    for (int i = 0; i < FRAMES; i++)
+        all[i] = i;
+    for (int k = 0; k < KINDS; k++) {
+        video_bytes b;
+        video_info info;
+        seen whole, few;
+        arena a;
+        uint8_t *data = make(k, "24000/1001", &b);
+        if (!data) {
+            print_message("skipped: no encoder %s\n", kinds[k].encoder);
+            continue;
+        }
+        arena_init(&a, 0);
+        assert_ok(video_header(&b, "v", &limits, &info));
+        if (info.frames != FRAMES || info.width != WIDTH || info.height != HEIGHT)
+            fail_msg("%s in %s: %lld frames of %d x %d", kinds[k].encoder, kinds[k].ending,
+                     (long long)info.frames, info.width, info.height);
+        assert_true(info.fps > 23.9 && info.fps < 24.1);
+        assert_ok(decode(&b, all, FRAMES, &a, &whole));
+        assert_int_equal(whole.n, FRAMES);
+        for (int i = 0; i < FRAMES; i++)
+            if (!whole.right[i])
+                fail_msg("%s in %s: frame %d is another one", kinds[k].encoder, kinds[k].ending, i);
+        assert_ok(decode(&b, some, 7, &a, &few));
+        for (int i = 0; i < 7; i++)
+            assert_true(hash_equal(few.hash[i], whole.hash[some[i]]));
+        arena_done(&a);
+        free(data);
+    }
+}
+
+/* In memory, in a file, inside a larger file: the same. */
+static void test_video__wherever_the_bytes_are(void **state)
+{
+    static const int64_t some[] = {0, 15, 29};
+    char *folder = harness_temp(), path[4096];
+    video_bytes b;
+    seen memory, file;
+    arena a;
+    (void)state;
+    uint8_t *data = make(4, "25", &b);
+    assert_non_null(data); /* FFmpeg's own encoder */
+    snprintf(path, sizeof path, "%s/tar", folder);
+    FILE *f = fopen(path, "wb");
+    fwrite("before", 1, 6, f);
+    fwrite(data, 1, (size_t)b.size, f);
+    fwrite("behind it", 1, 9, f);
+    fclose(f);
+    arena_init(&a, 0);
+    assert_ok(decode(&b, some, 3, &a, &memory));
+    video_bytes piece = {.fd = open(path, O_RDONLY), .at = 6, .size = b.size};
+    assert_true(piece.fd >= 0);
+    assert_ok(decode(&piece, some, 3, &a, &file));
+    assert_memory_equal(memory.hash, file.hash, 3 * sizeof(hash128));
+    piece.at = 0;
+    assert_fails(ST_BAD_INPUT, decode(&piece, some, 3, &a, &file), "v: ");
+    close(piece.fd);
+    assert_int_equal(decode(&piece, some, 3, &a, &file), ST_NO_INPUT); /* the disk, not the file */
+    arena_done(&a);
+    free(data);
+    harness_remove(&folder);
+}
+
+static void test_video__refused_by_name(void **state)
+{
+    static const int64_t first[] = {0}, far[] = {0, 31};
+    conf small = limits;
+    video_bytes b;
+    video_info info;
+    seen s;
+    arena a;
+    (void)state;
+    arena_init(&a, 0);
+    uint8_t *data = make(4, "25", &b);
+    assert_non_null(data);
+    small.image_input_pixels = WIDTH * HEIGHT - 1;
+    assert_fails(ST_BAD_INPUT, video_header(&b, "v", &small, &info), "image.input_pixels");
+    small = limits;
+    small.video_input_frames = FRAMES - 1;
+    assert_fails(ST_BAD_INPUT, video_header(&b, "v", &small, &info), "video.input_frames");
+    assert_fails(ST_BAD_INPUT, decode(&b, far, 2, &a, &s), "ends after 30 frames");
+    s = (seen){.fail_at = 1};
+    assert_int_equal(video_decode(&b, "v", &limits, first, 1, &a, take, &s), ST_NO_MEMORY);
+    free(data);
+    static const char *const texts[] = {"", "no video at all", "#EXTM3U\n/etc/passwd\n",
+                                        "ffconcat version 1.0\nfile /etc/passwd\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        b = (video_bytes){.memory = span_of(texts[i], strlen(texts[i])),
+                          .fd = -1,
+                          .size = (int64_t)strlen(texts[i])};
+        assert_fails(ST_BAD_INPUT, video_header(&b, "v", &limits, &info), "v: ");
+    }
+    arena_done(&a);
+}
+
+/* Cut anywhere and with any byte changed: refused, or frames; never a crash, and the same twice. */
+static void test_video__damaged(void **state)
+{
+    static const int64_t some[] = {0, 11, 29};
+    uint64_t seed = harness_seed();
+    int refused = 0;
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        video_bytes b;
+        arena a;
+        uint8_t *data = make(k, "25", &b);
+        if (!data)
+            continue;
+        arena_init(&a, 0);
+        for (int i = 0; i < 24; i++) {
+            video_bytes bad = b;
+            video_info info[2];
+            seen s[2];
+            status st[2];
+            uint8_t *copy = malloc((size_t)b.size);
+            assert_non_null(copy);
+            memcpy(copy, data, (size_t)b.size);
+            bad.memory.data = copy;
+            if (i < 8)
+                bad.size = (int64_t)(bad.memory.size = (size_t)(b.size * i / 8));
+            for (int n = 0; i >= 8 && n < 1 << (i % 8); n++) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                copy[(seed >> 33) % (uint64_t)b.size] = (uint8_t)(seed >> 24);
+            }
+            for (int twice = 0; twice < 2; twice++) {
+                st[twice] = video_header(&bad, "v", &limits, &info[twice]);
+                if (st[twice] == ST_OK)
+                    st[twice] = decode(&bad, some, 3, &a, &s[twice]);
+            }
+            assert_int_equal(st[0], st[1]);
+            assert_true(st[0] == ST_OK || st[0] == ST_BAD_INPUT || st[0] == ST_NO_MEMORY);
+            if (st[0] == ST_OK)
+                assert_memory_equal(s[0].hash, s[1].hash, (size_t)s[0].n * sizeof(hash128));
+            refused += st[0] != ST_OK;
+            free(copy);
+        }
+        arena_done(&a);
+        free(data);
+    }
+    assert_true(refused > 4 * KINDS);
+}
+
+/* What is told of a worker by its fingerprint does not depend on what it did before. */
+static void test_video_fingerprint__stable(void **state)
+{
+    hash128 one, two;
+    (void)state;
+    assert_ok(video_fingerprint(&one));
+    assert_ok(video_fingerprint(&two));
+    assert_true(hash_equal(one, two));
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    video_library_init();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_video__frames_of_every_kind),
+        cmocka_unit_test(test_video__wherever_the_bytes_are),
+        cmocka_unit_test(test_video__refused_by_name),
+        cmocka_unit_test(test_video__damaged),
+        cmocka_unit_test(test_video_fingerprint__stable),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

@@ -1,0 +1,21 @@
+/* video_file.h: small video files of moving stripes, made by FFmpeg for the tests of videos.
+ *
+ * The container follows the name's ending. Frame k shows grey stripes that move by `seed` pixels a
+ * frame, and in its left upper quarter the colour of its number. Same arguments, same bytes. */
+#ifndef TESSERA_TESTS_VIDEO_FILE_H
+#define TESSERA_TESTS_VIDEO_FILE_H
+
+#include <stdbool.h>
+
+typedef struct video_plan {
+    const char *encoder; /* libx264, mpeg4, mjpeg, libvpx-vp9, ... */
+    int width, height;   /* even */
+    int frames;
+    const char *rate; /* such as 24000/1001 */
+    int seed;
+} video_plan;
+
+/* False: this FFmpeg has no such encoder. Ends the program if anything else fails. */
+bool video_file_write(const char *path, const video_plan *p);
+
+#endif
