@@ -16,7 +16,7 @@ enum { ROLE_MAX = 64, TEXT_MAX = STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 512 };
 /* One log per process; set once by main before threads start, read-only afterwards. */
 static struct {
     char role[ROLE_MAX];
-    int level;
+    _Atomic int level; /* may change while threads log */
     bool json;
 } state = {.role = "", .level = LOG_INFO, .json = false};
 
@@ -27,6 +27,11 @@ void log_init(const char *role, int level, bool json)
     snprintf(state.role, sizeof state.role, "%s", role);
     state.level = level;
     state.json = json;
+}
+
+void log_set_level(int level)
+{
+    state.level = level;
 }
 
 bool log_on(int level)

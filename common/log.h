@@ -12,6 +12,7 @@ enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* in the order of log.level'
 
 /* role: "prepd", "worker 3", "trainer"; copied. */
 void log_init(const char *role, int level, bool json);
+void log_set_level(int level); /* at any time, from any thread */
 bool log_on(int level);
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The thread's last failure as an error event, with the place in our source at debug level. */

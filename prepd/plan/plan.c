@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "prepd/plan/order.h"
 #include "prepd/plan/state.h"
 
@@ -38,22 +39,6 @@ static status note_rows(plan *p, const window_plan *w)
     return ST_OK;
 }
 
-/* Plans windows until first_row covers the row, or the windows of `windows` in all. */
-static status know(plan *p, uint64_t row, uint64_t windows)
-{
-    while (p->first_row[p->n_known - 1] <= row && (uint64_t)(p->n_known - 1) < windows) {
-        const window_plan *w;
-        TRY(plan_window(p, (uint64_t)(p->n_known - 1), &w));
-        if ((uint64_t)p->n_known <= p->n_windows)
-            TRY(note_rows(p, w));
-        TRY(array_room((void **)&p->first_row, p->n_known, &p->known_capacity,
-                       sizeof *p->first_row));
-        p->first_row[p->n_known] = p->first_row[p->n_known - 1] + (uint64_t)w->n_rows;
-        p->n_known++;
-    }
-    return ST_OK;
-}
-
 static uint64_t round_up(uint64_t v, uint64_t step)
 {
     return (v + step - 1) / step * step;
@@ -61,41 +46,89 @@ static uint64_t round_up(uint64_t v, uint64_t step)
 
 /* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
  * and the last step completed. */
-static status find_end(plan *p)
+static void find_end(plan *p)
 {
-    double epochs = p->c->training_epochs;
-    uint64_t whole = (uint64_t)epochs;
-    double rest = epochs - (double)whole;
-    p->end_row = p->full_rows = UINT64_MAX;
-    if (epochs <= 0)
-        return ST_OK;
-    TRY(know(p, UINT64_MAX, (whole + (rest > 0)) * p->n_windows));
-    uint64_t rows = p->first_row[whole * p->n_windows];
+    const double rest = p->c->training_epochs - (double)p->whole_epochs;
+    uint64_t rows = p->first_row[p->whole_epochs * p->n_windows];
     if (rest > 0) {
-        uint64_t last = p->first_row[(whole + 1) * p->n_windows] - rows;
+        uint64_t last = p->first_row[(p->whole_epochs + 1) * p->n_windows] - rows;
         rows += (uint64_t)ceil(rest * (double)last - 1e-9);
     }
     p->full_rows = rows;
     p->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
+}
+
+static uint64_t windows_known(const plan *p)
+{
+    return (uint64_t)(p->n_known - 1);
+}
+
+/* Plans the window behind the last known one. */
+static status know_window(plan *p)
+{
+    const window_plan *w;
+    const uint64_t next = windows_known(p);
+    TRY(plan_window(p, next, &w));
+    if (next < p->n_windows)
+        TRY(note_rows(p, w));
+    TRY(array_room((void **)&p->first_row, p->n_known, &p->known_capacity, sizeof *p->first_row));
+    p->first_row[p->n_known] = p->first_row[p->n_known - 1] + (uint64_t)w->n_rows;
+    p->n_known++;
+    if (windows_known(p) == p->n_windows)
+        TRY(plan_make_buckets(p));
+    if (windows_known(p) == p->last_window)
+        find_end(p);
     return ST_OK;
 }
 
-static status start_packed(plan *p)
+/* All units are there. */
+static status begin_windows(plan *p)
 {
+    const double epochs = p->c->training_epochs;
+    if (p->kind == PLAN_SAMPLES) {
+        p->end_row = p->full_rows = (uint64_t)p->d->v->samples(p->d);
+        return ST_OK;
+    }
     if (p->n_usable == 0) {
         const char *cause = p->d->v->samples(p->d) ? plan_cause(p, 0) : "there are none";
         return FAIL(ST_BAD_INPUT, "no sample can be used; the first: %s", cause);
     }
     p->n_windows = order_windows(p->epoch_units, p->window);
+    if (epochs > 0) {
+        p->whole_epochs = (uint64_t)epochs;
+        p->last_window = (p->whole_epochs + (epochs > (double)p->whole_epochs)) * p->n_windows;
+    }
     TRY(array_room((void **)&p->first_row, 0, &p->known_capacity, sizeof *p->first_row));
     p->first_row[0] = 0;
     p->n_known = 1;
-    TRY(know(p, UINT64_MAX, p->n_windows));
-    TRY(plan_make_buckets(p));
-    return find_end(p);
+    return ST_OK;
 }
 
-status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
+static bool is_ready(const plan *p, uint64_t row)
+{
+    if (p->stage != STAGE_WINDOWS || p->kind == PLAN_SAMPLES)
+        return p->stage == STAGE_WINDOWS;
+    if (p->last_window != UINT64_MAX)
+        return windows_known(p) == p->last_window;
+    return windows_known(p) >= p->n_windows && p->first_row[p->n_known - 1] > row;
+}
+
+status plan_prepare(plan *p, uint64_t row, int64_t until_ns, bool *out_ready)
+{
+    while (!is_ready(p, row) && clock_ns() < until_ns) {
+        if (p->stage == STAGE_WINDOWS) {
+            TRY(know_window(p));
+            continue;
+        }
+        TRY(plan_make_units(p));
+        if (p->stage == STAGE_WINDOWS)
+            TRY(begin_windows(p));
+    }
+    *out_ready = is_ready(p, row);
+    return ST_OK;
+}
+
+status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
 {
     status st;
     if (index_samples(x) != d->v->samples(d) || index_images(x) != d->v->images(d))
@@ -117,18 +150,28 @@ status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind 
     p->token_budget = c->training_seq_len;
     p->patch_budget =
         c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
+    p->end_row = p->full_rows = p->last_window = UINT64_MAX;
+    p->walkers = 1;
     arena_init(&p->scratch, 0);
     TRY_OR(failed, fit_limits_load(c, &p->limits));
     TRY_OR(failed, clip_limits_load(c, &p->clips));
-    TRY_OR(failed, plan_make_units(p));
-    if (kind == PLAN_PACKED)
-        TRY_OR(failed, start_packed(p));
-    else
-        p->end_row = p->full_rows = (uint64_t)d->v->samples(d);
     *out = p;
     return ST_OK;
 failed:
     plan_free(&p);
+    return st;
+}
+
+status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
+{
+    plan *p;
+    bool ready;
+    TRY(plan_begin(c, d, x, kind, &p));
+    status st = plan_prepare(p, 0, INT64_MAX, &ready);
+    if (st != ST_OK)
+        plan_free(&p);
+    else
+        *out = p;
     return st;
 }
 
@@ -146,10 +189,12 @@ void plan_free(plan **p)
     id_map_done(&q->cause_of);
     text_pool_done(&q->causes);
     free(q->first_row);
-    for (int k = 0; k < CACHED_WINDOWS; k++) {
+    plan_stop_joining(q);
+    for (int64_t k = 0; k < q->n_cached; k++) {
         free(q->cache[k].first);
         free(q->cache[k].items);
     }
+    free(q->cache);
     arena_done(&q->scratch);
     free(q);
     *p = NULL;
@@ -217,6 +262,8 @@ status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
 {
     planned_row r = {.number = number};
     const window_plan *w;
+    bool ready;
+    TRY(plan_prepare(p, number, INT64_MAX, &ready));
     if (number >= p->end_row)
         return FAIL(ST_END, "the stream has %" PRIu64 " rows", p->end_row);
     if (p->kind == PLAN_SAMPLES) {
@@ -231,7 +278,6 @@ status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
         *out = r;
         return ST_OK;
     }
-    TRY(know(p, number, UINT64_MAX));
     uint64_t global = window_of(p, number);
     TRY(plan_window(p, global, &w));
     r.epoch = global / p->n_windows;

@@ -43,12 +43,22 @@ typedef struct planned_row {
 
 typedef struct plan plan;
 
-/* Borrows all; they must outlive the plan. */
+/* Borrows all; they must outlive the plan. Nothing can be asked of it before plan_prepare said that
+ * it is ready. */
+WARN_UNUSED status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
+                              plan **out);
+/* Goes on planning until the row can be asked for, or until clock_ns() is until_ns, in pieces of a
+ * few thousand samples or a window. *out_ready: epoch 0 is planned, with training.epochs the whole
+ * stream, and the row is found by bisection or beyond the end. Again for a row further on. */
+WARN_UNUSED status plan_prepare(plan *p, uint64_t row, int64_t until_ns, bool *out_ready);
+/* Begun, and ready for row 0. */
 WARN_UNUSED status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
                             plan **out);
+/* How many walk over its rows: it keeps two windows for each. One if nobody said. */
+void plan_walkers(plan *p, int n);
 void plan_free(plan **p);
 
-/* ST_END past the last row. */
+/* ST_END past the last row. Prepares the row where nobody did. */
 WARN_UNUSED status plan_row(plan *p, uint64_t number, arena *a, planned_row *out);
 uint64_t plan_rows(const plan *p); /* of the whole stream; UINT64_MAX without training.epochs */
 uint64_t plan_epoch_rows(const plan *p); /* of epoch 0 */

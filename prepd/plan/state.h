@@ -36,8 +36,18 @@ typedef struct window_plan {
     int64_t items_capacity, first_capacity;
 } window_plan;
 
-/* Two, because a step may straddle a border between windows. */
-enum { CACHED_WINDOWS = 2 };
+/* For each who walks over the rows: a step may straddle a border between windows. */
+enum { WINDOWS_EACH = 2 };
+
+/* How far it is prepared; nothing of a later stage is there before. */
+typedef enum plan_stage {
+    STAGE_MEASURE, /* samples into units */
+    STAGE_JOIN,    /* units of one picture, where asked for */
+    STAGE_LANES,
+    STAGE_WINDOWS, /* windows, one after the other */
+} plan_stage;
+
+typedef struct grouping grouping;
 
 struct plan {
     const conf *c; /* borrowed, as all below */
@@ -58,16 +68,23 @@ struct plan {
     int64_t longest, shortest; /* tokens of a document */
     row_stat *rows;            /* [rows of epoch 0] */
     int64_t n_rows, row_capacity;
-    int64_t n_usable; /* samples in the stream */
-    id_map cause_of;  /* refused sample -> offset of its cause */
+    plan_stage stage;
+    int64_t at;        /* sample or unit that the stage goes on with */
+    grouping *joining; /* heap; while units are joined */
+    int64_t n_usable;  /* samples in the stream */
+    id_map cause_of;   /* refused sample -> offset of its cause */
     text_pool causes;
     /* first_row[g] = stream row that window g (epoch * n_windows + window) begins with; grown as
      * far as somebody asked. */
     uint64_t *first_row;
-    int64_t n_known, known_capacity; /* entries; the last is the end of the last known window */
-    uint64_t end_row;   /* rows before the stream's end, empty ones included; or UINT64_MAX */
+    int64_t n_known, known_capacity;    /* entries; the last is the end of the last known window */
+    uint64_t whole_epochs, last_window; /* of training.epochs; UINT64_MAX without end */
+    uint64_t end_row;   /* rows before the stream's end, empty ones included; UINT64_MAX without, or
+                         * not known yet */
     uint64_t full_rows; /* rows before the empty ones */
-    window_plan cache[CACHED_WINDOWS];
+    window_plan *cache; /* [n_cached] of at most WINDOWS_EACH * walkers */
+    int64_t n_cached, cache_capacity;
+    int walkers;
     uint64_t clock;
     arena scratch;
     shape_bucket buckets[MAX_BUCKETS];
@@ -80,10 +97,12 @@ struct plan {
 WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out,
                                 bool *out_cause);
 
-/* Fills units, docs, lanes and causes. */
+/* Fills units, docs, lanes and causes, a few thousand at a time: a piece of the present stage,
+ * which it moves on to the next when it is done. */
 WARN_UNUSED status plan_make_units(plan *p);
+void plan_stop_joining(plan *p); /* what a plan freed half-way has of it */
 
-/* The plan of a window, from the cache or new; valid until CACHED_WINDOWS others were asked for. */
+/* The plan of a window, from the cache or new; valid until the next is asked for. */
 WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);
 
 /* At most MAX_BUCKETS of them from the rows of epoch 0. */

@@ -6,6 +6,8 @@
 
 #include "prepd/plan/state.h"
 
+enum { SOME = 4096 }; /* samples of a piece: milliseconds */
+
 static status add_doc(plan *p, int64_t i, int32_t nth, int32_t tokens)
 {
     TRY(array_room((void **)&p->docs, p->n_docs, &p->doc_capacity, sizeof *p->docs));
@@ -47,11 +49,10 @@ static status add_sample(plan *p, const planned_doc *doc)
     return ST_OK;
 }
 
-/* Measures every sample; the causes of those that can not be in the stream are kept. */
-static status measure_all(plan *p)
+/* The causes of those that can not be in the stream are kept. */
+static status measure_some(plan *p, int64_t to)
 {
-    const int64_t n = p->d->v->samples(p->d);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = p->at; i < to; i++) {
         planned_doc doc;
         bool is_cause, is_new;
         const arena_mark mark = arena_save(&p->scratch);
@@ -73,12 +74,12 @@ static status measure_all(plan *p)
 
 /* --- data.group shared_image --- */
 
-typedef struct grouping {
+struct grouping {
     int64_t *open; /* [images] the group that takes the next sample of this first image, or -1 */
     int64_t *group_of; /* [units] */
     plan_unit *groups; /* [n]; first: a sample of it */
     int64_t n;
-} grouping;
+};
 
 /* True if both samples show the same images at the same sizes. */
 static status same_images(plan *p, int64_t a, int64_t b, bool *out)
@@ -156,29 +157,32 @@ static status lay_out(plan *p, grouping *g)
 
 /* Questions of one picture become one unit, as many as a row holds: their documents stand in one
  * row and share the picture's visual rows. */
-static status join_by_image(plan *p)
+static status begin_joining(plan *p)
 {
     const int64_t n_images = p->d->v->images(p->d);
-    status st = ST_OK;
-    grouping g = {
-        .open = (int64_t *)malloc(((size_t)n_images + 1) * sizeof *g.open),
-        .group_of = (int64_t *)malloc(((size_t)p->n_units + 1) * sizeof *g.group_of),
-        .groups = (plan_unit *)malloc(((size_t)p->n_units + 1) * sizeof *g.groups),
-    };
-    if (!g.open || !g.group_of || !g.groups) {
-        st = FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", p->n_docs);
-        goto done;
+    grouping *g = p->joining = (grouping *)calloc(1, sizeof *g);
+    if (g) {
+        g->open = (int64_t *)malloc(((size_t)n_images + 1) * sizeof *g->open);
+        g->group_of = (int64_t *)malloc(((size_t)p->n_units + 1) * sizeof *g->group_of);
+        g->groups = (plan_unit *)malloc(((size_t)p->n_units + 1) * sizeof *g->groups);
     }
+    if (!g || !g->open || !g->group_of || !g->groups)
+        return FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", p->n_docs);
     for (int64_t j = 0; j < n_images; j++)
-        g.open[j] = -1;
-    for (int64_t u = 0; u < p->n_units; u++)
-        TRY_OR(done, find_group(p, &g, u));
-    TRY_OR(done, lay_out(p, &g));
-done:
-    free(g.open);
-    free(g.group_of);
-    free(g.groups);
-    return st;
+        g->open[j] = -1;
+    return ST_OK;
+}
+
+void plan_stop_joining(plan *p)
+{
+    grouping *g = p->joining;
+    if (!g)
+        return;
+    free(g->open);
+    free(g->group_of);
+    free(g->groups);
+    free(g);
+    p->joining = NULL;
 }
 
 /* --- lanes --- */
@@ -242,15 +246,52 @@ static status make_lanes(plan *p)
     return ST_OK;
 }
 
+static int64_t some_more(int64_t at, int64_t n)
+{
+    return at + SOME < n ? at + SOME : n;
+}
+
+static status measure_more(plan *p)
+{
+    const int64_t n = p->d->v->samples(p->d), to = some_more(p->at, n);
+    TRY(measure_some(p, to));
+    p->at = to;
+    if (to < n)
+        return ST_OK;
+    p->at = 0;
+    if (p->kind == PLAN_SAMPLES || p->n_units == 0) {
+        p->stage = STAGE_WINDOWS; /* none to come */
+    } else if (p->c->data_group == GROUP_SHARED_IMAGE) {
+        TRY(begin_joining(p));
+        p->stage = STAGE_JOIN;
+    } else {
+        p->stage = STAGE_LANES;
+    }
+    return ST_OK;
+}
+
+static status join_more(plan *p)
+{
+    const int64_t to = some_more(p->at, p->n_units);
+    for (; p->at < to; p->at++)
+        TRY(find_group(p, p->joining, p->at));
+    if (to < p->n_units)
+        return ST_OK;
+    TRY(lay_out(p, p->joining));
+    plan_stop_joining(p);
+    p->stage = STAGE_LANES;
+    return ST_OK;
+}
+
 status plan_make_units(plan *p)
 {
-    TRY(measure_all(p));
-    if (p->kind == PLAN_SAMPLES || p->n_units == 0)
-        return ST_OK;
-    if (p->c->data_group == GROUP_SHARED_IMAGE)
-        TRY(join_by_image(p));
+    if (p->stage == STAGE_MEASURE)
+        return measure_more(p);
+    if (p->stage == STAGE_JOIN)
+        return join_more(p);
     TRY(make_lanes(p));
     for (int k = 0; k < p->n_lanes; k++)
         p->epoch_units += p->lanes[k].per_epoch;
+    p->stage = STAGE_WINDOWS;
     return ST_OK;
 }

@@ -80,27 +80,53 @@ static status make_window(plan *p, uint64_t global, window_plan *w)
     return fill_rows(p, w, epoch, window, units, row_of, n, rows);
 }
 
+/* A place in the cache: a new one while there may be more, else that of the oldest. */
+static status find_place(plan *p, window_plan **out)
+{
+    if (p->n_cached < (int64_t)WINDOWS_EACH * p->walkers) {
+        TRY(array_room((void **)&p->cache, p->n_cached, &p->cache_capacity, sizeof *p->cache));
+        p->cache[p->n_cached] = (window_plan){0};
+        *out = &p->cache[p->n_cached++];
+        return ST_OK;
+    }
+    *out = &p->cache[0];
+    for (int64_t k = 1; k < p->n_cached; k++)
+        if (p->cache[k].used < (*out)->used)
+            *out = &p->cache[k];
+    return ST_OK;
+}
+
 status plan_window(plan *p, uint64_t global, const window_plan **out)
 {
-    window_plan *oldest = &p->cache[0];
-    for (int k = 0; k < CACHED_WINDOWS; k++) {
-        window_plan *w = &p->cache[k];
+    window_plan *w;
+    for (int64_t k = 0; k < p->n_cached; k++) {
+        w = &p->cache[k];
         if (w->valid && w->global == global) {
             w->used = ++p->clock;
             *out = w;
             return ST_OK;
         }
-        if (!w->valid || (oldest->valid && w->used < oldest->used))
-            oldest = w;
     }
-    oldest->valid = false;
+    TRY(find_place(p, &w));
+    w->valid = false;
+    w->used = 0;
     arena_mark mark = arena_save(&p->scratch);
-    status st = make_window(p, global, oldest);
+    status st = make_window(p, global, w);
     arena_release(&p->scratch, mark);
     TRY(st);
-    oldest->valid = true;
-    oldest->global = global;
-    oldest->used = ++p->clock;
-    *out = oldest;
+    w->valid = true;
+    w->global = global;
+    w->used = ++p->clock;
+    *out = w;
     return ST_OK;
+}
+
+void plan_walkers(plan *p, int n)
+{
+    p->walkers = n > 1 ? n : 1;
+    for (; p->n_cached > (int64_t)WINDOWS_EACH * p->walkers; p->n_cached--) {
+        window_plan *w = &p->cache[p->n_cached - 1];
+        free(w->first);
+        free(w->items);
+    }
 }

@@ -52,6 +52,7 @@ static void put_sessions(const dispatch *d, json_writer *w)
         PUT_INT("credit_bytes", s->credit);
         PUT_INT("unreturned_bytes", s->unreturned);
         PUT_INT("reserved_bytes", s->reserved);
+        PUT_INT("quarantined", s->bad.n);
         if (s->welcomed) {
             const stream_place p = session_place(s);
             PUT_INT("epoch", p.epoch);
@@ -67,7 +68,10 @@ static void put_source(const source *s, json_writer *w)
 {
     json_put_key(w, s->name);
     json_begin_object(w);
-    PUT_TEXT("state", s->ready ? "ready" : s->opened ? "building the index" : "not opened");
+    PUT_TEXT("state", s->ready     ? "ready"
+                      : s->opened  ? "building the index"
+                      : s->opening ? "being opened"
+                                   : "not opened");
     if (s->opened) {
         PUT_INT("samples", s->data->v->samples(s->data));
         PUT_INT("records_left", s->build.active ? s->build.left : 0);
@@ -102,6 +106,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("leases_pressed", k->pressed);
     PUT_REAL("rows_per_s", k->rows_per_s);
     PUT_REAL("samples_per_s", k->samples_per_s);
+    PUT_REAL("longest_turn_seconds", (double)k->longest_turn_ns / 1e9);
     PUT_INT("leases_lost", k->leases_lost);
     PUT_INT("lost_by_crash", k->crashes);
     PUT_INT("lost_by_timeout", k->timeouts);

@@ -144,7 +144,7 @@ static status start(dispatch *d)
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
-    TRY(source_want(d, &d->train));
+    TRY(source_want(d, &d->train, false));
     TRY(wire_new(&d->net));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));
@@ -328,7 +328,8 @@ static status loop(dispatch *d)
                             {.socket = d->control},
                             {.fd = d->signal_fd},
                             {.fd = http_fd(d->metrics)}};
-        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), TICK_MS));
+        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), d->plans_wait ? 0 : TICK_MS));
+        const int64_t turn_ns = clock_ns();
         if (wait[3].ready)
             dispatch_signals(d);
         TRY(drain_socket(d, d->workers, seat_message));
@@ -337,6 +338,9 @@ static status loop(dispatch *d)
         TRY(drain_socket(d, d->control, control_message));
         sessions_deliver(d);
         tick(d);
+        source_advance(d, &d->eval);
+        planning_turn(d);
+        sessions_greet(d);
         seats_schedule(d);
         if (d->reload) {
             d->reload = false;
@@ -347,6 +351,9 @@ static status loop(dispatch *d)
             log_info("drained rows=%llu", (unsigned long long)d->counts.rows);
             d->stopping = true;
         }
+        const int64_t took_ns = clock_ns() - turn_ns;
+        if (took_ns > d->counts.longest_turn_ns)
+            d->counts.longest_turn_ns = took_ns;
     }
     return ST_OK;
 }

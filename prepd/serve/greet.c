@@ -7,7 +7,7 @@
 #include "common/log.h"
 #include "prepd/serve/state.h"
 
-enum { MAX_RANKS = 65536 };
+enum { MAX_RANKS = 65536, TOLD_SHARE = 8 };
 /* How far into a stream without end one may begin: all before it is planned on the way. */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
@@ -53,8 +53,25 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
     const json_value *bad = json_find(cursor, "quarantine");
     if (bad)
-        TRY(quarantine_merge(&s->src->bad, bad, index_samples(s->src->index), name));
+        TRY(quarantine_merge(&s->bad, bad, index_samples(s->src->index), name));
     s->next_row = (uint64_t)row;
+    return ST_OK;
+}
+
+/* Lists that cursors bring stay as long as their consumers; all of them together have a bound. */
+static status keep_list(const dispatch *d, session *s, const char *name)
+{
+    const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
+    int64_t others = 0;
+    for (int64_t i = 0; i < s->bad.n; i++)
+        s->told_bytes += (int64_t)(sizeof(quarantined) + strlen(s->bad.entry[i].cause));
+    for (const session *o = d->sessions; o; o = o->next)
+        others += o == s ? 0 : o->told_bytes;
+    if (others && others + s->told_bytes > most)
+        return FAIL_IN(ST_UNAVAILABLE, name,
+                       "the quarantine lists of all consumers take over %lld bytes (1/%d of "
+                       "prepd.buffer_bytes)",
+                       (long long)most, TOLD_SHARE);
     return ST_OK;
 }
 
@@ -118,7 +135,7 @@ static status send_welcome(dispatch *d, const session *s)
     PUT_TEXT("index_key", key);
     PUT_INT("samples", index_samples(src->index));
     PUT_INT("refused", plan_refused(s->plan));
-    PUT_INT("quarantined", src->bad.n);
+    PUT_INT("quarantined", s->bad.n);
     PUT_INT("seq_len", src->c.training_seq_len);
     PUT_INT("token_budget", plan_token_budget(s->plan));
     PUT_INT("patch_budget", plan_patch_budget(s->plan));
@@ -140,12 +157,11 @@ static status send_welcome(dispatch *d, const session *s)
     return st;
 }
 
-/* The index is there: the plan, the place to start, WELCOME. */
+/* The plan is there: the place to start, WELCOME. */
 static status welcome(dispatch *d, session *s, const char *name)
 {
     json_value *hello = NULL;
     status st = ST_OK;
-    TRY(plan_new(&s->src->c, s->src->data, s->src->index, s->kind, &s->plan));
     TRY(json_parse(s->hello, strlen(s->hello), name, &hello));
     const json_value *cursor = json_find(hello, "cursor");
     json_value *parsed = NULL;
@@ -157,6 +173,8 @@ static status welcome(dispatch *d, session *s, const char *name)
         TRY_OR(done, take_cursor(s, cursor, name));
     else
         s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
+    TRY_OR(done, keep_list(d, s, name));
+    TRY_OR(done, quarantine_copy(&s->bad, &s->src->bad));
     TRY_OR(done, check_row(s, name));
     TRY_OR(done, send_welcome(d, s));
     s->welcomed = true;
@@ -170,25 +188,40 @@ done:
     return st;
 }
 
-static void try_welcome(dispatch *d, session *s)
+static void refuse(dispatch *d, session *s, status st)
 {
-    char name[WIRE_PEER_TEXT];
-    wire_peer_print(&s->peer, name);
-    status st = welcome(d, s, name);
-    if (st == ST_OK)
-        return;
     dispatch_refused(d, "consumer");
     if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
         log_debug("it could not be told: %s", status_text());
     session_close(d, s, NULL);
 }
 
-void session_index_ready(dispatch *d, source *src)
+void sessions_refuse(dispatch *d, const source *src, status st)
 {
+    const status_note why = *status_last();
     for (session *s = d->sessions, *next; s; s = next) {
         next = s->next;
-        if (s->src == src && !s->welcomed)
-            try_welcome(d, s);
+        if (s->src != src || s->welcomed)
+            continue;
+        status_set(&why);
+        refuse(d, s, st);
+    }
+}
+
+void sessions_greet(dispatch *d)
+{
+    char name[WIRE_PEER_TEXT];
+    for (session *s = d->sessions, *next; s; s = next) {
+        bool ready = false;
+        next = s->next;
+        if (s->welcomed || !s->src->ready)
+            continue;
+        wire_peer_print(&s->peer, name);
+        status st = planning_want(d, s, &ready);
+        if (ready)
+            st = welcome(d, s, name);
+        if (st != ST_OK)
+            refuse(d, s, st);
     }
 }
 
@@ -252,13 +285,11 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
         st = FAIL(ST_NO_MEMORY, "no memory for a session");
         goto failed;
     }
-    TRY_OR(failed, source_want(d, s->src));
+    TRY_OR(failed, source_want(d, s->src, true));
     TRY_OR(failed, check_options(s->src, v, name));
     s->next = d->sessions;
     d->sessions = s;
     d->n_sessions++;
-    if (s->src->ready)
-        try_welcome(d, s);
     return ST_OK;
 failed:
     session_free(s);

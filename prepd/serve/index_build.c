@@ -15,7 +15,7 @@ enum {
 };
 static const int64_t TELL_EVERY_NS = 2000000000; /* progress lines; a bar moves ten times faster */
 
-status index_build_start(dispatch *d, source *s)
+status index_build_start(source *s)
 {
     int64_t samples = s->data->v->samples(s->data), images = s->data->v->images(s->data);
     TRY(index_new(samples, images, &s->index));
@@ -28,7 +28,7 @@ status index_build_start(dispatch *d, source *s)
                              .told_ns = clock_ns()};
     if (s->build.left == 0) {
         s->build.active = false;
-        return source_index_done(d, s);
+        return source_index_done(s);
     }
     return ST_OK;
 }
@@ -39,7 +39,7 @@ static status finish_if_done(dispatch *d, source *s)
         return ST_OK;
     s->build.active = false;
     index_build_progress(d, s, true);
-    return source_index_done(d, s);
+    return source_index_done(s);
 }
 
 void index_build_progress(dispatch *d, source *s, bool last)

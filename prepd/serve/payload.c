@@ -225,7 +225,7 @@ static status put_files(const source *s, const file_set *f, arena *a, json_write
     return ST_OK;
 }
 
-static status put_doc(const source *s, const planned_doc *p, bool shared, const sample *smp,
+static status put_doc(const session *se, const planned_doc *p, bool shared, const sample *smp,
                       file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
@@ -247,7 +247,7 @@ static status put_doc(const source *s, const planned_doc *p, bool shared, const 
         json_put_bool(w, true);
     }
     json_put_key(w, "bad");
-    json_put_bool(w, quarantine_find(&s->bad, p->sample) != NULL);
+    json_put_bool(w, quarantine_find(&se->bad, p->sample) != NULL);
     put_turns(w, smp);
     json_put_key(w, "images");
     json_begin_array(w);
@@ -263,7 +263,7 @@ static status put_doc(const source *s, const planned_doc *p, bool shared, const 
         json_end_array(w);
     }
     json_end_array(w);
-    TRY(put_clips(s, smp, a, w));
+    TRY(put_clips(se->src, smp, a, w));
     json_end_object(w);
     return ST_OK;
 }
@@ -299,7 +299,7 @@ static status put_quarantine(const session *se, const planned_row *r, arena *a, 
     json_writer_init(&list);
     json_begin_array(&list);
     for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *cause = quarantine_find(&s->bad, r->docs[i].sample);
+        const char *cause = quarantine_find(&se->bad, r->docs[i].sample);
         if (cause)
             TRY_OR(done, put_decision(s, r->docs[i].sample, cause, a, &list));
     }
@@ -348,7 +348,7 @@ static status put_references(const source *s, const planned_row *r, json_writer 
     return ST_OK;
 }
 
-status payload_cursor(const session *se, const planned_row *r, uint64_t next, char **out)
+status payload_cursor(session *se, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
     const char *bad;
@@ -370,7 +370,7 @@ status payload_cursor(const session *se, const planned_row *r, uint64_t next, ch
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
     json_put_key(&w, "quarantine");
-    status st = quarantine_json(&se->src->bad, &bad);
+    status st = quarantine_json(&se->bad, &bad);
     if (st == ST_OK) {
         json_put_raw(&w, bad, strlen(bad));
         json_end_object(&w);
@@ -427,7 +427,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        TRY(put_doc(s, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, a, w));
+        TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, a, w));
     }
     json_end_array(w);
     return put_files(s, &files, a, w);

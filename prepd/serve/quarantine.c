@@ -110,6 +110,66 @@ static status check_entry(const json_value *entry, int64_t n_samples, const char
     return ST_OK;
 }
 
+/* An entry to come, and its place in the list it came in. */
+typedef struct newcomer {
+    int64_t sample, place;
+    const char *cause; /* borrowed */
+} newcomer;
+
+static int by_sample_then_place(const void *a, const void *b)
+{
+    const newcomer *x = (const newcomer *)a, *y = (const newcomer *)b;
+    if (x->sample != y->sample)
+        return x->sample < y->sample ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+/* Both in one pass: a list in falling order would cost its square to insert one by one. */
+static status merge(quarantine *q, newcomer *list, int64_t n)
+{
+    status st = ST_OK;
+    int64_t old = 0, made = 0;
+    if (n == 0)
+        return ST_OK;
+    quarantined *entry = malloc((size_t)(q->n + n) * sizeof(*entry));
+    if (!entry)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld quarantined samples", (long long)(q->n + n));
+    qsort(list, (size_t)n, sizeof(*list), by_sample_then_place);
+    for (int64_t i = 0; i < n; i++) {
+        while (old < q->n && q->entry[old].sample <= list[i].sample)
+            entry[made++] = q->entry[old++];
+        if (made && entry[made - 1].sample == list[i].sample)
+            continue; /* the first cause stands */
+        char *cause = strdup(list[i].cause);
+        if (!cause) {
+            st = FAIL(ST_NO_MEMORY, "no memory for a cause");
+            break; /* what is there stays whole */
+        }
+        entry[made++] = (quarantined){list[i].sample, cause};
+    }
+    while (old < q->n)
+        entry[made++] = q->entry[old++];
+    free(q->entry);
+    free(q->json);
+    q->json = NULL;
+    q->capacity = q->n + n;
+    q->entry = entry;
+    q->n = made;
+    return st;
+}
+
+status quarantine_copy(quarantine *to, const quarantine *from)
+{
+    newcomer *list = malloc(((size_t)from->n + 1) * sizeof(*list));
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld quarantined samples", (long long)from->n);
+    for (int64_t i = 0; i < from->n; i++)
+        list[i] = (newcomer){from->entry[i].sample, i, from->entry[i].cause};
+    const status st = merge(to, list, from->n);
+    free(list);
+    return st;
+}
+
 status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples,
                         const char *source)
 {
@@ -122,11 +182,15 @@ status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples
                        n, (long long)n_samples);
     for (size_t i = 0; i < n; i++)
         TRY(check_entry(json_item(list, i), n_samples, source));
+    newcomer *add = malloc((n + 1) * sizeof(*add));
+    if (!add)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu quarantined samples", n);
     for (size_t i = 0; i < n; i++) {
         const json_value *entry = json_item(list, i);
-        bool fresh;
-        TRY(quarantine_add(q, json_int(json_find(entry, "id"), -1),
-                           json_text(json_find(entry, "cause"), ""), &fresh));
+        add[i] = (newcomer){json_int(json_find(entry, "id"), -1), (int64_t)i,
+                            json_text(json_find(entry, "cause"), "")};
     }
-    return ST_OK;
+    const status st = merge(q, add, (int64_t)n);
+    free(add);
+    return st;
 }

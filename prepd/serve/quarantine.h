@@ -30,6 +30,8 @@ enum { QUARANTINE_CAUSE_BYTES = 512 }; /* a longer one is cut where it is made *
 
 /* False in *out_new if it was there already (the first cause stands). */
 WARN_UNUSED status quarantine_add(quarantine *q, int64_t sample, const char *cause, bool *out_new);
+/* Adds all of another list. */
+WARN_UNUSED status quarantine_copy(quarantine *to, const quarantine *from);
 /* The cause, or NULL. */
 const char *quarantine_find(const quarantine *q, int64_t sample);
 /* The list as JSON; borrowed until the next change. */

@@ -74,7 +74,7 @@ static void apply(dispatch *d, const conf *now)
     c->data_quarantine_limit = now->data_quarantine_limit;
     c->log_level = now->log_level;
     d->book.solo_limit = (int)now->prepd_solo_deaths;
-    log_init("prepd", (int)c->log_level, c->log_json);
+    log_set_level((int)c->log_level);
     if (c->prepd_workers != now->prepd_workers) {
         c->prepd_workers = now->prepd_workers;
         local_scale(d, local_wanted(c));

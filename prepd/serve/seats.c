@@ -78,6 +78,11 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
     }
     if (!fresh)
         return;
+    for (session *to = d->sessions; to; to = to->next)
+        if (to->src == s && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
+            dispatch_fail(d, ST_NO_MEMORY);
+            return;
+        }
     log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", s->name, (long long)id, cause);
     d->counts.quarantined++;
     seats_judge_quarantine(d);

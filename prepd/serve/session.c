@@ -38,7 +38,8 @@ void session_free(session *s)
 {
     for (int i = 0; i < s->n_slots; i++)
         wire_msg_free(&s->slots[(s->first_slot + i) % SESSION_SLOTS].msg);
-    plan_free(&s->plan);
+    planning_leave(s);
+    quarantine_done(&s->bad);
     free(s->rank_of);
     free(s->hello);
     free(s);
@@ -140,6 +141,13 @@ done:
     return st;
 }
 
+/* The last row that next_owed asks the plan for. */
+static uint64_t last_looked_at(const session *s)
+{
+    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
+    return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
+}
+
 /* The first row from next_row on that this rank is owed. */
 static status next_owed(dispatch *d, session *s, uint64_t *out)
 {
@@ -191,6 +199,10 @@ status session_produce(dispatch *d, session *s, lease **out)
     status st;
     if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(d, s)))
         return ST_OK;
+    bool ready;
+    TRY(planning_row(d, s->plan, last_looked_at(s), &ready));
+    if (!ready)
+        return ST_OK;
     st = next_owed(d, s, &number);
     arena_reset(&d->scratch);
     if (st == ST_OK)
@@ -203,7 +215,7 @@ status session_produce(dispatch *d, session *s, lease **out)
     if (st != ST_OK)
         return st;
     s->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
-              ROW_BYTES + s->src->bad.n * DECISION_BYTES +
+              ROW_BYTES + s->bad.n * DECISION_BYTES +
               (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
     if (!may_reserve(d, s))
         return ST_OK;

@@ -2,6 +2,8 @@
  * workers), its identity. */
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +98,9 @@ static status check_held_out(const conf *c)
                    "data as eval.path");
 }
 
-static status open_source(dispatch *d, source *s)
+/* What can be told at once, of the options alone. */
+static status resolve(dispatch *d, source *s)
 {
-    char folder[PATH_MAX], key[HASH_TEXT];
     if (s == &d->eval) {
         TRY(check_held_out(d->c));
         TRY(conf_eval(d->c, &s->c));
@@ -108,8 +110,15 @@ static status open_source(dispatch *d, source *s)
     }
     TRY(model_files_digest(&s->c, &s->model_digest));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
-    TRY(clip_limits_load(&s->c, &s->clips));
-    TRY(dataset_open(&s->c, &s->data));
+    return clip_limits_load(&s->c, &s->clips);
+}
+
+/* The data set, which borrows c, and its index if the cache has it: seconds where there are
+ * millions of samples. */
+static status open_files(source *s, const conf *c)
+{
+    char folder[PATH_MAX], key[HASH_TEXT];
+    TRY(dataset_open(c, &s->data));
     TRY(index_key_of(s, &s->index_key));
     TRY(cache_folder(&s->c, folder));
     hash_print(s->index_key, key);
@@ -117,46 +126,130 @@ static status open_source(dispatch *d, source *s)
         s->index_path = NULL;
         return FAIL(ST_NO_MEMORY, "no memory for a path");
     }
-    return ST_OK;
-}
-
-status source_want(dispatch *d, source *s)
-{
-    if (s->opened)
-        return ST_OK;
-    status st = open_source(d, s);
-    if (st != ST_OK) {
-        source_done(s);
-        return st;
-    }
-    s->opened = true;
     log_info("data set opened section=%s samples=%lld images=%lld", s->name,
              (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));
-    st = load_cached(s);
+    status st = load_cached(s);
     if (st == ST_OK) {
-        s->ready = true;
         log_info("index loaded section=%s file=%s", s->name, s->index_path);
-        session_index_ready(d, s);
         return ST_OK;
     }
     if (st != ST_NO_INPUT)
         log_warn("index is built again: %s", status_text());
-    return index_build_start(d, s);
+    return ST_OK;
 }
 
-status source_index_done(dispatch *d, source *s)
+/* The files are there. */
+static status opened(source *s)
+{
+    s->opened = true;
+    s->ready = s->index != NULL;
+    return s->ready ? ST_OK : index_build_start(s);
+}
+
+/* Opens the files of a section beside the loop. The thread owns `made` until done is set, and reads
+ * the options that resolve() gave it; the loop touches neither. */
+struct opening {
+    pthread_t thread;
+    source made;
+    const conf *c;
+    status st;
+    status_note note; /* of the thread */
+    atomic_bool done;
+};
+
+static void *open_thread(void *user)
+{
+    opening *o = user;
+    o->st = open_files(&o->made, o->c);
+    o->note = *status_last();
+    atomic_store(&o->done, true);
+    return NULL;
+}
+
+static status open_beside(source *s)
+{
+    opening *o = calloc(1, sizeof(*o));
+    if (!o)
+        return FAIL(ST_NO_MEMORY, "no memory to open a data set");
+    o->c = &s->c;
+    o->made =
+        (source){.name = s->name, .c = s->c, .model_digest = s->model_digest, .clips = s->clips};
+    const int err = pthread_create(&o->thread, NULL, open_thread, o);
+    if (err != 0) {
+        free(o);
+        return FAIL(ST_OS, "no thread to open the data set: %s", strerror(err));
+    }
+    s->opening = o;
+    return ST_OK;
+}
+
+status source_want(dispatch *d, source *s, bool in_loop)
+{
+    if (s->wanted)
+        return ST_OK;
+    status st = resolve(d, s);
+    if (st == ST_OK)
+        st = in_loop ? open_beside(s) : open_files(s, &s->c);
+    if (st == ST_OK && !in_loop)
+        st = opened(s);
+    if (st != ST_OK)
+        source_done(s);
+    s->wanted = st == ST_OK;
+    return st;
+}
+
+/* Ends the thread and takes what it made. */
+static status take_over(source *s)
+{
+    opening *o = s->opening;
+    pthread_join(o->thread, NULL);
+    s->opening = NULL;
+    s->data = o->made.data;
+    s->index = o->made.index;
+    s->index_path = o->made.index_path;
+    s->index_key = o->made.index_key;
+    const status st = o->st;
+    status_set(&o->note);
+    free(o);
+    return st;
+}
+
+void source_advance(dispatch *d, source *s)
+{
+    if (!s->opening || !atomic_load(&s->opening->done))
+        return;
+    status st = take_over(s);
+    if (st == ST_OK)
+        st = opened(s);
+    if (st == ST_OK)
+        return;
+    sessions_refuse(d, s, st);
+    source_done(s);
+}
+
+status source_index_done(source *s)
 {
     TRY(index_seal(s->index));
     if (index_save(s->index, s->index_path, s->index_key) != ST_OK)
         log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
     s->ready = true;
-    session_index_ready(d, s);
     return ST_OK;
 }
 
 void source_done(source *s)
 {
     const char *name = s->name;
+    if (s->opening && !atomic_load(&s->opening->done)) {
+        /* A file system that hangs: the process goes, and the thread with it. */
+        pthread_detach(s->opening->thread);
+        free(s->stream_json);
+        s->stream_json = NULL;
+        return;
+    }
+    if (s->opening && take_over(s) != ST_OK)
+        log_debug("data set not opened: %s", status_text());
+    plan_free(&s->plans[PLAN_PACKED].plan);
+    plan_free(&s->plans[PLAN_SAMPLES].plan);
     quarantine_done(&s->bad);
     index_free(&s->index);
     dataset_close(&s->data);

@@ -32,10 +32,21 @@ typedef struct index_build {
     int64_t started_ns, told_ns;
 } index_build;
 
+/* The plan that all consumers of a kind of stream share (planning.c); kept as long as the source.
+ */
+typedef struct shared_plan {
+    plan *plan; /* NULL until a consumer wants it */
+    int walkers;
+    status_note failed; /* why it can not be made, code ST_OK: it can; those waiting are told */
+} shared_plan;
+
+typedef struct opening opening; /* of source.c */
+
 /* A data section: "train" (data.*) or "eval" (eval.* over data.*), opened when first wanted. */
 struct source {
     const char *name;
     conf c;        /* resolved for this section */
+    bool wanted;   /* options are resolved, the data set is being opened */
     bool opened;   /* data and index are there or being built */
     bool ready;    /* index sealed */
     bool own_conf; /* c is ours to free */
@@ -47,7 +58,9 @@ struct source {
     hash128 model_digest;
     char *stream_json; /* conf_stream_json of c; heap */
     index_build build;
-    quarantine bad;
+    quarantine bad;       /* found by this daemon's workers */
+    shared_plan plans[2]; /* by plan_kind */
+    opening *opening;     /* under way in a thread of its own; NULL */
 };
 
 /* A row on its way to a consumer. */
@@ -67,11 +80,13 @@ enum { SESSION_SLOTS = 1024 };
 typedef struct session {
     wire_peer peer;
     source *src;
-    plan *plan; /* NULL until the index is ready */
+    plan *plan; /* the source's; NULL until the index is ready */
     plan_kind kind;
-    char stream[8]; /* "train", "eval", "sample" */
+    quarantine bad; /* what its rows are made under: its cursor's list and what was found here */
+    int64_t told_bytes; /* of the list that its cursor brought */
+    char stream[8];     /* "train", "eval", "sample" */
     int rank, ranks;
-    char *hello;          /* JSON kept while the index is being built; heap */
+    char *hello;          /* JSON kept until the plan is ready; heap */
     bool welcomed, ended; /* ended: the last row is leased */
     bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */
@@ -138,6 +153,7 @@ typedef struct serve_counts {
     uint64_t quarantined; /* in this run */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     int64_t stage_ns[N_STAGES]; /* of all workers */
+    int64_t longest_turn_ns;    /* of the loop: nobody was answered meanwhile */
     uint64_t rows_at_tick;
     double rows_per_s, samples_per_s;
     uint64_t samples_at_tick;
@@ -168,8 +184,10 @@ struct dispatch {
     worker_seat *seats;
     int n_sessions, n_seats;
     local_pool local;
-    uint32_t turn;      /* round robin over producers */
-    int64_t retired_ns; /* when a worker was last asked to start anew */
+    uint32_t turn;        /* round robin over producers */
+    int64_t slice_end_ns; /* of planning in this turn of the loop */
+    bool plans_wait;      /* for the next one */
+    int64_t retired_ns;   /* when a worker was last asked to start anew */
     bool have_fingerprint;
     hash128 fingerprint;
     char *terms; /* TERMS JSON; heap */
@@ -189,12 +207,22 @@ struct dispatch {
 };
 
 /* source.c */
-WARN_UNUSED status source_want(dispatch *d, source *s); /* opens, loads or starts the index */
-WARN_UNUSED status source_index_done(dispatch *d, source *s);
+/* Opens, loads or starts the index; in a thread of its own where the loop runs already. */
+WARN_UNUSED status source_want(dispatch *d, source *s, bool in_loop);
+void source_advance(dispatch *d, source *s); /* takes over what that thread opened */
+WARN_UNUSED status source_index_done(source *s);
 void source_done(source *s);
 
+/* planning.c */
+void planning_turn(dispatch *d); /* a new slice */
+/* What remains of the slice goes into the plan; *out_ready as of plan_prepare. */
+WARN_UNUSED status planning_row(dispatch *d, plan *p, uint64_t row, bool *out_ready);
+/* s->plan, begun by the first who wants it; ready for WELCOME or not yet. */
+WARN_UNUSED status planning_want(dispatch *d, session *s, bool *out_ready);
+void planning_leave(session *s);
+
 /* index_build.c */
-WARN_UNUSED status index_build_start(dispatch *d, source *s);
+WARN_UNUSED status index_build_start(source *s);
 WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
 WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
                                     const char *from);
@@ -204,7 +232,8 @@ void index_build_progress(dispatch *d, source *s, bool last);
 /* greet.c */
 WARN_UNUSED status session_hello(dispatch *d, const wire_peer *from, wire_msg *m,
                                  const json_value *v, const char *name);
-void session_index_ready(dispatch *d, source *src); /* WELCOME to those that waited */
+void sessions_greet(dispatch *d);                                /* WELCOME to those that waited */
+void sessions_refuse(dispatch *d, const source *src, status st); /* it can not be opened */
 
 /* session.c */
 typedef struct stream_place {
@@ -239,8 +268,7 @@ void seats_schedule(dispatch *d);
 
 /* payload.c */
 WARN_UNUSED status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size);
-WARN_UNUSED status payload_cursor(const session *s, const planned_row *r, uint64_t next,
-                                  char **out);
+WARN_UNUSED status payload_cursor(session *s, const planned_row *r, uint64_t next, char **out);
 
 /* local.c */
 WARN_UNUSED status local_start(dispatch *d);

@@ -138,6 +138,78 @@ def train_and_eval_side_by_side():
         train.close()
 
 
+def told_of(cursor):
+    return [q["id"] for q in json.loads(cursor)["quarantine"]]
+
+
+def a_cursor_speaks_for_its_consumer_alone():
+    """A quarantine list is part of one consumer's stream; what a worker finds bad is so for all."""
+    with Folder(**ONE_EPOCH) as f:
+        picture = f.train_images()[0]
+        bad = set(f.questions_of(picture))
+        with open(picture, "rb") as i:
+            whole = i.read()
+        with open(picture, "wb") as o: # the header stays: found when it is decoded
+            o.write(whole[:len(whole) * 2 // 3])
+        with Daemon(f.config):
+            up(f)
+            alone = rows_of(f)
+            good = next(i for i in alone[1][2] if i not in bad)
+            cursor = dict(json.loads(alone[0][3]), row=0, quarantine=[{"id": int(good),
+                                                                       "cause": "told"}])
+        with Daemon(f.config):
+            up(f)
+            told = client.connect(endpoint(f), timeout=30.0, cursor=cursor)
+            first = next(told) # its list is known to the daemon from here on
+            plain = rows_of(f)
+            rest = [first, *told]
+        check([r[:3] for r in plain] == [r[:3] for r in alone],
+              "a list that one consumer brought changed another's rows")
+        check(all(good not in told_of(r[3]) for r in plain), "it entered another's cursor")
+        check(set(told_of(plain[-1][3])) == bad, f"{plain[-1][3]}: wanted {bad}")
+        check(set(told_of(rest[-1]["cursor"])) == bad | {good}, rest[-1]["cursor"])
+        differ = [a[0] for a, r in zip(alone, rest, strict=True) if a[1] != fingerprint(r)]
+        mine = [a[0] for a in alone if good in a[2]]
+        check(differ == mine, f"rows {differ} differ from a stream without the list, wanted {mine}")
+
+
+def eval_files_that_hang_stop_nobody():
+    """Held-out data on a file system that does not answer: a pipe that nobody writes to."""
+    with Folder(**ONE_EPOCH) as f:
+        with Daemon(f.config):
+            up(f)
+            wanted = [r[1] for r in rows_of(f)]
+        questions = f.file("data/v2_OpenEnded_mscoco_val2014_questions.json")
+        with open(questions, "rb") as i:
+            text = i.read()
+        os.remove(questions)
+        os.mkfifo(questions)
+        with Daemon(f.config) as d:
+            up(f)
+            held_out = subprocess.Popen([sys.executable, "-B", "-c",
+                                         "import sys\n"
+                                         f"sys.path.insert(0, {PROTO!r})\n"
+                                         "import client\n"
+                                         f"print(len(list(client.connect({endpoint(f)!r}, "
+                                         "'eval', timeout=60))))"], stdout=subprocess.PIPE)
+            wait_for(lambda: status(f)["eval"]["state"] == "being opened", "the eval section")
+            check([r[1] for r in rows_of(f)] == wanted, "the train stream stands or differs")
+            check(held_out.poll() is None, "rows out of nowhere")
+            with open(questions, "wb") as o:
+                o.write(text)
+            check(int(held_out.communicate(timeout=60)[0]) > 0, "no held-out rows")
+            check(status(f)["eval"]["state"] == "ready", "")
+        with Daemon(f.config) as d: # again, and nobody ever writes: it stops all the same
+            up(f)
+            stream = client.connect(endpoint(f), "eval", timeout=1.0)
+            try:
+                next(stream)
+            except Exception: # noqa: BLE001: whatever the client calls silence
+                pass
+            check(status(f)["eval"]["state"] == "being opened", "")
+            check(d.stop() == 0, f"it does not stop\n{d.said()}")
+
+
 def a_slow_consumer_costs_only_itself():
     credit = 1 << 20
     with Folder() as f, Daemon(f.config) as d:
@@ -177,5 +249,6 @@ def one_that_vanishes_is_forgotten():
 
 
 main(every_sample_once, ranks_share_every_step, resumed_exactly, another_data_set_is_refused,
-     train_and_eval_side_by_side, a_slow_consumer_costs_only_itself,
+     train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
+     eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)

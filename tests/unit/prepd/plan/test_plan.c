@@ -180,6 +180,54 @@ static void test_seek__equals_walking(void **state)
     fake_data_done(&f);
 }
 
+/* Planned in pieces, walked by several at once: the stream of a plan made at once for one. */
+static void test_prepare__in_pieces_for_several(void **state)
+{
+    (void)state;
+    enum { N = 9000, WALKERS = 3 }; /* more samples than a piece */
+    static fake_sample samples[N];
+    fake_data f;
+    plan *whole, *p;
+    bool ready;
+    conf c = small_conf();
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    for (int shared = 0; shared < 2; shared++) {
+        for (int endless = 0; endless < 2; endless++) {
+            int64_t pieces = 0;
+            c.data_group = shared ? GROUP_SHARED_IMAGE : GROUP_NONE;
+            c.training_epochs = endless ? 0 : 2.5;
+            assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &whole));
+            assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
+            assert_ok(plan_prepare(p, 0, 0, &ready)); /* no time, no work */
+            assert_false(ready);
+            /* A time that has nearly come: a piece or a few at a time. */
+            for (; !ready; pieces++)
+                assert_ok(plan_prepare(p, 0, clock_ns() + 1000, &ready));
+            assert_in_range(pieces, 4, 10000);
+            assert_int_equal(plan_rows(p), plan_rows(whole));
+            assert_int_equal(plan_epoch_rows(p), plan_epoch_rows(whole));
+            const uint64_t far = 2 * plan_epoch_rows(p);
+            assert_ok(plan_prepare(p, far + 20, 0, &ready));
+            assert_int_equal(ready, !endless); /* without an end, as far as somebody asked */
+            plan_walkers(p, WALKERS);
+            for (uint64_t k = 0; k < 60; k++) {
+                assert_int_equal(rows_digest(p, k, k + 1), rows_digest(whole, k, k + 1));
+                assert_int_equal(rows_digest(p, far + k / 4, far + k / 4 + 1),
+                                 rows_digest(whole, far + k / 4, far + k / 4 + 1));
+                if (k == 40)
+                    plan_walkers(p, 1);
+            }
+            plan_free(&p);
+            assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
+            assert_ok(plan_prepare(p, 0, clock_ns() + 1000, &ready));
+            plan_free(&p); /* half-way */
+            plan_free(&whole);
+        }
+    }
+    fake_data_done(&f);
+}
+
 static void test_epochs__last_step_is_completed(void **state)
 {
     (void)state;
@@ -365,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_epoch__every_usable_sample_once),
         cmocka_unit_test(test_stream__function_of_seed_and_epoch),
         cmocka_unit_test(test_seek__equals_walking),
+        cmocka_unit_test(test_prepare__in_pieces_for_several),
         cmocka_unit_test(test_epochs__last_step_is_completed),
         cmocka_unit_test(test_samples__row_is_position),
         cmocka_unit_test(test_oversize__shrunk_or_refused),

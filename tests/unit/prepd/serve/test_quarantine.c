@@ -2,6 +2,7 @@
 #include "prepd/serve/quarantine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
@@ -51,6 +52,57 @@ static void test_quarantine__comes_back_with_the_cursor(void **state)
     quarantine_done(&b);
 }
 
+/* In any order, twice, beside what is there: sorted, and the first cause stands. */
+static void test_quarantine__lists_are_joined(void **state)
+{
+    (void)state;
+    enum { N = 200000 }; /* one by one in falling order would take minutes */
+    quarantine a, b;
+    bool fresh;
+    const char *json;
+    json_value *list = NULL;
+    json_writer w;
+    char *text;
+    size_t size;
+    quarantine_init(&a);
+    quarantine_init(&b);
+    assert_ok(quarantine_add(&a, 7, "was here", &fresh));
+    assert_ok(quarantine_json(&a, &json));
+    json_writer_init(&w);
+    json_begin_array(&w);
+    for (int64_t i = N - 1; i >= 1; i--) {
+        json_begin_object(&w);
+        json_put_key(&w, "id");
+        json_put_int(&w, i == N - 1 ? 9 : i);
+        json_put_key(&w, "cause");
+        json_put_cstr(&w, i == N - 1 ? "told first" : "told");
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+    assert_ok(json_writer_take(&w, &text, &size));
+    json_writer_done(&w);
+    assert_ok(json_parse(text, size, "cursor", &list));
+    free(text);
+    assert_ok(quarantine_merge(&a, list, N, "cursor"));
+    assert_int_equal(a.n, N - 2); /* 1 to N - 2, 7 among them */
+    for (int64_t i = 0; i < a.n; i++)
+        assert_int_equal(a.entry[i].sample, i + 1);
+    assert_string_equal(quarantine_find(&a, 7), "was here");
+    assert_string_equal(quarantine_find(&a, 9), "told first");
+    assert_string_equal(quarantine_find(&a, 8), "told");
+    assert_ok(quarantine_json(&a, &json));
+    assert_true(strlen(json) > (size_t)N * 10); /* made anew */
+    assert_ok(quarantine_add(&b, 3, "own", &fresh));
+    assert_ok(quarantine_copy(&b, &a));
+    assert_int_equal(b.n, a.n);
+    assert_string_equal(quarantine_find(&b, 3), "own");
+    assert_ok(quarantine_add(&b, 0, "more", &fresh));
+    assert_true(fresh && b.entry[0].sample == 0);
+    json_free(&list);
+    quarantine_done(&a);
+    quarantine_done(&b);
+}
+
 static void test_quarantine__causes_are_short(void **state)
 {
     (void)state;
@@ -87,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quarantine__first_cause_stands_and_order_is_by_sample),
         cmocka_unit_test(test_quarantine__comes_back_with_the_cursor),
+        cmocka_unit_test(test_quarantine__lists_are_joined),
         cmocka_unit_test(test_quarantine__causes_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,58 @@
+/* planning.c: plans, made in slices between the loop's other work.
+ *
+ * All consumers of a stream walk over one plan: it is a function of index, options and seed, and
+ * what a consumer brings along (row, rank, quarantine list) stays with its session. */
+#include "common/clock.h"
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+/* Work on plans in a turn of the loop: as long as it takes to be noticed by nobody. One piece (a
+ * window of data.window samples) is always done. */
+static const int64_t SLICE_NS = 10000000;
+
+void planning_turn(dispatch *d)
+{
+    d->slice_end_ns = clock_ns() + SLICE_NS;
+    d->plans_wait = false;
+}
+
+status planning_row(dispatch *d, plan *p, uint64_t row, bool *out_ready)
+{
+    TRY(plan_prepare(p, row, d->slice_end_ns, out_ready));
+    d->plans_wait |= !*out_ready;
+    return ST_OK;
+}
+
+status planning_want(dispatch *d, session *s, bool *out_ready)
+{
+    source *src = s->src;
+    shared_plan *shared = &src->plans[s->kind];
+    *out_ready = false;
+    if (shared->failed.code != ST_OK) {
+        status_set(&shared->failed);
+        return shared->failed.code;
+    }
+    if (!shared->plan)
+        TRY(plan_begin(&src->c, src->data, src->index, s->kind, &shared->plan));
+    if (!s->plan) {
+        s->plan = shared->plan;
+        plan_walkers(shared->plan, ++shared->walkers);
+    }
+    const status st = planning_row(d, s->plan, 0, out_ready);
+    if (st != ST_OK)
+        shared->failed = *status_last();
+    return st;
+}
+
+void planning_leave(session *s)
+{
+    if (!s->plan)
+        return;
+    shared_plan *shared = &s->src->plans[s->kind];
+    plan_walkers(shared->plan, --shared->walkers);
+    s->plan = NULL;
+    if (shared->walkers == 0 && shared->failed.code != ST_OK) {
+        plan_free(&shared->plan); /* of no use; who asks next begins anew */
+        *shared = (shared_plan){0};
+    }
+}
