@@ -111,16 +111,19 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
         for (int32_t k = 0; k < s.n_images; k++)
             patches += fit_patches(grids[k]);
     }
-    int32_t frame = 0;
-    for (int32_t k = 0; k < s.n_images; k++)
-        frame = fit_patches(grids[k]) > frame ? (int32_t)fit_patches(grids[k]) : frame;
+    int32_t frames = 0, frame = 0;
+    for (int32_t k = 0; k < s.n_images; k++) {
+        const int32_t each = grids[k].h * grids[k].w;
+        frames += fit_runs(grids[k]);
+        frame = each > frame ? each : frame;
+    }
     *out = (planned_doc){
         .sample = i,
         .tokens = (int32_t)(r.text_tokens + patches / 4),
         .whole = (int32_t)(r.text_tokens + patches / 4),
         .images = s.images,
         .patches = (int32_t)patches,
-        .frames = s.n_images,
+        .frames = frames,
         .frame = frame,
         .targets = r.targets,
         .grids = grids,
