@@ -9,7 +9,7 @@ static double sum_tolerance(int64_t k)
     return 8 * sqrt((double)k) + 8;
 }
 
-enum { TRANS_A = 1, TRANS_B = 2, ACCUMULATE = 4, BIAS = 8, C_ACC = 16, PAD = 32 };
+enum { TRANS_A = 1, TRANS_B = 2, ACCUMULATE = 4, BIAS = 8, C_ACC = 16, PAD = 32, RESIDUAL = 64 };
 
 /* shape: m, n, k, flags */
 static void gemm_case(parity *p, const int64_t *shape)
@@ -20,7 +20,7 @@ static void gemm_case(parity *p, const int64_t *shape)
     int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
     tensor a = parity_tensor(p, (ta ? k : m) * lda, 1), b = parity_tensor(p, (tb ? n : k) * ldb, 1);
     tensor c = flags & C_ACC ? parity_tensor_acc(p, m * ldc, 1) : parity_tensor(p, m * ldc, 1);
-    tensor bias = parity_tensor(p, n, 1);
+    tensor bias = parity_tensor(p, n, 1), residual = parity_tensor(p, m * ldc, 1);
     double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
     for (int64_t i = 0; i < m && !p->bench; i++)
         for (int64_t j = 0; j < n; j++) {
@@ -28,8 +28,9 @@ static void gemm_case(parity *p, const int64_t *shape)
             for (int64_t x = 0; x < k; x++)
                 sum +=
                     a.ref[ta ? x * lda + i : i * lda + x] * b.ref[tb ? j * ldb + x : x * ldb + j];
-            want[i * ldc + j] =
-                alpha * sum + (acc ? c.ref[i * ldc + j] : 0) + (flags & BIAS ? bias.ref[j] : 0);
+            want[i * ldc + j] = alpha * sum + (acc ? c.ref[i * ldc + j] : 0) +
+                                (flags & BIAS ? bias.ref[j] : 0) +
+                                (flags & RESIDUAL ? residual.ref[i * ldc + j] : 0);
         }
     PARITY_RUN(p, op_gemm(p->s, &(gemm_args){.m = m,
                                              .n = n,
@@ -42,6 +43,7 @@ static void gemm_case(parity *p, const int64_t *shape)
                                              .a = a.dev,
                                              .b = b.dev,
                                              .bias = flags & BIAS ? bias.dev : NULL,
+                                             .residual = flags & RESIDUAL ? residual.dev : NULL,
                                              .c = c.dev,
                                              .lda = lda,
                                              .ldb = ldb,
@@ -67,6 +69,9 @@ static void gemm_refuses(parity *p, const int64_t *shape)
     a.lda = 4;
     a.k = INT64_C(1) << 31;
     assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "must fit 31 bits");
+    a.k = 4;
+    a.residual = a.c;
+    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "residual");
 }
 
 /* Rows per expert: uneven, some none. */
@@ -162,11 +167,14 @@ const parity_case parity_gemm[] = {
     {"gemm", "empty k", gemm_case, {5, 7, 0, 0}},
     {"gemm", "empty k bias", gemm_case, {5, 7, 0, BIAS | PAD}},
     {"gemm", "empty k accumulate", gemm_case, {5, 7, 0, ACCUMULATE | C_ACC | PAD}},
+    {"gemm", "empty k residual", gemm_case, {5, 7, 0, RESIDUAL | PAD}},
     {"gemm", "one", gemm_case, {1, 1, 1, BIAS | ACCUMULATE}},
     {"gemm", "ragged", gemm_case, {37, 29, 53, PAD}},
     {"gemm", "ragged a", gemm_case, {37, 29, 53, TRANS_A | PAD}},
     {"gemm", "ragged b", gemm_case, {37, 29, 53, TRANS_B | BIAS | PAD}},
     {"gemm", "ragged ab", gemm_case, {37, 29, 53, TRANS_A | TRANS_B | BIAS | ACCUMULATE | PAD}},
+    {"gemm", "ragged residual", gemm_case, {37, 29, 53, TRANS_B | BIAS | RESIDUAL | PAD}},
+    {"gemm", "ragged cut residual", gemm_case, {331, 257, 99, TRANS_B | RESIDUAL | PAD}},
     {"gemm", "ragged cut", gemm_case, {331, 257, 99, TRANS_B | BIAS | PAD}},
     {"gemm", "real q", gemm_case, {2048, 256, 128, TRANS_B}},
     {"gemm", "real qkv", gemm_case, {2000, 288, 96, TRANS_B | BIAS}},

@@ -9,8 +9,8 @@
 #include "tests/parity/parity.h"
 
 static const parity_case *const families[] = {
-    parity_gemm,      parity_norm, parity_rope,  parity_attention,
-    parity_pointwise, parity_rows, parity_route, parity_loss,
+    parity_gemm,      parity_norm, parity_norm_rope, parity_rope, parity_attention,
+    parity_pointwise, parity_rows, parity_route,     parity_loss,
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0], CASES_MAX = 512 };
 

@@ -48,8 +48,8 @@ typedef struct parity_case {
 } parity_case;
 
 /* Each family's list ends with op NULL. */
-extern const parity_case parity_gemm[], parity_norm[], parity_rope[], parity_attention[],
-    parity_pointwise[], parity_rows[], parity_route[], parity_loss[];
+extern const parity_case parity_gemm[], parity_norm[], parity_norm_rope[], parity_rope[],
+    parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[];
 
 /* What an op answers to an index that is out of bounds: BAD_INPUT; BAD_DEVICE, and all goes on; or
  * the GPU is lost to the process, so that no case may try. */

@@ -336,26 +336,26 @@ static void permute_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_permute(p->s, &a), "slot 1 wants expert 4 of 4");
 }
 
-/* shape: tokens, experts, k, every which without, width, residual / in place (2: no weights) */
+/* shape: tokens, experts, k, every which without, width, in place (2: no weights, 3: a residual) */
 static void combine_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], k = shape[2], w = shape[4], slots = n * k;
     sorted order = sort_loop(p, shape, draw_choice(p, shape));
     tensor weight = parity_tensor_acc(p, slots, 1), o = parity_tensor(p, slots * w, 1);
-    tensor y = parity_tensor(p, n * w, 1);
+    tensor y = parity_tensor(p, n * w, 1), x = shape[5] == 3 ? parity_tensor(p, n * w, 1) : y;
     int32_t *slot_row = parity_ints(p, order.slot_row, slots);
     if (strcmp(p->op, "combine_fwd") == 0) {
         double *want = parity_copy(p, y.ref, y.n);
-        bool plain = shape[5] == 2, residual = shape[5] == 1;
+        bool plain = shape[5] == 2, residual = shape[5] == 1 || shape[5] == 3;
         for (int64_t i = 0; i < n * w; i++) {
-            want[i] = residual ? want[i] : 0;
+            want[i] = residual ? x.ref[i] : 0;
             for (int64_t j = i / w * k; j < (i / w + 1) * k; j++)
                 if (order.slot_row[j] >= 0)
                     want[i] += (plain ? 1 : weight.ref[j]) * o.ref[order.slot_row[j] * w + i % w];
         }
         PARITY_RUN(p, op_combine_fwd(p->s, &(combine_fwd_args){n, k, w, slot_row,
                                                                plain ? NULL : weight.dev, o.dev,
-                                                               y.dev, residual}));
+                                                               residual ? x.dev : NULL, y.dev}));
         parity_expect(p, "y", y, want, 16);
         return;
     }
@@ -411,7 +411,8 @@ const parity_case parity_route[] = {
     {"combine_fwd", "empty", combine_case, {0, 4, 2, 0, 5, 0}},
     {"combine_fwd", "one", combine_case, {1, 1, 1, 0, 1, 0}},
     {"combine_fwd", "ragged", combine_case, {19, 7, 3, 4, 13, 0}},
-    {"combine_fwd", "ragged residual", combine_case, {19, 7, 3, 4, 13, 1}},
+    {"combine_fwd", "ragged residual in place", combine_case, {19, 7, 3, 4, 13, 1}},
+    {"combine_fwd", "ragged residual", combine_case, {19, 7, 3, 4, 13, 3}},
     {"combine_fwd", "ragged without weights", combine_case, {19, 7, 3, 4, 13, 2}},
     {"combine_fwd", "real", combine_case, {2048, 16, 2, 0, 128, 1}},
     {"combine_fwd", "real 8 of 128", combine_case, {20, 128, 8, 6, 2048, 1}},

@@ -124,9 +124,11 @@ static status product(stream *s, const gemm_args *g)
     gemm_args f = *g;
     float *a = widen(g->a, na), *b = widen(g->b, nb);
     float *bias = g->bias ? widen(g->bias, g->n) : NULL, *c = NULL;
+    float *residual = g->residual ? widen(g->residual, nc) : NULL;
     f.a = a;
     f.b = b;
     f.bias = bias;
+    f.residual = residual;
     if (!g->c_acc)
         f.c = c = widen(g->c, nc);
     status st = op_gemm(cpu, &f);
@@ -135,6 +137,7 @@ static status product(stream *s, const gemm_args *g)
     free(a);
     free(b);
     free(bias);
+    free(residual);
     free(c);
     return st;
 }

@@ -62,14 +62,38 @@ static void rmsnorm_hidden_bwd(bench_case *c)
     rmsnorm(c, true, T, TEXT.hidden);
 }
 
-static void rmsnorm_heads(bench_case *c)
+static void norm_rope(bench_case *c)
 {
-    rmsnorm(c, false, T * TEXT.heads, TEXT.head_dim);
+    int64_t heads = TEXT.heads, d = TEXT.head_dim, n = T * heads * d;
+    c->a.norm_rope_fwd = (norm_rope_fwd_args){.rows = T,
+                                              .heads = heads,
+                                              .head_dim = d,
+                                              .eps = 1e-6,
+                                              .x = bench_act(c, n),
+                                              .w = bench_act(c, d),
+                                              .cos = bench_acc(c, T * d / 2),
+                                              .sin = bench_acc(c, T * d / 2),
+                                              .y = bench_act(c, n),
+                                              .rstd = bench_acc(c, T * heads)};
+    c->bytes = act(c, 2.0 * (double)n) + acc(c, (double)(T * (d + heads)));
 }
 
-static void rmsnorm_heads_bwd(bench_case *c)
+static void norm_rope_bwd(bench_case *c)
 {
-    rmsnorm(c, true, T * TEXT.heads, TEXT.head_dim);
+    int64_t heads = TEXT.heads, d = TEXT.head_dim, n = T * heads * d;
+    void *dy = bench_act(c, n); /* in place, as the model has it */
+    c->a.norm_rope_bwd = (norm_rope_bwd_args){.rows = T,
+                                              .heads = heads,
+                                              .head_dim = d,
+                                              .x = bench_act(c, n),
+                                              .w = bench_act(c, d),
+                                              .cos = bench_acc(c, T * d / 2),
+                                              .sin = bench_acc(c, T * d / 2),
+                                              .rstd = bench_acc(c, T * heads),
+                                              .dy = dy,
+                                              .dx = dy,
+                                              .dw = bench_acc(c, d)};
+    c->bytes = act(c, 3.0 * (double)n) + acc(c, (double)(T * (d + heads)));
 }
 
 static void layernorm(bench_case *c)
@@ -135,17 +159,18 @@ static void rope_vision(bench_case *c)
     c->bytes = acc(c, (double)(S * d)) + 8.0 * (double)S;
 }
 
+/* q of the packed q, k and v. */
 static void rope_apply(bench_case *c)
 {
-    int64_t heads = TEXT.heads, d = TEXT.head_dim;
-    c->a.rope_apply = (rope_apply_args){.rows = T,
+    int64_t heads = EYE.heads, d = dims_vision_head_dim(c->z->d), stride = 3 * heads * d;
+    c->a.rope_apply = (rope_apply_args){.rows = S,
                                         .heads = heads,
                                         .head_dim = d,
-                                        .x_stride = heads * d,
-                                        .cos = bench_acc(c, T * d / 2),
-                                        .sin = bench_acc(c, T * d / 2),
-                                        .x = bench_act(c, T * heads * d)};
-    c->bytes = act(c, 2.0 * (double)(T * heads * d)) + acc(c, (double)(T * d));
+                                        .x_stride = stride,
+                                        .cos = bench_acc(c, S * d / 2),
+                                        .sin = bench_acc(c, S * d / 2),
+                                        .x = bench_act(c, S * stride)};
+    c->bytes = act(c, 2.0 * (double)(S * heads * d)) + acc(c, (double)(S * d));
 }
 
 static void swiglu(bench_case *c)
@@ -351,13 +376,13 @@ const bench_row bench_memory[] = {
     ROW(bias_grad, "vision fc1", bias_grad),
     ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
     ROW(rmsnorm_bwd, "hidden, residual", rmsnorm_hidden_bwd),
-    ROW(rmsnorm_fwd, "q heads", rmsnorm_heads),
-    ROW(rmsnorm_bwd, "q heads", rmsnorm_heads_bwd),
+    ROW(norm_rope_fwd, "q", norm_rope),
+    ROW(norm_rope_bwd, "q", norm_rope_bwd),
     ROW(layernorm_fwd, "vision", layernorm),
     ROW(layernorm_bwd, "vision, residual", layernorm_bwd),
     ROW(rope_text, "angles", rope_text),
     ROW(rope_vision, "angles", rope_vision),
-    ROW(rope_apply, "q", rope_apply),
+    ROW(rope_apply, "vision q", rope_apply),
     ROW(swiglu_fwd, "slots", swiglu),
     ROW(swiglu_bwd, "slots", swiglu_bwd),
     ROW(gelu_fwd, "vision", gelu),

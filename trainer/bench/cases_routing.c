@@ -115,8 +115,8 @@ static void combine(bench_case *c)
                                           .slot_row = bench_ints(c, T * k, own_slot),
                                           .weight = bench_acc(c, T * k),
                                           .o = bench_act(c, T * k * h),
-                                          .y = bench_act(c, T * h),
-                                          .residual = true};
+                                          .residual = bench_act(c, T * h),
+                                          .y = bench_act(c, T * h)};
     c->bytes = act(c, (double)(T * (k + 2) * h)) + acc(c, (double)(T * k)) + 4.0 * (double)(T * k);
 }
 

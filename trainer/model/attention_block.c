@@ -58,17 +58,37 @@ void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z)
     t->work = space_take(sp, n * d->heads, z->acc);
 }
 
-/* x [T, heads, d] in place, or back. */
-static status rotate(const run *r, void *x, int64_t heads, bool inverse)
+/* y [T, heads, d] = mrope(RMSNorm_d(x)) */
+static status norm_rope_fwd(const run *r, const param *w, int64_t heads, const void *x, void *y,
+                            void *rstd)
 {
-    return op_rope_apply(r->s, &(rope_apply_args){.rows = r->n.tokens,
-                                                  .heads = heads,
-                                                  .head_dim = r->d->text.head_dim,
-                                                  .x_stride = heads * r->d->text.head_dim,
-                                                  .cos = r->text_cos,
-                                                  .sin = r->text_sin,
-                                                  .x = x,
-                                                  .inverse = inverse});
+    return op_norm_rope_fwd(r->s, &(norm_rope_fwd_args){.rows = r->n.tokens,
+                                                        .heads = heads,
+                                                        .head_dim = r->d->text.head_dim,
+                                                        .eps = r->d->text.rms_eps,
+                                                        .x = x,
+                                                        .w = w->act,
+                                                        .cos = r->text_cos,
+                                                        .sin = r->text_sin,
+                                                        .y = y,
+                                                        .rstd = rstd});
+}
+
+/* dy [T, heads, d]: of the rotated on entry, of x on return. */
+static status norm_rope_bwd(const run *r, const param *w, int64_t heads, const void *x,
+                            const void *rstd, void *dy)
+{
+    return op_norm_rope_bwd(r->s, &(norm_rope_bwd_args){.rows = r->n.tokens,
+                                                        .heads = heads,
+                                                        .head_dim = r->d->text.head_dim,
+                                                        .x = x,
+                                                        .w = w->act,
+                                                        .cos = r->text_cos,
+                                                        .sin = r->text_sin,
+                                                        .rstd = rstd,
+                                                        .dy = dy,
+                                                        .dx = dy,
+                                                        .dw = param_gradient(w)});
 }
 
 /* o [T, Q d] of the rotated q and k, inside each document; of the last token alone, where the
@@ -110,13 +130,10 @@ status attention_block_fwd(const run *r, const attention_block *w, const void *x
     TRY(linear_fwd(r, &w->q, t, k->a, k->q, 0));
     TRY(linear_fwd(r, &w->k, t, k->a, k->k, 0));
     TRY(linear_fwd(r, &w->v, t, k->a, k->v, 0));
-    TRY(rmsnorm_fwd(r, w->q_norm, t * d->heads, d->head_dim, k->q, k->qr, k->rstd_q));
-    TRY(rmsnorm_fwd(r, w->k_norm, t * d->kv_heads, d->head_dim, k->k, k->kr, k->rstd_k));
-    TRY(rotate(r, k->qr, d->heads, false));
-    TRY(rotate(r, k->kr, d->kv_heads, false));
+    TRY(norm_rope_fwd(r, w->q_norm, d->heads, k->q, k->qr, k->rstd_q));
+    TRY(norm_rope_fwd(r, w->k_norm, d->kv_heads, k->k, k->kr, k->rstd_k));
     TRY(core_fwd(r, w->layer, k));
-    TRY(linear_fwd(r, &w->o, t, k->o, y, 0));
-    return add_to(r, t * d->hidden, x, y);
+    return linear_fwd_onto(r, &w->o, t, k->o, x, y);
 }
 
 /* dq, dk, dv of the rotated q and k, from do_. */
@@ -153,13 +170,11 @@ status attention_block_bwd(const run *r, const attention_block *w, const void *x
                            const attention_saved *k, const attention_scratch *s, void *dy)
 {
     const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens, hd = d->head_dim;
+    int64_t t = r->n.tokens;
     TRY(linear_bwd(r, &w->o, t, k->o, dy, 0, s->do_, false)); /* do [T, Q d] */
     TRY(core_bwd(r, k, s));
-    TRY(rotate(r, s->dq, d->heads, true));
-    TRY(rotate(r, s->dk, d->kv_heads, true));
-    TRY(rmsnorm_bwd(r, w->q_norm, t * d->heads, hd, k->q, k->rstd_q, s->dq, s->dq, false));
-    TRY(rmsnorm_bwd(r, w->k_norm, t * d->kv_heads, hd, k->k, k->rstd_k, s->dk, s->dk, false));
+    TRY(norm_rope_bwd(r, w->q_norm, d->heads, k->q, k->rstd_q, s->dq));
+    TRY(norm_rope_bwd(r, w->k_norm, d->kv_heads, k->k, k->rstd_k, s->dk));
     TRY(linear_bwd(r, &w->q, t, k->a, s->dq, 0, s->da, false)); /* da [T, H] */
     TRY(linear_bwd(r, &w->k, t, k->a, s->dk, 0, s->da, true));
     TRY(linear_bwd(r, &w->v, t, k->a, s->dv, 0, s->da, true));

@@ -19,21 +19,36 @@ layernorm layernorm_bind(params *p, const char *name)
     return (layernorm){params_get(p, "%s.weight", name), params_get(p, "%s.bias", name)};
 }
 
+static gemm_args forward_args(const linear *l, int64_t rows, const void *x, void *y)
+{
+    return (gemm_args){.m = rows,
+                       .n = l->out,
+                       .k = l->in,
+                       .alpha = 1,
+                       .a = x,
+                       .lda = l->in,
+                       .b = l->w->act,
+                       .ldb = l->in,
+                       .trans_b = true,
+                       .bias = l->b ? l->b->act : NULL,
+                       .c = y,
+                       .ldc = l->out};
+}
+
 status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
                   int64_t y_stride)
 {
-    return op_gemm(r->s, &(gemm_args){.m = rows,
-                                      .n = l->out,
-                                      .k = l->in,
-                                      .alpha = 1,
-                                      .a = x,
-                                      .lda = l->in,
-                                      .b = l->w->act,
-                                      .ldb = l->in,
-                                      .trans_b = true,
-                                      .bias = l->b ? l->b->act : NULL,
-                                      .c = y,
-                                      .ldc = y_stride ? y_stride : l->out});
+    gemm_args a = forward_args(l, rows, x, y);
+    a.ldc = y_stride ? y_stride : l->out;
+    return op_gemm(r->s, &a);
+}
+
+status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
+                       const void *residual, void *y)
+{
+    gemm_args a = forward_args(l, rows, x, y);
+    a.residual = residual;
+    return op_gemm(r->s, &a);
 }
 
 status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, const void *dy,

@@ -17,6 +17,9 @@ typedef struct linear {
 /* x [rows, in], y [rows, out] with row stride y_stride (0: out). */
 WARN_UNUSED status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
                               int64_t y_stride);
+/* y = residual + x Wt + b, [rows, out]; y is not the residual. */
+WARN_UNUSED status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
+                                   const void *residual, void *y);
 /* dW += dyt x, db += sum dy; dx = dy W, or += where dx_add; dx NULL: not wanted. */
 WARN_UNUSED status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x,
                               const void *dy, int64_t dy_stride, void *dx, bool dx_add);

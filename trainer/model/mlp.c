@@ -41,8 +41,7 @@ status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, vo
     TRY(op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = t, .width = f, .x = k->u, .y = k->a}));
     if (!y)
         return ST_OK;
-    TRY(linear_fwd(r, &w->down, t, k->a, y, 0));
-    return add_to(r, t * d->hidden, x, y);
+    return linear_fwd_onto(r, &w->down, t, k->a, x, y);
 }
 
 status mlp_bwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, const mlp_scratch *s,

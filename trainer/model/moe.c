@@ -167,15 +167,14 @@ status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
     TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
     if (!y)
         return ST_OK;
-    TRY(r->s->dev->v->copy(r->s, y, x, (size_t)(t * d->hidden) * r->act));
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
                                                     .top_k = d->top_k,
                                                     .width = d->hidden,
                                                     .slot_row = k->slot_row,
                                                     .weight = k->weight,
                                                     .o = k->o,
-                                                    .y = y,
-                                                    .residual = true});
+                                                    .residual = x,
+                                                    .y = y});
 }
 
 status moe_aux_finish(const run *r, const moe_aux *aux)

@@ -94,16 +94,14 @@ status vision_block_fwd(const run *r, const vision_block *w, const void *x, cons
                                                      .o_stride = d,
                                                      .o = k->o,
                                                      .lse = k->lse}));
-    TRY(linear_fwd(r, &w->proj, s, k->o, k->x1, 0));
-    TRY(add_to(r, s * d, x, k->x1));
+    TRY(linear_fwd_onto(r, &w->proj, s, k->o, x, k->x1));
     TRY(layernorm_fwd(r, &w->norm2, s, d, k->x1, k->m, k->mean2, k->rstd2));
     TRY(linear_fwd(r, &w->fc1, s, k->m, k->f, 0));
     TRY(op_gelu_fwd(
         r->s, &(gelu_fwd_args){.kind = GELU_TANH, .n = s * v->intermediate, .x = k->f, .y = k->g}));
     if (!y)
         return ST_OK;
-    TRY(linear_fwd(r, &w->fc2, s, k->g, y, 0));
-    return add_to(r, s * d, k->x1, y);
+    return linear_fwd_onto(r, &w->fc2, s, k->g, k->x1, y);
 }
 
 static status attention_bwd(const run *r, const vision_saved *k, const vision_scratch *t)

@@ -1,12 +1,13 @@
 /* gemm.h: dense and grouped matrix products, row-major.
  *
- * gemm:  C[M,N] = alpha * op(A) op(B) + (accumulate ? C : 0) + bias[N]
+ * gemm:  C[M,N] = alpha * op(A) op(B) + (accumulate ? C : 0) + residual[M,N] + bias[N]
  *   op(A) [M,K]: A is [M,K], or [K,M] if trans_a; op(B) [K,N]: B is [K,N], or [N,K] if trans_b.
  *   So y = x Wt is trans_b with W [out,in]; dx = dy W; dW = dyt x is trans_a, accumulate.
- *   a, b: act. c: act, or acc if c_acc (weight gradients). bias: act or NULL. lda.. are row strides
- *   in elements. M, N or K = 0 is legal (K = 0: C is alpha*0 + ...). BAD_INPUT: a size or stride
- *   beyond 31 bits, a stride shorter than its row; on CUDA also a bias with c_acc, or with
- *   accumulate at K = 0.
+ *   a, b: act. c: act, or acc if c_acc (weight gradients). bias, residual: act or NULL; the
+ * residual has C's strides, is not C, and goes with neither accumulate nor c_acc. lda.. are row
+ * strides in elements. M, N or K = 0 is legal (K = 0: C is alpha*0 + ...). BAD_INPUT: a size or
+ * stride beyond 31 bits, a stride shorter than its row, a residual where it does not go; on CUDA
+ * also a bias with c_acc, or with accumulate or a residual at K = 0.
  *
  * grouped_gemm: rows of X are sorted by expert; expert e owns rows [offset[e], offset[e+1]).
  *   GROUPED_FWD    y[rows_e, N] = x[rows_e, K] W_e        W [E, K, N] (published layout P)
@@ -26,10 +27,18 @@ typedef struct gemm_args {
     int64_t m, n, k;
     bool trans_a, trans_b, accumulate, c_acc;
     double alpha;
-    const void *a, *b, *bias;
+    const void *a, *b, *bias, *residual;
     void *c;
     int64_t lda, ldb, ldc;
 } gemm_args;
+
+/* As both backends answer. */
+WARN_UNUSED static inline status gemm_check_residual(const gemm_args *a)
+{
+    if (a->residual && (a->residual == a->c || a->accumulate || a->c_acc))
+        return FAIL(ST_BAD_INPUT, "gemm: a residual is added to a result of its own in act");
+    return ST_OK;
+}
 
 enum { GROUPED_FWD, GROUPED_DGRAD, GROUPED_WGRAD };
 

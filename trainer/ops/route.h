@@ -18,8 +18,8 @@
  *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
  *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k). An expert from E
  *   on is BAD_INPUT on the CPU; a device that can not tell takes it for -1.
- * combine_fwd: y[t] = sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order), residual: y[t] +=.
- *   weight NULL: all 1, the plain sum over the copies of a token.
+ * combine_fwd: y[t] = residual[t] + sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order);
+ *   residual NULL: none; it may be y. weight NULL: all 1, the plain sum over the copies of a token.
  * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be
  *   overwritten by do_ (do_ == o). */
 #ifndef TESSERA_OPS_ROUTE_H
@@ -77,8 +77,8 @@ typedef struct combine_fwd_args {
     int64_t tokens, top_k, width;
     const int32_t *slot_row;
     const void *weight, *o; /* o [T*K, width] act */
+    const void *residual;   /* [T, width] act */
     void *y;                /* [T, width] act */
-    bool residual;
 } combine_fwd_args;
 
 typedef struct combine_bwd_args {

@@ -11,6 +11,7 @@
 #include "trainer/ops/gemm.h"
 #include "trainer/ops/loss_ops.h"
 #include "trainer/ops/norm.h"
+#include "trainer/ops/norm_rope.h"
 #include "trainer/ops/pointwise.h"
 #include "trainer/ops/rope.h"
 #include "trainer/ops/route.h"

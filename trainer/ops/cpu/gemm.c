@@ -44,17 +44,34 @@ static void gemm_begin_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t 
     }
 }
 
+/* Behind the product, so that the bits are those of a product and an addition of its own. */
+static void gemm_add_residual(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    for (int64_t i = i0; i < i1; i++) {
+        real *c = (real *)a->c + i * a->ldc;
+        const real *x = (const real *)a->residual + i * a->ldc;
+#pragma omp simd
+        for (int64_t j = j0; j < j1; j++)
+            c[j] += x[j];
+    }
+}
+
 static void gemm_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     if (a->bias || a->k == 0)
         gemm_begin_tile(a, i0, i1, j0, j1);
-    if (a->k == 0)
+    if (a->k == 0) {
+        if (a->residual)
+            gemm_add_residual(a, i0, i1, j0, j1);
         return;
+    }
     const real *pa = (const real *)a->a + (a->trans_a ? i0 : i0 * a->lda);
     const real *pb = (const real *)a->b + (a->trans_b ? j0 * a->ldb : j0);
     real *pc = (real *)a->c + i0 * a->ldc + j0;
     blas_gemm(a->trans_a, a->trans_b, i1 - i0, j1 - j0, a->k, (real)a->alpha, pa, a->lda, pb,
               a->ldb, a->accumulate || a->bias ? 1 : 0, pc, a->ldc);
+    if (a->residual)
+        gemm_add_residual(a, i0, i1, j0, j1);
 }
 
 typedef struct gemm_job {
@@ -87,6 +104,7 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
                     "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
                     (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
                     (long long)b_width, (long long)a->n);
+    TRY(gemm_check_residual(a));
     gemm_job job = {.a = a};
     gemm_cut(a->m, a->n, a->k, &job.tm, &job.tn);
     cpu_run(s, ceil_div(a->m, job.tm) * ceil_div(a->n, job.tn),

@@ -1,54 +1,7 @@
-/* norm.c: RMSNorm and LayerNorm (norm.h). Rows are independent; the sums over rows for dw and db
- * go through one partial sum per block of rows, added in block order. */
+/* norm.c: RMSNorm and LayerNorm (norm.h). */
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
-
-enum {
-    BLOCKS_MAX = 64,
-    BLOCK_ROWS_MIN = 32,
-    ROW_WORK = 64 /* a row's root and divisions, in element operations */
-};
-
-/* A backward pass: its arguments, and the rows cut into blocks with a partial sum each. */
-typedef struct blocks {
-    const void *args;
-    int64_t n_blocks, rows; /* rows of one block */
-    real *part;
-} blocks;
-
-static status blocks_make(stream *s, int64_t rows, int64_t width, const void *args, blocks *out)
-{
-    int64_t each = ceil_div(rows, BLOCKS_MAX);
-    each = each < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : each;
-    *out = (blocks){.args = args, .n_blocks = ceil_div(rows, each), .rows = each};
-    void *scratch;
-    TRY(cpu_scratch(s, (size_t)(out->n_blocks * width) * sizeof(real), &scratch));
-    out->part = scratch;
-    return ST_OK;
-}
-
-/* out[j] += sum over blocks of partial[block * stride + j], in block order. */
-static void add_partials(real *out, const real *partial, int64_t n_blocks, int64_t stride,
-                         int64_t n)
-{
-    for (int64_t b = 0; b < n_blocks; b++)
-        for (int64_t j = 0; j < n; j++)
-            out[j] += partial[b * stride + j];
-}
-
-static real rms_row(real *y, const real *x, const real *w, int64_t n, real eps)
-{
-    double square = 0;
-#pragma omp simd reduction(+ : square)
-    for (int64_t j = 0; j < n; j++)
-        square += (double)x[j] * x[j];
-    const real r = (real)(1 / sqrt(square / (double)n + eps));
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        y[j] = w[j] * (x[j] * r);
-    return r;
-}
+#include "trainer/ops/cpu/norm_row.h"
 
 static void rms_fwd_rows(const void *context, part p)
 {
@@ -64,29 +17,6 @@ status CPU_OP(rmsnorm_fwd)(stream *s, const rmsnorm_fwd_args *a)
 {
     cpu_run(s, a->rows, a->n + ROW_WORK, rms_fwd_rows, a);
     return ST_OK;
-}
-
-/* dx = r (g - xhat mean(g xhat)), g = dy w, xhat = r x; dw += dy xhat. dx may be dy. */
-static void rms_row_bwd(real *dx, real *dw, const real *x, const real *w, const real *dy, real r,
-                        int64_t n, bool accumulate)
-{
-    double dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t j = 0; j < n; j++)
-        dot += (double)dy[j] * w[j] * x[j];
-    const real c = (real)(dot * r * r * r / (double)n);
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        dw[j] += dy[j] * x[j] * r;
-    if (accumulate) {
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            dx[j] += r * dy[j] * w[j] - c * x[j];
-    } else {
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            dx[j] = r * dy[j] * w[j] - c * x[j];
-    }
 }
 
 static void rms_bwd_blocks(const void *context, part p)

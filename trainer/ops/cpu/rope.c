@@ -1,5 +1,8 @@
-/* rope.c: angle tables and the rotation (rope.h). */
-#include "trainer/ops/cpu/cpu.h"
+/* rope.c: angle tables and the rotation (rope.h), alone and behind the norm of heads
+ * (norm_rope.h). */
+#include <string.h>
+
+#include "trainer/ops/cpu/norm_row.h"
 
 enum { ANGLE_WORK = 64 /* a cosine and a sine, in element operations */ };
 
@@ -82,5 +85,57 @@ status CPU_OP(rope_apply)(stream *s, const rope_apply_args *a)
     int64_t half;
     TRY(rope_half_dim(a->head_dim, 1, &half));
     cpu_run(s, a->rows, 2 * a->heads * half, rotate_rows, a);
+    return ST_OK;
+}
+
+static void norm_rope_rows(const void *context, part p)
+{
+    const norm_rope_fwd_args *a = context;
+    const int64_t d = a->head_dim, half = d / 2;
+    const real *c = a->cos, *n = a->sin;
+    for (int64_t i = p.begin * a->heads; i < p.end * a->heads; i++) {
+        const int64_t angles = i / a->heads * half;
+        real *y = (real *)a->y + i * d;
+        ((real *)a->rstd)[i] = rms_row(y, (const real *)a->x + i * d, a->w, d, (real)a->eps);
+        rotate(y, y + half, c + angles, n + angles, half, 1);
+    }
+}
+
+status CPU_OP(norm_rope_fwd)(stream *s, const norm_rope_fwd_args *a)
+{
+    int64_t half;
+    TRY(norm_rope_half_dim(a->rows, a->heads, a->head_dim, &half));
+    cpu_run(s, a->rows, a->heads * (4 * half + ROW_WORK), norm_rope_rows, a);
+    return ST_OK;
+}
+
+/* dy is turned back in dx, where the norm's backward finds it. */
+static void norm_rope_bwd_blocks(const void *context, part p)
+{
+    const blocks *b = context;
+    const norm_rope_bwd_args *a = b->args;
+    const int64_t d = a->head_dim, half = d / 2, rows = a->rows * a->heads;
+    const real *c = a->cos, *n = a->sin, *x = a->x, *rstd = a->rstd, *dy = a->dy;
+    for (int64_t k = p.begin; k < p.end; k++) {
+        real *dw = b->part + k * d;
+        memset(dw, 0, (size_t)d * sizeof *dw);
+        for (int64_t i = k * b->rows; i < min_i64((k + 1) * b->rows, rows); i++) {
+            const int64_t angles = i / a->heads * half;
+            real *dx = (real *)a->dx + i * d;
+            memmove(dx, dy + i * d, (size_t)d * sizeof *dx);
+            rotate(dx, dx + half, c + angles, n + angles, half, -1);
+            rms_row_bwd(dx, dw, x + i * d, a->w, dx, rstd[i], d, false);
+        }
+    }
+}
+
+status CPU_OP(norm_rope_bwd)(stream *s, const norm_rope_bwd_args *a)
+{
+    int64_t half;
+    blocks b;
+    TRY(norm_rope_half_dim(a->rows, a->heads, a->head_dim, &half));
+    TRY(blocks_make(s, a->rows * a->heads, a->head_dim, a, &b));
+    cpu_run(s, b.n_blocks, b.rows * (6 * half + ROW_WORK), norm_rope_bwd_blocks, &b);
+    add_partials(a->dw, b.part, b.n_blocks, a->head_dim, a->head_dim);
     return ST_OK;
 }

@@ -234,6 +234,8 @@ static void combine_fwd_rows(const void *context, part p)
         real *y = (real *)a->y + t * n;
         if (!a->residual)
             memset(y, 0, (size_t)n * sizeof *y);
+        else if (a->residual != a->y)
+            memcpy(y, (const real *)a->residual + t * n, (size_t)n * sizeof *y);
         for (int64_t i = t * k; i < (t + 1) * k; i++) {
             if (a->slot_row[i] < 0)
                 continue;

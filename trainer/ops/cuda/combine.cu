@@ -24,10 +24,9 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
         return;
     const float *weight = (const float *)a.weight;
     const bf16 *o = (const bf16 *)a.o + at;
-    piece<N> *y = (piece<N> *)((bf16 *)a.y + t * a.width + at);
     float sum[N] = {}, x[N];
     if (a.residual)
-        unpack(sum, *y);
+        unpack(sum, *(const piece<N> *)((const bf16 *)a.residual + t * a.width + at));
     for (int k0 = 0; k0 < k; k0 += ROWS) {
         int from[ROWS];
         float w[ROWS];
@@ -51,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
                 sum[i] += from[j] < 0 ? 0.0f : w[j] * x[i];
         }
     }
-    *y = pack(sum);
+    *(piece<N> *)((bf16 *)a.y + t * a.width + at) = pack(sum);
 }
 
 /* One slot by one warp: do_ = w dy; returns this lane's part of <dy, o>. A lane reads and writes
@@ -109,7 +108,7 @@ static bool whole_vectors(int64_t width, const void *a, const void *b, const voi
 
 extern "C" status cuda_combine_fwd(stream *s, const combine_fwd_args *a)
 {
-    const bool wide = whole_vectors(a->width, a->o, a->y, a->y);
+    const bool wide = whole_vectors(a->width, a->o, a->y, a->residual);
     const int64_t columns = a->width / (wide ? VECTOR : 1), warps = ceil_div(columns, LANES);
     const int threads = warps < WARPS ? (int)warps * LANES : THREADS;
     const dim3 grid = grid_of(a->tokens, ceil_div(columns, THREADS));

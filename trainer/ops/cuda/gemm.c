@@ -2,7 +2,8 @@
  *
  * cuBLASLt is column-major, and a row-major matrix read that way is its transpose. So the library
  * is asked for Ct [N, M] = op(B)t op(A)t: B is its first operand, A its second, the bias runs along
- * its rows, and nothing is moved.
+ * its rows, and nothing is moved. A residual is the library's C where the result is its D: it is
+ * added before the one rounding, and the result is written once.
  *
  * A plan (descriptors and the algorithm the library's heuristic puts first) is made when a shape is
  * first seen and kept for the device's life. Partial sums of a split K stay in fp32 and are added
@@ -25,7 +26,9 @@ enum { ALIGN_MAX = 256, PLANS_FIRST = 64 };
 typedef struct key {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t trans_a, trans_b, c_acc, bias;
-    int32_t align_a, align_b, align_c, align_bias; /* of the addresses, up to ALIGN_MAX */
+    /* Of the addresses, up to ALIGN_MAX; residual: c's where there is none. */
+    int32_t align_a, align_b, align_c, align_bias, align_residual;
+    int32_t residual;
 } key;
 
 typedef struct plan {
@@ -102,7 +105,9 @@ static key key_of(const gemm_args *g)
                  .align_a = alignment(g->a),
                  .align_b = alignment(g->b),
                  .align_c = alignment(g->c),
-                 .align_bias = alignment(g->bias)};
+                 .align_bias = alignment(g->bias),
+                 .align_residual = alignment(g->residual ? g->residual : g->c),
+                 .residual = g->residual != NULL};
 }
 
 static status describe(plan *p)
@@ -149,7 +154,7 @@ static status set_preference(cublasLtMatmulPreference_t prefer, const key *k)
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)k->align_b},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)k->align_a},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)k->align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)k->align_residual},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)k->align_c},
     };
     CUBLAS_TRY(MatmulPreferenceSetAttribute(prefer, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -237,9 +242,9 @@ static status check(const gemm_args *g)
                     (long long)b_width, (long long)g->n);
     if (g->bias && g->c_acc)
         return FAIL(ST_BAD_INPUT, "gemm: a bias goes with a bf16 result on CUDA, not with fp32");
-    if (g->bias && g->accumulate && g->k == 0)
+    if (g->bias && (g->accumulate || g->residual) && g->k == 0)
         return FAIL(ST_BAD_INPUT, "gemm: a bias is not added to C by a product of K = 0 on CUDA");
-    return ST_OK;
+    return gemm_check_residual(g);
 }
 
 /* K = 0: the sum has no terms. */
@@ -248,8 +253,10 @@ static status empty_sum(stream *s, const gemm_args *g)
     const backend_vtable *v = s->dev->v;
     size_t size = g->c_acc ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)g->n * size;
     for (int64_t i = 0; i < g->m && !g->accumulate; i++) {
-        char *row = (char *)g->c + (size_t)(i * g->ldc) * size;
-        TRY(g->bias ? v->copy(s, row, g->bias, bytes) : v->zero(s, row, bytes));
+        size_t at = (size_t)(i * g->ldc) * size;
+        char *row = (char *)g->c + at;
+        const char *from = g->residual ? (const char *)g->residual + at : g->bias;
+        TRY(from ? v->copy(s, row, from, bytes) : v->zero(s, row, bytes));
     }
     return ST_OK;
 }
@@ -268,10 +275,11 @@ status cuda_gemm(stream *s, const gemm_args *g)
     TRY(plan_for(s, all, g, &p));
     TRY(set_bias(p, g->bias));
     TRY(cuda_scratch(s, p->workspace, &workspace));
-    float alpha = (float)g->alpha, beta = g->accumulate ? 1.0f : 0.0f;
+    float alpha = (float)g->alpha, beta = g->accumulate || g->residual ? 1.0f : 0.0f;
+    const void *added = g->residual ? g->residual : g->c;
     cublasStatus_t error =
-        cublas()->Matmul(all->handle, p->product, &alpha, g->b, p->b, g->a, p->a, &beta, g->c, p->c,
-                         g->c, p->c, &p->algorithm, workspace, p->workspace, s->handle);
+        cublas()->Matmul(all->handle, p->product, &alpha, g->b, p->b, g->a, p->a, &beta, added,
+                         p->c, g->c, p->c, &p->algorithm, workspace, p->workspace, s->handle);
     if (error != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE, "cublasLtMatmul of m %lld n %lld k %lld: error %d, %s",
                     (long long)g->m, (long long)g->n, (long long)g->k, (int)error,

@@ -121,6 +121,7 @@ static cublasStatus_t preference_set(cublasLtMatmulPreference_t p,
     uint32_t *to = name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES   ? &cublas_host.align[0]
                    : name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES ? &cublas_host.align[1]
                    : name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES ? &cublas_host.align[2]
+                   : name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES ? &cublas_host.align[3]
                    : name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? &cublas_host.schemes
                                                                         : NULL;
     if (to)

@@ -14,7 +14,7 @@ enum { CUBLAS_HOST_WORKSPACE = 4096 };
 extern struct cublas_host {
     int64_t alive;           /* objects made and not destroyed */
     int64_t asked, products; /* heuristics, products */
-    uint32_t align[3];       /* of the last preference: first operand, second, result */
+    uint32_t align[4];       /* of the last preference: first operand, second, C, D */
     uint32_t schemes;
     bool refuse; /* no algorithm is found */
 } cublas_host;

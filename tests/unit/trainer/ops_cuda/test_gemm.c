@@ -64,7 +64,7 @@ static void close_bench(bench *b)
 enum { SIDE = 8, PAD = 3, CELLS = (SIDE + PAD) * (SIDE + PAD) };
 
 typedef struct form {
-    bool trans_a, trans_b, accumulate, c_acc, bias;
+    bool trans_a, trans_b, accumulate, c_acc, bias, residual;
     int64_t m, n, k, pad;
 } form;
 
@@ -76,21 +76,23 @@ static double value(rng_key key, int64_t i)
 /* One product of small numbers, exact in every type, so that results agree to the bit. */
 static void check(bench *b, const form *f)
 {
-    double a[CELLS], w[CELLS], c[CELLS], bias[SIDE], got[CELLS];
-    uint16_t a16[CELLS], w16[CELLS], bias16[SIDE], c16[CELLS];
+    double a[CELLS], w[CELLS], c[CELLS], added[CELLS], bias[SIDE], got[CELLS];
+    uint16_t a16[CELLS], w16[CELLS], bias16[SIDE], c16[CELLS], added16[CELLS];
     float c32[CELLS];
     rng_key key = rng_key_make(harness_seed(), "gemm");
     for (int64_t i = 0; i < CELLS; i++) {
         a[i] = value(key, i);
         w[i] = value(key, CELLS + i);
         c[i] = value(key, 2 * CELLS + i);
+        added[i] = value(key, 3 * CELLS + i);
     }
     for (int64_t i = 0; i < SIDE; i++)
-        bias[i] = value(key, 3 * CELLS + i);
+        bias[i] = value(key, 4 * CELLS + i);
     convert_from_double(a16, DT_BF16, a, CELLS);
     convert_from_double(w16, DT_BF16, w, CELLS);
     convert_from_double(bias16, DT_BF16, bias, SIDE);
     convert_from_double(c16, DT_BF16, c, CELLS);
+    convert_from_double(added16, DT_BF16, added, CELLS);
     convert_from_double(c32, DT_F32, c, CELLS);
     gemm_args g = {.m = f->m,
                    .n = f->n,
@@ -103,6 +105,7 @@ static void check(bench *b, const form *f)
                    .a = a16,
                    .b = w16,
                    .bias = f->bias ? bias16 : NULL,
+                   .residual = f->residual ? added16 : NULL,
                    .c = f->c_acc ? (void *)c32 : (void *)c16,
                    .lda = (f->trans_a ? f->m : f->k) + f->pad,
                    .ldb = (f->trans_b ? f->k : f->n) + f->pad,
@@ -116,7 +119,8 @@ static void check(bench *b, const form *f)
             for (int64_t x = 0; x < f->k; x++)
                 sum += a[f->trans_a ? x * g.lda + i : i * g.lda + x] *
                        w[f->trans_b ? j * g.ldb + x : x * g.ldb + j];
-            want = 0.5 * sum + (f->accumulate ? c[i * g.ldc + j] : 0) + (f->bias ? bias[j] : 0);
+            want = 0.5 * sum + (f->accumulate ? c[i * g.ldc + j] : 0) + (f->bias ? bias[j] : 0) +
+                   (f->residual ? added[i * g.ldc + j] : 0);
             convert_from_double(&rounded, DT_BF16, &want, 1);
             if (!f->c_acc)
                 convert_to_double(&want, &rounded, DT_BF16, 1);
@@ -133,14 +137,14 @@ static void test_gemm__every_form(void **state)
     (void)state;
     bench b;
     open_bench(&b);
-    for (int bits = 0; bits < 32; bits++) {
-        form f = {bits & 1, bits & 2, bits & 4, bits & 8, bits & 16, 5, 7, 6, 0};
-        if (f.bias && f.c_acc)
+    for (int bits = 0; bits < 64; bits++) {
+        form f = {bits & 1, bits & 2, bits & 4, bits & 8, bits & 16, bits & 32, 5, 7, 6, 0};
+        if ((f.bias && f.c_acc) || (f.residual && (f.c_acc || f.accumulate)))
             continue;
         check(&b, &f);
         f.pad = PAD;
         check(&b, &f);
-        f.k = f.bias && f.accumulate ? f.k : 0;
+        f.k = f.bias && (f.accumulate || f.residual) ? f.k : 0;
         check(&b, &f);
         f.m = 0;
         check(&b, &f);
@@ -193,9 +197,15 @@ static void test_gemm__tells_alignment_and_order(void **state)
     assert_int_equal(cublas_host.align[1], 16);
     assert_int_equal(cublas_host.align[2], 256);
     assert_int_equal(cublas_host.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    g.residual = x[2] + 68; /* the library's C; its D is ours */
+    assert_ok(cuda_gemm(&b.s, &g));
+    assert_int_equal(cublas_host.align[2], 8);
+    assert_int_equal(cublas_host.align[3], 256);
+    assert_int_equal(cublas_host.asked, 2);
+    g.residual = NULL;
     g.b = x[1];
     assert_ok(cuda_gemm(&b.s, &g));
-    assert_int_equal(cublas_host.asked, 2);
+    assert_int_equal(cublas_host.asked, 3);
     close_bench(&b);
 }
 
@@ -217,6 +227,10 @@ static void test_gemm__says_what_it_can_not(void **state)
     g.accumulate = true;
     g.k = 0;
     assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "K = 0");
+    g.k = 4;
+    g.bias = NULL;
+    g.residual = x + 8;
+    assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "residual");
     assert_int_equal(cublas_host.products, 0);
     close_bench(&b);
 }
