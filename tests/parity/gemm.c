@@ -133,6 +133,60 @@ static void grouped_case(parity *p, const int64_t *shape)
     parity_expect(p, "dw", dw, wdw, tolerance);
 }
 
+/* shape: experts, k, n, rows, spare rows, whether y is wanted. y as the product of its own has it,
+ * gated as swiglu_fwd makes it of that y, to the bit. */
+static void gated_case(parity *p, const int64_t *shape)
+{
+    int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
+    int32_t *offset = parity_ints(p, draw_offsets(p, experts, rows), experts + 1);
+    tensor x = parity_tensor(p, cap * k, 1), w = parity_tensor(p, experts * k * n, 1);
+    tensor y = parity_tensor(p, cap * n, 1), gated = parity_tensor(p, cap * n / 2, 1);
+    tensor wy = parity_upload(p, y.ref, y.n), wgated = parity_upload(p, gated.ref, gated.n);
+    grouped_gemm_args a = {.mode = GROUPED_FWD,
+                           .experts = experts,
+                           .k = k,
+                           .n = n,
+                           .rows_cap = cap,
+                           .offset = offset,
+                           .x = x.dev,
+                           .w = w.dev,
+                           .y = wy.dev};
+    assert_ok(op_grouped_gemm(p->s, &a));
+    assert_ok(op_swiglu_fwd(p->s, &(swiglu_fwd_args){.rows = cap,
+                                                     .width = n / 2,
+                                                     .n_valid = offset + experts,
+                                                     .x = wy.dev,
+                                                     .y = wgated.dev}));
+    a.y = y.dev;
+    a.gated = gated.dev;
+    a.y_dropped = !shape[5];
+    PARITY_RUN(p, op_grouped_gemm(p->s, &a));
+    parity_expect(p, "gated", gated, parity_fetch(p, wgated), 0);
+    if (shape[5])
+        parity_expect(p, "y", y, parity_fetch(p, wy), 0);
+}
+
+static void gated_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    int32_t offset[] = {0, 1};
+    tensor x = parity_tensor(p, 64, 1);
+    grouped_gemm_args a = {.mode = GROUPED_FWD,
+                           .experts = 1,
+                           .k = 4,
+                           .n = 3,
+                           .rows_cap = 1,
+                           .offset = parity_ints(p, offset, 2),
+                           .x = x.dev,
+                           .w = x.dev,
+                           .y = x.dev,
+                           .gated = x.dev};
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "even N");
+    a.n = 4;
+    a.mode = GROUPED_DGRAD;
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "forward product");
+}
+
 /* Offsets that are none: refused where the host reads them; a device that reads them itself stays
  * inside x and y, which the sanitizer build watches. */
 static void grouped_refuses(parity *p, const int64_t *shape)
@@ -197,6 +251,12 @@ const parity_case parity_gemm[] = {
     {"grouped_gemm", "real fwd", grouped_case, {8, 128, 96, 2048, 100, GROUPED_FWD}},
     {"grouped_gemm", "real dgrad", grouped_case, {8, 128, 96, 2048, 100, GROUPED_DGRAD}},
     {"grouped_gemm", "real wgrad", grouped_case, {8, 128, 96, 2048, 100, GROUPED_WGRAD}},
+    {"grouped_gemm", "gated", gated_case, {7, 16, 48, 50, 9, 1}},
+    {"grouped_gemm", "gated alone", gated_case, {7, 16, 48, 50, 9, 0}},
+    {"grouped_gemm", "gated ragged", gated_case, {5, 13, 22, 300, 3, 1}},
+    {"grouped_gemm", "gated tiles", gated_case, {3, 72, 272, 300, 5, 1}},
+    {"grouped_gemm", "gated no rows", gated_case, {3, 8, 16, 0, 5, 1}},
     {"grouped_gemm", "hostile", grouped_refuses, {0}},
+    {"grouped_gemm", "hostile gated", gated_refuses, {0}},
     {NULL},
 };

@@ -17,13 +17,14 @@ struct problem {
     std::vector<int32_t> rows; /* of each expert */
     int spare;                 /* rows beyond the last */
     int clusters;
+    bool gated, dropped; /* FWD with SwiGLU; y is not wanted */
 };
 
 struct call {
     CUtensorMap a, b;
     grouped_work w;
     const int32_t *offset;
-    void *out;
+    grouped_out out;
 };
 
 static void kernel(void *context)
@@ -52,7 +53,7 @@ static float value(uint16_t bits)
 }
 
 struct arrays {
-    std::vector<uint16_t> x, w, y;
+    std::vector<uint16_t> x, w, y, gated;
     std::vector<float> dw;
     std::vector<int32_t> offset;
     int64_t rows_cap;
@@ -69,6 +70,7 @@ static arrays make(const problem &p, uint64_t seed)
     a.rows_cap = a.offset[experts] + p.spare;
     a.x.assign((size_t)a.rows_cap * k, nan);
     a.y.assign((size_t)a.rows_cap * n, nan);
+    a.gated.assign((size_t)a.rows_cap * n / 2, nan);
     a.w.resize(experts * k * n);
     a.dw.resize(experts * k * n);
     for (size_t i = 0; i < (size_t)a.offset[experts] * k; i++)
@@ -103,7 +105,13 @@ static arrays reference(const problem &p, const arrays &from)
                            value(a.w[(e * k + (fwd ? i : o)) * n + (fwd ? o : i)]);
                 (fwd ? a.y : a.x)[r * width + o] = __float2bfloat16_rn(sum).bits;
             }
+            for (size_t o = 0; o < n / 2 && p.gated; o++)
+                a.gated[r * n / 2 + o] = __float2bfloat16_rn(swiglu(value(a.y[r * n + o]),
+                                                                    value(a.y[r * n + n / 2 + o])))
+                                             .bits;
         }
+    if (p.dropped)
+        a.y = from.y;
     return a;
 }
 
@@ -121,6 +129,7 @@ static void run(const problem &p, arrays *a, uint64_t order)
     args.k = p.k;
     args.n = p.n;
     args.rows_cap = a->rows_cap;
+    args.gated = p.gated ? a->gated.data() : NULL;
     call c = {};
     c.w = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
     c.offset = a->offset.data();
@@ -129,9 +138,11 @@ static void run(const problem &p, arrays *a, uint64_t order)
     c.a = p.mode == GROUPED_DGRAD ? map_of(a->y, p.n, a->rows_cap, 1, oa)
                                   : map_of(a->x, p.k, a->rows_cap, 1, oa);
     c.b = wgrad ? map_of(a->y, p.n, a->rows_cap, 1, ob) : map_of(a->w, p.n, p.k, args.experts, ob);
-    c.out = wgrad                   ? (void *)a->dw.data()
-            : p.mode == GROUPED_FWD ? (void *)a->y.data()
-                                    : (void *)a->x.data();
+    c.out.y = wgrad                   ? (void *)a->dw.data()
+              : p.mode == GROUPED_FWD ? (void *)a->y.data()
+                                      : (void *)a->x.data();
+    c.out.y = p.dropped ? NULL : c.out.y;
+    c.out.gated = args.gated;
     hopper_run(p.clusters * GROUPED_BLOCKS, GROUPED_BLOCKS, GROUPED_THREADS,
                (size_t)grouped_shared_bytes(c.w.experts), order, kernel, &c);
 }
@@ -159,6 +170,7 @@ static int check(const char *name, const problem &p, uint64_t order)
     run(p, &a, order);
     int bad = compare(name, p, order, a.x, want.x, p.k) +
               compare(name, p, order, a.y, want.y, p.n) +
+              compare(name, p, order, a.gated, want.gated, p.n / 2) +
               compare(name, p, order, a.dw, want.dw, p.n);
     if (bad == 0)
         printf("ok %s, order %llu\n", name, (unsigned long long)order);
@@ -247,17 +259,21 @@ static int check_covers(void)
 int main(void)
 {
     const problem problems[] = {
-        {GROUPED_FWD, 136, 264, {130, 0, 5, 300, 1}, 40, 2},
-        {GROUPED_DGRAD, 136, 200, {129, 0, 128, 1}, 3, 1},
-        {GROUPED_WGRAD, 136, 264, {70, 0, 64, 1}, 40, 1},
-        {GROUPED_FWD, 64, 8, {0, 0, 257, 0}, 0, 1}, /* all on one, an odd number of tiles */
-        {GROUPED_WGRAD, 384, 64, {0, 0, 330, 0}, 1, 2},
-        {GROUPED_FWD, 72, 64, {0, 0, 0}, 5, 1},
-        {GROUPED_WGRAD, 72, 64, {0, 0, 0}, 5, 1},
+        {GROUPED_FWD, 136, 264, {130, 0, 5, 300, 1}, 40, 2, false, false},
+        {GROUPED_DGRAD, 136, 200, {129, 0, 128, 1}, 3, 1, false, false},
+        {GROUPED_WGRAD, 136, 264, {70, 0, 64, 1}, 40, 1, false, false},
+        {GROUPED_FWD, 64, 8, {0, 0, 257, 0}, 0, 1, false, false}, /* all on one, an odd number of
+                                                                     tiles */
+        {GROUPED_WGRAD, 384, 64, {0, 0, 330, 0}, 1, 2, false, false},
+        {GROUPED_FWD, 72, 64, {0, 0, 0}, 5, 1, false, false},
+        {GROUPED_WGRAD, 72, 64, {0, 0, 0}, 5, 1, false, false},
+        {GROUPED_FWD, 72, 304, {130, 0, 5, 300, 1}, 40, 2, true, false},
+        {GROUPED_FWD, 64, 512, {0, 129, 3}, 2, 1, true, true},
+        {GROUPED_FWD, 64, 16, {7, 0, 257, 0}, 0, 1, true, false},
     };
-    const char *const names[] = {"forward",         "input gradient",      "weight gradient",
-                                 "all on one",      "all on one, weights", "no rows",
-                                 "no rows, weights"};
+    const char *const names[] = {
+        "forward", "input gradient",   "weight gradient", "all on one",  "all on one, weights",
+        "no rows", "no rows, weights", "gated",           "gated alone", "gated, narrow"};
     int bad = check_covers();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (uint64_t order = 0; order < 3; order++)

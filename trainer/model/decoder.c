@@ -165,7 +165,7 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
         return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
     r->s->part = PART_MOE;
     TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
-                y && !r->cache ? &t->aux : NULL, y));
+                y && !r->cache ? &t->aux : NULL, y && !t->keep, y));
     r->s->part = PART_TEXT;
     return ST_OK;
 }
@@ -196,7 +196,7 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
     r->s->part = w->is_moe ? PART_MOE : PART_TEXT;
     if (w->is_moe)
         TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux,
-                    t->dx));
+                    !t->keep, t->dx));
     else
         TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
     r->s->part = PART_TEXT;

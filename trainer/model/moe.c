@@ -125,6 +125,23 @@ static status spread(const run *r, const moe_saved *k, void *xp)
                                                     .y = xp});
 }
 
+/* gu = xp GU by slot and a = silu(g) * u; gu may be left out. */
+static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+                      bool drop_gu)
+{
+    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = GROUPED_FWD,
+                                                      .experts = w->gate_up->shape[0],
+                                                      .k = w->gate_up->shape[1],
+                                                      .n = w->gate_up->shape[2],
+                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
+                                                      .offset = k->offset,
+                                                      .x = s->xp,
+                                                      .w = w->gate_up->act,
+                                                      .y = k->gu,
+                                                      .gated = s->a,
+                                                      .y_dropped = drop_gu});
+}
+
 static status grouped(const run *r, const moe_saved *k, int mode, const param *w, void *x, void *y)
 {
     if (mode == GROUPED_WGRAD && !w->grad)
@@ -153,7 +170,7 @@ static status activate(const run *r, const moe_saved *k, void *a)
 }
 
 status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
-               int32_t *count, const moe_aux *aux, void *y)
+               int32_t *count, const moe_aux *aux, bool once, void *y)
 {
     const text_dims *d = &r->d->text;
     int64_t t = r->n.tokens;
@@ -162,8 +179,7 @@ status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
     if (aux && aux->on)
         TRY(aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL));
     TRY(spread(r, k, s->xp));
-    TRY(grouped(r, k, GROUPED_FWD, w->gate_up, s->xp, k->gu));
-    TRY(activate(r, k, s->a));
+    TRY(gate_up(r, w, k, s, once));
     TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
     if (!y)
         return ST_OK;
@@ -189,10 +205,12 @@ status moe_aux_finish(const run *r, const moe_aux *aux)
 }
 
 /* Expert weights' gradients; s->xp becomes the gradient of the slots' inputs. */
-static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s)
+static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+                          bool fresh)
 {
     const text_dims *d = &r->d->text;
-    TRY(activate(r, k, s->a));
+    if (!fresh)
+        TRY(activate(r, k, s->a));
     TRY(grouped(r, k, GROUPED_WGRAD, w->down, s->a, k->o));
     TRY(grouped(r, k, GROUPED_DGRAD, w->down, s->a, k->o)); /* da [slots, I] */
     TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = r->n.tokens * d->top_k,
@@ -201,7 +219,8 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
                                                .x = k->gu,
                                                .dy = s->a,
                                                .dx = k->gu})); /* [dg|du] [slots, 2I] */
-    TRY(spread(r, k, s->xp));
+    if (!fresh)
+        TRY(spread(r, k, s->xp));
     TRY(grouped(r, k, GROUPED_WGRAD, w->gate_up, s->xp, k->gu));
     return grouped(r, k, GROUPED_DGRAD, w->gate_up, s->xp, k->gu); /* dxp [slots, H] */
 }
@@ -225,7 +244,7 @@ static status router_bwd(const run *r, const moe_saved *k, const moe_scratch *s,
 }
 
 status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
-               const int32_t *count, const moe_aux *aux, void *dy)
+               const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
 {
     const text_dims *d = &r->d->text;
     int64_t t = r->n.tokens;
@@ -238,7 +257,7 @@ status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
                                                  .dy = dy,
                                                  .do_ = k->o,
                                                  .dweight = s->dweight}));
-    TRY(experts_bwd(r, w, k, s));
+    TRY(experts_bwd(r, w, k, s, fresh));
     TRY(op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
                                                  .top_k = d->top_k,
                                                  .width = d->hidden,

@@ -52,18 +52,21 @@ void moe_saved_layout(moe_saved *k, space *sp, const shape *z);
 void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training);
 
 /* y [T, H] = x + experts(RMSNorm(x)); y NULL: only what backward needs. count [E] int32 written.
- * aux NULL: no statistics (they were taken before). */
+ * aux NULL: no statistics (they were taken before). once: no backward follows this call, so not all
+ * of what it needs is kept. */
 WARN_UNUSED status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
-                           const moe_scratch *t, int32_t *count, const moe_aux *aux, void *y);
+                           const moe_scratch *t, int32_t *count, const moe_aux *aux, bool once,
+                           void *y);
 /* Once behind all layers' forward: the value, when on. */
 WARN_UNUSED status moe_aux_finish(const run *r, const moe_aux *aux);
 /* The statistics' arrays. */
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc);
 /* Before the first layer. */
 WARN_UNUSED status moe_aux_clear(const run *r, const moe_aux *aux);
-/* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. */
+/* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. fresh: t is as
+ * that layer's forward left it. */
 WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, const int32_t *count, const moe_aux *aux,
-                           void *dy);
+                           bool fresh, void *dy);
 
 #endif

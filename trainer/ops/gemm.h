@@ -15,6 +15,8 @@
  *   GROUPED_WGRAD  dw[e] [K, N] += x[rows_e, K]t y[rows_e, N]   dw acc; an expert without rows
  *                  leaves dw[e] as it is
  *   offset [E+1] int32 on the device; rows beyond offset[E] are not touched.
+ *   gated (FWD, N = 2I; else NULL): also gated[rows, I] = silu(g) u of y = [g | u] as it is rounded
+ *   for memory: the bits of swiglu_fwd. y_dropped: y may be left unwritten, and is undefined then.
  * Source: spec sections 4.4 and 6. */
 #ifndef TESSERA_OPS_GEMM_H
 #define TESSERA_OPS_GEMM_H
@@ -51,6 +53,19 @@ typedef struct grouped_gemm_args {
     const void *w;         /* [E, K, N] act; unused by WGRAD */
     void *y;               /* [rows, N] act */
     void *dw;              /* [E, K, N] acc; WGRAD only */
+    void *gated;           /* [rows, N/2] act; FWD only */
+    bool y_dropped;
 } grouped_gemm_args;
+
+/* As both backends answer. */
+WARN_UNUSED static inline status grouped_gemm_check_gated(const grouped_gemm_args *a)
+{
+    if (a->gated && (a->mode != GROUPED_FWD || a->n % 2 != 0))
+        return FAIL(ST_BAD_INPUT,
+                    "grouped_gemm: gated goes with the forward product and an even "
+                    "N, not with mode %d and %lld",
+                    a->mode, (long long)a->n);
+    return ST_OK;
+}
 
 #endif

@@ -116,4 +116,12 @@ static inline real real_sigmoid(real x)
     return 1 / (1 + real_exp(-x));
 }
 
+/* y = silu(gate) * up, n elements. */
+static inline void swiglu_row(real *y, const real *gate, const real *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        y[j] = gate[j] * real_sigmoid(gate[j]) * up[j];
+}
+
 #endif

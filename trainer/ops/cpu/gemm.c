@@ -112,7 +112,7 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
     return ST_OK;
 }
 
-/* One expert's rows [r0, r1): forward, or the gradient of x. */
+/* One expert's rows [r0, r1): forward, gated or not, or the gradient of x. */
 static void grouped_rows(const grouped_gemm_args *a, int64_t e, int64_t r0, int64_t r1)
 {
     int64_t k = a->k, n = a->n;
@@ -122,6 +122,8 @@ static void grouped_rows(const grouped_gemm_args *a, int64_t e, int64_t r0, int6
         blas_gemm(false, false, r1 - r0, n, k, 1, x, k, w, n, 0, y, n);
     else
         blas_gemm(false, true, r1 - r0, k, n, 1, y, n, w, n, 0, x, k);
+    for (int64_t i = 0; i < r1 - r0 && a->gated; i++)
+        swiglu_row((real *)a->gated + (r0 + i) * n / 2, y + i * n, y + i * n + n / 2, n / 2);
 }
 
 static void grouped_weight(const grouped_gemm_args *a, int64_t e)
@@ -143,7 +145,7 @@ static status grouped_check(const grouped_gemm_args *a)
                         "grouped_gemm: expert %lld has rows [%d, %d), not an ascending range "
                         "within %lld rows",
                         (long long)e, a->offset[e], a->offset[e + 1], (long long)a->rows_cap);
-    return ST_OK;
+    return grouped_gemm_check_gated(a);
 }
 
 static void grouped_weight_body(const void *context, part p)

@@ -76,9 +76,7 @@ static void swiglu_fwd_rows(const void *context, part p)
     for (int64_t i = p.begin; i < p.end; i++) {
         const real *gate = (const real *)a->x + i * 2 * n, *up = gate + n;
         real *y = (real *)a->y + i * n;
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            y[j] = gate[j] * real_sigmoid(gate[j]) * up[j];
+        swiglu_row(y, gate, up, n);
     }
 }
 

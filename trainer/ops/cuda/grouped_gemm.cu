@@ -53,7 +53,7 @@ static status check(const grouped_gemm_args *a)
     if (a->experts > GROUPED_EXPERTS_MAX || a->rows_cap > INT32_MAX / 2)
         return FAIL(ST_BAD_INPUT, "grouped_gemm: %lld experts, %lld rows; at most %d and 2^30",
                     (long long)a->experts, (long long)a->rows_cap, GROUPED_EXPERTS_MAX);
-    return ST_OK;
+    return grouped_gemm_check_gated(a);
 }
 
 extern "C" status cuda_grouped_gemm(stream *s, const grouped_gemm_args *a)

@@ -8,18 +8,18 @@
 /* A, B and the output of each mode, as grouped_index.h names them. */
 typedef struct grouped_arrays {
     const void *a, *b;
-    void *out;
+    grouped_out out;
 } grouped_arrays;
 
 static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *a)
 {
     switch (a->mode) {
     case GROUPED_FWD:
-        return grouped_arrays{a->x, a->w, a->y};
+        return grouped_arrays{a->x, a->w, {a->gated && a->y_dropped ? NULL : a->y, a->gated}};
     case GROUPED_DGRAD:
-        return grouped_arrays{a->y, a->w, a->x};
+        return grouped_arrays{a->y, a->w, {a->x, NULL}};
     default:
-        return grouped_arrays{a->x, a->y, a->dw};
+        return grouped_arrays{a->x, a->y, {a->dw, NULL}};
     }
 }
 
@@ -27,8 +27,8 @@ static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *a)
 static inline bool grouped_aligned(const grouped_gemm_args *a)
 {
     grouped_arrays p = grouped_arrays_of(a);
-    return a->k % VECTOR == 0 && a->n % VECTOR == 0 && aligned16(p.a) && aligned16(p.b) &&
-           aligned16(p.out);
+    return a->k % VECTOR == 0 && a->n % (a->gated ? 2 * VECTOR : VECTOR) == 0 &&
+           aligned16(p.a, p.b, p.out.y, p.out.gated);
 }
 
 /* At most so many tiles, whatever the offsets: each expert may begin one more than its rows fill.

@@ -1,9 +1,8 @@
 /* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a (grouped_hopper.cuh):
  * describes the arrays to TMA and starts one cluster of two blocks per pair of multiprocessors.
  *
- * Left out: SwiGLU in the first product's epilogue (gate and up of a column would have to lie in
- * one tile, which the published order of columns does not give), and cutting one expert's weight
- * gradient along its rows (with all tokens on one expert, K N / 32768 tiles share the work). */
+ * Left out: cutting one expert's weight gradient along its rows (with all tokens on one expert,
+ * K N / 32768 tiles share the work). */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 #include "trainer/ops/cuda/grouped_hopper.cuh"
 
@@ -20,7 +19,8 @@ template <int MODE>
 static __global__ void HOPPER_CLUSTER __launch_bounds__(GROUPED_THREADS, 1)
     grouped_hopper_kernel(const __grid_constant__ CUtensorMap a_map,
                           const __grid_constant__ CUtensorMap b_map,
-                          const __grid_constant__ grouped_work w, const int32_t *offset, void *out)
+                          const __grid_constant__ grouped_work w, const int32_t *offset,
+                          grouped_out out)
 {
     HOPPER_BODY(extern __shared__ __align__(1024) unsigned char grouped_memory[];
                 grouped_block<MODE>(w, grouped_memory, &a_map, &b_map, offset, out);)

@@ -14,6 +14,9 @@
  * (grouped_index.h): no host, no device-wide counter. Tiles go to clusters by number, so the same
  * input gives the same bits; every element of the output is stored, or added to, exactly once.
  *
+ * A gated tile (FWD) multiplies by 128 columns of the gate and the same of up: a thread holds both
+ * of a pair, and SwiGLU costs no exchange.
+ *
  * Rows of the next expert, or of nobody, in the last tile of an expert are multiplied and not
  * stored. In WGRAD they would enter the sums, so the last step's are zeroed in shared memory: in A
  * and in B, since what nobody wrote may be NaN.
@@ -28,6 +31,7 @@
 
 #include "trainer/ops/cuda/grouped_scan.cuh"
 #include "trainer/ops/cuda/hopper.cuh"
+#include "trainer/ops/cuda/sigmoid.cuh"
 
 /* 40 and 232 fit the register file: 128 x 40 + 256 x 232 <= 65536. */
 enum { GROUPED_PRODUCER_REGISTERS = 40, GROUPED_CONSUMER_REGISTERS = 232 };
@@ -173,37 +177,102 @@ static __device__ __forceinline__ uint32_t grouped_pack(float low, float high)
     return bits;
 }
 
-/* d as bf16 into the tile's rows of out: through the warp's bounce, 64 columns at a time, so that a
- * row leaves in whole 128-byte lines. */
-static __device__ __forceinline__ void grouped_store(const grouped_work &w, const grouped_shared &s,
-                                                     const grouped_tile &t, int group,
-                                                     const float (&d)[GROUPED_ACCUMULATORS],
-                                                     __nv_bfloat16 *out)
+/* Where a warp's 16 rows go: 64 columns at a time through its bounce, so that a row leaves in whole
+ * 128-byte lines. */
+typedef struct grouped_exit {
+    unsigned char *bounce;
+    int lane;
+    int64_t row;     /* the first in the output */
+    int valid, most; /* rows and columns that are stored */
+} grouped_exit;
+
+/* v: this thread's pairs of 64 columns; they go to `column` on of rows of `width` at out. */
+static __device__ __forceinline__ void grouped_leave(const grouped_exit &e, const uint32_t (&v)[16],
+                                                     __nv_bfloat16 *out, int width, int column)
 {
-    int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    int top = group * 64 + warp * 16; /* of the warp's 16 rows, in the tile */
-    unsigned char *bounce = s.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
-    if (top >= t.valid)
-        return;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        *(uint32_t *)(e.bounce + grouped_bounce(grouped_acc_row(e.lane, 2 * i),
+                                                grouped_acc_column(e.lane, 2 * i) * 2)) = v[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int row = i * 4 + e.lane / 8, at = column + e.lane % 8 * 8;
+        uint4 line = *(const uint4 *)(e.bounce + grouped_bounce(row, e.lane % 8 * 16));
+        if (row < e.valid && at < e.most)
+            *(uint4 *)(out + (e.row + row) * width + at) = line;
+    }
+    __syncwarp();
+}
+
+/* d as bf16 into the tile's rows of y. */
+static __device__ __forceinline__ void grouped_store(const grouped_exit &e, const grouped_tile &t,
+                                                     const float (&d)[GROUPED_ACCUMULATORS],
+                                                     __nv_bfloat16 *y)
+{
 #pragma unroll
     for (int quarter = 0; quarter < 4; quarter++) {
+        uint32_t v[16];
 #pragma unroll
-        for (int i = 0; i < 32; i += 2) {
-            int at = quarter * 32 + i;
-            int row = grouped_acc_row(lane, at), column = grouped_acc_column(lane, i);
-            *(uint32_t *)(bounce + grouped_bounce(row, column * 2)) =
-                grouped_pack(d[at], d[at + 1]);
-        }
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = i * 4 + lane / 8, column = t.n + quarter * 64 + lane % 8 * 8;
-            uint4 v = *(const uint4 *)(bounce + grouped_bounce(row, lane % 8 * 16));
-            if (top + row < t.valid && column < w.out_n)
-                *(uint4 *)(out + (int64_t)(t.m + top + row) * w.out_n + column) = v;
-        }
-        __syncwarp();
+        for (int i = 0; i < 16; i++)
+            v[i] = grouped_pack(d[quarter * 32 + 2 * i], d[quarter * 32 + 2 * i + 1]);
+        grouped_leave(e, v, y, e.most, t.n + quarter * 64);
     }
+}
+
+static __device__ __forceinline__ uint32_t grouped_swiglu(uint32_t gate, uint32_t up)
+{
+    return grouped_pack(
+        swiglu(__uint_as_float(gate << 16), __uint_as_float(up << 16)),
+        swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
+}
+
+/* d holds 128 columns of the gate and the same of up: SwiGLU of both as they are rounded for y,
+ * which is stored too where it is wanted. */
+static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &e,
+                                                           const grouped_tile &t,
+                                                           const float (&d)[GROUPED_ACCUMULATORS],
+                                                           const grouped_out &out)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t gate[16], up[16];
+        int column = t.n + half * 64;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int at = half * 32 + 2 * i;
+            gate[i] = grouped_pack(d[at], d[at + 1]);
+            up[i] = grouped_pack(d[64 + at], d[64 + at + 1]);
+        }
+        if (out.y) {
+            grouped_leave(e, gate, (__nv_bfloat16 *)out.y, 2 * t.up, column);
+            grouped_leave(e, up, (__nv_bfloat16 *)out.y + t.up, 2 * t.up, column);
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            gate[i] = grouped_swiglu(gate[i], up[i]);
+        grouped_leave(e, gate, (__nv_bfloat16 *)out.gated, t.up, column);
+    }
+}
+
+static __device__ __forceinline__ void
+grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_tile &t, int group,
+               const float (&d)[GROUPED_ACCUMULATORS], const grouped_out &out)
+{
+    int thread = threadIdx.x % 128, warp = thread / 32;
+    grouped_exit e;
+    e.bounce = s.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
+    e.lane = thread % 32;
+    int top = group * 64 + warp * 16; /* of the warp's rows, in the tile */
+    e.row = (int64_t)t.m + top;
+    e.valid = t.valid - top;
+    e.most = w.out_n;
+    if (e.valid <= 0)
+        return;
+    if (t.up)
+        grouped_store_gated(e, t, d, out);
+    else
+        grouped_store(e, t, d, (__nv_bfloat16 *)out.y);
 }
 
 /* dw[expert] += d. Neighbouring lanes exchange halves, so that each adds 16 bytes of one row. */
@@ -232,8 +301,9 @@ static __device__ __forceinline__ void grouped_add(const grouped_work &w, const 
 }
 
 template <int MODE>
-static __device__ void grouped_consume(const grouped_work &w, const grouped_shared &s, void *out,
-                                       int group, int rank, int64_t cluster, int64_t clusters)
+static __device__ void grouped_consume(const grouped_work &w, const grouped_shared &s,
+                                       const grouped_out &out, int group, int rank, int64_t cluster,
+                                       int64_t clusters)
 {
     int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
     grouped_place p = {0, 0};
@@ -242,16 +312,16 @@ static __device__ void grouped_consume(const grouped_work &w, const grouped_shar
         grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
         grouped_multiply<MODE>(s, t, group, p, d);
         if (MODE == GROUPED_WGRAD)
-            grouped_add(w, t, group, d, (float *)out);
+            grouped_add(w, t, group, d, (float *)out.y);
         else
-            grouped_store(w, s, t, group, d, (__nv_bfloat16 *)out);
+            grouped_finish(w, s, t, group, d, out);
     }
 }
 
 template <int MODE>
 static __device__ __forceinline__ void
 grouped_block(const grouped_work &w, unsigned char *shared, const CUtensorMap *a_map,
-              const CUtensorMap *b_map, const int32_t *offset, void *out)
+              const CUtensorMap *b_map, const int32_t *offset, const grouped_out &out)
 {
     const grouped_shared s = grouped_shared_of(shared, w.experts);
     int warpgroup = threadIdx.x / 128, rank = blockIdx.x % GROUPED_BLOCKS;

@@ -15,6 +15,9 @@
  *
  * ("K-major" in the words of the PTX ISA: the reduced axis is the contiguous one.)
  *
+ * With `gated` (FWD), N is [gate | up] and a tile has half as many columns of each: columns n.. of
+ * the gate, then columns up + n.. of up, so that both of a pair are one thread's.
+ *
  * Tiles are numbered with n innermost: the blocks that run at one time then share a few hundred
  * rows of A and one expert's weights, which stay in L2. */
 #ifndef TESSERA_OPS_CUDA_GROUPED_INDEX_H
@@ -62,12 +65,19 @@ typedef struct grouped_work {
     int mode; /* GROUPED_* of gemm.h */
     int32_t experts, rows_cap;
     int32_t out_m;  /* WGRAD: K, rows of an expert's output; else unused */
-    int32_t out_n;  /* columns of the output: FWD N, DGRAD K, WGRAD N */
+    int32_t out_n;  /* columns of the output: FWD N (gated N/2), DGRAD K, WGRAD N */
+    int32_t up;     /* gated: columns from a gate to its up, N/2; else 0 */
     int32_t reduce; /* FWD K, DGRAD N; WGRAD unused */
     /* of the kernel */
-    int32_t tile_n, step; /* columns of a tile, reduced axis of one step */
+    int32_t tile_n, step; /* columns of a tile (gated: of the gate), reduced axis of one step */
     int32_t blocks;       /* that do a tile each, side by side in m: 1 or 2 */
 } grouped_work;
+
+/* Where results go. */
+typedef struct grouped_out {
+    void *y;     /* FWD and DGRAD bf16, WGRAD f32; gated: NULL where it is not wanted */
+    void *gated; /* bf16 */
+} grouped_out;
 
 GROUPED_FN int32_t grouped_ceil(int32_t a, int32_t b)
 {
@@ -82,9 +92,10 @@ GROUPED_FN grouped_work grouped_work_of(const grouped_gemm_args *a, int32_t tile
     w.experts = (int32_t)a->experts;
     w.rows_cap = (int32_t)a->rows_cap;
     w.out_m = (int32_t)a->k;
-    w.out_n = (int32_t)(a->mode == GROUPED_DGRAD ? a->k : a->n);
+    w.up = a->gated ? (int32_t)(a->n / 2) : 0;
+    w.out_n = a->mode == GROUPED_DGRAD ? (int32_t)a->k : a->gated ? w.up : (int32_t)a->n;
     w.reduce = (int32_t)(a->mode == GROUPED_DGRAD ? a->n : a->k);
-    w.tile_n = tile_n;
+    w.tile_n = a->gated ? tile_n / 2 : tile_n;
     w.step = step;
     w.blocks = blocks;
     return w;
@@ -137,6 +148,7 @@ typedef struct grouped_tile {
     int32_t row;   /* first row of x and y */
     int32_t m;     /* first row of the output: row, or of dw[expert] */
     int32_t n;     /* first column of the output */
+    int32_t up;    /* work.up */
     int32_t valid; /* rows of the output that are this tile's, 0 to TILE_M */
     int32_t steps; /* of work.step */
     int32_t tail;  /* WGRAD: rows of the last step that are this expert's, 1 to work.step */
@@ -158,6 +170,7 @@ GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *w, const int32_t *fi
     int32_t across = grouped_ceil(w->out_n, w->tile_n);
     int32_t pair = (int32_t)(at / across);
     t.n = (int32_t)(at % across) * w->tile_n;
+    t.up = w->up;
     if (w->mode == GROUPED_WGRAD) {
         int32_t pairs = grouped_ceil(w->out_m, w->blocks * GROUPED_TILE_M);
         t.expert = grouped_find(first, w->experts, pair / pairs);
@@ -254,8 +267,12 @@ GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *t, int
 GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int32_t step,
                                             int32_t box)
 {
+    enum { HALF = GROUPED_TILE_N / 2 / GROUPED_BOX }; /* gated: the boxes of the gate */
     grouped_coordinate c;
-    c.c0 = mode == GROUPED_DGRAD ? step * GROUPED_STEP : t->n + box * GROUPED_BOX;
+    int32_t column = mode == GROUPED_FWD && t->up && box >= HALF
+                         ? t->up + (box - HALF) * GROUPED_BOX
+                         : box * GROUPED_BOX;
+    c.c0 = mode == GROUPED_DGRAD ? step * GROUPED_STEP : t->n + column;
     c.c1 = mode == GROUPED_FWD     ? step * GROUPED_STEP
            : mode == GROUPED_DGRAD ? t->n + box * 128
                                    : t->row + step * GROUPED_STEP;

@@ -10,6 +10,7 @@
 
 #include "trainer/ops/cuda/grouped_scan.cuh"
 #include "trainer/ops/cuda/mma.cuh"
+#include "trainer/ops/cuda/sigmoid.cuh"
 
 enum {
     PORTABLE_TILE_N = 128,
@@ -27,6 +28,7 @@ typedef struct portable_source {
     const __nv_bfloat16 *base; /* first element of the tile at step 0 */
     int64_t width;             /* of a line in memory */
     int32_t rows, reduce;      /* of this tile: what lies beyond is zero */
+    int32_t up;                /* B of a gated product: columns from a gate to its up; else 0 */
 } portable_source;
 
 /* Byte of 16-byte piece c of a line: K-major lines have 4 pieces, MN-major ones 16. Swizzled, so
@@ -48,6 +50,13 @@ static __device__ __forceinline__ uint4 portable_piece(const __nv_bfloat16 *from
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
+/* The column that piece c of a line begins with. Gated, 16 columns of the gate are followed by the
+ * same 16 of up, which are counted from the gate's: both are one warp's. */
+static __device__ __forceinline__ int32_t portable_column(const portable_source &s, int c)
+{
+    return s.up ? c / 4 * 16 + c % 2 * 8 : c * 8;
+}
+
 /* Step `step` of an operand into shared memory. */
 template <bool MN_MAJOR, bool ALIGNED>
 static __device__ __forceinline__ void portable_load(unsigned char *to, const portable_source &s,
@@ -62,8 +71,8 @@ static __device__ __forceinline__ void portable_load(unsigned char *to, const po
     for (int i = 0; i < PIECES / PORTABLE_THREADS; i++) {
         int piece = i * PORTABLE_THREADS + threadIdx.x;
         int line = piece / PER_LINE, c = piece % PER_LINE;
-        int32_t here = line < lines ? columns - c * 8 : 0;
-        const __nv_bfloat16 *at = from + line * s.width + c * 8;
+        int32_t column = portable_column(s, c), here = line < lines ? columns - column : 0;
+        const __nv_bfloat16 *at = from + line * s.width + column + (c % 4 >= 2 ? s.up : 0);
         unsigned char *place = to + portable_at<MN_MAJOR>(line, c);
         if (ALIGNED)
             copy16_async(place, here > 0 ? at : s.base, here > 0);
@@ -113,12 +122,14 @@ static __device__ __forceinline__ portable_sources portable_sources_of(const gro
     s.a.base = pa + t.row * s.a.width + (MODE == GROUPED_WGRAD ? t.m : 0);
     s.a.rows = t.valid;
     s.a.reduce = s.b.reduce = MODE == GROUPED_WGRAD ? rows : w.reduce;
-    s.b.width = MODE == GROUPED_DGRAD ? w.reduce : w.out_n;
-    s.b.rows = grouped_min(w.out_n - t.n, PORTABLE_TILE_N);
+    s.a.up = 0;
+    s.b.up = t.up;
+    s.b.width = MODE == GROUPED_DGRAD ? w.reduce : t.up ? 2 * t.up : w.out_n;
+    s.b.rows = grouped_min(w.out_n - t.n, w.tile_n);
     if (MODE == GROUPED_WGRAD)
         s.b.base = pb + t.row * s.b.width + t.n;
     else
-        s.b.base = pb + (int64_t)t.expert * w.reduce * w.out_n +
+        s.b.base = pb + (int64_t)t.expert * w.reduce * (t.up ? 2 * t.up : w.out_n) +
                    (MODE == GROUPED_FWD ? t.n : t.n * s.b.width);
     return s;
 }
@@ -145,6 +156,19 @@ static __device__ __forceinline__ void portable_multiply(float (&d)[4][4][4],
     }
 }
 
+/* Two neighbours of a row, the second where it is in the row. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void portable_put(__nv_bfloat16 *p, __nv_bfloat162 v, bool both)
+{
+    if (ALIGNED) {
+        *(__nv_bfloat162 *)p = v;
+    } else {
+        p[0] = v.x;
+        if (both)
+            p[1] = v.y;
+    }
+}
+
 /* Every element is stored, or added to, by one thread. */
 template <int MODE, bool ALIGNED>
 static __device__ __forceinline__ void portable_store(const grouped_work &w, const grouped_tile &t,
@@ -168,20 +192,43 @@ static __device__ __forceinline__ void portable_store(const grouped_work &w, con
             continue;
         }
         __nv_bfloat16 *p = (__nv_bfloat16 *)out + (int64_t)(t.m + m) * w.out_n + column;
-        if (ALIGNED) {
-            *(__nv_bfloat162 *)p = __floats2bfloat162_rn(v0, v1);
-        } else {
-            p[0] = __float2bfloat16_rn(v0);
-            if (both)
-                p[1] = __float2bfloat16_rn(v1);
+        portable_put<ALIGNED>(p, __floats2bfloat162_rn(v0, v1), both);
+    }
+}
+
+/* Gated: d[.][0 and 1] are the gate's columns, d[.][2 and 3] the same of up. SwiGLU of both as they
+ * are rounded for y. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void
+portable_store_gated(const grouped_work &w, const grouped_tile &t, const float (&d)[4][4][4],
+                     int row, int n, const grouped_out &out)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int at = 0; at < 16; at++) {
+        int i = at / 4, j = at / 2 % 2, half = at % 2;
+        int32_t m = row + 16 * i + half * 8 + lane / 4;
+        int32_t column = t.n + n / 2 + 8 * j + lane % 4 * 2;
+        if (m >= t.valid || column >= w.out_n)
+            continue;
+        bool both = ALIGNED || column + 1 < w.out_n;
+        __nv_bfloat162 gate = __floats2bfloat162_rn(d[i][j][half * 2], d[i][j][half * 2 + 1]);
+        __nv_bfloat162 up = __floats2bfloat162_rn(d[i][j + 2][half * 2], d[i][j + 2][half * 2 + 1]);
+        __nv_bfloat16 *y = (__nv_bfloat16 *)out.y + (int64_t)(t.m + m) * 2 * t.up + column;
+        if (out.y) {
+            portable_put<ALIGNED>(y, gate, both);
+            portable_put<ALIGNED>(y + t.up, up, both);
         }
+        float2 g = __bfloat1622float2(gate), u = __bfloat1622float2(up);
+        portable_put<ALIGNED>((__nv_bfloat16 *)out.gated + (int64_t)(t.m + m) * t.up + column,
+                              __floats2bfloat162_rn(swiglu(g.x, u.x), swiglu(g.y, u.y)), both);
     }
 }
 
 template <int MODE, bool ALIGNED>
-static __device__ __forceinline__ void portable_tile(const grouped_work &w, const grouped_tile &t,
-                                                     const int32_t *begin, unsigned char *stages,
-                                                     const void *a, const void *b, void *out)
+static __device__ __forceinline__ void
+portable_tile(const grouped_work &w, const grouped_tile &t, const int32_t *begin,
+              unsigned char *stages, const void *a, const void *b, const grouped_out &out)
 {
     constexpr bool A_MN = MODE == GROUPED_WGRAD, B_MN = MODE != GROUPED_DGRAD;
     const portable_sources s = portable_sources_of<MODE>(w, t, begin, a, b);
@@ -202,14 +249,17 @@ static __device__ __forceinline__ void portable_tile(const grouped_work &w, cons
         portable_multiply<A_MN, B_MN>(d, stages + ready % PORTABLE_STAGES * PORTABLE_STAGE, row, n);
         __syncthreads(); /* the stage is loaded again two steps on */
     }
-    portable_store<MODE, ALIGNED>(w, t, d, row, n, out);
+    if (MODE == GROUPED_FWD && t.up)
+        portable_store_gated<ALIGNED>(w, t, d, row, n, out);
+    else
+        portable_store<MODE, ALIGNED>(w, t, d, row, n, out.y);
 }
 
 /* Persistent: block b does tiles b, b + gridDim.x, .. */
 template <int MODE, bool ALIGNED>
 static __device__ __forceinline__ void portable_block(const grouped_work &w, unsigned char *shared,
                                                       const int32_t *offset, const void *a,
-                                                      const void *b, void *out)
+                                                      const void *b, const grouped_out &out)
 {
     int32_t *first = (int32_t *)(shared + PORTABLE_TABLES), *begin = first + w.experts + 1;
     if (threadIdx.x < 32)

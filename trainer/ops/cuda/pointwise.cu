@@ -5,6 +5,7 @@
  * of each operand at once; odd sizes and addresses take the same kernels one element at a time.
  * Arithmetic in float, rounded once. */
 #include "trainer/ops/cuda/columns.cuh"
+#include "trainer/ops/cuda/sigmoid.cuh"
 
 enum {
     THREADS = 256,
@@ -17,12 +18,6 @@ static constexpr float GELU_K0 = 0.79788456080286535588f;
 static constexpr float GELU_K1 = 0.044715f;
 static constexpr float ROOT_HALF = 0.70710678118654752440f;
 static constexpr float GELU_DENSITY = 0.39894228040143267794f;
-
-/* 0 and 1 at the far ends: the fast quotient of 1 by a huge number is 0. */
-static __device__ __forceinline__ float sigmoid(float x)
-{
-    return __fdividef(1, 1 + __expf(-x));
-}
 
 /* ---- add: 6 bytes an element, 12 of acc ---- */
 
@@ -130,7 +125,7 @@ template <int WIDTH> static __global__ void swiglu_fwd_kernel(swiglu_fwd_args a)
         load<WIDTH>(u, up + j);
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
-            u[k] *= g[k] * sigmoid(g[k]);
+            u[k] = swiglu(g[k], u[k]);
         store<WIDTH>((bf16 *)a.y + i * a.width + j, u);
     }
 }

@@ -1,0 +1,20 @@
+/* sigmoid.cuh: 1 / (1 + e^-x), for the activations and the product that ends in one: the same bits.
+ */
+#ifndef TESSERA_OPS_CUDA_SIGMOID_CUH
+#define TESSERA_OPS_CUDA_SIGMOID_CUH
+
+#include <cuda_runtime.h>
+
+/* 0 and 1 at the far ends: the fast quotient of 1 by a huge number is 0. */
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return __fdividef(1, 1 + __expf(-x));
+}
+
+/* SwiGLU of one gate and its up. */
+static __device__ __forceinline__ float swiglu(float gate, float up)
+{
+    return up * (gate * sigmoid(gate));
+}
+
+#endif
