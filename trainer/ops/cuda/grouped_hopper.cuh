@@ -255,6 +255,7 @@ static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &e
     }
 }
 
+template <int MODE>
 static __device__ __forceinline__ void
 grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_tile &t, int group,
                const float (&d)[GROUPED_ACCUMULATORS], const grouped_out &out)
@@ -269,7 +270,7 @@ grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_til
     e.most = w.out_n;
     if (e.valid <= 0)
         return;
-    if (t.up)
+    if (MODE == GROUPED_FWD && t.up)
         grouped_store_gated(e, t, d, out);
     else
         grouped_store(e, t, d, (__nv_bfloat16 *)out.y);
@@ -314,7 +315,7 @@ static __device__ void grouped_consume(const grouped_work &w, const grouped_shar
         if (MODE == GROUPED_WGRAD)
             grouped_add(w, t, group, d, (float *)out.y);
         else
-            grouped_finish(w, s, t, group, d, out);
+            grouped_finish<MODE>(w, s, t, group, d, out);
     }
 }
 
