@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
-
 typedef struct entry {
     replay_key key;
     graph *graph; /* NULL: it has run once */
@@ -15,7 +13,8 @@ struct replay {
     unsigned scope; /* bit of each piece */
     entry *list;
     int64_t n, capacity;
-    int64_t open; /* entry that is being captured, -1: none */
+    int64_t open;  /* entry that is being captured, -1: none */
+    int64_t inner; /* pieces begun inside it, which it holds */
 };
 
 static status read_scope(const char *text, unsigned *out)
@@ -51,11 +50,6 @@ status replay_new(stream *s, const char *scope)
     if (!r)
         return FAIL(ST_NO_MEMORY, "no memory for captured steps");
     r->scope = s->dev->v->capture_begin ? pieces : 0;
-    if (r->scope & ~(1u << REPLAY_STEP))
-        log_warn(
-            "cuda_graph.scope: %s: pieces are not captured yet, every call is queued by itself; "
-            "step captures whole micro-steps",
-            scope);
     r->open = -1;
     s->replay = r;
     return ST_OK;
@@ -101,7 +95,9 @@ status replay_begin(stream *s, const replay_key *key, bool *out_done)
     replay *r = s->replay;
     int64_t at;
     *out_done = false;
-    if (!r || !(r->scope >> key->piece & 1))
+    if (r && r->open >= 0)
+        r->inner++;
+    if (!r || r->open >= 0 || !(r->scope >> key->piece & 1))
         return ST_OK;
     TRY(find(r, key, &at));
     if (at < 0)
@@ -120,6 +116,10 @@ status replay_end(stream *s, status st)
     replay *r = s->replay;
     if (!r || r->open < 0)
         return st;
+    if (r->inner > 0) {
+        r->inner--;
+        return st;
+    }
     entry *e = &r->list[r->open];
     graph *made = NULL;
     r->open = -1;

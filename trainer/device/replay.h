@@ -8,8 +8,9 @@
  *
  * The first run of a key is an ordinary one, in which libraries make their plans and scratch grows;
  * the second is captured; from then on the graph is queued and the body is not entered. So the body
- * may depend on nothing but the key and device memory. Without a replay on the stream, outside its
- * scope, or on a backend without graphs, every run is an ordinary one. */
+ * may depend on nothing but the key and device memory; pieces that it begins are part of it.
+ * Without a replay on the stream, outside its scope, or on a backend without graphs, every run is
+ * an ordinary one. */
 #ifndef TESSERA_DEVICE_REPLAY_H
 #define TESSERA_DEVICE_REPLAY_H
 
@@ -28,7 +29,7 @@ enum { REPLAY_FORWARD, REPLAY_AGAIN, REPLAY_BACKWARD, REPLAY_UPDATE };
 
 typedef struct replay_key {
     int32_t piece, pass;
-    int32_t index;   /* layer or block */
+    int32_t index;   /* layer of the decoder, unit of the vision tower */
     int32_t variant; /* of the batch: device_batch.variant */
 } replay_key;
 

@@ -155,12 +155,33 @@ static status embed(decoder *t, run *r, void *const *feature)
     return r->n.patches > 0 ? merge_insert(r, feature[0], t->x[0]) : ST_OK;
 }
 
+/* again: for backward. */
+static status attention_fwd(const decoder *t, const run *r, int64_t l, bool again)
+{
+    const decoder_saved *k = saved_of(t, l);
+    bool done;
+    TRY(run_piece(r, REPLAY_ATTENTION, again ? REPLAY_AGAIN : REPLAY_FORWARD, l, &done));
+    return done ? ST_OK
+                : replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l],
+                                                       &k->attention, k->x1));
+}
+
+static status attention_bwd(const decoder *t, const run *r, int64_t l)
+{
+    bool done;
+    TRY(run_piece(r, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
+    return done ? ST_OK
+                : replay_end(r->s, attention_block_bwd(r, &t->layer[l].attention, t->x[l],
+                                                       &saved_of(t, l)->attention,
+                                                       &t->attention_scratch, t->dx));
+}
+
 /* y NULL: compute again what backward needs. */
 static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
 {
     const decoder_layer *w = &t->layer[l];
     const decoder_saved *k = saved_of(t, l);
-    TRY(attention_block_fwd(r, &w->attention, t->x[l], &k->attention, k->x1));
+    TRY(attention_fwd(t, r, l, !y));
     if (!w->is_moe)
         return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
     r->s->part = PART_MOE;
@@ -200,8 +221,7 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
     else
         TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
     r->s->part = PART_TEXT;
-    return attention_block_bwd(r, &w->attention, t->x[l], &k->attention, &t->attention_scratch,
-                               t->dx);
+    return attention_bwd(t, r, l);
 }
 
 status decoder_bwd(decoder *t, const run *r, void *const *dfeature)

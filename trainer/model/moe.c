@@ -16,6 +16,7 @@ void moe_bind(moe *w, params *p, int layer)
     char stem[96], name[128];
     snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
     snprintf(name, sizeof name, "%s.mlp.gate", stem);
+    w->layer = layer;
     w->norm = params_get(p, "%s.post_attention_layernorm.weight", stem);
     w->gate = linear_bind(p, name, false);
     w->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
@@ -169,21 +170,26 @@ static status activate(const run *r, const moe_saved *k, void *a)
                                                   .y = a});
 }
 
-status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
-               int32_t *count, const moe_aux *aux, bool once, void *y)
+/* Norm, choices, and the statistics where they are wanted. */
+static status router_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                         const moe_scratch *s, int32_t *count, const moe_aux *aux)
+{
+    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
+    TRY(route(r, w, k, s, count));
+    return aux && aux->on ? aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL) : ST_OK;
+}
+
+/* y NULL: not wanted. */
+static status experts_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                          const moe_scratch *s, bool once, void *y)
 {
     const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens;
-    TRY(rmsnorm_fwd(r, w->norm, t, d->hidden, x, k->m, k->rstd));
-    TRY(route(r, w, k, s, count));
-    if (aux && aux->on)
-        TRY(aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL));
     TRY(spread(r, k, s->xp));
     TRY(gate_up(r, w, k, s, once));
     TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
     if (!y)
         return ST_OK;
-    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
+    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
                                                     .top_k = d->top_k,
                                                     .width = d->hidden,
                                                     .slot_row = k->slot_row,
@@ -191,6 +197,18 @@ status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
                                                     .o = k->o,
                                                     .residual = x,
                                                     .y = y});
+}
+
+status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
+               int32_t *count, const moe_aux *aux, bool once, void *y)
+{
+    int pass = y ? REPLAY_FORWARD : REPLAY_AGAIN;
+    bool done;
+    TRY(run_piece(r, REPLAY_ROUTER, pass, w->layer, &done));
+    if (!done)
+        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, aux)));
+    TRY(run_piece(r, REPLAY_EXPERTS, pass, w->layer, &done));
+    return done ? ST_OK : replay_end(r->s, experts_fwd(r, w, x, k, s, once, y));
 }
 
 status moe_aux_finish(const run *r, const moe_aux *aux)
@@ -204,11 +222,20 @@ status moe_aux_finish(const run *r, const moe_aux *aux)
     return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
 }
 
-/* Expert weights' gradients; s->xp becomes the gradient of the slots' inputs. */
+/* Expert weights' gradients; s->dm [T, H] becomes the experts' part of m's gradient. */
 static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                          bool fresh)
+                          bool fresh, const void *dy)
 {
     const text_dims *d = &r->d->text;
+    TRY(op_combine_bwd(r->s, &(combine_bwd_args){.tokens = r->n.tokens,
+                                                 .top_k = d->top_k,
+                                                 .width = d->hidden,
+                                                 .slot_row = k->slot_row,
+                                                 .weight = k->weight,
+                                                 .o = k->o,
+                                                 .dy = dy,
+                                                 .do_ = k->o,
+                                                 .dweight = s->dweight}));
     if (!fresh)
         TRY(activate(r, k, s->a));
     TRY(grouped(r, k, GROUPED_WGRAD, w->down, s->a, k->o));
@@ -222,12 +249,19 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
     if (!fresh)
         TRY(spread(r, k, s->xp));
     TRY(grouped(r, k, GROUPED_WGRAD, w->gate_up, s->xp, k->gu));
-    return grouped(r, k, GROUPED_DGRAD, w->gate_up, s->xp, k->gu); /* dxp [slots, H] */
+    TRY(grouped(r, k, GROUPED_DGRAD, w->gate_up, s->xp, k->gu)); /* dxp [slots, H] */
+    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
+                                                    .top_k = d->top_k,
+                                                    .width = d->hidden,
+                                                    .slot_row = k->slot_row,
+                                                    .weight = NULL, /* the sum over the copies */
+                                                    .o = s->xp,
+                                                    .y = s->dm});
 }
 
-/* dlogits [T, E] from dweight, and from the aux loss. */
-static status router_bwd(const run *r, const moe_saved *k, const moe_scratch *s,
-                         const int32_t *count, const moe_aux *aux)
+/* dlogits [T, E] from dweight, and from the aux loss; then down to dy. */
+static status router_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                         const moe_scratch *s, const int32_t *count, const moe_aux *aux, void *dy)
 {
     const text_dims *d = &r->d->text;
     TRY(op_route_bwd(r->s, &(route_bwd_args){.tokens = r->n.tokens,
@@ -240,32 +274,19 @@ static status router_bwd(const run *r, const moe_saved *k, const moe_scratch *s,
                                              .probs = k->probs,
                                              .dweight = s->dweight,
                                              .dlogits = s->logits}));
-    return aux->on ? aux_op(r, aux, AUX_GRAD, count, k->probs, s->logits) : ST_OK;
+    if (aux->on)
+        TRY(aux_op(r, aux, AUX_GRAD, count, k->probs, s->logits));
+    TRY(linear_bwd(r, &w->gate, r->n.tokens, k->m, s->logits, 0, s->dm, true));
+    return rmsnorm_bwd(r, w->norm, r->n.tokens, d->hidden, x, k->rstd, s->dm, dy, true);
 }
 
 status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
                const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
 {
-    const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens;
-    TRY(op_combine_bwd(r->s, &(combine_bwd_args){.tokens = t,
-                                                 .top_k = d->top_k,
-                                                 .width = d->hidden,
-                                                 .slot_row = k->slot_row,
-                                                 .weight = k->weight,
-                                                 .o = k->o,
-                                                 .dy = dy,
-                                                 .do_ = k->o,
-                                                 .dweight = s->dweight}));
-    TRY(experts_bwd(r, w, k, s, fresh));
-    TRY(op_combine_fwd(r->s, &(combine_fwd_args){.tokens = t,
-                                                 .top_k = d->top_k,
-                                                 .width = d->hidden,
-                                                 .slot_row = k->slot_row,
-                                                 .weight = NULL, /* the sum over the copies */
-                                                 .o = s->xp,
-                                                 .y = s->dm}));
-    TRY(router_bwd(r, k, s, count, aux));
-    TRY(linear_bwd(r, &w->gate, t, k->m, s->logits, 0, s->dm, true));
-    return rmsnorm_bwd(r, w->norm, t, d->hidden, x, k->rstd, s->dm, dy, true);
+    bool done;
+    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_BACKWARD, w->layer, &done));
+    if (!done)
+        TRY(replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
+    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_BACKWARD, w->layer, &done));
+    return done ? ST_OK : replay_end(r->s, router_bwd(r, w, x, k, s, count, aux, dy));
 }

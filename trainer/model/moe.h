@@ -9,6 +9,7 @@
 #include "trainer/model/layers.h"
 
 typedef struct moe {
+    int64_t layer;
     const param *norm;           /* post_attention_layernorm [H] */
     linear gate;                 /* router [E, H] */
     const param *gate_up, *down; /* [E, H, 2I], [E, I, H] */

@@ -227,6 +227,7 @@ static head_targets targets_of(const run *r, const loss_sums *sums)
 status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
 {
     run r = start(m, s, b);
+    r.step = true;
     const void *last = m->decoder.x[m->d.text.layers];
     head_targets t = targets_of(&r, sums);
     if (!m->o.training)

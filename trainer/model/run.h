@@ -4,6 +4,7 @@
 
 #include "trainer/batch/stage.h"
 #include "trainer/device/backend.h"
+#include "trainer/device/replay.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/parallel/units.h"
@@ -19,10 +20,26 @@ typedef struct run {
     batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
     size_t act, acc;              /* bytes of an element */
     const struct kv_cache *cache; /* NULL but for generation */
+    bool step;                    /* of training: pieces may be captured (run_piece) */
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [T, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */
 } run;
+
+/* Before a piece of a step that cuda_graph.scope may name (device/replay.h): true in out_done if it
+ * was queued as captured before. index: layer or block. What the piece does goes to replay_end. */
+WARN_UNUSED static inline status run_piece(const run *r, int piece, int pass, int64_t index,
+                                           bool *out_done)
+{
+    *out_done = false;
+    if (!r->step)
+        return ST_OK;
+    return replay_begin(
+        r->s,
+        &(replay_key){
+            .piece = piece, .pass = pass, .index = (int32_t)index, .variant = r->b->variant},
+        out_done);
+}
 
 /* Sizes that layouts are made for. */
 typedef struct shape {

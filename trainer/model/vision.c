@@ -140,7 +140,7 @@ static status patch_input(const vision *v, const run *r)
                                                     .out = v->patches});
 }
 
-static status embed(vision *v, run *r)
+static status embed(const vision *v, const run *r)
 {
     const vision_dims *d = &r->d->vision;
     TRY(op_rope_vision(r->s, &(rope_vision_args){.patches = r->n.patches,
@@ -171,8 +171,12 @@ static status embed_fwd(vision *v, run *r)
     r->vision_cos = v->cos;
     r->vision_sin = v->sin;
     TRY(units_enter(r->units, r->s, unit_patch(), UNIT_FORWARD));
-    if (has_images(r))
-        TRY(embed(v, r));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit_patch(), &done));
+        if (!done)
+            TRY(replay_end(r->s, embed(v, r)));
+    }
     return units_leave(r->units, r->s, unit_patch(), UNIT_FORWARD);
 }
 
@@ -180,8 +184,13 @@ static status block_fwd(const vision *v, const run *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
     TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
-    if (has_images(r))
-        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1]));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
+        if (!done)
+            TRY(replay_end(
+                r->s, vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1])));
+    }
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
 
@@ -189,8 +198,13 @@ static status feature_fwd(const vision *v, const run *r, int j, const void *x)
 {
     const int unit = unit_merger(r->d, j);
     TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
-    if (has_images(r))
-        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], v->feature[j]));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
+        if (!done)
+            TRY(replay_end(r->s,
+                           merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], v->feature[j])));
+    }
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
 
@@ -221,8 +235,12 @@ static status feature_bwd(const vision *v, const run *r, int j, const void *x, b
 {
     const int unit = unit_merger(r->d, j);
     TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
-    if (has_images(r))
-        TRY(merger_back(v, r, j, x, reached));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit, &done));
+        if (!done)
+            TRY(replay_end(r->s, merger_back(v, r, j, x, reached)));
+    }
     return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
 }
 
@@ -237,8 +255,12 @@ static status block_bwd(const vision *v, const run *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
     TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
-    if (has_images(r))
-        TRY(block_back(v, r, b));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit, &done));
+        if (!done)
+            TRY(replay_end(r->s, block_back(v, r, b)));
+    }
     return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
 }
 
@@ -262,8 +284,12 @@ static status embed_back(const vision *v, const run *r)
 static status embed_bwd(const vision *v, const run *r)
 {
     TRY(units_enter(r->units, r->s, unit_patch(), UNIT_GRADIENT));
-    if (has_images(r))
-        TRY(embed_back(v, r));
+    if (has_images(r)) {
+        bool done;
+        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit_patch(), &done));
+        if (!done)
+            TRY(replay_end(r->s, embed_back(v, r)));
+    }
     return units_leave(r->units, r->s, unit_patch(), UNIT_GRADIENT);
 }
 

@@ -3,8 +3,6 @@
 #ifndef TESSERA_OPS_CUDA_SIGMOID_CUH
 #define TESSERA_OPS_CUDA_SIGMOID_CUH
 
-#include <cuda_runtime.h>
-
 /* 0 and 1 at the far ends: the fast quotient of 1 by a huge number is 0. */
 static __device__ __forceinline__ float sigmoid(float x)
 {

@@ -324,6 +324,21 @@ static void test_step__buckets_captured(void **state)
     check_in(&buckets, &x->bucketed, x, 1, "step", 7);
 }
 
+/* Forward and backward of each piece, for batches with and without video (one buffer): attention
+ * and router and experts of a layer, embedding, blocks and mergers of the tower. */
+static void test_step__pieces_captured(void **state)
+{
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    int layers = (int)d.text.layers, tower = 1 + (int)d.vision.depth + 1 + d.vision.n_deepstack;
+    int moe = 0;
+    for (int l = 0; l < layers; l++)
+        moe += dims_layer_is_moe(&d, l);
+    check(*state, 0, "attn", 2 * 2 * layers);
+    check(*state, 0, "router,experts", 2 * 2 * 2 * moe);
+    check(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
+}
+
 /* Padding is no part of the result: other capacities, the same training but for rounding. */
 static void test_step__buckets_change_nothing(void **state)
 {
@@ -387,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_step__buckets_captured),
         cmocka_unit_test(test_step__buckets_change_nothing),
         cmocka_unit_test(test_step__refuses_what_a_graph_can_not_hold),
+        cmocka_unit_test(test_step__pieces_captured),
         cmocka_unit_test(test_replay__scope),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
