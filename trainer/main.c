@@ -53,14 +53,17 @@ static const verb verbs[] = {
      "a\n"
      "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files."},
     {"bench", verb_bench, true,
-     "ops [OP] [--rates FILE] | step [--layers N,N,..] [--ranks R] -c FILE | --model.path DIR",
+     "ops [OP] [--rates FILE] | step [--layers N,N,..] [--ranks R] [--load L] -c FILE | "
+     "--model.path DIR",
      "ops: every op at the model's shapes for training.local_batch_size rows of training.seq_len,\n"
      "beside a large copy and a large product measured in the same run (--seconds S per line).\n"
      "--rates FILE keeps what trainer plan --measured reads.\n"
      "step: training.steps steps at each depth (0: all layers), a line through them, and what it\n"
      "says of the whole model with the optimiser shared by R ranks. Rows come from feed.replay, "
      "or\n"
-     "are text, documents of bench.document tokens."},
+     "are text, documents of bench.document tokens. --load L: the router is biased until the "
+     "busiest\n"
+     "expert has L times the mean load."},
     {"inspect", verb_inspect, false, "NAME|DIR",
      "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also "
      "what\n"

@@ -11,18 +11,19 @@
 enum { DEPTHS = 8, FRAME = 1200 /* patches of a 640 x 480 picture */ };
 
 typedef struct request {
-    const char *what, *op, *layers, *ranks, *seconds, *rates;
+    const char *what, *op, *layers, *ranks, *load, *seconds, *rates;
 } request;
 
 /* The words that are no options: what to bench, one op, and the flags of this verb. */
 static status read_request(int argc, char **argv, request *q)
 {
-    *q = (request){.layers = "0", .ranks = "1", .seconds = "0.3"};
+    *q = (request){.layers = "0", .ranks = "1", .load = "0", .seconds = "0.3"};
     const struct {
         const char *flag;
         const char **value;
     } flags[] = {{"--layers", &q->layers},
                  {"--ranks", &q->ranks},
+                 {"--load", &q->load},
                  {"--seconds", &q->seconds},
                  {"--rates", &q->rates}};
     for (int i = 1; i < argc; i++) {
@@ -126,10 +127,15 @@ static status steps(const conf *c, const request *q)
     long long ranks = strtoll(q->ranks, &end, 10);
     if (*end || ranks < 1)
         return FAIL(ST_USAGE, "--ranks: expected a number from 1, got \"%s\"", q->ranks);
+    double load = strtod(q->load, &end);
+    if (*end || !(load >= 0.0))
+        return FAIL(ST_USAGE,
+                    "--load: expected the busiest expert's load over the mean, got \"%s\"",
+                    q->load);
     if (c->training_steps < 1)
         return FAIL(ST_CONFIG, "bench step: training.steps is 0; it says how many are measured");
     TRY(read_depths(q->layers, depths, &n));
-    return bench_steps(c, depths, n, ranks, stdout);
+    return bench_steps(c, depths, n, ranks, load, stdout);
 }
 
 status verb_bench(int argc, char **argv)

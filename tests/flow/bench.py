@@ -47,6 +47,10 @@ def ops_all_have_a_line():
         ops = set(re.findall(r"^ *OP\((\w+)\)|  OP\((\w+)\)", f.read(), re.M))
     ops = {a or b for a, b in ops}
     check(len(ops) > 25 and {line[0] for line in lines} == ops, f"not {sorted(ops)}:\n{said}")
+    reached = re.search(r"^(\d+) of (\d+) shapes reach 80 % of their ceiling", said, re.M)
+    slow = sum(float(line[4]) < 80 for line in lines)
+    check(int(reached.group(2)) == len(lines) and
+          abs(len(lines) - int(reached.group(1)) - slow) <= 1, said)
     one = trainer("bench", "ops", "permute", "--model.path", "debug", "--training.backend", "cpu",
                   "--training.seq_len", "64", "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
@@ -63,6 +67,8 @@ def steps_are_projected():
                         r" tokens: (\d+)  images: ([0-9.]+) ", said, re.M)
     check([d[0] for d in depths] == ["3", "4"] and depths[0][3] == "128", said)
     check("warning: fed without images" in said, said)
+    check(len(re.findall(r"^steps: standard deviation [0-9.]+ % of the mean; [0-9.]+ % of them under "
+                         r"90 % of the median's rate$", said, re.M)) == 2, said)
     fit = re.search(r"^fit: ([0-9.-]+) \+ ([0-9.-]+) x layers ms .*optimiser ([0-9.-]+) \+ "
                     r"([0-9.-]+) x layers$", said, re.M)
     a, b, c, d = (float(x) for x in fit.groups())
@@ -75,6 +81,19 @@ def steps_are_projected():
                                          *small, code=78), "deepstack needs three layers")
 
 
+def loads_are_set():
+    for load, least, most in ((1, 1.0, 1.5), (2.5, 2.1, 2.9)):
+        said = trainer("bench", "step", "--model.path", "debug", "--layers", "3", "--load", str(load),
+                       "--training.backend", "cpu", "--training.seq_len", "256",
+                       "--training.steps", "1", "--training.global_batch_size", "1")
+        got = float(re.search(r"; busiest expert ([0-9.]+) times the mean$", said, re.M).group(1))
+        check(least <= got <= most, f"load {load} became {got}\n{said}")
+    check("1 to 4.0 times" in trainer("bench", "step", "--model.path", "debug", "--layers", "3",
+                                      "--load", "5", "--training.backend", "cpu",
+                                      "--training.seq_len", "64", "--training.steps", "1",
+                                      "--training.global_batch_size", "1", code=64), "load 5")
+
+
 def steps_replay_recordings():
     with Folder(**STREAM) as f:
         run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"))
@@ -84,4 +103,4 @@ def steps_replay_recordings():
         check("fed without images" not in said and re.search(r"  images: [1-9]", said), said)
 
 
-main(profile_adds_up, ops_all_have_a_line, steps_are_projected, steps_replay_recordings)
+main(profile_adds_up, ops_all_have_a_line, steps_are_projected, loads_are_set, steps_replay_recordings)

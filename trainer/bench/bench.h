@@ -56,12 +56,14 @@ bench_fit bench_fit_line(const double *x, const double *y, int n);
 
 typedef struct bench_spread {
     double mean, median, deviation, slowest, fastest;
+    double slow; /* share of the values whose rate is under 90 % of the median's */
 } bench_spread;
 /* Sorts values. */
 bench_spread bench_spread_of(double *values, int64_t n);
 
-/* Steps at each of these depths (0: the model's own), and the projection to the whole model. */
+/* Steps at each of these depths (0: the model's own), and the projection to the whole model. load:
+ * the busiest expert's over the mean; 0: as the router comes. */
 WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
-                               FILE *to);
+                               double load, FILE *to);
 
 #endif

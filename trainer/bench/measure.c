@@ -230,5 +230,7 @@ bench_spread bench_spread_of(double *values, int64_t n)
     s.median = n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
     s.fastest = values[0];
     s.slowest = values[n - 1];
+    for (int64_t i = 0; i < n; i++)
+        s.slow += values[i] * 0.9 > s.median ? 1.0 / (double)n : 0.0;
     return s;
 }

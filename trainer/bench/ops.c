@@ -97,9 +97,17 @@ static status run_call(stream *s, const void *context)
     }
 }
 
-/* FLOPs and seconds of the shapes that a rate is made of. */
+enum { LOW_MAX = 128 };
+static const double LOW = 0.8; /* of the ceiling: what every op is to reach */
+
+/* FLOPs and seconds of the shapes that a rate is made of, and what is slow. */
 typedef struct bench_sums {
     double flops[RATE_KEYS], seconds[RATE_KEYS];
+    int shapes, n_low; /* timed; of them under LOW of their ceiling */
+    struct {
+        const bench_row *row;
+        double share;
+    } low[LOW_MAX];
 } bench_sums;
 
 /* RATE_KEYS: of none. Experts at the load that routing has; packed documents as rows have them. */
@@ -142,10 +150,25 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
     /* The least time that these ceilings allow. */
     double floor_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
     floor_s = compute_s > floor_s ? compute_s : floor_s;
+    double share = floor_s / (ns * 1e-9);
+    sums->shapes++;
+    if (share < LOW && sums->n_low < LOW_MAX) {
+        sums->low[sums->n_low].row = row;
+        sums->low[sums->n_low++].share = share;
+    }
     fprintf(to, "%-17s %-22s %12.1f us %9.1f GB/s %9.2f TFLOP/s %6.1f %% of %s\n", row->op_name,
-            row->shape, ns * 1e-3, c.bytes / ns, c.flops / ns * 1e-3, 100.0 * floor_s / (ns * 1e-9),
+            row->shape, ns * 1e-3, c.bytes / ns, c.flops / ns * 1e-3, 100.0 * share,
             compute_s < floor_s ? "copy" : "product");
     return ST_OK;
+}
+
+static void print_low(const bench_sums *sums, FILE *to)
+{
+    fprintf(to, "%d of %d shapes reach %.0f %% of their ceiling%s\n", sums->shapes - sums->n_low,
+            sums->shapes, 100.0 * LOW, sums->n_low ? "; not:" : "");
+    for (int i = 0; i < sums->n_low; i++)
+        fprintf(to, "  %-17s %-22s %6.1f %%\n", sums->low[i].row->op_name, sums->low[i].row->shape,
+                100.0 * sums->low[i].share);
 }
 
 static const bench_row *const lists[] = {bench_products, bench_memory, bench_routing};
@@ -154,7 +177,7 @@ enum { LISTS = sizeof lists / sizeof *lists };
 status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const char *only,
                  double limit_s, rates *out, FILE *to)
 {
-    bench_sums sums = {{0}, {0}};
+    bench_sums sums = {.shapes = 0};
     bool seen[BENCH_OPS] = {false}, any = false;
     status first = ST_OK;
     for (int l = 0; l < LISTS; l++)
@@ -176,6 +199,7 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
 #include "trainer/ops/ops.def"
     if (!any)
         return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
+    print_low(&sums, to);
     out->of[RATE_COPY] = c->copy;
     out->measured[RATE_COPY] = true;
     for (int k = 0; k < RATE_KEYS; k++)

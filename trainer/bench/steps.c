@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "trainer/bench/bench.h"
+#include "trainer/bench/skew.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/step.h"
 
@@ -24,6 +25,7 @@ typedef struct depth {
     double optimizer;             /* ms of one update of all values */
     double tokens, images, flops; /* of a step, mean */
     double wait_share;
+    double load; /* of the busiest expert over the mean; 0: not set */
     size_t used, total;
 } depth;
 
@@ -51,28 +53,37 @@ done:
     return st;
 }
 
-static status run_steps(session *s, int64_t steps, depth *d)
+/* One step told; the next ones are queued first, as a run does. */
+static status next_step(session *s, int64_t *queued, int64_t last, step_report *out)
+{
+    while (step_under_way(s) <= s->device->v->ahead && *queued < last)
+        TRY(step_queue(s, ++*queued));
+    TRY(step_told(s, out));
+    return isfinite(out->loss)
+               ? ST_OK
+               : FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", out->step);
+}
+
+/* Steps behind `before`: a warm-up, and `steps` that are timed from one to the next. */
+static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
 {
     double *ms = calloc((size_t)steps, sizeof *ms);
-    int64_t wait_ns = 0;
+    int64_t wait_ns = 0, queued = before, last = before + WARM_UP + steps, then = 0;
     status st = ST_OK;
     if (!ms)
         return FAIL(ST_NO_MEMORY, "bench: out of memory");
     for (int64_t i = 1; i <= WARM_UP + steps; i++) {
         step_report r;
-        int64_t start = clock_ns();
-        TRY_OR(done, step_run(s, i, &r));
-        if (!isfinite(r.loss)) {
-            st = FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", i);
-            goto done;
+        TRY_OR(done, next_step(s, &queued, last, &r));
+        int64_t now = clock_ns();
+        if (i > WARM_UP) {
+            ms[i - WARM_UP - 1] = (double)(now - then) * 1e-6;
+            d->tokens += (double)r.tokens / (double)steps;
+            d->images += (double)r.images / (double)steps;
+            d->flops += (double)r.flops.training / (double)steps;
+            wait_ns += r.wait_ns;
         }
-        if (i <= WARM_UP)
-            continue;
-        ms[i - WARM_UP - 1] = (double)(clock_ns() - start) * 1e-6;
-        d->tokens += (double)r.tokens / (double)steps;
-        d->images += (double)r.images / (double)steps;
-        d->flops += (double)r.flops.training / (double)steps;
-        wait_ns += r.wait_ns;
+        then = now;
     }
     d->step = bench_spread_of(ms, steps);
     d->wait_share = (double)wait_ns * 1e-6 / (d->step.mean * (double)steps);
@@ -81,16 +92,24 @@ done:
     return st;
 }
 
-static status run_depth(const conf *c, int64_t layers, depth *d, double *peak)
+static status run_depth(const conf *c, int64_t layers, double load, depth *d, double *peak)
 {
     session s = {0};
+    skew *k = NULL;
     conf own = *c; /* its texts stay c's */
+    int64_t before = 0;
     own.model_layers = layers;
     own.eval_enable = false;
     status st = ST_OK;
     TRY(session_open(&own, SESSION_TRAIN, &s));
     d->layers = s.dims.text.layers;
-    TRY_OR(done, run_steps(&s, c->training_steps, d));
+    if (load > 0.0) {
+        TRY_OR(done, skew_new(&s, load, &k));
+        TRY_OR(done, skew_settle(k, &s, &before));
+    }
+    TRY_OR(done, run_steps(&s, before, c->training_steps, d));
+    if (k)
+        TRY_OR(done, skew_measure(k, &s, &d->load));
     TRY_OR(done, time_updates(&s, &d->optimizer));
     TRY_OR(done, s.device->v->memory(s.device, &d->used, &d->total));
     if (*peak == 0.0) {
@@ -103,6 +122,9 @@ static status run_depth(const conf *c, int64_t layers, depth *d, double *peak)
         bench_ceilings_print(&ceilings, stdout);
     }
 done:
+    if (k && s.device->v->wait(s.stream) != ST_OK) /* the bias goes next */
+        log_error("bench: %s", status_text());
+    skew_free(&k, &s);
     session_close(&s);
     return st;
 }
@@ -112,11 +134,17 @@ static void print_depth(const depth *d, double peak, FILE *to)
     fprintf(to,
             "depth: %2" PRId64 " layers  step: %.3f ms (median %.3f, deviation %.2f %%, slowest "
             "%.3f, fastest %.3f)  optimiser: %.3f ms  tokens: %.0f  images: %.1f  tps: %.0f  mfu: "
-            "%.2f%%  wait: %.2f%%  memory: %.2f GiB of %.2f\n",
+            "%.2f%%  wait: %.2f%%  memory: %.2f GiB of %.2f\n"
+            "steps: standard deviation %.2f %% of the mean; %.1f %% of them under 90 %% of the "
+            "median's rate",
             d->layers, d->step.mean, d->step.median, 100.0 * d->step.deviation / d->step.mean,
             d->step.slowest, d->step.fastest, d->optimizer, d->tokens, d->images,
             d->tokens / (d->step.mean * 1e-3), 100.0 * d->flops / (d->step.median * 1e-3) / peak,
-            100.0 * d->wait_share, (double)d->used / 1073741824.0, (double)d->total / 1073741824.0);
+            100.0 * d->wait_share, (double)d->used / 1073741824.0, (double)d->total / 1073741824.0,
+            100.0 * d->step.deviation / d->step.mean, 100.0 * d->step.slow);
+    if (d->load > 0.0)
+        fprintf(to, "; busiest expert %.2f times the mean", d->load);
+    fputc('\n', to);
     fflush(to);
 }
 
@@ -156,7 +184,8 @@ static status own_rows(const conf *c, const model_dims *d, char path[STATUS_PATH
                             c->bench_document);
 }
 
-status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks, FILE *to)
+status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks, double load,
+                   FILE *to)
 {
     depth measured[DEPTHS_MAX] = {{0}};
     char path[STATUS_PATH_MAX] = "";
@@ -172,7 +201,7 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
         own.feed_replay = path;
     }
     for (int i = 0; i < n_layers; i++) {
-        TRY_OR(done, run_depth(&own, layers[i], &measured[i], &peak));
+        TRY_OR(done, run_depth(&own, layers[i], load, &measured[i], &peak));
         print_depth(&measured[i], peak, to);
     }
     if (measured[0].images == 0.0)

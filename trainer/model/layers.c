@@ -43,6 +43,14 @@ status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, vo
     return op_gemm(r->s, &a);
 }
 
+status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void *x,
+                         const void *bias, void *y)
+{
+    gemm_args a = forward_args(l, rows, x, y);
+    a.bias = bias ? bias : a.bias;
+    return op_gemm(r->s, &a);
+}
+
 status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
                        const void *residual, void *y)
 {

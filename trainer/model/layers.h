@@ -17,6 +17,9 @@ typedef struct linear {
 /* x [rows, in], y [rows, out] with row stride y_stride (0: out). */
 WARN_UNUSED status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
                               int64_t y_stride);
+/* As linear_fwd, with bias [out] instead of its own; NULL: its own. */
+WARN_UNUSED status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void *x,
+                                     const void *bias, void *y);
 /* y = residual + x Wt + b, [rows, out]; y is not the residual. */
 WARN_UNUSED status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
                                    const void *residual, void *y);

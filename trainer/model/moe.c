@@ -96,7 +96,8 @@ static status route(const run *r, const moe *w, const moe_saved *k, const moe_sc
                     int32_t *count)
 {
     const text_dims *d = &r->d->text;
-    TRY(linear_fwd(r, &w->gate, r->n.tokens, k->m, s->logits, 0));
+    const void *bias = r->router_bias ? at(r->router_bias, w->layer * d->experts, r->act) : NULL;
+    TRY(linear_fwd_biased(r, &w->gate, r->n.tokens, k->m, bias, s->logits));
     TRY(op_route_fwd(r->s, &(route_fwd_args){.tokens = r->n.tokens,
                                              .experts = d->experts,
                                              .top_k = d->top_k,

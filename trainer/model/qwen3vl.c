@@ -23,6 +23,7 @@ struct model {
     decoder decoder;
     head head;
     void *block; /* device memory of all activations */
+    const void *router_bias;
 };
 
 static int64_t logit_rows(const model_options *o)
@@ -188,7 +189,8 @@ static run start(const model *m, stream *s, const device_batch *b)
                  .units = m->p->units,
                  .n = batch_sizes(b),
                  .act = st_dtype_size(s->dev->v->act),
-                 .acc = st_dtype_size(s->dev->v->acc)};
+                 .acc = st_dtype_size(s->dev->v->acc),
+                 .router_bias = m->router_bias};
 }
 
 static status check_batch(const model *m, const device_batch *b)
@@ -291,6 +293,11 @@ status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void 
     TRY(head_logits(&m->head, s, m->decoder.x[m->d.text.layers], tokens, n, out_logits));
     TRY(units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
     return units_end(u, s);
+}
+
+void model_bias_router(model *m, const void *bias)
+{
+    m->router_bias = bias;
 }
 
 const int32_t *model_expert_count(const model *m)

@@ -61,6 +61,9 @@ WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch 
  * the device. */
 WARN_UNUSED status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n,
                                 void *out_logits);
+/* bias [L, E] act on the device, added to the routers' logits from the next call on; borrowed. For
+ * benches of uneven loads. */
+void model_bias_router(model *m, const void *bias);
 /* Tokens per expert and layer of the last forward: [L, E] int32 on the device; NULL if no MoE. */
 const int32_t *model_expert_count(const model *m);
 

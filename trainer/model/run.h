@@ -21,6 +21,7 @@ typedef struct run {
     size_t act, acc;              /* bytes of an element */
     const struct kv_cache *cache; /* NULL but for generation */
     bool step;                    /* of training: pieces may be captured (run_piece) */
+    const void *router_bias;      /* [layers, E] act, added to the logits; NULL: none */
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [T, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */

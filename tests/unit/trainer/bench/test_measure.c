@@ -52,6 +52,7 @@ static void test_spread(void **state)
     near(s.fastest, 1, 0);
     near(bench_spread_of(even, 4).median, 2.5, 0);
     near(bench_spread_of(one, 1).deviation, 0, 0);
+    near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 against 2.5 / 0.9 */
 }
 
 static void test_loads__have_the_skew_and_sum_asked_for(void **state)

@@ -1,0 +1,125 @@
+/* skew.c: the router of a bench: a bias on each logit, moved until the experts' loads have the
+ * shape asked for. Loads of an untrained router are some accident between even and 3; a bench must
+ * know. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "trainer/bench/bench.h"
+#include "trainer/bench/skew.h"
+#include "trainer/model/convert.h"
+#include "trainer/step.h"
+
+enum { ROUNDS = 24 };
+static const double GAIN = 0.5;  /* of the distance in logits that a load is off by */
+static const double MOST = 30.0; /* of a bias */
+
+struct skew {
+    int64_t layers, experts;
+    void *bias;    /* [layers, E] act, device */
+    double *value; /* the same, here */
+    int32_t *target, *count;
+    void *act; /* value in act */
+};
+
+void skew_free(skew **held, session *s)
+{
+    skew *k = *held;
+    if (!k)
+        return;
+    if (k->bias)
+        s->device->v->release(s->device, k->bias);
+    free(k->value);
+    free(k->target);
+    free(k->count);
+    free(k->act);
+    free(k);
+    *held = NULL;
+}
+
+status skew_new(session *s, double load, skew **out)
+{
+    const backend_vtable *v = s->device->v;
+    const int64_t layers = s->dims.text.layers, experts = s->dims.text.experts;
+    size_t n = (size_t)(layers * experts), act = st_dtype_size(v->act);
+    if (experts == 0)
+        return FAIL(ST_USAGE, "bench step --load: %s has no experts", s->dims.name);
+    if (!(load >= 1.0) || load > (double)experts / (double)s->dims.text.top_k)
+        return FAIL(ST_USAGE,
+                    "bench step --load: the busiest of %lld experts has 1 to %.1f times "
+                    "the mean load where a token takes %lld, not %g",
+                    (long long)experts, (double)experts / (double)s->dims.text.top_k,
+                    (long long)s->dims.text.top_k, load);
+    skew *k = calloc(1, sizeof *k);
+    if (!k)
+        return FAIL(ST_NO_MEMORY, "bench: out of memory");
+    *k = (skew){.layers = layers,
+                .experts = experts,
+                .value = calloc(n, sizeof *k->value),
+                .target = calloc((size_t)experts + 1, sizeof *k->target),
+                .count = calloc(n, sizeof *k->count),
+                .act = calloc(n, act)};
+    status st = k->value && k->target && k->count && k->act
+                    ? v->alloc(s->device, n * act, &k->bias)
+                    : FAIL(ST_NO_MEMORY, "bench: out of memory");
+    if (st != ST_OK) {
+        skew_free(&k, s);
+        return st;
+    }
+    bench_loads(experts, s->cap.tokens * s->dims.text.top_k, load, k->target);
+    model_bias_router(s->model, k->bias);
+    *out = k;
+    return ST_OK;
+}
+
+/* Largest load over the mean, averaged over the layers with experts, of the last micro-batch. */
+status skew_measure(skew *k, session *s, double *out_load)
+{
+    const backend_vtable *v = s->device->v;
+    double sum = 0.0;
+    int64_t n = 0;
+    TRY(v->to_host(s->stream, k->count, model_expert_count(s->model),
+                   (size_t)(k->layers * k->experts) * sizeof *k->count));
+    TRY(v->wait(s->stream));
+    for (int64_t l = 0; l < k->layers; l++) {
+        int64_t total = 0, most = 0;
+        for (int64_t e = 0; e < k->experts; e++) {
+            int64_t c = k->count[l * k->experts + e];
+            total += c;
+            most = c > most ? c : most;
+        }
+        if (!dims_layer_is_moe(&s->dims, l) || total == 0)
+            continue;
+        sum += (double)most * (double)k->experts / (double)total;
+        n++;
+    }
+    *out_load = n > 0 ? sum / (double)n : 0.0;
+    return ST_OK;
+}
+
+/* By as much as each expert's load is off, in logits. */
+static status move(skew *k, session *s)
+{
+    const backend_vtable *v = s->device->v;
+    for (int64_t i = 0; i < k->layers * k->experts; i++) {
+        int64_t e = i % k->experts;
+        double want = (double)(k->target[e + 1] - k->target[e]);
+        double x = k->value[i] + GAIN * log((want + 1.0) / ((double)k->count[i] + 1.0));
+        k->value[i] = fmin(fmax(x, -MOST), MOST);
+    }
+    convert_from_double(k->act, v->act, k->value, k->layers * k->experts);
+    TRY(v->to_device(s->stream, k->bias, k->act,
+                     (size_t)(k->layers * k->experts) * st_dtype_size(v->act)));
+    return v->wait(s->stream);
+}
+
+status skew_settle(skew *k, session *s, int64_t *step)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        step_report r;
+        double load;
+        TRY(step_run(s, ++*step, &r));
+        TRY(skew_measure(k, s, &load));
+        TRY(move(k, s));
+    }
+    return ST_OK;
+}
