@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h> /* xxhash.h, with the widest vectors this processor has: the same hash */
+#else
 #include <xxhash.h>
+#endif
 
 #include "common/span.h"
 

@@ -56,9 +56,10 @@ status row_alloc(row *r, arena *a, int with_weight)
     TRY(arena_calloc(a, n_docs + 1, sizeof(int32_t), (void **)&n.cu_seqlens));
     TRY(arena_calloc(a, n_tokens, sizeof(int32_t), (void **)&n.visual_row));
     TRY(arena_calloc(a, (size_t)r->n_items, 3 * sizeof(int32_t), (void **)&n.grid_thw));
-    TRY(arena_calloc(a, (size_t)r->n_patches, PATCH_BYTES, (void **)&n.pixels));
-    n.pixels_video = NULL;
-    if (r->n_video_patches > 0)
+    n.pixels = n.pixels_video = NULL;
+    if (!r->items)
+        TRY(arena_calloc(a, (size_t)r->n_patches, PATCH_BYTES, (void **)&n.pixels));
+    if (!r->items && r->n_video_patches > 0)
         TRY(arena_calloc(a, (size_t)r->n_video_patches, VIDEO_PATCH_BYTES,
                          (void **)&n.pixels_video));
     n.loss_weight = NULL;
@@ -144,6 +145,16 @@ void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size
     *out_n = n;
 }
 
+static void add_items(hasher *h, const row *r, bool videos)
+{
+    const size_t each = videos ? VIDEO_PATCH_BYTES : PATCH_BYTES;
+    for (int64_t i = 0; i < r->n_items; i++) {
+        const int32_t *g = r->grid_thw + 3 * i;
+        if (r->items[i].is_video == videos)
+            hasher_add(h, r->items[i].patches, (size_t)g[0] * (size_t)g[1] * (size_t)g[2] * each);
+    }
+}
+
 status row_digest(const row *r, hash128 *out)
 {
     hasher *h = NULL;
@@ -158,7 +169,9 @@ status row_digest(const row *r, hash128 *out)
         hasher_add_u64(h, (uint64_t)t.n_dims);
         for (int d = 0; d < t.n_dims; d++)
             hasher_add_u64(h, (uint64_t)t.shape[d]);
-        if (t.data.size > 0)
+        if (r->items && (id == T_PIXELS || id == T_PIXELS_VIDEO))
+            add_items(h, r, id == T_PIXELS_VIDEO);
+        else if (t.data.size > 0)
             hasher_add(h, t.data.data, t.data.size);
     }
     *out = hasher_value(h);

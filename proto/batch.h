@@ -7,6 +7,7 @@
 #ifndef TESSERA_PROTO_BATCH_H
 #define TESSERA_PROTO_BATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/arena.h"
@@ -23,15 +24,23 @@ enum {
     NO_LABEL = -100,
 };
 
+typedef struct item_pixels {
+    const uint8_t *patches; /* [its patches, 768 or, of a video, 1536] */
+    bool is_video;
+} item_pixels;
+
 typedef struct row {
     int64_t n_tokens, n_docs, n_items, n_patches, n_video_patches;
-    int32_t *input_ids;      /* [T] */
-    int32_t *labels;         /* [T] unshifted, NO_LABEL = no loss */
-    int32_t *position_ids;   /* [3, T] streams T, H, W */
-    int32_t *cu_seqlens;     /* [D+1] from 0 to T */
-    int32_t *visual_row;     /* [T] merged row over all items in grid_thw order, -1 = text */
-    int32_t *grid_thw;       /* [I, 3] in patches */
-    uint8_t *pixels;         /* [S, 768] merge order; columns (channel, y, x) */
+    int32_t *input_ids;    /* [T] */
+    int32_t *labels;       /* [T] unshifted, NO_LABEL = no loss */
+    int32_t *position_ids; /* [3, T] streams T, H, W */
+    int32_t *cu_seqlens;   /* [D+1] from 0 to T */
+    int32_t *visual_row;   /* [T] merged row over all items in grid_thw order, -1 = text */
+    int32_t *grid_thw;     /* [I, 3] in patches */
+    uint8_t *pixels;       /* [S, 768] merge order; columns (channel, y, x) */
+    /* [I] instead of pixels and pixels_video, while a row is being made: the patches of each item
+     * where they lie, so that they are copied nowhere. Else NULL. */
+    const item_pixels *items;
     uint8_t *pixels_video;   /* [V, 1536] columns (channel, frame, y, x); NULL if V = 0 */
     float *loss_weight;      /* [T] or NULL: all 1 */
     uint64_t *doc_sample_id; /* [D] position in the data set */
@@ -42,8 +51,8 @@ typedef struct row {
     const char *references; /* held-out rows: per document its reference answers, or null */
 } row;
 
-/* Storage for the counts already set in r (n_*); with_weight adds loss_weight. Arrays are cleared,
- * labels set to NO_LABEL, visual_row to -1. */
+/* Storage for the counts already set in r (n_*), but no pixels where items is set;
+ * with_weight adds loss_weight. Arrays are cleared, labels set to NO_LABEL, visual_row to -1. */
 WARN_UNUSED status row_alloc(row *r, arena *a, int with_weight);
 
 /* Checks everything a trainer relies on: counts, borders that rise from 0 to T, grids even and in
@@ -62,7 +71,7 @@ WARN_UNUSED status row_find_videos(const row *r, const char *source, uint8_t *ou
 WARN_UNUSED status row_digest(const row *r, hash128 *out);
 
 /* As tensors of a safetensors file (views into r). with_pixels = 0 leaves pixels and pixels_video
- * out (wire form). At most ROW_TENSORS. */
+ * out (wire form; the only one of a row with items). At most ROW_TENSORS. */
 enum { ROW_TENSORS = 12 };
 void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n);
 /* Views into an opened safetensors file; checks names, dtypes, shapes, then row_check when

@@ -58,11 +58,16 @@ static status add_block(codec *c, const uint8_t *block, size_t size, wire_msg *o
     return wire_msg_add(out, small.data, small.size);
 }
 
+static void check_pixels(image_part *p, const uint8_t *pixels)
+{
+    const hash128 check = hash_bytes(pixels, p->decoded_bytes);
+    memcpy(p->check, check.bytes, IMAGE_CHECK_BYTES);
+}
+
 /* Filters and compresses one item into a part: head, then payload. */
 static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg *out)
 {
-    hash128 check = hash_bytes(pixels, p->decoded_bytes);
-    memcpy(p->check, check.bytes, IMAGE_CHECK_BYTES);
+    check_pixels(p, pixels);
     p->payload = span_of(pixels, p->decoded_bytes);
     if (p->filter == IMAGE_FILTER_PLANE) {
         TRY(need_scratch(c, p->decoded_bytes));
@@ -79,29 +84,44 @@ static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg
     return ST_OK;
 }
 
-static status add_images(codec *c, const row *r, const uint8_t *is_video, image_filter filter,
-                         image_codec image, wire_msg *out)
+/* Item i as a part yet to be filled. */
+static image_part part_of(const row *r, int64_t i, bool is_video)
 {
-    const uint8_t *images = r->pixels, *videos = r->pixels_video;
-    for (int64_t i = 0; i < r->n_items; i++) {
-        const int32_t *g = r->grid_thw + 3 * i;
-        image_part p = {.filter = filter,
-                        .codec = image,
-                        .patch_bytes = is_video[i] ? VIDEO_PATCH_BYTES : PATCH_BYTES,
-                        .n_patches = (uint32_t)((int64_t)g[0] * g[1] * g[2])};
-        p.decoded_bytes = (uint64_t)p.n_patches * p.patch_bytes;
-        const uint8_t **from = is_video[i] ? &videos : &images;
-        TRY(add_image(c, *from, &p, out));
-        *from += p.decoded_bytes;
-    }
-    return ST_OK;
+    const int32_t *g = r->grid_thw + 3 * i;
+    image_part p = {.patch_bytes = is_video ? VIDEO_PATCH_BYTES : PATCH_BYTES,
+                    .n_patches = (uint32_t)((int64_t)g[0] * g[1] * g[2])};
+    p.decoded_bytes = (uint64_t)p.n_patches * p.patch_bytes;
+    return p;
 }
 
-status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter, image_codec image,
-                    wire_msg *out)
+static status add_images(codec *c, const row *r, image_filter filter, image_codec image,
+                         wire_msg *out)
+{
+    const uint8_t *images = r->pixels, *videos = r->pixels_video;
+    uint8_t *is_video = malloc((size_t)r->n_items + 1);
+    status st = ST_OK;
+    if (!is_video)
+        return FAIL(ST_NO_MEMORY, "no memory for the kinds of %lld items", (long long)r->n_items);
+    TRY_OR(done, row_find_videos(r, "row to be sent", is_video));
+    for (int64_t i = 0; i < r->n_items; i++) {
+        image_part p = part_of(r, i, is_video[i]);
+        const uint8_t **from = is_video[i] ? &videos : &images;
+        p.filter = filter;
+        p.codec = image;
+        TRY_OR(done, add_image(c, r->items ? r->items[i].patches : *from, &p, out));
+        if (!r->items)
+            *from += p.decoded_bytes;
+    }
+done:
+    free(is_video);
+    return st;
+}
+
+/* The parts in front of the images. */
+static status add_front(codec *c, const row *r, uint64_t number, wire_msg *out)
 {
     frame head = {.kind = KIND_ROW, .row = number, .n_images = (uint32_t)r->n_items};
-    uint8_t *is_video = NULL, *block = NULL, head_bytes[FRAME_BYTES];
+    uint8_t *block = NULL, head_bytes[FRAME_BYTES];
     st_tensor tensors[ROW_TENSORS];
     st_meta meta[ROW_META];
     size_t n_tensors, block_size;
@@ -116,12 +136,9 @@ status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter
                     "%d",
                     (long long)r->n_items, (unsigned long long)head.image_bytes, FRAME_MAX_IMAGES,
                     FRAME_MAX_PAYLOAD);
-    if (!(is_video = malloc((size_t)r->n_items + 1)))
-        return FAIL(ST_NO_MEMORY, "no memory for the kinds of %lld items", (long long)r->n_items);
-    TRY_OR(done, row_find_videos(r, "row to be sent", is_video));
-    TRY_OR(done, row_digest(r, &head.digest));
+    TRY(row_digest(r, &head.digest));
     row_tensors(r, 0, tensors, &n_tensors);
-    TRY_OR(done, st_pack(tensors, n_tensors, meta, row_meta(r, meta), &block, &block_size));
+    TRY(st_pack(tensors, n_tensors, meta, row_meta(r, meta), &block, &block_size));
     if (block_size > FRAME_MAX_PAYLOAD) {
         st = FAIL(ST_BAD_INPUT, "a row block of %zu bytes, at most %d", block_size,
                   FRAME_MAX_PAYLOAD);
@@ -131,12 +148,59 @@ status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter
     frame_encode(&head, head_bytes);
     TRY_OR(done, wire_msg_add(out, head_bytes, sizeof head_bytes));
     TRY_OR(done, add_block(c, block, block_size, out));
-    TRY_OR(done, add_images(c, r, is_video, filter, image, out));
 done:
+    free(block);
+    return st;
+}
+
+status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter, image_codec image,
+                    wire_msg *out)
+{
+    status st = add_front(c, r, number, out);
+    if (st == ST_OK)
+        st = add_images(c, r, filter, image, out);
     if (st != ST_OK)
         wire_msg_clear(out);
-    free(block);
-    free(is_video);
+    return st;
+}
+
+status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels)
+{
+    uint8_t *part;
+    TRY(wire_msg_add_space(items, IMAGE_HEAD_BYTES + bytes, &part));
+    *out_pixels = part + IMAGE_HEAD_BYTES;
+    return ST_OK;
+}
+
+/* Heads in front of the pixels. */
+static status finish_parts(const row *r, wire_msg *items)
+{
+    if (!r->items || (int64_t)wire_msg_parts(items) != r->n_items)
+        return FAIL(ST_INTERNAL, "%zu parts for %lld items", wire_msg_parts(items),
+                    (long long)r->n_items);
+    for (int64_t i = 0; i < r->n_items; i++) {
+        image_part p = part_of(r, i, r->items[i].is_video);
+        const span part = wire_msg_part(items, (size_t)i);
+        uint8_t *head = (uint8_t *)(uintptr_t)part.data; /* ours until it is sent */
+        if (part.size != IMAGE_HEAD_BYTES + p.decoded_bytes)
+            return FAIL(ST_INTERNAL, "image part %lld has %zu bytes, expected %llu", (long long)i,
+                        part.size, (unsigned long long)(IMAGE_HEAD_BYTES + p.decoded_bytes));
+        p.payload = span_of(head + IMAGE_HEAD_BYTES, p.decoded_bytes);
+        check_pixels(&p, p.payload.data);
+        image_part_head(&p, head);
+    }
+    return ST_OK;
+}
+
+status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *items, wire_msg *out)
+{
+    status st = add_front(c, r, number, out);
+    if (st == ST_OK)
+        st = finish_parts(r, items);
+    if (st == ST_OK)
+        st = wire_msg_move(out, items);
+    if (st != ST_OK)
+        wire_msg_clear(out);
     return st;
 }
 

@@ -22,9 +22,19 @@ WARN_UNUSED status codec_new(codec **out);
 void codec_free(codec **c);
 
 /* Row number goes into the header. Images are cut from r->pixels and r->pixels_video by grid_thw,
- * one part per item. Appends 2 + n_items parts to an empty message. */
+ * or taken from r->items, one part per item. Appends 2 + n_items parts to an empty message.
+ */
 WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter,
                                 image_codec image, wire_msg *out);
+
+/* Without filter and codec a part is a head and the pixels as they are, so they may be written into
+ * it at once: room for these bytes of an item as the next part of `items`. */
+WARN_UNUSED status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels);
+/* codec_encode where every one of r->items has such a part, in order, with these pixels in it.
+ * Takes the parts. */
+WARN_UNUSED status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *items,
+                                     wire_msg *out);
+
 /* One failed row leaves codec and arena as they were. ST_PROTOCOL names peer and part.
  * Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
 WARN_UNUSED status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,

@@ -1,7 +1,29 @@
 /* lease_read.c: the turns of a lease (prepd/serve/payload.c writes them) back into a sample. */
-#include "prepd/worker/worker.h"
+#include "prepd/worker/lease_read.h"
+
+#include <string.h>
 
 static const char SOURCE[] = "lease";
+
+const conf *lease_conf(const workshop *s, const json_value *lease)
+{
+    return strcmp(json_text(json_find(lease, "stream"), ""), "eval") == 0 ? &s->eval : &s->train;
+}
+
+const char *lease_cause(const char *root, const char *text)
+{
+    size_t n = strlen(root);
+    return n && strncmp(text, root, n) == 0 && text[n] == '/' ? text + n + 1 : text;
+}
+
+status lease_root(const workshop *s, const json_value *lease, const char **out)
+{
+    if (s->o->data_root) {
+        *out = s->o->data_root;
+        return ST_OK;
+    }
+    return json_want_text(lease, "root", SOURCE, out);
+}
 
 static status read_weights(const json_value *v, arena *a, turn *t)
 {

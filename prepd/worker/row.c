@@ -95,19 +95,24 @@ static status count(const document *docs, int64_t n_docs, row *r)
     return ST_OK;
 }
 
-/* Patches of pictures and of clips, which lie in arrays of their own, and merged rows of both. */
 typedef struct visual_place {
-    int64_t still, video, merged;
+    int64_t item, merged; /* merged rows of all items */
 } visual_place;
 
 typedef struct place {
-    int64_t token, item;     /* what was written before this document */
+    int64_t token;           /* what was written before this document */
     visual_place next;       /* the same */
     visual_place shown_from; /* where the images that were shown last begin */
+    item_pixels *items;      /* [n_items] of the row */
+    const uint8_t *zeros;    /* of the largest item without patches */
 } place;
 
-/* A shared image is written again by every document that has it: the same bytes, or none if that
- * one is quarantined. */
+static bool has_patches(const document *d, int32_t k)
+{
+    return !d->quarantined && d->patches && d->patches[k];
+}
+
+/* A shared image's patches come from any document that has it and is not quarantined. */
 static void put_images(const document *d, row *r, place *p)
 {
     visual_place at = d->shared ? p->shown_from : p->next;
@@ -115,18 +120,16 @@ static void put_images(const document *d, row *r, place *p)
     p->shown_from = d->n_images > 0 ? at : p->shown_from;
     for (int32_t k = 0; k < d->n_images; k++) {
         const fit_grid g = d->grids[k];
-        const int64_t n_patches = fit_patches(g), run_tokens = fit_run_tokens(g);
-        const int64_t bytes = g.pairs ? VIDEO_PATCH_BYTES : PATCH_BYTES;
-        uint8_t *to = g.pairs ? r->pixels_video + at.video * bytes : r->pixels + at.still * bytes;
+        const int64_t run_tokens = fit_run_tokens(g);
+        item_pixels *item = &p->items[at.item];
         for (int32_t f = 0; f < fit_runs(g); f++, run++)
             for (int64_t i = 0; i < run_tokens; i++)
                 r->visual_row[p->token + *run + i] = (int32_t)at.merged++;
-        if (!d->quarantined && d->patches && d->patches[k])
-            memcpy(to, d->patches[k], (size_t)(n_patches * bytes));
-        *(g.pairs ? &at.video : &at.still) += n_patches;
-        if (d->shared)
-            continue;
-        int32_t *grid = r->grid_thw + p->item++ * 3;
+        if (has_patches(d, k))
+            *item = (item_pixels){d->patches[k], g.pairs > 0};
+        else if (!d->shared)
+            *item = (item_pixels){p->zeros, g.pairs > 0};
+        int32_t *grid = r->grid_thw + at.item++ * 3;
         grid[0] = fit_runs(g);
         grid[1] = g.h;
         grid[2] = g.w;
@@ -135,15 +138,33 @@ static void put_images(const document *d, row *r, place *p)
         p->next = at;
 }
 
+/* Room for the items, and zeros for those without patches. */
+static status begin_items(const document *docs, int64_t n_docs, arena *a, row *r, place *p)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < n_docs; i++) {
+        for (int32_t k = 0; k < docs[i].n_images; k++) {
+            const int64_t bytes = row_item_bytes(docs[i].grids[k]);
+            if (!has_patches(&docs[i], k) && bytes > most)
+                most = bytes;
+        }
+    }
+    TRY(arena_calloc(a, (size_t)most, 1, (void **)&p->zeros));
+    TRY(arena_calloc(a, (size_t)r->n_items + 1, sizeof *p->items, (void **)&p->items));
+    r->items = p->items;
+    return ST_OK;
+}
+
 status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
 {
     row r;
+    place p = {0};
     TRY(count(docs, n_docs, &r));
     bool weighted = false;
     for (int64_t i = 0; i < n_docs; i++)
         weighted |= docs[i].text.weights != NULL;
-    TRY(row_alloc(&r, a, weighted)); /* labels NO_LABEL, visual_row -1, pixels zero */
-    place p = {0};
+    TRY(begin_items(docs, n_docs, a, &r, &p));
+    TRY(row_alloc(&r, a, weighted)); /* labels NO_LABEL, visual_row -1 */
     for (int64_t i = 0; i < n_docs; i++) {
         const document *d = &docs[i];
         const size_t n = (size_t)d->text.n;

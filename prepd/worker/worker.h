@@ -43,6 +43,7 @@ typedef struct workshop {
     chat_ids chat;
     codec *packer;
     int64_t stage_ns[N_STAGES]; /* of the lease in work */
+    wire_msg *items_made;       /* its items' parts, where pixels travel as they are */
     arena row;                  /* a lease: texts, patches, the row */
     arena sample;               /* one image: file, pixels */
 } workshop;
@@ -50,6 +51,9 @@ typedef struct workshop {
 WARN_UNUSED status workshop_init(workshop *s, const worker_options *o, const image_api *images,
                                  const json_value *terms);
 void workshop_done(workshop *s);
+
+/* The time since then was this stage's. */
+void workshop_stage_end(workshop *s, int stage, int64_t *inout_since);
 
 /* Tells which item is in work; called before each. */
 typedef status (*on_item)(void *user, int64_t item);
@@ -60,9 +64,5 @@ WARN_UNUSED status make_row(workshop *s, const json_value *lease, on_item on, vo
 /* The records of an index lease, as a RECORDS object (heap JSON). */
 WARN_UNUSED status make_records(workshop *s, const json_value *lease, on_item on, void *user,
                                 char **out);
-
-/* {"turns": ...} of a lease as a sample with n_images images; in the arena. */
-WARN_UNUSED status lease_read_sample(const json_value *object, int32_t n_images, arena *a,
-                                     sample *out);
 
 #endif

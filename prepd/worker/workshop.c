@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/model_files.h"
 #include "prepd/worker/worker.h"
 
@@ -99,11 +100,20 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(chat_ids_find(s->tokens, &s->chat));
     TRY(check_ids(folder, &s->chat));
     TRY(codec_new(&s->packer));
+    TRY(wire_msg_new(&s->items_made));
     return limit_memory(s->train.prepd_worker_bytes);
+}
+
+void workshop_stage_end(workshop *s, int stage, int64_t *inout_since)
+{
+    const int64_t now = clock_ns();
+    s->stage_ns[stage] += now - *inout_since;
+    *inout_since = now;
 }
 
 void workshop_done(workshop *s)
 {
+    wire_msg_free(&s->items_made);
     codec_free(&s->packer);
     tokenizer_scratch_free(&s->token_scratch);
     tokenizer_free(&s->tokens);

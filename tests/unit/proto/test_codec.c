@@ -76,6 +76,64 @@ static void test_codec__filtered_smooth_images_shrink(void **state)
     tear_down(&s);
 }
 
+static void assert_same_message(const wire_msg *a, const wire_msg *b)
+{
+    assert_int_equal(wire_msg_parts(a), wire_msg_parts(b));
+    for (size_t i = 0; i < wire_msg_parts(a); i++) {
+        const span x = wire_msg_part(a, i), y = wire_msg_part(b, i);
+        assert_int_equal(x.size, y.size);
+        assert_memory_equal(x.data, y.data, x.size);
+    }
+}
+
+/* Pixels of each item where they lie, and in their parts already: the same message, byte for byte,
+ * as of a row that has them side by side. */
+static void test_codec_encode__pixels_where_they_lie(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_RECIPES * 4; i++) {
+        item_pixels items[64];
+        uint8_t is_video[64];
+        setting s;
+        wire_msg *m = NULL, *made = NULL;
+        const image_filter filter = (image_filter)(i & 1);
+        const image_codec image = (image_codec)(i >> 1 & 1);
+        set_up(&s, &recipes[i / 4], filter, image);
+        assert_ok(wire_msg_new(&m));
+        assert_ok(wire_msg_new(&made));
+        assert_ok(row_find_videos(&s.r, "test", is_video));
+        row apart = s.r;
+        apart.pixels = apart.pixels_video = NULL;
+        apart.items = items;
+        const uint8_t *at[2] = {s.r.pixels, s.r.pixels_video};
+        for (int64_t k = 0; k < s.r.n_items; k++) {
+            const int32_t *g = s.r.grid_thw + 3 * k;
+            const size_t bytes =
+                (size_t)(g[0] * g[1] * g[2]) * (is_video[k] ? VIDEO_PATCH_BYTES : PATCH_BYTES);
+            uint8_t *room;
+            assert_ok(codec_item_room(made, bytes, &room));
+            memcpy(room, at[is_video[k]], bytes);
+            items[k] = (item_pixels){at[is_video[k]], is_video[k] != 0};
+            at[is_video[k]] += bytes;
+        }
+        assert_ok(codec_encode(s.c, &apart, 42, filter, image, m));
+        assert_same_message(m, s.m);
+        wire_msg_clear(m);
+        if (filter == IMAGE_FILTER_NONE && image == IMAGE_CODEC_NONE) {
+            assert_ok(codec_encode_made(s.c, &apart, 42, made, m));
+            assert_same_message(m, s.m);
+            assert_int_equal(wire_msg_parts(made), 0);
+        } else {
+            assert_ok(wire_msg_add(made, "", 0));
+            assert_fails(ST_INTERNAL, codec_encode_made(s.c, &apart, 42, made, m), "parts for");
+            assert_int_equal(wire_msg_parts(m), 0);
+        }
+        wire_msg_free(&made);
+        wire_msg_free(&m);
+        tear_down(&s);
+    }
+}
+
 static void test_codec_encode__refuses_a_row_that_is_none(void **state)
 {
     (void)state;
@@ -264,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codec__round_trips),
         cmocka_unit_test(test_codec__filtered_smooth_images_shrink),
+        cmocka_unit_test(test_codec_encode__pixels_where_they_lie),
         cmocka_unit_test(test_codec_encode__refuses_a_row_that_is_none),
         cmocka_unit_test(test_codec_decode__hostile_edits),
         cmocka_unit_test(test_codec_decode__parts_missing_or_extra),

@@ -56,6 +56,18 @@ static void fixture_make(fixture *f)
         NULL, false};
 }
 
+/* Byte `at` of patch i of all pictures. */
+static int pixel(const row *r, int64_t i, int64_t at)
+{
+    int64_t item = 0, n;
+    for (;; item++, i -= n) {
+        const int32_t *g = r->grid_thw + 3 * item;
+        n = r->items[item].is_video ? 0 : (int64_t)g[0] * g[1] * g[2];
+        if (i < n)
+            return r->items[item].patches[i * PATCH_BYTES + at];
+    }
+}
+
 static void test_row_positions__worked_examples(void **state)
 {
     int32_t position[3 * N];
@@ -96,8 +108,8 @@ static void test_row_build__packs_documents(void **state)
     static const int64_t ends[] = {24, 48, 64, 80};
     for (int64_t i = 0, k = 0; i < r.n_patches; i++) {
         k += i == ends[k];
-        assert_int_equal(r.pixels[i * PATCH_BYTES], k + 1);
-        assert_int_equal(r.pixels[i * PATCH_BYTES + PATCH_BYTES - 1], k + 1);
+        assert_int_equal(pixel(&r, i, 0), k + 1);
+        assert_int_equal(pixel(&r, i, PATCH_BYTES - 1), k + 1);
     }
     assert_int_equal(r.doc_sample_id[1], 900);
     assert_int_equal(r.doc_part[1], 2);
@@ -129,7 +141,7 @@ static void test_row_build__shared_images(void **state)
         for (int64_t i = 0, k = 0; i < r.n_patches; i++) {
             static const int64_t ends[] = {24, 48, 64, 80};
             k += i == ends[k];
-            assert_int_equal(r.pixels[i * PATCH_BYTES], k + 1);
+            assert_int_equal(pixel(&r, i, 0), k + 1);
         }
     }
     document wrong[] = {f.docs[0], f.docs[1]};
@@ -167,9 +179,10 @@ static void test_row_build__clips(void **state)
     assert_int_equal(r.n_video_patches, 32);
     const int32_t grids[5][3] = {{1, 4, 6}, {1, 6, 4}, {2, 4, 4}, {1, 4, 6}, {1, 6, 4}};
     assert_memory_equal(r.grid_thw, grids, sizeof grids);
-    assert_memory_equal(r.pixels_video, both, sizeof both);
+    assert_true(r.items[2].is_video && !r.items[1].is_video && !r.items[3].is_video);
+    assert_memory_equal(r.items[2].patches, both, sizeof both);
     for (int64_t i = 0; i < 96; i++)
-        assert_int_equal(r.pixels[i * PATCH_BYTES], 1 + i / 24 % 2);
+        assert_int_equal(pixel(&r, i, 0), 1 + i / 24 % 2);
     for (int64_t i = 0; i < N_B; i++) { /* the positions are those of the frames as pictures */
         const int64_t at = N_A + i, again = N_A + N_B + i;
         assert_int_equal(r.position_ids[at], golden[0][N_A + i]);
@@ -202,13 +215,14 @@ static void test_row_build__quarantined_keeps_its_place(void **state)
     assert_memory_equal(r.visual_row, whole.visual_row, N * sizeof *r.visual_row);
     for (int i = 0; i < N; i++)
         assert_int_equal(r.labels[i], i >= N_A && i < N_A + N_B ? NO_LABEL : whole.labels[i]);
-    for (int64_t i = 0; i < r.n_patches * PATCH_BYTES; i++)
-        assert_int_equal(r.pixels[i], i < 48 * PATCH_BYTES ? whole.pixels[i] : 0);
+    for (int64_t i = 0; i < r.n_patches; i++)
+        for (int64_t at = 0; at < PATCH_BYTES; at++)
+            assert_int_equal(pixel(&r, i, at), i < 48 ? pixel(&whole, i, at) : 0);
     f.docs[1].quarantined = false;
     f.docs[1].patches = NULL; /* zeros, labels kept: how a plan without pixels is made */
     assert_ok(row_build(f.docs, 3, &a, &r));
     assert_memory_equal(r.labels, whole.labels, N * sizeof *r.labels);
-    assert_int_equal(r.pixels[60 * PATCH_BYTES], 0);
+    assert_int_equal(pixel(&r, 60, 0), 0);
     arena_done(&a);
 }
 

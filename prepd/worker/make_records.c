@@ -1,0 +1,125 @@
+/* make_records.c: a lease of an index done: sizes of pictures and clips, lengths of texts. */
+#include <string.h>
+
+#include "prepd/worker/clips.h"
+#include "prepd/worker/lease_read.h"
+
+static const char SOURCE[] = "lease";
+
+static void put_int(json_writer *w, const char *key, int64_t v)
+{
+    json_put_key(w, key);
+    json_put_int(w, v);
+}
+
+static void put_text(json_writer *w, const char *key, const char *v)
+{
+    json_put_key(w, key);
+    json_put_cstr(w, v);
+}
+
+static status image_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                           json_writer *w)
+{
+    file_view view = {0};
+    image_info info = {0};
+    arena_reset(&s->sample);
+    status st = ref_view(f, root, c->image_file_bytes, &s->sample, &view);
+    if (st == ST_OK)
+        st = s->images->header(view.bytes, f->name, c, &info);
+    put_int(w, "bytes", view.file_bytes);
+    put_int(w, "mtime", view.mtime_ns);
+    ref_unview(f, &view);
+    TRY(st);
+    put_int(w, "width", info.width);
+    put_int(w, "height", info.height);
+    return ST_OK;
+}
+
+static void file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                        json_writer *w)
+{
+    json_begin_object(w);
+    const status st =
+        f->video || f->frames ? clips_record(s, c, root, f, w) : image_record(s, c, root, f, w);
+    if (st != ST_OK) {
+        put_text(w, "cause", lease_cause(root, status_text()));
+        if (st == ST_NO_INPUT)
+            put_text(w, "missing", lease_cause(root, status_last()->input));
+    }
+    json_end_object(w);
+}
+
+static status image_records(workshop *s, const json_value *lease, on_item on, void *user,
+                            json_writer *w)
+{
+    const json_value *files, *numbers;
+    const char *root;
+    TRY(lease_root(s, lease, &root));
+    TRY(json_want_array(lease, "files", SOURCE, &files));
+    TRY(json_want_array(lease, "images", SOURCE, &numbers));
+    if (json_count(files) != json_count(numbers))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu files with %zu numbers", json_count(files),
+                       json_count(numbers));
+    for (size_t i = 0; i < json_count(files); i++) {
+        TRY(on(user, json_int(json_item(numbers, i), -1)));
+        file_ref f;
+        TRY(ref_read(json_item(files, i), &f));
+        file_record(s, lease_conf(s, lease), root, &f, w);
+    }
+    return ST_OK;
+}
+
+static status text_records(workshop *s, const json_value *lease, on_item on, void *user,
+                           json_writer *w)
+{
+    const json_value *samples;
+    TRY(json_want_array(lease, "samples", SOURCE, &samples));
+    for (size_t i = 0; i < json_count(samples); i++) {
+        const json_value *object = json_item(samples, i);
+        const int64_t n_images = json_int(json_find(object, "images"), 0);
+        sample smp;
+        chat_text text = {0};
+        lease_clip *clips;
+        chat_visual *visuals;
+        arena_reset(&s->row);
+        if (n_images < 0 || n_images > INT32_MAX / 8)
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample of %lld images", (long long)n_images);
+        TRY(lease_read_sample(object, (int32_t)n_images, &s->row, &smp));
+        TRY(clips_read(json_find(object, "clips"), smp.n_images, &s->row, &clips));
+        TRY(arena_calloc(&s->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
+        for (int32_t k = 0; k < smp.n_images; k++)
+            TRY(clips_visual(&clips[k], 0, &s->row, &visuals[k]));
+        TRY(on(user, (int64_t)smp.id));
+        status st = chat_encode(s->tokens, s->token_scratch, &s->chat, lease_conf(s, lease), &smp,
+                                visuals, &s->row, &text);
+        json_begin_object(w);
+        if (st == ST_OK) {
+            put_int(w, "tokens", text.n);
+            put_int(w, "targets", text.n_targets);
+        } else {
+            put_text(w, "cause", status_text());
+        }
+        json_end_object(w);
+    }
+    return ST_OK;
+}
+
+status make_records(workshop *s, const json_value *lease, on_item on, void *user, char **out)
+{
+    json_writer w;
+    status st;
+    size_t size;
+    const bool images = strcmp(json_text(json_find(lease, "kind"), ""), "images") == 0;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "records");
+    json_begin_array(&w);
+    st = images ? image_records(s, lease, on, user, &w) : text_records(s, lease, on, user, &w);
+    json_end_array(&w);
+    json_end_object(&w);
+    if (st == ST_OK)
+        st = json_writer_take(&w, out, &size);
+    json_writer_done(&w);
+    return st;
+}

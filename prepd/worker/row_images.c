@@ -1,0 +1,144 @@
+#include "prepd/worker/row_images.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+#include "prepd/sample/patch.h"
+#include "prepd/sample/resample.h"
+
+static const char SOURCE[] = "lease";
+
+struct row_item {
+    int64_t file;
+    fit_grid grid;
+    uint8_t *patches; /* NULL: no room made yet */
+    bool done;
+};
+
+/* Patches in merge order come a band of two patch rows after the other, so each band is resized
+ * into the nearest cache and cut there. */
+static status cut_patches(row_images *k, const image *im, fit_grid grid, uint8_t *patches)
+{
+    enum { BAND = PATCH_SIDE * MERGE_SIDE };
+    arena *a = &k->s->sample;
+    image sized;
+    resampler *r;
+    uint8_t *band;
+    if (k->c->image_resampler == RESAMPLER_VIPS) {
+        TRY(k->s->images->resize_vips(im, grid.height, grid.width, a, &sized));
+        patch_cut(sized.rgb, grid.height, grid.width, patches);
+        return ST_OK;
+    }
+    if (im->height == grid.height && im->width == grid.width) {
+        patch_cut(im->rgb, grid.height, grid.width, patches);
+        return ST_OK;
+    }
+    const size_t band_bytes = (size_t)grid.width * BAND * 3;
+    TRY(resampler_new(k->c->image_resampler, 3, im->rgb, im->height, im->width, grid.height,
+                      grid.width, a, &r));
+    TRY(arena_alloc(a, band_bytes, (void **)&band));
+    for (int32_t y = 0; y < grid.height; y += BAND, patches += band_bytes) {
+        resampler_rows(r, y, BAND, band);
+        patch_cut(band, BAND, grid.width, patches);
+    }
+    return ST_OK;
+}
+
+static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8_t *patches)
+{
+    workshop *s = k->s;
+    span data;
+    image im;
+    arena_reset(&s->sample);
+    int64_t since = clock_ns();
+    TRY(ref_load(f, k->root, k->c->image_file_bytes, &s->sample, &data));
+    workshop_stage_end(s, STAGE_READ, &since);
+    TRY(s->images->decode(data, f->name, k->c, &s->sample, &im));
+    workshop_stage_end(s, STAGE_DECODE, &since);
+    TRY(cut_patches(k, &im, grid, patches));
+    workshop_stage_end(s, STAGE_RESIZE, &since);
+    return ST_OK;
+}
+
+status row_images_begin(row_images *k, int64_t most_items)
+{
+    k->n_items = k->shown = 0;
+    k->most_items = most_items;
+    wire_msg_clear(k->s->items_made);
+    return arena_calloc(&k->s->row, (size_t)most_items + 1, sizeof(*k->items), (void **)&k->items);
+}
+
+/* Parts stand in the row's order, so room is made for all items of a document at once. */
+status row_images_add(row_images *k, const document *doc)
+{
+    if (doc->shared)
+        return ST_OK;
+    if (doc->n_images > k->most_items - k->n_items)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "more images than the lease has grids");
+    k->shown = k->n_items;
+    for (int32_t i = 0; i < doc->n_images; i++) {
+        row_item *t = &k->items[k->n_items++];
+        *t = (row_item){.file = -1, .grid = doc->grids[i]};
+        if (k->in_place)
+            TRY(codec_item_room(k->s->items_made, (size_t)row_item_bytes(t->grid), &t->patches));
+    }
+    return ST_OK;
+}
+
+static const row_item *same_image(const row_images *k, const row_item *t)
+{
+    for (int64_t i = 0; i < k->n_items; i++) {
+        const row_item *d = &k->items[i];
+        if (d->done && d->file == t->file && d->grid.h == t->grid.h && d->grid.w == t->grid.w &&
+            d->grid.pairs == t->grid.pairs)
+            return d;
+    }
+    return NULL;
+}
+
+/* Decodes an item's file, unless another item shows the same at the same size. */
+static status fill(row_images *k, row_item *t, const lease_clip *clip)
+{
+    const size_t bytes = (size_t)row_item_bytes(t->grid);
+    const row_item *same = same_image(k, t);
+    file_ref f;
+    if (same && k->in_place) {
+        memcpy(t->patches, same->patches, bytes);
+    } else if (same) {
+        t->patches = same->patches;
+    } else {
+        TRY(ref_read(json_item(k->files, (size_t)t->file), &f));
+        if (!t->patches)
+            TRY(arena_alloc(&k->s->row, bytes, (void **)&t->patches));
+        TRY(clip->n ? clips_patches(k->s, k->c, k->root, &f, clip, t->grid, t->patches)
+                    : decode_file(k, &f, t->grid, t->patches));
+    }
+    t->done = true;
+    return ST_OK;
+}
+
+status row_images_fill(row_images *k, int32_t i, int64_t file, const lease_clip *clip,
+                       uint8_t **out_patches)
+{
+    if (i >= k->n_items - k->shown)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a document shares more images than were shown");
+    if (file < 0 || file >= (int64_t)json_count(k->files))
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "file %lld of %zu", (long long)file,
+                       json_count(k->files));
+    row_item *t = &k->items[k->shown + i];
+    if (!t->done) {
+        t->file = file;
+        TRY(fill(k, t, clip));
+    }
+    *out_patches = t->patches;
+    return ST_OK;
+}
+
+void row_images_finish(row_images *k)
+{
+    for (int64_t i = 0; k->in_place && i < k->n_items; i++) {
+        const row_item *t = &k->items[i];
+        if (!t->done)
+            memset(t->patches, 0, (size_t)row_item_bytes(t->grid));
+    }
+}
