@@ -4,7 +4,6 @@
 
 #include "prepd/plan/report.h"
 
-enum { AREAS = 24, ASPECTS = 3 };
 /* A quarter more on one side is not square any more: 4:3 pictures are not. */
 enum { SQUARE_NUM = 5, SQUARE_DEN = 4 };
 
@@ -15,7 +14,7 @@ typedef struct class_sum {
 static int area_of(int64_t patches)
 {
     int k = 0;
-    for (; patches > 1 && k < AREAS - 1; patches /= 2)
+    for (; patches > 1 && k < CLASS_AREAS - 1; patches /= 2)
         k++;
     return k;
 }
@@ -27,10 +26,32 @@ static int aspect_of(fit_grid g)
     return g.h * SQUARE_DEN > g.w * SQUARE_NUM ? 2 : 1;
 }
 
+int plan_class_of(fit_grid g)
+{
+    return area_of(fit_patches(g)) * CLASS_ASPECTS + aspect_of(g);
+}
+
+/* Rows of one class beside the others. */
+static void report_rows(const plan *p, FILE *to)
+{
+    int64_t rows[2] = {0}, tokens[2] = {0};
+    for (int64_t k = 0; k < p->n_rows; k++) {
+        const bool mixed = p->rows[k].class == MIXED_CLASSES;
+        rows[mixed]++;
+        tokens[mixed] += p->rows[k].tokens;
+    }
+    for (int mixed = 0; mixed < 2; mixed++)
+        if (rows[mixed])
+            fprintf(to, "  rows of %s %10" PRId64 " (%.2f %%), fill: %.2f %%\n",
+                    mixed ? "several classes:" : "one class:      ", rows[mixed],
+                    100.0 * (double)rows[mixed] / (double)p->n_rows,
+                    100.0 * (double)tokens[mixed] / (double)(rows[mixed] * p->token_budget));
+}
+
 status plan_report_classes(plan *p, FILE *to)
 {
     static const char *const names[] = {"wide", "square", "tall"};
-    class_sum sums[AREAS][ASPECTS] = {0}, all = {0};
+    class_sum sums[CLASS_AREAS][CLASS_ASPECTS] = {0}, all = {0};
     for (int64_t u = 0; u < p->n_units; u++) { /* a unit's documents share its images */
         planned_doc doc;
         bool is_cause;
@@ -53,11 +74,12 @@ status plan_report_classes(plan *p, FILE *to)
     if (all.images == 0)
         return ST_OK;
     fprintf(to, "resolution classes (area in patches, aspect):\n");
-    for (int k = 0; k < AREAS; k++)
-        for (int j = 0; j < ASPECTS; j++)
+    for (int k = 0; k < CLASS_AREAS; k++)
+        for (int j = 0; j < CLASS_ASPECTS; j++)
             if (sums[k][j].images)
                 fprintf(to, "  %8lld to %8lld %-6s %10" PRId64 " images, %6.2f %% of the patches\n",
                         1LL << k, (2LL << k) - 1, names[j], sums[k][j].images,
                         100.0 * (double)sums[k][j].patches / (double)all.patches);
+    report_rows(p, to);
     return ST_OK;
 }

@@ -18,6 +18,7 @@ static status note_rows(plan *p, const window_plan *w)
         row_stat r = {0};
         for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
             const plan_unit *u = &p->units[w->items[at]];
+            r.class = at == w->first[k] || r.class == u->class ? u->class : MIXED_CLASSES;
             r.tokens += u->tokens;
             r.patches += u->patches;
             r.targets += u->targets;
@@ -136,8 +137,6 @@ status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kin
                     "the index has %" PRId64 " samples and %" PRId64
                     " images, the data set %" PRId64 " and %" PRId64,
                     index_samples(x), index_images(x), d->v->samples(d), d->v->images(d));
-    if (c->data_resolution_class)
-        return FAIL(ST_CONFIG, "data.resolution_class is not built in yet; leave it false");
     plan *p = (plan *)calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");

@@ -4,13 +4,25 @@
 
 #include "prepd/dataset/tables.h"
 #include "prepd/plan/lane.h"
+#include "prepd/plan/pack.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
+
+/* Resolution classes (classes.c): octaves of area in patches, each wide, square or tall; the last
+ * is that of texts. */
+enum {
+    CLASS_AREAS = 24,
+    CLASS_ASPECTS = 3,
+    TEXT_CLASS = CLASS_AREAS * CLASS_ASPECTS,
+    RESOLUTION_CLASSES,
+    MIXED_CLASSES = -1
+};
 
 /* Measures of a row, for buckets and the report. */
 typedef struct row_stat {
     int64_t tokens, patches, targets, documents, longest, images, frames, frame;
     int64_t visual;  /* tokens that stand for images; of shared ones in every document */
+    int class;       /* of all its units, MIXED_CLASSES of several */
     int64_t squares; /* sum of the documents' tokens squared: attention */
 } row_stat;
 
@@ -18,6 +30,7 @@ typedef struct row_stat {
 typedef struct plan_unit {
     int64_t first; /* in plan.docs */
     int32_t n_docs, tokens, patches, targets, images, frames, frame;
+    int32_t class; /* of its first image */
 } plan_unit;
 
 typedef struct unit_doc {
@@ -104,6 +117,12 @@ void plan_stop_joining(plan *p); /* what a plan freed half-way has of it */
 
 /* The plan of a window, from the cache or new; valid until the next is asked for. */
 WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);
+
+int plan_class_of(fit_grid g);
+
+/* As pack_rows, with rows of one class where there are enough; items of these units. */
+WARN_UNUSED status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units,
+                                     int64_t n, int64_t *row_of, int64_t *out_rows);
 
 /* At most MAX_BUCKETS of them from the rows of epoch 0. */
 WARN_UNUSED status plan_make_buckets(plan *p);

@@ -32,6 +32,7 @@ static status add_unit(plan *p, int32_t tokens, const planned_doc *doc)
         .images = doc->n_images,
         .frames = doc->frames,
         .frame = doc->frame,
+        .class = doc->n_images ? plan_class_of(doc->grids[0]) : TEXT_CLASS,
     };
     return ST_OK;
 }

@@ -75,7 +75,9 @@ static status make_window(plan *p, uint64_t global, window_plan *w)
         items[i] = (pack_item){p->units[units[i]].tokens, p->units[units[i]].patches};
         row_of[i] = i;
     }
-    if (p->c->data_pack)
+    if (p->c->data_pack && p->c->data_resolution_class)
+        TRY(plan_pack_classes(p, items, units, n, row_of, &rows));
+    else if (p->c->data_pack)
         TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
     return fill_rows(p, w, epoch, window, units, row_of, n, rows);
 }

@@ -228,6 +228,62 @@ static void test_prepare__in_pieces_for_several(void **state)
     fake_data_done(&f);
 }
 
+static int aspect(fit_grid g)
+{
+    return g.w * 4 > g.h * 5 ? 0 : g.h * 4 > g.w * 5 ? 2 : 1;
+}
+
+/* Rows of one resolution class where a window has enough: no sample twice, no row less full. */
+static void test_classes__rows_of_one_where_there_are_enough(void **state)
+{
+    (void)state;
+    enum { N = 12000 };
+    static fake_sample samples[N];
+    static int64_t seen[N];
+    fake_data f;
+    plan *p;
+    arena a;
+    conf c = small_conf();
+    int64_t rows[2] = {0}, alike[2] = {0};
+    arena_init(&a, 0);
+    c.training_seq_len = 8192;
+    c.data_window = 4096;
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    for (int classes = 0; classes < 2; classes++) {
+        c.data_resolution_class = classes;
+        memset(seen, 0, sizeof seen);
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+        rows[classes] = (int64_t)plan_epoch_rows(p);
+        for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
+            planned_row r;
+            bool same = true;
+            arena_reset(&a);
+            assert_ok(plan_row(p, k, &a, &r));
+            assert_true(r.tokens <= 8192 && r.patches <= 4 * 8192 && r.n_docs > 0);
+            for (int64_t d = 0; d < r.n_docs; d++) {
+                seen[r.docs[d].sample]++;
+                same &= aspect(r.docs[d].grids[0]) == aspect(r.docs[0].grids[0]);
+            }
+            alike[classes] += same;
+        }
+        for (int64_t i = 0; i < N; i++)
+            assert_int_equal(seen[i], 1);
+        char *text;
+        size_t size;
+        FILE *to = open_memstream(&text, &size);
+        assert_ok(plan_report(p, to));
+        fclose(to);
+        assert_int_equal(strstr(text, "rows of one class:") != NULL, classes);
+        free(text);
+        plan_free(&p);
+    }
+    assert_true(alike[0] * 50 < rows[0] && alike[1] * 2 > rows[1]);
+    assert_true(rows[1] <= rows[0]);
+    fake_data_done(&f);
+    arena_done(&a);
+}
+
 static void test_epochs__last_step_is_completed(void **state)
 {
     (void)state;
@@ -414,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_stream__function_of_seed_and_epoch),
         cmocka_unit_test(test_seek__equals_walking),
         cmocka_unit_test(test_prepare__in_pieces_for_several),
+        cmocka_unit_test(test_classes__rows_of_one_where_there_are_enough),
         cmocka_unit_test(test_epochs__last_step_is_completed),
         cmocka_unit_test(test_samples__row_is_position),
         cmocka_unit_test(test_oversize__shrunk_or_refused),

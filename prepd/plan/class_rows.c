@@ -1,0 +1,75 @@
+/* class_rows.c: data.resolution_class: rows of one class where a window has enough of it, else
+ * mixed. A class that fills ENOUGH rows is packed alone; its rows that are not full, and everything
+ * else, are packed together. */
+#include <string.h>
+
+#include "prepd/plan/pack.h"
+#include "prepd/plan/state.h"
+
+enum {
+    ENOUGH = 8, /* rows: of fewer, the one that is not full weighs too much */
+    FULL_NUM = 995,
+    FULL_DEN = 1000, /* the fill that rows reach without classes */
+};
+
+/* Packs items[member[0..n)] on their own. */
+static status pack_some(const plan *p, const pack_item *items, const int64_t *member, int64_t n,
+                        arena *a, int64_t *row_of, int64_t *out_rows)
+{
+    pack_item *some;
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *some, (void **)&some));
+    for (int64_t k = 0; k < n; k++)
+        some[k] = items[member[k]];
+    return pack_rows(some, n, p->token_budget, p->patch_budget, a, row_of, out_rows);
+}
+
+/* Full rows of the members get numbers from *inout_rows on; the other members stay at -1. */
+static status keep_full(const plan *p, const pack_item *items, const int64_t *member, int64_t n,
+                        arena *a, int64_t *row_of, int64_t *inout_rows)
+{
+    int64_t *mine, *tokens, rows;
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
+    TRY(pack_some(p, items, member, n, a, mine, &rows));
+    TRY(arena_calloc(a, (size_t)rows + 1, sizeof *tokens, (void **)&tokens));
+    for (int64_t k = 0; k < n; k++)
+        tokens[mine[k]] += items[member[k]].tokens;
+    for (int64_t r = 0; r < rows; r++)
+        tokens[r] = tokens[r] * FULL_DEN >= p->token_budget * FULL_NUM ? (*inout_rows)++ : -1;
+    for (int64_t k = 0; k < n; k++)
+        row_of[member[k]] = tokens[mine[k]];
+    return ST_OK;
+}
+
+status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units, int64_t n,
+                         int64_t *row_of, int64_t *out_rows)
+{
+    arena *a = &p->scratch;
+    int64_t *member, *mine, n_mixed = 0, rows = 0, mixed_rows;
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *member, (void **)&member));
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
+    for (int64_t i = 0; i < n; i++)
+        row_of[i] = -1;
+    for (int k = 0; k < RESOLUTION_CLASSES; k++) {
+        int64_t of_class = 0, tokens = 0;
+        for (int64_t i = 0; i < n; i++) {
+            if (p->units[units[i]].class != k)
+                continue;
+            member[of_class++] = i;
+            tokens += items[i].tokens;
+        }
+        const arena_mark mark = arena_save(a);
+        status st = ST_OK;
+        if (tokens >= ENOUGH * p->token_budget)
+            st = keep_full(p, items, member, of_class, a, row_of, &rows);
+        arena_release(a, mark);
+        TRY(st);
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (row_of[i] < 0)
+            member[n_mixed++] = i;
+    TRY(pack_some(p, items, member, n_mixed, a, mine, &mixed_rows));
+    for (int64_t k = 0; k < n_mixed; k++)
+        row_of[member[k]] = rows + mine[k];
+    *out_rows = rows + mixed_rows;
+    return ST_OK;
+}
