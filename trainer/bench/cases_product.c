@@ -14,7 +14,7 @@ static const vision_dims *eye(const bench_case *c)
     return &c->z->d->vision;
 }
 
-enum { Y = 1, DX = 2, DW = 4, BIAS = 8 };
+enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
 enum { LOGIT_ROWS = 1024 }; /* of the head at once, about what the model holds */
 
 /* y [m, n] = x [m, k] Wt; DX: dx [m, k] = dy W; DW: dW [n, k] += dyt x. */
@@ -53,7 +53,9 @@ static void product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
         a->c = bench_act(c, m * out);
         if (kind & BIAS)
             a->bias = bench_act(c, out);
-        c->bytes = act * (double)(m * n + n * k + m * k);
+        if (kind & RESIDUAL)
+            a->residual = bench_act(c, m * out);
+        c->bytes = act * (double)(m * n + n * k + m * k + (a->residual ? m * n : 0));
     }
     c->flops = 2.0 * (double)m * (double)n * (double)k;
 }
@@ -73,7 +75,7 @@ PRODUCT(gemm_q, Y, T, t->heads * t->head_dim, t->hidden)
 PRODUCT(gemm_q_dx, DX, T, t->heads * t->head_dim, t->hidden)
 PRODUCT(gemm_q_dw, DW, T, t->heads * t->head_dim, t->hidden)
 PRODUCT(gemm_kv, Y, T, t->kv_heads * t->head_dim, t->hidden)
-PRODUCT(gemm_o, Y, T, t->hidden, t->heads * t->head_dim)
+PRODUCT(gemm_o, Y | RESIDUAL, T, t->hidden, t->heads * t->head_dim)
 PRODUCT(gemm_router, Y, T, t->experts, t->hidden)
 PRODUCT(gemm_head, Y, LOGIT_ROWS, t->vocab, t->hidden)
 PRODUCT(gemm_head_dw, DW, LOGIT_ROWS, t->vocab, t->hidden)
@@ -114,6 +116,15 @@ static void grouped(bench_case *c, int mode, bool wide, double skew)
     }
     c->bytes = moved;
     c->flops = 2.0 * (double)slots * (double)k * (double)n;
+}
+
+/* What the model's forward asks for: the product that ends in SwiGLU. */
+static void grouped_gated(bench_case *c)
+{
+    grouped(c, GROUPED_FWD, true, 3);
+    grouped_gemm_args *a = &c->a.grouped_gemm;
+    a->gated = bench_act(c, a->rows_cap * a->n / 2);
+    c->bytes += bench_act_bytes(c) * (double)(a->rows_cap * a->n / 2);
 }
 
 #define GROUPED(name, mode, wide, skew)                                                            \
@@ -219,6 +230,39 @@ ATTENTION(attention_packed_bwd, false, true, c->z->document)
 ATTENTION(attention_frames, true, false, c->z->frame)
 ATTENTION(attention_frames_bwd, true, true, c->z->frame)
 
+static int32_t first_row(const bench_sizes *z, int64_t i)
+{
+    return (int32_t)(i * z->document);
+}
+
+static int32_t all_rows(const bench_sizes *z, int64_t i)
+{
+    (void)i;
+    return (int32_t)z->document;
+}
+
+/* The next token of documents that are answered at once. */
+static void attention_cached(bench_case *c)
+{
+    const text_dims *t = text(c);
+    int64_t d = t->head_dim, n = T / c->z->document < 1 ? 1 : T / c->z->document;
+    int64_t rows = n * c->z->document;
+    c->a.attention_cached = (attention_cached_args){.queries = n,
+                                                    .heads = t->heads,
+                                                    .kv_heads = t->kv_heads,
+                                                    .head_dim = d,
+                                                    .rows = rows,
+                                                    .scale = 0.1,
+                                                    .first = bench_ints(c, n, first_row),
+                                                    .length = bench_ints(c, n, all_rows),
+                                                    .q = bench_act(c, n * t->heads * d),
+                                                    .k = bench_act(c, rows * t->kv_heads * d),
+                                                    .v = bench_act(c, rows * t->kv_heads * d),
+                                                    .o = bench_act(c, n * t->heads * d)};
+    c->flops = 4.0 * (double)(rows * t->heads * d);
+    c->bytes = 2.0 * bench_act_bytes(c) * (double)((rows * t->kv_heads + n * t->heads) * d);
+}
+
 #define ROW(op, shape, make)                                                                       \
     {                                                                                              \
         BENCH_##op, #op, shape, make                                                               \
@@ -228,7 +272,7 @@ const bench_row bench_products[] = {
     ROW(gemm, "q dx", gemm_q_dx),
     ROW(gemm, "q dw", gemm_q_dw),
     ROW(gemm, "k", gemm_kv),
-    ROW(gemm, "o", gemm_o),
+    ROW(gemm, "o, residual", gemm_o),
     ROW(gemm, "router", gemm_router),
     ROW(gemm, "head", gemm_head),
     ROW(gemm, "head dw", gemm_head_dw),
@@ -238,6 +282,7 @@ const bench_row bench_products[] = {
     ROW(gemm, "vision fc2 dw", gemm_vision_fc2_dw),
     ROW(gemm, "gate up as one", gemm_as_experts),
     ROW(grouped_gemm, "gate up, load 3", grouped_up),
+    ROW(grouped_gemm, "gated, load 3", grouped_gated),
     ROW(grouped_gemm, "gate up, load 1", grouped_up_even),
     ROW(grouped_gemm, "gate up, load 8", grouped_up_8),
     ROW(grouped_gemm, "down, load 3", grouped_down),
@@ -252,5 +297,6 @@ const bench_row bench_products[] = {
     ROW(attention_bwd, "text, packed", attention_packed_bwd),
     ROW(attention_fwd, "vision", attention_frames),
     ROW(attention_bwd, "vision", attention_frames_bwd),
+    ROW(attention_cached, "text, documents", attention_cached),
     {.op_name = NULL},
 };

@@ -9,14 +9,18 @@
 #include "trainer/model/convert.h"
 #include "trainer/step.h"
 
-enum { ROUNDS = 24 };
-static const double GAIN = 0.5;  /* of the distance in logits that a load is off by */
-static const double MOST = 30.0; /* of a bias */
+/* A round moves each bias by up to its own reach, in logits, towards the load that is wanted. A
+ * reach shrinks where the load passed what was wanted and grows where not: it finds the spread of
+ * the logits of this router. */
+enum { ROUNDS = 36 };
+static const double REACH = 0.25, SHRINK = 0.5, GROW = 1.2;
 
 struct skew {
     int64_t layers, experts;
     void *bias;    /* [layers, E] act, device */
     double *value; /* the same, here */
+    double *slots; /* [layers, E] of an expert: half this round's, half what was before */
+    double *reach; /* [layers, E] of the next round; negative: the last move was down */
     int32_t *target, *count;
     void *act; /* value in act */
 };
@@ -29,6 +33,8 @@ void skew_free(skew **held, session *s)
     if (k->bias)
         s->device->v->release(s->device, k->bias);
     free(k->value);
+    free(k->slots);
+    free(k->reach);
     free(k->target);
     free(k->count);
     free(k->act);
@@ -55,10 +61,12 @@ status skew_new(session *s, double load, skew **out)
     *k = (skew){.layers = layers,
                 .experts = experts,
                 .value = calloc(n, sizeof *k->value),
+                .slots = calloc(n, sizeof *k->slots),
+                .reach = calloc(n, sizeof *k->reach),
                 .target = calloc((size_t)experts + 1, sizeof *k->target),
                 .count = calloc(n, sizeof *k->count),
                 .act = calloc(n, act)};
-    status st = k->value && k->target && k->count && k->act
+    status st = k->value && k->slots && k->reach && k->target && k->count && k->act
                     ? v->alloc(s->device, n * act, &k->bias)
                     : FAIL(ST_NO_MEMORY, "bench: out of memory");
     if (st != ST_OK) {
@@ -96,15 +104,19 @@ status skew_measure(skew *k, session *s, double *out_load)
     return ST_OK;
 }
 
-/* By as much as each expert's load is off, in logits. */
-static status move(skew *k, session *s)
+/* All of its reach where a load is off by half or more. */
+static status move(skew *k, session *s, bool first)
 {
     const backend_vtable *v = s->device->v;
     for (int64_t i = 0; i < k->layers * k->experts; i++) {
         int64_t e = i % k->experts;
         double want = (double)(k->target[e + 1] - k->target[e]);
-        double x = k->value[i] + GAIN * log((want + 1.0) / ((double)k->count[i] + 1.0));
-        k->value[i] = fmin(fmax(x, -MOST), MOST);
+        k->slots[i] = (k->slots[i] + (double)k->count[i]) / (first ? 1.0 : 2.0);
+        double off = log((want + 1.0) / (k->slots[i] + 1.0)) / log(2.0);
+        double last = k->reach[i], reach = fabs(last);
+        reach = last == 0.0 ? REACH : reach * ((last < 0.0) == (off < 0.0) ? GROW : SHRINK);
+        k->value[i] += reach * fmin(fmax(off, -1.0), 1.0);
+        k->reach[i] = off < 0.0 ? -reach : reach;
     }
     convert_from_double(k->act, v->act, k->value, k->layers * k->experts);
     TRY(v->to_device(s->stream, k->bias, k->act,
@@ -119,7 +131,7 @@ status skew_settle(skew *k, session *s, int64_t *step)
         double load;
         TRY(step_run(s, ++*step, &r));
         TRY(skew_measure(k, s, &load));
-        TRY(move(k, s));
+        TRY(move(k, s, i == 0));
     }
     return ST_OK;
 }

@@ -100,6 +100,8 @@ static status run_depth(const conf *c, int64_t layers, double load, depth *d, do
     int64_t before = 0;
     own.model_layers = layers;
     own.eval_enable = false;
+    if (load > 0.0)
+        own.optimizer_lr = 0.0; /* updates cost the same, and the router stays as it was set */
     status st = ST_OK;
     TRY(session_open(&own, SESSION_TRAIN, &s));
     d->layers = s.dims.text.layers;

@@ -96,12 +96,23 @@ record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --out ".gpu/rows/$1.rec"
 }
 
+# Generated pictures for a small model, and that model's folder: what a CPU can train on too.
+record_debug() {
+    build/bin/prepd synth --out "$work/synth" --images 400 --seed 1 --sizes small
+    build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
+        --data.path "$work/synth" --training.seq_len 256 --training.global_batch_size 2 \
+        --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
+        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --out .gpu/rows/debug.rec
+    cp -r "$work/synth/model" .gpu/rows/debug-model
+}
+
 record_rows() {
     [ -x build/bin/prepd ] || { echo "prepare: no build/bin/prepd; build the tree first" >&2; exit 69; }
     [ -d "$shared/data/vqav2" ] || { echo "prepare: no $shared/data/vqav2; set TESSERA_SHARED" >&2; exit 66; }
     rm -rf .gpu/rows && mkdir -p .gpu/rows
     record vqa-8192 8192 4 8 55
     record vqa-12288 12288 4 6 55
+    record_debug
 }
 
 collect_libraries

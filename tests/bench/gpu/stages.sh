@@ -86,7 +86,24 @@ stage_bench_ops() {
 stage_bench_text() {
     need "$trainer" || return
     "$trainer" bench step $full $mode --layers 3,4,6 --training.seq_len 12288 \
-        --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 30 --ranks 8
+        --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 100 --ranks 8 \
+        --load 3
+}
+
+# The same step at other loads of the experts, and of packed documents; one depth.
+stage_bench_loads() {
+    need "$trainer" || return
+    local load
+    for load in 1 8; do
+        echo "-- busiest expert $load times the mean"
+        "$trainer" bench step $full $mode --layers 4 --training.seq_len 12288 \
+            --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 30 \
+            --ranks 8 --load $load || return
+    done
+    echo "-- documents of 340 tokens"
+    "$trainer" bench step $full $mode --layers 4 --training.seq_len 12288 --bench.document 340 \
+        --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 30 \
+        --ranks 8 --load 3
 }
 
 stage_bench_images() {
@@ -96,9 +113,41 @@ stage_bench_images() {
         echo "-- 4 x $length"
         "$trainer" bench step $full $mode --layers 3,5 --feed.replay "$rows/vqa-$length.rec" \
             --training.seq_len $length --training.local_batch_size 4 --training.global_batch_size 4 \
-            --training.steps 40 --ranks 8 || status=1
+            --training.steps 100 --ranks 8 --load 3 || status=1
     done
     return $status
+}
+
+# The mean loss of steps 100 to 200 of the debug model, from the lines of a run.
+mean_loss() { # BACKEND SEED
+    "$trainer" train --model.path "$rows/debug-model" --training.backend "$1" --training.seed "$2" \
+        --feed.replay "$rows/debug.rec" --training.local_batch_size 2 --training.global_batch_size 2 \
+        --training.steps 200 --optimizer.lr 1e-3 --lr_scheduler.warmup_steps 10 --metrics.log_freq 1 \
+        --job.dump_folder "$build/loss-$1-$2" >"$build/loss-$1-$2.log" 2>&1 ||
+        { tail -3 "$build/loss-$1-$2.log" >&2; return 1; }
+    sed -nE 's/^step: +([0-9]+)  loss: +([0-9.]+) .*/\1 \2/p' "$build/loss-$1-$2.log" |
+        awk '$1 >= 100 { sum += $2; n++ } END { if (n < 101) exit 1; printf "%.6f", sum / n }'
+}
+
+# bf16 on the GPU is as far from fp32 on the CPU as fp32 is from itself with another seed, at most.
+stage_loss() {
+    need "$trainer" "$rows/debug.rec" "$rows/debug-model" || return
+    local backend=${TESSERA_LOSS_BACKEND:-cuda} seed got want="" one
+    rm -rf "$build"/loss-*
+    for seed in 1 2 3; do
+        one=$(mean_loss cpu $seed) || return
+        echo "fp32, seed $seed: mean loss of steps 100 to 200: $one"
+        want+=" $one"
+    done
+    rm -rf "$build/loss-$backend-1"
+    got=$(mean_loss "$backend" 1) || return
+    echo "$backend, seed 1: $got"
+    awk -v got="$got" -v want="$want" 'BEGIN {
+        n = split(want, x, " "); low = high = x[1]
+        for (i = 2; i <= n; i++) { low = x[i] < low ? x[i] : low; high = x[i] > high ? x[i] : high }
+        off = got > x[1] ? got - x[1] : x[1] - got
+        printf "difference to the same seed %.6f, spread of the seeds %.6f\n", off, high - low
+        exit !(off <= high - low) }'
 }
 
 stage_train() {
