@@ -1,5 +1,8 @@
 """A run that is killed or told to stop goes on as if nothing had been: the same losses, the same samples
-exactly once, the same values to the bit."""
+exactly once, the same values to the bit.
+
+train_resume.py [KILLS]    the quick form kills 8 times, the long one as often as asked (300), of an
+epoch of as many more samples; figures are printed"""
 
 import glob
 import os
@@ -9,38 +12,57 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main, run, seed
+from prepd_flow import Daemon, Folder, check, main, run, seed, workers_below
 from resume_flow import STREAM, command, go, ledger, recorded, same
 from train_flow import trainer
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+IMAGES = max(160, 5 * KILLS)  # a step or two between two kills
+
+
+def lives_until(p, rng):
+    """Waits for the instant to kill: half of them right behind a step, where its save is written. False
+    if the run ended before."""
+    if rng.random() < 0.5:
+        while (line := p.stdout.readline()) and not line.startswith("step:"):
+            pass
+        time.sleep(rng.uniform(0, 0.03))
+    else:
+        try:
+            p.wait(rng.uniform(0.15, 0.7))
+        except subprocess.TimeoutExpired:
+            pass
+    return p.poll() is None
 
 
 def killed_at_any_instant():
     """An epoch from the daemon, the trainer killed at random (mostly inside a save), now and then
-    the daemon too; every sample is trained exactly once."""
+    a worker or the daemon too; every sample is trained exactly once."""
     rng = seed()
     epoch = {"training.epochs": "1", "training.steps": "0"}
-    with Folder(images=160, **STREAM, **epoch) as f:
+    with Folder(images=IMAGES, **STREAM, **epoch) as f:
         ends = {"training__epochs": 1, "training__steps": 0}
         with Daemon(f.config):
             go(f, "quiet", **ends)
-        daemon, kills, deaths, code = Daemon(f.config), 0, 0, None
+        daemon, kills, deaths, orphans, inside, code = Daemon(f.config), 0, 0, 0, 0, None
         while code != 0:
+            left = set(glob.glob(f.file("killed/checkpoint/.step-*")))
             p = subprocess.Popen(command(f, "killed", **ends), stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, text=True)
-            if kills < KILLS:
-                try:
-                    p.wait(rng.uniform(0.15, 0.7))
-                except subprocess.TimeoutExpired:
-                    kills += 1
-                    if rng.random() < 0.25:
-                        daemon.p.kill()
-                        daemon.p.wait()
-                        deaths += 1
-                        daemon = Daemon(f.config)
-                    p.kill()
-            out, err = p.communicate(timeout=120)
+            if kills < KILLS and lives_until(p, rng):
+                kills += 1
+                for worker in workers_below(daemon.p.pid)[:1] if rng.random() < 0.5 else []:
+                    os.kill(worker, signal.SIGKILL)
+                    orphans += 1
+                if rng.random() < 0.25:
+                    daemon.p.kill()
+                    daemon.p.wait()
+                    deaths += 1
+                    daemon = Daemon(f.config)
+                p.kill()
+                p.wait()
+                inside += bool(set(glob.glob(f.file("killed/checkpoint/.step-*"))) - left)
+            out, err = p.communicate(timeout=120 + 2 * KILLS)
             code = p.returncode
             check(code in (0, -9, 69, 75, 76), f"exit code {code}\n{out}{err}")
             check("set aside" not in err, f"a checkpoint was not whole or not the newest:\n{err}")
@@ -51,8 +73,9 @@ def killed_at_any_instant():
         check(len(ids) == len(set(ids)) and sorted(ids) == list(range(len(ids))),
               f"{len(ids)} samples, {len(set(ids))} of them distinct")
         check(not glob.glob(f.file("killed/checkpoint/.step-*")), "leftovers of a save")
-        check(kills >= min(KILLS, 3), f"only {kills} kills: the run was too short")
-        print(f"{kills} kills of the trainer, {deaths} of the daemon, {len(steps)} steps, {len(ids)} samples")
+        check(kills >= (KILLS if KILLS > 8 else 3), f"only {kills} kills: the run was too short")
+        print(f"{kills} kills of the trainer ({inside} inside a save), {orphans} of workers, {deaths} of the "
+              f"daemon, {len(steps)} steps, {len(ids)} samples")
 
 
 def told_to_stop_while_it_waits():
