@@ -86,6 +86,8 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
         .router_aux_coef = l->router_aux_coef,
         .tower_frozen = l->tower_frozen,
         .vision_frozen = l->vision_frozen,
+        .lora_rank = l->lora_rank,
+        .lora_experts = l->lora_experts,
     };
     TRY(memory_plan_make(l->dims, l->n_params, l->n_trained, &o, l->backend, out));
     memory_plan_add_gathered(out, l->gathered);

@@ -45,6 +45,8 @@ typedef struct memory_layout {
     bool keeps;   /* checkpoints in the background */
     bool answers; /* held-out questions in the model's own words (generate_wanted) */
     bool tower_frozen, vision_frozen;
+    int64_t lora_rank; /* as model_options */
+    bool lora_experts;
     double router_aux_coef;
 } memory_layout;
 

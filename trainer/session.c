@@ -72,6 +72,7 @@ static status load_values(session *s, enum session_use use)
                 hf_has_weights(c->model_path);
     if (have) {
         TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
+        TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));
         s->from_weights = true;
     } else if (use == SESSION_EVAL) {
         return FAIL_IN(ST_NO_INPUT, c->model_path,
@@ -208,6 +209,8 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
     model_options_freeze(&frozen, s->params);
     l.tower_frozen = frozen.tower_frozen;
     l.vision_frozen = frozen.vision_frozen;
+    l.lora_rank = frozen.lora_rank;
+    l.lora_experts = frozen.lora_experts;
     return memory_layout_check(&l, c->memory_limit * (double)total);
 }
 
@@ -334,6 +337,10 @@ status session_check_layout(const conf *c, const world *w)
     layout l;
     int there = w ? w->place.size : 1;
     TRY(layout_of(c, &l));
+    if (l.world > 1 && c->lora_rank)
+        return FAIL(ST_CONFIG,
+                    "lora.rank: adapters are trained by one rank, the layout has %" PRId64,
+                    l.world);
     if (l.world != there)
         return FAIL(ST_CONFIG,
                     "parallelism: the layout needs %" PRId64

@@ -174,6 +174,8 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
         .n_trained = trained,
         .tower_frozen = frozen.tower_frozen,
         .vision_frozen = frozen.vision_frozen,
+        .lora_rank = frozen.lora_rank,
+        .lora_experts = frozen.lora_experts,
         .rows = c->training_local_batch_size,
         .seq_len = seq,
         .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,

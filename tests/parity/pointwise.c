@@ -16,6 +16,18 @@ static void add_case(parity *p, const int64_t *shape)
     parity_expect(p, "y", y, want, 1);
 }
 
+static void scale_case(parity *p, const int64_t *shape)
+{
+    tensor y = parity_tensor(p, shape[0], 1);
+    double *want = parity_zeros(p, shape[0]);
+    for (int64_t i = 0; i < shape[0]; i++)
+        want[i] = 0.75 * y.ref[i];
+    PARITY_RUN(p, op_scale(p->s, &(scale_args){shape[0], 0.75, y.dev}));
+    /* Timed, it is scaled again and again. */
+    if (!p->bench)
+        parity_expect(p, "y", y, want, 1);
+}
+
 static void bias_case(parity *p, const int64_t *shape)
 {
     int64_t rows = shape[0], n = shape[1];
@@ -178,6 +190,11 @@ const parity_case parity_pointwise[] = {
     {"add", "acc ragged onto", add_case, {37, 0, 1}},
     {"add", "acc onto", add_case, {262144, 0, 1}},
     {"add", "acc three", add_case, {4096, 1, 1}},
+    {"scale", "empty", scale_case, {0}},
+    {"scale", "one", scale_case, {1}},
+    {"scale", "ragged", scale_case, {37}},
+    {"scale", "vectors", scale_case, {4096}},
+    {"scale", "real", scale_case, {262144}},
     {"bias_grad", "empty", bias_case, {0, 5}},
     {"bias_grad", "one", bias_case, {1, 1}},
     {"bias_grad", "ragged", bias_case, {77, 131}},

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "trainer/model/convert.h"
+#include "trainer/model/lora_params.h"
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
 
@@ -116,10 +117,10 @@ static status read_piece(const param_piece *piece, stream *s, int64_t first, int
 {
     const param *p = piece->p;
     if (piece->expert < 0)
-        return params_read(p->value, s, first, n, to);
+        return lora_read_merged(p, s, first, n, to);
     int64_t in = p->shape[1], out = p->shape[2];
     if (first == 0)
-        TRY(params_read(p->value, s, piece->expert * in * out, in * out, matrix));
+        TRY(lora_read_merged(p, s, piece->expert * in * out, in * out, matrix));
     for (int64_t i = 0; i < n; i++) {
         int64_t row = (first + i) / in, column = (first + i) % in;
         to[i] = matrix[column * out + piece->column + row];
@@ -150,9 +151,10 @@ static status put_piece(output *o, const param_piece *piece, st_dtype dtype, str
     return ST_OK;
 }
 
+static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
+
 static status make_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size)
 {
-    static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
     st_tensor *list = calloc((size_t)(n > 0 ? n : 1), sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
@@ -194,6 +196,41 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
     free(b.matrix);
     free(b.bytes);
     free(b.values);
+    free(header);
+    return st;
+}
+
+static status put_values(output *o, const st_tensor *t, int64_t i, hf_values read, void *context)
+{
+    int64_t n = (int64_t)(t->data.size / st_dtype_size(t->dtype));
+    double *values = malloc((size_t)(n + 1) * sizeof *values);
+    void *bytes = malloc(t->data.size + 1);
+    status st = values && bytes
+                    ? read(context, i, values)
+                    : FAIL(ST_NO_MEMORY, "no memory to write %lld values", (long long)n);
+    if (st == ST_OK) {
+        convert_from_double(bytes, t->dtype, values, n);
+        st = output_put(o, bytes, t->data.size);
+    }
+    free(values);
+    free(bytes);
+    return st;
+}
+
+status hf_write_values(const char *folder, const char *name, const st_tensor *list, int64_t n,
+                       hf_values read, void *context)
+{
+    output o;
+    uint8_t *header = NULL;
+    size_t header_size = 0;
+    TRY(st_header(list, (size_t)n, &meta, 1, &header, &header_size));
+    status st = output_open(&o, folder, name);
+    if (st == ST_OK) {
+        st = output_put(&o, header, header_size);
+        for (int64_t i = 0; i < n && st == ST_OK; i++)
+            st = put_values(&o, &list[i], i, read, context);
+        st = output_close(&o, st);
+    }
     free(header);
     return st;
 }

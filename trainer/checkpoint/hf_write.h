@@ -25,4 +25,9 @@ typedef struct hf_item {
 WARN_UNUSED status hf_write_items(const char *folder, const char *name, const hf_item *items,
                                   int64_t n, stream *s);
 
+/* A safetensors file of these tensors: `read` gives all values of tensor i. */
+typedef status (*hf_values)(void *context, int64_t i, double *out);
+WARN_UNUSED status hf_write_values(const char *folder, const char *name, const st_tensor *list,
+                                   int64_t n, hf_values read, void *context);
+
 #endif

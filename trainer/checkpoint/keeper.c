@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/checkpoint/adapter.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -78,13 +79,15 @@ done:
 
 static status fill_folder(keeper *k, const char *path)
 {
-    char training[STATUS_PATH_MAX];
+    char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
     const hf_export_options o = {.source = k->conf->model_path,
                                  .tokenizer = k->conf->model_tokenizer,
                                  .dtype = HF_EXPORT_AS_SOURCE};
     TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(hf_path(adapter, path, ADAPTER_FOLDER));
     TRY(folder_make(training));
     TRY(hf_export(&k->view, k->view_stream, k->dims, path, &o));
+    TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path, adapter));
     TRY(train_state_write(&k->view, k->view_stream, training));
     TRY(progress_write(&k->todo, training));
     return folder_seal(path);

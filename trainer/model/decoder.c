@@ -110,6 +110,7 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
     if (!mode.keep)
         saved_layout(&t->saved[0], sp, z, n_moe > 0, n_moe < layers);
     t->add = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
+    lora_scratch_layout(&t->lora, sp, z, mode.lora_rank, mode.lora_experts);
     size_t mark = space_mark(sp); /* the halves of a layer take turns */
     if (mode.training)
         attention_scratch_layout(&t->attention_scratch, sp, z);
@@ -194,6 +195,7 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
 status decoder_fwd(decoder *t, run *r, void *const *feature)
 {
     const text_dims *d = &r->d->text;
+    r->lora = &t->lora;
     const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
     if (aux)
         TRY(moe_aux_clear(r, &t->aux));

@@ -43,12 +43,15 @@ typedef struct decoder {
     attention_scratch attention_scratch;
     moe_scratch moe_scratch;
     mlp_scratch mlp_scratch;
+    lora_scratch lora;
 } decoder;
 
 typedef struct decoder_modes {
-    bool training; /* inputs of all layers are kept, and there are gradients */
-    bool keep;     /* all activations are kept (needs training) */
-    bool aux;      /* the load-balancing loss */
+    bool training;     /* inputs of all layers are kept, and there are gradients */
+    bool keep;         /* all activations are kept (needs training) */
+    bool aux;          /* the load-balancing loss */
+    int64_t lora_rank; /* 0: no adapters */
+    bool lora_experts;
 } decoder_modes;
 
 WARN_UNUSED status decoder_init(decoder *t, const model_dims *d);

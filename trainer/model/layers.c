@@ -10,6 +10,7 @@ linear linear_bind(params *p, const char *name, bool with_bias)
     linear l = {.w = params_get(p, "%s.weight", name)};
     l.b = with_bias ? params_get(p, "%s.bias", name) : NULL;
     l.out = l.w->local[0];
+    l.adapter = lora_bind(l.w);
     l.in = l.w->n_local / l.out; /* the patch embedding is a matrix in five dimensions */
     return l;
 }
@@ -35,12 +36,19 @@ static gemm_args forward_args(const linear *l, int64_t rows, const void *x, void
                        .ldc = l->out};
 }
 
+/* The product, and what an adapter adds to it. */
+static status forward(const run *r, const linear *l, const gemm_args *a)
+{
+    TRY(op_gemm(r->s, a));
+    return l->adapter.a ? lora_linear_fwd(r, &l->adapter, a->m, a->a, a->c, a->ldc) : ST_OK;
+}
+
 status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
                   int64_t y_stride)
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.ldc = y_stride ? y_stride : l->out;
-    return op_gemm(r->s, &a);
+    return forward(r, l, &a);
 }
 
 status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void *x,
@@ -48,7 +56,7 @@ status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.bias = bias ? bias : a.bias;
-    return op_gemm(r->s, &a);
+    return forward(r, l, &a);
 }
 
 status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
@@ -56,7 +64,7 @@ status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.residual = residual;
-    return op_gemm(r->s, &a);
+    return forward(r, l, &a);
 }
 
 status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, const void *dy,
@@ -80,19 +88,19 @@ status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, co
     if (l->b && l->b->grad)
         TRY(op_bias_grad(r->s,
                          &(bias_grad_args){.rows = rows, .n = l->out, .dy = dy, .db = l->b->grad}));
-    if (!dx)
-        return ST_OK;
-    return op_gemm(r->s, &(gemm_args){.m = rows,
-                                      .n = l->in,
-                                      .k = l->out,
-                                      .alpha = 1,
-                                      .a = dy,
-                                      .lda = stride,
-                                      .b = l->w->act,
-                                      .ldb = l->in,
-                                      .c = dx,
-                                      .ldc = l->in,
-                                      .accumulate = dx_add});
+    if (dx)
+        TRY(op_gemm(r->s, &(gemm_args){.m = rows,
+                                       .n = l->in,
+                                       .k = l->out,
+                                       .alpha = 1,
+                                       .a = dy,
+                                       .lda = stride,
+                                       .b = l->w->act,
+                                       .ldb = l->in,
+                                       .c = dx,
+                                       .ldc = l->in,
+                                       .accumulate = dx_add}));
+    return l->adapter.a ? lora_linear_bwd(r, &l->adapter, rows, x, dy, stride, dx) : ST_OK;
 }
 
 status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t width, const void *x,

@@ -5,13 +5,15 @@
 #ifndef TESSERA_MODEL_LAYERS_H
 #define TESSERA_MODEL_LAYERS_H
 
+#include "trainer/model/lora.h"
 #include "trainer/model/params.h"
 #include "trainer/model/run.h"
 
-/* y = x Wt + b, W [out, in] */
+/* y = x Wt + b, W [out, in]; with an adapter, what it adds */
 typedef struct linear {
     const param *w, *b; /* b may be NULL */
     int64_t out, in;
+    lora adapter; /* of W; of the decoder's layers alone */
 } linear;
 
 /* x [rows, in], y [rows, out] with row stride y_stride (0: out). */

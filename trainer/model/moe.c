@@ -21,6 +21,8 @@ void moe_bind(moe *w, params *p, int layer)
     w->gate = linear_bind(p, name, false);
     w->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
     w->down = params_get(p, "%s.mlp.experts.down_proj", stem);
+    w->gate_up_adapter = lora_bind(w->gate_up);
+    w->down_adapter = lora_bind(w->down);
 }
 
 void moe_saved_layout(moe_saved *k, space *sp, const shape *z)
@@ -127,23 +129,6 @@ static status spread(const run *r, const moe_saved *k, void *xp)
                                                     .y = xp});
 }
 
-/* gu = xp GU by slot and a = silu(g) * u; gu may be left out. */
-static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                      bool drop_gu)
-{
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = GROUPED_FWD,
-                                                      .experts = w->gate_up->shape[0],
-                                                      .k = w->gate_up->shape[1],
-                                                      .n = w->gate_up->shape[2],
-                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
-                                                      .offset = k->offset,
-                                                      .x = s->xp,
-                                                      .w = w->gate_up->act,
-                                                      .y = k->gu,
-                                                      .gated = s->a,
-                                                      .y_dropped = drop_gu});
-}
-
 static status grouped(const run *r, const moe_saved *k, int mode, const param *w, void *x, void *y)
 {
     if (mode == GROUPED_WGRAD && !w->grad)
@@ -171,6 +156,28 @@ static status activate(const run *r, const moe_saved *k, void *a)
                                                   .y = a});
 }
 
+/* gu = xp GU by slot and a = silu(g) * u; gu may be left out. */
+static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+                      bool drop_gu)
+{
+    if (w->gate_up_adapter.a) { /* it adds to gu before the activation */
+        TRY(grouped(r, k, GROUPED_FWD, w->gate_up, s->xp, k->gu));
+        TRY(lora_experts_fwd(r, &w->gate_up_adapter, k->offset, s->xp, k->gu));
+        return activate(r, k, s->a);
+    }
+    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = GROUPED_FWD,
+                                                      .experts = w->gate_up->shape[0],
+                                                      .k = w->gate_up->shape[1],
+                                                      .n = w->gate_up->shape[2],
+                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
+                                                      .offset = k->offset,
+                                                      .x = s->xp,
+                                                      .w = w->gate_up->act,
+                                                      .y = k->gu,
+                                                      .gated = s->a,
+                                                      .y_dropped = drop_gu});
+}
+
 /* Norm, choices, and the statistics where they are wanted. */
 static status router_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                          const moe_scratch *s, int32_t *count, const moe_aux *aux)
@@ -188,6 +195,8 @@ static status experts_fwd(const run *r, const moe *w, const void *x, const moe_s
     TRY(spread(r, k, s->xp));
     TRY(gate_up(r, w, k, s, once));
     TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
+    if (w->down_adapter.a)
+        TRY(lora_experts_fwd(r, &w->down_adapter, k->offset, s->a, k->o));
     if (!y)
         return ST_OK;
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
@@ -223,6 +232,17 @@ status moe_aux_finish(const run *r, const moe_aux *aux)
     return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
 }
 
+/* Gradients of an expert matrix and its adapter; x becomes its own gradient. */
+static status product_bwd(const run *r, const moe_saved *k, const param *w, const lora *adapter,
+                          void *x, void *dy)
+{
+    TRY(grouped(r, k, GROUPED_WGRAD, w, x, dy));
+    if (adapter->a)
+        TRY(lora_experts_grads(r, adapter, k->offset, x, dy));
+    TRY(grouped(r, k, GROUPED_DGRAD, w, x, dy));
+    return adapter->a ? lora_experts_dx(r, adapter, k->offset, x) : ST_OK;
+}
+
 /* Expert weights' gradients; s->dm [T, H] becomes the experts' part of m's gradient. */
 static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
                           bool fresh, const void *dy)
@@ -239,8 +259,7 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
                                                  .dweight = s->dweight}));
     if (!fresh)
         TRY(activate(r, k, s->a));
-    TRY(grouped(r, k, GROUPED_WGRAD, w->down, s->a, k->o));
-    TRY(grouped(r, k, GROUPED_DGRAD, w->down, s->a, k->o)); /* da [slots, I] */
+    TRY(product_bwd(r, k, w->down, &w->down_adapter, s->a, k->o)); /* s->a: da [slots, I] */
     TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = r->n.tokens * d->top_k,
                                                .width = d->expert_width,
                                                .n_valid = k->offset + d->experts,
@@ -249,8 +268,7 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
                                                .dx = k->gu})); /* [dg|du] [slots, 2I] */
     if (!fresh)
         TRY(spread(r, k, s->xp));
-    TRY(grouped(r, k, GROUPED_WGRAD, w->gate_up, s->xp, k->gu));
-    TRY(grouped(r, k, GROUPED_DGRAD, w->gate_up, s->xp, k->gu)); /* dxp [slots, H] */
+    TRY(product_bwd(r, k, w->gate_up, &w->gate_up_adapter, s->xp, k->gu)); /* dxp [slots, H] */
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
                                                     .top_k = d->top_k,
                                                     .width = d->hidden,

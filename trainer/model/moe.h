@@ -13,6 +13,7 @@ typedef struct moe {
     const param *norm;           /* post_attention_layernorm [H] */
     linear gate;                 /* router [E, H] */
     const param *gate_up, *down; /* [E, H, 2I], [E, I, H] */
+    lora gate_up_adapter, down_adapter;
 } moe;
 
 /* Kept for backward, besides the input x [T, H]. */

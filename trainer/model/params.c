@@ -133,7 +133,7 @@ static void first_values(const param *row, rng_key key, int64_t first, int64_t n
     }
 }
 
-status params_init(params *p, stream *s, uint64_t seed)
+static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
 {
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)
@@ -142,6 +142,8 @@ status params_init(params *p, stream *s, uint64_t seed)
     for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
         const param *row = &p->list[i];
         char purpose[160];
+        if (adapters_only && !row->adapter)
+            continue;
         snprintf(purpose, sizeof purpose, "weights/%s", row->name);
         rng_key key = rng_key_make(seed, purpose);
         const int64_t end = row->own_first + row->own_n;
@@ -156,6 +158,16 @@ status params_init(params *p, stream *s, uint64_t seed)
     }
     free(chunk);
     return st;
+}
+
+status params_init(params *p, stream *s, uint64_t seed)
+{
+    return init_rows(p, s, seed, false);
+}
+
+status params_init_adapters(params *p, stream *s, uint64_t seed)
+{
+    return init_rows(p, s, seed, true);
 }
 
 status params_refresh(params *p, stream *s)

@@ -51,6 +51,9 @@ typedef struct param {
     bool frozen;      /* no gradient, no moments; before params_alloc */
     double lr_factor; /* of the step's rate; 1 */
     double own_decay; /* in place of optimizer.weight_decay; below 0: that */
+    bool adapter;     /* of LoRA (model/lora.h), in no file of the model */
+    int64_t lora;     /* its adapters are this[lora] and the row behind that; 0: it has none */
+    double lora_scale;
     /* device memory, NULL until params_alloc. What is stored, [own_n]; trained: NULL where frozen
      */
     void *value;                        /* master, acc */
@@ -74,6 +77,8 @@ typedef struct params {
     int64_t total;           /* elements */
     bool text_only_names;    /* spec 2.3: per-expert tensors, prefix "model." */
     const char *text_prefix; /* "model.language_model." or "model." */
+    int64_t lora_rank;       /* 0: no adapters */
+    bool lora_experts;       /* some belong to experts */
     const mesh *mesh;        /* the ranks that store it together; NULL: one */
     bool reshard;            /* unit_options; true */
     unit_span *spans;        /* [n_spans] in order of unit; what units share bytes by */
@@ -119,6 +124,8 @@ void params_release(params *p, stream *s);
 /* Values by the initialiser, each a function of (seed, name, published element), so that ranks of
  * any layout begin with the same model. */
 WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
+/* The same for adapters alone, beside values that were loaded. */
+WARN_UNUSED status params_init_adapters(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
 /* Once per step, behind its last backward: gradients are those of all replicas. */
 WARN_UNUSED status params_sum_replicas(params *p, stream *s);

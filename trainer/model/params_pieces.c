@@ -42,7 +42,7 @@ status params_pieces(const params *p, expert_layout stored, param_piece **out, i
     bool per_expert = stored == EXPERTS_SEPARATE;
     int64_t most = p->n;
     for (int64_t i = 0; i < p->n && per_expert; i++) {
-        if (p->list[i].group == GROUP_EXPERTS)
+        if (p->list[i].group == GROUP_EXPERTS && !p->list[i].adapter)
             most += 2 * p->list[i].shape[0];
     }
     param_piece *list = malloc((size_t)(most > 0 ? most : 1) * sizeof *list);
@@ -51,6 +51,8 @@ status params_pieces(const params *p, expert_layout stored, param_piece **out, i
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++) {
         const param *row = &p->list[i];
+        if (row->adapter)
+            continue;
         if (!per_expert || row->group != GROUP_EXPERTS) {
             list[n++] = whole_piece(row, stored);
             continue;

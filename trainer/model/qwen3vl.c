@@ -73,7 +73,11 @@ static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions 
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
         .training = eye_trains, .keep = keep && eye_trains, .frozen = o->tower_frozen};
-    decoder_modes text = {.training = o->training, .keep = keep, .aux = o->router_aux_coef > 0};
+    decoder_modes text = {.training = o->training,
+                          .keep = keep,
+                          .aux = o->router_aux_coef > 0,
+                          .lora_rank = o->lora_rank,
+                          .lora_experts = o->lora_experts};
     if (m->has_vision)
         vision_layout(&m->vision, sp, &z, eye);
     size_t seen = space_mark(sp);
@@ -115,6 +119,8 @@ void model_options_freeze(model_options *o, const params *p)
     const param *table = params_find(p, "model.visual.pos_embed.weight");
     o->tower_frozen = !params_trains(p, GROUP_VISION) && (!table || table->frozen);
     o->vision_frozen = o->tower_frozen && !params_trains(p, GROUP_MERGER);
+    o->lora_rank = p->lora_rank;
+    o->lora_experts = p->lora_experts;
 }
 
 static void bind(model *m, params *p)

@@ -21,10 +21,12 @@ typedef struct model_options {
     bool tower_frozen;      /* the vision tower: of it only what mergers read is kept */
     bool vision_frozen;     /* the mergers too: nothing is kept */
     double router_aux_coef; /* 0 = off */
+    int64_t lora_rank;      /* of adapters; 0: none */
+    bool lora_experts;      /* some belong to experts */
     int64_t logit_rows;     /* rows of logits held at once; 0 = default */
 } model_options;
 
-/* tower_frozen and vision_frozen as the registry has it. */
+/* tower_frozen, vision_frozen and adapters as the registry has it. */
 void model_options_freeze(model_options *o, const params *p);
 
 WARN_UNUSED status model_new(stream *s, const model_dims *d, params *p, const model_options *o,

@@ -9,7 +9,8 @@
 #include "trainer/model/unit_order.h"
 #include "trainer/parallel/units.h"
 
-struct kv_cache; /* kv_cache.h */
+struct kv_cache;     /* kv_cache.h */
+struct lora_scratch; /* lora.h */
 
 typedef struct run {
     stream *s;
@@ -20,8 +21,9 @@ typedef struct run {
     batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
     size_t act, acc;              /* bytes of an element */
     const struct kv_cache *cache; /* NULL but for generation */
-    bool step;                    /* of training: pieces may be captured (run_piece) */
-    const void *router_bias;      /* [layers, E] act, added to the logits; NULL: none */
+    const struct lora_scratch *lora;
+    bool step;               /* of training: pieces may be captured (run_piece) */
+    const void *router_bias; /* [layers, E] act, added to the logits; NULL: none */
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [T, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */

@@ -1,6 +1,7 @@
 /* pointwise.h: additions, bias gradients, activations, patch input.
  *
  * add: y[i] = a[i] + b[i]; b NULL: y[i] += a[i]. act, or acc where it says so; n elements.
+ * scale: y[i] *= factor. act, n elements.
  * bias_grad: db[j] += sum_rows dy[row, j]; dy [rows, n] act, db acc.
  * swiglu: x [rows, 2I] = [gate | up], y [rows, I] = silu(gate) * up; bwd writes dx [rows, 2I]
  *   (dx may be x). Rows from n_valid[0] on (int32 on the device, NULL = rows) are skipped.
@@ -21,6 +22,12 @@ typedef struct add_args {
     void *y;
     bool acc;
 } add_args;
+
+typedef struct scale_args {
+    int64_t n;
+    double factor;
+    void *y;
+} scale_args;
 
 typedef struct bias_grad_args {
     int64_t rows, n;

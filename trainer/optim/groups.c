@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/model/lora_params.h"
 #include "trainer/report/digits.h"
 
 static const char *const names[GROUP_COUNT] = {"vision", "merger", "text", "router", "experts"};
@@ -113,6 +114,8 @@ static status freeze(const conf *c, params *p)
 
 status groups_apply(const conf *c, params *p)
 {
+    if (c->lora_rank)
+        TRY(lora_add(p, c->lora_rank, c->lora_alpha, c->lora_targets));
     TRY(apply_rules(c, p));
     TRY(freeze(c, p));
     if (params_trained(p) == 0)
@@ -180,6 +183,22 @@ static bool trains(const params *p, const char *name)
     return q && !q->frozen;
 }
 
+/* Multiply-adds that adapters add to one of the matrices of the decoder's layers. */
+static double adapters_share(const params *p, const model_dims *d)
+{
+    const double chosen = (double)d->text.top_k / (double)(d->text.experts ? d->text.experts : 1);
+    char layers[64];
+    int n = snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
+    double matrices = 0, adapters = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        const param *q = &p->list[i];
+        double work = (double)q->count * (q->n_dims == 3 ? chosen : 1);
+        if (q->n_dims > 1 && strncmp(q->name, layers, (size_t)n) == 0)
+            *(q->adapter ? &adapters : &matrices) += work;
+    }
+    return matrices > 0 ? adapters / matrices : 0;
+}
+
 void groups_share(const params *p, const model_dims *d, training_share *out)
 {
     double all[GROUP_COUNT] = {0}, trained[GROUP_COUNT] = {0};
@@ -190,14 +209,15 @@ void groups_share(const params *p, const model_dims *d, training_share *out)
     snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
     for (int64_t i = 0; i < p->n; i++) {
         const param *q = &p->list[i];
-        if (q->n_dims < 2 || strcmp(q->name, embed) == 0 || strcmp(q->name, head) == 0 ||
-            strcmp(q->name, table_name) == 0 || q->n_dims == 5)
+        if (q->n_dims < 2 || q->adapter || strcmp(q->name, embed) == 0 ||
+            strcmp(q->name, head) == 0 || strcmp(q->name, table_name) == 0 || q->n_dims == 5)
             continue;
         all[q->group] += (double)q->count;
         trained[q->group] += q->frozen ? 0 : (double)q->count;
     }
     for (int g = 0; g < GROUP_COUNT; g++)
         out->wgrad[g] = all[g] > 0 ? trained[g] / all[g] : 0;
+    out->adapters = adapters_share(p, d);
     out->head_wgrad = trains(p, head);
     out->patch_wgrad = trains(p, "model.visual.patch_embed.proj.weight");
     bool into_tower = out->patch_wgrad > 0 || trains(p, table_name);
@@ -217,6 +237,7 @@ int64_t groups_training_flops(const flops *f, const training_share *s)
 {
     double router = (double)f->text_router, experts = (double)f->text_experts;
     double rest = (double)f->text_linear - router - experts;
+    double adapters = 3 * (double)f->text_linear * s->adapters; /* forward, dX, dW */
     double back = rest * (s->wgrad[GROUP_TEXT] + s->text_dgrad) +
                   router * (s->wgrad[GROUP_ROUTER] + s->text_dgrad) +
                   experts * (s->wgrad[GROUP_EXPERTS] + s->text_dgrad) +
@@ -225,5 +246,5 @@ int64_t groups_training_flops(const flops *f, const training_share *s)
                   (double)f->vision_blocks * (s->wgrad[GROUP_VISION] + s->vision_dgrad) +
                   (double)f->vision_attention * 2 * s->vision_dgrad +
                   (double)f->mergers * (s->wgrad[GROUP_MERGER] + s->merger_dgrad);
-    return f->forward + llround(back);
+    return f->forward + llround(back + adapters);
 }

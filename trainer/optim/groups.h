@@ -4,7 +4,8 @@
  * optimizer.groups is a list of rules, later ones win: "PATTERN [lr=X] [decay=X] [frozen]; ..".
  * A pattern is a group of the registry (vision, merger, text, router, experts) or a tensor's name
  * with * and ?. freeze.* comes last. The position table belongs to vision and to merger: freezing
- * either freezes it, so that a frozen tower has no backward. */
+ * either freezes it, so that a frozen tower has no backward. With lora.rank adapters are added to
+ * the registry and all else is frozen first (model/lora_params.h). */
 #ifndef TESSERA_TRAINER_GROUPS_H
 #define TESSERA_TRAINER_GROUPS_H
 
@@ -23,6 +24,7 @@ void groups_print(const conf *c, const params *p, FILE *to);
 typedef struct training_share {
     double wgrad[GROUP_COUNT]; /* of the group's matrices that are trained */
     double head_wgrad, patch_wgrad;
+    double adapters;     /* multiply-adds of adapters for one of the decoder's matrices */
     double text_dgrad;   /* of the decoder's layers that a gradient passes through */
     double vision_dgrad; /* of the tower's blocks */
     double merger_dgrad; /* mergers are reached */

@@ -54,6 +54,7 @@ static const unsigned char kind_of_op[OPS] = {
     [OP_gemm] = PROFILE_DENSE,
     [OP_grouped_gemm] = PROFILE_EXPERTS,
     [OP_add] = PROFILE_POINTWISE,
+    [OP_scale] = PROFILE_POINTWISE,
     [OP_bias_grad] = PROFILE_POINTWISE,
     [OP_rmsnorm_fwd] = PROFILE_POINTWISE,
     [OP_rmsnorm_bwd] = PROFILE_POINTWISE,

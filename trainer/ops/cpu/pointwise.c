@@ -39,6 +39,22 @@ status CPU_OP(add)(stream *s, const add_args *a)
     return ST_OK;
 }
 
+static void scale_part(const void *context, part p)
+{
+    const scale_args *a = context;
+    const real factor = (real)a->factor;
+    real *y = a->y;
+#pragma omp simd
+    for (int64_t i = p.begin; i < p.end; i++)
+        y[i] *= factor;
+}
+
+status CPU_OP(scale)(stream *s, const scale_args *a)
+{
+    cpu_run(s, a->n, 1, scale_part, a);
+    return ST_OK;
+}
+
 static void bias_columns(const void *context, part p)
 {
     const bias_grad_args *a = context;

@@ -50,6 +50,30 @@ extern "C" status cuda_add(stream *s, const add_args *args)
     return a.acc ? add<float>(s, a) : add<bf16>(s, a);
 }
 
+/* ---- scale: 4 bytes an element ---- */
+
+template <int WIDTH> static __global__ void scale_kernel(scale_args a)
+{
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    const float factor = (float)a.factor;
+    if (i >= a.n)
+        return;
+    float x[WIDTH];
+    load<WIDTH>(x, (const bf16 *)a.y + i);
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++)
+        x[k] *= factor;
+    store<WIDTH>((bf16 *)a.y + i, x);
+}
+
+extern "C" status cuda_scale(stream *s, const scale_args *a)
+{
+    if (a->n % VECTOR == 0 && aligned16(a->y))
+        return LAUNCH(s, scale_kernel<VECTOR>, grid_of(ceil_div(a->n, VECTOR * THREADS)), THREADS,
+                      0, *a);
+    return LAUNCH(s, scale_kernel<1>, grid_of(ceil_div(a->n, THREADS)), THREADS, 0, *a);
+}
+
 /* ---- bias_grad: 2 bytes an element ---- */
 
 /* A block owns 32 x WIDTH columns of one part of the rows; warp w sums rows w, w + 8, ..; then the

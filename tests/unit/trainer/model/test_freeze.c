@@ -285,6 +285,35 @@ static void test_groups__useful_flops(void **state)
     }
 }
 
+static void test_groups__useful_flops_of_adapters(void **state)
+{
+    (void)state;
+    model_dims d;
+    params *p;
+    const int64_t documents[] = {340};
+    const int32_t grid[] = {1, 30, 40};
+    flops f;
+    training_share share;
+    conf c = plain_conf();
+    c.lora_rank = 8;
+    c.lora_alpha = 16;
+    c.lora_targets = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj";
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    dims_flops(&d, documents, 1, grid, 1, &f);
+    assert_ok(params_new(&d, &p));
+    assert_ok(groups_apply(&c, p));
+    groups_share(p, &d, &share);
+    const int64_t attention = 2 * (2048 + 4096) + 2 * (2048 + 512);
+    const int64_t experts = (2048 + 2 * 768) + (768 + 2048);
+    const int64_t adapters = 2 * 340 * 48 * 8 * (attention + 8 * experts);
+    assert_int_equal(params_trained(p), 48 * 8 * (attention + 128 * experts));
+    /* Everything forward; back through the text, whose matrices have no gradient; adapters thrice.
+     */
+    assert_int_equal(groups_training_flops(&f, &share),
+                     f.forward + f.text_linear + 2 * f.text_attention + f.head + 3 * adapters);
+    params_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_groups__rates_and_decays),
         cmocka_unit_test(test_groups__what_is_not_understood_is_refused),
         cmocka_unit_test(test_groups__useful_flops),
+        cmocka_unit_test(test_groups__useful_flops_of_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,177 @@
+/* lora.c: see lora.h. Rows of the registry and merged values are in lora_params.c. */
+#include "trainer/model/lora.h"
+
+#include "trainer/ops/table.h"
+
+lora lora_bind(const param *w)
+{
+    if (!w->lora)
+        return (lora){0};
+    const param *a = w + w->lora;
+    return (lora){
+        .a = a, .b = a + 1, .scale = w->lora_scale, .rank = a->shape[w->n_dims == 2 ? 0 : 2]};
+}
+
+void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts)
+{
+    const text_dims *d = &z->d->text;
+    int64_t slots = z->cap.tokens * (experts ? d->top_k : 1);
+    int64_t wide = 2 * d->expert_width > d->hidden ? 2 * d->expert_width : d->hidden;
+    *t = (lora_scratch){0};
+    if (rank == 0)
+        return;
+    t->xa = space_take(sp, slots * rank, z->act);
+    t->dxa = space_take(sp, slots * rank, z->act);
+    if (experts)
+        t->wide = space_take(sp, slots * wide, z->act);
+}
+
+/* xa [rows, r] = x At */
+static status shrink(const run *r, const lora *l, int64_t rows, const void *x)
+{
+    int64_t in = l->a->shape[1];
+    return op_gemm(r->s, &(gemm_args){.m = rows,
+                                      .n = l->rank,
+                                      .k = in,
+                                      .alpha = 1,
+                                      .a = x,
+                                      .lda = in,
+                                      .b = l->a->act,
+                                      .ldb = in,
+                                      .trans_b = true,
+                                      .c = r->lora->xa,
+                                      .ldc = l->rank});
+}
+
+status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x, void *y,
+                       int64_t y_stride)
+{
+    TRY(shrink(r, l, rows, x));
+    return op_gemm(r->s, &(gemm_args){.m = rows,
+                                      .n = l->b->shape[0],
+                                      .k = l->rank,
+                                      .alpha = l->scale,
+                                      .a = r->lora->xa,
+                                      .lda = l->rank,
+                                      .b = l->b->act,
+                                      .ldb = l->rank,
+                                      .trans_b = true,
+                                      .c = y,
+                                      .ldc = y_stride,
+                                      .accumulate = true});
+}
+
+/* dW [m, n] += alpha xt y of k rows */
+static status weight_gradient(const run *r, const param *w, int64_t k, double alpha, const void *x,
+                              int64_t x_stride, const void *y, int64_t y_stride)
+{
+    if (!w->grad)
+        return ST_OK; /* frozen by hand */
+    return op_gemm(r->s, &(gemm_args){.m = w->shape[0],
+                                      .n = w->shape[1],
+                                      .k = k,
+                                      .alpha = alpha,
+                                      .a = x,
+                                      .lda = x_stride,
+                                      .trans_a = true,
+                                      .b = y,
+                                      .ldb = y_stride,
+                                      .c = w->grad,
+                                      .ldc = w->shape[1],
+                                      .c_acc = true,
+                                      .accumulate = true});
+}
+
+status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x, const void *dy,
+                       int64_t dy_stride, void *dx)
+{
+    int64_t in = l->a->shape[1], out = l->b->shape[0];
+    TRY(shrink(r, l, rows, x));
+    TRY(weight_gradient(r, l->b, rows, l->scale, dy, dy_stride, r->lora->xa, l->rank));
+    TRY(op_gemm(r->s, &(gemm_args){.m = rows,
+                                   .n = l->rank,
+                                   .k = out,
+                                   .alpha = l->scale,
+                                   .a = dy,
+                                   .lda = dy_stride,
+                                   .b = l->b->act,
+                                   .ldb = l->rank,
+                                   .c = r->lora->dxa,
+                                   .ldc = l->rank}));
+    TRY(weight_gradient(r, l->a, rows, 1, r->lora->dxa, l->rank, x, in));
+    if (!dx)
+        return ST_OK;
+    return op_gemm(r->s, &(gemm_args){.m = rows,
+                                      .n = in,
+                                      .k = l->rank,
+                                      .alpha = 1,
+                                      .a = r->lora->dxa,
+                                      .lda = l->rank,
+                                      .b = l->a->act,
+                                      .ldb = in,
+                                      .c = dx,
+                                      .ldc = in,
+                                      .accumulate = true});
+}
+
+static int64_t slots_of(const run *r)
+{
+    return r->n.tokens * r->d->text.top_k;
+}
+
+static status grouped(const run *r, int mode, const param *w, const int32_t *offset, void *x,
+                      void *y)
+{
+    if (mode == GROUPED_WGRAD && !w->grad)
+        return ST_OK; /* frozen by hand */
+    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
+                                                      .experts = w->shape[0],
+                                                      .k = w->shape[1],
+                                                      .n = w->shape[2],
+                                                      .rows_cap = slots_of(r),
+                                                      .offset = offset,
+                                                      .x = x,
+                                                      .w = w->act,
+                                                      .y = y,
+                                                      .dw = w->grad});
+}
+
+/* The grouped product knows no factor: [slots, r] is scaled by itself. */
+static status scaled(const run *r, const lora *l, void *rows)
+{
+    return op_scale(r->s, &(scale_args){.n = slots_of(r) * l->rank, .factor = l->scale, .y = rows});
+}
+
+/* xa [slots, r] = s x A */
+static status shrink_slots(const run *r, const lora *l, const int32_t *offset, void *x)
+{
+    TRY(grouped(r, GROUPED_FWD, l->a, offset, x, r->lora->xa));
+    return scaled(r, l, r->lora->xa);
+}
+
+static status add_slots(const run *r, int64_t width, void *y)
+{
+    return op_add(r->s, &(add_args){.n = slots_of(r) * width, .a = r->lora->wide, .y = y});
+}
+
+status lora_experts_fwd(const run *r, const lora *l, const int32_t *offset, void *x, void *y)
+{
+    TRY(shrink_slots(r, l, offset, x));
+    TRY(grouped(r, GROUPED_FWD, l->b, offset, r->lora->xa, r->lora->wide));
+    return add_slots(r, l->b->shape[2], y);
+}
+
+status lora_experts_grads(const run *r, const lora *l, const int32_t *offset, void *x, void *dy)
+{
+    TRY(shrink_slots(r, l, offset, x));
+    TRY(grouped(r, GROUPED_WGRAD, l->b, offset, r->lora->xa, dy));
+    TRY(grouped(r, GROUPED_DGRAD, l->b, offset, r->lora->dxa, dy));
+    TRY(scaled(r, l, r->lora->dxa));
+    return grouped(r, GROUPED_WGRAD, l->a, offset, x, r->lora->dxa);
+}
+
+status lora_experts_dx(const run *r, const lora *l, const int32_t *offset, void *dx)
+{
+    TRY(grouped(r, GROUPED_DGRAD, l->a, offset, r->lora->wide, r->lora->dxa));
+    return add_slots(r, l->a->shape[1], dx);
+}

@@ -1,0 +1,49 @@
+/* lora.h: low-rank adapters beside frozen matrices (Hu et al. 2021, arXiv:2106.09685).
+ *
+ *   y = x W + s (x A) B,   s = alpha / r;   B starts at 0, so that nothing changes at first
+ *
+ * r rank. A linear map W [out, in] has A [r, in] and B [out, r], as files of adapters have them;
+ * the experts' W [E, in, out] have A [E, in, r] and B [E, r, out]. Rows of the registry as any
+ * other: optimiser and checkpoints know nothing of them. Forward keeps nothing: x A is made again.
+ */
+#ifndef TESSERA_MODEL_LORA_H
+#define TESSERA_MODEL_LORA_H
+
+#include "trainer/device/space.h"
+#include "trainer/model/params.h"
+#include "trainer/model/run.h"
+
+/* The adapter of one matrix, bound; a NULL: none. */
+typedef struct lora {
+    const param *a, *b;
+    double scale;
+    int64_t rank;
+} lora;
+
+lora lora_bind(const param *w);
+
+typedef struct lora_scratch {
+    void *xa,
+        *dxa;   /* [rows, r]: s x A, and the gradient of x A; rows: slots with experts, else T */
+    void *wide; /* [slots, max(2I, H)]; NULL without adapters of experts */
+} lora_scratch;
+
+void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts);
+
+/* A linear map's share; x [rows, in], y and dy [rows, out] with a stride in elements. */
+WARN_UNUSED status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x,
+                                   void *y, int64_t y_stride);
+/* dx [rows, in] added to; NULL: not wanted. */
+WARN_UNUSED status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x,
+                                   const void *dy, int64_t dy_stride, void *dx);
+
+/* The experts' share over slots sorted by expert; offset [E + 1] as grouped_gemm has it. y added
+ * to. The backward in two parts, since dx takes the place of x between them: gradients of A and B,
+ * which leave dxa; then dx, added to. */
+WARN_UNUSED status lora_experts_fwd(const run *r, const lora *l, const int32_t *offset, void *x,
+                                    void *y);
+WARN_UNUSED status lora_experts_grads(const run *r, const lora *l, const int32_t *offset, void *x,
+                                      void *dy);
+WARN_UNUSED status lora_experts_dx(const run *r, const lora *l, const int32_t *offset, void *dx);
+
+#endif

@@ -1,0 +1,173 @@
+/* lora_params.c: adapters as see lora_params.h. */
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/model/lora_params.h"
+
+static const char weight_end[] = ".weight";
+
+size_t lora_module_size(const param *p)
+{
+    size_t n = strlen(p->name), end = sizeof weight_end - 1;
+    return n > end && strcmp(p->name + n - end, weight_end) == 0 ? n - end : n;
+}
+
+/* Matrices of the decoder's layers; the embedding and the head are none. */
+static bool may_adapt(const params *p, const param *q)
+{
+    size_t n = strlen(p->text_prefix);
+    return !q->adapter && q->n_dims > 1 && strncmp(q->name, p->text_prefix, n) == 0 &&
+           strncmp(q->name + n, "layers.", 7) == 0;
+}
+
+/* A target is the last part of a module's name, or a pattern of the whole. */
+static bool is_named(const param *q, const char *target)
+{
+    char module[sizeof q->name];
+    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(q), q->name);
+    const char *last = strrchr(module, '.');
+    return strcmp(last ? last + 1 : module, target) == 0 || fnmatch(target, module, 0) == 0;
+}
+
+/* Marks the rows with lora = 1 for now. */
+static status mark(params *p, const char *targets, int64_t *inout_n)
+{
+    for (const char *at = targets; *at;) {
+        char target[160];
+        size_t n = strcspn(at, ", ");
+        snprintf(target, sizeof target, "%.*s", (int)n, at);
+        at += n + (at[n] != 0);
+        if (!n)
+            continue;
+        bool found = false;
+        for (int64_t i = 0; i < p->n; i++) {
+            param *q = &p->list[i];
+            if (!may_adapt(p, q) || !is_named(q, target))
+                continue;
+            found = true;
+            *inout_n += q->lora == 0;
+            q->lora = 1;
+        }
+        if (!found)
+            return FAIL(ST_CONFIG,
+                        "lora.targets: \"%s\" names no matrix of the decoder's layers (q_proj, "
+                        "k_proj, v_proj, o_proj, gate, gate_up_proj, down_proj, ..; trainer "
+                        "inspect lists all)",
+                        target);
+    }
+    return *inout_n ? ST_OK : FAIL(ST_CONFIG, "lora.targets is empty: name what gets adapters");
+}
+
+/* An adapter's matrix behind the list, of base. */
+static void append(params *p, const param *base, const char *which, param_init init, int n_dims,
+                   const int64_t *shape)
+{
+    bool linear = base->n_dims == 2;
+    param *q = &p->list[p->n++];
+    *q = (param){.n_dims = n_dims,
+                 .count = 1,
+                 .unit = base->unit,
+                 .layer = base->layer,
+                 .group = base->group,
+                 .init = init,
+                 .decay = true,
+                 .adapter = true,
+                 .cut_axis = -1,
+                 .lr_factor = 1,
+                 .own_decay = -1};
+    snprintf(q->name, sizeof q->name, "%.*s.%s%s", (int)lora_module_size(base), base->name, which,
+             linear ? weight_end : "");
+    for (int i = 0; i < n_dims; i++) {
+        q->shape[i] = q->local[i] = shape[i];
+        q->count *= shape[i];
+    }
+    q->n_local = q->count;
+    q->held = slice_whole(q->count, 1, 1, 1);
+    p->total += q->count;
+}
+
+static void append_pair(params *p, int64_t i)
+{
+    param *w = &p->list[i];
+    const int64_t *s = w->shape, r = p->lora_rank;
+    bool linear = w->n_dims == 2;
+    w->lora = p->n - i;
+    append(p, w, "lora_A", INIT_NORMAL, w->n_dims,
+           linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r});
+    /* The spread that adapters usually begin with: uniform within 1 / sqrt(in). */
+    p->list[p->n - 1].init_std = 1 / sqrt(3 * (double)s[1]);
+    append(p, w, "lora_B", INIT_ZERO, w->n_dims,
+           linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]});
+    p->lora_experts |= !linear;
+}
+
+status lora_add(params *p, int64_t rank, double alpha, const char *targets)
+{
+    int64_t n = 0, rows = p->n;
+    TRY(mark(p, targets, &n));
+    param *list = realloc(p->list, (size_t)(p->n + 2 * n) * sizeof *list);
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)n);
+    p->list = list;
+    p->lora_rank = rank;
+    for (int64_t i = 0; i < rows; i++) {
+        list[i].frozen = true;
+        if (!list[i].lora)
+            continue;
+        list[i].lora_scale = alpha / (double)rank;
+        append_pair(p, i);
+    }
+    return ST_OK;
+}
+
+/* w [in, out] of elements [first, first + n) += scale A B, A [in, r], B [r, out]; transposed: of
+ * w [out, in], A [r, in], B [out, r]. */
+static void add_product(const double *a, const double *b, int64_t r, int64_t in, int64_t out,
+                        bool transposed, double scale, int64_t first, int64_t n, double *w)
+{
+    for (int64_t e = 0; e < n; e++) {
+        int64_t wide = transposed ? in : out;
+        int64_t i = (first + e) / wide, j = (first + e) % wide;
+        double sum = 0;
+        for (int64_t k = 0; k < r; k++)
+            sum += transposed ? a[k * in + j] * b[i * r + k] : a[i * r + k] * b[k * out + j];
+        w[e] += scale * sum;
+    }
+}
+
+/* One matrix of in x out: the whole of a linear map, or an expert's. */
+static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t first, int64_t n,
+                           double *to)
+{
+    const param *a = p + p->lora, *b = a + 1;
+    bool linear = p->n_dims == 2;
+    int64_t in = p->shape[1], out = linear ? p->shape[0] : p->shape[2];
+    int64_t r = linear ? a->shape[0] : a->shape[2];
+    double *x = malloc((size_t)(r * in) * sizeof *x), *y = malloc((size_t)(r * out) * sizeof *y);
+    status st = x && y ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to merge an adapter");
+    if (st == ST_OK)
+        st = params_read(a->value, s, matrix * r * in, r * in, x);
+    if (st == ST_OK)
+        st = params_read(b->value, s, matrix * r * out, r * out, y);
+    if (st == ST_OK)
+        add_product(x, y, r, in, out, linear, p->lora_scale, first, n, to);
+    free(x);
+    free(y);
+    return st;
+}
+
+status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n, double *to)
+{
+    TRY(params_read(p->value, s, first, n, to));
+    if (!p->lora)
+        return ST_OK;
+    int64_t size = p->n_dims == 2 ? p->count : p->shape[1] * p->shape[2];
+    for (int64_t done = 0, part; done < n; done += part) {
+        int64_t at = (first + done) % size;
+        part = size - at < n - done ? size - at : n - done;
+        TRY(merge_matrix(p, s, (first + done) / size, at, part, to + done));
+    }
+    return ST_OK;
+}
