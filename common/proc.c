@@ -93,6 +93,10 @@ proc_end proc_end_of(int wstatus, char *what, size_t size)
         snprintf(what, size, "starts anew");
         return PROC_END_LEFT;
     }
+    if (code == PROC_EXIT_ALL) {
+        snprintf(what, size, "told to leave");
+        return PROC_END_LEFT;
+    }
     snprintf(what, size, "exit code %d", code);
     return code == 0 || (code >= 64 && code <= 78) ? PROC_END_LEFT : PROC_END_CRASH;
 }

@@ -17,11 +17,12 @@ WARN_UNUSED status proc_follow_parent(pid_t parent);
 enum {
     PROC_EXIT_BUSY = 99,    /* something called exit() in the middle of its work: a crash */
     PROC_EXIT_AGAIN = 100,  /* it wants to be started anew */
+    PROC_EXIT_ALL = 101,    /* it was told to go, and so are all beside it */
     PROC_EXIT_OUTSIDE = 128 /* plus the number of a crash signal that another process sent it */
 };
 /* How a child ended. */
 typedef enum proc_end {
-    PROC_END_LEFT,    /* with 0, a code of sysexits, or PROC_EXIT_AGAIN: its own choice */
+    PROC_END_LEFT,    /* with 0, a code of sysexits, PROC_EXIT_AGAIN or _ALL: its own choice */
     PROC_END_OUTSIDE, /* by a signal that another process (or the kernel's memory killer) sent */
     PROC_END_CRASH,   /* by a crash of its own doing */
     PROC_END_TIME,    /* by its own time limit (SIGALRM) */

@@ -80,10 +80,10 @@ static status keep_workers(const worker_options *o, int64_t n)
 
 static status run_worker(const worker_options *o)
 {
-    bool again = false;
-    TRY(worker_run(o, &again));
-    if (again)
-        exit(PROC_EXIT_AGAIN);
+    int code = 0;
+    TRY(worker_run(o, &code));
+    if (code)
+        exit(code);
     return ST_OK;
 }
 

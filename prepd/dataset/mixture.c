@@ -62,9 +62,9 @@ static void mixture_close(dataset *base)
 /* Options a source may set; the others belong to the stream. */
 static bool is_own_key(const char *key)
 {
-    static const char *const keys[] = {"format",        "path",   "split", "images",
-                                       "answer",        "prompt", "limit", "loss_on",
-                                       "stage_weights", "trim",   "suffix"};
+    static const char *const keys[] = {"format",        "path",   "split",  "images",
+                                       "answer",        "prompt", "limit",  "loss_on",
+                                       "stage_weights", "trim",   "suffix", "group"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         if (strcmp(key, keys[k]) == 0)
             return true;
@@ -115,6 +115,10 @@ static status set_key(mixture *m, mixed_source *s, const char *key, const yaml_i
         value = path;
     }
     s->own_limit |= strcmp(key, "limit") == 0;
+    if (strcmp(key, "group") == 0 && strcmp(value, "shared_image") == 0)
+        return FAIL_AT(ST_CONFIG, m->file, item->line, -1,
+                       "%s: pictures are shared over all sources: set data.group beside data.path",
+                       item->key);
     if (conf_set(&s->c, full, value) == ST_OK)
         return ST_OK;
     char what[STATUS_MESSAGE_MAX];
@@ -263,8 +267,9 @@ static status mixture_open(const conf *c, dataset **out)
 {
     status st;
     if (c->data_group == GROUP_CONVERSATION)
-        return FAIL(ST_CONFIG, "data.group conversation is for data.format vqav2; in a mixture use "
-                               "none or shared_image");
+        return FAIL(ST_CONFIG,
+                    "data.group conversation is for data.format vqav2; in a mixture write "
+                    "\"group: conversation\" under those sources");
     mixture *m = (mixture *)calloc(1, sizeof *m);
     if (!m)
         return FAIL(ST_NO_MEMORY, "no memory for a mixture");

@@ -24,6 +24,7 @@ enum {
     OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
+static const int64_t KEPT_BACK_NS = 10000000000; /* a start on a machine under load */
 static const int64_t RATE_WINDOW_NS = 2000000000;
 
 /* No peer makes us grow: what it sends waits with it until it is read, what it does not take stays
@@ -311,9 +312,12 @@ static void tick(dispatch *d)
     measure(d, now);
 }
 
-/* Drained: nothing in work and every row that was made is sent. */
+/* Drained: nothing in work and every row that was made is sent. For good: workers elsewhere that
+ * are just being started again are waited for, since nobody else could tell them. */
 static bool is_drained(const dispatch *d)
 {
+    if (d->drain_ns == 0 && d->kept_away && clock_ns() - d->kept_gone_ns < KEPT_BACK_NS)
+        return false;
     for (const worker_seat *w = d->seats; w; w = w->next)
         if (w->work)
             return false;

@@ -44,6 +44,10 @@ static void remove_seat(dispatch *d, worker_seat *w)
         *at = w->next;
         d->n_seats--;
     }
+    if (w->keeper[0]) {
+        d->kept_away++;
+        d->kept_gone_ns = clock_ns();
+    }
     free(w);
 }
 
@@ -133,7 +137,10 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
 
 void seat_retire(dispatch *d, worker_seat *w, bool again)
 {
-    const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
+    const bool all = !again && w->keeper[0] && d->draining && d->drain_ns == 0;
+    const char *json = again ? "{\"again\":true}"
+                       : all ? "{\"again\":false,\"all\":true}"
+                             : "{\"again\":false}";
     if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
     remove_seat(d, w);
@@ -207,6 +214,8 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
     w->peer = *from;
     snprintf(w->keeper, sizeof(w->keeper), "%s", keeper);
+    if (w->keeper[0] && d->kept_away > 0)
+        d->kept_away--;
     w->pid = (pid_t)pid;
     w->local = local;
     w->fresh = true;

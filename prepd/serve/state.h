@@ -193,9 +193,11 @@ struct dispatch {
     char *terms; /* TERMS JSON; heap */
     char host[64];
     bool stopping, stop_now, draining, reload;
-    int64_t drain_ns;    /* when draining ends whatever is in work; 0 = when all is done */
-    int64_t answered_ns; /* when a lease last came back, or the first went out */
-    status outcome;      /* of the run */
+    int kept_away;        /* workers whose keeper starts them again, and that did not join yet */
+    int64_t kept_gone_ns; /* when the last of them went */
+    int64_t drain_ns;     /* when draining ends whatever is in work; 0 = when all is done */
+    int64_t answered_ns;  /* when a lease last came back, or the first went out */
+    status outcome;       /* of the run */
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;

@@ -104,6 +104,8 @@ static void ended(keeper *k, kept *w, int wstatus)
     snprintf(w->before, sizeof(w->before), "%d %s %s", (int)w->pid, words[end], what);
     w->pid = 0;
     w->start_ns = now;
+    if (code == PROC_EXIT_ALL) /* it may be the only one that was there to hear it */
+        k->stopping = true;
     if (k->stopping || code == 0) {
         w->left = true;
         return;

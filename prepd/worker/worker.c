@@ -36,7 +36,7 @@ typedef struct worker {
     uint64_t lease;
     int64_t leases; /* done */
     int64_t heard_ns;
-    bool leave, again;
+    bool leave, again, all; /* all: its keeper's other workers are to leave too */
 } worker;
 
 /* Set by SIGTERM: the lease in work is finished first. */
@@ -180,6 +180,7 @@ static status handle(worker *w, const wire_msg *m)
     } else if (head.kind == KIND_BYE) {
         w->leave = true;
         w->again = json_bool(json_find(v, "again"), false);
+        w->all = json_bool(json_find(v, "all"), false);
     } else if (head.kind == KIND_ERROR) {
         st = wire_error(v, "dispatcher");
     } else {
@@ -262,7 +263,7 @@ static status start(worker *w)
     return w->o->keys ? wire_use_keys(w->net, w->o->keys) : ST_OK;
 }
 
-status worker_run(const worker_options *o, bool *out_again)
+status worker_run(const worker_options *o, int *out_code)
 {
     worker w = {.o = o};
     log_init("worker", LOG_INFO, false);
@@ -288,6 +289,7 @@ status worker_run(const worker_options *o, bool *out_again)
     workshop_done(&w.shop);
     free(w.terms);
     wire_free(&w.net);
-    *out_again = st == ST_OK && w.again;
+    if (st == ST_OK)
+        *out_code = w.again ? PROC_EXIT_AGAIN : w.all ? PROC_EXIT_ALL : 0;
     return st;
 }

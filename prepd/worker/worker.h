@@ -29,8 +29,9 @@ typedef struct worker_options {
 } worker_options;
 
 /* Until the dispatcher says BYE, or has been away for a minute (one of its children: at once).
- * out_again: it is to be started anew, with nothing of its past (PROC_EXIT_AGAIN). */
-WARN_UNUSED status worker_run(const worker_options *o, bool *out_again);
+ * out_code: PROC_EXIT_AGAIN, it is to be started anew, with nothing of its past; PROC_EXIT_ALL, the
+ * daemon is drained for good; else 0. */
+WARN_UNUSED status worker_run(const worker_options *o, int *out_code);
 
 /* What a lease needs; made from TERMS. */
 typedef struct workshop {

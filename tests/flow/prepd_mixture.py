@@ -88,6 +88,9 @@ def a_mixture_of_one_is_that_one():
             alone = digest(f.config, "--steps", "4", *options(data__format=name, data__path=path))
             args = write_list(f, f"one:\n  format: {name}\n  path: {path}\n")
             check(digest(f.config, "--steps", "4", *args) == alone, f"{name}: other rows in a mixture")
+        alone = digest(f.config, "--steps", "4", "--data.group", "conversation")
+        args = write_list(f, f"one:\n  path: {f.file('data')}\n  group: conversation\n")
+        check(digest(f.config, "--steps", "4", *args) == alone, "other conversations in a mixture")
 
 
 def wrong_lists_are_refused():
@@ -96,6 +99,9 @@ def wrong_lists_are_refused():
                             ("vqa:\n  path: data\n  weight: -2\n", ("mix.yaml:3", "above 0")),
                             ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give all of them one",)),
                             ("a:\n  path: nowhere\n", ("source a", "nowhere")),
+                            ("a:\n  path: data\n  group: shared_image\n", ("mix.yaml:3", "beside data.path")),
+                            ("a:\n  path: data/t.jsonl\n  format: text\n  group: conversation\n",
+                             ("data.group is for data with pictures",)),
                             ("a:\n  format: mixture\n  path: mix.yaml\n", ("a mixture of mixtures",)),
                             ("a:\n  format: vqa\n", ("mix.yaml:2", "vqav2")), ("", ("no source",))):
             args = write_list(f, text)

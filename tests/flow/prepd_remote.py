@@ -213,6 +213,21 @@ def signals_from_outside_blame_nobody():
         site.joined(1)
 
 
+def drained_for_good_they_all_leave():
+    """While workers elsewhere are started anew after every lease: none is left that nobody told."""
+    with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
+        keepers = [site.worker("--workers", "2"), site.worker()]
+        wait_for(lambda: site.status()["workers"], "a worker", 30)
+        rows = threading.Thread(target=lambda: [None for _ in client.connect(site.endpoint, timeout=8)])
+        rows.daemon = True
+        rows.start()
+        wait_for(lambda: site.status()["rows"] > 4, "rows", 60)
+        run("drain", "--connect", site.endpoint)
+        check(site.daemon.p.wait(30) == 0, site.daemon.said())
+        for k in keepers:
+            check(k.wait(20) == 0, f"a keeper left with {k.returncode}")
+
+
 def it_waits_for_the_daemon_to_come_back():
     with Folder() as f, Site(f) as site:
         p = site.worker()
@@ -227,7 +242,7 @@ def it_waits_for_the_daemon_to_come_back():
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 
 
-main(mixed_and_killed, a_poisonous_sample_is_found_without_local_workers,
+main(mixed_and_killed, drained_for_good_they_all_leave, a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed,
      one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
      it_waits_for_the_daemon_to_come_back)
