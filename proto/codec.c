@@ -172,22 +172,33 @@ status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels)
     return ST_OK;
 }
 
-/* Heads in front of the pixels. */
-static status finish_parts(const row *r, wire_msg *items)
+void codec_item_done(wire_msg *items, size_t i, bool is_video)
+{
+    const span part = wire_msg_part(items, i);
+    uint8_t *head = (uint8_t *)(uintptr_t)part.data; /* ours until it is sent */
+    const size_t bytes = part.size - IMAGE_HEAD_BYTES;
+    image_part p = {.patch_bytes = is_video ? VIDEO_PATCH_BYTES : PATCH_BYTES,
+                    .decoded_bytes = bytes,
+                    .payload = span_of(head + IMAGE_HEAD_BYTES, bytes)};
+    p.n_patches = (uint32_t)(bytes / p.patch_bytes);
+    check_pixels(&p, p.payload.data);
+    image_part_head(&p, head);
+}
+
+/* Parts that are done and of these items. */
+static status check_made(const row *r, const wire_msg *items)
 {
     if (!r->items || (int64_t)wire_msg_parts(items) != r->n_items)
         return FAIL(ST_INTERNAL, "%zu parts for %lld items", wire_msg_parts(items),
                     (long long)r->n_items);
     for (int64_t i = 0; i < r->n_items; i++) {
-        image_part p = part_of(r, i, r->items[i].is_video);
-        const span part = wire_msg_part(items, (size_t)i);
-        uint8_t *head = (uint8_t *)(uintptr_t)part.data; /* ours until it is sent */
-        if (part.size != IMAGE_HEAD_BYTES + p.decoded_bytes)
-            return FAIL(ST_INTERNAL, "image part %lld has %zu bytes, expected %llu", (long long)i,
-                        part.size, (unsigned long long)(IMAGE_HEAD_BYTES + p.decoded_bytes));
-        p.payload = span_of(head + IMAGE_HEAD_BYTES, p.decoded_bytes);
-        check_pixels(&p, p.payload.data);
-        image_part_head(&p, head);
+        const image_part want = part_of(r, i, r->items[i].is_video);
+        image_part p;
+        TRY(image_part_parse(wire_msg_part(items, (size_t)i), "part made here", "item", &p));
+        if (p.n_patches != want.n_patches || p.patch_bytes != want.patch_bytes)
+            return FAIL(ST_INTERNAL,
+                        "image part %lld has %u patches of %u bytes, expected %u of %u",
+                        (long long)i, p.n_patches, p.patch_bytes, want.n_patches, want.patch_bytes);
     }
     return ST_OK;
 }
@@ -196,7 +207,7 @@ status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *item
 {
     status st = add_front(c, r, number, out);
     if (st == ST_OK)
-        st = finish_parts(r, items);
+        st = check_made(r, items);
     if (st == ST_OK)
         st = wire_msg_move(out, items);
     if (st != ST_OK)

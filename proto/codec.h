@@ -30,8 +30,11 @@ WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_f
 /* Without filter and codec a part is a head and the pixels as they are, so they may be written into
  * it at once: room for these bytes of an item as the next part of `items`. */
 WARN_UNUSED status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels);
-/* codec_encode where every one of r->items has such a part, in order, with these pixels in it.
- * Takes the parts. */
+/* The pixels of the i-th of them are written: its head, whose hash finds them in the nearest cache.
+ */
+void codec_item_done(wire_msg *items, size_t i, bool is_video);
+/* codec_encode where every one of r->items has such a part, done, in order, with these pixels in
+ * it. Takes the parts. */
 WARN_UNUSED status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *items,
                                      wire_msg *out);
 

@@ -114,6 +114,8 @@ static status fill(row_images *k, row_item *t, const lease_clip *clip)
                     : decode_file(k, &f, t->grid, t->patches));
     }
     t->done = true;
+    if (k->in_place)
+        codec_item_done(k->s->items_made, (size_t)(t - k->items), t->grid.pairs > 0);
     return ST_OK;
 }
 
@@ -138,7 +140,9 @@ void row_images_finish(row_images *k)
 {
     for (int64_t i = 0; k->in_place && i < k->n_items; i++) {
         const row_item *t = &k->items[i];
-        if (!t->done)
-            memset(t->patches, 0, (size_t)row_item_bytes(t->grid));
+        if (t->done)
+            continue;
+        memset(t->patches, 0, (size_t)row_item_bytes(t->grid));
+        codec_item_done(k->s->items_made, (size_t)i, t->grid.pairs > 0);
     }
 }

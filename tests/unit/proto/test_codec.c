@@ -113,6 +113,7 @@ static void test_codec_encode__pixels_where_they_lie(void **state)
             uint8_t *room;
             assert_ok(codec_item_room(made, bytes, &room));
             memcpy(room, at[is_video[k]], bytes);
+            codec_item_done(made, (size_t)k, is_video[k]);
             items[k] = (item_pixels){at[is_video[k]], is_video[k] != 0};
             at[is_video[k]] += bytes;
         }
