@@ -1,6 +1,8 @@
 #include "common/log.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,8 @@ static struct {
     char role[ROLE_MAX];
     _Atomic int level; /* may change while threads log */
     bool json;
-} state = {.role = "", .level = LOG_INFO, .json = false};
+    int file, stderr_level;
+} state = {.role = "", .level = LOG_INFO, .json = false, .file = -1, .stderr_level = LOG_DEBUG};
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
 
@@ -40,15 +43,35 @@ bool log_on(int level)
 }
 
 /* One write per event, so that lines of several processes on one terminal do not mix. */
-static void write_line(const char *line, size_t size)
+static void write_to(int fd, const char *line, size_t size)
 {
     while (size > 0) {
-        ssize_t n = write(STDERR_FILENO, line, size);
+        ssize_t n = write(fd, line, size);
         if (n <= 0)
             return; /* nobody left to tell */
         line += n;
         size -= (size_t)n;
     }
+}
+
+static void write_line(int level, const char *line, size_t size)
+{
+    if (level <= state.stderr_level)
+        write_to(STDERR_FILENO, line, size);
+    if (state.file >= 0)
+        write_to(state.file, line, size);
+}
+
+status log_keep(const char *path, int stderr_level)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "log: %s", strerror(errno));
+    if (state.file >= 0)
+        close(state.file);
+    state.file = fd;
+    state.stderr_level = stderr_level;
+    return ST_OK;
 }
 
 /* Text from outside (file names, a peer's words) must not forge lines or steer a terminal. */
@@ -73,7 +96,7 @@ static void event_plain(int level, const struct tm *t, const char *text)
                      t->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
     size_t size = (size_t)n + print_visible(line + n, sizeof line - (size_t)n - 1, text);
     line[size++] = '\n';
-    write_line(line, size);
+    write_line(level, line, size);
 }
 
 /* Length of the key if the word is key=value, else 0. */
@@ -164,7 +187,7 @@ static void event_json(int level, const struct timespec *now, const char *text)
     if (json_writer_take(&w, &line, &size) != ST_OK)
         return;
     line[size] = '\n'; /* in place of the terminator */
-    write_line(line, size + 1);
+    write_line(level, line, size + 1);
     free(line);
 }
 

@@ -8,11 +8,16 @@
 
 #include <stdbool.h>
 
+#include "common/status.h"
+
 enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* in the order of log.level's choices */
 
 /* role: "prepd", "worker 3", "trainer"; copied. */
 void log_init(const char *role, int level, bool json);
 void log_set_level(int level); /* at any time, from any thread */
+/* Every event goes to this file too, behind what is in it; to stderr only those up to `level`.
+ * Before threads start. ST_CANT_CREATE. */
+WARN_UNUSED status log_keep(const char *path, int stderr_level);
 bool log_on(int level);
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The thread's last failure as an error event, with the place in our source at debug level. */

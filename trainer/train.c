@@ -199,6 +199,7 @@ static status open_run(training *t)
     double peak;
     TRY(plan_ranks(c));
     TRY(session_check_layout(c, t->world)); /* refused before anything is written */
+    TRY(world_log(t->world, c));
     TRY(find_start(t));
     TRY(session_resume(c, t->world, t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile) {

@@ -28,8 +28,7 @@ static status run_rank(conf *c)
     status st = train_run(c, &w);
     if (st == ST_OK && c->metrics_comm_ledger)
         comm_ledger_print(w.ledger, stdout);
-    world_close(&w);
-    return st;
+    return world_close(&w, st);
 }
 
 /* --nproc N: the options are read for what they say of the ranks; these read them again. */

@@ -37,8 +37,8 @@ static status told(status st, const comm *c, comm_at at)
     if (st == ST_OK)
         return st;
     if (at.layer < 0)
-        return status_context(st, "%s over %s (%d ranks): ", at.what, c->name, c->size);
-    return status_context(st, "%s of layer %lld over %s (%d ranks): ", at.what, (long long)at.layer,
+        return status_context(st, "%s over %s (%d ranks)", at.what, c->name, c->size);
+    return status_context(st, "%s of layer %lld over %s (%d ranks)", at.what, (long long)at.layer,
                           c->name, c->size);
 }
 

@@ -35,7 +35,7 @@ typedef enum comm_reduction { COMM_SUM, COMM_MAX } comm_reduction;
 struct comm_engine;
 struct comm_ledger;
 
-enum { COMM_NAME_MAX = 32 };
+enum { COMM_NAME_MAX = 32, COMM_ID_BYTES = 128 };
 
 /* A group of ranks, this one among them. */
 typedef struct comm {
@@ -94,15 +94,20 @@ comm comm_alone(const char *name);
 typedef struct comm_join {
     int rank, size;
     double timeout_s; /* a call that took longer has failed with ST_TIMEOUT */
+    const void *id;   /* of the job: what make_id of rank 0's engine wrote */
+    /* Asked while a call waits; what it returns ends the call. */
+    status (*check)(void *context);
+    void *context;
 } comm_join;
 
 /* What an engine does. Arguments were checked; size > 1. After a call that failed, calls are only
  * for closing: peers may never answer. */
 typedef struct comm_engine {
-    const char *name; /* "mpi", "nccl" */
+    const char *name;             /* "mpi", "nccl" */
+    status (*make_id)(void *out); /* [COMM_ID_BYTES]; NULL: it needs none */
     status (*join)(const comm_join *o, void **out_world);
     void (*set_timeout)(void *world, double seconds);
-    void (*leave)(void *world);
+    void (*leave)(void *world, bool well); /* not well: without waiting for the others */
     /* Made by every member, as all its groups, in the same order. world_rank is borrowed. */
     status (*group_new)(void *world, const int *world_rank, int size, void **out_handle);
     void (*group_free)(void *handle);

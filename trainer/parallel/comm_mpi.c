@@ -368,6 +368,8 @@ static status mpi_join(const comm_join *o, void **out_world)
     w->rank = rank;
     w->size = size;
     w->timeout_ns = (int64_t)(o->timeout_s * 1e9);
+    w->check = o->check;
+    w->context = o->context;
     *out_world = w;
     return ST_OK;
 }
@@ -378,12 +380,12 @@ static void mpi_set_timeout(void *world, double seconds)
 }
 
 /* MPI_Finalize waits for all ranks: after a failure there may be none to come. */
-static void mpi_leave(void *world)
+static void mpi_leave(void *world, bool well)
 {
     mpi_world *w = world;
     if (!w)
         return;
-    if (!w->broken)
+    if (well && !w->broken)
         MPI_Finalize();
     free(w->request);
     free(w->status);

@@ -24,7 +24,7 @@ static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "1",
                                               "--mca",
                                               "odls_base_sigkill_timeout",
-                                              "10",
+                                              "6",
                                               "--quiet"};
 enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
 

@@ -137,7 +137,7 @@ status mesh_open(const layout *l, int rank, const comm_engine *engine, void *wor
     for (int g = 0; g < MESH_GROUPS && st == ST_OK; g++) {
         st = open_group(out, (mesh_group)g, engine, world, ledger, members);
         if (st != ST_OK)
-            st = status_context(st, "group %s: ", mesh_group_name((mesh_group)g));
+            st = status_context(st, "group %s", mesh_group_name((mesh_group)g));
     }
     free(members);
     if (st != ST_OK)

@@ -117,8 +117,13 @@ static status wait_for(mpi_world *w, int posted)
             return mpi_failed(w, "MPI_Testall", rc);
         if (done)
             return ST_OK;
-        if (polls % POLLS_PER_CLOCK == 0 && clock_ns() > deadline)
-            return too_late(w, posted);
+        if (polls % POLLS_PER_CLOCK == 0) {
+            status st = w->check ? w->check(w->context) : ST_OK;
+            w->broken = st != ST_OK;
+            TRY(st);
+            if (clock_ns() > deadline)
+                return too_late(w, posted);
+        }
         nap(polls);
     }
 }

@@ -13,6 +13,8 @@
 typedef struct mpi_world {
     int rank, size;
     int64_t timeout_ns;
+    status (*check)(void *context); /* asked while waiting */
+    void *context;
     int groups;           /* made so far: the next one's tag */
     bool broken;          /* an exchange failed: others may never answer */
     MPI_Request *request; /* [capacity] */

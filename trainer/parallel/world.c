@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -27,6 +28,7 @@ static const starter starters[] = {
     {"PMI's variables", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
      NULL},
 };
+_Static_assert((int)COMM_ID_BYTES == (int)CONTROL_ID_BYTES, "an id travels in WELCOME");
 enum { N_STARTERS = sizeof starters / sizeof *starters, RANKS_MAX = 1 << 20 };
 
 static status number(const starter *s, const char *variable, int least, int *out)
@@ -95,36 +97,106 @@ static status print_nothing(void)
     return ST_OK;
 }
 
+static status options_text(const conf *c, char **out)
+{
+    size_t size;
+    FILE *f = open_memstream(out, &size);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
+    conf_print(c, f);
+    fclose(f);
+    return ST_OK;
+}
+
+static status meet_others(const conf *c, void *id, world *w)
+{
+    char *options = NULL;
+    control_options o = {.rank = w->place.rank,
+                         .size = w->place.size,
+                         .timeout_s = c->comm_init_timeout,
+                         .silence_s = c->comm_heartbeat_timeout,
+                         .ledger = w->ledger};
+    TRY(control_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
+    TRY(options_text(c, &options));
+    o.options = options;
+    if (w->place.rank == 0)
+        log_info("%d ranks, by %s; rank 0 listens at %s port %d", w->place.size, w->place.source,
+                 o.at.host, o.at.port);
+    status st = control_open(&o, id, &w->control);
+    free(options);
+    return st;
+}
+
+static status check_control(void *of)
+{
+    return control_check(of);
+}
+
+static status open_ranks(const conf *c, world *w)
+{
+    uint8_t id[COMM_ID_BYTES] = {0};
+    TRY(comm_ledger_new(&w->ledger));
+    TRY(open_engine(c, &w->engine));
+    if (w->place.rank == 0 && w->engine->make_id)
+        TRY(w->engine->make_id(id));
+    TRY(meet_others(c, id, w));
+    comm_join join = {.rank = w->place.rank,
+                      .size = w->place.size,
+                      .timeout_s = c->comm_init_timeout,
+                      .id = id,
+                      .check = check_control,
+                      .context = w->control};
+    return w->engine->join(&join, &w->joined);
+}
+
 status world_open(const conf *c, world *out)
 {
     world w = {0};
     char role[32];
     TRY(world_place_find(&w.place));
-    if (w.place.size == 1) {
-        *out = w;
-        return ST_OK;
+    if (w.place.size > 1) {
+        snprintf(role, sizeof role, "trainer[%d]", w.place.rank);
+        log_init(role, c->log_level, c->log_json);
+        if (w.place.rank > 0)
+            TRY(print_nothing());
+        status st = open_ranks(c, &w);
+        if (st != ST_OK)
+            return world_close(&w, st);
     }
-    snprintf(role, sizeof role, "trainer[%d]", w.place.rank);
-    log_init(role, c->log_level, c->log_json);
-    if (w.place.rank > 0)
-        TRY(print_nothing());
-    else
-        log_info("%d ranks, by %s", w.place.size, w.place.source);
-    TRY(open_engine(c, &w.engine));
-    comm_join join = {w.place.rank, w.place.size, c->comm_init_timeout};
-    TRY(comm_ledger_new(&w.ledger));
-    status st = w.engine->join(&join, &w.joined);
-    if (st != ST_OK)
-        comm_ledger_free(&w.ledger);
-    else
-        *out = w;
-    return st;
+    *out = w;
+    return ST_OK;
 }
 
-void world_close(world *w)
+status world_log(const world *w, const conf *c)
 {
+    char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
+    if (w->place.size == 1)
+        return ST_OK;
+    const char *levels[] = {c->job_dump_folder, folder};
+    snprintf(folder, sizeof folder, "%s/log", c->job_dump_folder);
+    for (int i = 0; i < 2; i++)
+        if (mkdir(levels[i], 0777) != 0 && errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, levels[i], "%s", strerror(errno));
+    snprintf(path, sizeof path, "%s/rank-%d.log", folder, w->place.rank);
+    return log_keep(path, w->place.rank == 0 ? c->log_level : LOG_WARN);
+}
+
+void world_is_steady(const world *w, const conf *c)
+{
+    if (w && w->joined)
+        w->engine->set_timeout(w->joined, c->comm_train_timeout);
+}
+
+status world_close(world *w, status how)
+{
+    status_note note = *status_last();
     if (w->joined)
-        w->engine->leave(w->joined);
+        w->engine->leave(w->joined, how == ST_OK);
+    status st = control_close(&w->control, how == ST_OK ? NULL : status_text());
     comm_ledger_free(&w->ledger);
     memset(w, 0, sizeof *w);
+    if (how == ST_OK)
+        return st;
+    status_set(&note);
+    return how;
 }

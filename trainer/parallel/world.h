@@ -6,6 +6,7 @@
 #include "common/conf.h"
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/comm_ledger.h"
+#include "trainer/parallel/control.h"
 
 typedef struct world_place {
     int rank, size;             /* of the job */
@@ -22,11 +23,20 @@ typedef struct world {
     world_place place;
     const comm_engine *engine; /* NULL: alone */
     void *joined;              /* the engine's own */
-    comm_ledger *ledger;       /* NULL: alone */
+    comm_ledger *ledger;       /* NULL: alone, and so the next */
+    control *control;
 } world;
 
-/* Finds the place, says so, and with several ranks loads the engine (comm.engine) and joins. */
+/* Finds the place, says so, and with several ranks meets the others (control.h), then loads the
+ * engine (comm.engine) and joins. */
 WARN_UNUSED status world_open(const conf *c, world *out);
-void world_close(world *w);
+/* From here on every rank keeps its log in job.dump_folder/log/rank-R.log too; of other ranks than
+ * 0 only warnings and errors are shown. */
+WARN_UNUSED status world_log(const world *w, const conf *c);
+/* The first step is done: from now on comm.train_timeout_seconds holds. */
+void world_is_steady(const world *w, const conf *c);
+/* how: what the work ended with; other ranks are told of a failure. ST_UNAVAILABLE where this rank
+ * did well and another did not; else how. */
+WARN_UNUSED status world_close(world *w, status how);
 
 #endif

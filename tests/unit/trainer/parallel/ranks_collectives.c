@@ -458,7 +458,7 @@ int main(int argc, char **argv)
     check_all(&w);
     d->v->stream_free(&on);
     device_close(&d);
-    world_close(&w);
+    MUST(world_close(&w, ST_OK));
     printf("%" PRId64 " values are right\n", checked);
     conf_done(&c);
     return 0;

@@ -1,0 +1,118 @@
+"""Four ranks under mpirun do collectives when one of them is killed, stopped, cut off or fails, at a
+moment that the seed decides: all others end within the set time, with an exit code, and their logs
+name the rank, its step, call, layer and samples."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from prepd_flow import BIN, check, main
+
+LOOP = os.path.join(os.path.dirname(BIN), "../tests/ranks_loop")
+RANKS, SILENCE_S, LIMIT_S = 4, 2.0, 60
+ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           OMPI_MCA_odls_base_sigkill_timeout="2")
+SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
+rng = random.Random(SEED)
+
+
+def read(path):
+    try:
+        with open(path) as f:
+            return f.read()
+    except FileNotFoundError:
+        return ""
+
+
+def wait_until(true, what):
+    end = time.monotonic() + LIMIT_S
+    while not true():
+        check(time.monotonic() < end, f"no {what} within {LIMIT_S} s")
+        time.sleep(0.02)
+
+
+def faulty_run(number, rank, *options):
+    """Sends the signal to the rank in the middle of a run; returns its exit code and what was said."""
+    folder = tempfile.mkdtemp(prefix="ranks")
+    try:
+        with open(os.path.join(folder, "said"), "w+") as said:
+            p = subprocess.Popen(["mpirun", "-np", str(RANKS), "--quiet", LOOP, folder, "100000000",
+                                  "--comm.heartbeat_timeout_seconds", str(SILENCE_S), *options],
+                                 env=ENV, stdout=said, stderr=said)
+            wait_until(lambda: read(os.path.join(folder, "step")).strip(), "first step")
+            time.sleep(rng.uniform(0.5, 1.0))
+            pids = [int(read(os.path.join(folder, f"pid.{r}"))) for r in range(RANKS)]
+            os.kill(pids[rank], number)
+            try:
+                code = p.wait(LIMIT_S)
+            finally:
+                p.kill()
+                for pid in pids:
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+            said.seek(0)
+            return code, said.read()
+    finally:
+        shutil.rmtree(folder)
+
+
+def expect(code, said, rank, cause, others=None):
+    """Every other rank ended by that cause, knowing where the lost one was."""
+    check(code != 0, f"exit code 0\n{said}")
+    for other in others if others is not None else set(range(RANKS)) - {rank}:
+        line = next((l for l in said.splitlines() if f"trainer[{other}]: the run ends:" in l), "")
+        check(re.search(rf"the run ends: rank {rank} .*{cause}", line), f"rank {other}: {line}\n{said}")
+        check("this rank: step " in line and "sum of nothing of layer" in line and "over world" in line
+              and re.search(r"samples \d+ 7 8", line), line)
+        if cause != "failed":
+            check(re.search(r"heard last [\d.]+ s ago: (step \d+, (in|after) all reduce: sum of "
+                            r"nothing of layer \d over world.*samples \d+ 7 8|before the first step)",
+                            line), line)
+
+
+def a_rank_is_killed():
+    rank = rng.randrange(RANKS)
+    expect(*faulty_run(signal.SIGKILL, rank), rank, "died")
+
+
+def a_rank_is_stopped():
+    rank = rng.randrange(1, RANKS)
+    expect(*faulty_run(signal.SIGSTOP, rank), rank, "says nothing for 2.0 s")
+
+
+def a_rank_loses_its_link():
+    rank = rng.randrange(1, RANKS)
+    code, said = faulty_run(signal.SIGUSR1, rank)
+    expect(code, said, rank, "connection")
+    expect(code, said, 0, "connection", [rank])
+
+
+def a_rank_fails():
+    rank = rng.randrange(RANKS)
+    code, said = faulty_run(signal.SIGUSR2, rank)
+    check(f"rank {rank} failed: told to fail" in said, said)
+    expect(code, said, rank, "failed")
+
+
+def a_rank_hangs_outside_of_calls():
+    """Its control thread lives; the others' deadline tells which rank they wait for."""
+    rank = rng.randrange(RANKS)
+    code, said = faulty_run(signal.SIGHUP, rank, "--comm.train_timeout_seconds", "1.5")
+    check(code != 0, said)
+    check(re.search(rf"no answer within 1.5 s from ranks?[ \d]* {rank}\b", said), said)
+
+
+if shutil.which("mpirun") is None or not os.path.exists(LOOP):
+    print("skipped: Open MPI was not found when this was built")
+    sys.exit(77)
+print(f"seed {SEED} (TESSERA_SEED repeats it)")
+main(a_rank_is_killed, a_rank_is_stopped, a_rank_loses_its_link, a_rank_fails, a_rank_hangs_outside_of_calls)

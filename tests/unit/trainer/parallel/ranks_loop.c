@@ -1,0 +1,123 @@
+/* ranks_loop.c: a program that does nothing but collectives, step after step, until it is ended or
+ * has done `steps` of them; for tests of what happens when a rank is lost. Every rank writes its
+ * pid to FOLDER/pid.RANK, and rank 0 what step it has done to FOLDER/step. SIGUSR1: its TCP
+ * connections end (its link is lost); SIGUSR2: it fails by itself.
+ *
+ *   ranks_loop FOLDER STEPS [--section.key VALUE ..] */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "trainer/device/backend.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/parallel/world.h"
+
+enum { VALUES = 10000, LAYERS = 4, FDS = 256 };
+
+static volatile sig_atomic_t cut, fails, hangs;
+
+static void on_signal(int number)
+{
+    if (number == SIGUSR1)
+        cut = 1;
+    else if (number == SIGHUP)
+        hangs = 1;
+    else
+        fails = 1;
+}
+
+/* Every TCP connection of this process. */
+static void cut_links(void)
+{
+    for (int fd = 3; fd < FDS; fd++) {
+        struct sockaddr_storage a;
+        socklen_t size = sizeof a;
+        if (getsockname(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET)
+            shutdown(fd, SHUT_RDWR);
+    }
+    cut = 0;
+}
+
+static status write_number(const char *folder, const char *name, int rank, int64_t number)
+{
+    char path[STATUS_PATH_MAX];
+    if (rank >= 0)
+        snprintf(path, sizeof path, "%s/%s.%d", folder, name, rank);
+    else
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return FAIL_IN(ST_IO, path, "can not be written");
+    fprintf(f, "%lld\n", (long long)number);
+    fclose(f);
+    return ST_OK;
+}
+
+static status one_step(const world *w, const mesh *m, stream *s, float *values, int64_t step)
+{
+    uint64_t sample[3] = {(uint64_t)step * 100 + (uint64_t)w->place.rank, 7, 8};
+    control_at_step(w->control, step, sample, 3);
+    const comm *c = mesh_comm(m, MESH_WORLD);
+    for (int layer = 0; layer < LAYERS; layer++)
+        TRY(comm_all_reduce(c, s, (comm_at){"sum of nothing", layer}, values, VALUES, DT_F32,
+                            COMM_SUM));
+    if (cut)
+        cut_links();
+    while (hangs)
+        pause();
+    return fails ? FAIL(ST_BAD_INPUT, "told to fail") : ST_OK;
+}
+
+static status loop(const world *w, const char *folder, int64_t steps, const conf *c)
+{
+    device_options o = {.threads = 1};
+    device *d = NULL;
+    stream *s = NULL;
+    mesh m;
+    layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
+    float *values = calloc(VALUES, sizeof *values);
+    TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &m));
+    TRY(device_open(BACKEND_CPU, &o, &d));
+    TRY(d->v->stream_new(d, &s));
+    TRY(write_number(folder, "pid", w->place.rank, getpid()));
+    status st = ST_OK;
+    for (int64_t step = 1; st == ST_OK && step <= steps; step++) {
+        st = one_step(w, &m, s, values, step);
+        if (step == 1)
+            world_is_steady(w, c);
+        if (st == ST_OK && w->place.rank == 0)
+            st = write_number(folder, "step", -1, step);
+    }
+    d->v->stream_free(&s);
+    device_close(&d);
+    mesh_close(&m);
+    free(values);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    conf c;
+    world w = {0};
+    status st = conf_load(&c, &argc, argv);
+    if (st == ST_OK && argc != 3)
+        st = FAIL(ST_USAGE, "ranks_loop FOLDER STEPS [--section.key VALUE ..]");
+    signal(SIGUSR1, on_signal);
+    signal(SIGUSR2, on_signal);
+    signal(SIGHUP, on_signal);
+    if (st == ST_OK)
+        st = world_open(&c, &w);
+    if (st == ST_OK) {
+        st = loop(&w, argv[1], strtoll(argv[2], NULL, 10), &c);
+        st = world_close(&w, st);
+    }
+    if (st != ST_OK)
+        log_status();
+    else if (w.place.rank == 0)
+        printf("done\n");
+    conf_done(&c);
+    return status_exit_code(st);
+}

@@ -1,0 +1,271 @@
+/* The control channel among threads that each stand for a rank: who belongs together and who does
+ * not, told to all within a set time; what the others hear of one that fails. Processes that die or
+ * stop: tests/flow/ranks_faults.py. */
+#include "tests/harness.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "trainer/parallel/control.h"
+
+enum { MOST = 8, WORDS = 4096 };
+
+typedef struct rank {
+    pthread_t thread;
+    control_options o;
+    const char *fails; /* what it reports at the end; NULL: it does well */
+    bool waits;        /* until the job is over by another's fault */
+    unsigned char id[CONTROL_ID_BYTES];
+    status opened, checked, closed;
+    char words[WORDS]; /* of its last failure */
+    int64_t took_ns;
+} rank;
+
+static void nap(int ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
+}
+
+static void *be_rank(void *of)
+{
+    rank *r = of;
+    control *c = NULL;
+    int64_t start = clock_ns();
+    uint64_t sample[] = {40, 41};
+    r->opened = control_open(&r->o, r->id, &c);
+    snprintf(r->words, WORDS, "%s", status_text());
+    if (r->opened == ST_OK) {
+        control_at_step(c, 7 + r->o.rank, sample, 2);
+        nap(50);
+        while (r->waits && r->checked == ST_OK && clock_ns() - start < INT64_C(10000000000)) {
+            nap(5);
+            r->checked = control_check(c);
+        }
+        r->closed = control_close(&c, r->checked != ST_OK ? "gives up" : r->fails);
+        snprintf(r->words, WORDS, "%s", status_text());
+    }
+    r->took_ns = clock_ns() - start;
+    return NULL;
+}
+
+/* A port nobody has now. */
+static int free_port(int *out_fd)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    getsockname(fd, (struct sockaddr *)&a, &size);
+    if (out_fd)
+        *out_fd = fd;
+    else
+        close(fd);
+    return ntohs(a.sin_port);
+}
+
+static void set_up(rank *r, int n, double timeout_s)
+{
+    int port = free_port(NULL);
+    memset(r, 0, (size_t)n * sizeof *r);
+    for (int i = 0; i < n; i++) {
+        r[i].o = (control_options){.rank = i,
+                                   .size = n,
+                                   .at = {"127.0.0.1", port},
+                                   .options = "a.x: 1\nprepd.endpoint: here\nb.y: \"two\"\n",
+                                   .timeout_s = timeout_s,
+                                   .silence_s = 5.0};
+        memset(r[i].id, i == 0 ? 0x5A : 0, sizeof r[i].id);
+    }
+}
+
+static void start(rank *r)
+{
+    assert_int_equal(pthread_create(&r->thread, NULL, be_rank, r), 0);
+}
+
+static void run_all(rank *r, int n)
+{
+    for (int i = 0; i < n; i++)
+        start(&r[i]);
+    for (int i = 0; i < n; i++)
+        pthread_join(r[i].thread, NULL);
+}
+
+static void says(const char *words, const char *wanted)
+{
+    if (!strstr(words, wanted))
+        fail_msg("\"%s\" does not say \"%s\"", words, wanted);
+}
+
+static void test_meet__all_leave_well_and_have_the_id(void **state)
+{
+    (void)state;
+    rank r[MOST];
+    set_up(r, MOST, 10.0);
+    r[3].o.options = "a.x: 1\nprepd.endpoint: elsewhere\nb.y: \"two\"\n"; /* a rank's own */
+    run_all(r, MOST);
+    for (int i = 0; i < MOST; i++) {
+        assert_int_equal(r[i].opened, ST_OK);
+        assert_int_equal(r[i].closed, ST_OK);
+        assert_memory_equal(r[i].id, r[0].id, sizeof r[i].id);
+    }
+    assert_int_equal(r[1].id[CONTROL_ID_BYTES - 1], 0x5A);
+}
+
+static void test_meet__a_wrong_size_ends_all(void **state)
+{
+    (void)state;
+    rank r[3];
+    set_up(r, 3, 10.0);
+    r[1].o.size = 4;
+    run_all(r, 3);
+    assert_int_equal(r[0].opened, ST_CONFIG);
+    says(r[0].words, "was told of 4 ranks");
+    assert_int_equal(r[1].opened, ST_CONFIG);
+    says(r[1].words, "it refuses: rank 1 of");
+    assert_int_not_equal(r[2].opened, ST_OK);
+    assert_true(r[0].took_ns < INT64_C(5000000000));
+}
+
+static void test_meet__other_options_are_named(void **state)
+{
+    (void)state;
+    rank r[2];
+    set_up(r, 2, 10.0);
+    r[1].o.options = "a.x: 1\nprepd.endpoint: here\nb.y: \"three\"\n";
+    run_all(r, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r[i].opened, ST_CONFIG);
+        says(r[i].words, "b.y: \"two\" here, \"three\" there");
+    }
+}
+
+static void test_meet__who_is_missing_is_named(void **state)
+{
+    (void)state;
+    rank r[4];
+    set_up(r, 4, 0.7);
+    start(&r[0]);
+    start(&r[2]);
+    pthread_join(r[0].thread, NULL);
+    pthread_join(r[2].thread, NULL);
+    assert_int_equal(r[0].opened, ST_TIMEOUT);
+    says(r[0].words, "2 of 4 ranks did not come");
+    says(r[0].words, "ranks 1 3");
+    assert_int_not_equal(r[2].opened, ST_OK);
+    says(r[2].words, "2 of 4 ranks did not come");
+    set_up(r, 2, 0.5);
+    start(&r[1]);
+    pthread_join(r[1].thread, NULL);
+    assert_int_equal(r[1].opened, ST_TIMEOUT);
+    says(r[1].words, "rank 0 can not be reached at 127.0.0.1 port");
+}
+
+static void test_meet__a_busy_port_is_named(void **state)
+{
+    (void)state;
+    int fd;
+    rank r[2];
+    set_up(r, 2, 1.0);
+    r[0].o.at.port = free_port(&fd);
+    listen(fd, 1);
+    start(&r[0]);
+    pthread_join(r[0].thread, NULL);
+    close(fd);
+    assert_int_equal(r[0].opened, ST_UNAVAILABLE);
+    says(r[0].words, "is busy");
+}
+
+/* Whoever else finds the port: bytes of another kind, a rank that is here already. */
+static void test_meet__strangers_are_sent_away(void **state)
+{
+    (void)state;
+    rank r[3], second;
+    set_up(r, 3, 10.0);
+    start(&r[0]);
+    nap(100);
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                            .sin_port = htons((uint16_t)r[0].o.at.port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    const char request[] = "GET / HTTP/1.1\r\n\r\n";
+    assert_int_equal(send(fd, request, sizeof request, 0), sizeof request);
+    close(fd);
+    start(&r[1]);
+    nap(100);
+    second = r[1];
+    second.o.timeout_s = 5.0;
+    start(&second);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(second.opened, ST_CONFIG);
+    says(second.words, "rank 1 is here already");
+    start(&r[2]);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(r[i].thread, NULL);
+        assert_int_equal(r[i].closed, ST_OK);
+    }
+}
+
+static void expect_told(rank *r, int n, int culprit)
+{
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(r[i].opened, ST_OK);
+        if (i == culprit)
+            continue;
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "rank %d failed: a NaN in step 7", culprit);
+        assert_int_equal(r[i].checked, ST_UNAVAILABLE);
+        says(r[i].words, wanted);
+        assert_true(r[i].took_ns < INT64_C(5000000000));
+    }
+}
+
+static void test_fault__one_fails_and_all_are_told(void **state)
+{
+    (void)state;
+    for (int culprit = 0; culprit < 4; culprit += 3) {
+        rank r[4];
+        set_up(r, 4, 10.0);
+        for (int i = 0; i < 4; i++)
+            r[i].waits = i != culprit;
+        r[culprit].fails = "a NaN in step 7";
+        run_all(r, 4);
+        expect_told(r, 4, culprit);
+    }
+}
+
+/* Rank 0 is done and stays for the others; one of them fails then. */
+static void test_fault__rank_0_hears_of_it_while_it_leaves(void **state)
+{
+    (void)state;
+    rank r[3];
+    set_up(r, 3, 10.0);
+    r[1].waits = true;
+    r[2].fails = "a NaN in step 7";
+    run_all(r, 3);
+    assert_int_equal(r[0].closed, ST_UNAVAILABLE);
+    says(r[0].words, "rank 2 failed: a NaN in step 7");
+    assert_int_equal(r[1].checked, ST_UNAVAILABLE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_meet__all_leave_well_and_have_the_id),
+        cmocka_unit_test(test_meet__a_wrong_size_ends_all),
+        cmocka_unit_test(test_meet__other_options_are_named),
+        cmocka_unit_test(test_meet__who_is_missing_is_named),
+        cmocka_unit_test(test_meet__a_busy_port_is_named),
+        cmocka_unit_test(test_meet__strangers_are_sent_away),
+        cmocka_unit_test(test_fault__one_fails_and_all_are_told),
+        cmocka_unit_test(test_fault__rank_0_hears_of_it_while_it_leaves),
+    };
+    return cmocka_run_group_tests_name("control", tests, NULL, NULL);
+}
