@@ -380,6 +380,7 @@ static status open_from(const conf *c, const world *w, enum session_use use,
                         const resume_point *from, session *out)
 {
     memset(out, 0, sizeof *out);
+    out->world = w;
     mesh_alone(&out->mesh);
     out->conf = c;
     out->use = use;

@@ -36,6 +36,7 @@ typedef struct generator generator; /* eval/generate.h */
 typedef struct session {
     const conf *conf;
     enum session_use use;
+    const world *world;       /* NULL: alone */
     const resume_point *from; /* NULL: from the model's own values and the first row */
     char *stream_options;     /* of the train stream; heap, NULL of a recording */
     mesh mesh;                /* of one rank: every group is a group of one */

@@ -188,6 +188,8 @@ static status micro_step(session *s, bool first, step_slot *t)
     TRY_OR(done, lane_stage(s->lane, s->rows, n, &batch));
     TRY_OR(done, account(s, s->got, n, t));
     t->report.targets += batch->targets;
+    if (s->world) /* should a rank be lost from here on, it is known with which samples */
+        control_at_step(s->world->control, t->report.step, t->samples.id, t->samples.n);
     TRY_OR(done, add_gradients(s, batch));
     TRY_OR(done, lane_used(s->lane));
 done:

@@ -259,6 +259,7 @@ static status save(training *t)
 /* The step is done: what is known now. */
 static status note_step(training *t, const step_report *r)
 {
+    world_is_steady(t->world, t->conf);
     if (r->step == 1) {
         t->now.first_loss = r->loss;
         session_check_first_loss(&t->session, r->loss);
