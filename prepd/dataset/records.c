@@ -302,6 +302,49 @@ status records_digest(const record_files *f, hasher *h)
     return ST_OK;
 }
 
+void records_stamp(const record_files *f, hasher *h)
+{
+    for (int64_t k = 0; k < f->n; k++) {
+        int64_t bytes, mtime_ns;
+        unpack_stamp(f->files[k].bytes, &bytes, &mtime_ns);
+        hasher_add(h, f->files[k].path, strlen(f->files[k].path) + 1);
+        hasher_add_u64(h, (uint64_t)bytes);
+        hasher_add_u64(h, (uint64_t)mtime_ns);
+    }
+}
+
+int64_t records_unpacked(const record_files *f)
+{
+    int64_t bytes = 0;
+    for (int64_t k = 0; k < f->n; k++) {
+        const int64_t one = unpack_total(f->files[k].bytes);
+        if (one < 0)
+            return -1;
+        bytes += one;
+    }
+    return bytes;
+}
+
+int64_t records_count(const record_files *f)
+{
+    return f->n;
+}
+
+unpack *records_unpack(const record_files *f, int64_t file)
+{
+    return f->files[file].bytes;
+}
+
+void records_adopted(record_files *f)
+{
+    int64_t points = 0;
+    for (int64_t k = 0; k < f->n; k++) {
+        f->files[k].first_point = points;
+        unpack_rest(f->files[k].bytes);
+        points += unpack_points(f->files[k].bytes);
+    }
+}
+
 bool records_random(const record_files *f)
 {
     for (int64_t k = 0; k < f->n; k++)

@@ -40,6 +40,14 @@ WARN_UNUSED status records_scan(record_files *f, record_each each, void *user);
 /* The record again; the caller frees it. ST_BAD_INPUT if the file changed meanwhile. */
 WARN_UNUSED status records_read(record_files *f, const record_place *at, json_value **out);
 
+/* Of the files as they lie there: paths, sizes, times of change; and how many bytes they unpack to,
+ * -1 until they were scanned to the end. */
+void records_stamp(const record_files *f, hasher *h);
+int64_t records_unpacked(const record_files *f);
+int64_t records_count(const record_files *f); /* of files */
+unpack *records_unpack(const record_files *f, int64_t file);
+void records_adopted(record_files *f); /* instead of a scan: every file was given its points */
+
 /* Of the files' bytes. */
 WARN_UNUSED status records_digest(const record_files *f, hasher *h);
 

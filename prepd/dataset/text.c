@@ -6,24 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/dataset/dataset.h"
-#include "prepd/dataset/records.h"
-#include "prepd/dataset/tables.h"
-
-typedef struct text_document {
-    record_place at;
-    int64_t cause; /* in causes; 0 = usable */
-} text_document;
-
-typedef struct texts {
-    dataset base;
-    record_files *files;
-    text_document *all;
-    int64_t n, capacity, limit;
-    text_pool causes;
-    bool random;
-    hash128 identity;
-} texts;
+#include "prepd/dataset/text.h"
 
 static const texts *as_texts(const dataset *d)
 {
@@ -81,6 +64,17 @@ static status compute_identity(texts *d)
     return st;
 }
 
+/* Every file from its beginning to its end, twice: for its records and for its digest. */
+static status read_all(texts *d, const conf *c)
+{
+    TRY(records_scan(d->files, on_record, d));
+    if (d->n == 0)
+        return FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
+    TRY(compute_identity(d));
+    text_cache_save(d, c);
+    return ST_OK;
+}
+
 static status text_open(const conf *c, dataset **out)
 {
     status st;
@@ -92,13 +86,9 @@ static status text_open(const conf *c, dataset **out)
     d->base.v = &dataset_text;
     d->limit = c->data_limit;
     TRY_OR(failed, records_open(c, &d->files));
-    TRY_OR(failed, records_scan(d->files, on_record, d));
-    if (d->n == 0) {
-        st = FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
-        goto failed;
-    }
+    if (!text_cache_load(d, c))
+        TRY_OR(failed, read_all(d, c));
     d->random = records_random(d->files);
-    TRY_OR(failed, compute_identity(d));
     *out = &d->base;
     return ST_OK;
 failed:

@@ -328,3 +328,56 @@ int64_t unpack_point(const unpack *u, int64_t k)
 {
     return u->points[k].unpacked;
 }
+
+void unpack_stamp(const unpack *u, int64_t *out_bytes, int64_t *out_mtime_ns)
+{
+    *out_bytes = u->file_bytes;
+    *out_mtime_ns = u->mtime_ns;
+}
+
+int64_t unpack_total(const unpack *u)
+{
+    return u->total;
+}
+
+const unpack_restart *unpack_restarts(const unpack *u)
+{
+    return u->points;
+}
+
+static bool can_be_of(const unpack *u, const unpack_restart *p, int64_t n, int64_t total)
+{
+    bool ok = n > 0 && total >= 0 && p[0].fresh && p[0].unpacked == 0 && p[0].packed == 0 &&
+              (u->kind || (n == 1 && total == u->file_bytes));
+    for (int64_t k = 0; ok && k < n; k++)
+        ok = p[k].bits >= 0 && p[k].bits < 8 && p[k].packed >= (p[k].bits > 0) &&
+             p[k].packed <= u->file_bytes && p[k].unpacked <= total &&
+             (k == 0 || p[k].unpacked > p[k - 1].unpacked) && p[k].fresh == !p[k].window;
+    return ok;
+}
+
+status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total)
+{
+    if (!can_be_of(u, points, n, total))
+        return FAIL_IN(ST_BAD_INPUT, u->path, "restart points that can not be of this file");
+    for (int64_t k = 1; k < n; k++) { /* the first, at 0, is there */
+        unpack_restart p = points[k];
+        TRY(array_room((void **)&u->points, u->n_points, &u->point_capacity, sizeof *u->points));
+        if (p.window) {
+            p.window = (uint8_t *)malloc(UNPACK_WINDOW);
+            if (!p.window)
+                return FAIL(ST_NO_MEMORY, "no memory for a restart point");
+            memcpy(p.window, points[k].window, UNPACK_WINDOW);
+        }
+        u->points[u->n_points++] = p;
+    }
+    u->total = total;
+    return ST_OK;
+}
+
+void unpack_forget(unpack *u)
+{
+    for (; u->n_points > 1; u->n_points--)
+        free(u->points[u->n_points - 1].window);
+    u->total = u->kind ? -1 : u->file_bytes;
+}

@@ -38,4 +38,9 @@ bool unpack_random(const unpack *u);
 int64_t unpack_points(const unpack *u);
 int64_t unpack_point(const unpack *u, int64_t k); /* offset in the unpacked bytes */
 
+/* Of the file as it was opened. */
+void unpack_stamp(const unpack *u, int64_t *out_bytes, int64_t *out_mtime_ns);
+int64_t
+unpack_total(const unpack *u); /* unpacked bytes; -1 until the first reading came to the end */
+
 #endif

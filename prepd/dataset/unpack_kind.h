@@ -35,6 +35,13 @@ typedef struct unpack_kind {
     bool (*may_end)(const unpack_decoder *d);
 } unpack_kind;
 
+/* What a first reading found, to be kept, and given back to another start instead of that reading:
+ * ST_BAD_INPUT where it can not be of this file. Windows are copied. */
+typedef struct unpack unpack;
+const unpack_restart *unpack_restarts(const unpack *u);
+WARN_UNUSED status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total);
+void unpack_forget(unpack *u); /* as if it had just been opened */
+
 extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, the door to zlib */
 extern const unpack_kind unpack_deflate; /* the same file: bare, one stream, as zip has it */
 extern const unpack_kind unpack_zstd;    /* unpack_zstd.c */

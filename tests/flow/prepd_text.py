@@ -6,10 +6,14 @@ import json
 import os
 import random
 import subprocess
+import sys
 
 import zstandard
 from formats import fingerprint, in_data, options, stream_of, write_lines
-from prepd_flow import BIN, Folder, check, digest, main, run
+from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 
 def form(path, **more):
@@ -87,6 +91,53 @@ def the_same_stream_resumed_and_by_any_workers():
             check(digest(f.config, "--steps", "4", *args, "--training.seed", "9") != two, "seed")
 
 
+def started(f, args):
+    """Rows of another start, and whether it took its places from the one before."""
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+        stream = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
+        rows = [fingerprint(next(stream)) for _ in range(24)]
+        stream.close()
+        said = d.said()
+    return rows, "places of documents are those of the last start" in said, said
+
+
+def the_next_start_unpacks_nothing():
+    """Places and restart points (one gzip member, so in the middle of it) are kept beside the index."""
+    with Folder(images=16) as f:
+        rng = random.Random(3)
+        some = [" ".join(rng.choice(("sky", "sea", "zebra", "1234", "und so weiter")) for _ in range(9000))
+                for _ in range(40)]
+        texts = [f"{k} " + some[k % 40] for k in range(340)]
+        data = gzip.compress(lines_of(texts), 1)
+        check(len(lines_of(texts)) > 17 << 20, "less than three restart points")
+        path = write(in_data(f, "big.jsonl.gz"), data)
+        cache = f.file("cache")
+        os.mkdir(cache)
+        args = form(path, prepd__cache_dir=cache, data__window=64)
+        first, kept, said = started(f, args)
+        check(not kept, said)
+        rows, kept, said = started(f, args)
+        check(kept, said)
+        check(rows == first, "other rows from kept places")
+        name = next(n for n in os.listdir(cache) if n.startswith("text-"))
+        with open(os.path.join(cache, name), "rb") as x:
+            whole = x.read()
+        places = 8 + int.from_bytes(whole[:8], "little") + 16
+        for broken in (whole[:len(whole) // 2], b"{" + whole,
+                       whole[:places] + b"\xff" * 64 + whole[places + 64:]):
+            write(os.path.join(cache, name), broken)
+            rows, kept, said = started(f, args)
+            check(not kept and "documents are read again" in said, said)
+            check(rows == first, "other rows after a damaged cache")
+            with open(os.path.join(cache, name), "rb") as x:
+                check(x.read() == whole, "the cache was not made again")
+        texts.reverse()
+        write(path, gzip.compress(lines_of(texts), 1))
+        rows, kept, said = started(f, args)
+        check(not kept and rows != first, f"a changed file is not read again\n{said}")
+
+
 def refused_or_named():
     with Folder(images=16) as f:
         path = write(in_data(f, "t.jsonl"), b'{"text": "good"}\n{"text": ""}\n{"txt": 1}\n{"text": "a\n' + lines_of(["x " * 600]))
@@ -117,4 +168,5 @@ def shared_c4():
         check("checked 750 samples, 0 bad" in said, said)
 
 
-main(every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers, refused_or_named, shared_c4)
+main(every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers,
+     the_next_start_unpacks_nothing, refused_or_named, shared_c4)
