@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/generate.h"
+#include "trainer/model/run.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/memory.h"
 #include "trainer/step.h"
@@ -294,6 +295,7 @@ static status open_step(session *s, enum session_use use)
     TRY(v->alloc(s->device, acc, &s->sums.aux));
     model_options o = {
         .cap = s->cap,
+        .mesh = &s->mesh,
         .training = use == SESSION_TRAIN,
         .checkpoint_full = c->ac_mode == AC_FULL,
         .router_aux_coef = c->loss_router_aux,
@@ -303,6 +305,7 @@ static status open_step(session *s, enum session_use use)
     lane_options l = {.cap = s->cap,
                       .buckets = s->buckets.cap,
                       .n_buckets = s->buckets.n,
+                      .share = row_share_of(&s->mesh),
                       .aux_coefficient = c->loss_router_aux,
                       .weighting = c->loss_weighting};
     TRY(lane_new(s->stream, &s->dims, &l, &s->lane));

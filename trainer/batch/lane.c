@@ -19,7 +19,8 @@ static status buffer_new(lane *l, const model_dims *d, const lane_options *o, in
 {
     const backend_vtable *v = l->compute->dev->v;
     buffer *b = &l->list[i];
-    TRY(stager_new(l->compute, d, &o->cap, &b->stager));
+    row_share share = o->share.context > 0 ? o->share : row_share_alone();
+    TRY(stager_new_shared(l->compute, d, &o->cap, &share, &b->stager));
     stager_mark(b->stager, i, o->aux_coefficient);
     stager_weigh(b->stager, o->weighting);
     stager_bucket(b->stager, o->buckets, o->n_buckets);

@@ -14,6 +14,7 @@ typedef struct lane_options {
     batch_caps cap;            /* of the buffers */
     const batch_caps *buckets; /* [n_buckets] borrowed, each within cap; see stager_bucket */
     int n_buckets;
+    row_share share;        /* of rows; all 0: nobody else has a part */
     double aux_coefficient; /* of the load-balancing loss */
     int weighting;          /* WEIGHTING_* */
 } lane_options;

@@ -1,5 +1,5 @@
-/* stage.c: the buffers of a micro-batch, and rows into them. Checks and visual items are in
- * stage_visual.c. */
+/* stage.c: the buffers of a micro-batch, and rows into them. Counts are in stage_caps.c,
+ * visual items in stage_visual.c, what a rank keeps of a shared row in view.c. */
 #include "trainer/batch/stage.h"
 
 #include <math.h>
@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "trainer/batch/stage_caps.h"
 #include "trainer/batch/stage_visual.h"
+#include "trainer/batch/view.h"
 #include "trainer/device/space.h"
 
 enum { MERGED = MERGE_SIDE * MERGE_SIDE, MAX_PARTS = 20 };
@@ -21,8 +23,11 @@ typedef struct part {
 struct stager {
     const model_dims *d;
     device_batch batch; /* device pointers */
-    device_batch host;  /* the same arrays on the host */
-    void *host_block, *device_block;
+    device_batch host;  /* arrays on the host: of the whole rows */
+    device_batch mine;  /* where ranks share rows: this one's; else host is what goes over */
+    void *host_block, *mine_block, *device_block;
+    item_place *place; /* [cap.items] */
+    view_scratch view;
     int32_t *item_kind;       /* [cap.items] scratch */
     batch_caps room;          /* of the buffers */
     const batch_caps *bucket; /* [n_buckets] */
@@ -33,84 +38,13 @@ struct stager {
     double aux_coefficient;
 };
 
-static int64_t row_frames(const row *r)
-{
-    int64_t frames = 0;
-    for (int64_t i = 0; i < r->n_items; i++)
-        frames += r->grid_thw[3 * i];
-    return frames;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t longest_of(const row *r)
-{
-    int64_t longest = 0;
-    for (int64_t i = 0; i < r->n_docs; i++)
-        longest = larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
-    return longest;
-}
-
-static int64_t frame_of(const row *r)
-{
-    int64_t most = 0;
-    for (int64_t i = 0; i < r->n_items; i++)
-        most = larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
-    return most;
-}
-
-static int64_t row_targets(const row *r)
-{
-    int64_t n = 0;
-    for (int64_t t = 0; t < r->n_tokens; t++)
-        n += r->labels[t] != NO_LABEL;
-    return n;
-}
-
-static batch_caps count_rows(const row *rows, int64_t n_rows)
-{
-    batch_caps c = {0};
-    for (int64_t i = 0; i < n_rows; i++) {
-        c.tokens += rows[i].n_tokens;
-        c.docs += rows[i].n_docs;
-        c.patches += rows[i].n_patches + rows[i].n_video_patches;
-        c.items += rows[i].n_items;
-        c.frames += row_frames(&rows[i]);
-        c.targets += row_targets(&rows[i]);
-        c.longest = larger(c.longest, longest_of(&rows[i]));
-        c.frame = larger(c.frame, frame_of(&rows[i]));
-    }
-    return c;
-}
-
-static void grow(int64_t *cap, int64_t need, int64_t step)
-{
-    need = (need + step - 1) / step * step;
-    if (need > *cap)
-        *cap = need;
-}
-
-void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
-                    batch_caps *inout_caps)
-{
-    batch_caps c = count_rows(rows, n_rows);
-    grow(&inout_caps->tokens, c.tokens, token_step);
-    grow(&inout_caps->docs, c.docs, 1);
-    grow(&inout_caps->patches, c.patches, patch_step);
-    grow(&inout_caps->items, c.items, 1);
-    grow(&inout_caps->frames, c.frames, 1);
-    grow(&inout_caps->targets, c.targets, 1);
-}
-
 /* The arrays, in one block; run without a base to learn its size. */
-static void lay_out(device_batch *b, const batch_caps *c, size_t acc, space *sp)
+static void lay_out(device_batch *b, const batch_caps *c, const row_share *v, size_t acc, space *sp)
 {
     size_t i32 = sizeof(int32_t);
+    int64_t context = c->tokens * v->tensor, all = context * v->context;
     b->input_ids = space_take(sp, c->tokens, i32);
-    b->positions = space_take(sp, 3 * c->tokens, i32);
+    b->positions = space_take(sp, 3 * context, i32);
     b->cu_docs = space_take(sp, c->docs + 1, i32);
     b->n_tokens = space_take(sp, 1, i32);
     b->aux_scale = space_take(sp, 2, acc);
@@ -125,38 +59,80 @@ static void lay_out(device_batch *b, const batch_caps *c, size_t acc, space *sp)
     b->pos_index = space_take(sp, 4 * c->patches, i32);
     b->pos_weight = space_take(sp, 4 * c->patches, acc);
     b->cu_frames = space_take(sp, c->frames + 1, i32);
+    b->cap = *c;
+    b->share = *v;
+    if (v->context == 1)
+        return;
+    b->cu_keys = space_take(sp, c->docs + 1, i32);
+    b->query_key = space_take(sp, context, i32);
+    b->key_row = space_take(sp, all, i32);
+    b->key_back = space_take(sp, all, i32);
 }
 
-status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out)
+static bool shared(const stager *g)
+{
+    return row_share_ranks(&g->batch.share) > 1;
+}
+
+/* Host and device memory of a block of arrays. */
+static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row_share *share)
 {
     const backend_vtable *v = s->dev->v;
+    const row_share alone = row_share_alone();
+    const batch_caps own = batch_caps_shared(cap, share);
     size_t acc = st_dtype_size(v->acc);
+    space whole = {0}, mine = {0};
+    lay_out(&g->host, cap, &alone, acc, &whole);
+    lay_out(&g->batch, &own, share, acc, &mine);
+    TRY(v->alloc_host(s->dev, whole.peak, &g->host_block));
+    lay_out(&g->host, cap, &alone, acc, &(space){.base = g->host_block});
+    TRY(v->alloc(s->dev, mine.peak, &g->device_block));
+    lay_out(&g->batch, &own, share, acc, &(space){.base = g->device_block});
+    if (!shared(g))
+        return ST_OK;
+    TRY(v->alloc_host(s->dev, mine.peak, &g->mine_block));
+    lay_out(&g->mine, &own, share, acc, &(space){.base = g->mine_block});
+    return view_scratch_new(cap, share, &g->view);
+}
+
+/* What stays on the host. */
+static status take_lists(stager *g, const batch_caps *cap)
+{
+    g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
+    g->place = calloc((size_t)cap->items + 1, sizeof *g->place);
+    g->host.host_target_doc = calloc((size_t)cap->targets + 1, sizeof(int32_t));
+    g->host.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
+    g->mine.host_target_doc = calloc((size_t)g->batch.cap.targets + 1, sizeof(int32_t));
+    if (!g->item_kind || !g->place || !g->host.host_target_doc || !g->host.host_sample ||
+        !g->mine.host_target_doc)
+        return FAIL(ST_NO_MEMORY, "no memory for a batch of %lld targets", (long long)cap->targets);
+    g->batch.host_sample = g->host.host_sample;
+    g->batch.host_target_doc = (shared(g) ? &g->mine : &g->host)->host_target_doc;
+    return ST_OK;
+}
+
+status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
+                         const row_share *share, stager **out)
+{
     stager *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a batch's buffers");
     g->d = d;
-    g->fixed_shapes = v->fixed_shapes;
-    space sp = {0};
-    lay_out(&g->host, cap, acc, &sp);
-    size_t bytes = sp.peak;
-    status st;
-    TRY_OR(undo, v->alloc_host(s->dev, bytes, &g->host_block));
-    TRY_OR(undo, v->alloc(s->dev, bytes, &g->device_block));
-    lay_out(&g->host, cap, acc, &(space){.base = g->host_block});
-    lay_out(&g->batch, cap, acc, &(space){.base = g->device_block});
-    g->batch.cap = g->host.cap = g->room = *cap;
-    g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
-    g->batch.host_target_doc = calloc((size_t)cap->targets + 1, sizeof(int32_t));
-    g->batch.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
-    if (!g->item_kind || !g->batch.host_target_doc || !g->batch.host_sample) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a batch of %lld targets", (long long)cap->targets);
-        goto undo;
-    }
-    *out = g;
-    return ST_OK;
-undo:
-    stager_free(&g, s);
+    g->room = *cap;
+    g->fixed_shapes = s->dev->v->fixed_shapes;
+    status st = take_blocks(g, s, cap, share);
+    if (st == ST_OK)
+        st = take_lists(g, cap);
+    if (st != ST_OK)
+        stager_free(&g, s);
+    else
+        *out = g;
     return st;
+}
+
+status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out)
+{
+    return stager_new_shared(s, d, cap, &(row_share){.context = 1, .tensor = 1}, out);
 }
 
 void stager_free(stager **gp, stream *s)
@@ -166,11 +142,16 @@ void stager_free(stager **gp, stream *s)
         return;
     if (g->host_block)
         s->dev->v->release_host(s->dev, g->host_block);
+    if (g->mine_block)
+        s->dev->v->release_host(s->dev, g->mine_block);
     if (g->device_block)
         s->dev->v->release(s->dev, g->device_block);
+    view_scratch_done(&g->view);
     free(g->item_kind);
-    free(g->batch.host_target_doc);
-    free(g->batch.host_sample);
+    free(g->place);
+    free(g->host.host_target_doc);
+    free(g->host.host_sample);
+    free(g->mine.host_target_doc);
     free(g);
     *gp = NULL;
 }
@@ -197,47 +178,11 @@ void stager_mark(stager *g, int32_t buffer, double aux_coefficient)
     g->aux_coefficient = aux_coefficient;
 }
 
-static unsigned long long first_sample(const row *rows, int64_t n_rows)
-{
-    for (int64_t i = 0; i < n_rows; i++) {
-        if (rows[i].n_docs > 0)
-            return rows[i].doc_sample_id[0];
-    }
-    return 0;
-}
-
-static status check_fit(const batch_caps *cap, const batch_caps *need, const row *rows, int64_t n)
-{
-    const struct {
-        const char *what;
-        int64_t need, cap;
-    } limit[] = {
-        {"tokens", need->tokens, cap->tokens},    {"documents", need->docs, cap->docs},
-        {"patches", need->patches, cap->patches}, {"images", need->items, cap->items},
-        {"frames", need->frames, cap->frames},    {"targets", need->targets, cap->targets}};
-    for (size_t i = 0; i < sizeof limit / sizeof limit[0]; i++) {
-        if (limit[i].need > limit[i].cap)
-            return FAIL(ST_BAD_INPUT,
-                        "%lld %s of the rows from sample %llu on do not fit the batch's capacity "
-                        "of %lld",
-                        (long long)limit[i].need, limit[i].what, first_sample(rows, n),
-                        (long long)limit[i].cap);
-    }
-    return ST_OK;
-}
-
-static bool holds(const batch_caps *c, const batch_caps *n)
-{
-    return n->tokens <= c->tokens && n->docs <= c->docs && n->patches <= c->patches &&
-           n->items <= c->items && n->frames <= c->frames && n->targets <= c->targets &&
-           (!c->longest || n->longest <= c->longest) && (!c->frame || n->frame <= c->frame);
-}
-
 /* Number of the bucket; n_buckets: the buffers' own capacities. */
 static int choose_bucket(const stager *g, const batch_caps *n)
 {
     int k = 0;
-    while (k < g->n_buckets && !holds(&g->bucket[k], n))
+    while (k < g->n_buckets && !batch_caps_hold(&g->bucket[k], n))
         k++;
     return k;
 }
@@ -268,7 +213,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
     device_batch *h = &g->host;
     int64_t t0 = at->tokens;
     for (int64_t doc = 0; doc < r->n_docs; doc++) {
-        g->batch.host_sample[at->docs + doc] = r->doc_sample_id[doc];
+        h->host_sample[at->docs + doc] = r->doc_sample_id[doc];
         double counts = document_weight(g, r, doc);
         h->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + r->cu_seqlens[doc + 1]);
         for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
@@ -294,7 +239,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
             h->target_token[n] = (int32_t)(t0 + t - 1);
             h->target_label[n] = label;
             put_weight(h->target_weight, acc, n, w);
-            g->batch.host_target_doc[n] = (int32_t)(at->docs + doc);
+            h->host_target_doc[n] = (int32_t)(at->docs + doc);
             at->weight += w;
         }
     }
@@ -307,8 +252,21 @@ static void fill_i32(int32_t *array, int64_t from, int64_t to, int32_t value)
         array[i] = value;
 }
 
-/* Everything behind the counts, up to the capacities. */
-static void put_padding(device_batch *h, const batch_caps *n, size_t acc, int64_t stride)
+/* Patches behind the counts, up to the capacities. */
+static void pad_patches(device_batch *h, int64_t patches, int64_t frames, size_t acc)
+{
+    const batch_caps *c = &h->cap;
+    size_t from = (size_t)patches, pads = (size_t)(c->patches - patches);
+    memset(h->pixels + from * PATCH_BYTES, 0, pads * PATCH_BYTES);
+    memset(h->pixels_wide + from * VIDEO_PATCH_BYTES, 0, pads * VIDEO_PATCH_BYTES);
+    fill_i32(h->patch_row_col, 2 * patches, 2 * c->patches, 0);
+    fill_i32(h->pos_index, 4 * patches, 4 * c->patches, 0);
+    memset((char *)h->pos_weight + 4 * from * acc, 0, 4 * pads * acc);
+    fill_i32(h->cu_frames, frames + 1, c->frames + 1, (int32_t)patches);
+}
+
+/* Tokens and targets likewise, of a batch that is not shared. */
+static void pad_tokens(device_batch *h, const batch_caps *n, size_t acc, int64_t stride)
 {
     const batch_caps *c = &h->cap;
     fill_i32(h->input_ids, n->tokens, c->tokens, 0);
@@ -321,24 +279,19 @@ static void put_padding(device_batch *h, const batch_caps *n, size_t acc, int64_
     fill_i32(h->target_label, n->targets, c->targets, -1);
     memset((char *)h->target_weight + (size_t)n->targets * acc, 0,
            (size_t)(c->targets - n->targets) * acc);
-    size_t from = (size_t)n->patches, pads = (size_t)(c->patches - n->patches);
-    memset(h->pixels + from * PATCH_BYTES, 0, pads * PATCH_BYTES);
-    memset(h->pixels_wide + from * VIDEO_PATCH_BYTES, 0, pads * VIDEO_PATCH_BYTES);
-    fill_i32(h->patch_row_col, 2 * n->patches, 2 * c->patches, 0);
-    fill_i32(h->pos_index, 4 * n->patches, 4 * c->patches, 0);
-    memset((char *)h->pos_weight + 4 * from * acc, 0, 4 * pads * acc);
-    fill_i32(h->cu_frames, n->frames + 1, c->frames + 1, (int32_t)n->patches);
 }
 
 static status upload(stager *g, stream *s, size_t acc)
 {
-    const device_batch *h = &g->host, *b = &g->batch;
+    const device_batch *h = shared(g) ? &g->mine : &g->host, *b = &g->batch;
     batch_caps n = batch_sizes(b);
     size_t i32 = sizeof(int32_t), tokens = (size_t)n.tokens, patches = (size_t)n.patches;
     size_t targets = (size_t)n.targets;
+    size_t context = tokens * (size_t)b->share.tensor, all = context * (size_t)b->share.context;
+    size_t keys = b->share.context > 1 ? i32 : 0; /* else there are none of these arrays */
     const part parts[] = {
         {h->input_ids, b->input_ids, tokens * i32},
-        {h->positions, b->positions, 3 * tokens * i32},
+        {h->positions, b->positions, 3 * context * i32},
         {h->cu_docs, b->cu_docs, (size_t)(b->cap.docs + 1) * i32},
         {h->n_tokens, b->n_tokens, i32},
         {h->aux_scale, b->aux_scale, 2 * acc},
@@ -353,6 +306,10 @@ static status upload(stager *g, stream *s, size_t acc)
         {h->pos_index, b->pos_index, 4 * patches * i32},
         {h->pos_weight, b->pos_weight, 4 * patches * acc},
         {h->cu_frames, b->cu_frames, (size_t)(b->cap.frames + 1) * i32},
+        {h->cu_keys, b->cu_keys, (size_t)(b->cap.docs + 1) * keys},
+        {h->query_key, b->query_key, context * keys},
+        {h->key_row, b->key_row, all * keys},
+        {h->key_back, b->key_back, all * keys},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (parts[i].bytes > 0)
@@ -361,20 +318,69 @@ static status upload(stager *g, stream *s, size_t acc)
     return ST_OK;
 }
 
+/* Items over the ranks of the row; what they see of the gathered features. */
+static status share_items(stager *g, const row *rows, int64_t n_rows, device_batch *b)
+{
+    const int64_t ranks = row_share_ranks(&b->share);
+    for (int64_t i = 0; i < n_rows; i++)
+        TRY(stage_visual_check(&rows[i], g->d));
+    TRY(row_share_items(rows, n_rows, &g->d->vision, ranks, g->place, &b->feature_rows,
+                        &b->vision_uneven));
+    if (g->fixed_shapes)
+        b->feature_rows = b->cap.patches / MERGED;
+    return ST_OK;
+}
+
+/* The batch's own counts, and its part of the whole where ranks share it. */
+static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weight, int64_t stride)
+{
+    device_batch *h = &g->host, *b = &g->batch, *mine = &g->mine;
+    h->tokens = n->tokens;
+    h->docs = n->docs;
+    h->targets = n->targets;
+    h->weight = weight;
+    if (shared(g)) {
+        int64_t each = g->fixed_shapes ? b->cap.tokens : row_share_tokens(&b->share, n->tokens);
+        TRY(view_make(&g->view, h, stride, each, acc, mine));
+        b->context_uneven = mine->context_uneven;
+    } else {
+        mine = h;
+        pad_tokens(h, n, st_dtype_size(acc), stride);
+        *h->n_tokens = (int32_t)n->tokens;
+        b->context_uneven = 1;
+    }
+    put_weight(mine->aux_scale, acc, 0, g->aux_coefficient * mine->weight);
+    put_weight(mine->aux_scale, acc, 1, *mine->n_tokens);
+    b->tokens = mine->tokens;
+    b->docs = mine->docs;
+    b->targets = mine->targets;
+    b->weight = mine->weight;
+    return ST_OK;
+}
+
 status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_batch **out)
 {
     st_dtype acc = s->dev->v->acc;
     device_batch *h = &g->host, *b = &g->batch;
-    batch_caps n = count_rows(rows, n_rows);
-    TRY(check_fit(&g->room, &n, rows, n_rows));
+    batch_caps n = batch_caps_count(rows, n_rows);
+    TRY(batch_caps_check(&g->room, &n, rows, n_rows));
     const int bucket = choose_bucket(g, &n);
-    b->cap = h->cap = bucket < g->n_buckets ? g->bucket[bucket] : g->room;
-    int64_t stride = g->fixed_shapes ? b->cap.tokens : n.tokens;
+    h->cap = bucket < g->n_buckets ? g->bucket[bucket] : g->room;
+    b->cap = g->mine.cap = batch_caps_shared(&h->cap, &b->share);
+    TRY(share_items(g, rows, n_rows, b));
+    int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
     device_batch at = {0}; /* counts so far */
-    visual_stage visual = {
-        .d = g->d, .host = h, .acc = acc, .kind = g->item_kind, .distinct = true};
+    visual_stage visual = {.d = g->d,
+                           .host = h,
+                           .mine = shared(g) ? &g->mine : h,
+                           .place = g->place,
+                           .rank = row_share_rank(&b->share),
+                           .feature_rows = b->feature_rows,
+                           .acc = acc,
+                           .kind = g->item_kind,
+                           .distinct = true};
     h->cu_docs[0] = 0;
-    h->cu_frames[0] = 0;
+    visual.mine->cu_frames[0] = 0;
     for (int64_t i = 0; i < n_rows; i++)
         visual.wide |= rows[i].n_video_patches > 0;
     for (int64_t i = 0; i < n_rows; i++) {
@@ -383,20 +389,14 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
         at.tokens += rows[i].n_tokens;
         at.docs += rows[i].n_docs;
     }
-    put_padding(h, &n, st_dtype_size(acc), stride);
-    *h->n_tokens = (int32_t)n.tokens;
-    put_weight(h->aux_scale, acc, 0, g->aux_coefficient * at.weight);
-    put_weight(h->aux_scale, acc, 1, (double)n.tokens);
+    pad_patches(visual.mine, visual.patches, visual.frames, st_dtype_size(acc));
+    TRY(put_view(g, acc, &n, at.weight, stride));
     b->fixed_shapes = g->fixed_shapes;
-    b->tokens = n.tokens;
-    b->docs = n.docs;
-    b->patches = n.patches;
+    b->patches = visual.patches;
     b->items = n.items;
-    b->frames = n.frames;
-    b->targets = n.targets;
+    b->frames = visual.frames;
     b->longest = n.longest;
     b->frame = n.frame;
-    b->weight = at.weight;
     b->wide = visual.wide;
     b->visual_distinct = visual.distinct;
     b->variant = 4 * (bucket * STAGERS_MAX + g->buffer) + 2 * b->wide + b->visual_distinct;

@@ -7,11 +7,15 @@
  * Sizes: ops run on batch_sizes(): the counts, or the capacities where a backend captures its steps
  * (backend_vtable.fixed_shapes). Arrays are padded to the capacities in both cases, so that the
  * padding disturbs nothing. The capacities are those of the smallest bucket that holds the batch,
- * or, where none does, of the buffers themselves; addresses are the same for all. */
+ * or, where none does, of the buffers themselves; addresses are the same for all.
+ *
+ * Ranks that share a row stage the same rows, and each keeps its part (row_share.h): T tokens of
+ * its own, the queries of its context rank (T x tensor), and borders of all keys (T x ranks). */
 #ifndef TESSERA_BATCH_STAGE_H
 #define TESSERA_BATCH_STAGE_H
 
 #include "proto/batch.h"
+#include "trainer/batch/row_share.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
 
@@ -26,15 +30,24 @@ typedef struct device_batch {
     bool fixed_shapes; /* ops run on cap, not on the counts */
     /* counts of this micro-batch, on the host */
     int64_t tokens, docs, patches, items, frames, targets, longest, frame;
-    double weight;   /* sum of target weights */
-    int32_t variant; /* what of it is not in device memory, as a number: capacities, addresses,
-                      * wide, distinct */
+    double weight;        /* sum of target weights */
+    int32_t variant;      /* what of it is not in device memory, as a number: capacities, addresses,
+                           * wide, distinct */
+    row_share share;      /* of one rank alone: all of it is its own */
+    int64_t feature_rows; /* merged rows of a rank in the gathered features; 0: the
+                           * row has no images */
+    double context_uneven, vision_uneven; /* most work of a rank over the mean */
     /* on the device; T = batch_sizes().tokens */
-    int32_t *input_ids;     /* [cap.tokens]; pads are 0 */
-    int32_t *positions;     /* [3, T] */
-    int32_t *cu_docs;       /* [cap.docs + 1]; repeats the last border beyond docs */
-    int32_t *n_tokens;      /* [1]: tokens, for ops that skip the padding */
-    int32_t *text_index;    /* [cap.tokens]: id for text tokens, -1 for visual and padding */
+    int32_t *input_ids; /* [cap.tokens]; pads are 0 */
+    int32_t *positions; /* [3, T x tensor] */
+    int32_t *cu_docs;   /* [cap.docs + 1] of T x tensor; repeats the last border beyond docs */
+    /* where context ranks share the row, else NULL; packed: the order of the whole row */
+    int32_t *cu_keys;    /* [cap.docs + 1] borders of documents in packed order */
+    int32_t *query_key;  /* [T x tensor] packed place of a query; 0 of padding */
+    int32_t *key_row;    /* [T x ranks] by packed place: row among all ranks' keys, -1 = padding */
+    int32_t *key_back;   /* [T x ranks] the inverse */
+    int32_t *n_tokens;   /* [1]: tokens, for ops that skip the padding */
+    int32_t *text_index; /* [cap.tokens]: id for text tokens, -1 for visual and padding */
     int32_t *visual_index;  /* [cap.tokens]: merged visual row, -1 = text or padding */
     bool visual_distinct;   /* no merged row stands at two tokens */
     int32_t *target_token;  /* [cap.targets]: token whose logits predict it (label index - 1) */
@@ -82,6 +95,11 @@ void stager_bucket(stager *g, const batch_caps *list, int n);
 void stager_mark(stager *g, int32_t buffer, double aux_coefficient);
 /* Overrides the backend's fixed_shapes, for tests of the padding on a backend that needs none. */
 void stager_fix_shapes(stager *g, bool fixed);
+/* As stager_new, for one of the ranks that share rows; cap is of the whole rows. */
+WARN_UNUSED status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
+                                     const row_share *share, stager **out);
+/* What a rank works on of batches within cap. */
+batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share);
 /* The rows' arrays are copied before it returns; *out belongs to the stager and is valid until its
  * next stage_rows, which on an asynchronous backend the caller orders behind the batch's work.
  * Fails by sample id where a row does not fit the caps or the model (ids >= vocab, pads and visual

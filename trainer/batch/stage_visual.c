@@ -36,7 +36,8 @@ static int64_t item_of(const row *r, int64_t m, int64_t *inout_item, int64_t *in
 static status map_tokens(visual_stage *v, const row *r, int64_t token)
 {
     device_batch *h = v->host;
-    int64_t item = 0, first = 0, last = -1, merged0 = v->patches / MERGED;
+    int64_t item = 0, first = 0, last = -1;
+    const item_place *place = v->place + v->items;
     int64_t merged = (r->n_patches + r->n_video_patches) / MERGED;
     for (int64_t doc = 0; doc < r->n_docs; doc++) {
         unsigned long long sample = r->doc_sample_id[doc];
@@ -50,12 +51,14 @@ static status map_tokens(visual_stage *v, const row *r, int64_t token)
                             "(of %lld); image and video pads, and only they, have one",
                             sample, (long long)(t - r->cu_seqlens[doc]), id, m, (long long)merged);
             h->text_index[token + t] = m >= 0 ? -1 : id;
-            h->visual_index[token + t] = m >= 0 ? (int32_t)(merged0 + m) : -1;
+            h->visual_index[token + t] = -1;
             if (m < 0)
                 continue;
             v->distinct &= m > last; /* rising: no row stands twice */
             last = m > last ? m : last;
             int64_t i = item_of(r, m, &item, &first);
+            h->visual_index[token + t] =
+                (int32_t)(place[i].rank * v->feature_rows + place[i].first + m - first);
             int32_t kind = image ? KIND_IMAGE : KIND_VIDEO;
             if (v->kind[i] != 0 && v->kind[i] != kind)
                 return FAIL(ST_BAD_INPUT,
@@ -79,7 +82,7 @@ static void widen(uint8_t *to, const uint8_t *from)
 
 static status copy_pixels(visual_stage *v, const row *r)
 {
-    device_batch *h = v->host;
+    device_batch *h = v->mine;
     int64_t still = 0, video = 0, at = v->patches;
     for (int64_t i = 0; i < r->n_items; i++) {
         int64_t n = item_patches(r, i);
@@ -91,6 +94,11 @@ static status copy_pixels(visual_stage *v, const row *r)
                 r->n_docs > 0 ? (unsigned long long)r->doc_sample_id[0] : 0ull, (long long)i,
                 (long long)n,
                 v->kind[i] == 0 ? "is shown by no token" : "has fewer pixels than its grid says");
+        const bool mine = v->place[v->items + i].rank == v->rank;
+        if (!mine) {
+            *(is_video ? &video : &still) += n;
+            continue;
+        }
         if (is_video) {
             memcpy(h->pixels_wide + at * VIDEO_PATCH_BYTES,
                    r->pixels_video + video * VIDEO_PATCH_BYTES, (size_t)(n * VIDEO_PATCH_BYTES));
@@ -139,7 +147,7 @@ static void put_weight(void *array, st_dtype acc, int64_t i, float w)
 static void put_patch(visual_stage *v, int64_t p, int64_t y, int64_t x, int64_t h, int64_t w,
                       int64_t side)
 {
-    device_batch *b = v->host;
+    device_batch *b = v->mine;
     b->patch_row_col[2 * p] = (int32_t)y;
     b->patch_row_col[2 * p + 1] = (int32_t)x;
     axis a = axis_of(y, h, side), c = axis_of(x, w, side);
@@ -164,17 +172,15 @@ static void put_item(visual_stage *v, const int32_t *grid, int64_t side)
                 for (int64_t q = 0; q < MERGED; q++, p++)
                     put_patch(v, p, by + q / MERGE_SIDE, bx + q % MERGE_SIDE, h, w, side);
         v->frames++;
-        v->host->cu_frames[v->frames] = (int32_t)p;
+        v->mine->cu_frames[v->frames] = (int32_t)p;
     }
     v->patches = p;
 }
 
-status stage_visual_row(visual_stage *v, const row *r, int64_t token)
+status stage_visual_check(const row *r, const model_dims *d)
 {
-    int64_t side = (int64_t)(sqrt((double)v->d->vision.positions) + 0.5);
     int64_t patches = 0;
     for (int64_t i = 0; i < r->n_items; i++) {
-        v->kind[i] = 0;
         const int32_t *g = r->grid_thw + 3 * i;
         if (g[0] < 1 || g[1] < MERGE_SIDE || g[2] < MERGE_SIDE || g[1] % MERGE_SIDE ||
             g[2] % MERGE_SIDE)
@@ -185,12 +191,22 @@ status stage_visual_row(visual_stage *v, const row *r, int64_t token)
     if (patches != r->n_patches + r->n_video_patches)
         return FAIL(ST_BAD_INPUT, "grids of a row hold %lld patches, its pixels %lld",
                     (long long)patches, (long long)(r->n_patches + r->n_video_patches));
-    if (patches > 0 && v->d->vision.depth == 0)
+    if (patches > 0 && d->vision.depth == 0)
         return FAIL(ST_BAD_INPUT, "sample %llu has images, but the model is text only",
                     (unsigned long long)r->doc_sample_id[0]);
+    return ST_OK;
+}
+
+status stage_visual_row(visual_stage *v, const row *r, int64_t token)
+{
+    int64_t side = (int64_t)(sqrt((double)v->d->vision.positions) + 0.5);
+    for (int64_t i = 0; i < r->n_items; i++)
+        v->kind[i] = 0;
     TRY(map_tokens(v, r, token));
     TRY(copy_pixels(v, r));
     for (int64_t i = 0; i < r->n_items; i++)
-        put_item(v, r->grid_thw + 3 * i, side);
+        if (v->place[v->items + i].rank == v->rank)
+            put_item(v, r->grid_thw + 3 * i, side);
+    v->items += r->n_items;
     return ST_OK;
 }

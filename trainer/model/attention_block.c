@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "trainer/model/kv_cache.h"
+#include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
 void attention_block_bind(attention_block *w, params *p, int layer)
@@ -32,37 +33,66 @@ void attention_block_bind(attention_block *w, params *p, int layer)
 void attention_saved_layout(attention_saved *k, space *sp, const shape *z)
 {
     const text_dims *d = &z->d->text;
-    int64_t t = z->cap.tokens, wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
-    k->rstd = space_take(sp, t, z->acc);
-    k->a = space_take(sp, t * d->hidden, z->act);
+    int64_t t = z->context_tokens, heads = tensor_part(z->ranks, d->heads);
+    int64_t kv_heads = tensor_part(z->ranks, d->kv_heads);
+    int64_t wide = heads * d->head_dim, narrow = kv_heads * d->head_dim;
+    k->rstd = space_take(sp, z->cap.tokens, z->acc);
+    k->a = space_take(sp, z->cap.tokens * d->hidden, z->act);
     k->q = space_take(sp, t * wide, z->act);
     k->k = space_take(sp, t * narrow, z->act);
     k->v = space_take(sp, t * narrow, z->act);
-    k->rstd_q = space_take(sp, t * d->heads, z->acc);
-    k->rstd_k = space_take(sp, t * d->kv_heads, z->acc);
+    k->rstd_q = space_take(sp, t * heads, z->acc);
+    k->rstd_k = space_take(sp, t * kv_heads, z->acc);
     k->qr = space_take(sp, t * wide, z->act);
     k->kr = space_take(sp, t * narrow, z->act);
     k->o = space_take(sp, t * wide, z->act);
-    k->lse = space_take(sp, t * d->heads, z->acc);
+    k->lse = space_take(sp, t * heads, z->acc);
 }
 
-void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z)
+void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, bool training)
 {
     const text_dims *d = &z->d->text;
-    int64_t n = z->cap.tokens, wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
+    int64_t n = z->context_tokens, heads = tensor_part(z->ranks, d->heads);
+    int64_t wide = heads * d->head_dim;
+    int64_t narrow = tensor_part(z->ranks, d->kv_heads) * d->head_dim;
+    *t = (attention_scratch){0};
+    if (z->ranks->tensor > 1)
+        t->wide = space_take(sp, n * d->hidden, z->act);
+    if (z->ranks->context > 1) {
+        t->keys = space_take(sp, z->all_tokens * narrow, z->act);
+        t->values = space_take(sp, z->all_tokens * narrow, z->act);
+        t->ranks = space_take(sp, z->all_tokens * narrow, z->act);
+    }
+    if (!training)
+        return;
     t->do_ = space_take(sp, n * wide, z->act);
     t->dq = space_take(sp, n * wide, z->act);
     t->dk = space_take(sp, n * narrow, z->act);
     t->dv = space_take(sp, n * narrow, z->act);
     t->da = space_take(sp, n * d->hidden, z->act);
-    t->work = space_take(sp, n * d->heads, z->acc);
+    t->work = space_take(sp, n * heads, z->acc);
+    if (z->ranks->context == 1)
+        return;
+    t->dkeys = space_take(sp, z->all_tokens * narrow, z->act);
+    t->dvalues = space_take(sp, z->all_tokens * narrow, z->act);
 }
 
-/* y [T, heads, d] = mrope(RMSNorm_d(x)) */
+/* Heads of this rank. */
+static int64_t own_heads(const run *r)
+{
+    return tensor_part(&r->mesh->layout, r->d->text.heads);
+}
+
+static int64_t own_kv_heads(const run *r)
+{
+    return tensor_part(&r->mesh->layout, r->d->text.kv_heads);
+}
+
+/* y [Tc, heads, d] = mrope(RMSNorm_d(x)) */
 static status norm_rope_fwd(const run *r, const param *w, int64_t heads, const void *x, void *y,
                             void *rstd)
 {
-    return op_norm_rope_fwd(r->s, &(norm_rope_fwd_args){.rows = r->n.tokens,
+    return op_norm_rope_fwd(r->s, &(norm_rope_fwd_args){.rows = r->context_tokens,
                                                         .heads = heads,
                                                         .head_dim = r->d->text.head_dim,
                                                         .eps = r->d->text.rms_eps,
@@ -74,11 +104,11 @@ static status norm_rope_fwd(const run *r, const param *w, int64_t heads, const v
                                                         .rstd = rstd});
 }
 
-/* dy [T, heads, d]: of the rotated on entry, of x on return. */
+/* dy [Tc, heads, d]: of the rotated on entry, of x on return. */
 static status norm_rope_bwd(const run *r, const param *w, int64_t heads, const void *x,
                             const void *rstd, void *dy)
 {
-    return op_norm_rope_bwd(r->s, &(norm_rope_bwd_args){.rows = r->n.tokens,
+    return op_norm_rope_bwd(r->s, &(norm_rope_bwd_args){.rows = r->context_tokens,
                                                         .heads = heads,
                                                         .head_dim = r->d->text.head_dim,
                                                         .x = x,
@@ -91,28 +121,44 @@ static status norm_rope_bwd(const run *r, const param *w, int64_t heads, const v
                                                         .dw = param_gradient(w)});
 }
 
-/* o [T, Q d] of the rotated q and k, inside each document; of the last token alone, where the
+/* Keys and values of the whole row, for the heads of this rank. */
+static status gather_keys(const run *r, int64_t layer, const attention_saved *k,
+                          const attention_scratch *s, const void **out_k, const void **out_v)
+{
+    int64_t narrow = own_kv_heads(r) * r->d->text.head_dim;
+    const comm_at at = {"gather keys and values", layer};
+    TRY(keys_gather(r, at, k->kr, narrow, s->ranks, s->keys, out_k));
+    return keys_gather(r, at, k->v, narrow, s->ranks, s->values, out_v);
+}
+
+/* o [Tc, Q d] of the rotated q and k, inside each document; of the last token alone, where the
  * others are in the cache. */
-static status core_fwd(const run *r, int64_t layer, const attention_saved *k)
+static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
+                       const attention_scratch *s)
 {
     const text_dims *d = &r->d->text;
-    int64_t wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
+    int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
+    const void *keys, *values;
     if (r->cache)
         TRY(kv_cache_keep(r, layer, k->kr, k->v));
     if (r->cache && r->cache->step)
         return kv_cache_attend(r, layer, k->qr, k->o);
-    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->n.tokens,
-                                                        .heads = d->heads,
-                                                        .kv_heads = d->kv_heads,
+    TRY(gather_keys(r, layer, k, s, &keys, &values));
+    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->context_tokens,
+                                                        .heads = own_heads(r),
+                                                        .kv_heads = own_kv_heads(r),
                                                         .head_dim = d->head_dim,
                                                         .segments = r->n.docs,
                                                         .longest = r->n.longest,
                                                         .causal = true,
                                                         .scale = 1 / sqrt((double)d->head_dim),
                                                         .cu = r->b->cu_docs,
+                                                        .keys = r->all_tokens,
+                                                        .cu_keys = r->b->cu_keys,
+                                                        .place = r->b->query_key,
                                                         .q = k->qr,
-                                                        .k = k->kr,
-                                                        .v = k->v,
+                                                        .k = keys,
+                                                        .v = values,
                                                         .q_stride = wide,
                                                         .k_stride = narrow,
                                                         .v_stride = narrow,
@@ -122,61 +168,83 @@ static status core_fwd(const run *r, int64_t layer, const attention_saved *k)
 }
 
 status attention_block_fwd(const run *r, const attention_block *w, const void *x,
-                           const attention_saved *k, void *y)
+                           const attention_saved *k, const attention_scratch *s, void *y)
 {
     const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens;
-    TRY(rmsnorm_fwd(r, w->norm, t, d->hidden, x, k->a, k->rstd));
-    TRY(linear_fwd(r, &w->q, t, k->a, k->q, 0));
-    TRY(linear_fwd(r, &w->k, t, k->a, k->k, 0));
-    TRY(linear_fwd(r, &w->v, t, k->a, k->v, 0));
-    TRY(norm_rope_fwd(r, w->q_norm, d->heads, k->q, k->qr, k->rstd_q));
-    TRY(norm_rope_fwd(r, w->k_norm, d->kv_heads, k->k, k->kr, k->rstd_k));
-    TRY(core_fwd(r, w->layer, k));
-    return linear_fwd_onto(r, &w->o, t, k->o, x, y);
+    int64_t tc = r->context_tokens;
+    const void *a;
+    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, d->hidden, x, k->a, k->rstd));
+    TRY(sequence_gather(r, (comm_at){"gather attention input", w->layer}, k->a, d->hidden, s->wide,
+                        &a));
+    TRY(linear_fwd(r, &w->q, tc, a, k->q, 0));
+    TRY(linear_fwd(r, &w->k, tc, a, k->k, 0));
+    TRY(linear_fwd(r, &w->v, tc, a, k->v, 0));
+    TRY(norm_rope_fwd(r, w->q_norm, own_heads(r), k->q, k->qr, k->rstd_q));
+    TRY(norm_rope_fwd(r, w->k_norm, own_kv_heads(r), k->k, k->kr, k->rstd_k));
+    TRY(core_fwd(r, w->layer, k, s));
+    return linear_fwd_back(r, &w->o, (comm_at){"reduce attention output", w->layer}, k->o, x,
+                           s->wide, y);
 }
 
-/* dq, dk, dv of the rotated q and k, from do_. */
-static status core_bwd(const run *r, const attention_saved *k, const attention_scratch *s)
+/* dq [Tc], dk, dv [A] of the rotated q and k, from do_. */
+static status core_bwd(const run *r, int64_t layer, const attention_saved *k,
+                       const attention_scratch *s)
 {
     const text_dims *d = &r->d->text;
-    int64_t wide = d->heads * d->head_dim, narrow = d->kv_heads * d->head_dim;
-    return op_attention_bwd(r->s, &(attention_bwd_args){.tokens = r->n.tokens,
-                                                        .heads = d->heads,
-                                                        .kv_heads = d->kv_heads,
-                                                        .head_dim = d->head_dim,
-                                                        .segments = r->n.docs,
-                                                        .longest = r->n.longest,
-                                                        .causal = true,
-                                                        .scale = 1 / sqrt((double)d->head_dim),
-                                                        .cu = r->b->cu_docs,
-                                                        .q = k->qr,
-                                                        .k = k->kr,
-                                                        .v = k->v,
-                                                        .o = k->o,
-                                                        .lse = k->lse,
-                                                        .do_ = s->do_,
-                                                        .q_stride = wide,
-                                                        .k_stride = narrow,
-                                                        .v_stride = narrow,
-                                                        .o_stride = wide,
-                                                        .dq = s->dq,
-                                                        .dk = s->dk,
-                                                        .dv = s->dv,
-                                                        .work = s->work});
+    const bool shared = r->b->cu_keys != NULL;
+    int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
+    const comm_at at = {"reduce keys and values", layer};
+    const void *keys, *values;
+    TRY(gather_keys(r, layer, k, s, &keys, &values));
+    TRY(op_attention_bwd(r->s, &(attention_bwd_args){.tokens = r->context_tokens,
+                                                     .heads = own_heads(r),
+                                                     .kv_heads = own_kv_heads(r),
+                                                     .head_dim = d->head_dim,
+                                                     .segments = r->n.docs,
+                                                     .causal = true,
+                                                     .scale = 1 / sqrt((double)d->head_dim),
+                                                     .cu = r->b->cu_docs,
+                                                     .keys = r->all_tokens,
+                                                     .cu_keys = r->b->cu_keys,
+                                                     .place = r->b->query_key,
+                                                     .q = k->qr,
+                                                     .k = keys,
+                                                     .v = values,
+                                                     .o = k->o,
+                                                     .lse = k->lse,
+                                                     .do_ = s->do_,
+                                                     .q_stride = wide,
+                                                     .k_stride = narrow,
+                                                     .v_stride = narrow,
+                                                     .o_stride = wide,
+                                                     .dq = s->dq,
+                                                     .dk = shared ? s->dkeys : s->dk,
+                                                     .dv = shared ? s->dvalues : s->dv,
+                                                     .work = s->work}));
+    if (!shared)
+        return ST_OK;
+    TRY(keys_reduce(r, at, s->dkeys, narrow, s->ranks, s->dk));
+    return keys_reduce(r, at, s->dvalues, narrow, s->ranks, s->dv);
 }
 
 status attention_block_bwd(const run *r, const attention_block *w, const void *x,
                            const attention_saved *k, const attention_scratch *s, void *dy)
 {
     const text_dims *d = &r->d->text;
-    int64_t t = r->n.tokens;
-    TRY(linear_bwd(r, &w->o, t, k->o, dy, 0, s->do_, false)); /* do [T, Q d] */
-    TRY(core_bwd(r, k, s));
-    TRY(norm_rope_bwd(r, w->q_norm, d->heads, k->q, k->rstd_q, s->dq));
-    TRY(norm_rope_bwd(r, w->k_norm, d->kv_heads, k->k, k->rstd_k, s->dk));
-    TRY(linear_bwd(r, &w->q, t, k->a, s->dq, 0, s->da, false)); /* da [T, H] */
-    TRY(linear_bwd(r, &w->k, t, k->a, s->dk, 0, s->da, true));
-    TRY(linear_bwd(r, &w->v, t, k->a, s->dv, 0, s->da, true));
-    return rmsnorm_bwd(r, w->norm, t, d->hidden, x, k->rstd, s->da, dy, true);
+    int64_t tc = r->context_tokens;
+    const void *all_dy, *a;
+    TRY(sequence_gather(r, (comm_at){"gather attention gradient", w->layer}, dy, d->hidden, s->wide,
+                        &all_dy));
+    TRY(linear_bwd(r, &w->o, tc, k->o, all_dy, 0, s->do_, false)); /* do [Tc, Q d] */
+    TRY(core_bwd(r, w->layer, k, s));
+    TRY(norm_rope_bwd(r, w->q_norm, own_heads(r), k->q, k->rstd_q, s->dq));
+    TRY(norm_rope_bwd(r, w->k_norm, own_kv_heads(r), k->k, k->rstd_k, s->dk));
+    TRY(sequence_gather(r, (comm_at){"gather attention input", w->layer}, k->a, d->hidden, s->wide,
+                        &a));
+    TRY(linear_bwd(r, &w->q, tc, a, s->dq, 0, s->da, false)); /* da [Tc, H] */
+    TRY(linear_bwd(r, &w->k, tc, a, s->dk, 0, s->da, true));
+    TRY(linear_bwd(r, &w->v, tc, a, s->dv, 0, s->da, true));
+    void *da = s->wide ? s->wide : s->da;
+    TRY(sequence_reduce(r, (comm_at){"reduce attention gradient", w->layer}, s->da, d->hidden, da));
+    return rmsnorm_bwd(r, w->norm, r->n.tokens, d->hidden, x, k->rstd, da, dy, true);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "trainer/model/merge.h"
+#include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
 static int64_t moe_layers(const model_dims *d)
@@ -88,8 +89,8 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
     const text_dims *d = &z->d->text;
     int64_t tokens = z->cap.tokens, width = tokens * d->hidden;
     t->keep = mode.keep;
-    t->cos = space_take(sp, tokens * d->head_dim / 2, z->acc);
-    t->sin = space_take(sp, tokens * d->head_dim / 2, z->acc);
+    t->cos = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
+    t->sin = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
     for (int64_t l = 0; l <= d->layers; l++) /* without training two buffers take turns */
         t->x[l] = mode.training || l < 2 ? space_take(sp, width, z->act) : t->x[l - 2];
     for (int64_t l = 0; l < (mode.keep ? d->layers : 0); l++)
@@ -111,15 +112,19 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
         saved_layout(&t->saved[0], sp, z, n_moe > 0, n_moe < layers);
     t->add = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
     lora_scratch_layout(&t->lora, sp, z, mode.lora_rank, mode.lora_experts);
+    int64_t peers = z->ranks->context * z->ranks->tensor, merge = z->d->vision.merge;
+    t->features = NULL;
+    if (peers > 1 && z->cap.patches > 0)
+        t->features =
+            space_take(sp, peers * (z->cap.patches / (merge * merge)) * z->d->text.hidden, z->act);
     size_t mark = space_mark(sp); /* the halves of a layer take turns */
-    if (mode.training)
-        attention_scratch_layout(&t->attention_scratch, sp, z);
+    attention_scratch_layout(&t->attention_scratch, sp, z, mode.training);
     space_rewind(sp, mark);
     if (n_moe > 0)
         moe_scratch_layout(&t->moe_scratch, sp, z, mode.training);
     space_rewind(sp, mark);
-    if (mode.training && n_moe < layers)
-        mlp_scratch_layout(&t->mlp_scratch, sp, z);
+    if (n_moe < layers)
+        mlp_scratch_layout(&t->mlp_scratch, sp, z, mode.training);
 }
 
 static const decoder_saved *saved_of(const decoder *t, int64_t layer)
@@ -135,7 +140,7 @@ static int32_t *count_of(const decoder *t, const run *r, int64_t layer)
 static status embed(decoder *t, run *r, void *const *feature)
 {
     const text_dims *d = &r->d->text;
-    rope_text_args angles = {.tokens = r->n.tokens,
+    rope_text_args angles = {.tokens = r->context_tokens,
                              .head_dim = d->head_dim,
                              .theta = d->rope_theta,
                              .positions = r->b->positions,
@@ -153,7 +158,26 @@ static status embed(decoder *t, run *r, void *const *feature)
                                                  .x = t->embed->act,
                                                  .y = t->x[0]}));
     TRY(units_leave(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
-    return r->n.patches > 0 ? merge_insert(r, feature[0], t->x[0]) : ST_OK;
+    const void *rows;
+    if (r->b->feature_rows == 0)
+        return ST_OK;
+    TRY(features_gather(r, (comm_at){"gather visual rows", -1}, feature[0], t->features, &rows));
+    return merge_insert(r, rows, t->x[0]);
+}
+
+static status add_deepstack(const decoder *t, const run *r, int64_t l, const void *feature)
+{
+    const void *rows;
+    TRY(features_gather(r, (comm_at){"gather deepstack features", l}, feature, t->features, &rows));
+    return merge_add(r, rows, t->x[l + 1], t->add);
+}
+
+/* dfeature [M, H] of the images that this rank encoded, from dx. */
+static status collect(const decoder *t, const run *r, int64_t l, void *dfeature)
+{
+    void *all = t->features ? t->features : dfeature;
+    TRY(merge_collect(r, t->dx, all));
+    return features_reduce(r, (comm_at){"reduce feature gradients", l}, all, dfeature);
 }
 
 /* again: for backward. */
@@ -162,9 +186,10 @@ static status attention_fwd(const decoder *t, const run *r, int64_t l, bool agai
     const decoder_saved *k = saved_of(t, l);
     bool done;
     TRY(run_piece(r, REPLAY_ATTENTION, again ? REPLAY_AGAIN : REPLAY_FORWARD, l, &done));
-    return done ? ST_OK
-                : replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l],
-                                                       &k->attention, k->x1));
+    return done
+               ? ST_OK
+               : replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l],
+                                                      &k->attention, &t->attention_scratch, k->x1));
 }
 
 static status attention_bwd(const decoder *t, const run *r, int64_t l)
@@ -184,7 +209,7 @@ static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
     const decoder_saved *k = saved_of(t, l);
     TRY(attention_fwd(t, r, l, !y));
     if (!w->is_moe)
-        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, y);
+        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, y);
     r->s->part = PART_MOE;
     TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
                 y && !r->cache ? &t->aux : NULL, y && !t->keep, y));
@@ -204,8 +229,8 @@ status decoder_fwd(decoder *t, run *r, void *const *feature)
         TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         TRY(layer_fwd(t, r, l, t->x[l + 1]));
         TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
-        if (l < r->d->vision.n_deepstack && r->n.patches > 0)
-            TRY(merge_add(r, feature[1 + l], t->x[l + 1], t->add));
+        if (l < r->d->vision.n_deepstack && r->b->feature_rows > 0)
+            TRY(add_deepstack(t, r, l, feature[1 + l]));
     }
     return aux ? moe_aux_finish(r, &t->aux) : ST_OK;
 }
@@ -228,16 +253,16 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
 
 status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
 {
-    bool features = t->features_wanted && r->n.patches > 0;
+    bool features = t->features_wanted && r->b->feature_rows > 0;
     for (int64_t l = r->d->text.layers - 1; l >= t->lowest; l--) {
         if (features && l < r->d->vision.n_deepstack)
-            TRY(merge_collect(r, t->dx, dfeature[1 + l]));
+            TRY(collect(t, r, l, dfeature[1 + l]));
         TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
         TRY(layer_bwd(t, r, l));
         TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
     }
     if (features)
-        TRY(merge_collect(r, t->dx, dfeature[0]));
+        TRY(collect(t, r, -1, dfeature[0]));
     if (!t->embed->grad)
         return ST_OK;
     TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT));

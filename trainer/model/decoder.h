@@ -1,8 +1,10 @@
 /* decoder.h: the text model between embedding and head (spec 4.1 to 4.4, 4.6): embedding, visual
  * rows, decoder layers with deepstack additions, and the way back.
  *
- * T tokens, H hidden, L layers, E experts. Visual features come from and gradients go to the
- * vision tower. */
+ * T tokens of this rank, Tc of its tensor peers together, H hidden, L layers, E experts, M merged
+ * rows. Where ranks share a row, each encodes some of its images (features are gathered from all,
+ * their gradients summed back to the one that encoded them). Visual features come from and
+ * gradients go to the vision tower. */
 #ifndef TESSERA_MODEL_DECODER_H
 #define TESSERA_MODEL_DECODER_H
 
@@ -35,11 +37,12 @@ typedef struct decoder {
     bool keep;            /* every layer has its own saved, else all share one */
     void **x;             /* [L + 1] of [T, H]: layer inputs, and the last output */
     decoder_saved *saved; /* [L], or 1 */
-    void *cos, *sin;      /* [T, head_dim/2] acc */
+    void *cos, *sin;      /* [Tc, head_dim/2] acc */
     int32_t *count;       /* [L, E] slots per expert; NULL without MoE layers */
     moe_aux aux;
-    void *dx;  /* [T, H] */
-    void *add; /* [T, H] scratch of deepstack additions */
+    void *dx;       /* [T, H] */
+    void *add;      /* [T, H] scratch of deepstack additions */
+    void *features; /* [ranks of the row, M, H] one feature of all, where several share images */
     attention_scratch attention_scratch;
     moe_scratch moe_scratch;
     mlp_scratch mlp_scratch;

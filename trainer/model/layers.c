@@ -1,6 +1,7 @@
 /* layers.c: see layers.h. */
 #include "trainer/model/layers.h"
 
+#include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
 static const double layernorm_eps = 1e-6; /* a constant of the published code, no config key */
@@ -65,6 +66,16 @@ status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *
     gemm_args a = forward_args(l, rows, x, y);
     a.residual = residual;
     return forward(r, l, &a);
+}
+
+status linear_fwd_back(const run *r, const linear *l, comm_at where, const void *x,
+                       const void *residual, void *room, void *y)
+{
+    if (r->mesh->layout.tensor == 1)
+        return linear_fwd_onto(r, l, r->context_tokens, x, residual, y);
+    TRY(linear_fwd(r, l, r->context_tokens, x, room, 0));
+    TRY(sequence_reduce(r, where, room, l->out, y));
+    return add_to(r, r->n.tokens * l->out, residual, y);
 }
 
 status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, const void *dy,

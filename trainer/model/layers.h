@@ -25,6 +25,10 @@ WARN_UNUSED status linear_fwd_biased(const run *r, const linear *l, int64_t rows
 /* y = residual + x Wt + b, [rows, out]; y is not the residual. */
 WARN_UNUSED status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
                                    const void *residual, void *y);
+/* y [T, out] = residual + the sum over tensor ranks of x Wt, x [Tc, in] and W [out, in] being this
+ * rank's columns; room [Tc, out], where there are several. */
+WARN_UNUSED status linear_fwd_back(const run *r, const linear *l, comm_at where, const void *x,
+                                   const void *residual, void *room, void *y);
 /* dW += dyt x, db += sum dy; dx = dy W, or += where dx_add; dx NULL: not wanted. */
 WARN_UNUSED status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x,
                               const void *dy, int64_t dy_stride, void *dx, bool dx_add);

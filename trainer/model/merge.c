@@ -99,7 +99,8 @@ status merge_add(const run *r, const void *y, void *h, void *scratch)
 
 status merge_collect(const run *r, const void *dh, void *dy)
 {
-    int64_t m = r->n.patches / factor(r->d), h = r->d->text.hidden;
+    const layout *l = &r->mesh->layout;
+    int64_t m = r->b->feature_rows * l->context * l->tensor, h = r->d->text.hidden;
     TRY(r->s->dev->v->zero(r->s, dy, (size_t)(m * h) * r->act));
     return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
                                                       .width = h,

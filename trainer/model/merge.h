@@ -38,7 +38,8 @@ WARN_UNUSED status merger_fwd(const run *r, const merger *w, const void *x, cons
 WARN_UNUSED status merger_bwd(const run *r, const merger *w, const void *x, const merger_saved *k,
                               const merger_scratch *t, const void *dy, void *dx, bool dx_add);
 
-/* h [T, H]: rows at visual tokens become their merged row of y [M, H] (spec 4.1). */
+/* M below: merged rows of all ranks of the row (device_batch.feature_rows each).
+ * h [T, H]: rows at visual tokens become their merged row of y [M, H] (spec 4.1). */
 WARN_UNUSED status merge_insert(const run *r, const void *y, void *h);
 /* h [T, H] += the merged row of y [M, H] at visual tokens; scratch [T, H]. */
 WARN_UNUSED status merge_add(const run *r, const void *y, void *h, void *scratch);

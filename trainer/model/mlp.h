@@ -1,7 +1,8 @@
 /* mlp.h: the dense SwiGLU half of a decoder layer, of dense flavours and of the layers that
  * mlp_only_layers or decoder_sparse_step leave dense (spec 1.3).
  *
- * T tokens, H hidden, F intermediate.
+ * T tokens, H hidden, F intermediate. Of several ranks: T tokens of this rank, Tc of its tensor
+ * peers together, and F is this rank's part, as in attention_block.h.
  *
  *   m = RMSNorm(x)    u = [m Wgt | m Wut] [T, 2F]    a = silu(gate) * up [T, F]    y = x + a Wdt */
 #ifndef TESSERA_MODEL_MLP_H
@@ -11,6 +12,7 @@
 #include "trainer/model/layers.h"
 
 typedef struct mlp {
+    int64_t layer;
     const param *norm; /* post_attention_layernorm [H] */
     linear gate, up, down;
 } mlp;
@@ -19,21 +21,23 @@ typedef struct mlp {
 typedef struct mlp_saved {
     void *rstd; /* [T] acc */
     void *m;    /* [T, H] */
-    void *u;    /* [T, 2F] gate | up; replaced by its gradient in backward */
-    void *a;    /* [T, F] */
+    void *u;    /* [Tc, 2F] gate | up; replaced by its gradient in backward */
+    void *a;    /* [Tc, F] */
 } mlp_saved;
 
 typedef struct mlp_scratch {
-    void *da; /* [T, F] */
-    void *dm; /* [T, H] */
+    void *wide; /* [Tc, H], of several tensor ranks */
+    void *da;   /* [Tc, F] */
+    void *dm;   /* [Tc, H] */
 } mlp_scratch;
 
 void mlp_bind(mlp *w, params *p, int layer);
 void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z);
-void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z);
+void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training);
 
 /* y [T, H]; NULL: only what backward needs. */
-WARN_UNUSED status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, void *y);
+WARN_UNUSED status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
+                           const mlp_scratch *t, void *y);
 /* dy [T, H]: gradient of the output on entry, of x on return. */
 WARN_UNUSED status mlp_bwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, void *dy);

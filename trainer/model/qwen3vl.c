@@ -18,6 +18,8 @@ struct model {
     model_dims d;
     model_options o;
     params *p;
+    mesh alone;     /* where no mesh is given */
+    batch_caps cap; /* of this rank */
     bool has_vision;
     vision vision;
     decoder decoder;
@@ -25,6 +27,11 @@ struct model {
     void *block; /* device memory of all activations */
     const void *router_bias;
 };
+
+static const mesh *mesh_of(const model *m)
+{
+    return m->o.mesh ? m->o.mesh : &m->alone;
+}
 
 static int64_t logit_rows(const model_options *o)
 {
@@ -35,6 +42,9 @@ static int64_t logit_rows(const model_options *o)
 static status parts_init(model *m, const model_dims *d, const model_options *o)
 {
     *m = (model){.d = *d, .o = *o, .has_vision = d->vision.depth > 0};
+    mesh_alone(&m->alone);
+    row_share share = row_share_of(mesh_of(m));
+    m->cap = batch_caps_shared(&o->cap, &share);
     m->head = (head){.hidden = d->text.hidden,
                      .vocab = d->text.vocab,
                      .eps = d->text.rms_eps,
@@ -68,7 +78,14 @@ static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
 static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions *out)
 {
     const model_options *o = &m->o;
-    shape z = {&m->d, o->cap, st_dtype_size(v->act), st_dtype_size(v->acc)};
+    const layout *ranks = &mesh_of(m)->layout;
+    shape z = {.d = &m->d,
+               .cap = m->cap,
+               .act = st_dtype_size(v->act),
+               .acc = st_dtype_size(v->acc),
+               .ranks = ranks,
+               .context_tokens = m->cap.tokens * ranks->tensor,
+               .all_tokens = m->cap.tokens * ranks->tensor * ranks->context};
     bool keep = o->training && !o->checkpoint_full;
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
@@ -89,7 +106,7 @@ static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions 
     out->vision_scratch = scratch(sp, mark, &peak);
     decoder_layout_scratch(&m->decoder, sp, &z, text);
     out->text_scratch = scratch(sp, mark, &peak);
-    head_layout(&m->head, sp, o->cap.targets, z.act, z.acc, o->training);
+    head_layout(&m->head, sp, m->cap.targets, z.act, z.acc, o->training);
     out->head_scratch = scratch(sp, mark, &peak);
     out->total = (int64_t)peak;
 }
@@ -148,7 +165,9 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
     model *m = malloc(sizeof *m);
     if (!m)
         return FAIL(ST_NO_MEMORY, "no memory for a model");
-    status st = parts_init(m, d, o);
+    model_options own = *o;
+    own.mesh = o->mesh ? o->mesh : p->mesh;
+    status st = parts_init(m, d, &own);
     if (st != ST_OK) {
         free(m);
         return st;
@@ -188,12 +207,16 @@ void model_free(model **mp, stream *s)
 
 static run start(const model *m, stream *s, const device_batch *b)
 {
+    const layout *l = &mesh_of(m)->layout;
+    batch_caps n = batch_sizes(b);
     return (run){.s = s,
                  .d = &m->d,
                  .b = b,
-                 .mesh = m->p->mesh,
+                 .mesh = mesh_of(m),
                  .units = m->p->units,
-                 .n = batch_sizes(b),
+                 .n = n,
+                 .context_tokens = n.tokens * l->tensor,
+                 .all_tokens = n.tokens * l->tensor * l->context,
                  .act = st_dtype_size(s->dev->v->act),
                  .acc = st_dtype_size(s->dev->v->acc),
                  .router_bias = m->router_bias};
@@ -201,7 +224,7 @@ static run start(const model *m, stream *s, const device_batch *b)
 
 static status check_batch(const model *m, const device_batch *b)
 {
-    const batch_caps *c = &m->o.cap;
+    const batch_caps *c = &m->cap;
     if (b->cap.tokens > c->tokens || b->cap.patches > c->patches || b->cap.targets > c->targets)
         return FAIL(ST_INTERNAL,
                     "batch capacity (%lld tokens, %lld patches, %lld targets) is above the "

@@ -5,6 +5,9 @@
  * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device, ascending from 0 to at most T (the
  * CPU answers others with BAD_INPUT; a device that can not tell keeps inside the arrays); empty
  * segments are legal; tokens from cu[segments] on: o = 0, lse = 0. scale is usually d^-1/2.
+ * cu_keys: queries are only some of a segment's tokens (context ranks): k and v have `keys` rows,
+ * segment s has keys [cu_keys[s], cu_keys[s+1]), and query i is itself key place[i], rising inside
+ * a segment; causal: it sees those up to there. dk and dv [keys, Hkv, d] are then of these queries.
  * bwd: do_ [T, Hq, d] (stride o_stride); dq, dk, dv written (strides as q, k, v), zero beyond the
  * last segment. work: [T, Hq] acc scratch (row sums of do * o).
  *
@@ -25,6 +28,9 @@ typedef struct attention_fwd_args {
     bool causal;
     double scale;
     const int32_t *cu;
+    int64_t keys; /* rows of k and v; with cu_keys */
+    const int32_t *cu_keys,
+        *place; /* [segments+1], [T] on the device; NULL: keys are the queries */
     const void *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *o, *lse;
@@ -36,6 +42,8 @@ typedef struct attention_bwd_args {
     bool causal;
     double scale;
     const int32_t *cu;
+    int64_t keys;
+    const int32_t *cu_keys, *place;
     const void *q, *k, *v, *o, *lse, *do_;
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *dq, *dk, *dv, *work;

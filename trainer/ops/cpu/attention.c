@@ -12,26 +12,58 @@
 
 enum { BLOCK_Q = 64 };
 
-static status attention_check(int64_t tokens, int64_t heads, int64_t kv_heads, int64_t d,
-                              int64_t segments, const int32_t *cu, int64_t *out_longest)
+/* Segments of queries, or of keys: ascending borders from 0 on. *out_longest: most of one. */
+static status borders_check(const char *what, const int32_t *cu, int64_t segments, int64_t tokens,
+                            int64_t *out_longest)
 {
-    if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0 || d <= 0 || tokens > INT_MAX)
-        return FAIL(ST_BAD_INPUT,
-                    "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
-                    "multiple of the second",
-                    (long long)heads, (long long)kv_heads, (long long)d);
     int64_t longest = 0;
     if (segments > 0 && cu[0] != 0)
-        return FAIL(ST_BAD_INPUT, "attention: the first segment starts at %d, not at 0", cu[0]);
+        return FAIL(ST_BAD_INPUT, "attention: the first segment of %s starts at %d, not at 0", what,
+                    cu[0]);
     for (int64_t i = 0; i < segments; i++) {
         if (cu[i + 1] < cu[i] || cu[i + 1] > tokens)
-            return FAIL(ST_BAD_INPUT, "attention: segment %lld is [%d, %d) in %lld tokens",
-                        (long long)i, cu[i], cu[i + 1], (long long)tokens);
+            return FAIL(ST_BAD_INPUT, "attention: segment %lld is [%d, %d) in %lld %s",
+                        (long long)i, cu[i], cu[i + 1], (long long)tokens, what);
         if (cu[i + 1] - cu[i] > longest)
             longest = cu[i + 1] - cu[i];
     }
     *out_longest = longest;
     return ST_OK;
+}
+
+/* Every query is a key of its segment, behind the query before it. */
+static status places_check(const int32_t *cu, const int32_t *cu_keys, int64_t segments,
+                           const int32_t *place)
+{
+    for (int64_t s = 0; s < segments; s++)
+        for (int64_t i = cu[s]; i < cu[s + 1]; i++)
+            if (place[i] < cu_keys[s] || place[i] >= cu_keys[s + 1] ||
+                (i > cu[s] && place[i] <= place[i - 1]))
+                return FAIL(ST_BAD_INPUT, "attention: query %lld stands at key %d of [%d, %d)",
+                            (long long)i, place[i], cu_keys[s], cu_keys[s + 1]);
+    return ST_OK;
+}
+
+/* What forward and backward are asked for alike. *out_longest: most keys of a segment. */
+typedef struct attention_shape {
+    int64_t tokens, heads, kv_heads, d, segments, keys;
+    const int32_t *cu, *cu_keys, *place;
+} attention_shape;
+
+static status attention_check(const attention_shape *a, int64_t *out_longest)
+{
+    if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->d <= 0 ||
+        a->tokens > INT_MAX || a->keys > INT_MAX)
+        return FAIL(ST_BAD_INPUT,
+                    "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
+                    "multiple of the second",
+                    (long long)a->heads, (long long)a->kv_heads, (long long)a->d);
+    TRY(borders_check(a->cu_keys ? "queries" : "tokens", a->cu, a->segments, a->tokens,
+                      out_longest));
+    if (!a->cu_keys)
+        return ST_OK;
+    TRY(borders_check("keys", a->cu_keys, a->segments, a->keys, out_longest));
+    return places_check(a->cu, a->cu_keys, a->segments, a->place);
 }
 
 /* heads x d columns of rows [from, to) become 0. */
@@ -109,17 +141,22 @@ static void heads_fwd(const void *context, part p)
     const attention_fwd_args *a = job->args;
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
     for (int64_t t = p.begin; t < p.end; t++) {
-        int64_t h = t % a->heads, first = a->cu[t / a->heads];
+        int64_t h = t % a->heads, segment = t / a->heads, first = a->cu[segment];
+        const int32_t *cu_keys = a->cu_keys ? a->cu_keys : a->cu;
+        int64_t key = cu_keys[segment];
         head_view w = {.q = (const real *)a->q + first * a->q_stride + h * d,
-                       .k = (const real *)a->k + first * a->k_stride + h / group * d,
-                       .v = (const real *)a->v + first * a->v_stride + h / group * d,
+                       .k = (const real *)a->k + key * a->k_stride + h / group * d,
+                       .v = (const real *)a->v + key * a->v_stride + h / group * d,
                        .q_stride = a->q_stride,
                        .k_stride = a->k_stride,
                        .v_stride = a->v_stride,
                        .o_stride = a->o_stride,
                        .lse_stride = a->heads,
-                       .n = a->cu[t / a->heads + 1] - first,
+                       .n = a->cu[segment + 1] - first,
                        .d = d,
+                       .keys = cu_keys[segment + 1] - key,
+                       .place = a->cu_keys ? a->place + first : NULL,
+                       .first_key = key,
                        .causal = a->causal,
                        .scale = (real)a->scale};
         (head_is_short(&w) ? SHORT_HEAD_FWD : head_fwd)(
@@ -131,7 +168,8 @@ static void heads_fwd(const void *context, part p)
 status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
 {
     int64_t longest;
-    TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
+    TRY(attention_check(&(attention_shape){a->tokens, a->heads, a->kv_heads, a->head_dim,
+                                           a->segments, a->keys, a->cu, a->cu_keys, a->place},
                         &longest));
     heads_job job = {.args = a, .block = scratch_of(BLOCK_Q * longest)};
     void *scratch;
@@ -164,10 +202,10 @@ void HEAD_PROBABILITY(real *p, real lse, int64_t n)
         p[j] = real_exp(p[j] - lse);
 }
 
-/* Adds one query head's part to dk, dv and writes its dq. scratch: 2 * BLOCK_Q * n. */
+/* Adds one query head's part to dk, dv and writes its dq. scratch: 2 * BLOCK_Q * keys. */
 static void head_bwd(const head_view *w, const head_grads *g, real *scratch)
 {
-    real *p = scratch, *dp = scratch + BLOCK_Q * w->n;
+    real *p = scratch, *dp = scratch + BLOCK_Q * w->keys;
     HEAD_DOTS(w, g);
     for (int64_t i0 = 0; i0 < w->n; i0 += BLOCK_Q) {
         int64_t rows = min_i64(BLOCK_Q, w->n - i0), keys = head_keys(w, i0 + rows - 1);
@@ -197,13 +235,14 @@ static void head_bwd(const head_view *w, const head_grads *g, real *scratch)
     }
 }
 
-/* One query head of a segment starting at `first`; dk and dv already hold the earlier heads'. */
-static void query_head_bwd(const attention_bwd_args *a, int64_t first, int64_t n, int64_t h,
-                           real *scratch)
+/* One query head of a segment; dk and dv already hold the earlier heads'. */
+static void query_head_bwd(const attention_bwd_args *a, int64_t segment, int64_t h, real *scratch)
 {
+    const int32_t *cu_keys = a->cu_keys ? a->cu_keys : a->cu;
     const int64_t d = a->head_dim, kv = h / (a->heads / a->kv_heads);
-    const int64_t at_q = first * a->q_stride + h * d, at_k = first * a->k_stride + kv * d;
-    const int64_t at_v = first * a->v_stride + kv * d, at_o = first * a->o_stride + h * d;
+    const int64_t first = a->cu[segment], key = cu_keys[segment];
+    const int64_t at_q = first * a->q_stride + h * d, at_k = key * a->k_stride + kv * d;
+    const int64_t at_v = key * a->v_stride + kv * d, at_o = first * a->o_stride + h * d;
     const int64_t at_lse = first * a->heads + h;
     head_view w = {.q = (const real *)a->q + at_q,
                    .k = (const real *)a->k + at_k,
@@ -213,8 +252,11 @@ static void query_head_bwd(const attention_bwd_args *a, int64_t first, int64_t n
                    .v_stride = a->v_stride,
                    .o_stride = a->o_stride,
                    .lse_stride = a->heads,
-                   .n = n,
+                   .n = a->cu[segment + 1] - first,
                    .d = d,
+                   .keys = cu_keys[segment + 1] - key,
+                   .place = a->cu_keys ? a->place + first : NULL,
+                   .first_key = key,
                    .causal = a->causal,
                    .scale = (real)a->scale};
     head_grads g = {.o = (const real *)a->o + at_o,
@@ -233,17 +275,17 @@ static void heads_bwd(const void *context, part p)
     const attention_bwd_args *a = job->args;
     const int64_t group = a->heads / a->kv_heads;
     for (int64_t t = p.begin; t < p.end; t++) {
-        int64_t kv = t % a->kv_heads, first = a->cu[t / a->kv_heads];
+        int64_t kv = t % a->kv_heads;
         for (int64_t h = kv * group; h < (kv + 1) * group; h++)
-            query_head_bwd(a, first, a->cu[t / a->kv_heads + 1] - first, h,
-                           job->scratch + p.thread * job->block);
+            query_head_bwd(a, t / a->kv_heads, h, job->scratch + p.thread * job->block);
     }
 }
 
 status CPU_OP(attention_bwd)(stream *s, const attention_bwd_args *a)
 {
     int64_t longest;
-    TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim, a->segments, a->cu,
+    TRY(attention_check(&(attention_shape){a->tokens, a->heads, a->kv_heads, a->head_dim,
+                                           a->segments, a->keys, a->cu, a->cu_keys, a->place},
                         &longest));
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads;
     heads_job job = {.args = a, .block = scratch_of(2 * BLOCK_Q * longest)};
@@ -253,8 +295,9 @@ status CPU_OP(attention_bwd)(stream *s, const attention_bwd_args *a)
     int64_t end = a->segments > 0 ? a->cu[a->segments] : 0;
     zero_rows(a->dq, end, a->tokens, a->q_stride, a->heads * d);
     /* dk and dv are summed into, so they start from zero everywhere. */
-    zero_rows(a->dk, 0, a->tokens, a->k_stride, a->kv_heads * d);
-    zero_rows(a->dv, 0, a->tokens, a->v_stride, a->kv_heads * d);
+    const int64_t keys = a->cu_keys ? a->keys : a->tokens;
+    zero_rows(a->dk, 0, keys, a->k_stride, a->kv_heads * d);
+    zero_rows(a->dv, 0, keys, a->v_stride, a->kv_heads * d);
     cpu_run(s, a->segments * a->kv_heads, group * task_work(a->cu, a->segments, d, 5), heads_bwd,
             &job);
     return ST_OK;

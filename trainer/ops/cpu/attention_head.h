@@ -9,7 +9,11 @@
 typedef struct head_view {
     const real *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride, lse_stride;
-    int64_t n, d; /* tokens of the segment, head_dim */
+    int64_t n, d; /* queries of the segment, head_dim */
+    int64_t keys; /* of the segment */
+    const int32_t
+        *place; /* [n] key that a query itself is, counted from `first_key`; NULL: its own */
+    int64_t first_key;
     bool causal;
     real scale;
 } head_view;
@@ -24,7 +28,9 @@ typedef struct head_grads {
 /* Keys that query i may see. */
 static inline int64_t head_keys(const head_view *w, int64_t i)
 {
-    return w->causal ? i + 1 : w->n;
+    if (!w->causal)
+        return w->keys;
+    return w->place ? w->place[i] - w->first_key + 1 : i + 1;
 }
 
 #define HEAD_SOFTMAX_ROW CPU_PASTE(head_softmax_row, CPU_VARIANT)
@@ -49,7 +55,7 @@ enum { SHORT_SCRATCH = 2 * SHORT_DIM * SHORT_KEYS + 2 * SHORT_KEYS * SHORT_KEYS 
 
 static inline bool head_is_short(const head_view *w)
 {
-    return w->n <= SHORT_KEYS && w->d % LANES == 0 && w->d <= SHORT_DIM;
+    return !w->place && w->n <= SHORT_KEYS && w->d % LANES == 0 && w->d <= SHORT_DIM;
 }
 
 void SHORT_HEAD_FWD(const head_view *w, real *o, real *lse, real *scratch);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/rng.h"
+#include "trainer/model/run.h"
 
 const document spec_documents[3] = {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}};
 
@@ -29,11 +30,13 @@ static void fill(fixture *f)
     for (int64_t i = 0; i < f->p->n; i++) {
         const param *p = &f->p->list[i];
         rng_key key = rng_key_make(5, p->name);
-        double *v = malloc((size_t)p->count * sizeof *v);
+        double *v = malloc((size_t)p->n_local * sizeof *v);
         assert_non_null(v);
-        for (int64_t j = 0; j < p->count; j++)
-            v[j] = lively(p, key, j);
-        assert_ok(params_write(p, f->s, 0, p->count, v));
+        for (int64_t j = 0, at; j < p->n_local; j++) {
+            slice_run(&p->held, j, 1, &at);
+            v[j] = lively(p, key, at);
+        }
+        assert_ok(params_write(p, f->s, 0, p->n_local, v));
         free(v);
     }
 }
@@ -47,10 +50,17 @@ void fixture_alloc_again(fixture *f)
 
 void fixture_open(fixture *f, const model_dims *d)
 {
-    *f = (fixture){.d = *d};
+    fixture_open_rank(f, d, NULL);
+}
+
+void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m)
+{
+    *f = (fixture){.d = *d, .mesh = m};
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &f->dev));
     assert_ok(f->dev->v->stream_new(f->dev, &f->s));
     assert_ok(params_new(&f->d, &f->p));
+    if (m)
+        assert_ok(params_cut(f->p, &f->d, &m->layout, m->place));
     assert_ok(params_alloc(f->p, f->s, true));
     fill(f);
     void *sums[3];
@@ -78,9 +88,11 @@ void fixture_model(fixture *f, const model_options *o, bool fixed_shapes)
 {
     model_free(&f->m, f->s);
     stager_free(&f->g, f->s);
+    row_share share = f->mesh ? row_share_of(f->mesh) : row_share_alone();
     f->o = *o;
-    assert_ok(model_new(f->s, &f->d, f->p, o, &f->m));
-    assert_ok(stager_new(f->s, &f->d, &o->cap, &f->g));
+    f->o.mesh = f->mesh;
+    assert_ok(model_new(f->s, &f->d, f->p, &f->o, &f->m));
+    assert_ok(stager_new_shared(f->s, &f->d, &o->cap, &share, &f->g));
     stager_mark(f->g, 0, o->router_aux_coef);
     stager_fix_shapes(f->g, fixed_shapes);
 }
@@ -266,8 +278,8 @@ double fixture_forward(fixture *f, const row *rows, int64_t n_rows)
 
 double *fixture_grad(fixture *f, const param *p)
 {
-    double *g = malloc((size_t)p->count * sizeof *g);
+    double *g = malloc((size_t)p->n_local * sizeof *g);
     assert_non_null(g);
-    assert_ok(params_read(p->grad, f->s, 0, p->count, g));
+    assert_ok(params_read(p->grad, f->s, 0, p->n_local, g));
     return g;
 }

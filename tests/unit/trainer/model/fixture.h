@@ -7,6 +7,7 @@
 #include "trainer/model/qwen3vl.h"
 
 typedef struct fixture {
+    const mesh *mesh; /* NULL: one rank */
     device *dev;
     stream *s;
     model_dims d;
@@ -21,6 +22,8 @@ typedef struct fixture {
 /* Parameters only. Weights are functions of (seed, name, element), large enough that every
  * mechanism matters: linear 1/sqrt(fan in), norms 1 +- 0.2, biases 0.2. */
 void fixture_open(fixture *f, const model_dims *d);
+/* As a rank of m: what it holds of every parameter, and of rows. */
+void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
 void fixture_close(fixture *f);
 /* The parameters' memory anew, with the same values, after rows of the registry were frozen. */
 void fixture_alloc_again(fixture *f);
@@ -41,7 +44,7 @@ extern const document spec_documents[3];
 /* Gradients are cleared first. Loss with the auxiliary term (coefficient * weight * aux). */
 double fixture_forward_backward(fixture *f, const row *rows, int64_t n_rows);
 double fixture_forward(fixture *f, const row *rows, int64_t n_rows);
-/* Gradient of a parameter, heap. */
+/* Gradient of what is held of a parameter, heap. */
 double *fixture_grad(fixture *f, const param *p);
 double fixture_aux(fixture *f);
 

@@ -1,0 +1,120 @@
+/* test_row_share.c: tokens and images over the ranks of a row: everything once, in order, and
+ * evenly. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "tests/harness.h"
+#include "trainer/batch/row_share.h"
+
+/* Every token is in one place; what a rank has rises; *out_uneven as recomputed here. */
+static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t each, double most)
+{
+    int64_t n = cu[docs], doc = 0;
+    int32_t *order = malloc((size_t)(ranks * each + 1) * sizeof *order);
+    int32_t *owner = malloc((size_t)(n + 1) * sizeof *owner);
+    int64_t *begin = malloc((size_t)(n + 1) * sizeof *begin);
+    char *seen = calloc((size_t)n + 1, 1);
+    double uneven, sum = 0, largest = 0;
+    for (int64_t p = 0; p < n; p++) {
+        while (p >= cu[doc + 1])
+            doc++;
+        begin[p] = cu[doc];
+    }
+    assert_ok(row_share_order(cu, docs, ranks, each, order, owner, &uneven));
+    for (int64_t r = 0; r < ranks; r++) {
+        double work = 0;
+        for (int64_t i = 0; i < each; i++) {
+            int32_t p = order[r * each + i];
+            if (p < 0) {
+                assert_true(i + 1 == each || order[r * each + i + 1] < 0);
+                continue;
+            }
+            assert_true(p < n && !seen[p]++);
+            assert_true(i == 0 || p > order[r * each + i - 1]);
+            work += (double)(p - begin[p] + 1);
+        }
+        sum += work;
+        largest = work > largest ? work : largest;
+    }
+    for (int64_t p = 0; p < n; p++)
+        assert_true(seen[p]);
+    double want = sum > 0 ? largest * (double)ranks / sum : 1;
+    assert_true(uneven > want - 1e-9 && uneven < want + 1e-9);
+    if (uneven > most)
+        fail_msg("%lld documents over %lld ranks: the most work is %.3f of the mean",
+                 (long long)docs, (long long)ranks, uneven);
+    free(order);
+    free(owner);
+    free(begin);
+    free(seen);
+}
+
+static void test_row_share__tokens_are_shared_out_evenly(void **state)
+{
+    (void)state;
+    const int32_t none[] = {0}, one[] = {0, 4096}, odd[] = {0, 4093}, pair[] = {0, 3000, 4096};
+    const int32_t tiny[] = {0, 1, 2, 3};
+    for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
+        check_order(none, 0, ranks, 2, 1);
+        check_order(one, 1, ranks, 4096 / ranks, 1.001);
+        check_order(odd, 1, ranks, (4093 + ranks - 1) / ranks, 1.01);
+        check_order(pair, 2, ranks, 4096 / ranks, 1.01);
+        check_order(tiny, 3, ranks, 3, 8);
+    }
+    rng_key key = rng_key_make(7, "row_share");
+    double most[] = {1.02, 1.15}; /* with pads, and without a place to spare */
+    for (uint64_t trial = 0; trial < 100; trial++) {
+        int32_t cu[65] = {0};
+        int64_t docs = 1 + (int64_t)rng_below(key, 3 * trial, 64), ranks = 2 << trial % 3;
+        for (int64_t i = 0; i < docs; i++)
+            cu[i + 1] =
+                cu[i] + 1 +
+                (int32_t)rng_below(key, 1000 + 100 * trial + (uint64_t)i, 8192 / (uint64_t)docs);
+        int64_t exact = (cu[docs] + ranks - 1) / ranks;
+        check_order(cu, docs, ranks, exact + (trial % 2 ? exact / 8 : 0),
+                    docs > 1 ? most[1] : most[0]);
+    }
+}
+
+static void test_row_share__images_are_shared_out_evenly(void **state)
+{
+    (void)state;
+    const vision_dims d = {.hidden = 1152, .intermediate = 4304, .depth = 27};
+    int32_t grids[3 * 60];
+    item_place place[60];
+    rng_key key = rng_key_make(8, "row_share");
+    for (int i = 0; i < 60; i++) {
+        grids[3 * i] = i % 7 == 0 ? 4 : 1;
+        grids[3 * i + 1] = 2 * (4 + (int32_t)rng_below(key, (uint64_t)i, 20));
+        grids[3 * i + 2] = 2 * (4 + (int32_t)rng_below(key, 100 + (uint64_t)i, 20));
+    }
+    row rows[2] = {{.n_items = 25, .grid_thw = grids}, {.n_items = 35, .grid_thw = grids + 75}};
+    for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
+        int64_t merged, next[8] = {0}, most = 0;
+        double uneven;
+        assert_ok(row_share_items(rows, 2, &d, ranks, place, &merged, &uneven));
+        for (int i = 0; i < 60; i++) {
+            assert_in_range(place[i].rank, 0, ranks - 1);
+            assert_int_equal(place[i].first, next[place[i].rank]);
+            next[place[i].rank] += grids[3 * i] * grids[3 * i + 1] * grids[3 * i + 2] / 4;
+        }
+        for (int64_t r = 0; r < ranks; r++)
+            most = next[r] > most ? next[r] : most;
+        assert_int_equal(merged, most);
+        assert_true(uneven >= 1 && uneven < 1.05);
+    }
+    int64_t merged;
+    double uneven;
+    assert_ok(row_share_items(NULL, 0, &d, 4, place, &merged, &uneven));
+    assert_int_equal(merged, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_row_share__tokens_are_shared_out_evenly),
+        cmocka_unit_test(test_row_share__images_are_shared_out_evenly),
+    };
+    return cmocka_run_group_tests_name("row_share", tests, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/* ranks_split.c: a model cut over ranks has the loss and the gradients of one rank on the same
+ * rows; run by mpirun as each of the ranks. Every rank also computes the whole by itself. No FSDP:
+ * ranks that hold the same of a parameter sum its gradients here.
+ *
+ *   ranks_split FLAVOUR LIMIT LAYOUT..   a layout: shard.context.tensor.expert.expert-tensor
+ *
+ * Each layout meets rows with images and video of different sizes, a consumer whose row has text
+ * only, a step without any image, and every token at the same experts. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "tests/unit/trainer/model/fixture.h"
+#include "trainer/parallel/world.h"
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) != ST_OK) {                                                                     \
+            log_status();                                                                          \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { ROWS = 8, ROW_DOCS = 3 };
+
+/* A row per consumer, from the first on. */
+static const document pictures[ROWS][ROW_DOCS] = {
+    {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}},
+    {{"41", 44}, {"7", 55}, {"18", 66}},
+    {{"2 1x8x8 5 1x2x2 1 1x4x4 2", 77}, {"5", 88}, {"6 1x6x6 4", 99}},
+    {{"90", 110}, {"3 1x2x4 9", 121}, {"4", 132}},
+};
+static const document words[ROWS][ROW_DOCS] = {
+    {{"4 3 2", 11}, {"60", 22}, {"10", 33}},
+    {{"41", 44}, {"7", 55}, {"18", 66}},
+    {{"2", 77}, {"5", 88}, {"6 4", 99}},
+    {{"90", 110}, {"3 9", 121}, {"4", 132}},
+};
+
+typedef struct scene {
+    const char *name;
+    const document (*rows)[ROW_DOCS];
+    bool one_way; /* every token at the first experts */
+    bool aux, recompute, fixed;
+} scene;
+
+static const scene scenes[] = {
+    {.name = "images and text", .rows = pictures},
+    {.name = "recomputed, at capacities", .rows = pictures, .recompute = true, .fixed = true},
+    {.name = "no image", .rows = words, .aux = true},
+    {.name = "one way", .rows = pictures, .one_way = true},
+};
+
+/* Routers that know nothing: ties go to the first experts. */
+static void blind_routers(fixture *f)
+{
+    for (int64_t i = 0; i < f->p->n; i++) {
+        const param *p = &f->p->list[i];
+        double *zero = calloc((size_t)p->n_local, sizeof *zero);
+        if (p->group == GROUP_ROUTER)
+            MUST(params_write(p, f->s, 0, p->n_local, zero));
+        free(zero);
+    }
+}
+
+static void open_scene(fixture *f, const model_dims *d, const mesh *m, const scene *now,
+                       const batch_caps *cap)
+{
+    model_options o = {.cap = *cap,
+                       .training = true,
+                       .checkpoint_full = now->recompute,
+                       .router_aux_coef = now->aux ? 0.3 : 0,
+                       .logit_rows = 16};
+    fixture_open_rank(f, d, m);
+    if (now->one_way)
+        blind_routers(f);
+    fixture_model(f, &o, now->fixed);
+}
+
+static double run_rows(fixture *f, const row *rows, int64_t n)
+{
+    device_batch *b;
+    double loss = 0;
+    MUST(stage_rows(f->g, f->s, rows, n, &b));
+    MUST(f->dev->v->zero(f->s, f->sums.loss, sizeof(double)));
+    MUST(f->dev->v->zero(f->s, f->sums.weight, sizeof(double)));
+    MUST(params_zero_grad(f->p, f->s));
+    MUST(model_forward_backward(f->m, f->s, b, &f->sums));
+    if (f->mesh)
+        MUST(comm_all_reduce(mesh_comm(f->mesh, MESH_STAGE), f->s, (comm_at){"loss", -1},
+                             f->sums.loss, 1, DT_F64, COMM_SUM));
+    MUST(f->dev->v->to_host(f->s, &loss, f->sums.loss, sizeof loss));
+    MUST(f->dev->v->wait(f->s));
+    return loss;
+}
+
+static void sum_gradients(fixture *f)
+{
+    for (int64_t i = 0; i < f->p->n; i++) {
+        param *p = &f->p->list[i];
+        const mesh_group groups[] = {params_owners(p), MESH_REPLICATE};
+        for (int g = 0; g < 2; g++)
+            MUST(comm_all_reduce(mesh_comm(f->mesh, groups[g]), f->s, (comm_at){"gradient", -1},
+                                 p->grad, p->n_local, f->dev->v->acc, COMM_SUM));
+    }
+}
+
+/* |cut - whole| / |whole| of what this rank holds; the worst tensor's. */
+static double compare(fixture *cut, fixture *whole, const char **out_name)
+{
+    double worst = 0;
+    *out_name = "";
+    for (int64_t i = 0; i < cut->p->n; i++) {
+        const param *p = &cut->p->list[i], *q = &whole->p->list[i];
+        double *got = fixture_grad(cut, p), *want = fixture_grad(whole, q), off = 0, size = 0;
+        for (int64_t j = 0, at; j < p->n_local; j++) {
+            slice_run(&p->held, j, 1, &at);
+            off += (got[j] - want[at]) * (got[j] - want[at]);
+            size += want[at] * want[at];
+        }
+        double error = size > 0 ? sqrt(off / size) : sqrt(off);
+        if (!(error <= worst)) {
+            worst = error;
+            *out_name = p->name;
+        }
+        free(got);
+        free(want);
+    }
+    return worst;
+}
+
+static int failures;
+
+static void check_scene(const model_dims *d, const mesh *m, const scene *now, double limit,
+                        const char *text)
+{
+    fixture cut, whole;
+    const char *name;
+    int consumers = (int)(m->layout.replicate * m->layout.shard);
+    row rows[ROWS];
+    batch_caps all = {0}, one = {0};
+    fixture_open(&whole, d);
+    for (int i = 0; i < consumers; i++) {
+        rows[i] = fixture_row(&whole, now->rows[i % 4], ROW_DOCS, true);
+        batch_caps_for(&rows[i], 1, now->fixed ? 16 : 1, 4, &one);
+    }
+    batch_caps_for(rows, consumers, 1, 4, &all);
+    fixture_close(&whole);
+    open_scene(&whole, d, NULL, now, &all);
+    open_scene(&cut, d, m, now, &one);
+    for (int i = 0; i < consumers; i++)
+        rows[i] = fixture_row(&whole, now->rows[i % 4], ROW_DOCS, true);
+    double want = run_rows(&whole, rows, consumers);
+    double got = run_rows(&cut, &rows[m->place.consumer], 1);
+    sum_gradients(&cut);
+    double error = compare(&cut, &whole, &name), loss = fabs(got - want) / fabs(want);
+    if (!(error <= limit) || !(loss <= limit)) {
+        log_error("layout %s, %s, rank %d: gradient of %s is off by %.2e, the loss by %.2e", text,
+                  now->name, m->rank, name, error, loss);
+        failures++;
+    } else if (m->rank == 0) {
+        printf("%-12s %-26s gradients within %.1e (%s), loss %.1e\n", text, now->name, error, name,
+               loss);
+    }
+    fixture_close(&cut);
+    fixture_close(&whole);
+}
+
+static layout read_layout(const char *text, int ranks)
+{
+    int n[5];
+    if (sscanf(text, "%d.%d.%d.%d.%d", &n[0], &n[1], &n[2], &n[3], &n[4]) != 5 ||
+        ranks % (n[0] * n[1] * n[2]) != 0) {
+        log_error("%s is no layout of %d ranks", text, ranks);
+        exit(1);
+    }
+    return (layout){.replicate = ranks / (n[0] * n[1] * n[2]),
+                    .shard = n[0],
+                    .context = n[1],
+                    .tensor = n[2],
+                    .pipeline = 1,
+                    .expert = n[3],
+                    .expert_tensor = n[4],
+                    .world = ranks,
+                    .accumulation = 1};
+}
+
+int main(int argc, char **argv)
+{
+    conf c;
+    world w;
+    model_dims d;
+    int no_arguments = 1;
+    MUST(conf_load(&c, &no_arguments, argv));
+    log_init("ranks", LOG_WARN, false);
+    MUST(world_open(&c, &w));
+    MUST(dims_preset(argv[1], &d));
+    for (int i = 3; i < argc; i++) {
+        layout l = read_layout(argv[i], w.place.size);
+        mesh m;
+        MUST(mesh_open(&l, w.place.rank, w.engine, w.joined, NULL, &m));
+        for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++)
+            check_scene(&d, &m, &scenes[k], strtod(argv[2], NULL), argv[i]);
+        mesh_close(&m);
+    }
+    MUST(world_close(&w, failures ? FAIL(ST_INTERNAL, "%d scenes differ", failures) : ST_OK));
+    conf_done(&c);
+    return 0;
+}

@@ -1,0 +1,195 @@
+#include "trainer/batch/row_share.h"
+
+#include <stdlib.h>
+
+enum {
+    FINE =
+        8, /* a document is cut where it has over 1/8 of a rank's work: the rest evens that out */
+    MERGED = MERGE_SIDE * MERGE_SIDE
+};
+
+/* Something to be given to a rank. */
+typedef struct job {
+    double work;
+    int32_t first, n; /* tokens; or number of the item, its merged rows */
+} job;
+
+typedef struct worker {
+    double work;
+    int64_t room;
+} worker;
+
+/* Most work first, then in order. */
+static int by_work(const void *a, const void *b)
+{
+    const job *x = a, *y = b;
+    if (x->work != y->work)
+        return x->work > y->work ? -1 : 1;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* The worker with the least work that has room for n; -1: none. */
+static int64_t idlest(const worker *w, int64_t ranks, int64_t n)
+{
+    int64_t best = -1;
+    for (int64_t r = 0; r < ranks; r++)
+        if (w[r].room >= n && (best < 0 || w[r].work < w[best].work))
+            best = r;
+    return best;
+}
+
+static int64_t roomiest(const worker *w, int64_t ranks)
+{
+    int64_t best = 0;
+    for (int64_t r = 1; r < ranks; r++)
+        if (w[r].room > w[best].room)
+            best = r;
+    return best;
+}
+
+static double uneven(const worker *w, int64_t ranks)
+{
+    double most = 0, sum = 0;
+    for (int64_t r = 0; r < ranks; r++) {
+        most = w[r].work > most ? w[r].work : most;
+        sum += w[r].work;
+    }
+    return sum > 0 ? most * (double)ranks / sum : 1;
+}
+
+/* Keys that tokens [from, to) of a document see. */
+static double causal_work(int64_t from, int64_t to)
+{
+    return 0.5 * ((double)to * (double)(to + 1) - (double)from * (double)(from + 1));
+}
+
+typedef struct tokens_share {
+    const int32_t *cu;
+    worker *w;
+    int32_t *owner;
+    int64_t ranks;
+} tokens_share;
+
+static void give(tokens_share *t, int64_t rank, int64_t doc_first, int64_t first, int64_t n)
+{
+    for (int64_t p = first; p < first + n; p++)
+        t->owner[p] = (int32_t)rank;
+    t->w[rank].room -= n;
+    t->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
+}
+
+/* 2 * ranks equal pieces up to the document's end; returns the tokens left before them. */
+static int64_t give_from_both_ends(tokens_share *t, int64_t first, int64_t n)
+{
+    int64_t pieces = 2 * t->ranks, each = n / pieces, left = n % pieces;
+    for (int64_t i = 0; i < pieces; i++)
+        give(t, i < t->ranks ? i : pieces - 1 - i, first, first + left + i * each, each);
+    return left;
+}
+
+/* Jobs are documents, or what is left at the beginning of one: their own tokens from 0 on. */
+static void give_jobs(tokens_share *t, const job *jobs, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t first = jobs[i].first, left = jobs[i].n;
+        while (left > 0) {
+            int64_t rank = idlest(t->w, t->ranks, left);
+            rank = rank < 0 ? roomiest(t->w, t->ranks) : rank;
+            int64_t part = t->w[rank].room < left ? t->w[rank].room : left;
+            give(t, rank, jobs[i].first, first, part);
+            first += part;
+            left -= part;
+        }
+    }
+}
+
+status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t each,
+                       int32_t *order, int32_t *owner, double *out_uneven)
+{
+    double all = 0;
+    int64_t n = 0;
+    job *jobs = malloc((size_t)(n_docs > 0 ? n_docs : 1) * sizeof *jobs);
+    worker *w = calloc((size_t)ranks, sizeof *w);
+    if (!jobs || !w) {
+        free(jobs);
+        free(w);
+        return FAIL(ST_NO_MEMORY, "no memory to share out %lld documents", (long long)n_docs);
+    }
+    tokens_share t = {cu, w, owner, ranks};
+    for (int64_t i = 0; i < n_docs; i++)
+        all += causal_work(0, cu[i + 1] - cu[i]);
+    for (int64_t r = 0; r < ranks; r++)
+        w[r].room = each;
+    for (int64_t i = 0; i < n_docs; i++) {
+        int64_t left = cu[i + 1] - cu[i];
+        if (ranks > 1 && causal_work(0, left) * FINE * (double)ranks > all)
+            left = give_from_both_ends(&t, cu[i], left);
+        jobs[n++] = (job){causal_work(0, left), cu[i], (int32_t)left};
+    }
+    qsort(jobs, (size_t)n, sizeof *jobs, by_work);
+    give_jobs(&t, jobs, n);
+    for (int64_t r = 0; r < ranks; r++) {
+        int64_t at = 0, end = n_docs > 0 ? cu[n_docs] : 0;
+        for (int64_t p = 0; p < end; p++)
+            if (owner[p] == r)
+                order[r * each + at++] = (int32_t)p;
+        while (at < each)
+            order[r * each + at++] = -1;
+    }
+    *out_uneven = uneven(w, ranks);
+    free(jobs);
+    free(w);
+    return ST_OK;
+}
+
+/* Multiply-adds of an item through the tower: products per patch, and attention inside frames. */
+static double item_work(const vision_dims *d, const int32_t *grid)
+{
+    double frame = (double)grid[1] * grid[2], patches = (double)grid[0] * frame;
+    double products = 4.0 * (double)d->hidden * (double)d->hidden +
+                      2.0 * (double)d->hidden * (double)d->intermediate;
+    return patches * (products + 2.0 * (double)d->hidden * frame);
+}
+
+status row_share_items(const row *rows, int64_t n_rows, const vision_dims *d, int64_t ranks,
+                       item_place *out, int64_t *out_merged, double *out_uneven)
+{
+    int64_t n = 0, at = 0;
+    for (int64_t i = 0; i < n_rows; i++)
+        n += rows[i].n_items;
+    job *jobs = malloc((size_t)(n > 0 ? n : 1) * sizeof *jobs);
+    worker *w = calloc((size_t)ranks, sizeof *w);
+    int64_t *merged = calloc((size_t)ranks, sizeof *merged);
+    if (!jobs || !w || !merged) {
+        free(jobs);
+        free(w);
+        free(merged);
+        return FAIL(ST_NO_MEMORY, "no memory to share out %lld images", (long long)n);
+    }
+    for (int64_t i = 0; i < n_rows; i++)
+        for (int64_t k = 0; k < rows[i].n_items; k++, at++) {
+            const int32_t *g = rows[i].grid_thw + 3 * k;
+            jobs[at] = (job){item_work(d, g), (int32_t)at, g[0] * g[1] * g[2] / MERGED};
+        }
+    if (ranks > 1)
+        qsort(jobs, (size_t)n, sizeof *jobs, by_work);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rank = idlest(w, ranks, 0);
+        w[rank].work += jobs[i].work;
+        out[jobs[i].first].rank = (int32_t)rank;
+        jobs[i].work = 0;
+    }
+    qsort(jobs, (size_t)n, sizeof *jobs, by_work); /* in the rows' order again */
+    *out_merged = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t *first = &merged[out[i].rank];
+        out[i].first = (int32_t)*first;
+        *first += jobs[i].n;
+        *out_merged = *first > *out_merged ? *first : *out_merged;
+    }
+    *out_uneven = uneven(w, ranks);
+    free(jobs);
+    free(w);
+    free(merged);
+    return ST_OK;
+}
