@@ -44,7 +44,7 @@ static status told(status st, const comm *c, comm_at at)
 
 static bool summable(st_dtype d)
 {
-    return d == DT_F32 || d == DT_F64 || d == DT_I32 || d == DT_I64 || d == DT_U8;
+    return d == DT_F32 || d == DT_F64 || d == DT_BF16 || d == DT_I32 || d == DT_I64 || d == DT_U8;
 }
 
 static status check_sum(comm_at at, st_dtype dtype)

@@ -6,8 +6,9 @@
  * the same counts. Counts are elements of dtype, 64 bit. A call of a group of one copies where send
  * and recv differ and counts nothing.
  *
- * Sums are of F32, F64, I32, I64 or U8, in the precision of dtype; mpi makes them in rank order,
- * nccl in an order of its own that the layout decides: a run repeats bit for bit. */
+ * Sums are of F32, F64, BF16, I32, I64 or U8, in the precision of dtype (mpi: BF16 in float,
+ * rounded once); mpi makes them in rank order, nccl in an order of its own that the layout decides:
+ * a run repeats bit for bit. */
 #ifndef TESSERA_PARALLEL_COMM_H
 #define TESSERA_PARALLEL_COMM_H
 

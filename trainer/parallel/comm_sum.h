@@ -4,8 +4,9 @@
 
 #include "trainer/parallel/comm.h"
 
-/* into [count] = from[0] + from[1] + .. + from[n - 1], each [count] of dtype, summed in dtype and
- * in this order. into may be one of them. ST_INTERNAL for a dtype that comm.h does not sum. */
+/* into [count] = from[0] + from[1] + .. + from[n - 1], each [count] of dtype, summed in dtype
+ * (BF16 in float, rounded to even once) and in this order. into may be one of them. ST_INTERNAL for
+ * a dtype that comm.h does not sum. */
 WARN_UNUSED status comm_sum(void *into, const void *const *from, int n, int64_t count,
                             st_dtype dtype, comm_reduction reduction);
 
