@@ -22,7 +22,7 @@ static int64_t moe_layers(const model_dims *d)
     return n;
 }
 
-status decoder_init(decoder *t, const model_dims *d)
+status decoder_init(decoder *t, const model_dims *d, const layout *l, int64_t tokens)
 {
     size_t layers = (size_t)d->text.layers;
     *t = (decoder){.layer = calloc(layers, sizeof *t->layer),
@@ -32,9 +32,15 @@ status decoder_init(decoder *t, const model_dims *d)
         decoder_done(t);
         return FAIL(ST_NO_MEMORY, "no memory for %zu decoder layers", layers);
     }
-    for (size_t l = 0; l < layers; l++)
-        t->layer[l].is_moe = dims_layer_is_moe(d, (int64_t)l);
-    return ST_OK;
+    for (size_t i = 0; i < layers; i++)
+        t->layer[i].is_moe = dims_layer_is_moe(d, (int64_t)i);
+    if (!moe_is_shared(l) || moe_layers(d) == 0)
+        return ST_OK;
+    status st = exchange_open(&t->moe_scratch.exchange, &d->text, l,
+                              tokens * l->expert_tensor * d->text.top_k);
+    if (st != ST_OK)
+        decoder_done(t);
+    return st;
 }
 
 void decoder_done(decoder *t)
@@ -42,6 +48,7 @@ void decoder_done(decoder *t)
     free(t->layer);
     free(t->x);
     free(t->saved);
+    exchange_close(&t->moe_scratch.exchange);
     *t = (decoder){0};
 }
 

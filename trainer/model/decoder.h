@@ -57,7 +57,8 @@ typedef struct decoder_modes {
     bool lora_experts;
 } decoder_modes;
 
-WARN_UNUSED status decoder_init(decoder *t, const model_dims *d);
+/* tokens: most of this rank, one of l. */
+WARN_UNUSED status decoder_init(decoder *t, const model_dims *d, const layout *l, int64_t tokens);
 void decoder_bind(decoder *t, params *p, const model_dims *d);
 void decoder_done(decoder *t);
 void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode);

@@ -28,29 +28,33 @@ void moe_bind(moe *w, params *p, int layer)
 void moe_saved_layout(moe_saved *k, space *sp, const shape *z)
 {
     const text_dims *d = &z->d->text;
-    int64_t t = z->cap.tokens, slots = t * d->top_k;
+    int64_t t = z->cap.tokens, slots = t * z->ranks->expert_tensor * d->top_k;
     k->rstd = space_take(sp, t, z->acc);
     k->m = space_take(sp, t * d->hidden, z->act);
     k->probs = space_take(sp, t * d->experts, z->acc);
-    k->expert = space_take(sp, slots, sizeof(int32_t));
-    k->weight = space_take(sp, slots, z->acc);
+    k->expert = space_take(sp, t * d->top_k, sizeof(int32_t));
+    k->weight = space_take(sp, t * d->top_k, z->acc);
     k->offset = space_take(sp, d->experts + 1, sizeof(int32_t));
     k->slot_row = space_take(sp, slots, sizeof(int32_t));
     k->row_token = space_take(sp, slots, sizeof(int32_t));
-    k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
+    if (!moe_is_shared(z->ranks))
+        k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
     k->o = space_take(sp, slots * d->hidden, z->act);
 }
 
 void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training)
 {
     const text_dims *d = &z->d->text;
-    int64_t n = z->cap.tokens, slots = n * d->top_k;
+    int64_t n = z->cap.tokens, slots = n * z->ranks->expert_tensor * d->top_k;
     t->logits = space_take(sp, n * d->experts, z->act);
     t->xp = space_take(sp, slots * d->hidden, z->act);
-    t->a = space_take(sp, slots * d->expert_width, z->act);
+    if (moe_is_shared(z->ranks))
+        moe_shared_layout(t, sp, z);
+    else
+        t->a = space_take(sp, slots * d->expert_width, z->act);
     if (!training)
         return;
-    t->dweight = space_take(sp, slots, z->acc);
+    t->dweight = space_take(sp, n * d->top_k, z->acc);
     t->dm = space_take(sp, n * d->hidden, z->act);
 }
 
@@ -217,6 +221,8 @@ status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
     TRY(run_piece(r, REPLAY_ROUTER, pass, w->layer, &done));
     if (!done)
         TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, aux)));
+    if (moe_is_shared(&r->mesh->layout)) /* the host reads counts: no piece to capture */
+        return moe_shared_fwd(r, w, x, k, s, y);
     TRY(run_piece(r, REPLAY_EXPERTS, pass, w->layer, &done));
     return done ? ST_OK : replay_end(r->s, experts_fwd(r, w, x, k, s, once, y));
 }
@@ -303,9 +309,13 @@ status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
                const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
 {
     bool done;
-    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_BACKWARD, w->layer, &done));
-    if (!done)
-        TRY(replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
+    if (moe_is_shared(&r->mesh->layout)) {
+        TRY(moe_shared_bwd(r, w, k, s, dy));
+    } else {
+        TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_BACKWARD, w->layer, &done));
+        if (!done)
+            TRY(replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
+    }
     TRY(run_piece(r, REPLAY_ROUTER, REPLAY_BACKWARD, w->layer, &done));
     return done ? ST_OK : replay_end(r->s, router_bwd(r, w, x, k, s, count, aux, dy));
 }

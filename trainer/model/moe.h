@@ -1,11 +1,13 @@
 /* moe.h: the mixture-of-experts half of a decoder layer (spec 4.4, 4.6), forward and backward.
  *
  * T tokens, H hidden, E experts, K chosen, I expert width; slots: (token, choice) pairs, T K of
- * them, sorted by expert. Maths in moe.c. */
+ * them, sorted by expert. Maths in moe.c. Where ranks share experts (moe_shared.c), slots are of
+ * the W tokens that this rank's experts are offered by it. */
 #ifndef TESSERA_MODEL_MOE_H
 #define TESSERA_MODEL_MOE_H
 
 #include "trainer/device/space.h"
+#include "trainer/model/exchange.h"
 #include "trainer/model/layers.h"
 
 typedef struct moe {
@@ -26,7 +28,8 @@ typedef struct moe_saved {
     int32_t *offset;    /* [E + 1] first slot of each expert */
     int32_t *slot_row;  /* [T, K] */
     int32_t *row_token; /* [T K] */
-    void *gu;           /* [T K, 2I] gate | up; replaced by its gradient in backward */
+    void *gu;           /* [T K, 2I] gate | up; replaced by its gradient in backward; not of shared
+                         * experts */
     void *o;            /* [T K, H] expert outputs; replaced by their gradient */
 } moe_saved;
 
@@ -37,6 +40,12 @@ typedef struct moe_scratch {
     void *a;       /* [T K, I] activations; their gradient in backward */
     void *dweight; /* [T, K] acc */
     void *dm;      /* [T, H] */
+    /* of shared experts; the last four where expert-tensor ranks cut them: of all their tokens */
+    exchange exchange;
+    void *wide;           /* [W, H] */
+    int32_t *wide_expert; /* [W, K] */
+    void *wide_weight;    /* [W, K] acc */
+    void *wide_dweight;   /* [W, K] acc */
 } moe_scratch;
 
 /* The load-balancing loss over all layers; NULL pointers where it is off. */
@@ -70,5 +79,18 @@ WARN_UNUSED status moe_aux_clear(const run *r, const moe_aux *aux);
 WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, const int32_t *count, const moe_aux *aux,
                            bool fresh, void *dy);
+
+/* Are experts on other ranks too? */
+static inline bool moe_is_shared(const layout *l)
+{
+    return l->expert * l->expert_tensor > 1;
+}
+/* Of shared experts, in moe_shared.c: behind the routing, y as moe_fwd; before the router's
+ * backward, s->dweight and s->dm from dy. */
+void moe_shared_layout(moe_scratch *t, space *sp, const shape *z);
+WARN_UNUSED status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                                  const moe_scratch *s, void *y);
+WARN_UNUSED status moe_shared_bwd(const run *r, const moe *w, const moe_saved *k,
+                                  const moe_scratch *s, const void *dy);
 
 #endif

@@ -49,7 +49,7 @@ static status parts_init(model *m, const model_dims *d, const model_options *o)
                      .vocab = d->text.vocab,
                      .eps = d->text.rms_eps,
                      .rows = logit_rows(o)};
-    TRY(decoder_init(&m->decoder, &m->d));
+    TRY(decoder_init(&m->decoder, &m->d, &mesh_of(m)->layout, m->cap.tokens));
     if (!m->has_vision)
         return ST_OK;
     status st = vision_init(&m->vision, &m->d);

@@ -1,0 +1,312 @@
+/* exchange.c: see exchange.h.
+ *
+ * An owner takes its rows in the order (expert, rank that sends, slot): round j is rows [j R,
+ * (j + 1) R) of that order. What one rank has in it is a run of its own slots, since those are
+ * sorted by expert too; so a round is one all-to-all of runs, and a permutation from "by rank" to
+ * "by expert". */
+#include "trainer/model/exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/ops/table.h"
+
+/* Rows of a round over a rank's own slots, which is what an owner gets of even routing: with a
+ * quarter more, the usual unevenness still takes one round. */
+enum { ROOM_NUMERATOR = 5, ROOM_DENOMINATOR = 4 };
+
+static int64_t rows_for(int64_t slots)
+{
+    return (slots * ROOM_NUMERATOR + ROOM_DENOMINATOR - 1) / ROOM_DENOMINATOR;
+}
+
+status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots)
+{
+    size_t ranks = (size_t)l->expert, rows = (size_t)rows_for(slots) + 1;
+    *e = (exchange){.rows = rows_for(slots),
+                    .host_borders = calloc(ranks * (size_t)(d->experts + 1), sizeof(int32_t)),
+                    .host_offset = calloc((size_t)d->experts + 1, sizeof(int32_t)),
+                    .host_from = calloc(rows, sizeof(int32_t)),
+                    .host_to = calloc(rows, sizeof(int32_t)),
+                    .send_first = calloc(5 * ranks, sizeof(int64_t))};
+    if (!e->host_borders || !e->host_offset || !e->host_from || !e->host_to || !e->send_first) {
+        exchange_close(e);
+        return FAIL(ST_NO_MEMORY, "no memory to exchange %lld slots", (long long)slots);
+    }
+    e->send_count = e->send_first + ranks;
+    e->came_first = e->send_count + ranks;
+    e->came_count = e->came_first + ranks;
+    e->next = e->came_count + ranks;
+    return ST_OK;
+}
+
+void exchange_close(exchange *e)
+{
+    free(e->host_borders);
+    free(e->host_offset);
+    free(e->host_from);
+    free(e->host_to);
+    free(e->send_first);
+    *e = (exchange){0};
+}
+
+void exchange_layout(exchange *e, space *sp, const shape *z)
+{
+    const text_dims *d = &z->d->text;
+    int64_t width = d->expert_width / z->ranks->expert_tensor, own = d->experts / z->ranks->expert;
+    e->came = space_take(sp, e->rows * d->hidden, z->act);
+    e->x = space_take(sp, e->rows * d->hidden, z->act);
+    e->o = space_take(sp, e->rows * d->hidden, z->act);
+    e->gu = space_take(sp, e->rows * 2 * width, z->act);
+    e->a = space_take(sp, e->rows * width, z->act);
+    e->borders = space_take(sp, z->ranks->expert * (d->experts + 1), sizeof(int32_t));
+    e->offset = space_take(sp, own + 1, sizeof(int32_t));
+    e->from = space_take(sp, e->rows, sizeof(int32_t));
+    e->to = space_take(sp, e->rows, sizeof(int32_t));
+}
+
+/* One pass over a layer. */
+typedef struct pass {
+    const run *r;
+    const exchange *e;
+    const exchange_weights *w;
+    const comm *c;
+    int64_t experts, own; /* E, and of this rank */
+    int64_t rounds;
+    int64_t rows; /* of this rank in the round at hand */
+} pass;
+
+/* Slots of rank `from` for expert x. */
+static int64_t slots_of(const pass *p, int from, int64_t x)
+{
+    const int32_t *b = p->e->host_borders + from * (p->experts + 1);
+    return b[x + 1] - b[x];
+}
+
+/* Borders of every rank's slots, on the host. */
+static status gather_borders(pass *p, const int32_t *offset)
+{
+    const backend_vtable *v = p->r->s->dev->v;
+    const exchange *e = p->e;
+    int64_t n = p->experts + 1, most = 0;
+    TRY(comm_all_gather(p->c, p->r->s, (comm_at){"gather expert counts", p->w->layer}, offset,
+                        e->borders, n, DT_I32));
+    TRY(v->to_host(p->r->s, e->host_borders, e->borders,
+                   (size_t)(p->c->size * n) * sizeof(int32_t)));
+    TRY(v->wait(p->r->s));
+    for (int owner = 0; owner < p->c->size; owner++) {
+        int64_t rows = 0;
+        for (int from = 0; from < p->c->size; from++) {
+            const int32_t *b = e->host_borders + from * n + owner * p->own;
+            rows += b[p->own] - b[0];
+        }
+        most = rows > most ? rows : most;
+    }
+    p->rounds = (most + e->rows - 1) / e->rows;
+    return ST_OK;
+}
+
+/* The part of [at, at + n) inside [begin, begin + room), counted from `at`. */
+static int64_t overlap(int64_t at, int64_t n, int64_t begin, int64_t room, int64_t *out_first)
+{
+    int64_t first = begin > at ? begin - at : 0, end = begin + room - at;
+    end = end < n ? end : n;
+    *out_first = first;
+    return end > first ? end - first : 0;
+}
+
+/* What this rank sends to each owner in a round. */
+static void plan_sends(const pass *p, int64_t round)
+{
+    const exchange *e = p->e;
+    const int32_t *mine = e->host_borders + p->c->rank * (p->experts + 1);
+    for (int owner = 0; owner < p->c->size; owner++) {
+        int64_t at = 0, first;
+        e->send_first[owner] = e->send_count[owner] = 0;
+        for (int64_t x = owner * p->own; x < (owner + 1) * p->own; x++)
+            for (int from = 0; from < p->c->size; from++) {
+                int64_t slots = slots_of(p, from, x);
+                int64_t n = overlap(at, slots, round * e->rows, e->rows, &first);
+                at += slots;
+                if (from != p->c->rank || n == 0)
+                    continue;
+                if (e->send_count[owner] == 0)
+                    e->send_first[owner] = mine[x] + first;
+                e->send_count[owner] += n;
+            }
+    }
+}
+
+/* What this rank gets in a round: runs by rank, and the order by expert. */
+static void plan_rows(pass *p, int64_t round)
+{
+    const exchange *e = p->e;
+    const int64_t begin = round * e->rows, mine = p->c->rank * p->own;
+    int64_t first, at = 0, n_rows = 0;
+    memset(e->came_count, 0, (size_t)p->c->size * sizeof *e->came_count);
+    for (int64_t x = mine; x < mine + p->own; x++)
+        for (int from = 0; from < p->c->size; from++) {
+            int64_t slots = slots_of(p, from, x);
+            e->came_count[from] += overlap(at, slots, begin, e->rows, &first);
+            at += slots;
+        }
+    for (int from = 0, sum = 0; from < p->c->size; sum += (int)e->came_count[from++])
+        e->next[from] = e->came_first[from] = sum;
+    at = 0;
+    for (int64_t x = 0; x < p->own; x++) {
+        e->host_offset[x] = (int32_t)n_rows;
+        for (int from = 0; from < p->c->size; from++) {
+            int64_t slots = slots_of(p, from, mine + x);
+            int64_t n = overlap(at, slots, begin, e->rows, &first);
+            at += slots;
+            for (; n > 0; n--, n_rows++) {
+                e->host_from[n_rows] = (int32_t)e->next[from];
+                e->host_to[e->next[from]++] = (int32_t)n_rows;
+            }
+        }
+    }
+    e->host_offset[p->own] = (int32_t)n_rows;
+    p->rows = n_rows;
+}
+
+static status plan_round(pass *p, int64_t round)
+{
+    const backend_vtable *v = p->r->s->dev->v;
+    const exchange *e = p->e;
+    stream *s = p->r->s;
+    size_t bytes;
+    TRY(v->wait(s)); /* the last round's lists were read */
+    plan_sends(p, round);
+    plan_rows(p, round);
+    bytes = (size_t)p->rows * sizeof(int32_t);
+    TRY(v->to_device(s, e->offset, e->host_offset, (size_t)(p->own + 1) * sizeof(int32_t)));
+    if (bytes == 0)
+        return ST_OK;
+    TRY(v->to_device(s, e->from, e->host_from, bytes));
+    return v->to_device(s, e->to, e->host_to, bytes);
+}
+
+/* Counts of rows as counts of elements, and back. */
+static void scale_counts(const pass *p, int64_t *list, bool to_elements)
+{
+    for (int i = 0; i < p->c->size; i++)
+        list[i] = to_elements ? list[i] * p->r->d->text.hidden : list[i] / p->r->d->text.hidden;
+}
+
+static status move(const pass *p, const char *what, bool there, const void *from, void *to)
+{
+    const exchange *e = p->e;
+    int64_t *const list[] = {e->send_first, e->send_count, e->came_first, e->came_count};
+    const comm_at at = {what, p->w->layer};
+    st_dtype act = p->r->s->dev->v->act;
+    for (int i = 0; i < 4; i++)
+        scale_counts(p, list[i], true);
+    status st =
+        there
+            ? comm_all_to_all(p->c, p->r->s, at, from, list[0], list[1], to, list[2], list[3], act)
+            : comm_all_to_all(p->c, p->r->s, at, from, list[2], list[3], to, list[0], list[1], act);
+    for (int i = 0; i < 4; i++)
+        scale_counts(p, list[i], false);
+    return st;
+}
+
+static status reorder(const pass *p, const int32_t *index, const void *x, void *y)
+{
+    return op_rows_gather(
+        p->r->s, &(rows_gather_args){
+                     .n = p->rows, .width = p->r->d->text.hidden, .index = index, .x = x, .y = y});
+}
+
+/* Slots of all ranks, by expert. */
+static status send(const pass *p, const char *what, const void *slots, void *by_expert)
+{
+    TRY(move(p, what, true, slots, p->e->came));
+    return reorder(p, p->e->from, p->e->came, by_expert);
+}
+
+static status send_back(const pass *p, const char *what, const void *by_expert, void *slots)
+{
+    TRY(reorder(p, p->e->to, by_expert, p->e->came));
+    return move(p, what, false, p->e->came, slots);
+}
+
+static status grouped(const pass *p, int mode, const param *w, void *x, void *y)
+{
+    if (mode == GROUPED_WGRAD && !w->grad)
+        return ST_OK; /* frozen */
+    return op_grouped_gemm(p->r->s, &(grouped_gemm_args){.mode = mode,
+                                                         .experts = w->local[0],
+                                                         .k = w->local[1],
+                                                         .n = w->local[2],
+                                                         .rows_cap = p->e->rows,
+                                                         .offset = p->e->offset,
+                                                         .x = x,
+                                                         .w = w->act,
+                                                         .y = y,
+                                                         .dw = w->grad});
+}
+
+/* a = silu(gate) * up of [g|u] = x GU_e */
+static status activations(const pass *p)
+{
+    const exchange *e = p->e;
+    TRY(grouped(p, GROUPED_FWD, p->w->gate_up, e->x, e->gu));
+    return op_swiglu_fwd(p->r->s, &(swiglu_fwd_args){.rows = e->rows,
+                                                     .width = p->w->down->local[1],
+                                                     .n_valid = e->offset + p->own,
+                                                     .x = e->gu,
+                                                     .y = e->a});
+}
+
+static status begin(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, pass *out)
+{
+    const layout *l = &r->mesh->layout;
+    *out = (pass){.r = r,
+                  .e = e,
+                  .w = w,
+                  .c = mesh_comm(r->mesh, MESH_EXPERT),
+                  .experts = r->d->text.experts,
+                  .own = r->d->text.experts / l->expert};
+    return gather_borders(out, offset);
+}
+
+status exchange_fwd(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, const void *x, void *o)
+{
+    pass p;
+    TRY(begin(r, e, w, offset, &p));
+    for (int64_t round = 0; round < p.rounds; round++) {
+        TRY(plan_round(&p, round));
+        TRY(send(&p, "send to experts", x, e->x));
+        TRY(activations(&p));
+        TRY(grouped(&p, GROUPED_FWD, w->down, e->a, e->o));
+        TRY(send_back(&p, "return from experts", e->o, o));
+    }
+    return ST_OK;
+}
+
+status exchange_bwd(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, void *x, const void *do_)
+{
+    pass p;
+    TRY(begin(r, e, w, offset, &p));
+    for (int64_t round = 0; round < p.rounds; round++) {
+        TRY(plan_round(&p, round));
+        TRY(send(&p, "send to experts again", x, e->x));
+        TRY(activations(&p));
+        TRY(send(&p, "send gradients to experts", do_, e->o));
+        TRY(grouped(&p, GROUPED_WGRAD, w->down, e->a, e->o));
+        TRY(grouped(&p, GROUPED_DGRAD, w->down, e->a, e->o)); /* da */
+        TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = e->rows,
+                                                   .width = w->down->local[1],
+                                                   .n_valid = e->offset + p.own,
+                                                   .x = e->gu,
+                                                   .dy = e->a,
+                                                   .dx = e->gu})); /* [dg|du] */
+        TRY(grouped(&p, GROUPED_WGRAD, w->gate_up, e->x, e->gu));
+        TRY(grouped(&p, GROUPED_DGRAD, w->gate_up, e->x, e->gu)); /* dx */
+        TRY(send_back(&p, "return gradients from experts", e->x, x));
+    }
+    return ST_OK;
+}
