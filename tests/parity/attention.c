@@ -10,9 +10,22 @@ typedef struct attention {
     bool causal;
     double scale;
     const int32_t *cu;
-    double *q, *k, *v, *up, *row; /* row: room for one row of scores */
+    int64_t keys;                   /* rows of k and v */
+    const int32_t *cu_keys, *place; /* queries that are some of a segment's tokens, or NULL */
+    double *q, *k, *v, *up, *row;   /* row: room for one row of scores */
     int64_t q_stride, k_stride, v_stride, o_stride;
 } attention;
+
+/* Borders of the keys; the key that query t is. */
+static const int32_t *key_borders(const attention *o)
+{
+    return o->cu_keys ? o->cu_keys : o->cu;
+}
+
+static int64_t self_of(const attention *o, int64_t t)
+{
+    return o->place ? o->place[t] : t;
+}
 
 /* Scores of query (t, h) of segment [a, ..) over keys [a, b) into row; returns their lse. */
 static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t b)
@@ -37,7 +50,7 @@ static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, in
 static double query_rounded(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
                             double *out, const parity *rounding)
 {
-    int64_t b = o->causal ? t + 1 : end;
+    int64_t b = o->causal ? self_of(o, t) + 1 : end;
     double lse = score_loop(o, t, h, a, b), max = -HUGE_VAL;
     memset(out, 0, (size_t)o->d * sizeof *out);
     for (int64_t j = a; j < b && rounding; j++)
@@ -75,7 +88,7 @@ static void query_gradients(const attention *o, int64_t t, int64_t h, int64_t a,
     const int64_t at_q = t * o->q_stride + h * o->d, kv = h / (o->heads / o->kv_heads) * o->d;
     for (int64_t i = 0; i < o->d; i++)
         dot += out[i] * up[i];
-    for (int64_t j = a; j < (o->causal ? t + 1 : end); j++) {
+    for (int64_t j = a; j < (o->causal ? self_of(o, t) + 1 : end); j++) {
         const int64_t at_k = j * o->k_stride + kv, at_v = j * o->v_stride + kv;
         double p = exp(o->row[j - a] - lse), dp = 0;
         for (int64_t i = 0; i < o->d; i++)
@@ -96,7 +109,7 @@ static void gradients_loop(const attention *o, const gradients *to, const parity
     for (int64_t s = 0; s < o->segments; s++)
         for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
             for (int64_t h = 0; h < o->heads; h++)
-                query_gradients(o, t, h, o->cu[s], o->cu[s + 1], to, rounding);
+                query_gradients(o, t, h, key_borders(o)[s], key_borders(o)[s + 1], to, rounding);
 }
 
 static double attention_loss(const void *of)
@@ -106,21 +119,45 @@ static double attention_loss(const void *of)
     for (int64_t s = 0; s < o->segments; s++)
         for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
             for (int64_t h = 0; h < o->heads; h++) {
-                query_loop(o, t, h, o->cu[s], o->cu[s + 1], out);
+                query_loop(o, t, h, key_borders(o)[s], key_borders(o)[s + 1], out);
                 for (int64_t i = 0; i < o->d; i++)
                     sum += out[i] * o->up[t * o->o_stride + h * o->d + i];
             }
     return sum;
 }
 
-enum { CAUSAL = 1, PACKED = 2, SHARP = 4 };
+enum { CAUSAL = 1, PACKED = 2, SHARP = 4, PIECES = 8 /* a share of each segment's queries */ };
 
 typedef struct built {
     attention o;
     tensor q, k, v; /* packed: all three inside one qkv, at these offsets */
     void *qkv;
-    int32_t *cu;
+    int32_t *cu, *cu_keys, *place; /* on the device */
 } built;
+
+/* Of the tokens of o, runs of 1 to 90 are queries and the next as many are not; of every third
+ * segment none is. */
+static void take_pieces(parity *p, built *b)
+{
+    attention *o = &b->o;
+    int32_t *cu = parity_zero_ints(p, o->segments + 1), *place = parity_zero_ints(p, o->tokens + 1);
+    int64_t n = 0;
+    for (int64_t s = 0; s < o->segments; s++) {
+        for (int64_t t = o->cu[s], run = 1; t < o->cu[s + 1]; t += 2 * run, run = run % 90 + 7)
+            for (int64_t i = t; i < t + run && i < o->cu[s + 1] && s % 3 != 2; i++)
+                place[n++] = (int32_t)i;
+        cu[s + 1] = (int32_t)n;
+    }
+    o->cu_keys = o->cu;
+    o->keys = o->tokens;
+    o->cu = cu;
+    o->place = place;
+    o->tokens = n + 3; /* and some in no segment */
+    b->q.n = o->tokens * o->q_stride;
+    b->cu_keys = b->cu;
+    b->cu = parity_ints(p, cu, o->segments + 1);
+    b->place = parity_ints(p, place, o->tokens);
+}
 
 /* shape: tokens, heads, kv_heads, head_dim, segments, tokens behind the last segment, flags */
 static built build(parity *p, const int64_t *full)
@@ -158,6 +195,9 @@ static built build(parity *p, const int64_t *full)
     o->cu = cu;
     b.cu = parity_ints(p, cu, o->segments + 1);
     o->row = parity_zeros(p, o->tokens);
+    o->keys = o->tokens;
+    if (shape[6] & PIECES)
+        take_pieces(p, &b);
     return b;
 }
 
@@ -173,6 +213,9 @@ static void run_fwd(parity *p, built *b, tensor out, tensor lse)
                                                             .causal = o->causal,
                                                             .scale = o->scale,
                                                             .cu = b->cu,
+                                                            .keys = o->keys,
+                                                            .cu_keys = b->cu_keys,
+                                                            .place = b->place,
                                                             .q = parity_at(b->q, o->q - b->q.ref),
                                                             .k = parity_at(b->k, o->k - b->k.ref),
                                                             .v = parity_at(b->v, o->v - b->v.ref),
@@ -196,8 +239,9 @@ static void fwd_case(parity *p, const int64_t *shape)
         for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
             for (int64_t h = 0; h < o->heads; h++) {
                 int64_t at = t * o->o_stride + h * o->d;
-                query_rounded(o, t, h, o->cu[s], o->cu[s + 1], order + at, p);
-                wlse[t * o->heads + h] = query_loop(o, t, h, o->cu[s], o->cu[s + 1], want + at);
+                int64_t from = key_borders(o)[s], to = key_borders(o)[s + 1];
+                query_rounded(o, t, h, from, to, order + at, p);
+                wlse[t * o->heads + h] = query_loop(o, t, h, from, to, want + at);
             }
     run_fwd(p, &b, out, lse);
     /* Sharp scores reach 1000, and an error of 1000 eps there is one of 1000 eps in e^x. */
@@ -264,6 +308,9 @@ static void bwd_case(parity *p, const int64_t *shape)
                                                                .causal = o->causal,
                                                                .scale = o->scale,
                                                                .cu = b.cu,
+                                                               .keys = o->keys,
+                                                               .cu_keys = b.cu_keys,
+                                                               .place = b.place,
                                                                .q = parity_at(b.q, o->q - b.q.ref),
                                                                .k = parity_at(b.k, o->k - b.k.ref),
                                                                .v = parity_at(b.v, o->v - b.v.ref),
@@ -400,6 +447,9 @@ const parity_case parity_attention[] = {
     {"attention_fwd", "real documents", fwd_case, {2048, 8, 2, 32, 80, 30, CAUSAL}},
     {"attention_fwd", "real frames", fwd_case, {1600, 4, 4, 24, 64, 0, PACKED}},
     {"attention_fwd", "real long", fwd_case, {1024, 8, 2, 32, 1, 0, CAUSAL}},
+    {"attention_fwd", "ragged pieces", fwd_case, {203, 2, 1, 8, 2, 2, CAUSAL | PIECES}},
+    {"attention_fwd", "ragged pieces text", fwd_case, {330, 4, 2, 128, 5, 9, CAUSAL | PIECES}},
+    {"attention_fwd", "ragged pieces full", fwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
     {"attention_fwd", "hostile sharp", fwd_case, {30, 2, 2, 8, 2, 0, CAUSAL | SHARP}},
     {"attention_fwd", "hostile", attention_refuses, {0}},
     {"attention_bwd", "empty", bwd_case, {0, 2, 1, 4, 0, 3, CAUSAL}},
@@ -414,6 +464,9 @@ const parity_case parity_attention[] = {
     {"attention_bwd", "ragged text", bwd_case, {100, 4, 2, 128, 6, 9, CAUSAL}},
     {"attention_bwd", "ragged frames", bwd_case, {100, 2, 2, 72, 2, 3, PACKED}},
     {"attention_bwd", "ragged crowd", bwd_case, {130, 2, 1, 64, 40, 70, CAUSAL}},
+    {"attention_bwd", "ragged pieces", bwd_case, {103, 2, 1, 8, 2, 2, CAUSAL | PIECES}},
+    {"attention_bwd", "ragged pieces text", bwd_case, {200, 4, 2, 128, 4, 9, CAUSAL | PIECES}},
+    {"attention_bwd", "ragged pieces full", bwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
     {"attention_bwd", "real documents", bwd_case, {512, 8, 2, 32, 20, 0, CAUSAL}},
     {"attention_bwd", "real frames", bwd_case, {400, 4, 4, 24, 16, 0, PACKED}},
     {"attention_cached", "empty", cached_case, {0, 2, 1, 4, 3}},

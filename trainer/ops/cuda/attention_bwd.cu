@@ -72,15 +72,16 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + TILE * tile<D>::STRIDE;
     bf16 *q_tile = v_tile + TILE * tile<D>::STRIDE, *do_tile = q_tile + TILE * tile<D>::STRIDE;
     const int64_t kv = blockIdx.x, first = (int64_t)blockIdx.y * TILE;
+    const sides x = sides_of(a);
     const int64_t group = a.heads / a.kv_heads;
     const int row0 = (int)threadIdx.x / LANES * 16, g = (int)threadIdx.x % LANES / 4;
-    tile_sight(&sight_of, a.cu, a.segments, a.tokens, first, a.causal, true);
+    tile_sight(&sight_of, x, first, true);
     const range any = sight_of.any;
     const float scale2 = (float)a.scale * LOG2E;
 
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-    tile_load<D>(k_tile, head_of(a.k, a.k_stride, a.head_dim, kv, wide), first, a.tokens);
-    tile_load<D>(v_tile, head_of(a.v, a.v_stride, a.head_dim, kv, wide), first, a.tokens);
+    tile_load<D>(k_tile, head_of(a.k, a.k_stride, a.head_dim, kv, wide), first, x.keys);
+    tile_load<D>(v_tile, head_of(a.v, a.v_stride, a.head_dim, kv, wide), first, x.keys);
     copy_commit();
     for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
         const head q = head_of(a.q, a.q_stride, a.head_dim, h, wide);
@@ -107,9 +108,9 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     __syncthreads();
     const int64_t used = first + sight_of.used;
     const float one[2] = {1, 1}, scale[2] = {(float)a.scale, (float)a.scale};
-    warp_store<D>(head_of(a.dk, a.k_stride, a.head_dim, kv, wide), first, a.tokens, used, dk, scale,
+    warp_store<D>(head_of(a.dk, a.k_stride, a.head_dim, kv, wide), first, x.keys, used, dk, scale,
                   k_tile);
-    warp_store<D>(head_of(a.dv, a.v_stride, a.head_dim, kv, wide), first, a.tokens, used, dv, one,
+    warp_store<D>(head_of(a.dv, a.v_stride, a.head_dim, kv, wide), first, x.keys, used, dv, one,
                   v_tile);
 }
 
@@ -144,7 +145,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     const head k = head_of(a.k, a.k_stride, a.head_dim, kv, wide);
     const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
     facts_load(&facts, a, h, first, a.tokens);
-    tile_sight(&sight_of, a.cu, a.segments, a.tokens, first, a.causal, false);
+    tile_sight(&sight_of, sides_of(a), first, false);
     const range any = sight_of.any, all = sight_of.all;
     const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
     const float lse2[2] = {facts.lse2[row0 + g], facts.lse2[row0 + g + 8]};
@@ -182,10 +183,10 @@ static __global__ void __launch_bounds__(OWN_THREADS)
 template <int D> static status launch_bwd(stream *s, const attention_bwd_args *a, bool wide)
 {
     const size_t shared = 4 * tile<D>::BYTES;
-    const int64_t tiles = ceil_div(a->tokens, TILE);
+    const int64_t tiles = ceil_div(a->tokens, TILE), key_tiles = ceil_div(sides_of(*a).keys, TILE);
     TRY(allow_shared(attention_dkv_kernel<D>, shared));
     TRY(allow_shared(attention_dq_kernel<D>, shared));
-    TRY(LAUNCH(s, attention_dkv_kernel<D>, grid_of(a->kv_heads, tiles), OWN_THREADS, shared, *a,
+    TRY(LAUNCH(s, attention_dkv_kernel<D>, grid_of(a->kv_heads, key_tiles), OWN_THREADS, shared, *a,
                wide));
     return LAUNCH(s, attention_dq_kernel<D>, grid_of(a->heads, tiles), OWN_THREADS, shared, *a,
                   wide);
@@ -193,7 +194,7 @@ template <int D> static status launch_bwd(stream *s, const attention_bwd_args *a
 
 status cuda_attention_portable_bwd(stream *s, const attention_bwd_args *a)
 {
-    TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim));
+    TRY(attention_check(sides_of(*a), a->heads, a->kv_heads, a->head_dim));
     const bool wide =
         (a->head_dim | a->q_stride | a->k_stride | a->v_stride | a->o_stride) % VECTOR == 0 &&
         aligned16(a->q) && aligned16(a->k) && aligned16(a->v) && aligned16(a->do_) &&

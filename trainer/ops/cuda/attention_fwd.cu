@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     const head k = head_of(a.k, a.k_stride, a.head_dim, kv, wide);
     const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
     const head o = head_of(a.o, a.o_stride, a.head_dim, h, wide);
-    tile_sight(&sight_of, a.cu, a.segments, a.tokens, first, a.causal, false);
+    tile_sight(&sight_of, sides_of(a), first, false);
     const range any = sight_of.any, all = sight_of.all;
     const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
     const float scale2 = (float)a.scale * LOG2E;
@@ -132,7 +132,7 @@ template <int D> static status launch_fwd(stream *s, const attention_fwd_args *a
 
 status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a)
 {
-    TRY(attention_check(a->tokens, a->heads, a->kv_heads, a->head_dim));
+    TRY(attention_check(sides_of(*a), a->heads, a->kv_heads, a->head_dim));
     const bool wide =
         (a->head_dim | a->q_stride | a->k_stride | a->v_stride | a->o_stride) % VECTOR == 0 &&
         aligned16(a->q) && aligned16(a->k) && aligned16(a->v) && aligned16(a->o);

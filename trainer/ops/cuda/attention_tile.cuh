@@ -161,17 +161,35 @@ static __device__ inline void warp_store(const head &x, int64_t first, int64_t e
     }
 }
 
-/* The segment [begin, end) around token t; empty where t is in none. */
 typedef struct range {
     int begin, end;
 } range;
 
-/* cu is read here alone, and no result reaches outside [0, tokens). */
-static __device__ inline range segment_of(const int32_t *cu, int64_t segments, int64_t tokens,
-                                          int64_t t)
+/* Queries and keys of an op: the same tokens, or queries that are some of them (attention.h). */
+typedef struct sides {
+    const int32_t *cu, *cu_keys;
+    const int32_t *place; /* NULL: a query is the key of its own number */
+    int64_t segments, tokens, keys;
+    bool causal;
+} sides;
+
+template <class Args> static __host__ __device__ inline sides sides_of(const Args &a)
 {
-    if (t >= tokens || segments <= 0 || t >= cu[segments])
-        return {0, 0};
+    return {a.cu,
+            a.cu_keys ? a.cu_keys : a.cu,
+            a.cu_keys ? a.place : NULL,
+            a.segments,
+            a.tokens,
+            a.cu_keys ? a.keys : a.tokens,
+            a.causal};
+}
+
+/* The segment that token t of n is in; -1: none. */
+static __device__ inline int64_t segment_of(const int32_t *cu, int64_t segments, int64_t n,
+                                            int64_t t)
+{
+    if (t >= n || segments <= 0 || t >= cu[segments])
+        return -1;
     int64_t low = 0, high = segments; /* cu[low] <= t < cu[high]; the last such low */
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
@@ -180,8 +198,53 @@ static __device__ inline range segment_of(const int32_t *cu, int64_t segments, i
         else
             high = middle;
     }
-    const int64_t begin = max((int64_t)cu[low], (int64_t)0), end = min((int64_t)cu[high], tokens);
-    return {(int)min(begin, t), (int)end};
+    return low;
+}
+
+/* Borders and places are read here and below alone, and no result reaches outside [0, n). */
+static __device__ inline range segment_at(const int32_t *cu, int64_t s, int64_t n)
+{
+    const int64_t begin = max((int64_t)cu[s], (int64_t)0), end = min((int64_t)cu[s + 1], n);
+    return {(int)min(begin, end), (int)max(end, (int64_t)0)};
+}
+
+/* Keys that query t sees. */
+static __device__ inline range query_sees(const sides &x, int64_t t)
+{
+    const int64_t s = segment_of(x.cu, x.segments, x.tokens, t);
+    if (s < 0)
+        return {0, 0};
+    range seen = segment_at(x.cu_keys, s, x.keys);
+    const int self = x.place ? x.place[t] : (int)t;
+    if (!x.place)
+        seen.begin = min(seen.begin, self);
+    if (x.causal)
+        seen.end = min(seen.end, max(self, seen.begin) + 1);
+    return seen;
+}
+
+/* Queries that see key t. */
+static __device__ inline range key_sees(const sides &x, int64_t t)
+{
+    const int64_t s = segment_of(x.cu_keys, x.segments, x.keys, t);
+    if (s < 0)
+        return {0, 0};
+    range seen = segment_at(x.cu, s, x.tokens);
+    if (!x.place)
+        seen.begin = min(seen.begin, (int)t);
+    if (!x.causal)
+        return seen;
+    if (!x.place)
+        return {(int)t, seen.end};
+    int low = seen.begin, high = seen.end; /* the first that stands at t or behind */
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (x.place[middle] < t)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return {low, seen.end};
 }
 
 /* What the rows of a tile see of the other side, and the range that any of them sees. */
@@ -193,19 +256,17 @@ typedef struct sight {
 } sight;
 
 /* Filled by the whole block, in shared memory. keys: the rows are keys and see queries. */
-static __device__ inline void tile_sight(sight *s, const int32_t *cu, int64_t segments,
-                                         int64_t tokens, int64_t first, bool causal, bool keys)
+static __device__ inline void tile_sight(sight *s, const sides &x, int64_t first, bool keys)
 {
     if (threadIdx.x < TILE) {
         const int64_t t = first + threadIdx.x;
-        range seen = segment_of(cu, segments, tokens, t);
-        if (causal && seen.end > seen.begin)
-            seen = keys ? range{(int)t, seen.end} : range{seen.begin, (int)t + 1};
-        s->row[threadIdx.x] = seen;
+        s->row[threadIdx.x] = keys ? key_sees(x, t) : query_sees(x, t);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        const int64_t end = segments > 0 ? min((int64_t)cu[segments], tokens) : 0;
+        const int64_t n = keys ? x.keys : x.tokens;
+        const int32_t *cu = keys ? x.cu_keys : x.cu;
+        const int64_t end = x.segments > 0 ? min((int64_t)cu[x.segments], n) : 0;
         s->used = (int)min(max(end - first, (int64_t)0), (int64_t)TILE);
         s->any = s->all = range{0, 0};
         if (s->used > 0) {
@@ -229,10 +290,11 @@ static __device__ __forceinline__ int product_column(int n, int e)
 }
 
 /* Kernels of both widths are checked, prepared and launched alike. */
-static inline status attention_check(int64_t tokens, int64_t heads, int64_t kv_heads,
+static inline status attention_check(const sides &x, int64_t heads, int64_t kv_heads,
                                      int64_t head_dim)
 {
-    if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0 || head_dim <= 0 || tokens > INT_MAX)
+    if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0 || head_dim <= 0 ||
+        x.tokens > INT_MAX || x.keys > INT_MAX)
         return FAIL(ST_BAD_INPUT,
                     "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
                     "multiple of the second",
