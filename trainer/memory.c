@@ -81,6 +81,7 @@ status memory_layout_plan(const memory_layout *l, memory_plan *out)
 {
     model_options o = {
         .cap = memory_caps(l->rows, l->seq_len, l->dims->vision.depth ? l->patch_budget : 0),
+        .mesh = l->mesh,
         .training = l->training,
         .checkpoint_full = l->checkpoint_full,
         .router_aux_coef = l->router_aux_coef,

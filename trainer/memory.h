@@ -40,6 +40,7 @@ typedef struct memory_layout {
     const backend_vtable *backend;
     int64_t n_params, n_trained; /* stored here (params_size) */
     int64_t gathered;            /* bytes */
+    const mesh *mesh;            /* NULL: one rank */
     int64_t rows, seq_len, patch_budget;
     bool training, checkpoint_full;
     bool keeps;   /* checkpoints in the background */

@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/generate.h"
+#include "trainer/model/moe.h"
 #include "trainer/model/run.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/memory.h"
@@ -197,6 +198,7 @@ static status check_memory(const session *s, int64_t seq_len, int64_t patch_budg
         .n_params = size.stored,
         .n_trained = size.trained,
         .gathered = size.gathered_bytes,
+        .mesh = &s->mesh,
         .rows = c->training_local_batch_size,
         .seq_len = seq_len,
         .patch_budget = patch_budget,
@@ -285,6 +287,16 @@ static status open_shape(session *s)
     return check_memory(s, s->cap.tokens / rows, s->cap.patches / rows);
 }
 
+/* Shared experts have the host read counts inside a step, which no graph can hold. */
+static const char *graph_scope(const session *s)
+{
+    const bool shared = moe_is_shared(&s->mesh.layout) && s->dims.text.experts > 0;
+    if (!shared || !s->device->v->capture_begin)
+        return s->conf->cuda_graph_scope;
+    log_warn("cuda_graph.scope: steps run uncaptured where ranks share experts");
+    return "off";
+}
+
 static status open_step(session *s, enum session_use use)
 {
     const conf *c = s->conf;
@@ -331,7 +343,7 @@ static status open_step(session *s, enum session_use use)
         .min_factor = c->lr_min_factor,
     };
     TRY(optimizer_new(c, s->params, s->stream, &s->optimizer));
-    TRY(replay_new(s->stream, c->cuda_graph_scope));
+    TRY(replay_new(s->stream, graph_scope(s)));
     return step_open(s);
 }
 
@@ -352,11 +364,14 @@ status session_check_layout(const conf *c, const world *w)
                     "mpirun start ranks; for one rank leave every degree at 1, "
                     "data_parallel_shard_degree -1 and world_size 0)",
                     l.world, there, l.world);
-    if (l.context * l.tensor * l.pipeline * l.expert > 1)
+    if (l.pipeline > 1)
+        return FAIL(ST_CONFIG, "parallelism.pipeline_parallel_degree: there are no stages yet: "
+                               "leave it at 1");
+    if (l.context * l.tensor > 1 && !c->feed_replay[0])
         return FAIL(ST_CONFIG,
-                    "parallelism: ranks share the stored model (data_parallel_shard_degree and "
-                    "data_parallel_replicate_degree), and nothing else yet: leave the other "
-                    "degrees at 1");
+                    "parallelism: context and tensor ranks share their rows, and take them from a "
+                    "recording alone: set feed.replay, or leave context_parallel_degree and "
+                    "tensor_parallel_degree at 1 where rows come from a daemon");
     return ST_OK;
 }
 

@@ -245,7 +245,7 @@ static status send_counts(session *s, step_slot *t)
     if (!step_shared(s))
         return ST_OK;
     t->report.stop = stop_heard();
-    step_totals_of(&t->report, &t->facts->ours);
+    step_totals_of(s, &t->report, &t->facts->ours);
     return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
                                    sizeof t->facts->ours);
 }

@@ -16,13 +16,14 @@ static void list(step_report *r, int64_t *out[STEP_TOTALS - 1])
         out[n + i] = (int64_t *)&r->flops + i;
 }
 
-void step_totals_of(const step_report *r, step_totals *out)
+void step_totals_of(const session *s, const step_report *r, step_totals *out)
 {
+    const bool first = s->mesh.place.context == 0 && s->mesh.place.tensor == 0;
     step_report copy = *r;
     int64_t *number[STEP_TOTALS - 1];
     list(&copy, number);
     for (size_t i = 0; i < STEP_TOTALS - 1; i++)
-        out->count[i] = (double)*number[i];
+        out->count[i] = first || number[i] == &copy.targets ? (double)*number[i] : 0;
     out->count[STEP_TOTALS - 1] = r->stop;
 }
 

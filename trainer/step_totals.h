@@ -16,8 +16,8 @@ static inline bool step_shared(const session *s)
     return s->mesh.layout.world > 1;
 }
 
-/* This rank's share of a step. */
-void step_totals_of(const step_report *r, step_totals *out);
+/* This rank's share of a step. Of ranks that share rows, the first one's counts stand for all. */
+void step_totals_of(const session *s, const step_report *r, step_totals *out);
 /* All ranks' counts in place of this rank's. */
 void step_totals_into(const step_totals *t, step_report *inout);
 /* Queued: loss, weight and counts (device memory) become those of all ranks. */

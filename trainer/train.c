@@ -184,6 +184,8 @@ static status plan_ranks(const conf *c)
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d));
+    layout_limits limits = params_limits(&d);
+    TRY(layout_check(&l, &limits));
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
     if (st == ST_OK)

@@ -155,6 +155,9 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
     model_options_freeze(&frozen, p);
     if (st == ST_OK)
         st = layout_of(c, &ranks);
+    const layout_limits limits = params_limits(d);
+    if (st == ST_OK)
+        st = layout_check(&ranks, &limits);
     if (st == ST_OK) {
         printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
         if (!q->sweep)
