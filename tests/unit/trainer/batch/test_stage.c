@@ -297,6 +297,47 @@ static void test_stage__refuses_by_sample(void **state)
     fixture_close(&f);
 }
 
+/* A rank's part of a row keeps its place when a small bucket is followed by a large one, and what
+ * four ranks have is the row, once. */
+static void test_stage__ranks_share_rows_in_buckets(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row small = fixture_row(&f, &spec_documents[2], 1, true);
+    row large = fixture_row(&f, spec_documents, 3, true);
+    batch_caps bucket[2] = {{0}, {0}};
+    batch_caps_for(&small, 1, 1, 4, &bucket[0]);
+    batch_caps_for(&large, 1, 1, 4, &bucket[1]);
+    int64_t tokens = 0, patches = 0, targets = 0;
+    for (int64_t rank = 0; rank < 4; rank++) {
+        const row_share share = {
+            .context = 2, .tensor = 2, .context_rank = rank / 2, .tensor_rank = rank % 2};
+        stager *g;
+        device_batch *b;
+        assert_ok(stager_new_shared(f.s, &f.d, &bucket[1], &share, &g));
+        stager_bucket(g, bucket, 2);
+        for (int turn = 0; turn < 4; turn++) {
+            const bool is_large = turn % 2;
+            assert_ok(stage_rows(g, f.s, is_large ? &large : &small, 1, &b));
+            assert_int_equal(b->cap.tokens, (bucket[is_large].tokens + 3) / 4);
+            assert_int_equal(b->cap.patches, bucket[is_large].patches);
+            assert_int_equal(b->cu_frames[b->frames], b->patches);
+        }
+        tokens += *b->n_tokens; /* the CPU's device memory is readable */
+        patches += b->patches;
+        targets += b->targets;
+        stager_free(&g, f.s);
+    }
+    assert_int_equal(tokens, large.n_tokens);
+    assert_int_equal(patches, large.n_patches + large.n_video_patches);
+    int64_t want = 0;
+    for (int64_t i = 0; i < large.n_tokens; i++)
+        want += large.labels[i] != NO_LABEL;
+    assert_int_equal(targets, want);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +345,7 @@ int main(void)
         cmocka_unit_test(test_stage__position_corners),  cmocka_unit_test(test_stage__padding),
         cmocka_unit_test(test_stage__buckets),           cmocka_unit_test(test_buckets__of_welcome),
         cmocka_unit_test(test_stage__refuses_by_sample),
+        cmocka_unit_test(test_stage__ranks_share_rows_in_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
