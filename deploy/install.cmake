@@ -5,14 +5,12 @@
 #   P/lib                     the image module, the trainer's backends (found beside bin)
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice
 #   P/share/tessera           configs, client.py (the Python client), dashboard, licence
-install(TARGETS prepd RUNTIME DESTINATION bin)
-install(TARGETS prepd_image LIBRARY DESTINATION lib)
-foreach(program trainer)
+foreach(program prepd trainer)
     if(TARGET ${program})
         install(TARGETS ${program} RUNTIME DESTINATION bin)
     endif()
 endforeach()
-foreach(backend tessera_cuda tessera_mpi)
+foreach(backend prepd_image tessera_cuda tessera_mpi)
     if(TARGET ${backend})
         install(TARGETS ${backend} LIBRARY DESTINATION lib)
     endif()
