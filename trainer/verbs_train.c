@@ -16,6 +16,11 @@ static void fit_to_world(const world *w, conf *c)
         return;
     if (c->world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
         c->world_size = w->place.size;
+    if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
+        if (c->training_backend != BACKEND_CPU)
+            log_info("cuda_graph.scope is off: MPI's collectives can not be captured");
+        c->cuda_graph_scope = "off";
+    }
     if (c->training_threads == 0)
         c->training_threads = share > 1 ? share : 1;
 }

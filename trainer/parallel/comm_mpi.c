@@ -78,7 +78,7 @@ static status need_stage(mpi_group *g, int64_t bytes)
 
 static bool is_staged(const stream *s, const piece *p)
 {
-    return !p->host && !s->dev->v->immediate;
+    return p->bytes > 0 && !p->host && !s->dev->v->immediate;
 }
 
 /* Lists the transfers; staged ones from `first` of the stage on, sends with their bytes in it. */
@@ -99,7 +99,7 @@ static status stage_pieces(const comm *c, stream *s, int64_t first)
             continue;
         t->at = g->stage + used;
         used += p->bytes;
-        if (p->sends && p->bytes)
+        if (p->sends)
             TRY(s->dev->v->to_host(s, t->at, p->at, (size_t)p->bytes));
     }
     return used > first ? s->dev->v->wait(s) : ST_OK;
@@ -114,7 +114,7 @@ static status run_pieces(const comm *c, stream *s, int64_t first)
     TRY(mpi_exchange(g->world, g->tag, g->transfer, g->n));
     for (int i = 0; i < g->n; i++) {
         const piece *p = &g->piece[i];
-        if (p->sends || !is_staged(s, p) || !p->bytes)
+        if (p->sends || !is_staged(s, p))
             continue;
         TRY(s->dev->v->to_device(s, p->at, g->transfer[i].at, (size_t)p->bytes));
         came = true;

@@ -35,8 +35,11 @@ static void set(const char *words) /* "A=1 B=2" */
 {
     char copy[512], *rest = copy;
     snprintf(copy, sizeof copy, "%s", words);
-    for (char *word; (word = strsep(&rest, " "));)
-        putenv(strdup(word));
+    for (char *word; (word = strsep(&rest, " "));) {
+        char *value = strchr(word, '=');
+        *value++ = 0;
+        setenv(word, value, 1);
+    }
 }
 
 static void expect(int rank, int size, int local_rank, int local_size, const char *source)

@@ -1,0 +1,29 @@
+/* Any bytes from another rank: a header, then a greeting, are refused, or written out again are the
+ * same bytes; options compare without leaving their text. */
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+#include "trainer/parallel/control_frame.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    control_kind kind;
+    control_hello h;
+    size_t bytes, again_size;
+    uint8_t header[CONTROL_HEADER], *again = NULL;
+    char difference[256];
+    if (size < CONTROL_HEADER || control_header_get(data, &kind, &bytes) != ST_OK)
+        return 0;
+    control_header_put(header, kind, bytes);
+    FUZZ_HOLDS(memcmp(header, data, CONTROL_HEADER) == 0 && bytes <= CONTROL_HELLO_MAX);
+    span payload = span_of(data + CONTROL_HEADER, size - CONTROL_HEADER);
+    if (control_hello_get(payload, &h) != ST_OK)
+        return 0;
+    FUZZ_HOLDS(control_hello_put(&h, &again, &again_size) == ST_OK);
+    FUZZ_HOLDS(again_size == payload.size && memcmp(again, payload.data, again_size) == 0);
+    FUZZ_HOLDS(!control_options_differ(h.options, h.options, difference, sizeof difference));
+    control_options_differ(h.options, h.host, difference, sizeof difference);
+    free(again);
+    return 0;
+}
