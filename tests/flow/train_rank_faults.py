@@ -35,20 +35,27 @@ def rank_of(pid):
     return int(found[1]) if found else None
 
 
-def lose(f, name, number, cause):
-    rank = rng.randrange(1, RANKS)
+def start(f, name):
+    """A run that has done two steps, and the file of what it says."""
     values = dict(SHORT, **{"job.dump_folder": f.file(name), "training.steps": 100000, "training.backend": "cpu",
                             "feed.replay": f.file("rows.rec"), "comm.heartbeat_timeout_seconds": 2})
     with open(f.file(name + ".said"), "w") as said:
         p = subprocess.Popen([TRAINER, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
                              stdout=said, stderr=said)
-    pids = {}
+    end = time.monotonic() + LIMIT_S
+    while read(f.file(name + "/metrics.jsonl")).count("\n") < 2:
+        if p.poll() is not None or time.monotonic() > end:
+            p.kill()
+            check(False, read(f.file(name + ".said")))
+        time.sleep(0.05)
+    return p, f.file(name + ".said")
+
+
+def lose(f, name, number, cause):
+    rank, pids = rng.randrange(1, RANKS), {}
+    p, _ = start(f, name)
     try:
-        end = time.monotonic() + LIMIT_S
-        while read(f.file(name + "/metrics.jsonl")).count("\n") < 2:
-            check(p.poll() is None and time.monotonic() < end, read(f.file(name + ".said")))
-            time.sleep(0.05)
-        pids = {rank_of(pid): pid for pid in children(p.pid)} # the launcher has become mpirun
+        pids = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
         check(set(pids) >= set(range(RANKS)), f"{pids}")
         time.sleep(rng.uniform(0.2, 1.2))
         os.kill(pids[rank], number)
@@ -67,20 +74,25 @@ def lose(f, name, number, cause):
         check(re.search(rf"heard last .*{WHERE}.*samples( \d+)+.*; this rank: {WHERE}.*samples( \d+)+", line), line)
 
 
-def a_rank_is_killed():
+def lost_ranks_are_named():
     with Folder(images=16) as f:
         recorded(f)
         lose(f, "killed", signal.SIGKILL, "died")
+        lose(f, "stopped", signal.SIGSTOP, "says nothing for 2.0 s")
 
 
-def a_rank_is_stopped():
+def the_launchers_signal_stops_all_after_the_same_step():
     with Folder(images=16) as f:
         recorded(f)
-        lose(f, "stopped", signal.SIGSTOP, "says nothing for 2.0 s")
+        p, said = start(f, "ended")
+        p.send_signal(signal.SIGTERM)
+        code = p.wait(LIMIT_S)
+        said = read(said)
+        check(code == 0 and len(set(re.findall(r"stopping after step \d+ as asked", said))) == 1, f"{code}\n{said}")
 
 
 if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 print(f"seed {SEED} (TESSERA_SEED repeats it)")
-main(a_rank_is_killed, a_rank_is_stopped)
+main(lost_ranks_are_named, the_launchers_signal_stops_all_after_the_same_step)

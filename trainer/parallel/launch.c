@@ -2,9 +2,13 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -13,8 +17,8 @@
 enum { RANKS_MAX = 1024 };
 
 /* What Open MPI needs where ranks are more than cores (else they wait spinning, a thousand times
- * slower), in a container (root), and to leave threads alone; and how long ranks may take to tell
- * what happened when one has died. */
+ * slower), in a container (root), and to leave threads alone; and how many seconds ranks have to
+ * tell what happened when one has died (a SIGTERM of ours does not go through mpirun). */
 static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "--oversubscribe",
                                               "--bind-to",
@@ -24,7 +28,7 @@ static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "1",
                                               "--mca",
                                               "odls_base_sigkill_timeout",
-                                              "6",
+                                              "3",
                                               "--quiet"};
 enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
 
@@ -49,14 +53,11 @@ status launch_take(int *argc, char **argv, int *out)
     return ST_OK;
 }
 
-static status exec_mpirun(char *self, int n, int argc, char **argv)
+/* Fills `to` (room for all of it) with mpirun's command line. */
+static void command_line(char **to, char *self, char *count, int argc, char **argv)
 {
-    char count[16], said[1024] = "";
-    char **to = calloc((size_t)argc + N_SETTINGS + 8, sizeof *to);
+    char said[1024] = "";
     int k = 0;
-    if (!to)
-        return FAIL(ST_NO_MEMORY, "no memory for the command line of mpirun");
-    snprintf(count, sizeof count, "%d", n);
     to[k++] = (char *)"mpirun";
     to[k++] = (char *)"-np";
     to[k++] = count;
@@ -64,16 +65,95 @@ static status exec_mpirun(char *self, int n, int argc, char **argv)
         to[k++] = (char *)mpirun_settings[i];
     for (int i = 0; i < k; i++)
         snprintf(said + strlen(said), sizeof said - strlen(said), " %s", to[i]);
-    log_info("starting %d ranks:%s trainer %s ..", n, said, argv[0]);
+    log_info("starting %s ranks:%s trainer %s ..", count, said, argv[0]);
     to[k++] = self;
     for (int i = 0; i < argc; i++)
         to[k++] = argv[i];
-    execvp(to[0], to);
-    int err = errno;
-    free(to);
-    return FAIL(ST_UNAVAILABLE,
-                "mpirun: %s (CPU ranks run under Open MPI: deploy/install-deps brings it)",
-                strerror(err));
+}
+
+/* In a process group of its own: a terminal's interrupt goes to us, and by us to the ranks. It dies
+ * with us. This process has no threads yet, so fork is safe. */
+static status start_mpirun(char **command, pid_t *out)
+{
+    pid_t parent = getpid();
+    *out = fork();
+    if (*out < 0)
+        return FAIL(ST_OS, "fork: %s", strerror(errno));
+    if (*out > 0)
+        return ST_OK;
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    if (proc_follow_parent(parent) == ST_OK) {
+        execvp(command[0], command);
+        (void)FAIL(ST_UNAVAILABLE,
+                   "mpirun: %s (CPU ranks run under Open MPI: deploy/install-deps brings it)",
+                   strerror(errno));
+    }
+    log_status();
+    _exit(status_exit_code(ST_UNAVAILABLE));
+}
+
+/* mpirun would give its ranks a few seconds before it kills them; they get the signal from us, and
+ * the time they need for a checkpoint. */
+static void signal_ranks(pid_t mpirun, int number)
+{
+    char path[64];
+    int pid;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)mpirun, (int)mpirun);
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%d", &pid) == 1)
+        kill(pid, number);
+    if (f)
+        fclose(f);
+}
+
+static status wait_for_mpirun(int signals, pid_t mpirun)
+{
+    struct signalfd_siginfo s;
+    int how;
+    char what[64];
+    for (;;) {
+        if (poll(&(struct pollfd){signals, POLLIN, 0}, 1, -1) < 0 ||
+            read(signals, &s, sizeof s) != sizeof s)
+            return FAIL(ST_OS, "signalfd: %s", strerror(errno));
+        if (s.ssi_signo != SIGCHLD) {
+            signal_ranks(mpirun, (int)s.ssi_signo);
+            continue;
+        }
+        if (waitpid(mpirun, &how, WNOHANG) != mpirun)
+            continue;
+        if (WIFEXITED(how) && WEXITSTATUS(how) != 0) { /* a rank's own: its log has said why */
+            fflush(NULL);
+            _exit(WEXITSTATUS(how));
+        }
+        if (WIFEXITED(how))
+            return ST_OK;
+        proc_end_of(how, what, sizeof what);
+        return FAIL(ST_UNAVAILABLE, "mpirun ended by %s", what);
+    }
+}
+
+static status run_mpirun(char *self, int n, int argc, char **argv)
+{
+    char count[16];
+    int signals;
+    pid_t mpirun;
+    char **command = calloc((size_t)argc + N_SETTINGS + 8, sizeof *command);
+    if (!command)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line of mpirun");
+    snprintf(count, sizeof count, "%d", n);
+    command_line(command, self, count, argc, argv);
+    status st = proc_signal_fd(&signals);
+    if (st == ST_OK) {
+        st = start_mpirun(command, &mpirun);
+        if (st == ST_OK)
+            st = wait_for_mpirun(signals, mpirun);
+        close(signals);
+    }
+    free(command);
+    return st;
 }
 
 status launch_ranks(const conf *c, int n, int argc, char **argv)
@@ -84,5 +164,5 @@ status launch_ranks(const conf *c, int n, int argc, char **argv)
         return FAIL(ST_USAGE, "--nproc: this process was started as a rank already");
     if (c->comm_engine == ENGINE_NCCL || c->training_backend == BACKEND_CUDA)
         return FAIL(ST_CONFIG, "--nproc: ranks on GPUs are not there yet; training.backend cpu is");
-    return exec_mpirun(self, n, argc, argv);
+    return run_mpirun(self, n, argc, argv);
 }

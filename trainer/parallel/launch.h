@@ -8,8 +8,8 @@
 WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
 
 /* This program again, with these arguments (argv[0]: the verb), as n ranks. On CPUs by Open MPI's
- * mpirun, which takes this process's place, so this comes back only to fail. c says what it runs
- * on. */
+ * mpirun, below this process, which hands SIGTERM and SIGINT to the ranks and leaves with the code
+ * of the first that failed. c says what it runs on. */
 WARN_UNUSED status launch_ranks(const conf *c, int n, int argc, char **argv);
 
 #endif
