@@ -4,7 +4,8 @@
 #   P/bin                     prepd, prepd-run, trainer
 #   P/lib                     the image module, the trainer's backends (found beside bin)
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice
-#   P/share/tessera           configs, client.py (the Python client), dashboard, licence
+#   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
+#                             train.sbatch
 foreach(program prepd trainer)
     if(TARGET ${program})
         install(TARGETS ${program} RUNTIME DESTINATION bin)
@@ -16,6 +17,7 @@ foreach(backend prepd_image tessera_cuda tessera_mpi)
     endif()
 endforeach()
 install(PROGRAMS deploy/prepd-run DESTINATION bin)
+install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
 install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
 install(CODE "

@@ -55,6 +55,14 @@ static status number_if(const starter *s, const char *variable, int least, int o
     return number(s, variable, least, out);
 }
 
+/* Of Slurm's "4", "4(x2)", "4(x2),3"; else at least as many as are known of. */
+static int ranks_per_node(int local_rank)
+{
+    const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
+    long n = text ? strtol(text, NULL, 10) : 0;
+    return n > local_rank && n <= RANKS_MAX ? (int)n : local_rank + 1;
+}
+
 static status place_by(const starter *s, world_place *out)
 {
     world_place p = {.source = s->name};
@@ -62,7 +70,7 @@ static status place_by(const starter *s, world_place *out)
     TRY(number(s, s->rank, 0, &p.rank));
     TRY(number(s, size, 1, &p.size));
     TRY(number_if(s, s->local_rank, 0, p.rank, &p.local_rank));
-    TRY(number_if(s, s->local_size, 1, p.local_rank + 1, &p.local_size));
+    TRY(number_if(s, s->local_size, 1, ranks_per_node(p.local_rank), &p.local_size));
     if (p.rank >= p.size)
         return FAIL(ST_CONFIG, "%s: %s is %d of %s %d", s->name, s->rank, p.rank, size, p.size);
     *out = p;

@@ -18,6 +18,7 @@ static const char *const known[] = {"RANK",
                                     "SLURM_STEP_NUM_TASKS",
                                     "SLURM_NTASKS",
                                     "SLURM_LOCALID",
+                                    "SLURM_STEP_TASKS_PER_NODE",
                                     "PMI_RANK",
                                     "PMI_SIZE",
                                     "MPI_LOCALRANKID",
@@ -79,8 +80,9 @@ static void test_place__each_launcher(void **state)
         "OMPI_COMM_WORLD_LOCAL_SIZE=8");
     expect(3, 8, 3, 8, "mpirun's variables");
     forget(NULL);
-    set("SLURM_STEP_ID=0 SLURM_PROCID=9 SLURM_STEP_NUM_TASKS=16 SLURM_NTASKS=32 SLURM_LOCALID=1");
-    expect(9, 16, 1, 2, "Slurm's variables");
+    set("SLURM_STEP_ID=0 SLURM_PROCID=9 SLURM_STEP_NUM_TASKS=16 SLURM_NTASKS=32 SLURM_LOCALID=1 "
+        "SLURM_STEP_TASKS_PER_NODE=8(x2)");
+    expect(9, 16, 1, 8, "Slurm's variables");
     forget(NULL);
     set("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1");
     expect(1, 2, 0, 1, "PMI's variables");
