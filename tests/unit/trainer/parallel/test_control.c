@@ -138,11 +138,11 @@ static void test_meet__other_options_are_named(void **state)
     (void)state;
     rank r[2];
     set_up(r, 2, 10.0);
-    r[1].o.options = "a.x: 1\nprepd.endpoint: here\nb.y: \"three\"\n";
+    r[1].o.options = "a.x: 1\nprepd.endpoint: here\nb.y: \"ten\"\n";
     run_all(r, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(r[i].opened, ST_CONFIG);
-        says(r[i].words, "b.y: \"two\" here, \"three\" there");
+        says(r[i].words, "b.y: \"two\" here, \"ten\" there");
     }
 }
 
