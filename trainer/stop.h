@@ -7,11 +7,14 @@
 #define TESSERA_TRAINER_STOP_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
-void stop_listen(void);
+#include "common/status.h"
+
+/* From the first signal on the process has deadline_s seconds for whatever is under way: the step,
+ * a save that waits for the one before, the last save. Then it ends with the exit code of TIMEOUT;
+ * what is whole on disk stands. */
+WARN_UNUSED status stop_listen(double deadline_s);
 bool stop_asked(void);
-int64_t stop_asked_ns(void); /* clock_ns() of the signal, to within a poll; 0 before it */
 
 bool stop_heard(void);    /* by this process */
 void stop_together(void); /* from here on stop_asked waits for stop_agree */

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -413,14 +412,6 @@ static status run_steps(training *t)
     return ST_OK;
 }
 
-/* A write that hangs must not hold a job that was told to go: what is whole on disk stays. */
-static void leave_unsaved(void)
-{
-    log_error("%s after checkpoint.exit_deadline; it is given up", status_text());
-    fflush(NULL);
-    _exit(status_exit_code(ST_TIMEOUT));
-}
-
 /* What the run leaves: its last checkpoint, and the model for everybody in the folder itself. */
 static status leave_model(training *t)
 {
@@ -437,12 +428,7 @@ static status leave_model(training *t)
     bool is_kept = t->resumes && t->from.progress.step == t->now.step;
     if (!is_kept)
         TRY(save(t));
-    int64_t deadline =
-        stop_asked() ? stop_asked_ns() + (int64_t)(c->checkpoint_exit_deadline * 1e9) : 0;
-    status st = keeper_wait(t->keeper, deadline);
-    if (st == ST_TIMEOUT)
-        leave_unsaved();
-    TRY(st);
+    TRY(keeper_wait(t->keeper));
     TRY(folder_publish(t->folder, t->now.step));
     log_info("model written to %s", t->folder);
     return ST_OK;
@@ -493,7 +479,8 @@ status train_run(const conf *c, const world *w)
     TRY_OR(done, open_run(&t));
     if (t.session.mesh.layout.world > 1)
         stop_together();
-    stop_listen(); /* not before: until here there is nothing to finish */
+    /* Not before: until here there is nothing to finish. */
+    TRY_OR(done, stop_listen(c->checkpoint_exit_deadline));
     TRY_OR(done, run_steps(&t));
     if (reporter_finish(t.reporter) != ST_OK) /* no line is worth the model that is to be left */
         log_warn("the last line is missing: %s", status_text());

@@ -108,7 +108,7 @@ static status save_one(const conf *c, const char *folder, trace *out)
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
     TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
     TRY_OR(done, keeper_save(k, &now));
-    st = keeper_wait(k, 0);
+    st = keeper_wait(k);
 done:
     keeper_free(&k);
     progress_done(&now);

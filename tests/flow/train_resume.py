@@ -101,6 +101,27 @@ def told_to_stop_while_it_waits():
         same(f, "quiet", "stopped", 6)
 
 
+def a_deadline_bounds_the_way_out():
+    """A step of many rows is under way when the signal comes: longer than the deadline. The run is given up,
+    and goes on from the last whole checkpoint as if nothing had been."""
+    with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
+        rows = dict(recorded(f, 2), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
+        go(f, "quiet", **rows)
+        p = subprocess.Popen(command(f, "late", checkpoint__exit_deadline=0.05, **rows), stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        while not p.stdout.readline().startswith("step:"):
+            check(p.poll() is None, "the trainer ended")
+        time.sleep(0.1)
+        p.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        out, err = p.communicate(timeout=60)
+        took = time.monotonic() - start
+        check(p.returncode == 75 and "checkpoint.exit_deadline" in err, f"exit code {p.returncode}\n{out}{err}")
+        check(took < 5, f"it took {took:.1f} s")
+        go(f, "late", **rows)
+        same(f, "quiet", "late", 2)
+
+
 def goes_on_from_recordings_and_kept_steps():
     with Folder(**STREAM) as f:
         rows = recorded(f)
@@ -152,5 +173,5 @@ def another_stream_is_refused():
             check("training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)
 
 
-main(killed_at_any_instant, told_to_stop_while_it_waits, goes_on_from_recordings_and_kept_steps,
-     the_best_evaluated_step_is_kept, another_stream_is_refused)
+main(killed_at_any_instant, told_to_stop_while_it_waits, a_deadline_bounds_the_way_out,
+     goes_on_from_recordings_and_kept_steps, the_best_evaluated_step_is_kept, another_stream_is_refused)

@@ -159,6 +159,14 @@ status folder_drop(const char *folder, int64_t step)
     return folder_remove(trash);
 }
 
+/* The new one stands; what can not be deleted the next run tidies. */
+static status drop_replaced(const char *trash)
+{
+    if (folder_remove(trash) != ST_OK)
+        log_warn("%s", status_text());
+    return ST_OK;
+}
+
 status folder_commit(const char *folder, int64_t step)
 {
     char path[STATUS_PATH_MAX], writing[STATUS_PATH_MAX], trash[STATUS_PATH_MAX];
@@ -166,6 +174,14 @@ status folder_commit(const char *folder, int64_t step)
     TRY(folder_step_path(writing, folder, step, "writing"));
     TRY(folder_step_path(trash, folder, step, "trash"));
     TRY(folder_remove(trash));
+    /* One saved before is exchanged, so that there is no instant without this step. */
+    if (renameat2(AT_FDCWD, writing, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        if (rename(writing, trash) != 0)
+            return FAIL_IN(ST_IO, writing, "rename: %s", strerror(errno));
+        TRY(sync_folder(folder));
+        return drop_replaced(trash);
+    }
+    /* There was none, or this file system can not exchange. */
     bool replaces = rename(path, trash) == 0;
     if (!replaces && errno != ENOENT)
         return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
@@ -176,9 +192,7 @@ status folder_commit(const char *folder, int64_t step)
         return st;
     }
     TRY(sync_folder(folder));
-    if (folder_remove(trash) != ST_OK) /* the new one stands; the next run tidies */
-        log_warn("%s", status_text());
-    return ST_OK;
+    return drop_replaced(trash);
 }
 
 status folder_tidy(const char *folder)

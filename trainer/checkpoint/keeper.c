@@ -262,7 +262,7 @@ static status take_snapshot(keeper *k)
 status keeper_save(keeper *k, const progress *p)
 {
     /* How the one before went was told. */
-    if (keeper_wait(k, 0) == ST_OK && k->last_step == p->step)
+    if (keeper_wait(k) == ST_OK && k->last_step == p->step)
         return ST_OK; /* this is it */
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
@@ -277,28 +277,13 @@ status keeper_save(keeper *k, const progress *p)
     return ST_OK;
 }
 
-status keeper_wait(keeper *k, int64_t deadline_ns)
+status keeper_wait(keeper *k)
 {
     status st = ST_OK;
     pthread_mutex_lock(&k->lock);
-    while (k->busy && st == ST_OK) {
-        if (!deadline_ns) {
-            pthread_cond_wait(&k->changed, &k->lock);
-            continue;
-        }
-        int64_t left = deadline_ns - clock_ns();
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        int64_t ns = until.tv_nsec + (left > 0 ? left : 0);
-        until.tv_sec += ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
-        if (left <= 0)
-            st = FAIL(ST_TIMEOUT, "the checkpoint of step %" PRId64 " is not written yet",
-                      k->todo.step);
-        else
-            pthread_cond_timedwait(&k->changed, &k->lock, &until);
-    }
-    if (st == ST_OK && k->outcome != ST_OK) {
+    while (k->busy)
+        pthread_cond_wait(&k->changed, &k->lock);
+    if (k->outcome != ST_OK) {
         st = k->outcome;
         status_set(&k->note);
     }

@@ -25,9 +25,8 @@ bool keeper_in_background(const conf *c);
 /* A step that is kept already is not written again. Fails only where the device does; the disk's
  * troubles are told by keeper_wait. */
 WARN_UNUSED status keeper_save(keeper *k, const progress *p);
-/* Until nothing is under way: how the last save went. deadline_ns (clock_ns), 0 = none: ST_TIMEOUT
- * when it has passed, with the save still under way. */
-WARN_UNUSED status keeper_wait(keeper *k, int64_t deadline_ns);
+/* Until nothing is under way: how the last save went. */
+WARN_UNUSED status keeper_wait(keeper *k);
 /* Step of the last checkpoint written by this keeper; 0 before the first. */
 int64_t keeper_last_step(const keeper *k);
 

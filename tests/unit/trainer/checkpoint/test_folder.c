@@ -1,0 +1,93 @@
+/* Folders of checkpoints: a step that is saved again takes the place of the one before at once. */
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trainer/checkpoint/folder.h"
+
+enum { STEP = 7, SAVES = 300 };
+
+static char base[] = "/tmp/test_folder_XXXXXX";
+
+static void write_step(int number)
+{
+    char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX + 16];
+    assert_ok(folder_step_path(path, base, STEP, "writing"));
+    assert_ok(folder_make(path));
+    snprintf(file, sizeof file, "%s/number", path);
+    FILE *f = fopen(file, "we");
+    assert_non_null(f);
+    fprintf(f, "%d", number);
+    fclose(f);
+}
+
+static int read_step(void)
+{
+    char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX + 16];
+    int number = -1;
+    assert_ok(folder_step_path(path, base, STEP, NULL));
+    snprintf(file, sizeof file, "%s/number", path);
+    FILE *f = fopen(file, "re");
+    if (f && fscanf(f, "%d", &number) != 1)
+        number = -1;
+    if (f)
+        fclose(f);
+    return number;
+}
+
+static atomic_bool stop;
+static atomic_int missing, looked;
+
+/* Somebody who looks all the time: whenever a process may die, the step must be there. */
+static void *watch(void *path)
+{
+    struct stat about;
+    while (!atomic_load(&stop)) {
+        if (stat(path, &about) != 0)
+            atomic_fetch_add(&missing, 1);
+        atomic_fetch_add(&looked, 1);
+    }
+    return NULL;
+}
+
+static void test_folder_commit__a_step_saved_again_is_never_missing(void **state)
+{
+    (void)state;
+    char path[STATUS_PATH_MAX], leftover[STATUS_PATH_MAX];
+    pthread_t watcher;
+    struct stat about;
+    assert_non_null(mkdtemp(base));
+    assert_ok(folder_step_path(path, base, STEP, NULL));
+    write_step(0);
+    assert_ok(folder_commit(base, STEP));
+    assert_int_equal(pthread_create(&watcher, NULL, watch, path), 0);
+    for (int i = 1; i <= SAVES || atomic_load(&looked) < 10 * SAVES; i++) {
+        write_step(i);
+        assert_ok(folder_commit(base, STEP));
+        assert_int_equal(read_step(), i);
+    }
+    atomic_store(&stop, true);
+    pthread_join(watcher, NULL);
+    assert_int_equal(atomic_load(&missing), 0);
+    assert_ok(folder_step_path(leftover, base, STEP, "trash"));
+    assert_int_equal(stat(leftover, &about), -1);
+    assert_ok(folder_step_path(leftover, base, STEP, "writing"));
+    assert_int_equal(stat(leftover, &about), -1);
+    assert_ok(folder_remove(base));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folder_commit__a_step_saved_again_is_never_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
