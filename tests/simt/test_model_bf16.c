@@ -1,9 +1,10 @@
-/* test_model_bf16.c: the whole debug model, forward and backward, on the CUDA kernels of the
- * harness (bf16 activations and weights, float sums and gradients) against the CPU in float.
+/* test_model_bf16.c: a whole small model, forward and backward, on the CUDA kernels (bf16
+ * activations and weights, float sums and gradients) against the CPU in float: in the harness, and
+ * as test_model_cuda on a GPU (bf16_device.h).
  *
- * Products that the GPU leaves to a library are the CPU's here, rounded to bf16: matrix products.
- * Experts are chosen by the CPU: its choices are put in the place of the kernels' own, which are
- * counted where they differ, since one other expert is no rounding error. */
+ * In the harness matrix products, which the GPU leaves to a library, are the CPU's, rounded to
+ * bf16. Experts are chosen by the CPU: its choices are put in the place of the kernels' own, which
+ * are counted where they differ, since one other expert is no rounding error. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #include "common/conf.h"
-#include "tests/simt/device.h"
+#include "tests/simt/bf16_device.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/convert.h"
 #include "trainer/ops/table.h"
@@ -46,6 +47,33 @@ static status route_and_note(stream *s, const route_fwd_args *a)
     return ST_OK;
 }
 
+static void *fetch(stream *s, const void *src, size_t bytes)
+{
+    void *out = malloc(bytes ? bytes : 1);
+    assert_non_null(out);
+    assert_ok(s->dev->v->to_host(s, out, src, bytes));
+    assert_ok(s->dev->v->wait(s));
+    return out;
+}
+
+static void put(stream *s, void *dst, const void *src, size_t bytes)
+{
+    assert_ok(s->dev->v->to_device(s, dst, src, bytes));
+    assert_ok(s->dev->v->wait(s));
+}
+
+/* One token's weights for these experts, from its probabilities. */
+static void weigh(float *weight, const float *p, const int32_t *expert, int64_t k, bool norm)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < k; i++) {
+        weight[i] = expert[i] < 0 ? 0 : p[expert[i]];
+        sum += weight[i];
+    }
+    for (int64_t i = 0; norm && i < k; i++)
+        weight[i] = expert[i] < 0 ? weight[i] : weight[i] / sum;
+}
+
 /* The noted choices with this run's own probabilities. */
 static status route_as_noted(stream *s, const route_fwd_args *a)
 {
@@ -53,29 +81,29 @@ static status route_as_noted(stream *s, const route_fwd_args *a)
     int64_t k = a->top_k, slots = a->tokens * k;
     const int32_t *noted = routes.expert[routes.at];
     assert_int_equal(routes.slots[routes.at++], slots);
-    memset(a->count, 0, (size_t)a->experts * sizeof *a->count);
-    for (int64_t t = 0; t < a->tokens; t++) {
-        float sum = 0, *weight = (float *)a->weight + t * k;
-        const float *p = (const float *)a->probs + t * a->experts;
-        for (int64_t i = 0; i < k; i++) {
-            int32_t e = noted[t * k + i];
-            bool kept = false;
-            for (int64_t j = 0; j < k; j++)
-                kept |= a->expert[t * k + j] == e;
-            routes.all++;
-            routes.flipped += !kept;
-            weight[i] = e < 0 ? 0 : p[e];
-            sum += weight[i];
-        }
-        for (int64_t i = 0; i < k; i++) {
-            int32_t e = noted[t * k + i];
-            a->expert[t * k + i] = e;
-            if (e < 0)
-                continue;
-            a->count[e]++;
-            weight[i] = a->norm_topk ? weight[i] / sum : weight[i];
-        }
+    int32_t *own = fetch(s, a->expert, (size_t)slots * sizeof *own);
+    float *p = fetch(s, a->probs, (size_t)(a->tokens * a->experts) * sizeof *p);
+    float *weight = calloc((size_t)slots + 1, sizeof *weight);
+    int32_t *count = calloc((size_t)a->experts, sizeof *count);
+    assert_true(weight && count);
+    for (int64_t t = 0; t < a->tokens; t++)
+        weigh(weight + t * k, p + t * a->experts, noted + t * k, k, a->norm_topk);
+    for (int64_t i = 0; i < slots; i++) {
+        bool kept = false;
+        for (int64_t j = i / k * k; j < (i / k + 1) * k; j++)
+            kept |= own[j] == noted[i];
+        routes.all++;
+        routes.flipped += !kept;
+        if (noted[i] >= 0)
+            count[noted[i]]++;
     }
+    put(s, a->expert, noted, (size_t)slots * sizeof *noted);
+    put(s, a->weight, weight, (size_t)slots * sizeof *weight);
+    put(s, a->count, count, (size_t)a->experts * sizeof *count);
+    free(own);
+    free(p);
+    free(weight);
+    free(count);
     return ST_OK;
 }
 
@@ -149,7 +177,7 @@ static ops_table noting, merged;
 static void open_bf16(fixture *f, fixture *from)
 {
     *f = (fixture){.d = from->d};
-    assert_ok(backend_simt()->open(&(device_options){0}, &f->dev));
+    assert_ok(bf16_device_open(&f->dev));
     assert_ok(f->dev->v->stream_new(f->dev, &f->s));
     assert_ok(params_new(&f->d, &f->p));
     assert_ok(params_alloc(f->p, f->s, true));
@@ -197,22 +225,20 @@ static void compare_gradients(fixture *f, fixture *g, double *out_worst)
     }
 }
 
-static void test_model__bf16_against_float(void **state)
+static void compare(const char *flavour)
 {
-    (void)state;
     fixture f, g;
     model_dims d;
-    assert_ok(dims_preset("debug", &d));
+    assert_ok(dims_preset(flavour, &d));
     fixture_open(&f, &d);
     open_bf16(&g, &f);
     cpu = f.s;
     merged = *g.s->ops;
-    merged.gemm = product;
+    if (bf16_device_lacks_products)
+        merged.gemm = product;
     const char *missing = ops_first_missing(&merged);
-    if (missing) {
-        print_message("skipped: the harness has no op %s\n", missing);
-        skip();
-    }
+    if (missing)
+        fail_msg("the device has no op %s", missing);
     const ops_table *plain = f.s->ops;
     row rows[2];
     rows[0] = fixture_row(&f, spec_documents, 3, true);
@@ -235,8 +261,8 @@ static void test_model__bf16_against_float(void **state)
     merged.route_fwd = route_as_noted;
     g.s->ops = &merged;
     double got = fixture_forward_backward(&g, rows, 2), worst = 0;
-    print_message("loss %.6f, in bf16 %.6f; %lld of %lld choices of experts were others\n", want,
-                  got, (long long)routes.flipped, (long long)routes.all);
+    print_message("%s: loss %.6f, in bf16 %.6f; %lld of %lld choices of experts were others\n",
+                  flavour, want, got, (long long)routes.flipped, (long long)routes.all);
     assert_true(fabs(got - want) <= LOSS_TOLERANCE * fabs(want));
     compare_gradients(&f, &g, &worst);
     assert_true(worst <= GRADIENT_TOLERANCE);
@@ -245,6 +271,19 @@ static void test_model__bf16_against_float(void **state)
     g.s->ops = kernels;
     fixture_close(&g);
     fixture_close(&f);
+}
+
+static void test_model__bf16_against_float(void **state)
+{
+    (void)state;
+    device *there = NULL;
+    status st = bf16_device_open(&there);
+    if (st == ST_UNAVAILABLE)
+        HARNESS_SKIP(status_text());
+    assert_ok(st);
+    device_close(&there);
+    for (const char *const *flavour = bf16_device_flavours; *flavour; flavour++)
+        compare(*flavour);
 }
 
 int main(void)

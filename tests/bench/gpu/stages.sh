@@ -24,7 +24,7 @@ stage_build() {
     command -v ninja >/dev/null && generator=Ninja
     cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON -DWERROR=OFF \
         -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" || return
-    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda || return
+    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda test_model_cuda || return
     ldd "$trainer" | grep 'not found' && return 1
     "$trainer" --version || return
     # The CPU's side works with the libraries that travelled.
@@ -66,7 +66,9 @@ stage_racecheck() { sanitizer racecheck; }
 stage_initcheck() { sanitizer initcheck; }
 
 stage_steps() {
-    need "$trainer" || return
+    need "$trainer" "$build/tests/test_model_cuda" || return
+    echo "-- loss and every gradient against the CPU, with its choices of experts"
+    "$build/tests/test_model_cuda" || return
     local flavour backend
     for flavour in debug tile; do
         for backend in cpu cuda; do

@@ -1,0 +1,11 @@
+/* bf16_cuda.c: a GPU, through libtessera_cuda.so as the trainer loads it. */
+#include "common/conf.h"
+#include "tests/simt/bf16_device.h"
+
+const bool bf16_device_lacks_products = false;
+const char *const bf16_device_flavours[] = {"debug", "tile", NULL};
+
+status bf16_device_open(device **out)
+{
+    return device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, out);
+}
