@@ -14,13 +14,15 @@
 #include "trainer/device/replay.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/layout_plan.h"
-#include "trainer/memory.h"
+#include "trainer/session_memory.h"
 #include "trainer/report/html.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
 #include "trainer/report/profile.h"
 #include "trainer/step.h"
 #include "trainer/stop.h"
+
+enum { MEMORY_STEP = 3 }; /* the first without anything new in it */
 
 typedef struct training {
     const conf *conf;
@@ -37,6 +39,7 @@ typedef struct training {
     bool profile_warm;
     progress now;     /* after the last finished step */
     bool ledger_told; /* that the disk refuses it */
+    int64_t told;     /* steps of this process */
     bool bad_step;    /* its gradient was not finite and training.nonfinite says stop */
 } training;
 
@@ -85,28 +88,6 @@ static status peak_flops(const conf *c, session *s, double *out)
     TRY(report_measure_peak(s->stream, out));
     log_info("mfu is a share of %.3f TFLOP/s, measured on a %s product here", *out * 1e-12,
              "768 x 768 x 768");
-    return ST_OK;
-}
-
-static status print_memory(const session *s)
-{
-    model_options o = {.cap = s->cap,
-                       .training = true,
-                       .checkpoint_full = s->conf->ac_mode == AC_FULL,
-                       .router_aux_coef = s->conf->loss_router_aux};
-    memory_plan p;
-    params_sizes size;
-    TRY(params_size(s->params, s->device->v, true, &size));
-    int64_t n = size.stored, trained = size.trained;
-    model_options_freeze(&o, s->params);
-    TRY(memory_plan_make(&s->dims, n, trained, &o, s->device->v, &p));
-    memory_plan_add_gathered(&p, size.gathered_bytes);
-    if (s->generator)
-        memory_plan_add_answers(&p, &s->dims, s->cap.tokens / s->conf->training_local_batch_size,
-                                s->device->v);
-    if (keeper_in_background(s->conf))
-        memory_plan_add_snapshot(&p, n, trained, s->device->v);
-    memory_plan_print(&p, stdout);
     return ST_OK;
 }
 
@@ -210,7 +191,9 @@ static status open_run(training *t)
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
     groups_print(c, t->session.params, stdout);
-    TRY(print_memory(&t->session));
+    memory_plan plan;
+    TRY(session_memory_plan(&t->session, &plan));
+    memory_plan_print(&plan, stdout);
     if (c->checkpoint_enable) {
         TRY(keeper_clear_after(t->folder, t->now.step));
         TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
@@ -265,6 +248,8 @@ static status note_step(training *t, const step_report *r)
         t->now.first_loss = r->loss;
         session_check_first_loss(&t->session, r->loss);
     }
+    if (++t->told == MEMORY_STEP)
+        TRY(session_memory_tell(&t->session));
     if (r->skipped)
         warn_skipped(r);
     t->now.step = r->step;

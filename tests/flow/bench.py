@@ -33,7 +33,11 @@ def profile_adds_up():
         check(ms["idle"] < 0.5 * total, f"a CPU that is half idle\n{said}")
         check("profile: 2 steps" in said, f"the first step was counted\n{said}")
         plain = dict(values, **{"job.dump_folder": f.file("b")})
-        check(profile_of(trainer("train", "-c", f.config, *options(plain))) == {}, "always on")
+        said = trainer("train", "-c", f.config, *options(plain))
+        check(profile_of(said) == {}, "always on")
+        told = re.findall(r"^memory: planned ([0-9.]+) GiB, scratch of ops 0.000 GiB, taken "
+                          r"[0-9.]+ GiB: off by ([0-9.-]+) % ", said, re.M)
+        check(len(told) == 1 and -5 < float(told[0][1]) < 100, f"the plan against what is taken: {said}")
 
 
 def ops_all_have_a_line():

@@ -24,6 +24,14 @@ static void add(bench_case *c)
     c->bytes = act(c, 3.0 * (double)n);
 }
 
+/* Of an adapter's result, so that repeating it stays finite: by 1. */
+static void scale(bench_case *c)
+{
+    int64_t n = T * TEXT.hidden;
+    c->a.scale = (scale_args){.n = n, .factor = 1.0, .y = bench_act(c, n)};
+    c->bytes = act(c, 2.0 * (double)n);
+}
+
 static void bias_grad(bench_case *c)
 {
     int64_t rows = S, n = EYE.intermediate;
@@ -373,6 +381,7 @@ static void adamw(bench_case *c)
     }
 const bench_row bench_memory[] = {
     ROW(add, "residual", add),
+    ROW(scale, "hidden", scale),
     ROW(bias_grad, "vision fc1", bias_grad),
     ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
     ROW(rmsnorm_bwd, "hidden, residual", rmsnorm_hidden_bwd),

@@ -51,6 +51,7 @@ typedef struct device_counts {
     int64_t waits;       /* the host waited for all of a stream */
     int64_t event_waits; /* the host waited for an event */
     int64_t captures;    /* graphs made */
+    int64_t scratch;     /* bytes of device memory that ops work in, all that it grew to */
 } device_counts;
 
 typedef struct backend_vtable {
@@ -95,6 +96,7 @@ struct device {
     const backend_vtable *v;
     const struct ops_table *ops;
     device_counts counts;
+    size_t used_at_open;   /* of memory(), the context and what others hold included */
     char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
 };
 

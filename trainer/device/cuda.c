@@ -356,6 +356,7 @@ status cuda_scratch(stream *base, size_t bytes, void **out)
                         bytes, s->block_bytes);
         TRY(cuda_alloc(base->dev, size, &s->block[s->blocks]));
         s->block_bytes = size;
+        base->dev->counts.scratch += (int64_t)size;
         s->blocks++;
     }
     *out = s->blocks ? s->block[s->blocks - 1] : NULL;

@@ -24,7 +24,7 @@ static status cuda_open(const device_options *o, device **out)
     return v->open(o, out);
 }
 
-status device_open(int kind, const device_options *o, device **out)
+static status open_kind(int kind, const device_options *o, device **out)
 {
     if (kind == BACKEND_CPU)
         return backend_cpu.open(o, out);
@@ -44,6 +44,20 @@ status device_open(int kind, const device_options *o, device **out)
                  d->description);
         device_close(&d);
         return backend_cpu.open(&cpu, out);
+    }
+    *out = d;
+    return ST_OK;
+}
+
+status device_open(int kind, const device_options *o, device **out)
+{
+    device *d = NULL;
+    size_t total;
+    TRY(open_kind(kind, o, &d));
+    status st = d->v->memory(d, &d->used_at_open, &total);
+    if (st != ST_OK) {
+        device_close(&d);
+        return st;
     }
     *out = d;
     return ST_OK;

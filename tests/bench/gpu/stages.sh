@@ -156,10 +156,16 @@ stage_train() {
     need "$trainer" "$rows/vqa-8192.rec" || return
     local run=$build/train-stage
     rm -rf "$run"
+    nvidia-smi --query-gpu=memory.used,memory.total --format=csv # before the context
     "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
         --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
         --training.steps 100 --optimizer.lr 1e-4 --lr_scheduler.warmup_steps 10 \
-        --job.dump_folder "$run" || return
+        --job.dump_folder "$run" 2>&1 | tee "$build/train-stage.log"
+    [ "${PIPESTATUS[0]}" = 0 ] || return
+    # Plan and scratch against what was taken: 2 %.
+    sed -nE 's/^memory: planned .*: off by ([0-9.-]+) % .*/\1/p' "$build/train-stage.log" |
+        awk '{ n++; bad += $1 > 2 || $1 < -2 } END { exit n != 1 || bad }' ||
+        { echo "the memory plan is more than 2 % off"; return 1; }
     "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
         --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
         --training.steps 4 --job.dump_folder "$run/profile" --profile
