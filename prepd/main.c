@@ -23,10 +23,11 @@ static const verb verbs[] = {
      "SIGTERM or SIGINT stops it cleanly; a second SIGINT at once.",
      true},
     {"worker", verb_worker,
-     "--connect ENDPOINT --data-root DIR [--model DIR] [--keys DIR] [--workers N]",
+     "--connect ENDPOINT [--data-root DIR] [--model DIR] [--keys DIR] [--workers N]",
      "More workers for a daemon, kept alive: one that dies is started again.\n"
      "  --connect ENDPOINT   the daemon's prepd.endpoint with .workers appended\n"
-     "  --data-root DIR      where the images lie on this machine\n"
+     "  --data-root DIR      where the images lie on this machine; without it the daemon sends\n"
+     "                       them, if it has data.ship true\n"
      "  --model DIR          the model folder here, if it is not where the daemon has it\n"
      "  --keys DIR           client.key and daemon.pub (prepd keygen), beyond loopback\n"
      "  --workers N          so many processes; default 1\n"

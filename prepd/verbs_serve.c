@@ -107,7 +107,5 @@ status verb_worker(int argc, char **argv)
     if (!o.endpoint)
         return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
                               "with .workers appended; tcp: the next port)");
-    if (!o.data_root && !o.parent)
-        return FAIL(ST_USAGE, "worker: --data-root DIR is needed: where the images lie here");
     return o.parent ? run_worker(&o) : keep_workers(&o, n);
 }

@@ -1,4 +1,4 @@
-/* control.c: messages of one part of JSON: all kinds but rows. */
+/* control.c: messages of JSON: all kinds but rows. A lease may bring files behind it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,12 @@ void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
 status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row, const char *json,
                       size_t size)
 {
+    return wire_send_json_with(s, to, kind, row, json, size, NULL);
+}
+
+status wire_send_json_with(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
+                           const char *json, size_t size, wire_msg *more)
+{
     frame f = {.kind = (frame_kind)kind,
                .row = row,
                .block_bytes = size,
@@ -33,6 +39,8 @@ status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t ro
     TRY(wire_msg_new(&m));
     TRY_OR(done, wire_msg_add(m, head, sizeof head));
     TRY_OR(done, wire_msg_add(m, json, size));
+    if (more)
+        TRY_OR(done, wire_msg_move(m, more));
     TRY_OR(done, wire_send(s, to, m));
 done:
     wire_msg_free(&m);
@@ -45,7 +53,8 @@ status wire_read_json(const wire_msg *m, const char *peer, frame *out_head, json
     frame f;
     json_value *v = NULL;
     TRY(frame_decode(wire_msg_part(m, 0), peer, &f));
-    if (f.kind == KIND_ROW || wire_msg_parts(m) != 2)
+    if (f.kind == KIND_ROW || wire_msg_parts(m) < 2 ||
+        (wire_msg_parts(m) > 2 && f.kind != KIND_LEASE))
         return FAIL_IN(ST_PROTOCOL, peer,
                        "message of kind %s with %zu parts, expected header and "
                        "JSON",

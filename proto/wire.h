@@ -100,6 +100,10 @@ WARN_UNUSED status wire_poll(wire_wait *items, size_t n, int timeout_ms);
 WARN_UNUSED status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
                                   const char *json, size_t size);
 
+/* The same with the parts of more (NULL: none) behind, which are taken; only a LEASE may. */
+WARN_UNUSED status wire_send_json_with(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
+                                       const char *json, size_t size, wire_msg *more);
+
 /* The header and JSON object of a control message, its sizes, hash (if given) and JSON checked;
  * ST_PROTOCOL names the peer. out is the caller's to free. */
 WARN_UNUSED status wire_read_json(const wire_msg *m, const char *peer, frame *out_head,

@@ -31,6 +31,8 @@ static void put_workers(const dispatch *d, int64_t now, json_writer *w)
         json_put_key(w, "busy");
         json_put_bool(w, s->work != NULL);
         PUT_REAL("seconds", (double)(now - s->since_ns) / 1e9);
+        json_put_key(w, "ship");
+        json_put_bool(w, s->ship);
         PUT_INT("leases", s->leases_done);
         json_end_object(w);
     }
@@ -107,6 +109,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_REAL("rows_per_s", k->rows_per_s);
     PUT_REAL("samples_per_s", k->samples_per_s);
     PUT_REAL("longest_turn_seconds", (double)k->longest_turn_ns / 1e9);
+    PUT_INT("shipped_bytes", k->shipped);
     PUT_INT("leases_lost", k->leases_lost);
     PUT_INT("lost_by_crash", k->crashes);
     PUT_INT("lost_by_timeout", k->timeouts);

@@ -14,6 +14,7 @@
  *   FILE    {"path":P,"bytes":B}; a piece of a file: "in":its path,"at":offset; B is missing in
  *            an images lease unless it is a piece; a video has "video":true, and a folder of
  *            frames "fps":R and "frames":[name...], in a row those that are taken
+ *            to a worker without a data root "shipped":[...], its bytes (ship.h)
  *   CLIP    one per image, in samples that show a clip: null for a still picture, else
  *            {"index":[numbers of the frames that are taken...],"fps":R}
  *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
 
 static void put_plain(json_writer *w, const sample *s)
@@ -124,9 +126,12 @@ static void put_frames(const dataset *d, int64_t j, const image_place *place, co
     json_end_array(w);
 }
 
-/* bytes -1: not known yet. t as in put_frames. */
-static void put_file(const dataset *d, int64_t j, int64_t bytes, const taken *t, json_writer *w)
+/* bytes -1: not known yet. t as in put_frames. ship: takes the file's bytes; NULL: the worker has
+ * them. */
+static status put_file(const source *s, int64_t j, int64_t bytes, const taken *t, wire_msg *ship,
+                       json_writer *w)
 {
+    const dataset *d = s->data;
     image_place place;
     dataset_image_place(d, j, &place);
     json_begin_object(w);
@@ -149,10 +154,14 @@ static void put_file(const dataset *d, int64_t j, int64_t bytes, const taken *t,
     }
     if (place.n_frames)
         put_frames(d, j, &place, t, w);
+    if (ship)
+        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->n : place.n_frames, &s->c, ship,
+                      w));
     json_end_object(w);
+    return ST_OK;
 }
 
-static status put_images(source *s, const lease *l, int64_t solo, json_writer *w)
+static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship, json_writer *w)
 {
     const dataset *d = s->data;
     json_put_key(w, "root");
@@ -161,7 +170,7 @@ static status put_images(source *s, const lease *l, int64_t solo, json_writer *w
     json_begin_array(w);
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
-            put_file(d, l->item[i], -1, NULL, w);
+            TRY(put_file(s, l->item[i], -1, NULL, ship, w));
     json_end_array(w);
     json_put_key(w, "images");
     json_begin_array(w);
@@ -210,7 +219,8 @@ static int64_t file_number(file_set *f, int32_t image)
     return f->n++;
 }
 
-static status put_files(const source *s, const file_set *f, arena *a, json_writer *w)
+static status put_files(const source *s, const file_set *f, arena *a, wire_msg *ship,
+                        json_writer *w)
 {
     json_put_key(w, "files");
     json_begin_array(w);
@@ -219,7 +229,7 @@ static status put_files(const source *s, const file_set *f, arena *a, json_write
         taken t;
         index_image_get(s->index, f->image[i], &x);
         TRY(take_frames(s, f->image[i], a, &t));
-        put_file(s->data, f->image[i], x.file_bytes, &t, w);
+        TRY(put_file(s, f->image[i], x.file_bytes, &t, ship, w));
     }
     json_end_array(w);
     return ST_OK;
@@ -393,7 +403,7 @@ static uint64_t row_after(const session *se, uint64_t row)
     return (row / g + 1) * g;
 }
 
-static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
+static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, json_writer *w)
 {
     session *se = l->owner;
     source *s = se->src;
@@ -430,10 +440,11 @@ static status put_row(const lease *l, int64_t solo, arena *a, json_writer *w)
         TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, a, w));
     }
     json_end_array(w);
-    return put_files(s, &files, a, w);
+    return put_files(s, &files, a, ship, w);
 }
 
-status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size)
+status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **out,
+                     size_t *out_size)
 {
     static const char *const kinds[] = {"row", "images", "texts"};
     json_writer w;
@@ -448,13 +459,13 @@ status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_
     if (l->kind == LEASE_ROW) {
         json_put_key(&w, "press");
         json_put_bool(&w, press);
-        TRY_OR(done, put_row(l, solo, a, &w));
+        TRY_OR(done, put_row(l, solo, a, ship, &w));
     } else {
         source *s = l->owner;
         json_put_key(&w, "stream");
         json_put_cstr(&w, s->name);
         if (l->kind == LEASE_IMAGES)
-            TRY_OR(done, put_images(s, l, solo, &w));
+            TRY_OR(done, put_images(s, l, solo, ship, &w));
         else
             TRY_OR(done, put_texts(s, l, solo, a, &w));
     }

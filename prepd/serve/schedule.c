@@ -76,12 +76,23 @@ static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
     return press;
 }
 
+/* A worker that is sent files waits while those under way hold too much; one lease may always go.
+ */
+static bool may_ship(const dispatch *d, const worker_seat *w)
+{
+    int64_t under_way = 0;
+    for (const worker_seat *o = d->seats; w->ship && o; o = o->next)
+        under_way += o->shipped;
+    return under_way < d->c->prepd_ship_bytes;
+}
+
 /* False if there was nothing to give. */
 static bool give_work(dispatch *d, worker_seat *w)
 {
     char *json = NULL;
     size_t size;
     bool any_out = false;
+    wire_msg *files = NULL;
     for (const worker_seat *o = d->seats; o && !any_out; o = o->next)
         any_out = o->work != NULL;
     lease *l = lease_book_take(&d->book, w->fresh);
@@ -92,16 +103,21 @@ static bool give_work(dispatch *d, worker_seat *w)
     }
     if (!l)
         return false;
-    if (payload_lease(d, l, press_row(d, w, l), &json, &size) != ST_OK) {
+    if ((w->ship && wire_msg_new(&files) != ST_OK) ||
+        payload_lease(d, l, press_row(d, w, l), files, &json, &size) != ST_OK) {
+        wire_msg_free(&files);
         lease_book_return(&d->book, l);
         dispatch_fail(d, status_last()->code);
         return false;
     }
+    w->shipped = files ? (int64_t)wire_msg_bytes(files) : 0;
+    d->counts.shipped += (uint64_t)w->shipped;
     w->work = l;
     w->since_ns = w->leased_ns = clock_ns();
     if (!any_out)
         d->answered_ns = w->since_ns;
-    status st = wire_send_json(d->workers, &w->peer, KIND_LEASE, l->number, json, size);
+    status st = wire_send_json_with(d->workers, &w->peer, KIND_LEASE, l->number, json, size, files);
+    wire_msg_free(&files);
     free(json);
     if (st != ST_OK)
         seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
@@ -112,7 +128,8 @@ static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 {
     worker_seat *best = NULL;
     for (worker_seat *w = d->seats; w; w = w->next)
-        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns))
+        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns) &&
+            may_ship(d, w))
             best = w;
     return best;
 }

@@ -200,6 +200,19 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
                        "workers already here; install the same libvips and libjpeg",
                        (long long)pid, host);
     bool local = strcmp(host, d->host) == 0 && local_is_child(d, (pid_t)pid);
+    const bool ship = !local && json_bool(json_find(v, "ship"), false);
+    if (ship && !d->c->data_ship)
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "worker (pid %lld on %s) without --data-root DIR: say where the images lie on "
+            "its machine, or let the daemon send them (data.ship true)",
+            (long long)pid, host);
+    if (ship &&
+        (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD))
+        return FAIL_IN(ST_CONFIG, name,
+                       "data.ship: image.file_bytes and video.file_bytes may be at most %d, what a "
+                       "message holds",
+                       FRAME_MAX_PAYLOAD);
     worker_seat *old = local ? seat_of_pid(d, (pid_t)pid) : NULL;
     if (old)
         seat_gone(d, old, LOSS_OUTSIDE, "joined again");
@@ -218,6 +231,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
         d->kept_away--;
     w->pid = (pid_t)pid;
     w->local = local;
+    w->ship = ship;
     w->fresh = true;
     w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
     snprintf(w->host, sizeof(w->host), "%s", host);
@@ -244,6 +258,7 @@ static lease *end_work(dispatch *d, worker_seat *w)
 {
     lease *l = w->work;
     w->work = NULL;
+    w->shipped = 0;
     w->fresh = false;
     w->leases_done++;
     w->since_ns = clock_ns();
@@ -304,7 +319,7 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
     const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
     const source *s = l->owner;
     int64_t missed = 0;
-    if (w->local || l->kind != LEASE_IMAGES)
+    if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
         return 0;
     for (int64_t k = 0; k < n; k++) {
         image_place place;
@@ -372,7 +387,7 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
             return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
                            (long long)id);
         const char *missing = json_text(json_find(f, "missing"), NULL);
-        if (missing && !w->local && seen_by_us(source_of(l), missing)) {
+        if (missing && !w->local && !w->ship && seen_by_us(source_of(l), missing)) {
             w->missing_files++;
             continue;
         }

@@ -113,6 +113,8 @@ typedef struct worker_seat {
     bool local;      /* a child of ours */
     bool fresh;      /* has done nothing yet */
     bool begun;      /* has reported an item or an answer: its start went well */
+    bool ship;       /* has no data root: files come with its leases */
+    int64_t shipped; /* bytes of them under way */
     char keeper[24]; /* whoever starts it again elsewhere and says how it died; "" none */
     int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
@@ -151,6 +153,7 @@ typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
     uint64_t pressed;     /* row leases that asked for compressed images */
     uint64_t quarantined; /* in this run */
+    uint64_t shipped;     /* bytes of files sent with leases */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     int64_t stage_ns[N_STAGES]; /* of all workers */
     int64_t longest_turn_ns;    /* of the loop: nobody was answered meanwhile */
@@ -269,7 +272,9 @@ void seats_check_time(dispatch *d, int64_t now);
 void seats_schedule(dispatch *d);
 
 /* payload.c */
-WARN_UNUSED status payload_lease(dispatch *d, lease *l, bool press, char **out, size_t *out_size);
+/* ship: takes the bytes of the lease's files; NULL: the worker finds them itself. */
+WARN_UNUSED status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **out,
+                                 size_t *out_size);
 WARN_UNUSED status payload_cursor(session *s, const planned_row *r, uint64_t next, char **out);
 
 /* local.c */

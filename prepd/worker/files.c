@@ -71,27 +71,20 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
     return ST_OK;
 }
 
-static status check_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
-                          const struct stat *info)
+status file_check(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                  int64_t file_bytes)
 {
-    TRY(check_size(full, bytes, max_bytes));
-    if (offset < 0 || offset > info->st_size - bytes)
+    TRY(check_size(full, offset < 0 ? file_bytes : bytes, max_bytes));
+    if (offset >= 0 && offset > file_bytes - bytes)
         return FAIL_AT(ST_BAD_INPUT, full, -1, offset,
                        "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
                        "index it again",
-                       (long long)info->st_size, (long long)bytes);
-    return ST_OK;
-}
-
-static status check_whole(const char *full, int64_t want_bytes, int64_t max_bytes,
-                          const struct stat *info)
-{
-    TRY(check_size(full, info->st_size, max_bytes));
-    if (want_bytes >= 0 && info->st_size != want_bytes)
+                       (long long)file_bytes, (long long)bytes);
+    if (offset < 0 && bytes >= 0 && file_bytes != bytes)
         return FAIL_IN(ST_BAD_INPUT, full,
                        "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
                        "index it again",
-                       (long long)info->st_size, (long long)want_bytes);
+                       (long long)file_bytes, (long long)bytes);
     return ST_OK;
 }
 
@@ -103,8 +96,7 @@ status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_by
     TRY(open_file(full, &fd, &info));
     *out_mtime_ns = mtime_of(&info);
     *out_bytes = offset < 0 ? info.st_size : bytes;
-    const status st = offset < 0 ? check_whole(full, bytes, max_bytes, &info)
-                                 : check_piece(full, offset, bytes, max_bytes, &info);
+    const status st = file_check(full, offset, bytes, max_bytes, (int64_t)info.st_size);
     if (st == ST_OK)
         *out_fd = fd;
     else

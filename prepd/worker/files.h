@@ -24,6 +24,10 @@ WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_b
 WARN_UNUSED status file_read_piece(const char *full, int64_t offset, int64_t bytes,
                                    int64_t max_bytes, arena *a, span *out, int64_t *out_mtime_ns);
 
+/* What is refused by size: a piece of bytes at offset, or offset -1: the whole file. */
+WARN_UNUSED status file_check(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                              int64_t file_bytes);
+
 /* Open for reading: a piece of bytes at offset, or offset -1: the whole file, of `bytes` bytes
  * unless that is -1. Refuses as the two above. */
 WARN_UNUSED status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,

@@ -64,7 +64,7 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
     for (size_t i = 0; i < json_count(files); i++) {
         TRY(on(user, json_int(json_item(numbers, i), -1)));
         file_ref f;
-        TRY(ref_read(json_item(files, i), &f));
+        TRY(ref_read(json_item(files, i), s->parts, &f));
         file_record(s, lease_conf(s, lease), root, &f, w);
     }
     return ST_OK;

@@ -7,9 +7,9 @@
 
 static const char SOURCE[] = "lease";
 
-status ref_read(const json_value *v, file_ref *out)
+status ref_read(const json_value *v, const wire_msg *parts, file_ref *out)
 {
-    file_ref f = {0};
+    file_ref f = {.parts = parts, .shipped = json_find(v, "shipped")};
     TRY(json_want_text(v, "path", SOURCE, &f.name));
     f.in = json_text(json_find(v, "in"), f.name);
     f.at = json_int(json_find(v, "at"), -1);
@@ -35,7 +35,36 @@ status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size, fil
                        json_count(folder->frames));
     if (snprintf(path, size, "%s/%s", folder->in, name) >= (int)size)
         return FAIL_IN(ST_BAD_INPUT, folder->name, "path longer than %zu bytes", size);
-    *out = (file_ref){.name = path, .in = path, .at = -1, .bytes = -1};
+    *out = (file_ref){.name = path,
+                      .in = path,
+                      .at = -1,
+                      .bytes = -1,
+                      .shipped = folder->shipped,
+                      .nth = k,
+                      .parts = folder->parts};
+    return ST_OK;
+}
+
+/* The bytes that came with the lease; what the daemon could not read is said as if it had been
+ * tried here. */
+static status take_shipped(const file_ref *f, const char *full, int64_t max_bytes, file_view *out)
+{
+    const json_value *v = json_item(f->shipped, (size_t)f->nth);
+    const int64_t failed = json_int(json_find(v, "errno"), 0);
+    const int64_t part = json_int(json_find(v, "part"), -1);
+    if (failed)
+        return FAIL_IN(ST_NO_INPUT, full, "can not be opened: %s", strerror((int)failed));
+    if (json_bool(json_find(v, "irregular"), false))
+        return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
+    out->file_bytes = json_int(json_find(v, "size"), -1);
+    out->mtime_ns = json_int(json_find(v, "mtime"), 0);
+    TRY(file_check(full, f->at, f->bytes, max_bytes, out->file_bytes));
+    const int64_t wanted = f->at < 0 ? out->file_bytes : f->bytes;
+    const span bytes = part >= 2 && f->parts ? wire_msg_part(f->parts, (size_t)part) : (span){0};
+    if ((int64_t)bytes.size != wanted)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%s came with %zu bytes of %lld", f->name, bytes.size,
+                       (long long)wanted);
+    out->bytes = bytes;
     return ST_OK;
 }
 
@@ -43,6 +72,11 @@ status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a
 {
     char full[PATH_MAX];
     TRY(file_resolve(root, f->in, full, sizeof(full)));
+    if (f->shipped) {
+        const status st = take_shipped(f, full, max_bytes, out);
+        out->file_bytes = f->at < 0 ? out->file_bytes : f->bytes;
+        return st;
+    }
     if (f->at < 0)
         return file_map(full, max_bytes, out);
     span piece;
@@ -55,7 +89,7 @@ status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a
 
 void ref_unview(const file_ref *f, file_view *v)
 {
-    if (f->at < 0)
+    if (f->at < 0 && !f->shipped)
         file_unmap(v);
 }
 
@@ -63,7 +97,13 @@ status ref_load(const file_ref *f, const char *root, int64_t max_bytes, arena *a
 {
     char full[PATH_MAX];
     int64_t mtime_ns;
+    file_view view;
     TRY(file_resolve(root, f->in, full, sizeof(full)));
+    if (f->shipped) {
+        TRY(take_shipped(f, full, max_bytes, &view));
+        *out = view.bytes;
+        return ST_OK;
+    }
     return f->at < 0 ? file_read(full, max_bytes, f->bytes, a, out)
                      : file_read_piece(full, f->at, f->bytes, max_bytes, a, out, &mtime_ns);
 }
@@ -72,8 +112,15 @@ status ref_open(const file_ref *f, const char *root, int64_t max_bytes, video_by
                 int64_t *out_mtime_ns)
 {
     char full[PATH_MAX];
-    video_bytes v = {.at = f->at < 0 ? 0 : f->at};
+    video_bytes v = {.at = f->at < 0 ? 0 : f->at, .fd = -1};
     TRY(file_resolve(root, f->in, full, sizeof(full)));
+    if (f->shipped) {
+        file_view view;
+        TRY(take_shipped(f, full, max_bytes, &view));
+        *out_mtime_ns = view.mtime_ns;
+        *out = (video_bytes){.memory = view.bytes, .fd = -1, .size = (int64_t)view.bytes.size};
+        return ST_OK;
+    }
     TRY(file_open(full, f->at, f->bytes, max_bytes, &v.fd, &v.size, out_mtime_ns));
     *out = v;
     return ST_OK;
@@ -81,5 +128,6 @@ status ref_open(const file_ref *f, const char *root, int64_t max_bytes, video_by
 
 void ref_close(video_bytes *v)
 {
-    close(v->fd);
+    if (v->fd >= 0)
+        close(v->fd);
 }

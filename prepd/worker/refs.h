@@ -5,6 +5,7 @@
 #include "common/json.h"
 #include "prepd/sample/video.h"
 #include "prepd/worker/files.h"
+#include "proto/wire.h"
 
 typedef struct file_ref {
     const char *name; /* for messages */
@@ -12,12 +13,15 @@ typedef struct file_ref {
     int64_t at;       /* -1: a file of its own */
     int64_t bytes;    /* -1: not known */
     bool video;
-    const json_value *frames; /* a folder of frames: their names; NULL: a file */
-    double fps;               /* of such frames */
+    const json_value *frames;  /* a folder of frames: their names; NULL: a file */
+    double fps;                /* of such frames */
+    const json_value *shipped; /* what came with the lease, one per file; NULL: read it here */
+    int64_t nth;               /* which of shipped */
+    const wire_msg *parts;     /* of the lease */
 } file_ref;
 
-/* Borrows the lease. */
-WARN_UNUSED status ref_read(const json_value *v, file_ref *out);
+/* Borrows the lease and the message it came in. */
+WARN_UNUSED status ref_read(const json_value *v, const wire_msg *parts, file_ref *out);
 
 /* Frame k of a folder as a file of its own; its path is put into the buffer. */
 WARN_UNUSED status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size,

@@ -107,7 +107,7 @@ static status fill(row_images *k, row_item *t, const lease_clip *clip)
     } else if (same) {
         t->patches = same->patches;
     } else {
-        TRY(ref_read(json_item(k->files, (size_t)t->file), &f));
+        TRY(ref_read(json_item(k->files, (size_t)t->file), k->s->parts, &f));
         if (!t->patches)
             TRY(arena_alloc(&k->s->row, bytes, (void **)&t->patches));
         TRY(clip->n ? clips_patches(k->s, k->c, k->root, &f, clip, t->grid, t->patches)

@@ -78,6 +78,8 @@ static status send_join(worker *w)
     if (w->o->keeper) {
         json_put_key(&out, "keeper");
         json_put_cstr(&out, w->o->keeper);
+        json_put_key(&out, "ship");
+        json_put_bool(&out, !w->o->data_root);
         keeper_put_before(&out);
     }
     json_end_object(&out);
@@ -172,7 +174,9 @@ static status handle(worker *w, const wire_msg *m)
         st = take_terms(w, v, wire_msg_part(m, 1));
     } else if (head.kind == KIND_LEASE) {
         last_words_busy(true);
+        w->shop.parts = m;
         st = do_lease(w, v, head.row);
+        w->shop.parts = NULL;
         time_limit_stop();
         last_words_busy(false);
         if (st == ST_OK)

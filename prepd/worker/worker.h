@@ -21,7 +21,7 @@
 typedef struct worker_options {
     const char *endpoint;  /* of the dispatcher's workers */
     const char *keys;      /* folder of CURVE keys; NULL: none */
-    const char *data_root; /* NULL: the lease's own root (local workers) */
+    const char *data_root; /* NULL: the lease's own root (local workers), or its files come along */
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
     pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */
     const char *keeper;    /* keeper.h; NULL: a child of the dispatcher */
@@ -43,6 +43,7 @@ typedef struct workshop {
     tokenizer_scratch *token_scratch;
     chat_ids chat;
     codec *packer;
+    const wire_msg *parts;      /* the lease in work as it came, with the files it brought */
     int64_t stage_ns[N_STAGES]; /* of the lease in work */
     wire_msg *items_made;       /* its items' parts, where pixels travel as they are */
     arena row;                  /* a lease: texts, patches, the row */

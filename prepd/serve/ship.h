@@ -1,0 +1,21 @@
+/* ship.h: the bytes of a lease's files, read here and sent along to a worker that has no data root
+ * (data.ship). Bytes only: nothing is decoded. What can not be read is said as the worker would
+ * have found it, so that who reads a file does not enter the stream. */
+#ifndef TESSERA_PREPD_SERVE_SHIP_H
+#define TESSERA_PREPD_SERVE_SHIP_H
+
+#include "common/conf.h"
+#include "common/json.h"
+#include "prepd/dataset/dataset.h"
+#include "proto/wire.h"
+
+/* Reads image j of the data set, of a folder of frames those of index [n] (NULL: all n), into new
+ * parts of the message and writes
+ *   "shipped":[{"size":of the file,"mtime":ns,"part":number in the message}...]
+ * one per file; without "part" if it is larger than allowed or ends before its piece; or
+ * {"errno":E}, or {"irregular":true}. */
+WARN_UNUSED status ship_file(const dataset *d, int64_t j, const image_place *place,
+                             const int64_t *index, int64_t n, const conf *limits, wire_msg *parts,
+                             json_writer *w);
+
+#endif

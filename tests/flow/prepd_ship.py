@@ -1,0 +1,123 @@
+"""Workers that have no files: the daemon sends them with the leases (data.ship), pictures, pieces of tars,
+videos and frames. The same rows and index as with files, the same causes, bounded memory."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+from formats import fingerprint, in_data, llava, load, options, write_lines
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
+from prepd_video import clip, data_set
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+HIDE = ["unshare", "-m", "sh", "-c", 'for d in $HIDDEN; do mount -t tmpfs none "$d" || exit 1; done; exec "$0" "$@"']
+
+
+def stream(f, endpoint, args, workers, hidden=(), more=()):
+    """All rows of an epoch and of the held-out data, whose index is built when they are first asked for, and
+    the last status; by local workers or by `workers` that are sent everything and can not see the hidden folders."""
+    shutil.rmtree(f.file("cache"), ignore_errors=True)
+    os.mkdir(f.file("cache"))
+    port = int(endpoint.rsplit(":", 1)[1])
+    made = []
+    with Daemon(f.config, "--prepd.endpoint", endpoint, "--prepd.cache_dir", f.file("cache"), *args, *more) as d:
+        def status():
+            p = subprocess.run([BIN, "status", "--connect", endpoint, "--json"], capture_output=True, text=True)
+            return json.loads(p.stdout) if p.returncode == 0 else None
+        wait_for(status, "the daemon answers", 60)
+        if workers:
+            run("scale", "0", "--connect", endpoint)
+            wait_for(lambda: not any(w["local"] for w in status()["workers"]), "local workers have left", 60)
+            made = [subprocess.Popen([*HIDE, BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--workers",
+                                      str(workers)], stderr=subprocess.PIPE,
+                                     env={**os.environ, "HIDDEN": " ".join(hidden)})]
+            wait_for(lambda: sum(w["ship"] for w in status()["workers"]) == workers, f"{workers} workers", 60)
+        rows = [fingerprint(r) for s in ("train", "eval") for r in client.connect(endpoint, stream=s, timeout=60.0)]
+        last = status()
+        for p in made:
+            p.terminate()
+            p.wait(20)
+            p.stderr.close()
+        check(d.p.poll() is None, d.said())
+    return rows, last
+
+
+def records_of_every_kind(f):
+    path, _, videos = data_set(f, 6)
+    pictures = load(f)
+    with open(path) as x:
+        records = [json.loads(line) for line in x]
+    shutil.copy(in_data(f, videos[0]), in_data(f, "cut.avi"))
+    with open(in_data(f, "cut.avi"), "r+b") as x:
+        x.truncate(3000)
+    with open(in_data(f, "images/bad.jpg"), "wb") as x:
+        x.write(b"\xff\xd8\xff")
+    records += [llava("images/absent.jpg", "q", "a"), llava("images/bad.jpg", "q", "a"), llava("images", "q", "a"),
+                clip("cut.avi", "q", "a"), llava(pictures[3][0], "q", "a")]
+    return write_lines(in_data(f, "all.jsonl"), records)
+
+
+def can_hide():
+    return os.geteuid() == 0 and subprocess.run([*HIDE[:4], "mount -t tmpfs none /mnt"], capture_output=True).returncode == 0
+
+
+def rows_and_causes_as_with_files():
+    if not can_hide():
+        print("skipped: hiding folders from a process needs root")
+        return
+    with Folder(images=48) as f:
+        path = records_of_every_kind(f)
+        args = options(data__format="video", data__path=path, training__epochs=1, data__pack="false",
+                       eval__path=path)
+        want, had = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 0)
+        check(len(want) > 4 and had["shipped_bytes"] == 0, "local workers are sent files")
+        hidden = [in_data(f, "images"), in_data(f, "clips"), in_data(f, "dump")]
+        ship = ["--data.ship", "true"]
+        endpoint = f"tcp://127.0.0.1:{free_ports()}"
+        for workers, more in ((1, ["--prepd.ship_bytes", "1"]), (2, [])):
+            got, has = stream(f, endpoint, args, workers, hidden, ship + more)
+            check(got == want, f"{workers} workers that are sent files give other rows")
+            check(has["shipped_bytes"] > 100000, f"only {has['shipped_bytes']} bytes were sent")
+            for k in ("train", "eval"):
+                check(has[k] == had[k], f"{has[k]} instead of {had[k]}")
+
+
+def pieces_of_tars():
+    if not can_hide():
+        print("skipped: hiding folders from a process needs root")
+        return
+    with Folder(images=32) as f:
+        os.mkdir(f.file("tars"))
+        with tarfile.open(f.file("tars/train.tar"), "w") as t:
+            for k, (image, question, answer) in enumerate(load(f)[:40]):
+                t.add(in_data(f, image), f"{k:03}.jpg")
+                with open(f.file("words"), "w") as x:
+                    json.dump({"question": question, "answer": answer}, x)
+                t.add(f.file("words"), f"{k:03}.json")
+        args = options(data__format="webdataset", data__path=f.file("tars"), training__epochs=1,
+                       eval__path=f.file("tars"), eval__split="train")
+        want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 0)
+        got, has = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 2, [f.file("tars")], ["--data.ship", "true"])
+        check(got == want and has["shipped_bytes"] > 0, "pieces of a tar that are sent give other rows")
+
+
+def refused_unless_asked_for():
+    with Folder(images=16) as f:
+        endpoint = f"tcp://127.0.0.1:{free_ports()}"
+        with Daemon(f.config, "--prepd.endpoint", endpoint) as d:
+            p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{int(endpoint[-5:].strip(':')) + 1}"],
+                                 stderr=subprocess.PIPE, text=True)
+            try:
+                wait_for(lambda: "data.ship true" in d.said(), "the worker is refused with the remedy", 30)
+            finally:
+                p.kill()
+                p.wait()
+                p.stderr.close()
+
+
+main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for)
