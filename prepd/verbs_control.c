@@ -141,6 +141,11 @@ static void print_status(const json_value *v)
            oldest, number(v, "leases_lost"), number(v, "lost_by_crash"),
            number(v, "lost_by_timeout"), number(v, "lost_from_outside"),
            number(v, "leases_waiting"));
+    const json_value *cache = json_find(v, "cache");
+    const long long hits = number(cache, "hits"), misses = number(cache, "misses");
+    if (hits + misses > 0)
+        printf("cache       %lld pictures found, %lld not (%.1f %%)\n", hits, misses,
+               100.0 * (double)hits / (double)(hits + misses));
     printf("stages      ");
     for (int i = 0; i < N_STAGES; i++)
         printf("%s %.1f s%s", stage_names[i], real(json_find(v, "stage_seconds"), stage_names[i]),

@@ -120,6 +120,11 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("workers_target", d->local.target);
     PUT_INT("workers_alive", local_alive(d));
     PUT_INT("workers_replaced", d->local.respawned);
+    json_put_key(w, "cache");
+    json_begin_object(w);
+    PUT_INT("hits", k->cached[0]);
+    PUT_INT("misses", k->cached[1]);
+    json_end_object(w);
     json_put_key(w, "stage_seconds");
     json_begin_object(w);
     for (int i = 0; i < N_STAGES; i++)

@@ -108,6 +108,9 @@ static void put_all(const put *p, const dispatch *d)
     one(p, "prepd_rows_total", "counter", "rows sent", (double)k->rows);
     one(p, "prepd_samples_total", "counter", "samples sent", (double)k->samples);
     one(p, "prepd_sent_bytes_total", "counter", "bytes of rows sent", (double)k->bytes);
+    family(p, "prepd_cache_total", "counter", "pictures looked for in the cache, by outcome");
+    labelled(p, "prepd_cache_total", "outcome", "hit", (double)k->cached[0]);
+    labelled(p, "prepd_cache_total", "outcome", "miss", (double)k->cached[1]);
     one(p, "prepd_shipped_bytes_total", "counter", "bytes of files sent with leases (data.ship)",
         (double)k->shipped);
     one(p, "prepd_quarantined_total", "counter", "samples put in quarantine by this run",

@@ -407,7 +407,11 @@ static status take_failed(dispatch *d, worker_seat *w, const frame *head, const 
 
 static void take_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
 {
-    const json_value *stages = json_find(v, "stage_ns");
+    const json_value *stages = json_find(v, "stage_ns"), *cache = json_find(v, "cache");
+    for (int i = 0; cache && i < 2; i++) {
+        const int64_t n = json_int(json_item(cache, (size_t)i), 0);
+        d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
+    }
     for (int i = 0; stages && i < N_STAGES; i++) {
         int64_t ns = json_int(json_item(stages, (size_t)i), 0);
         ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;

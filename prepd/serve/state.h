@@ -153,6 +153,7 @@ typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
     uint64_t pressed;     /* row leases that asked for compressed images */
     uint64_t quarantined; /* in this run */
+    uint64_t cached[2];   /* pictures found in the cache, and not */
     uint64_t shipped;     /* bytes of files sent with leases */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     int64_t stage_ns[N_STAGES]; /* of all workers */

@@ -185,6 +185,7 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     };
     arena_reset(&s->row);
     memset(s->stage_ns, 0, sizeof(s->stage_ns));
+    s->cache_hits = s->cache_misses = 0;
     *out_failed = NULL;
     TRY(lease_root(s, lease, &k.images.root));
     TRY(json_want_array(lease, "docs", SOURCE, &docs_json));

@@ -52,11 +52,21 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     arena_reset(&s->sample);
     int64_t since = clock_ns();
     TRY(ref_load(f, k->root, k->c->image_file_bytes, &s->sample, &data));
+    const hash128 key = s->cache ? image_cache_key(s->cache, data, grid, k->c) : (hash128){{0}};
+    const size_t bytes = (size_t)row_item_bytes(grid);
+    const bool hit = s->cache && image_cache_get(s->cache, key, patches, bytes);
+    s->cache_hits += hit;
+    s->cache_misses += s->cache && !hit;
     workshop_stage_end(s, STAGE_READ, &since);
+    if (hit)
+        return ST_OK;
     TRY(s->images->decode(data, f->name, k->c, &s->sample, &im));
     workshop_stage_end(s, STAGE_DECODE, &since);
     TRY(cut_patches(k, &im, grid, patches));
     workshop_stage_end(s, STAGE_RESIZE, &since);
+    if (s->cache)
+        image_cache_put(s->cache, key, patches, bytes);
+    workshop_stage_end(s, STAGE_READ, &since);
     return ST_OK;
 }
 

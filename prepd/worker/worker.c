@@ -106,6 +106,7 @@ static status take_terms(worker *w, const json_value *v, span text)
     }
     TRY(workshop_init(&w->shop, w->o, w->images, v));
     TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
+    TRY(image_cache_open(&w->shop.train, w->fingerprint, &w->shop.cache));
     TRY(sandbox_enter());
     w->ready = true;
     w->terms = strndup((const char *)text.data, text.size);
@@ -116,12 +117,13 @@ static status take_terms(worker *w, const json_value *v, span text)
 /* Where the lease's time went; behind the answer, so that it delays nobody. */
 static status tell_stages(worker *w)
 {
-    char json[160];
+    char json[240];
     const int64_t *t = w->shop.stage_ns;
     int n = snprintf(json, sizeof(json), "{\"item\":-1,\"stage_ns\":[");
     for (int i = 0; i < N_STAGES; i++)
         n += snprintf(json + n, sizeof(json) - (size_t)n, "%s%lld", i ? "," : "", (long long)t[i]);
-    n += snprintf(json + n, sizeof(json) - (size_t)n, "]}");
+    n += snprintf(json + n, sizeof(json) - (size_t)n, "],\"cache\":[%lld,%lld]}",
+                  (long long)w->shop.cache_hits, (long long)w->shop.cache_misses);
     return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
 }
 

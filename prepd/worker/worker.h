@@ -14,6 +14,7 @@
 #include "common/tokenizer.h"
 #include "prepd/sample/text.h"
 #include "prepd/stages.h"
+#include "prepd/worker/image_cache.h"
 #include "prepd/worker/image_load.h"
 #include "proto/codec.h"
 #include "proto/wire.h"
@@ -43,11 +44,13 @@ typedef struct workshop {
     tokenizer_scratch *token_scratch;
     chat_ids chat;
     codec *packer;
-    const wire_msg *parts;      /* the lease in work as it came, with the files it brought */
-    int64_t stage_ns[N_STAGES]; /* of the lease in work */
-    wire_msg *items_made;       /* its items' parts, where pixels travel as they are */
-    arena row;                  /* a lease: texts, patches, the row */
-    arena sample;               /* one image: file, pixels */
+    const wire_msg *parts;            /* the lease in work as it came, with the files it brought */
+    image_cache *cache;               /* NULL: none */
+    int64_t cache_hits, cache_misses; /* of the lease in work, as stage_ns */
+    int64_t stage_ns[N_STAGES];
+    wire_msg *items_made; /* its items' parts, where pixels travel as they are */
+    arena row;            /* a lease: texts, patches, the row */
+    arena sample;         /* one image: file, pixels */
 } workshop;
 
 WARN_UNUSED status workshop_init(workshop *s, const worker_options *o, const image_api *images,

@@ -113,6 +113,7 @@ void workshop_stage_end(workshop *s, int stage, int64_t *inout_since)
 
 void workshop_done(workshop *s)
 {
+    image_cache_close(&s->cache);
     wire_msg_free(&s->items_made);
     codec_free(&s->packer);
     tokenizer_scratch_free(&s->token_scratch);

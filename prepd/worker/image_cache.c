@@ -1,0 +1,291 @@
+/* The file, numbers little-endian:
+ *
+ *   offset  bytes
+ *        0      4  magic "TSPC"
+ *        4      4  version
+ *        8      8  bytes of the ring
+ *       16      8  buckets
+ *       24      8  head: bytes ever reserved in the ring, a segment at a time
+ *     4096     64  per bucket: four ways of tag u64 (of the name) and place u64 + 1 (0 = free)
+ *                  ring: entries; place p lies at p modulo its size
+ *   an entry: magic u32, 4 bytes 0, patches' bytes u64, name 16, XXH3-128 of name and patches 16
+ */
+#include "prepd/worker/image_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+    CACHE_MAGIC = 0x43505354,
+    ENTRY_MAGIC = 0x45505354,
+    CACHE_VERSION = 1,
+    HEADER_BYTES = 4096,
+    HEAD_AT = 24,
+    WAYS = 4,
+    BUCKET_BYTES = WAYS * 16,
+    ENTRY_BYTES = 48,
+    BYTES_PER_BUCKET = 1 << 19, /* of the ring: with pictures of 0.8 MB most ways stay free */
+    SEGMENT_BYTES = 1 << 23,    /* reserved at once, so that two writers rarely take the same; of a
+                                 * small ring an eighth */
+};
+
+struct image_cache {
+    int fd;
+    hash128 decoder;
+    uint64_t ring, buckets;
+    uint64_t next, left; /* of the segment that is ours: place and bytes */
+};
+
+static bool read_at(const image_cache *x, uint64_t offset, void *to, size_t n)
+{
+    ssize_t got;
+    while ((got = pread(x->fd, to, n, (off_t)offset)) < 0 && errno == EINTR)
+        ;
+    return got == (ssize_t)n;
+}
+
+static bool write_at(const image_cache *x, uint64_t offset, const void *from, size_t n)
+{
+    ssize_t put;
+    while ((put = pwrite(x->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
+        ;
+    return put == (ssize_t)n;
+}
+
+static uint64_t ring_at(const image_cache *x, uint64_t place)
+{
+    return HEADER_BYTES + x->buckets * BUCKET_BYTES + place % x->ring;
+}
+
+/* --- the file --- */
+
+static void make_header(const image_cache *x, uint8_t out[HEADER_BYTES])
+{
+    memset(out, 0, HEADER_BYTES);
+    store_u32(out, CACHE_MAGIC);
+    store_u32(out + 4, CACHE_VERSION);
+    store_u64(out + 8, x->ring);
+    store_u64(out + 16, x->buckets);
+}
+
+/* True: it is a cache of this form and size. */
+static bool is_ours(const image_cache *x)
+{
+    uint8_t want[HEADER_BYTES], found[HEAD_AT];
+    struct stat info;
+    make_header(x, want);
+    return read_at(x, 0, found, sizeof found) && memcmp(found, want, sizeof found) == 0 &&
+           fstat(x->fd, &info) == 0 && (uint64_t)info.st_size >= ring_at(x, 0) + x->ring;
+}
+
+/* A new file beside the old one, which its readers keep. */
+static status make_file(image_cache *x, const char *path)
+{
+    uint8_t header[HEADER_BYTES];
+    make_header(x, header);
+    if (unlink(path) != 0 && errno != ENOENT)
+        return FAIL_IN(ST_CANT_CREATE, path, "the old cache can not be removed: %s",
+                       strerror(errno));
+    x->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (x->fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "the cache can not be created: %s", strerror(errno));
+    if (ftruncate(x->fd, (off_t)(ring_at(x, 0) + x->ring)) != 0 ||
+        !write_at(x, 0, header, sizeof header))
+        return FAIL_IN(ST_CANT_CREATE, path, "the cache can not be written: %s", strerror(errno));
+    return ST_OK;
+}
+
+/* One worker at a time looks at the file and, if need be, makes it. */
+static status open_locked(image_cache *x, const char *folder)
+{
+    char path[PATH_MAX], lock[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/images.cache", folder) >= (int)sizeof path ||
+        snprintf(lock, sizeof lock, "%s/images.lock", folder) >= (int)sizeof lock)
+        return FAIL(ST_CONFIG, "cache.folder is longer than %d bytes", PATH_MAX - 16);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder can not be made: %s", strerror(errno));
+    const int locked = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (locked < 0 || flock(locked, LOCK_EX) != 0) {
+        const int why = errno;
+        if (locked >= 0)
+            close(locked);
+        return FAIL_IN(ST_CANT_CREATE, lock, "cache.folder can not be used: %s", strerror(why));
+    }
+    status st = ST_OK;
+    x->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (x->fd < 0 || !is_ours(x)) {
+        if (x->fd >= 0)
+            close(x->fd);
+        x->fd = -1;
+        st = make_file(x, path);
+    }
+    close(locked);
+    return st;
+}
+
+status image_cache_open(const conf *c, hash128 decoder, image_cache **out)
+{
+    *out = NULL;
+    if (!c->cache_folder[0])
+        return ST_OK;
+    image_cache *x = (image_cache *)calloc(1, sizeof *x);
+    if (!x)
+        return FAIL(ST_NO_MEMORY, "no memory for a cache");
+    x->fd = -1;
+    x->decoder = decoder;
+    x->ring = (uint64_t)c->cache_bytes;
+    x->buckets = x->ring / BYTES_PER_BUCKET + 1;
+    const status st = open_locked(x, c->cache_folder);
+    if (st != ST_OK) {
+        image_cache_close(&x);
+        return st;
+    }
+    *out = x;
+    return ST_OK;
+}
+
+void image_cache_close(image_cache **x)
+{
+    if (!x || !*x)
+        return;
+    if ((*x)->fd >= 0)
+        close((*x)->fd);
+    free(*x);
+    *x = NULL;
+}
+
+/* --- entries --- */
+
+hash128 image_cache_key(const image_cache *x, span file, fit_grid grid, const conf *c)
+{
+    uint8_t name[80] = {0};
+    const hash128 content = hash_bytes(file.data, file.size);
+    memcpy(name, content.bytes, 16);
+    memcpy(name + 16, x->decoder.bytes, 16);
+    store_u64(name + 32, file.size);
+    store_u32(name + 40, (uint32_t)grid.h);
+    store_u32(name + 44, (uint32_t)grid.w);
+    store_u64(name + 48, (uint64_t)c->image_resampler);
+    store_u64(name + 56, (uint64_t)c->image_input_pixels);
+    store_u64(name + 64, (uint64_t)c->image_decoder);
+    return hash_bytes(name, sizeof name);
+}
+
+static uint64_t tag_of(hash128 key)
+{
+    return load_u64(key.bytes + 8);
+}
+
+static uint64_t bucket_at(const image_cache *x, hash128 key)
+{
+    return HEADER_BYTES + load_u64(key.bytes) % x->buckets * BUCKET_BYTES;
+}
+
+static hash128 checksum(hash128 key, const uint8_t *patches, size_t bytes)
+{
+    return hash_chain(key, hash_bytes(patches, bytes));
+}
+
+static bool get_at(const image_cache *x, uint64_t place, hash128 key, uint8_t *patches,
+                   size_t bytes)
+{
+    uint8_t head[ENTRY_BYTES];
+    const struct iovec both[] = {{head, sizeof head}, {patches, bytes}};
+    const uint64_t inside = place % x->ring;
+    ssize_t got;
+    if (inside + ENTRY_BYTES + bytes > x->ring)
+        return false;
+    while ((got = preadv(x->fd, both, 2, (off_t)ring_at(x, place))) < 0 && errno == EINTR)
+        ;
+    if (got != (ssize_t)(sizeof head + bytes) || load_u32(head) != ENTRY_MAGIC ||
+        load_u64(head + 8) != bytes || memcmp(head + 16, key.bytes, sizeof key.bytes) != 0)
+        return false;
+    const hash128 check = checksum(key, patches, bytes);
+    return memcmp(head + 32, check.bytes, sizeof check.bytes) == 0;
+}
+
+bool image_cache_get(image_cache *x, hash128 key, uint8_t *patches, size_t bytes)
+{
+    uint8_t bucket[BUCKET_BYTES];
+    if (!read_at(x, bucket_at(x, key), bucket, sizeof bucket))
+        return false;
+    for (int k = 0; k < WAYS; k++) {
+        const uint64_t place = load_u64(bucket + 16 * k + 8);
+        if (place && load_u64(bucket + 16 * k) == tag_of(key) &&
+            get_at(x, place - 1, key, patches, bytes))
+            return true;
+    }
+    return false;
+}
+
+/* Room for n bytes side by side in the ring; false if it has none. */
+static bool reserve(image_cache *x, uint64_t n, uint64_t *out)
+{
+    uint8_t number[8];
+    if (n > x->ring)
+        return false;
+    if (n > x->left) {
+        const uint64_t segment = x->ring / 8 < SEGMENT_BYTES ? x->ring / 8 : SEGMENT_BYTES;
+        const uint64_t take = n > segment ? n : segment;
+        if (!read_at(x, HEAD_AT, number, sizeof number))
+            return false;
+        uint64_t head = load_u64(number);
+        if (head > (uint64_t)1 << 62) /* noise */
+            head = 0;
+        if (head % x->ring + take > x->ring) /* an entry does not go round the end */
+            head += x->ring - head % x->ring;
+        store_u64(number, head + take);
+        if (!write_at(x, HEAD_AT, number, sizeof number))
+            return false;
+        x->next = head;
+        x->left = take;
+    }
+    *out = x->next;
+    x->next += n;
+    x->left -= n;
+    return true;
+}
+
+/* Into the way that is free or holds the same, else the oldest. */
+static void name_place(const image_cache *x, hash128 key, uint64_t place)
+{
+    uint8_t bucket[BUCKET_BYTES], way[16];
+    int best = 0;
+    if (!read_at(x, bucket_at(x, key), bucket, sizeof bucket))
+        return;
+    for (int k = 0; k < WAYS; k++) {
+        if (load_u64(bucket + 16 * k) == tag_of(key)) {
+            best = k;
+            break;
+        }
+        if (load_u64(bucket + 16 * k + 8) < load_u64(bucket + 16 * best + 8))
+            best = k;
+    }
+    store_u64(way, tag_of(key));
+    store_u64(way + 8, place + 1);
+    (void)write_at(x, bucket_at(x, key) + 16 * (uint64_t)best, way, sizeof way);
+}
+
+void image_cache_put(image_cache *x, hash128 key, const uint8_t *patches, size_t bytes)
+{
+    uint8_t head[ENTRY_BYTES] = {0};
+    uint64_t place;
+    if (!reserve(x, ENTRY_BYTES + bytes, &place))
+        return;
+    const hash128 check = checksum(key, patches, bytes);
+    store_u32(head, ENTRY_MAGIC);
+    store_u64(head + 8, bytes);
+    memcpy(head + 16, key.bytes, sizeof key.bytes);
+    memcpy(head + 32, check.bytes, sizeof check.bytes);
+    if (write_at(x, ring_at(x, place) + ENTRY_BYTES, patches, bytes) &&
+        write_at(x, ring_at(x, place), head, sizeof head))
+        name_place(x, key, place);
+}

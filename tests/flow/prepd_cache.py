@@ -1,0 +1,92 @@
+"""The cache of pictures: a second epoch finds them, any number of workers share them, and the rows are the same
+with it, without it, with noise in it, and when it is deleted or cut under the workers."""
+
+import json
+import os
+import sys
+
+from formats import options
+from prepd_flow import Daemon, Folder, check, main, run, seed, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+
+def stream(f, args, meanwhile=None):
+    """Rows as bytes, and what the daemon says of its cache."""
+    rows = []
+    with Daemon(f.config, *args) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        for row in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
+            rows.append((row["input_ids"].tobytes(), row["pixels"].tobytes()))
+            if meanwhile:
+                meanwhile(len(rows))
+        check(d.p.poll() is None, d.said())
+        wait_for(lambda: not any(w["busy"] for w in status(f)["workers"]), "workers are done")
+        found = status(f)["cache"]
+        said = run("status", "--connect", "ipc://" + f.file("d.sock"))
+    return rows, found["hits"], found["misses"], said
+
+
+def status(f):
+    return json.loads(run("status", "--connect", "ipc://" + f.file("d.sock"), "--json"))
+
+
+def cached(f, **more):
+    return options(training__epochs=2, cache__folder=f.file("cache"), **dict({"cache__bytes": 1 << 26}, **more))
+
+
+def the_same_rows_from_what_was_kept():
+    with Folder(images=64) as f:
+        want, hits, misses, _ = stream(f, options(training__epochs=2))
+        check(hits == misses == 0, "a cache that nobody asked for")
+        got, hits, misses, said = stream(f, cached(f))
+        check(got == want, "the cache changed the rows")
+        check(hits > misses > 0, f"{hits} hits, {misses} misses in two epochs")
+        check("pictures found" in said, said)
+        got, hits, misses, _ = stream(f, cached(f, prepd__workers=1))
+        check(got == want and misses == 0, f"a new daemon does not find what the last one kept: {misses} misses")
+        got, _, misses, _ = stream(f, cached(f, image__resampler="pillow"))
+        check(misses > 0 and got != want, "another resampler finds the same patches")
+
+
+def damaged_deleted_or_cut_under_the_workers():
+    rng = seed()
+    with Folder(images=64) as f:
+        path = f.file("cache/images.cache")
+        want, *_ = stream(f, options(training__epochs=2))
+        stream(f, cached(f))
+
+        def noise(n):
+            with open(path, "r+b") as x:
+                for _ in range(2000):
+                    x.seek(rng.randrange(8192 if rng.random() < 0.1 else os.path.getsize(path)))
+                    x.write(rng.randbytes(8))
+
+        def delete(n):
+            if n == 5 and os.path.exists(path):
+                os.unlink(path)
+
+        def cut(n):
+            if n == 7:
+                os.truncate(path, rng.randrange(1 << 20))
+
+        for what, name in ((noise, "noise"), (delete, "deleting it"), (cut, "cutting it")):
+            got, hits, _, _ = stream(f, cached(f), what)
+            check(got == want, f"{name} changed the rows")
+            check(hits > 0, f"{name} ended all use of it")
+
+
+def it_keeps_to_its_size():
+    with Folder(images=256) as f:
+        args = cached(f, cache__bytes=1 << 20)
+        want, _, once, _ = stream(f, cached(f))
+        got, _, misses, _ = stream(f, args)
+        size = os.path.getsize(f.file("cache/images.cache"))
+        check(got == want and size < (1 << 20) + (1 << 16), f"{size} bytes")
+        check(misses > 1.5 * once, f"{misses} misses, {once} in a large one: nothing was written over")
+        said = run("serve", "-c", f.config, *options(cache__folder="/proc/none"), "--prepd.workers", "1", code=73)
+        check("cache.folder" in said, said)
+
+
+main(the_same_rows_from_what_was_kept, damaged_deleted_or_cut_under_the_workers, it_keeps_to_its_size)

@@ -1,0 +1,219 @@
+/* The cache of pictures: what was put comes back or is missed; never anything else, whatever
+ * happens to the file. */
+#include "tests/harness.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "prepd/worker/image_cache.h"
+
+enum { RING = 1 << 20, MOST = 60000 };
+
+static uint64_t draw(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 20;
+}
+
+/* Patches number n, and their size. */
+static size_t patches_of(uint64_t n, uint8_t out[MOST])
+{
+    uint64_t seed = n + 7;
+    const size_t bytes = 1000 + draw(&seed) % (MOST - 1000);
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = (uint8_t)draw(&seed);
+    return bytes;
+}
+
+static hash128 key_of(uint64_t n)
+{
+    return hash_bytes(&n, sizeof n);
+}
+
+static void put(image_cache *x, uint64_t n)
+{
+    uint8_t patches[MOST];
+    const size_t bytes = patches_of(n, patches);
+    image_cache_put(x, key_of(n), patches, bytes);
+}
+
+/* A hit must be right. */
+static bool get(image_cache *x, uint64_t n)
+{
+    uint8_t want[MOST], got[MOST];
+    const size_t bytes = patches_of(n, want);
+    if (!image_cache_get(x, key_of(n), got, bytes))
+        return false;
+    assert_memory_equal(got, want, bytes);
+    return true;
+}
+
+static image_cache *open_cache(const char *folder, int64_t bytes)
+{
+    const conf c = {.cache_folder = folder, .cache_bytes = bytes};
+    image_cache *x;
+    assert_ok(image_cache_open(&c, (hash128){{1}}, &x));
+    assert_non_null(x);
+    return x;
+}
+
+static void test_cache__shared_and_kept(void **state)
+{
+    char *folder = harness_temp();
+    uint8_t patches[MOST];
+    (void)state;
+    image_cache *one = open_cache(folder, RING), *two = open_cache(folder, RING);
+    assert_false(get(one, 1));
+    put(one, 1);
+    put(two, 2);
+    assert_true(get(one, 1) && get(one, 2) && get(two, 1) && get(two, 2));
+    assert_false(image_cache_get(one, key_of(1), patches, 999)); /* of another size */
+    image_cache_close(&one);
+    image_cache_close(&two);
+    one = open_cache(folder, RING);
+    assert_true(get(one, 1) && get(one, 2));
+    two = open_cache(folder, 2 * RING); /* another size: a new file; the old one's readers go on */
+    assert_false(get(two, 1));
+    assert_true(get(one, 1));
+    image_cache_close(&one);
+    image_cache_close(&two);
+    const conf off = {.cache_folder = "", .cache_bytes = RING};
+    assert_ok(image_cache_open(&off, (hash128){{1}}, &one));
+    assert_null(one);
+    const conf bad = {.cache_folder = "/proc/nowhere", .cache_bytes = RING};
+    assert_fails(ST_CANT_CREATE, image_cache_open(&bad, (hash128){{1}}, &one), "cache.folder");
+    harness_remove(&folder);
+}
+
+static void test_cache__oldest_go(void **state)
+{
+    char *folder = harness_temp(), path[4096];
+    struct stat info;
+    int hits = 0;
+    (void)state;
+    image_cache *x = open_cache(folder, RING);
+    for (uint64_t n = 0; n < 400; n++) {
+        put(x, n);
+        assert_true(get(x, n)); /* the newest is there */
+    }
+    for (uint64_t n = 0; n < 400; n++)
+        hits += get(x, n);
+    assert_true(hits > 4 && hits < 100); /* about what a mebibyte holds */
+    snprintf(path, sizeof path, "%s/images.cache", folder);
+    assert_int_equal(stat(path, &info), 0);
+    assert_true(info.st_size < RING + (1 << 16));
+    uint8_t *large = calloc(1, 2 * RING);
+    image_cache_put(x, key_of(9999), large, 2 * RING); /* more than it can hold: not kept */
+    assert_false(image_cache_get(x, key_of(9999), large, 2 * RING));
+    free(large);
+    image_cache_close(&x);
+    harness_remove(&folder);
+}
+
+static void test_cache__damaged_deleted_cut(void **state)
+{
+    char *folder = harness_temp(), path[4096];
+    uint64_t seed = harness_seed();
+    int hits = 0;
+    (void)state;
+    snprintf(path, sizeof path, "%s/images.cache", folder);
+    for (int round = 0; round < 12; round++) {
+        image_cache *x = open_cache(folder, RING);
+        for (uint64_t n = 0; n < 20; n++)
+            put(x, n);
+        const int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        for (int i = 0; i < 1 << round; i++) {
+            const uint8_t noise[8] = {
+                (uint8_t)draw(&seed), (uint8_t)draw(&seed), 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
+            const off_t at =
+                round % 3 == 2 ? (off_t)(draw(&seed) % 4400) : (off_t)(draw(&seed) % RING);
+            assert_int_equal(pwrite(fd, noise, 1 + draw(&seed) % 8, at) > 0, 1);
+        }
+        for (uint64_t n = 0; n < 20; n++)
+            hits += get(x, n);
+        if (round % 4 == 1)
+            assert_int_equal(unlink(path), 0);
+        if (round % 4 == 3)
+            assert_int_equal(ftruncate(fd, (off_t)(draw(&seed) % 5000)), 0);
+        for (uint64_t n = 0; n < 20; n++) {
+            put(x, n + 100);
+            hits += get(x, n + 100) + get(x, n);
+        }
+        close(fd);
+        image_cache_close(&x);
+    }
+    assert_true(hits > 100);
+    harness_remove(&folder);
+}
+
+/* Several processes write and read at once; get() checks every hit. */
+static void test_cache__many_writers(void **state)
+{
+    char *folder = harness_temp();
+    pid_t child[4];
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        child[k] = fork();
+        if (child[k])
+            continue;
+        uint64_t seed = (uint64_t)k;
+        int hits = 0;
+        image_cache *x = open_cache(folder, RING);
+        for (int i = 0; i < 400; i++) {
+            const uint64_t n = draw(&seed) % 30;
+            if (get(x, n))
+                hits++;
+            else
+                put(x, n);
+        }
+        image_cache_close(&x);
+        _exit(hits > 20 ? 0 : 1);
+    }
+    for (int k = 0; k < 4; k++) {
+        int how;
+        assert_int_equal(waitpid(child[k], &how, 0), child[k]);
+        assert_int_equal(how, 0);
+    }
+    harness_remove(&folder);
+}
+
+/* All that changes patches is in the name. */
+static void test_cache_key__what_patches_follow_from(void **state)
+{
+    char *folder = harness_temp();
+    const fit_grid grid = {64, 96, 4, 6, 0}, wide = {96, 64, 6, 4, 0};
+    const conf c = {.cache_folder = folder, .cache_bytes = RING};
+    conf other = c;
+    image_cache *x, *y;
+    (void)state;
+    assert_ok(image_cache_open(&c, (hash128){{1}}, &x));
+    assert_ok(image_cache_open(&c, (hash128){{2}}, &y));
+    const hash128 one = image_cache_key(x, span_of("abc", 3), grid, &c);
+    assert_true(hash_equal(one, image_cache_key(x, span_of("abc", 3), grid, &c)));
+    assert_false(hash_equal(one, image_cache_key(x, span_of("abd", 3), grid, &c)));
+    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), wide, &c)));
+    assert_false(hash_equal(one, image_cache_key(y, span_of("abc", 3), grid, &c)));
+    other.image_resampler = RESAMPLER_PILLOW;
+    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), grid, &other)));
+    image_cache_close(&x);
+    image_cache_close(&y);
+    harness_remove(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cache__shared_and_kept),
+        cmocka_unit_test(test_cache__oldest_go),
+        cmocka_unit_test(test_cache__damaged_deleted_cut),
+        cmocka_unit_test(test_cache__many_writers),
+        cmocka_unit_test(test_cache_key__what_patches_follow_from),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
