@@ -341,9 +341,12 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stage__spec_batch),        cmocka_unit_test(test_stage__weighting),
-        cmocka_unit_test(test_stage__position_corners),  cmocka_unit_test(test_stage__padding),
-        cmocka_unit_test(test_stage__buckets),           cmocka_unit_test(test_buckets__of_welcome),
+        cmocka_unit_test(test_stage__spec_batch),
+        cmocka_unit_test(test_stage__weighting),
+        cmocka_unit_test(test_stage__position_corners),
+        cmocka_unit_test(test_stage__padding),
+        cmocka_unit_test(test_stage__buckets),
+        cmocka_unit_test(test_buckets__of_welcome),
         cmocka_unit_test(test_stage__refuses_by_sample),
         cmocka_unit_test(test_stage__ranks_share_rows_in_buckets),
     };
