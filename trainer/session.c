@@ -67,7 +67,8 @@ static status load_values(session *s, enum session_use use)
         snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
         TRY(train_state_load(s->params, s->stream, training));
         s->from_weights = true;
-        log_info("going on from step %" PRId64 " of %s", s->from->progress.step, s->from->path);
+        log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, s->from->progress.step,
+                 s->from->path, s->params->bytes_read);
         return ST_OK;
     }
     bool have = c->model_layers == 0 && model_files_is_folder(c->model_path) &&
@@ -83,9 +84,10 @@ static status load_values(session *s, enum session_use use)
     } else {
         TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
     }
-    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s", s->dims.name,
+    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64, s->dims.name,
              s->params->total, s->params->n,
-             have ? "loaded from its weights" : "initialised from training.seed");
+             have ? "loaded from its weights" : "initialised from training.seed",
+             s->params->bytes_read);
     return ST_OK;
 }
 
@@ -372,6 +374,11 @@ status session_check_layout(const conf *c, const world *w)
                     "parallelism: context and tensor ranks share their rows, and take them from a "
                     "recording alone: set feed.replay, or leave context_parallel_degree and "
                     "tensor_parallel_degree at 1 where rows come from a daemon");
+    if (l.world > 1 && c->lora_rank > 0)
+        return FAIL(ST_CONFIG,
+                    "lora.rank: adapters are trained by one rank, and %" PRId64
+                    " are there: leave it at 0, or start one",
+                    l.world);
     return ST_OK;
 }
 

@@ -195,7 +195,8 @@ static status open_run(training *t)
     TRY(session_memory_plan(&t->session, &plan));
     memory_plan_print(&plan, stdout);
     if (c->checkpoint_enable) {
-        TRY(keeper_clear_after(t->folder, t->now.step));
+        if (is_first(t))
+            TRY(keeper_clear_after(t->folder, t->now.step));
         TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
                        &t->keeper));
     }
@@ -403,7 +404,9 @@ static status leave_model(training *t)
     const conf *c = t->conf;
     if (t->now.step == 0)
         return ST_OK; /* nothing was trained */
-    if (c->checkpoint_last_save_model_only && !stop_asked()) {
+    /* Several ranks leave their model by a checkpoint: it is then written in parts. */
+    const bool alone = t->session.mesh.layout.world == 1;
+    if (c->checkpoint_last_save_model_only && !stop_asked() && alone) {
         hf_export_options o = {
             .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
         TRY(hf_export(t->session.params, t->session.stream, &t->session.dims, t->folder, &o));
@@ -414,6 +417,8 @@ static status leave_model(training *t)
     if (!is_kept)
         TRY(save(t));
     TRY(keeper_wait(t->keeper));
+    if (!is_first(t))
+        return ST_OK;
     TRY(folder_publish(t->folder, t->now.step));
     log_info("model written to %s", t->folder);
     return ST_OK;

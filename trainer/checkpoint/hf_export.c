@@ -11,6 +11,7 @@
 #include "common/model_files.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
+#include "trainer/checkpoint/hf_slices.h"
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
@@ -53,18 +54,21 @@ static status write_index(const hf_plan *e, const char *folder)
     return st;
 }
 
-static status write_weights(const hf_plan *e, const char *folder, const char *source, stream *s)
+static status write_weights(const hf_plan *e, const char *folder, const hf_export_options *o,
+                            stream *s)
 {
-    for (int64_t file = 0, first = 0; file < e->n_files; file++) {
+    if (o->writers > 1)
+        TRY(hf_write_slices(e, folder, o->writer == 0, s));
+    for (int64_t file = 0, first = 0; file < e->n_files && o->writers <= 1; file++) {
         int64_t n = 0;
         while (first + n < e->n && e->items[first + n].file == file)
             n++;
         TRY(hf_write_items(folder, e->files[file], e->items + first, n, s));
         first += n;
     }
-    if (e->single)
+    if (e->single || o->writer > 0)
         return ST_OK;
-    return e->same ? hf_copy_file(source, folder, index_name) : write_index(e, folder);
+    return e->same ? hf_copy_file(o->source, folder, index_name) : write_index(e, folder);
 }
 
 static bool is_written(const hf_plan *e, const char *name)
@@ -145,7 +149,9 @@ status hf_export(const params *p, stream *s, const model_dims *d, const char *fo
     status st;
     TRY(make_folder(folder));
     TRY_OR(done, hf_plan_make(p, o, &e));
-    TRY_OR(done, write_weights(&e, folder, o->source, s));
+    TRY_OR(done, write_weights(&e, folder, o, s));
+    if (o->writer > 0)
+        goto done;
     TRY_OR(done, remove_stale(&e, folder));
     TRY_OR(done, hf_write_config(d, folder, o->source, config_dtype(&e, o)));
     TRY_OR(done, copy_files(o->source, folder, processor_files,

@@ -19,6 +19,9 @@ typedef struct hf_export_options {
     int dtype;             /* HF_EXPORT_*; AS_SOURCE: each tensor as the source has it, else BF16 */
     bool choose_layout;    /* false: as the source, else as published */
     expert_layout layout;
+    /* Of several ranks each writes what it stores; the first also what is not weights. None: alone.
+     * Nothing is renamed: the folder is not looked at before all are done. */
+    int writer, writers;
     int64_t shard_bytes; /* 0: the source's files; where they do not fit, shards of 5 GB */
 } hf_export_options;
 

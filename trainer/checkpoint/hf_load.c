@@ -9,10 +9,17 @@
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
 
+typedef struct load_buffers {
+    double *matrix, *row; /* [CHUNK], or [in, out] of one expert as held; [in] */
+    int64_t *bytes;       /* taken from the files */
+} load_buffers;
+
 /* n values of t from element `first` on */
-static void take(const st_tensor *t, int64_t first, int64_t n, double *to)
+static void take(const st_tensor *t, int64_t first, int64_t n, double *to, const load_buffers *b)
 {
-    convert_to_double(to, t->data.data + (size_t)first * st_dtype_size(t->dtype), t->dtype, n);
+    const int64_t size = (int64_t)st_dtype_size(t->dtype);
+    convert_to_double(to, t->data.data + first * size, t->dtype, n);
+    *b->bytes += n * size;
 }
 
 /* What was taken between two elements leaves memory, so that a file larger than it passes. */
@@ -22,30 +29,27 @@ static void leave(const st_tensor *t, int64_t first, int64_t end)
     st_forget(span_of(t->data.data + (size_t)first * size, (size_t)(end - first) * size));
 }
 
-static status load_as_held(const param *p, stream *s, const st_tensor *t, double *buffer)
+static status load_as_held(const param *p, stream *s, const st_tensor *t, load_buffers b)
 {
-    for (int64_t at = 0; at < p->n_local; at += CHUNK) {
-        int64_t n = p->n_local - at < CHUNK ? p->n_local - at : CHUNK;
+    const int64_t end = p->own_first + p->own_n;
+    for (int64_t at = p->own_first; at < end; at += CHUNK) {
+        int64_t n = end - at < CHUNK ? end - at : CHUNK;
         int64_t begin = -1, stored = 0, run = 0;
         for (int64_t i = 0; i < n; i += run) {
             run = slice_run(&p->held, at + i, n - i, &stored);
-            take(t, stored, run, buffer + i);
+            take(t, stored, run, b.matrix + i, &b);
             begin = begin < 0 ? stored : begin;
         }
         leave(t, begin, stored + run);
-        TRY(params_write(p, s, at, n, buffer));
+        TRY(params_write(p, s, at, n, b.matrix));
     }
     return ST_OK;
 }
 
-typedef struct expert_buffers {
-    double *matrix, *row; /* [in, out] of one expert as held; [in] */
-} expert_buffers;
-
 /* Columns [column, column + rows) of one expert's matrix [in, out] are the rows [rows, in] of t
  * from element `first` on: those that are held, into b.matrix. */
 static void take_columns(const param *p, const st_tensor *t, int64_t first, int64_t column,
-                         int64_t rows, expert_buffers b)
+                         int64_t rows, load_buffers b)
 {
     const slice *h = &p->held; /* [E, in, parts, out / parts] */
     int64_t stored_in = h->size[1], in = h->n[1], out = p->local[2], begin = -1, end = 0;
@@ -54,7 +58,7 @@ static void take_columns(const param *p, const st_tensor *t, int64_t first, int6
         if (from < 0 || from >= rows)
             continue;
         int64_t at = first + from * stored_in + h->first[1];
-        take(t, at, in, b.row);
+        take(t, at, in, b.row, &b);
         for (int64_t i = 0; i < in; i++)
             b.matrix[i * out + j] = b.row[i];
         begin = begin < 0 ? at : begin;
@@ -64,17 +68,26 @@ static void take_columns(const param *p, const st_tensor *t, int64_t first, int6
         leave(t, begin, end);
 }
 
-static status put_expert(const param *p, stream *s, int64_t expert, expert_buffers b)
+/* Is some of it stored here? Experts count over the whole tensor. */
+static bool stores(const param *p, int64_t expert)
+{
+    int64_t size = p->local[1] * p->local[2], at = (expert - p->held.first[0]) * size;
+    return at >= 0 && at < p->own_first + p->own_n && at + size > p->own_first;
+}
+
+static status put_expert(const param *p, stream *s, int64_t expert, load_buffers b)
 {
     int64_t size = p->local[1] * p->local[2];
     return params_write(p, s, (expert - p->held.first[0]) * size, size, b.matrix);
 }
 
 /* One fused tensor [E, out, in]. */
-static status load_exchanged(const param *p, stream *s, const st_tensor *t, expert_buffers b)
+static status load_exchanged(const param *p, stream *s, const st_tensor *t, load_buffers b)
 {
     int64_t in = p->shape[1], out = p->shape[2], first = p->held.first[0];
     for (int64_t e = first; e < first + p->held.n[0]; e++) {
+        if (!stores(p, e))
+            continue;
         take_columns(p, t, e * in * out, 0, out, b);
         TRY(put_expert(p, s, e, b));
     }
@@ -83,12 +96,11 @@ static status load_exchanged(const param *p, stream *s, const st_tensor *t, expe
 
 /* The pieces of one parameter, [n]: experts in order, gate before up. */
 static status load_experts(const hf_folder *f, const param_piece *piece, int64_t n, stream *s,
-                           expert_buffers b)
+                           load_buffers b)
 {
     const param *p = piece->p;
     for (int64_t i = 0; i < n; i++) {
-        int64_t e = piece[i].expert - p->held.first[0];
-        if (e < 0 || e >= p->held.n[0])
+        if (!stores(p, piece[i].expert))
             continue;
         take_columns(p, hf_folder_find(f, piece[i].name), 0, piece[i].column, piece[i].shape[0], b);
         if (piece[i].column + piece[i].shape[0] == p->shape[2])
@@ -97,7 +109,8 @@ static status load_experts(const hf_folder *f, const param_piece *piece, int64_t
     return ST_OK;
 }
 
-static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n, stream *s)
+static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n, stream *s,
+                       int64_t *inout_bytes)
 {
     int64_t largest = CHUNK, longest = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -107,8 +120,8 @@ static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n,
         largest = p->local[1] * p->local[2] > largest ? p->local[1] * p->local[2] : largest;
         longest = p->local[1] > longest ? p->local[1] : longest;
     }
-    expert_buffers b = {malloc((size_t)largest * sizeof(double)),
-                        malloc((size_t)longest * sizeof(double))};
+    load_buffers b = {malloc((size_t)largest * sizeof(double)),
+                      malloc((size_t)longest * sizeof(double)), inout_bytes};
     status st = b.matrix && b.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
     for (int64_t i = 0, run = 1; i < n && st == ST_OK; i += run) {
         const param *p = pieces[i].p;
@@ -119,7 +132,7 @@ static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n,
         else if (pieces[i].exchanged)
             st = load_exchanged(p, s, hf_folder_find(f, pieces[i].name), b);
         else
-            st = load_as_held(p, s, hf_folder_find(f, pieces[i].name), b.matrix);
+            st = load_as_held(p, s, hf_folder_find(f, pieces[i].name), b);
     }
     free(b.matrix);
     free(b.row);
@@ -138,7 +151,7 @@ status hf_load(params *p, stream *s, const model_dims *d, const char *folder)
     TRY_OR(done, hf_check(&f, p, &report));
     TRY_OR(done, hf_report_status(&report, folder));
     TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
-    st = load_all(&f, pieces, n, s);
+    st = load_all(&f, pieces, n, s, &p->bytes_read);
 done:
     free(pieces);
     hf_report_done(&report);

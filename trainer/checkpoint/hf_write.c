@@ -153,7 +153,7 @@ static status put_piece(output *o, const param_piece *piece, st_dtype dtype, str
 
 static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
 
-static status make_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size)
+status hf_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size)
 {
     st_tensor *list = calloc((size_t)(n > 0 ? n : 1), sizeof *list);
     if (!list)
@@ -182,7 +182,7 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
     output o;
     uint8_t *header = NULL;
     size_t header_size = 0;
-    TRY(make_header(items, n, &header, &header_size));
+    TRY(hf_header(items, n, &header, &header_size));
     buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
                  malloc((size_t)largest * sizeof(double))};
     status st = b.values && b.bytes && b.matrix ? output_open(&o, folder, name)

@@ -21,6 +21,8 @@ typedef struct hf_item {
     int64_t place; /* within the file, rising */
 } hf_item;
 
+/* The header of a file of these tensors; heap. */
+WARN_UNUSED status hf_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size);
 /* A safetensors file of these tensors, read from the device in chunks. */
 WARN_UNUSED status hf_write_items(const char *folder, const char *name, const hf_item *items,
                                   int64_t n, stream *s);

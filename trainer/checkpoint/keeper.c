@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/together.h"
 #include "trainer/checkpoint/train_state.h"
 
 enum { BLOCKS = 3 };
@@ -27,6 +28,8 @@ struct keeper {
     stream *live_stream;
     /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
     bool background;
+    together together;
+    atomic_bool leaving; /* keeper_free has begun */
     params view;
     stream *view_stream;
     device *host;
@@ -80,24 +83,49 @@ done:
 static status fill_folder(keeper *k, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
+    const state_writer w = k->together.writer;
     const hf_export_options o = {.source = k->conf->model_path,
                                  .tokenizer = k->conf->model_tokenizer,
-                                 .dtype = HF_EXPORT_AS_SOURCE};
+                                 .dtype = HF_EXPORT_AS_SOURCE,
+                                 .writer = w.rank,
+                                 .writers = w.ranks};
     TRY(hf_path(training, path, FOLDER_TRAINING));
     TRY(hf_path(adapter, path, ADAPTER_FOLDER));
-    TRY(folder_make(training));
     TRY(hf_export(&k->view, k->view_stream, k->dims, path, &o));
+    TRY(train_state_write(&k->view, k->view_stream, w, training));
+    if (!k->together.first)
+        return ST_OK;
     TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path, adapter));
-    TRY(train_state_write(&k->view, k->view_stream, training));
     TRY(progress_write(&k->todo, training));
+    TRY(together_wait(&k->together, training, &k->leaving));
     return folder_seal(path);
+}
+
+/* The folder that is written into, empty. */
+static status make_writing(const keeper *k, int64_t step)
+{
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, step, "writing"));
+    TRY(folder_remove(path));
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    return folder_make(training);
+}
+
+/* Another rank than the first: its part, and the mark that it is there. */
+static status write_part(keeper *k)
+{
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    return together_mark(&k->together, training, fill_folder(k, path));
 }
 
 static status write_checkpoint(keeper *k)
 {
     char path[STATUS_PATH_MAX];
+    if (!k->together.first)
+        return write_part(k);
     TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
-    TRY(folder_remove(path));
     status st = fill_folder(k, path);
     if (st == ST_OK)
         st = folder_commit(k->folder, k->todo.step);
@@ -120,8 +148,9 @@ static void save_and_tell(keeper *k)
     k->outcome = st;
     if (st == ST_OK) {
         k->last_step = k->todo.step;
-        log_info("checkpoint written step=%" PRId64 " seconds=%.1f", k->todo.step,
-                 (double)(clock_ns() - start) * 1e-9);
+        if (k->together.first)
+            log_info("checkpoint written step=%" PRId64 " seconds=%.1f", k->todo.step,
+                     (double)(clock_ns() - start) * 1e-9);
         return;
     }
     k->note = *status_last();
@@ -205,7 +234,8 @@ status keeper_new(const conf *c, const char *folder, const model_dims *d, params
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     snprintf(k->folder, sizeof k->folder, "%s", folder);
-    k->background = keeper_in_background(c);
+    k->together = together_of(p);
+    k->background = keeper_in_background(c) && k->together.writes;
     status st = folder_make(folder);
     if (st == ST_OK && k->background)
         st = open_background(k);
@@ -222,6 +252,7 @@ void keeper_free(keeper **held)
     keeper *k = *held;
     if (!k)
         return;
+    atomic_store(&k->leaving, true);
     if (k->thread_runs) {
         pthread_mutex_lock(&k->lock);
         k->quit = true;
@@ -259,11 +290,29 @@ static status take_snapshot(keeper *k)
     return v->wait(k->live_stream);
 }
 
-status keeper_save(keeper *k, const progress *p)
+enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
+
+/* What the first rank finds, for all of them. */
+static status begin_save(keeper *k, int64_t step, int32_t *out)
 {
     /* How the one before went was told. */
-    if (keeper_wait(k) == ST_OK && k->last_step == p->step)
-        return ST_OK; /* this is it */
+    bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
+    *out = kept ? SAVE_KEPT : SAVE_GO;
+    if (!kept && k->together.first && make_writing(k, step) != ST_OK) {
+        k->outcome = status_last()->code;
+        k->note = *status_last();
+        log_error("checkpoint of step %" PRId64 " is not written: %s", step, status_text());
+        *out = SAVE_NO_FOLDER;
+    }
+    return together_agree(&k->together, out);
+}
+
+status keeper_save(keeper *k, const progress *p)
+{
+    int32_t begin;
+    TRY(begin_save(k, p->step, &begin));
+    if (begin != SAVE_GO || !k->together.writes)
+        return ST_OK;
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
         save_and_tell(k);

@@ -1,5 +1,6 @@
 #include "trainer/checkpoint/train_state.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +10,15 @@
 #include "common/safetensors.h"
 #include "trainer/checkpoint/hf_write.h"
 
-enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160 };
-static const char file_name[] = "rank-00000-of-00001.safetensors";
+enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
 static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
+
+static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_writer w)
+{
+    char name[64];
+    snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", w.rank, w.ranks);
+    return hf_path(out, folder, name);
+}
 
 static void *array_of(const param *p, int which)
 {
@@ -22,6 +29,7 @@ typedef struct state_list {
     st_tensor *tensor;
     void **array; /* where each lives */
     char (*name)[TENSOR_NAME];
+    const param **of;
     size_t n;
 } state_list;
 
@@ -30,6 +38,7 @@ static void list_done(state_list *l)
     free(l->tensor);
     free(l->array);
     free(l->name);
+    free(l->of);
 }
 
 static status list_make(const params *p, st_dtype acc, state_list *l)
@@ -37,18 +46,20 @@ static status list_make(const params *p, st_dtype acc, state_list *l)
     size_t most = (size_t)(p->n * ARRAYS);
     *l = (state_list){.tensor = calloc(most, sizeof *l->tensor),
                       .array = calloc(most, sizeof *l->array),
-                      .name = calloc(most, sizeof *l->name)};
-    if (!l->tensor || !l->array || !l->name) {
+                      .name = calloc(most, sizeof *l->name),
+                      .of = calloc(most, sizeof *l->of)};
+    if (!l->tensor || !l->array || !l->name || !l->of) {
         list_done(l);
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu tensors", most);
     }
     for (int which = 0; which < ARRAYS; which++)
         for (int64_t i = 0; i < p->n; i++) {
             const param *q = &p->list[i];
-            if (!array_of(q, which))
+            if (!array_of(q, which) || q->own_n == 0)
                 continue;
             snprintf(l->name[l->n], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
             l->array[l->n] = array_of(q, which);
+            l->of[l->n] = q;
             l->tensor[l->n] = (st_tensor){.name = l->name[l->n],
                                           .dtype = acc,
                                           .n_dims = 1,
@@ -79,10 +90,65 @@ static status put_arrays(FILE *f, const char *path, const state_list *l, stream 
     return ST_OK;
 }
 
-status train_state_write(const params *p, stream *s, const char *folder)
+/* What of a parameter a file holds. */
+typedef struct stored_slice {
+    slice held;
+    int64_t first; /* local element that the tensor begins with */
+} stored_slice;
+
+static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
+{
+    const int64_t *const list[] = {x->held.size, x->held.first, x->held.n};
+    int n = 0;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        for (int a = 0; a < SLICE_AXES; a++)
+            n += snprintf(out + n, SLICE_TEXT - (size_t)n, "%lld ", (long long)list[i][a]);
+    snprintf(out + n, SLICE_TEXT - (size_t)n, "%lld", (long long)x->first);
+}
+
+static bool read_slice(const char *text, stored_slice *out)
+{
+    int64_t *const list[] = {out->held.size, out->held.first, out->held.n};
+    for (size_t i = 0; i < sizeof list / sizeof *list * SLICE_AXES + 1; i++) {
+        char *end;
+        int64_t *to = i == 3 * SLICE_AXES ? &out->first : &list[i / SLICE_AXES][i % SLICE_AXES];
+        *to = strtoll(text, &end, 10);
+        if (end == text || *to < 0)
+            return false;
+        text = end;
+    }
+    int64_t elements = 1;
+    for (int a = 0; a < SLICE_AXES; a++)
+        if (out->held.n[a] < 1 || out->held.first[a] > out->held.size[a] - out->held.n[a] ||
+            __builtin_mul_overflow(elements, out->held.size[a], &elements))
+            return false;
+    return !*text;
+}
+
+/* Entries "slice/NAME" of every tensor, where it is not the whole; heap, texts behind the list. */
+static status list_slices(const state_list *l, st_meta **out)
+{
+    char(*text)[SLICE_TEXT];
+    st_meta *list = calloc(l->n + 1, sizeof *list + sizeof *text + TENSOR_NAME);
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", l->n);
+    text = (char(*)[SLICE_TEXT])(list + l->n + 1);
+    char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + l->n + 1);
+    for (size_t i = 0; i < l->n; i++) {
+        stored_slice x = {l->of[i]->held, l->of[i]->own_first};
+        snprintf(key[i], sizeof key[i], "slice/%s", l->name[i]);
+        print_slice(&x, text[i]);
+        list[i] = (st_meta){key[i], text[i]};
+    }
+    *out = list;
+    return ST_OK;
+}
+
+status train_state_write(const params *p, stream *s, state_writer w, const char *folder)
 {
     char path[STATUS_PATH_MAX];
     state_list l = {0};
+    st_meta *slices = NULL;
     uint8_t *header = NULL;
     size_t header_size;
     FILE *f = NULL;
@@ -90,9 +156,11 @@ status train_state_write(const params *p, stream *s, const char *folder)
     void *chunk = malloc(CHUNK_BYTES);
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
-    TRY_OR(done, hf_path(path, folder, file_name));
+    TRY_OR(done, file_path(path, folder, w));
     TRY_OR(done, list_make(p, s->dev->v->acc, &l));
-    TRY_OR(done, st_header(l.tensor, l.n, NULL, 0, &header, &header_size));
+    if (w.ranks > 1)
+        TRY_OR(done, list_slices(&l, &slices));
+    TRY_OR(done, st_header(l.tensor, l.n, slices, slices ? l.n : 0, &header, &header_size));
     f = fopen(path, "wbe"); /* the folder has its name only when all of it is whole */
     if (!f) {
         st = FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
@@ -106,42 +174,155 @@ done:
     if (f && fclose(f) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     free(header);
+    free(slices);
     list_done(&l);
     free(chunk);
     return st;
 }
 
-static status load_array(const st_file *f, const char *path, const st_tensor *want, void *to,
+/* What a file has of a tensor; *out_there false where it has nothing. */
+static status find_stored(const st_file *f, const char *path, const param *p, const char *name,
+                          st_dtype acc, const st_tensor **out, stored_slice *out_slice,
+                          bool *out_there)
+{
+    char key[TENSOR_NAME + 8];
+    snprintf(key, sizeof key, "slice/%s", name);
+    const char *text = st_meta_find(f, key);
+    *out_there = st_find(f, name) != NULL;
+    if (!*out_there)
+        return ST_OK;
+    TRY(st_want(f, name, acc, 1, path, out));
+    slice whole = p->held;
+    for (int a = 0; a < SLICE_AXES; a++) {
+        whole.first[a] = 0;
+        whole.n[a] = whole.size[a];
+    }
+    *out_slice = (stored_slice){.held = whole};
+    if (text && (!read_slice(text, out_slice) ||
+                 memcmp(out_slice->held.size, p->held.size, sizeof p->held.size) != 0))
+        return FAIL_IN(ST_BAD_INPUT, path, "\"%s\" is no slice of %s: \"%s\"", key, p->name, text);
+    int64_t held = slice_count(&out_slice->held), n = (*out)->shape[0];
+    if ((!text && n != held) || out_slice->first > held - n)
+        return FAIL_IN(ST_BAD_INPUT, path, "tensor \"%s\" has %lld elements, the model %lld", name,
+                       (long long)n, (long long)held);
+    return ST_OK;
+}
+
+/* What of p's own elements this tensor of a file has goes to `to`; *inout_found counts it. */
+static status take_stored(const param *p, stream *s, const st_tensor *t, const stored_slice *x,
+                          void *to, int64_t *inout_found)
+{
+    const backend_vtable *v = s->dev->v;
+    const int64_t size = (int64_t)st_dtype_size(v->acc), most = CHUNK_BYTES / size;
+    for (int64_t i = 0, n; i < p->own_n; i += n) {
+        int64_t stored, theirs;
+        n = slice_run(&p->held, p->own_first + i, p->own_n - i < most ? p->own_n - i : most,
+                      &stored);
+        int64_t at = slice_find(&x->held, stored);
+        if (at < 0) {
+            int64_t gap = slice_gap(&x->held, stored);
+            n = gap < n ? gap : n;
+            continue;
+        }
+        n = slice_run(&x->held, at, n, &theirs);
+        at -= x->first;
+        if (at < 0) {
+            n = -at < n ? -at : n;
+            continue;
+        }
+        if (at >= t->shape[0])
+            continue;
+        n = t->shape[0] - at < n ? t->shape[0] - at : n;
+        TRY(v->to_device(s, (char *)to + i * size, t->data.data + at * size, (size_t)(n * size)));
+        TRY(v->wait(s));
+        *inout_found += n;
+    }
+    return ST_OK;
+}
+
+typedef struct state_files {
+    st_file *file; /* [n] */
+    char (*path)[STATUS_PATH_MAX];
+    int n;
+} state_files;
+
+static void close_files(state_files *f)
+{
+    for (int i = 0; i < f->n; i++)
+        st_close(&f->file[i]);
+    free(f->file);
+    free(f->path);
+}
+
+/* However many ranks wrote them. */
+static status count_writers(const char *folder, int *out)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return FAIL_IN(ST_NO_INPUT, folder, "%s", strerror(errno));
+    int rank, end;
+    *out = 0;
+    for (struct dirent *e; *out == 0 && (e = readdir(dir));)
+        if (sscanf(e->d_name, "rank-%5d-of-%5d.safetensors%n", &rank, out, &end) != 2 ||
+            e->d_name[end] || *out < 1)
+            *out = 0;
+    closedir(dir);
+    if (*out == 0)
+        return FAIL_IN(ST_BAD_INPUT, folder, "no rank-R-of-W.safetensors here");
+    return ST_OK;
+}
+
+static status open_files(const char *folder, state_files *f)
+{
+    int ranks;
+    TRY(count_writers(folder, &ranks));
+    f->file = calloc((size_t)ranks, sizeof *f->file);
+    f->path = calloc((size_t)ranks, sizeof *f->path);
+    if (!f->file || !f->path)
+        return FAIL(ST_NO_MEMORY, "no memory for %d files", ranks);
+    for (int r = 0; r < ranks; r++) {
+        TRY(file_path(f->path[r], folder, (state_writer){r, ranks}));
+        TRY(st_open(f->path[r], &f->file[r]));
+        f->n++;
+    }
+    return ST_OK;
+}
+
+static status load_array(const state_files *f, const char *folder, const state_list *l, size_t i,
                          stream *s)
 {
-    const st_tensor *t;
-    TRY(st_want(f, want->name, want->dtype, 1, path, &t));
-    if (t->data.size != want->data.size)
-        return FAIL_IN(ST_BAD_INPUT, path, "tensor \"%s\" has %lld elements, the model %lld",
-                       want->name, (long long)t->shape[0], (long long)want->shape[0]);
-    for (size_t at = 0; at < t->data.size; at += CHUNK_BYTES) {
-        size_t n = t->data.size - at < CHUNK_BYTES ? t->data.size - at : CHUNK_BYTES;
-        TRY(s->dev->v->to_device(s, (char *)to + at, t->data.data + at, n));
-        TRY(s->dev->v->wait(s));
+    const param *p = l->of[i];
+    int64_t found = 0;
+    for (int k = 0; k < f->n && found < p->own_n; k++) {
+        const st_tensor *t;
+        stored_slice x;
+        bool there;
+        TRY(find_stored(&f->file[k], f->path[k], p, l->name[i], s->dev->v->acc, &t, &x, &there));
+        if (!there)
+            continue;
+        TRY(take_stored(p, s, t, &x, l->array[i], &found));
+        st_forget(t->data);
     }
-    st_forget(t->data);
+    if (found < p->own_n)
+        return FAIL_IN(ST_BAD_INPUT, folder, "tensor \"%s\": %lld of the %lld elements wanted",
+                       l->name[i], (long long)found, (long long)p->own_n);
     return ST_OK;
 }
 
 status train_state_load(params *p, stream *s, const char *folder)
 {
-    char path[STATUS_PATH_MAX];
-    st_file f = {0};
+    state_files f = {0};
     state_list l = {0};
     status st;
-    TRY(hf_path(path, folder, file_name));
-    TRY(st_open(path, &f));
+    TRY_OR(done, open_files(folder, &f));
     TRY_OR(done, list_make(p, s->dev->v->acc, &l));
-    for (size_t i = 0; i < l.n; i++)
-        TRY_OR(done, load_array(&f, path, &l.tensor[i], l.array[i], s));
+    for (size_t i = 0; i < l.n; i++) {
+        TRY_OR(done, load_array(&f, folder, &l, i, s));
+        p->bytes_read += (int64_t)l.tensor[i].data.size;
+    }
     st = params_refresh(p, s);
 done:
     list_done(&l);
-    st_close(&f);
+    close_files(&f);
     return st;
 }

@@ -3,16 +3,25 @@
  * rounded (BF16) and are for everybody else.
  *
  * rank-RRRRR-of-WWWWW.safetensors; per parameter "value/NAME", and where it is trained
- * "moment1/NAME" and "moment2/NAME", flat [count]. With several ranks a tensor holds the rank's
- * slice and the metadata "first/NAME" its first element; without that entry the whole. */
+ * "moment1/NAME" and "moment2/NAME", flat [count]. With several ranks a tensor holds what the
+ * rank stores of it, and the metadata "slice/TENSOR" says what that is: 13 numbers, the sizes,
+ * first and count of the axes of its local tensor (parallel/slice.h) and the first element of that;
+ * without that entry the whole. Any number of ranks reads what any number wrote. */
 #ifndef TESSERA_CHECKPOINT_TRAIN_STATE_H
 #define TESSERA_CHECKPOINT_TRAIN_STATE_H
 
 #include "trainer/model/params.h"
 
+/* Which of the ranks that store something. */
+typedef struct state_writer {
+    int rank, ranks;
+} state_writer;
+
 /* Reads p's arrays through s; synced. */
-WARN_UNUSED status train_state_write(const params *p, stream *s, const char *folder);
-/* Every parameter's values and moments, and the compute copies; BAD_INPUT by file and tensor. */
+WARN_UNUSED status train_state_write(const params *p, stream *s, state_writer w,
+                                     const char *folder);
+/* What p stores of values and moments, and the compute copies, from the files of all ranks;
+ * BAD_INPUT by file and tensor. */
 WARN_UNUSED status train_state_load(params *p, stream *s, const char *folder);
 
 #endif

@@ -40,6 +40,7 @@ typedef struct param {
     int unit;                  /* it is used with (unit_order.h) */
     int64_t layer;             /* of the decoder, -1: none */
     bool stays;                /* used by two units: a tied embedding */
+    bool forward_only;         /* its backward does not read it: embeddings */
     /* where it stands in a span of its unit, and which of its local elements this rank stores: all
      * of them, unless ranks share it; from params_alloc on */
     int64_t span, at, own_first, own_n;
@@ -89,6 +90,7 @@ typedef struct params {
      * trained_elements). Known from params_alloc on. */
     void *values, *acts, *grads, *moments1, *moments2, *unwanted;
     int64_t block_elements, trained_elements;
+    int64_t bytes_read; /* from files, by this rank so far */
 } params;
 
 /* The list of shapes; no memory for values. */

@@ -16,6 +16,7 @@ typedef struct lister {
     double std;
     param_group group;
     int unit;
+    bool forward_only;
     int64_t layer;
 } lister;
 
@@ -43,6 +44,7 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     row->held = slice_whole(row->count, 1, 1, 1);
     row->cut_axis = -1;
     row->unit = l->unit;
+    row->forward_only = l->forward_only;
     row->layer = l->layer;
     row->init_std = init == INIT_NORMAL ? l->std : 0;
     row->decay = n_dims > 1;
@@ -161,6 +163,7 @@ static void list_vision(lister *l, const model_dims *d)
     l->std = v->initializer_range;
     l->layer = -1;
     l->unit = unit_patch();
+    l->forward_only = true;
     l->group = GROUP_VISION;
     add(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
         "model.visual.patch_embed.proj.weight");
@@ -168,6 +171,7 @@ static void list_vision(lister *l, const model_dims *d)
     l->group = GROUP_MERGER;
     MATRIX(l, v->positions, v->hidden, "model.visual.pos_embed.weight");
     l->group = GROUP_VISION;
+    l->forward_only = false;
     for (int b = 0; b < v->depth; b++) {
         snprintf(at, sizeof at, "model.visual.blocks.%d", b);
         l->unit = unit_block(d, b);
@@ -195,12 +199,14 @@ status params_list(const model_dims *d, params *p)
                 .std = t->initializer_range,
                 .group = GROUP_TEXT,
                 .unit = unit_embedding(d),
+                .forward_only = true,
                 .layer = -1};
     p->text_only_names = d->vision.depth == 0;
     p->text_prefix = p->text_only_names ? "model." : "model.language_model.";
     MATRIX(&l, t->vocab, t->hidden, "%sembed_tokens.weight", p->text_prefix);
     if (!l.failed)
         p->list[0].stays = t->tied;
+    l.forward_only = false;
     for (int layer = 0; layer < t->layers; layer++)
         list_decoder_layer(&l, d, layer);
     l.group = GROUP_TEXT;

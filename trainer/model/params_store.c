@@ -31,6 +31,7 @@ static void add_span(params *p, int unit, mesh_group group, bool trained)
         row->at = to->count;
         to->count += aligned(row->n_local);
         to->stays |= row->stays;
+        to->forward_only = row->forward_only;
         to->layer = row->layer;
         to->vision = row->group == GROUP_VISION || row->group == GROUP_MERGER;
     }

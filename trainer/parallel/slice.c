@@ -47,3 +47,17 @@ int64_t slice_find(const slice *s, int64_t stored)
     }
     return local;
 }
+
+int64_t slice_gap(const slice *s, int64_t stored)
+{
+    int64_t stride = s->size[0] * s->size[1] * s->size[2] * s->size[3];
+    for (int axis = 0; axis < SLICE_AXES; axis++) {
+        stride /= s->size[axis];
+        int64_t i = stored / stride % s->size[axis];
+        if (i < s->first[axis]) /* up to where it begins */
+            return (s->first[axis] - i) * stride - stored % stride;
+        if (i >= s->first[axis] + s->n[axis]) /* to the axis' end */
+            return (s->size[axis] - i) * stride - stored % stride;
+    }
+    return 1;
+}

@@ -25,5 +25,7 @@ int64_t slice_count(const slice *s);
 int64_t slice_run(const slice *s, int64_t local, int64_t most, int64_t *out_stored);
 /* Local element of a stored one; -1: not held. */
 int64_t slice_find(const slice *s, int64_t stored);
+/* How many elements from a stored one on, which is not held, are not held either. At least 1. */
+int64_t slice_gap(const slice *s, int64_t stored);
 
 #endif

@@ -245,6 +245,14 @@ static status fetch(units *u, stream *s, int unit)
     return v->event_record(side, t->gathered);
 }
 
+/* Will this unit's weights be read next? */
+static bool is_next(const units *u, int unit, unit_use use)
+{
+    if (use == UNIT_FORWARD)
+        return unit < u->n_units;
+    return unit >= u->lowest && !u->span[u->first[unit]].forward_only;
+}
+
 status units_enter(units *u, stream *s, int unit, unit_use use)
 {
     if (!u)
@@ -253,13 +261,12 @@ status units_enter(units *u, stream *s, int unit, unit_use use)
     turn *t = &u->turn[unit % TURNS];
     if (use != UNIT_FORWARD && t->was_reduced)
         TRY(v->event_follow(s, t->reduced));
-    if (use == UNIT_GRADIENT)
-        return ST_OK;
-    TRY(fetch(u, s, unit));
-    TRY(v->event_follow(s, t->gathered));
+    if (use != UNIT_GRADIENT) {
+        TRY(fetch(u, s, unit));
+        TRY(v->event_follow(s, t->gathered));
+    }
     int next = use == UNIT_FORWARD ? unit + 1 : unit - 1;
-    bool wanted = next < u->n_units && next >= (use == UNIT_FORWARD ? 0 : u->lowest);
-    return wanted ? fetch(u, s, next) : ST_OK;
+    return is_next(u, next, use) ? fetch(u, s, next) : ST_OK;
 }
 
 /* Sums over the group; this rank's piece joins what it stores. */

@@ -28,6 +28,7 @@ typedef struct unit_span {
     int ranks, rank;              /* of the group; 1: stored whole, nothing is gathered */
     bool trained;                 /* has gradients */
     bool stays;                   /* whole from its first use to its last: used at two places */
+    bool forward_only;            /* its backward reads no weights (UNIT_GRADIENT) */
     int64_t count, piece;         /* elements: of the span, of a rank; piece * ranks >= count */
     int64_t first, first_trained; /* of the piece in what the rank stores; the caller's own */
     int64_t layer;                /* of the decoder, -1: none; for the ledger */
@@ -66,7 +67,7 @@ typedef enum unit_use {
     UNIT_FORWARD,  /* weights; the next unit is the one above */
     UNIT_BACKWARD, /* weights and gradients; the next is the one below */
     UNIT_TURN,     /* the last one: forward and backward at once */
-    UNIT_GRADIENT  /* a backward that reads no weights */
+    UNIT_GRADIENT  /* a backward that reads no weights; the next is the one below */
 } unit_use;
 
 /* Around the units of a micro-batch: nothing is held from before, all is done behind. */

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Checkpoints of several ranks: going on as the same ranks is bit for bit, as others to rounding; a
+run that is killed while it writes goes on from its last whole checkpoint."""
+
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from ranks import BIN, ENV, MPIRUN, check, kill_session, run  # noqa: E402
+
+STEPS, EVERY = 6, 2
+
+
+class Runs:
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="ranks")
+        run(os.path.join(BIN, "prepd"), "synth", "--out", self.file("data"), "--images", 40, "--seed", 1)
+        with open(self.file("c.yaml"), "w") as f:
+            f.write("model: {path: data/model}\ndata: {format: vqav2, path: data, split: train}\n"
+                    "eval: {enable: false}\nprepd: {endpoint: 'ipc://p.sock', workers: 1}\n"
+                    "training: {seq_len: 256, local_batch_size: 1, threads: 1, global_batch_size: 4, "
+                    f"steps: {STEPS}}}\noptimizer: {{lr: 1.0e-3}}\n"
+                    f"checkpoint: {{enable: true, interval: {EVERY}, keep_latest_k: 0}}\n"
+                    "metrics: {report: false, log_freq: 1}\n")
+        run(os.path.join(BIN, "prepd"), "record", "-c", self.file("c.yaml"), "--steps", STEPS,
+            "--out", self.file("rows.rec"))
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def words(self, folder, ranks, *options):
+        trainer = [os.path.join(BIN, "trainer"), "train", "-c", self.file("c.yaml"),
+                   "--feed.replay", self.file("rows.rec"), "--job.dump_folder", self.file(folder),
+                   *map(str, options)]
+        return trainer if ranks == 1 else [MPIRUN, "-np", str(ranks), *trainer]
+
+    def train(self, folder, ranks, *options):
+        """Loss by step, of those that this run made."""
+        return losses(run(*self.words(folder, ranks, *options)))
+
+    def copy(self, folder, to):
+        shutil.copytree(self.file(folder), self.file(to))
+
+    def model(self, folder, step):
+        with open(self.file(f"{folder}/checkpoint/step-{step}/model.safetensors"), "rb") as f:
+            return f.read()
+
+
+def losses(said):
+    return {int(s): float(l) for s, l in re.findall(r"^step: +(\d+)  loss: +([0-9.]+)", said, re.M)}
+
+
+def near(a, b):
+    return all(abs(a[k] - b[k]) <= 2e-4 for k in a)
+
+
+def ranks_go_on_in_any_layout(r):
+    alone = r.train("one", 1)
+    pair = r.train("pair", 2)
+    check(sorted(pair) == list(range(1, STEPS + 1)) and near(pair, alone), f"{pair} is not {alone}")
+    for name, ranks, options in (("again", 2, ()), ("four", 4, ("--parallelism.data_parallel_"
+                                 "replicate_degree", 2)), ("three", 1, ())):
+        r.copy("pair", name)
+        on = r.train(name, ranks, "--checkpoint.load_step", 2, *options)
+        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on behind step 2: {on}")
+        check(near(on, pair), f"{name}: {on} is not {pair}")
+    check(r.model("again", STEPS) == r.model("pair", STEPS), "the same ranks went on to other bits")
+    r.copy("one", "spread")  # and what one rank wrote
+    check(near(r.train("spread", 2, "--checkpoint.load_step", 4), alone), "one rank's, by two")
+
+
+def killed_while_it_writes(r):
+    want = r.train("whole", 2)
+    chance = random.Random(4)
+    for round_ in range(4):
+        name = f"killed{round_}"
+        p = subprocess.Popen(r.words(name, 2), env=ENV, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True)
+        writing = r.file(f"{name}/checkpoint/.step-{EVERY * (1 + round_ % 2)}.writing")
+        deadline = time.monotonic() + 60
+        while not os.path.isdir(writing) and time.monotonic() < deadline and p.poll() is None:
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.15)
+        kill_session(p.pid)
+        p.communicate()
+        on = r.train(name, 2)
+        check(max(on) == STEPS and near(on, want), f"{name}: {on} is not {want}")
+        check(r.model(name, STEPS) == r.model("whole", STEPS), f"{name}: other bits")
+        left = glob.glob(r.file(f"{name}/checkpoint/.step-*"))
+        check(not left, f"left behind: {left}")
+        with open(r.file(f"{name}/checkpoint/step-{STEPS}/training/manifest.json")) as f:
+            files = [x["name"] for x in json.load(f)["files"]]
+        check("training/rank-00001-of-00002.safetensors" in files, files)
+
+
+def main():
+    r = Runs()
+    try:
+        ranks_go_on_in_any_layout(r)
+        killed_while_it_writes(r)
+    finally:
+        shutil.rmtree(r.path)
+
+
+main()

@@ -1,0 +1,37 @@
+"""What the tests of several ranks share: how ranks are started on however few cores."""
+
+import os
+import signal
+import subprocess
+
+BIN = os.environ.get("TESSERA_BIN", "build/bin")
+TESTS = os.environ.get("TESSERA_TESTS", "build/tests")
+MPIRUN = os.environ.get("TESSERA_MPIRUN", "mpirun")
+LIMIT_S = 300  # of one run
+ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           OPENBLAS_NUM_THREADS="1")
+
+
+def check(ok, what):
+    if not ok:
+        raise AssertionError(what)
+
+
+def kill_session(leader):
+    """SIGKILL to mpirun and every rank: it puts them into process groups of their own."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                session = int(f.read().rsplit(")", 1)[1].split()[3])
+            if session == leader:
+                os.kill(int(pid), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended
+
+
+def run(*words, **more):
+    p = subprocess.run([str(w) for w in words], env=dict(ENV, **more), stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
+    check(p.returncode == 0, f"{' '.join(map(str, words))}: {p.returncode}\n{p.stdout}")
+    return p.stdout

@@ -1,0 +1,169 @@
+/* hf_slices.c: see hf_slices.h. */
+#include "trainer/checkpoint/hf_slices.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer/model/convert.h"
+
+enum { CHUNK = 1 << 18 /* values moved at once */ };
+
+/* A tensor in an open file. */
+typedef struct target {
+    const char *path;
+    int fd;
+    off_t at; /* of its first byte */
+    st_dtype dtype;
+} target;
+
+typedef struct buffers {
+    double *values; /* [CHUNK] as stored here */
+    double *column; /* [CHUNK] some of them, in the file's order */
+    void *bytes;    /* [CHUNK] as written */
+} buffers;
+
+static status put_bytes(const target *t, const void *data, size_t size, off_t at)
+{
+    const char *from = data;
+    while (size > 0) {
+        ssize_t n = pwrite(t->fd, from, size, at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return FAIL_IN(ST_IO, t->path, "%s", n < 0 ? strerror(errno) : "the disk is full");
+        from += n;
+        at += n;
+        size -= (size_t)n;
+    }
+    return ST_OK;
+}
+
+/* n values from element `stored` of the tensor on. */
+static status put_values(const target *t, int64_t stored, int64_t n, const double *from,
+                         void *bytes)
+{
+    size_t size = st_dtype_size(t->dtype);
+    convert_from_double(bytes, t->dtype, from, n);
+    return put_bytes(t, bytes, (size_t)n * size, t->at + (off_t)((size_t)stored * size));
+}
+
+/* Local elements [first, first + n), in the tensor's own order. */
+static status put_runs(const param *p, const target *t, int64_t first, int64_t n, const buffers *b)
+{
+    for (int64_t i = 0, run, stored; i < n; i += run) {
+        run = slice_run(&p->held, first + i, n - i, &stored);
+        TRY(put_values(t, stored, run, b->values + i, b->bytes));
+    }
+    return ST_OK;
+}
+
+/* Where the file has a transposed matrix [out, in] of one expert, [rows, in] of its columns from
+ * `column` on. */
+typedef struct transposed {
+    int64_t expert, column, rows;
+    int64_t first; /* element of the tensor that its first row begins at */
+} transposed;
+
+/* Of local elements [first, first + n), which are all of one expert, those of m. */
+static status put_columns(const param *p, const target *t, const transposed *m, int64_t first,
+                          int64_t n, const buffers *b)
+{
+    const slice *h = &p->held; /* [E, in, parts, out / parts] */
+    const int64_t out = p->local[2], in = h->size[1];
+    const int64_t begin = first % (p->local[1] * out), end = begin + n;
+    for (int64_t j = 0; j < out; j++) {
+        int64_t column = j / h->n[3] * h->size[3] + h->first[3] + j % h->n[3] - m->column;
+        int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out, k = 0;
+        if (column < 0 || column >= m->rows)
+            continue;
+        for (int64_t i = low; i < high; i++)
+            b->column[k++] = b->values[i * out + j - begin];
+        if (k > 0)
+            TRY(put_values(t, m->first + column * in + h->first[1] + low, k, b->column, b->bytes));
+    }
+    return ST_OK;
+}
+
+/* All that this rank stores of one piece. */
+static status put_piece(const param_piece *piece, const target *t, stream *s, const buffers *b)
+{
+    const param *p = piece->p;
+    const int64_t end = p->own_first + p->own_n, matrix = p->local[1] * p->local[2];
+    const bool transposes = piece->exchanged || piece->expert >= 0;
+    for (int64_t at = p->own_first, n; at < end; at += n) {
+        n = end - at < CHUNK ? end - at : CHUNK;
+        if (transposes && n > matrix - at % matrix) /* one expert at a time */
+            n = matrix - at % matrix;
+        int64_t expert = transposes ? p->held.first[0] + at / matrix : 0;
+        if (piece->expert >= 0 && piece->expert != expert)
+            continue;
+        TRY(params_read(p->value, s, at - p->own_first, n, b->values));
+        if (!transposes) {
+            TRY(put_runs(p, t, at, n, b));
+            continue;
+        }
+        transposed m = {.expert = expert, .column = piece->column, .rows = piece->shape[0]};
+        if (piece->exchanged)
+            m = (transposed){
+                .expert = expert, .rows = p->shape[2], .first = expert * p->shape[1] * p->shape[2]};
+        TRY(put_columns(p, t, &m, at, n, b));
+    }
+    return ST_OK;
+}
+
+static status put_file(const hf_item *items, int64_t n, const char *path, bool with_header,
+                       stream *s, const buffers *b)
+{
+    uint8_t *header = NULL;
+    size_t size = 0;
+    target t = {.path = path};
+    TRY(hf_header(items, n, &header, &size));
+    off_t end = (off_t)size;
+    for (int64_t i = 0; i < n; i++)
+        end += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(items[i].dtype));
+    status st = ST_OK;
+    t.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (t.fd < 0) {
+        free(header);
+        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+    }
+    if (ftruncate(t.fd, end) != 0)
+        st = FAIL_IN(ST_IO, path, "ftruncate: %s", strerror(errno));
+    if (st == ST_OK && with_header)
+        st = put_bytes(&t, header, size, 0);
+    t.at = (off_t)size;
+    for (int64_t i = 0; i < n && st == ST_OK; i++) {
+        t.dtype = items[i].dtype;
+        st = put_piece(&items[i].piece, &t, s, b);
+        t.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(t.dtype));
+    }
+    if (st == ST_OK && fsync(t.fd) != 0)
+        st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));
+    if (close(t.fd) != 0 && st == ST_OK)
+        st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    free(header);
+    return st;
+}
+
+status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, stream *s)
+{
+    buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
+                 malloc(CHUNK * sizeof(double))};
+    status st =
+        b.values && b.column && b.bytes ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to write weights");
+    for (int64_t file = 0, first = 0, n; file < e->n_files && st == ST_OK; file++, first += n) {
+        char path[STATUS_PATH_MAX];
+        for (n = 0; first + n < e->n && e->items[first + n].file == file;)
+            n++;
+        st = hf_path(path, folder, e->files[file]);
+        if (st == ST_OK)
+            st = put_file(e->items + first, n, path, with_headers, s, &b);
+    }
+    free(b.values);
+    free(b.column);
+    free(b.bytes);
+    return st;
+}

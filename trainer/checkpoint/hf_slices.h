@@ -1,0 +1,13 @@
+/* hf_slices.h: weight files that several ranks write together: each puts what it stores where it
+ * belongs, into files of the final size. Internal to checkpoint. */
+#ifndef TESSERA_CHECKPOINT_HF_SLICES_H
+#define TESSERA_CHECKPOINT_HF_SLICES_H
+
+#include "trainer/checkpoint/hf_plan.h"
+
+/* Writes this rank's slices of every tensor of the plan into folder, synced; with_headers: the
+ * files' headers too, which one of the ranks writes. A file is not whole before all have. */
+WARN_UNUSED status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers,
+                                   stream *s);
+
+#endif

@@ -1,0 +1,31 @@
+/* together.h: a checkpoint that several ranks write into one folder: who writes, and how the first
+ * of them learns that all are done. That goes by files in the folder, since writing happens beside
+ * the steps, where ranks say nothing to each other: .rank-R.done, or .rank-R.failed with the
+ * reason.
+ *
+ * Replicas store the same, so the ranks of the first write. */
+#ifndef TESSERA_CHECKPOINT_TOGETHER_H
+#define TESSERA_CHECKPOINT_TOGETHER_H
+
+#include <stdatomic.h>
+
+#include "trainer/checkpoint/train_state.h"
+
+typedef struct together {
+    const mesh *mesh; /* NULL: one rank */
+    state_writer writer;
+    bool writes, first; /* first: of all ranks; it renames */
+} together;
+
+together together_of(const params *p);
+/* What the first rank says, on all of them. Waits; outside of steps. */
+WARN_UNUSED status together_agree(const together *t, int32_t *inout);
+/* This rank's part is done, or failed with the status' text. Returns outcome, or what went wrong
+ * with telling it. */
+WARN_UNUSED status together_mark(const together *t, const char *training, status outcome);
+/* On the first: until the marks of all others are there, which it removes. Fails as soon as one has
+ * failed, and some time after *leaving was set: a rank that is gone marks nothing. */
+WARN_UNUSED status together_wait(const together *t, const char *training,
+                                 const atomic_bool *leaving);
+
+#endif
