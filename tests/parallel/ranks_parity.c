@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "tests/parallel/ledger_formula.h"
 #include "trainer/step.h"
 
 static const char loss_name[] = "loss";
@@ -211,6 +212,8 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
         c->world_size = w->place.size;
     TRY(session_resume(c, w, NULL, &s));
     status st = run(&s, &o);
+    if (st == ST_OK && most)
+        st = ledger_formula_check(&s, w->ledger);
     if (st == ST_OK)
         st = most ? compare(&s, &o, path, most) : write_file(&s, &o, path);
     for (int64_t i = 0; o.gradient && i < s.params->n; i++)

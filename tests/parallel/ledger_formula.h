@@ -1,0 +1,12 @@
+/* ledger_formula.h: what a step should receive by the formula of trainer/parallel/README.md, beside
+ * what the ledger of collectives counted. */
+#ifndef TESSERA_TESTS_LEDGER_FORMULA_H
+#define TESSERA_TESTS_LEDGER_FORMULA_H
+
+#include "trainer/session.h"
+
+/* Of the last step of a run that trains everything; nothing is asked where something is frozen.
+ * ST_BAD_INPUT names the collective. */
+WARN_UNUSED status ledger_formula_check(const session *s, const comm_ledger *l);
+
+#endif
