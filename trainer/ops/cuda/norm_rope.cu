@@ -171,7 +171,7 @@ static __device__ __forceinline__ pieces load_pieces(const bwd &a, unsigned i, i
 
 static __global__ void __launch_bounds__(THREADS, 2) bwd_kernel(bwd a)
 {
-    __shared__ float sums[GROUPS][HEAD_MOST];
+    alignas(16) __shared__ float sums[GROUPS][HEAD_MOST]; /* stored 16 bytes at a time */
     const int group = threadIdx.x / GROUP, at = (int)(threadIdx.x % GROUP) * VECTOR;
     const unsigned first = blockIdx.x * a.part, end = min(first + a.part, a.n);
     uint4 w[2] = {};
