@@ -217,8 +217,16 @@ def drained_for_good_they_all_leave():
     """While workers elsewhere are started anew after every lease: none is left that nobody told."""
     with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
         keepers = [site.worker("--workers", "2"), site.worker()]
-        wait_for(lambda: site.status()["workers"], "a worker", 30)
-        rows = threading.Thread(target=lambda: [None for _ in client.connect(site.endpoint, timeout=8)])
+        site.joined(3)
+
+        def consume():
+            try:
+                for _ in client.connect(site.endpoint, timeout=8):
+                    pass
+            except RuntimeError as e:
+                check("the daemon stops" in str(e), str(e))
+
+        rows = threading.Thread(target=consume)
         rows.daemon = True
         rows.start()
         wait_for(lambda: site.status()["rows"] > 4, "rows", 60)
