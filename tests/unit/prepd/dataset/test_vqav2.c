@@ -271,9 +271,6 @@ static void test_open__whole_file_failures(void **state)
     c.data_split = "val";
     assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "the splits found are: train");
     c.data_split = "train";
-    c.data_format = DATA_VIDEO;
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "video is not built in");
-    c = conf_of(root);
     put_file(root, QUESTIONS, "{\"questions\": [{\"image_id\": 7,\n\"question\": }]}");
     assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), QUESTIONS);
     put_file(root, QUESTIONS, "{\"questions\": 7}");
