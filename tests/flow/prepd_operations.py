@@ -50,6 +50,8 @@ def figures_for_prometheus():
             check(get(port, "/healthz")[0] == 200, "healthz")
             rows, _ = rows_of(f)
             wait_for(lambda: get(port, "/readyz")[0] == 200, "readyz")
+            # one worker may have made all rows before the other one is there
+            wait_for(lambda: 'prepd_workers{state="idle"} 2\n' in get(port, "/metrics")[1], "both workers")
             code, text = get(port, "/metrics")
             check(code == 200 and get(port, "/other")[0] == 404, "codes")
             value, typed = {}, set()
