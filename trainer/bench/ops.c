@@ -141,7 +141,7 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
     for (int i = 0; i < c.n_held; i++)
         s->dev->v->release(s->dev, c.held[i]);
     if (st != ST_OK)
-        return status_context(st, "bench of %s, %s: ", row->op_name, row->shape);
+        return status_context(st, "bench of %s, %s", row->op_name, row->shape);
     rate_key key = rate_of(row);
     if (key != RATE_KEYS) {
         sums->flops[key] += c.flops;

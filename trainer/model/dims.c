@@ -243,14 +243,14 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
         TRY(want_object(config, "text_config", source, &text));
         status st = read_text(text, source, true, moe, &d.text);
         if (st != ST_OK)
-            return status_context(st, "text_config: ");
+            return status_context(st, "text_config");
         const json_value *tower;
         TRY(want_object(config, "vision_config", source, &tower));
         st = read_vision(tower, source, d.text.hidden, &d.vision);
         if (st == ST_OK && d.vision.depth < 1)
             st = FAIL_IN(ST_BAD_INPUT, source, "depth is %lld", (long long)d.vision.depth);
         if (st != ST_OK)
-            return status_context(st, "vision_config: ");
+            return status_context(st, "vision_config");
         TRY(read_token(config, "image_token_id", source, &d.image_token));
         TRY(read_token(config, "video_token_id", source, &d.video_token));
         TRY(read_token(config, "vision_start_token_id", source, &d.vision_start));

@@ -181,7 +181,7 @@ status params_alloc(params *p, stream *s, bool with_training)
     return ST_OK;
 undo:
     params_release(p, s);
-    return status_context(st, "%lld parameters%s: ", (long long)p->total,
+    return status_context(st, "%lld parameters%s", (long long)p->total,
                           with_training ? " with gradients and two moments" : "");
 }
 

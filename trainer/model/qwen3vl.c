@@ -184,7 +184,7 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
     st = s->dev->v->alloc(s->dev, (size_t)regions.total, &m->block);
     if (st != ST_OK) {
         model_free(&m, s);
-        return status_context(st, "activations of %lld tokens and %lld patches: ",
+        return status_context(st, "activations of %lld tokens and %lld patches",
                               (long long)o->cap.tokens, (long long)o->cap.patches);
     }
     sp = (space){.base = m->block};
