@@ -214,8 +214,8 @@ portable_store_gated(const grouped_work &w, const grouped_tile &t, const float (
         bool both = ALIGNED || column + 1 < w.out_n;
         __nv_bfloat162 gate = __floats2bfloat162_rn(d[i][j][half * 2], d[i][j][half * 2 + 1]);
         __nv_bfloat162 up = __floats2bfloat162_rn(d[i][j + 2][half * 2], d[i][j + 2][half * 2 + 1]);
-        __nv_bfloat16 *y = (__nv_bfloat16 *)out.y + (int64_t)(t.m + m) * 2 * t.up + column;
         if (out.y) {
+            __nv_bfloat16 *y = (__nv_bfloat16 *)out.y + (int64_t)(t.m + m) * 2 * t.up + column;
             portable_put<ALIGNED>(y, gate, both);
             portable_put<ALIGNED>(y + t.up, up, both);
         }
