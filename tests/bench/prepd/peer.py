@@ -1,4 +1,5 @@
-"""One peer's pipeline, timed: python peer.py NAME LIST PROCESSES SECONDS; prints images per second.
+"""One peer's pipeline, timed: python peer.py NAME LIST PROCESSES SECONDS; prints images per second
+and per CPU second.
 
 Each takes paths of JPEG files and gives the consuming process patches [S, 768] uint8 in merge order,
 as prepd's rows have them; the reference gives its own float32 pixel_values, which is what its users
@@ -162,6 +163,19 @@ def grain(files, processes):
     yield from ([x] for x in data)
 
 
+def cpu_seconds():
+    """Of this process and its children, all threads."""
+    total, todo = 0, [os.getpid()]
+    while todo:
+        pid = todo.pop()
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                total += int(f.read().split()[0])
+            with open(f"/proc/{pid}/task/{task}/children") as f:
+                todo += map(int, f.read().split())
+    return total / 1e9
+
+
 def main():
     name, files, processes, seconds = sys.argv[1:5]
     with open(files) as f:
@@ -170,10 +184,10 @@ def main():
     n = 0
     while n < 64:  # under way
         n += len(next(batches))
-    n, start = 0, time.monotonic()
+    n, start, cpu = 0, time.monotonic(), cpu_seconds()
     while n < len(paths) or time.monotonic() - start < float(seconds):
         n += len(next(batches))
-    print(n / (time.monotonic() - start), flush=True)
+    print(n / (time.monotonic() - start), n / (cpu_seconds() - cpu), flush=True)
     os._exit(0)  # endless loaders do not end by themselves
 
 
