@@ -51,14 +51,29 @@ status proc_spawn(char *const argv[], pid_t *out)
     return ST_OK;
 }
 
-status proc_follow_parent(pid_t parent)
+status proc_follow_parent(pid_t parent, int sig)
 {
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
+    if (prctl(PR_SET_PDEATHSIG, (unsigned long)sig) != 0)
         return FAIL(ST_OS, "prctl(PR_SET_PDEATHSIG): %s", strerror(errno));
     /* The parent may have gone before the prctl; then nobody would tell us. */
     if (getppid() != parent)
         return FAIL(ST_STOPPED, "the process that started this one (pid %d) has gone", (int)parent);
     return ST_OK;
+}
+
+status proc_fork(pid_t *out)
+{
+    const pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        return FAIL(ST_OS, "fork: %s", strerror(errno));
+    *out = pid;
+    if (pid > 0)
+        return ST_OK;
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    return proc_follow_parent(parent, SIGTERM);
 }
 
 /* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
@@ -91,10 +106,6 @@ proc_end proc_end_of(int wstatus, char *what, size_t size)
     }
     if (code == PROC_EXIT_AGAIN) {
         snprintf(what, size, "starts anew");
-        return PROC_END_LEFT;
-    }
-    if (code == PROC_EXIT_ALL) {
-        snprintf(what, size, "told to leave");
         return PROC_END_LEFT;
     }
     snprintf(what, size, "exit code %d", code);

@@ -8,21 +8,24 @@
 #include "common/status.h"
 
 /* posix_spawn of argv[0] (a path), inheriting stdout and stderr; stdin is /dev/null. The child dies
- * with SIGTERM if we die (PR_SET_PDEATHSIG is set by the child through proc_follow_parent). */
+ * if we die where it asks for that itself (proc_follow_parent). */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
-/* Called by a child right after start: ask for SIGTERM when the parent goes; ST_STOPPED if it has
- * gone already. */
-WARN_UNUSED status proc_follow_parent(pid_t parent);
+/* Called by a child right after start: ask for this signal when the parent goes (SIGTERM waits in a
+ * process that somebody stopped, SIGKILL does not); ST_STOPPED if it has gone already. */
+WARN_UNUSED status proc_follow_parent(pid_t parent, int sig);
+/* fork, for a child that execs: in a process group of its own, so that a terminal's interrupt goes
+ * to us alone, without blocked signals, and told SIGTERM when we go. *out is 0 in the child, whose
+ * failures are its own: it logs them and leaves. Call before any thread starts. */
+WARN_UNUSED status proc_fork(pid_t *out);
 /* Exit codes a child of ours may choose beside those of sysexits. */
 enum {
     PROC_EXIT_BUSY = 99,    /* something called exit() in the middle of its work: a crash */
     PROC_EXIT_AGAIN = 100,  /* it wants to be started anew */
-    PROC_EXIT_ALL = 101,    /* it was told to go, and so are all beside it */
     PROC_EXIT_OUTSIDE = 128 /* plus the number of a crash signal that another process sent it */
 };
 /* How a child ended. */
 typedef enum proc_end {
-    PROC_END_LEFT,    /* with 0, a code of sysexits, PROC_EXIT_AGAIN or _ALL: its own choice */
+    PROC_END_LEFT,    /* with 0, a code of sysexits or PROC_EXIT_AGAIN: its own choice */
     PROC_END_OUTSIDE, /* by a signal that another process (or the kernel's memory killer) sent */
     PROC_END_CRASH,   /* by a crash of its own doing */
     PROC_END_TIME,    /* by its own time limit (SIGALRM) */

@@ -2,8 +2,8 @@
 # installed to, so a moved tree wants another install.
 #
 #   P/bin                     prepd, prepd-run, trainer
-#   P/lib                     the image module, the trainer's backends (found beside bin)
-#   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice
+#   P/lib                     the modules of pictures and videos, the trainer's backends (found beside bin)
+#   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
 #   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
 #                             train.sbatch
 foreach(program prepd trainer)
@@ -11,7 +11,7 @@ foreach(program prepd trainer)
         install(TARGETS ${program} RUNTIME DESTINATION bin)
     endif()
 endforeach()
-foreach(backend prepd_image tessera_cuda tessera_mpi)
+foreach(backend prepd_image prepd_video tessera_cuda tessera_mpi tessera_nccl)
     if(TARGET ${backend})
         install(TARGETS ${backend} LIBRARY DESTINATION lib)
     endif()
@@ -20,8 +20,11 @@ install(PROGRAMS deploy/prepd-run DESTINATION bin)
 install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
 install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
+if(TARGET trainer)
+    set(trainer_units trainer@.service)
+endif()
 install(CODE "
-    foreach(unit prepd.service prepd-worker@.service prep.slice)
+    foreach(unit prepd.service prepd-worker@.service prep.slice ${trainer_units})
         file(READ \"${CMAKE_SOURCE_DIR}/deploy/systemd/\${unit}\" text)
         string(REPLACE \"@prefix@\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
         set(to \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/\${unit}\")

@@ -18,8 +18,9 @@ typedef struct verb {
 #define CONFIG "-c FILE [--section.key VALUE ...]"
 
 static const verb verbs[] = {
-    {"serve", verb_serve, CONFIG " [--quiet]",
+    {"serve", verb_serve, CONFIG " [--quiet] [--recording FILE]",
      "The daemon: indexes the data set, makes rows with local workers, serves trainers.\n"
+     "--recording FILE: serves what prepd record wrote, over and over; no data set, no workers.\n"
      "SIGTERM or SIGINT stops it cleanly; a second SIGINT at once.",
      true},
     {"worker", verb_worker,

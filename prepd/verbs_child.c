@@ -108,6 +108,7 @@ status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t
                               .start_row = from_row,
                               .ranks = 1,
                               .credit_bytes = credit_bytes,
+                              .rows_later = true,
                               .timeout_ms = SILENCE_MS};
     status st = client_open(&o, out);
     if (st == ST_UNAVAILABLE) {

@@ -1,4 +1,5 @@
 /* verbs_serve.c: the command lines of serve and worker. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "common/log.h"
 #include "common/proc.h"
 #include "prepd/serve/dispatch.h"
+#include "prepd/serve/recorded.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
 #include "prepd/worker/keeper.h"
@@ -40,13 +42,16 @@ status verb_serve(int argc, char **argv)
     char **args;
     int n_args;
     int64_t parent;
+    const char *recording;
     const bool quiet = verb_take_flag(&argc, argv, "--quiet");
+    TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
-    status st = parent ? proc_follow_parent((pid_t)parent) : ST_OK;
+    status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = dispatch_run(&c, args, n_args, quiet);
+        st = recording ? recorded_serve(recording, c.prepd_endpoint, c.prepd_keys)
+                       : dispatch_run(&c, args, n_args, quiet);
     if (parent)
         remove_private_folder(c.prepd_endpoint);
     free(args);
@@ -75,7 +80,7 @@ static status keep_workers(const worker_options *o, int64_t n)
         args[n_args++] = (char *)(uintptr_t)options[i].flag; /* posix_spawn only reads them */
         args[n_args++] = (char *)(uintptr_t)options[i].value;
     }
-    return keeper_run(args, n_args, (int)n);
+    return keeper_run(args, n_args, (int)n, o->endpoint, o->keys);
 }
 
 static status run_worker(const worker_options *o)

@@ -22,11 +22,13 @@ struct client {
     /* daemon */
     wire *wire;
     wire_socket *socket;
-    int timeout_ms;
+    client_options hello; /* what HELLO says, for the next one too; its texts are ours */
+    bool joining;         /* HELLO is sent, WELCOME not there */
     /* recording */
     record_reader *record;
     share *share;       /* NULL: all rows are ours */
     uint64_t next, end; /* rows over all loops */
+    int64_t left_over;  /* behind end: less than a step */
 };
 
 static status client_new(const char *name, client **out)
@@ -46,20 +48,50 @@ failed:
     return st;
 }
 
+static void free_texts(client_options *o)
+{
+    const char *const text[] = {o->endpoint, o->keys, o->stream, o->stream_options, o->cursor};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        free((char *)text[i]);
+    memset(o, 0, sizeof *o);
+}
+
+/* The caller's options, with texts that last as long as we do. */
+static status keep_options(client *c, const client_options *o)
+{
+    c->hello = *o;
+    const char **const text[] = {&c->hello.endpoint, &c->hello.keys, &c->hello.stream,
+                                 &c->hello.stream_options, &c->hello.cursor};
+    bool all = true;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (*text[i])
+            all &= (*text[i] = strdup(*text[i])) != NULL;
+    return all ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a client");
+}
+
+static void hang_up(client *c)
+{
+    wire_close(&c->socket);
+    wire_free(&c->wire);
+    c->joining = false;
+}
+
 void client_close(client **client_)
 {
     client *c = client_ ? *client_ : NULL;
     if (!c)
         return;
-    /* Best effort: a daemon that is gone needs no goodbye. */
-    if (c->socket && c->welcome)
-        (void)!wire_send_json(c->socket, NULL, KIND_BYE, 0, "{}", 2);
-    wire_close(&c->socket);
-    wire_free(&c->wire);
+    /* Best effort: a daemon that is gone needs no goodbye, and why a caller gives up is not that.
+     */
+    const status_note why = *status_last();
+    if (c->socket && c->welcome && wire_send_json(c->socket, NULL, KIND_BYE, 0, "{}", 2) != ST_OK)
+        status_set(&why);
+    hang_up(c);
     share_free(&c->share);
     record_close(&c->record);
     codec_free(&c->codec);
     wire_msg_free(&c->m);
+    free_texts(&c->hello);
     free(c->welcome);
     free(c->name);
     free(c);
@@ -81,8 +113,9 @@ static void put_int(json_writer *w, const char *key, int64_t v)
     json_put_int(w, v);
 }
 
-static status send_hello(client *c, const client_options *o)
+static status send_hello(client *c)
 {
+    const client_options *o = &c->hello;
     json_writer w;
     char *text = NULL, program[128];
     size_t size;
@@ -100,6 +133,8 @@ static status send_hello(client *c, const client_options *o)
     put_int(&w, "rank", o->rank);
     put_int(&w, "ranks", o->ranks);
     put_int(&w, "credit_bytes", o->credit_bytes);
+    json_put_key(&w, "rows_later");
+    json_put_bool(&w, o->rows_later);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK)
@@ -109,7 +144,7 @@ static status send_hello(client *c, const client_options *o)
     return st;
 }
 
-/* The peer's KIND_ERROR as our failure. */
+/* The peer's KIND_ERROR as our failure. A daemon that stops is one that is gone. */
 static status refused(const client *c, const wire_msg *m)
 {
     frame head;
@@ -117,7 +152,40 @@ static status refused(const client *c, const wire_msg *m)
     TRY(wire_read_json(m, c->name, &head, &v));
     status st = wire_error(v, c->name);
     json_free(&v);
+    return st == ST_STOPPED ? FAIL(ST_UNAVAILABLE, "%s", status_text()) : st;
+}
+
+/* A daemon that came back must have the stream it had. */
+static status same_stream(const client *c, const json_value *now)
+{
+    static const char *const number[] = {"rows", "seq_len", "token_budget", "patch_budget",
+                                         "global_batch_size"};
+    json_value *was = NULL;
+    TRY(json_parse(c->welcome, strlen(c->welcome), "WELCOME", &was));
+    const char *index[2] = {json_text(json_find(was, "index"), ""),
+                            json_text(json_find(now, "index"), "")};
+    status st = ST_OK;
+    if (strcmp(index[0], index[1]) != 0)
+        st = FAIL_IN(ST_CONFIG, c->name, "came back with another data set: index %s, it had %s",
+                     index[1], index[0]);
+    for (size_t i = 0; i < sizeof number / sizeof *number && st == ST_OK; i++) {
+        const int64_t before = json_int(json_find(was, number[i]), -1);
+        const int64_t after = json_int(json_find(now, number[i]), -1);
+        if (before != after)
+            st = FAIL_IN(ST_CONFIG, c->name, "came back with another stream: %s %lld, it had %lld",
+                         number[i], (long long)after, (long long)before);
+    }
+    json_free(&was);
     return st;
+}
+
+/* The first WELCOME stays: its text is with our caller. */
+static status keep_welcome(client *c, const json_value *v, span text)
+{
+    if (c->welcome)
+        return same_stream(c, v);
+    c->welcome = strndup((const char *)text.data, text.size);
+    return c->welcome ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a WELCOME");
 }
 
 static status take_welcome(client *c)
@@ -131,10 +199,9 @@ static status take_welcome(client *c)
         return FAIL_IN(ST_PROTOCOL, c->name, "%s in answer to hello, expected welcome",
                        frame_kind_name(head.kind));
     TRY(wire_read_json(c->m, c->name, &head, &v));
+    status st = keep_welcome(c, v, wire_msg_part(c->m, 1));
     json_free(&v);
-    span text = wire_msg_part(c->m, 1);
-    c->welcome = strndup((const char *)text.data, text.size);
-    return c->welcome ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a WELCOME");
+    return st;
 }
 
 /* prepd is there but has nothing to send (CREDIT of 0 bytes). */
@@ -145,18 +212,48 @@ static bool still_here(const wire_msg *m)
            head.kind == KIND_CREDIT;
 }
 
-static status greet(client *c, const client_options *o)
+/* A new connection, and HELLO on it. */
+static status knock(client *c)
 {
     TRY(wire_new(&c->wire));
-    if (o->keys && o->keys[0])
-        TRY(wire_use_keys(c->wire, o->keys));
-    TRY(wire_connect(c->wire, o->endpoint, &c->socket));
-    TRY(send_hello(c, o));
-    status st;
-    do {
-        wire_msg_clear(c->m);
-        st = wire_recv(c->socket, o->timeout_ms, NULL, c->m);
-    } while (st == ST_OK && still_here(c->m));
+    if (c->hello.keys && c->hello.keys[0])
+        TRY(wire_use_keys(c->wire, c->hello.keys));
+    TRY(wire_connect(c->wire, c->hello.endpoint, &c->socket));
+    TRY(send_hello(c));
+    c->joining = true;
+    return ST_OK;
+}
+
+/* Waits for anything but a sign of life, in slices, so that client_interrupt is noticed.
+ * waits_on: a sign of life begins the time anew. ST_TIMEOUT is not noted. */
+static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
+{
+    enum { SLICE_MS = 100 };
+    const int64_t time_ns = (int64_t)timeout_ms * 1000000;
+    int64_t deadline = clock_ns() + time_ns;
+    for (;;) {
+        if (atomic_load(&c->interrupted))
+            return FAIL(ST_STOPPED, "interrupted while waiting for %s", c->name);
+        int64_t left_ms = (deadline - clock_ns()) / 1000000;
+        if (left_ms <= 0)
+            return ST_TIMEOUT;
+        status st = wire_recv(c->socket, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS, NULL, raw);
+        if (st == ST_OK && still_here(raw)) {
+            wire_msg_clear(raw);
+            if (waits_on)
+                deadline = clock_ns() + time_ns;
+        } else if (st != ST_TIMEOUT) {
+            return st;
+        }
+    }
+}
+
+static status greet(client *c)
+{
+    const client_options *o = &c->hello;
+    TRY(knock(c));
+    wire_msg_clear(c->m);
+    status st = receive(c, c->m, o->timeout_ms, true);
     if (st == ST_TIMEOUT && wire_greeted(c->socket))
         return FAIL(ST_TIMEOUT,
                     "%s is there but did not answer within %.1f s: it may still be building its "
@@ -168,6 +265,7 @@ static status greet(client *c, const client_options *o)
                     o->timeout_ms / 1e3,
                     o->keys && o->keys[0] ? ", and is its key the one in daemon.pub" : "");
     TRY(st);
+    c->joining = false;
     return take_welcome(c);
 }
 
@@ -175,14 +273,49 @@ status client_open(const client_options *o, client **out)
 {
     client *c = NULL;
     TRY(client_new(o->endpoint, &c));
-    c->timeout_ms = o->timeout_ms;
-    status st = greet(c, o);
+    status st = keep_options(c, o);
+    if (st == ST_OK)
+        st = greet(c);
     if (st != ST_OK) {
         client_close(&c);
         return st;
     }
     *out = c;
     return ST_OK;
+}
+
+static status begin_anew(client *c, const char *cursor)
+{
+    hang_up(c);
+    if (cursor && cursor[0]) {
+        char *copy = strdup(cursor);
+        if (!copy)
+            return FAIL(ST_NO_MEMORY, "no memory for a cursor");
+        free((char *)c->hello.cursor);
+        c->hello.cursor = copy;
+    }
+    wire_msg_clear(c->m);
+    return knock(c);
+}
+
+status client_rejoin(client *c, const char *cursor, int timeout_ms)
+{
+    status st = c->joining ? ST_OK : begin_anew(c, cursor);
+    if (st == ST_OK)
+        st = receive(c, c->m, timeout_ms, false);
+    if (st == ST_TIMEOUT)
+        return FAIL(ST_TIMEOUT, "%s",
+                    wire_greeted(c->socket) ? "it is there and prepares the stream"
+                                            : "nobody listens there");
+    c->joining = false;
+    if (st == ST_OK)
+        st = take_welcome(c);
+    if (st != ST_OK) {
+        const status_note why = *status_last();
+        hang_up(c);
+        status_set(&why);
+    }
+    return st;
 }
 
 /* Rows over all loops. */
@@ -195,14 +328,30 @@ static uint64_t rows_of(const record_reader *record, int64_t loops)
     return loops == 0 || __builtin_mul_overflow(rows, (uint64_t)loops, &all) ? UINT64_MAX : all;
 }
 
+/* Where the rows end: behind the last whole step, counted from the first row that is wanted. */
+static status find_end(client *c, const replay_options *o)
+{
+    c->end = rows_of(c->record, o->loops);
+    c->next = o->skip < c->end ? o->skip : c->end;
+    if (o->step_rows < 1 || c->end == UINT64_MAX)
+        return ST_OK;
+    c->left_over = (int64_t)((c->end - c->next) % (uint64_t)o->step_rows);
+    c->end -= (uint64_t)c->left_over;
+    if (c->end == 0)
+        return FAIL_IN(ST_BAD_INPUT, c->name,
+                       "%lld rows are recorded here, and a step takes %lld "
+                       "(training.global_batch_size): not one is whole",
+                       (long long)c->left_over, (long long)o->step_rows);
+    return ST_OK;
+}
+
 status client_replay(const replay_options *o, client **out)
 {
     client *c = NULL;
     status st;
     TRY(client_new(o->path, &c));
     TRY_OR(failed, record_open(o->path, &c->record));
-    c->end = rows_of(c->record, o->loops);
-    c->next = o->skip < c->end ? o->skip : c->end;
+    TRY_OR(failed, find_end(c, o));
     if (o->ranks > 1) {
         TRY_OR(failed, share_new(o, c->record, c->codec, c->end, &c->share));
         TRY_OR(failed, share_find(c->share, &c->next));
@@ -222,6 +371,11 @@ const char *client_welcome(const client *c)
 int64_t client_rows(const client *c)
 {
     return c->record ? (int64_t)record_rows(c->record) : -1;
+}
+
+int64_t client_left_over(const client *c)
+{
+    return c->left_over;
 }
 
 static status next_recorded(client *c, wire_msg *raw, frame *out_head)
@@ -244,25 +398,6 @@ static status return_credit(client *c, const wire_msg *taken)
     return st == ST_UNAVAILABLE ? ST_OK : st;
 }
 
-/* Waits in slices, so that client_interrupt is noticed. */
-static status receive(client *c, wire_msg *raw)
-{
-    enum { SLICE_MS = 100 };
-    int64_t deadline = clock_ns() + (int64_t)c->timeout_ms * 1000000;
-    for (;;) {
-        if (atomic_load(&c->interrupted))
-            return FAIL(ST_STOPPED, "interrupted while waiting for a row from %s", c->name);
-        int64_t left_ms = (deadline - clock_ns()) / 1000000;
-        if (left_ms <= 0)
-            return FAIL(ST_TIMEOUT, "no row came from %s for %.1f s", c->name, c->timeout_ms / 1e3);
-        status st = wire_recv(c->socket, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS, NULL, raw);
-        if (st == ST_OK && still_here(raw))
-            wire_msg_clear(raw); /* it lives, but the limit is on rows */
-        else if (st != ST_TIMEOUT)
-            return st;
-    }
-}
-
 void client_interrupt(client *c)
 {
     atomic_store(&c->interrupted, true);
@@ -271,7 +406,12 @@ void client_interrupt(client *c)
 static status next_received(client *c, wire_msg *raw, frame *out_head)
 {
     frame head;
-    TRY(receive(c, raw));
+    const int timeout_ms = c->hello.timeout_ms;
+    status st = c->socket ? receive(c, raw, timeout_ms, false)
+                          : FAIL(ST_UNAVAILABLE, "not connected to %s", c->name);
+    if (st == ST_TIMEOUT)
+        return FAIL(ST_TIMEOUT, "no row came from %s for %.1f s", c->name, timeout_ms / 1e3);
+    TRY(st);
     TRY(frame_decode(wire_msg_part(raw, 0), c->name, &head));
     switch (head.kind) {
     case KIND_ROW:

@@ -114,9 +114,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 2000)
     socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10000)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, 10000)
+    for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 3), (zmq.TCP_KEEPALIVE_INTVL, 3),
+                          (zmq.TCP_KEEPALIVE_CNT, 3), (zmq.TCP_MAXRT, 10000)):
+        socket.setsockopt(option, value)  # no ZeroMQ heartbeats: wire.c says why
     socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
     socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
     folder = None
@@ -141,15 +141,15 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     try:
         send(HELLO, {"version": 1, "program": "client.py", "stream": stream, "options": None,
                      "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
-                     "credit_bytes": credit_bytes})
+                     "credit_bytes": credit_bytes, "rows_later": True})
         while True:
-            parts = socket.recv_multipart()
+            parts = [p.buffer for p in socket.recv_multipart(copy=False)]
             kind = header(parts[0])[0]
             if kind == ROW:
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
                 yield decode(parts)
             elif kind == ERROR:
-                raise RuntimeError(json.loads(parts[1])["message"])
+                raise RuntimeError(json.loads(bytes(parts[1]))["message"])
             elif kind == END:
                 return
             else:

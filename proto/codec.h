@@ -2,7 +2,7 @@
  *
  * An image part is a 32-byte head (filter, codec, patch size and count, decoded size, 8 bytes of
  * hash, payload size) and the bytes. Filter "plane": subtract green, then a + b - c prediction
- * inside each 16x16 patch. One-shot zstd frames with content size and checksum, window <= 2^27;
+ * inside each 16x16 patch. One-shot zstd frames with content size, window <= 2^27;
  * every declared size is checked against the header before memory is taken. */
 #ifndef TESSERA_PROTO_CODEC_H
 #define TESSERA_PROTO_CODEC_H

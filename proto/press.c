@@ -35,7 +35,6 @@ static status set_up(press *p)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
     TRY(set(p->block, ZSTD_c_compressionLevel, LEVEL));
     TRY(set(p->block, ZSTD_c_checksumFlag, 1));
-    TRY(set(p->entropy, ZSTD_c_checksumFlag, 1));
     /* An experimental parameter: a libzstd without it gets the ordinary fast level. */
     int level = ENTROPY_LEVEL;
     if (ZSTD_isError(

@@ -10,9 +10,10 @@ typedef struct press press; /* contexts of one thread */
 WARN_UNUSED status press_new(press **out);
 void press_free(press **p);
 
-/* Compresses with content size and checksum. The result lies in the press until its next call.
+/* Compresses with content size. The result lies in the press until its next call.
  * entropy_only: no matches are looked for, only literals Huffman-coded: right for filtered pixels
- * (design of the image parts; facts: ratio 2.2 at twice the speed of level 1). */
+ * (facts: ratio 2.2 at twice the speed of level 1), and no checksum of zstd's, since image parts
+ * bring a hash of their pixels; other frames have it. */
 WARN_UNUSED status press_squeeze(press *p, span in, int entropy_only, span *out);
 
 /* Checks that in is exactly one frame that declares `size` bytes of content and a window of at

@@ -10,11 +10,11 @@ struct share {
     codec *codec;
     const char *path;
     int rank, ranks;
-    uint64_t step_rows, end;
-    uint64_t step;  /* that rank_of is of; UINT64_MAX: none yet */
-    int64_t *cost;  /* [step_rows] */
-    int *rank_of;   /* [step_rows] */
-    int64_t *known; /* [rows of the file] cost + 1; 0: not read yet */
+    uint64_t step_rows, first, end; /* steps begin at row `first` */
+    uint64_t step;                  /* that rank_of is of; UINT64_MAX: none yet */
+    int64_t *cost;                  /* [step_rows] */
+    int *rank_of;                   /* [step_rows] */
+    int64_t *known;                 /* [rows of the file] cost + 1; 0: not read yet */
     wire_msg *m;
     arena scratch;
 };
@@ -34,6 +34,7 @@ status share_new(const replay_options *o, const record_reader *record, codec *c,
                  .rank = o->rank,
                  .ranks = o->ranks,
                  .step_rows = (uint64_t)o->step_rows,
+                 .first = o->skip,
                  .end = end,
                  .step = UINT64_MAX,
                  .cost = calloc((size_t)o->step_rows, sizeof *s->cost),
@@ -80,7 +81,7 @@ static status cost_of(share *s, uint64_t i, int64_t *out)
 
 static status assign_step(share *s, uint64_t step)
 {
-    const uint64_t first = step * s->step_rows, rows = record_rows(s->record);
+    const uint64_t first = s->first + step * s->step_rows, rows = record_rows(s->record);
     const uint64_t n = s->end - first < s->step_rows ? s->end - first : s->step_rows;
     for (uint64_t k = 0; k < n; k++)
         TRY(cost_of(s, (first + k) % rows, &s->cost[k]));
@@ -93,9 +94,10 @@ status share_find(share *s, uint64_t *inout_row)
 {
     uint64_t i = *inout_row;
     for (; i < s->end; i++) {
-        if (s->step != i / s->step_rows)
-            TRY(assign_step(s, i / s->step_rows));
-        if (s->rank_of[i % s->step_rows] == s->rank)
+        const uint64_t step = (i - s->first) / s->step_rows;
+        if (s->step != step)
+            TRY(assign_step(s, step));
+        if (s->rank_of[(i - s->first) % s->step_rows] == s->rank)
             break;
     }
     *inout_row = i;

@@ -4,7 +4,7 @@
  * peer; one that can not be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
  * A connected socket is a DEALER. Its high-water marks are off; credit bounds what is under way. A
  * bound one has those of its wire_limits, so that no peer makes it grow.
- * Heartbeats, MAXMSGSIZE, LINGER and handshake limits are set before bind and connect. */
+ * Keepalives, MAXMSGSIZE, LINGER and handshake limits are set before bind and connect. */
 #ifndef TESSERA_PROTO_WIRE_H
 #define TESSERA_PROTO_WIRE_H
 

@@ -15,21 +15,27 @@ typedef struct verb {
 } verb;
 
 static const verb verbs[] = {
-    {"train", verb_train, true, "-c FILE [--section.key VALUE ...] [--nproc N] [--profile]",
+    {"train", verb_train, true,
+     "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run] [--profile]",
      "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
      "checkpoint.enable write a Hugging Face folder into job.dump_folder. The rows come from\n"
-     "prepd serve at prepd.endpoint, or from feed.replay."},
-    {"eval", verb_eval, true, "-c FILE [--section.key VALUE ...]",
+     "prepd serve at prepd.endpoint, or from feed.replay. --dry-run: the ranks of the layout one\n"
+     "after another, shapes alone: who stores and reads what, a step's calls and bytes, the\n"
+     "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. With\n"
+     "--nproc each rank is a process, over a libnccl.so.2 that moves nothing (tests/nccl)."},
+    {"eval", verb_eval, true, "-c FILE [--section.key VALUE ...] [--nproc N]",
      "Held-out loss and accuracy of model.path (which must hold weights), and the accuracy with\n"
-     "images swapped. Needs prepd serve at prepd.endpoint."},
+     "images swapped. Needs prepd serve at prepd.endpoint. --nproc N: by the ranks of the layout."},
     {"verify", verb_verify, true, "-c FILE [--from STEP] [--to STEP] [--section.key VALUE ...]",
      "Replay steps of a run from one of its checkpoints (default: the oldest kept; 0: the start)\n"
      "and compare samples, loss and gradient norm with its ledger, bit for bit; names the first\n"
      "step that differs and exits with 65. Writes nothing. Needs the rows the run had."},
-    {"check", verb_check, true, "-c FILE [--steps N] [--section.key VALUE ...]",
-     "Parity on your own model and data: the first N steps (2) again with other activation\n"
-     "checkpointing, other micro-batches, other threads, and resumed from a checkpoint, and the\n"
-     "documents of a row one by one: a table of losses and gradient norms; 65 where one is off."},
+    {"check", verb_check, true, "-c FILE [--steps N] [--nproc N] [--section.key VALUE ...]",
+     "Parity on your own model and data: the first N steps (2) on one rank, again with other\n"
+     "activation checkpointing, other micro-batches, other threads, and resumed from a "
+     "checkpoint,\n"
+     "the documents of a row one by one, and with --nproc on as many ranks: a table of losses and\n"
+     "gradient norms, whole and by group; 65 where one is off."},
     {"plan", verb_plan, true,
      "[-c FILE | --model.path DIR] [--measured FILE] [--sweep RANKS] [--documents L,L,..] "
      "[--grids TxHxW,..]",
@@ -53,17 +59,22 @@ static const verb verbs[] = {
      "a\n"
      "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files."},
     {"bench", verb_bench, true,
-     "ops [OP] [--rates FILE] | step [--layers N,N,..] [--ranks R] [--load L] -c FILE | "
-     "--model.path DIR",
+     "ops [OP] [--rates FILE] [--count] | step [--layers N,N,..] [--ranks R] [--load L] [--live] | "
+     "memory [--layers N] -c FILE | --model.path DIR",
      "ops: every op at the model's shapes for training.local_batch_size rows of training.seq_len,\n"
      "beside a large copy and a large product measured in the same run (--seconds S per line).\n"
-     "--rates FILE keeps what trainer plan --measured reads.\n"
+     "--rates FILE keeps what trainer plan --measured reads. --count: no device, the bytes and "
+     "FLOPs\n"
+     "of each line in bf16 and the least time that an H200's ceilings allow.\n"
      "step: training.steps steps at each depth (0: all layers), a line through them, and what it\n"
      "says of the whole model with the optimiser shared by R ranks. Rows come from feed.replay, "
      "or\n"
      "are text, documents of bench.document tokens. --load L: the router is biased until the "
      "busiest\n"
-     "expert has L times the mean load."},
+     "expert has L times the mean load. --live: rows of whatever prepd.endpoint streams, and by "
+     "how\n"
+     "much each step start is delayed by them.\n"
+     "memory: what training.steps steps take of the device's memory, each part beside its plan."},
     {"inspect", verb_inspect, false, "NAME|DIR",
      "Tensors, shapes, groups and counts of a preset or folder; on a folder with weights also "
      "what\n"

@@ -8,88 +8,20 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/model_files.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_folder.h"
-#include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/keeper.h"
-#include "trainer/checkpoint/train_state.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/generate.h"
-#include "trainer/model/moe.h"
 #include "trainer/model/run.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/memory.h"
+#include "trainer/session_device.h"
+#include "trainer/session_memory.h"
+#include "trainer/session_model.h"
 #include "trainer/step.h"
 #include "trainer/stop.h"
 
 /* A share of what a model that knows nothing loses. */
 static const double NEAR_BLIND = 0.9;
-
-/* A model cut for benches: deepstack features still need their layers. */
-static status cut_layers(const conf *c, model_dims *d)
-{
-    if (c->model_layers == 0)
-        return ST_OK;
-    if (c->model_layers > d->text.layers || c->model_layers < d->vision.n_deepstack)
-        return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
-                    c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
-    d->text.layers = c->model_layers;
-    return ST_OK;
-}
-
-static status open_model(session *s)
-{
-    const conf *c = s->conf;
-    device_options o = {.threads = (int)c->training_threads,
-                        .attention = c->training_attention,
-                        .deterministic = c->training_deterministic};
-    TRY(device_open(c->training_backend, &o, &s->device));
-    log_info("device %s", s->device->description);
-    TRY(s->device->v->stream_new(s->device, &s->stream));
-    if (!c->model_path[0])
-        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
-    TRY(dims_load(c->model_path, &s->dims));
-    TRY(cut_layers(c, &s->dims));
-    TRY(params_new(&s->dims, &s->params));
-    if (s->mesh.layout.world > 1) {
-        TRY(params_cut(s->params, &s->dims, &s->mesh.layout, s->mesh.place));
-        params_share(s->params, &s->mesh, c->fsdp_reshard != RESHARD_NEVER);
-    }
-    return s->use == SESSION_TRAIN ? groups_apply(c, s->params) : ST_OK;
-}
-
-static status load_values(session *s, enum session_use use)
-{
-    const conf *c = s->conf;
-    TRY(params_alloc(s->params, s->stream, use == SESSION_TRAIN));
-    if (s->from) {
-        char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
-        snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
-        TRY(train_state_load(s->params, s->stream, training));
-        s->from_weights = true;
-        log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, s->from->progress.step,
-                 s->from->path, s->params->bytes_read);
-        return ST_OK;
-    }
-    bool have = c->model_layers == 0 && model_files_is_folder(c->model_path) &&
-                hf_has_weights(c->model_path);
-    if (have) {
-        TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
-        TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));
-        s->from_weights = true;
-    } else if (use == SESSION_EVAL) {
-        return FAIL_IN(ST_NO_INPUT, c->model_path,
-                       "no model.safetensors or model.safetensors.index.json here: nothing to "
-                       "evaluate (a finished run leaves one in job.dump_folder)");
-    } else {
-        TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
-    }
-    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64, s->dims.name,
-             s->params->total, s->params->n,
-             have ? "loaded from its weights" : "initialised from training.seed",
-             s->params->bytes_read);
-    return ST_OK;
-}
 
 /* Data-parallel consumers of the stream. */
 static int consumers(const session *s)
@@ -103,10 +35,12 @@ static void client_settings(const session *s, const char *stream_name, const cha
     const conf *c = s->conf;
     /* Held-out rows go to every rank. */
     const bool mine = strcmp(stream_name, "train") == 0;
-    o->stopped = stop_asked;
+    o->stopped =
+        stop_heard; /* a step without rows tells the others (step.h), and so does agree.h */
+    o->reconnect_s = c->prepd_reconnect;
     o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
                                  .ranks = mine ? consumers(s) : 1,
-                                 .step_rows = c->training_global_batch_size};
+                                 .step_rows = mine ? c->training_global_batch_size : 0};
     o->client = (client_options){
         .endpoint = c->prepd_endpoint,
         .keys = c->prepd_keys,
@@ -115,12 +49,12 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .rank = mine ? s->mesh.place.consumer : 0,
         .ranks = mine ? consumers(s) : 1,
         .credit_bytes = c->prepd_ahead_bytes,
+        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs to know the end */
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
     };
-    /* Double-buffer whole micro-batches. */
-    o->slots = c->feed_ahead;
-    if (o->slots < 2 * c->training_local_batch_size)
-        o->slots = 2 * c->training_local_batch_size;
+    /* Of held-out rows one for each consumer. */
+    const int64_t held_out = consumers(s) + 1;
+    o->slots = mine ? memory_rows_ahead(c) : c->feed_ahead > held_out ? c->feed_ahead : held_out;
 }
 
 /* The stream of a run that goes on must be the one it began with. options: NULL of a recording. */
@@ -157,10 +91,17 @@ static status enter_stream(const session *s, const char *options, receiver_optio
     return ST_OK;
 }
 
+static status options_of(const conf *c, char **out)
+{
+    hash128 model_digest;
+    TRY(model_files_digest(c, &model_digest));
+    return conf_stream_json(c, model_digest, out);
+}
+
 status session_stream(const session *s, const char *stream_name, const conf *c, receiver **out)
 {
     receiver_options o = {0};
-    bool goes_on = s->from && strcmp(stream_name, "train") == 0;
+    const bool trains = strcmp(stream_name, "train") == 0, goes_on = s->from && trains;
     if (c->feed_replay[0]) {
         client_settings(s, stream_name, NULL, &o);
         o.replay.path = c->feed_replay;
@@ -172,51 +113,25 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
         log_info("rows come from the recording %s", c->feed_replay);
         return receiver_open(&o, out);
     }
-    hash128 model_digest;
     char *options = NULL;
-    TRY(model_files_digest(c, &model_digest));
-    TRY(conf_stream_json(c, model_digest, &options));
+    if (!s->any_stream)
+        TRY(options_of(c, &options));
     client_settings(s, stream_name, options, &o);
     status st = goes_on ? enter_stream(s, options, &o) : ST_OK;
+    if (st == ST_OK && trains)
+        st = feed_open(&s->mesh, c->comm_init_timeout, &o.feed);
     if (st == ST_OK) {
-        log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
+        if (!o.feed || feed_is_source(o.feed))
+            log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
         st = receiver_open(&o, out);
     }
     free(options);
     return st;
 }
 
-/* Refuses what memory.limit does not allow. */
-static status check_memory(const session *s, int64_t seq_len, int64_t patch_budget)
+static bool answers_wanted(const session *s)
 {
-    const conf *c = s->conf;
-    size_t used, total;
-    TRY(s->device->v->memory(s->device, &used, &total));
-    params_sizes size;
-    TRY(params_size(s->params, s->device->v, s->use == SESSION_TRAIN, &size));
-    memory_layout l = {
-        .dims = &s->dims,
-        .backend = s->device->v,
-        .n_params = size.stored,
-        .n_trained = size.trained,
-        .gathered = size.gathered_bytes,
-        .mesh = &s->mesh,
-        .rows = c->training_local_batch_size,
-        .seq_len = seq_len,
-        .patch_budget = patch_budget,
-        .training = s->use == SESSION_TRAIN,
-        .checkpoint_full = c->ac_mode == AC_FULL,
-        .router_aux_coef = c->loss_router_aux,
-        .keeps = s->use == SESSION_TRAIN && keeper_in_background(c),
-        .answers = generate_wanted(c, s->use == SESSION_TRAIN),
-    };
-    model_options frozen = {0};
-    model_options_freeze(&frozen, s->params);
-    l.tower_frozen = frozen.tower_frozen;
-    l.vision_frozen = frozen.vision_frozen;
-    l.lora_rank = frozen.lora_rank;
-    l.lora_experts = frozen.lora_experts;
-    return memory_layout_check(&l, c->memory_limit * (double)total);
+    return generate_wanted(s->conf, s->use == SESSION_TRAIN);
 }
 
 /* Capacities come from WELCOME, a daemon's or a recording's: its plan knows them. */
@@ -286,17 +201,18 @@ static status open_shape(session *s)
         }
     }
     s->cap.longest = s->cap.frame = 0; /* texts grow while answers are generated */
-    return check_memory(s, s->cap.tokens / rows, s->cap.patches / rows);
+    return session_memory_check(s, s->cap.tokens / rows, s->cap.patches / rows, answers_wanted(s));
 }
 
-/* Shared experts have the host read counts inside a step, which no graph can hold. */
-static const char *graph_scope(const session *s)
+/* What ops work in, as one block of the planned size. */
+static status reserve_workspace(const session *s)
 {
-    const bool shared = moe_is_shared(&s->mesh.layout) && s->dims.text.experts > 0;
-    if (!shared || !s->device->v->capture_begin)
-        return s->conf->cuda_graph_scope;
-    log_warn("cuda_graph.scope: steps run uncaptured where ranks share experts");
-    return "off";
+    const backend_vtable *v = s->device->v;
+    memory_plan p;
+    if (!v->reserve)
+        return ST_OK;
+    TRY(session_memory_plan(s, &p));
+    return v->reserve(s->stream, (size_t)p.gpu.workspace);
 }
 
 static status open_step(session *s, enum session_use use)
@@ -311,8 +227,9 @@ static status open_step(session *s, enum session_use use)
         .cap = s->cap,
         .mesh = &s->mesh,
         .training = use == SESSION_TRAIN,
-        .checkpoint_full = c->ac_mode == AC_FULL,
+        .again = s->again,
         .router_aux_coef = c->loss_router_aux,
+        .exchange = memory_exchange_way(c, &s->mesh.layout),
     };
     model_options_freeze(&o, s->params);
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
@@ -320,6 +237,7 @@ static status open_step(session *s, enum session_use use)
                       .buckets = s->buckets.cap,
                       .n_buckets = s->buckets.n,
                       .share = row_share_of(&s->mesh),
+                      .in_use = model_flights(s->model),
                       .aux_coefficient = c->loss_router_aux,
                       .weighting = c->loss_weighting};
     TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
@@ -328,7 +246,7 @@ static status open_step(session *s, enum session_use use)
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
         return FAIL(ST_NO_MEMORY, "session: out of memory");
-    if (generate_wanted(c, use == SESSION_TRAIN))
+    if (answers_wanted(s))
         TRY(generate_new(s, s->cap.tokens / c->training_local_batch_size, &s->generator));
     if (use != SESSION_TRAIN)
         return ST_OK;
@@ -345,7 +263,8 @@ static status open_step(session *s, enum session_use use)
         .min_factor = c->lr_min_factor,
     };
     TRY(optimizer_new(c, s->params, s->stream, &s->optimizer));
-    TRY(replay_new(s->stream, graph_scope(s)));
+    TRY(reserve_workspace(s));
+    TRY(session_capture(s));
     return step_open(s);
 }
 
@@ -354,10 +273,6 @@ status session_check_layout(const conf *c, const world *w)
     layout l;
     int there = w ? w->place.size : 1;
     TRY(layout_of(c, &l));
-    if (l.world > 1 && c->lora_rank)
-        return FAIL(ST_CONFIG,
-                    "lora.rank: adapters are trained by one rank, the layout has %" PRId64,
-                    l.world);
     if (l.world != there)
         return FAIL(ST_CONFIG,
                     "parallelism: the layout needs %" PRId64
@@ -366,19 +281,6 @@ status session_check_layout(const conf *c, const world *w)
                     "mpirun start ranks; for one rank leave every degree at 1, "
                     "data_parallel_shard_degree -1 and world_size 0)",
                     l.world, there, l.world);
-    if (l.pipeline > 1)
-        return FAIL(ST_CONFIG, "parallelism.pipeline_parallel_degree: there are no stages yet: "
-                               "leave it at 1");
-    if (l.context * l.tensor > 1 && !c->feed_replay[0])
-        return FAIL(ST_CONFIG,
-                    "parallelism: context and tensor ranks share their rows, and take them from a "
-                    "recording alone: set feed.replay, or leave context_parallel_degree and "
-                    "tensor_parallel_degree at 1 where rows come from a daemon");
-    if (l.world > 1 && c->lora_rank > 0)
-        return FAIL(ST_CONFIG,
-                    "lora.rank: adapters are trained by one rank, and %" PRId64
-                    " are there: leave it at 0, or start one",
-                    l.world);
     return ST_OK;
 }
 
@@ -394,35 +296,49 @@ static status open_mesh(session *s, const world *w)
 /* What a checkpoint says of the stream. */
 static status stream_options(session *s)
 {
-    hash128 model_digest;
-    if (s->conf->feed_replay[0])
+    if (s->conf->feed_replay[0] || s->any_stream)
         return ST_OK;
-    TRY(model_files_digest(s->conf, &model_digest));
-    return conf_stream_json(s->conf, model_digest, &s->stream_options);
+    return options_of(s->conf, &s->stream_options);
 }
 
-static status open_from(const conf *c, const world *w, enum session_use use,
-                        const resume_point *from, session *out)
+/* Device and mesh. */
+static status meet(const conf *c, const world *w, enum session_use use, bool any_stream,
+                   session *out)
 {
     memset(out, 0, sizeof *out);
+    out->any_stream = any_stream;
     out->world = w;
     mesh_alone(&out->mesh);
     out->conf = c;
     out->use = use;
-    out->from = from;
     status st = ST_OK;
-    if (use != SESSION_EVAL) /* one rank evaluates a model of any layout */
+    if (use != SESSION_EVAL || (w && w->place.size > 1)) /* one evaluates a model of any layout */
         TRY(session_check_layout(c, w));
+    TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, w));
-    TRY_OR(failed, open_model(out));
+    return ST_OK;
+failed:
+    session_close(out);
+    return st;
+}
+
+static status open_rest(const resume_point *from, session *out)
+{
+    const conf *c = out->conf;
+    const enum session_use use = out->use;
+    status st = ST_OK;
+    out->from = from;
+    TRY_OR(failed, session_model(out));
     const char *folder;
-    if (model_files_folder(c, &folder) == ST_OK)
+    const bool reads = !out->world || !out->world->played; /* shapes alone have no words */
+    if (reads && model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
     if (!c->feed_replay[0]) { /* a recording says itself how long its rows are */
         int64_t seq_len = c->training_seq_len, budget = c->data_patch_budget;
-        TRY_OR(failed, check_memory(out, seq_len, budget ? budget : 4 * seq_len));
+        TRY_OR(failed, session_memory_check(out, seq_len, budget ? budget : 4 * seq_len,
+                                            answers_wanted(out)));
     }
-    TRY_OR(failed, load_values(out, use));
+    TRY_OR(failed, session_values(out));
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
         TRY_OR(failed, stream_options(out));
@@ -435,14 +351,41 @@ failed:
     return st;
 }
 
+static status open_from(const conf *c, const world *w, enum session_use use, bool any_stream,
+                        const resume_point *from, session *out)
+{
+    TRY(meet(c, w, use, any_stream, out));
+    return open_rest(from, out);
+}
+
 status session_open(const conf *c, enum session_use use, session *out)
 {
-    return open_from(c, NULL, use, NULL, out);
+    return open_from(c, NULL, use, false, NULL, out);
+}
+
+status session_open_rank(const conf *c, const world *w, session *out)
+{
+    return open_from(c, w, SESSION_EVAL, false, NULL, out);
+}
+
+status session_open_any(const conf *c, session *out)
+{
+    return open_from(c, NULL, SESSION_TRAIN, true, NULL, out);
+}
+
+status session_meet(const conf *c, const world *w, session *out)
+{
+    return meet(c, w, SESSION_TRAIN, false, out);
+}
+
+status session_go_on(const resume_point *from, session *inout)
+{
+    return open_rest(from, inout);
 }
 
 status session_resume(const conf *c, const world *w, const resume_point *from, session *out)
 {
-    return open_from(c, w, SESSION_TRAIN, from, out);
+    return open_from(c, w, SESSION_TRAIN, false, from, out);
 }
 
 void session_close(session *s)
@@ -469,6 +412,8 @@ void session_close(session *s)
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);
     mesh_close(&s->mesh);
+    if (s->device)
+        world_detach(s->world);
     device_close(&s->device);
     memset(s, 0, sizeof *s);
 }

@@ -38,6 +38,7 @@ typedef struct session {
     enum session_use use;
     const world *world;       /* NULL: alone */
     const resume_point *from; /* NULL: from the model's own values and the first row */
+    bool any_stream;          /* the daemon's options are not compared with ours */
     char *stream_options;     /* of the train stream; heap, NULL of a recording */
     mesh mesh;                /* of one rank: every group is a group of one */
     device *device;
@@ -57,6 +58,7 @@ typedef struct session {
     generator *generator; /* NULL: no question is answered in the model's own words */
     optimizer *optimizer;
     schedule schedule;
+    recomputes again;     /* of activation checkpointing */
     training_share share; /* of the work that trains, for FLOPs */
     step_sums sums;
     int64_t accumulation;     /* micro-steps per step */
@@ -67,6 +69,11 @@ typedef struct session {
 
 /* Opens all of it for one rank; with SESSION_TRAIN also the train stream and the optimiser. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
+/* For evaluation as a rank of w (NULL, or of one: alone, whatever the layout). */
+WARN_UNUSED status session_open_rank(const conf *c, const world *w, session *out);
+/* The same to train on whatever the daemon streams: its options are not compared with ours, so no
+ * tokenizer is needed. For benches. */
+WARN_UNUSED status session_open_any(const conf *c, session *out);
 /* Refuses what these ranks can not run, before anything is opened. w: NULL for one rank. */
 WARN_UNUSED status session_check_layout(const conf *c, const world *w);
 /* SESSION_TRAIN as a rank of w (NULL: alone), with values, moments and stream as the checkpoint
@@ -74,6 +81,10 @@ WARN_UNUSED status session_check_layout(const conf *c, const world *w);
  * would be another. w and from are borrowed. */
 WARN_UNUSED status session_resume(const conf *c, const world *w, const resume_point *from,
                                   session *out);
+/* The same in two parts, between which the ranks may speak with each other by out->mesh: its device
+ * and mesh; then all the rest. */
+WARN_UNUSED status session_meet(const conf *c, const world *w, session *out);
+WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
 void session_close(session *s); /* accepts a half-opened one */
 
 /* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */

@@ -1,12 +1,14 @@
 #include "trainer/step.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/log.h"
-
+#include "proto/assign.h"
 #include "trainer/device/replay.h"
+#include "trainer/model/exchange.h"
 #include "trainer/step_totals.h"
 #include "trainer/stop.h"
 
@@ -26,7 +28,9 @@ typedef struct step_facts {
     double loss, weight;
     double aux[1]; /* as acc */
     optimizer_facts update;
-    step_totals ours, totals; /* of several ranks: going over, coming back */
+    step_totals ours, totals;      /* of several ranks: going over, coming back */
+    int64_t moved[EXCHANGE_MOVED]; /* to and from shared experts */
+    double void_weight;            /* going over in place of the weight of a void step */
 } step_facts;
 
 /* A step from its queueing until it is told, and what the report points at after that. */
@@ -36,6 +40,7 @@ typedef struct step_slot {
     char *cursor; /* heap */
     size_t cursor_bytes;
     step_facts *facts;
+    event *wanted, *ready; /* the device could begin; its first batch was there */
     event *done;
 } step_slot;
 
@@ -44,6 +49,9 @@ struct step_slots {
     int64_t queued, told; /* steps, in all */
     step_totals *totals;  /* device; NULL of one rank */
     step_slot slot[SLOTS_MAX];
+    device_batch *batch[LAYOUT_STAGES]; /* by flight of the model: those under way */
+    status_note no_rows;                /* why this rank has none any more; ST_OK: it has */
+    bool is_void;                       /* the last step told */
 };
 
 status step_open(session *s)
@@ -58,6 +66,8 @@ status step_open(session *s)
     for (int64_t i = 0; i < s->steps->n; i++) {
         step_slot *t = &s->steps->slot[i];
         TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
+        TRY(v->event_new(s->device, &t->wanted));
+        TRY(v->event_new(s->device, &t->ready));
         TRY(v->event_new(s->device, &t->done));
     }
     return ST_OK;
@@ -76,8 +86,10 @@ void step_close(session *s)
         free(t->cursor);
         if (t->facts)
             v->release_host(s->device, t->facts);
-        if (t->done)
-            v->event_free(&t->done);
+        event **const events[] = {&t->wanted, &t->ready, &t->done};
+        for (size_t e = 0; e < sizeof events / sizeof *events; e++)
+            if (*events[e])
+                v->event_free(events[e]);
     }
     if (s->steps->totals)
         v->release(s->device, s->steps->totals);
@@ -88,6 +100,11 @@ void step_close(session *s)
 int64_t step_under_way(const session *s)
 {
     return s->steps->queued - s->steps->told;
+}
+
+bool step_is_void(const session *s)
+{
+    return s->steps && s->steps->is_void;
 }
 
 /* The ids of a row's samples join those of the step. */
@@ -105,6 +122,17 @@ static status note_samples(sample_list *l, const row *w)
         memcpy(l->id + l->n, w->doc_sample_id, (size_t)w->n_docs * sizeof *l->id);
     l->n += w->n_docs;
     return ST_OK;
+}
+
+/* As the daemon and a reader of a recording have it. */
+static int64_t predicted_cost(const row *w)
+{
+    row_measure m = {.tokens = w->n_tokens, .patches = w->n_patches + w->n_video_patches};
+    for (int64_t d = 0; d < w->n_docs; d++) {
+        int64_t n = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
+        m.squares += n * n;
+    }
+    return assign_cost(&m);
 }
 
 /* Counts what the rows really hold: documents and grids, no padding. */
@@ -126,6 +154,7 @@ static status account(session *s, const received *rows, int64_t n_rows, step_slo
         flops f;
         dims_flops(&s->dims, NULL, 0, w->grid_thw, w->n_items, &f);
         flops_add(&r->flops, &f);
+        r->cost += predicted_cost(w);
         r->tokens += w->n_tokens;
         r->patches += w->n_patches + w->n_video_patches;
         r->documents += w->n_docs;
@@ -151,51 +180,131 @@ static status keep_cursor(step_slot *t, const char *cursor)
     return ST_OK;
 }
 
+/* What came from the rank that received the row, while earlier steps computed: counted with the
+ * step that takes it. */
+static void count_shared(const session *s, const received *got)
+{
+    const comm peers = comm_alone("feed");
+    if (!got->shared_bytes)
+        return;
+    comm_ledger *l = mesh_comm(&s->mesh, MESH_WORLD)->ledger;
+    comm_ledger_enter(l, &peers, COMM_BROADCAST, (comm_at){"share rows", -1}, got->shared_bytes);
+    comm_ledger_leave(l);
+}
+
+static status next_row(session *s, received *out, int64_t *inout_waited_ns)
+{
+    control *c = s->world ? s->world->control : NULL;
+    control_waits(c, true); /* others may be as patient as this rank is */
+    status st = receiver_next(s->train, out, inout_waited_ns);
+    control_waits(c, false);
+    return st;
+}
+
 /* The rows of a micro-batch, into s->got. */
 static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
 {
     for (*out_n = 0; *out_n < s->conf->training_local_batch_size; ++*out_n) {
-        status st = receiver_next(s->train, &s->got[*out_n], &r->wait_ns);
+        status st = next_row(s, &s->got[*out_n], &r->wait_ns);
         if (st == ST_END && !(first && *out_n == 0))
             return FAIL(ST_PROTOCOL, "the stream ended inside step %" PRId64, r->step);
         TRY(st);
         s->rows[*out_n] = s->got[*out_n].row;
+        count_shared(s, &s->got[*out_n]);
     }
     return ST_OK;
 }
 
-/* Forward and backward of one micro-batch; captured where steps are. */
-static status add_gradients(session *s, const device_batch *b)
+/* One pass over a micro-batch; captured where steps are. */
+static status run_pass(session *s, const model_pass *p)
 {
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = b->variant};
+    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->b->variant};
     bool done;
     TRY(replay_begin(s->stream, &key, &done));
     if (done)
         return ST_OK;
-    return replay_end(s->stream, model_forward_backward(s->model, s->stream, b, &sums));
+    return replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
 }
 
-/* One micro-batch: wait for its rows, send them, add their gradients. */
-static status micro_step(session *s, bool first, step_slot *t)
+/* From here on this rank's steps are void. ST_OK: the step goes on with an empty row. */
+static status go_without_rows(session *s, status st)
 {
-    int64_t n = 0;
-    device_batch *batch;
-    status st = take_rows(s, first, &t->report, &n);
+    if (st == ST_END || st == ST_BAD_DEVICE)
+        return st;
+    s->steps->no_rows = *status_last();
+    s->steps->no_rows.code = st;
+    return ST_OK;
+}
+
+static status stage_nothing(session *s, device_batch **out)
+{
+    int32_t border[] = {0};
+    const row empty = {.cu_seqlens = border};
+    return lane_stage(s->lane, &empty, 1, out);
+}
+
+/* Rows of a micro-batch on their way to the device; an empty one where there are none. */
+static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
+{
+    *out_n = 0;
+    if (s->steps->no_rows.code != ST_OK)
+        return stage_nothing(s, out);
+    status st = take_rows(s, first, &t->report, out_n);
+    s->stream->part = PART_TEXT;
+    if (st == ST_OK)
+        st = lane_stage(s->lane, s->rows, *out_n, out);
+    if (st == ST_OK)
+        return account(s, s->got, *out_n, t);
+    TRY(go_without_rows(s, st));
+    return stage_nothing(s, out);
+}
+
+/* Waits for the rows of the next micro-batch, and sends them. */
+static status take_batch(session *s, bool first, step_slot *t, device_batch **out)
+{
+    int64_t n;
+    status st = stage_next(s, first, t, &n, out);
     if (st != ST_OK)
         goto done;
-    s->stream->part = PART_TEXT;
-    TRY_OR(done, lane_stage(s->lane, s->rows, n, &batch));
-    TRY_OR(done, account(s, s->got, n, t));
-    t->report.targets += batch->targets;
+    if (first)
+        TRY_OR(done, s->device->v->event_record(s->stream, t->ready));
+    t->report.targets += (*out)->targets;
+    t->report.own_tokens += batch_sizes(*out).tokens;
+    t->report.own_features += (*out)->feature_rows;
+    t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
+    t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
     if (s->world) /* should a rank be lost from here on, it is known with which samples */
         control_at_step(s->world->control, t->report.step, t->samples.id, t->samples.n);
-    TRY_OR(done, add_gradients(s, batch));
-    TRY_OR(done, lane_used(s->lane));
 done:
     for (int64_t i = 0; i < n; i++)
         receiver_give_back(s->train, &s->got[i]);
     return st;
+}
+
+/* One pass of the step, between what the stages before and behind have of it. */
+static status take_pass(session *s, const stage_pass *p, step_slot *t)
+{
+    struct step_slots *all = s->steps;
+    const int flight = (int)(p->micro_batch % model_flights(s->model));
+    if (p->kind != PASS_BACKWARD)
+        TRY(take_batch(s, p->micro_batch == 0, t, &all->batch[flight]));
+    const model_pass next = {p->kind, flight, all->batch[flight]};
+    TRY(model_hand_over(s->model, s->stream, &next));
+    TRY(run_pass(s, &next));
+    return p->kind == PASS_FORWARD ? ST_OK : lane_used(s->lane);
+}
+
+/* Gradients of all micro-batches. */
+static status take_passes(session *s, step_slot *t)
+{
+    const int stage = s->mesh.place.pipeline, stages = (int)s->mesh.layout.pipeline;
+    const int64_t n = stage_passes(stage, stages, s->accumulation);
+    for (int64_t i = 0; i < n; i++) {
+        const stage_pass p = stage_pass_at(stage, stages, s->accumulation, i);
+        TRY(take_pass(s, &p, t));
+    }
+    return model_hand_over(s->model, s->stream, &(model_pass){PASS_NONE});
 }
 
 static status clear(session *s)
@@ -205,6 +314,8 @@ static status clear(session *s)
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.aux, st_dtype_size(v->acc)));
+    if (model_exchange(s->model))
+        TRY(exchange_clear_moved(s->stream, model_exchange(s->model)));
     return params_zero_grad(s->params, s->stream);
 }
 
@@ -237,7 +348,19 @@ static status fetch(session *s, step_slot *t)
     TRY(optimizer_fetch(s->optimizer, s->stream, &f->update));
     if (step_shared(s))
         TRY(v->to_host(s->stream, &f->totals, s->steps->totals, sizeof f->totals));
+    if (model_exchange(s->model))
+        TRY(exchange_fetch_moved(s->stream, model_exchange(s->model), f->moved));
     return v->event_record(s->stream, t->done);
+}
+
+/* A weight that no rows have: the sum over ranks is the same, and all of them skip the update. */
+static status send_void(session *s, step_slot *t)
+{
+    if (s->steps->no_rows.code == ST_OK)
+        return ST_OK;
+    t->facts->void_weight = -INFINITY;
+    return s->device->v->to_device(s->stream, s->sums.weight, &t->facts->void_weight,
+                                   sizeof t->facts->void_weight);
 }
 
 static status send_counts(session *s, step_slot *t)
@@ -261,8 +384,8 @@ status step_queue(session *s, int64_t step)
     r->step = step;
     t->samples.n = 0;
     TRY(clear(s));
-    for (int64_t m = 0; m < s->accumulation; m++)
-        TRY(micro_step(s, m == 0, t));
+    TRY(s->device->v->event_record(s->stream, t->wanted));
+    TRY(take_passes(s, t));
 
     r->flops.training = groups_training_flops(&r->flops, &s->share);
     r->sample = t->samples.id;
@@ -274,6 +397,7 @@ status step_queue(session *s, int64_t step)
     r->lr = schedule_lr(&s->schedule, step);
     s->stream->part = PART_OPTIMIZER;
     TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
+    TRY(send_void(s, t));
     TRY(send_counts(s, t));
     TRY(update(s));
     TRY(fetch(s, t));
@@ -282,12 +406,26 @@ status step_queue(session *s, int64_t step)
     return ST_OK;
 }
 
+/* Why a step is void, as this rank knows it. */
+static status tell_void(session *s, const step_report *r)
+{
+    s->steps->is_void = true;
+    if (s->steps->no_rows.code != ST_OK) {
+        status_set(&s->steps->no_rows);
+        return s->steps->no_rows.code;
+    }
+    if (r->stop)
+        return FAIL(ST_STOPPED, "another rank was stopped while it waited for rows");
+    return FAIL(ST_UNAVAILABLE, "another rank has no rows any more; its log says why");
+}
+
 status step_told(session *s, step_report *out)
 {
     struct step_slots *all = s->steps;
     step_slot *t = &all->slot[all->told % all->n];
     step_report *r = &t->report;
     TRY(s->device->v->event_wait(s->device, t->done));
+    TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
     all->told++;
     const step_facts *f = t->facts;
     optimizer_report updated = optimizer_report_of(&f->update);
@@ -298,9 +436,14 @@ status step_told(session *s, step_report *out)
     memcpy(r->group_norm, updated.group_norm, sizeof r->group_norm);
     r->skipped = updated.skipped;
     if (step_shared(s))
-        step_totals_into(&f->totals, r);
+        step_totals_into(s, &f->totals, r);
+    if (model_exchange(s->model))
+        exchange_told_moved(model_exchange(s->model), f->moved,
+                            s->dims.text.hidden * (int64_t)st_dtype_size(s->device->v->act));
+    if (r->stop)
+        stop_agree();
     *out = *r;
-    return ST_OK;
+    return isinf(f->weight) ? tell_void(s, r) : ST_OK;
 }
 
 status step_run(session *s, int64_t step, step_report *out)

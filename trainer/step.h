@@ -10,7 +10,7 @@
 #include "trainer/session.h"
 
 /* What a step did, for the log and the accounts. Sums over its micro-batches and over all ranks;
- * samples, digests and waiting are of this rank's rows. */
+ * samples, digests, waiting and what begins with own_ are of this rank. */
 typedef struct step_report {
     int64_t step; /* from 1 */
     double loss;  /* mean over target weights, without the auxiliary loss */
@@ -23,11 +23,21 @@ typedef struct step_report {
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;
+    /* tokens that ops ran on, padding included; device_batch.feature_rows */
+    int64_t own_tokens, own_features;
+    /* predicted time of the rows of the dearest consumer over the mean one (proto/assign.h); and
+     * among ranks that share rows, the dearest's part of causal attention and of the vision tower
+     * over the mean part, the worst of the micro-batches; 1: even */
+    double balance, own_context_balance, own_vision_balance;
+    int64_t cost; /* predicted time of this rank's rows, then of all consumers */
     /* [n_samples] ids in stream order; the session's, until a step that is queued needs the place:
      * the one after those under way */
     const uint64_t *sample;
     int64_t n_samples;
     flops flops; /* by real documents and grids */
+    /* From where the device could begin on the step's first batch to where that was there: by the
+     * device's clock, so what the host waits for while it is busy with the step before is none. */
+    int64_t input_ns;
     int64_t wait_ns;
     hash128 rows_digest;    /* chain over the rows' digests */
     hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
@@ -35,13 +45,21 @@ typedef struct step_report {
 } step_report;
 
 /* Queues the step: after it, values are those behind it once the device gets there. ST_END when the
- * stream has ended before the step's first row. A stream that ends inside a step is an error: the
+ * stream has ended before the step's first row.
+ *
+ * A rank whose rows fail (the daemon has gone for good, a row is damaged, a signal came while it
+ * waited) still makes the step's calls, which the others wait in: with empty rows, and a weight of
+ * minus infinity. All ranks learn from the sum that the step is void and change nothing. From the
+ * first on all steps of such a session are. A stream that ends inside a step is such a failure: the
  * daemon completes the last step with empty rows. */
 WARN_UNUSED status step_queue(session *s, int64_t step);
 /* Steps queued and not told. At most 1 + ahead may be. */
 int64_t step_under_way(const session *s);
-/* The oldest of them; waits for it. */
+/* The oldest of them; waits for it. Of a void one why this rank's rows failed, ST_STOPPED, or
+ * ST_UNAVAILABLE where another's did; *out has its stop. */
 WARN_UNUSED status step_told(session *s, step_report *out);
+/* The last step told was void: values are those of the step before it. */
+bool step_is_void(const session *s);
 /* Queued and told. */
 WARN_UNUSED status step_run(session *s, int64_t step, step_report *out);
 

@@ -5,10 +5,11 @@
 
 #include "trainer/step.h"
 
-enum { STEP_COUNTS = 8, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
+enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
 
 typedef struct step_totals {
-    double count[STEP_TOTALS];
+    double count[STEP_TOTALS]; /* sums */
+    double dearest;            /* the most: step_report.cost */
 } step_totals;
 
 static inline bool step_shared(const session *s)
@@ -19,7 +20,7 @@ static inline bool step_shared(const session *s)
 /* This rank's share of a step. Of ranks that share rows, the first one's counts stand for all. */
 void step_totals_of(const session *s, const step_report *r, step_totals *out);
 /* All ranks' counts in place of this rank's. */
-void step_totals_into(const step_totals *t, step_report *inout);
+void step_totals_into(const session *s, const step_totals *t, step_report *inout);
 /* Queued: loss, weight and counts (device memory) become those of all ranks. */
 WARN_UNUSED status step_totals_sum(const session *s, step_totals *counts);
 

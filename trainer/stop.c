@@ -35,8 +35,8 @@ static void on_signal(int number)
 static void on_deadline(int number)
 {
     static const char words[] =
-        "trainer: level=error msg=\"not done within checkpoint.exit_deadline "
-        "of the signal; given up, the last whole checkpoint stands\"\n";
+        "trainer: level=error msg=\"not done within checkpoint.exit_deadline; "
+        "given up, the last whole checkpoint stands\"\n";
     (void)number;
     (void)!write(STDERR_FILENO, words, sizeof words - 1);
     _exit(status_exit_code(ST_TIMEOUT));
@@ -55,6 +55,11 @@ status stop_listen(double deadline_s)
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
     return ST_OK;
+}
+
+void stop_by_deadline(void)
+{
+    begin_to_stop();
 }
 
 bool stop_heard(void)

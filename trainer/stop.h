@@ -15,6 +15,8 @@
  * what is whole on disk stands. */
 WARN_UNUSED status stop_listen(double deadline_s);
 bool stop_asked(void);
+/* The same deadline for a run that ends by itself. */
+void stop_by_deadline(void);
 
 bool stop_heard(void);    /* by this process */
 void stop_together(void); /* from here on stop_asked waits for stop_agree */

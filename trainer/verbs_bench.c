@@ -1,4 +1,4 @@
-/* verbs_bench.c: trainer bench ops | step. */
+/* verbs_bench.c: trainer bench ops | step | memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@ enum { DEPTHS = 8, FRAME = 1200 /* patches of a 640 x 480 picture */ };
 
 typedef struct request {
     const char *what, *op, *layers, *ranks, *load, *seconds, *rates;
+    bool live, counted;
 } request;
 
 /* The words that are no options: what to bench, one op, and the flags of this verb. */
@@ -33,6 +34,10 @@ static status read_request(int argc, char **argv, request *q)
                 value = flags[f].value;
         if (value && i + 1 < argc)
             *value = argv[++i];
+        else if (strcmp(argv[i], "--live") == 0)
+            q->live = true;
+        else if (strcmp(argv[i], "--count") == 0)
+            q->counted = true;
         else if (!value && argv[i][0] != '-' && !q->what)
             q->what = argv[i];
         else if (!value && argv[i][0] != '-' && !q->op)
@@ -40,8 +45,9 @@ static status read_request(int argc, char **argv, request *q)
         else
             return FAIL(ST_USAGE, "trainer bench: \"%s\" is unknown or lacks its value", argv[i]);
     }
-    if (!q->what || (strcmp(q->what, "ops") != 0 && strcmp(q->what, "step") != 0))
-        return FAIL(ST_USAGE, "trainer bench: ops or step?");
+    if (!q->what || (strcmp(q->what, "ops") != 0 && strcmp(q->what, "step") != 0 &&
+                     strcmp(q->what, "memory") != 0))
+        return FAIL(ST_USAGE, "trainer bench: ops or step or memory?");
     return ST_OK;
 }
 
@@ -101,6 +107,8 @@ static status ops(const conf *c, const request *q)
                      .document = c->bench_document ? c->bench_document : 340};
     /* VQAv2 rows: nearly four patches per token. */
     z.patches = z.tokens * 15 / 4 / 4 * 4;
+    if (q->counted) /* the ceilings that one H200 was measured to have */
+        return bench_ops_counted(&z, &(bench_ceilings){.copy = 4.3e12, .product = 780e12}, stdout);
     TRY_OR(done, device_open(c->training_backend, &o, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
     printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description, d.name,
@@ -135,7 +143,10 @@ static status steps(const conf *c, const request *q)
     if (c->training_steps < 1)
         return FAIL(ST_CONFIG, "bench step: training.steps is 0; it says how many are measured");
     TRY(read_depths(q->layers, depths, &n));
-    return bench_steps(c, depths, n, ranks, load, stdout);
+    if (strcmp(q->what, "memory") == 0)
+        return n == 1 ? bench_device_memory(c, depths[0], stdout)
+                      : FAIL(ST_USAGE, "bench memory: one depth (--layers N)");
+    return bench_steps(c, depths, n, ranks, load, q->live, stdout);
 }
 
 status verb_bench(int argc, char **argv)

@@ -1,5 +1,6 @@
 /* verbs_check.c: trainer check: what must not change a step does not, on the user's own model and
- * rows. Every case runs the same steps from the same start and is held against the first. */
+ * rows. Every case runs the same steps from the same start, on one rank unless it says otherwise,
+ * and is held against the first. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,32 +9,25 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "trainer/check_ranks.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/eval/prompt.h"
-#include "trainer/step.h"
+#include "trainer/parallel/launch.h"
 #include "trainer/verbs.h"
 
-enum { MOST_STEPS = 64 };
-
-typedef struct trace {
-    double loss[MOST_STEPS], norm[MOST_STEPS];
-    int64_t n;
-} trace;
-
 typedef struct table {
-    const conf *conf;
+    const conf *conf;  /* for one rank */
+    const conf *asked; /* as the options have it */
+    int ranks;         /* --nproc; 0: not given */
+    int argc;
+    char **argv; /* of the verb, without --nproc */
     trace base;
     int64_t steps;
     double limit; /* largest relative difference that is rounding */
+    bool exact;   /* computing again gives the same bits */
     int off;      /* cases beyond it */
 } table;
-
-static double distance(double a, double b)
-{
-    double size = fmax(fabs(a), fabs(b));
-    return a == b ? 0.0 : size > 0.0 ? fabs(a - b) / size : INFINITY;
-}
 
 /* exact: the case must agree to the bit. */
 static void tell(table *t, const char *name, double loss, double norm, bool exact)
@@ -42,46 +36,29 @@ static void tell(table *t, const char *name, double loss, double norm, bool exac
     bool ok = same || (!exact && loss <= t->limit && norm <= t->limit);
     t->off += !ok;
     if (same)
-        printf("%-44s %12s %14s  ok\n", name, "to the bit", "to the bit");
+        printf("%-54s %12s %14s  ok\n", name, "to the bit", "to the bit");
     else
-        printf("%-44s %12.2e %14.2e  %s\n", name, loss, norm, ok ? "ok" : "OFF");
+        printf("%-54s %12.2e %14.2e  %s\n", name, loss, norm, ok ? "ok" : "OFF");
     fflush(stdout);
 }
 
 static void compare(table *t, const char *name, const trace *got, bool exact)
 {
-    double loss = 0.0, norm = 0.0;
-    for (int64_t i = 0; i < t->steps; i++) {
-        loss = fmax(loss, distance(t->base.loss[i], got->loss[i]));
-        norm = fmax(norm, distance(t->base.norm[i], got->norm[i]));
-    }
+    double loss, norm;
+    trace_compare(&t->base, got, t->steps, &loss, &norm);
     tell(t, name, loss, norm, exact);
 }
 
-static status run_steps(session *s, int64_t from, int64_t to, trace *out)
-{
-    for (int64_t step = from; step <= to; step++) {
-        step_report r;
-        status st = step_run(s, step, &r);
-        if (st == ST_END)
-            return FAIL(ST_BAD_INPUT, "the stream ends before step %" PRId64 ": fewer --steps",
-                        step);
-        TRY(st);
-        out->loss[step - 1] = r.loss;
-        out->norm[step - 1] = r.grad_norm;
-    }
-    return ST_OK;
-}
-
-static status run_case(const conf *c, int64_t steps, trace *out, double *out_limit)
+static status run_case(const conf *c, int64_t steps, trace *out, table *base)
 {
     session s = {0};
     status st = session_open(c, SESSION_TRAIN, &s);
     if (st == ST_OK)
-        st = run_steps(&s, 1, steps, out);
-    if (st == ST_OK && out_limit) {
+        st = trace_steps(&s, 1, steps, out);
+    if (st == ST_OK && base) {
         st_dtype act = s.device->v->act;
-        *out_limit = act == DT_F64 ? 1e-10 : act == DT_F32 ? 2e-5 : 2e-2;
+        base->limit = act == DT_F64 ? 1e-10 : act == DT_F32 ? 2e-5 : 2e-2;
+        base->exact = act != DT_BF16;
     }
     session_close(&s);
     return st;
@@ -103,7 +80,7 @@ static status save_one(const conf *c, const char *folder, trace *out)
     progress now = {.step = 1, .rows = c->training_global_batch_size};
     status st;
     TRY_OR(done, session_open(c, SESSION_TRAIN, &s));
-    TRY_OR(done, run_steps(&s, 1, 1, out));
+    TRY_OR(done, trace_steps(&s, 1, 1, out));
     TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, &k));
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
     TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
@@ -128,9 +105,9 @@ static status resumed(table *t)
     c.checkpoint_async_mode = CHECKPOINT_SYNC;
     snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
     TRY_OR(done, save_one(&c, folder, &got));
-    TRY_OR(done, keeper_find(folder, 1, from.path, &from.progress, &found));
+    TRY_OR(done, keeper_find(folder, 1, NULL, from.path, &from.progress, &found));
     TRY_OR(done, session_resume(&c, NULL, &from, &s));
-    TRY_OR(done, run_steps(&s, 2, t->steps, &got));
+    TRY_OR(done, trace_steps(&s, 2, t->steps, &got));
     compare(t, "resumed after step 1 against straight", &got, true);
 done:
     session_close(&s);
@@ -180,7 +157,7 @@ static status unpacked(table *t)
     if (st != ST_OK)
         goto done;
     if (got.row.n_video_patches || got.row.n_docs == 0) {
-        printf("%-44s %s\n", "documents one by one",
+        printf("%-54s %s\n", "documents one by one",
                "skipped: the first row has video, or nothing");
         goto done;
     }
@@ -190,7 +167,7 @@ static status unpacked(table *t)
     TRY_OR(done, gradients(&s, &got.row, 1, packed));
     TRY_OR(done, gradients(&s, one, got.row.n_docs, apart));
     snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);
-    tell(t, name, distance(packed[0], apart[0]), distance(packed[1], apart[1]), false);
+    tell(t, name, trace_distance(packed[0], apart[0]), trace_distance(packed[1], apart[1]), false);
 done:
     if (got.slot)
         receiver_give_back(s.train, &got);
@@ -199,17 +176,74 @@ done:
     return st;
 }
 
+/* Activation checkpointing: text and vision alike, then apart. */
+static status check_recomputed(table *t)
+{
+    static const struct {
+        const char *name;
+        int mode, vision;
+        const char *option, *save;
+    } cases[] = {
+        {"none", AC_NONE, AC_VISION_SAME, "op", "auto"},
+        {"selective, op", AC_SELECTIVE, AC_VISION_SAME, "op", "auto"},
+        {"selective, op, save attention", AC_SELECTIVE, AC_VISION_SAME, "op", "attention"},
+        {"selective, 2", AC_SELECTIVE, AC_VISION_SAME, "2", "auto"},
+        {"full", AC_FULL, AC_VISION_SAME, "op", "auto"},
+        {"none, vision_mode full", AC_NONE, AC_VISION_FULL, "op", "auto"},
+        {"full, vision_mode selective", AC_FULL, AC_VISION_SELECTIVE, "op", "auto"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        conf c = *t->conf;
+        c.ac_mode = cases[i].mode;
+        c.ac_vision_mode = cases[i].vision;
+        c.ac_selective = cases[i].option;
+        c.ac_save = c.ac_vision_save = cases[i].save;
+        snprintf(name, sizeof name, "activation checkpointing %s", cases[i].name);
+        TRY(vary(t, name, &c, t->exact));
+    }
+    return ST_OK;
+}
+
+/* The same steps on several ranks, which this process starts. */
+static status several(table *t)
+{
+    static const char name[] = "one rank against several";
+    trace got;
+    layout l;
+    conf c = *t->asked;
+    char line[96];
+    if (t->ranks < 2) {
+        printf("%-54s %s\n", name, "skipped: --nproc N starts them");
+        return ST_OK;
+    }
+    TRY(check_for_ranks(&c, t->ranks, &l));
+    TRY(check_start_ranks(&c, t->ranks, t->argc, t->argv, t->steps, &got));
+    snprintf(line, sizeof line, "%d ranks", t->ranks);
+    const struct {
+        const char *words;
+        int64_t n;
+    } degrees[] = {{"replicate", l.replicate},
+                   {"shard", l.shard},
+                   {"context", l.context},
+                   {"tensor", l.tensor},
+                   {"pipeline", l.pipeline},
+                   {"expert", l.expert},
+                   {"expert-tensor", l.expert_tensor}};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (degrees[i].n > 1)
+            snprintf(line + strlen(line), sizeof line - strlen(line), ", %s %" PRId64,
+                     degrees[i].words, degrees[i].n);
+    compare(t, line, &got, false);
+    return ST_OK;
+}
+
 static status check_all(table *t)
 {
     conf c = *t->conf;
-    printf("%-44s %12s %14s\n", "held against the run as configured", "loss", "gradient norm");
+    printf("%-54s %12s %14s\n", "held against one rank, as configured", "loss", "gradient norms");
     TRY(vary(t, "the same again", &c, true));
-    c.ac_mode = c.ac_mode == AC_FULL ? AC_NONE : AC_FULL;
-    TRY(vary(t,
-             c.ac_mode == AC_FULL ? "activation_checkpoint.mode full"
-                                  : "activation_checkpoint.mode none",
-             &c, false));
-    c = *t->conf;
+    TRY(check_recomputed(t));
     c.training_local_batch_size =
         c.training_local_batch_size == 1 ? c.training_global_batch_size : 1;
     if (c.training_global_batch_size > 1)
@@ -222,44 +256,87 @@ static status check_all(table *t)
     TRY(vary(t, c.training_threads == 1 ? "one thread" : "two threads", &c, true));
     TRY(unpacked(t));
     TRY(resumed(t));
-    printf("%-44s skipped: this trainer runs one rank\n", "one rank against several");
+    return several(t);
+}
+
+/* Takes "--steps N" and "--trace FILE" out of what the options left. */
+static status read_words(int argc, char **argv, int64_t *out_steps, const char **out_trace)
+{
+    *out_steps = 2;
+    *out_trace = NULL;
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        char *end = NULL;
+        if (strcmp(argv[i], "--trace") == 0 && *value) {
+            *out_trace = value;
+            continue;
+        }
+        if (strcmp(argv[i], "--steps") == 0)
+            *out_steps = strtoll(value, &end, 10);
+        if (!end || *end || *out_steps < 2 || *out_steps > TRACE_STEPS)
+            return FAIL(ST_USAGE,
+                        "trainer check takes --steps N, 2 to %d, and --nproc N, not \"%s %s\"",
+                        TRACE_STEPS, argv[i], value);
+    }
     return ST_OK;
 }
 
-static status read_steps(int argc, char **argv, int64_t *out)
+/* All of the table. */
+static status compare_all(table *t, conf *c)
 {
-    char *end = NULL;
-    *out = 2;
-    if (argc == 1)
-        return ST_OK;
-    if (argc == 3 && strcmp(argv[1], "--steps") == 0)
-        *out = strtoll(argv[2], &end, 10);
-    if (!end || *end || *out < 2 || *out > MOST_STEPS)
-        return FAIL(ST_USAGE, "trainer check takes --steps N, 2 to %d, not \"%s\"", MOST_STEPS,
-                    argv[1]);
+    conf one = *c;
+    check_for_one(&one);
+    t->conf = &one;
+    t->asked = c;
+    if (t->ranks > 1) { /* what does not fit is told before anything is run */
+        conf other = *c;
+        layout l;
+        TRY(check_for_ranks(&other, t->ranks, &l));
+    }
+    TRY(folder_make(c->job_dump_folder));
+    TRY(run_case(&one, t->steps, &t->base, t));
+    TRY(check_all(t));
+    if (t->off)
+        return FAIL(ST_BAD_INPUT, "%d of the cases differ by more than rounding (%g)", t->off,
+                    t->limit);
+    return ST_OK;
+}
+
+/* The arguments again, for ranks: conf_load takes what it reads out of argv. */
+static status keep_words(int argc, char **argv, char ***out)
+{
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line");
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    *out = copy;
     return ST_OK;
 }
 
 status verb_check(int argc, char **argv)
 {
     conf c;
-    table t = {.conf = &c};
-    TRY(conf_load(&c, &argc, argv));
+    table t = {0};
+    const char *into;
+    TRY(launch_take(&argc, argv, &t.ranks));
+    TRY(keep_words(argc, argv, &t.argv));
+    t.argc = argc;
+    status st = conf_load(&c, &argc, argv);
+    if (st != ST_OK) {
+        free(t.argv);
+        return st;
+    }
     log_init("trainer", c.log_level < LOG_WARN ? c.log_level : LOG_WARN, c.log_json);
-    status st = read_steps(argc, argv, &t.steps);
-    if (st != ST_OK)
-        goto done;
-    if (c.loss_router_aux > 0)
+    TRY_OR(done, read_words(argc, argv, &t.steps, &into));
+    if (c.loss_router_aux > 0 && !into)
         printf("loss.router_aux_coef is taken as 0: its statistics are over a micro-batch\n");
     c.loss_router_aux = 0;
     c.eval_enable = false;
-    TRY_OR(done, folder_make(c.job_dump_folder));
-    TRY_OR(done, run_case(&c, t.steps, &t.base, &t.limit));
-    TRY_OR(done, check_all(&t));
-    if (t.off)
-        st =
-            FAIL(ST_BAD_INPUT, "%d of the cases differ by more than rounding (%g)", t.off, t.limit);
+    st = into && t.ranks > 1 ? check_launch(&c, t.ranks, t.argc, t.argv)
+         : into              ? check_as_rank(&c, t.steps, into)
+                             : compare_all(&t, &c);
 done:
     conf_done(&c);
+    free(t.argv);
     return st;
 }

@@ -9,6 +9,7 @@
 #include "trainer/layout_plan.h"
 #include "trainer/memory.h"
 #include "trainer/optim/groups.h"
+#include "trainer/plan/again.h"
 #include "trainer/plan/sweep.h"
 #include "trainer/verbs.h"
 
@@ -137,7 +138,9 @@ static status plan_cost(const conf *c, const request *q, const layout *l, const 
                         q->sweep);
         return sweep(c, ranks, d, p, &r, BEST_LAYOUTS, stdout);
     }
-    cost_of(c, l, d, p, &r, c->ac_mode == AC_FULL, &k);
+    recomputes again;
+    TRY(again_of(c, l, d, p, c->training_local_batch_size, &again));
+    TRY(cost_of(c, l, d, p, &r, &again, &k));
     cost_print(&k, l, stdout);
     return ST_OK;
 }
@@ -163,6 +166,9 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
         if (!q->sweep)
             st = layout_print(c, &ranks, d, p, stdout, NULL);
     }
+    recomputes again = {0};
+    if (st == ST_OK)
+        st = again_of(c, &ranks, d, p, c->training_local_batch_size, &again);
     if (st == ST_OK)
         st = plan_cost(c, q, &ranks, d, p);
     params_free(&p);
@@ -182,8 +188,9 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
         .rows = c->training_local_batch_size,
         .seq_len = seq,
         .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,
+        .ahead = memory_rows_ahead(c),
         .training = true,
-        .checkpoint_full = c->ac_mode == AC_FULL,
+        .again = again,
         .router_aux_coef = c->loss_router_aux,
         .keeps = keeper_in_background(c),
         .answers = generate_wanted(c, true),

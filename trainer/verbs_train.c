@@ -1,57 +1,45 @@
 /* verbs_train.c: trainer train. */
-#include <stdlib.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/log.h"
-#include "common/proc.h"
+#include "trainer/dry_run.h"
+#include "trainer/parallel/engine.h"
 #include "trainer/parallel/launch.h"
 #include "trainer/train.h"
 #include "trainer/verbs.h"
 
-/* What a launcher says beats what one process would take for itself. */
-static void fit_to_world(const world *w, conf *c)
+/* Its device has no memory, but the engine is that of GPUs. */
+static void set_dry(conf *c)
 {
-    int64_t share = proc_cpus() / w->place.local_size;
-    if (w->place.size == 1)
-        return;
-    if (c->world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
-        c->world_size = w->place.size;
-    if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
-        if (c->training_backend != BACKEND_CPU)
-            log_info("cuda_graph.scope is off: MPI's collectives can not be captured");
-        c->cuda_graph_scope = "off";
-    }
-    if (c->training_threads == 0)
-        c->training_threads = share > 1 ? share : 1;
+    c->training_backend = BACKEND_CUDA;
+    c->comm_engine = ENGINE_NCCL;
+    if (c->log_level > LOG_WARN) /* the table is what is to be read, not the ranks' chatter */
+        c->log_level = LOG_WARN;
+    log_set_level((int)c->log_level);
 }
 
-static status run_rank(conf *c)
+static status run_rank(conf *c, bool dry)
 {
     world w;
+    world_place place;
+    signal(SIGPIPE, SIG_IGN); /* who reads our lines may leave; that ends no run */
+    TRY(world_place_find(&place));
+    if (dry)
+        set_dry(c);
+    else if (place.size > 1)
+        TRY(engine_choose(c, world_gpu(&place)));
     TRY(world_open(c, &w));
-    fit_to_world(&w, c);
-    status st = train_run(c, &w);
-    if (st == ST_OK && c->metrics_comm_ledger)
+    w.played = dry;
+    world_fit(&w, c);
+    status st = !dry ? train_run(c, &w) : dry_run(c, place.size > 1 ? &w : NULL);
+    if (st == ST_OK && c->metrics_comm_ledger && !dry) {
         comm_ledger_print(w.ledger, stdout);
-    return world_close(&w, st);
-}
-
-/* --nproc N: the options are read for what they say of the ranks; these read them again. */
-static status start_ranks(int n, int argc, char **argv)
-{
-    conf c;
-    int rest = argc;
-    char **copy = calloc((size_t)argc + 1, sizeof *copy);
-    if (!copy)
-        return FAIL(ST_NO_MEMORY, "no memory for the command line");
-    memcpy(copy, argv, (size_t)argc * sizeof *copy);
-    status st = conf_load(&c, &rest, copy);
-    if (st == ST_OK) {
-        st = launch_ranks(&c, n, argc, argv);
-        conf_done(&c);
+        if (world_replayed(&w))
+            printf("%s\n", w.replayed);
     }
-    free(copy);
-    return st;
+    return world_close(&w, st);
 }
 
 status verb_train(int argc, char **argv)
@@ -59,15 +47,19 @@ status verb_train(int argc, char **argv)
     conf c;
     int ranks;
     TRY(launch_take(&argc, argv, &ranks));
+    bool dry = false;
+    for (int i = 1; i < argc; i++)
+        dry = dry || strcmp(argv[i], "--dry-run") == 0;
     if (ranks > 1)
-        return start_ranks(ranks, argc, argv);
+        return launch_again(ranks, dry ? set_dry : NULL, argc, argv);
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
-    if (argc > 1 && strcmp(argv[1], "--profile") == 0) {
-        c.metrics_profile = true;
+    for (; argc > 1; argv++, argc--) {
+        if (strcmp(argv[1], "--profile") == 0)
+            c.metrics_profile = true;
+        else if (strcmp(argv[1], "--dry-run") != 0)
+            break;
         argv[1] = argv[0];
-        argv++;
-        argc--;
     }
     if (c.metrics_profile)
         c.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
@@ -75,7 +67,7 @@ status verb_train(int argc, char **argv)
                                 "trainer train does not know \"%s\"; see trainer train "
                                 "--help",
                                 argv[1])
-                         : run_rank(&c);
+                         : run_rank(&c, dry);
     conf_done(&c);
     return st;
 }

@@ -48,15 +48,28 @@ static float stage_weight(const chat_rules *r, int32_t stage)
 
 /* --- images --- */
 
+static chat_kind kind_outside(const reading *k, int32_t i)
+{
+    return k->rules->outside_video[i] ? CHAT_VIDEO : CHAT_IMAGE;
+}
+
 static int32_t n_listed(const reading *k, chat_kind kind)
 {
-    return k->rules->outside && kind == CHAT_IMAGE ? k->rules->n_outside : k->listed[kind].n;
+    int32_t n = k->listed[kind].n;
+    for (int32_t i = 0; k->rules->outside && i < k->rules->n_outside; i++)
+        n += kind_outside(k, i) == kind;
+    return n;
 }
 
 /* The next of the list is shown here; one too many is told when all are counted. */
 static status show_next(reading *k, chat_kind kind, part *out)
 {
     const int32_t next = k->shown[kind]++;
+    if (k->rules->outside && k->n_images < k->rules->n_outside &&
+        kind_outside(k, k->n_images) != kind)
+        return FAIL_IN(ST_BAD_INPUT, k->source,
+                       "its texts show %s as number %d, which is of the other kind", marks[kind],
+                       (int)k->n_images + 1);
     if (next < k->listed[kind].n)
         TRY(chat_names_put(&k->images, k->listed[kind].items[next], k->source, k->a));
     *out = (part){.image = k->n_images++};
@@ -67,11 +80,9 @@ static status list_images(reading *k, const json_value *v)
 {
     const json_value *id = json_find(v, "img_id");
     chat_names *images = &k->listed[CHAT_IMAGE];
-    TRY(chat_names_list(&k->listed[CHAT_VIDEO], CHAT_VIDEO, v, k->source, k->a));
     if (k->rules->outside)
-        return k->listed[CHAT_VIDEO].n ? FAIL_IN(ST_BAD_INPUT, k->source,
-                                                 "shows a video, which this format does not read")
-                                       : ST_OK;
+        return ST_OK;
+    TRY(chat_names_list(&k->listed[CHAT_VIDEO], CHAT_VIDEO, v, k->source, k->a));
     TRY(chat_names_list(images, CHAT_IMAGE, v, k->source, k->a));
     if (images->n == 0 && id && json_text_size(id)) {
         static const char suffix[] = ".jpg"; /* of Kvasir-VQA's files */
@@ -331,8 +342,12 @@ static status read_question(reading *k, const json_value *v)
     const int32_t n_images = n_listed(k, CHAT_IMAGE), n_videos = n_listed(k, CHAT_VIDEO);
     TRY(arena_calloc(k->a, 2 * shown + 1 + (size_t)n_images + (size_t)n_videos, sizeof *user->parts,
                      (void **)&user->parts));
-    for (int32_t i = 0; shown == 0 && i < n_images + n_videos; i++)
-        TRY(show_next(k, i < n_images ? CHAT_IMAGE : CHAT_VIDEO, &user->parts[user->n_parts++]));
+    for (int32_t i = 0; shown == 0 && i < n_images + n_videos; i++) {
+        const chat_kind kind = k->rules->outside ? kind_outside(k, i)
+                               : i < n_images    ? CHAT_IMAGE
+                                                 : CHAT_VIDEO;
+        TRY(show_next(k, kind, &user->parts[user->n_parts++]));
+    }
     TRY(put_any_text(k, user, question, NULL, 1.0F, none));
     return read_content(k, v, answer, assistant);
 }

@@ -27,7 +27,8 @@ typedef struct chat_rules {
     float stage_weight[MAX_STAGES]; /* later stages have the last one's */
     int n_stages;                   /* 0: all 1 */
     bool outside;                   /* the images lie beside the record: names in it are not used */
-    int32_t n_outside;              /* how many */
+    int32_t n_outside;              /* how many; shown in their order */
+    const bool *outside_video;      /* [n_outside] which are videos */
 } chat_rules;
 
 WARN_UNUSED status chat_rules_of(const conf *c, chat_rules *out);

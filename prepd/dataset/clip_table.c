@@ -129,6 +129,7 @@ status clip_table_note(clip_table *t, int64_t j, const char *root, const char *n
     if (folder)
         TRY(take_frames(t, &made, path, name, source));
     t->any |= item->video;
+    t->videos |= made.kind == ENTRY_VIDEO;
     t->of[j] = made;
     return ST_OK;
 }

@@ -18,7 +18,7 @@ typedef struct clip_table {
     int64_t n, capacity;
     name_list frames;
     int64_t max_frames;
-    bool any; /* an image is a clip */
+    bool any, videos; /* an image is a clip; a video file */
 } clip_table;
 
 /* Image number j is shown as `item`; numbers come in order, with repeats. ST_BAD_INPUT, with the

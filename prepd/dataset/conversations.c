@@ -205,6 +205,11 @@ static const char *chat_frame(const dataset *d, int64_t j, int32_t k)
     return clip_table_frame(&as_chat(d)->clips, j, k);
 }
 
+static bool chat_videos(const dataset *d)
+{
+    return as_chat(d)->clips.videos;
+}
+
 static const char *chat_root(const dataset *d)
 {
     return as_chat(d)->root;
@@ -273,6 +278,7 @@ const dataset_vtable dataset_conversations = {
     .image_path = chat_image_path,
     .place = chat_place,
     .frame = chat_frame,
+    .videos = chat_videos,
     .root = chat_root,
     .chunk = chat_chunk,
     .identity = chat_identity,

@@ -78,6 +78,8 @@ typedef struct dataset_vtable {
     void (*place)(const dataset *d, int64_t j, image_place *out); /* NULL: files of their own */
     /* Name of frame k in folder j; no such function: there are no folders of frames. */
     const char *(*frame)(const dataset *d, int64_t j, int32_t k);
+    /* True if an image is a video file; no such function: none is. */
+    bool (*videos)(const dataset *d);
     const char *(*root)(const dataset *d); /* absolute folder of the images */
     /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
      * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */

@@ -339,6 +339,15 @@ static const char *mixture_frame(const dataset *d, int64_t j, int32_t k)
     return s->d->v->frame(s->d, j - s->first_image, k);
 }
 
+static bool mixture_videos(const dataset *d)
+{
+    const mixture *m = as_mixture(d);
+    for (int k = 0; k < m->n; k++)
+        if (m->sources[k].d->v->videos && m->sources[k].d->v->videos(m->sources[k].d))
+            return true;
+    return false;
+}
+
 static const char *mixture_root(const dataset *d)
 {
     return as_mixture(d)->root;
@@ -426,6 +435,7 @@ const dataset_vtable dataset_mixture = {
     .image_path = mixture_image_path,
     .place = mixture_place,
     .frame = mixture_frame,
+    .videos = mixture_videos,
     .root = mixture_root,
     .chunk = mixture_chunk,
     .parts = mixture_parts,

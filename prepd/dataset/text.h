@@ -2,6 +2,7 @@
 #ifndef TESSERA_PREPD_DATASET_TEXT_H
 #define TESSERA_PREPD_DATASET_TEXT_H
 
+#include "common/safetensors.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/records.h"
 #include "prepd/dataset/tables.h"
@@ -26,5 +27,8 @@ typedef struct texts {
  * are none, or of other files (path, size, time of change). Save: what fails costs time only. */
 bool text_cache_load(texts *d, const conf *c);
 void text_cache_save(const texts *d, const conf *c);
+/* Of load, what is done once key and sum are right: every entry is checked against the files and
+ * the others. Apart for the fuzzer, who can not make a sum. */
+WARN_UNUSED status text_cache_take(texts *d, const st_file *f, const char *path);
 
 #endif

@@ -272,6 +272,12 @@ static status take_places(texts *d, const st_file *f, const char *path)
     return ST_OK;
 }
 
+status text_cache_take(texts *d, const st_file *f, const char *path)
+{
+    TRY(take_points(d, f, path));
+    return take_places(d, f, path);
+}
+
 /* The arrays are what was written, in the order they were summed in. */
 static status check_sum(const st_file *f, const char *path, const char *identity)
 {
@@ -303,8 +309,7 @@ static status load(texts *d, const cache_name *name)
         goto done;
     }
     TRY_OR(done, check_sum(&f, name->path, identity));
-    TRY_OR(done, take_points(d, &f, name->path));
-    st = take_places(d, &f, name->path);
+    st = text_cache_take(d, &f, name->path);
 done:
     st_close(&f);
     return st;

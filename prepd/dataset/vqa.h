@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/json.h"
+#include "common/safetensors.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/tables.h"
 #include "prepd/dataset/vqa_find.h"
@@ -59,10 +60,12 @@ WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
 
 /* vqa_cache.c: what vqa_read left, kept for the next start: parsing a full training split takes
  * seconds. Only where it is worth it, without images.json and references. load: true if d holds it
- * now; else d is as it was. The caller checks the identity; what lies in the file is otherwise
- * checked for sizes and offsets alone. */
+ * now; else what is in d is of no use. The file has a sum, and every entry is checked besides; the
+ * caller checks the identity. */
 bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity);
 void vqa_cache_save(const vqa *d, const conf *c); /* fails into the log: it costs time alone */
+/* Of load, what is done once key and sum are right: every entry is checked against the others. */
+WARN_UNUSED status vqa_cache_take(vqa *d, const st_file *f, const char *path);
 
 /* vqa_zip.c: the pictures of paths.picture_zip, by the ids in their names. */
 WARN_UNUSED status vqa_zip_pictures(vqa *d);

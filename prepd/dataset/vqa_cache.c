@@ -14,7 +14,7 @@
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/dataset/vqa.h"
 
-enum { VERSION = 1, WORTH_BYTES = 8 << 20 /* of JSON; less is read at once */ };
+enum { VERSION = 2, WORTH_BYTES = 8 << 20 /* of JSON; less is read at once */ };
 
 /* Columns of a question. */
 static const struct {
@@ -135,18 +135,65 @@ static status pack(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS]
     return ST_OK;
 }
 
+/* Of these arrays, in this order. The data set's identity does not tell of all that is kept: where
+ * pictures lie in a zip file is not in it. */
+static status sum_of(const st_tensor *tensors, int n, char out[HASH_TEXT])
+{
+    hasher *h = NULL;
+    TRY(hasher_new(&h));
+    for (int k = 0; k < n; k++) {
+        hasher_add(h, tensors[k].name, strlen(tensors[k].name) + 1);
+        hasher_add_u64(h, tensors[k].data.size);
+        if (tensors[k].data.size)
+            hasher_add(h, tensors[k].data.data, tensors[k].data.size);
+    }
+    hash_print(hasher_value(h), out);
+    hasher_free(&h);
+    return ST_OK;
+}
+
+/* As pack() lays them out. */
+static status check_sum(const st_file *f, const char *path)
+{
+    const char *names[TENSORS], *wanted = st_meta_find(f, "sum");
+    st_tensor tensors[TENSORS];
+    char sum[HASH_TEXT];
+    int n = 0;
+    names[n++] = "image_paths";
+    if (st_find(f, "places")) {
+        names[n++] = "places";
+        names[n++] = "place_at";
+    }
+    for (size_t k = 0; k < COLUMNS; k++)
+        names[n++] = columns[k].name;
+    names[n++] = "texts";
+    for (int k = 0; k < n; k++) {
+        const st_tensor *t = st_find(f, names[k]);
+        if (!t)
+            return FAIL_IN(ST_BAD_INPUT, path, "%s is missing", names[k]);
+        tensors[k] = *t;
+    }
+    TRY(sum_of(tensors, n, sum));
+    if (!wanted || strcmp(wanted, sum) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "it was changed since");
+    return ST_OK;
+}
+
 static status save(const vqa *d, const cache_name *name)
 {
     st_tensor tensors[TENSORS];
     void *room[COLUMNS] = {NULL};
-    char identity[HASH_TEXT], suffix[32], aside[PATH_MAX + 32];
+    char identity[HASH_TEXT], suffix[32], sum[HASH_TEXT] = "", aside[PATH_MAX + 32];
     int n = 0;
     hash_print(d->identity, identity);
     snprintf(suffix, sizeof suffix, "%" PRId64, d->suffix_at);
     /* A name of our own: two daemons may start at once. */
     snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
-    const st_meta meta[] = {{"key", name->key}, {"identity", identity}, {"suffix_at", suffix}};
+    const st_meta meta[] = {
+        {"key", name->key}, {"identity", identity}, {"suffix_at", suffix}, {"sum", sum}};
     status st = pack(d, tensors, room, &n);
+    if (st == ST_OK)
+        st = sum_of(tensors, n, sum);
     if (st == ST_OK)
         st = st_write(aside, tensors, (size_t)n, meta, sizeof meta / sizeof *meta);
     if (st == ST_OK && rename(aside, name->path) != 0) {
@@ -228,32 +275,37 @@ static bool sound(const vqa *d)
     return ok;
 }
 
+status vqa_cache_take(vqa *d, const st_file *f, const char *path)
+{
+    int64_t n, n_places = 0;
+    const char *suffix = st_meta_find(f, "suffix_at");
+    if (!suffix)
+        return FAIL_IN(ST_BAD_INPUT, path, "it names no suffix");
+    d->suffix_at = strtoll(suffix, NULL, 10);
+    TRY(take(f, path, "texts", DT_U8, -1, (void **)&d->texts.bytes, &n));
+    d->texts.size = d->texts.capacity = (size_t)n;
+    TRY(take(f, path, "image_paths", DT_I64, -1, (void **)&d->image_paths, &d->n_images));
+    if (st_find(f, "places")) {
+        TRY(take(f, path, "places", DT_I64, -1, (void **)&d->places, &n_places));
+        d->n_places = n_places / 2;
+        TRY(take(f, path, "place_at", DT_I64, d->n_images, (void **)&d->place_at, NULL));
+    }
+    TRY(take_questions(d, f, path));
+    return sound(d) ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
+}
+
 static status load(vqa *d, const cache_name *name, hash128 *out_identity)
 {
     st_file f;
-    int64_t n, n_places = 0;
     TRY(st_open(name->path, &f));
     const char *key = st_meta_find(&f, "key"), *identity = st_meta_find(&f, "identity");
-    const char *suffix = st_meta_find(&f, "suffix_at"), *path = name->path;
     status st = ST_OK;
-    if (!key || strcmp(key, name->key) != 0 || !identity || !hash_parse(identity, out_identity) ||
-        !suffix) {
-        st = FAIL_IN(ST_NO_INPUT, path, "of other files or options");
-        goto done;
-    }
-    d->suffix_at = strtoll(suffix, NULL, 10);
-    TRY_OR(done, take(&f, path, "texts", DT_U8, -1, (void **)&d->texts.bytes, &n));
-    d->texts.size = d->texts.capacity = (size_t)n;
-    TRY_OR(done, take(&f, path, "image_paths", DT_I64, -1, (void **)&d->image_paths, &d->n_images));
-    if (st_find(&f, "places")) {
-        TRY_OR(done, take(&f, path, "places", DT_I64, -1, (void **)&d->places, &n_places));
-        d->n_places = n_places / 2;
-        TRY_OR(done, take(&f, path, "place_at", DT_I64, d->n_images, (void **)&d->place_at, NULL));
-    }
-    TRY_OR(done, take_questions(d, &f, path));
-    if (!sound(d))
-        st = FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
-done:
+    if (!key || strcmp(key, name->key) != 0 || !identity || !hash_parse(identity, out_identity))
+        st = FAIL_IN(ST_NO_INPUT, name->path, "of other files or options");
+    else
+        st = check_sum(&f, name->path);
+    if (st == ST_OK)
+        st = vqa_cache_take(d, &f, name->path);
     st_close(&f);
     return st;
 }

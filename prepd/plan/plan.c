@@ -1,7 +1,6 @@
 #include "prepd/plan/plan.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,46 +39,16 @@ static status note_rows(plan *p, const window_plan *w)
     return ST_OK;
 }
 
-static uint64_t round_up(uint64_t v, uint64_t step)
-{
-    return (v + step - 1) / step * step;
-}
-
-/* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
- * and the last step completed. */
-static void find_end(plan *p)
-{
-    const double rest = p->c->training_epochs - (double)p->whole_epochs;
-    uint64_t rows = p->first_row[p->whole_epochs * p->n_windows];
-    if (rest > 0) {
-        uint64_t last = p->first_row[(p->whole_epochs + 1) * p->n_windows] - rows;
-        rows += (uint64_t)ceil(rest * (double)last - 1e-9);
-    }
-    p->full_rows = rows;
-    p->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
-}
-
-static uint64_t windows_known(const plan *p)
-{
-    return (uint64_t)(p->n_known - 1);
-}
-
 /* Plans the window behind the last known one. */
-static status know_window(plan *p)
+static status know_window(plan *p, plan_stretch *s)
 {
     const window_plan *w;
-    const uint64_t next = windows_known(p);
+    const uint64_t next = stretch_known(p, s);
     TRY(plan_window(p, next, &w));
     if (next < p->n_windows)
         TRY(note_rows(p, w));
-    TRY(array_room((void **)&p->first_row, p->n_known, &p->known_capacity, sizeof *p->first_row));
-    p->first_row[p->n_known] = p->first_row[p->n_known - 1] + (uint64_t)w->n_rows;
-    p->n_known++;
-    if (windows_known(p) == p->n_windows)
-        TRY(plan_make_buckets(p));
-    if (windows_known(p) == p->last_window)
-        find_end(p);
-    return ST_OK;
+    TRY(stretch_add(p, s, w->n_rows));
+    return next + 1 == p->n_windows ? plan_make_buckets(p) : ST_OK;
 }
 
 /* All units are there. */
@@ -87,7 +56,7 @@ static status begin_windows(plan *p)
 {
     const double epochs = p->c->training_epochs;
     if (p->kind == PLAN_SAMPLES) {
-        p->end_row = p->full_rows = (uint64_t)p->d->v->samples(p->d);
+        p->whole.end_row = p->whole.full_rows = (uint64_t)p->d->v->samples(p->d);
         return ST_OK;
     }
     if (p->n_usable == 0) {
@@ -99,33 +68,41 @@ static status begin_windows(plan *p)
         p->whole_epochs = (uint64_t)epochs;
         p->last_window = (p->whole_epochs + (epochs > (double)p->whole_epochs)) * p->n_windows;
     }
-    TRY(array_room((void **)&p->first_row, 0, &p->known_capacity, sizeof *p->first_row));
-    p->first_row[0] = 0;
-    p->n_known = 1;
     return ST_OK;
 }
 
-static bool is_ready(const plan *p, uint64_t row)
+/* Buckets and the rows of an epoch are asked for first. */
+static bool has_epoch(const plan *p)
+{
+    const uint64_t known = stretch_known(p, &p->whole);
+    return known >= p->n_windows || known == p->last_window;
+}
+
+static bool is_ready(const plan *p, const plan_stretch *s, uint64_t row)
 {
     if (p->stage != STAGE_WINDOWS || p->kind == PLAN_SAMPLES)
         return p->stage == STAGE_WINDOWS;
-    if (p->last_window != UINT64_MAX)
-        return windows_known(p) == p->last_window;
-    return windows_known(p) >= p->n_windows && p->first_row[p->n_known - 1] > row;
+    if (!has_epoch(p))
+        return false;
+    if (stretch_known(p, s) == p->last_window)
+        return true;
+    return row == PLAN_ALL ? plan_endless(p) : stretch_rows(p, s) > row;
 }
 
-status plan_prepare(plan *p, uint64_t row, int64_t until_ns, bool *out_ready)
+status plan_prepare(plan *p, plan_stretch *s, uint64_t row, int64_t until_ns, bool *out_ready)
 {
-    while (!is_ready(p, row) && clock_ns() < until_ns) {
+    if (!s)
+        s = &p->whole;
+    while (!is_ready(p, s, row) && clock_ns() < until_ns) {
         if (p->stage == STAGE_WINDOWS) {
-            TRY(know_window(p));
+            TRY(know_window(p, has_epoch(p) ? s : &p->whole));
             continue;
         }
         TRY(plan_make_units(p));
         if (p->stage == STAGE_WINDOWS)
             TRY(begin_windows(p));
     }
-    *out_ready = is_ready(p, row);
+    *out_ready = is_ready(p, s, row);
     return ST_OK;
 }
 
@@ -147,11 +124,11 @@ status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kin
     p->seed = (uint64_t)c->training_seed;
     p->window = (uint64_t)c->data_window;
     p->token_budget = c->training_seq_len;
-    p->patch_budget =
-        c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
-    p->end_row = p->full_rows = p->last_window = UINT64_MAX;
+    p->patch_budget = plan_patches_of(c);
+    p->last_window = UINT64_MAX;
     p->walkers = 1;
     arena_init(&p->scratch, 0);
+    TRY_OR(failed, stretch_init(&p->whole, 0, 0));
     TRY_OR(failed, fit_limits_load(c, &p->limits));
     TRY_OR(failed, clip_limits_load(c, &p->clips));
     *out = p;
@@ -166,7 +143,7 @@ status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind 
     plan *p;
     bool ready;
     TRY(plan_begin(c, d, x, kind, &p));
-    status st = plan_prepare(p, 0, INT64_MAX, &ready);
+    status st = plan_prepare(p, NULL, PLAN_ALL, INT64_MAX, &ready);
     if (st != ST_OK)
         plan_free(&p);
     else
@@ -187,7 +164,13 @@ void plan_free(plan **p)
     free(q->rows);
     id_map_done(&q->cause_of);
     text_pool_done(&q->causes);
-    free(q->first_row);
+    stretch_done(&q->whole);
+    while (q->others) {
+        plan_stretch *s = q->others;
+        q->others = s->next;
+        stretch_done(s);
+        free(s);
+    }
     plan_stop_joining(q);
     for (int64_t k = 0; k < q->n_cached; k++) {
         free(q->cache[k].first);
@@ -197,20 +180,6 @@ void plan_free(plan **p)
     arena_done(&q->scratch);
     free(q);
     *p = NULL;
-}
-
-/* The window a known row lies in, by bisection over first_row. */
-static uint64_t window_of(const plan *p, uint64_t row)
-{
-    int64_t low = 0, high = p->n_known - 1; /* first_row[low] <= row < first_row[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (p->first_row[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return (uint64_t)low;
 }
 
 /* Of its patches those with two frames. */
@@ -257,31 +226,37 @@ static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
     return ST_OK;
 }
 
-status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
+status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row *out)
 {
     planned_row r = {.number = number};
     const window_plan *w;
+    uint64_t first;
     bool ready;
-    TRY(plan_prepare(p, number, INT64_MAX, &ready));
-    if (number >= p->end_row)
-        return FAIL(ST_END, "the stream has %" PRIu64 " rows", p->end_row);
+    if (!s)
+        s = &p->whole;
+    TRY(plan_prepare(p, s, number, INT64_MAX, &ready));
+    if (number >= s->end_row)
+        return FAIL(ST_END, "the stream has %" PRIu64 " rows", s->end_row);
     if (p->kind == PLAN_SAMPLES) {
         TRY(sample_row(p, number, a, &r));
         *out = r;
         return ST_OK;
     }
-    if (number >= p->full_rows) { /* completes the last step */
-        uint64_t last = window_of(p, p->full_rows - 1);
+    if (number < s->first_row[0])
+        return FAIL(ST_INTERNAL, "row %" PRIu64 " of a stretch that begins with %" PRIu64, number,
+                    s->first_row[0]);
+    if (number >= s->full_rows) { /* completes the last step */
+        uint64_t last = stretch_window(p, s, s->full_rows - 1, &first);
         r.epoch = last / p->n_windows;
         r.window = last % p->n_windows;
         *out = r;
         return ST_OK;
     }
-    uint64_t global = window_of(p, number);
+    uint64_t global = stretch_window(p, s, number, &first);
     TRY(plan_window(p, global, &w));
     r.epoch = global / p->n_windows;
     r.window = global % p->n_windows;
-    int64_t k = (int64_t)(number - p->first_row[global]);
+    int64_t k = (int64_t)(number - first);
     int64_t n = 0;
     for (int64_t at = w->first[k]; at < w->first[k + 1]; at++)
         n += p->units[w->items[at]].n_docs;
@@ -295,14 +270,38 @@ status plan_row(plan *p, uint64_t number, arena *a, planned_row *out)
     return ST_OK;
 }
 
-uint64_t plan_rows(const plan *p)
+uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first)
 {
-    return p->end_row;
+    uint64_t first;
+    if (!s)
+        s = &p->whole;
+    *out_first = 0;
+    if (p->kind == PLAN_SAMPLES)
+        return 0;
+    const uint64_t last = s->full_rows - 1; /* empty rows belong to the last epoch */
+    const uint64_t epoch = stretch_window(p, s, row < last ? row : last, &first) / p->n_windows;
+    *out_first = s->first_row[(epoch - s->epoch) * p->n_windows];
+    return epoch;
+}
+
+uint64_t plan_rows(const plan *p, const plan_stretch *s)
+{
+    return s ? s->end_row : p->whole.end_row;
+}
+
+bool plan_endless(const plan *p)
+{
+    return p->kind == PLAN_PACKED && p->last_window == UINT64_MAX;
 }
 
 int64_t plan_token_budget(const plan *p)
 {
     return p->token_budget;
+}
+
+int64_t plan_patches_of(const conf *c)
+{
+    return c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
 }
 
 int64_t plan_patch_budget(const plan *p)
@@ -329,5 +328,5 @@ const shape_bucket *plan_buckets(const plan *p, int *out_n)
 
 uint64_t plan_epoch_rows(const plan *p)
 {
-    return p->kind == PLAN_SAMPLES ? p->end_row : p->first_row[p->n_windows];
+    return p->kind == PLAN_SAMPLES ? p->whole.end_row : p->whole.first_row[p->n_windows];
 }

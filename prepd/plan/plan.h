@@ -42,28 +42,45 @@ typedef struct planned_row {
 } planned_row;
 
 typedef struct plan plan;
+typedef struct plan_stretch plan_stretch;
 
 /* Borrows all; they must outlive the plan. Nothing can be asked of it before plan_prepare said that
  * it is ready. */
 WARN_UNUSED status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
                               plan **out);
+/* The stream from the first row of an epoch on: for who remembers, as a cursor does, which row that
+ * is; the epochs before it are then not planned again. What is remembered is believed: a false
+ * number gives its walker a stream of his own and nobody else. Shared by all who remember the same;
+ * given back by plan_leave. PROTOCOL: no epoch of this stream. Everywhere below NULL is the stream
+ * from its beginning. */
+WARN_UNUSED status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out);
+void plan_leave(plan *p, plan_stretch **s);
+uint64_t plan_first_row(const plan_stretch *s);
 /* Goes on planning until the row can be asked for, or until clock_ns() is until_ns, in pieces of a
- * few thousand samples or a window. *out_ready: epoch 0 is planned, with training.epochs the whole
- * stream, and the row is found by bisection or beyond the end. Again for a row further on. */
-WARN_UNUSED status plan_prepare(plan *p, uint64_t row, int64_t until_ns, bool *out_ready);
-/* Begun, and ready for row 0. */
+ * few thousand samples or a window. *out_ready: epoch 0 is planned, and the row is found by
+ * bisection or beyond the end. Again for a row further on; PLAN_ALL: the whole stream, of one
+ * without end epoch 0. */
+#define PLAN_ALL UINT64_MAX
+WARN_UNUSED status plan_prepare(plan *p, plan_stretch *s, uint64_t row, int64_t until_ns,
+                                bool *out_ready);
+/* Begun, and all of it ready. */
 WARN_UNUSED status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
                             plan **out);
 /* How many walk over its rows: it keeps two windows for each. One if nobody said. */
 void plan_walkers(plan *p, int n);
 void plan_free(plan **p);
 
-/* ST_END past the last row. Prepares the row where nobody did. */
-WARN_UNUSED status plan_row(plan *p, uint64_t number, arena *a, planned_row *out);
-uint64_t plan_rows(const plan *p); /* of the whole stream; UINT64_MAX without training.epochs */
+/* ST_END past the last row. Prepares the row where nobody did. No row before the stretch. */
+WARN_UNUSED status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row *out);
+/* The epoch of a row that was asked for, and that epoch's first row. */
+uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first);
+bool plan_endless(const plan *p); /* training.epochs is 0 */
+/* Of the whole stream; UINT64_MAX if it has no end, or while not all of it is planned. */
+uint64_t plan_rows(const plan *p, const plan_stretch *s);
 uint64_t plan_epoch_rows(const plan *p); /* of epoch 0 */
 int64_t plan_token_budget(const plan *p);
 int64_t plan_patch_budget(const plan *p);
+int64_t plan_patches_of(const conf *c); /* that budget, of a plan with these options */
 /* Why sample i is not in the stream: the adapter's, the index's or the plan's cause; NULL if it is.
  */
 const char *plan_cause(const plan *p, int64_t i);

@@ -22,8 +22,26 @@ static double padding(int64_t filled, int64_t capacity)
     return capacity ? 100.0 - share(filled, capacity) : 0.0;
 }
 
+static int cheaper(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* What the dearest rank of n rows costs however they are given out, in equal numbers: not below the
+ * mean, nor below the dearest row with the cheapest beside it. Sorts. */
+static double least_possible(int64_t *cost, int64_t n, int ranks, int64_t total)
+{
+    qsort(cost, (size_t)n, sizeof *cost, cheaper);
+    int64_t most = cost[n - 1];
+    for (int64_t k = 0; k + 1 < n / ranks; k++)
+        most += cost[k];
+    double mean = (double)total / ranks;
+    return (double)most > mean ? (double)most : mean;
+}
+
 /* Mean and worst over the whole steps of epoch 0 of (dearest rank / mean rank): what waiting for
- * the slowest costs. */
+ * the slowest costs; and a bound below which no assignment of the same rows gets. */
 static status report_balance(const plan *p, FILE *to)
 {
     int64_t g = p->c->training_global_batch_size, steps = p->n_rows / g;
@@ -33,7 +51,7 @@ static status report_balance(const plan *p, FILE *to)
     status st = ST_OK;
     int64_t *cost = (int64_t *)malloc((size_t)g * sizeof *cost);
     int *rank_of = (int *)malloc((size_t)g * sizeof *rank_of);
-    double sum = 0, worst = 0;
+    double sum = 0, worst = 0, least = 0;
     if (!cost || !rank_of) {
         st = FAIL(ST_NO_MEMORY, "no memory for a step of %" PRId64 " rows", g);
         goto done;
@@ -51,12 +69,14 @@ static status report_balance(const plan *p, FILE *to)
             most = load[r] > most ? load[r] : most;
         double over = total ? (double)most * ranks / (double)total - 1.0 : 0.0;
         sum += over;
+        least += total ? least_possible(cost, g, ranks, total) * ranks / (double)total - 1.0 : 0.0;
         worst = over > worst ? over : worst;
     }
     fprintf(to,
-            "balance: over %d ranks the dearest is %.2f %% above the mean (worst step %.2f %%), "
-            "%" PRId64 " steps of %" PRId64 " rows\n",
-            ranks, 100.0 * sum / (double)steps, 100.0 * worst, steps, g);
+            "balance: over %d ranks the dearest is %.2f %% above the mean (worst step %.2f %%), by "
+            "the best assignment at least %.2f %%; %" PRId64 " steps of %" PRId64 " rows\n",
+            ranks, 100.0 * sum / (double)steps, 100.0 * worst, 100.0 * least / (double)steps, steps,
+            g);
 done:
     free(cost);
     free(rank_of);
@@ -134,10 +154,10 @@ status plan_report(plan *p, FILE *to)
             "rows: %" PRId64 " per epoch of %" PRId64 " tokens and at most %" PRId64
             " patches, windows: %" PRIu64 "\n",
             p->n_rows, p->token_budget, p->patch_budget, p->n_windows);
-    if (p->end_row != UINT64_MAX)
+    if (p->whole.end_row != UINT64_MAX)
         fprintf(to,
                 "stream: %" PRIu64 " rows, %" PRIu64 " of them empty to complete the last step\n",
-                p->end_row, p->end_row - p->full_rows);
+                p->whole.end_row, p->whole.end_row - p->whole.full_rows);
     fprintf(to, "steps: %.2f per epoch of %" PRId64 " rows\n",
             (double)p->n_rows / (double)p->c->training_global_batch_size,
             p->c->training_global_batch_size);

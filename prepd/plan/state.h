@@ -62,6 +62,19 @@ typedef enum plan_stage {
 
 typedef struct grouping grouping;
 
+struct plan_stretch {
+    uint64_t epoch; /* that it begins with */
+    /* first_row[k] = stream row that window k (from the first of that epoch on) begins with; grown
+     * as far as somebody asked. */
+    uint64_t *first_row;
+    int64_t n_known, known_capacity; /* entries; the last is the end of the last known window */
+    uint64_t end_row;   /* rows before the stream's end, empty ones included; UINT64_MAX without, or
+                         * not known yet */
+    uint64_t full_rows; /* rows before the empty ones */
+    int walkers;
+    plan_stretch *next;
+};
+
 struct plan {
     const conf *c; /* borrowed, as all below */
     const dataset *d;
@@ -87,15 +100,10 @@ struct plan {
     int64_t n_usable;  /* samples in the stream */
     id_map cause_of;   /* refused sample -> offset of its cause */
     text_pool causes;
-    /* first_row[g] = stream row that window g (epoch * n_windows + window) begins with; grown as
-     * far as somebody asked. */
-    uint64_t *first_row;
-    int64_t n_known, known_capacity;    /* entries; the last is the end of the last known window */
+    plan_stretch whole;                 /* from epoch 0 on */
+    plan_stretch *others;               /* linked; those that somebody walks over */
     uint64_t whole_epochs, last_window; /* of training.epochs; UINT64_MAX without end */
-    uint64_t end_row;   /* rows before the stream's end, empty ones included; UINT64_MAX without, or
-                         * not known yet */
-    uint64_t full_rows; /* rows before the empty ones */
-    window_plan *cache; /* [n_cached] of at most WINDOWS_EACH * walkers */
+    window_plan *cache;                 /* [n_cached] of at most WINDOWS_EACH * walkers */
     int64_t n_cached, cache_capacity;
     int walkers;
     uint64_t clock;
@@ -114,6 +122,19 @@ WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc 
  * which it moves on to the next when it is done. */
 WARN_UNUSED status plan_make_units(plan *p);
 void plan_stop_joining(plan *p); /* what a plan freed half-way has of it */
+
+/* stretch.c */
+WARN_UNUSED status stretch_init(plan_stretch *s, uint64_t epoch, uint64_t row);
+void stretch_done(plan_stretch *s);
+uint64_t stretch_begin(const plan *p, const plan_stretch *s); /* its first window */
+uint64_t stretch_known(const plan *p, const plan_stretch *s); /* windows before the first unknown */
+/* Takes the number of rows of the window behind the last known one. */
+WARN_UNUSED status stretch_add(plan *p, plan_stretch *s, int64_t n_rows);
+/* Rows that can be told to be in the stream: of an epoch that is taken in part none before all of
+ * it is planned, since the part is counted in its rows. */
+uint64_t stretch_rows(const plan *p, const plan_stretch *s);
+/* The window a known row lies in, and in *out_first that window's first row. */
+uint64_t stretch_window(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first);
 
 /* The plan of a window, from the cache or new; valid until the next is asked for. */
 WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);

@@ -340,10 +340,16 @@ done:
 
 status image_decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
 {
+    return image_decode_rows(bytes, file, limits, NULL, a, out);
+}
+
+status image_decode_rows(span bytes, const char *file, const conf *limits, const image_rows *rows,
+                         arena *a, image *out)
+{
     const char *name;
     bool done = false;
     if (limits->image_decoder == DECODER_AUTO && sniff_format(bytes, &name) == PICTURE_JPEG)
-        TRY(image_jpeg_decode(bytes, limits, a, out, &done));
+        TRY(image_jpeg_decode(bytes, limits, rows, a, out, &done));
     return done ? ST_OK : decode_vips(bytes, file, limits, a, out);
 }
 
@@ -353,7 +359,7 @@ static status check_decoders(span jpeg, const conf *limits, arena *a)
 {
     image direct, vips;
     bool done;
-    TRY(image_jpeg_decode(jpeg, limits, a, &direct, &done));
+    TRY(image_jpeg_decode(jpeg, limits, NULL, a, &direct, &done));
     TRY(decode_vips(jpeg, "built-in jpeg", limits, a, &vips));
     if (!done || direct.width != vips.width || direct.height != vips.height ||
         memcmp(direct.rgb, vips.rgb, (size_t)vips.width * (size_t)vips.height * 3) != 0)

@@ -30,6 +30,16 @@ typedef struct image {
     uint8_t *rgb; /* [height, width, 3] in the arena */
 } image;
 
+/* Where rows of a picture go while it is decoded, so that whoever wants them finds them in the
+ * nearest cache and no whole picture is written. */
+typedef struct image_rows {
+    int32_t height, width; /* a picture of another size is decoded whole */
+    int32_t band;          /* rows at a time; divides height */
+    /* rgb [band, width, 3], good during the call: rows y to y + band - 1, from the top. */
+    void (*take)(void *user, const uint8_t *rgb, int32_t y);
+    void *user;
+} image_rows;
+
 /* Once per process: one thread, no cache, only the three loaders unblocked. */
 WARN_UNUSED status image_library_init(const char *program);
 void image_library_done(void);
@@ -38,6 +48,10 @@ void image_library_done(void);
 WARN_UNUSED status image_header(span bytes, const char *file, const conf *limits, image_info *out);
 WARN_UNUSED status image_decode(span bytes, const char *file, const conf *limits, arena *a,
                                 image *out);
+/* The same; where the picture allows it, its rows go to `rows` (NULL: never) and out->rgb is NULL.
+ * With rgb, or on failure, what was taken counts for nothing. */
+WARN_UNUSED status image_decode_rows(span bytes, const char *file, const conf *limits,
+                                     const image_rows *rows, arena *a, image *out);
 /* Hash of decoding a built-in set of images: two workers with the same fingerprint give the same
  * pixels. */
 WARN_UNUSED status image_fingerprint(hash128 *out);

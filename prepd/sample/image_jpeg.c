@@ -21,7 +21,9 @@ typedef struct decoder {
     span bytes;
     const conf *limits;
     arena *a;
-    uint8_t *read; /* [height, width, 3] as stored */
+    const image_rows *rows; /* NULL: all lines are kept */
+    uint8_t *read;          /* [kept, width, 3] as stored */
+    JDIMENSION kept;        /* lines: all, or a band that is written over by the next */
     int orientation;
     status st;
 } decoder;
@@ -84,11 +86,14 @@ static bool read_lines(decoder *d)
     const size_t stride = (size_t)j->output_width * 3;
     while (j->output_scanline < j->output_height) {
         JSAMPROW line[LINES];
-        for (size_t i = 0; i < LINES; i++)
-            line[i] = d->read + (j->output_scanline + i) * stride;
-        /* No more lines than are left are written, so no pointer past the end is used. */
-        if (jpeg_read_scanlines(j, line, LINES) == 0)
+        const JDIMENSION at = j->output_scanline % d->kept;
+        const JDIMENSION n = d->kept - at < LINES ? d->kept - at : LINES;
+        for (size_t i = 0; i < n; i++)
+            line[i] = d->read + (at + i) * stride;
+        if (jpeg_read_scanlines(j, line, n) == 0)
             return false;
+        if (d->rows && j->output_scanline % d->kept == 0)
+            d->rows->take(d->rows->user, d->read, (int32_t)(j->output_scanline - d->kept));
     }
     return true;
 }
@@ -106,14 +111,18 @@ static bool decode(decoder *d)
     jpeg_start_decompress(&d->j);
     if (d->j.output_components != 3)
         return false;
-    d->st =
-        arena_alloc(d->a, (size_t)d->j.output_width * d->j.output_height * 3, (void **)&d->read);
+    if (d->rows && (d->orientation > 1 || (int64_t)d->j.output_width != d->rows->width ||
+                    (int64_t)d->j.output_height != d->rows->height))
+        d->rows = NULL;
+    d->kept = d->rows ? (JDIMENSION)d->rows->band : d->j.output_height;
+    d->st = arena_alloc(d->a, (size_t)d->j.output_width * d->kept * 3, (void **)&d->read);
     return d->st == ST_OK && read_lines(d);
 }
 
-status image_jpeg_decode(span bytes, const conf *limits, arena *a, image *out, bool *out_done)
+status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *a,
+                         image *out, bool *out_done)
 {
-    decoder d = {.bytes = bytes, .limits = limits, .a = a};
+    decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .a = a};
     const arena_mark start = arena_save(a);
     *out_done = false;
     if (bytes.size > (uint64_t)limits->image_file_bytes)
@@ -131,7 +140,7 @@ status image_jpeg_decode(span bytes, const conf *limits, arena *a, image *out, b
         return d.st;
     }
     const bool swap = orient_swaps_sides(d.orientation);
-    image im = {swap ? height : width, swap ? width : height, d.read};
+    image im = {swap ? height : width, swap ? width : height, d.rows ? NULL : d.read};
     if (d.orientation > 1) {
         status st = arena_alloc(a, (size_t)width * (size_t)height * 3, (void **)&im.rgb);
         if (st != ST_OK) {

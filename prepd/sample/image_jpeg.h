@@ -11,9 +11,9 @@
 
 #include "prepd/sample/image.h"
 
-/* Upright RGB as image_decode gives it. *out_done false: not plain; nothing is kept, the caller
- * takes libvips. Fails with ST_NO_MEMORY alone. */
-WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, arena *a, image *out,
-                                     bool *out_done);
+/* Upright RGB as image_decode_rows gives it. *out_done false: not plain; nothing is kept, the
+ * caller takes libvips. Fails with ST_NO_MEMORY alone. */
+WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
+                                     arena *a, image *out, bool *out_done);
 
 #endif

@@ -110,6 +110,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_REAL("samples_per_s", k->samples_per_s);
     PUT_REAL("longest_turn_seconds", (double)k->longest_turn_ns / 1e9);
     PUT_INT("shipped_bytes", k->shipped);
+    PUT_INT("leases_ahead", k->leases_ahead);
     PUT_INT("leases_lost", k->leases_lost);
     PUT_INT("lost_by_crash", k->crashes);
     PUT_INT("lost_by_timeout", k->timeouts);
@@ -117,6 +118,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("leases_waiting", lease_book_waiting(&d->book));
     PUT_INT("refused_messages", k->refused_peers);
     PUT_INT("refused_keys", k->refused_keys);
+    PUT_INT("keepers", d->n_keepers);
     PUT_INT("workers_target", d->local.target);
     PUT_INT("workers_alive", local_alive(d));
     PUT_INT("workers_replaced", d->local.respawned);

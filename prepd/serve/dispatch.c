@@ -18,21 +18,22 @@
 
 enum {
     TICK_MS = 100,
+    OPENING_MS = 5,
     DRAIN_S = 20,            /* after SIGTERM */
     MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
     DISCARDED_PER_TURN = 16384,
     OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
-static const int64_t KEPT_BACK_NS = 10000000000; /* a start on a machine under load */
 static const int64_t RATE_WINDOW_NS = 2000000000;
 
-/* No peer makes us grow: what it sends waits with it until it is read, what it does not take stays
- * in its slots (rows) or is not said; who sends what is refused again and again is no longer
- * listened to. Largest from a consumer:
- * HELLO with a cursor's quarantine list. */
-static const wire_limits consumer_limits = {.part_bytes = 16 << 20, .unread = 64, .unsent = 1024};
-static const wire_limits worker_limits = {.part_bytes = 1 << 30, .unread = 64, .unsent = 64};
+/* No peer makes us grow: what it sends waits with it until it is read (a few messages are here, so
+ * few because each may have the largest size), what it does not take stays in its slots (rows) or
+ * is not said; who sends what is refused again and again is no longer listened to. Largest from a
+ * consumer: HELLO with a cursor's quarantine list; from a worker: a clip of a whole row, which has
+ * twice a picture's bytes (added below), or what is sent of a text of ten million tokens. */
+static const wire_limits consumer_limits = {.part_bytes = 16 << 20, .unread = 4, .unsent = 1024};
+static const wire_limits worker_limits = {.part_bytes = 256 << 20, .unread = 4, .unsent = 64};
 static const wire_limits control_limits = {.part_bytes = 1 << 16, .unread = 16, .unsent = 16};
 
 void dispatch_fail(dispatch *d, status st)
@@ -123,6 +124,8 @@ status dispatch_make_terms(dispatch *d)
     json_put_cstr(&w, TESSERA_VERSION);
     json_put_key(&w, "options");
     json_put_text(&w, yaml, yaml_size);
+    json_put_key(&w, "videos");
+    json_put_bool(&w, d->videos);
     json_end_object(&w);
     char *text = NULL;
     status st = json_writer_take(&w, &text, &size);
@@ -135,6 +138,30 @@ status dispatch_make_terms(dispatch *d)
     return st;
 }
 
+status dispatch_new_terms(dispatch *d)
+{
+    TRY(dispatch_make_terms(d));
+    for (worker_seat *w = d->seats; w; w = w->next)
+        if (seat_send_terms(d, &w->peer) != ST_OK)
+            log_debug("worker could not be told: %s", status_text());
+    return ST_OK;
+}
+
+/* Reading a large data set takes its time, and its file system may hang: a signal is heard
+ * meanwhile. */
+static status open_train(dispatch *d)
+{
+    TRY(source_want(d, &d->train));
+    while (d->train.opening && !d->stopping && !d->draining) {
+        wire_wait signals = {.fd = d->signal_fd};
+        TRY(wire_poll(&signals, 1, OPENING_MS));
+        dispatch_signals(d);
+        TRY(source_advance(d, &d->train));
+    }
+    d->stopping |= d->draining;
+    return ST_OK;
+}
+
 static status start(dispatch *d)
 {
     if (gethostname(d->host, sizeof(d->host) - 1) != 0)
@@ -145,12 +172,16 @@ static status start(dispatch *d)
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
-    TRY(source_want(d, &d->train, false));
+    TRY(open_train(d));
+    if (d->stopping)
+        return ST_OK;
     TRY(wire_new(&d->net));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
-    TRY(wire_bind(d->net, d->workers_endpoint, &worker_limits, &d->workers));
+    wire_limits from_worker = worker_limits;
+    from_worker.part_bytes += 2 * session_row_bytes(d->c);
+    TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
     if (d->c->metrics_listen[0])
         TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
@@ -303,8 +334,7 @@ static void tick(dispatch *d)
     }
     seats_check_time(d, now);
     sessions_still_here(d, now);
-    if (local_tick(d, now) != ST_OK)
-        dispatch_fail(d, status_last()->code);
+    local_tick(d, now);
     if (d->train.build.active)
         index_build_progress(d, &d->train, false);
     if (d->eval.build.active)
@@ -312,12 +342,9 @@ static void tick(dispatch *d)
     measure(d, now);
 }
 
-/* Drained: nothing in work and every row that was made is sent. For good: workers elsewhere that
- * are just being started again are waited for, since nobody else could tell them. */
+/* Nothing in work and every row that was made is sent. */
 static bool is_drained(const dispatch *d)
 {
-    if (d->drain_ns == 0 && d->kept_away && clock_ns() - d->kept_gone_ns < KEPT_BACK_NS)
-        return false;
     for (const worker_seat *w = d->seats; w; w = w->next)
         if (w->work)
             return false;
@@ -342,7 +369,8 @@ static status loop(dispatch *d)
         TRY(drain_socket(d, d->control, control_message));
         sessions_deliver(d);
         tick(d);
-        source_advance(d, &d->eval);
+        if (source_advance(d, &d->eval) != ST_OK)
+            log_debug("held-out data: %s", status_text()); /* those who wait were told */
         planning_turn(d);
         sessions_greet(d);
         seats_schedule(d);
@@ -371,11 +399,13 @@ static void stop(dispatch *d)
              d->outcome != ST_OK ? d->cause.message : "");
     while (d->sessions)
         session_close(d, d->sessions, why);
+    /* Others wait for a daemon to come back, unless an operator drained this one for good. */
+    const bool for_good = d->draining && d->drain_ns == 0;
+    keepers_leave(d, for_good);
     while (d->seats) {
         worker_seat *w = d->seats;
         lease_free(&w->work);
-        /* Others wait for a daemon to come back, unless an operator drained this one for good. */
-        const bool for_good = d->draining && d->drain_ns == 0;
+        lease_free(&w->ahead);
         seat_retire(d, w, !w->local && !for_good);
     }
     local_stop(d);
@@ -410,7 +440,7 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet)
     lease_book_init(&d->book, (int)c->prepd_solo_deaths);
     arena_init(&d->scratch, SCRATCH_BYTES);
     status st = start(d);
-    if (st == ST_OK) {
+    if (st == ST_OK && !d->stopping) {
         log_info("serving endpoint=%s workers=%d", c->prepd_endpoint, d->local.target);
         notify_send("READY=1\n");
         st = loop(d);
@@ -421,6 +451,7 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet)
     st = d->outcome;
     if (st != ST_OK)
         status_set(&d->cause);
-    free(d);
+    if (!d->train.opening && !d->eval.opening) /* else a thread that hangs still reads from it */
+        free(d);
     return st;
 }

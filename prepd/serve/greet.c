@@ -5,35 +5,33 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "prepd/serve/recorded.h"
 #include "prepd/serve/state.h"
 
-enum { MAX_RANKS = 65536, TOLD_SHARE = 8 };
+enum {
+    MAX_RANKS = 65536,
+    TOLD_SHARE = 8,
+    SHORT_HELLO = 1 << 16, /* without a long list: not counted */
+    CROWD = 256,           /* consumers that are always let in */
+};
 /* How far into a stream without end one may begin: all before it is planned on the way. */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
 
-static status check_options(const source *src, const json_value *hello, const char *name)
+/* Where the cursor's epoch begins. One without it is from before there was such a word. */
+static status take_begin(session *s, const json_value *begin, const char *name)
 {
-    const json_value *theirs = json_find(hello, "options");
-    char *difference = NULL, *text = NULL;
-    size_t size;
-    json_writer w;
-    if (!theirs || json_typeof(theirs) == JSON_NULL)
-        return ST_OK; /* takes ours as they are */
-    json_writer_init(&w);
-    json_put_value(&w, theirs);
-    status st = json_writer_take(&w, &text, &size);
-    json_writer_done(&w);
-    if (st == ST_OK)
-        st = conf_stream_diff(src->stream_json, text, &difference);
-    free(text);
-    if (st == ST_OK && difference)
-        st = FAIL_IN(ST_CONFIG, name,
-                     "the consumer's options give another stream: %s; start both programs with "
-                     "the same configuration",
-                     difference);
-    free(difference);
-    return st;
+    int64_t epoch, row;
+    if (!begin || s->kind == PLAN_SAMPLES)
+        return ST_OK;
+    TRY(json_want_int(begin, "epoch", name, &epoch));
+    TRY(json_want_int(begin, "row", name, &row));
+    const int64_t g = s->src->c.training_global_batch_size, next = (int64_t)s->next_row;
+    if (epoch < 0 || row < 0 || row > next - next % g)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "a cursor of row %lld whose epoch %lld begins at row %lld", (long long)next,
+                       (long long)epoch, (long long)row);
+    return plan_from(s->plan, (uint64_t)epoch, (uint64_t)row, &s->from);
 }
 
 static status take_cursor(session *s, const json_value *cursor, const char *name)
@@ -55,31 +53,53 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
     if (bad)
         TRY(quarantine_merge(&s->bad, bad, index_samples(s->src->index), name));
     s->next_row = (uint64_t)row;
-    return ST_OK;
+    return take_begin(s, json_find(cursor, "begin"), name);
 }
 
-/* Lists that cursors bring stay as long as their consumers; all of them together have a bound. */
-static status keep_list(const dispatch *d, session *s, const char *name)
+/* What consumers said (HELLO until the index is there, then the lists that cursors brought) is kept
+ * as long as they stay; all of it together has a bound. */
+static status keep_told(const dispatch *d, session *s, int64_t bytes, const char *name)
 {
     const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
     int64_t others = 0;
-    for (int64_t i = 0; i < s->bad.n; i++)
-        s->told_bytes += (int64_t)(sizeof(quarantined) + strlen(s->bad.entry[i].cause));
     for (const session *o = d->sessions; o; o = o->next)
         others += o == s ? 0 : o->told_bytes;
-    if (others && others + s->told_bytes > most)
+    s->told_bytes = bytes;
+    if (others && bytes && others + bytes > most)
         return FAIL_IN(ST_UNAVAILABLE, name,
-                       "the quarantine lists of all consumers take over %lld bytes (1/%d of "
+                       "HELLOs and quarantine lists of all consumers take over %lld bytes (1/%d of "
                        "prepd.buffer_bytes)",
                        (long long)most, TOLD_SHARE);
     return ST_OK;
 }
 
+static int64_t list_bytes(const quarantine *q)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < q->n; i++)
+        bytes += (int64_t)(sizeof(quarantined) + strlen(q->entry[i].cause));
+    return bytes;
+}
+
+/* Each may have one row under way whatever its share, so many of them need a buffer for many rows.
+ */
+static status check_crowd(const dispatch *d, const session *s, const char *name)
+{
+    const int64_t row = session_row_bytes(&s->src->c), most = d->c->prepd_buffer_bytes / row;
+    if (d->n_sessions < CROWD || d->n_sessions < most)
+        return ST_OK;
+    return FAIL_IN(
+        ST_UNAVAILABLE, name,
+        "%d consumers are here already: prepd.buffer_bytes %lld holds a row of %lld bytes "
+        "for %lld of them",
+        d->n_sessions, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
+}
+
 static status check_row(const session *s, const char *name)
 {
     const uint64_t epoch = plan_epoch_rows(s->plan);
-    if (plan_rows(s->plan) != UINT64_MAX || s->next_row <= MAX_ROWS_AHEAD ||
-        s->next_row / epoch <= MAX_EPOCHS_AHEAD)
+    const uint64_t ahead = s->next_row - plan_first_row(s->from);
+    if (!plan_endless(s->plan) || ahead <= MAX_ROWS_AHEAD || ahead / epoch <= MAX_EPOCHS_AHEAD)
         return ST_OK;
     return FAIL_IN(
         ST_PROTOCOL, name,
@@ -115,7 +135,7 @@ static void put_buckets(json_writer *w, const plan *p)
 static status send_welcome(dispatch *d, const session *s)
 {
     const source *src = s->src;
-    const uint64_t rows = plan_rows(s->plan);
+    const uint64_t rows = plan_rows(s->plan, s->from);
     char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
     size_t size;
     json_writer w;
@@ -141,7 +161,10 @@ static status send_welcome(dispatch *d, const session *s)
     PUT_INT("patch_budget", plan_patch_budget(s->plan));
     PUT_INT("global_batch_size", src->c.training_global_batch_size);
     PUT_INT("epoch_rows", plan_epoch_rows(s->plan));
-    PUT_INT("rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
+    if (rows == UINT64_MAX && !plan_endless(s->plan)) /* END will tell */
+        (json_put_key(&w, "rows"), json_put_null(&w));
+    else
+        PUT_INT("rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
     PUT_INT("row", s->next_row);
     PUT_INT("rank", s->rank);
     PUT_INT("ranks", s->ranks);
@@ -157,8 +180,8 @@ static status send_welcome(dispatch *d, const session *s)
     return st;
 }
 
-/* The plan is there: the place to start, WELCOME. */
-static status welcome(dispatch *d, session *s, const char *name)
+/* The index is there: the place to start, before a plan is made as far as that. */
+static status find_place(const dispatch *d, session *s, const char *name)
 {
     json_value *hello = NULL;
     status st = ST_OK;
@@ -173,19 +196,26 @@ static status welcome(dispatch *d, session *s, const char *name)
         TRY_OR(done, take_cursor(s, cursor, name));
     else
         s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
-    TRY_OR(done, keep_list(d, s, name));
-    TRY_OR(done, quarantine_copy(&s->bad, &s->src->bad));
-    TRY_OR(done, check_row(s, name));
-    TRY_OR(done, send_welcome(d, s));
-    s->welcomed = true;
+    TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
+    s->placed = true;
     free(s->hello); /* up to 16 MiB; nobody asks for it again */
     s->hello = NULL;
-    log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
-             (unsigned long long)s->next_row);
 done:
     json_free(&parsed);
     json_free(&hello);
     return st;
+}
+
+/* The plan is there. */
+static status welcome(dispatch *d, session *s, const char *name)
+{
+    TRY(quarantine_copy(&s->bad, &s->src->bad));
+    TRY(check_row(s, name));
+    TRY(send_welcome(d, s));
+    s->welcomed = true;
+    log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
+             (unsigned long long)s->next_row);
+    return ST_OK;
 }
 
 static void refuse(dispatch *d, session *s, status st)
@@ -217,8 +247,12 @@ void sessions_greet(dispatch *d)
         if (s->welcomed || !s->src->ready)
             continue;
         wire_peer_print(&s->peer, name);
-        status st = planning_want(d, s, &ready);
-        if (ready)
+        status st = planning_want(s);
+        if (st == ST_OK && !s->placed)
+            st = find_place(d, s, name);
+        if (st == ST_OK)
+            st = planning_ready(d, s, &ready);
+        if (st == ST_OK && ready)
             st = welcome(d, s, name);
         if (st != ST_OK)
             refuse(d, s, st);
@@ -244,6 +278,7 @@ static status read_hello(dispatch *d, session *s, const json_value *v, const cha
     const int64_t rank = json_int(json_find(v, "rank"), 0);
     const int64_t row = json_int(json_find(v, "start_row"), 0);
     const int64_t g = d->c->training_global_batch_size;
+    s->rows_later = json_bool(json_find(v, "rows_later"), false);
     TRY(json_want_int(v, "credit_bytes", name, &s->credit));
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld", (long long)rank, (long long)ranks);
@@ -285,8 +320,10 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
         st = FAIL(ST_NO_MEMORY, "no memory for a session");
         goto failed;
     }
-    TRY_OR(failed, source_want(d, s->src, true));
-    TRY_OR(failed, check_options(s->src, v, name));
+    TRY_OR(failed, source_want(d, s->src));
+    TRY_OR(failed, check_crowd(d, s, name));
+    TRY_OR(failed, keep_told(d, s, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
+    TRY_OR(failed, hello_options_agree(s->src->stream_json, v, name));
     s->next = d->sessions;
     d->sessions = s;
     d->n_sessions++;

@@ -2,19 +2,30 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include <microhttpd.h>
 
-enum { MAX_CONNECTIONS = 32, IDLE_S = 10, CONNECTION_BYTES = 8192 };
+#include "common/clock.h"
+
+enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
+static const int64_t LIFE_NS = 5000000000; /* of a connection: one request, one answer */
+
+typedef struct {
+    int fd; /* libmicrohttpd's; -1: free */
+    bool cut;
+    int64_t since_ns;
+} visit;
 
 struct http {
     struct MHD_Daemon *daemon;
     http_handler handle;
     void *user;
     int fd;
+    visit visits[ACCEPTED];
 };
 
 static status parse(const char *address, struct sockaddr_storage *out)
@@ -48,6 +59,52 @@ static status parse(const char *address, struct sockaddr_storage *out)
     return ST_OK;
 }
 
+/* libmicrohttpd reads its end and closes it. */
+static void cut(visit *v)
+{
+    v->cut = true;
+    (void)shutdown(v->fd, SHUT_RDWR);
+}
+
+/* Those that say a byte now and then are never idle: beyond KEPT the oldest has to go. */
+static void make_room(http *h)
+{
+    visit *oldest = NULL;
+    size_t kept = 0;
+    for (size_t i = 0; i < ACCEPTED; i++) {
+        visit *v = &h->visits[i];
+        if (v->fd < 0 || v->cut)
+            continue;
+        kept++;
+        if (!oldest || v->since_ns < oldest->since_ns)
+            oldest = v;
+    }
+    if (kept > KEPT)
+        cut(oldest);
+}
+
+static void came_or_went(void *user, struct MHD_Connection *connection, void **mine,
+                         enum MHD_ConnectionNotificationCode what)
+{
+    http *h = user;
+    visit *v = *mine;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (v)
+            v->fd = -1;
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    for (size_t i = 0; info && !v && i < ACCEPTED; i++)
+        if (h->visits[i].fd < 0)
+            v = &h->visits[i];
+    *mine = v;
+    if (!v)
+        return;
+    *v = (visit){.fd = info->connect_fd, .since_ns = clock_ns()};
+    make_room(h);
+}
+
 static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *path,
                               const char *method, const char *version, const char *data,
                               size_t *data_size, void **state)
@@ -78,6 +135,8 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
     enum MHD_Result good =
         MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
     if (good == MHD_YES)
+        good = MHD_add_response_header(r, "Connection", "close");
+    if (good == MHD_YES)
         good = MHD_queue_response(connection, (unsigned)code, r);
     MHD_destroy_response(r);
     return good;
@@ -91,10 +150,12 @@ status http_open(const char *address, http_handler handle, void *user, http **ou
     if (!h)
         return FAIL(ST_NO_MEMORY, "no memory for an HTTP daemon");
     *h = (http){.handle = handle, .user = user, .fd = -1};
+    for (size_t i = 0; i < ACCEPTED; i++)
+        h->visits[i].fd = -1;
     const unsigned flags = MHD_USE_EPOLL | (to.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, h, MHD_OPTION_SOCK_ADDR, &to,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED,
+                                 MHD_OPTION_NOTIFY_CONNECTION, came_or_went, h,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                                  MHD_OPTION_LISTENING_ADDRESS_REUSE, 1U, MHD_OPTION_END);
     const union MHD_DaemonInfo *info =
@@ -128,6 +189,11 @@ int http_fd(const http *h)
 
 void http_run(http *h)
 {
-    if (h)
-        (void)MHD_run(h->daemon);
+    if (!h)
+        return;
+    const int64_t now = clock_ns();
+    for (size_t i = 0; i < ACCEPTED; i++)
+        if (h->visits[i].fd >= 0 && !h->visits[i].cut && now - h->visits[i].since_ns > LIFE_NS)
+            cut(&h->visits[i]);
+    (void)MHD_run(h->daemon);
 }

@@ -47,6 +47,11 @@ static void push_front(lease_book *b, lease *l)
     b->lost = l;
 }
 
+void lease_unbegun(lease_book *b, lease *l)
+{
+    push_front(b, l);
+}
+
 void lease_book_return(lease_book *b, lease *l)
 {
     lease **at = &b->lost;

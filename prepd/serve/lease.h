@@ -5,7 +5,8 @@
  * solo: the item last reported in work is tried alone in a fresh worker; if that was harmless, or
  * unknown, the next time each item is. One that kills its worker alone `solo_limit` times is
  * poison. A death by an outside signal is nobody's fault and
- * changes nothing (design section 3, "Crash and quarantine").
+ * changes nothing (design section 3, "Crash and quarantine"). A worker may be sent the next lease
+ * while it does the last item of one; when it goes, that one was not begun.
  *
  *   WAITING --lease_give--> OUT --lease_done--> (owner frees it)
  *      ^                     |
@@ -73,6 +74,8 @@ lease *lease_book_take(lease_book *b, bool fresh);
 bool lease_book_wants_fresh(const lease_book *b);
 /* Puts it at the end of the queue of lost ones: after a flag changed, or its worker refused it. */
 void lease_book_return(lease_book *b, lease *l);
+/* Its worker went before it began: queued again at the front, and nobody is blamed. */
+void lease_unbegun(lease_book *b, lease *l);
 /* Frees the lost leases of an owner that goes. */
 void lease_book_forget(lease_book *b, const void *owner);
 int64_t lease_book_waiting(const lease_book *b);

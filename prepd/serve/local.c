@@ -39,7 +39,8 @@ status local_start(dispatch *d)
     TRY(proc_self_path(p->self, sizeof(p->self)));
     TRY(wire_reachable(d->workers_endpoint, &p->endpoint));
     p->target = local_wanted(d->c);
-    return local_tick(d, clock_ns());
+    local_tick(d, clock_ns());
+    return ST_OK;
 }
 
 static status spawn_one(dispatch *d, local_child *child)
@@ -76,29 +77,6 @@ static int staying(const local_pool *p)
     for (int i = 0; i < MAX_LOCAL; i++)
         n += p->child[i].pid != 0 && !p->child[i].leaving;
     return n;
-}
-
-status local_tick(dispatch *d, int64_t now)
-{
-    local_pool *p = &d->local;
-    for (int i = 0; i < MAX_LOCAL; i++) {
-        local_child *c = &p->child[i];
-        if (c->pid && !c->joined && !c->leaving &&
-            now - c->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
-            log_warn("worker did not join, killed pid=%d seconds=%d", (int)c->pid, JOIN_LIMIT_S);
-            kill(c->pid, SIGKILL);
-        }
-    }
-    if (d->stopping || now < p->not_before_ns)
-        return ST_OK;
-    int missing = p->target - staying(p);
-    for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
-        if (p->child[i].pid)
-            continue;
-        TRY(spawn_one(d, &p->child[i]));
-        missing--;
-    }
-    return ST_OK;
 }
 
 static local_child *child_of(const dispatch *d, pid_t pid)
@@ -158,7 +136,7 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
 }
 
 /* One that ends before it began any work is tried again after a while, but not for ever. */
-static void died_at_start(dispatch *d, pid_t pid, const char *what)
+static void failed_at_start(dispatch *d, const char *what)
 {
     local_pool *p = &d->local;
     const bool said = p->why.code != ST_OK;
@@ -166,7 +144,6 @@ static void died_at_start(dispatch *d, pid_t pid, const char *what)
     p->deaths_at_start++;
     int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
     p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
-    log_warn("worker died at start pid=%d cause=\"%s\"", (int)pid, what);
     if (p->deaths_at_start < limit)
         return;
     if (said) {
@@ -177,6 +154,43 @@ static void died_at_start(dispatch *d, pid_t pid, const char *what)
                               "%d workers in a row died before they began any work (last: %s); "
                               "their own messages above say why",
                               p->deaths_at_start, what));
+    }
+}
+
+/* No process or descriptor is left for one more: those that are there go on meanwhile. */
+static void not_spawned(dispatch *d)
+{
+    const status_note why = *status_last();
+    log_warn("worker not started: %s", status_text());
+    d->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
+    if (local_alive(d) > 0)
+        return;
+    d->local.why = why;
+    failed_at_start(d, why.message);
+}
+
+void local_tick(dispatch *d, int64_t now)
+{
+    local_pool *p = &d->local;
+    for (int i = 0; i < MAX_LOCAL; i++) {
+        local_child *c = &p->child[i];
+        if (c->pid && !c->joined && !c->leaving &&
+            now - c->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
+            log_warn("worker did not join, killed pid=%d seconds=%d", (int)c->pid, JOIN_LIMIT_S);
+            kill(c->pid, SIGKILL);
+        }
+    }
+    if (d->stopping || now < p->not_before_ns)
+        return;
+    int missing = p->target - staying(p);
+    for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
+        if (p->child[i].pid)
+            continue;
+        if (spawn_one(d, &p->child[i]) != ST_OK) {
+            not_spawned(d);
+            return;
+        }
+        missing--;
     }
 }
 
@@ -195,10 +209,12 @@ static void died(dispatch *d, local_child *c, int wstatus)
     p->respawned++;
     if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
         return; /* as it was told to */
-    if (was.begun || how == LOSS_OUTSIDE)
+    if (was.begun || how == LOSS_OUTSIDE) {
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
-    else
-        died_at_start(d, was.pid, what);
+        return;
+    }
+    log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
+    failed_at_start(d, what);
 }
 
 void local_reap(dispatch *d)

@@ -11,8 +11,9 @@
  *            "press":bool: compress images where the options leave it open
  *            "shared":true: the images are those of the document before it;
  *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
- *   FILE    {"path":P,"bytes":B}; a piece of a file: "in":its path,"at":offset; B is missing in
- *            an images lease unless it is a piece; a video has "video":true, and a folder of
+ *   FILE    {"path":P,"bytes":B,"height":H,"width":W}; a piece of a file: "in":its path,
+ *            "at":offset; B is missing in an images lease unless it is a piece, the size in
+ *            pixels there and in clips; a video has "video":true, and a folder of
  *            frames "fps":R and "frames":[name...], in a row those that are taken
  *            to a worker without a data root "shipped":[...], its bytes (ship.h)
  *   CLIP    one per image, in samples that show a clip: null for a still picture, else
@@ -25,6 +26,12 @@
 
 #include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
+
+static void put_int(json_writer *w, const char *key, int64_t v)
+{
+    json_put_key(w, key);
+    json_put_int(w, v);
+}
 
 static void put_plain(json_writer *w, const sample *s)
 {
@@ -41,8 +48,7 @@ static void put_turns(json_writer *w, const sample *s)
     for (int32_t t = 0; t < s->n_turns; t++) {
         const turn *u = &s->turns[t];
         json_begin_object(w);
-        json_put_key(w, "role");
-        json_put_int(w, u->role);
+        put_int(w, "role", u->role);
         json_put_key(w, "trained");
         json_put_bool(w, u->trained);
         if (u->weights) {
@@ -126,27 +132,30 @@ static void put_frames(const dataset *d, int64_t j, const image_place *place, co
     json_end_array(w);
 }
 
-/* bytes -1: not known yet. t as in put_frames. ship: takes the file's bytes; NULL: the worker has
- * them. */
-static status put_file(const source *s, int64_t j, int64_t bytes, const taken *t, wire_msg *ship,
-                       json_writer *w)
+/* known NULL: not indexed yet. t as in put_frames. ship: takes the file's bytes; NULL: the worker
+ * has them. */
+static status put_file(const source *s, int64_t j, const index_image *known, const taken *t,
+                       wire_msg *ship, json_writer *w)
 {
     const dataset *d = s->data;
     image_place place;
     dataset_image_place(d, j, &place);
+    int64_t bytes = known ? known->file_bytes : -1;
     json_begin_object(w);
     json_put_key(w, "path");
     json_put_cstr(w, d->v->image_path(d, j));
     if (place.bytes >= 0) {
         json_put_key(w, "in");
         json_put_cstr(w, place.path);
-        json_put_key(w, "at");
-        json_put_int(w, place.offset);
+        put_int(w, "at", place.offset);
         bytes = place.bytes;
     }
     if (bytes >= 0) {
-        json_put_key(w, "bytes");
-        json_put_int(w, bytes);
+        put_int(w, "bytes", bytes);
+    }
+    if (known && !known->frames) {
+        put_int(w, "height", known->height);
+        put_int(w, "width", known->width);
     }
     if (place.video) {
         json_put_key(w, "video");
@@ -170,7 +179,7 @@ static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship
     json_begin_array(w);
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
-            TRY(put_file(s, l->item[i], -1, NULL, ship, w));
+            TRY(put_file(s, l->item[i], NULL, NULL, ship, w));
     json_end_array(w);
     json_put_key(w, "images");
     json_begin_array(w);
@@ -191,10 +200,8 @@ static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_
             continue;
         TRY(s->data->v->sample(s->data, l->item[i], a, &smp));
         json_begin_object(w);
-        json_put_key(w, "id");
-        json_put_int(w, l->item[i]);
-        json_put_key(w, "images");
-        json_put_int(w, smp.n_images);
+        put_int(w, "id", l->item[i]);
+        put_int(w, "images", smp.n_images);
         put_plain(w, &smp);
         put_turns(w, &smp);
         TRY(put_clips(s, &smp, a, w));
@@ -229,7 +236,7 @@ static status put_files(const source *s, const file_set *f, arena *a, wire_msg *
         taken t;
         index_image_get(s->index, f->image[i], &x);
         TRY(take_frames(s, f->image[i], a, &t));
-        TRY(put_file(s, f->image[i], x.file_bytes, &t, ship, w));
+        TRY(put_file(s, f->image[i], &x, &t, ship, w));
     }
     json_end_array(w);
     return ST_OK;
@@ -239,17 +246,12 @@ static status put_doc(const session *se, const planned_doc *p, bool shared, cons
                       file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
-    json_put_key(w, "id");
-    json_put_int(w, p->sample);
-    json_put_key(w, "part");
-    json_put_int(w, p->part);
-    json_put_key(w, "tokens");
-    json_put_int(w, p->tokens);
+    put_int(w, "id", p->sample);
+    put_int(w, "part", p->part);
+    put_int(w, "tokens", p->tokens);
     if (p->tokens != p->whole) {
-        json_put_key(w, "from");
-        json_put_int(w, p->from);
-        json_put_key(w, "whole");
-        json_put_int(w, p->whole);
+        put_int(w, "from", p->from);
+        put_int(w, "whole", p->whole);
     }
     put_plain(w, smp);
     if (shared) {
@@ -283,8 +285,7 @@ static status put_decision(const source *s, int64_t id, const char *cause, arena
     sample smp;
     TRY(s->data->v->outline(s->data, id, a, &smp));
     json_begin_object(w);
-    json_put_key(w, "id");
-    json_put_int(w, id);
+    put_int(w, "id", id);
     json_put_key(w, "cause");
     json_put_cstr(w, cause);
     json_put_key(w, "name");
@@ -358,6 +359,21 @@ static status put_references(const source *s, const planned_row *r, json_writer 
     return ST_OK;
 }
 
+/* The first row of the epoch that the next step begins in, or of the one before: who comes back
+ * from here has no need of what lies before it. */
+static void put_begin(const session *se, const planned_row *r, uint64_t next, json_writer *w)
+{
+    const uint64_t g = (uint64_t)se->src->c.training_global_batch_size, step = next - next % g;
+    uint64_t first;
+    const uint64_t epoch =
+        plan_epoch_of(se->plan, se->from, step < r->number ? step : r->number, &first);
+    json_put_key(w, "begin");
+    json_begin_object(w);
+    put_int(w, "epoch", (int64_t)epoch);
+    put_int(w, "row", (int64_t)first);
+    json_end_object(w);
+}
+
 status payload_cursor(session *se, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
@@ -377,6 +393,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_int(&w, (int64_t)r->epoch);
     json_put_key(&w, "window");
     json_put_int(&w, (int64_t)r->window);
+    put_begin(se, r, next, &w);
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
     json_put_key(&w, "quarantine");
@@ -411,7 +428,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     char *cursor = NULL;
     file_set files = {0};
     int64_t most = 0;
-    TRY(plan_row(se->plan, l->row, a, &r));
+    TRY(plan_row(se->plan, se->from, l->row, a, &r));
     for (int64_t i = 0; i < r.n_docs; i++)
         most += r.docs[i].n_images;
     TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
@@ -419,8 +436,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     json_put_cstr(w, s->name);
     json_put_key(w, "root");
     json_put_cstr(w, s->data->v->root(s->data));
-    json_put_key(w, "row");
-    json_put_int(w, (int64_t)l->row);
+    put_int(w, "row", (int64_t)l->row);
     TRY(payload_cursor(se, &r, row_after(se, l->row), &cursor));
     json_put_key(w, "cursor");
     json_put_cstr(w, cursor);

@@ -16,18 +16,17 @@ void planning_turn(dispatch *d)
     d->plans_wait = false;
 }
 
-status planning_row(dispatch *d, plan *p, uint64_t row, bool *out_ready)
+status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready)
 {
-    TRY(plan_prepare(p, row, d->slice_end_ns, out_ready));
+    TRY(plan_prepare(s->plan, s->from, row, d->slice_end_ns, out_ready));
     d->plans_wait |= !*out_ready;
     return ST_OK;
 }
 
-status planning_want(dispatch *d, session *s, bool *out_ready)
+status planning_want(session *s)
 {
     source *src = s->src;
     shared_plan *shared = &src->plans[s->kind];
-    *out_ready = false;
     if (shared->failed.code != ST_OK) {
         status_set(&shared->failed);
         return shared->failed.code;
@@ -38,9 +37,14 @@ status planning_want(dispatch *d, session *s, bool *out_ready)
         s->plan = shared->plan;
         plan_walkers(shared->plan, ++shared->walkers);
     }
-    const status st = planning_row(d, s->plan, 0, out_ready);
+    return ST_OK;
+}
+
+status planning_ready(dispatch *d, session *s, bool *out_ready)
+{
+    const status st = planning_row(d, s, s->rows_later ? 0 : PLAN_ALL, out_ready);
     if (st != ST_OK)
-        shared->failed = *status_last();
+        s->src->plans[s->kind].failed = *status_last();
     return st;
 }
 
@@ -49,6 +53,7 @@ void planning_leave(session *s)
     if (!s->plan)
         return;
     shared_plan *shared = &s->src->plans[s->kind];
+    plan_leave(shared->plan, &s->from);
     plan_walkers(shared->plan, --shared->walkers);
     s->plan = NULL;
     if (shared->walkers == 0 && shared->failed.code != ST_OK) {

@@ -79,10 +79,8 @@ static void apply(dispatch *d, const conf *now)
         c->prepd_workers = now->prepd_workers;
         local_scale(d, local_wanted(c));
     }
-    if (new_terms && dispatch_make_terms(d) == ST_OK)
-        for (worker_seat *w = d->seats; w; w = w->next)
-            if (seat_send_terms(d, &w->peer) != ST_OK)
-                log_debug("worker could not be told: %s", status_text());
+    if (new_terms && dispatch_new_terms(d) != ST_OK)
+        log_warn("workers keep the limits they had: %s", status_text());
 }
 
 static status read_again(dispatch *d, conf *out)

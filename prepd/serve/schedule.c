@@ -86,7 +86,7 @@ static bool may_ship(const dispatch *d, const worker_seat *w)
     return under_way < d->c->prepd_ship_bytes;
 }
 
-/* False if there was nothing to give. */
+/* What it does now, or next if it is at work. False if there was nothing to give. */
 static bool give_work(dispatch *d, worker_seat *w)
 {
     char *json = NULL;
@@ -112,8 +112,14 @@ static bool give_work(dispatch *d, worker_seat *w)
     }
     w->shipped = files ? (int64_t)wire_msg_bytes(files) : 0;
     d->counts.shipped += (uint64_t)w->shipped;
-    w->work = l;
-    w->since_ns = w->leased_ns = clock_ns();
+    if (w->work) {
+        w->ahead = l;
+        d->counts.leases_ahead++;
+    } else {
+        w->work = l;
+        w->unbegun = true;
+        w->since_ns = w->leased_ns = clock_ns();
+    }
     if (!any_out)
         d->answered_ns = w->since_ns;
     status st = wire_send_json_with(d->workers, &w->peer, KIND_LEASE, l->number, json, size, files);
@@ -146,6 +152,22 @@ static void make_one_fresh(dispatch *d)
     seat_retire(d, w, true);
 }
 
+/* While a worker does the last item of a row it is sent its next lease, and goes on at once instead
+ * of waiting until its row is taken, sent on and answered (a row of 23 MB: 60 ms to make, 25 to 70
+ * to hand over). Not earlier, so that no row waits behind another while some worker is idle. Not
+ * while lost leases wait: those begin in idle workers, whose death says whose fault it was. Not for
+ * workers elsewhere: from how long their rows take to come the need to compress is told, and that
+ * shows only in one that waits. */
+static void give_ahead(dispatch *d)
+{
+    for (worker_seat *w = d->seats, *next; w && !d->book.lost && !d->stopping; w = next) {
+        next = w->next;
+        if (w->local && w->work && !w->ahead && w->last_item && !local_is_leaving(d, w->pid) &&
+            !give_work(d, w))
+            return;
+    }
+}
+
 void seats_schedule(dispatch *d)
 {
     for (worker_seat *w = d->seats, *next; w; w = next) {
@@ -160,7 +182,10 @@ void seats_schedule(dispatch *d)
             make_one_fresh(d);
         if (!w)
             w = longest_idle(d, false);
-        if (!w || !give_work(d, w))
+        if (!w)
+            break;
+        if (!give_work(d, w))
             return;
     }
+    give_ahead(d);
 }

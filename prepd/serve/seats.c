@@ -1,21 +1,18 @@
-/* seats.c: workers as the dispatcher sees them: who joined, what each has in work, how it went.
+/* seats.c: workers as the dispatcher sees them: who joined, how they go, what their samples are
+ * blamed for; what they answer is in answers.c.
  *
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
  * message of a worker without a seat or without a lease is late and dropped: its lease has been
  * given again. */
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "prepd/serve/state.h"
 
 enum {
-    MISSING_LIMIT = 3, /* files a worker may miss that the dispatcher sees, before it must go */
     QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
 };
 
@@ -44,14 +41,10 @@ static void remove_seat(dispatch *d, worker_seat *w)
         *at = w->next;
         d->n_seats--;
     }
-    if (w->keeper[0]) {
-        d->kept_away++;
-        d->kept_gone_ns = clock_ns();
-    }
     free(w);
 }
 
-static source *source_of(const lease *l)
+source *lease_source(const lease *l)
 {
     return l->kind == LEASE_ROW ? ((session *)l->owner)->src : l->owner;
 }
@@ -116,7 +109,7 @@ static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
     else
         snprintf(cause, sizeof(cause), "ends its worker: %s", what);
     if (l->kind == LEASE_ROW) {
-        seats_quarantine(d, source_of(l), item, cause);
+        seats_quarantine(d, lease_source(l), item, cause);
         return;
     }
     log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);
@@ -124,9 +117,18 @@ static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
         dispatch_fail(d, status_last()->code);
 }
 
+static void give_back(dispatch *d, lease *l)
+{
+    if (l && l->owner)
+        lease_unbegun(&d->book, l);
+    else if (l)
+        lease_free(&l); /* its consumer has gone */
+}
+
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
 {
     lease *l = w->work;
+    give_back(d, w->ahead);
     if (l || how != LOSS_OUTSIDE)
         log_info("worker gone pid=%d host=%s cause=\"%s\"%s", (int)w->pid, w->host, what,
                  l ? ", its lease is given again" : "");
@@ -137,12 +139,11 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
 
 void seat_retire(dispatch *d, worker_seat *w, bool again)
 {
-    const bool all = !again && w->keeper[0] && d->draining && d->drain_ns == 0;
-    const char *json = again ? "{\"again\":true}"
-                       : all ? "{\"again\":false,\"all\":true}"
-                             : "{\"again\":false}";
+    const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
     if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
+    give_back(d, w->ahead);
+    give_back(d, w->work);
     remove_seat(d, w);
 }
 
@@ -175,16 +176,38 @@ static status bury(dispatch *d, const char *keeper, const json_value *before, co
     return ST_OK; /* it had nothing in work */
 }
 
+/* A worker whose data may hold videos joins a second time, when it has loaded what decodes them.
+ * One that gives other frames must go; what it has in work is nobody's fault. */
+static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
+{
+    hash128 print;
+    const char *text = json_text(json_find(v, "video_fingerprint"), NULL);
+    if (text && !hash_parse(text, &print))
+        return FAIL_IN(ST_PROTOCOL, name, "fingerprint \"%s\" is not 32 hex digits", text);
+    if (text && !d->have_video_fingerprint) {
+        d->video_fingerprint = print;
+        d->have_video_fingerprint = true;
+    }
+    if (!text || hash_equal(print, d->video_fingerprint))
+        return seat_send_terms(d, &w->peer);
+    const long long pid = w->pid;
+    char host[sizeof w->host];
+    snprintf(host, sizeof host, "%s", w->host);
+    seat_gone(d, w, LOSS_OUTSIDE, "decodes videos differently");
+    return FAIL_IN(ST_CONFIG, name,
+                   "the videos this worker (pid %lld on %s) decodes differ from those of the "
+                   "workers already here; install the same FFmpeg",
+                   pid, host);
+}
+
 static status join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
 {
     const char *version, *fingerprint, *host;
     int64_t pid;
     hash128 print;
     worker_seat *w = seat_of(d, from);
-    if (w) { /* still there: an idle worker asks now and then */
-        w->heard_ns = clock_ns();
-        return seat_send_terms(d, from);
-    }
+    if (w) /* still there: an idle worker asks now and then */
+        return join_again(d, w, name, v);
     TRY(json_want_text(v, "version", name, &version));
     TRY(json_want_text(v, "fingerprint", name, &fingerprint));
     TRY(json_want_text(v, "host", name, &host));
@@ -227,8 +250,6 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
     w->peer = *from;
     snprintf(w->keeper, sizeof(w->keeper), "%s", keeper);
-    if (w->keeper[0] && d->kept_away > 0)
-        d->kept_away--;
     w->pid = (pid_t)pid;
     w->local = local;
     w->ship = ship;
@@ -254,184 +275,21 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     return ST_OK;
 }
 
-static lease *end_work(dispatch *d, worker_seat *w)
-{
-    lease *l = w->work;
-    w->work = NULL;
-    w->shipped = 0;
-    w->fresh = false;
-    w->leases_done++;
-    w->since_ns = clock_ns();
-    d->answered_ns = w->since_ns;
-    return l;
-}
-
-static status take_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m,
-                       const char *name)
-{
-    if (!w->work)
-        return ST_OK; /* late */
-    if (w->work->kind != LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "a row for a lease of another kind");
-    if (head->row != w->work->row)
-        return FAIL_IN(ST_PROTOCOL, name, "row %llu for a lease of row %llu",
-                       (unsigned long long)head->row, (unsigned long long)w->work->row);
-    if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
-        return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
-                       wire_msg_parts(m), (unsigned)head->n_images);
-    w->travel_ns = clock_ns() - w->leased_ns;
-    w->row_bytes = (int64_t)wire_msg_bytes(m);
-    lease *l = end_work(d, w);
-    if (!l->owner)
-        lease_free(&l); /* its consumer has gone */
-    else if (lease_solo_item(l) >= 0)
-        lease_solo_done(&d->book, l);
-    else
-        session_row(d, l->owner, l, m);
-    return ST_OK;
-}
-
-/* Readable for us, as for local workers: then a worker that can not open it is at fault. */
-static bool seen_by_us(const source *s, const char *file)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
-}
-
-static void dismiss_if_blind(dispatch *d, worker_seat *w)
-{
-    if (w->missing_files < MISSING_LIMIT)
-        return;
-    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
-             (long long)w->missing_files, (int)w->pid, w->host);
-    seat_retire(d, w, false);
-}
-
-/* Files of an index lease that this worker could not open and we can: the index must not depend on
- * who read for it. */
-static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v)
-{
-    const json_value *list = json_find(v, "records");
-    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
-    const source *s = l->owner;
-    int64_t missed = 0;
-    if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
-        return 0;
-    for (int64_t k = 0; k < n; k++) {
-        image_place place;
-        if (!json_find(json_item(list, (size_t)k), "missing"))
-            continue;
-        dataset_image_place(s->data, solo >= 0 ? solo : l->item[k], &place);
-        missed += seen_by_us(s, place.path);
-    }
-    return missed;
-}
-
-static status take_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
-                           const char *name)
-{
-    lease *l = w->work;
-    if (!l || head->row != l->number)
-        return ST_OK; /* late */
-    if (l->kind == LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
-    bool solo = lease_solo_item(l) >= 0;
-    const int64_t missed = missed_files(w, l, v);
-    if (missed > 0) {
-        w->missing_files += missed;
-        end_work(d, w);
-        lease_book_return(&d->book, l);
-        dismiss_if_blind(d, w);
-        return ST_OK;
-    }
-    TRY(index_build_take(d, l, v, name));
-    end_work(d, w);
-    if (solo && l->n_items > 0)
-        lease_solo_done(&d->book, l);
-    else
-        lease_free(&l);
-    return ST_OK;
-}
-
-/* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
-static status take_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
-                          const char *name)
-{
-    lease *l = w->work;
-    const json_value *list;
-    bool blamed = false;
-    if (!l || head->row != l->number)
-        return ST_OK; /* late */
-    if (!l->owner) {  /* its consumer has gone */
-        end_work(d, w);
-        lease_free(&l);
-        return ST_OK;
-    }
-    if (l->kind != LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
-    TRY(json_want_array(v, "samples", name, &list));
-    for (size_t i = 0; i < json_count(list); i++) {
-        const json_value *f = json_item(list, i);
-        int64_t id;
-        const char *cause;
-        bool ours = false;
-        TRY(json_want_int(f, "id", name, &id));
-        TRY(json_want_text(f, "cause", name, &cause));
-        for (int64_t k = 0; k < l->n_items && !ours; k++)
-            ours = l->item[k] == id;
-        if (!ours)
-            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
-                           (long long)id);
-        const char *missing = json_text(json_find(f, "missing"), NULL);
-        if (missing && !w->local && !w->ship && seen_by_us(source_of(l), missing)) {
-            w->missing_files++;
-            continue;
-        }
-        blamed = true;
-        seats_quarantine(d, source_of(l), id, cause);
-    }
-    end_work(d, w);
-    if (lease_solo_item(l) >= 0)
-        lease_solo_done(&d->book, l);
-    else
-        lease_book_return(&d->book, l);
-    if (!blamed && w->missing_files == 0)
-        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
-    dismiss_if_blind(d, w);
-    return ST_OK;
-}
-
-static void take_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
-{
-    const json_value *stages = json_find(v, "stage_ns"), *cache = json_find(v, "cache");
-    for (int i = 0; cache && i < 2; i++) {
-        const int64_t n = json_int(json_item(cache, (size_t)i), 0);
-        d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
-    }
-    for (int i = 0; stages && i < N_STAGES; i++) {
-        int64_t ns = json_int(json_item(stages, (size_t)i), 0);
-        ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
-        d->counts.stage_ns[i] += ns;
-        w->travel_ns -= ns; /* what is left once all are known is the link's */
-    }
-    if (stages && w->row_bytes > 0)
-        press_link_saw(&w->link, w->row_bytes, w->travel_ns);
-    w->row_bytes = 0;
-    if (!w->work || head->row != w->work->number)
-        return;
-    w->since_ns = clock_ns();
-    lease_on(w->work, json_int(json_find(v, "item"), -1));
-}
-
 /* Its work has begun: what it dies of from now on may be a sample's doing. */
 static void begun(dispatch *d, worker_seat *w)
 {
     w->begun = true;
     local_begun(d, w->local ? w->pid : 0);
+}
+
+/* Between two leases. One that was on its way to it has not been begun, and is not lost. */
+static void left(dispatch *d, worker_seat *w)
+{
+    if (w->unbegun) {
+        give_back(d, w->work);
+        w->work = NULL;
+    }
+    seat_gone(d, w, LOSS_OUTSIDE, "left");
 }
 
 /* It can not go on, and says why. Before it began any work that is no sample's doing: its model
@@ -466,21 +324,23 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
         (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
         begun(d, w);
     if (head.kind == KIND_ROW)
-        return w ? take_row(d, w, &head, m, name) : send_away(d, from);
+        return w ? answer_row(d, w, &head, m, name) : send_away(d, from);
     TRY(wire_read_json(m, name, &head, &v));
     status st = ST_OK;
-    if (head.kind == KIND_JOIN)
+    if (head.kind == KIND_JOIN && json_find(v, "keeps"))
+        st = keeper_heard(d, from, name);
+    else if (head.kind == KIND_JOIN)
         st = join(d, from, name, v);
     else if (!w)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
     else if (head.kind == KIND_ON)
-        take_on(d, w, &head, v);
+        answer_on(d, w, &head, v);
     else if (head.kind == KIND_RECORDS)
-        st = take_records(d, w, &head, v, name);
+        st = answer_records(d, w, &head, v, name);
     else if (head.kind == KIND_FAILED)
-        st = take_failed(d, w, &head, v, name);
+        st = answer_failed(d, w, &head, v, name);
     else if (head.kind == KIND_BYE)
-        seat_gone(d, w, LOSS_OUTSIDE, "left");
+        left(d, w);
     else if (head.kind == KIND_ERROR)
         give_up(d, w, v, name);
     else

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "prepd/serve/recorded.h"
 #include "prepd/serve/state.h"
 #include "proto/assign.h"
 
@@ -50,9 +51,12 @@ void session_close(dispatch *d, session *s, const char *error)
     const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
     if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(code, "%s", error)) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
-    for (worker_seat *w = d->seats; w; w = w->next)
+    for (worker_seat *w = d->seats; w; w = w->next) {
         if (w->work && w->work->owner == s)
             w->work->owner = NULL;
+        if (w->ahead && w->ahead->owner == s)
+            w->ahead->owner = NULL;
+    }
     lease_book_forget(&d->book, s);
     session **at = &d->sessions;
     while (*at && *at != s)
@@ -92,7 +96,7 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
     } else if (head.kind != KIND_CREDIT) {
         st = FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s", frame_kind_name(head.kind));
     } else {
-        st = FAIL_IN(ST_PROTOCOL, name, "credit before hello");
+        st = hello_is_missing(name);
     }
     json_free(&v);
     return st;
@@ -131,7 +135,7 @@ static status assign_step(dispatch *d, session *s, uint64_t step)
     for (int64_t k = 0; k < g; k++) {
         planned_row r;
         arena_reset(&d->scratch);
-        TRY_OR(done, plan_row(s->plan, step * (uint64_t)g + (uint64_t)k, &d->scratch, &r));
+        TRY_OR(done, plan_row(s->plan, s->from, step * (uint64_t)g + (uint64_t)k, &d->scratch, &r));
         cost[k] = row_cost(&r);
     }
     TRY_OR(done, assign_rows(cost, g, s->ranks, s->rank_of));
@@ -192,6 +196,11 @@ static bool may_reserve(const dispatch *d, const session *s)
            (s->n_slots == 0 && s->unreturned <= 0);
 }
 
+int64_t session_row_bytes(const conf *c)
+{
+    return c->training_seq_len * TOKEN_BYTES + plan_patches_of(c) * PATCH_WIRE_BYTES + ROW_BYTES;
+}
+
 status session_produce(dispatch *d, session *s, lease **out)
 {
     uint64_t number;
@@ -200,13 +209,13 @@ status session_produce(dispatch *d, session *s, lease **out)
     if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(d, s)))
         return ST_OK;
     bool ready;
-    TRY(planning_row(d, s->plan, last_looked_at(s), &ready));
+    TRY(planning_row(d, s, last_looked_at(s), &ready));
     if (!ready)
         return ST_OK;
     st = next_owed(d, s, &number);
     arena_reset(&d->scratch);
     if (st == ST_OK)
-        st = plan_row(s->plan, number, &d->scratch, &r);
+        st = plan_row(s->plan, s->from, number, &d->scratch, &r);
     if (st == ST_END) {
         s->ended = true;
         end_if_done(d, s);

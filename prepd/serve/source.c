@@ -106,7 +106,8 @@ static status resolve(dispatch *d, source *s)
         TRY(conf_eval(d->c, &s->c));
         s->own_conf = true;
     } else {
-        s->c = *d->c;
+        TRY(conf_copy(d->c, &s->c)); /* of its own: a thread that hangs outlives the options */
+        s->own_conf = true;
     }
     TRY(model_files_digest(&s->c, &s->model_digest));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
@@ -139,9 +140,13 @@ static status open_files(source *s, const conf *c)
 }
 
 /* The files are there. */
-static status opened(source *s)
+static status opened(dispatch *d, source *s)
 {
     s->opened = true;
+    if (!d->videos && s->data->v->videos && s->data->v->videos(s->data)) {
+        d->videos = true; /* before any lease with one: what a worker is told stays in order */
+        TRY(dispatch_new_terms(d));
+    }
     s->ready = s->index != NULL;
     return s->ready ? ST_OK : index_build_start(s);
 }
@@ -183,15 +188,13 @@ static status open_beside(source *s)
     return ST_OK;
 }
 
-status source_want(dispatch *d, source *s, bool in_loop)
+status source_want(dispatch *d, source *s)
 {
     if (s->wanted)
         return ST_OK;
     status st = resolve(d, s);
     if (st == ST_OK)
-        st = in_loop ? open_beside(s) : open_files(s, &s->c);
-    if (st == ST_OK && !in_loop)
-        st = opened(s);
+        st = open_beside(s);
     if (st != ST_OK)
         source_done(s);
     s->wanted = st == ST_OK;
@@ -214,17 +217,20 @@ static status take_over(source *s)
     return st;
 }
 
-void source_advance(dispatch *d, source *s)
+status source_advance(dispatch *d, source *s)
 {
     if (!s->opening || !atomic_load(&s->opening->done))
-        return;
+        return ST_OK;
     status st = take_over(s);
     if (st == ST_OK)
-        st = opened(s);
+        st = opened(d, s);
     if (st == ST_OK)
-        return;
+        return ST_OK;
+    const status_note why = *status_last();
     sessions_refuse(d, s, st);
     source_done(s);
+    status_set(&why);
+    return st;
 }
 
 status source_index_done(source *s)
@@ -244,7 +250,7 @@ void source_done(source *s)
         pthread_detach(s->opening->thread);
         free(s->stream_json);
         s->stream_json = NULL;
-        return;
+        return; /* s->opening stays: what it reads must too */
     }
     if (s->opening && take_over(s) != ST_OK)
         log_debug("data set not opened: %s", status_text());

@@ -80,14 +80,17 @@ enum { SESSION_SLOTS = 1024 };
 typedef struct session {
     wire_peer peer;
     source *src;
-    plan *plan; /* the source's; NULL until the index is ready */
+    plan *plan;         /* the source's; NULL until the index is ready */
+    plan_stretch *from; /* of it, where a cursor told where its epoch begins; NULL: all */
     plan_kind kind;
     quarantine bad; /* what its rows are made under: its cursor's list and what was found here */
-    int64_t told_bytes; /* of the list that its cursor brought */
+    int64_t told_bytes; /* of its HELLO, later of the list that its cursor brought */
     char stream[8];     /* "train", "eval", "sample" */
     int rank, ranks;
-    char *hello;          /* JSON kept until the plan is ready; heap */
+    char *hello;          /* JSON kept until the index is ready; heap */
+    bool placed;          /* next_row is known, and what its cursor brought */
     bool welcomed, ended; /* ended: the last row is leased */
+    bool rows_later;      /* WELCOME need not wait until all epochs are planned */
     bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */
     uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
@@ -118,13 +121,23 @@ typedef struct worker_seat {
     char keeper[24]; /* whoever starts it again elsewhere and says how it died; "" none */
     int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
-    int64_t since_ns;                        /* of the lease or of the last ON */
+    lease *ahead;     /* what it does next, sent before it has answered for work; NULL */
+    bool last_item;   /* it has begun the last one of work */
+    bool unbegun;     /* nothing has been heard of work: a worker that leaves has not begun it */
+    int64_t since_ns; /* of the lease or of the last ON */
     int64_t leased_ns, travel_ns, row_bytes; /* of the last row: until it came, and its size */
     press_link link;                         /* of one elsewhere */
     int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;
 } worker_seat;
+
+/* A process elsewhere that starts workers again (keepers.c). */
+typedef struct keeper_seat {
+    wire_peer peer;
+    int64_t heard_ns;
+    struct keeper_seat *next;
+} keeper_seat;
 
 /* Local worker processes (local.c). */
 typedef struct local_child {
@@ -151,10 +164,11 @@ typedef struct local_pool {
 
 typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
-    uint64_t pressed;     /* row leases that asked for compressed images */
-    uint64_t quarantined; /* in this run */
-    uint64_t cached[2];   /* pictures found in the cache, and not */
-    uint64_t shipped;     /* bytes of files sent with leases */
+    uint64_t pressed;      /* row leases that asked for compressed images */
+    uint64_t quarantined;  /* in this run */
+    uint64_t cached[2];    /* pictures found in the cache, and not */
+    uint64_t shipped;      /* bytes of files sent with leases */
+    uint64_t leases_ahead; /* sent to workers that were still at the one before */
     uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
     int64_t stage_ns[N_STAGES]; /* of all workers */
     int64_t longest_turn_ns;    /* of the loop: nobody was answered meanwhile */
@@ -186,22 +200,22 @@ struct dispatch {
     lease_book book;
     session *sessions;
     worker_seat *seats;
-    int n_sessions, n_seats;
+    keeper_seat *keepers;
+    int n_sessions, n_seats, n_keepers;
     local_pool local;
     uint32_t turn;        /* round robin over producers */
     int64_t slice_end_ns; /* of planning in this turn of the loop */
     bool plans_wait;      /* for the next one */
     int64_t retired_ns;   /* when a worker was last asked to start anew */
-    bool have_fingerprint;
-    hash128 fingerprint;
-    char *terms; /* TERMS JSON; heap */
+    bool have_fingerprint, have_video_fingerprint;
+    hash128 fingerprint, video_fingerprint; /* of the decoders all workers have */
+    bool videos;                            /* in the data of an opened section */
+    char *terms;                            /* TERMS JSON; heap */
     char host[64];
     bool stopping, stop_now, draining, reload;
-    int kept_away;        /* workers whose keeper starts them again, and that did not join yet */
-    int64_t kept_gone_ns; /* when the last of them went */
-    int64_t drain_ns;     /* when draining ends whatever is in work; 0 = when all is done */
-    int64_t answered_ns;  /* when a lease last came back, or the first went out */
-    status outcome;       /* of the run */
+    int64_t drain_ns;    /* when draining ends whatever is in work; 0 = when all is done */
+    int64_t answered_ns; /* when a lease last came back, or the first went out */
+    status outcome;      /* of the run */
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;
@@ -213,18 +227,21 @@ struct dispatch {
 };
 
 /* source.c */
-/* Opens, loads or starts the index; in a thread of its own where the loop runs already. */
-WARN_UNUSED status source_want(dispatch *d, source *s, bool in_loop);
-void source_advance(dispatch *d, source *s); /* takes over what that thread opened */
+/* Opens it and loads the index, in a thread of its own. */
+WARN_UNUSED status source_want(dispatch *d, source *s);
+/* Takes over what that thread opened, once it is done, and begins the index where there is none.
+ * After a failure those who wait for it are told, and it may be wanted again. */
+WARN_UNUSED status source_advance(dispatch *d, source *s);
 WARN_UNUSED status source_index_done(source *s);
 void source_done(source *s);
 
 /* planning.c */
 void planning_turn(dispatch *d); /* a new slice */
 /* What remains of the slice goes into the plan; *out_ready as of plan_prepare. */
-WARN_UNUSED status planning_row(dispatch *d, plan *p, uint64_t row, bool *out_ready);
-/* s->plan, begun by the first who wants it; ready for WELCOME or not yet. */
-WARN_UNUSED status planning_want(dispatch *d, session *s, bool *out_ready);
+WARN_UNUSED status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready);
+/* s->plan, begun by the first who wants it. */
+WARN_UNUSED status planning_want(session *s);
+WARN_UNUSED status planning_ready(dispatch *d, session *s, bool *out_ready); /* for WELCOME */
 void planning_leave(session *s);
 
 /* index_build.c */
@@ -248,7 +265,9 @@ typedef struct stream_place {
     double seconds_left; /* in the epoch at the present pace; -1 unknown */
 } stream_place;
 stream_place session_place(const session *s); /* of a welcomed one */
-enum { SESSION_MAX_CREDIT_BITS = 42 };        /* 4 TiB: beyond it a sum could overflow */
+int64_t
+session_row_bytes(const conf *c);      /* that a row of such a stream can reserve at most, about */
+enum { SESSION_MAX_CREDIT_BITS = 42 }; /* 4 TiB: beyond it a sum could overflow */
 session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void session_free(session *s);
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
@@ -267,6 +286,22 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
 void seat_retire(dispatch *d, worker_seat *w, bool again);
 
 WARN_UNUSED status seat_send_terms(dispatch *d, const wire_peer *to);
+source *lease_source(const lease *l);
+
+/* answers.c */
+/* Each ends what the worker has in work, unless it is late. */
+WARN_UNUSED status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m,
+                              const char *name);
+WARN_UNUSED status answer_records(dispatch *d, worker_seat *w, const frame *head,
+                                  const json_value *v, const char *name);
+WARN_UNUSED status answer_failed(dispatch *d, worker_seat *w, const frame *head,
+                                 const json_value *v, const char *name);
+/* It is on another item, or tells where its time went. */
+void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v);
+
+/* keepers.c */
+WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);
+void keepers_leave(dispatch *d, bool tell); /* forgets all; told to go for good, or not */
 
 /* schedule.c */
 void seats_check_time(dispatch *d, int64_t now);
@@ -280,7 +315,7 @@ WARN_UNUSED status payload_cursor(session *s, const planned_row *r, uint64_t nex
 
 /* local.c */
 WARN_UNUSED status local_start(dispatch *d);
-WARN_UNUSED status local_tick(dispatch *d, int64_t now);
+void local_tick(dispatch *d, int64_t now);
 int local_wanted(const conf *c); /* prepd.workers, or one per CPU */
 void local_scale(dispatch *d, int target);
 void local_reap(dispatch *d);
@@ -306,6 +341,8 @@ void dispatch_reload(dispatch *d);
 
 /* dispatch.c */
 WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they are now */
+/* Makes them and tells the workers: those that have others start anew. */
+WARN_UNUSED status dispatch_new_terms(dispatch *d);
 void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 /* Counts a refused message or peer and logs the thread's note, if not too many were. */

@@ -75,7 +75,9 @@ static status video_facts(workshop *s, const conf *c, const char *root, const fi
     video_bytes bytes;
     TRY(ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns));
     out->bytes = bytes.size;
-    const status st = s->images->video_header(&bytes, f->name, c, &out->info);
+    if (!s->videos)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a video where the terms promised none");
+    const status st = s->videos->header(&bytes, f->name, c, &out->info);
     ref_close(&bytes);
     return st;
 }
@@ -196,7 +198,7 @@ static status folder_frames(clip_work *k, const char *root, const file_ref *f,
         const arena_mark mark = arena_save(&k->s->sample);
         TRY(ref_frame(f, i, path, sizeof path, &one));
         TRY(ref_load(&one, root, k->c->image_file_bytes, &k->s->sample, &data));
-        TRY(k->s->images->decode(data, one.name, k->c, &k->s->sample, &im));
+        TRY(k->s->images->decode(data, one.name, k->c, NULL, &k->s->sample, &im));
         if (i == 0)
             first = im;
         if (im.width != first.width || im.height != first.height)
@@ -224,8 +226,8 @@ status clips_patches(workshop *s, const conf *c, const char *root, const file_re
         video_bytes bytes;
         int64_t mtime_ns;
         TRY(ref_open(f, root, c->video_file_bytes, &bytes, &mtime_ns));
-        st = s->images->video_decode(&bytes, f->name, c, clip->index, clip->n, &s->sample,
-                                     take_frame, &k);
+        st =
+            s->videos->decode(&bytes, f->name, c, clip->index, clip->n, &s->sample, take_frame, &k);
         ref_close(&bytes);
     }
     s->stage_ns[STAGE_DECODE] += clock_ns() - began;

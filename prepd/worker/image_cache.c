@@ -23,6 +23,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/log.h"
+
 enum {
     CACHE_MAGIC = 0x43505354,
     ENTRY_MAGIC = 0x45505354,
@@ -57,6 +59,8 @@ static bool write_at(const image_cache *x, uint64_t offset, const void *from, si
     ssize_t put;
     while ((put = pwrite(x->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
         ;
+    if (put >= 0 && put < (ssize_t)n)
+        errno = ENOSPC; /* the next byte's error */
     return put == (ssize_t)n;
 }
 
@@ -99,7 +103,8 @@ static status make_file(image_cache *x, const char *path)
         return FAIL_IN(ST_CANT_CREATE, path, "the cache can not be created: %s", strerror(errno));
     if (ftruncate(x->fd, (off_t)(ring_at(x, 0) + x->ring)) != 0 ||
         !write_at(x, 0, header, sizeof header))
-        return FAIL_IN(ST_CANT_CREATE, path, "the cache can not be written: %s", strerror(errno));
+        return FAIL_IN(errno == ENOSPC || errno == EDQUOT ? ST_IO : ST_CANT_CREATE, path,
+                       "the cache can not be written: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -146,7 +151,10 @@ status image_cache_open(const conf *c, hash128 decoder, image_cache **out)
     const status st = open_locked(x, c->cache_folder);
     if (st != ST_OK) {
         image_cache_close(&x);
-        return st;
+        if (st != ST_IO)
+            return st;
+        log_warn("pictures are not cached: %s", status_text());
+        return ST_OK;
     }
     *out = x;
     return ST_OK;

@@ -8,11 +8,14 @@
 
 #include "common/proc.h"
 
-static status module_path(char *out, size_t size)
+enum { PATH_BYTES = PATH_MAX + 64 };
+
+/* Whose variable is not set: NAME in ../lib from this program's folder. */
+static status module_path(const char *variable, const char *name, char *out)
 {
-    const char *given = getenv("TESSERA_IMAGE_MODULE");
+    const char *given = getenv(variable);
     if (given && *given) {
-        snprintf(out, size, "%s", given);
+        snprintf(out, PATH_BYTES, "%s", given);
         return ST_OK;
     }
     char self[PATH_MAX];
@@ -23,25 +26,46 @@ static status module_path(char *out, size_t size)
     char *top = strrchr(self, '/');
     if (top)
         *top = 0;
-    if (snprintf(out, size, "%s/lib/libprepd_image.so", self) >= (int)size)
-        return FAIL(ST_UNAVAILABLE, "path of the image module is too long: %s", self);
+    if (snprintf(out, PATH_BYTES, "%s/lib/%s", self, name) >= PATH_BYTES)
+        return FAIL(ST_UNAVAILABLE, "path of the module %s is too long: %s", name, self);
+    return ST_OK;
+}
+
+/* Every table begins with its version. */
+static status load(const char *path, const char *symbol, int version, const char *what,
+                   const void **out)
+{
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module)
+        return FAIL(ST_UNAVAILABLE, "can not load the %s module: %s", what, dlerror());
+    const int *api = dlsym(module, symbol);
+    if (!api || *api != version) {
+        dlclose(module);
+        return FAIL(ST_UNAVAILABLE, "%s is no %s module of this version (%d)", path, what, version);
+    }
+    *out = api;
     return ST_OK;
 }
 
 status image_load(const char *program, const image_api **out)
 {
-    char path[PATH_MAX + 64];
-    TRY(module_path(path, sizeof(path)));
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!module)
-        return FAIL(ST_UNAVAILABLE, "can not load the image module: %s", dlerror());
-    const image_api *api = dlsym(module, IMAGE_API_SYMBOL);
-    if (!api || api->version != IMAGE_API_VERSION) {
-        dlclose(module);
-        return FAIL(ST_UNAVAILABLE, "%s is no image module of this version (%d)", path,
-                    IMAGE_API_VERSION);
-    }
+    char path[PATH_BYTES];
+    const void *table;
+    TRY(module_path("TESSERA_IMAGE_MODULE", "libprepd_image.so", path));
+    TRY(load(path, IMAGE_API_SYMBOL, IMAGE_API_VERSION, "image", &table));
+    const image_api *api = table;
     TRY(api->init(program));
     *out = api;
+    return ST_OK;
+}
+
+status video_load(const video_api **out)
+{
+    char path[PATH_BYTES];
+    const void *table;
+    TRY(module_path("TESSERA_VIDEO_MODULE", "libprepd_video.so", path));
+    TRY(load(path, VIDEO_API_SYMBOL, VIDEO_API_VERSION, "video", &table));
+    *out = table;
+    (*out)->init();
     return ST_OK;
 }

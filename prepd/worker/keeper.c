@@ -13,12 +13,14 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/proc.h"
+#include "proto/wire.h"
 
 enum {
     QUICK_MS = 1000,   /* a life this short may be a failure to start */
     QUICK_DEATHS = 16, /* so many of them in a row before the next is started after a pause */
     PAUSE_MS = 1000,
     LEAVE_LIMIT_MS = 10000, /* after SIGTERM, to finish a row */
+    SAY_MS = 1000,          /* between two words to the dispatcher */
     WHAT_BYTES = 80,
     ENVIRONMENT_BYTES = 160,
 };
@@ -34,6 +36,12 @@ typedef struct kept {
 } kept;
 
 typedef struct keeper {
+    const char *endpoint;
+    wire *net;
+    wire_socket *socket; /* NULL: to be connected */
+    wire_msg *m;
+    int64_t said_ns; /* on this connection; 0 not yet */
+    char id[24];
     char **argv;
     kept *worker; /* [n] */
     int n;
@@ -104,8 +112,6 @@ static void ended(keeper *k, kept *w, int wstatus)
     snprintf(w->before, sizeof(w->before), "%d %s %s", (int)w->pid, words[end], what);
     w->pid = 0;
     w->start_ns = now;
-    if (code == PROC_EXIT_ALL) /* it may be the only one that was there to hear it */
-        k->stopping = true;
     if (k->stopping || code == 0) {
         w->left = true;
         return;
@@ -156,6 +162,34 @@ static bool any_left_to_keep(const keeper *k)
     return false;
 }
 
+/* Says that it is there, and hears whether it is to go. A connection that ended is made anew: the
+ * daemon may come back; that keys are refused is for the workers to find out and to say. */
+static status attend(keeper *k)
+{
+    char json[48];
+    const int64_t now = clock_ns();
+    frame head;
+    if (!k->socket) {
+        TRY(wire_connect(k->net, k->endpoint, &k->socket));
+        k->said_ns = 0;
+    }
+    /* The first word waits in the socket for the connection; no others behind it. */
+    if (k->said_ns == 0 || (now - k->said_ns >= SAY_MS * MS && wire_greeted(k->socket))) {
+        const int n = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", k->id);
+        const status sent = wire_send_json(k->socket, NULL, KIND_JOIN, 0, json, (size_t)n);
+        (void)sent; /* if it is lost, so is the connection */
+        k->said_ns = now;
+    }
+    wire_msg_clear(k->m);
+    const status st = wire_recv(k->socket, 0, NULL, k->m);
+    if (st != ST_OK && st != ST_TIMEOUT)
+        wire_close(&k->socket);
+    if (st == ST_OK && wire_msg_parts(k->m) > 0 &&
+        frame_decode(wire_msg_part(k->m, 0), k->endpoint, &head) == ST_OK && head.kind == KIND_BYE)
+        k->stopping = true;
+    return ST_OK;
+}
+
 static status keep(keeper *k, int signals)
 {
     enum { TICK_MS = 100 };
@@ -173,6 +207,8 @@ static status keep(keeper *k, int signals)
                 k->stopping = true;
         reap(k);
         if (!k->stopping)
+            TRY(attend(k));
+        if (!k->stopping)
             continue;
         if (stop_ns == 0) {
             stop_ns = clock_ns();
@@ -184,14 +220,14 @@ static status keep(keeper *k, int signals)
     return k->outcome;
 }
 
-status keeper_run(char *const *args, int n_args, int n)
+status keeper_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
 {
-    keeper k = {.n = n};
-    char parent[16], id[24];
+    keeper k = {.n = n, .endpoint = endpoint};
+    char parent[16];
     int signals = -1;
     status st = ST_OK;
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    snprintf(id, sizeof(id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
+    snprintf(k.id, sizeof(k.id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
     k.worker = calloc((size_t)n, sizeof(*k.worker));
     k.argv = calloc((size_t)n_args + 5, sizeof(*k.argv));
     if (!k.worker || !k.argv) {
@@ -202,11 +238,18 @@ status keeper_run(char *const *args, int n_args, int n)
     k.argv[n_args] = (char[]){"--parent"};
     k.argv[n_args + 1] = parent;
     k.argv[n_args + 2] = (char[]){"--keeper"};
-    k.argv[n_args + 3] = id;
-    TRY_OR(done, proc_signal_fd(&signals));
+    k.argv[n_args + 3] = k.id;
+    TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
+    TRY_OR(done, wire_new(&k.net));
+    if (keys)
+        TRY_OR(done, wire_use_keys(k.net, keys));
+    TRY_OR(done, wire_msg_new(&k.m));
     st = keep(&k, signals);
     signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
 done:
+    wire_msg_free(&k.m);
+    wire_close(&k.socket);
+    wire_free(&k.net);
     if (signals >= 0)
         close(signals);
     free(k.worker);

@@ -7,17 +7,21 @@
  *   prepd worker (keeper)  --exec-->  prepd worker --keeper ID  --JOIN{keeper, before}-->
  * dispatcher
  *
- * It touches no data, no image library and no socket. */
+ * It touches no data and no image library. To the dispatcher it says that it is there, and hears
+ * from it one thing: that it is drained for good (BYE), which its workers may not be there to hear.
+ */
 #ifndef TESSERA_PREPD_KEEPER_H
 #define TESSERA_PREPD_KEEPER_H
 
 #include "common/json.h"
 #include "common/status.h"
 
-/* Keeps n workers, each started as args (argv[0] a path, then "worker" and its options; [n_args]
- * borrowed), until all have left in good order, one is refused, or a signal asks it to go (they
- * finish what they have in work). */
-WARN_UNUSED status keeper_run(char *const *args, int n_args, int n);
+/* Keeps n workers of the dispatcher at this endpoint (keys NULL: none), each started as args
+ * (argv[0] a path, then "worker" and its options; [n_args] borrowed), until all have left in good
+ * order, one is refused, or a signal or the dispatcher asks it to go (they finish what they have in
+ * work). */
+WARN_UNUSED status keeper_run(char *const *args, int n_args, int n, const char *endpoint,
+                              const char *keys);
 
 /* In a worker: "before":{"pid":P,"how":"crash|timeout|outside","what":TEXT} of the process it
  * replaces, if there was one; only the first call writes it. */

@@ -14,6 +14,8 @@ status ref_read(const json_value *v, const wire_msg *parts, file_ref *out)
     f.in = json_text(json_find(v, "in"), f.name);
     f.at = json_int(json_find(v, "at"), -1);
     f.bytes = json_int(json_find(v, "bytes"), -1);
+    f.height = json_int(json_find(v, "height"), -1);
+    f.width = json_int(json_find(v, "width"), -1);
     f.video = json_bool(json_find(v, "video"), false);
     f.frames = json_find(v, "frames");
     f.fps = json_real(json_find(v, "fps"), 0);
@@ -39,6 +41,8 @@ status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size, fil
                       .in = path,
                       .at = -1,
                       .bytes = -1,
+                      .height = -1,
+                      .width = -1,
                       .shipped = folder->shipped,
                       .nth = k,
                       .parts = folder->parts};

@@ -8,10 +8,11 @@
 #include "proto/wire.h"
 
 typedef struct file_ref {
-    const char *name; /* for messages */
-    const char *in;   /* the file under the root: name, or what it is a piece of */
-    int64_t at;       /* -1: a file of its own */
-    int64_t bytes;    /* -1: not known */
+    const char *name;      /* for messages */
+    const char *in;        /* the file under the root: name, or what it is a piece of */
+    int64_t at;            /* -1: a file of its own */
+    int64_t bytes;         /* -1: not known */
+    int64_t height, width; /* of a picture, as indexed; -1: not known */
     bool video;
     const json_value *frames;  /* a folder of frames: their names; NULL: a file */
     double fps;                /* of such frames */

@@ -15,11 +15,23 @@ struct row_item {
     bool done;
 };
 
-/* Patches in merge order come a band of two patch rows after the other, so each band is resized
- * into the nearest cache and cut there. */
+/* Patches in merge order come a band of two patch rows after the other. A picture that needs no
+ * resize is cut while it is decoded, any other is resized into the nearest cache and cut there. */
+enum { BAND = PATCH_SIDE * MERGE_SIDE };
+
+typedef struct cutting {
+    int32_t width;
+    uint8_t *patches;
+} cutting;
+
+static void cut_band(void *user, const uint8_t *rgb, int32_t y)
+{
+    const cutting *c = user;
+    patch_cut(rgb, BAND, c->width, c->patches + (size_t)y * (size_t)c->width * 3);
+}
+
 static status cut_patches(row_images *k, const image *im, fit_grid grid, uint8_t *patches)
 {
-    enum { BAND = PATCH_SIDE * MERGE_SIDE };
     arena *a = &k->s->sample;
     image sized;
     resampler *r;
@@ -60,9 +72,18 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     workshop_stage_end(s, STAGE_READ, &since);
     if (hit)
         return ST_OK;
-    TRY(s->images->decode(data, f->name, k->c, &s->sample, &im));
+    cutting cut = {grid.width, patches};
+    const image_rows rows = {grid.height, grid.width, BAND, cut_band, &cut};
+    const bool whole = k->c->image_resampler == RESAMPLER_VIPS;
+    TRY(s->images->decode(data, f->name, k->c, whole ? NULL : &rows, &s->sample, &im));
     workshop_stage_end(s, STAGE_DECODE, &since);
-    TRY(cut_patches(k, &im, grid, patches));
+    if (f->height >= 0 && (im.height != f->height || im.width != f->width))
+        return FAIL_IN(ST_BAD_INPUT, f->name,
+                       "is %d x %d pixels, the index recorded %lld x %lld: it changed; restart the "
+                       "daemon to index it again",
+                       im.width, im.height, (long long)f->width, (long long)f->height);
+    if (im.rgb)
+        TRY(cut_patches(k, &im, grid, patches));
     workshop_stage_end(s, STAGE_RESIZE, &since);
     if (s->cache)
         image_cache_put(s->cache, key, patches, bytes);

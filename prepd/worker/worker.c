@@ -36,7 +36,7 @@ typedef struct worker {
     uint64_t lease;
     int64_t leases; /* done */
     int64_t heard_ns;
-    bool leave, again, all; /* all: its keeper's other workers are to leave too */
+    bool leave, again;
 } worker;
 
 /* Set by SIGTERM: the lease in work is finished first. */
@@ -82,6 +82,11 @@ static status send_join(worker *w)
         json_put_bool(&out, !w->o->data_root);
         keeper_put_before(&out);
     }
+    if (w->shop.videos) {
+        hash_print(w->shop.video_print, digest);
+        json_put_key(&out, "video_fingerprint");
+        json_put_cstr(&out, digest);
+    }
     json_end_object(&out);
     status st = send_json(w, KIND_JOIN, 0, &out);
     json_writer_done(&out);
@@ -105,6 +110,8 @@ static status take_terms(worker *w, const json_value *v, span text)
         return ST_OK;
     }
     TRY(workshop_init(&w->shop, w->o, w->images, v));
+    if (w->shop.videos)
+        TRY(send_join(w)); /* again, with the fingerprint of these */
     TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
     TRY(image_cache_open(&w->shop.train, w->fingerprint, &w->shop.cache));
     TRY(sandbox_enter());
@@ -186,7 +193,6 @@ static status handle(worker *w, const wire_msg *m)
     } else if (head.kind == KIND_BYE) {
         w->leave = true;
         w->again = json_bool(json_find(v, "again"), false);
-        w->all = json_bool(json_find(v, "all"), false);
     } else if (head.kind == KIND_ERROR) {
         st = wire_error(v, "dispatcher");
     } else {
@@ -249,7 +255,7 @@ done:
 
 static status start(worker *w)
 {
-    TRY(proc_follow_parent(w->o->parent));
+    TRY(proc_follow_parent(w->o->parent, SIGKILL)); /* stopped or not; its work is lost anyway */
     setsid(); /* away from the terminal; it fails only in one that leads a group of its own already
                */
     const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
@@ -296,6 +302,6 @@ status worker_run(const worker_options *o, int *out_code)
     free(w.terms);
     wire_free(&w.net);
     if (st == ST_OK)
-        *out_code = w.again ? PROC_EXIT_AGAIN : w.all ? PROC_EXIT_ALL : 0;
+        *out_code = w.again ? PROC_EXIT_AGAIN : 0;
     return st;
 }

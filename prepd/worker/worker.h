@@ -30,14 +30,15 @@ typedef struct worker_options {
 } worker_options;
 
 /* Until the dispatcher says BYE, or has been away for a minute (one of its children: at once).
- * out_code: PROC_EXIT_AGAIN, it is to be started anew, with nothing of its past; PROC_EXIT_ALL, the
- * daemon is drained for good; else 0. */
+ * out_code: PROC_EXIT_AGAIN, it is to be started anew, with nothing of its past; else 0. */
 WARN_UNUSED status worker_run(const worker_options *o, int *out_code);
 
 /* What a lease needs; made from TERMS. */
 typedef struct workshop {
     const worker_options *o;
     const image_api *images;
+    const video_api *videos; /* NULL: the data has none */
+    hash128 video_print;     /* of its decoder */
     conf train, eval;
     bool have_conf;
     tokenizer *tokens;

@@ -101,6 +101,10 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(check_ids(folder, &s->chat));
     TRY(codec_new(&s->packer));
     TRY(wire_msg_new(&s->items_made));
+    if (json_bool(json_find(terms, "videos"), false)) {
+        TRY(video_load(&s->videos));
+        TRY(s->videos->fingerprint(&s->video_print));
+    }
     return limit_memory(s->train.prepd_worker_bytes);
 }
 

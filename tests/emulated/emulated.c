@@ -5,59 +5,35 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "tests/emulated/queue.h"
 #include "trainer/ops/table.h"
 
-enum { ARGS_MAX = 320, PINNED_MAX = 64 };
+enum { PINNED_MAX = 64 };
 
-typedef struct emulated_stream emulated_stream;
-
-struct event {
-    emulated_stream *on; /* where it was recorded last */
-    int64_t asked, done; /* records queued, records passed */
-};
-
-typedef enum kind { RUN, COPY, SHIPMENT, ZERO, RECORD, FOLLOW, LAUNCH } kind;
-
-/* One thing queued. */
-typedef struct node {
-    kind kind;
-    status (*run)(stream *cpu, const void *args);
-    void *dst;
-    const void *src; /* SHIPMENT: bytes of its own, copied when they were handed over */
-    size_t bytes;
-    event *event;
-    int64_t turn; /* of the event */
-    graph *graph;
-    _Alignas(16) char args[ARGS_MAX];
-} node;
-
-typedef struct list {
-    node *at;
-    int64_t n, capacity;
-} list;
-
-struct graph {
-    list nodes;
-};
-
-struct emulated_stream {
+typedef struct emulated_stream {
     stream base;
-    list queue;
-    int64_t passed; /* nodes that have run */
-    graph *into;    /* capture under way */
-};
+    emulated_handle handle;
+    lane *queue; /* the device's, which outlives it: others may have followed it */
+    graph *into; /* capture under way that it is part of, and as which of its lanes */
+    int branch;
+} emulated_stream;
 
 typedef struct emulated_device {
     device base;
     backend_vtable v;
     device *cpu;
-    stream *hands; /* the CPU's stream that does the work */
+    queue_set streams;
+    emulated_stream *stream[QUEUE_STREAMS]; /* whose lanes those are; NULL: freed */
+    bool broken;                            /* work failed: what is left of it is dropped */
     struct {
         char *at;
         size_t bytes;
     } pinned[PINNED_MAX];
     int n_pinned;
-    int64_t capturing; /* streams */
+    graph *capture; /* under way; NULL: none */
+    event *events;  /* all made */
+    struct meeting *meetings;
+    int64_t captured; /* nodes of the last graph */
 } emulated_device;
 
 static emulated_device *device_of(const stream *s)
@@ -65,80 +41,60 @@ static emulated_device *device_of(const stream *s)
     return (emulated_device *)s->dev;
 }
 
-static status add(list *l, const node *n)
-{
-    if (l->n == l->capacity) {
-        int64_t capacity = l->capacity ? 2 * l->capacity : 256;
-        node *at = realloc(l->at, (size_t)capacity * sizeof *at);
-        if (!at)
-            return FAIL(ST_NO_MEMORY, "emulated: no memory");
-        l->at = at;
-        l->capacity = capacity;
-    }
-    l->at[l->n++] = *n;
-    return ST_OK;
-}
-
 static status queue(stream *base, const node *n)
 {
     emulated_stream *s = (emulated_stream *)base;
-    return add(s->into ? &s->into->nodes : &s->queue, n);
+    return lane_add(s->into ? &s->into->branch[s->branch] : s->queue, n);
 }
 
 static status refuse_in_capture(const emulated_device *d, const char *what)
 {
-    return d->capturing ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what)
-                        : ST_OK;
+    return d->capture ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what) : ST_OK;
 }
 
-/* ---- work ---- */
+/* A meeting with other processes: polled, so that what runs beside goes on while they are waited
+ * for. Kept as long as the device: a graph may run it again. */
+typedef struct meeting {
+    struct meeting *next;
+    emulated_device *device;
+    peers_meet_args args;
+} meeting;
 
-static status pass_next(emulated_stream *s);
-
-static status do_node(emulated_stream *s, const node *n)
+static bool have_come(const peers_meet_args *a)
 {
-    stream *hands = device_of(&s->base)->hands;
-    switch (n->kind) {
-    case RUN:
-        return n->run(hands, n->args);
-    case COPY:
-        memmove(n->dst, n->src, n->bytes);
-        return ST_OK;
-    case SHIPMENT:
-        memcpy(n->dst, n->src, n->bytes);
-        free((void *)n->src);
-        return ST_OK;
-    case ZERO:
-        memset(n->dst, 0, n->bytes);
-        return ST_OK;
-    case RECORD:
-        n->event->done = n->turn;
-        return ST_OK;
-    case FOLLOW:
-        while (n->event->done < n->turn)
-            TRY(pass_next(n->event->on));
-        return ST_OK;
-    default:
-        for (int64_t i = 0; i < n->graph->nodes.n; i++)
-            TRY(do_node(s, &n->graph->nodes.at[i]));
-        return ST_OK;
-    }
+    const char *own = a->p.base[a->p.rank];
+    const uint32_t *arrived = (const uint32_t *)(const void *)(own + a->arrived);
+    const uint32_t turn = *(const uint32_t *)(const void *)(own + a->met) + 1;
+    bool all = true;
+    for (int32_t r = 0; r < a->p.size; r++)
+        all &= (int32_t)(__atomic_load_n(&arrived[r], __ATOMIC_ACQUIRE) - turn) >= 0;
+    return all || (a->stop && __atomic_load_n(a->stop, __ATOMIC_RELAXED));
 }
 
-static status pass_next(emulated_stream *s)
+static bool poll_meeting(void *work, bool first)
 {
-    if (s->passed == s->queue.n)
-        return FAIL(ST_INTERNAL, "emulated: an event is waited for that was not recorded");
-    node n = s->queue.at[s->passed++];
-    return do_node(s, &n);
+    const meeting *m = work;
+    stream *hands = m->device->streams.hands;
+    peers_meet_args a = m->args;
+    const bool needed = !a.rounds || a.round == 0 || a.round < a.rounds[0];
+    a.phase = m->args.phase & MEET_ARRIVE;
+    if (first && hands->ops->peers_meet(hands, &a) != ST_OK)
+        abort();
+    a.phase = m->args.phase & MEET_WAIT;
+    if (!needed || !a.phase)
+        return true;
+    return have_come(&a) && hands->ops->peers_meet(hands, &a) == ST_OK;
 }
 
-static status pass_all(emulated_stream *s)
+static status queue_meeting(stream *s, const peers_meet_args *a)
 {
-    while (s->passed < s->queue.n)
-        TRY(pass_next(s));
-    s->passed = s->queue.n = 0;
-    return ST_OK;
+    emulated_device *d = device_of(s);
+    meeting *m = malloc(sizeof *m);
+    if (!m)
+        return FAIL(ST_NO_MEMORY, "emulated: no memory");
+    *m = (meeting){d->meetings, d, *a};
+    d->meetings = m;
+    return queue(s, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = m});
 }
 
 /* ---- the op table ---- */
@@ -150,8 +106,10 @@ static status pass_all(emulated_stream *s)
     }                                                                                              \
     static status queue_##name(stream *s, const struct name##_args *a)                             \
     {                                                                                              \
-        node n = {.kind = RUN, .run = run_##name};                                                 \
-        _Static_assert(sizeof *a <= ARGS_MAX, "ARGS_MAX");                                         \
+        node n = {.kind = NODE_RUN, .run = run_##name};                                            \
+        if (strcmp(#name, "peers_meet") == 0)                                                      \
+            return queue_meeting(s, (const void *)a);                                              \
+        _Static_assert(sizeof *a <= QUEUE_ARGS_MAX, "QUEUE_ARGS_MAX");                             \
         memcpy(n.args, a, sizeof *a);                                                              \
         return queue(s, &n);                                                                       \
     }
@@ -206,39 +164,66 @@ static bool is_pinned(const emulated_device *d, const char *p, size_t bytes)
     return false;
 }
 
-static status emulated_stream_new(device *d, stream **out)
+static bool add_outside(emulated_handle *h, bool (*poll)(void *work, bool first), void *work)
 {
+    emulated_stream *s = h->stream;
+    node n = {.kind = NODE_OUTSIDE, .poll = poll, .work = work};
+    return queue(&s->base, &n) == ST_OK;
+}
+
+static const void *capture_of(const emulated_handle *h)
+{
+    return ((const emulated_stream *)h->stream)->into;
+}
+
+static status emulated_stream_new(device *base, stream **out)
+{
+    emulated_device *d = (emulated_device *)base;
     emulated_stream *s = calloc(1, sizeof *s);
     if (!s)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    s->base = (stream){.dev = d, .ops = d->ops};
+    if (d->streams.n == QUEUE_STREAMS) {
+        free(s);
+        return FAIL(ST_INTERNAL, "emulated: QUEUE_STREAMS");
+    }
+    s->handle = (emulated_handle){d->streams.n, s, add_outside, capture_of};
+    s->base = (stream){.dev = base, .ops = base->ops, .handle = &s->handle};
+    s->queue = &d->streams.lane[d->streams.n];
+    d->stream[d->streams.n++] = s;
     *out = &s->base;
     return ST_OK;
 }
 
+/* What is queued still happens, as CUDA has it; an error has been told. */
 static void emulated_stream_free(stream **held)
 {
     emulated_stream *s = (emulated_stream *)*held;
     if (!s)
         return;
-    for (int64_t i = s->passed; i < s->queue.n; i++)
-        if (s->queue.at[i].kind == SHIPMENT)
-            free((void *)s->queue.at[i].src);
-    free(s->queue.at);
+    emulated_device *d = device_of(&s->base);
+    if (!d->capture && !d->broken &&
+        queue_pass(&d->streams, s->queue, queue_end(s->queue)) != ST_OK) {
+        d->broken = true;
+        status_clear();
+    }
+    d->stream[s->handle.number] = NULL;
     free(s);
     *held = NULL;
 }
 
 static status emulated_wait(stream *s)
 {
-    TRY(refuse_in_capture(device_of(s), "waiting for a stream"));
+    emulated_device *d = device_of(s);
+    TRY(refuse_in_capture(d, "waiting for a stream"));
     s->dev->counts.waits++;
-    return pass_all((emulated_stream *)s);
+    device_wait_begins(s->dev);
+    lane *l = ((emulated_stream *)s)->queue;
+    return device_wait_ended(s->dev, queue_pass(&d->streams, l, queue_end(l)));
 }
 
 static status emulated_copy(stream *s, void *dst, const void *src, size_t bytes)
 {
-    return queue(s, &(node){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
+    return queue(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
 /* Pageable memory is read before the call returns, as CUDA does. */
@@ -251,7 +236,7 @@ static status emulated_to_device(stream *s, void *dst, const void *src, size_t b
     if (!own)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
     memcpy(own, src, bytes);
-    return queue(s, &(node){.kind = SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
+    return queue(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
 }
 
 /* To pageable memory: waits, as CUDA may. */
@@ -265,7 +250,7 @@ static status emulated_to_host(stream *s, void *dst, const void *src, size_t byt
 
 static status emulated_zero(stream *s, void *dst, size_t bytes)
 {
-    return queue(s, &(node){.kind = ZERO, .dst = dst, .bytes = bytes});
+    return queue(s, &(node){.kind = NODE_ZERO, .dst = dst, .bytes = bytes});
 }
 
 static status emulated_event_new(device *d, event **out)
@@ -274,79 +259,130 @@ static status emulated_event_new(device *d, event **out)
     event *e = calloc(1, sizeof *e);
     if (!e)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
+    e->next = ((emulated_device *)d)->events;
+    ((emulated_device *)d)->events = e;
     *out = e;
     return ST_OK;
 }
 
 static void emulated_event_free(event **e)
 {
-    free(*e);
     *e = NULL;
 }
 
-static status emulated_event_record(stream *s, event *e)
+/* On a stream of the capture under way it is a place in the graph. */
+static status emulated_event_record(stream *base, event *e)
 {
-    TRY(refuse_in_capture(device_of(s), "an event"));
-    e->on = (emulated_stream *)s;
-    return queue(s, &(node){.kind = RECORD, .event = e, .turn = ++e->asked});
+    emulated_stream *s = (emulated_stream *)base;
+    if (s->into) {
+        e->in = s->into;
+        e->branch = s->branch;
+        e->at = s->into->branch[s->branch].n;
+        return ST_OK;
+    }
+    TRY(refuse_in_capture(device_of(base), "an event on a stream outside of it"));
+    e->in = NULL;
+    e->on = s->queue;
+    TRY(queue(base, &(node){.kind = NODE_RECORD, .event = e}));
+    e->at = queue_end(e->on);
+    return ST_OK;
+}
+
+/* A stream that follows an event of the capture becomes part of it. */
+static status follow_inside(emulated_stream *s, const event *e)
+{
+    graph *g = device_of(&s->base)->capture;
+    if (e->in != g)
+        return FAIL(ST_BAD_DEVICE, "emulated: a captured stream follows an event from outside");
+    if (!s->into) {
+        if (g->n == QUEUE_BRANCHES)
+            return FAIL(ST_INTERNAL, "emulated: QUEUE_BRANCHES");
+        s->into = g;
+        s->branch = g->n++;
+    }
+    return queue(&s->base,
+                 &(node){.kind = NODE_FOLLOW_INSIDE, .branch = e->branch, .place = e->at});
 }
 
 static status emulated_event_follow(stream *s, event *e)
 {
-    TRY(refuse_in_capture(device_of(s), "an event"));
-    return queue(s, &(node){.kind = FOLLOW, .event = e, .turn = e->asked});
+    if (device_of(s)->capture)
+        return follow_inside((emulated_stream *)s, e);
+    if (e->in)
+        return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is followed");
+    if (!e->on) /* as CUDA has it */
+        return ST_OK;
+    return queue(s, &(node){.kind = NODE_FOLLOW, .on = e->on, .place = e->at});
 }
 
-static status emulated_event_wait(device *d, event *e)
+static status emulated_event_wait(device *base, event *e)
 {
-    TRY(refuse_in_capture((emulated_device *)d, "waiting for an event"));
-    d->counts.event_waits++;
-    int64_t turn = e->asked;
-    while (e->done < turn)
-        TRY(pass_next(e->on));
-    return ST_OK;
+    emulated_device *d = (emulated_device *)base;
+    TRY(refuse_in_capture(d, "waiting for an event"));
+    if (e->in)
+        return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is waited for");
+    base->counts.event_waits++;
+    device_wait_begins(base);
+    status st = e->on ? queue_pass(&d->streams, e->on, e->at) : ST_OK;
+    return device_wait_ended(base, st);
 }
 
 static status emulated_event_ns(event *from, event *to, int64_t *out_ns)
 {
-    (void)from;
-    (void)to;
-    *out_ns = 0;
+    *out_ns = to->ns - from->ns;
     return ST_OK;
 }
 
 static status emulated_capture_begin(stream *base)
 {
     emulated_stream *s = (emulated_stream *)base;
-    if (s->into)
+    emulated_device *d = device_of(base);
+    if (d->capture)
         return FAIL(ST_INTERNAL, "emulated: a capture inside a capture");
     s->into = calloc(1, sizeof *s->into);
     if (!s->into)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    device_of(base)->capturing++;
+    s->into->n = 1;
+    s->branch = 0;
+    d->capture = s->into;
     return ST_OK;
 }
 
 static status emulated_capture_end(stream *base, graph **out)
 {
-    emulated_stream *s = (emulated_stream *)base;
-    device_of(base)->capturing--;
+    emulated_device *d = device_of(base);
+    graph *g = d->capture;
     base->dev->counts.captures++;
-    *out = s->into;
-    s->into = NULL;
+    d->capture = NULL;
+    *out = NULL;
+    for (int i = 0; i < d->streams.n; i++)
+        if (d->stream[i])
+            d->stream[i]->into = NULL;
+    if (!queue_is_joined(g)) {
+        queue_graph_free(g);
+        return FAIL(ST_BAD_DEVICE, "emulated: a stream of the capture was not joined again");
+    }
+    d->captured = 0;
+    for (int b = 0; b < g->n; b++)
+        d->captured += g->branch[b].n;
+    *out = g;
     return ST_OK;
+}
+
+int64_t emulated_captured(const device *d)
+{
+    return ((const emulated_device *)d)->captured;
 }
 
 static status emulated_graph_launch(stream *s, graph *g)
 {
-    return queue(s, &(node){.kind = LAUNCH, .graph = g});
+    return queue(s, &(node){.kind = NODE_LAUNCH, .graph = g});
 }
 
 static void emulated_graph_free(graph **g)
 {
     if (*g)
-        free((*g)->nodes.at);
-    free(*g);
+        queue_graph_free(*g);
     *g = NULL;
 }
 
@@ -359,8 +395,18 @@ static status emulated_memory(device *d, size_t *out_used, size_t *out_total)
 static void emulated_close(device *base)
 {
     emulated_device *d = (emulated_device *)base;
-    if (d->hands)
-        d->cpu->v->stream_free(&d->hands);
+    for (int i = 0; i < d->streams.n; i++)
+        queue_lane_done(&d->streams.lane[i]);
+    for (event *next; d->events; d->events = next) {
+        next = d->events->next;
+        free(d->events);
+    }
+    for (meeting *next; d->meetings; d->meetings = next) {
+        next = d->meetings->next;
+        free(d->meetings);
+    }
+    if (d->streams.hands)
+        d->cpu->v->stream_free(&d->streams.hands);
     device_close(&d->cpu);
     free(d);
 }
@@ -408,7 +454,7 @@ status emulated_open(int ahead, bool graphs, device **out)
     if (st == ST_OK) {
         d->v.act = d->cpu->v->act;
         d->v.acc = d->cpu->v->acc;
-        st = d->cpu->v->stream_new(d->cpu, &d->hands);
+        st = d->cpu->v->stream_new(d->cpu, &d->streams.hands);
     }
     if (st != ST_OK) {
         emulated_close(&d->base);

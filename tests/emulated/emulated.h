@@ -5,14 +5,29 @@
  * Work is the CPU's ops, copied with their arguments and run when an event or a stream is waited
  * for, each stream in its order. So a host buffer that is used again too early is read too late,
  * and a stream that does not follow another reads what is not there yet. Graphs keep what was
- * queued and run it again with the arguments of the capture. While one is captured, allocating,
- * waiting and copies from or to memory that is not pinned are refused, as CUDA does. */
+ * queued and run it again with the arguments of the capture; streams that follow an event of a
+ * captured one are captured with it, and must be joined again. While one is captured, allocating,
+ * waiting and copies from or to memory that is not pinned are refused, as CUDA does.
+ * Its clock, which events read, goes on by a microsecond for each thing done. */
 #ifndef TESSERA_TESTS_EMULATED_H
 #define TESSERA_TESTS_EMULATED_H
 
 #include "trainer/device/backend.h"
 
+/* What a stream's handle is: where a library that has kernels of its own (tests/nccl) queues them.
+ * poll(work, first) is called until it is true, `first` at the first call of each time that the
+ * work runs; work must stay. False: no memory. */
+typedef struct emulated_handle {
+    int number; /* of the stream on its device */
+    void *stream;
+    bool (*add)(struct emulated_handle *h, bool (*poll)(void *work, bool first), void *work);
+    const void *(*capture)(const struct emulated_handle *h); /* graph under way, NULL: none */
+} emulated_handle;
+
 /* ahead: steps under way. graphs: whether it can capture. */
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);
+
+/* What the graph captured last holds: calls of ops, copies, zeroings. */
+int64_t emulated_captured(const device *d);
 
 #endif

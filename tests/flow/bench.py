@@ -1,12 +1,15 @@
 """What a step costs and where its time goes: train --profile, bench ops, bench step."""
 
+import json
 import os
 import re
+import subprocess
 
-from prepd_flow import Folder, check, main, run
-from train_flow import SHORT, options, trainer
+from prepd_flow import Daemon, Folder, check, main, run
+from train_flow import SHORT, facts, options, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # then half of a process's memory is the sanitizer's
 KINDS = {"vision", "attention", "dense GEMM", "experts", "routing", "element-wise", "head",
          "optimiser", "collectives", "waiting for data", "idle", "step"}
 
@@ -35,9 +38,37 @@ def profile_adds_up():
         plain = dict(values, **{"job.dump_folder": f.file("b")})
         said = trainer("train", "-c", f.config, *options(plain))
         check(profile_of(said) == {}, "always on")
-        told = re.findall(r"^memory: planned ([0-9.]+) GiB, scratch of ops 0.000 GiB, taken "
-                          r"[0-9.]+ GiB: off by ([0-9.-]+) % ", said, re.M)
+        told = re.findall(r"^memory: planned ([0-9.]+) GiB, taken [0-9.]+ GiB: off by ([0-9.-]+) % "
+                          r"\(scratch of ops 0.000 of 0.000 GiB planned;", said, re.M)
         check(len(told) == 1 and -5 < float(told[0][1]) < 100, f"the plan against what is taken: {said}")
+
+
+def memory_is_as_planned():
+    """Resident memory of the CPU backend within 5 % of the plan, where it is more than what any process takes."""
+    with Folder(images=64, **{"training.seq_len": 2048, "training.global_batch_size": 4}) as f:
+        run("record", "-c", f.config, "--steps", "3", "--out", f.file("rows.rec"))
+        for mode in ("none", "full"):
+            values = dict(SHORT, **{"training.steps": 3, "training.seq_len": 2048, "training.local_batch_size": 4,
+                                    "training.global_batch_size": 4, "feed.replay": f.file("rows.rec"),
+                                    "job.dump_folder": f.file(mode), "training.backend": "cpu", "eval.enable": "false",
+                                    "activation_checkpoint.mode": mode})
+            said = trainer("train", "-c", f.config, *options(values))
+            off = re.findall(r"^memory: planned [0-9.]+ GiB, taken [0-9.]+ GiB: off by ([0-9.-]+) %", said, re.M)
+            print(mode, "off by", off)
+            check(len(off) == 1 and (SANITIZED or abs(float(off[0])) < 5), said)
+
+
+def collectives_are_told():
+    with Folder(**STREAM) as f:
+        run("record", "-c", f.config, "--steps", "3", "--out", f.file("rows.rec"))
+        values = dict(SHORT, **{"training.steps": 3, "training.global_batch_size": 2, "nproc": 2,
+                                "training.backend": "cpu", "feed.replay": f.file("rows.rec"),
+                                "job.dump_folder": f.file("a"), "eval.enable": "false"})
+        said = trainer("train", "-c", f.config, *options(values), "--profile")
+        ms = profile_of(said)
+        total = ms.pop("step")
+        check(ms["collectives"] > 0 and abs(sum(ms.values()) - total) < 0.02, f"{ms} of {total}\n{said}")
+        check(ms["idle"] < 0.5 * total, f"what ranks do together is not idle\n{said}")
 
 
 def ops_all_have_a_line():
@@ -60,6 +91,16 @@ def ops_all_have_a_line():
     check(one.count(" us ") == 1 and "permute" in one, one)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
     check("ops or step" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
+
+
+def ceilings_are_in_the_readme():
+    said = trainer("bench", "ops", "--count", "--model.path", "qwen3-vl-30b-a3b", "--training.seq_len", "12288",
+                   "--training.local_batch_size", "4")
+    with open(os.path.join(os.environ["TESSERA_SOURCE"], "trainer/ops/README.md")) as f:
+        readme = f.read()
+    check(said.count("\n") > 50, said)
+    for line in said.splitlines():
+        check(line in readme, f"trainer/ops/README.md lacks: {line}")
 
 
 def steps_are_projected():
@@ -85,6 +126,23 @@ def steps_are_projected():
                                          *small, code=78), "deepstack needs three layers")
 
 
+def memory_is_told_by_part():
+    said = trainer("bench", "memory", "--model.path", "debug", "--training.backend", "cpu",
+                   "--training.seq_len", "512", "--training.steps", "8",
+                   "--training.local_batch_size", "2", "--training.global_batch_size", "2")
+    parts = dict(re.findall(r"^memory: (\S.*?\S) +planned +([0-9.]+) MiB  ", said, re.M))
+    check(set(parts) == {"context", "asked for before step 1", "workspace of ops", "libraries' kernels",
+                         "captured steps"}, said)
+    every = re.search(r"^memory: all planned ([0-9.]+) MiB, taken ([0-9.]+) MiB: off by ([0-9.-]+) % "
+                      r"\(goal: 2 %\)$", said, re.M)
+    planned, taken, off = (float(x) for x in every.groups())
+    check(abs(sum(float(x) for x in parts.values()) - planned) < 1, said)
+    check(abs(100 * (taken - planned) / planned - off) < 1, said)
+    check(float(parts["context"]) == 0 and planned > 10 and taken > 0.5 * planned, said)  # of a CPU
+    check("captured behind 8" in trainer("bench", "memory", "--model.path", "debug", "--training.steps", "3",
+                                         code=78), "three steps")
+
+
 def loads_are_set():
     # The router as it comes has 2.8; two short rows that take turns leave it uneven.
     for load, least, most in ((1, 1.0, 2.2), (3.5, 3.2, 4.0)):
@@ -108,4 +166,102 @@ def steps_replay_recordings():
         check("fed without images" not in said and re.search(r"  images: [1-9]", said), said)
 
 
-main(profile_adds_up, ops_all_have_a_line, steps_are_projected, loads_are_set, steps_replay_recordings)
+def recordings_are_served_live():
+    with Folder(**STREAM) as f:
+        rows = f.file("rows.rec")
+        run("record", "-c", f.config, "--steps", "2", "--out", rows)
+        replayed = train(f, "replayed", training__global_batch_size=2, feed__replay=rows, eval__enable="false")
+        with Daemon(f.config, "--recording", rows) as d:
+            # Four steps of a recording of two: it is begun again. The rows are the same to the bit.
+            served = train(f, "served", training__global_batch_size=2, eval__enable="false")
+            check(facts(served) == facts(replayed), f"{facts(served)} is not {facts(replayed)}")
+            said = trainer("train", "-c", f.config, "--training.seed", "5", "--training.steps", "1",
+                           "--training.global_batch_size", "2", "--job.dump_folder", f.file("other"), code=78)
+            check("another stream" in said and "training.seed" in said, said)
+            live = ["--live", "--training.backend", "cpu", "--training.seq_len", "256",
+                    "--training.global_batch_size", "2", "--training.steps", "6"]
+            said = trainer("bench", "step", "-c", f.config, *live)
+            check(re.search(r"^input: 6 step starts delayed by a median of [0-9.]+ us, 99 of 100 by at most "
+                            r"[0-9.]+ us, the longest [0-9.]+ us; \d by more than 50 us$", said, re.M) and
+                  re.search(r"  images: [1-9]", said), said)
+            check(d.p.poll() is None and d.stop() == 0, f"{d.said()}")
+        check("leave feed.replay" in trainer("bench", "step", "-c", f.config, "--live", "--feed.replay", rows,
+                                             code=64), "both")
+        run("serve", "-c", f.config, "--recording", f.file("none.rec"), code=66)
+
+
+def collectives_waited_for():
+    """On a device with streams, gathers and reductions have their own. Nothing runs there before somebody waits, so all
+    of them are waited for: exposed, where they would be idle's if nobody looked (test_profile has the rest)."""
+    program = os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "tests/trainer_emulated")
+    if not os.path.exists(program):
+        print("skipped: no trainer on the emulated device, which is built where Open MPI is")
+        return
+    command = [program, "bench", "step", "--model.path", "debug", "--layers", "3", "--comm.engine", "replay",
+               "--parallelism.world_size", "8", "--training.backend", "cuda", "--training.seq_len", "64",
+               "--training.steps", "2", "--training.global_batch_size", "8", "--comm.replay_bandwidth", "1000",
+               "--comm.replay_latency", "0", "--metrics.peak_tflops", "1", "--log.level", "error"]
+    p = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    said = p.stdout + p.stderr
+    check(p.returncode == 0, said)
+    ms = profile_of(said)
+    total = ms.pop("step")
+    check(set(ms) | {"step"} == KINDS and abs(sum(ms.values()) - total) < 0.02, f"{ms} of {total}\n{said}")
+    calls = {name: (float(a), float(b)) for name, a, b in re.findall(
+        r"^collective: (\S.*?\S) +exposed +([0-9.]+) ms, beside computing +([0-9.]+) ms$", said, re.M)}
+    every = calls.pop("all")
+    check({"gather weights", "gather vision weights", "reduce gradients", "reduce vision gradients",
+           "sum loss and counts"} <= set(calls), said)
+    check(abs(every[0] - ms["collectives"]) < 0.002 and abs(sum(a for a, _ in calls.values()) - every[0]) < 0.01, said)
+    check(all(exposed > 0 for exposed, _ in calls.values()), said)
+    check(ms["idle"] < 0.1 * total, f"what computing waits for is not idle\n{said}")
+
+
+REPLAYED = "replayed: a model of {} ranks at 50 GB/s and 5 us a call, not a measurement of {} GPUs"
+
+
+def one_rank_is_replayed():
+    """A rank of a layout alone says what it is wherever its figures stand, and keeps nothing."""
+    with Folder(**dict(STREAM, **{"training.global_batch_size": 8})) as f:
+        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
+        values = dict(SHORT, **{"training.steps": 2, "training.global_batch_size": 8, "training.backend": "cpu",
+                                "feed.replay": f.file("rows.rec"), "job.dump_folder": f.file("a"),
+                                "eval.enable": "false", "comm.engine": "replay", "comm.replay_bandwidth": 50,
+                                "comm.replay_latency": 5, "metrics.comm_ledger": "true", "metrics.log_freq": 1, "metrics.peak_tflops": 1})
+        for ranks, layout in (8, {"parallelism.world_size": 8}), \
+                (4, {"parallelism.tensor_parallel_degree": 2, "parallelism.context_parallel_degree": 2}):
+            words = REPLAYED.format(ranks, ranks)
+            said = trainer("train", "-c", f.config, *options(dict(values, **layout)))
+            lines = re.findall(r"^step: +\d+  loss: .*$", said, re.M)
+            check(len(lines) == 2 and all(line.endswith("  " + words) for line in lines), said)
+            check(re.search(r"^trained: loss [0-9.]+ -> [0-9.]+ in 2 steps", said, re.M) and words + "; nothing" in said, said)
+            check(re.search(r"^world +all reduce +sum loss and counts +4 +[1-9]", said, re.M), said)
+            with open(f.file("a/metrics.jsonl")) as lines:
+                last = [json.loads(line) for line in lines][-1]
+            check(last["model"] == words and last["balance"] == 1 and last["images"] > 0, last)
+            with open(f.file("a/report.html")) as page:
+                check(words in page.read(), "report.html")
+            check(sorted(os.listdir(f.file("a"))) == [".lock", "log", "metrics.jsonl", "report.html"],
+                  os.listdir(f.file("a")))
+        again = dict(values, **{"parallelism.world_size": 8})
+        for more, why in (({"checkpoint.enable": "true"}, "checkpoint.enable must be false"),
+                          ({"comm.replay_rank": 8}, "ranks 0 to 7"), ({"feed.replay": ""}, "come from a recording")):
+            said = trainer("train", "-c", f.config, *options(dict(again, **more)), code=78)
+            check(why in said, said)
+        said = trainer("train", "-c", f.config, *options(dict(again, nproc=2)), code=78)
+        check("one rank of a layout in one process" in said, said)
+        said = trainer("bench", "step", "-c", f.config, "--layers", "3", *options(
+            {k: v for k, v in again.items() if not k.startswith("job")}))
+        check(said.count("\n" + REPLAYED.format(8, 8)) == 2, said)
+        links = {name: [float(ms), int(calls), int(size)] for name, ms, calls, size in re.findall(
+            r"^link: (\S.*?\S) +stated +([0-9.]+) ms, (\d+) calls, (\d+) bytes$", said, re.M)}
+        check({"gather weights", "reduce gradients"} <= set(links), said)
+        for ms, calls, size in links.values():
+            check(abs(ms - (calls * 5e-3 + size / 50e9 * 1e3)) < 0.002, f"{links}\n{said}")
+        exposed = re.findall(r"^collective: all +exposed +([0-9.]+) ms, beside computing +0.000 ms$", said, re.M)
+        check(len(exposed) == 1 and float(exposed[0]) >= sum(ms for ms, _, _ in links.values()), said)  # a CPU hides none
+        check("collectives replayed: step" in said and "optimiser over 8 ranks" in said, said)
+
+
+main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_readme, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings,
+     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for)

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,14 +13,37 @@ from prepd_flow import check, main
 GPU = os.path.join(os.environ["TESSERA_SOURCE"], "tests/gpu")
 
 
-def gpu(*args, code=0):
-    p = subprocess.run([GPU, *args], capture_output=True, text=True, timeout=120)
+def gpu(*args, code=0, **env):
+    p = subprocess.run([GPU, *args], capture_output=True, text=True, timeout=120, env=dict(os.environ, **env))
     check(p.returncode == code, f"{args}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
 
 
+def libraries_travel():
+    """Each module that the trainer's build asks pkg-config for is of a package that --prepare takes along."""
+    source = os.environ["TESSERA_SOURCE"]
+    with open(os.path.join(source, "tests/bench/gpu/prepare.sh")) as f:
+        packages = re.search(r'^packages="(.*?)"', f.read(), re.M | re.S).group(1).split()
+    modules = set()
+    for room in ("common", "proto", "trainer", "tests/CMakeLists.txt"):
+        top = os.path.join(source, room)
+        files = [top] if os.path.isfile(top) else glob.glob(top + "/**/CMakeLists.txt", recursive=True)
+        for name in files:
+            with open(name) as f:
+                for words in re.findall(r"pkg_check_modules\((.*?)\)", f.read()):
+                    modules |= {w.split(">")[0] for w in words.split()[1:] if w.islower() or "-" in w}
+    check({"libzmq", "libpng", "openblas"} <= modules, modules)
+    said = subprocess.run(["dpkg", "-S", *(f"*/{m}.pc" for m in modules)], capture_output=True, text=True).stdout
+    owners = {line.split("/")[-1][:-len(".pc")]: line.split(":")[0] for line in said.splitlines()}
+    for module in sorted(modules):
+        by_alternatives = {"openblas": "libopenblas-pthread-dev", "ompi-c": "libopenmpi-dev"}
+        owner = by_alternatives.get(module, owners.get(module))
+        check(owner in packages, f"{module} is of {owner or 'no package'}, which tests/gpu --prepare does not take")
+
+
 def without_a_gpu():
     stages = gpu("--list").split()
+    check("name" not in gpu("--ops").split() and "xent" in gpu("--ops").split(), "the ops of ops.def")
     check(stages[0] == "build" and {"parity", "memcheck", "bench-ops", "train"} <= set(stages), stages)
     with tempfile.TemporaryDirectory() as out:
         said = gpu("--out", out, "parity", "bench-ops", code=69)
@@ -34,10 +58,30 @@ def without_a_gpu():
             f.write("result: ok\n")
         check("parity: done for this tree" in gpu("--out", out, "parity"), "run twice")
         gpu("--out", out, "--again", "parity", code=69)
+        # What is not there is said, is no failure, and is asked for again.
+        empty = os.path.join(out, "empty")
+        os.mkdir(empty)
+        for _ in range(2):
+            said = gpu("--dry", "--out", out, "ranks-1", "nccl", TESSERA_GPU_BUILD=empty)
+            check(said.count("result: skipped (77)") == 2 and said.count("skipped: ") == 2, said)
+        # A stage that takes too long is ended, with its report.
+        said = gpu("--dry", "--out", out, "bench-text", code=1, TESSERA_GPU_LIMIT_S="0.1",
+                   TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
+        check("not done within 0.1 s" in said and "result: failed (124)" in said, said)
+    with tempfile.TemporaryDirectory() as out:
+        # To where the driver is wanted, with the programs of this build.
+        said = gpu("--dry", "--out", out, "parity", "bench-ops", "bench-text", "replay", code=69,
+                   TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
+        check(said.count("result: failed (69)") == 4, said)
+        check("replayed: a model of 8 ranks at 360 GB/s" in said and "not a measurement of 8 GPUs" in said, said)
+        built = os.path.exists(os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "lib/libtessera_cuda.so"))
+        why = "there is no NVIDIA driver on this machine" if built else "libtessera_cuda.so is not there"
+        check(said.count(why) == 4, said)
+        check("fits: " in said, f"the plan that bench-text stands on\n{said}")
     check("tests/gpu [STAGE...]" in gpu("no-such-stage", code=64), "usage")
 
 
 if shutil.which("nvidia-smi"):
     print("skipped: there is a driver here")
     sys.exit(77)
-main(without_a_gpu)
+main(libraries_travel, without_a_gpu)

@@ -1,5 +1,6 @@
 /* poison_module.c: the image module with a trap: a file whose bytes hold a mark kills the worker
- * that decodes it, as a bug in a decoder would. $TESSERA_REAL_IMAGE_MODULE is the module behind. */
+ * that decodes it, as a bug in a decoder would. $TESSERA_REAL_IMAGE_MODULE is the module behind.
+ * And a video module of another version, by its fingerprint. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,8 @@ static void fault(void)
     *nowhere = 0;
 }
 
-static status decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+static status decode(span bytes, const char *file, const conf *limits, const image_rows *rows,
+                     arena *a, image *out)
 {
     if (holds(bytes, "POISON:abort"))
         abort();
@@ -54,7 +56,7 @@ static status decode(span bytes, const char *file, const conf *limits, arena *a,
         pause();
     if (getenv("POISON_SLOW_MS"))
         usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
-    return real->decode(bytes, file, limits, a, out);
+    return real->decode(bytes, file, limits, rows, a, out);
 }
 
 static status fingerprint(hash128 *out)
@@ -75,19 +77,6 @@ static status resize_vips(const image *in, int32_t height, int32_t width, arena 
     return real->resize_vips(in, height, width, a, out);
 }
 
-static status video_header_real(const video_bytes *bytes, const char *file, const conf *limits,
-                                video_info *out)
-{
-    return real->video_header(bytes, file, limits, out);
-}
-
-static status video_decode_real(const video_bytes *bytes, const char *file, const conf *limits,
-                                const int64_t *index, int64_t n, arena *a, video_take take,
-                                void *user)
-{
-    return real->video_decode(bytes, file, limits, index, n, a, take, user);
-}
-
 extern const image_api tessera_image_api;
 
 const image_api tessera_image_api = {
@@ -99,6 +88,50 @@ const image_api tessera_image_api = {
     .fingerprint = fingerprint,
     .write_jpeg = write_jpeg,
     .resize_vips = resize_vips,
-    .video_header = video_header_real,
-    .video_decode = video_decode_real,
+};
+
+/* --- videos: $TESSERA_REAL_VIDEO_MODULE --- */
+
+static const video_api *real_video;
+
+/* What can fail fails at the first call. */
+static void video_init(void)
+{
+    const char *path = getenv("TESSERA_REAL_VIDEO_MODULE");
+    void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    real_video = module ? dlsym(module, VIDEO_API_SYMBOL) : NULL;
+    if (real_video)
+        real_video->init();
+}
+
+static status video_header_real(const video_bytes *bytes, const char *file, const conf *limits,
+                                video_info *out)
+{
+    return real_video->header(bytes, file, limits, out);
+}
+
+static status video_decode_real(const video_bytes *bytes, const char *file, const conf *limits,
+                                const int64_t *index, int64_t n, arena *a, video_take take,
+                                void *user)
+{
+    return real_video->decode(bytes, file, limits, index, n, a, take, user);
+}
+
+static status video_fingerprint_other(hash128 *out)
+{
+    if (!real_video)
+        return FAIL(ST_UNAVAILABLE, "no video module behind the trap: %s", dlerror());
+    TRY(real_video->fingerprint(out));
+    out->bytes[0] ^= 1;
+    return ST_OK;
+}
+
+extern const video_api tessera_video_api;
+
+const video_api tessera_video_api = {
+    .version = VIDEO_API_VERSION,
+    .init = video_init,
+    .header = video_header_real,
+    .decode = video_decode_real,
+    .fingerprint = video_fingerprint_other,
 };

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,10 +92,79 @@ def too_many_bad_samples_stop_the_run():
                     pass
             except RuntimeError as why:
                 check("data.quarantine_limit" in str(why), f"the reason: {why}")
+                check(int(re.search(r"% of (\d+) samples", str(why))[1]) >= 1000, f"judged too early: {why}")
             else:
                 raise AssertionError("the stream went on")
             check(d.p.wait(10) == 65, f"exit code {d.p.returncode}\n{d.said()}")
             check("quarantine_limit" in d.said(), d.said())
+
+
+def what_the_index_refuses_is_not_counted():
+    """A third of the pictures is empty, over any limit and over 1,000 samples: the index says so, and the rest streams
+    to its end."""
+    with Folder(images=600, **{"prepd.workers": 2, "training.epochs": 1, "data.quarantine_limit": 5}) as f:
+        for image in f.train_images()[::3]:
+            open(image, "wb").close()
+        wanted = {i for image in f.train_images()[::3] for i in f.questions_of(image)}
+        with Daemon(f.config) as d:
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+            ids = sorted(int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
+                         for i in r["doc_sample_id"])
+            said = json.loads(run("status", "-c", f.config, "--json"))
+            all_of_them = said["train"]["samples"]
+            check(said["train"]["quarantined_count"] == 0, f"counted: {said['train']}")
+        told = run("plan", "-c", f.config)
+        check(f"refused: {len(wanted)}\n" in told, f"not reported: {told}")
+        check(len(ids) > 1000 and len(wanted) > all_of_them // 5, f"too few: {len(ids)}, {len(wanted)}")
+        check(sorted(set(ids) | wanted) == list(range(all_of_them)) and len(ids) + len(wanted) == all_of_them,
+              "not every sample once, or refused")
+
+
+def dimensions(image):
+    """Height and width of a JPEG file, as bytes: past markers, up to its frame's."""
+    with open(image, "rb") as x:
+        data, at = x.read(), 2
+    while data[at + 1] not in (0xC0, 0xC1, 0xC2):
+        at += 2 + int.from_bytes(data[at + 2:at + 4], "big")
+    return data[at + 5:at + 9]
+
+
+def files_that_change_after_indexing():
+    """Under a daemon that has its index: each costs its own samples, by name. The next daemon indexes again, and takes
+    what is whole."""
+    with Folder(**{"training.epochs": 1}) as f:
+        images = f.train_images()
+        longer, shorter, gone, swapped = images[2], images[5], images[8], images[11]
+
+        def blamed(refused=()):
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+            got = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0) for i in r["doc_sample_id"]]
+            said = json.loads(run("status", "-c", f.config, "--json"))["train"]
+            check(sorted([*got, *refused]) == list(range(said["samples"])), "not every sample once")
+            return {q["id"]: q["cause"] for q in said["quarantined"]}
+        with Daemon(f.config):
+            check(blamed() == {}, "whole files are blamed")
+            with open(longer, "ab") as x:
+                x.write(bytes(100))
+            with open(shorter, "r+b") as x:
+                x.truncate(os.path.getsize(shorter) * 2 // 3)
+            os.remove(gone)
+            size = os.path.getsize(swapped)  # another picture of as many bytes
+            other = next(i for i in images[12:] if os.path.getsize(i) < size and dimensions(i) != dimensions(swapped))
+            shutil.copyfile(other, swapped)
+            with open(swapped, "ab") as x:
+                x.write(bytes(size - os.path.getsize(swapped)))
+            causes = blamed()
+            wanted = {i for image in (longer, shorter, gone, swapped) for i in f.questions_of(image)}
+            check(set(causes) == wanted, f"blamed {sorted(causes)}, changed {sorted(wanted)}")
+            for image, word in ((longer, "it changed"), (shorter, "it changed"), (gone, "No such file"),
+                                (swapped, "pixels, the index recorded")):
+                for i in f.questions_of(image):
+                    check(word in causes[i], f"{i}: {causes[i]}")
+        with Daemon(f.config) as d:
+            causes = blamed(f.questions_of(gone))
+            check("index is stale" in d.said(), d.said())
+            check(not set(causes) & set(f.questions_of(longer) + f.questions_of(swapped)), f"not indexed again: {causes}")
 
 
 def real_photos_and_odd_ones():
@@ -128,4 +198,6 @@ def real_photos_and_odd_ones():
         check(not set(good) & set(found), "a good sample was blamed")
 
 
-main(too_many_bad_samples_stop_the_run, real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves, samples_that_kill_their_workers)
+main(too_many_bad_samples_stop_the_run, what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
+     real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
+     samples_that_kill_their_workers)

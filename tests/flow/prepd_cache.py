@@ -3,6 +3,7 @@ with it, without it, with noise in it, and when it is deleted or cut under the w
 
 import json
 import os
+import subprocess
 import sys
 
 from formats import options
@@ -12,10 +13,10 @@ sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 
-def stream(f, args, meanwhile=None):
-    """Rows as bytes, and what the daemon says of its cache."""
+def stream(f, args, meanwhile=None, said=None, by=()):
+    """Rows as bytes, and what the daemon says of its cache; its log is appended to said."""
     rows = []
-    with Daemon(f.config, *args) as d:
+    with Daemon(f.config, *args, by=by) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
         for row in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
             rows.append((row["input_ids"].tobytes(), row["pixels"].tobytes()))
@@ -24,8 +25,10 @@ def stream(f, args, meanwhile=None):
         check(d.p.poll() is None, d.said())
         wait_for(lambda: not any(w["busy"] for w in status(f)["workers"]), "workers are done")
         found = status(f)["cache"]
-        said = run("status", "--connect", "ipc://" + f.file("d.sock"))
-    return rows, found["hits"], found["misses"], said
+        about = run("status", "--connect", "ipc://" + f.file("d.sock"))
+        if said is not None:
+            said.append(d.said())
+    return rows, found["hits"], found["misses"], about
 
 
 def status(f):
@@ -33,7 +36,7 @@ def status(f):
 
 
 def cached(f, **more):
-    return options(training__epochs=2, cache__folder=f.file("cache"), **dict({"cache__bytes": 1 << 26}, **more))
+    return options(training__epochs=2, **{"cache__folder": f.file("cache"), "cache__bytes": 1 << 26, **more})
 
 
 def the_same_rows_from_what_was_kept():
@@ -77,6 +80,27 @@ def damaged_deleted_or_cut_under_the_workers():
             check(hits > 0, f"{name} ended all use of it")
 
 
+def a_full_disk_costs_the_cache_alone():
+    """Full from the beginning, and with room for the index and the file's head alone: the rows are the same, and
+    that something is not kept is said."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        print("skipped: no file system can be mounted here")
+        return
+    with Folder(images=64) as f:
+        disk = f.file("disk")
+        os.mkdir(disk)
+        want, *_ = stream(f, options(training__epochs=2))
+        for left in (0, 24):  # KiB
+            mount = (f"mount -t tmpfs -o size=256k none {disk} && head -c {(256 - left) << 10} /dev/zero >{disk}/full && "
+                     'exec "$@"')
+            said = []
+            got, hits, _, _ = stream(f, cached(f, cache__folder=disk, prepd__cache_dir=disk), said=said,
+                                     by=["unshare", "-m", "sh", "-c", mount, "sh"])
+            check(got == want, f"{left} KiB left changed the rows")
+            check(hits == 0, f"{hits} pictures found on a full disk")
+            check(left or ("index not kept" in said[0] and "pictures are not cached" in said[0]), said[0])
+
+
 def it_keeps_to_its_size():
     with Folder(images=256) as f:
         args = cached(f, cache__bytes=1 << 20)
@@ -89,4 +113,4 @@ def it_keeps_to_its_size():
         check("cache.folder" in said, said)
 
 
-main(the_same_rows_from_what_was_kept, damaged_deleted_or_cut_under_the_workers, it_keeps_to_its_size)
+main(the_same_rows_from_what_was_kept, damaged_deleted_or_cut_under_the_workers, a_full_disk_costs_the_cache_alone, it_keeps_to_its_size)

@@ -14,6 +14,7 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
 sys.path.insert(0, PROTO)
 import client  # noqa: E402
+import zmq  # noqa: E402
 
 STEP = 4  # training.global_batch_size of the folder
 ONE_EPOCH = {"training.epochs": 1}
@@ -98,6 +99,116 @@ def resumed_exactly():
             wait_for(lambda: status_or_none(f), "the daemon is back")
             rest = rows_of(f, cursor=json.loads(first[-1][3]))
             check([r[:2] for r in first + rest] == [r[:2] for r in whole], "after a restart")
+
+
+def resumed_in_a_later_epoch():
+    """From any cursor, by one or two ranks: the rows that follow, with or without the place its epoch
+    begins at; a false place is its consumer's affair."""
+    def without_begin(cursor):
+        return {k: v for k, v in cursor.items() if k != "begin"}
+
+    with Folder(**{"training.epochs": 3.5, "training.seq_len": 384}) as f, Daemon(f.config) as d:
+        up(f)
+        whole = rows_of(f)
+        cursors = [json.loads(r[3]) for r in whole]
+        begins = {c["begin"]["epoch"]: c["begin"]["row"] for c in cursors}
+        check(sorted(begins) == [0, 1, 2, 3] and sorted(begins.values()) == list(begins.values()), str(begins))
+        d.stop(signal.SIGKILL)
+        with Daemon(f.config):
+            wait_for(lambda: status_or_none(f), "the daemon is back")
+            for k in range(begins[1] - 2, len(whole) - 1, 3):
+                rest = rows_of(f, 6, cursor=cursors[k])
+                check([r[:2] for r in rest] == [r[:2] for r in whole[k + 1:k + 7]], f"behind row {k}")
+                check(json.loads(rest[0][3]) == cursors[k + 1], f"the cursor of row {k + 1} is another")
+            rest = rows_of(f, cursor=without_begin(cursors[begins[2] + 3]))
+            check([r[:2] for r in rest] == [r[:2] for r in whole[begins[2] + 4:]], "a cursor without a beginning")
+            ends = [k for k in range(begins[2], begins[3] + STEP) if cursors[k]["row"] % STEP == 0]
+            pair = [r for rank in range(2) for r in rows_of(f, cursor=cursors[ends[0]], rank=rank, ranks=2)]
+            check(sorted(r[:2] for r in pair) == [r[:2] for r in whole[ends[0] + 1:]], "two ranks")
+            lie = dict(cursors[ends[1]], begin={"epoch": 2, "row": begins[2] - 1})
+            check([r[1] for r in rows_of(f, 6, cursor=lie)] != [r[1] for r in whole[ends[1] + 1:ends[1] + 7]], "a lie")
+            for epoch, row in ((2, cursors[ends[1]]["row"] + 1), (4, 5), (-1, 0), (0, 1), (2, 1)):
+                try:
+                    rows_of(f, 1, cursor=dict(cursors[ends[1]], begin={"epoch": epoch, "row": row}))
+                    check(False, f"epoch {epoch} from row {row} was believed")
+                except RuntimeError as told:
+                    check("row" in str(told), str(told))
+            check([r[:2] for r in rows_of(f)] == [r[:2] for r in whole], "a lie reached another consumer")
+
+
+# What the page's lines use of torch, for machines without it.
+TORCH = """import numpy as np
+class Tensor(np.ndarray):
+    long = lambda self: self.astype(np.int64)
+    float = lambda self: self.astype(np.float32)
+    expand = lambda self, *s: np.broadcast_to(self, [n if k == -1 else k for k, n in zip(s, self.shape)], subok=True)
+from_numpy = lambda a: a.view(Tensor)
+"""
+
+
+def the_page_s_lines_for_pytorch():
+    """As proto/README.md has them: an epoch, stopped in the middle and gone on with."""
+    with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
+        lines = page.read().split("```python\n")[1].split("```")[0]
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config):
+        up(f)
+        env = {**os.environ, "TESSERA_CLIENT": PROTO, "PYTHONPATH": f.file("stub")}
+        os.mkdir(f.file("stub"))
+        if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
+            with open(f.file("stub/torch.py"), "w") as stub:
+                stub.write(TORCH)
+
+        def said(what):
+            p = subprocess.run([sys.executable, "-B", "-c", what, endpoint(f)], cwd=f.path, env=env,
+                               capture_output=True, text=True, timeout=60)
+            check(p.returncode == 0, p.stderr)
+            return p.stdout.splitlines()
+        whole = said(lines)
+        check(len(whole) == len(rows_of(f)) and ", 1536)" in whole[0], whole)
+        check(said(lines) == [], "the cursor at the end gives rows")
+        os.remove(f.file("cursor.json"))
+        part = said(lines + "    if row['number'] == 4:\n        break\n")
+        check(part + said(lines) == whole, f"{part} and what follows are not the whole")
+
+
+def welcome(folder, **more):
+    """What a consumer is told that says this."""
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVTIMEO, 30000)
+    socket.connect(endpoint(folder))
+    text = json.dumps(dict({"version": 1, "stream": "train", "credit_bytes": 1}, **more)).encode()
+    socket.send_multipart([client.HEADER.pack(b"TSRA", 1, client.HELLO, 0, 0, 0, len(text), 0, bytes(16),
+                                              bytes(8)), text])
+    parts = socket.recv_multipart()
+    check(client.header(parts[0])[0] == client.WELCOME, parts)
+    socket.close()
+    context.term()
+    return json.loads(parts[1])
+
+
+def many_epochs_begin_like_one():
+    """A million epochs would take minutes to plan: the first row does not wait for them."""
+    with Folder() as f:
+        with Daemon(f.config):
+            up(f)
+            endless = rows_of(f, 60)
+            check(welcome(f)["rows"] == -1, "a stream without end says how long it is")
+        with Daemon(f.config, "--training.epochs", "1000000"):
+            up(f)
+            said = welcome(f, rows_later=True)
+            check(said["rows"] is None and said["epoch_rows"] < 40, f"{said['rows']} of {said['epoch_rows']} rows")
+            check([r[:3] for r in rows_of(f, 60)] == [r[:3] for r in endless], "other rows than without end")
+        with Daemon(f.config, "--training.epochs", "2.5"):
+            up(f)
+            later = welcome(f, rows_later=True)["rows"]
+            told = welcome(f)["rows"]
+            rows = rows_of(f)
+            check(later is None and told == len(rows), f"{told} rows were promised, {len(rows)} came")
+            full = sum(len(r[2]) > 0 for r in rows)
+            check([r[:3] for r in rows[:full]][:60] == [r[:3] for r in endless[:full]], "other rows than without end")
+            check(welcome(f, rows_later=True)["rows"] == told, "counted, and not told")
 
 
 def status_or_none(folder):
@@ -248,7 +359,8 @@ def one_that_vanishes_is_forgotten():
         check(d.p.poll() is None, d.said())
 
 
-main(every_sample_once, ranks_share_every_step, resumed_exactly, another_data_set_is_refused,
+main(every_sample_once, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
+     the_page_s_lines_for_pytorch, another_data_set_is_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)

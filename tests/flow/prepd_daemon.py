@@ -2,6 +2,9 @@
 
 import json
 import os
+import pty
+import re
+import select
 import signal
 import socket
 import struct
@@ -46,14 +49,81 @@ def no_image_library_in_the_dispatcher():
 
 
 def a_signal_leaves_nothing_behind():
-    for sig in (signal.SIGTERM, signal.SIGINT):
+    """Nor do several, one after the other."""
+    term, interrupt = signal.SIGTERM, signal.SIGINT
+    for signals in ((term,), (interrupt,), (term, term), (term, interrupt, term)):
         with Folder() as f, Daemon(f.config) as d:
             ready(f)
             below = children(d.p.pid)
-            check(d.stop(sig) == 0, f"exit code after {sig}\n{d.said()}")
+            for sig in signals[:-1]:
+                d.p.send_signal(sig)
+                time.sleep(0.002)
+            check(d.stop(signals[-1]) == 0, f"exit code after {signals}\n{d.said()}")
             wait_for(lambda: all(gone(c) for c in below), "workers end")
             left = [n for n in os.listdir(f.path) if n.startswith("d.sock")]
             check(not left, f"ipc files left: {left}")
+
+
+def a_signal_while_the_data_is_opened():
+    """A file system that does not answer (a pipe that nobody writes to), or only after a while: a daemon that has not
+    begun stops all the same, and has not bound anything."""
+    with Folder() as f:
+        questions = f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")
+        os.remove(questions)
+        os.mkfifo(questions)
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            with Daemon(f.config) as d:
+                wait_for(lambda: len(os.listdir(f"/proc/{d.p.pid}/task")) > 1, "it opens the data")
+                time.sleep(0.2)
+                check(d.p.poll() is None and not os.path.exists(f.file("d.sock")), d.said())
+                check(d.stop(sig, 5) == 0, d.said())
+                check("signal=" in d.said() and not os.path.exists(f.file("d.sock")), d.said())
+
+
+def no_process_for_another_worker():
+    """Whoever can not start one (a limit of processes) goes on with those that are there, and tries again."""
+    by = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    with Folder() as f:
+        if os.geteuid() != 0 or subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
+            print("skipped: needs root, and programs that others may run")
+            return
+        subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
+        above = os.path.dirname(f.path)  # of tests/run it is, and only root may enter it
+        os.chmod(above, os.stat(above).st_mode | 0o011)
+        with Daemon(f.config, by=by) as d:
+            ready(f)
+            def most(n):
+                subprocess.run([*by, "prlimit", f"--pid={d.p.pid}", f"--nproc={n}:"], check=True)
+
+            most(1)
+            for left in (1, 0):
+                os.kill(workers_below(d.p.pid)[0], signal.SIGKILL)
+                wait_for(lambda: len(workers_below(d.p.pid)) == left, "it is gone")  # noqa: B023
+                wait_for(lambda: "worker not started" in d.said(), "it tries")
+                check(d.p.poll() is None, d.said())
+            most(4096)
+            wait_for(workers_joined(f, 2), "both are back", 10)
+
+
+def a_terminal_shows_the_epoch():
+    """Share and time left, in one line; a log file gets none of it."""
+    with Folder(**{"training.epochs": 0}) as f:
+        ours, its = pty.openpty()
+        p = subprocess.Popen([BIN, "serve", "-c", f.config], stderr=its, stdin=subprocess.DEVNULL)
+        os.close(its)
+        try:
+            ready(f)
+            said, end = b"", time.monotonic() + 30
+            for row in client.connect("ipc://" + f.file("d.sock"), timeout=20.0):
+                while select.select([ours], [], [], 0.02)[0]:
+                    said += os.read(ours, 4096)
+                if re.search(rb"epoch \d+ \[#*\.*\] +\d+%  +[\d.]+ samples/s  \d+:\d\d left", said):
+                    break
+                check(time.monotonic() < end, said.decode())
+        finally:
+            p.terminate()
+            check(p.wait(20) == 0, "exit code")
+            os.close(ours)
 
 
 def a_killed_command_leaves_nothing_behind():
@@ -76,8 +146,10 @@ def workers_follow_a_killed_dispatcher():
     with Folder() as f, Daemon(f.config) as d:
         ready(f)
         below = children(d.p.pid)
+        d.p.send_signal(signal.SIGSTOP)  # or it would start another in the place of one that is stopped
+        os.kill(below[0], signal.SIGSTOP)
         d.stop(signal.SIGKILL)
-        wait_for(lambda: all(gone(c) for c in below), "workers end")
+        wait_for(lambda: all(gone(c) for c in below), "workers end, one that somebody stopped too")
         with Daemon(f.config) as again:  # the stale ipc files do not keep it from starting
             ready(f)
             check(again.stop() == 0, again.said())
@@ -243,7 +315,8 @@ def a_broken_model_folder_ends_it():
 
 
 main(a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
-     a_signal_leaves_nothing_behind, a_killed_command_leaves_nothing_behind,
+     a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
+     no_process_for_another_worker, a_terminal_shows_the_epoch, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

@@ -48,11 +48,11 @@ class Faults(threading.Thread):
                 pass
 
 
-def rank_rows(folder, rank, ranks, cursor, steps, out):
+def rank_rows(folder, rank, ranks, cursor, steps, out, silence_s):
     """The rows of `steps` steps that this rank is owed, or all to the end; or why not."""
     try:
         stream = client.connect("ipc://" + folder.file("d.sock"), cursor=cursor, rank=rank,
-                                ranks=ranks, timeout=SILENCE_S)
+                                ranks=ranks, timeout=silence_s)
         first = cursor["row"] // STEP if cursor else 0
         for row in stream:
             if steps and row["number"] // STEP >= first + steps:
@@ -66,10 +66,10 @@ def rank_rows(folder, rank, ranks, cursor, steps, out):
         out.append(why)
 
 
-def part_of_run(folder, ranks, cursor, steps):
+def part_of_run(folder, ranks, cursor, steps, silence_s=SILENCE_S):
     """All ranks at once, each a consumer of its own; None where one of them failed."""
     shares = [[] for _ in range(ranks)]
-    threads = [threading.Thread(target=rank_rows, args=(folder, k, ranks, cursor, steps, shares[k]))
+    threads = [threading.Thread(target=rank_rows, args=(folder, k, ranks, cursor, steps, shares[k], silence_s))
                for k in range(ranks)]
     for t in threads:
         t.start()
@@ -88,7 +88,7 @@ def up(folder, daemon):
 def quiet_run(folder):
     with Daemon(folder.config) as d:
         up(folder, d)
-        rows = part_of_run(folder, 1, None, 0)
+        rows = part_of_run(folder, 1, None, 0, 60.0)  # nobody is killed: it may take its time
     check(rows, "the quiet run failed")
     return rows
 

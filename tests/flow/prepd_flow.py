@@ -12,7 +12,7 @@ import tempfile
 import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
-LIMIT_S = 120  # of one command
+LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "120"))  # of one command; more for long forms on a busy machine
 
 
 class Folder:
@@ -129,20 +129,20 @@ def gone(pid):
         return True
 
 
-def wait_for(what, message, limit_s=20.0):
+def wait_for(what, message, limit_s=20.0, every_s=0.02):
     end = time.monotonic() + limit_s
     while not what():
         check(time.monotonic() < end, f"not within {limit_s} s: {message}")
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 class Daemon:
     """prepd serve, until stop() or the end of the block."""
 
-    def __init__(self, config, *args, inside=None):
-        """inside: a network namespace (ip netns exec replaces itself by the daemon)."""
+    def __init__(self, config, *args, inside=None, by=()):
+        """inside: a network namespace. by: a command that replaces itself by the daemon, as ip netns exec does."""
         self.log = tempfile.TemporaryFile("w+")
-        where = ["ip", "netns", "exec", inside] if inside else []
+        where = ["ip", "netns", "exec", inside] if inside else by
         self.p = subprocess.Popen([*where, BIN, "serve", "-c", config, *args], stderr=self.log)
 
     def said(self):

@@ -20,7 +20,8 @@ import client  # noqa: E402
 
 CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
 BUFFER = 8 << 20  # prepd.buffer_bytes
-ROOM = 48 << 20  # libraries, stacks, ZeroMQ's own of a connection: what may come on top
+ROOM = 48 << 20  # libraries, stacks: what may come on top
+CONNECTION = 32 << 10  # and what ZeroMQ holds of each
 MIB = 1 << 20
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
@@ -67,7 +68,7 @@ class Target:
             if self.stop:
                 return
 
-    def settled(self, what):
+    def settled(self, what, connections=0):
         """After an attack: alive, no larger than it may be, the consumer served throughout."""
         n = len(self.rows)
         wait_for(lambda: len(self.rows) > n + 20, f"the consumer's rows after {what}", 30)
@@ -75,7 +76,7 @@ class Target:
         peak = stat_of(self.pid, "VmHWM")
         print(f"{what}: {self.before[0] / MIB:.1f} MiB before, {peak / MIB:.1f} at most, "
               f"{descriptors(self.pid) - self.before[1]} descriptors more", flush=True)
-        check(SANITIZED or peak < self.before[0] + BUFFER + ROOM, f"{what}: it grew to {peak}")
+        check(SANITIZED or peak < self.before[0] + BUFFER + ROOM + connections * CONNECTION, f"{what}: it grew to {peak}")
 
     def __enter__(self):
         return self
@@ -135,7 +136,7 @@ def many_connections():
     n = min(CONNECTIONS, hard // 4)
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         held = [raw(t.port + k % 3, (b"", GREETING, GREETING + READY)[k // 3 % 3]) for k in range(n)]
-        t.settled(f"{n} connections")
+        t.settled(f"{n} connections", n)
         for s in held:
             s.close()
         wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
@@ -209,6 +210,23 @@ def floods_at_full_speed():
             t.settled(f"{sent / MIB:.0f} MiB of frames")
 
 
+def the_longest_messages_at_full_speed():
+    """HELLOs of 15 MiB faster than they can be read: a few of them are here, the others wait with the sender."""
+    most = 10 * (16 << 20)
+    parts = message(dict(HELLO, program="x" * (15 << 20)))
+    data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        with raw(t.port, GREETING + READY) as s:
+            end, sent = time.monotonic() + 3.0, 0
+            try:
+                while time.monotonic() < end:
+                    s.sendall(data)
+                    sent += 15
+            except OSError:
+                pass  # cut off: as good
+        t.settled(f"{sent} MiB in messages of 15 MiB", most // CONNECTION)
+
+
 def readers_that_do_not_read():
     """They grant a terabyte and take nothing: each holds its share of prepd.buffer_bytes."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
@@ -228,6 +246,43 @@ def readers_that_do_not_read():
         context.destroy(0)
 
 
+def a_crowd_that_does_not_read():
+    """Each consumer may have a row under way: as many are let in as the buffer has room for."""
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        context = zmq.Context()
+        held = [dealer(context, t.endpoint) for _ in range(400)]
+        for s in held:
+            s.send_multipart(message(HELLO))
+        wait_for(lambda: json.loads(run("status", "--connect", t.endpoint, "--json"))["refused_messages"] >= 140,
+                 "those beyond the bound are refused", 30)
+        there = json.loads(run("status", "--connect", t.endpoint, "--json"))["consumers"]
+        check(len(there) <= 256, f"{len(there)} consumers")
+        check("consumers are here already" in t.daemon.said(), t.daemon.said())
+        t.settled(f"{len(held)} consumers that do not read", len(held))
+        context.destroy(0)
+        wait_for(lambda: len(json.loads(run("status", "--connect", t.endpoint, "--json"))["consumers"]) == 1,
+                 "they are forgotten", 40)
+
+
+def long_hellos_without_an_index():
+    """What is kept until the index is there has a bound; short ones are taken meanwhile."""
+    with Folder(**{"prepd.buffer_bytes": BUFFER, "prepd.workers": -1}) as f, Daemon(f.config) as d:
+        end = "ipc://" + f.file("d.sock")
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "the daemon")
+        context = zmq.Context()
+        held = [dealer(context, end) for _ in range(10)]
+        for s in held:
+            s.send_multipart(message(dict(HELLO, program="x" * (3 << 19))))
+        held.append(dealer(context, end))
+        held[-1].send_multipart(message(HELLO))
+
+        def status():
+            return json.loads(run("status", "--connect", end, "--json"))
+        wait_for(lambda: status()["refused_messages"] == 9 and len(status()["consumers"]) == 2, "all but one are refused", 60)
+        check("over 1048576 bytes" in d.said(), d.said())
+        context.destroy(0)
+
+
 def places_far_ahead():
     """All rows before the first are planned: a stream without end is not planned for ever."""
     with Folder(**{"prepd.buffer_bytes": BUFFER, "training.epochs": 0}) as f, Target(f) as t:
@@ -243,4 +298,5 @@ def places_far_ahead():
 
 
 main(places_far_ahead, bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
-     floods_that_nobody_reads, floods_at_full_speed, readers_that_do_not_read)
+     floods_that_nobody_reads, floods_at_full_speed, the_longest_messages_at_full_speed, readers_that_do_not_read, a_crowd_that_does_not_read,
+     long_hellos_without_an_index)

@@ -35,7 +35,7 @@ class Prefix:
 
 def everything_is_in_its_place():
     with Prefix() as p:
-        for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so",
+        for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so", "lib/libprepd_video.so",
                      "share/tessera/client.py", "share/tessera/configs/smoke.yaml",
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
@@ -90,6 +90,10 @@ def units_that_systemd_understands():
                  ("prepd.service", "prepd-worker@.service", "prep.slice")]
         said = said_by("systemd-analyze", "verify", "--man=no", *units)
         check(p.path not in said, f"systemd-analyze verify: {said}")
+        if os.path.exists(p.file("bin/trainer")):
+            unit = p.file("lib/systemd/system/trainer@.service")
+            said = said_by("systemd-analyze", "verify", "--man=no", unit)
+            check(p.path not in said, f"systemd-analyze verify: {said}")
         for unit in units[:2]:
             said = said_by("systemd-analyze", "security", "--offline=yes", "--threshold=25",
                            "--no-pager", unit)

@@ -2,6 +2,7 @@
 ten times slower, one without its files, one with another decoder. The stream stays the same.
 Needs root and ip(8); skipped without."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -94,16 +95,40 @@ class Network:
         check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample once")
         return digest
 
-    def worker(self, k, *args, root=None, **environment):
-        p = subprocess.Popen(["ip", "netns", "exec", self.sites[k], BIN, "worker", "--connect",
-                              f"tcp://10.77.0.1:{PORT + 1}", "--keys", self.keys + "/site",
-                              "--data-root", root or self.folder.file("data"), *args],
+    def worker(self, k, *args, root=None, ship=False, **environment):
+        """ship: it has no files, and can not see the daemon's."""
+        images = self.folder.file("data/images")
+        hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {images} && exec "$0" "$@"'] if ship else []
+        files = [] if ship else ["--data-root", root or self.folder.file("data")]
+        p = subprocess.Popen(["ip", "netns", "exec", self.sites[k], *hide, BIN, "worker", "--connect",
+                              f"tcp://10.77.0.1:{PORT + 1}", "--keys", self.keys + "/site", *files, *args],
                              env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
         self.workers.append(p)
         return p
 
     def cable(self, k, state):
         ip("-n", self.home, "link", "set", f"to{k}", state)
+
+    @contextlib.contextmanager
+    def cuts(self, *sites):
+        """Their cables are pulled in turn, again and again."""
+        stop = threading.Event()
+
+        def cut():
+            while not stop.is_set():
+                for k in sites:
+                    self.cable(k, "down")
+                    stop.wait(1.5)
+                    self.cable(k, "up")
+                    stop.wait(0.5)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
     def __enter__(self):
         return self
@@ -116,6 +141,15 @@ class Network:
         self.daemon.__exit__()
         for name in (self.home, *self.sites):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def epochs_on_cut_links(net, quiet):
+    """Two, and more until a cut has met a lease on its way."""
+    with net.cuts(0, 1):
+        for n in range(10):
+            check(net.epoch() == quiet, "cut links changed the stream")
+            if n > 0 and net.status()["leases_lost"] > 0:
+                return
 
 
 def one_stream_over_a_bad_network():
@@ -131,25 +165,8 @@ def one_stream_over_a_bad_network():
         check(odd.wait(30) == 78, "another decoder was taken")
         check(net.epoch() == quiet, "remote workers give another stream")
         check(blind.wait(30) == 0, "the one without files was not dismissed")
-        stop = threading.Event()
-
-        def cut():
-            while not stop.is_set():
-                for k in (0, 1):
-                    net.cable(k, "down")
-                    stop.wait(1.5)
-                    net.cable(k, "up")
-                    stop.wait(0.5)
-
-        thread = threading.Thread(target=cut)
-        thread.start()
-        try:
-            for _ in range(2):
-                check(net.epoch() == quiet, "cut links changed the stream")
-        finally:
-            stop.set()
-            thread.join()
-        net.cable(0, "down")  # for longer than any heartbeat
+        epochs_on_cut_links(net, quiet)
+        net.cable(0, "down")  # for longer than any keepalive
         wait_for(lambda: len(net.status()["workers"]) == 1, "the loss is noticed", 40)
         net.cable(0, "up")
         net.joined(3)
@@ -157,6 +174,27 @@ def one_stream_over_a_bad_network():
         check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
         check(said["leases_lost"] > 0, "no lease was out on a cut link: the test shows nothing")
         print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside")
+
+
+def files_are_sent_over_a_bad_network():
+    """Workers without any file, in namespaces of their own, with keys: data.ship."""
+    with Folder(images=128, **{"training.epochs": 1, "prepd.sample_timeout": 0.5, "prepd.solo_deaths": 1,
+                               "data.ship": "true"}) as f, Network(f, 2) as net:
+        quiet = net.epoch()  # local workers
+        check(net.status()["shipped_bytes"] == 0, "local workers are sent files")
+        net.scale(0)
+        net.worker(0, "--workers", "2", ship=True, **MODULE, POISON_SLOW_MS="4")
+        net.worker(1, ship=True, **MODULE, POISON_SLOW_MS="4")
+        net.joined(3)
+        check(net.epoch() == quiet, "workers that are sent files give another stream")
+        once = net.status()["shipped_bytes"]
+        check(once > 100000, f"only {once} bytes were sent")
+        epochs_on_cut_links(net, quiet)
+        said = net.status()
+        check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
+        check(said["leases_lost"] > 0, "no lease was out on a cut link: the test shows nothing")
+        print(f"{once} bytes sent in a quiet epoch, {said['shipped_bytes'] - once} on cut links, "
+              f"{said['leases_lost']} leases lost")
 
 
 def compression_follows_the_link():
@@ -171,4 +209,4 @@ def compression_follows_the_link():
         print(f"rows compressed: {before} at memory speed, {slow} at 40 Mbit/s")
 
 
-main(one_stream_over_a_bad_network, compression_follows_the_link)
+main(one_stream_over_a_bad_network, files_are_sent_over_a_bad_network, compression_follows_the_link)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from prepd_video import data_set, mapped
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
@@ -158,6 +159,32 @@ def another_decoder_is_refused():
         check(len(site.stream(4)) == 4, "the daemon suffered")
 
 
+def another_decoder_of_videos_is_refused():
+    """Only where there are videos: elsewhere FFmpeg is not even mapped."""
+    other = {"TESSERA_REAL_VIDEO_MODULE": os.path.join(BUILD, "lib/libprepd_video.so"),
+             "TESSERA_VIDEO_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
+    with Folder() as f, Site(f) as site:
+        first = site.worker(**other)
+        site.joined(1)
+        check(len(site.stream(4)) == 4 and not mapped(workers_below(first.pid)[0]), "FFmpeg is mapped where there are no videos")
+    with Folder() as f:
+        path, n, _ = data_set(f, 6)
+        with open(f.config) as x:
+            text = x.read()
+        with open(f.config, "w") as x:
+            x.write(text.replace(f"  path: {f.file('data')}\n", f"  path: {path}\n  format: video\n"))
+        with Site(f) as site:
+            good = site.worker()
+            site.joined(1)
+            rows = site.stream(8)
+            check(rows and mapped(workers_below(good.pid)[0]), "no FFmpeg where there are videos")
+            odd = site.worker(**other)
+            check(odd.wait(30) == 78, "a worker with another decoder of videos was taken")
+            check(b"videos" in odd.stderr.read(), "no reason given")
+            check(site.stream(8) == rows, "the stream changed")
+            check(not site.status()["train"]["quarantined"], "samples were blamed")
+
+
 def a_poisonous_sample_is_found_without_local_workers():
     """Only the keeper elsewhere sees how a worker died; what it says is enough."""
     limits = {"prepd.sample_timeout": 0.4, "prepd.solo_deaths": 1, "training.epochs": 1,
@@ -236,6 +263,23 @@ def drained_for_good_they_all_leave():
             check(k.wait(20) == 0, f"a keeper left with {k.returncode}")
 
 
+def drained_for_good_one_without_workers_leaves():
+    """Its worker hangs before it has joined: the image library lies on a file system that does not answer."""
+    with Folder() as f, Site(f) as site:
+        os.mkfifo(f.file("module.so"))
+        keeper = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
+        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known", 30)
+        check(not site.status()["workers"], "its worker has joined")
+        site.daemon.stop(limit_s=30)  # not for good: it stays
+        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
+        wait_for(site.answers, "the daemon is back", 30)
+        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known again", 30)
+        check(keeper.poll() is None, "a keeper left a daemon that may come back")
+        run("drain", "--connect", site.endpoint)
+        check(site.daemon.p.wait(30) == 0, site.daemon.said())
+        check(keeper.wait(20) == 0, f"the keeper left with {keeper.returncode}")
+
+
 def it_waits_for_the_daemon_to_come_back():
     with Folder() as f, Site(f) as site:
         p = site.worker()
@@ -250,7 +294,8 @@ def it_waits_for_the_daemon_to_come_back():
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 
 
-main(mixed_and_killed, drained_for_good_they_all_leave, a_poisonous_sample_is_found_without_local_workers,
+main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_without_workers_leaves,
+     a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed,
      one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
-     it_waits_for_the_daemon_to_come_back)
+     another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)

@@ -10,7 +10,7 @@ import tarfile
 
 from formats import fingerprint, in_data, llava, load, options, write_lines
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
-from prepd_video import clip, data_set
+from prepd_video import clip, data_set, write_video
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -99,6 +99,11 @@ def pieces_of_tars():
                 with open(f.file("words"), "w") as x:
                     json.dump({"question": question, "answer": answer}, x)
                 t.add(f.file("words"), f"{k:03}.json")
+            check(write_video(f.file("clip.avi")), "encoder")
+            t.add(f.file("clip.avi"), "video.avi")
+            with open(f.file("words"), "w") as x:
+                x.write("a clip")
+            t.add(f.file("words"), "video.txt")
         args = options(data__format="webdataset", data__path=f.file("tars"), training__epochs=1,
                        eval__path=f.file("tars"), eval__split="train")
         want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 0)

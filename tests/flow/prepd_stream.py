@@ -1,9 +1,21 @@
-"""One stream: the same rows however many workers make them, wherever it is entered."""
+"""One stream: the same rows however many workers make them, wherever they are, wherever it is entered.
 
+prepd_stream.py [IMAGES]    long form: 3000, an epoch of 8,100 samples"""
+
+import json
 import os
 import shutil
+import subprocess
+import sys
 
-from prepd_flow import Folder, check, digest, main, run
+from formats import fingerprint
+from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
+IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 160
+STEP = 8
 
 
 def same_for_any_number_of_workers():
@@ -13,6 +25,66 @@ def same_for_any_number_of_workers():
         check(len(set(digests.values())) == 1, f"digests differ: {digests}")
         other = digest(f.config, "--steps", "12", "--training.seed", "7")
         check(other not in digests.values(), "another seed gives the same stream")
+
+
+def a_whole_epoch_whoever_makes_it_for_whom():
+    """Workers here, elsewhere, both; ranks 1, 2, 4, 8; from the middle, after the dispatcher was killed."""
+    with Folder(images=IMAGES, **{"training.epochs": 1, "training.global_batch_size": STEP}) as f:
+        port, keepers = free_ports(), []
+        end = f"tcp://127.0.0.1:{port}"
+
+        def status():
+            p = subprocess.run([BIN, "status", "--connect", end, "--json"], capture_output=True, text=True)
+            return json.loads(p.stdout) if p.returncode == 0 else None
+
+        def taken(**more):
+            """Number and hash of each row; a whole one is many bytes."""
+            out = []
+            for r in client.connect(end, timeout=60.0, **more):
+                out.append((r["number"], hash(str(fingerprint(r))), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
+            return out
+
+        def same(name, got, want):
+            differ = [(g[:3], w[:3]) for g, w in zip(got, want) if g[:3] != w[:3]]
+            check(len(got) == len(want) and not differ, f"{name}: another stream: {len(got)} rows, {len(want)} wanted; {differ[:1]}")
+
+        def workers(local, elsewhere):
+            run("scale", str(local), "--connect", end)
+            for k in keepers[elsewhere:]:
+                k.terminate()
+                k.wait(20)
+            del keepers[elsewhere:]
+            while len(keepers) < elsewhere:
+                keepers.append(subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
+                                                 f.file("data")], stderr=subprocess.DEVNULL))
+            wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers", 60)
+
+        d = Daemon(f.config, "--prepd.endpoint", end)
+        try:
+            wait_for(status, "the daemon", 60)
+            workers(2, 0)
+            rows = taken()
+            ids = sorted(i for r in rows for i in r[2])
+            check(ids == list(range(status()["train"]["samples"])), "not every sample once")
+            for local, elsewhere in ((1, 0), (7, 0), (0, 2), (0, 7), (2, 2)):
+                workers(local, elsewhere)
+                same(f"{local} workers here and {elsewhere} elsewhere", taken(), rows)
+            for ranks in (2, 4, 8):
+                shares = [r for k in range(ranks) for r in taken(rank=k, ranks=ranks)]
+                same(f"{ranks} ranks", sorted(shares, key=lambda r: r[0]), rows)
+            d.stop(9)
+            d = Daemon(f.config, "--prepd.endpoint", end)
+            wait_for(status, "the daemon is back", 60)
+            middle = len(rows) // 2 // STEP * STEP
+            check(middle > 0, "too few rows to enter in the middle")
+            same("from a cursor, by another dispatcher", taken(cursor=json.loads(rows[middle - 1][3])), rows[middle:])
+            same("from a row", taken(start_row=middle), rows[middle:])
+            print(f"{len(rows)} rows of {len(ids)} samples, 12 times the same")
+        finally:
+            for k in keepers:
+                k.kill()
+                k.wait()
+            d.__exit__()
 
 
 def transport_does_not_enter():
@@ -75,5 +147,5 @@ def commands_need_only_the_data_section():
         check(run("digest", *here, "--steps", "2", "--data.answer", "drawn"), "drawn answers")
 
 
-main(same_for_any_number_of_workers, transport_does_not_enter, entered_at_a_later_step,
+main(same_for_any_number_of_workers, a_whole_epoch_whoever_makes_it_for_whom, transport_does_not_enter, entered_at_a_later_step,
      index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 from formats import fingerprint, in_data, llava, load, options, stream_of, write_array, write_lines
-from prepd_flow import BIN, Folder, check, digest, main, run
+from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -198,6 +198,28 @@ def beside_pictures_in_a_mixture():
               "the number of workers enters")
 
 
+def held_out_videos_alone():
+    """The workers that have begun without FFmpeg learn that they need it."""
+    with Folder(images=32) as f:
+        path, n, _ = data_set(f)
+        pictures = write_lines(in_data(f, "p.jsonl"), [llava(*s) for s in load(f)[:40]])
+        with Daemon(f.config, *form(pictures, eval__path=path)) as d:
+            wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon", 30)
+            first = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
+            check([w for w in workers_below(d.p.pid) if mapped(w)] == [], "FFmpeg without videos")
+            held_out = list(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))
+            check(sorted(int(i) for r in held_out for i in r["doc_sample_id"]) == list(range(n)), "not every record once")
+            check(any("pixels_video" in r for r in held_out), "no videos")
+            again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
+            check(again == first, "the train stream changed")
+            check(all(mapped(w) for w in workers_below(d.p.pid)), "workers that can not decode them")
+
+
+def mapped(pid):
+    with open(f"/proc/{pid}/maps") as m:
+        return "libavcodec" in m.read()
+
+
 if __name__ == "__main__":
     main(every_record_once_resumed_any_workers, frames_and_times_as_specified, a_clip_beyond_its_row,
-         bad_videos_are_named, beside_pictures_in_a_mixture)
+         bad_videos_are_named, beside_pictures_in_a_mixture, held_out_videos_alone)

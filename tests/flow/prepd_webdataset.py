@@ -6,8 +6,9 @@ import json
 import os
 import tarfile
 
-from formats import in_data, load, options
+from formats import fingerprint, in_data, load, options, stream_of, write_lines
 from prepd_flow import Folder, check, digest, main, run
+from prepd_video import data_set
 
 
 def form(path, **more):
@@ -81,6 +82,35 @@ def every_kind_of_words():
         check(digest(f.config, "--steps", "1", *form(path)) != one, "data.prompt changes nothing")
 
 
+def videos_in_tars():
+    """The rows of the same records with files of their own, whatever reads them."""
+    with Folder(images=32) as f:
+        path, n, _ = data_set(f, 6)
+        with open(path) as x:
+            records = [r for r in map(json.loads, x) if "dump" not in json.dumps(r)]  # a folder is no member
+        members = []
+        for k, r in enumerate(records):
+            names = [p["video"] for p in r["messages"][0]["content"] if "video" in p] if "messages" in r else \
+                [r[kind] for kind in ("video", "image") if kind in r]
+            members += [(f"{k:03}.{i}{os.path.splitext(name)[1]}", picture(f, name)) for i, name in enumerate(names)]
+            members.append((f"{k:03}.json", r))
+        args = form(write_tar(in_data(f, "v.tar"), members), training__epochs=1)
+        files = options(data__format="video", data__path=write_lines(in_data(f, "same.jsonl"), records), training__epochs=1)
+        want = [fingerprint(r) for r in stream_of(f, files)]
+        check([fingerprint(r) for r in stream_of(f, args)] == want, "other rows than from files")
+        check(len({digest(f.config, "--steps", "3", *args, "--prepd.workers", str(w)) for w in (1, 3)}) == 1, "workers")
+        clip, still = members[0][1], picture(f, load(f)[0][0])
+        turns = [{"role": "user", "content": "<image><video>?"}, {"role": "assistant", "content": "x"}]
+        bad = write_tar(in_data(f, "w.tar"), [
+            ("a.avi", clip), ("a.txt", "a caption"), ("b.avi", clip), ("b.jpg", still), ("b.json", {"messages": turns}),
+            ("c.avi", clip[:len(clip) // 2]), ("c.txt", "cut short"), ("d.jpg", still), ("d.mp4", clip),
+            ("d.json", {"messages": turns})])
+        said = run("check", "-c", f.config, *form(bad), code=65)
+        for words in ("w.tar:b: its texts show <image> as number 1, which is of the other kind", "w.tar:c.avi",
+                      "checked 4 samples, 2 bad"):
+            check(words in said, f"{words!r} is not in\n{said}")
+
+
 def bad_ones_are_named():
     with Folder(images=16) as f:
         a = picture(f, load(f)[0][0])
@@ -107,4 +137,4 @@ def bad_ones_are_named():
         check("none-00.tar" in said, said)
 
 
-main(same_rows_as_vqav2, every_kind_of_words, bad_ones_are_named)
+main(same_rows_as_vqav2, every_kind_of_words, videos_in_tars, bad_ones_are_named)

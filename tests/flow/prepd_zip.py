@@ -1,5 +1,6 @@
 """VQAv2 as it is downloaded: zip files, read without unpacking, give the same rows as the folder."""
 
+import json
 import os
 import zipfile
 
@@ -14,12 +15,12 @@ def pack(path, members, how):
     return path
 
 
-def official(f, out, pictures=zipfile.ZIP_STORED):
+def official(f, out, pictures=zipfile.ZIP_STORED, how=zipfile.ZIP_DEFLATED):
     """The archives under their official names, beside each other."""
     os.makedirs(out, exist_ok=True)
     for kind, name in (("Questions", "v2_OpenEnded_mscoco_train2014_questions.json"),
                        ("Annotations", "v2_mscoco_train2014_annotations.json")):
-        pack(os.path.join(out, f"v2_{kind}_Train_mscoco.zip"), [(name, f.file("data/" + name))], zipfile.ZIP_DEFLATED)
+        pack(os.path.join(out, f"v2_{kind}_Train_mscoco.zip"), [(name, f.file("data/" + name))], how)
     pack(os.path.join(out, "train2014.zip"),
          [("train2014/" + os.path.basename(p), p) for p in f.train_images()], pictures)
     return options(data__path=out)
@@ -35,6 +36,29 @@ def same_rows_without_unpacking():
         check(" 0 bad" in said and "hash\t-" not in said, said)
         check(sorted(n for n in os.listdir(f.file("zips")) if n != ".tessera") ==
               ["train2014.zip", "v2_Annotations_Train_mscoco.zip", "v2_Questions_Train_mscoco.zip"], "unpacked")
+
+
+def kept_places_are_believed_only_whole():
+    """What is kept for the next start says where each picture lies: two exchanged would be other pictures under
+    the same names."""
+    with Folder(images=24) as f:
+        for name in ("v2_OpenEnded_mscoco_train2014_questions.json", "v2_mscoco_train2014_annotations.json"):
+            with open(f.file("data/" + name), "a") as x:
+                x.write(" " * (6 << 20))  # small sets keep nothing
+        args = official(f, f.file("zips"), how=zipfile.ZIP_STORED)
+        wanted = digest(f.config, "--steps", "2", *args)
+        folder = f.file("zips/.tessera")
+        kept = [os.path.join(folder, n) for n in os.listdir(folder) if n.startswith("vqav2-")]
+        check(len(kept) == 1, f"kept: {kept}")
+        with open(kept[0], "r+b") as x:
+            data = bytearray(x.read())
+            head = 8 + int.from_bytes(data[:8], "little")
+            first, last = (head + at for at in json.loads(data[8:head])["places"]["data_offsets"])
+            check(last - first == 16 * len(f.train_images()), "an offset and a size of each picture")
+            data[first:last] = data[first + 16:last] + data[first:first + 16]
+            x.seek(0)
+            x.write(data)
+        check(digest(f.config, "--steps", "2", *args) == wanted, "pictures were exchanged")
 
 
 def what_can_not_be_read_is_named():
@@ -53,4 +77,4 @@ def what_can_not_be_read_is_named():
             check(words in said and name in said, said)
 
 
-main(same_rows_without_unpacking, what_can_not_be_read_is_named)
+main(same_rows_without_unpacking, kept_places_are_believed_only_whole, what_can_not_be_read_is_named)

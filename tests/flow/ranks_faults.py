@@ -1,4 +1,5 @@
-"""Four ranks under mpirun do collectives when one of them is killed, stopped, cut off or fails, at a
+"""Four ranks under mpirun do collectives, by MPI on the CPU and by NCCL (tests/nccl) on the emulated
+device, when one of them is killed, stopped, cut off or fails, at a
 moment that the seed decides: all others end within the set time, with an exit code, and their logs
 name the rank, its step, call, layer and samples."""
 
@@ -16,7 +17,8 @@ from prepd_flow import BIN, check, main
 
 LOOP = os.path.join(os.path.dirname(BIN), "../tests/ranks_loop")
 RANKS, SILENCE_S, LIMIT_S = 4, 2.0, 60
-ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+SHIM = os.path.join(os.path.dirname(LOOP), "nccl_shim")
+ENV = dict(os.environ, LD_LIBRARY_PATH=SHIM, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
            OMPI_MCA_odls_base_sigkill_timeout="2")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
@@ -68,6 +70,7 @@ def faulty_run(number, rank, *options):
 def expect(code, said, rank, cause, others=None):
     """Every other rank ended by that cause, knowing where the lost one was."""
     check(code != 0, f"exit code 0\n{said}")
+    check("work did not end" not in said, f"a rank did not get out of its work by itself\n{said}")
     for other in others if others is not None else set(range(RANKS)) - {rank}:
         line = next((l for l in said.splitlines() if f"trainer[{other}]: the run ends:" in l), "")
         check(re.search(rf"the run ends: rank {rank} .*{cause}", line), f"rank {other}: {line}\n{said}")
@@ -79,14 +82,14 @@ def expect(code, said, rank, cause, others=None):
                             line), line)
 
 
-def a_rank_is_killed():
+def a_rank_is_killed(*options):
     rank = rng.randrange(RANKS)
-    expect(*faulty_run(signal.SIGKILL, rank), rank, "died")
+    expect(*faulty_run(signal.SIGKILL, rank, *options), rank, "died")
 
 
-def a_rank_is_stopped():
+def a_rank_is_stopped(*options):
     rank = rng.randrange(1, RANKS)
-    expect(*faulty_run(signal.SIGSTOP, rank), rank, "says nothing for 2.0 s")
+    expect(*faulty_run(signal.SIGSTOP, rank, *options), rank, "says nothing for 2.0 s")
 
 
 def a_rank_loses_its_link():
@@ -103,16 +106,41 @@ def a_rank_fails():
     expect(code, said, rank, "failed")
 
 
-def a_rank_hangs_outside_of_calls():
-    """Its control thread lives; the others' deadline tells which rank they wait for."""
+def a_rank_hangs(*options):
+    """Its control thread lives."""
     rank = rng.randrange(RANKS)
-    code, said = faulty_run(signal.SIGHUP, rank, "--comm.train_timeout_seconds", "1.5")
+    code, said = faulty_run(signal.SIGHUP, rank, "--comm.train_timeout_seconds", "1.5", *options)
     check(code != 0, said)
+    return rank, said
+
+
+def a_rank_hangs_outside_of_calls():
+    """The others' deadline tells which rank they wait for."""
+    rank, said = a_rank_hangs()
     check(re.search(rf"no answer within 1.5 s from ranks?[ \d]* {rank}\b", said), said)
+
+
+def with_nccl_a_rank_is_killed():
+    a_rank_is_killed("--comm.engine", "nccl")
+
+
+def with_nccl_a_rank_is_stopped():
+    a_rank_is_stopped("--comm.engine", "nccl")
+
+
+def with_nccl_a_rank_hangs():
+    """Which one is not known: the device does not say."""
+    _, said = a_rank_hangs("--comm.engine", "nccl")
+    check(re.search(r"does not get through its collectives within 1\.[5-9] s", said), said)
 
 
 if shutil.which("mpirun") is None or not os.path.exists(LOOP):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 print(f"seed {SEED} (TESSERA_SEED repeats it)")
-main(a_rank_is_killed, a_rank_is_stopped, a_rank_loses_its_link, a_rank_fails, a_rank_hangs_outside_of_calls)
+by_nccl = [with_nccl_a_rank_is_killed, with_nccl_a_rank_is_stopped, with_nccl_a_rank_hangs]
+if not os.path.isdir(SHIM):
+    print("skipped: nccl.h was not found when this was built: nothing by NCCL")
+    by_nccl = []
+main(a_rank_is_killed, a_rank_is_stopped, a_rank_loses_its_link, a_rank_fails, a_rank_hangs_outside_of_calls,
+     *by_nccl)

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 from prepd_flow import check, run
-from train_flow import SHORT, TRAINER, options
+from train_flow import LIMIT_S, SHORT, TRAINER, options
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
 KEPT = {"checkpoint.enable": "true", "checkpoint.interval": 1, "metrics.ledger_ids": "true",
@@ -17,8 +17,9 @@ def command(f, name, **changed):
     return [TRAINER, "train", "-c", f.config, *options(values)]
 
 
-def go(f, name, code=0, **changed):
-    p = subprocess.run(command(f, name, **changed), capture_output=True, text=True, timeout=240)
+def go(f, name, *words, code=0, **changed):
+    p = subprocess.run([*command(f, name, **changed), *words], capture_output=True, text=True,
+                       timeout=LIMIT_S)
     check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
 

@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
 
 from prepd_flow import Daemon, Folder, check, main
 from resume_flow import STREAM, go, recorded
-from train_flow import SHORT, options, trainer
+from train_flow import SHORT, TRAINER, options, trainer
 
-CASES = ("the same again", "activation_checkpoint.mode full", "one micro-batch of all rows", "one thread",
+RECOMPUTED = tuple(f"activation checkpointing {mode}" for mode in (
+    "none  ", "selective, op  ", "selective, op, save attention", "selective, 2", "full  ", "none, vision_mode full",
+    "full, vision_mode selective"))
+CASES = RECOMPUTED + ("the same again", "one micro-batch of all rows", "one thread",
          "documents one by one", "resumed after step 1")
 
 
@@ -22,7 +26,7 @@ def nothing_changes_a_step():
             said = asked(f, "--steps", "3", "--loss.router_aux_coef", "0.01")
         lines = {case: [line for line in said.splitlines() if case in line] for case in CASES}
         check(all(len(found) == 1 and found[0].endswith(" ok") for found in lines.values()), said)
-        for case in ("the same again", "one thread", "resumed after step 1"):
+        for case in RECOMPUTED + ("the same again", "one thread", "resumed after step 1"):
             check(lines[case][0].count("to the bit") == 2, said)
         check("router_aux_coef is taken as 0" in said and "one rank against several" in said, said)
         check(os.listdir(f.file("check")) == [], "it leaves files behind")
@@ -47,4 +51,23 @@ def what_is_no_number_is_off():
         check("OFF" in said and "differ by more than rounding" in said, said)
 
 
-main(nothing_changes_a_step, what_is_no_number_is_off)
+def one_rank_against_several():
+    """In the layout of the options where it is one of as many ranks, else in shards; a batch that does not fit them
+    is told before anything is run."""
+    if shutil.which("mpirun") is None or not os.path.exists(
+            os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+        print("skipped: Open MPI was not found when this was built")
+        return
+    with Folder(**STREAM) as f:
+        with Daemon(f.config):
+            said = asked(f, "--nproc", "2", "--training.backend", "cpu",
+                         "--parallelism.data_parallel_replicate_degree", "2")
+        line = next(line for line in said.splitlines() if line.startswith("2 ranks, replicate 2 "))
+        check(line.endswith(" ok") and float(line.split()[-3]) < 1e-6, said)
+        said = asked(f, "--nproc", "2", "--training.backend", "cpu", "--parallelism.world_size", "8",
+                     "--training.local_batch_size", "2", code=78)
+        check("is no multiple of" in said and "2 data-parallel ranks" in said, said)
+        check(os.listdir(f.file("check")) == [], "it leaves files behind")
+
+
+main(nothing_changes_a_step, what_is_no_number_is_off, one_rank_against_several)

@@ -84,6 +84,7 @@ def full_disk():
         same(f, "quiet", "full", 60)
         p = subprocess.run(command(f, "never", **rows), capture_output=True, text=True, preexec_fn=limit)
         check(p.returncode == 74 and "trained:" not in p.stdout, f"exit code {p.returncode}: {p.stderr}")
+        check("is not kept, the last whole checkpoint is of step 0; make room" in p.stderr, p.stderr)
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")
 
 
@@ -119,6 +120,48 @@ def no_room_for_lines():
         check(0 < len(few) < 6 and all(all_of[n] == few[n] for n in few), (few, all_of))
 
 
+def who_reads_the_lines_may_leave():
+    """trainer train | head -1: the run goes on to its end, all of it is kept, and its exit code says so."""
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 6)
+        go(f, "quiet", **rows)
+        p = subprocess.Popen(command(f, "piped", **rows), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not p.stdout.readline().startswith("step:"):
+            check(p.poll() is None, "the trainer ended")
+        p.stdout.close()
+        p.stdout = None
+        said = p.communicate(timeout=120)[1]
+        check(p.returncode == 74 and said.count("standard output takes nothing") == 1, f"{p.returncode}\n{said}")
+        same(f, "quiet", "piped", 6)
+
+
+def a_folder_that_takes_no_checkpoint_is_told_at_once():
+    # Root may write anywhere, but for this capability.
+    held = ["setpriv", "--bounding-set", "-dac_override"] if os.getuid() == 0 else []
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 2)
+        os.makedirs(f.file("run/checkpoint"))
+        for path, mode in ((f.path, 0o755), (f.file("run"), 0o777), (f.file("run/checkpoint"), 0o555)):
+            os.chmod(path, mode)
+        p = subprocess.run([*held, *command(f, "run", **rows)], capture_output=True, text=True)
+        check(p.returncode == 73 and "checkpoints can not be written here" in p.stderr, f"{p.returncode}\n{p.stderr}")
+        check("step:" not in p.stdout, p.stdout)
+        os.mkdir(f.file("shut"), 0o555)
+        p = subprocess.run([*held, *command(f, "shut", **rows)], capture_output=True, text=True)
+        check(p.returncode == 73 and "choose a job.dump_folder" in p.stderr, f"{p.returncode}\n{p.stderr}")
+
+
+def another_model_is_refused():
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 3)
+        go(f, "run", **dict(rows, training__steps=2))
+        model = {"model__path": "debug", "model__tokenizer": f.file("data/model")}
+        for name, changed in (("another model", model), ("adapters", {"lora__rank": 4})):
+            said = go(f, "run", code=65, **dict(rows, **changed))
+            check("trains another model" in said and "job.dump_folder" in said, f"{name}: {said}")
+        go(f, "run", **rows)  # nothing was harmed
+
+
 def verify_replays():
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
@@ -145,4 +188,6 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, no_room_for_lines, verify_replays)
+main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, no_room_for_lines,
+     who_reads_the_lines_may_leave, a_folder_that_takes_no_checkpoint_is_told_at_once, another_model_is_refused,
+     verify_replays)

@@ -1,6 +1,7 @@
 """A training run of four ranks loses one of them, killed or stopped at a moment that the seed decides:
 the run ends with an exit code, and the log file of every other rank names the lost one, its step, its
-call and its samples."""
+call and its samples. Once on CPUs, where mpirun starts ranks; once on the emulated device with NCCL's
+shim (tests/nccl), where the trainer does."""
 
 import os
 import random
@@ -12,13 +13,16 @@ import sys
 import time
 
 from prepd_flow import Folder, children, check, main
-from resume_flow import recorded
+from resume_flow import command, go, ledger, recorded
 from train_flow import SHORT, TRAINER, options
 
-RANKS, LIMIT_S = 4, 120
+RANKS, LIMIT_S, STEPS = 4, 120, 12
+TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
+EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
-WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast): [a-z ]+( of layer \d+)? over [a-z_]+"
+SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts, by windows of the ranks' memory
+WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
 
 
 def read(path):
@@ -29,19 +33,32 @@ def read(path):
         return ""
 
 
+def bytes_of(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
 def rank_of(pid):
     with open(f"/proc/{pid}/environ", "rb") as f:
-        found = re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)", f.read())
-    return int(found[1]) if found else None
+        found = re.search(rb"\0(OMPI_COMM_WORLD_)?RANK=(\d+)", f.read())
+    return int(found[2]) if found else None
 
 
-def start(f, name):
-    """A run that has done two steps, and the file of what it says."""
-    values = dict(SHORT, **{"job.dump_folder": f.file(name), "training.steps": 100000, "training.backend": "cpu",
+def words_of(f, name, backend, **changed):
+    """The command of a run, and its environment."""
+    values = dict(SHORT, **{"job.dump_folder": f.file(name), "training.backend": backend,
                             "feed.replay": f.file("rows.rec"), "comm.heartbeat_timeout_seconds": 2})
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    program = TRAINER if backend == "cpu" else EMULATED
+    return ([program, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
+            dict(os.environ, LD_LIBRARY_PATH=SHIM))
+
+
+def start(f, name, backend, **changed):
+    """A run that has done two steps, and the file of what it says."""
+    words, env = words_of(f, name, backend, training__steps=100000, **changed)
     with open(f.file(name + ".said"), "w") as said:
-        p = subprocess.Popen([TRAINER, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
-                             stdout=said, stderr=said)
+        p = subprocess.Popen(words, env=env, stdout=said, stderr=said)
     end = time.monotonic() + LIMIT_S
     while read(f.file(name + "/metrics.jsonl")).count("\n") < 2:
         if p.poll() is not None or time.monotonic() > end:
@@ -51,11 +68,14 @@ def start(f, name):
     return p, f.file(name + ".said")
 
 
-def lose(f, name, number, cause):
+def lose(f, name, backend, number, cause, **changed):
     rank, pids = rng.randrange(1, RANKS), {}
-    p, _ = start(f, name)
+    p, _ = start(f, name, backend, **changed)
     try:
-        pids = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
+        ranks = children(p.pid)
+        if backend == "cpu":
+            ranks = [pid for mpirun in ranks for pid in children(mpirun)]
+        pids = {rank_of(pid): pid for pid in ranks}
         check(set(pids) >= set(range(RANKS)), f"{pids}")
         time.sleep(rng.uniform(0.2, 1.2))
         os.kill(pids[rank], number)
@@ -74,25 +94,179 @@ def lose(f, name, number, cause):
         check(re.search(rf"heard last .*{WHERE}.*samples( \d+)+.*; this rank: {WHERE}.*samples( \d+)+", line), line)
 
 
-def lost_ranks_are_named():
+def lost_ranks_are_named(backend="cpu", **changed):
     with Folder(images=16) as f:
         recorded(f)
-        lose(f, "killed", signal.SIGKILL, "died")
-        lose(f, "stopped", signal.SIGSTOP, "says nothing for 2.0 s")
+        # "is gone": by a reset, where it had not read all it was told.
+        lose(f, "killed", backend, signal.SIGKILL, "(died|is gone): its connection", **changed)
+        lose(f, "stopped", backend, signal.SIGSTOP, "says nothing for 2.0 s", **changed)
 
 
-def the_launchers_signal_stops_all_after_the_same_step():
+def a_killed_rank_costs_no_step():
+    """Started again, a run whose rank was killed, the first one too, ends as one that nothing happened to."""
+    with Folder(images=16) as f:
+        told = dict(recorded(f, STEPS), checkpoint__interval=2, training__global_batch_size=4, training__nonfinite="skip")
+        words = ["--nproc", "2", "--training.backend", "cpu", "--comm.heartbeat_timeout_seconds", "2"]
+        go(f, "whole", *words, **told)
+        for name in ("once", "twice"):
+            p = subprocess.Popen([*command(f, name, **told), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            at, end = rng.randrange(2, STEPS - 2), time.monotonic() + LIMIT_S
+            while read(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
+                time.sleep(0.005)
+            ranks = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
+            ranks.pop(None, None)
+            lost = rng.choice(sorted(ranks)) if ranks else None
+            if ranks:
+                os.kill(ranks[lost], signal.SIGKILL)
+            code = p.wait(LIMIT_S)
+            check(ranks and code != 0, f"rank {lost} of {ranks} was killed at step {at}: exit code {code}")
+            # A folder has its name once it is whole; a rank killed before the first one costs the run's beginning.
+            kept = any(k.startswith("step-") for k in os.listdir(f.file(name + "/checkpoint")))
+            said = go(f, name, *words, **told)
+            done = max(ledger(f, name))
+            check(("going on from step" in said) == kept and done == STEPS, f"{done} steps, kept: {kept}\n{said}")
+            check(ledger(f, name) == ledger(f, "whole"), f"rank {lost} killed at step {at}: the ledgers differ")
+            last = f"checkpoint/step-{STEPS}/model.safetensors"
+            check(bytes_of(f.file(f"{name}/{last}")) == bytes_of(f.file(f"whole/{last}")), f"{name}: other values")
+
+
+def a_nan_ends_all_ranks_at_the_same_step():
+    """A rate beyond all reason: every rank says which step it was and of which samples, and leaves with the code of bad
+    data; the checkpoint has the values before."""
+    with Folder(images=16) as f:
+        told = dict(recorded(f, 4), training__steps=40, training__global_batch_size=4, training__nonfinite="stop",
+                    checkpoint__interval=0, optimizer__lr=10, optimizer__weight_decay=10, optimizer__eps=0, training__max_norm=0)
+        said = go(f, "nan", "--nproc", "2", "--training.backend", "cpu", code=65, **told)
+        step = max(ledger(f, "nan"))
+        check(ledger(f, "nan")[step]["skipped"] and f"step {step}: the gradient is not finite" in said, said)
+        for rank in range(2):
+            log = read(f.file(f"nan/log/rank-{rank}.log"))
+            check(re.search(rf"step {step}: update skipped: the gradient norm is not finite; \d+ documents, samples( \d+)+", log), log)
+        check(os.path.isdir(f.file(f"nan/checkpoint/step-{step}")), "no checkpoint")
+
+
+def the_unit_starts_ranks():
+    """What trainer@.service runs, with the values that systemd would give."""
+    with Folder(images=16) as f:
+        told = recorded(f, 2)
+        with open(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "deploy/systemd/trainer@.service")) as unit:
+            line = re.search(r"^ExecStart=(.*)$", unit.read(), re.M)[1]
+        more = dict(SHORT, **{k.replace("__", "."): v for k, v in told.items()}, **{"training.backend": "cpu"})
+        values = {"@prefix@/bin/trainer": TRAINER, "${CONFIGURATION_DIRECTORY}/%i.yaml": f.config,
+                  "${STATE_DIRECTORY}/%i": f.file("unit"), "$TRAINER_OPTIONS": "--nproc 2 " + " ".join(options(more))}
+        for name, value in values.items():
+            check(name in line, f"{name} is not in {line}")
+            line = line.replace(name, value)
+        p = subprocess.run(line.split(), capture_output=True, text=True, timeout=LIMIT_S)
+        check(p.returncode == 0 and len(ledger(f, "unit")) == 2, f"{line}\n{p.stdout}{p.stderr}")
+
+
+SRUN = """#!/bin/sh
+[ "$1 $2" = "--mpi=pmix --kill-on-bad-exit=0" ] || exit 64
+shift 2
+exec mpirun -np 2 --quiet "$@"
+"""
+
+
+def the_slurm_script_starts_prepd_and_ranks():
+    """With mpirun in the place of srun; Slurm itself is not here. A run that fails fails the job."""
+    with Folder(images=16) as f:
+        os.mkdir(f.file("path"))
+        with open(f.file("path/srun"), "w") as srun:
+            srun.write(SRUN)
+        os.chmod(f.file("path/srun"), 0o755)
+        env = dict(os.environ, PATH=f.file("path") + ":" + os.environ["PATH"], TESSERA_BIN=os.path.dirname(TRAINER),
+                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
+        script = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "deploy/slurm/train.sbatch")
+        values = dict(SHORT, **{"training.steps": 2, "training.backend": "cpu", "eval.enable": "false", "metrics.ledger_ids": "true",
+                                "job.dump_folder": f.file("slurm"), "checkpoint.enable": "true"})
+        for more, wanted in ({}, 0), ({"parallelism.tensor_parallel_degree": 3}, 78):
+            with open(f.file("said"), "w") as said:
+                p = subprocess.Popen(["bash", script, f.config, *options(dict(values, **more))], env=env, stdout=said,
+                                     stderr=said, start_new_session=True)
+            try:
+                code = p.wait(LIMIT_S)
+                end = time.monotonic() + 20
+                while os.path.exists(f.file("d.sock")) and time.monotonic() < end:
+                    time.sleep(0.05)
+                check(not os.path.exists(f.file("d.sock")), "prepd is still there")
+            finally:
+                try:
+                    os.killpg(p.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            check(code == wanted, f"exit code {code}, wanted {wanted}\n{read(f.file('said'))}")
+            check(wanted or len(ledger(f, "slurm")) == 2, read(f.file("said")))
+
+
+def the_launchers_signal_stops_all_after_the_same_step(backend="cpu"):
     with Folder(images=16) as f:
         recorded(f)
-        p, said = start(f, "ended")
+        p, said = start(f, "ended", backend)
         p.send_signal(signal.SIGTERM)
         code = p.wait(LIMIT_S)
         said = read(said)
         check(code == 0 and len(set(re.findall(r"stopping after step \d+ as asked", said))) == 1, f"{code}\n{said}")
 
 
+def has_windows():
+    """Of NCCL's header as this was built, with nvcc."""
+    with open(os.path.join(SHIM, "libnccl.so.2"), "rb") as f:
+        return b"ncclCommWindowRegister" in f.read()
+
+
+def with_nccl_lost_ranks_are_named():
+    lost_ranks_are_named("cuda", comm__expert_exchange="device" if has_windows() else "host", **SHARED)
+
+
+def with_nccl_the_launchers_signal_stops_all_after_the_same_step():
+    the_launchers_signal_stops_all_after_the_same_step("cuda")
+
+
+def trained(f, backend, **changed):
+    words, env = words_of(f, changed.get("comm__engine", "auto"), backend, **changed)
+    p = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    check(p.returncode == 0, p.stdout + p.stderr)
+    found = re.search(r"trained: loss .*", p.stdout)
+    check(found, p.stdout)
+    return found[0], p.stderr
+
+
+def with_nccl_a_run_is_that_by_mpi():
+    """The same four steps of the emulated device; the engine of GPUs is NCCL."""
+    with Folder(images=16) as f:
+        recorded(f)
+        by_nccl, said = trained(f, "cuda", **SHARED)
+        check("4 ranks, by torchrun's variables" in said and "NCCL" in said, said)
+        if has_windows():
+            check("slots go to their experts on the device" in said and "uncaptured" not in said, said)
+        by_mpi, said = trained(f, "cuda", comm__engine="mpi", **SHARED)
+        check("4 ranks, by mpirun's variables" in said, said)
+        check(by_nccl == by_mpi, f"{by_nccl}, by MPI {by_mpi}")
+
+
+def ranks_that_can_not_begin_end_the_launcher():
+    """Without a GPU no rank gets as far as to meet the others."""
+    with Folder(images=4) as f:
+        recorded(f)
+        words, env = words_of(f, "none", "cuda")
+        start = time.monotonic()
+        p = subprocess.run([TRAINER, *words[1:]], env=dict(env, CUDA_VISIBLE_DEVICES=""), capture_output=True,
+                           text=True, timeout=LIMIT_S)
+        check(p.returncode == 69 and re.search(r"rank \d ended first: exit code 69", p.stderr), p.stderr)
+        check(time.monotonic() - start < 30, p.stderr)
+
+
 if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 print(f"seed {SEED} (TESSERA_SEED repeats it)")
-main(lost_ranks_are_named, the_launchers_signal_stops_all_after_the_same_step)
+by_nccl = [with_nccl_lost_ranks_are_named, with_nccl_the_launchers_signal_stops_all_after_the_same_step,
+           with_nccl_a_run_is_that_by_mpi, ranks_that_can_not_begin_end_the_launcher]
+if not os.path.isdir(SHIM):
+    print("skipped: nccl.h was not found when this was built: nothing by NCCL")
+    by_nccl = []
+main(lost_ranks_are_named, a_killed_rank_costs_no_step, a_nan_ends_all_ranks_at_the_same_step,
+     the_unit_starts_ranks, the_slurm_script_starts_prepd_and_ranks,
+     the_launchers_signal_stops_all_after_the_same_step, *by_nccl)

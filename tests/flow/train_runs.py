@@ -134,7 +134,7 @@ def daemon_dies_while_training():
         with Daemon(f.config) as daemon:
             # Little ahead, or it goes on for minutes with rows that were on their way.
             values = dict(SHORT, **{"training.steps": 100000, "job.dump_folder": f.file("run"),
-                                    "prepd.ahead_bytes": 1048576})
+                                    "prepd.ahead_bytes": 1048576, "prepd.reconnect_timeout": 0})
             p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             while not p.stdout.readline().startswith("step:"):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checkpoints of several ranks: going on as the same ranks is bit for bit, as others to rounding; a
-run that is killed while it writes goes on from its last whole checkpoint."""
+run that is killed while it writes goes on from its last whole checkpoint; a damaged byte is found by
+whichever rank looks at it, and all go on from the step before."""
 
 import glob
 import json
@@ -73,6 +74,16 @@ def ranks_go_on_in_any_layout(r):
         check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on behind step 2: {on}")
         check(near(on, pair), f"{name}: {on} is not {pair}")
     check(r.model("again", STEPS) == r.model("pair", STEPS), "the same ranks went on to other bits")
+    stages = ("--parallelism.pipeline_parallel_degree", 2)
+    staged = r.train("staged", 4, *stages)  # of two stages, each of two shards
+    check(near(staged, alone), f"staged: {staged} is not {alone}")
+    for wrote, name, ranks, options in (("staged", "staged again", 4, stages), ("staged", "together", 1, ()),
+                                        ("pair", "cut", 2, stages)):
+        r.copy(wrote, name)
+        on = r.train(name, ranks, "--checkpoint.load_step", 2, *options)
+        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on behind step 2: {on}")
+        check(near(on, pair), f"{name}: {on} is not {pair}")
+    check(r.model("staged again", STEPS) == r.model("staged", STEPS), "stages went on to other bits")
     r.copy("one", "spread")  # and what one rank wrote
     check(near(r.train("spread", 2, "--checkpoint.load_step", 4), alone), "one rank's, by two")
 
@@ -101,13 +112,34 @@ def killed_while_it_writes(r):
         check("training/rank-00001-of-00002.safetensors" in files, files)
 
 
+def damage_is_found_whoever_looks(r):
+    """Each rank looks at its share of a checkpoint's bytes: a changed one is named, whosever it is, and all go
+    on from the same step before."""
+    for name in ("model.safetensors", "training/rank-00000-of-00002.safetensors",
+                 "training/rank-00001-of-00002.safetensors", "training/state.json"):
+        folder = "damaged " + os.path.basename(name)
+        r.copy("pair", folder)
+        with open(r.file(f"{folder}/checkpoint/step-{STEPS}/{name}"), "r+b") as f:
+            f.seek(-1, 2)
+            byte = f.read(1)[0]
+            f.seek(-1, 2)
+            f.write(bytes([byte ^ 1]))
+        said = run(*r.words(folder, 2, "--training.steps", STEPS))
+        told = re.search(rf"checkpoint of step {STEPS} is passed over: .*{re.escape(os.path.basename(name))}.*bytes changed", said)
+        check(told, f"{name}: {said}")
+        check(f"going on from step {STEPS - EVERY}" in said, f"{name}: {said}")
+        check(r.model(folder, STEPS) == r.model("pair", STEPS), f"{name}: other values")
+
+
 def main():
     r = Runs()
     try:
         ranks_go_on_in_any_layout(r)
+        damage_is_found_whoever_looks(r)
         killed_while_it_writes(r)
     finally:
         shutil.rmtree(r.path)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -3,10 +3,11 @@
 #ifndef TESSERA_TESTS_LEDGER_FORMULA_H
 #define TESSERA_TESTS_LEDGER_FORMULA_H
 
-#include "trainer/session.h"
+#include "trainer/step.h"
 
 /* Of the last step of a run that trains everything; nothing is asked where something is frozen.
  * ST_BAD_INPUT names the collective. */
-WARN_UNUSED status ledger_formula_check(const session *s, const comm_ledger *l);
+WARN_UNUSED status ledger_formula_check(const session *s, const step_report *last,
+                                        const comm_ledger *l);
 
 #endif

@@ -7,9 +7,13 @@ is no rounding.
     tests/parallel/parity.py           the layouts of QUICK (tests/run; ctest parallel_parity)
     tests/parallel/parity.py --all     all of LAYOUTS
     tests/parallel/parity.py NAME ..   some of them
+    tests/parallel/parity.py --keep FOLDER   models, rows and the table of layouts, for ranks on GPUs,
+                                       where neither prepd nor Python need be (tests/bench/gpu/ranks.sh)
 """
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +24,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from ranks import BIN, MPIRUN, TESTS, run  # noqa: E402
 
 STEP = 8       # rows; as mixed_rows.c has it
+
+# B begins at 0, and with it A's gradient: what a later step makes of A shows in its loss.
+ADAPTERS = {"lora.rank": 4, "lora.alpha": 12,
+            "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
+
+DEEP = {"flavour": "deep"}  # of more layers than the three that a first stage must have
 
 # name: degrees (replicate, shard, context, tensor, pipeline, expert, expert-tensor), options
 LAYOUTS = {
@@ -40,8 +50,89 @@ LAYOUTS = {
                              {"freeze.text": "true", "freeze.experts": "true",
                               "freeze.router": "true"}),
     "shard 2, one micro-step": ((1, 2, 1, 1, 1, 1, 1), {"training.local_batch_size": 4}),
+    "context 2": ((1, 1, 2, 1, 1, 1, 1), {}),
+    "context 4": ((1, 1, 4, 1, 1, 1, 1), {}),
+    "tensor 2": ((1, 1, 1, 2, 1, 1, 1), {}),
+    "tensor 4": ((1, 1, 1, 4, 1, 1, 1), {}),
+    "expert 2": ((1, 2, 1, 1, 1, 2, 1), {}),
+    "expert 4": ((1, 4, 1, 1, 1, 4, 1), {}),
+    "expert-tensor 2": ((1, 1, 1, 2, 1, 1, 2), {}),
+    "expert-tensor 4": ((1, 1, 1, 4, 1, 1, 4), {}),
+    "shard 8, expert 4": ((1, 8, 1, 1, 1, 4, 1), {}),
+    "shard 2 x tensor 2 x context 2": ((1, 2, 2, 2, 1, 1, 1), {}),
+    "shard 2 x tensor 4, expert 2, expert-tensor 4": ((1, 2, 1, 4, 1, 2, 4), {}),
+    "shard 4 x tensor 2, expert 8": ((1, 4, 1, 2, 1, 8, 1), {}),
+    "replicate 2 x shard 4, expert 2": ((2, 4, 1, 1, 1, 2, 1), {}),
+    "context 2, expert 2": ((1, 1, 2, 1, 1, 2, 1), {}),
+    "shard 2 x context 2, expert 4": ((1, 2, 2, 1, 1, 4, 1), {}),
+    "shard 2 x tensor 2, expert 2, expert-tensor 2": ((1, 2, 1, 2, 1, 2, 2), {}),
+    "shard 2 x context 2 x tensor 2, expert 4, expert-tensor 2": ((1, 2, 2, 2, 1, 4, 2), {}),
+    "replicate 2 x context 2 x tensor 2": ((2, 1, 2, 2, 1, 1, 1), {}),
+    "replicate 2 x shard 2 x context 2, expert 2": ((2, 2, 2, 1, 1, 2, 1), {}),
+    "replicate 2 x shard 2 x tensor 2, expert 4, recomputed":
+        ((2, 2, 1, 2, 1, 4, 1), {"activation_checkpoint.mode": "full"}),
+    "context 4 x tensor 2, weights kept":
+        ((1, 1, 4, 2, 1, 1, 1), {"parallelism.fsdp_reshard_after_forward": "never"}),
+    "shard 2 x context 2 x tensor 2, tower frozen": ((1, 2, 2, 2, 1, 1, 1), {"freeze.vision": "true"}),
+    "shard 2 x context 2, adapters": ((1, 2, 2, 1, 1, 1, 1), dict(ADAPTERS, **{
+        "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"})),
+    "shard 2 x tensor 2, adapters": ((1, 2, 1, 2, 1, 1, 1), ADAPTERS),
+    "tensor 4, expert 4, adapters of attention":
+        ((1, 1, 1, 4, 1, 4, 1), dict(ADAPTERS, **{"lora.targets": "q_proj,k_proj,v_proj,o_proj,gate"})),
+    "pipeline 2 x shard 2, adapters": ((1, 2, 1, 1, 2, 1, 1), ADAPTERS),
+    "shard 2, expert 2, adapters": ((1, 2, 1, 1, 1, 2, 1), ADAPTERS),
+    "tensor 2, expert-tensor 2, adapters": ((1, 1, 1, 2, 1, 1, 2), ADAPTERS),
+    "shard 2 x context 2, expert 2, adapters": ((1, 2, 2, 1, 1, 2, 1), ADAPTERS),
+    "shard 4 x tensor 2, expert 2, expert-tensor 2, adapters": ((1, 4, 1, 2, 1, 2, 2), ADAPTERS),
+    "shard 2 x tensor 2, tile": ((1, 2, 1, 2, 1, 1, 1), {"flavour": "tile"}),
+    "shard 2 x context 2, expert 4, tile": ((1, 2, 2, 1, 1, 4, 1), {"flavour": "tile"}),
+    "pipeline 2": ((1, 1, 1, 1, 2, 1, 1), {}),
+    "pipeline 2, recomputed": ((1, 1, 1, 1, 2, 1, 1), {"activation_checkpoint.mode": "full"}),
+    "pipeline 2, router loss": ((1, 1, 1, 1, 2, 1, 1), {"loss.router_aux_coef": 0.1}),
+    "pipeline 2, tower frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.vision": "true"}),
+    "pipeline 2, first stage frozen": ((1, 1, 1, 1, 2, 1, 1), {
+        "freeze.vision": "true", "freeze.merger": "true",
+        "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.* *layers.2.*"}),
+    "pipeline 2, text frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.text": "true", "freeze.experts": "true",
+                                                        "freeze.router": "true"}),
+    "pipeline 4": ((1, 1, 1, 1, 4, 1, 1), DEEP),
+    "pipeline 4 of more stages than micro-steps": (
+        (1, 1, 1, 1, 4, 1, 1), dict(DEEP, **{"training.local_batch_size": 4})),
+    "pipeline 2 x replicate 2": ((2, 1, 1, 1, 2, 1, 1), {}),
+    "pipeline 2 x shard 2": ((1, 2, 1, 1, 2, 1, 1), {}),
+    "pipeline 2 x shard 2, weights kept": ((1, 2, 1, 1, 2, 1, 1),
+                                           {"parallelism.fsdp_reshard_after_forward": "never"}),
+    "pipeline 2 x shard 2, split by hand": (
+        (1, 2, 1, 1, 2, 1, 1),
+        dict(DEEP, **{"parallelism.pipeline_parallel_split_points": "layers.5"})),
+    "pipeline 2 x tensor 2": ((1, 1, 1, 2, 2, 1, 1), {}),
+    "pipeline 2 x context 2": ((1, 1, 2, 1, 2, 1, 1), {}),
+    "pipeline 2 x shard 4, expert 2": ((1, 4, 1, 1, 2, 2, 1), {}),
+    "pipeline 2 x context 2 x tensor 2": ((1, 1, 2, 2, 2, 1, 1), {}),
+    "pipeline 2 x shard 2 x tensor 2, expert 2, expert-tensor 2": ((1, 2, 1, 2, 2, 2, 2), {}),
+    "pipeline 4 x shard 2, expert 2, recomputed": (
+        (1, 2, 1, 1, 4, 2, 1),
+        dict(DEEP, **{"activation_checkpoint.mode": "full"})),
 }
-QUICK = ["shard 2", "shard 4", "replicate 2 x shard 2"]
+QUICK = ["replicate 2 x shard 2", "shard 2 x context 2, expert 4",
+         "shard 2 x tensor 2, expert 2, expert-tensor 2", "pipeline 2 x shard 2"]
+# What a flavour has other than the model of prepd synth: all let four tensor ranks have a key-value
+# head each; tile has the sizes of the preset of that name, at which fast kernels work.
+FLAVOURS = {
+    "small": {"text_config": {"num_key_value_heads": 4}},
+    "deep": {"text_config": {"num_key_value_heads": 4, "num_hidden_layers": 6}},
+    "tile": {"text_config": {"vocab_size": 4096, "hidden_size": 512, "num_hidden_layers": 2,
+                             "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
+                             "intermediate_size": 1024, "num_experts": 16, "num_experts_per_tok": 4,
+                             "moe_intermediate_size": 256,
+                             "rope_scaling": {"rope_type": "default", "mrope_interleaved": True,
+                                              "mrope_section": [24, 20, 20]}},
+             "vision_config": {"depth": 4, "hidden_size": 288, "num_heads": 4,
+                               "intermediate_size": 576, "num_position_embeddings": 256,
+                               "deepstack_visual_indexes": [1, 2], "out_hidden_size": 512}},
+}
+TILE_STEPS = 4
+GPU_STEPS = 5  # a bucket is captured when it comes the second time
 DEGREES = ["data_parallel_replicate_degree", "data_parallel_shard_degree",
            "context_parallel_degree", "tensor_parallel_degree", "pipeline_parallel_degree",
            "expert_parallel_degree", "expert_tensor_parallel_degree"]
@@ -49,38 +140,60 @@ DEGREES = ["data_parallel_replicate_degree", "data_parallel_shard_degree",
 LIMITS = {"ranks_parity": (1e-5, 1e-4), "ranks_parity_f64": (1e-13, 1e-12)}
 
 
-class Bench:
-    """Rows, and what one rank makes of them, each once."""
+def alone_options(options):
+    """Of one rank; a micro-batch is a row, whatever the layout has."""
+    return {k: v for k, v in options.items()
+            if k.startswith(("flavour", "freeze.", "lora.", "loss.", "training.global", "training.steps"))}
 
-    def __init__(self):
-        self.path = tempfile.mkdtemp(prefix="parity")
+
+class Bench:
+    """Models and rows, and what one rank makes of them, each once."""
+
+    def __init__(self, path=None):
+        self.path = path or tempfile.mkdtemp(prefix="parity")
         self.known = {}
-        prepd = os.path.join(BIN, "prepd")
-        run(prepd, "synth", "--out", self.file("data"), "--images", 60, "--seed", 1)
-        with open(self.file("c.yaml"), "w") as f:
-            f.write("model: {path: data/model}\ndata: {format: vqav2, path: data, split: train}\n"
+        self.flavours = set()
+        run(os.path.join(BIN, "prepd"), "synth", "--out", self.file("data"), "--images", 60, "--seed", 1)
+
+    def flavour(self, name):
+        """The file of its options; its model and rows are made for it."""
+        path = self.file(name + ".yaml")
+        if name in self.flavours:
+            return path
+        self.flavours.add(name)
+        model = self.file(name)
+        shutil.copytree(self.file("data/model"), model)
+        with open(os.path.join(model, "config.json")) as f:
+            config = json.load(f)
+        for section, values in FLAVOURS[name].items():
+            config[section].update(values)
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump(config, f)
+        with open(path, "w") as f:
+            f.write(f"model: {{path: {name}}}\ndata: {{format: vqav2, path: data, split: train}}\n"
+                    f"feed: {{replay: {name}.rec}}\n"
                     "eval: {enable: false}\nprepd: {endpoint: 'ipc://p.sock', workers: 1}\n"
                     "training: {seq_len: 256, local_batch_size: 1, steps: 20, threads: 1, "
                     f"global_batch_size: {STEP}}}\n"
                     "optimizer: {lr: 1.0e-3}\nlr_scheduler: {warmup_steps: 5}\n"
                     "checkpoint: {enable: false}\n")
-        run(prepd, "record", "-c", self.file("c.yaml"), "--steps", 5, "--out", self.file("image.rec"))
-        run(os.path.join(TESTS, "mixed_rows"), self.file("data/model"), self.file("image.rec"),
-            self.file("rows.rec"))
+        run(os.path.join(BIN, "prepd"), "record", "-c", path, "--steps", 5, "--out", self.file("image.rec"))
+        run(os.path.join(TESTS, "mixed_rows"), model, self.file("image.rec"), self.file(name + ".rec"))
+        return path
 
     def file(self, name):
         return os.path.join(self.path, name)
 
     def options(self, more):
-        words = ["-c", self.file("c.yaml"), "--feed.replay", self.file("rows.rec")]
+        words = ["-c", self.flavour(more.get("flavour", "small"))]
         for key, value in more.items():
-            words += ["--" + key, str(value)]
+            if key != "flavour":
+                words += ["--" + key, str(value)]
         return words
 
     def alone(self, program, options, env):
-        """The file of one rank; a micro-batch is a row, whatever the layout has."""
-        options = {k: v for k, v in options.items()
-                   if k.startswith(("freeze.", "training.global", "training.steps"))}
+        """The file of one rank."""
+        options = alone_options(options)
         key = (program, tuple(sorted(options.items())), tuple(env))
         if key not in self.known:
             self.known[key] = self.file(f"one{len(self.known)}.safetensors")
@@ -90,6 +203,8 @@ class Bench:
 
     def layout(self, program, name, env, steps):
         degrees, options = LAYOUTS[name]
+        if options.get("flavour") == "tile":
+            steps = min(steps, TILE_STEPS)
         options = dict(options, **{"training.steps": steps})
         ranks = 1
         for d in degrees[:5]:
@@ -101,8 +216,31 @@ class Bench:
         return "; ".join(line for line in said.splitlines() if line.startswith(("grad", "loss")))
 
 
+def keep(folder):
+    """A line of `layouts`: ranks, whether each row's arithmetic is that of one rank, name, flavour,
+    options of one rank, options of the layout; the last two as a shell reads words."""
+    os.makedirs(folder)
+    bench = Bench(os.path.abspath(folder))
+    with open(bench.file("layouts"), "w") as f:
+        for name, (degrees, options) in LAYOUTS.items():
+            options = dict(options, **{"training.steps": GPU_STEPS})
+            more = dict(options, **{"parallelism." + k: v for k, v in zip(DEGREES, degrees) if v > 1})
+            flavour = options.get("flavour", "small")
+            bench.flavour(flavour)
+            same = degrees[2] == degrees[3] == 1 and "training.local_batch_size" not in options
+            words = [shlex.join([w for k, v in o.items() if k != "flavour" for w in ("--" + k, str(v))])
+                     for o in (alone_options(options), more)]
+            ranks = degrees[0] * degrees[1] * degrees[2] * degrees[3] * degrees[4]
+            f.write("|".join([str(ranks), str(int(same)), name, flavour, *words]) + "\n")
+    shutil.rmtree(bench.file("data"))
+    os.remove(bench.file("image.rec"))
+    shutil.rmtree(bench.file("p.sock"), ignore_errors=True)
+
+
 def main():
     names = sys.argv[1:]
+    if names[:1] == ["--keep"]:
+        return keep(names[1])
     if names == ["--all"]:
         names = list(LAYOUTS)
     bench = Bench()
@@ -110,9 +248,10 @@ def main():
     try:
         for name in names or QUICK:
             for program, env, steps in (("ranks_parity", {}, 20), ("ranks_parity_f64", {}, 3),
+                                        ("ranks_parity", {"RANKS_PARITY_TIES": "1"}, 1),
                                         ("ranks_parity_f64", {"RANKS_PARITY_TIES": "1"}, 1)):
                 start = time.monotonic()
-                what = f"{name:28} {'double' if 'f64' in program else 'float'}" + \
+                what = f"{name:57} {'double' if 'f64' in program else 'float'}" + \
                     (", all tokens on the same experts" if env else "")
                 try:
                     said = bench.layout(program, name, env, steps)
@@ -127,4 +266,5 @@ def main():
         sys.exit(1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,13 +8,18 @@
  * GRADIENT: the most by which a tensor's gradient may be off, as a share of its 2-norm; LOSS: by
  * which a loss may, as a share of it; the first step's by GRADIENT. With RANKS_PARITY_TIES in the
  * environment all routers are zero: every token then takes the first experts, and none the others.
- */
+ * RANKS_PARITY_LOSSES: a file for the losses of several ranks, exact, a line each.
+ * RANKS_PARITY_PLANNED: no step may allocate device or pinned memory (of libraries neither, so this
+ * is for the emulated device). RANKS_PARITY_BESIDE: a file of one rank in a coarser number type
+ * (bf16). By twice what that one's tensor is off, and GRADIENT of the norm, may a tensor be off;
+ * LOSS then is for all steps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/log.h"
+#include "tests/nccl/record.h"
 #include "tests/parallel/ledger_formula.h"
 #include "trainer/step.h"
 
@@ -23,6 +28,7 @@ static const char loss_name[] = "loss";
 typedef struct outcome {
     double *loss; /* [steps] */
     int64_t steps;
+    step_report last;
     void **gradient; /* [params.n] of [own_n] acc, host memory */
 } outcome;
 
@@ -67,9 +73,8 @@ static status run(session *s, outcome *o)
     if (getenv("RANKS_PARITY_TIES"))
         TRY(zero_routers(s));
     for (int64_t step = 1; step <= o->steps; step++) {
-        step_report r;
-        TRY(step_run(s, step, &r));
-        o->loss[step - 1] = r.loss;
+        TRY(step_run(s, step, &o->last));
+        o->loss[step - 1] = o->last.loss;
         if (step == 1)
             TRY(keep_gradients(s, o));
     }
@@ -107,63 +112,91 @@ static double number(const void *array, st_dtype acc, int64_t i)
     return acc == DT_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
 }
 
-/* Squares of this rank's part of a tensor: of what it is off by, and of what it should be. */
-static void square(const param *p, const void *got, const void *want, st_dtype acc, double out[2])
+enum { SUMS = 4 };
+
+/* Of this rank's part of a tensor: squares of what it is off by, and of what it should be; how many
+ * elements; squares of what `beside` is off by (NULL: nothing). */
+static void square(const param *p, const void *got, const void *want, const void *beside,
+                   st_dtype acc, double out[SUMS])
 {
-    out[0] = out[1] = 0;
+    out[0] = out[1] = out[3] = 0;
+    out[2] = (double)p->own_n;
     for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
         n = slice_run(&p->held, p->own_first + i, p->own_n - i, &stored);
         for (int64_t j = 0; j < n; j++) {
             double w = number(want, acc, stored + j), d = number(got, acc, i + j) - w;
+            double b = beside ? number(beside, acc, stored + j) - w : 0;
             out[0] += d * d;
             out[1] += w * w;
+            out[3] += b * b;
         }
     }
 }
 
-/* Of all ranks together: [n][2]. Replicas hold the same, which leaves shares as they are. */
+/* Of all ranks together: [n][SUMS]. Replicas hold the same, which leaves shares as they are. */
 static status sum_ranks(const session *s, double *squares, int64_t n)
 {
     const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
-    int64_t bytes = 2 * n * (int64_t)sizeof *squares;
+    int64_t bytes = SUMS * n * (int64_t)sizeof *squares;
     double *of = malloc((size_t)(bytes * all->size));
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory for %d ranks' sums", all->size);
     status st = comm_host_all_gather(all, (comm_at){"parity", -1}, squares, of, bytes);
     for (int r = 0; r < all->size && st == ST_OK; r++)
-        for (int64_t i = 0; i < 2 * n; i++)
-            squares[i] = (r ? squares[i] : 0) + of[r * 2 * n + i];
+        for (int64_t i = 0; i < SUMS * n; i++)
+            squares[i] = (r ? squares[i] : 0) + of[r * SUMS * n + i];
     free(of);
     return st;
 }
 
-static status compare_gradients(const session *s, const outcome *o, const st_file *f,
-                                const char *path, double most)
+/* The file of one rank, and one beside it. */
+typedef struct reference {
+    st_file file, beside;
+    const char *path, *beside_path; /* NULL: there is none beside */
+} reference;
+
+static status square_all(const session *s, const outcome *o, const reference *r, double *squares)
+{
+    const st_dtype acc = s->device->v->acc;
+    for (int64_t i = 0; i < s->params->n; i++) {
+        const param *p = &s->params->list[i];
+        const st_tensor *want, *beside = NULL;
+        TRY(st_want(&r->file, p->name, acc, 1, r->path, &want));
+        if (r->beside_path)
+            TRY(st_want(&r->beside, p->name, acc, 1, r->beside_path, &beside));
+        square(p, o->gradient[i], want->data.data, beside ? beside->data.data : NULL, acc,
+               squares + SUMS * i);
+    }
+    return sum_ranks(s, squares, s->params->n);
+}
+
+static status compare_gradients(const session *s, const outcome *o, const reference *r, double most)
 {
     const int64_t n = s->params->n;
-    const st_dtype acc = s->device->v->acc;
-    double worst = 0, *squares = calloc((size_t)n, 2 * sizeof *squares);
+    double worst = 0, all[SUMS] = {0}, *squares = calloc((size_t)n, SUMS * sizeof *squares);
     const char *where = "none";
-    status st = squares ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
+    status st = squares ? square_all(s, o, r, squares)
+                        : FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
     for (int64_t i = 0; i < n && st == ST_OK; i++) {
+        const double *q = squares + SUMS * i;
         const param *p = &s->params->list[i];
-        const st_tensor *want;
-        st = st_want(f, p->name, acc, 1, path, &want);
-        if (st == ST_OK)
-            square(p, o->gradient[i], want->data.data, acc, squares + 2 * i);
-    }
-    if (st == ST_OK)
-        st = sum_ranks(s, squares, n);
-    for (int64_t i = 0; i < n && st == ST_OK; i++) {
-        const double *q = squares + 2 * i;
-        double off = q[0] == 0 ? 0 : sqrt(q[0] / q[1]); /* no gradient must stay none */
+        if (q[2] != (double)(p->count * s->mesh.layout.replicate))
+            st = FAIL(ST_BAD_INPUT, "%s: %.0f of its %lld elements are stored by a replica",
+                      p->name, q[2] / (double)s->mesh.layout.replicate, (long long)p->count);
+        double more = sqrt(q[0]) - 2 * sqrt(q[3]);
+        double off = !(more > 0) && !isnan(more) ? 0 : more / sqrt(q[1]); /* none must stay none */
         if (!(off <= worst)) {
             worst = off;
-            where = s->params->list[i].name;
+            where = p->name;
         }
+        for (int k = 0; k < SUMS; k++)
+            all[k] += q[k];
     }
     free(squares);
-    if (st == ST_OK && s->mesh.rank == 0)
+    if (st == ST_OK && s->mesh.rank == 0 && r->beside_path)
+        printf("gradients: all %.2e, of one rank %.2e; worst beyond twice that %.2e, %s\n",
+               sqrt(all[0] / all[1]), sqrt(all[3] / all[1]), worst, where);
+    else if (st == ST_OK && s->mesh.rank == 0)
         printf("gradients: worst %.2e, %s\n", worst, where);
     if (st == ST_OK && !(worst <= most))
         st = FAIL(ST_BAD_INPUT, "the gradient of %s is off by %.3g of its norm, %.3g at most",
@@ -195,13 +228,60 @@ static status compare_losses(const session *s, const outcome *o, const st_file *
 
 static status compare(const session *s, const outcome *o, const char *path, const double most[2])
 {
-    st_file f;
-    TRY(st_open(path, &f));
-    status st = compare_gradients(s, o, &f, path, most[0]);
-    if (st == ST_OK)
-        st = compare_losses(s, o, &f, path, most);
-    st_close(&f);
+    reference r = {.path = path, .beside_path = getenv("RANKS_PARITY_BESIDE")};
+    const double coarse[2] = {most[1], most[1]};
+    TRY(st_open(path, &r.file));
+    status st = r.beside_path ? st_open(r.beside_path, &r.beside) : ST_OK;
+    if (st == ST_OK) {
+        st = compare_gradients(s, o, &r, most[0]);
+        if (st == ST_OK)
+            st = compare_losses(s, o, &r.file, path, r.beside_path ? coarse : most);
+        if (r.beside_path)
+            st_close(&r.beside);
+    }
+    st_close(&r.file);
     return st;
+}
+
+static status write_losses(const session *s, const outcome *o)
+{
+    const char *path = getenv("RANKS_PARITY_LOSSES");
+    if (!path || s->mesh.rank > 0)
+        return ST_OK;
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return FAIL_IN(ST_CANT_CREATE, path, "can not be written");
+    for (int64_t i = 0; i < o->steps; i++)
+        fprintf(f, "%a\n", o->loss[i]);
+    return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "can not be written");
+}
+
+/* The ledger before anything else is called. */
+static status check_calls(const session *s, const outcome *o, const world *w)
+{
+    TRY(ledger_formula_check(s, &o->last, w->ledger));
+    return record_check(w->ledger, w->place.rank);
+}
+
+/* Steps that ought to be captured were: of each shape of batch the third one on. */
+static status check_captures(const session *s, const outcome *o)
+{
+    const bool shared = s->mesh.layout.expert * s->mesh.layout.expert_tensor > 1;
+    const bool wanted = strcmp(s->conf->cuda_graph_scope, "step") == 0 && o->steps > 2 &&
+                        s->device->v->capture_begin && s->mesh.layout.pipeline == 1 &&
+                        (!shared || model_exchange(s->model));
+    if (wanted == (s->device->counts.captures > 0))
+        return ST_OK;
+    return FAIL(ST_BAD_INPUT, "%lld graphs were captured", (long long)s->device->counts.captures);
+}
+
+/* What a step keeps has its place before the first one, wherever tokens go. */
+static status check_allocations(const session *s, int64_t before)
+{
+    const int64_t more = s->device->counts.allocations - before;
+    if (more == 0 || !getenv("RANKS_PARITY_PLANNED"))
+        return ST_OK;
+    return FAIL(ST_BAD_INPUT, "%lld allocations in steps", (long long)more);
 }
 
 static status parity(conf *c, const world *w, const char *path, const double *most)
@@ -211,9 +291,16 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
     if (c->world_size == 0)
         c->world_size = w->place.size;
     TRY(session_resume(c, w, NULL, &s));
+    const int64_t allocated = s.device->counts.allocations;
     status st = run(&s, &o);
     if (st == ST_OK && most)
-        st = ledger_formula_check(&s, w->ledger);
+        st = check_allocations(&s, allocated);
+    if (st == ST_OK && most && w->place.size > 1)
+        st = check_calls(&s, &o, w);
+    if (st == ST_OK && most)
+        st = check_captures(&s, &o);
+    if (st == ST_OK && most)
+        st = write_losses(&s, &o);
     if (st == ST_OK)
         st = most ? compare(&s, &o, path, most) : write_file(&s, &o, path);
     for (int64_t i = 0; o.gradient && i < s.params->n; i++)

@@ -22,15 +22,21 @@ static void gemm_case(parity *p, const int64_t *shape)
     tensor c = flags & C_ACC ? parity_tensor_acc(p, m * ldc, 1) : parity_tensor(p, m * ldc, 1);
     tensor bias = parity_tensor(p, n, 1), residual = parity_tensor(p, m * ldc, 1);
     double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
+    double *order =
+        parity_copy(p, c.ref, c.n); /* the product is rounded, and what is added to it */
     for (int64_t i = 0; i < m && !p->bench; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
             for (int64_t x = 0; x < k; x++)
                 sum +=
                     a.ref[ta ? x * lda + i : i * lda + x] * b.ref[tb ? j * ldb + x : x * ldb + j];
-            want[i * ldc + j] = alpha * sum + (acc ? c.ref[i * ldc + j] : 0) +
-                                (flags & BIAS ? bias.ref[j] : 0) +
-                                (flags & RESIDUAL ? residual.ref[i * ldc + j] : 0);
+            double product = alpha * sum + (flags & BIAS ? bias.ref[j] : 0);
+            double more =
+                (acc ? c.ref[i * ldc + j] : 0) + (flags & RESIDUAL ? residual.ref[i * ldc + j] : 0);
+            want[i * ldc + j] = product + more;
+            order[i * ldc + j] = parity_round(p, product) + more;
+            if (!(flags & C_ACC))
+                order[i * ldc + j] = parity_round(p, order[i * ldc + j]);
         }
     PARITY_RUN(p, op_gemm(p->s, &(gemm_args){.m = m,
                                              .n = n,
@@ -48,7 +54,7 @@ static void gemm_case(parity *p, const int64_t *shape)
                                              .lda = lda,
                                              .ldb = ldb,
                                              .ldc = ldc}));
-    parity_expect(p, "c", c, want, sum_tolerance(k));
+    parity_expect_order(p, "c", c, want, order, sum_tolerance(k));
 }
 
 static void gemm_refuses(parity *p, const int64_t *shape)
@@ -97,7 +103,7 @@ static void grouped_case(parity *p, const int64_t *shape)
     tensor w = parity_tensor(p, experts * k * n, 1);
     tensor dw = parity_tensor_acc(p, experts * k * n, 1);
     double *wx = parity_copy(p, x.ref, x.n), *wy = parity_copy(p, y.ref, y.n);
-    double *wdw = parity_copy(p, dw.ref, dw.n);
+    double *wdw = parity_copy(p, dw.ref, dw.n), *order = parity_zeros(p, dw.n);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < k && mode == GROUPED_DGRAD; i++)
             wx[r * k + i] = 0;
@@ -130,7 +136,30 @@ static void grouped_case(parity *p, const int64_t *shape)
     double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
     parity_expect(p, "x", x, wx, tolerance);
     parity_expect(p, "y", y, wy, tolerance);
-    parity_expect(p, "dw", dw, wdw, tolerance);
+    for (int64_t i = 0; i < dw.n; i++) /* a gradient in bf16, added up in float */
+        order[i] = dw.ref[i] + parity_round(p, wdw[i] - dw.ref[i]);
+    parity_expect_order(p, "dw", dw, wdw, order, tolerance);
+}
+
+/* gated [rows, n / 2] of the exact products, and as it is published: gate and up rounded, SiLU
+ * rounded, its product with up rounded. Both begin with what is there. */
+static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, const double *x,
+                        const double *w, double *want, double *order)
+{
+    const int64_t k = shape[1], n = shape[2], half = n / 2;
+    double *y = parity_zeros(p, n);
+    for (int64_t e = 0; e < shape[0]; e++)
+        for (int64_t r = offset[e]; r < offset[e + 1]; r++) {
+            memset(y, 0, (size_t)n * sizeof *y);
+            for (int64_t i = 0; i < k; i++)
+                for (int64_t j = 0; j < n; j++)
+                    y[j] += x[r * k + i] * w[(e * k + i) * n + j];
+            for (int64_t j = 0; j < half; j++) {
+                double g = parity_round(p, y[j]), u = parity_round(p, y[j + half]);
+                want[r * half + j] = y[j] / (1 + exp(-y[j])) * y[j + half];
+                order[r * half + j] = parity_round(p, parity_round(p, g / (1 + exp(-g))) * u);
+            }
+        }
 }
 
 /* shape: experts, k, n, rows, spare rows, whether y is wanted. y as the product of its own has it,
@@ -138,7 +167,8 @@ static void grouped_case(parity *p, const int64_t *shape)
 static void gated_case(parity *p, const int64_t *shape)
 {
     int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
-    int32_t *offset = parity_ints(p, draw_offsets(p, experts, rows), experts + 1);
+    int32_t *borders = draw_offsets(p, experts, rows);
+    int32_t *offset = parity_ints(p, borders, experts + 1);
     tensor x = parity_tensor(p, cap * k, 1), w = parity_tensor(p, experts * k * n, 1);
     tensor y = parity_tensor(p, cap * n, 1), gated = parity_tensor(p, cap * n / 2, 1);
     tensor wy = parity_upload(p, y.ref, y.n), wgated = parity_upload(p, gated.ref, gated.n);
@@ -161,6 +191,9 @@ static void gated_case(parity *p, const int64_t *shape)
     a.gated = gated.dev;
     a.y_dropped = !shape[5];
     PARITY_RUN(p, op_grouped_gemm(p->s, &a));
+    double *want = parity_copy(p, gated.ref, gated.n), *order = parity_copy(p, gated.ref, gated.n);
+    gated_loops(p, shape, borders, x.ref, w.ref, want, order);
+    parity_expect_order(p, "gated", gated, want, order, 4 * sum_tolerance(k));
     parity_expect(p, "gated", gated, parity_fetch(p, wgated), 0);
     if (shape[5])
         parity_expect(p, "y", y, parity_fetch(p, wy), 0);

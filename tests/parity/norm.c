@@ -29,6 +29,32 @@ static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
     }
 }
 
+/* RMSNorm as it is published: what is normalised is rounded, then times the weight again. */
+static void rms_order(const parity *p, const norm *o, const double *rstd, double *y)
+{
+    for (int64_t i = 0; i < o->rows * o->n; i++)
+        y[i] = parity_round(p, o->w[i % o->n] * parity_round(p, o->x[i] * rstd[i / o->n]));
+}
+
+/* The example of section 11, where the two roundings and the one differ. */
+static void order_golden(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    static const double twice[] = {0.5859375, -0.953125, 0.265625, 0.4765625};
+    static const double once[] = {0.58203125, -0.953125, 0.265625, 0.478515625};
+    double xs[] = {1, -2, 0.5, 3}, ws[] = {1.1, 0.9, 1, 0.3}, y[4], rstd;
+    tensor x = parity_upload(p, xs, 4), w = parity_upload(p, ws, 4), out = parity_tensor(p, 4, 1);
+    if (x.dtype != DT_BF16)
+        return;
+    norm o = {1, 4, 1e-6, false, x.ref, w.ref, NULL, NULL};
+    norm_loop(&o, y, NULL, &rstd);
+    rms_order(p, &o, &rstd, y);
+    assert_memory_equal(y, twice, sizeof twice);
+    PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){1, 4, o.eps, x.dev, w.dev, out.dev,
+                                                           parity_tensor_acc(p, 1, 1).dev}));
+    assert_memory_equal(parity_fetch(p, out), once, sizeof once);
+}
+
 enum { WIDEST = 5144 };
 
 static double norm_loss(const void *of)
@@ -80,7 +106,9 @@ static void fwd_case(parity *p, const int64_t *shape)
         PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
                                                                y.dev, rstd.dev}));
     }
-    parity_expect(p, "y", y, wy, 16);
+    double *order = parity_zeros(p, y.n);
+    rms_order(p, &o, wrstd, order);
+    parity_expect_order(p, "y", y, wy, o.layer ? NULL : order, 16);
     parity_expect(p, "rstd", rstd, wrstd, 16);
 }
 
@@ -122,6 +150,7 @@ const parity_case parity_norm[] = {
     {"rmsnorm_fwd", "head", fwd_case, {37, 128, 0}},
     {"rmsnorm_fwd", "hidden", fwd_case, {9, 2048, IN_PLACE}},
     {"rmsnorm_fwd", "widest", fwd_case, {2, WIDEST, 0}},
+    {"rmsnorm_fwd", "golden roundings", order_golden, {0}},
     {"rmsnorm_bwd", "empty", bwd_case, {0, 8, 0}},
     {"rmsnorm_bwd", "one", bwd_case, {1, 2, 0}},
     {"rmsnorm_bwd", "ragged", bwd_case, {7, 13, IN_PLACE}},

@@ -210,31 +210,52 @@ static void compare(parity *p, const char *what, int64_t at, double got, double 
                  (long long)at, got, want, limit);
 }
 
+/* Fewer elements than this say little of a mean: what arithmetic in float may add is added. */
+enum { FEW = 32 };
+
+/* The root mean square of what got is off by is at most 1.1 times that of other. */
+static void compare_errors(parity *p, const char *what, int64_t n, const double *got,
+                           const double *want, const double *other, double slack)
+{
+    double ours = 0, theirs = 0;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(want[i]) || !isfinite(other[i]))
+            continue;
+        finite++;
+        ours += (got[i] - want[i]) * (got[i] - want[i]);
+        theirs += (other[i] - want[i]) * (other[i] - want[i]);
+    }
+    if (finite == 0)
+        return;
+    ours = sqrt(ours / (double)finite);
+    theirs = sqrt(theirs / (double)finite);
+    bool few = finite < FEW || theirs == 0;
+    if (!few)
+        errors_note(p, what, ours, theirs);
+    if (ours > 1.1 * theirs + (few ? slack : 0))
+        fail_msg("%s/%s: the error of %s is %.3g, that of its order of roundings %.3g (root mean "
+                 "squares)",
+                 p->op, p->name, what, ours, theirs);
+}
+
 /* The errors of bf16 numbers against those of another rounding of what was wanted; slack: what the
  * arithmetic in float may add. order NULL: one rounding. */
 static void compare_bf16(parity *p, const char *what, const int64_t *at, int64_t n,
                          const double *got, const double *want, const double *order, double slack)
 {
-    double ours = 0, theirs = 0, worst = 0;
-    int64_t finite = 0;
+    double *other = parity_zeros(p, n), worst = 0;
     for (int64_t i = 0; i < n; i++) {
-        double other = order ? order[i] : parity_round(p, want[i]);
-        if (!isfinite(want[i]) || !isfinite(other))
-            continue;
-        finite++;
-        ours += (got[i] - want[i]) * (got[i] - want[i]);
-        theirs += (other - want[i]) * (other - want[i]);
-        worst = fmax(worst, fabs(other - want[i]));
+        other[i] = order ? order[i] : parity_round(p, want[i]);
+        if (order && isfinite(want[i]) && isfinite(order[i]))
+            worst = fmax(worst, fabs(order[i] - want[i]));
     }
     for (int64_t i = 0; i < n; i++) {
-        double limit = fmax(order ? 1.1 * worst : 0, half_unit(want[i])) + slack;
+        double limit = fmax(1.1 * worst, half_unit(want[i])) + slack;
         compare(p, what, at ? at[i] : i, got[i],
                 isfinite(want[i]) ? want[i] : parity_round(p, want[i]), limit);
     }
-    if (finite && sqrt(ours / (double)finite) > 1.1 * sqrt(theirs / (double)finite) + slack)
-        fail_msg("%s/%s: the error of %s is %.3g, of its %s %.3g (root mean squares)", p->op,
-                 p->name, what, sqrt(ours / (double)finite),
-                 order ? "published order" : "single rounding", sqrt(theirs / (double)finite));
+    compare_errors(p, what, n, got, want, other, slack);
 }
 
 void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
@@ -253,6 +274,8 @@ void parity_expect_order(parity *p, const char *what, tensor t, const double *wa
     }
     for (int64_t i = 0; i < t.n; i++)
         compare(p, what, i, got[i], want[i], slack);
+    if (order && p->s->dev->v->act == DT_BF16)
+        compare_errors(p, what, t.n, got, want, order, slack);
 }
 
 void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance)

@@ -10,6 +10,8 @@
  * rounded once: each element may be off by that rounding and the tolerance in float's epsilon, and
  * the root mean square of the errors is at most 1.1 times that of rounding the loop's numbers
  * (parity_expect), or of the order of roundings that the published model has (parity_expect_order).
+ * A run on bf16 ends with the largest share of each op (errors.c), and fails where an op that the
+ * specification has an order for (section 4.7) was held against none.
  *
  * Where the cases run is a parity_target: the CPU's variants with 1 and 3 threads (cpu.c), or the
  * CUDA kernels in the harness under three schedules (../simt). The bits of one variant must be
@@ -49,7 +51,8 @@ typedef struct parity_case {
 
 /* Each family's list ends with op NULL. */
 extern const parity_case parity_gemm[], parity_norm[], parity_norm_rope[], parity_rope[],
-    parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[];
+    parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[],
+    parity_paced[], parity_peers[];
 
 /* What an op answers to an index that is out of bounds: BAD_INPUT; BAD_DEVICE, and all goes on; or
  * the GPU is lost to the process, so that no case may try. */
@@ -102,11 +105,19 @@ double *parity_fetch(parity *p, tensor t);
 double parity_round(const parity *p, double x);
 
 void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance);
-/* order: the numbers of the published model's bf16 order, which may round more than once. */
+/* order: the numbers of the published model's bf16 order, which may round more than once; of an
+ * array in acc, what the published model has in bf16 there. */
 void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
                          const double *order, double tolerance);
 void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
+
+/* errors.c: an output of p's op is off by `ours` where the order of roundings is by `order`. */
+void errors_note(const parity *p, const char *what, double ours, double order);
+bool errors_wanted(const char *op);      /* the specification's table has a row for it */
+int64_t errors_compared(const char *op); /* how many outputs were compared */
+void errors_print(void);
+
 /* t must be base + d loss / d x (base NULL: 0), for all of x or a sample of it. loss reads x. */
 typedef double (*parity_loss_fn)(const void *of);
 void parity_gradient(parity *p, const char *what, tensor t, const double *base, double *x,

@@ -42,6 +42,9 @@ static struct {
     thread thread[THREADS_MAX];
     fiber *idle[THREADS_MAX]; /* without a thread */
     int n_idle, n_fibers;
+    int64_t clock_ns;
+    void (*look)(void *, int64_t);
+    void *looks;
 } m;
 
 void simt_schedule(int schedule, uint64_t seed)
@@ -53,6 +56,26 @@ void simt_schedule(int schedule, uint64_t seed)
 const char *simt_error(void)
 {
     return m.error;
+}
+
+int64_t simt_clock_ns(void)
+{
+    enum { LOOK_NS = 100 };
+    m.clock_ns += LOOK_NS;
+    if (m.look)
+        m.look(m.looks, m.clock_ns);
+    return m.clock_ns;
+}
+
+void simt_sleep(int64_t ns)
+{
+    m.clock_ns += ns;
+}
+
+void simt_on_clock(void (*look)(void *, int64_t), void *context)
+{
+    m.look = look;
+    m.looks = context;
 }
 
 void *simt_shared(void)

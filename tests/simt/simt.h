@@ -47,6 +47,11 @@ const char *simt_error(void);
 void *simt_shared(void);
 /* Ends the launch: a check inside the kernel failed. */
 void simt_stop(const char *condition, const char *file, int line) __attribute__((noreturn));
+/* The device's clock: goes on by a little at each look, and by what a thread sleeps. */
+int64_t simt_clock_ns(void);
+void simt_sleep(int64_t ns);
+/* NULL: nobody. Told of each look, with what it will read. */
+void simt_on_clock(void (*look)(void *context, int64_t ns), void *context);
 /* Every thread of the block must come, to the same site. */
 void simt_barrier(const char *file, int line);
 

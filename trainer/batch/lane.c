@@ -11,7 +11,7 @@ typedef struct buffer {
 
 struct lane {
     stream *compute, *copies; /* the same one where there is one buffer */
-    int n, at;                /* buffers; the next one */
+    int n, at, oldest;        /* buffers; the next one; the first one in use */
     buffer list[STAGERS_MAX];
 };
 
@@ -28,6 +28,12 @@ static status buffer_new(lane *l, const model_dims *d, const lane_options *o, in
     return v->event_new(l->compute->dev, &b->used);
 }
 
+int lane_count(const backend_vtable *backend, int in_use)
+{
+    const int wanted = backend->ahead + (in_use > 1 ? in_use : 1);
+    return wanted < STAGERS_MAX ? wanted : STAGERS_MAX;
+}
+
 status lane_new(stream *compute, const model_dims *d, const lane_options *o, lane **out)
 {
     const backend_vtable *v = compute->dev->v;
@@ -35,8 +41,8 @@ status lane_new(stream *compute, const model_dims *d, const lane_options *o, lan
     if (!l)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
     l->compute = l->copies = compute;
-    l->n = v->ahead + 1 < STAGERS_MAX ? v->ahead + 1 : STAGERS_MAX;
-    status st = l->n > 1 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
+    l->n = lane_count(v, o->in_use);
+    status st = v->ahead > 0 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
     for (int i = 0; i < l->n && st == ST_OK; i++)
         st = buffer_new(l, d, o, i);
     if (st != ST_OK)
@@ -76,16 +82,17 @@ status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out)
         TRY(v->event_follow(l->copies, b->used));
     }
     TRY(stage_rows(b->stager, l->copies, rows, n_rows, out));
+    l->at = (l->at + 1) % l->n;
     TRY(v->event_record(l->copies, b->arrived));
     return v->event_follow(l->compute, b->arrived);
 }
 
 status lane_used(lane *l)
 {
-    buffer *b = &l->list[l->at];
+    buffer *b = &l->list[l->oldest];
     TRY(l->compute->dev->v->event_record(l->compute, b->used));
     b->taken = true;
-    l->at = (l->at + 1) % l->n;
+    l->oldest = (l->oldest + 1) % l->n;
     return ST_OK;
 }
 

@@ -13,6 +13,7 @@
 typedef struct row_share {
     int64_t context, tensor;
     int64_t context_rank, tensor_rank;
+    bool blind; /* a later pipeline stage's: no vision tower, so no pixels are staged */
 } row_share;
 
 static inline row_share row_share_alone(void)

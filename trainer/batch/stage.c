@@ -69,6 +69,15 @@ static void lay_out(device_batch *b, const batch_caps *c, const row_share *v, si
     b->key_back = space_take(sp, all, i32);
 }
 
+int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend)
+{
+    const batch_caps own = batch_caps_shared(cap, share);
+    device_batch b;
+    space sp = {0};
+    lay_out(&b, &own, share, st_dtype_size(backend->acc), &sp);
+    return (int64_t)sp.peak;
+}
+
 static bool shared(const stager *g)
 {
     return row_share_ranks(&g->batch.share) > 1;
@@ -79,13 +88,13 @@ static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row
 {
     const backend_vtable *v = s->dev->v;
     const row_share alone = row_share_alone();
-    const batch_caps own = batch_caps_shared(cap, share);
+    const batch_caps own = batch_caps_shared(cap, share), rows = batch_caps_seen(cap, share);
     size_t acc = st_dtype_size(v->acc);
     space whole = {0}, mine = {0};
-    lay_out(&g->host, cap, &alone, acc, &whole);
+    lay_out(&g->host, &rows, &alone, acc, &whole);
     lay_out(&g->batch, &own, share, acc, &mine);
     TRY(v->alloc_host(s->dev, whole.peak, &g->host_block));
-    lay_out(&g->host, cap, &alone, acc, &(space){.base = g->host_block});
+    lay_out(&g->host, &rows, &alone, acc, &(space){.base = g->host_block});
     TRY(v->alloc(s->dev, mine.peak, &g->device_block));
     lay_out(&g->batch, &own, share, acc, &(space){.base = g->device_block});
     if (!shared(g))
@@ -342,6 +351,7 @@ static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weig
     if (shared(g)) {
         int64_t each = g->fixed_shapes ? b->cap.tokens : row_share_tokens(&b->share, n->tokens);
         TRY(view_make(&g->view, h, stride, each, acc, mine));
+        b->host_place = g->view.owner;
         b->context_uneven = mine->context_uneven;
     } else {
         mine = h;
@@ -365,7 +375,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     batch_caps n = batch_caps_count(rows, n_rows);
     TRY(batch_caps_check(&g->room, &n, rows, n_rows));
     const int bucket = choose_bucket(g, &n);
-    h->cap = bucket < g->n_buckets ? g->bucket[bucket] : g->room;
+    h->cap = batch_caps_seen(bucket < g->n_buckets ? &g->bucket[bucket] : &g->room, &b->share);
     b->cap = g->mine.cap = batch_caps_shared(&h->cap, &b->share);
     TRY(share_items(g, rows, n_rows, b));
     int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
@@ -374,7 +384,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
                            .host = h,
                            .mine = shared(g) ? &g->mine : h,
                            .place = g->place,
-                           .rank = row_share_rank(&b->share),
+                           .rank = b->share.blind ? -1 : row_share_rank(&b->share),
                            .feature_rows = b->feature_rows,
                            .acc = acc,
                            .kind = g->item_kind,

@@ -10,7 +10,9 @@
  * or, where none does, of the buffers themselves; addresses are the same for all.
  *
  * Ranks that share a row stage the same rows, and each keeps its part (row_share.h): T tokens of
- * its own, the queries of its context rank (T x tensor), and borders of all keys (T x ranks). */
+ * its own, the queries of its context rank (T x tensor), and borders of all keys (T x ranks). A
+ * pipeline stage behind the first (row_share.blind) has no arrays of patches and frames, and counts
+ * none. */
 #ifndef TESSERA_BATCH_STAGE_H
 #define TESSERA_BATCH_STAGE_H
 
@@ -63,7 +65,10 @@ typedef struct device_batch {
     int32_t *cu_frames;     /* [cap.frames + 1] vision segments, one per frame */
     /* on the host, for eval and messages */
     int32_t *host_target_doc; /* [cap.targets]: document of each target */
-    uint64_t *host_sample;    /* [cap.docs] */
+    /* [tokens of the whole rows] where ranks share them: place among the tokens of all, rank by
+     * rank, T each; NULL: its own number */
+    const int32_t *host_place;
+    uint64_t *host_sample; /* [cap.docs] */
 } device_batch;
 
 /* Sizes that ops run on. patches is a multiple of 4. */
@@ -79,7 +84,7 @@ static inline batch_caps batch_sizes(const device_batch *b)
 void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
                     batch_caps *inout_caps /* grows only */);
 
-enum { STAGERS_MAX = 4 };
+enum { STAGERS_MAX = 68 };    /* a batch for each stage of a pipeline, and some ahead */
 typedef struct stager stager; /* host and device buffers of one batch */
 /* d is borrowed and must outlive the stager. */
 WARN_UNUSED status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out);
@@ -98,6 +103,8 @@ void stager_fix_shapes(stager *g, bool fixed);
 /* As stager_new, for one of the ranks that share rows; cap is of the whole rows. */
 WARN_UNUSED status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
                                      const row_share *share, stager **out);
+/* Device bytes of one such stager. */
+int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend);
 /* What a rank works on of batches within cap. */
 batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share);
 /* The rows' arrays are copied before it returns; *out belongs to the stager and is valid until its

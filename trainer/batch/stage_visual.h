@@ -11,7 +11,7 @@ typedef struct visual_stage {
     device_batch *host;      /* index arrays of tokens, of the whole rows; on the host, written */
     device_batch *mine;      /* arrays of patches: of this rank's items */
     const item_place *place; /* [items of all rows] */
-    int64_t rank;            /* of this one in its row group */
+    int64_t rank;            /* of this one in its row group; -1: it sees no pixels */
     int64_t feature_rows;    /* merged rows of a rank in the gathered features */
     st_dtype acc;
     bool wide;     /* pixels_wide is filled, not pixels */

@@ -47,6 +47,10 @@ typedef struct bench_sizes {
 WARN_UNUSED status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c,
                              const char *only, double limit_s, rates *out, FILE *to);
 
+/* The same lines without a device, in bf16: GB, TFLOP, which ceiling, the least ms that it allows.
+ */
+WARN_UNUSED status bench_ops_counted(const bench_sizes *z, const bench_ceilings *c, FILE *to);
+
 /* y = a + b x by least squares; residual: the largest distance of a point from the line, as a share
  * of its y. One point: the line through it and 0. */
 typedef struct bench_fit {
@@ -62,8 +66,13 @@ typedef struct bench_spread {
 bench_spread bench_spread_of(double *values, int64_t n);
 
 /* Steps at each of these depths (0: the model's own), and the projection to the whole model. load:
- * the busiest expert's over the mean; 0: as the router comes. */
+ * the busiest expert's over the mean; 0: as the router comes. live: rows of prepd.endpoint,
+ * whatever they are. */
 WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
-                               double load, FILE *to);
+                               double load, bool live, FILE *to);
+
+/* What a run takes of its device's memory, each part beside its plan (memory.h, memory_gpu.h):
+ * training.steps steps at this depth. Fails for nothing that it finds. */
+WARN_UNUSED status bench_device_memory(const conf *c, int64_t layers, FILE *to);
 
 #endif

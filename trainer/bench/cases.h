@@ -23,6 +23,7 @@ typedef struct bench_case {
     const bench_sizes *z;
     bench_args a;
     double bytes, flops; /* each input read once, each output written once */
+    bool counted;        /* only these two are wanted: arrays are not made */
     void *held[BENCH_ARRAYS];
     int n_held;
     status st; /* of the first array that could not be made; those after it are NULL */

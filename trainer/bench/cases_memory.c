@@ -375,6 +375,39 @@ static void adamw(bench_case *c)
         (adamw_args){.list = one_tensor(c, true), .step = bench_upload(c, &host, sizeof host)};
 }
 
+/* What a rank of 8 gets of a layer's experts, and what it sums of their gradients, by as many
+ * multiprocessors as a replayed layout holds (comm.replay_blocks) and with no link to wait for. */
+enum { RANKS = 8, REPLAY_BLOCKS = 16 };
+
+static int64_t experts_piece(const bench_case *c)
+{
+    return TEXT.experts * TEXT.hidden * TEXT.expert_width * 3 / RANKS;
+}
+
+static void paced_copy(bench_case *c)
+{
+    const int64_t n = experts_piece(c), size = (int64_t)bench_act_bytes(c);
+    c->a.paced_copy = (paced_copy_args){.pace = {.blocks = REPLAY_BLOCKS},
+                                        .n = 1,
+                                        .run = {{.y = bench_act(c, (RANKS - 1) * n),
+                                                 .x = bench_act(c, n),
+                                                 .bytes = (RANKS - 1) * n * size,
+                                                 .x_bytes = n * size}}};
+    c->bytes = act(c, 2.0 * (double)((RANKS - 1) * n));
+}
+
+static void paced_sum(bench_case *c)
+{
+    const int64_t n = experts_piece(c);
+    c->a.paced_sum = (paced_sum_args){.pace = {.blocks = REPLAY_BLOCKS},
+                                      .n = n,
+                                      .pieces = RANKS,
+                                      .acc = true,
+                                      .x = bench_acc(c, RANKS * n),
+                                      .y = bench_acc(c, n)};
+    c->bytes = acc(c, (double)((RANKS + 1) * n));
+}
+
 #define ROW(op, shape, make)                                                                       \
     {                                                                                              \
         BENCH_##op, #op, shape, make                                                               \
@@ -406,5 +439,7 @@ const bench_row bench_memory[] = {
     ROW(sum_squares, "a layer's gate up", sum_squares),
     ROW(step_finish, "scalars", step_finish),
     ROW(adamw, "a layer's gate up", adamw),
+    ROW(paced_copy, "a layer's experts", paced_copy),
+    ROW(paced_sum, "a layer's experts", paced_sum),
     {.op_name = NULL},
 };

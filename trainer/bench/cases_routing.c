@@ -137,13 +137,95 @@ static void combine_bwd(bench_case *c)
                4.0 * (double)(T * k);
 }
 
+/* ---- windows of peers: this GPU's own, as over NVLink but for the way there ---- */
+
+enum { PEERS = 8, MET = 256 };
+
+static int32_t even_offset(const bench_sizes *z, int64_t i)
+{
+    const text_dims *d = &z->d->text;
+    return (int32_t)(z->tokens * d->top_k * (i % (d->experts + 1)) / d->experts);
+}
+
+static peer_set own_window(bench_case *c, void *window)
+{
+    return (peer_set){.base = bench_upload(c, &window, sizeof window), .rank = 0, .size = 1};
+}
+
+static void tell(bench_case *c)
+{
+    const int64_t n = TEXT.experts + 1;
+    c->a.peers_tell = (peers_tell_args){.p = own_window(c, bench_raw(c, 4 * n)),
+                                        .count = n,
+                                        .values = bench_ints(c, n, even_offset)};
+    c->bytes = 8.0 * (double)n;
+}
+
+static void meet(bench_case *c)
+{
+    c->a.peers_meet = (peers_meet_args){
+        .p = own_window(c, bench_raw(c, 2 * MET)), .met = MET, .phase = MEET_ARRIVE | MEET_WAIT};
+    c->bytes = 16.0;
+}
+
+static void plan(bench_case *c)
+{
+    const int64_t n = PEERS * (TEXT.experts + 1);
+    c->a.exchange_plan = (exchange_plan_args){.ranks = PEERS,
+                                              .experts = TEXT.experts,
+                                              .rows = T * TEXT.top_k,
+                                              .borders = bench_ints(c, n, even_offset),
+                                              .place = bench_raw(c, 4 * TEXT.experts),
+                                              .order = bench_raw(c, 4 * (TEXT.experts + 1)),
+                                              .rounds = bench_raw(c, 4),
+                                              .moved = bench_raw(c, 16)};
+    c->bytes = 4.0 * (double)(n + TEXT.experts);
+}
+
+static void move(bench_case *c, bool back)
+{
+    const int64_t slots = T * TEXT.top_k, h = TEXT.hidden;
+    const int32_t *offset = bench_ints(c, TEXT.experts + 1, even_offset);
+    c->a.exchange_rows = (exchange_rows_args){.p = own_window(c, bench_act(c, slots * h)),
+                                              .back = back,
+                                              .slots = slots,
+                                              .width = h,
+                                              .experts = TEXT.experts,
+                                              .rows = slots,
+                                              .offset = offset,
+                                              .place = offset,
+                                              .order = offset,
+                                              .rounds = bench_raw(c, 4),
+                                              .mine = bench_act(c, slots * h)};
+    c->bytes = act(c, 2.0 * (double)(slots * h));
+}
+
+static void there(bench_case *c)
+{
+    move(c, false);
+}
+
+static void back(bench_case *c)
+{
+    move(c, true);
+}
+
 #define ROW(op, shape, make)                                                                       \
     {                                                                                              \
         BENCH_##op, #op, shape, make                                                               \
     }
 const bench_row bench_routing[] = {
-    ROW(route_fwd, "top K", route),          ROW(route_bwd, "top K", route_bwd),
-    ROW(route_aux, "statistics", aux_stats), ROW(route_aux, "gradient", aux_grad),
-    ROW(permute, "slots", permute),          ROW(combine_fwd, "mix, residual", combine),
-    ROW(combine_bwd, "mix", combine_bwd),    {.op_name = NULL},
+    ROW(route_fwd, "top K", route),
+    ROW(route_bwd, "top K", route_bwd),
+    ROW(route_aux, "statistics", aux_stats),
+    ROW(route_aux, "gradient", aux_grad),
+    ROW(permute, "slots", permute),
+    ROW(combine_fwd, "mix, residual", combine),
+    ROW(combine_bwd, "mix", combine_bwd),
+    ROW(peers_tell, "offsets", tell),
+    ROW(peers_meet, "alone", meet),
+    ROW(exchange_plan, "8 ranks", plan),
+    ROW(exchange_rows, "there", there),
+    ROW(exchange_rows, "back", back),
+    {.op_name = NULL},
 };

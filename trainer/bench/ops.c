@@ -7,6 +7,8 @@
 static void *hold(bench_case *c, size_t bytes)
 {
     void *p = NULL;
+    if (c->counted)
+        return NULL;
     if (c->st == ST_OK && c->n_held == BENCH_ARRAYS)
         c->st = FAIL(ST_INTERNAL, "bench: a case with more than %d arrays", BENCH_ARRAYS);
     if (c->st == ST_OK)
@@ -19,7 +21,7 @@ static void *hold(bench_case *c, size_t bytes)
 static void *numbers(bench_case *c, int64_t n, size_t size)
 {
     void *p = hold(c, (size_t)n * size);
-    if (c->st == ST_OK)
+    if (c->st == ST_OK && !c->counted)
         c->st = bench_fill(c->s, p, n, size);
     return p;
 }
@@ -42,6 +44,8 @@ void *bench_raw(bench_case *c, int64_t bytes)
 void *bench_upload(bench_case *c, const void *host, size_t bytes)
 {
     void *p = hold(c, bytes);
+    if (c->counted)
+        return NULL;
     if (c->st == ST_OK)
         c->st = c->s->dev->v->to_device(c->s, p, host, bytes);
     if (c->st == ST_OK)
@@ -173,6 +177,24 @@ static void print_low(const bench_sums *sums, FILE *to)
 
 static const bench_row *const lists[] = {bench_products, bench_memory, bench_routing};
 enum { LISTS = sizeof lists / sizeof *lists };
+
+status bench_ops_counted(const bench_sizes *z, const bench_ceilings *limit, FILE *to)
+{
+    const backend_vtable sizes = {.name = "counted", .act = DT_BF16, .acc = DT_F32};
+    device dev = {.v = &sizes};
+    stream s = {.dev = &dev};
+    for (int l = 0; l < LISTS; l++)
+        for (const bench_row *row = lists[l]; row->op_name; row++) {
+            bench_case c = {.s = &s, .z = z, .counted = true};
+            row->make(&c);
+            TRY(c.st);
+            const double copy_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
+            fprintf(to, "| %s | %s | %.2f | %.3f | %s | %.3f |\n", row->op_name, row->shape,
+                    c.bytes * 1e-9, c.flops * 1e-12, compute_s > copy_s ? "product" : "copy",
+                    1e3 * (compute_s > copy_s ? compute_s : copy_s));
+        }
+    return ST_OK;
+}
 
 status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const char *only,
                  double limit_s, rates *out, FILE *to)

@@ -12,11 +12,21 @@
 #include "trainer/bench/bench.h"
 #include "trainer/bench/skew.h"
 #include "trainer/bench/text_rows.h"
+#include "trainer/device/replay.h"
+#include "trainer/report/profile.h"
 #include "trainer/step.h"
 
 /* A lane has two buffers, and a step is captured for each on its second use: steps 3 and 4. */
-enum { WARM_UP = 5, UPDATES = 5, DEPTHS_MAX = 8 };
+enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5, DEPTHS_MAX = 8 };
+static const double LATE_US = 50.0;      /* what no step start is to be delayed by */
 static const double H200_FLOPS = 989e12; /* dense bf16 by the datasheet, H100 and H200 */
+
+/* What the link is said to take for a step's calls of a kind: beside it stands what they took. */
+typedef struct stated {
+    const char *what;
+    int64_t calls, bytes;
+    double ms;
+} stated;
 
 /* What was measured at one depth. */
 typedef struct depth {
@@ -25,8 +35,15 @@ typedef struct depth {
     double optimizer;             /* ms of one update of all values */
     double tokens, images, flops; /* of a step, mean */
     double wait_share;
-    double load; /* of the busiest expert over the mean; 0: not set */
+    /* us from where a step could begin to where its batch was there */
+    double input_median, input_p99, input_most;
+    int64_t steps, late; /* of these steps by more than LATE_US */
+    double load;         /* of the busiest expert over the mean; 0: not set */
     size_t used, total;
+    char replayed[160]; /* of world.h: where one rank of several is played */
+    profile_sums where; /* then also: where the time of steps goes */
+    stated link[PROFILE_CALLS];
+    int n_link;
 } depth;
 
 static status time_updates(session *s, double *out_ms)
@@ -64,20 +81,34 @@ static status next_step(session *s, int64_t *queued, int64_t last, step_report *
                : FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", out->step);
 }
 
+/* us, sorted here. */
+static void judge_input(double *us, int64_t n, depth *d)
+{
+    d->steps = n;
+    for (int64_t i = 0; i < n; i++)
+        d->late += us[i] > LATE_US;
+    d->input_median = bench_spread_of(us, n).median;
+    d->input_p99 = us[(n * 99 + 99) / 100 - 1];
+    d->input_most = us[n - 1];
+}
+
 /* Steps behind `before`: a warm-up, and `steps` that are timed from one to the next. */
 static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
 {
-    double *ms = calloc((size_t)steps, sizeof *ms);
+    double *ms = calloc((size_t)steps, sizeof *ms), *us = calloc((size_t)steps, sizeof *us);
     int64_t wait_ns = 0, queued = before, last = before + WARM_UP + steps, then = 0;
     status st = ST_OK;
-    if (!ms)
-        return FAIL(ST_NO_MEMORY, "bench: out of memory");
+    if (!ms || !us) {
+        st = FAIL(ST_NO_MEMORY, "bench: out of memory");
+        goto done;
+    }
     for (int64_t i = 1; i <= WARM_UP + steps; i++) {
         step_report r;
         TRY_OR(done, next_step(s, &queued, last, &r));
         int64_t now = clock_ns();
         if (i > WARM_UP) {
             ms[i - WARM_UP - 1] = (double)(now - then) * 1e-6;
+            us[i - WARM_UP - 1] = (double)r.input_ns * 1e-3;
             d->tokens += (double)r.tokens / (double)steps;
             d->images += (double)r.images / (double)steps;
             d->flops += (double)r.flops.training / (double)steps;
@@ -87,23 +118,67 @@ static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
     }
     d->step = bench_spread_of(ms, steps);
     d->wait_share = (double)wait_ns * 1e-6 / (d->step.mean * (double)steps);
+    judge_input(us, steps, d);
 done:
     free(ms);
+    free(us);
     return st;
 }
 
-static status run_depth(const conf *c, int64_t layers, double load, depth *d, double *peak)
+/* Of the last step, by name: a name may be of several groups. */
+static void state_link(const world *w, depth *d)
+{
+    const comm_replay *r = w->joined;
+    const comm_tally *list;
+    const int n = comm_ledger_list(w->ledger, &list);
+    for (int i = 0; i < n; i++) {
+        const comm_tally *t = &list[i];
+        int k = 0;
+        while (k < d->n_link && strcmp(d->link[k].what, t->what) != 0)
+            k++;
+        if (t->step_bytes == 0 || k == PROFILE_CALLS)
+            continue;
+        d->n_link += k == d->n_link;
+        stated *s = &d->link[k];
+        s->what = t->what;
+        s->calls += t->step_calls;
+        s->bytes += t->step_bytes;
+        /* The latency is each call's, the rest goes by bytes. */
+        s->ms +=
+            (double)((t->step_calls - 1) * r->latency_ns + comm_replay_ns(r, t->step_bytes)) * 1e-6;
+    }
+}
+
+/* What collectives leave exposed: steps behind `before`, call by call, the first to warm up. */
+static status profile_steps(session *s, int64_t before, profile_sums *out)
+{
+    profile *p = NULL;
+    status st = ST_OK;
+    replay_free(s->stream); /* calls are measured one by one */
+    TRY(profile_new(s->stream, &p));
+    for (int64_t i = 0; i <= PROFILED; i++) {
+        step_report r;
+        if (i == 1)
+            profile_reset(p);
+        TRY_OR(done, profile_begin(p));
+        TRY_OR(done, step_run(s, before + 1 + i, &r));
+        TRY_OR(done, profile_end(p, r.wait_ns));
+    }
+    *out = *profile_read(p);
+done:
+    profile_free(&p);
+    return st;
+}
+
+/* w: NULL, or one rank of a layout alone. */
+static status run_depth(const conf *c, const world *w, double load, bool live, depth *d,
+                        double *peak)
 {
     session s = {0};
     skew *k = NULL;
-    conf own = *c; /* its texts stay c's */
     int64_t before = 0;
-    own.model_layers = layers;
-    own.eval_enable = false;
-    if (load > 0.0)
-        own.optimizer_lr = 0.0; /* updates cost the same, and the router stays as it was set */
     status st = ST_OK;
-    TRY(session_open(&own, SESSION_TRAIN, &s));
+    TRY(live ? session_open_any(c, &s) : session_resume(c, w, NULL, &s));
     d->layers = s.dims.text.layers;
     if (load > 0.0) {
         TRY_OR(done, skew_new(&s, load, &k));
@@ -112,6 +187,10 @@ static status run_depth(const conf *c, int64_t layers, double load, depth *d, do
     TRY_OR(done, run_steps(&s, before, c->training_steps, d));
     if (k)
         TRY_OR(done, skew_measure(k, &s, &d->load));
+    if (world_replayed(w)) {
+        TRY_OR(done, profile_steps(&s, before + WARM_UP + c->training_steps, &d->where));
+        state_link(w, d);
+    }
     TRY_OR(done, time_updates(&s, &d->optimizer));
     TRY_OR(done, s.device->v->memory(s.device, &d->used, &d->total));
     if (*peak == 0.0) {
@@ -131,6 +210,24 @@ done:
     return st;
 }
 
+static status run_alone_or_replayed(const conf *c, int64_t layers, double load, bool live, depth *d,
+                                    double *peak)
+{
+    world w = {0};
+    conf own = *c; /* its texts stay c's */
+    const bool replayed = c->comm_engine == ENGINE_REPLAY;
+    own.model_layers = layers;
+    own.eval_enable = false;
+    if (load > 0.0)
+        own.optimizer_lr = 0.0; /* updates cost the same, and the router stays as it was set */
+    if (!replayed)
+        return run_depth(&own, NULL, load, live, d, peak);
+    TRY(world_replay(&own, &w));
+    world_fit(&w, &own);
+    memcpy(d->replayed, w.replayed, sizeof d->replayed);
+    return world_close(&w, run_depth(&own, &w, load, live, d, peak));
+}
+
 static void print_depth(const depth *d, double peak, FILE *to)
 {
     fprintf(to,
@@ -146,7 +243,20 @@ static void print_depth(const depth *d, double peak, FILE *to)
             100.0 * d->step.deviation / d->step.mean, 100.0 * d->step.slow);
     if (d->load > 0.0)
         fprintf(to, "; busiest expert %.2f times the mean", d->load);
-    fputc('\n', to);
+    if (d->replayed[0]) {
+        fprintf(to, "\n%s", d->replayed);
+        fprintf(to, "\nits collectives, of steps that are not captured:\n");
+        profile_print(&d->where, to);
+        for (int i = 0; i < d->n_link; i++)
+            fprintf(to, "link: %-38s stated %11.3f ms, %" PRId64 " calls, %" PRId64 " bytes\n",
+                    d->link[i].what, d->link[i].ms, d->link[i].calls, d->link[i].bytes);
+    } else {
+        fputc('\n', to);
+    }
+    fprintf(to,
+            "input: %" PRId64 " step starts delayed by a median of %.1f us, 99 of 100 by at most "
+            "%.1f us, the longest %.1f us; %" PRId64 " by more than %.0f us\n",
+            d->steps, d->input_median, d->input_p99, d->input_most, d->late, LATE_US);
     fflush(to);
 }
 
@@ -163,31 +273,27 @@ static void print_projection(const depth *d, int n, int64_t whole, int64_t ranks
     }
     bench_fit w = bench_fit_line(x, work, n), u = bench_fit_line(x, update, n);
     bench_fit f = bench_fit_line(x, useful, n); /* exact: every layer is alike */
+    const bool replayed = d[0].replayed[0];     /* then it updates a rank's share already */
     double layers = (double)whole;
-    double step = w.a + w.b * layers + (u.a + u.b * layers) / (double)ranks;
+    double share = (u.a + u.b * layers) / (replayed ? 1.0 : (double)ranks);
+    double step = w.a + w.b * layers + share;
     fprintf(to,
             "fit: %.3f + %.3f x layers ms without the optimiser (largest residual %.2f %%), "
             "optimiser %.3f + %.3f x layers\n",
             w.a, w.b, 100.0 * w.residual, u.a, u.b);
     fprintf(to,
             "projected: %" PRId64 " layers, optimiser over %" PRId64
-            " ranks, collectives hidden: step %.1f ms  tps: %.0f  mfu: %.2f%% of %.1f TFLOP/s\n",
-            whole, ranks, step, d[0].tokens / (step * 1e-3),
-            100.0 * (f.a + f.b * layers) / (step * 1e-3) / peak, peak * 1e-12);
-}
-
-/* Rows of text in a file of their own, where no recording is named. */
-static status own_rows(const conf *c, const model_dims *d, char path[STATUS_PATH_MAX])
-{
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, STATUS_PATH_MAX, "%s/bench-rows-%ld.rec", folder && *folder ? folder : "/tmp",
-             (long)getpid());
-    return text_rows_record(path, d, 2 * c->training_global_batch_size, c->training_seq_len,
-                            c->bench_document);
+            " ranks (%.1f ms), collectives %s: step %.1f ms  tps: %.0f  mfu: %.2f%% of %.1f "
+            "TFLOP/s\n",
+            whole, ranks, share, replayed ? "replayed" : "hidden", step,
+            d[0].tokens / (step * 1e-3), 100.0 * (f.a + f.b * layers) / (step * 1e-3) / peak,
+            peak * 1e-12);
+    if (replayed)
+        fprintf(to, "%s\n", d[0].replayed);
 }
 
 status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks, double load,
-                   FILE *to)
+                   bool live, FILE *to)
 {
     depth measured[DEPTHS_MAX] = {{0}};
     char path[STATUS_PATH_MAX] = "";
@@ -198,17 +304,28 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
     if (n_layers > DEPTHS_MAX)
         return FAIL(ST_USAGE, "bench step: at most %d depths", DEPTHS_MAX);
     TRY(dims_load(c->model_path, &dims));
-    if (!c->feed_replay[0]) {
-        TRY_OR(done, own_rows(c, &dims, path));
+    if (live && c->comm_engine == ENGINE_REPLAY)
+        return FAIL(ST_USAGE, "bench step --live: a daemon would wait for the ranks that "
+                              "comm.engine replay leaves out");
+    if (live && c->feed_replay[0])
+        return FAIL(ST_USAGE, "bench step --live: rows come from prepd.endpoint; leave feed.replay "
+                              "to the daemon");
+    if (!c->feed_replay[0] && !live) {
+        TRY_OR(done, text_rows_own(c, &dims, path));
         own.feed_replay = path;
     }
     for (int i = 0; i < n_layers; i++) {
-        TRY_OR(done, run_depth(&own, layers[i], load, &measured[i], &peak));
+        TRY_OR(done, run_alone_or_replayed(&own, layers[i], load, live, &measured[i], &peak));
         print_depth(&measured[i], peak, to);
     }
     if (measured[0].images == 0.0)
         fprintf(to, "warning: fed without images; with real ones a model with vision runs at "
                     "about half this rate\n");
+    if (c->comm_engine == ENGINE_REPLAY) {
+        layout l;
+        TRY_OR(done, layout_of(c, &l));
+        ranks = l.world;
+    }
     print_projection(measured, n_layers, dims.text.layers, ranks, peak, to);
 done:
     if (path[0])

@@ -2,7 +2,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/rng.h"
 #include "proto/codec.h"
@@ -34,7 +36,7 @@ static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int
 }
 
 status text_rows_record(const char *path, const model_dims *d, int64_t rows, int64_t seq_len,
-                        int64_t document)
+                        int64_t document, int64_t patch_budget)
 {
     record_writer *w = NULL;
     codec *c = NULL;
@@ -43,7 +45,8 @@ status text_rows_record(const char *path, const model_dims *d, int64_t rows, int
     char welcome[128];
     status st = ST_OK;
     arena_init(&a, 0);
-    snprintf(welcome, sizeof welcome, "{\"seq_len\":%" PRId64 ",\"patch_budget\":0}", seq_len);
+    snprintf(welcome, sizeof welcome, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64 "}",
+             seq_len, patch_budget);
     TRY_OR(done, record_create(path, welcome, &w));
     TRY_OR(done, codec_new(&c));
     TRY_OR(done, wire_msg_new(&m));
@@ -62,4 +65,13 @@ done:
     codec_free(&c);
     arena_done(&a);
     return st;
+}
+
+status text_rows_own(const conf *c, const model_dims *d, char path[STATUS_PATH_MAX])
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, STATUS_PATH_MAX, "%s/bench-rows-%ld.rec", folder && *folder ? folder : "/tmp",
+             (long)getpid());
+    return text_rows_record(path, d, 2 * c->training_global_batch_size, c->training_seq_len,
+                            c->bench_document, 0);
 }

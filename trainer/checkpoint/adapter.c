@@ -120,12 +120,12 @@ static status read_tensor(void *context, int64_t i, double *out)
     const adapter_list *l = context;
     const adapter_tensor *t = &l->tensor[i];
     if (t->linear)
-        return params_read(t->p->value, l->s, 0, t->p->count, out);
+        return lora_read(t->p, l->s, 0, t->p->count, out);
     double *all = malloc((size_t)t->p->count * sizeof *all);
     if (!all)
         return FAIL(ST_NO_MEMORY, "no memory for an adapter of %lld values",
                     (long long)t->p->count);
-    status st = params_read(t->p->value, l->s, 0, t->p->count, all);
+    status st = lora_read(t->p, l->s, 0, t->p->count, all);
     if (st == ST_OK)
         arrange(t, all, out);
     free(all);
@@ -216,6 +216,7 @@ status adapter_export(const params *p, stream *s, const char *base, const char *
     adapter_list l;
     if (!p->lora_rank)
         return ST_OK;
+    TRY(params_may_be_kept(p));
     TRY(folder_make(folder));
     status st = list_make(p, s, &l);
     if (st == ST_OK)

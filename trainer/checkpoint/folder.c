@@ -37,7 +37,8 @@ status folder_lock(const char *folder, int *out_fd)
     TRY(hf_path(path, folder, ".lock"));
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path,
+                       "%s: choose a job.dump_folder that this user may write to", strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         *out_fd = fd;
         return ST_OK;

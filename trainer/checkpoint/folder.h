@@ -29,8 +29,10 @@ WARN_UNUSED status folder_remove(const char *path);
 
 /* Lists and hashes every file below path into its manifest, all of it synced. */
 WARN_UNUSED status folder_seal(const char *path);
-/* ST_BAD_INPUT names the file that is missing, of another size or content. */
-WARN_UNUSED status folder_check(const char *path);
+/* ST_BAD_INPUT names the file that is missing, of another size or content. Of several ranks each
+ * looks at its share of the files, about as many bytes as any other: together they have seen
+ * all. */
+WARN_UNUSED status folder_check(const char *path, int rank, int ranks);
 
 /* Steps of the checkpoints in folder, rising; heap. Whether they are whole is not asked. */
 WARN_UNUSED status folder_steps(const char *folder, int64_t **out, int64_t *out_n);

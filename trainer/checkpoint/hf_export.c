@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
 #include "trainer/checkpoint/hf_slices.h"
+#include "trainer/device/shapes.h"
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
@@ -57,9 +58,10 @@ static status write_index(const hf_plan *e, const char *folder)
 static status write_weights(const hf_plan *e, const char *folder, const hf_export_options *o,
                             stream *s)
 {
-    if (o->writers > 1)
-        TRY(hf_write_slices(e, folder, o->writer == 0, s));
-    for (int64_t file = 0, first = 0; file < e->n_files && o->writers <= 1; file++) {
+    const bool slices = o->writers > 1 || shapes_only(s->dev);
+    if (slices)
+        TRY(hf_write_slices(e, folder, o->writer == 0, s, o->value_bytes));
+    for (int64_t file = 0, first = 0; file < e->n_files && !slices; file++) {
         int64_t n = 0;
         while (first + n < e->n && e->items[first + n].file == file)
             n++;
@@ -147,6 +149,7 @@ status hf_export(const params *p, stream *s, const model_dims *d, const char *fo
     hf_plan e = {0};
     const char *tokenizer = o->tokenizer && o->tokenizer[0] ? o->tokenizer : o->source;
     status st;
+    TRY(params_may_be_kept(p));
     TRY(make_folder(folder));
     TRY_OR(done, hf_plan_make(p, o, &e));
     TRY_OR(done, write_weights(&e, folder, o, s));

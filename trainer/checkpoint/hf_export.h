@@ -22,7 +22,8 @@ typedef struct hf_export_options {
     /* Of several ranks each writes what it stores; the first also what is not weights. None: alone.
      * Nothing is renamed: the folder is not looked at before all are done. */
     int writer, writers;
-    int64_t shard_bytes; /* 0: the source's files; where they do not fit, shards of 5 GB */
+    int64_t *value_bytes; /* what this writer put of tensors, where several write; may be NULL */
+    int64_t shard_bytes;  /* 0: the source's files; where they do not fit, shards of 5 GB */
 } hf_export_options;
 
 /* Waits for the device. CANT_CREATE, IO by file. folder is made if absent (its parent too). */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainer/checkpoint/hf_check.h"
+#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
@@ -12,14 +13,16 @@ enum { CHUNK = 1 << 18 /* values moved at once */ };
 typedef struct load_buffers {
     double *matrix, *row; /* [CHUNK], or [in, out] of one expert as held; [in] */
     int64_t *bytes;       /* taken from the files */
+    bool shapes_only;     /* counted, not read */
 } load_buffers;
 
 /* n values of t from element `first` on */
 static void take(const st_tensor *t, int64_t first, int64_t n, double *to, const load_buffers *b)
 {
     const int64_t size = (int64_t)st_dtype_size(t->dtype);
-    convert_to_double(to, t->data.data + first * size, t->dtype, n);
     *b->bytes += n * size;
+    if (!b->shapes_only)
+        convert_to_double(to, t->data.data + first * size, t->dtype, n);
 }
 
 /* What was taken between two elements leaves memory, so that a file larger than it passes. */
@@ -59,7 +62,7 @@ static void take_columns(const param *p, const st_tensor *t, int64_t first, int6
             continue;
         int64_t at = first + from * stored_in + h->first[1];
         take(t, at, in, b.row, &b);
-        for (int64_t i = 0; i < in; i++)
+        for (int64_t i = 0; i < in && !b.shapes_only; i++)
             b.matrix[i * out + j] = b.row[i];
         begin = begin < 0 ? at : begin;
         end = at + in;
@@ -121,7 +124,7 @@ static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n,
         longest = p->local[1] > longest ? p->local[1] : longest;
     }
     load_buffers b = {malloc((size_t)largest * sizeof(double)),
-                      malloc((size_t)longest * sizeof(double)), inout_bytes};
+                      malloc((size_t)longest * sizeof(double)), inout_bytes, shapes_only(s->dev)};
     status st = b.matrix && b.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
     for (int64_t i = 0, run = 1; i < n && st == ST_OK; i += run) {
         const param *p = pieces[i].p;

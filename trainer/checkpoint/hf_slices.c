@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
+#include "trainer/model/lora_params.h"
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
 
@@ -17,6 +19,8 @@ typedef struct target {
     int fd;
     off_t at; /* of its first byte */
     st_dtype dtype;
+    bool shapes_only; /* values are counted; in the file they stay a hole */
+    int64_t *bytes;   /* of values, so far */
 } target;
 
 typedef struct buffers {
@@ -46,6 +50,9 @@ static status put_values(const target *t, int64_t stored, int64_t n, const doubl
                          void *bytes)
 {
     size_t size = st_dtype_size(t->dtype);
+    *t->bytes += n * (int64_t)size;
+    if (t->shapes_only)
+        return ST_OK;
     convert_from_double(bytes, t->dtype, from, n);
     return put_bytes(t, bytes, (size_t)n * size, t->at + (off_t)((size_t)stored * size));
 }
@@ -76,13 +83,13 @@ static status put_columns(const param *p, const target *t, const transposed *m, 
     const int64_t begin = first % (p->local[1] * out), end = begin + n;
     for (int64_t j = 0; j < out; j++) {
         int64_t column = j / h->n[3] * h->size[3] + h->first[3] + j % h->n[3] - m->column;
-        int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out, k = 0;
-        if (column < 0 || column >= m->rows)
+        int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
+        if (column < 0 || column >= m->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high; i++)
-            b->column[k++] = b->values[i * out + j - begin];
-        if (k > 0)
-            TRY(put_values(t, m->first + column * in + h->first[1] + low, k, b->column, b->bytes));
+        for (int64_t i = low; i < high && !t->shapes_only; i++)
+            b->column[i - low] = b->values[i * out + j - begin];
+        TRY(put_values(t, m->first + column * in + h->first[1] + low, high - low, b->column,
+                       b->bytes));
     }
     return ST_OK;
 }
@@ -100,7 +107,8 @@ static status put_piece(const param_piece *piece, const target *t, stream *s, co
         int64_t expert = transposes ? p->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        TRY(params_read(p->value, s, at - p->own_first, n, b->values));
+        if (!t->shapes_only)
+            TRY(lora_read_merged(p, s, at, n, b->values));
         if (!transposes) {
             TRY(put_runs(p, t, at, n, b));
             continue;
@@ -115,11 +123,11 @@ static status put_piece(const param_piece *piece, const target *t, stream *s, co
 }
 
 static status put_file(const hf_item *items, int64_t n, const char *path, bool with_header,
-                       stream *s, const buffers *b)
+                       stream *s, const buffers *b, int64_t *inout_bytes)
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target t = {.path = path};
+    target t = {.path = path, .shapes_only = shapes_only(s->dev), .bytes = inout_bytes};
     TRY(hf_header(items, n, &header, &size));
     off_t end = (off_t)size;
     for (int64_t i = 0; i < n; i++)
@@ -140,7 +148,7 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
         st = put_piece(&items[i].piece, &t, s, b);
         t.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(t.dtype));
     }
-    if (st == ST_OK && fsync(t.fd) != 0)
+    if (st == ST_OK && !t.shapes_only && fsync(t.fd) != 0)
         st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));
     if (close(t.fd) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
@@ -148,8 +156,10 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
     return st;
 }
 
-status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, stream *s)
+status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, stream *s,
+                       int64_t *out_bytes)
 {
+    int64_t bytes = 0;
     buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
                  malloc(CHUNK * sizeof(double))};
     status st =
@@ -160,10 +170,12 @@ status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, 
             n++;
         st = hf_path(path, folder, e->files[file]);
         if (st == ST_OK)
-            st = put_file(e->items + first, n, path, with_headers, s, &b);
+            st = put_file(e->items + first, n, path, with_headers, s, &b, &bytes);
     }
     free(b.values);
     free(b.column);
     free(b.bytes);
+    if (out_bytes)
+        *out_bytes = bytes;
     return st;
 }

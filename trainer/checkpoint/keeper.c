@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -17,8 +19,10 @@
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/together.h"
 #include "trainer/checkpoint/train_state.h"
+#include "trainer/model/lora_params.h"
+#include "trainer/parallel/agree.h"
 
-enum { BLOCKS = 3 };
+enum { BLOCKS = 3, SETTLE_NS = 50000000 };
 
 struct keeper {
     const conf *conf;
@@ -194,7 +198,7 @@ static status make_view(keeper *k)
     ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
     for (int64_t i = 0; i < k->live->n; i++) {
         const param *from = &k->live->list[i];
-        param *to = &k->view.list[i];
+        param *to = &k->view.list[i]; /* whole, of an adapter, comes with each save */
         to->value = to->act = MOVED(from, value, values);
         to->moment1 = MOVED(from, moment1, moments1);
         to->moment2 = MOVED(from, moment2, moments2);
@@ -237,6 +241,10 @@ status keeper_new(const conf *c, const char *folder, const model_dims *d, params
     k->together = together_of(p);
     k->background = keeper_in_background(c) && k->together.writes;
     status st = folder_make(folder);
+    if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
+        st = FAIL_IN(ST_CANT_CREATE, folder,
+                     "checkpoints can not be written here: %s (job.dump_folder, checkpoint.folder)",
+                     strerror(errno));
     if (st == ST_OK && k->background)
         st = open_background(k);
     if (st != ST_OK) {
@@ -292,6 +300,15 @@ static status take_snapshot(keeper *k)
 
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 
+/* Values of adapters, wherever they are stored: merging asks for all of a matrix's. */
+static status take_adapters(keeper *k)
+{
+    TRY(lora_gather(k->live, k->live_stream));
+    for (int64_t i = 0; i < k->live->n && k->background; i++)
+        k->view.list[i].whole = k->live->list[i].whole;
+    return ST_OK;
+}
+
 /* What the first rank finds, for all of them. */
 static status begin_save(keeper *k, int64_t step, int32_t *out)
 {
@@ -311,7 +328,10 @@ status keeper_save(keeper *k, const progress *p)
 {
     int32_t begin;
     TRY(begin_save(k, p->step, &begin));
-    if (begin != SAVE_GO || !k->together.writes)
+    if (begin != SAVE_GO)
+        return ST_OK;
+    TRY(take_adapters(k));
+    if (!k->together.writes)
         return ST_OK;
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
@@ -340,36 +360,81 @@ status keeper_wait(keeper *k)
     return st;
 }
 
+void keeper_settle(const keeper *k, int64_t step)
+{
+    char path[STATUS_PATH_MAX];
+    if (k->together.first || folder_step_path(path, k->folder, step, "writing") != ST_OK)
+        return;
+    while (access(path, F_OK) == 0)
+        nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
+}
+
 int64_t keeper_last_step(const keeper *k)
 {
     return k->last_step;
 }
 
-static status read_step(const char *folder, int64_t step, char path[STATUS_PATH_MAX], progress *out)
+static status read_own(const char *folder, int64_t step, const comm *all,
+                       char path[STATUS_PATH_MAX], progress *out)
 {
     char training[STATUS_PATH_MAX];
     TRY(folder_step_path(path, folder, step, NULL));
-    TRY(folder_check(path));
+    TRY(folder_check(path, all->rank, all->size));
     TRY(hf_path(training, path, FOLDER_TRAINING));
     return progress_read(training, out);
 }
 
-status keeper_find(const char *folder, int64_t load_step, char out_path[STATUS_PATH_MAX],
-                   progress *out, bool *out_found)
+/* Its bytes are whole for all ranks, or for none. */
+static status read_step(const char *folder, int64_t step, const comm *all,
+                        char path[STATUS_PATH_MAX], progress *out)
 {
+    const comm_at at = {"check a checkpoint", -1};
+    status mine = read_own(folder, step, all, path, out), st = comm_agree(all, at, mine, step);
+    if (mine == ST_OK && st != ST_OK)
+        progress_done(out);
+    return st;
+}
+
+/* The steps there are, as the first rank sees them. Heap. */
+static status list_steps(const char *folder, const comm *all, int64_t **out, int64_t *out_n)
+{
+    const comm_at at = {"list checkpoints", -1};
     int64_t *step = NULL, n = 0;
+    status st = comm_agree(all, at, folder_steps(folder, &step, &n), 0);
+    if (st == ST_OK)
+        st = comm_host_broadcast(all, at, &n, sizeof n, 0);
+    if (st == ST_OK && all->rank > 0) {
+        free(step);
+        step = calloc((size_t)n + 1, sizeof *step);
+        st = step ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of checkpoints");
+    }
+    if (st == ST_OK && n > 0)
+        st = comm_host_broadcast(all, at, step, n * (int64_t)sizeof *step, 0);
+    if (st != ST_OK)
+        free(step);
+    *out = st == ST_OK ? step : NULL;
+    *out_n = n;
+    return st;
+}
+
+status keeper_find(const char *folder, int64_t load_step, const comm *all,
+                   char out_path[STATUS_PATH_MAX], progress *out, bool *out_found)
+{
+    const comm alone = comm_alone("checkpoint");
+    int64_t *step = NULL, n = 0;
+    all = all ? all : &alone;
     *out_found = false;
     if (load_step > 0) {
-        TRY(read_step(folder, load_step, out_path, out));
+        TRY(read_step(folder, load_step, all, out_path, out));
         *out_found = true;
         return ST_OK;
     }
     if (load_step == 0)
         return ST_OK;
-    TRY(folder_steps(folder, &step, &n));
+    TRY(list_steps(folder, all, &step, &n));
     status st = ST_OK;
     for (int64_t i = n - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
-        st = read_step(folder, step[i], out_path, out);
+        st = read_step(folder, step[i], all, out_path, out);
         *out_found = st == ST_OK;
         if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is no damage */
             log_warn("checkpoint of step %" PRId64 " is passed over: %s", step[i], status_text());

@@ -27,14 +27,18 @@ bool keeper_in_background(const conf *c);
 WARN_UNUSED status keeper_save(keeper *k, const progress *p);
 /* Until nothing is under way: how the last save went. */
 WARN_UNUSED status keeper_wait(keeper *k);
+/* Of several ranks: until the first has done with the checkpoint of this step, which all have
+ * written their part of, so that none ends the others before. Bounded by stop_by_deadline alone. */
+void keeper_settle(const keeper *k, int64_t step);
 /* Step of the last checkpoint written by this keeper; 0 before the first. */
 int64_t keeper_last_step(const keeper *k);
 
 /* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked:
  * its path and progress. *out_found = false where there is none, and with load_step 0; one that is
  * damaged is told and passed over, but for a load_step that was named. ST_BAD_INPUT where all are
- * damaged; a disk that can not be read is no damage and fails. Changes nothing on disk. */
-WARN_UNUSED status keeper_find(const char *folder, int64_t load_step,
+ * damaged; a disk that can not be read is no damage and fails. Changes nothing on disk. The ranks
+ * of `all` each look at their share of the bytes, and all find the same; NULL: one rank. */
+WARN_UNUSED status keeper_find(const char *folder, int64_t load_step, const comm *all,
                                char out_path[STATUS_PATH_MAX], progress *out, bool *out_found);
 /* Before a run goes on from step (0: from the start): leftovers are deleted, and checkpoints of
  * later steps, damaged or not, set aside as FOLDER/set-aside-step-N (.2, .3 ... where that is

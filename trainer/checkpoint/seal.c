@@ -104,19 +104,12 @@ status folder_seal(const char *path)
     return st;
 }
 
-static status check_file(const json_value *entry, const char *base, const char *manifest, hasher *h)
+/* Are the bytes of a file what the manifest says? */
+static status check_bytes(const char *path, int64_t bytes, const char *wanted)
 {
-    const char *name, *wanted;
-    int64_t bytes;
-    char path[STATUS_PATH_MAX], found[HASH_TEXT];
+    char found[HASH_TEXT];
     struct stat about;
     hash128 digest;
-    TRY(json_want_text(entry, "name", manifest, &name));
-    TRY(json_want_text(entry, "digest", manifest, &wanted));
-    TRY(json_want_int(entry, "bytes", manifest, &bytes));
-    if (name[0] == '/' || strstr(name, ".."))
-        return FAIL_IN(ST_BAD_INPUT, manifest, "\"%s\" is no file of this checkpoint", name);
-    TRY(hf_path(path, base, name));
     if (stat(path, &about) != 0)
         return FAIL_IN(ST_BAD_INPUT, path, "a file of the checkpoint is missing");
     if ((int64_t)about.st_size != bytes)
@@ -124,14 +117,70 @@ static status check_file(const json_value *entry, const char *base, const char *
                        (long long)about.st_size, (long long)bytes);
     TRY(hash_file(path, &digest));
     hash_print(digest, found);
-    if (strcmp(found, wanted) != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "its bytes changed since the checkpoint was made");
+    return strcmp(found, wanted) == 0
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, path, "its bytes changed since the checkpoint was made");
+}
+
+/* mine: its bytes are looked at here. */
+static status check_file(const json_value *entry, const char *base, const char *manifest, bool mine,
+                         hasher *h)
+{
+    const char *name, *wanted;
+    int64_t bytes;
+    char path[STATUS_PATH_MAX];
+    TRY(json_want_text(entry, "name", manifest, &name));
+    TRY(json_want_text(entry, "digest", manifest, &wanted));
+    TRY(json_want_int(entry, "bytes", manifest, &bytes));
+    if (name[0] == '/' || strstr(name, ".."))
+        return FAIL_IN(ST_BAD_INPUT, manifest, "\"%s\" is no file of this checkpoint", name);
+    TRY(hf_path(path, base, name));
+    if (mine)
+        TRY(check_bytes(path, bytes, wanted));
     add_to_seal(h, name, bytes, wanted);
     return ST_OK;
 }
 
-status folder_check(const char *path)
+typedef struct share {
+    size_t file;
+    int64_t bytes;
+    int rank;
+} share;
+
+static int by_bytes(const void *a, const void *b)
 {
+    const share *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->file < y->file ? -1 : x->file > y->file;
+}
+
+/* mine [files]: the largest first, each to the rank with the fewest bytes so far. */
+static status share_files(const json_value *files, int rank, int ranks, bool *mine)
+{
+    const size_t n = json_count(files);
+    share *list = calloc(n + 1, sizeof *list);
+    int64_t *sum = calloc((size_t)ranks, sizeof *sum);
+    status st = list && sum ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of files");
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        list[i] = (share){i, json_int(json_find(json_item(files, i), "bytes"), 0), 0};
+    if (st == ST_OK)
+        qsort(list, n, sizeof *list, by_bytes);
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        int least = 0;
+        for (int r = 1; r < ranks; r++)
+            least = sum[r] < sum[least] ? r : least;
+        sum[least] += list[i].bytes > 0 ? list[i].bytes : 0;
+        mine[list[i].file] = least == rank;
+    }
+    free(list);
+    free(sum);
+    return st;
+}
+
+status folder_check(const char *path, int rank, int ranks)
+{
+    bool *mine = NULL;
     char manifest[STATUS_PATH_MAX], training[STATUS_PATH_MAX], text[HASH_TEXT];
     const char *seal;
     int64_t version;
@@ -151,12 +200,19 @@ status folder_check(const char *path)
     TRY_OR(done, json_want_array(v, "files", manifest, &files));
     TRY_OR(done, json_want_text(v, "seal", manifest, &seal));
     TRY_OR(done, hasher_new(&h));
+    mine = calloc(json_count(files) + 1, sizeof *mine);
+    if (!mine) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a list of files");
+        goto done;
+    }
+    TRY_OR(done, share_files(files, rank, ranks, mine));
     for (size_t i = 0; i < json_count(files); i++)
-        TRY_OR(done, check_file(json_item(files, i), path, manifest, h));
+        TRY_OR(done, check_file(json_item(files, i), path, manifest, mine[i], h));
     hash_print(hasher_value(h), text);
     if (strcmp(text, seal) != 0)
         st = FAIL_IN(ST_BAD_INPUT, manifest, "its list of files was changed");
 done:
+    free(mine);
     hasher_free(&h);
     json_free(&v);
     return st;

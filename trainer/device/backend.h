@@ -26,6 +26,14 @@ typedef struct stream stream;
 typedef struct event event; /* a point in the order of a stream */
 typedef struct graph graph; /* captured work, to be queued again as a whole */
 
+/* Told of what is queued on a stream and is no op and no copy of its own: a collective, or a wait
+ * for one on another stream. Pairs may nest; between them stands all that it queues. what: its
+ * name, static storage; NULL: that of the first inside. */
+typedef struct call_watch {
+    status (*begin)(stream *s, const char *what);
+    status (*end)(stream *s);
+} call_watch;
+
 /* An ordered queue of work. The CPU's runs everything at once. Kernels find handles and device
  * facts through it. */
 struct stream {
@@ -40,6 +48,7 @@ enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 
 typedef struct device_options {
     int index;          /* which GPU */
+    bool share;         /* of fewer GPUs than that, index modulo their number */
     int threads;        /* of the CPU's pool; 0 = one per processor this process may use */
     int attention;      /* ATTENTION_* of conf.h: whose kernels, cuda only */
     bool deterministic; /* library paths that give the same bits every time */
@@ -87,18 +96,57 @@ typedef struct backend_vtable {
     status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph **g);
     status (*memory)(device *d, size_t *out_used, size_t *out_total);
+    /* One block of this size for what ops work in, before step 1; NULL where they need none. */
+    status (*reserve)(stream *s, size_t bytes);
+    bool overhead;  /* memory is a GPU's own: its driver, libraries and graphs take some of it */
     bool immediate; /* device memory is the host's, and a call has done its work when it returns */
+    bool hollow;    /* there is no memory behind its addresses (device/shapes.h) */
     bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
     int ahead;         /* steps that may be queued before the host reads what the first one did */
 } backend_vtable;
+
+/* Told of every wait of the host for the device. What `ended` returns is what the wait returns: of
+ * one that ended because the work was given up, why. Functions NULL: nobody is. */
+typedef struct device_watch {
+    void *context;
+    void (*begins)(void *context);
+    status (*ended)(void *context, status how);
+} device_watch;
 
 struct device {
     const backend_vtable *v;
     const struct ops_table *ops;
     device_counts counts;
-    size_t used_at_open;   /* of memory(), the context and what others hold included */
-    char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
+    device_watch watch;
+    const call_watch *calls; /* of all its streams; NULL: nobody is told */
+    size_t used_at_open;     /* of memory(), the context and what others hold included */
+    size_t context_bytes;    /* of it the context's, as measured; 0: nobody could tell */
+    char description[512];   /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
+    char no_gpu[512];        /* why this is the CPU where a GPU was looked for; "" otherwise */
 };
+
+/* Around a backend's waits. */
+static inline void device_wait_begins(device *d)
+{
+    if (d->watch.begins)
+        d->watch.begins(d->watch.context);
+}
+
+static inline status device_wait_ended(device *d, status how)
+{
+    return d->watch.ended ? d->watch.ended(d->watch.context, how) : how;
+}
+
+/* Around what a call_watch is told of. */
+static inline status device_call_begins(stream *s, const char *what)
+{
+    return s->dev->calls ? s->dev->calls->begin(s, what) : ST_OK;
+}
+
+static inline status device_call_ended(stream *s)
+{
+    return s->dev->calls ? s->dev->calls->end(s) : ST_OK;
+}
 
 extern const backend_vtable backend_cpu;
 

@@ -264,19 +264,20 @@ static status cpu_event_ns(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* used: this process's resident memory; total: the machine's. */
+/* used: this process's resident memory without the files it has mapped (libraries, a recording,
+ * weights being read): those are the kernel's to drop. total: the machine's. */
 static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
 {
     (void)d;
     FILE *f = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-    int n = f ? fscanf(f, "%*u %llu", &pages) : 0;
+    unsigned long long pages = 0, files = 0;
+    int n = f ? fscanf(f, "%*u %llu %llu", &pages, &files) : 0;
     if (f)
         fclose(f);
-    if (n != 1)
+    if (n != 2 || files > pages)
         return FAIL(ST_OS, "/proc/self/statm: no resident size in it (is /proc mounted?)");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    *out_used = (size_t)pages * page;
+    *out_used = (size_t)(pages - files) * page;
     *out_total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
     return ST_OK;
 }

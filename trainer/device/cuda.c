@@ -12,13 +12,15 @@
 #include "common/log.h"
 #include "trainer/device/cublas.h"
 #include "trainer/device/cudnn.h"
+#include "trainer/device/nvml.h"
 
 extern const struct ops_table ops_cuda;
 extern const backend_vtable backend_cuda;
 
 enum { LEAST_SM = 80 }; /* bf16 products and asynchronous copies begin there */
 
-static const size_t SCRATCH_LEAST = (size_t)32 << 20;
+/* Scratch that was not reserved grows to twice its size, larger one by an eighth. */
+static const size_t SCRATCH_LEAST = (size_t)32 << 20, SCRATCH_LARGE = (size_t)256 << 20;
 
 /* The runtime's current device is a setting of each thread. */
 static status use(const device *d)
@@ -42,9 +44,9 @@ static status no_driver(void)
                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-static status find_gpu(int index)
+static status find_gpu(const device_options *o, int *out_index)
 {
-    int count = 0;
+    int count = 0, index = o->index;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
         return no_driver();
@@ -53,9 +55,15 @@ static status find_gpu(int index)
     if (error != cudaSuccess)
         return FAIL(ST_UNAVAILABLE, "cudaGetDeviceCount: CUDA error %d, %s", (int)error,
                     cudaGetErrorString(error));
+    if (o->share)
+        index %= count;
     if (index < 0 || index >= count)
-        return FAIL(ST_UNAVAILABLE, "CUDA: there are GPUs 0 to %d; %d was asked for", count - 1,
-                    index);
+        return FAIL(
+            ST_UNAVAILABLE,
+            "CUDA: GPU %d was asked for and there %s %d: start a rank per GPU (with comm.engine "
+            "mpi, through host memory, ranks may share one)",
+            index, count == 1 ? "is" : "are", count);
+    *out_index = index;
     return ST_OK;
 }
 
@@ -100,10 +108,30 @@ static status choose_attention(cuda_device *d, char *out, size_t size)
     return ST_OK;
 }
 
+/* Makes the context; its size is what the GPU has less behind it. */
+static status make_context(cuda_device *d)
+{
+    char bus[32];
+    size_t before = 0, after = 0;
+    CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, d->options.index), ST_BAD_DEVICE,
+             "cudaDeviceGetPCIBusId");
+    bool known = nvml_free_bytes(bus, &before) == ST_OK;
+    TRY(use(&d->base));
+    CUDA_TRY(cudaFree(NULL), ST_BAD_DEVICE, "cudaFree, the first call that needs a context");
+    known = known && nvml_free_bytes(bus, &after) == ST_OK;
+    if (!known) {
+        log_info("the context's memory is not measured reason=\"%s\"", status_text());
+        status_clear();
+    }
+    d->base.context_bytes = known && before > after ? before - after : 0;
+    return ST_OK;
+}
+
 static status cuda_open(const device_options *o, device **out)
 {
     char attention[256];
-    TRY(find_gpu(o->index));
+    int index;
+    TRY(find_gpu(o, &index));
     TRY(cublas_open());
     struct cudaDeviceProp p;
     cuda_device *d = calloc(1, sizeof *d);
@@ -112,11 +140,12 @@ static status cuda_open(const device_options *o, device **out)
     d->base.v = &backend_cuda;
     d->base.ops = &ops_cuda;
     d->options = *o;
+    d->options.index = index;
     status st = read_facts(d, &p);
     if (st == ST_OK)
         st = choose_attention(d, attention, sizeof attention);
     if (st == ST_OK)
-        st = use(&d->base); /* makes the context */
+        st = make_context(d);
     if (st != ST_OK) {
         cuda_close(&d->base);
         return st;
@@ -235,12 +264,18 @@ static status cuda_zero(stream *s, void *dst, size_t bytes)
     return ST_OK;
 }
 
-static status cuda_wait(stream *s)
+static status synchronize(stream *s)
 {
-    s->dev->counts.waits++;
     CUDA_TRY(cudaStreamSynchronize(cuda_handle(s)), ST_BAD_DEVICE,
              "work queued on the GPU, seen at cudaStreamSynchronize");
     return ST_OK;
+}
+
+static status cuda_wait(stream *s)
+{
+    s->dev->counts.waits++;
+    device_wait_begins(s->dev);
+    return device_wait_ended(s->dev, synchronize(s));
 }
 
 static status cuda_event_new(device *d, event **out)
@@ -272,12 +307,18 @@ static status cuda_event_follow(stream *s, event *e)
     return ST_OK;
 }
 
-static status cuda_event_wait(device *d, event *e)
+static status synchronize_event(event *e)
 {
-    d->counts.event_waits++;
     CUDA_TRY(cudaEventSynchronize((cudaEvent_t)e), ST_BAD_DEVICE,
              "work queued on the GPU, seen at cudaEventSynchronize");
     return ST_OK;
+}
+
+static status cuda_event_wait(device *d, event *e)
+{
+    d->counts.event_waits++;
+    device_wait_begins(d);
+    return device_wait_ended(d, synchronize_event(e));
 }
 
 static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
@@ -343,21 +384,39 @@ const cuda_facts *cuda_facts_of(const stream *s)
     return &((const cuda_device *)s->dev)->facts;
 }
 
+/* One more block of scratch, larger than those before. */
+static status add_scratch(cuda_stream *s, size_t size)
+{
+    TRY(cuda_alloc(s->base.dev, size, &s->block[s->blocks]));
+    s->block_bytes = size;
+    s->base.dev->counts.scratch += (int64_t)size;
+    s->blocks++;
+    return ST_OK;
+}
+
+static status cuda_reserve(stream *base, size_t bytes)
+{
+    cuda_stream *s = (cuda_stream *)base;
+    return bytes > s->block_bytes ? add_scratch(s, bytes) : ST_OK;
+}
+
+static size_t grown(size_t now, size_t wanted)
+{
+    size_t more = now < SCRATCH_LARGE ? 2 * now : now + now / 8;
+    more = more > SCRATCH_LEAST ? more : SCRATCH_LEAST;
+    return more > wanted ? more : wanted;
+}
+
 status cuda_scratch(stream *base, size_t bytes, void **out)
 {
     cuda_stream *s = (cuda_stream *)base;
     if (bytes > s->block_bytes) {
-        size_t size = 2 * s->block_bytes > bytes ? 2 * s->block_bytes : bytes;
-        size = size > SCRATCH_LEAST ? size : SCRATCH_LEAST;
         if (s->capturing || s->blocks == CUDA_SCRATCH_BLOCKS)
             return FAIL(ST_INTERNAL,
                         "an op asks for %zu bytes of scratch while a step is captured; %zu are "
                         "there: its shape did not run before",
                         bytes, s->block_bytes);
-        TRY(cuda_alloc(base->dev, size, &s->block[s->blocks]));
-        s->block_bytes = size;
-        base->dev->counts.scratch += (int64_t)size;
-        s->blocks++;
+        TRY(add_scratch(s, grown(s->block_bytes, bytes)));
     }
     *out = s->blocks ? s->block[s->blocks - 1] : NULL;
     return ST_OK;
@@ -391,6 +450,8 @@ const backend_vtable backend_cuda = {
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
     .memory = cuda_memory,
+    .reserve = cuda_reserve,
+    .overhead = true,
     .fixed_shapes = true,
     .ahead = 1,
 };

@@ -3,6 +3,7 @@
 #include "common/conf.h"
 #include "common/log.h"
 #include "trainer/device/cuda_module.h"
+#include "trainer/device/shapes.h"
 
 /* Of ops/table.c; the table stays opaque here, so that nothing includes upward. */
 extern const char *ops_first_missing(const struct ops_table *t);
@@ -24,26 +25,38 @@ static status cuda_open(const device_options *o, device **out)
     return v->open(o, out);
 }
 
+/* In the place of a GPU. */
+static status fall_back(const device_options *o, const char *why, device **out)
+{
+    device_options cpu = *o;
+    cpu.index = 0;
+    log_info("CPU is used reason=\"%s\"", why);
+    TRY(backend_cpu.open(&cpu, out));
+    snprintf((*out)->no_gpu, sizeof(*out)->no_gpu, "%s", why);
+    return ST_OK;
+}
+
 static status open_kind(int kind, const device_options *o, device **out)
 {
     if (kind == BACKEND_CPU)
         return backend_cpu.open(o, out);
+    if (kind == BACKEND_SHAPES)
+        return backend_shapes.open(o, out);
     if (kind == BACKEND_CUDA)
         return cuda_open(o, out);
     device *d = NULL;
-    device_options cpu = *o;
-    cpu.index = 0;
+    char why[sizeof d->no_gpu];
     if (cuda_open(o, &d) != ST_OK) {
-        log_info("CPU is used reason=\"%s\"", status_text());
+        snprintf(why, sizeof why, "%.500s", status_text());
         status_clear();
-        return backend_cpu.open(&cpu, out);
+        return fall_back(o, why, out);
     }
     const char *missing = ops_first_missing(d->ops);
     if (missing) {
-        log_info("CPU is used reason=\"the CUDA backend has no op %s yet\" gpu=\"%s\"", missing,
+        snprintf(why, sizeof why, "the CUDA backend has no op %s yet, for %.400s", missing,
                  d->description);
         device_close(&d);
-        return backend_cpu.open(&cpu, out);
+        return fall_back(o, why, out);
     }
     *out = d;
     return ST_OK;

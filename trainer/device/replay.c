@@ -15,6 +15,7 @@ struct replay {
     int64_t n, capacity;
     int64_t open;  /* entry that is being captured, -1: none */
     int64_t inner; /* pieces begun inside it, which it holds */
+    replay_watch watch;
 };
 
 static status read_scope(const char *text, unsigned *out)
@@ -53,6 +54,11 @@ status replay_new(stream *s, const char *scope)
     r->open = -1;
     s->replay = r;
     return ST_OK;
+}
+
+void replay_watched(stream *s, const replay_watch *w)
+{
+    s->replay->watch = *w;
 }
 
 void replay_free(stream *s)
@@ -104,8 +110,12 @@ status replay_begin(stream *s, const replay_key *key, bool *out_done)
         return ST_OK;
     if (r->list[at].graph) {
         *out_done = true;
+        if (r->watch.again)
+            r->watch.again(r->watch.context, at);
         return s->dev->v->graph_launch(s, r->list[at].graph);
     }
+    if (r->watch.captured)
+        TRY(r->watch.captured(r->watch.context, at, true));
     TRY(s->dev->v->capture_begin(s));
     r->open = at;
     return ST_OK;
@@ -132,5 +142,7 @@ status replay_end(stream *s, status st)
     }
     TRY(s->dev->v->capture_end(s, &made));
     e->graph = made;
+    if (r->watch.captured)
+        TRY(r->watch.captured(r->watch.context, e - r->list, false));
     return s->dev->v->graph_launch(s, made);
 }

@@ -40,6 +40,18 @@ typedef struct replay replay;
 WARN_UNUSED status replay_new(stream *s, const char *scope);
 void replay_free(stream *s);
 
+/* Told what is captured and run again, by a piece's number: for who counts what is queued inside.
+ */
+typedef struct replay_watch {
+    void *context;
+    /* Around the capture of a piece, which then runs for the first time as a graph. */
+    status (*captured)(void *context, int64_t piece, bool begins);
+    void (*again)(void *context, int64_t piece);
+} replay_watch;
+
+/* After replay_new; w is copied. */
+void replay_watched(stream *s, const replay_watch *w);
+
 WARN_UNUSED status replay_begin(stream *s, const replay_key *key, bool *out_done);
 /* st: of the body. */
 WARN_UNUSED status replay_end(stream *s, status st);

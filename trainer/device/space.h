@@ -37,4 +37,12 @@ static inline void space_rewind(space *sp, size_t mark)
     sp->used = mark;
 }
 
+/* Ends one of several users of the bytes behind mark; after the last, rewind to *inout_top. */
+static inline void space_turn(space *sp, size_t mark, size_t *inout_top)
+{
+    if (sp->used > *inout_top)
+        *inout_top = sp->used;
+    sp->used = mark;
+}
+
 #endif

@@ -122,8 +122,9 @@ status answers_row(answers *a, const row *r, const bool *counted)
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
     TRY_OR(done, choose(a, r, references, counted, &c));
     TRY_OR(done, generate_answers(s, r, c.doc, c.n, GENERATE_MAX, c.words));
-    for (int64_t i = 0; i < c.n; i++)
-        TRY_OR(done, tell(a, r, references, &c, i));
+    for (int64_t i = 0; i < c.n && a->trouble.code == ST_OK; i++)
+        if (tell(a, r, references, &c, i) != ST_OK)
+            a->trouble = *status_last();
 done:
     json_free(&references);
     chosen_done(&c);

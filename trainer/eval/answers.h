@@ -13,6 +13,8 @@ typedef struct answers {
     int64_t show;     /* questions still to be printed */
     vqa_tally *tally; /* added to */
     page *page;       /* NULL: none */
+    /* what went wrong with an answer on this rank alone, after which none is told: for agree.h */
+    status_note trouble;
 } answers;
 
 /* A row's questions. counted [D]: documents with targets. Nothing where the row's or device's kind

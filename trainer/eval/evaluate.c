@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/eval/agree.h"
 #include "trainer/eval/answers.h"
 #include "trainer/eval/lender.h"
 #include "trainer/stop.h"
@@ -39,14 +40,85 @@ static status verdicts_init(verdicts *w, session *s)
     return w->best && w->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
 }
 
-/* Forward of one row; wrong[d] is set for documents with a missed target, counted[d] for those with
- * any target. */
-static status judge(session *s, verdicts *w, const row *r, bool *wrong, bool *counted)
+/* Ranks of the last stage that share a row have judged some of its targets each; those of other
+ * stages hear it from them. */
+static status hear_others(session *s, int64_t docs, bool *wrong, bool *counted)
+{
+    enum { COUNTED = 1, WRONG = 2 };
+    const comm *peers = mesh_comm(&s->mesh, MESH_ROW);
+    const comm *stages = mesh_comm(&s->mesh, MESH_PIPELINE);
+    if (peers->size * stages->size == 1)
+        return ST_OK;
+    uint8_t *said = calloc((size_t)(docs * (peers->size + 1)), 1), *all = said + docs;
+    if (!said)
+        return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+    for (int64_t d = 0; d < docs; d++)
+        said[d] = (uint8_t)((counted[d] ? COUNTED : 0) | (wrong[d] ? WRONG : 0));
+    const comm_at at = {"judge a row", -1};
+    status st = comm_host_all_gather(peers, at, said, all, docs);
+    if (st == ST_OK)
+        st = comm_host_broadcast(stages, at, all, docs * peers->size, stages->size - 1);
+    if (stages->rank + 1 < stages->size) { /* nothing was judged here */
+        memset(counted, 0, (size_t)docs * sizeof *counted);
+        memset(wrong, 0, (size_t)docs * sizeof *wrong);
+    }
+    for (int64_t i = 0; i < docs * peers->size && st == ST_OK; i++) {
+        counted[i % docs] |= (all[i] & COUNTED) != 0;
+        wrong[i % docs] |= (all[i] & WRONG) != 0;
+    }
+    free(said);
+    return st;
+}
+
+/* Loss and weight, of all rows. */
+static status sum_loss(session *s)
+{
+    static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE, MESH_PIPELINE};
+    const comm_at at = {"sum held-out loss", -1};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        const comm *c = mesh_comm(&s->mesh, groups[i]);
+        TRY(comm_all_reduce(c, s->stream, at, s->sums.loss, 1, DT_F64, COMM_SUM));
+        TRY(comm_all_reduce(c, s->stream, at, s->sums.weight, 1, DT_F64, COMM_SUM));
+    }
+    return ST_OK;
+}
+
+/* Documents likewise. Ranks that share a row have counted the same. */
+static status sum_counts(const session *s, evaluation *e)
+{
+    enum { COUNTS = 4 };
+    static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE};
+    int64_t *const count[COUNTS] = {&e->documents, &e->right, &e->swapped_documents,
+                                    &e->swapped_right};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        const comm *c = mesh_comm(&s->mesh, groups[g]);
+        const int64_t same = g == 0 ? s->mesh.layout.context * s->mesh.layout.tensor : 1;
+        int64_t mine[COUNTS], *all = calloc((size_t)c->size, sizeof mine);
+        if (!all)
+            return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+        for (int i = 0; i < COUNTS; i++)
+            mine[i] = *count[i];
+        status st = comm_host_all_gather(c, (comm_at){"sum held-out documents", -1}, mine, all,
+                                         sizeof mine);
+        for (int i = 0; i < COUNTS && st == ST_OK; i++) {
+            *count[i] = 0;
+            for (int r = 0; r < c->size; r++)
+                *count[i] += all[r * COUNTS + i];
+            *count[i] /= same;
+        }
+        free(all);
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+/* Forward of one row, staged in b; wrong[d] is set for documents with a missed target, counted[d]
+ * for those with any target. */
+static status judge(session *s, verdicts *w, const row *r, const device_batch *b, bool *wrong,
+                    bool *counted)
 {
     const backend_vtable *v = s->device->v;
-    device_batch *b;
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    TRY(stage_rows(s->stager, s->stream, r, 1, &b));
     TRY(model_forward(s->model, s->stream, b, &sums, w->device_nll, w->device_best));
     size_t bytes = (size_t)b->targets * sizeof(int32_t);
     TRY(v->to_host(s->stream, w->best, w->device_best, bytes));
@@ -60,11 +132,11 @@ static status judge(session *s, verdicts *w, const row *r, bool *wrong, bool *co
         if (w->best[i] != w->label[i])
             wrong[d] = true;
     }
-    return ST_OK;
+    return r->n_docs ? hear_others(s, r->n_docs, wrong, counted) : ST_OK;
 }
 
 typedef struct flags {
-    bool *wrong, *counted, *lent;
+    bool *wrong, *counted, *lent, *others; /* [docs]; others: lent, of other ranks' rows */
 } flags;
 
 static status keep_sums(session *s, double keep[2])
@@ -83,29 +155,133 @@ static status give_back_sums(session *s, const double keep[2])
     return v->wait(s->stream);
 }
 
-static status evaluate_row(session *s, verdicts *w, lender *l, flags *f, answers *words, row *r,
-                           bool swapped, evaluation *out)
+/* Rows that data-parallel ranks take one each: all hold all of them, for the pictures that are lent
+ * and for the answers, and each judges its own. */
+typedef struct rows_turn {
+    received *got; /* [ranks] */
+    int n, ranks, own;
+    row none;        /* of a rank without one */
+    const row *mine; /* this rank's */
+    device_batch *b; /* the same, staged */
+    int64_t judged;  /* rows of this rank, so far */
+} rows_turn;
+
+/* Nothing, for a rank whose turn has no row: it makes the calls that the others make. */
+static row no_row(const row *like)
 {
-    if (r->n_docs == 0)
-        return ST_OK;
-    TRY(judge(s, w, r, f->wrong, f->counted));
+    row r = *like;
+    r.n_tokens = r.n_docs = r.n_items = r.n_patches = r.n_video_patches = 0;
+    return r;
+}
+
+/* Documents with targets; what judge finds too. */
+static void count_documents(const row *r, bool *counted)
+{
     for (int64_t d = 0; d < r->n_docs; d++) {
-        out->documents += f->counted[d];
-        out->right += f->counted[d] && !f->wrong[d];
+        counted[d] = false;
+        for (int64_t t = r->cu_seqlens[d]; t < r->cu_seqlens[d + 1]; t++)
+            counted[d] |= r->labels[t] != NO_LABEL;
     }
-    TRY(answers_row(words, r, f->counted));
-    if (!swapped || r->n_items == 0 || r->n_video_patches)
-        return ST_OK;
+}
+
+static bool can_swap(const row *r)
+{
+    return r->n_docs > 0 && r->n_items > 0 && r->n_video_patches == 0;
+}
+
+/* The same with other pictures, where this rank's row has any. */
+static status evaluate_swapped(session *s, verdicts *w, lender *l, flags *f, const rows_turn *q,
+                               evaluation *out)
+{
+    const bool lends = can_swap(q->mine);
     double keep[2]; /* the swapped pass must not enter the held-out loss */
+    const row *judged = q->mine;
+    const row none = no_row(q->mine);
+    device_batch *b;
+    for (int i = 0; i < q->n; i++)
+        if (can_swap(&q->got[i].row))
+            TRY(lender_exchange(l, &q->got[i].row, i == q->own ? f->lent : f->others));
+    if (!lends && q->ranks == 1)
+        return ST_OK;
+    if (!lends)
+        judged = &none;
     TRY(keep_sums(s, keep));
-    TRY(lender_exchange(l, r, f->lent));
-    TRY(judge(s, w, r, f->wrong, f->counted));
+    TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
+    TRY(judge(s, w, judged, b, f->wrong, f->counted));
     TRY(give_back_sums(s, keep));
-    for (int64_t d = 0; d < r->n_docs; d++) {
+    for (int64_t d = 0; d < judged->n_docs; d++) {
         out->swapped_documents += f->counted[d] && f->lent[d];
         out->swapped_right += f->counted[d] && f->lent[d] && !f->wrong[d];
     }
     return ST_OK;
+}
+
+static status evaluate_round(session *s, verdicts *w, lender *l, flags *f, answers *words,
+                             rows_turn *q, bool swapped, evaluation *out)
+{
+    if (q->mine->n_docs == 0 && q->ranks == 1)
+        return ST_OK;
+    q->judged += q->mine->n_docs > 0;
+    TRY(judge(s, w, q->mine, q->b, f->wrong, f->counted));
+    for (int64_t d = 0; d < q->mine->n_docs; d++) {
+        out->documents += f->counted[d];
+        out->right += f->counted[d] && !f->wrong[d];
+    }
+    for (int i = 0; i < q->n; i++) {
+        if (q->got[i].row.n_docs == 0)
+            continue;
+        count_documents(&q->got[i].row, f->counted);
+        TRY(answers_row(words, &q->got[i].row, f->counted));
+    }
+    return swapped ? evaluate_swapped(s, w, l, f, q, out) : ST_OK;
+}
+
+/* To the others, who are then as patient as this rank is. */
+static void say_waiting(const session *s, bool waits)
+{
+    control_waits(s->world ? s->world->control : NULL, waits);
+}
+
+/* The next rows, one for each data-parallel rank; fewer at the end of the stream. */
+static status take_rows(session *s, receiver *source, rows_turn *q)
+{
+    int64_t waited = 0;
+    status st = ST_OK;
+    say_waiting(s, true);
+    while (q->n < q->ranks && st == ST_OK) {
+        st = receiver_next(source, &q->got[q->n], &waited);
+        q->n += st == ST_OK;
+    }
+    say_waiting(s, false);
+    return st == ST_END ? ST_OK : st;
+}
+
+/* And this rank's on its way to the device: what can fail of a row on one rank alone. trouble: of
+ * the round before. n 0: the stream has ended. */
+static status take_round(session *s, receiver *source, const status_note *trouble, rows_turn *q)
+{
+    status st = ST_OK;
+    q->n = 0;
+    if (trouble->code != ST_OK) {
+        status_set(trouble);
+        return agree(s, trouble->code, 0);
+    }
+    if (stop_heard()) /* rows may be there without a wait that would notice */
+        st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
+    if (st == ST_OK)
+        st = take_rows(s, source, q);
+    if (st == ST_OK && q->n > 0) {
+        q->none = no_row(&q->got[0].row);
+        q->mine = q->own < q->n ? &q->got[q->own].row : &q->none;
+        st = stage_rows(s->stager, s->stream, q->mine, 1, &q->b);
+    }
+    return agree(s, st, q->n);
+}
+
+static void give_back_round(receiver *source, rows_turn *q)
+{
+    for (; q->n > 0; q->n--)
+        receiver_give_back(source, &q->got[q->n - 1]);
 }
 
 static status write_page(const answers *words, const evaluation *e)
@@ -124,6 +300,17 @@ static status write_page(const answers *words, const evaluation *e)
     return ST_OK;
 }
 
+/* What may fail on one rank alone. */
+static status open_own(const session *s, page **out_page, receiver **out)
+{
+    if (s->conf->eval_page[0] && s->mesh.rank == 0)
+        TRY(page_new(s->conf->eval_page, out_page));
+    say_waiting(s, true);
+    status st = session_stream(s, "eval", s->conf, out);
+    say_waiting(s, false);
+    return st;
+}
+
 status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
 {
     const backend_vtable *v = s->device->v;
@@ -136,45 +323,48 @@ status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
     size_t docs = (size_t)s->cap.docs + 1;
     lender *l = NULL;
     answers words = {.session = s, .show = show, .tally = &out->vqa};
+    rows_turn q = {.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard),
+                   .own = s->mesh.place.consumer};
+    int64_t rows = 0;
+    q.got = calloc((size_t)q.ranks, sizeof *q.got);
+    f.others = calloc(docs, sizeof(bool));
     f.wrong = calloc(docs, sizeof(bool));
     f.counted = calloc(docs, sizeof(bool));
     f.lent = calloc(docs, sizeof(bool));
-    if (!f.wrong || !f.counted || !f.lent) {
+    if (!f.wrong || !f.counted || !f.lent || !f.others || !q.got) {
         st = FAIL(ST_NO_MEMORY, "evaluate: out of memory");
         goto done;
     }
-    if (s->conf->eval_page[0])
-        TRY_OR(done, page_new(s->conf->eval_page, &words.page));
     TRY_OR(done, lender_new(&l));
     TRY_OR(done, verdicts_init(&w, s));
-    TRY_OR(done, session_stream(s, "eval", s->conf, &source));
+    TRY_OR(done, agree(s, open_own(s, &words.page, &source), 0));
     TRY_OR(done, v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY_OR(done, v->zero(s->stream, s->sums.weight, sizeof(double)));
     for (;;) {
-        received got;
-        int64_t waited = 0;
-        if (stop_asked()) { /* rows may be there without a wait that would notice */
-            st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
-            goto done;
-        }
-        st = receiver_next(source, &got, &waited);
-        if (st == ST_END)
+        st = take_round(s, source, &words.trouble, &q);
+        if (st == ST_OK && q.n == 0)
             break;
-        if (st != ST_OK)
-            goto done;
-        st = evaluate_row(s, &w, l, &f, &words, &got.row, swapped, out);
-        receiver_give_back(source, &got);
+        for (int i = 0; i < q.n; i++)
+            rows += q.got[i].row.n_docs > 0;
+        if (st == ST_OK)
+            st = evaluate_round(s, &w, l, &f, &words, &q, swapped, out);
+        give_back_round(source, &q);
         if (st != ST_OK)
             goto done;
     }
+    if (q.ranks > 1)
+        log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", q.judged, rows);
     double loss, weight;
+    TRY_OR(done, sum_loss(s));
+    TRY_OR(done, sum_counts(s, out));
     TRY_OR(done, v->to_host(s->stream, &loss, s->sums.loss, sizeof loss));
     TRY_OR(done, v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
     TRY_OR(done, v->wait(s->stream));
     out->loss = weight > 0.0 ? loss / weight : 0.0;
     out->seconds = (double)(clock_ns() - start) * 1e-9;
-    st = words.page ? write_page(&words, out) : ST_OK;
-done:
+    st = agree(s, words.page ? write_page(&words, out) : ST_OK, 0);
+done:;
+    const status_note why = *status_last(); /* a source that is closed may have words of its own */
     page_free(&words.page);
     receiver_close(&source);
     verdicts_done(&w, s);
@@ -182,5 +372,9 @@ done:
     free(f.wrong);
     free(f.counted);
     free(f.lent);
+    free(f.others);
+    free(q.got);
+    if (st != ST_OK)
+        status_set(&why);
     return st;
 }

@@ -5,6 +5,10 @@
  * equals the reference until the first miss. Swapped: the same with every image exchanged for the
  * last different one of equal grid; documents that have no partner are left out of that count.
  *
+ * Of several data-parallel ranks each judges every so manieth row; sums are over all of them, and
+ * all get the same figures, those of one rank. Rows come to each from the daemon; all go on with a
+ * row, or end, together (agree.h).
+ *
  * The first eval.generate questions that come with their annotators' answers are also answered in
  * the model's own words, by greedy generation, and judged by VQAv2's official accuracy. */
 #ifndef TESSERA_TRAINER_EVALUATE_H

@@ -10,15 +10,18 @@
 
 #include "trainer/eval/prompt.h"
 #include "trainer/model/kv_cache.h"
+#include "trainer/model/run.h"
 
 enum { DOCS = 32 /* answered at once: as many as share a step at about the cost of one */ };
 
 struct generator {
-    stager *step; /* of one token of each document */
+    stager *step;          /* of one token of each document */
+    const device_batch *b; /* the last batch */
     kv_cache cache;
     void *logits, *host_logits; /* [DOCS, V] act */
     int32_t *last;              /* [DOCS] on the device: tokens whose logits are wanted */
     int32_t *index;             /* on the host, what is sent next */
+    int32_t *said;              /* [ranks of the row, DOCS] words that each has chosen */
 };
 
 /* A document on its way. */
@@ -27,12 +30,14 @@ typedef struct growing {
     int64_t first, length; /* its rows of the cache */
     int32_t position;      /* of its next token */
     int32_t id;            /* the word chosen last */
-    int32_t at;            /* its last token in the batch */
+    int32_t at;            /* its last token in the batch, in packed order */
 } growing;
 
-int64_t generate_bytes(const model_dims *d, int64_t longest, const backend_vtable *v)
+int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest, const backend_vtable *v)
 {
-    return kv_cache_bytes(d, longest + DOCS * GENERATE_MAX, v) +
+    mesh alone;
+    mesh_alone(&alone);
+    return kv_cache_bytes(d, m ? m : &alone, longest + DOCS * GENERATE_MAX, v) +
            DOCS * d->text.vocab * (int64_t)st_dtype_size(v->act);
 }
 
@@ -40,19 +45,28 @@ status generate_new(const session *s, int64_t longest, generator **out)
 {
     device *dev = s->device;
     const batch_caps one = {.tokens = DOCS, .docs = DOCS};
+    const row_share share = row_share_of(&s->mesh);
+    const int64_t ranks = row_share_ranks(&share);
+    const int64_t queries = row_share_tokens(&share, DOCS) * share.tensor;
     int64_t tokens = s->cap.tokens > DOCS ? s->cap.tokens : DOCS;
+    tokens = row_share_tokens(&share, tokens) * ranks;
     size_t logits = (size_t)(DOCS * s->dims.text.vocab) * st_dtype_size(dev->v->act);
     status st;
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "generate: out of memory");
-    TRY_OR(undo, stager_new(s->stream, &s->dims, &one, &g->step));
-    TRY_OR(undo,
-           kv_cache_new(dev, &s->dims, longest + DOCS * GENERATE_MAX, tokens, DOCS, &g->cache));
+    TRY_OR(undo, stager_new_shared(s->stream, &s->dims, &one, &share, &g->step));
+    TRY_OR(undo, kv_cache_new(dev, &s->dims, &s->mesh, longest + DOCS * GENERATE_MAX, tokens,
+                              queries, &g->cache));
     TRY_OR(undo, dev->v->alloc(dev, logits, &g->logits));
     TRY_OR(undo, dev->v->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
     TRY_OR(undo, dev->v->alloc_host(dev, logits, &g->host_logits));
     TRY_OR(undo, dev->v->alloc_host(dev, (size_t)tokens * sizeof *g->index, (void **)&g->index));
+    g->said = calloc((size_t)(ranks * DOCS), sizeof *g->said);
+    if (!g->said) {
+        st = FAIL(ST_NO_MEMORY, "generate: out of memory");
+        goto undo;
+    }
     *out = g;
     return ST_OK;
 undo:
@@ -72,6 +86,7 @@ void generate_free(generator **gp, const session *s)
     v->release(s->device, g->last);
     v->release_host(s->device, g->host_logits);
     v->release_host(s->device, g->index);
+    free(g->said);
     free(g);
     *gp = NULL;
 }
@@ -123,23 +138,73 @@ bool generate_can(const session *s, const row *r)
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
+/* Where a token of the last batch is among those of this rank, of its context rank's queries (all
+ * tensor ranks'); outside [0, how many there are): another's. */
+static int64_t place_of(const session *s, const generator *g, int64_t token, bool query)
+{
+    const row_share share = row_share_of(&s->mesh);
+    const int64_t each = batch_sizes(g->b).tokens;
+    const int64_t rank = query ? share.context_rank * share.tensor : row_share_rank(&share);
+    return (g->b->host_place ? g->b->host_place[token] : token) - rank * each;
+}
+
+/* word[i] of the documents whose last tokens this rank has, -1 of the others. */
+static status choose_own(const session *s, generator *g, const growing *doc, int64_t n,
+                         int32_t *word)
+{
+    const backend_vtable *v = s->device->v;
+    const size_t act = st_dtype_size(v->act);
+    const int64_t vocab = s->dims.text.vocab;
+    int64_t own[DOCS], n_own = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = place_of(s, g, doc[i].at, false);
+        word[i] = -1;
+        if (at < 0 || at >= batch_sizes(g->b).tokens)
+            continue;
+        g->index[n_own] = (int32_t)at;
+        own[n_own++] = i;
+    }
+    if (!model_chooses(s->model))
+        return ST_OK;
+    TRY(v->to_device(s->stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
+    TRY(model_logits(s->model, s->stream, g->last, n_own, g->logits));
+    TRY(v->to_host(s->stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
+    TRY(v->wait(s->stream));
+    for (int64_t i = 0; i < n_own; i++)
+        word[own[i]] = best_word((const char *)g->host_logits + (size_t)(i * vocab) * act, v->act,
+                                 vocab, &s->dims);
+    return ST_OK;
+}
+
+/* Words of all documents from the ranks that have chosen them: those of a row, then, since other
+ * consumers may round otherwise, what the first of the last stage has, on all. */
+static status hear_words(const session *s, const generator *g, int64_t n, int32_t *word)
+{
+    const comm *peers = mesh_comm(&s->mesh, MESH_ROW), *all = mesh_comm(&s->mesh, MESH_WORLD);
+    const comm_at at = {"choose words", -1};
+    const int64_t stages = s->mesh.layout.pipeline;
+    if (all->size == 1)
+        return ST_OK;
+    TRY(comm_host_all_gather(peers, at, word, g->said, n * (int64_t)sizeof *word));
+    for (int64_t i = 0; i < n; i++)
+        for (int r = 0; r < peers->size; r++)
+            if (g->said[r * n + i] >= 0)
+                word[i] = g->said[r * n + i];
+    return comm_host_broadcast(all, at, word, n * (int64_t)sizeof *word,
+                               (int)((stages - 1) * (all->size / stages)));
+}
+
 /* The word of each document behind its last token; those that have ended leave the list. */
 static status choose(const session *s, generator *g, growing *doc, int64_t *inout_n,
                      int64_t max_new, token_list *out)
 {
-    const backend_vtable *v = s->device->v;
-    const size_t act = st_dtype_size(v->act);
-    const int64_t n = *inout_n, vocab = s->dims.text.vocab;
-    for (int64_t i = 0; i < n; i++)
-        g->index[i] = doc[i].at;
-    TRY(v->to_device(s->stream, g->last, g->index, (size_t)n * sizeof *g->index));
-    TRY(model_logits(s->model, s->stream, g->last, n, g->logits));
-    TRY(v->to_host(s->stream, g->host_logits, g->logits, (size_t)(n * vocab) * act));
-    TRY(v->wait(s->stream));
+    const int64_t n = *inout_n;
+    int32_t word[DOCS];
+    TRY(choose_own(s, g, doc, n, word));
+    TRY(hear_words(s, g, n, word));
     *inout_n = 0;
     for (int64_t i = 0; i < n; i++) {
-        const char *logits = (const char *)g->host_logits + (size_t)(i * vocab) * act;
-        int32_t id = best_word(logits, v->act, vocab, &s->dims);
+        int32_t id = word[i];
         token_list *answer = &out[doc[i].answer];
         if (id == s->dims.eos_token)
             continue;
@@ -160,6 +225,20 @@ static status send(const session *s, generator *g, int32_t *to, int64_t n, int64
     return s->device->v->wait(s->stream); /* index is used again */
 }
 
+/* Tokens of the last batch on all ranks that share it, padding included. */
+static int64_t all_tokens(const session *s, const generator *g)
+{
+    const row_share share = row_share_of(&s->mesh);
+    return batch_sizes(g->b).tokens * row_share_ranks(&share);
+}
+
+/* A cached pass over the batch that was staged last. */
+static status pass(const session *s, generator *g, bool step)
+{
+    g->cache.step = step;
+    return model_forward_cached(s->model, s->stream, g->b, &g->cache);
+}
+
 /* Keys and values of the prompts. */
 static status prefill(const session *s, generator *g, const row *prompts, growing *doc, int64_t n)
 {
@@ -178,10 +257,25 @@ static status prefill(const session *s, generator *g, const row *prompts, growin
         rows += p->n_tokens + GENERATE_MAX;
     }
     TRY(stage_rows(s->stager, s->stream, prompts, n, &b));
-    TRY(kv_cache_clear(&g->cache, s->stream, &s->dims));
-    TRY(send(s, g, g->cache.row, t, batch_sizes(b).tokens, -1));
-    g->cache.step = false;
-    return model_forward_cached(s->model, s->stream, b, &g->cache);
+    g->b = b;
+    TRY(kv_cache_clear(&g->cache, s->stream));
+    TRY(send(s, g, g->cache.row, t, all_tokens(s, g), -1));
+    return pass(s, g, false);
+}
+
+/* What each query of a step sees: `what` of its document; 0 where there is none. */
+static status send_by_query(const session *s, generator *g, int32_t *to, const growing *doc,
+                            int64_t n, bool lengths)
+{
+    const row_share share = row_share_of(&s->mesh);
+    const int64_t queries = batch_sizes(g->b).tokens * share.tensor;
+    memset(g->index, 0, (size_t)queries * sizeof *g->index);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = place_of(s, g, i, true);
+        if (at >= 0 && at < queries)
+            g->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
+    }
+    return send(s, g, to, queries, queries, 0);
 }
 
 /* One token of each document. r: a row with room for DOCS of them. */
@@ -198,16 +292,12 @@ static status step(const session *s, generator *g, row *r, growing *doc, int64_t
         doc[i].at = (int32_t)i;
         g->index[i] = (int32_t)(doc[i].first + doc[i].length++);
     }
-    TRY(send(s, g, g->cache.row, n, DOCS, -1));
-    for (int64_t i = 0; i < n; i++)
-        g->index[i] = (int32_t)doc[i].first;
-    TRY(send(s, g, g->cache.first, n, DOCS, 0));
-    for (int64_t i = 0; i < n; i++)
-        g->index[i] = (int32_t)doc[i].length;
-    TRY(send(s, g, g->cache.length, n, DOCS, 0));
     TRY(stage_rows(g->step, s->stream, r, 1, &b));
-    g->cache.step = true;
-    return model_forward_cached(s->model, s->stream, b, &g->cache);
+    g->b = b;
+    TRY(send(s, g, g->cache.row, n, all_tokens(s, g), -1));
+    TRY(send_by_query(s, g, g->cache.first, doc, n, false));
+    TRY(send_by_query(s, g, g->cache.length, doc, n, true));
+    return pass(s, g, true);
 }
 
 /* What a batch has taken of its capacities. */

@@ -1,7 +1,11 @@
 /* generate.h: greedy continuation of documents of a row, in the model's own words.
  *
  * Several documents at once. Keys and values of what has passed are kept (model/kv_cache.h), so
- * that a word costs one token of each document and not the document again. */
+ * that a word costs one token of each document and not the document again.
+ *
+ * Of several ranks all call with the same rows, and all get the same words: those that share a row
+ * share the tokens of its prompts and of every step, stages hand them on, and what is chosen is
+ * told to all by one rank, so that none goes on where another ends. */
 #ifndef TESSERA_TRAINER_GENERATE_H
 #define TESSERA_TRAINER_GENERATE_H
 
@@ -16,8 +20,10 @@ static inline bool generate_wanted(const conf *c, bool training)
     return evaluates && (c->eval_generate || c->eval_show);
 }
 
-/* Device bytes of a generator for documents of up to `longest` tokens. */
-int64_t generate_bytes(const model_dims *d, int64_t longest, const backend_vtable *v);
+/* Device bytes of a generator for documents of up to `longest` tokens, on a rank of m (NULL: of
+ * one). */
+int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest,
+                       const backend_vtable *v);
 /* Of an opened session, which it borrows. */
 WARN_UNUSED status generate_new(const session *s, int64_t longest, generator **out);
 void generate_free(generator **g, const session *s);
@@ -26,7 +32,7 @@ void generate_free(generator **g, const session *s);
 bool generate_can(const session *s, const row *r);
 
 /* Continues each of these documents of r, cut before its first target, until eos or max_new words.
- * Ids are appended to out [n], which are empty. With s->generator. */
+ * Ids are appended to out [n], which are empty. With s->generator; every rank calls it. */
 WARN_UNUSED status generate_answers(const session *s, const row *r, const int64_t *docs, int64_t n,
                                     int64_t max_new, token_list *out);
 

@@ -61,6 +61,7 @@ static status open_section(page *p, const row *r, int64_t doc)
     p->open = true;
     p->shown = pictures;
     patch = first;
+    fputs("<div class=\"pictures\">\n", p->body);
     for (int64_t i = items.first; i < items.last; i++) {
         const int32_t *grid = &r->grid_thw[3 * i];
         char *uri = NULL;
@@ -70,7 +71,8 @@ static status open_section(page *p, const row *r, int64_t doc)
         free(uri);
         patch += (int64_t)grid[0] * grid[1] * grid[2];
     }
-    fputs("<table><tr><th>question</th><th>reference</th><th>model</th><th></th></tr>\n", p->body);
+    fputs("</div>\n<table><tr><th>question</th><th>reference</th><th>model</th><th></th></tr>\n",
+          p->body);
     return ST_OK;
 }
 
@@ -111,13 +113,14 @@ static void put_shares(FILE *f, const char *what, const vqa_share *list, int n)
 }
 
 static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1140px;padding:0 1em;"
     "color:#1c2733;background:#fff}h1{font-size:1.4em}pre{background:#f3f5f8;padding:1em;"
     "overflow:auto;font-size:13px}.types{display:flex;flex-wrap:wrap;gap:32px;"
     "align-items:flex-start;margin-bottom:24px}section{display:flex;flex-wrap:wrap;gap:16px;"
     "align-items:flex-start;padding:12px 0;border-top:1px solid #d9dfe6}"
-    "section img{max-width:320px;max-height:320px;min-width:96px;border-radius:4px}"
-    "table{border-collapse:collapse}section table{flex:1 1 480px;table-layout:fixed}"
+    ".pictures{flex:0 0 240px;display:flex;flex-wrap:wrap;gap:8px}"
+    ".pictures img{max-width:240px;max-height:240px;min-width:112px;border-radius:4px}"
+    "table{border-collapse:collapse}section table{flex:1 1 480px;table-layout:fixed;width:0}"
     "th,td{text-align:left;padding:3px 10px;border-bottom:1px solid #e6eaef;vertical-align:top}"
     "section th:first-child{width:45%}section th:last-child{width:4em}"
     "th{font-weight:600;color:#57636f}.right td:nth-child(3){color:#116329;background:#e9f7ec}"

@@ -6,19 +6,34 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/input/rejoin.h"
+#include "trainer/input/row_feed.h"
 
 typedef struct slot {
     arena memory;
     row row;
     frame head;
+    int64_t shared_bytes;
 } slot;
 
+/* A text that outlives the row it came with. */
+typedef struct text_kept {
+    char *text; /* heap; NULL before the first */
+    size_t bytes;
+} text_kept;
+
 struct receiver {
-    client *source;
+    client *source; /* NULL: another rank's */
+    feed *feed;     /* NULL: nobody shares the rows */
+    char *welcome;  /* of another rank's source; heap */
     slot *slots;
     int64_t n_slots;
     pthread_t thread;
     bool thread_runs;
+    /* of the thread */
+    double reconnect_s;
+    char *endpoint;   /* heap; NULL of a recording */
+    text_kept behind; /* cursor of the last row that arrived */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -31,11 +46,65 @@ struct receiver {
     uint64_t last_row;
     bool loop_told;
     bool (*stopped)(void);
-    char *cursor; /* of the last row taken; heap */
-    size_t cursor_bytes;
+    text_kept cursor; /* of the last row taken */
 };
 
 enum { STOP_POLL_MS = 50 };
+
+static status keep_text(text_kept *k, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    if (bytes > k->bytes) {
+        char *more = realloc(k->text, 2 * bytes);
+        if (!more)
+            return FAIL(ST_NO_MEMORY, "receiver: out of memory");
+        k->text = more;
+        k->bytes = 2 * bytes;
+    }
+    memcpy(k->text, text, bytes);
+    return ST_OK;
+}
+
+static const char *text_of(const text_kept *k)
+{
+    return k->text ? k->text : "";
+}
+
+/* The next row of the stream, wherever it comes from by now. */
+static status next_row(receiver *r, slot *s)
+{
+    for (;;) {
+        arena_reset(&s->memory);
+        status st = client_next(r->source, &s->memory, &s->row, &s->head, NULL);
+        if (st == ST_OK)
+            return keep_text(&r->behind, s->row.cursor);
+        if (st != ST_UNAVAILABLE || !r->endpoint || r->reconnect_s <= 0)
+            return st;
+        TRY(rejoin(r->source, r->endpoint, text_of(&r->behind), r->reconnect_s));
+    }
+}
+
+static bool hands_on(const receiver *r)
+{
+    return r->feed && feed_is_source(r->feed);
+}
+
+static status fill(receiver *r, slot *s)
+{
+    if (r->source)
+        return next_row(r, s);
+    arena_reset(&s->memory);
+    return row_feed_next(r->feed, &s->memory, &s->row, &s->head, &s->shared_bytes);
+}
+
+static void note_end(receiver *r, status how)
+{
+    pthread_mutex_lock(&r->lock);
+    r->ended = how;
+    r->note = *status_last();
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
 
 static void *receive_thread(void *user)
 {
@@ -49,34 +118,71 @@ static void *receive_thread(void *user)
         pthread_mutex_unlock(&r->lock);
         if (stop)
             return NULL;
-
-        arena_reset(&s->memory);
-        status st = client_next(r->source, &s->memory, &s->row, &s->head, NULL);
-
-        pthread_mutex_lock(&r->lock);
-        if (st == ST_OK) {
-            r->n_filled++;
-        } else {
-            r->ended = st;
-            r->note = *status_last();
+        status st = fill(r, s);
+        if (st != ST_OK) {
+            note_end(r, st);
+            if (hands_on(r) && row_feed_last(r->feed, st) != ST_OK)
+                status_clear(); /* closing */
+            return NULL;
         }
+        pthread_mutex_lock(&r->lock);
+        r->n_filled++;
         pthread_cond_broadcast(&r->changed);
         pthread_mutex_unlock(&r->lock);
-        if (st != ST_OK)
+        /* The step may read the row meanwhile; its slot is filled again by nobody but this thread.
+         */
+        if (hands_on(r) && row_feed_send(r->feed, &s->row, &s->head) != ST_OK)
             return NULL;
     }
+}
+
+static status open_source(receiver *r, const receiver_options *o)
+{
+    if (o->replay.path && o->replay.path[0])
+        return client_replay(&o->replay, &r->source);
+    r->endpoint = strdup(o->client.endpoint);
+    if (!r->endpoint)
+        return FAIL(ST_NO_MEMORY, "receiver: out of memory");
+    return client_open(&o->client, &r->source);
+}
+
+/* This rank's own way to the rows, or the one of the rank that shares its own. */
+static status reach_rows(receiver *r, const receiver_options *o)
+{
+    if (!r->feed)
+        return open_source(r, o);
+    if (!feed_is_source(r->feed))
+        return row_feed_await(r->feed, &r->welcome);
+    status st = open_source(r, o);
+    if (st == ST_OK)
+        return row_feed_welcome(r->feed, client_welcome(r->source));
+    status_note note = *status_last();
+    if (row_feed_last(r->feed, st) != ST_OK)
+        status_clear();
+    status_set(&note);
+    return st;
 }
 
 status receiver_open(const receiver_options *o, receiver **out)
 {
     status st = ST_OK;
     receiver *r = calloc(1, sizeof *r);
-    if (!r)
+    if (!r) {
+        feed *given = o->feed;
+        feed_close(&given);
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
+    }
+    r->feed = o->feed;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
+    /* A wall clock that is set back would stretch a wait, and a signal go unnoticed as long. */
+    pthread_condattr_t steady;
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->changed, &steady);
+    pthread_condattr_destroy(&steady);
     r->n_slots = o->slots;
     r->stopped = o->stopped;
+    r->reconnect_s = o->reconnect_s;
     r->slots = calloc((size_t)o->slots, sizeof *r->slots);
     if (!r->slots) {
         st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)o->slots);
@@ -84,10 +190,7 @@ status receiver_open(const receiver_options *o, receiver **out)
     }
     for (int64_t i = 0; i < r->n_slots; i++)
         arena_init(&r->slots[i].memory, 0);
-    if (o->replay.path && o->replay.path[0])
-        TRY_OR(done, client_replay(&o->replay, &r->source));
-    else
-        TRY_OR(done, client_open(&o->client, &r->source));
+    TRY_OR(done, reach_rows(r, o));
     if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
         st = FAIL(ST_OS, "receiver: can not start its thread");
         goto done;
@@ -110,14 +213,21 @@ void receiver_close(receiver **held)
         r->stop = true;
         pthread_cond_broadcast(&r->changed);
         pthread_mutex_unlock(&r->lock);
-        client_interrupt(r->source);
+        if (r->source)
+            client_interrupt(r->source);
+        if (r->feed)
+            feed_interrupt(r->feed);
         pthread_join(r->thread, NULL);
     }
     client_close(&r->source);
+    feed_close(&r->feed);
+    free(r->welcome);
     for (int64_t i = 0; r->slots && i < r->n_slots; i++)
         arena_done(&r->slots[i].memory);
     free(r->slots);
-    free(r->cursor);
+    free(r->cursor.text);
+    free(r->behind.text);
+    free(r->endpoint);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -126,12 +236,17 @@ void receiver_close(receiver **held)
 
 const char *receiver_welcome(const receiver *r)
 {
-    return client_welcome(r->source);
+    return r->source ? client_welcome(r->source) : r->welcome;
 }
 
 int64_t receiver_rows(const receiver *r)
 {
-    return client_rows(r->source);
+    return r->source ? client_rows(r->source) : -1;
+}
+
+int64_t receiver_left_over(const receiver *r)
+{
+    return r->source ? client_left_over(r->source) : 0;
 }
 
 /* Rows of a stream rise; of a recording that is over they begin again. Said once, when the step
@@ -147,31 +262,16 @@ static void note_loop(receiver *r, const frame *head)
     r->last_row = head->row;
 }
 
-/* The row's own text goes with its slot. */
-static status keep_cursor(receiver *r, const char *cursor)
-{
-    size_t bytes = strlen(cursor) + 1;
-    if (bytes > r->cursor_bytes) {
-        char *more = realloc(r->cursor, 2 * bytes);
-        if (!more)
-            return FAIL(ST_NO_MEMORY, "receiver: out of memory");
-        r->cursor = more;
-        r->cursor_bytes = 2 * bytes;
-    }
-    memcpy(r->cursor, cursor, bytes);
-    return ST_OK;
-}
-
 const char *receiver_cursor(const receiver *r)
 {
-    return r->cursor ? r->cursor : "";
+    return text_of(&r->cursor);
 }
 
 /* Until something changed, for a short while: a signal changes nothing here. */
 static void wait_a_little(receiver *r)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += STOP_POLL_MS * 1000000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -185,15 +285,18 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
     if (r->n_taken == r->n_filled && r->ended == ST_OK) {
         int64_t start = clock_ns();
         while (r->n_taken == r->n_filled && r->ended == ST_OK && st == ST_OK) {
-            if (r->stopped && r->stopped())
+            if (r->stopped && r->stopped() && !r->feed)
                 st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
             else
                 wait_a_little(r);
+            /* Who share rows must stop behind the same one: it is the source's thread that does. */
+            if (r->stopped && r->stopped() && hands_on(r))
+                client_interrupt(r->source);
         }
         *inout_waited_ns += clock_ns() - start;
     }
     if (st == ST_OK && r->n_taken < r->n_filled)
-        st = keep_cursor(r, r->slots[r->n_taken % r->n_slots].row.cursor);
+        st = keep_text(&r->cursor, r->slots[r->n_taken % r->n_slots].row.cursor);
     if (st != ST_OK) {
         pthread_mutex_unlock(&r->lock);
         return st;
@@ -202,6 +305,7 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
         slot *s = &r->slots[r->n_taken % r->n_slots];
         out->row = s->row;
         out->head = s->head;
+        out->shared_bytes = s->shared_bytes;
         out->slot = s;
         note_loop(r, &s->head);
         r->n_taken++;

@@ -30,23 +30,29 @@ void attention_block_bind(attention_block *w, params *p, int layer)
 #undef NAMED
 }
 
-void attention_saved_layout(attention_saved *k, space *sp, const shape *z)
+void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const text_dims *d = &z->d->text;
     int64_t t = z->context_tokens, heads = tensor_part(z->ranks, d->heads);
     int64_t kv_heads = tensor_part(z->ranks, d->kv_heads);
     int64_t wide = heads * d->head_dim, narrow = kv_heads * d->head_dim;
-    k->rstd = space_take(sp, z->cap.tokens, z->acc);
-    k->a = space_take(sp, z->cap.tokens * d->hidden, z->act);
-    k->q = space_take(sp, t * wide, z->act);
-    k->k = space_take(sp, t * narrow, z->act);
-    k->v = space_take(sp, t * narrow, z->act);
-    k->rstd_q = space_take(sp, t * heads, z->acc);
-    k->rstd_k = space_take(sp, t * kv_heads, z->acc);
-    k->qr = space_take(sp, t * wide, z->act);
-    k->kr = space_take(sp, t * narrow, z->act);
-    k->o = space_take(sp, t * wide, z->act);
-    k->lse = space_take(sp, t * heads, z->acc);
+    if (kinds & AGAIN_CHEAP) {
+        k->rstd = space_take(sp, z->cap.tokens, z->acc);
+        k->a = space_take(sp, z->cap.tokens * d->hidden, z->act);
+        k->rstd_q = space_take(sp, t * heads, z->acc);
+        k->rstd_k = space_take(sp, t * kv_heads, z->acc);
+        k->qr = space_take(sp, t * wide, z->act);
+        k->kr = space_take(sp, t * narrow, z->act);
+    }
+    if (kinds & AGAIN_QKV) {
+        k->q = space_take(sp, t * wide, z->act);
+        k->k = space_take(sp, t * narrow, z->act);
+        k->v = space_take(sp, t * narrow, z->act);
+    }
+    if (kinds & AGAIN_ATTENTION) {
+        k->o = space_take(sp, t * wide, z->act);
+        k->lse = space_take(sp, t * heads, z->acc);
+    }
 }
 
 void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, bool training)
@@ -139,11 +145,11 @@ static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
     const text_dims *d = &r->d->text;
     int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
     const void *keys, *values;
+    TRY(gather_keys(r, layer, k, s, &keys, &values));
     if (r->cache)
-        TRY(kv_cache_keep(r, layer, k->kr, k->v));
+        TRY(kv_cache_keep(r, layer, keys, values));
     if (r->cache && r->cache->step)
         return kv_cache_attend(r, layer, k->qr, k->o);
-    TRY(gather_keys(r, layer, k, s, &keys, &values));
     return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->context_tokens,
                                                         .heads = own_heads(r),
                                                         .kv_heads = own_kv_heads(r),
@@ -167,21 +173,32 @@ static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
                                                         .lse = k->lse});
 }
 
-status attention_block_fwd(const run *r, const attention_block *w, const void *x,
-                           const attention_saved *k, const attention_scratch *s, void *y)
+/* q, k, v of a */
+static status project(const run *r, const attention_block *w, const attention_saved *k,
+                      const attention_scratch *s)
 {
-    const text_dims *d = &r->d->text;
     int64_t tc = r->context_tokens;
     const void *a;
-    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, d->hidden, x, k->a, k->rstd));
-    TRY(sequence_gather(r, (comm_at){"gather attention input", w->layer}, k->a, d->hidden, s->wide,
-                        &a));
+    TRY(sequence_gather(r, (comm_at){"gather attention input", w->layer}, k->a, r->d->text.hidden,
+                        s->wide, &a));
     TRY(linear_fwd(r, &w->q, tc, a, k->q, 0));
     TRY(linear_fwd(r, &w->k, tc, a, k->k, 0));
-    TRY(linear_fwd(r, &w->v, tc, a, k->v, 0));
+    return linear_fwd(r, &w->v, tc, a, k->v, 0);
+}
+
+status attention_block_fwd(const run *r, const attention_block *w, const void *x,
+                           const attention_saved *k, const attention_scratch *s, unsigned what,
+                           void *y)
+{
+    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->a, k->rstd));
+    if (what & AGAIN_QKV)
+        TRY(project(r, w, k, s));
     TRY(norm_rope_fwd(r, w->q_norm, own_heads(r), k->q, k->qr, k->rstd_q));
     TRY(norm_rope_fwd(r, w->k_norm, own_kv_heads(r), k->k, k->kr, k->rstd_k));
-    TRY(core_fwd(r, w->layer, k, s));
+    if (what & AGAIN_ATTENTION)
+        TRY(core_fwd(r, w->layer, k, s));
+    if (!(what & AGAIN_PROJ))
+        return ST_OK;
     return linear_fwd_back(r, &w->o, (comm_at){"reduce attention output", w->layer}, k->o, x,
                            s->wide, y);
 }

@@ -11,6 +11,7 @@
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
+#include "trainer/model/recompute.h"
 
 typedef struct attention_block {
     int64_t layer;
@@ -44,13 +45,15 @@ typedef struct attention_scratch {
 } attention_scratch;
 
 void attention_block_bind(attention_block *w, params *p, int layer);
-void attention_saved_layout(attention_saved *k, space *sp, const shape *z);
+/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsigned kinds);
 void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, bool training);
 
-/* y [T, H] = x + attention(x) */
+/* y [T, H] = x + attention(x), of kind AGAIN_PROJ. what: AGAIN_ALL, or the kinds of arrays that are
+ * computed again, the others being as they were left. */
 WARN_UNUSED status attention_block_fwd(const run *r, const attention_block *w, const void *x,
                                        const attention_saved *k, const attention_scratch *t,
-                                       void *y);
+                                       unsigned what, void *y);
 /* dy [T, H]: gradient of the output on entry, of x on return. */
 WARN_UNUSED status attention_block_bwd(const run *r, const attention_block *w, const void *x,
                                        const attention_saved *k, const attention_scratch *t,

@@ -22,10 +22,12 @@ static int64_t moe_layers(const model_dims *d)
     return n;
 }
 
-status decoder_init(decoder *t, const model_dims *d, const layout *l, int64_t tokens)
+status decoder_init(decoder *t, const model_dims *d, const layout *l, const stage_part *part,
+                    int64_t tokens)
 {
     size_t layers = (size_t)d->text.layers;
-    *t = (decoder){.layer = calloc(layers, sizeof *t->layer),
+    *t = (decoder){.part = *part,
+                   .layer = calloc(layers, sizeof *t->layer),
                    .x = calloc(layers + 1, sizeof *t->x),
                    .saved = calloc(layers, sizeof *t->saved)};
     if (!t->layer || !t->x || !t->saved) {
@@ -81,47 +83,67 @@ void decoder_bind(decoder *t, params *p, const model_dims *d)
     t->lowest = lowest_trained(t, p, d);
 }
 
-static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool with_moe, bool with_mlp)
+/* Arrays of these kinds; the others stay as they are. */
+static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool is_moe, unsigned kinds)
 {
-    attention_saved_layout(&k->attention, sp, z);
-    k->x1 = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
-    if (with_moe)
-        moe_saved_layout(&k->moe, sp, z);
-    if (with_mlp)
-        mlp_saved_layout(&k->mlp, sp, z);
+    attention_saved_layout(&k->attention, sp, z, kinds);
+    if (kinds & AGAIN_PROJ)
+        k->x1 = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
+    if (is_moe)
+        moe_saved_layout(&k->moe, sp, z, kinds);
+    else
+        mlp_saved_layout(&k->mlp, sp, z, kinds);
+}
+
+int64_t decoder_kinds_bytes(const decoder *t, const shape *z, int64_t layer, unsigned kinds)
+{
+    decoder_saved k;
+    space sp = {0};
+    saved_layout(&k, &sp, z, t->layer[layer].is_moe, kinds);
+    return (int64_t)sp.used;
+}
+
+static unsigned again_of(const decoder *t, int64_t layer)
+{
+    return recompute_of(&t->again, layer);
 }
 
 void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
 {
     const text_dims *d = &z->d->text;
     int64_t tokens = z->cap.tokens, width = tokens * d->hidden;
-    t->keep = mode.keep;
+    t->again = mode.training ? mode.again : (recompute){.what = AGAIN_ALL};
     t->cos = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
     t->sin = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
-    for (int64_t l = 0; l <= d->layers; l++) /* without training two buffers take turns */
-        t->x[l] = mode.training || l < 2 ? space_take(sp, width, z->act) : t->x[l - 2];
-    for (int64_t l = 0; l < (mode.keep ? d->layers : 0); l++)
-        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, !t->layer[l].is_moe);
+    for (int64_t l = t->part.first; l <= t->part.end; l++) /* two take turns without training */
+        t->x[l] =
+            mode.training || l < t->part.first + 2 ? space_take(sp, width, z->act) : t->x[l - 2];
+    for (int64_t l = t->part.first; l < t->part.end; l++)
+        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, AGAIN_ALL & ~again_of(t, l));
     t->aux = (moe_aux){.n_layers = moe_layers(z->d)};
     t->aux.on = mode.aux && t->aux.n_layers > 0;
     if (t->aux.n_layers > 0) {
         t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
         moe_aux_layout(&t->aux, sp, d->experts, z->acc);
     }
-    if (mode.training)
+    if (mode.training) /* one gradient may go to a stage while the next comes from another */
         t->dx = space_take(sp, width, z->act);
 }
 
 void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode)
 {
     int64_t n_moe = t->aux.n_layers, layers = z->d->text.layers;
-    if (!mode.keep)
-        saved_layout(&t->saved[0], sp, z, n_moe > 0, n_moe < layers);
+    size_t first = space_mark(sp), top = first; /* layers take turns */
+    for (int64_t l = t->part.first; l < t->part.end; l++) {
+        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, again_of(t, l));
+        space_turn(sp, first, &top);
+    }
+    space_rewind(sp, top);
     t->add = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
     lora_scratch_layout(&t->lora, sp, z, mode.lora_rank, mode.lora_experts);
     int64_t peers = z->ranks->context * z->ranks->tensor, merge = z->d->vision.merge;
     t->features = NULL;
-    if (peers > 1 && z->cap.patches > 0)
+    if (peers > 1 && z->cap.patches > 0 && t->part.opens)
         t->features =
             space_take(sp, peers * (z->cap.patches / (merge * merge)) * z->d->text.hidden, z->act);
     size_t mark = space_mark(sp); /* the halves of a layer take turns */
@@ -134,17 +156,19 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
         mlp_scratch_layout(&t->mlp_scratch, sp, z, mode.training);
 }
 
-static const decoder_saved *saved_of(const decoder *t, int64_t layer)
-{
-    return &t->saved[t->keep ? layer : 0];
-}
-
 static int32_t *count_of(const decoder *t, const run *r, int64_t layer)
 {
     return t->count + layer * r->d->text.experts;
 }
 
-static status embed(decoder *t, run *r, void *const *feature)
+static void use_tables(const decoder *t, run *r)
+{
+    r->text_cos = t->cos;
+    r->text_sin = t->sin;
+    r->lora = &t->lora;
+}
+
+static status make_tables(decoder *t, run *r)
 {
     const text_dims *d = &r->d->text;
     rope_text_args angles = {.tokens = r->context_tokens,
@@ -155,9 +179,13 @@ static status embed(decoder *t, run *r, void *const *feature)
                              .sin = t->sin};
     for (int axis = 0; axis < 3; axis++)
         angles.section[axis] = d->mrope_section[axis];
-    TRY(op_rope_text(r->s, &angles));
-    r->text_cos = t->cos;
-    r->text_sin = t->sin;
+    use_tables(t, r);
+    return op_rope_text(r->s, &angles);
+}
+
+static status embed(decoder *t, run *r, void *const *feature)
+{
+    const text_dims *d = &r->d->text;
     TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
     TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
                                                  .width = d->hidden,
@@ -187,16 +215,15 @@ static status collect(const decoder *t, const run *r, int64_t l, void *dfeature)
     return features_reduce(r, (comm_at){"reduce feature gradients", l}, all, dfeature);
 }
 
-/* again: for backward. */
-static status attention_fwd(const decoder *t, const run *r, int64_t l, bool again)
+static status attention_fwd(const decoder *t, const run *r, int64_t l, int pass, unsigned what)
 {
-    const decoder_saved *k = saved_of(t, l);
+    const decoder_saved *k = &t->saved[l];
     bool done;
-    TRY(run_piece(r, REPLAY_ATTENTION, again ? REPLAY_AGAIN : REPLAY_FORWARD, l, &done));
-    return done
-               ? ST_OK
-               : replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l],
-                                                      &k->attention, &t->attention_scratch, k->x1));
+    TRY(run_piece(r, REPLAY_ATTENTION, pass, l, &done));
+    if (done)
+        return ST_OK;
+    return replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l], &k->attention,
+                                                &t->attention_scratch, what, k->x1));
 }
 
 static status attention_bwd(const decoder *t, const run *r, int64_t l)
@@ -205,63 +232,83 @@ static status attention_bwd(const decoder *t, const run *r, int64_t l)
     TRY(run_piece(r, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
     return done ? ST_OK
                 : replay_end(r->s, attention_block_bwd(r, &t->layer[l].attention, t->x[l],
-                                                       &saved_of(t, l)->attention,
+                                                       &t->saved[l].attention,
                                                        &t->attention_scratch, t->dx));
 }
 
-/* y NULL: compute again what backward needs. */
 static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
 {
     const decoder_layer *w = &t->layer[l];
-    const decoder_saved *k = saved_of(t, l);
-    TRY(attention_fwd(t, r, l, !y));
+    const decoder_saved *k = &t->saved[l];
+    TRY(attention_fwd(t, r, l, REPLAY_FORWARD, AGAIN_ALL));
     if (!w->is_moe)
-        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, y);
+        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, AGAIN_ALL, y);
     r->s->part = PART_MOE;
     TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
-                y && !r->cache ? &t->aux : NULL, y && !t->keep, y));
+                r->cache ? NULL : &t->aux, again_of(t, l) & AGAIN_FC1, y));
+    r->s->part = PART_TEXT;
+    return ST_OK;
+}
+
+/* What backward needs and was not kept. out_fresh: as moe_bwd has it. */
+static status layer_again(const decoder *t, const run *r, int64_t l, bool *out_fresh)
+{
+    const decoder_layer *w = &t->layer[l];
+    const decoder_saved *k = &t->saved[l];
+    const unsigned what = again_of(t, l);
+    *out_fresh = false;
+    if (!what)
+        return ST_OK;
+    TRY(attention_fwd(t, r, l, REPLAY_AGAIN, what));
+    if (!w->is_moe)
+        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, what, NULL);
+    r->s->part = PART_MOE;
+    TRY(moe_again(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), what, out_fresh));
     r->s->part = PART_TEXT;
     return ST_OK;
 }
 
 status decoder_fwd(decoder *t, run *r, void *const *feature)
 {
-    const text_dims *d = &r->d->text;
-    r->lora = &t->lora;
     const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
-    if (aux)
+    if (aux && t->part.opens)
         TRY(moe_aux_clear(r, &t->aux));
-    TRY(embed(t, r, feature));
-    for (int64_t l = 0; l < d->layers; l++) {
+    TRY(make_tables(t, r));
+    if (t->part.opens)
+        TRY(embed(t, r, feature));
+    for (int64_t l = t->part.first; l < t->part.end; l++) {
         TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         TRY(layer_fwd(t, r, l, t->x[l + 1]));
         TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         if (l < r->d->vision.n_deepstack && r->b->feature_rows > 0)
             TRY(add_deepstack(t, r, l, feature[1 + l]));
     }
-    return aux ? moe_aux_finish(r, &t->aux) : ST_OK;
+    return aux && t->part.closes ? moe_aux_sum(r, &t->aux) : ST_OK;
 }
 
 static status layer_bwd(const decoder *t, const run *r, int64_t l)
 {
     const decoder_layer *w = &t->layer[l];
-    const decoder_saved *k = saved_of(t, l);
-    if (!t->keep)
-        TRY(layer_fwd(t, r, l, NULL));
+    const decoder_saved *k = &t->saved[l];
+    bool fresh;
+    TRY(layer_again(t, r, l, &fresh));
     r->s->part = w->is_moe ? PART_MOE : PART_TEXT;
     if (w->is_moe)
-        TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux,
-                    !t->keep, t->dx));
+        TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux, fresh,
+                    t->dx));
     else
         TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
     r->s->part = PART_TEXT;
     return attention_bwd(t, r, l);
 }
 
-status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
+status decoder_bwd(decoder *t, run *r, void *const *dfeature)
 {
-    bool features = t->features_wanted && r->b->feature_rows > 0;
-    for (int64_t l = r->d->text.layers - 1; l >= t->lowest; l--) {
+    bool features = t->features_wanted && r->b->feature_rows > 0 && t->part.opens;
+    use_tables(t, r);
+    if (t->aux.on && !t->part.closes) /* the last stage has them from its forward */
+        TRY(moe_aux_value(r, &t->aux));
+    for (int64_t l = t->part.end - 1; l >= t->lowest && l >= t->part.first; l--) {
         if (features && l < r->d->vision.n_deepstack)
             TRY(collect(t, r, l, dfeature[1 + l]));
         TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
@@ -270,7 +317,7 @@ status decoder_bwd(decoder *t, const run *r, void *const *dfeature)
     }
     if (features)
         TRY(collect(t, r, -1, dfeature[0]));
-    if (!t->embed->grad)
+    if (!t->embed->grad) /* frozen, or another stage's */
         return ST_OK;
     TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
     TRY(op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,

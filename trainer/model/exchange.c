@@ -1,29 +1,21 @@
-/* exchange.c: see exchange.h.
+/* exchange.c: see exchange.h; the way by the host.
  *
  * An owner takes its rows in the order (expert, rank that sends, slot): round j is rows [j R,
  * (j + 1) R) of that order. What one rank has in it is a run of its own slots, since those are
  * sorted by expert too; so a round is one all-to-all of runs, and a permutation from "by rank" to
  * "by expert". */
-#include "trainer/model/exchange.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/device/shapes.h"
+#include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
-
-/* Rows of a round over a rank's own slots, which is what an owner gets of even routing: with a
- * quarter more, the usual unevenness still takes one round. */
-enum { ROOM_NUMERATOR = 5, ROOM_DENOMINATOR = 4 };
-
-static int64_t rows_for(int64_t slots)
-{
-    return (slots * ROOM_NUMERATOR + ROOM_DENOMINATOR - 1) / ROOM_DENOMINATOR;
-}
 
 status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots)
 {
-    size_t ranks = (size_t)l->expert, rows = (size_t)rows_for(slots) + 1;
-    *e = (exchange){.rows = rows_for(slots),
+    size_t ranks = (size_t)l->expert, rows = (size_t)exchange_rows_for(slots) + 1;
+    *e = (exchange){.rows = exchange_rows_for(slots),
+                    .slots = slots,
                     .host_borders = calloc(ranks * (size_t)(d->experts + 1), sizeof(int32_t)),
                     .host_offset = calloc((size_t)d->experts + 1, sizeof(int32_t)),
                     .host_from = calloc(rows, sizeof(int32_t)),
@@ -50,21 +42,6 @@ void exchange_close(exchange *e)
     *e = (exchange){0};
 }
 
-void exchange_layout(exchange *e, space *sp, const shape *z)
-{
-    const text_dims *d = &z->d->text;
-    int64_t width = d->expert_width / z->ranks->expert_tensor, own = d->experts / z->ranks->expert;
-    e->came = space_take(sp, e->rows * d->hidden, z->act);
-    e->x = space_take(sp, e->rows * d->hidden, z->act);
-    e->o = space_take(sp, e->rows * d->hidden, z->act);
-    e->gu = space_take(sp, e->rows * 2 * width, z->act);
-    e->a = space_take(sp, e->rows * width, z->act);
-    e->borders = space_take(sp, z->ranks->expert * (d->experts + 1), sizeof(int32_t));
-    e->offset = space_take(sp, own + 1, sizeof(int32_t));
-    e->from = space_take(sp, e->rows, sizeof(int32_t));
-    e->to = space_take(sp, e->rows, sizeof(int32_t));
-}
-
 /* One pass over a layer. */
 typedef struct pass {
     const run *r;
@@ -83,6 +60,17 @@ static int64_t slots_of(const pass *p, int from, int64_t x)
     return b[x + 1] - b[x];
 }
 
+/* Without values there are no choices: every expert gets as many slots as any other. */
+static void even_borders(const pass *p)
+{
+    const layout *l = &p->r->mesh->layout;
+    const int64_t tokens = l->expert_tensor > 1 ? p->r->context_tokens : p->r->n.tokens;
+    for (int from = 0; from < p->c->size; from++)
+        for (int64_t x = 0; x <= p->experts; x++)
+            p->e->host_borders[from * (p->experts + 1) + x] =
+                (int32_t)(tokens * p->r->d->text.top_k * x / p->experts);
+}
+
 /* Borders of every rank's slots, on the host. */
 static status gather_borders(pass *p, const int32_t *offset)
 {
@@ -94,6 +82,8 @@ static status gather_borders(pass *p, const int32_t *offset)
     TRY(v->to_host(p->r->s, e->host_borders, e->borders,
                    (size_t)(p->c->size * n) * sizeof(int32_t)));
     TRY(v->wait(p->r->s));
+    if (shapes_only(p->r->s->dev))
+        even_borders(p);
     for (int owner = 0; owner < p->c->size; owner++) {
         int64_t rows = 0;
         for (int from = 0; from < p->c->size; from++) {
@@ -230,34 +220,6 @@ static status send_back(const pass *p, const char *what, const void *by_expert, 
     return move(p, what, false, p->e->came, slots);
 }
 
-static status grouped(const pass *p, int mode, const param *w, void *x, void *y)
-{
-    if (mode == GROUPED_WGRAD && !w->grad)
-        return ST_OK; /* frozen */
-    return op_grouped_gemm(p->r->s, &(grouped_gemm_args){.mode = mode,
-                                                         .experts = w->local[0],
-                                                         .k = w->local[1],
-                                                         .n = w->local[2],
-                                                         .rows_cap = p->e->rows,
-                                                         .offset = p->e->offset,
-                                                         .x = x,
-                                                         .w = w->act,
-                                                         .y = y,
-                                                         .dw = w->grad});
-}
-
-/* a = silu(gate) * up of [g|u] = x GU_e */
-static status activations(const pass *p)
-{
-    const exchange *e = p->e;
-    TRY(grouped(p, GROUPED_FWD, p->w->gate_up, e->x, e->gu));
-    return op_swiglu_fwd(p->r->s, &(swiglu_fwd_args){.rows = e->rows,
-                                                     .width = p->w->down->local[1],
-                                                     .n_valid = e->offset + p->own,
-                                                     .x = e->gu,
-                                                     .y = e->a});
-}
-
 static status begin(const run *r, const exchange *e, const exchange_weights *w,
                     const int32_t *offset, pass *out)
 {
@@ -271,42 +233,43 @@ static status begin(const run *r, const exchange *e, const exchange_weights *w,
     return gather_borders(out, offset);
 }
 
-status exchange_fwd(const run *r, const exchange *e, const exchange_weights *w,
-                    const int32_t *offset, const void *x, void *o)
+static status host_fwd(const run *r, const exchange *e, const exchange_weights *w,
+                       const int32_t *offset, const void *x, void *o)
 {
     pass p;
     TRY(begin(r, e, w, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
         TRY(send(&p, "send to experts", x, e->x));
-        TRY(activations(&p));
-        TRY(grouped(&p, GROUPED_FWD, w->down, e->a, e->o));
+        TRY(exchange_experts_fwd(r, e, w, e->o));
         TRY(send_back(&p, "return from experts", e->o, o));
     }
     return ST_OK;
 }
 
-status exchange_bwd(const run *r, const exchange *e, const exchange_weights *w,
-                    const int32_t *offset, void *x, const void *do_)
+static status host_bwd(const run *r, const exchange *e, const exchange_weights *w,
+                       const int32_t *offset, void *x, const void *do_)
 {
     pass p;
     TRY(begin(r, e, w, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
         TRY(send(&p, "send to experts again", x, e->x));
-        TRY(activations(&p));
         TRY(send(&p, "send gradients to experts", do_, e->o));
-        TRY(grouped(&p, GROUPED_WGRAD, w->down, e->a, e->o));
-        TRY(grouped(&p, GROUPED_DGRAD, w->down, e->a, e->o)); /* da */
-        TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = e->rows,
-                                                   .width = w->down->local[1],
-                                                   .n_valid = e->offset + p.own,
-                                                   .x = e->gu,
-                                                   .dy = e->a,
-                                                   .dx = e->gu})); /* [dg|du] */
-        TRY(grouped(&p, GROUPED_WGRAD, w->gate_up, e->x, e->gu));
-        TRY(grouped(&p, GROUPED_DGRAD, w->gate_up, e->x, e->gu)); /* dx */
+        TRY(exchange_experts_bwd(r, e, w, e->x));
         TRY(send_back(&p, "return gradients from experts", e->x, x));
     }
     return ST_OK;
+}
+
+status exchange_fwd(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, const void *x, void *o)
+{
+    return (e->on_device ? exchange_device_fwd : host_fwd)(r, e, w, offset, x, o);
+}
+
+status exchange_bwd(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, void *x, const void *do_)
+{
+    return (e->on_device ? exchange_device_bwd : host_bwd)(r, e, w, offset, x, do_);
 }

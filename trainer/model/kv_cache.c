@@ -6,32 +6,43 @@
 #include "trainer/device/space.h"
 #include "trainer/ops/table.h"
 
-static void lay_out(kv_cache *c, int64_t layers, size_t act, space *sp)
+static void lay_out(kv_cache *c, size_t act, space *sp)
 {
-    c->k = space_take(sp, layers * c->rows * c->width, act);
-    c->v = space_take(sp, layers * c->rows * c->width, act);
+    c->k = space_take(sp, c->layers * c->rows * c->width, act);
+    c->v = space_take(sp, c->layers * c->rows * c->width, act);
     c->row = space_take(sp, c->tokens, sizeof(int32_t));
-    c->first = space_take(sp, c->docs, sizeof(int32_t));
-    c->length = space_take(sp, c->docs, sizeof(int32_t));
+    c->first = space_take(sp, c->queries, sizeof(int32_t));
+    c->length = space_take(sp, c->queries, sizeof(int32_t));
 }
 
-int64_t kv_cache_bytes(const model_dims *d, int64_t rows, const backend_vtable *v)
+/* What this rank keeps of how many tokens. */
+static kv_cache cache_of(const model_dims *d, const mesh *m, int64_t rows)
 {
-    const text_dims *t = &d->text;
-    return 2 * t->layers * rows * t->kv_heads * t->head_dim * (int64_t)st_dtype_size(v->act);
+    const stage_part part = stage_part_of(d, &m->layout, m->place.pipeline);
+    return (kv_cache){.rows = rows,
+                      .width = tensor_part(&m->layout, d->text.kv_heads) * d->text.head_dim,
+                      .layers = part.end - part.first,
+                      .before = part.first};
 }
 
-status kv_cache_new(device *dev, const model_dims *d, int64_t rows, int64_t tokens, int64_t docs,
-                    kv_cache *out)
+int64_t kv_cache_bytes(const model_dims *d, const mesh *m, int64_t rows, const backend_vtable *v)
+{
+    const kv_cache c = cache_of(d, m, rows);
+    return 2 * c.layers * c.rows * c.width * (int64_t)st_dtype_size(v->act);
+}
+
+status kv_cache_new(device *dev, const model_dims *d, const mesh *m, int64_t rows, int64_t tokens,
+                    int64_t queries, kv_cache *out)
 {
     size_t act = st_dtype_size(dev->v->act);
     space sp = {0};
-    kv_cache c = {
-        .rows = rows, .width = d->text.kv_heads * d->text.head_dim, .tokens = tokens, .docs = docs};
-    lay_out(&c, d->text.layers, act, &sp);
+    kv_cache c = cache_of(d, m, rows);
+    c.tokens = tokens;
+    c.queries = queries;
+    lay_out(&c, act, &sp);
     TRY(dev->v->alloc(dev, sp.peak, &c.block));
     sp = (space){.base = c.block};
-    lay_out(&c, d->text.layers, act, &sp);
+    lay_out(&c, act, &sp);
     *out = c;
     return ST_OK;
 }
@@ -43,16 +54,16 @@ void kv_cache_free(kv_cache *c, device *dev)
     *c = (kv_cache){0};
 }
 
-status kv_cache_clear(const kv_cache *c, stream *s, const model_dims *d)
+status kv_cache_clear(const kv_cache *c, stream *s)
 {
-    size_t bytes = (size_t)(d->text.layers * c->rows * c->width) * st_dtype_size(s->dev->v->act);
+    size_t bytes = (size_t)(c->layers * c->rows * c->width) * st_dtype_size(s->dev->v->act);
     TRY(s->dev->v->zero(s, c->k, bytes));
     return s->dev->v->zero(s, c->v, bytes);
 }
 
 static status keep(const run *r, const void *x, void *layer)
 {
-    return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
+    return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->all_tokens,
                                                       .width = r->cache->width,
                                                       .y_rows = r->cache->rows,
                                                       .index = r->cache->row,
@@ -61,10 +72,16 @@ static status keep(const run *r, const void *x, void *layer)
                                                       .distinct = true});
 }
 
+/* Where a layer's rows begin. */
+static int64_t first_of(const kv_cache *c, int64_t layer)
+{
+    return (layer - c->before) * c->rows * c->width;
+}
+
 status kv_cache_keep(const run *r, int64_t layer, const void *k, const void *v)
 {
     const kv_cache *c = r->cache;
-    int64_t first = layer * c->rows * c->width;
+    int64_t first = first_of(c, layer);
     TRY(keep(r, k, at(c->k, first, r->act)));
     return keep(r, v, at(c->v, first, r->act));
 }
@@ -73,11 +90,12 @@ status kv_cache_attend(const run *r, int64_t layer, const void *q, void *o)
 {
     const kv_cache *c = r->cache;
     const text_dims *d = &r->d->text;
-    int64_t first = layer * c->rows * c->width;
+    const layout *l = &r->mesh->layout;
+    int64_t first = first_of(c, layer);
     return op_attention_cached(r->s,
-                               &(attention_cached_args){.queries = r->n.tokens,
-                                                        .heads = d->heads,
-                                                        .kv_heads = d->kv_heads,
+                               &(attention_cached_args){.queries = r->context_tokens,
+                                                        .heads = tensor_part(l, d->heads),
+                                                        .kv_heads = tensor_part(l, d->kv_heads),
                                                         .head_dim = d->head_dim,
                                                         .rows = c->rows,
                                                         .scale = 1 / sqrt((double)d->head_dim),

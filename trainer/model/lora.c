@@ -1,6 +1,7 @@
 /* lora.c: see lora.h. Rows of the registry and merged values are in lora_params.c. */
 #include "trainer/model/lora.h"
 
+#include "trainer/model/moe.h"
 #include "trainer/ops/table.h"
 
 lora lora_bind(const param *w)
@@ -15,8 +16,10 @@ lora lora_bind(const param *w)
 void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts)
 {
     const text_dims *d = &z->d->text;
-    int64_t slots = z->cap.tokens * (experts ? d->top_k : 1);
-    int64_t wide = 2 * d->expert_width > d->hidden ? 2 * d->expert_width : d->hidden;
+    const int64_t width = d->expert_width / z->ranks->expert_tensor;
+    int64_t slots = moe_is_shared(z->ranks) ? exchange_rows(z) : z->cap.tokens * d->top_k;
+    slots = experts && slots > z->context_tokens ? slots : z->context_tokens;
+    int64_t wide = 2 * width > d->hidden ? 2 * width : d->hidden;
     *t = (lora_scratch){0};
     if (rank == 0)
         return;
@@ -29,7 +32,7 @@ void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t ran
 /* xa [rows, r] = x At */
 static status shrink(const run *r, const lora *l, int64_t rows, const void *x)
 {
-    int64_t in = l->a->shape[1];
+    int64_t in = l->a->local[1];
     return op_gemm(r->s, &(gemm_args){.m = rows,
                                       .n = l->rank,
                                       .k = in,
@@ -48,7 +51,7 @@ status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x,
 {
     TRY(shrink(r, l, rows, x));
     return op_gemm(r->s, &(gemm_args){.m = rows,
-                                      .n = l->b->shape[0],
+                                      .n = l->b->local[0],
                                       .k = l->rank,
                                       .alpha = l->scale,
                                       .a = r->lora->xa,
@@ -67,8 +70,8 @@ static status weight_gradient(const run *r, const param *w, int64_t k, double al
 {
     if (!w->grad)
         return ST_OK; /* frozen by hand */
-    return op_gemm(r->s, &(gemm_args){.m = w->shape[0],
-                                      .n = w->shape[1],
+    return op_gemm(r->s, &(gemm_args){.m = w->local[0],
+                                      .n = w->local[1],
                                       .k = k,
                                       .alpha = alpha,
                                       .a = x,
@@ -77,7 +80,7 @@ static status weight_gradient(const run *r, const param *w, int64_t k, double al
                                       .b = y,
                                       .ldb = y_stride,
                                       .c = w->grad,
-                                      .ldc = w->shape[1],
+                                      .ldc = w->local[1],
                                       .c_acc = true,
                                       .accumulate = true});
 }
@@ -85,7 +88,7 @@ static status weight_gradient(const run *r, const param *w, int64_t k, double al
 status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x, const void *dy,
                        int64_t dy_stride, void *dx)
 {
-    int64_t in = l->a->shape[1], out = l->b->shape[0];
+    int64_t in = l->a->local[1], out = l->b->local[0];
     TRY(shrink(r, l, rows, x));
     TRY(weight_gradient(r, l->b, rows, l->scale, dy, dy_stride, r->lora->xa, l->rank));
     TRY(op_gemm(r->s, &(gemm_args){.m = rows,
@@ -114,21 +117,16 @@ status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x,
                                       .accumulate = true});
 }
 
-static int64_t slots_of(const run *r)
-{
-    return r->n.tokens * r->d->text.top_k;
-}
-
-static status grouped(const run *r, int mode, const param *w, const int32_t *offset, void *x,
-                      void *y)
+static status grouped(const run *r, int mode, const param *w, int64_t rows, const int32_t *offset,
+                      void *x, void *y)
 {
     if (mode == GROUPED_WGRAD && !w->grad)
         return ST_OK; /* frozen by hand */
     return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->shape[0],
-                                                      .k = w->shape[1],
-                                                      .n = w->shape[2],
-                                                      .rows_cap = slots_of(r),
+                                                      .experts = w->local[0],
+                                                      .k = w->local[1],
+                                                      .n = w->local[2],
+                                                      .rows_cap = rows,
                                                       .offset = offset,
                                                       .x = x,
                                                       .w = w->act,
@@ -136,42 +134,45 @@ static status grouped(const run *r, int mode, const param *w, const int32_t *off
                                                       .dw = w->grad});
 }
 
-/* The grouped product knows no factor: [slots, r] is scaled by itself. */
-static status scaled(const run *r, const lora *l, void *rows)
+/* The grouped product knows no factor: [rows, r] is scaled by itself. */
+static status scaled(const run *r, const lora *l, int64_t rows, void *x)
 {
-    return op_scale(r->s, &(scale_args){.n = slots_of(r) * l->rank, .factor = l->scale, .y = rows});
+    return op_scale(r->s, &(scale_args){.n = rows * l->rank, .factor = l->scale, .y = x});
 }
 
-/* xa [slots, r] = s x A */
-static status shrink_slots(const run *r, const lora *l, const int32_t *offset, void *x)
+/* xa [rows, r] = s x A */
+static status shrink_slots(const run *r, const lora *l, int64_t rows, const int32_t *offset,
+                           void *x)
 {
-    TRY(grouped(r, GROUPED_FWD, l->a, offset, x, r->lora->xa));
-    return scaled(r, l, r->lora->xa);
+    TRY(grouped(r, GROUPED_FWD, l->a, rows, offset, x, r->lora->xa));
+    return scaled(r, l, rows, r->lora->xa);
 }
 
-static status add_slots(const run *r, int64_t width, void *y)
+static status add_slots(const run *r, int64_t elements, void *y)
 {
-    return op_add(r->s, &(add_args){.n = slots_of(r) * width, .a = r->lora->wide, .y = y});
+    return op_add(r->s, &(add_args){.n = elements, .a = r->lora->wide, .y = y});
 }
 
-status lora_experts_fwd(const run *r, const lora *l, const int32_t *offset, void *x, void *y)
+status lora_experts_fwd(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *x,
+                        void *y)
 {
-    TRY(shrink_slots(r, l, offset, x));
-    TRY(grouped(r, GROUPED_FWD, l->b, offset, r->lora->xa, r->lora->wide));
-    return add_slots(r, l->b->shape[2], y);
+    TRY(shrink_slots(r, l, rows, offset, x));
+    TRY(grouped(r, GROUPED_FWD, l->b, rows, offset, r->lora->xa, r->lora->wide));
+    return add_slots(r, rows * l->b->local[2], y);
 }
 
-status lora_experts_grads(const run *r, const lora *l, const int32_t *offset, void *x, void *dy)
+status lora_experts_grads(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *x,
+                          void *dy)
 {
-    TRY(shrink_slots(r, l, offset, x));
-    TRY(grouped(r, GROUPED_WGRAD, l->b, offset, r->lora->xa, dy));
-    TRY(grouped(r, GROUPED_DGRAD, l->b, offset, r->lora->dxa, dy));
-    TRY(scaled(r, l, r->lora->dxa));
-    return grouped(r, GROUPED_WGRAD, l->a, offset, x, r->lora->dxa);
+    TRY(shrink_slots(r, l, rows, offset, x));
+    TRY(grouped(r, GROUPED_WGRAD, l->b, rows, offset, r->lora->xa, dy));
+    TRY(grouped(r, GROUPED_DGRAD, l->b, rows, offset, r->lora->dxa, dy));
+    TRY(scaled(r, l, rows, r->lora->dxa));
+    return grouped(r, GROUPED_WGRAD, l->a, rows, offset, x, r->lora->dxa);
 }
 
-status lora_experts_dx(const run *r, const lora *l, const int32_t *offset, void *dx)
+status lora_experts_dx(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *dx)
 {
-    TRY(grouped(r, GROUPED_DGRAD, l->a, offset, r->lora->wide, r->lora->dxa));
-    return add_slots(r, l->a->shape[1], dx);
+    TRY(grouped(r, GROUPED_DGRAD, l->a, rows, offset, r->lora->wide, r->lora->dxa));
+    return add_slots(r, rows * l->a->local[1], dx);
 }

@@ -60,9 +60,10 @@ static status mark(params *p, const char *targets, int64_t *inout_n)
     return *inout_n ? ST_OK : FAIL(ST_CONFIG, "lora.targets is empty: name what gets adapters");
 }
 
-/* An adapter's matrix behind the list, of base. */
+/* An adapter's matrix behind the list, of base. shared_axis: that it has in common with base's axis
+ * of the same number, -1: none. */
 static void append(params *p, const param *base, const char *which, param_init init, int n_dims,
-                   const int64_t *shape)
+                   const int64_t *shape, int shared_axis)
 {
     bool linear = base->n_dims == 2;
     param *q = &p->list[p->n++];
@@ -84,7 +85,16 @@ static void append(params *p, const param *base, const char *which, param_init i
         q->count *= shape[i];
     }
     q->n_local = q->count;
-    q->held = slice_whole(q->count, 1, 1, 1);
+    q->held = slice_whole(shape[0], q->count / shape[0], 1, 1);
+    if (base->cut_axis == shared_axis)
+        q->cut_axis = shared_axis;
+    if (base->cut == CUT_EXPERT) { /* where its expert is */
+        const int64_t parts = q->cut_axis == 2 ? base->held.size[2] : 1;
+        q->cut = CUT_EXPERT;
+        q->held = slice_whole(shape[0], shape[1], parts, shape[2] / parts);
+    } else if (q->cut_axis >= 0) {
+        q->cut = base->cut;
+    }
     p->total += q->count;
 }
 
@@ -95,11 +105,11 @@ static void append_pair(params *p, int64_t i)
     bool linear = w->n_dims == 2;
     w->lora = p->n - i;
     append(p, w, "lora_A", INIT_NORMAL, w->n_dims,
-           linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r});
+           linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
     /* The spread that adapters usually begin with: uniform within 1 / sqrt(in). */
     p->list[p->n - 1].init_std = 1 / sqrt(3 * (double)s[1]);
     append(p, w, "lora_B", INIT_ZERO, w->n_dims,
-           linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]});
+           linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]}, linear ? 0 : 2);
     p->lora_experts |= !linear;
 }
 
@@ -137,6 +147,70 @@ static void add_product(const double *a, const double *b, int64_t r, int64_t in,
     }
 }
 
+status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to)
+{
+    if (!p->whole)
+        return params_read(p->value, s, first, n, to);
+    memcpy(to, p->whole + first, (size_t)n * sizeof *to);
+    return ST_OK;
+}
+
+/* This rank's part of a row at its place in all of it, zeros elsewhere. */
+static status place_own(const param *p, stream *s, void *all)
+{
+    const backend_vtable *v = s->dev->v;
+    const size_t acc = st_dtype_size(v->acc);
+    TRY(v->zero(s, all, (size_t)p->count * acc));
+    for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
+        n = slice_run(&p->held, p->own_first + i, p->own_n - i, &stored);
+        TRY(v->copy(s, (char *)all + (size_t)stored * acc, (char *)p->value + (size_t)i * acc,
+                    (size_t)n * acc));
+    }
+    return ST_OK;
+}
+
+/* Every element is stored by one rank of a stage and replica. */
+static status gather_row(const params *p, const param *q, stream *s, void *all)
+{
+    static const mesh_group groups[] = {MESH_WHOLE, MESH_PIPELINE};
+    TRY(place_own(q, s, all));
+    for (int i = 0; i < 2; i++)
+        TRY(comm_all_reduce(mesh_comm(p->mesh, groups[i]), s,
+                            (comm_at){"gather adapters", q->layer}, all, q->count, s->dev->v->acc,
+                            COMM_SUM));
+    return params_read(all, s, 0, q->count, q->whole);
+}
+
+status lora_gather(params *p, stream *s)
+{
+    const backend_vtable *v = s->dev->v;
+    int64_t sum = 0, most = 0;
+    void *all;
+    if (!p->mesh || p->mesh->layout.world == 1 || !p->lora_rank)
+        return ST_OK;
+    for (int64_t i = 0; i < p->n; i++) {
+        sum += p->list[i].adapter ? p->list[i].count : 0;
+        most = p->list[i].adapter && p->list[i].count > most ? p->list[i].count : most;
+    }
+    if (!p->adapters)
+        p->adapters = malloc((size_t)sum * sizeof *p->adapters);
+    if (!p->adapters)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld values of adapters", (long long)sum);
+    TRY(v->alloc(s->dev, (size_t)most * st_dtype_size(v->acc), &all));
+    status st = ST_OK;
+    double *at = p->adapters;
+    for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
+        param *q = &p->list[i];
+        if (!q->adapter)
+            continue;
+        q->whole = at;
+        at += q->count;
+        st = gather_row(p, q, s, all);
+    }
+    v->release(s->dev, all);
+    return st;
+}
+
 /* One matrix of in x out: the whole of a linear map, or an expert's. */
 static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t first, int64_t n,
                            double *to)
@@ -148,9 +222,9 @@ static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t fi
     double *x = malloc((size_t)(r * in) * sizeof *x), *y = malloc((size_t)(r * out) * sizeof *y);
     status st = x && y ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to merge an adapter");
     if (st == ST_OK)
-        st = params_read(a->value, s, matrix * r * in, r * in, x);
+        st = lora_read(a, s, matrix * r * in, r * in, x);
     if (st == ST_OK)
-        st = params_read(b->value, s, matrix * r * out, r * out, y);
+        st = lora_read(b, s, matrix * r * out, r * out, y);
     if (st == ST_OK)
         add_product(x, y, r, in, out, linear, p->lora_scale, first, n, to);
     free(x);
@@ -158,16 +232,24 @@ static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t fi
     return st;
 }
 
-status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n, double *to)
+/* Elements [first, first + n) of the whole. */
+static status merge(const param *p, stream *s, int64_t first, int64_t n, double *inout)
 {
-    TRY(params_read(p->value, s, first, n, to));
-    if (!p->lora)
-        return ST_OK;
     int64_t size = p->n_dims == 2 ? p->count : p->shape[1] * p->shape[2];
     for (int64_t done = 0, part; done < n; done += part) {
         int64_t at = (first + done) % size;
         part = size - at < n - done ? size - at : n - done;
-        TRY(merge_matrix(p, s, (first + done) / size, at, part, to + done));
+        TRY(merge_matrix(p, s, (first + done) / size, at, part, inout + done));
+    }
+    return ST_OK;
+}
+
+status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n, double *to)
+{
+    TRY(params_read(p->value, s, first - p->own_first, n, to));
+    for (int64_t i = 0, run, stored; p->lora && i < n; i += run) {
+        run = slice_run(&p->held, first + i, n - i, &stored);
+        TRY(merge(p, s, stored, run, to + i));
     }
     return ST_OK;
 }

@@ -29,14 +29,17 @@ void merger_bind(merger *w, params *p, int j)
     w->fc2 = linear_bind(p, name, true);
 }
 
-void merger_saved_layout(merger_saved *k, space *sp, const shape *z)
+void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     int64_t s = z->cap.patches, d = z->d->vision.hidden;
-    k->mean = space_take(sp, s, z->acc);
-    k->rstd = space_take(sp, s, z->acc);
-    k->z = space_take(sp, s * d, z->act);
-    k->f = space_take(sp, s * d, z->act);
-    k->g = space_take(sp, s * d, z->act);
+    if (kinds & AGAIN_CHEAP) {
+        k->mean = space_take(sp, s, z->acc);
+        k->rstd = space_take(sp, s, z->acc);
+        k->z = space_take(sp, s * d, z->act);
+        k->g = space_take(sp, s * d, z->act);
+    }
+    if (kinds & AGAIN_FC1)
+        k->f = space_take(sp, s * d, z->act);
 }
 
 void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z)
@@ -56,11 +59,13 @@ static int64_t norm_width(const run *r, const merger *w)
     return r->d->vision.hidden * (w->wide_norm ? factor(r->d) : 1);
 }
 
-status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k, void *y)
+status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k,
+                  unsigned what, void *y)
 {
     int64_t m = r->n.patches / factor(r->d), n = r->n.patches * r->d->vision.hidden;
     TRY(layernorm_fwd(r, &w->norm, norm_rows(r, w), norm_width(r, w), x, k->z, k->mean, k->rstd));
-    TRY(linear_fwd(r, &w->fc1, m, k->z, k->f, 0));
+    if (what & AGAIN_FC1)
+        TRY(linear_fwd(r, &w->fc1, m, k->z, k->f, 0));
     TRY(op_gelu_fwd(r->s, &(gelu_fwd_args){.kind = GELU_ERF, .n = n, .x = k->f, .y = k->g}));
     return y ? linear_fwd(r, &w->fc2, m, k->g, y, 0) : ST_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
+#include "trainer/model/recompute.h"
 
 typedef struct merger {
     layernorm norm;
@@ -28,12 +29,13 @@ typedef struct merger_scratch {
 
 /* j < 0: the final merger, else deepstack merger j */
 void merger_bind(merger *w, params *p, int j);
-void merger_saved_layout(merger_saved *k, space *sp, const shape *z);
+/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned kinds);
 void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z);
 
-/* y [M, H] from x [S, D]; y NULL: only what backward needs. */
+/* y [M, H] from x [S, D]; y NULL: only the kinds of arrays in what, again for backward. */
 WARN_UNUSED status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k,
-                              void *y);
+                              unsigned what, void *y);
 /* dx [S, D] written, or added to where dx_add, from dy [M, H]; NULL: not wanted. */
 WARN_UNUSED status merger_bwd(const run *r, const merger *w, const void *x, const merger_saved *k,
                               const merger_scratch *t, const void *dy, void *dx, bool dx_add);

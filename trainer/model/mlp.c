@@ -17,14 +17,17 @@ void mlp_bind(mlp *w, params *p, int layer)
 #undef NAMED
 }
 
-void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z)
+void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const text_dims *d = &z->d->text;
     int64_t t = z->cap.tokens, f = tensor_part(z->ranks, d->intermediate);
-    k->rstd = space_take(sp, t, z->acc);
-    k->m = space_take(sp, t * d->hidden, z->act);
-    k->u = space_take(sp, z->context_tokens * 2 * f, z->act);
-    k->a = space_take(sp, z->context_tokens * f, z->act);
+    if (kinds & AGAIN_CHEAP) {
+        k->rstd = space_take(sp, t, z->acc);
+        k->m = space_take(sp, t * d->hidden, z->act);
+        k->a = space_take(sp, z->context_tokens * f, z->act);
+    }
+    if (kinds & AGAIN_FC1)
+        k->u = space_take(sp, z->context_tokens * 2 * f, z->act);
 }
 
 void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training)
@@ -40,16 +43,24 @@ void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training
     t->dm = space_take(sp, tc * d->hidden, z->act);
 }
 
-status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, const mlp_scratch *s,
-               void *y)
+/* u of m */
+static status gate_up(const run *r, const mlp *w, const mlp_saved *k, const mlp_scratch *s)
 {
-    const text_dims *d = &r->d->text;
     int64_t tc = r->context_tokens, f = w->gate.out;
     const void *m;
-    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, d->hidden, x, k->m, k->rstd));
-    TRY(sequence_gather(r, (comm_at){"gather MLP input", w->layer}, k->m, d->hidden, s->wide, &m));
+    TRY(sequence_gather(r, (comm_at){"gather MLP input", w->layer}, k->m, r->d->text.hidden,
+                        s->wide, &m));
     TRY(linear_fwd(r, &w->gate, tc, m, k->u, 2 * f));
-    TRY(linear_fwd(r, &w->up, tc, m, at(k->u, f, r->act), 2 * f));
+    return linear_fwd(r, &w->up, tc, m, at(k->u, f, r->act), 2 * f);
+}
+
+status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, const mlp_scratch *s,
+               unsigned what, void *y)
+{
+    int64_t tc = r->context_tokens, f = w->gate.out;
+    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
+    if (what & AGAIN_FC1)
+        TRY(gate_up(r, w, k, s));
     TRY(op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = tc, .width = f, .x = k->u, .y = k->a}));
     if (!y)
         return ST_OK;

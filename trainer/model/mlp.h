@@ -10,6 +10,7 @@
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
+#include "trainer/model/recompute.h"
 
 typedef struct mlp {
     int64_t layer;
@@ -32,12 +33,13 @@ typedef struct mlp_scratch {
 } mlp_scratch;
 
 void mlp_bind(mlp *w, params *p, int layer);
-void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z);
+/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds);
 void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training);
 
-/* y [T, H]; NULL: only what backward needs. */
+/* y [T, H]; NULL: only the kinds of arrays in what, again for backward. */
 WARN_UNUSED status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
-                           const mlp_scratch *t, void *y);
+                           const mlp_scratch *t, unsigned what, void *y);
 /* dy [T, H]: gradient of the output on entry, of x on return. */
 WARN_UNUSED status mlp_bwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, void *dy);

@@ -25,21 +25,26 @@ void moe_bind(moe *w, params *p, int layer)
     w->down_adapter = lora_bind(w->down);
 }
 
-void moe_saved_layout(moe_saved *k, space *sp, const shape *z)
+void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const text_dims *d = &z->d->text;
     int64_t t = z->cap.tokens, slots = t * z->ranks->expert_tensor * d->top_k;
-    k->rstd = space_take(sp, t, z->acc);
-    k->m = space_take(sp, t * d->hidden, z->act);
-    k->probs = space_take(sp, t * d->experts, z->acc);
-    k->expert = space_take(sp, t * d->top_k, sizeof(int32_t));
-    k->weight = space_take(sp, t * d->top_k, z->acc);
-    k->offset = space_take(sp, d->experts + 1, sizeof(int32_t));
-    k->slot_row = space_take(sp, slots, sizeof(int32_t));
-    k->row_token = space_take(sp, slots, sizeof(int32_t));
-    if (!moe_is_shared(z->ranks))
+    if (kinds & AGAIN_CHEAP) {
+        k->rstd = space_take(sp, t, z->acc);
+        k->m = space_take(sp, t * d->hidden, z->act);
+    }
+    if (kinds & AGAIN_ROUTE) {
+        k->probs = space_take(sp, t * d->experts, z->acc);
+        k->expert = space_take(sp, t * d->top_k, sizeof(int32_t));
+        k->weight = space_take(sp, t * d->top_k, z->acc);
+        k->offset = space_take(sp, d->experts + 1, sizeof(int32_t));
+        k->slot_row = space_take(sp, slots, sizeof(int32_t));
+        k->row_token = space_take(sp, slots, sizeof(int32_t));
+    }
+    if ((kinds & AGAIN_FC1) && !moe_is_shared(z->ranks))
         k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
-    k->o = space_take(sp, slots * d->hidden, z->act);
+    if (kinds & AGAIN_FC2)
+        k->o = space_take(sp, slots * d->hidden, z->act);
 }
 
 void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training)
@@ -66,7 +71,8 @@ static bool shared(const run *r)
 
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
 {
-    aux->count_total = space_take(sp, 2 * experts + 2, acc);
+    aux->count_total = space_take(sp, moe_aux_elements(experts), acc);
+    aux->sent = space_take(sp, moe_aux_elements(experts), acc);
     aux->prob_sum = sp->base ? at(aux->count_total, experts, acc) : NULL;
     aux->of_batch = sp->base ? at(aux->count_total, 2 * experts, acc) : NULL;
 }
@@ -149,6 +155,11 @@ static status grouped(const run *r, const moe_saved *k, int mode, const param *w
                                                       .dw = w->grad});
 }
 
+static int64_t slots_of(const run *r)
+{
+    return r->n.tokens * r->d->text.top_k;
+}
+
 /* a = silu(gate) * up over the slots in use */
 static status activate(const run *r, const moe_saved *k, void *a)
 {
@@ -166,7 +177,7 @@ static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_
 {
     if (w->gate_up_adapter.a) { /* it adds to gu before the activation */
         TRY(grouped(r, k, GROUPED_FWD, w->gate_up, s->xp, k->gu));
-        TRY(lora_experts_fwd(r, &w->gate_up_adapter, k->offset, s->xp, k->gu));
+        TRY(lora_experts_fwd(r, &w->gate_up_adapter, slots_of(r), k->offset, s->xp, k->gu));
         return activate(r, k, s->a);
     }
     return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = GROUPED_FWD,
@@ -184,28 +195,33 @@ static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_
 
 /* Norm, choices, and the statistics where they are wanted. */
 static status router_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
-                         const moe_scratch *s, int32_t *count, const moe_aux *aux)
+                         const moe_scratch *s, int32_t *count, const moe_aux *aux, unsigned what)
 {
     TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
-    TRY(route(r, w, k, s, count));
+    if (what & AGAIN_ROUTE)
+        TRY(route(r, w, k, s, count));
     return aux && aux->on ? aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL) : ST_OK;
 }
 
-/* y NULL: not wanted. */
-static status experts_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
-                          const moe_scratch *s, bool once, void *y)
+/* Slots through the experts: kinds AGAIN_FC1 and AGAIN_FC2. */
+static status experts_fwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+                          bool once, unsigned what)
 {
-    const text_dims *d = &r->d->text;
     TRY(spread(r, k, s->xp));
-    TRY(gate_up(r, w, k, s, once));
-    TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
-    if (w->down_adapter.a)
-        TRY(lora_experts_fwd(r, &w->down_adapter, k->offset, s->a, k->o));
-    if (!y)
+    TRY(what & AGAIN_FC1 ? gate_up(r, w, k, s, once) : activate(r, k, s->a));
+    if (!(what & AGAIN_FC2))
         return ST_OK;
+    TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
+    return w->down_adapter.a
+               ? lora_experts_fwd(r, &w->down_adapter, slots_of(r), k->offset, s->a, k->o)
+               : ST_OK;
+}
+
+static status collect(const run *r, const moe_saved *k, const void *x, void *y)
+{
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
-                                                    .top_k = d->top_k,
-                                                    .width = d->hidden,
+                                                    .top_k = r->d->text.top_k,
+                                                    .width = r->d->text.hidden,
                                                     .slot_row = k->slot_row,
                                                     .weight = k->weight,
                                                     .o = k->o,
@@ -213,29 +229,55 @@ static status experts_fwd(const run *r, const moe *w, const void *x, const moe_s
                                                     .y = y});
 }
 
+static status slots_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+                        const moe_scratch *s, bool once, void *y)
+{
+    TRY(experts_fwd(r, w, k, s, once, AGAIN_ALL));
+    return collect(r, k, x, y);
+}
+
 status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
                int32_t *count, const moe_aux *aux, bool once, void *y)
 {
-    int pass = y ? REPLAY_FORWARD : REPLAY_AGAIN;
     bool done;
-    TRY(run_piece(r, REPLAY_ROUTER, pass, w->layer, &done));
+    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_FORWARD, w->layer, &done));
     if (!done)
-        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, aux)));
+        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, aux, AGAIN_ALL)));
     if (moe_is_shared(&r->mesh->layout)) /* the host reads counts: no piece to capture */
         return moe_shared_fwd(r, w, x, k, s, y);
-    TRY(run_piece(r, REPLAY_EXPERTS, pass, w->layer, &done));
-    return done ? ST_OK : replay_end(r->s, experts_fwd(r, w, x, k, s, once, y));
+    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_FORWARD, w->layer, &done));
+    return done ? ST_OK : replay_end(r->s, slots_fwd(r, w, x, k, s, once, y));
 }
 
-status moe_aux_finish(const run *r, const moe_aux *aux)
+status moe_again(const run *r, const moe *w, const void *x, const moe_saved *k,
+                 const moe_scratch *s, int32_t *count, unsigned what, bool *out_fresh)
 {
-    if (!aux->on)
+    const bool is_shared = moe_is_shared(&r->mesh->layout);
+    bool done;
+    *out_fresh = !is_shared && (what & (AGAIN_FC1 | AGAIN_FC2));
+    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_AGAIN, w->layer, &done));
+    if (!done)
+        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, NULL, what)));
+    if (is_shared)
+        return what & AGAIN_FC2 ? moe_shared_fwd(r, w, x, k, s, NULL) : ST_OK;
+    if (!*out_fresh)
         return ST_OK;
+    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_AGAIN, w->layer, &done));
+    return done ? ST_OK : replay_end(r->s, experts_fwd(r, w, k, s, false, what));
+}
+
+status moe_aux_value(const run *r, const moe_aux *aux)
+{
+    return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
+}
+
+status moe_aux_sum(const run *r, const moe_aux *aux)
+{
     if (shared(r))
         TRY(comm_all_reduce(mesh_comm(r->mesh, MESH_STAGE), r->s,
                             (comm_at){"sum router statistics", -1}, aux->count_total,
-                            2 * r->d->text.experts + 2, r->s->dev->v->acc, COMM_SUM));
-    return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
+                            moe_aux_elements(r->d->text.experts), r->s->dev->v->acc, COMM_SUM));
+    return moe_aux_value(r, aux);
 }
 
 /* Gradients of an expert matrix and its adapter; x becomes its own gradient. */
@@ -244,9 +286,9 @@ static status product_bwd(const run *r, const moe_saved *k, const param *w, cons
 {
     TRY(grouped(r, k, GROUPED_WGRAD, w, x, dy));
     if (adapter->a)
-        TRY(lora_experts_grads(r, adapter, k->offset, x, dy));
+        TRY(lora_experts_grads(r, adapter, slots_of(r), k->offset, x, dy));
     TRY(grouped(r, k, GROUPED_DGRAD, w, x, dy));
-    return adapter->a ? lora_experts_dx(r, adapter, k->offset, x) : ST_OK;
+    return adapter->a ? lora_experts_dx(r, adapter, slots_of(r), k->offset, x) : ST_OK;
 }
 
 /* Expert weights' gradients; s->dm [T, H] becomes the experts' part of m's gradient. */

@@ -9,6 +9,7 @@
 #include "trainer/device/space.h"
 #include "trainer/model/exchange.h"
 #include "trainer/model/layers.h"
+#include "trainer/model/recompute.h"
 
 typedef struct moe {
     int64_t layer;
@@ -55,27 +56,37 @@ typedef struct moe_aux {
     void *count_total; /* [E] acc */
     void *prob_sum;    /* [E] acc, behind it */
     void *of_batch;    /* [2] acc, behind that: its aux_scale, of all ranks */
+    void *sent;        /* a copy, on its way to the stage before while the next come from there */
     void *value;       /* [1] acc */
 } moe_aux;
 
 void moe_bind(moe *w, params *p, int layer);
-void moe_saved_layout(moe_saved *k, space *sp, const shape *z);
+/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds);
 void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training);
 
-/* y [T, H] = x + experts(RMSNorm(x)); y NULL: only what backward needs. count [E] int32 written.
- * aux NULL: no statistics (they were taken before). once: no backward follows this call, so not all
- * of what it needs is kept. */
+/* y [T, H] = x + experts(RMSNorm(x)). count [E] int32 written. aux NULL: no statistics. once: what
+ * is of kind AGAIN_FC1 is not kept for a backward, so it may be left out. */
 WARN_UNUSED status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, int32_t *count, const moe_aux *aux, bool once,
                            void *y);
-/* Once behind all layers' forward: the value, when on. */
-WARN_UNUSED status moe_aux_finish(const run *r, const moe_aux *aux);
-/* The statistics' arrays. */
+/* Computes these kinds of arrays again, for moe_bwd; out_fresh: its fresh. */
+WARN_UNUSED status moe_again(const run *r, const moe *w, const void *x, const moe_saved *k,
+                             const moe_scratch *t, int32_t *count, unsigned what, bool *out_fresh);
+/* Once behind all layers' forward, when on: the statistics of all ranks, and the value. */
+WARN_UNUSED status moe_aux_sum(const run *r, const moe_aux *aux);
+/* The value, of statistics that are there: a pipeline stage's before the last. */
+WARN_UNUSED status moe_aux_value(const run *r, const moe_aux *aux);
+/* The statistics' arrays: one block of moe_aux_elements, acc. */
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc);
+static inline int64_t moe_aux_elements(int64_t experts)
+{
+    return 2 * experts + 2;
+}
 /* Before the first layer. */
 WARN_UNUSED status moe_aux_clear(const run *r, const moe_aux *aux);
-/* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. fresh: t is as
- * that layer's forward left it. */
+/* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. fresh: t has
+ * that layer's slots and their activations. */
 WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, const int32_t *count, const moe_aux *aux,
                            bool fresh, void *dy);
@@ -85,7 +96,8 @@ static inline bool moe_is_shared(const layout *l)
 {
     return l->expert * l->expert_tensor > 1;
 }
-/* Of shared experts, in moe_shared.c: behind the routing, y as moe_fwd; before the router's
+/* Of shared experts, in moe_shared.c: behind the routing, y as moe_fwd, or NULL: only what backward
+ * needs; before the router's
  * backward, s->dweight and s->dm from dy. */
 void moe_shared_layout(moe_scratch *t, space *sp, const shape *z);
 WARN_UNUSED status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,

@@ -98,7 +98,11 @@ static status collect(const run *r, comm_at at, const moe_saved *k, const moe_sc
 
 static exchange_weights weights_of(const moe *w)
 {
-    return (exchange_weights){.layer = w->layer, .gate_up = w->gate_up, .down = w->down};
+    return (exchange_weights){.layer = w->layer,
+                              .gate_up = w->gate_up,
+                              .down = w->down,
+                              .gate_up_adapter = w->gate_up_adapter,
+                              .down_adapter = w->down_adapter};
 }
 
 status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,

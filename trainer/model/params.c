@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
+#include "trainer/parallel/comm_replay.h"
 
 enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
 
@@ -33,6 +34,7 @@ void params_free(params **p)
         return;
     assert(!(*p)->values); /* params_release first: device memory needs a stream */
     free((*p)->spans);
+    free((*p)->adapters);
     free((*p)->list);
     free(*p);
     *p = NULL;
@@ -57,6 +59,14 @@ param *params_get(params *p, const char *fmt, ...)
     param *row = (param *)params_find(p, name);
     assert(row != NULL);
     return row;
+}
+
+status params_may_be_kept(const params *p)
+{
+    if (!p->mesh || !comm_is_replayed(mesh_comm(p->mesh, MESH_WORLD)))
+        return ST_OK;
+    return FAIL(ST_CONFIG, "comm.engine replay: a rank without the others trains no model; its "
+                           "values are not written");
 }
 
 int64_t params_trained(const params *p)
@@ -101,7 +111,7 @@ status params_write(const param *p, stream *s, int64_t first, int64_t n, const d
     assert(first >= 0 && n >= 0 && first + n <= p->n_local);
     int64_t begin = first > p->own_first ? first : p->own_first;
     int64_t own_end = p->own_first + p->own_n, end = first + n < own_end ? first + n : own_end;
-    if (end <= begin)
+    if (end <= begin || shapes_only(s->dev))
         return ST_OK;
     return write_own(p, s, begin - p->own_first, end - begin, from + (begin - first));
 }
@@ -123,56 +133,9 @@ status params_read(const void *acc_array, stream *s, int64_t first, int64_t n, d
     return st;
 }
 
-static void first_values(const param *row, rng_key key, int64_t first, int64_t n, double *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (row->init == INIT_NORMAL)
-            out[i] = row->init_std * rng_normal(key, (uint64_t)(first + i));
-        else
-            out[i] = row->init == INIT_ONE ? 1 : 0;
-    }
-}
-
-static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
-{
-    double *chunk = malloc(CHUNK * sizeof *chunk);
-    if (!chunk)
-        return FAIL(ST_NO_MEMORY, "no memory to initialise parameters");
-    status st = ST_OK;
-    for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
-        const param *row = &p->list[i];
-        char purpose[160];
-        if (adapters_only && !row->adapter)
-            continue;
-        snprintf(purpose, sizeof purpose, "weights/%s", row->name);
-        rng_key key = rng_key_make(seed, purpose);
-        const int64_t end = row->own_first + row->own_n;
-        for (int64_t at = row->own_first; at < end && st == ST_OK; at += CHUNK) {
-            int64_t n = end - at < CHUNK ? end - at : CHUNK, run, stored;
-            for (int64_t done = 0; done < n; done += run) {
-                run = slice_run(&row->held, at + done, n - done, &stored);
-                first_values(row, key, stored, run, chunk + done);
-            }
-            st = params_write(row, s, at, n, chunk);
-        }
-    }
-    free(chunk);
-    return st;
-}
-
-status params_init(params *p, stream *s, uint64_t seed)
-{
-    return init_rows(p, s, seed, false);
-}
-
-status params_init_adapters(params *p, stream *s, uint64_t seed)
-{
-    return init_rows(p, s, seed, true);
-}
-
 status params_refresh(params *p, stream *s)
 {
-    if (!p->acts)
+    if (!p->acts || shapes_only(s->dev))
         return ST_OK;
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)

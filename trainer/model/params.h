@@ -33,7 +33,8 @@ typedef struct param {
     int64_t shape[5]; /* as published */
     int64_t count;
     param_cut cut;
-    int cut_axis; /* which tensor ranks share, or expert-tensor ranks of experts; -1: none */
+    int cut_axis; /* which tensor ranks share, or expert-tensor ranks of experts; -1: none, of
+                   * experts (an adapter's half) each of them has all of it */
     /* what this rank computes with: all of it, until params_cut */
     slice held; /* of the published elements; experts as [E, in, parts, out / parts] */
     int64_t local[5], n_local; /* its shape and elements */
@@ -41,6 +42,7 @@ typedef struct param {
     int64_t layer;             /* of the decoder, -1: none */
     bool stays;                /* used by two units: a tied embedding */
     bool forward_only;         /* its backward does not read it: embeddings */
+    bool elsewhere;            /* another pipeline stage's: nothing of it is here; params_cut */
     /* where it stands in a span of its unit, and which of its local elements this rank stores: all
      * of them, unless ranks share it; from params_alloc on */
     int64_t span, at, own_first, own_n;
@@ -55,6 +57,7 @@ typedef struct param {
     bool adapter;     /* of LoRA (model/lora.h), in no file of the model */
     int64_t lora;     /* its adapters are this[lora] and the row behind that; 0: it has none */
     double lora_scale;
+    double *whole; /* [count] of an adapter, host: lora_gather; NULL: value is all of it */
     /* device memory, NULL until params_alloc. What is stored, [own_n]; trained: NULL where frozen
      */
     void *value;                        /* master, acc */
@@ -90,13 +93,14 @@ typedef struct params {
      * trained_elements). Known from params_alloc on. */
     void *values, *acts, *grads, *moments1, *moments2, *unwanted;
     int64_t block_elements, trained_elements;
+    double *adapters;   /* what param.whole points into; heap, NULL until lora_gather */
     int64_t bytes_read; /* from files, by this rank so far */
 } params;
 
 /* The list of shapes; no memory for values. */
 WARN_UNUSED status params_new(const model_dims *d, params **out);
-/* Leaves of every row what a rank at this place holds; before params_alloc. ST_CONFIG as
- * layout_check. In params_cut.c. */
+/* Leaves of every row what a rank at this place holds, of those that its stage has; before
+ * params_alloc. ST_CONFIG as layout_check. In params_cut.c. */
 WARN_UNUSED status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at);
 /* The ranks that have the same local tensor of it and share its storage. */
 mesh_group params_owners(const param *p);
@@ -109,6 +113,9 @@ const param *params_find(const params *p, const char *name); /* NULL if absent *
 /* By printf-like name; the row must exist (asserted: the model asks only for what it has). */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* ST_CONFIG of a rank that is replayed alone: its values are of no model. Who writes values asks.
+ */
+WARN_UNUSED status params_may_be_kept(const params *p);
 /* The ranks of m store every local tensor in equal pieces (units.h), its owners' each; before
  * params_alloc. m: borrowed. */
 void params_share(params *p, const mesh *m, bool reshard);

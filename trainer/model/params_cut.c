@@ -1,5 +1,6 @@
 /* params_cut.c: what a rank holds of every parameter (parallel/README.md). */
 #include "trainer/model/params.h"
+#include "trainer/model/unit_order.h"
 
 layout_limits params_limits(const model_dims *d)
 {
@@ -7,6 +8,7 @@ layout_limits params_limits(const model_dims *d)
     layout_limits m = {.heads = t->heads,
                        .kv_heads = t->kv_heads,
                        .layers = t->layers,
+                       .tied = t->tied,
                        .first_layers = d->vision.depth > 0 ? d->vision.n_deepstack : 0};
     for (int64_t l = 0; l < t->layers; l++) {
         if (!dims_layer_is_moe(d, l)) {
@@ -22,7 +24,7 @@ layout_limits params_limits(const model_dims *d)
 mesh_group params_owners(const param *p)
 {
     if (p->cut == CUT_EXPERT)
-        return MESH_EXPERT_SHARD;
+        return p->cut_axis < 0 ? MESH_EXPERT_WHOLE : MESH_EXPERT_SHARD;
     return p->cut == CUT_TENSOR ? MESH_DENSE : MESH_WHOLE;
 }
 
@@ -35,10 +37,12 @@ static void cut_row(param *row, const layout *l, mesh_place at)
     } else if (row->cut == CUT_EXPERT) {
         slice_cut(&row->held, EXPERT_AXIS, at.expert, l->expert);
         row->local[EXPERT_AXIS] /= l->expert;
-        if (l->expert_tensor > 1) /* experts are seen as [E, in, parts, out / parts] */
+        if (l->expert_tensor > 1 && row->cut_axis >= 0) {
+            /* experts are seen as [E, in, parts, out / parts] */
             slice_cut(&row->held, row->cut_axis < PARTS ? row->cut_axis : WIDTH, at.tensor,
                       l->expert_tensor);
-        row->local[row->cut_axis] /= l->expert_tensor;
+            row->local[row->cut_axis] /= l->expert_tensor;
+        }
     }
     row->n_local = slice_count(&row->held);
 }
@@ -47,7 +51,12 @@ status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at
 {
     layout_limits limits = params_limits(d);
     TRY(layout_check(l, &limits));
-    for (int64_t i = 0; i < p->n; i++)
-        cut_row(&p->list[i], l, at);
+    const stage_part part = stage_part_of(d, l, at.pipeline);
+    for (int64_t i = 0; i < p->n; i++) {
+        param *row = &p->list[i];
+        cut_row(row, l, at);
+        row->elsewhere =
+            row->unit < stage_first_unit(d, &part) || row->unit >= stage_end_unit(d, &part);
+    }
     return ST_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "trainer/model/params.h"
 
-static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD};
+static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD, MESH_EXPERT_WHOLE};
 enum { OWNERS = sizeof owners / sizeof *owners };
 
 void params_share(params *p, const mesh *m, bool reshard)
@@ -18,14 +18,39 @@ static int64_t aligned(int64_t n)
     return (n + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
 }
 
+/* Rows by unit: of unit u row[first[u]] to row[first[u + 1] - 1]. */
+typedef struct unit_rows {
+    int64_t *first, *row; /* heap, one block */
+    int n;                /* units */
+} unit_rows;
+
+static status rows_by_unit(const params *p, unit_rows *out)
+{
+    unit_rows r = {0};
+    for (int64_t i = 0; i < p->n; i++)
+        r.n = p->list[i].unit >= r.n ? p->list[i].unit + 1 : r.n;
+    r.first = calloc((size_t)(r.n + 2 + p->n), sizeof *r.first);
+    if (!r.first)
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", r.n);
+    r.row = r.first + r.n + 2;
+    for (int64_t i = 0; i < p->n; i++)
+        r.first[p->list[i].unit + 2]++;
+    for (int u = 0; u < r.n; u++)
+        r.first[u + 2] += r.first[u + 1];
+    for (int64_t i = 0; i < p->n; i++)
+        r.row[r.first[p->list[i].unit + 1]++] = i;
+    *out = r;
+    return ST_OK;
+}
+
 /* The rows of a unit that these owners share, trained or not, end to end. No rows: no span. */
-static void add_span(params *p, int unit, mesh_group group, bool trained)
+static void add_span(params *p, const unit_rows *rows, int unit, mesh_group group, bool trained)
 {
     unit_span *to = &p->spans[p->n_spans];
     *to = (unit_span){.unit = unit, .group = group, .trained = trained, .ranks = 1};
-    for (int64_t i = 0; i < p->n; i++) {
-        param *row = &p->list[i];
-        if (row->unit != unit || params_owners(row) != group || row->frozen == trained)
+    for (int64_t i = rows->first[unit]; i < rows->first[unit + 1]; i++) {
+        param *row = &p->list[rows->row[i]];
+        if (row->elsewhere || params_owners(row) != group || row->frozen == trained)
             continue;
         row->span = p->n_spans;
         row->at = to->count;
@@ -57,6 +82,9 @@ static void set_own(params *p)
     for (int64_t i = 0; i < p->n; i++) {
         param *row = &p->list[i];
         const unit_span *in = &p->spans[row->span];
+        row->own_first = row->own_n = 0;
+        if (row->elsewhere)
+            continue;
         int64_t begin = in->piece * in->rank, end = begin + in->piece;
         begin = begin > row->at ? begin : row->at;
         end = end < row->at + row->n_local ? end : row->at + row->n_local;
@@ -67,18 +95,18 @@ static void set_own(params *p)
 
 static status make_spans(params *p)
 {
-    int n = 0;
-    for (int64_t i = 0; i < p->n; i++)
-        n = p->list[i].unit >= n ? p->list[i].unit + 1 : n;
+    unit_rows rows;
+    TRY(rows_by_unit(p, &rows));
     free(p->spans);
-    p->spans = calloc((size_t)n * 2 * OWNERS + 1, sizeof *p->spans);
-    if (!p->spans)
-        return FAIL(ST_NO_MEMORY, "no memory for %d units", n);
+    p->spans = calloc((size_t)rows.n * 2 * OWNERS + 1, sizeof *p->spans);
     p->n_spans = p->block_elements = p->trained_elements = 0;
-    for (int unit = 0; unit < n; unit++)
+    for (int unit = 0; unit < rows.n && p->spans; unit++)
         for (int g = 0; g < OWNERS; g++)
             for (int frozen = 0; frozen < 2; frozen++)
-                add_span(p, unit, owners[g], !frozen);
+                add_span(p, &rows, unit, owners[g], !frozen);
+    free(rows.first);
+    if (!p->spans)
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.n);
     set_own(p);
     return ST_OK;
 }
@@ -137,6 +165,8 @@ static void place_rows(params *p, size_t act, size_t acc)
     for (int64_t i = 0; i < p->n; i++) {
         param *row = &p->list[i];
         const unit_span *in = &p->spans[row->span];
+        if (row->elsewhere)
+            continue;
         int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
         int64_t at = in->first + skipped, trained = in->first_trained + skipped;
         row->value = part(p->values, at, acc);

@@ -3,16 +3,23 @@
  *   pixels --vision--> features --+
  *   tokens --------------------decoder--> x[L] --head--> loss
  *
- * One device block holds everything: what lives through the micro-batch, then the scratch of
- * vision, decoder and head, which are never at work together. */
+ * One device block holds everything: what lives through the micro-batch, once for each that is
+ * under way, then the scratch of vision, decoder and head, which are never at work together. */
 #include "trainer/model/qwen3vl.h"
 
 #include <stdlib.h>
 
 #include "trainer/loss/loss.h"
+#include "trainer/model/border.h"
 #include "trainer/model/decoder.h"
 #include "trainer/model/kv_cache.h"
 #include "trainer/model/vision.h"
+
+/* A micro-batch under way. */
+typedef struct flight {
+    vision vision;
+    decoder decoder;
+} flight;
 
 struct model {
     model_dims d;
@@ -20,11 +27,14 @@ struct model {
     params *p;
     mesh alone;     /* where no mesh is given */
     batch_caps cap; /* of this rank */
+    stage_part part;
     bool has_vision;
-    vision vision;
-    decoder decoder;
+    int n_flights;
+    flight *flight; /* [n_flights] */
+    border done;    /* the last pass, until it is handed over */
     head head;
     void *block; /* device memory of all activations */
+    exchange_window window;
     const void *router_bias;
 };
 
@@ -33,35 +43,71 @@ static const mesh *mesh_of(const model *m)
     return m->o.mesh ? m->o.mesh : &m->alone;
 }
 
-static int64_t logit_rows(const model_options *o)
+int64_t model_logit_rows(const model_options *o)
 {
     int64_t rows = o->logit_rows > 0 ? o->logit_rows : LOGIT_ROWS_DEFAULT;
     return rows < o->cap.targets || o->cap.targets == 0 ? rows : o->cap.targets;
 }
 
+static void parts_done(model *m)
+{
+    for (int f = 0; f < m->n_flights; f++) {
+        vision_done(&m->flight[f].vision);
+        decoder_done(&m->flight[f].decoder);
+    }
+    free(m->flight);
+}
+
+/* Whether slots are exchanged on the device, and where. */
+static void set_exchange(model *m, bool on_device, const exchange_window *w)
+{
+    for (int f = 0; f < m->n_flights; f++) {
+        exchange *e = &m->flight[f].decoder.moe_scratch.exchange;
+        e->on_device = on_device && e->rows > 0;
+        e->window = w;
+    }
+}
+
+static const exchange *exchange_of(const model *m)
+{
+    return &m->flight[0].decoder.moe_scratch.exchange;
+}
+
+int model_flights_of(const model_options *o)
+{
+    if (!o->mesh || !o->training)
+        return 1;
+    const layout *l = &o->mesh->layout;
+    return (int)stage_flights(o->mesh->place.pipeline, (int)l->pipeline, l->accumulation);
+}
+
 static status parts_init(model *m, const model_dims *d, const model_options *o)
 {
-    *m = (model){.d = *d, .o = *o, .has_vision = d->vision.depth > 0};
+    *m = (model){.d = *d, .o = *o};
     mesh_alone(&m->alone);
     row_share share = row_share_of(mesh_of(m));
     m->cap = batch_caps_shared(&o->cap, &share);
+    m->part = stage_part_of(d, &mesh_of(m)->layout, mesh_of(m)->place.pipeline);
+    m->has_vision = d->vision.depth > 0 && m->part.opens;
     m->head = (head){.hidden = d->text.hidden,
                      .vocab = d->text.vocab,
                      .eps = d->text.rms_eps,
-                     .rows = logit_rows(o)};
-    TRY(decoder_init(&m->decoder, &m->d, &mesh_of(m)->layout, m->cap.tokens));
-    if (!m->has_vision)
-        return ST_OK;
-    status st = vision_init(&m->vision, &m->d);
+                     .rows = model_logit_rows(o)};
+    const int n = model_flights_of(o);
+    m->flight = calloc((size_t)n, sizeof *m->flight);
+    if (!m->flight)
+        return FAIL(ST_NO_MEMORY, "no memory for %d micro-batches under way", n);
+    status st = ST_OK;
+    while (m->n_flights < n && st == ST_OK) {
+        flight *f = &m->flight[m->n_flights++];
+        st = decoder_init(&f->decoder, &m->d, &mesh_of(m)->layout, &m->part, m->cap.tokens);
+        if (st == ST_OK && m->has_vision)
+            st = vision_init(&f->vision, &m->d);
+    }
+    set_exchange(m, o->exchange != EXCHANGE_BY_HOST, NULL);
     if (st != ST_OK)
-        decoder_done(&m->decoder);
+        parts_done(m);
     return st;
-}
-
-static void parts_done(model *m)
-{
-    vision_done(&m->vision);
-    decoder_done(&m->decoder);
 }
 
 /* The most that was taken since mark, which the next user of scratch gets. */
@@ -75,40 +121,57 @@ static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
     return (int64_t)(top - mark);
 }
 
+static shape shape_of(const model *m, const backend_vtable *v)
+{
+    const layout *ranks = &mesh_of(m)->layout;
+    return (shape){.d = &m->d,
+                   .cap = m->cap,
+                   .act = st_dtype_size(v->act),
+                   .acc = st_dtype_size(v->acc),
+                   .ranks = ranks,
+                   .context_tokens = m->cap.tokens * ranks->tensor,
+                   .all_tokens = m->cap.tokens * ranks->tensor * ranks->context};
+}
+
 static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions *out)
 {
     const model_options *o = &m->o;
-    const layout *ranks = &mesh_of(m)->layout;
-    shape z = {.d = &m->d,
-               .cap = m->cap,
-               .act = st_dtype_size(v->act),
-               .acc = st_dtype_size(v->acc),
-               .ranks = ranks,
-               .context_tokens = m->cap.tokens * ranks->tensor,
-               .all_tokens = m->cap.tokens * ranks->tensor * ranks->context};
-    bool keep = o->training && !o->checkpoint_full;
+    shape z = shape_of(m, v);
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
-        .training = eye_trains, .keep = keep && eye_trains, .frozen = o->tower_frozen};
+        .training = eye_trains, .again = o->again.vision, .frozen = o->tower_frozen};
     decoder_modes text = {.training = o->training,
-                          .keep = keep,
+                          .again = o->again.text,
                           .aux = o->router_aux_coef > 0,
                           .lora_rank = o->lora_rank,
                           .lora_experts = o->lora_experts};
-    if (m->has_vision)
-        vision_layout(&m->vision, sp, &z, eye);
-    size_t seen = space_mark(sp);
-    decoder_layout(&m->decoder, sp, &z, text);
+    *out = (model_regions){0};
+    for (int f = 0; f < m->n_flights; f++) {
+        size_t begin = space_mark(sp);
+        if (m->has_vision)
+            vision_layout(&m->flight[f].vision, sp, &z, eye);
+        size_t seen = space_mark(sp);
+        decoder_layout(&m->flight[f].decoder, sp, &z, text);
+        out->vision_kept += (int64_t)(seen - begin);
+        out->text_kept += (int64_t)(space_mark(sp) - seen);
+    }
     size_t mark = space_mark(sp), peak = mark;
-    *out = (model_regions){.vision_kept = (int64_t)seen, .text_kept = (int64_t)(mark - seen)};
-    if (m->has_vision)
-        vision_layout_scratch(&m->vision, sp, &z, eye);
+    for (int f = 0; f < m->n_flights && m->has_vision; f++) {
+        space_rewind(sp, mark);
+        vision_layout_scratch(&m->flight[f].vision, sp, &z, eye);
+    }
     out->vision_scratch = scratch(sp, mark, &peak);
-    decoder_layout_scratch(&m->decoder, sp, &z, text);
+    for (int f = 0; f < m->n_flights; f++) {
+        space_rewind(sp, mark);
+        decoder_layout_scratch(&m->flight[f].decoder, sp, &z, text);
+    }
     out->text_scratch = scratch(sp, mark, &peak);
-    head_layout(&m->head, sp, m->cap.targets, z.act, z.acc, o->training);
+    if (m->part.closes)
+        head_layout(&m->head, sp, m->cap.targets, z.act, z.acc, o->training);
     out->head_scratch = scratch(sp, mark, &peak);
-    out->total = (int64_t)peak;
+    if (exchange_of(m)->on_device)
+        out->window = exchange_window_bytes(&m->d.text, z.ranks, exchange_of(m)->slots, z.act);
+    out->total = (int64_t)peak + out->window;
 }
 
 status model_regions_of(const model_dims *d, const model_options *o, const backend_vtable *backend,
@@ -118,6 +181,22 @@ status model_regions_of(const model_dims *d, const model_options *o, const backe
     TRY(parts_init(&m, d, o));
     space sp = {0};
     lay_out(&m, &sp, backend, out);
+    parts_done(&m);
+    return ST_OK;
+}
+
+status model_kinds_bytes(const model_dims *d, const model_options *o, const backend_vtable *backend,
+                         unsigned kinds, int64_t *out_layer, int64_t *out_block)
+{
+    model m;
+    vision_saved block;
+    space sp = {0};
+    TRY(parts_init(&m, d, o));
+    const shape z = shape_of(&m, backend);
+    *out_layer = decoder_kinds_bytes(&m.flight[0].decoder, &z, d->text.layers - 1, kinds);
+    if (m.has_vision)
+        vision_saved_layout(&block, &sp, &z, kinds);
+    *out_block = (int64_t)sp.used;
     parts_done(&m);
     return ST_OK;
 }
@@ -143,9 +222,11 @@ void model_options_freeze(model_options *o, const params *p)
 static void bind(model *m, params *p)
 {
     m->p = p;
-    decoder_bind(&m->decoder, p, &m->d);
-    if (m->has_vision)
-        vision_bind(&m->vision, p, &m->d);
+    for (int f = 0; f < m->n_flights; f++) {
+        decoder_bind(&m->flight[f].decoder, p, &m->d);
+        if (m->has_vision)
+            vision_bind(&m->flight[f].vision, p, &m->d);
+    }
 }
 
 /* The head's weights by address; tied models share the embedding. */
@@ -158,6 +239,23 @@ static void bind_head(model *m)
     m->head.dnorm = param_gradient(norm);
     m->head.weight = w->act;
     m->head.dweight = w->grad;
+}
+
+static status open_exchange(model *m, stream *s)
+{
+    const exchange *e = exchange_of(m);
+    const bool must = m->o.exchange == EXCHANGE_BY_DEVICE;
+    bool open;
+    if (!e->on_device)
+        return ST_OK;
+    TRY(exchange_window_open(s, mesh_of(m), &m->d.text, e->slots, must, &m->window, &open));
+    set_exchange(m, open, &m->window);
+    return ST_OK;
+}
+
+const exchange_window *model_exchange(const model *m)
+{
+    return exchange_of(m)->on_device ? &m->window : NULL;
 }
 
 status model_new(stream *s, const model_dims *d, params *p, const model_options *o, model **out)
@@ -173,15 +271,21 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
         return st;
     }
     bind(m, p);
-    if (o->training && ((o->vision_frozen && m->decoder.features_wanted) ||
-                        (o->tower_frozen && m->has_vision && m->vision.lowest < d->vision.depth))) {
+    const flight *f = &m->flight[0];
+    if (o->training && ((o->vision_frozen && f->decoder.features_wanted) ||
+                        (o->tower_frozen && m->has_vision && f->vision.lowest < d->vision.depth))) {
         model_free(&m, s);
         return FAIL(ST_INTERNAL, "a model laid out for a frozen vision tower has to train it");
+    }
+    st = open_exchange(m, s);
+    if (st != ST_OK) {
+        model_free(&m, s);
+        return st;
     }
     space sp = {0};
     model_regions regions;
     lay_out(m, &sp, s->dev->v, &regions);
-    st = s->dev->v->alloc(s->dev, (size_t)regions.total, &m->block);
+    st = s->dev->v->alloc(s->dev, (size_t)(regions.total - regions.window), &m->block);
     if (st != ST_OK) {
         model_free(&m, s);
         return status_context(st, "activations of %lld tokens and %lld patches",
@@ -198,6 +302,7 @@ void model_free(model **mp, stream *s)
     model *m = *mp;
     if (!m)
         return;
+    exchange_window_close(s, &m->window);
     if (m->block)
         s->dev->v->release(s->dev, m->block);
     parts_done(m);
@@ -234,15 +339,25 @@ static status check_batch(const model *m, const device_batch *b)
     return ST_OK;
 }
 
-/* Up to x[L]; the aux value lands in aux. */
-static status forward(model *m, run *r, void *aux)
+/* Up to x[end]; the aux value lands in aux. */
+static status forward(model *m, flight *f, run *r, void *aux)
 {
-    m->decoder.aux.value = aux;
+    f->decoder.aux.value = aux;
     r->s->part = PART_VISION;
     if (m->has_vision)
-        TRY(vision_fwd(&m->vision, r));
+        TRY(vision_fwd(&f->vision, r));
     r->s->part = PART_TEXT;
-    return decoder_fwd(&m->decoder, r, m->vision.feature);
+    return decoder_fwd(&f->decoder, r, f->vision.feature);
+}
+
+/* From decoder.dx. */
+static status backward(model *m, flight *f, run *r, void *aux)
+{
+    f->decoder.aux.value = aux;
+    r->s->part = PART_TEXT;
+    TRY(decoder_bwd(&f->decoder, r, f->vision.dfeature));
+    r->s->part = PART_VISION;
+    return m->has_vision && f->decoder.features_wanted ? vision_bwd(&f->vision, r) : ST_OK;
 }
 
 static head_targets targets_of(const run *r, const loss_sums *sums)
@@ -255,58 +370,106 @@ static head_targets targets_of(const run *r, const loss_sums *sums)
                           .weights = sums->weight};
 }
 
-status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
+/* Loss of x[L], and decoder.dx with it where the use is a turn. */
+static status head_pass(model *m, flight *f, run *r, const head_targets *t, unit_use use)
 {
-    run r = start(m, s, b);
+    const int unit = unit_head(&m->d);
+    TRY(units_enter(r->units, r->s, unit, use));
+    TRY(head_loss(&m->head, r->s, r->n.tokens, f->decoder.x[m->d.text.layers], t, use == UNIT_TURN,
+                  f->decoder.dx));
+    return units_leave(r->units, r->s, unit, use);
+}
+
+int model_flights(const model *m)
+{
+    return m->n_flights;
+}
+
+static border border_of(model *m, stream *s, const model_pass *p)
+{
+    if (p->kind == PASS_NONE)
+        return (border){0};
+    run r = start(m, s, p->b);
+    return (border){p->kind, &m->flight[p->flight].decoder, r.n.tokens};
+}
+
+status model_hand_over(model *m, stream *s, const model_pass *next)
+{
+    const border done = m->done, in = border_of(m, s, next);
+    m->done = (border){0};
+    return border_cross(mesh_comm(mesh_of(m), MESH_PIPELINE), s, &m->d, &done, &in);
+}
+
+status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums)
+{
+    run r = start(m, s, p->b);
     r.step = true;
-    const void *last = m->decoder.x[m->d.text.layers];
+    flight *f = &m->flight[p->flight];
     head_targets t = targets_of(&r, sums);
     if (!m->o.training)
         return FAIL(ST_INTERNAL, "backward of a model that was made without training");
-    TRY(check_batch(m, b));
-    bind_head(m);
+    TRY(check_batch(m, p->b));
     TRY(units_begin(r.units, s));
-    TRY(forward(m, &r, sums->aux));
-    s->part = PART_HEAD;
-    TRY(units_enter(r.units, s, unit_head(&m->d), UNIT_TURN));
-    TRY(head_loss(&m->head, s, r.n.tokens, last, &t, true, m->decoder.dx));
-    TRY(units_leave(r.units, s, unit_head(&m->d), UNIT_TURN));
-    s->part = PART_TEXT;
-    TRY(decoder_bwd(&m->decoder, &r, m->vision.dfeature));
-    s->part = PART_VISION;
-    if (m->decoder.features_wanted)
-        TRY(vision_bwd(&m->vision, &r));
+    if (p->kind != PASS_BACKWARD)
+        TRY(forward(m, f, &r, sums->aux));
+    if (p->kind == PASS_BOTH) {
+        s->part = PART_HEAD;
+        bind_head(m);
+        TRY(head_pass(m, f, &r, &t, UNIT_TURN));
+    }
+    if (p->kind != PASS_FORWARD)
+        TRY(backward(m, f, &r, sums->aux));
+    m->done = border_of(m, s, p); /* the batch may be another when it is handed over */
     return units_end(r.units, s);
+}
+
+status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
+{
+    return model_run(m, s, &(model_pass){.kind = PASS_BOTH, .b = b}, sums);
 }
 
 status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums, void *nll,
                      int32_t *best)
 {
+    const model_pass p = {.kind = PASS_FORWARD, .b = b};
     run r = start(m, s, b);
+    flight *f = &m->flight[0];
     head_targets t = targets_of(&r, sums);
     t.nll = nll;
     t.best = best;
     TRY(check_batch(m, b));
-    bind_head(m);
+    TRY(model_hand_over(m, s, &p));
     TRY(units_begin(r.units, s));
-    TRY(forward(m, &r, sums->aux));
-    TRY(units_enter(r.units, s, unit_head(&m->d), UNIT_FORWARD));
-    TRY(head_loss(&m->head, s, r.n.tokens, m->decoder.x[m->d.text.layers], &t, false, NULL));
-    TRY(units_leave(r.units, s, unit_head(&m->d), UNIT_FORWARD));
-    return units_end(r.units, s);
+    TRY(forward(m, f, &r, sums->aux));
+    if (m->part.closes) {
+        bind_head(m);
+        TRY(head_pass(m, f, &r, &t, UNIT_FORWARD));
+    }
+    TRY(units_end(r.units, s));
+    m->done = border_of(m, s, &p);
+    return model_hand_over(m, s, &(model_pass){PASS_NONE});
 }
 
 status model_forward_cached(model *m, stream *s, const device_batch *b, const kv_cache *cache)
 {
+    const model_pass p = {.kind = PASS_FORWARD, .b = b};
     run r = start(m, s, b);
     r.cache = cache;
     TRY(check_batch(m, b));
-    if (r.n.tokens > cache->tokens || (cache->step && r.n.tokens > cache->docs))
+    if (r.all_tokens > cache->tokens || (cache->step && r.context_tokens > cache->queries))
         return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
-                    (long long)r.n.tokens, (long long)cache->tokens, (long long)cache->docs);
+                    (long long)r.all_tokens, (long long)cache->tokens, (long long)cache->queries);
+    TRY(model_hand_over(m, s, &p));
     TRY(units_begin(r.units, s));
-    TRY(forward(m, &r, NULL));
-    return units_end(r.units, s);
+    TRY(forward(m, &m->flight[0], &r, NULL));
+    TRY(units_end(r.units, s));
+    m->done = border_of(m, s, &p);
+    return model_hand_over(m, s, &(model_pass){PASS_NONE});
+}
+
+bool model_chooses(const model *m)
+{
+    return m->part.closes;
 }
 
 status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)
@@ -319,7 +482,7 @@ status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void 
         TRY(units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
     }
     TRY(units_enter(u, s, unit_head(&m->d), UNIT_FORWARD));
-    TRY(head_logits(&m->head, s, m->decoder.x[m->d.text.layers], tokens, n, out_logits));
+    TRY(head_logits(&m->head, s, m->flight[0].decoder.x[m->d.text.layers], tokens, n, out_logits));
     TRY(units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
     return units_end(u, s);
 }
@@ -331,5 +494,5 @@ void model_bias_router(model *m, const void *bias)
 
 const int32_t *model_expert_count(const model *m)
 {
-    return m->decoder.count;
+    return m->flight[0].decoder.count;
 }

@@ -67,7 +67,8 @@ static inline row_share row_share_of(const mesh *m)
     return (row_share){.context = m->layout.context,
                        .tensor = m->layout.tensor,
                        .context_rank = m->place.context,
-                       .tensor_rank = m->place.tensor};
+                       .tensor_rank = m->place.tensor,
+                       .blind = m->place.pipeline > 0};
 }
 
 /* Element `i` of an array with items of `size` bytes. */

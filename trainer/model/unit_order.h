@@ -7,6 +7,7 @@
 #define TESSERA_MODEL_UNIT_ORDER_H
 
 #include "trainer/model/dims.h"
+#include "trainer/parallel/layout.h"
 
 /* Deepstack mergers before block b. */
 static inline int unit_mergers_before(const model_dims *d, int64_t b)
@@ -57,6 +58,32 @@ static inline int unit_head(const model_dims *d)
 static inline int unit_count(const model_dims *d)
 {
     return unit_head(d) + 1;
+}
+
+/* What a pipeline stage has of the model: decoder layers [first, end). */
+typedef struct stage_part {
+    int64_t first, end;
+    bool opens;  /* vision tower, embedding, deepstack features */
+    bool closes; /* final norm, head, loss */
+} stage_part;
+
+static inline stage_part stage_part_of(const model_dims *d, const layout *l, int stage)
+{
+    return (stage_part){.first = layout_first_layer(l, stage),
+                        .end = layout_end_layer(l, stage, d->text.layers),
+                        .opens = stage == 0,
+                        .closes = stage + 1 == l->pipeline};
+}
+
+/* Its units: [first, end). */
+static inline int stage_first_unit(const model_dims *d, const stage_part *p)
+{
+    return p->opens ? 0 : unit_layer(d, p->first);
+}
+
+static inline int stage_end_unit(const model_dims *d, const stage_part *p)
+{
+    return p->closes ? unit_count(d) : unit_layer(d, p->end);
 }
 
 #endif

@@ -82,8 +82,9 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
     const vision_dims *d = &z->d->vision;
     int64_t s = z->cap.patches, merged = s / (d->merge * d->merge);
     int64_t half = dims_vision_head_dim(z->d) / 2;
-    v->keep = mode.keep;
-    v->keep_blocks = mode.keep && !mode.frozen;
+    const recompute all = {.what = AGAIN_ALL};
+    v->again = mode.training && !mode.frozen ? mode.again : all;
+    v->merger_again = !mode.training ? all : mode.again.every > 1 ? (recompute){0} : mode.again;
     v->cos = space_take(sp, s * half, z->acc);
     v->sin = space_take(sp, s * half, z->acc);
     void *turn[2]; /* what backward does not read goes through two buffers */
@@ -95,11 +96,10 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
         taken[b % 2] |= !own;
         v->x[b] = own ? space_take(sp, s * d->hidden, z->act) : turn[b % 2];
     }
-    for (int64_t b = 0; b < (v->keep_blocks ? d->depth : 0); b++)
-        vision_saved_layout(&v->saved[b], sp, z);
+    for (int64_t b = 0; b < d->depth; b++)
+        vision_saved_layout(&v->saved[b], sp, z, AGAIN_ALL & ~recompute_of(&v->again, b));
     for (int j = 0; j <= d->n_deepstack; j++) {
-        if (mode.keep)
-            merger_saved_layout(&v->merger_saved[j], sp, z);
+        merger_saved_layout(&v->merger_saved[j], sp, z, AGAIN_ALL & ~v->merger_again.what);
         v->feature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
         if (mode.training)
             v->dfeature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
@@ -110,13 +110,16 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
 {
     const vision_dims *d = &z->d->vision;
     v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
-    if (!v->keep_blocks)
-        vision_saved_layout(&v->saved[0], sp, z);
-    if (!mode.keep) {
-        merger_saved_layout(&v->merger_saved[0], sp, z);
-        for (int j = 1; j <= d->n_deepstack; j++)
-            v->merger_saved[j] = v->merger_saved[0];
+    size_t mark = space_mark(sp), top = mark; /* blocks and mergers take turns */
+    for (int64_t b = 0; b < d->depth; b++) {
+        vision_saved_layout(&v->saved[b], sp, z, recompute_of(&v->again, b));
+        space_turn(sp, mark, &top);
     }
+    for (int j = 0; j <= d->n_deepstack; j++) {
+        merger_saved_layout(&v->merger_saved[j], sp, z, v->merger_again.what);
+        space_turn(sp, mark, &top);
+    }
+    space_rewind(sp, top);
     if (!mode.training)
         return;
     if (!mode.frozen) {
@@ -124,11 +127,6 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
         vision_scratch_layout(&v->block_scratch, sp, z);
     }
     merger_scratch_layout(&v->merger_scratch, sp, z);
-}
-
-static const vision_saved *saved_of(const vision *v, int64_t block)
-{
-    return &v->saved[v->keep_blocks ? block : 0];
 }
 
 static status patch_input(const vision *v, const run *r)
@@ -166,10 +164,14 @@ static bool has_images(const run *r)
     return r->n.patches > 0;
 }
 
-static status embed_fwd(vision *v, run *r)
+static void use_tables(const vision *v, run *r)
 {
     r->vision_cos = v->cos;
     r->vision_sin = v->sin;
+}
+
+static status embed_fwd(const vision *v, const run *r)
+{
     TRY(units_enter(r->units, r->s, unit_patch(), UNIT_FORWARD));
     if (has_images(r)) {
         bool done;
@@ -188,8 +190,8 @@ static status block_fwd(const vision *v, const run *r, int64_t b)
         bool done;
         TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
         if (!done)
-            TRY(replay_end(
-                r->s, vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), v->x[b + 1])));
+            TRY(replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], AGAIN_ALL,
+                                                  v->x[b + 1])));
     }
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
@@ -202,8 +204,8 @@ static status feature_fwd(const vision *v, const run *r, int j, const void *x)
         bool done;
         TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
         if (!done)
-            TRY(replay_end(r->s,
-                           merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], v->feature[j])));
+            TRY(replay_end(r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], AGAIN_ALL,
+                                            v->feature[j])));
     }
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
@@ -211,6 +213,7 @@ static status feature_fwd(const vision *v, const run *r, int j, const void *x)
 status vision_fwd(vision *v, run *r)
 {
     const int64_t depth = r->d->vision.depth;
+    use_tables(v, r);
     TRY(embed_fwd(v, r));
     for (int64_t b = 0; b < depth; b++) {
         int j = feature_behind(r->d, b);
@@ -225,8 +228,9 @@ status vision_fwd(vision *v, run *r)
  * on below x. */
 static status merger_back(const vision *v, const run *r, int j, const void *x, bool reached)
 {
-    if (!v->keep)
-        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], NULL));
+    const unsigned what = v->merger_again.what;
+    if (what)
+        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], what, NULL));
     return merger_bwd(r, &v->merger[j], x, &v->merger_saved[j], &v->merger_scratch, v->dfeature[j],
                       reached ? v->dx : NULL, j > 0);
 }
@@ -246,9 +250,10 @@ static status feature_bwd(const vision *v, const run *r, int j, const void *x, b
 
 static status block_back(const vision *v, const run *r, int64_t b)
 {
-    if (!v->keep_blocks)
-        TRY(vision_block_fwd(r, &v->block[b], v->x[b], saved_of(v, b), NULL));
-    return vision_block_bwd(r, &v->block[b], v->x[b], saved_of(v, b), &v->block_scratch, v->dx);
+    const unsigned what = recompute_of(&v->again, b);
+    if (what)
+        TRY(vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], what, NULL));
+    return vision_block_bwd(r, &v->block[b], v->x[b], &v->saved[b], &v->block_scratch, v->dx);
 }
 
 static status block_bwd(const vision *v, const run *r, int64_t b)
@@ -293,9 +298,10 @@ static status embed_bwd(const vision *v, const run *r)
     return units_leave(r->units, r->s, unit_patch(), UNIT_GRADIENT);
 }
 
-status vision_bwd(vision *v, const run *r)
+status vision_bwd(vision *v, run *r)
 {
     const int64_t depth = r->d->vision.depth;
+    use_tables(v, r);
     TRY(feature_bwd(v, r, 0, v->x[depth], v->lowest < depth));
     for (int64_t b = depth - 1; b >= 0; b--) {
         int j = feature_behind(r->d, b);

@@ -25,22 +25,29 @@ void vision_block_bind(vision_block *w, params *p, int block)
 #undef NAMED
 }
 
-void vision_saved_layout(vision_saved *k, space *sp, const shape *z)
+void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const vision_dims *v = &z->d->vision;
     int64_t s = z->cap.patches, d = v->hidden;
-    k->mean1 = space_take(sp, s, z->acc);
-    k->rstd1 = space_take(sp, s, z->acc);
-    k->a = space_take(sp, s * d, z->act);
-    k->qkv = space_take(sp, s * 3 * d, z->act);
-    k->o = space_take(sp, s * d, z->act);
-    k->lse = space_take(sp, s * v->heads, z->acc);
-    k->x1 = space_take(sp, s * d, z->act);
-    k->mean2 = space_take(sp, s, z->acc);
-    k->rstd2 = space_take(sp, s, z->acc);
-    k->m = space_take(sp, s * d, z->act);
-    k->f = space_take(sp, s * v->intermediate, z->act);
-    k->g = space_take(sp, s * v->intermediate, z->act);
+    if (kinds & AGAIN_CHEAP) {
+        k->mean1 = space_take(sp, s, z->acc);
+        k->rstd1 = space_take(sp, s, z->acc);
+        k->a = space_take(sp, s * d, z->act);
+        k->mean2 = space_take(sp, s, z->acc);
+        k->rstd2 = space_take(sp, s, z->acc);
+        k->m = space_take(sp, s * d, z->act);
+        k->g = space_take(sp, s * v->intermediate, z->act);
+    }
+    if (kinds & AGAIN_QKV)
+        k->qkv = space_take(sp, s * 3 * d, z->act);
+    if (kinds & AGAIN_ATTENTION) {
+        k->o = space_take(sp, s * d, z->act);
+        k->lse = space_take(sp, s * v->heads, z->acc);
+    }
+    if (kinds & AGAIN_PROJ)
+        k->x1 = space_take(sp, s * d, z->act);
+    if (kinds & AGAIN_FC1)
+        k->f = space_take(sp, s * v->intermediate, z->act);
 }
 
 void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z)
@@ -69,39 +76,54 @@ static status rotate(const run *r, void *qkv, bool inverse)
     return ST_OK;
 }
 
-status vision_block_fwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,
-                        void *y)
+/* qkv of a, q and k rotated */
+static status project(const run *r, const vision_block *w, const vision_saved *k)
+{
+    TRY(linear_fwd(r, &w->qkv, r->n.patches, k->a, k->qkv, 0));
+    return rotate(r, k->qkv, false);
+}
+
+static status attend(const run *r, const vision_saved *k)
 {
     const vision_dims *v = &r->d->vision;
-    int64_t s = r->n.patches, d = v->hidden, head_dim = dims_vision_head_dim(r->d);
+    int64_t d = v->hidden, head_dim = dims_vision_head_dim(r->d);
+    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->n.patches,
+                                                        .heads = v->heads,
+                                                        .kv_heads = v->heads,
+                                                        .head_dim = head_dim,
+                                                        .segments = r->n.frames,
+                                                        .longest = r->n.frame,
+                                                        .scale = 1 / sqrt((double)head_dim),
+                                                        .cu = r->b->cu_frames,
+                                                        .q = k->qkv,
+                                                        .k = at(k->qkv, d, r->act),
+                                                        .v = at(k->qkv, 2 * d, r->act),
+                                                        .q_stride = 3 * d,
+                                                        .k_stride = 3 * d,
+                                                        .v_stride = 3 * d,
+                                                        .o_stride = d,
+                                                        .o = k->o,
+                                                        .lse = k->lse});
+}
+
+status vision_block_fwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,
+                        unsigned what, void *y)
+{
+    const vision_dims *v = &r->d->vision;
+    int64_t s = r->n.patches, d = v->hidden;
     TRY(layernorm_fwd(r, &w->norm1, s, d, x, k->a, k->mean1, k->rstd1));
-    TRY(linear_fwd(r, &w->qkv, s, k->a, k->qkv, 0));
-    TRY(rotate(r, k->qkv, false));
-    TRY(op_attention_fwd(r->s, &(attention_fwd_args){.tokens = s,
-                                                     .heads = v->heads,
-                                                     .kv_heads = v->heads,
-                                                     .head_dim = head_dim,
-                                                     .segments = r->n.frames,
-                                                     .longest = r->n.frame,
-                                                     .scale = 1 / sqrt((double)head_dim),
-                                                     .cu = r->b->cu_frames,
-                                                     .q = k->qkv,
-                                                     .k = at(k->qkv, d, r->act),
-                                                     .v = at(k->qkv, 2 * d, r->act),
-                                                     .q_stride = 3 * d,
-                                                     .k_stride = 3 * d,
-                                                     .v_stride = 3 * d,
-                                                     .o_stride = d,
-                                                     .o = k->o,
-                                                     .lse = k->lse}));
-    TRY(linear_fwd_onto(r, &w->proj, s, k->o, x, k->x1));
+    if (what & AGAIN_QKV)
+        TRY(project(r, w, k));
+    if (what & AGAIN_ATTENTION)
+        TRY(attend(r, k));
+    if (what & AGAIN_PROJ)
+        TRY(linear_fwd_onto(r, &w->proj, s, k->o, x, k->x1));
     TRY(layernorm_fwd(r, &w->norm2, s, d, k->x1, k->m, k->mean2, k->rstd2));
-    TRY(linear_fwd(r, &w->fc1, s, k->m, k->f, 0));
+    if (what & AGAIN_FC1)
+        TRY(linear_fwd(r, &w->fc1, s, k->m, k->f, 0));
     TRY(op_gelu_fwd(
         r->s, &(gelu_fwd_args){.kind = GELU_TANH, .n = s * v->intermediate, .x = k->f, .y = k->g}));
-    if (!y)
-        return ST_OK;
-    return linear_fwd_onto(r, &w->fc2, s, k->g, k->x1, y);
+    return y ? linear_fwd_onto(r, &w->fc2, s, k->g, k->x1, y) : ST_OK;
 }
 
 static status attention_bwd(const run *r, const vision_saved *k, const vision_scratch *t)

@@ -6,6 +6,7 @@
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
+#include "trainer/model/recompute.h"
 
 typedef struct vision_block {
     layernorm norm1, norm2;
@@ -33,12 +34,13 @@ typedef struct vision_scratch {
 } vision_scratch;
 
 void vision_block_bind(vision_block *w, params *p, int block);
-void vision_saved_layout(vision_saved *k, space *sp, const shape *z);
+/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned kinds);
 void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z);
 
-/* y [S, D] = block(x); y NULL: only what backward needs is filled. */
+/* y [S, D] = block(x); y NULL: only the kinds of arrays in what, again for backward. */
 WARN_UNUSED status vision_block_fwd(const run *r, const vision_block *w, const void *x,
-                                    const vision_saved *k, void *y);
+                                    const vision_saved *k, unsigned what, void *y);
 /* dy [S, D]: gradient of the output on entry, of the input x on return. */
 WARN_UNUSED status vision_block_bwd(const run *r, const vision_block *w, const void *x,
                                     const vision_saved *k, const vision_scratch *t, void *dy);

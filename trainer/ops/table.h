@@ -12,6 +12,8 @@
 #include "trainer/ops/loss_ops.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/norm_rope.h"
+#include "trainer/ops/paced.h"
+#include "trainer/ops/peers.h"
 #include "trainer/ops/pointwise.h"
 #include "trainer/ops/rope.h"
 #include "trainer/ops/route.h"

@@ -42,6 +42,19 @@ static status told(status st, const comm *c, comm_at at)
                           c->name, c->size);
 }
 
+static status enter_on(stream *s, const comm *c, comm_kind kind, comm_at at, int64_t count,
+                       st_dtype dtype)
+{
+    enter(c, kind, at, count, dtype);
+    return device_call_begins(s, at.what);
+}
+
+static status told_on(stream *s, status st, const comm *c, comm_at at)
+{
+    TRY(told(st, c, at));
+    return device_call_ended(s);
+}
+
 static bool summable(st_dtype d)
 {
     return d == DT_F32 || d == DT_F64 || d == DT_BF16 || d == DT_I32 || d == DT_I64 || d == DT_U8;
@@ -75,8 +88,8 @@ status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, v
     TRY(check_count(at, count));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
-    enter(c, COMM_ALL_GATHER, at, (c->size - 1) * count, dtype);
-    return told(c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
+    TRY(enter_on(s, c, COMM_ALL_GATHER, at, (c->size - 1) * count, dtype));
+    return told_on(s, c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
 }
 
 status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send, void *recv,
@@ -86,8 +99,8 @@ status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *sen
     TRY(check_sum(at, dtype));
     if (alone(c))
         return keep(s, send, recv, count, dtype);
-    enter(c, COMM_REDUCE_SCATTER, at, (c->size - 1) * count, dtype);
-    return told(c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
+    TRY(enter_on(s, c, COMM_REDUCE_SCATTER, at, (c->size - 1) * count, dtype));
+    return told_on(s, c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
 }
 
 status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
@@ -97,9 +110,8 @@ status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_
     TRY(check_sum(at, dtype));
     if (alone(c))
         return ST_OK;
-    int64_t first, own = comm_cut(c->rank, c->size, count, &first);
-    enter(c, COMM_ALL_REDUCE, at, (c->size - 1) * own + count - own, dtype);
-    return told(c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
+    TRY(enter_on(s, c, COMM_ALL_REDUCE, at, comm_all_reduce_gets(c->rank, c->size, count), dtype));
+    return told_on(s, c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
 }
 
 status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
@@ -109,8 +121,8 @@ status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t
     if (alone(c))
         return ST_OK;
     TRY(check_peer(c, at, root));
-    enter(c, COMM_BROADCAST, at, c->rank == root ? 0 : count, dtype);
-    return told(c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
+    TRY(enter_on(s, c, COMM_BROADCAST, at, c->rank == root ? 0 : count, dtype));
+    return told_on(s, c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
 }
 
 status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
@@ -127,10 +139,11 @@ status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
         TRY(check_count(at, recv_count[p]));
         received += p == c->rank ? 0 : recv_count[p];
     }
-    enter(c, COMM_ALL_TO_ALL, at, received, dtype);
-    return told(c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
-                                      recv_count, dtype),
-                c, at);
+    TRY(enter_on(s, c, COMM_ALL_TO_ALL, at, received, dtype));
+    return told_on(s,
+                   c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
+                                         recv_count, dtype),
+                   c, at);
 }
 
 status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
@@ -138,8 +151,8 @@ status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t
 {
     TRY(check_count(at, count));
     TRY(check_peer(c, at, to));
-    enter(c, COMM_SEND, at, 0, dtype);
-    return told(c->engine->send(c, s, send, count, dtype, to), c, at);
+    TRY(enter_on(s, c, COMM_SEND, at, 0, dtype));
+    return told_on(s, c->engine->send(c, s, send, count, dtype, to), c, at);
 }
 
 status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count, st_dtype dtype,
@@ -147,13 +160,16 @@ status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count
 {
     TRY(check_count(at, count));
     TRY(check_peer(c, at, from));
-    enter(c, COMM_RECV, at, count, dtype);
-    return told(c->engine->recv(c, s, recv, count, dtype, from), c, at);
+    TRY(enter_on(s, c, COMM_RECV, at, count, dtype));
+    return told_on(s, c->engine->recv(c, s, recv, count, dtype, from), c, at);
 }
 
 status comm_begin(const comm *c, stream *s)
 {
-    return alone(c) ? ST_OK : c->engine->begin(c, s);
+    if (alone(c))
+        return ST_OK;
+    TRY(device_call_begins(s, NULL));
+    return c->engine->begin(c, s);
 }
 
 status comm_end(const comm *c, stream *s)
@@ -163,7 +179,18 @@ status comm_end(const comm *c, stream *s)
     comm_ledger_wait(c->ledger);
     status st = c->engine->end(c, s);
     comm_ledger_leave(c->ledger);
-    return st;
+    TRY(st);
+    return device_call_ended(s);
+}
+
+status comm_peers_begin(const comm *c, stream *s, comm_at at, int64_t bytes)
+{
+    return alone(c) ? ST_OK : enter_on(s, c, COMM_PEERS, at, bytes, DT_U8);
+}
+
+status comm_peers_end(const comm *c, stream *s, comm_at at, status st)
+{
+    return alone(c) ? st : told_on(s, st, c, at);
 }
 
 status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv, int64_t bytes)

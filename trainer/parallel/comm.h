@@ -28,6 +28,7 @@ typedef enum comm_kind {
     COMM_ALL_TO_ALL,
     COMM_SEND,
     COMM_RECV,
+    COMM_PEERS, /* loads and stores through a comm_window */
     COMM_KINDS
 } comm_kind;
 
@@ -36,7 +37,8 @@ typedef enum comm_reduction { COMM_SUM, COMM_MAX } comm_reduction;
 struct comm_engine;
 struct comm_ledger;
 
-enum { COMM_NAME_MAX = 32, COMM_ID_BYTES = 128 };
+/* COMM_STAGE_BYTES: of device memory, and as much pinned, that nccl takes for host values. */
+enum { COMM_NAME_MAX = 32, COMM_ID_BYTES = 128, COMM_STAGE_BYTES = 1 << 20 };
 
 /* A group of ranks, this one among them. */
 typedef struct comm {
@@ -74,6 +76,27 @@ WARN_UNUSED status comm_recv(const comm *c, stream *s, comm_at at, void *recv, i
 WARN_UNUSED status comm_begin(const comm *c, stream *s);
 WARN_UNUSED status comm_end(const comm *c, stream *s);
 
+/* Memory of one size on every rank of a group, which all of them reach by load and store
+ * (ops/peers.h). Device memory, zero at first. */
+typedef struct comm_window {
+    size_t bytes;
+    void *own;   /* this rank's */
+    void **base; /* device [size]: everybody's */
+    const int32_t
+        *stop;    /* device-readable: not 0 when the run is over and nobody will come; NULL */
+    void *handle; /* engine's own */
+} comm_window;
+
+/* Collective over `all`, in whose groups like c every rank opens one: all have it, or none.
+ * UNAVAILABLE, with the reason, where the ranks of a group do not reach each other so. Waits. */
+WARN_UNUSED status comm_window_open(const comm *all, const comm *c, stream *s, size_t bytes,
+                                    comm_window *out);
+void comm_window_close(const comm *c, stream *s, comm_window *w); /* accepts an empty one */
+/* Around ops that use it: in the ledger, and in the message when a rank is lost there. bytes: what
+ * comes from others, as far as the host knows. Nothing of a group of one. */
+WARN_UNUSED status comm_peers_begin(const comm *c, stream *s, comm_at at, int64_t bytes);
+WARN_UNUSED status comm_peers_end(const comm *c, stream *s, comm_at at, status st);
+
 /* Host values, outside of steps: waits. The same over the same engine. */
 WARN_UNUSED status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv,
                                         int64_t bytes);
@@ -88,16 +111,27 @@ static inline int64_t comm_cut(int p, int size, int64_t count, int64_t *out_firs
     return first + each < count ? each : count - *out_first;
 }
 
+/* What rank p gets from others in it, in elements (comm_ledger.h). */
+static inline int64_t comm_all_reduce_gets(int p, int size, int64_t count)
+{
+    int64_t first, own = comm_cut(p, size, count, &first);
+    return size > 1 ? (size - 1) * own + count - own : 0;
+}
+
 /* A group of one: no engine, nothing to release. */
 comm comm_alone(const char *name);
 
 /* Who this process is among those of the job, and how patient it is. */
 typedef struct comm_join {
     int rank, size;
-    double timeout_s; /* a call that took longer has failed with ST_TIMEOUT */
-    const void *id;   /* of the job: what make_id of rank 0's engine wrote */
+    bool deterministic; /* sums in the same order every time */
+    double timeout_s;   /* a call that took longer has failed with ST_TIMEOUT */
+    const void *id;     /* of the job: what make_id of rank 0's engine wrote */
     /* Asked while a call waits; what it returns ends the call. */
     status (*check)(void *context);
+    /* NULL: never. True while a rank waits for rows, this one or another: what was called may then
+     * take longer. Any thread. */
+    bool (*patient)(void *context);
     void *context;
 } comm_join;
 
@@ -107,6 +141,11 @@ typedef struct comm_engine {
     const char *name;             /* "mpi", "nccl" */
     status (*make_id)(void *out); /* [COMM_ID_BYTES]; NULL: it needs none */
     status (*join)(const comm_join *o, void **out_world);
+    /* Before groups are made, by every rank: calls are on streams of this device, which was opened
+     * on the thread that makes them; waits for it end with the world. detach: before it is closed.
+     * NULL: any device will do. */
+    status (*attach)(void *world, device *d);
+    void (*detach)(void *world);
     void (*set_timeout)(void *world, double seconds);
     void (*leave)(void *world, bool well); /* not well: without waiting for the others */
     /* Made by every member, as all its groups, in the same order. world_rank is borrowed. */
@@ -128,6 +167,11 @@ typedef struct comm_engine {
     status (*recv)(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype, int from);
     status (*begin)(const comm *c, stream *s);
     status (*end)(const comm *c, stream *s);
+    /* A window's memory, then everybody's addresses (collective); NULL: it has none. UNAVAILABLE:
+     * not here. */
+    status (*window_new)(const comm *c, stream *s, size_t bytes, comm_window *out);
+    status (*window_share)(const comm *c, stream *s, comm_window *inout);
+    void (*window_free)(const comm *c, stream *s, comm_window *w); /* also half of one */
     status (*host_all_gather)(const comm *c, const void *send, void *recv, int64_t bytes);
     status (*host_broadcast)(const comm *c, void *inout, int64_t bytes, int root);
 } comm_engine;

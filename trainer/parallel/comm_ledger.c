@@ -11,17 +11,25 @@
 /* What calls are for is written in the source, so there are few. */
 enum { TALLIES = 256 };
 
+typedef struct counted {
+    int64_t calls, bytes;
+} counted;
+
 struct comm_ledger {
     comm_tally tally[TALLIES];
     int n;
+    counted before[TALLIES]; /* when the capture under way began */
+    counted **piece;         /* [n_pieces] of [TALLIES]; NULL: not captured */
+    int64_t n_pieces;
     pthread_mutex_t lock; /* of now */
     comm_now now;
 };
 
 const char *comm_kind_name(comm_kind kind)
 {
-    static const char *const name[COMM_KINDS] = {
-        "all gather", "reduce scatter", "all reduce", "broadcast", "all to all", "send", "recv"};
+    static const char *const name[COMM_KINDS] = {"all gather", "reduce scatter", "all reduce",
+                                                 "broadcast",  "all to all",     "send",
+                                                 "recv",       "load and store"};
     return name[kind];
 }
 
@@ -39,6 +47,10 @@ void comm_ledger_free(comm_ledger **l)
 {
     if (*l)
         pthread_mutex_destroy(&(*l)->lock);
+    for (int64_t i = 0; *l && i < (*l)->n_pieces; i++)
+        free((*l)->piece[i]);
+    if (*l)
+        free((*l)->piece);
     free(*l);
     *l = NULL;
 }
@@ -81,6 +93,17 @@ void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at
     pthread_mutex_unlock(&l->lock);
 }
 
+void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
+                      int64_t bytes)
+{
+    comm_tally *t = l ? find(l, c->name, kind, what) : NULL;
+    if (!t)
+        return;
+    t->bytes += bytes;
+    t->closed_bytes += bytes;
+    t->step_bytes = bytes;
+}
+
 void comm_ledger_wait(comm_ledger *l)
 {
     if (l)
@@ -101,6 +124,46 @@ comm_now comm_ledger_now(comm_ledger *l)
     comm_now now = l->now;
     pthread_mutex_unlock(&l->lock);
     return now;
+}
+
+static status keep_piece(comm_ledger *l, int64_t piece)
+{
+    if (piece >= l->n_pieces) {
+        counted **list = realloc(l->piece, (size_t)(piece + 1) * sizeof *list);
+        if (!list)
+            return FAIL(ST_NO_MEMORY, "no memory for the ledger of captured steps");
+        l->piece = list;
+        while (l->n_pieces <= piece)
+            list[l->n_pieces++] = NULL;
+    }
+    free(l->piece[piece]);
+    counted *c = l->piece[piece] = calloc(TALLIES, sizeof *c);
+    if (!c)
+        return FAIL(ST_NO_MEMORY, "no memory for the ledger of captured steps");
+    for (int i = 0; i < l->n; i++)
+        c[i] = (counted){l->tally[i].calls - l->before[i].calls,
+                         l->tally[i].bytes - l->before[i].bytes};
+    return ST_OK;
+}
+
+status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins)
+{
+    if (!l)
+        return ST_OK;
+    if (!begins)
+        return keep_piece(l, piece);
+    memset(l->before, 0, sizeof l->before);
+    for (int i = 0; i < l->n; i++)
+        l->before[i] = (counted){l->tally[i].calls, l->tally[i].bytes};
+    return ST_OK;
+}
+
+void comm_ledger_again(comm_ledger *l, int64_t piece)
+{
+    for (int i = 0; l && i < l->n; i++) {
+        l->tally[i].calls += l->piece[piece][i].calls;
+        l->tally[i].bytes += l->piece[piece][i].bytes;
+    }
 }
 
 void comm_ledger_close_step(comm_ledger *l)

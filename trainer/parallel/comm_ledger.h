@@ -42,8 +42,15 @@ WARN_UNUSED status comm_ledger_new(comm_ledger **out);
 void comm_ledger_free(comm_ledger **l);
 /* All of these accept NULL, a ledger that keeps nothing. */
 void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at, int64_t bytes);
+/* Bytes of calls of a closed step that only the device knew: those of the last step that told. */
+void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
+                      int64_t bytes);
 void comm_ledger_wait(comm_ledger *l); /* calls between begin and end happen now */
 void comm_ledger_leave(comm_ledger *l);
+/* Calls that are captured and run again without being made: what is counted between begins and not
+ * counts as `piece`, again whenever that runs. */
+WARN_UNUSED status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins);
+void comm_ledger_again(comm_ledger *l, int64_t piece);
 /* What was counted since the last time is a step. */
 void comm_ledger_close_step(comm_ledger *l);
 comm_now comm_ledger_now(comm_ledger *l);

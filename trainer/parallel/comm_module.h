@@ -8,5 +8,6 @@
 
 typedef const comm_engine *(*comm_module_entry)(const module_host *host);
 const comm_engine *tessera_mpi_engine(const module_host *host);
+const comm_engine *tessera_nccl_engine(const module_host *host);
 
 #endif

@@ -369,6 +369,7 @@ static status mpi_join(const comm_join *o, void **out_world)
     w->size = size;
     w->timeout_ns = (int64_t)(o->timeout_s * 1e9);
     w->check = o->check;
+    w->patient = o->patient;
     w->context = o->context;
     *out_world = w;
     return ST_OK;

@@ -45,6 +45,7 @@ struct control {
     char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "" nothing */
     char lost[CONTROL_TEXT_MAX];   /* whose fault the end is */
     atomic_bool over;
+    atomic_bool waits, others_wait; /* for rows */
 };
 
 /* ---- where this rank is ---- */
@@ -73,8 +74,26 @@ static void tell_place(control *c, char *out, size_t size)
     for (int64_t i = 0; i < c->n_samples && i < IDS_TOLD && n + 32 < size; i++)
         n += (size_t)snprintf(out + n, size - n, " %" PRIu64, c->sample[i]);
     if (c->n_samples > IDS_TOLD)
-        snprintf(out + n, size - n, " .. (%" PRId64 ")", c->n_samples);
+        n += (size_t)snprintf(out + n, size - n, " .. (%" PRId64 ")", c->n_samples);
+    if (atomic_load(&c->waits))
+        snprintf(out + n, size - n, ", waiting for rows");
     pthread_mutex_unlock(&c->lock);
+}
+
+void control_waits(control *c, bool waits)
+{
+    if (c)
+        atomic_store(&c->waits, waits);
+}
+
+bool control_is_waiting(control *c)
+{
+    return atomic_load(&c->waits);
+}
+
+bool control_others_wait(control *c)
+{
+    return atomic_load(&c->others_wait);
 }
 
 void control_at_step(control *c, int64_t step, const uint64_t *sample, int64_t n)
@@ -133,19 +152,36 @@ static void lose(control *c, control_peer *p, const char *how)
 
 /* ---- what comes ---- */
 
+/* Does somebody wait for rows, besides the peer `but`? */
+static bool peers_wait(const control *c, const control_peer *but)
+{
+    for (int i = 0; i < c->n_peers; i++)
+        if (&c->peer[i] != but && c->peer[i].fd >= 0 && c->peer[i].waits)
+            return true;
+    return false;
+}
+
+static void note_beat(control *c, control_peer *p, const char *place, bool waits)
+{
+    snprintf(p->place, sizeof p->place, "%s", place);
+    p->waits = waits;
+    atomic_store(&c->others_wait, peers_wait(c, NULL));
+}
+
 static void act_on(control *c, control_peer *p, control_kind kind, const char *bytes, size_t size)
 {
     char text[CONTROL_TEXT_MAX + 1];
     p->heard_ns = clock_ns();
     snprintf(text, sizeof text, "%.*s", (int)size, bytes);
-    if (kind == CONTROL_BEAT)
-        snprintf(p->place, sizeof p->place, "%s", text);
+    const bool beats = kind == CONTROL_BEAT || kind == CONTROL_WAITS;
+    if (beats)
+        note_beat(c, p, text, kind == CONTROL_WAITS);
     else if (kind == CONTROL_LOST)
         end_job(c, text);
     else if (kind != CONTROL_BYE)
         lose(c, p, "breaks the protocol");
     /* Hanging up tells the other end that its last word has arrived. */
-    if (kind != CONTROL_BEAT && p->fd >= 0) {
+    if (!beats && p->fd >= 0) {
         close(p->fd);
         p->fd = -1;
     }
@@ -176,8 +212,9 @@ static void read_peer(control *c, control_peer *p)
     ssize_t n = recv(p->fd, p->in + p->n_in, sizeof p->in - p->n_in, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0) {
-        lose(c, p, n == 0 ? "died: its connection is closed" : "is gone: its connection broke");
+    if (n <= 0) { /* a reset is what a process leaves that dies with something unread */
+        const bool died = n == 0 || errno == ECONNRESET;
+        lose(c, p, died ? "died: its connection is closed" : "is gone: its connection broke");
         return;
     }
     p->n_in += (size_t)n;
@@ -208,8 +245,10 @@ static void beat(control *c)
         control_peer *p = &c->peer[i];
         if (p->fd < 0)
             continue;
+        const bool waits = atomic_load(&c->waits) || peers_wait(c, p);
         /* One that takes nothing has been silent for long as well. */
-        status st = control_send(p->fd, CONTROL_BEAT, place, strlen(place), clock_ns());
+        status st = control_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place, strlen(place),
+                                 clock_ns());
         if (st != ST_OK && st != ST_TIMEOUT)
             lose(c, p, "died: its connection is closed");
         if (st != ST_OK)

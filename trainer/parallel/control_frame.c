@@ -39,7 +39,7 @@ status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_ki
     if (protocol != CONTROL_PROTOCOL)
         return FAIL(ST_PROTOCOL, "another version of the program: control protocol %d, ours is %d",
                     protocol, CONTROL_PROTOCOL);
-    if (kind < CONTROL_HELLO || kind > CONTROL_BYE)
+    if (kind < CONTROL_HELLO || kind > CONTROL_WAITS)
         return FAIL(ST_PROTOCOL, "a message of unknown kind %d", kind);
     if (size > most_bytes(kind))
         return FAIL(ST_PROTOCOL, "a message of kind %d with %zu bytes, %zu at most", kind, size,

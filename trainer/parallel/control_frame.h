@@ -4,7 +4,8 @@
  *
  * little-endian. HELLO: rank, size, pid (u32 each), then host, version and options as texts with
  * their zero. WELCOME: ID_BYTES for the engine. REFUSE, LOST: a text. BEAT: where its rank is, a
- * text. BYE: nothing. Texts carry no zero at their end but HELLO's. */
+ * text. WAITS: the same, and its rank waits for rows, or of rank 0 some other does. BYE: nothing.
+ * Texts carry no zero at their end but HELLO's. */
 #ifndef TESSERA_PARALLEL_CONTROL_FRAME_H
 #define TESSERA_PARALLEL_CONTROL_FRAME_H
 
@@ -25,7 +26,8 @@ typedef enum control_kind {
     CONTROL_REFUSE,
     CONTROL_BEAT,
     CONTROL_LOST,
-    CONTROL_BYE
+    CONTROL_BYE,
+    CONTROL_WAITS
 } control_kind;
 
 typedef struct control_hello {

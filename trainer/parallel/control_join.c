@@ -1,10 +1,7 @@
 #include "trainer/parallel/control_join.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,60 +12,20 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/parallel/tcp.h"
 
 /* How long one that has connected may take to say who it is, and between two tries to connect. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 enum { AGAIN_NS = 100 * 1000 * 1000, NAMED = 512 };
 
-/* ---- bytes, before a deadline ---- */
-
-static bool ready(int fd, short what, int64_t deadline_ns)
-{
-    int64_t left = deadline_ns - clock_ns();
-    struct pollfd p = {fd, what, 0};
-    return poll(&p, 1, left > 0 ? (int)(left / 1000000) + 1 : 0) > 0;
-}
-
-static status send_bytes(int fd, const uint8_t *at, size_t size, int64_t deadline_ns)
-{
-    while (size > 0) {
-        ssize_t n = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return FAIL(ST_UNAVAILABLE, "connection lost: %s", strerror(errno));
-        if (n < 0 && (clock_ns() > deadline_ns || !ready(fd, POLLOUT, deadline_ns)))
-            return FAIL(ST_TIMEOUT, "the other end takes nothing");
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
-        }
-    }
-    return ST_OK;
-}
-
-static status recv_bytes(int fd, uint8_t *at, size_t size, int64_t deadline_ns)
-{
-    while (size > 0) {
-        ssize_t n = recv(fd, at, size, MSG_DONTWAIT);
-        if (n == 0)
-            return FAIL(ST_UNAVAILABLE, "connection closed");
-        if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return FAIL(ST_UNAVAILABLE, "connection lost: %s", strerror(errno));
-        if (n < 0 && (clock_ns() > deadline_ns || !ready(fd, POLLIN, deadline_ns)))
-            return FAIL(ST_TIMEOUT, "no answer");
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
-        }
-    }
-    return ST_OK;
-}
+/* ---- frames ---- */
 
 status control_send(int fd, control_kind kind, const void *bytes, size_t size, int64_t deadline_ns)
 {
     uint8_t header[CONTROL_HEADER];
     control_header_put(header, kind, size);
-    TRY(send_bytes(fd, header, sizeof header, deadline_ns));
-    return send_bytes(fd, bytes, size, deadline_ns);
+    TRY(tcp_send(fd, header, sizeof header, deadline_ns));
+    return tcp_send(fd, bytes, size, deadline_ns);
 }
 
 /* Heap, the caller frees; a zero behind it. */
@@ -76,12 +33,12 @@ static status receive(int fd, int64_t deadline_ns, control_kind *out_kind, uint8
                       size_t *out_size)
 {
     uint8_t header[CONTROL_HEADER];
-    TRY(recv_bytes(fd, header, sizeof header, deadline_ns));
+    TRY(tcp_recv(fd, header, sizeof header, deadline_ns));
     TRY(control_header_get(header, out_kind, out_size));
     uint8_t *bytes = calloc(*out_size + 1, 1);
     if (!bytes)
         return FAIL(ST_NO_MEMORY, "no memory for a message of %zu bytes", *out_size);
-    status st = recv_bytes(fd, bytes, *out_size, deadline_ns);
+    status st = tcp_recv(fd, bytes, *out_size, deadline_ns);
     if (st != ST_OK)
         free(bytes);
     else
@@ -97,7 +54,7 @@ void control_refuse(int fd, const char *why)
                      deadline) == ST_OK) {
         uint8_t rest[256]; /* closed with bytes unread, it would lose the words on their way */
         shutdown(fd, SHUT_WR);
-        while (clock_ns() < deadline && ready(fd, POLLIN, deadline) &&
+        while (clock_ns() < deadline && tcp_ready(fd, POLLIN, deadline) &&
                recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
             ;
     } else {
@@ -116,13 +73,6 @@ static status resolve(const control_place *at, struct addrinfo **out)
         return FAIL(ST_CONFIG, "rank 0's address %s: %s (MASTER_ADDR or comm.address)", at->host,
                     gai_strerror(rc));
     return ST_OK;
-}
-
-static void set_up(int fd)
-{
-    int one = 1;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
 static void peer_set(control_peer *p, int fd, int rank, int pid, const char *host)
@@ -255,10 +205,10 @@ status control_gather(const control_place *at, const control_hello *me, const vo
         out[i] = (control_peer){.fd = -1, .rank = i + 1};
     TRY(listen_at(at, n + 8, &listener));
     while (here < n && st == ST_OK) {
-        int fd =
-            ready(listener, POLLIN, deadline) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+        int fd = tcp_ready(listener, POLLIN, deadline) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
+                                                       : -1;
         if (fd >= 0) {
-            set_up(fd);
+            tcp_set_up(fd);
             st = greet(fd, me, out, &here);
         } else if (clock_ns() > deadline) {
             st = somebody_missing(at, out, n, timeout_s);
@@ -281,45 +231,21 @@ status control_gather(const control_place *at, const control_hello *me, const vo
 
 /* ---- the others ---- */
 
-/* -1 with errno: not there yet. */
-static int connect_once(const struct addrinfo *list, int64_t deadline_ns)
-{
-    for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        int err = 0;
-        socklen_t size = sizeof err;
-        if (fd < 0)
-            continue;
-        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0)
-            err = errno;
-        if (err == EINPROGRESS) {
-            err = ETIMEDOUT;
-            if (ready(fd, POLLOUT, deadline_ns))
-                getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size);
-        }
-        if (err == 0)
-            return fd;
-        close(fd);
-        errno = err;
-    }
-    return -1;
-}
-
 static status connect_until(const control_place *at, double timeout_s, int64_t deadline, int *out)
 {
     struct addrinfo *list;
     TRY(resolve(at, &list));
-    int fd = connect_once(list, deadline);
+    int fd = tcp_connect(list, deadline);
     while (fd < 0 && clock_ns() < deadline) {
         nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
-        fd = connect_once(list, deadline);
+        fd = tcp_connect(list, deadline);
     }
     int err = errno;
     freeaddrinfo(list);
     if (fd < 0)
         return FAIL(ST_TIMEOUT, "rank 0 can not be reached at %s port %d within %g s: %s", at->host,
                     at->port, timeout_s, strerror(err));
-    set_up(fd);
+    tcp_set_up(fd);
     *out = fd;
     return ST_OK;
 }

@@ -3,6 +3,8 @@
 #ifndef TESSERA_PARALLEL_CONTROL_JOIN_H
 #define TESSERA_PARALLEL_CONTROL_JOIN_H
 
+#include <stdbool.h>
+
 #include "trainer/parallel/control_frame.h"
 
 enum { CONTROL_HOST_MAX = 128 };
@@ -14,6 +16,7 @@ typedef struct control_peer {
     char host[CONTROL_HOST_MAX];
     int64_t heard_ns;                 /* clock_ns() of its last word */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
+    bool waits;                       /* it said that it, or one it speaks for, waits for rows */
     size_t n_in;
     uint8_t in[CONTROL_HEADER + CONTROL_TEXT_MAX];
 } control_peer;

@@ -13,6 +13,8 @@
 
 #include "common/log.h"
 #include "common/proc.h"
+#include "trainer/parallel/engine.h"
+#include "trainer/parallel/launch_own.h"
 
 enum { RANKS_MAX = 1024 };
 
@@ -71,21 +73,16 @@ static void command_line(char **to, char *self, char *count, int argc, char **ar
         to[k++] = argv[i];
 }
 
-/* In a process group of its own: a terminal's interrupt goes to us, and by us to the ranks. It dies
- * with us. This process has no threads yet, so fork is safe. */
+/* A terminal's interrupt goes to us, and by us to the ranks. */
 static status start_mpirun(char **command, pid_t *out)
 {
-    pid_t parent = getpid();
-    *out = fork();
-    if (*out < 0)
-        return FAIL(ST_OS, "fork: %s", strerror(errno));
-    if (*out > 0)
-        return ST_OK;
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0);
-    if (proc_follow_parent(parent) == ST_OK) {
+    pid_t pid = -1;
+    const status st = proc_fork(&pid);
+    if (pid != 0) {
+        *out = pid;
+        return st;
+    }
+    if (st == ST_OK) {
         execvp(command[0], command);
         (void)FAIL(ST_UNAVAILABLE,
                    "mpirun: %s (CPU ranks run under Open MPI: deploy/install-deps brings it)",
@@ -156,13 +153,46 @@ static status run_mpirun(char *self, int n, int argc, char **argv)
     return st;
 }
 
-status launch_ranks(const conf *c, int n, int argc, char **argv)
+static status run_own(const conf *c, char *self, int n, int argc, char **argv)
+{
+    char **command = calloc((size_t)argc + 2, sizeof *command);
+    if (!command)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line of a rank");
+    command[0] = self;
+    for (int i = 0; i < argc; i++)
+        command[1 + i] = argv[i];
+    status st = launch_own(command, n, (int)c->comm_port);
+    free(command);
+    return st;
+}
+
+status launch_ranks(conf *c, int n, int argc, char **argv)
 {
     char self[PATH_MAX];
     TRY(proc_self_path(self, sizeof self));
     if (getenv("OMPI_COMM_WORLD_RANK") || getenv("RANK"))
         return FAIL(ST_USAGE, "--nproc: this process was started as a rank already");
-    if (c->comm_engine == ENGINE_NCCL || c->training_backend == BACKEND_CUDA)
-        return FAIL(ST_CONFIG, "--nproc: ranks on GPUs are not there yet; training.backend cpu is");
-    return run_mpirun(self, n, argc, argv);
+    TRY(engine_choose_apart(c));
+    if (c->comm_engine == ENGINE_MPI)
+        return run_mpirun(self, n, argc, argv);
+    return run_own(c, self, n, argc, argv);
+}
+
+status launch_again(int n, void (*change)(conf *), int argc, char **argv)
+{
+    conf c;
+    int rest = argc;
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line");
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    status st = conf_load(&c, &rest, copy);
+    if (st == ST_OK) {
+        if (change)
+            change(&c);
+        st = launch_ranks(&c, n, argc, argv);
+        conf_done(&c);
+    }
+    free(copy);
+    return st;
 }

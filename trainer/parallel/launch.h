@@ -7,9 +7,13 @@
 /* Takes "--nproc N" out of argv; *out is 0 where it is not there. ST_USAGE for a bad N. */
 WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
 
-/* This program again, with these arguments (argv[0]: the verb), as n ranks. On CPUs by Open MPI's
- * mpirun, below this process, which hands SIGTERM and SIGINT to the ranks and leaves with the code
- * of the first that failed. c says what it runs on. */
-WARN_UNUSED status launch_ranks(const conf *c, int n, int argc, char **argv);
+/* This program again, with these arguments (argv[0]: the verb), as n ranks below this process,
+ * which hands SIGTERM and SIGINT to them and leaves with the code of the first that failed: by Open
+ * MPI's mpirun where its engine carries collectives, else as children of its own (launch_own.h). c
+ * says which; what it leaves open is chosen (engine.h). */
+WARN_UNUSED status launch_ranks(conf *c, int n, int argc, char **argv);
+/* The same of a verb's own words: the options are read for what they say of the ranks, which read
+ * them again. change: what the words mean for the options besides; NULL: nothing. */
+WARN_UNUSED status launch_again(int n, void (*change)(conf *), int argc, char **argv);
 
 #endif

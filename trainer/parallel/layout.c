@@ -60,6 +60,9 @@ static bool model_broken(const layout *l, const layout_limits *m, char *why)
     if (m->experts == 0 && l->expert * l->expert_tensor > 1)
         return say(why, "parallelism.expert_parallel_degree and expert_tensor_parallel_degree "
                         "must be 1: the model has no experts");
+    if (m->tied && l->pipeline > 1)
+        return say(why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares "
+                        "its weights with the embedding, which other stages have");
     int64_t most = m->layers - (m->first_layers > 1 ? m->first_layers : 1) + 1;
     if (l->pipeline <= most)
         return false;

@@ -6,12 +6,27 @@
 
 #include "common/conf.h"
 
+enum { LAYOUT_STAGES = 64 };
+
 typedef struct layout {
     int64_t replicate, shard, context, tensor, pipeline; /* their product is world */
     int64_t expert, expert_tensor;                       /* re-divide shard x context x tensor */
     int64_t world;
     int64_t accumulation; /* micro-steps per step */
+    /* decoder layers before each stage's end, the last one's left out (stages.h) */
+    int32_t stage_end[LAYOUT_STAGES];
 } layout;
+
+/* The decoder layers [first, end) of a stage. */
+static inline int64_t layout_first_layer(const layout *l, int stage)
+{
+    return stage > 0 ? l->stage_end[stage - 1] : 0;
+}
+
+static inline int64_t layout_end_layer(const layout *l, int stage, int64_t layers)
+{
+    return stage + 1 < l->pipeline ? l->stage_end[stage] : layers;
+}
 
 /* What a model allows: sizes that degrees must divide. */
 typedef struct layout_limits {
@@ -19,6 +34,7 @@ typedef struct layout_limits {
     int64_t intermediate;          /* tensor; 0: no dense layer */
     int64_t experts, expert_width; /* expert, expert-tensor; 0: no experts */
     int64_t layers, first_layers;  /* pipeline: all, and those that are bound to the first stage */
+    bool tied;                     /* pipeline: the head's weights are the embedding */
 } layout_limits;
 
 /* ST_CONFIG names the degrees that do not fit each other, or the batch that does not fit them. */

@@ -6,9 +6,9 @@
 
 const char *mesh_group_name(mesh_group g)
 {
-    static const char *const name[MESH_GROUPS] = {"world",   "stage",  "pipeline", "replicate",
-                                                  "whole",   "dense",  "expert",   "expert_shard",
-                                                  "context", "tensor", "row"};
+    static const char *const name[MESH_GROUPS] = {
+        "world",  "stage",        "pipeline",     "replicate", "whole",  "dense",
+        "expert", "expert_shard", "expert_whole", "context",   "tensor", "row"};
     return name[g];
 }
 
@@ -65,6 +65,8 @@ static bool together(const layout *l, mesh_group g, const mesh_place *a, const m
         return expert_peers(l, a, b) && a->expert_shard == b->expert_shard;
     case MESH_EXPERT_SHARD:
         return expert_peers(l, a, b) && a->expert == b->expert;
+    case MESH_EXPERT_WHOLE:
+        return pipeline && replicate && a->expert == b->expert;
     case MESH_CONTEXT:
         return pipeline && replicate && shard && tensor;
     case MESH_TENSOR:
@@ -88,6 +90,46 @@ int mesh_members(const layout *l, int rank, mesh_group g, int *out)
     return n;
 }
 
+/* Groups of equal size that agree on every rank are one. */
+static bool same_group(const layout *l, const mesh_place *me, mesh_group a, mesh_group b)
+{
+    bool same = true;
+    for (int other = 0; other < (int)l->world && same; other++) {
+        const mesh_place p = mesh_place_of(l, other);
+        same = together(l, a, me, &p) == together(l, b, me, &p);
+    }
+    return same;
+}
+
+int mesh_communicators(const layout *l, int rank)
+{
+    const mesh_place me = mesh_place_of(l, rank);
+    int size[MESH_GROUPS] = {0}, n = 0;
+    for (int other = 0; other < (int)l->world; other++) {
+        const mesh_place p = mesh_place_of(l, other);
+        for (int g = 0; g < MESH_GROUPS; g++)
+            size[g] += together(l, (mesh_group)g, &me, &p);
+    }
+    for (int g = 0; g < MESH_GROUPS; g++) {
+        bool first = size[g] > 1;
+        for (int before = 0; before < g && first; before++)
+            first =
+                size[before] != size[g] || !same_group(l, &me, (mesh_group)before, (mesh_group)g);
+        n += first;
+    }
+    return n;
+}
+
+/* The first has coordinates 0 in the other dimensions. */
+int mesh_feed_members(const layout *l, int rank, int *out)
+{
+    int consumer = mesh_place_of(l, rank).consumer, n = 0;
+    for (int other = 0; other < (int)l->world; other++)
+        if (mesh_place_of(l, other).consumer == consumer)
+            out[n++] = other;
+    return n;
+}
+
 void mesh_alone(mesh *out)
 {
     *out = (mesh){.layout = {.replicate = 1,
@@ -101,6 +143,25 @@ void mesh_alone(mesh *out)
                              .accumulation = 1}};
     for (int g = 0; g < MESH_GROUPS; g++)
         out->group[g] = comm_alone(mesh_group_name((mesh_group)g));
+}
+
+void mesh_sketch(const layout *l, int rank, mesh *out)
+{
+    const mesh_place me = mesh_place_of(l, rank);
+    mesh_alone(out);
+    out->layout = *l;
+    out->rank = rank;
+    out->place = me;
+    for (int g = 0; g < MESH_GROUPS; g++) {
+        comm *c = &out->group[g];
+        c->size = 0;
+        for (int other = 0; other < (int)l->world; other++) {
+            mesh_place p = mesh_place_of(l, other);
+            if (other == rank)
+                c->rank = c->size;
+            c->size += together(l, (mesh_group)g, &me, &p);
+        }
+    }
 }
 
 static status open_group(mesh *m, mesh_group g, const comm_engine *engine, void *world,

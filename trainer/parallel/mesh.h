@@ -15,6 +15,7 @@ typedef enum mesh_group {
     MESH_DENSE,
     MESH_EXPERT,
     MESH_EXPERT_SHARD,
+    MESH_EXPERT_WHOLE,
     MESH_CONTEXT,
     MESH_TENSOR,
     MESH_ROW,
@@ -33,6 +34,11 @@ const char *mesh_group_name(mesh_group g);
 mesh_place mesh_place_of(const layout *l, int rank);
 /* The ranks of `rank`'s group in the group's order. out [world]; returns how many. */
 int mesh_members(const layout *l, int rank, mesh_group g, int *out);
+/* Communicators of a rank: its groups of several ranks, those of the same ones counted once. */
+int mesh_communicators(const layout *l, int rank);
+/* The ranks that need the rows of this rank's consumer, of all stages, the one that receives them
+ * first. out [world]; returns how many. */
+int mesh_feed_members(const layout *l, int rank, int *out);
 
 typedef struct mesh {
     layout layout;
@@ -43,6 +49,8 @@ typedef struct mesh {
 
 /* Every group is a group of one. */
 void mesh_alone(mesh *out);
+/* A rank's place and the sizes of its groups, without an engine: for plans. Nothing to close. */
+void mesh_sketch(const layout *l, int rank, mesh *out);
 /* l->world must be the engine's world. Collective: every rank calls it. Heap; mesh_close. */
 WARN_UNUSED status mesh_open(const layout *l, int rank, const comm_engine *engine, void *world,
                              struct comm_ledger *ledger, mesh *out);

@@ -121,6 +121,8 @@ static status wait_for(mpi_world *w, int posted)
             status st = w->check ? w->check(w->context) : ST_OK;
             w->broken = st != ST_OK;
             TRY(st);
+            if (w->patient && w->patient(w->context))
+                deadline = clock_ns() + w->timeout_ns;
             if (clock_ns() > deadline)
                 return too_late(w, posted);
         }

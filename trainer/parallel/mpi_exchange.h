@@ -14,6 +14,8 @@ typedef struct mpi_world {
     int rank, size;
     int64_t timeout_ns;
     status (*check)(void *context); /* asked while waiting */
+    bool (*patient)(
+        void *context); /* NULL: never; else the time limit begins anew while it says so */
     void *context;
     int groups;           /* made so far: the next one's tag */
     bool broken;          /* an exchange failed: others may never answer */

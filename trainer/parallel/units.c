@@ -190,6 +190,14 @@ static status join(units *u, stream *from, stream *to)
     return from->dev->v->event_follow(to, u->edge);
 }
 
+/* The same where computing waits for a collective: told as part of it. */
+static status wait_for(stream *s, event *e, const char *what)
+{
+    TRY(device_call_begins(s, what));
+    TRY(s->dev->v->event_follow(s, e));
+    return device_call_ended(s);
+}
+
 static stream *side_of(const units *u, stream *s)
 {
     return u->side ? u->side : s;
@@ -210,7 +218,12 @@ status units_begin(units *u, stream *s)
 
 status units_end(units *u, stream *s)
 {
-    return u ? join(u, side_of(u, s), s) : ST_OK;
+    if (!u || !u->side)
+        return ST_OK;
+    const bool trained = u->lowest < u->n_units; /* its reduction comes last */
+    const bool vision = trained && u->span[u->first[u->lowest]].vision;
+    TRY(s->dev->v->event_record(u->side, u->edge));
+    return wait_for(s, u->edge, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE);
 }
 
 static status gather(const units *u, stream *side, int unit, bool staying)
@@ -257,13 +270,13 @@ status units_enter(units *u, stream *s, int unit, unit_use use)
 {
     if (!u)
         return ST_OK;
-    const backend_vtable *v = s->dev->v;
+    const bool vision = u->span[u->first[unit]].vision;
     turn *t = &u->turn[unit % TURNS];
     if (use != UNIT_FORWARD && t->was_reduced)
-        TRY(v->event_follow(s, t->reduced));
+        TRY(wait_for(s, t->reduced, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE));
     if (use != UNIT_GRADIENT) {
         TRY(fetch(u, s, unit));
-        TRY(v->event_follow(s, t->gathered));
+        TRY(wait_for(s, t->gathered, vision ? UNITS_GATHER_VISION : UNITS_GATHER));
     }
     int next = use == UNIT_FORWARD ? unit + 1 : unit - 1;
     return is_next(u, next, use) ? fetch(u, s, next) : ST_OK;

@@ -1,6 +1,7 @@
 #include "trainer/parallel/world.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,9 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/proc.h"
 #include "trainer/parallel/comm_module.h"
+#include "trainer/parallel/layout.h"
 
 /* A way of starting ranks, by the variables it leaves. `mark` is there in a process it started. */
 typedef struct starter {
@@ -86,13 +89,22 @@ status world_place_find(world_place *out)
     return ST_OK;
 }
 
+int world_gpu(const world_place *p)
+{
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+    bool bound = getenv("SLURM_STEP_ID") && seen && *seen && !strchr(seen, ',');
+    return bound ? 0 : p->local_rank;
+}
+
 static status open_engine(const conf *c, const comm_engine **out)
 {
     comm_module_entry entry;
     if (c->comm_engine == ENGINE_NCCL)
-        return FAIL(ST_CONFIG, "comm.engine nccl is not there yet; mpi is");
-    TRY(module_open("libtessera_mpi.so", "tessera_mpi_engine", "MPI engine",
-                    "where libopenmpi-dev is found", (void **)&entry));
+        TRY(module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine",
+                        "where nvcc and nccl.h are found", (void **)&entry));
+    else
+        TRY(module_open("libtessera_mpi.so", "tessera_mpi_engine", "MPI engine",
+                        "where libopenmpi-dev is found", (void **)&entry));
     *out = entry(module_program());
     return ST_OK;
 }
@@ -140,6 +152,11 @@ static status check_control(void *of)
     return control_check(of);
 }
 
+static bool somebody_waits(void *of)
+{
+    return control_is_waiting(of) || control_others_wait(of);
+}
+
 static status open_ranks(const conf *c, world *w)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
@@ -148,13 +165,62 @@ static status open_ranks(const conf *c, world *w)
     if (w->place.rank == 0 && w->engine->make_id)
         TRY(w->engine->make_id(id));
     TRY(meet_others(c, id, w));
+    w->job = hash_bytes(id, sizeof id);
     comm_join join = {.rank = w->place.rank,
                       .size = w->place.size,
+                      .deterministic = c->training_deterministic,
                       .timeout_s = c->comm_init_timeout,
                       .id = id,
                       .check = check_control,
+                      .patient = somebody_waits,
                       .context = w->control};
     return w->engine->join(&join, &w->joined);
+}
+
+static status check_replayed(const conf *c, const layout *l)
+{
+    if (l->world == 1)
+        return FAIL(ST_CONFIG,
+                    "comm.engine replay: the layout has one rank, so there is nothing to "
+                    "replay: parallelism.world_size says how many it is for");
+    if (c->comm_replay_rank >= l->world)
+        return FAIL(ST_CONFIG, "comm.replay_rank is %lld; the layout has ranks 0 to %lld",
+                    (long long)c->comm_replay_rank, (long long)l->world - 1);
+    if (!c->feed_replay[0])
+        return FAIL(ST_CONFIG, "comm.engine replay: a daemon would wait for the other ranks; rows "
+                               "come from a recording (feed.replay)");
+    return ST_OK;
+}
+
+status world_replay(const conf *c, world *out)
+{
+    layout l;
+    TRY(layout_of(c, &l));
+    TRY(check_replayed(c, &l));
+    comm_replay *r = calloc(1, sizeof *r);
+    if (!r)
+        return FAIL(ST_NO_MEMORY, "no memory for a rank");
+    *r = (comm_replay){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
+                       .latency_ns = llround(c->comm_replay_latency * 1e3),
+                       .blocks = (int)c->comm_replay_blocks};
+    world w = {.place = {.rank = (int)c->comm_replay_rank,
+                         .size = (int)l.world,
+                         .local_size = 1,
+                         .source = "comm.replay_rank"},
+               .engine = &comm_replay_engine,
+               .joined = r};
+    snprintf(w.replayed, sizeof w.replayed,
+             "replayed: a model of %d ranks at %g GB/s and %g us a call, not a measurement of %d "
+             "GPUs",
+             w.place.size, c->comm_replay_bandwidth, c->comm_replay_latency, w.place.size);
+    status st = comm_ledger_new(&w.ledger);
+    if (st != ST_OK) {
+        free(r);
+        return st;
+    }
+    log_warn("%s", w.replayed);
+    *out = w;
+    return ST_OK;
 }
 
 status world_open(const conf *c, world *out)
@@ -162,6 +228,8 @@ status world_open(const conf *c, world *out)
     world w = {0};
     char role[32];
     TRY(world_place_find(&w.place));
+    if (c->comm_engine == ENGINE_REPLAY && w.place.size == 1)
+        return world_replay(c, out);
     if (w.place.size > 1) {
         snprintf(role, sizeof role, "trainer[%d]", w.place.rank);
         log_init(role, c->log_level, c->log_json);
@@ -175,6 +243,33 @@ status world_open(const conf *c, world *out)
     return ST_OK;
 }
 
+status world_attach(const world *w, device *d)
+{
+    return w && w->joined && w->engine->attach ? w->engine->attach(w->joined, d) : ST_OK;
+}
+
+void world_detach(const world *w)
+{
+    if (w && w->joined && w->engine->detach)
+        w->engine->detach(w->joined);
+}
+
+void world_fit(const world *w, conf *c)
+{
+    int64_t share = proc_cpus() / w->place.local_size;
+    if (w->place.size == 1)
+        return;
+    if (c->world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
+        c->world_size = w->place.size;
+    if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
+        if (c->training_backend != BACKEND_CPU)
+            log_info("cuda_graph.scope is off: MPI's collectives can not be captured");
+        c->cuda_graph_scope = "off";
+    }
+    if (c->training_threads == 0)
+        c->training_threads = share > 1 ? share : 1;
+}
+
 status world_log(const world *w, const conf *c)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
@@ -186,7 +281,7 @@ status world_log(const world *w, const conf *c)
         if (mkdir(levels[i], 0777) != 0 && errno != EEXIST)
             return FAIL_IN(ST_CANT_CREATE, levels[i], "%s", strerror(errno));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, w->place.rank);
-    return log_keep(path, w->place.rank == 0 ? c->log_level : LOG_WARN);
+    return log_keep(path, w->place.rank == 0 || world_replayed(w) ? c->log_level : LOG_WARN);
 }
 
 void world_is_steady(const world *w, const conf *c)

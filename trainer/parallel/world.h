@@ -4,8 +4,10 @@
 #define TESSERA_PARALLEL_WORLD_H
 
 #include "common/conf.h"
+#include "common/hash.h"
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/comm_ledger.h"
+#include "trainer/parallel/comm_replay.h"
 #include "trainer/parallel/control.h"
 
 typedef struct world_place {
@@ -19,17 +21,42 @@ typedef struct world_place {
  * that is missing among those of a kind, or is no number in range, is ST_CONFIG by its name. */
 WARN_UNUSED status world_place_find(world_place *out);
 
+/* Which of the GPUs that this process sees is its own: that of its place on the machine, or the
+ * only one where Slurm has bound a GPU to every task. */
+int world_gpu(const world_place *p);
+
 typedef struct world {
     world_place place;
     const comm_engine *engine; /* NULL: alone */
     void *joined;              /* the engine's own */
     comm_ledger *ledger;       /* NULL: alone, and so the next */
     control *control;
+    hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
+    bool played; /* a rank of a dry run: shapes alone (trainer/dry_run.h) */
+    /* "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8 GPUs": stands wherever
+     * figures do. "": these are all ranks */
+    char replayed[160];
 } world;
 
 /* Finds the place, says so, and with several ranks meets the others (control.h), then loads the
  * engine (comm.engine) and joins. */
 WARN_UNUSED status world_open(const conf *c, world *out);
+/* The place of comm.replay_rank in the layout, with the engine that plays the others
+ * (comm_replay.h); world_open does it where comm.engine says so. CONFIG: there is no such layout,
+ * or rows do not come from a recording. */
+WARN_UNUSED status world_replay(const conf *c, world *out);
+/* The words, or NULL. w NULL: alone. */
+static inline const char *world_replayed(const world *w)
+{
+    return w && w->replayed[0] ? w->replayed : NULL;
+}
+/* Calls will be on streams of d, which was just opened on this thread, and waits for it watched.
+ * Before mesh_open, by every rank. detach: before d is closed; both accept a world of one, NULL. */
+WARN_UNUSED status world_attach(const world *w, device *d);
+void world_detach(const world *w);
+/* What a launcher says beats what one process would take for itself: ranks, threads, and no
+ * captured steps where collectives can not be. */
+void world_fit(const world *w, conf *c);
 /* From here on every rank keeps its log in job.dump_folder/log/rank-R.log too; of other ranks than
  * 0 only warnings and errors are shown. */
 WARN_UNUSED status world_log(const world *w, const conf *c);

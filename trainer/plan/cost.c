@@ -3,6 +3,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "trainer/plan/again.h"
+#include "trainer/plan/received.h"
+#include "trainer/plan/stage_plan.h"
+
 enum {
     ACT = 2, /* bytes of bf16 */
     ACC = 4, /* of fp32 */
@@ -10,6 +14,8 @@ enum {
     /* AdamW reads gradient, two moments and value, writes three of them and the compute copy. */
     UPDATE_BYTES = 7 * ACC + ACT
 };
+/* Of the CUDA backend; never opened. */
+static const backend_vtable sizes = {.name = "H200", .act = DT_BF16, .acc = DT_F32};
 static const int32_t VQA_GRID[3] = {1, 30, 40};
 
 row_kind row_kind_of(const conf *c, const model_dims *d)
@@ -21,37 +27,6 @@ row_kind row_kind_of(const conf *c, const model_dims *d)
         r.document = VQA_DOCUMENT;
     memcpy(r.grid, VQA_GRID, sizeof r.grid);
     return r;
-}
-
-/* Elements of a layer kind that a rank holds of the model once its weights are gathered: as cut by
- * tensor, expert and expert-tensor, of one pipeline stage on average. */
-typedef struct sizes {
-    double whole, dense, expert;       /* all */
-    double t_whole, t_dense, t_expert; /* trained */
-} sizes;
-
-static sizes sizes_of(const layout *l, const params *p)
-{
-    sizes z = {0};
-    for (int64_t i = 0; i < p->n; i++) {
-        const param *q = &p->list[i];
-        double n = (double)q->count, t = q->frozen ? 0.0 : n;
-        bool layer = strstr(q->name, ".self_attn.") || strstr(q->name, ".mlp.");
-        if (q->group == GROUP_EXPERTS) {
-            z.expert += n;
-            z.t_expert += t;
-        } else if (q->group == GROUP_TEXT && q->n_dims == 2 && layer) {
-            z.dense += n;
-            z.t_dense += t;
-        } else {
-            z.whole += n;
-            z.t_whole += t;
-        }
-    }
-    double stage = 1.0 / (double)l->pipeline, tensor = stage / (double)l->tensor;
-    double expert = stage / (double)(l->expert * l->expert_tensor);
-    return (sizes){z.whole * stage,   z.dense * tensor,   z.expert * expert,
-                   z.t_whole * stage, z.t_dense * tensor, z.t_expert * expert};
 }
 
 static double group_size(const layout *l, mesh_group g)
@@ -66,6 +41,8 @@ static double group_size(const layout *l, mesh_group g)
         return (double)l->expert;
     case MESH_EXPERT_SHARD:
         return whole / (double)(l->expert * l->expert_tensor);
+    case MESH_EXPERT_WHOLE:
+        return whole / (double)l->expert;
     case MESH_CONTEXT:
         return (double)l->context;
     case MESH_TENSOR:
@@ -77,13 +54,6 @@ static double group_size(const layout *l, mesh_group g)
     default:
         return (double)l->pipeline;
     }
-}
-
-/* What a rank receives of `bytes` that all ranks of the group end up with. */
-static double received(const layout *l, mesh_group g, double bytes)
-{
-    double n = group_size(l, g);
-    return bytes * (n - 1.0) / n;
 }
 
 /* Whether a group has ranks of several nodes: the distance of its farthest ranks. */
@@ -109,9 +79,8 @@ static bool leaves_node(const layout *l, mesh_group g, int per_node)
     }
 }
 
-/* Bytes that element-wise work moves, of one token and decoder layer, forward and backward: about
- * three times the forward's. */
-static double layer_bytes(const text_dims *t)
+/* About three times the forward's. */
+double cost_layer_bytes(const text_dims *t)
 {
     double h = (double)t->hidden, heads = (double)((t->heads + 2 * t->kv_heads) * t->head_dim);
     double slots = (double)t->top_k, wide = (double)t->expert_width;
@@ -119,83 +88,149 @@ static double layer_bytes(const text_dims *t)
     return 3.0 * forward * ACT;
 }
 
-static double block_bytes(const vision_dims *v)
+double cost_block_bytes(const vision_dims *v)
 {
     double forward = 10.0 * (double)v->hidden + 2.0 * (double)v->intermediate;
     return 3.0 * forward * ACT;
 }
 
-static void step_flops(const conf *c, const model_dims *d, cost *k)
+int64_t row_kind_images(const row_kind *r)
 {
-    int64_t rows = c->training_global_batch_size, left = k->row.seq_len;
-    int64_t length[1024];
-    while (left > 0) {
-        int n = 0;
-        for (; left > 0 && n < 1024; n++) {
-            length[n] = left < k->row.document ? left : k->row.document;
-            left -= length[n];
-        }
-        flops f;
-        dims_flops(d, length, n, NULL, 0, &f);
-        flops_add(&k->flops, &f);
-        for (int i = 0; i < n && k->row.grid[0] > 0; i++) {
-            if (length[i] < k->row.document)
-                continue; /* what is left of the row is text */
-            dims_flops(d, NULL, 0, k->row.grid, 1, &f);
-            flops_add(&k->flops, &f);
-        }
+    return r->grid[0] > 0 ? r->seq_len / r->document : 0; /* what is left of the row is text */
+}
+
+void row_kind_flops(const row_kind *r, const model_dims *d, flops *out)
+{
+    const int64_t whole = r->seq_len / r->document, rest = r->seq_len % r->document;
+    flops sum = {0}, f;
+    for (int64_t i = 0; i < whole + (rest > 0); i++) {
+        const int64_t length = i < whole ? r->document : rest;
+        dims_flops(d, &length, 1, r->grid, i < row_kind_images(r), &f);
+        flops_add(&sum, &f);
     }
-    int64_t *const parts[] = {
-        &k->flops.text_linear,   &k->flops.text_attention,   &k->flops.head,
-        &k->flops.text_router,   &k->flops.text_experts,     &k->flops.patch_embed,
-        &k->flops.vision_blocks, &k->flops.vision_attention, &k->flops.mergers,
-        &k->flops.forward,       &k->flops.training};
+    sum.training = 0;
+    *out = sum;
+}
+
+static status step_flops(const conf *c, const model_dims *d, cost *k)
+{
+    enum { TRAINING = 4 }; /* forward, twice as much backward, and once more to compute it again */
+    row_kind_flops(&k->row, d, &k->flops);
+    if (k->flops.forward > INT64_MAX / TRAINING / c->training_global_batch_size)
+        return FAIL(ST_CONFIG,
+                    "training.global_batch_size %" PRId64 ": a step of %.2g FLOPs is more than can "
+                    "be counted (2^63), and hours on any machine that there is",
+                    c->training_global_batch_size,
+                    TRAINING * (double)k->flops.forward * (double)c->training_global_batch_size);
+    int64_t *const parts[] = {&k->flops.text_linear,   &k->flops.text_attention,
+                              &k->flops.head,          &k->flops.text_router,
+                              &k->flops.text_experts,  &k->flops.patch_embed,
+                              &k->flops.vision_blocks, &k->flops.vision_attention,
+                              &k->flops.mergers,       &k->flops.forward};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        *parts[i] *= rows;
+        *parts[i] *= c->training_global_batch_size;
+    return ST_OK;
 }
 
 static void put(cost *k, const layout *l, const rates *r, traffic_key key, const char *name,
-                mesh_group g, double bytes)
+                mesh_group g)
 {
-    k->traffic[key] = (traffic){name, g, (int64_t)bytes, leaves_node(l, g, r->per_node)};
+    k->traffic[key] =
+        (traffic){.name = name, .group = g, .between_nodes = leaves_node(l, g, r->per_node)};
 }
 
-static void step_traffic(const layout *l, const model_dims *d, const params *p, const rates *r,
-                         double micro_tokens, double patches, bool full, cost *k)
+static traffic_key key_of(mesh_group g, const char *what)
 {
-    sizes z = sizes_of(l, p);
-    const double micros = (double)l->accumulation, layers = (double)d->text.layers;
-    const double h = (double)d->text.hidden, stage = 1.0 / (double)l->pipeline;
+    if (strcmp(what, UNITS_REDUCE) == 0 || strcmp(what, UNITS_REDUCE_VISION) == 0)
+        return TRAFFIC_REDUCE;
+    switch (g) {
+    case MESH_REPLICATE:
+        return TRAFFIC_REPLICATE;
+    case MESH_TENSOR:
+        return TRAFFIC_TENSOR;
+    case MESH_CONTEXT:
+        return TRAFFIC_CONTEXT;
+    case MESH_EXPERT:
+        return TRAFFIC_EXPERT;
+    case MESH_ROW:
+        return TRAFFIC_ROW;
+    case MESH_PIPELINE:
+        return TRAFFIC_PIPELINE;
+    default:
+        return TRAFFIC_GATHER;
+    }
+}
+
+/* A rank's registry of such a layout, as a stage has it on average: of one stage alone. */
+static status sketch(const conf *c, const layout *l, const model_dims *d, mesh *m, params **out)
+{
+    layout stage = *l;
+    params_sizes size;
+    params *p = NULL;
+    stage.pipeline = 1;
+    stage.world = l->world / l->pipeline;
+    mesh_sketch(&stage, 0, m);
+    TRY(params_new(d, &p));
+    status st = groups_apply(c, p);
+    if (st == ST_OK)
+        st = params_cut(p, d, &stage, m->place);
+    params_share(p, m, c->fsdp_reshard != RESHARD_NEVER);
+    if (st == ST_OK)
+        st = params_size(p, &sizes, true, &size);
+    if (st != ST_OK)
+        params_free(&p);
+    else
+        *out = p;
+    return st;
+}
+
+/* Tokens, images and choices of experts as even as can be. */
+static received_work even_work(const conf *c, const layout *l, const model_dims *d,
+                               double micro_tokens, double patches, const recompute *again)
+{
+    const double peers = (double)(l->context * l->tensor), micros = (double)l->accumulation;
+    const double local = micro_tokens / peers;
+    double slots = local * (double)(d->text.top_k * l->expert_tensor), layers = 0;
+    for (int64_t i = 0; i < d->text.layers; i++)
+        layers += dims_layer_is_moe(d, i);
+    slots *= layers * (double)(l->expert - 1) / (double)l->expert;
+    return (received_work){.micro_steps = l->accumulation,
+                           .tokens = (int64_t)(micros * local),
+                           .feature_rows = (int64_t)(micros * patches / 4.0 / peers),
+                           .slots_come = (int64_t)(micros * slots),
+                           .slots_go = (int64_t)(micros * slots),
+                           .again = *again,
+                           .act = ACT,
+                           .acc = ACC,
+                           .aux = c->loss_router_aux};
+}
+
+static status step_traffic(const conf *c, const layout *l, const model_dims *d, const rates *r,
+                           double micro_tokens, double patches, const recomputes *again, cost *k)
+{
+    mesh m;
+    params *p;
+    received_line line[RECEIVED_LINES];
+    const received_work w = even_work(c, l, d, micro_tokens, patches, &again->text);
     const double local = micro_tokens / (double)(l->context * l->tensor);
-    const double context = micro_tokens / (double)l->context;
-    double gather = received(l, MESH_WHOLE, z.whole) + received(l, MESH_DENSE, z.dense) +
-                    received(l, MESH_EXPERT_SHARD, z.expert);
-    double reduce = received(l, MESH_WHOLE, z.t_whole) + received(l, MESH_DENSE, z.t_dense) +
-                    received(l, MESH_EXPERT_SHARD, z.t_expert);
-    double ranks = group_size(l, MESH_WHOLE);
-    double pieces = z.t_whole / ranks + z.t_dense / group_size(l, MESH_DENSE) +
-                    z.t_expert / group_size(l, MESH_EXPERT_SHARD);
-    double again = full ? 3.0 : 2.0; /* passes over a layer's activations */
-    put(k, l, r, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE, micros * 2.0 * gather * ACT);
-    put(k, l, r, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE, micros * reduce * ACC);
-    put(k, l, r, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE,
-        2.0 * received(l, MESH_REPLICATE, pieces * ACC));
-    put(k, l, r, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR,
-        micros * stage * layers * again * 2.0 * received(l, MESH_TENSOR, context * h * ACT));
-    put(k, l, r, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT,
-        micros * stage * layers * again *
-            received(l, MESH_CONTEXT,
-                     micro_tokens * 2.0 * (double)(d->text.kv_heads * d->text.head_dim) /
-                         (double)l->tensor * ACT));
-    put(k, l, r, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT,
-        micros * stage * layers * again * 2.0 *
-            received(l, MESH_EXPERT, local * (double)d->text.top_k * h * ACT) *
-            (d->text.experts > 0 ? 1.0 : 0.0));
-    put(k, l, r, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE,
-        l->pipeline > 1 ? micros * 2.0 * local * h * ACT : 0.0);
-    put(k, l, r, TRAFFIC_ROW, "features of shared rows", MESH_ROW,
-        micros * stage * 2.0 *
-            received(l, MESH_ROW, patches / 4.0 * (double)(1 + d->vision.n_deepstack) * h * ACT));
+    put(k, l, r, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
+    put(k, l, r, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
+    put(k, l, r, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
+    put(k, l, r, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR);
+    put(k, l, r, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT);
+    put(k, l, r, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
+    put(k, l, r, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
+    put(k, l, r, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
+    TRY(sketch(c, l, d, &m, &p));
+    int n = received_lines(p, d, &m, &w, line);
+    params_free(&p);
+    for (int i = 0; i < n; i++) /* but for sums of a few numbers */
+        if (strncmp(line[i].what, "sum ", 4) != 0 || line[i].group == MESH_REPLICATE)
+            k->traffic[key_of(line[i].group, line[i].what)].bytes += line[i].bytes / l->pipeline;
+    if (l->pipeline > 1)
+        k->traffic[TRAFFIC_PIPELINE].bytes =
+            (int64_t)((double)l->accumulation * 2.0 * local * (double)d->text.hidden * ACT);
+    return ST_OK;
 }
 
 static double seconds(const traffic *t, const rates *r)
@@ -208,74 +243,96 @@ static double more(double a, double b)
     return a > b ? a : b;
 }
 
-/* Rank seconds of the work of a step, and what recomputing a forward adds. */
+/* Rank seconds of the work of a step, and what computing again adds. */
 static void step_compute(const conf *c, const layout *l, const model_dims *d, const params *p,
-                         const rates *r, bool full, double patches, cost *k)
+                         const rates *r, const recomputes *again, double patches, cost *k)
 {
     training_share share;
+    again_flops more;
     groups_share(p, d, &share);
     const flops *f = &k->flops;
+    const int64_t tokens = c->training_global_batch_size * c->training_seq_len;
+    again_count(again, d, &share, f, tokens, (int64_t)patches, &more);
     k->flops.training = groups_training_flops(f, &share);
+    k->again = more.dense + more.experts + more.attention + more.vision_attention;
     const double n = (double)l->world;
-    double text = 1.0 + share.wgrad[GROUP_TEXT] + share.text_dgrad + (full ? 1.0 : 0.0);
-    double expert = 1.0 + share.wgrad[GROUP_EXPERTS] + share.text_dgrad + (full ? 1.0 : 0.0);
-    double eye = 1.0 + share.wgrad[GROUP_VISION] + share.vision_dgrad +
-                 (full && share.vision_dgrad > 0 ? 1.0 : 0.0);
+    double text = 1.0 + share.wgrad[GROUP_TEXT] + share.text_dgrad;
+    double expert = 1.0 + share.wgrad[GROUP_EXPERTS] + share.text_dgrad;
+    double eye = 1.0 + share.wgrad[GROUP_VISION] + share.vision_dgrad;
     double merger = 1.0 + share.wgrad[GROUP_MERGER] + share.merger_dgrad;
     double linear = (double)(f->text_linear - f->text_experts);
     k->dense = (linear * text + (double)f->head * (2.0 + share.head_wgrad) +
                 (double)f->patch_embed * (1.0 + share.patch_wgrad) +
-                (double)f->vision_blocks * eye + (double)f->mergers * merger) /
+                (double)f->vision_blocks * eye + (double)f->mergers * merger + (double)more.dense) /
                n / r->of[RATE_DENSE];
-    k->experts = (double)f->text_experts * expert / n / r->of[RATE_EXPERTS];
-    k->attention = (double)f->text_attention * (1.0 + 2.0 * share.text_dgrad + (full ? 1.0 : 0.0)) /
-                   n / r->of[RATE_ATTENTION];
-    k->vision_attention =
-        (double)f->vision_attention *
-        (1.0 + 2.0 * share.vision_dgrad + (full && share.vision_dgrad > 0 ? 1.0 : 0.0)) / n /
-        r->of[RATE_VISION_ATTENTION];
-    double tokens = (double)(c->training_global_batch_size * c->training_seq_len);
-    double passes = full ? 4.0 / 3.0 : 1.0;
-    k->memory = passes *
-                (tokens * (double)d->text.layers * layer_bytes(&d->text) +
-                 patches * (double)d->vision.depth * block_bytes(&d->vision)) /
-                n / r->of[RATE_COPY];
-    double forward = ((linear + (double)f->vision_blocks) / r->of[RATE_DENSE] +
-                      (double)f->text_experts / r->of[RATE_EXPERTS] +
-                      (double)f->text_attention / r->of[RATE_ATTENTION]) /
-                     n;
-    k->recompute = full ? forward : 0.0;
+    k->experts =
+        ((double)f->text_experts * expert + (double)more.experts) / n / r->of[RATE_EXPERTS];
+    k->attention =
+        ((double)f->text_attention * (1.0 + 2.0 * share.text_dgrad) + (double)more.attention) / n /
+        r->of[RATE_ATTENTION];
+    k->vision_attention = ((double)f->vision_attention * (1.0 + 2.0 * share.vision_dgrad) +
+                           (double)more.vision_attention) /
+                          n / r->of[RATE_VISION_ATTENTION];
+    /* a forward's bytes are a third of both passes' */
+    double text_bytes = (double)tokens * (double)d->text.layers * cost_layer_bytes(&d->text);
+    double eye_bytes = patches * (double)d->vision.depth * cost_block_bytes(&d->vision);
+    double bytes_again =
+        (text_bytes * again_share(&again->text, d->text.layers, share.text_dgrad, AGAIN_CHEAP) +
+         eye_bytes *
+             again_share(&again->vision, d->vision.depth, share.vision_dgrad, AGAIN_CHEAP)) /
+        3.0;
+    k->memory = (text_bytes + eye_bytes + bytes_again) / n / r->of[RATE_COPY];
+    k->recompute =
+        ((double)more.dense / r->of[RATE_DENSE] + (double)more.experts / r->of[RATE_EXPERTS] +
+         (double)more.attention / r->of[RATE_ATTENTION] +
+         (double)more.vision_attention / r->of[RATE_VISION_ATTENTION] +
+         bytes_again / r->of[RATE_COPY]) /
+        n;
     k->update = (double)params_trained(p) /
                 (double)(l->shard * l->context * l->tensor * l->pipeline) * UPDATE_BYTES /
                 r->of[RATE_COPY];
 }
 
-void cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
-             bool full, cost *out)
+/* All stages go at the pace of the slowest: its time over the mean one's. */
+static status slowest_stage(const conf *c, const layout *l, const model_dims *d, const params *p,
+                            double *out)
+{
+    layout cut = *l;
+    *out = 1.0;
+    if (l->pipeline == 1)
+        return ST_OK;
+    TRY(stage_plan(c, d, p, &cut));
+    return stage_plan_uneven(c, d, p, &cut, out);
+}
+
+status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
+               const recomputes *again, cost *out)
 {
     cost k = {.row = row_kind_of(c, d)};
-    step_flops(c, d, &k);
+    TRY(step_flops(c, d, &k));
     double rows = (double)c->training_local_batch_size;
-    double images = k.row.grid[0] > 0 ? (double)(k.row.seq_len / k.row.document) : 0.0;
+    double images = (double)row_kind_images(&k.row);
     double patches = images * (double)(k.row.grid[0] * k.row.grid[1] * k.row.grid[2]);
-    step_traffic(l, d, p, r, rows * (double)k.row.seq_len, rows * patches, full, &k);
-    step_compute(c, l, d, p, r, full, patches * (double)c->training_global_batch_size, &k);
+    TRY(step_traffic(c, l, d, r, rows * (double)k.row.seq_len, rows * patches, again, &k));
+    step_compute(c, l, d, p, r, again, patches * (double)c->training_global_batch_size, &k);
 
     double compute = k.dense + k.experts + k.attention + k.vision_attention + k.memory;
     double gather = seconds(&k.traffic[TRAFFIC_GATHER], r) / 2.0;
     double reduce = seconds(&k.traffic[TRAFFIC_REDUCE], r);
-    /* a third of the compute is the forward pass, a quarter with recomputation */
-    double forward = compute / (full ? 4.0 : 3.0);
+    double forward = (compute - k.recompute) / 3.0; /* a third; backward is the rest */
     k.exposed = more(0.0, gather - forward) + more(0.0, gather + reduce - (compute - forward));
     for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
         k.exposed += seconds(&k.traffic[i], r);
+    double uneven;
+    TRY(slowest_stage(c, l, d, p, &uneven));
     double stages = (double)l->pipeline, micros = (double)l->accumulation;
-    k.bubble = (compute + k.exposed) * (stages - 1.0) / micros;
+    k.bubble = (compute + k.exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
     k.step = compute + k.exposed + k.bubble + k.update;
     double tokens = (double)(c->training_global_batch_size * k.row.seq_len);
     k.tokens_per_s = tokens / (double)l->world / k.step;
     k.mfu = (double)k.flops.training / (double)l->world / k.step / r->of[RATE_PEAK];
     *out = k;
+    return ST_OK;
 }
 
 static void part(FILE *to, const char *name, double s, double step)
@@ -300,7 +357,8 @@ void cost_print(const cost *k, const layout *l, FILE *to)
                 {"head", k->flops.head},
                 {"vision", k->flops.patch_embed + k->flops.vision_blocks + k->flops.mergers},
                 {"vision attention", k->flops.vision_attention},
-                {"training, useful", k->flops.training}};
+                {"training, useful", k->flops.training},
+                {"computed again, not useful", k->again}};
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
         fprintf(to, "  %-26s %24" PRId64 "\n", work[i].name, work[i].n);
     if (l->world > 1)
@@ -317,6 +375,7 @@ void cost_print(const cost *k, const layout *l, FILE *to)
     part(to, "text attention", k->attention, k->step);
     part(to, "vision attention", k->vision_attention, k->step);
     part(to, "element-wise", k->memory, k->step);
+    part(to, "of these computed again", k->recompute, k->step);
     part(to, "optimiser", k->update, k->step);
     part(to, "between ranks, not hidden", k->exposed, k->step);
     part(to, "pipeline bubble", k->bubble, k->step);

@@ -7,6 +7,7 @@
 #ifndef TESSERA_PLAN_COST_H
 #define TESSERA_PLAN_COST_H
 
+#include "trainer/model/recompute.h"
 #include "trainer/optim/groups.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/plan/rates.h"
@@ -20,16 +21,24 @@ typedef struct row_kind {
 /* VQAv2's mean sample (shared/facts: 313 tokens, a picture of 640 x 480) for formats with pictures,
  * one document per row for text. */
 row_kind row_kind_of(const conf *c, const model_dims *d);
+/* Forward of one such row; training is left 0. */
+void row_kind_flops(const row_kind *r, const model_dims *d, flops *out);
+/* Pictures of a row. */
+int64_t row_kind_images(const row_kind *r);
+/* Bytes that element-wise work moves, forward and backward, of one token and decoder layer, and of
+ * one patch and vision block. */
+double cost_layer_bytes(const text_dims *t);
+double cost_block_bytes(const vision_dims *v);
 
 typedef enum traffic_key {
     TRAFFIC_GATHER,    /* weights, before forward and again before backward */
     TRAFFIC_REDUCE,    /* gradients behind a layer's backward */
     TRAFFIC_REPLICATE, /* sums of gradient pieces over replicas, once per step */
-    TRAFFIC_TENSOR,    /* sequence pieces into heads and back */
+    TRAFFIC_TENSOR,    /* sequence pieces into heads and experts, and back */
     TRAFFIC_CONTEXT,   /* keys and values, and their gradients */
     TRAFFIC_EXPERT,    /* tokens to experts and back */
     TRAFFIC_PIPELINE,  /* activations between stages */
-    TRAFFIC_ROW,       /* the row and its images' features among the ranks that share it */
+    TRAFFIC_ROW,       /* its images' features among the ranks that share a row */
     TRAFFIC_KEYS
 } traffic_key;
 
@@ -47,17 +56,19 @@ typedef struct cost {
     traffic traffic[TRAFFIC_KEYS];
     /* seconds of a step, of one rank */
     double dense, experts, attention, vision_attention, memory, update;
-    double recompute; /* of activation checkpointing, in the above too */
+    int64_t again;    /* FLOPs that backward computes again: not useful */
+    double recompute; /* its seconds, in the above too */
     double exposed;   /* between ranks, not hidden */
-    double bubble;
+    double bubble;    /* of pipeline stages: filling, and waiting for the slowest */
     double step;
     double tokens_per_s; /* of one rank */
     double mfu;          /* useful, of RATE_PEAK */
 } cost;
 
-/* p: the registry after groups_apply. full: activation checkpointing. */
-void cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
-             bool full, cost *out);
+/* p: the registry after groups_apply. again: of activation checkpointing. Bytes are those of
+ * received.h, tokens, images and choices of experts shared out as evenly as can be. */
+WARN_UNUSED status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p,
+                           const rates *r, const recomputes *again, cost *out);
 void cost_print(const cost *k, const layout *l, FILE *to);
 
 #endif

@@ -4,13 +4,14 @@
 #include <stdlib.h>
 
 #include "trainer/layout_plan.h"
+#include "trainer/plan/again.h"
 
 enum { CONTEXT_TOKENS = 16384 /* rows shorter than this are not cut over context ranks */ };
 
 typedef struct candidate {
     layout layout;
     int64_t rows;
-    bool full;
+    int mode;      /* of activation checkpointing, AC_NONE .. */
     double memory; /* share of the card */
     double tokens_per_s, mfu, step;
 } candidate;
@@ -43,29 +44,32 @@ static int faster(const void *a, const void *b)
 }
 
 /* The largest micro-batch that fits and divides the step. */
-static status judge(const conf *c, const model_dims *d, const params *p, const rates *r, bool full,
+static status judge(const conf *c, const model_dims *d, const params *p, const rates *r, int mode,
                     candidates *all)
 {
     layout l;
-    if (layout_of(c, &l) != ST_OK)
-        return ST_OK; /* not a layout */
+    const layout_limits limits = params_limits(d);
+    if (layout_of(c, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
+        return ST_OK; /* not a layout, or not of this model */
     all->tried++;
     int64_t consumers = l.replicate * l.shard;
     for (int64_t rows = c->training_global_batch_size / consumers; rows > 0; rows--) {
         if (c->training_global_batch_size % (consumers * rows) != 0)
             continue;
         layout_plan m;
-        TRY(layout_plan_make(c, &l, d, p, rows, full, &m));
-        if ((double)m.total > c->memory_limit * r->memory)
-            continue;
+        recomputes again;
         conf one = *c;
         one.training_local_batch_size = rows;
-        TRY(layout_of(&one, &l));
+        TRY(layout_of(&one, &l)); /* how many micro-steps, and so how many under way */
+        TRY(again_with(c, &l, d, p, rows, mode, &again));
+        TRY(layout_plan_make(c, &l, d, p, rows, &again, &m));
+        if ((double)m.total > c->memory_limit * r->memory)
+            continue;
         cost k;
-        cost_of(&one, &l, d, p, r, full, &k);
+        TRY(cost_of(&one, &l, d, p, r, &again, &k));
         return keep(all, &(candidate){.layout = l,
                                       .rows = rows,
-                                      .full = full,
+                                      .mode = mode,
                                       .memory = (double)m.total / r->memory,
                                       .tokens_per_s = k.tokens_per_s,
                                       .mfu = k.mfu,
@@ -86,8 +90,8 @@ static status judge_experts(conf *c, const model_dims *d, const params *p, const
                 (d->text.experts > 0 && d->text.experts % expert != 0))
                 continue;
             c->expert_degree = expert;
-            for (int full = 0; full < 2; full++)
-                TRY(judge(c, d, p, r, full != 0, all));
+            for (int mode = AC_NONE; mode <= AC_FULL; mode++)
+                TRY(judge(c, d, p, r, mode, all));
         }
     }
     return ST_OK;
@@ -127,6 +131,7 @@ static status search(conf *c, int64_t ranks, const model_dims *d, const params *
 status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p, const rates *r,
              int most, FILE *to)
 {
+    static const char *const modes[] = {"none", "op", "full"};
     candidates all = {0};
     conf changed = *c;
     status st = search(&changed, ranks, d, p, r, &all);
@@ -154,8 +159,8 @@ status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p,
                 "%9" PRId64 " %5" PRId64 " %7" PRId64 " %6" PRId64 " %8" PRId64 " %6" PRId64
                 " %6" PRId64 " %5" PRId64 " %8s %7.1f%% %9.1f %6.0f %5.1f%%\n",
                 l->replicate, l->shard, l->context, l->tensor, l->pipeline, l->expert,
-                l->expert_tensor, k->rows, k->full ? "full" : "none", k->memory * 100.0,
-                k->step * 1e3, k->tokens_per_s, k->mfu * 100.0);
+                l->expert_tensor, k->rows, modes[k->mode], k->memory * 100.0, k->step * 1e3,
+                k->tokens_per_s, k->mfu * 100.0);
     }
     free(all.list);
     return st;

@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { CELLS = 30 };
+enum { CELLS = 30, FEWEST_CELLS = 5, LINE = 128 };
 
 bool bar_wanted(bool json)
 {
@@ -25,20 +26,36 @@ const char *bar_time(double seconds, char out[BAR_TIME])
     return out;
 }
 
-void bar_draw(int64_t done, int64_t total, double seconds_left)
+void bar_line(int64_t done, int64_t total, double seconds_left, int columns, char *out, size_t size)
 {
-    char cells[CELLS + 1], left[BAR_TIME] = "?";
-    int filled = total > 0 ? (int)(CELLS * done / total) : 0;
-    for (int i = 0; i < CELLS; i++)
-        cells[i] = i < filled ? '#' : '-';
-    cells[CELLS] = 0;
+    char words[LINE], cells[CELLS + 1], left[BAR_TIME] = "?";
     if (seconds_left >= 0)
         bar_time(seconds_left, left);
     if (total > 0)
-        fprintf(stderr, "\r[%s] step %" PRId64 " of %" PRId64 ", %s left\033[K", cells, done, total,
-                left);
+        snprintf(words, sizeof words, "step %" PRId64 " of %" PRId64 ", %s left", done, total,
+                 left);
     else
-        fprintf(stderr, "\rstep %" PRId64 "\033[K", done);
+        snprintf(words, sizeof words, "step %" PRId64, done);
+    /* The last column stays free: some terminals begin a new line when it is written. */
+    int n = columns - 1 - (int)strlen(words) - (int)strlen("[] ");
+    n = n < CELLS ? n : CELLS;
+    if (total <= 0 || n < FEWEST_CELLS) {
+        snprintf(out, size, "%.*s", columns > 1 ? columns - 1 : 0, words);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        cells[i] = i < n * done / total ? '#' : '-';
+    cells[n] = 0;
+    snprintf(out, size, "[%s] %s", cells, words);
+}
+
+void bar_draw(int64_t done, int64_t total, double seconds_left)
+{
+    struct winsize w = {0};
+    char line[LINE + CELLS + 8];
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
+    bar_line(done, total, seconds_left, columns, line, sizeof line);
+    fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
 }
 

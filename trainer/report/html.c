@@ -6,15 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/json.h"
 
-/* A curve of metrics.jsonl. */
+/* A curve of metrics.jsonl, or of eval.jsonl. */
 static const struct curve {
     const char *key, *title, *unit;
-    bool logarithmic;
+    bool logarithmic, held_out;
 } curves[] = {
     {"loss", "loss", "mean over targets", false},
+    {"held_out_loss", "held-out loss", "mean over targets", false, true},
+    {"accuracy_percent", "held-out accuracy", "% of documents", false, true},
+    {"vqa_percent", "VQA accuracy", "official, %", false, true},
     {"grad_norm", "gradient norm", "before clipping", true},
     {"lr", "learning rate", "", false},
     {"tps", "tokens per second", "real tokens", false},
@@ -29,10 +33,11 @@ enum {
     WIDTH = 560,
     HEIGHT = 220,
     LEFT = 62,
-    RIGHT = 12,
+    RIGHT = 24, /* half of the last number below */
     TOP = 30,
     BOTTOM = 28,
-    TICKS = 5,
+    TICKS = 4,          /* about so many parts of an axis */
+    FEW = 40,           /* points that are shown one by one */
     MOST_POINTS = 2000, /* of a curve: more than pixels */
 };
 
@@ -40,6 +45,11 @@ typedef struct point {
     int64_t step, line;
     double y[N_CURVES];
 } point;
+
+typedef struct points {
+    point *list; /* heap */
+    int64_t n;
+} points;
 
 static int by_step_then_line(const void *a, const void *b)
 {
@@ -152,27 +162,41 @@ static double y_of(const frame_of *f, double y)
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - low) / (high - low);
 }
 
-static const char *tick(double y, char out[32])
+/* The next number of 1, 2, 5 x 10^k from x on. */
+static double round_up(double x)
 {
-    snprintf(out, 32, fabs(y) >= 1000 ? "%.0f" : "%.3g", y);
-    return out;
+    static const double steps[] = {1, 2, 5, 10};
+    double unit = pow(10, floor(log10(x)));
+    int i = 0;
+    while (i < 3 && steps[i] * unit < x * (1 - 1e-9))
+        i++;
+    return steps[i] * unit;
 }
 
+static void put_y(FILE *f, const frame_of *a, double y)
+{
+    fprintf(f,
+            "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
+            "<text class=\"y\" x=\"%d\" y=\"%.1f\">%.6g</text>\n",
+            LEFT, WIDTH - RIGHT, y_of(a, y), y_of(a, y), LEFT - 6, y_of(a, y) + 4, y);
+}
+
+/* Round numbers, so that they can be read: 1, 2, 5 x 10^k, all of them or powers of ten alone where
+ * the axis is logarithmic and long. */
 static void put_axes(FILE *f, const frame_of *a)
 {
-    char text[32];
-    for (int i = 0; i < TICKS; i++) {
-        double share = (double)i / (TICKS - 1);
-        double y = a->logarithmic ? exp(log(a->low) + share * (log(a->high) - log(a->low)))
-                                  : a->low + share * (a->high - a->low);
-        double x = a->first + share * (a->last - a->first);
-        fprintf(f,
-                "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
-                "<text class=\"y\" x=\"%d\" y=\"%.1f\">%s</text>"
-                "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n",
-                LEFT, WIDTH - RIGHT, y_of(a, y), y_of(a, y), LEFT - 6, y_of(a, y) + 4,
-                tick(y, text), x_of(a, x), HEIGHT - 10, x);
-    }
+    const double span = log10(a->high) - log10(a->low), steps = a->last - a->first;
+    double step = round_up((a->high - a->low) / TICKS);
+    if (a->logarithmic && span >= 1)
+        for (double y = round_up(a->low); y <= a->high; y = round_up(y * (span > 3 ? 6 : 1.1)))
+            put_y(f, a, y);
+    else
+        for (double i = ceil(a->low / step - 1e-9); i * step <= a->high + 1e-9 * step; i++)
+            put_y(f, a, i * step + 0.0); /* not -0 */
+    step = steps > 0 ? fmax(1, round_up(steps / (2 * TICKS))) : 1;
+    for (double x = ceil(a->first / step) * step; x <= a->last; x += step)
+        fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(a, x), HEIGHT - 10,
+                x);
 }
 
 static void put_curve(FILE *f, const point *p, int64_t n, int c)
@@ -202,24 +226,26 @@ static void put_curve(FILE *f, const point *p, int64_t n, int c)
     }
     if (open)
         fputs("\"/>\n", f);
-    if (n == 1 && isfinite(p[0].y[c]))
-        fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n", x_of(&a, (double)p[0].step),
-                y_of(&a, p[0].y[c]));
+    for (int64_t i = 0; i < n && n <= FEW; i++)
+        if (isfinite(p[i].y[c]) && (!a.logarithmic || p[i].y[c] > 0))
+            fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n", x_of(&a, (double)p[i].step),
+                    y_of(&a, p[i].y[c]));
     fputs("</svg>\n", f);
 }
 
 static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1140px;padding:0 1em;"
     "color:#1c2733;background:#fff}h1{font-size:1.4em}pre{background:#f3f5f8;padding:1em;"
-    "overflow:auto;font-size:13px}.plots{display:flex;flex-wrap:wrap;gap:16px}"
-    "svg{width:560px;max-width:100%;border:1px solid #d9dfe6;border-radius:4px}"
+    "overflow:auto;font-size:13px}details{margin-top:16px}.plots{display:flex;flex-wrap:wrap;gap:"
+    "16px}"
+    "svg{width:540px;max-width:100%;border:1px solid #d9dfe6;border-radius:4px}"
     "svg .grid{stroke:#e6eaef}svg polyline{fill:none;stroke:#1f6feb;stroke-width:1.6}"
     "svg circle{fill:#1f6feb}svg text{font-size:11px;fill:#57636f}"
     "svg .title{font-size:14px;font-weight:600;fill:#1c2733}svg .y,svg .unit{text-anchor:end}"
     "svg .x{text-anchor:middle}";
 
 static void put_page(FILE *f, const char *title, const char *summary, const char *config,
-                     const point *p, int64_t n)
+                     const points *all)
 {
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", f);
     html_put_text(f, title);
@@ -228,8 +254,11 @@ static void put_page(FILE *f, const char *title, const char *summary, const char
     fputs("</h1>\n<pre>", f);
     html_put_text(f, summary);
     fputs("</pre>\n<div class=\"plots\">\n", f);
-    for (int c = 0; c < N_CURVES && n > 0; c++)
-        put_curve(f, p, n, c);
+    for (int c = 0; c < N_CURVES; c++) {
+        const points *p = &all[curves[c].held_out];
+        if (p->n > 0)
+            put_curve(f, p->list, p->n, c);
+    }
     fputs("</div>\n<details><summary>options</summary><pre>", f);
     html_put_text(f, config);
     fputs("</pre></details>\n</body></html>\n", f);
@@ -237,23 +266,27 @@ static void put_page(FILE *f, const char *title, const char *summary, const char
 
 status html_report(const char *folder, const char *title, const char *summary, const char *config)
 {
-    char metrics[STATUS_PATH_MAX], path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
-    point *p = NULL;
-    int64_t n = 0;
+    char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
+    points all[2] = {{0}}; /* of steps, of evaluations */
     snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", folder);
+    snprintf(held_out, sizeof held_out, "%s/eval.jsonl", folder);
     snprintf(path, sizeof path, "%s/report.html", folder);
     snprintf(aside, sizeof aside, "%s/.report.html.tmp", folder);
-    status st = read_points(metrics, &p, &n);
+    status st = read_points(metrics, &all[0].list, &all[0].n);
+    if (st == ST_OK && access(held_out, F_OK) == 0)
+        st = read_points(held_out, &all[1].list, &all[1].n);
     FILE *f = st == ST_OK ? fopen(aside, "we") : NULL;
     if (st == ST_OK && !f)
         st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
     if (f) {
-        put_page(f, title, summary, config, p, n);
+        put_page(f, title, summary, config, all);
         bool ok = !ferror(f);
         ok = fclose(f) == 0 && ok;
         if (!ok || rename(aside, path) != 0)
             st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     }
-    free(p);
+    free(all[0].list);
+    free(all[1].list);
     return st;
 }

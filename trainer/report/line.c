@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"
 #include "trainer/report/digits.h"
@@ -23,6 +24,7 @@ struct reporter {
     FILE *metrics;
     bool cut;  /* the last line did not fit: what is there of it must not swallow the next */
     bool told; /* that the disk refuses lines */
+    bool mute; /* told that standard output does */
     char path[STATUS_PATH_MAX];
     tensorboard *board; /* NULL: not wanted */
     bool bar;
@@ -115,8 +117,8 @@ typedef struct figures {
     double load, idle;      /* of experts, see expert_load */
 } figures;
 
-/* The last micro-batch's busiest expert over the mean one, averaged over the layers; and the share
- * of experts that got nothing. */
+/* The last micro-batch's busiest expert over the mean one, averaged over the layers (of this rank's
+ * pipeline stage); and the share of experts that got nothing. */
 static status expert_load(const reporter *r, figures *f)
 {
     const session *s = r->session;
@@ -129,7 +131,8 @@ static status expert_load(const reporter *r, figures *f)
                               (size_t)(layers * experts) * sizeof *r->count));
     TRY(s->device->v->wait(s->stream));
     double sum = 0.0;
-    for (int64_t l = 0; l < layers; l++) {
+    const stage_part part = stage_part_of(&s->dims, &s->mesh.layout, s->mesh.place.pipeline);
+    for (int64_t l = part.first; l < part.end; l++) {
         int64_t total = 0, most = 0;
         if (!dims_layer_is_moe(&s->dims, l))
             continue;
@@ -225,6 +228,11 @@ static int numbers_of(const step_report *s, const figures *f, number out[MOST_RE
     memcpy(out, list, sizeof list);
     for (int g = 0; g < GROUP_COUNT; g++)
         out[n++] = (number){keys[g], tags[g], s->group_norm[g]};
+    const number ranks[] = {{"balance", "ranks/rows(max/mean)", s->balance},
+                            {"context_balance", "ranks/context(max/mean)", s->own_context_balance},
+                            {"vision_balance", "ranks/vision(max/mean)", s->own_vision_balance}};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks && s->balance > 0; i++) /* several ranks */
+        out[n++] = ranks[i];
     return n;
 }
 
@@ -255,6 +263,10 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     json_put_bool(&w, s->skipped);
     json_put_key(&w, "rows_digest");
     json_put_cstr(&w, digest);
+    if (world_replayed(r->session->world)) {
+        json_put_key(&w, "model");
+        json_put_cstr(&w, world_replayed(r->session->world));
+    }
     json_end_object(&w);
     char *text;
     size_t size;
@@ -289,6 +301,7 @@ static status spare(reporter *r, status st)
 static status print_last(reporter *r)
 {
     const step_report *s = &r->last;
+    const char *replayed = world_replayed(r->session->world);
     figures f;
     TRY(figures_of(r, &f));
     if (r->steps)
@@ -298,11 +311,15 @@ static status print_last(reporter *r)
         bar_clear();
     char tps[DIGITS_TEXT];
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
-           "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s\n",
+           "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s%s%s\n",
            s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share,
            digits_with_commas(llround(f.tps), tps), f.tflops < 1.0 ? 4 : 2, f.tflops, f.mfu,
-           f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "");
-    fflush(stdout);
+           f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "", replayed ? "  " : "",
+           replayed ? replayed : "");
+    if (fflush(stdout) != 0 && !r->mute) {
+        r->mute = true;
+        log_warn("standard output takes nothing any more (%s): the run goes on", strerror(errno));
+    }
     if (r->metrics)
         TRY(spare(r, write_metrics(r, s, &f)));
     if (r->board)
@@ -355,6 +372,50 @@ status reporter_finish(reporter *r)
 void reporter_rest(reporter *r, int64_t ns)
 {
     r->since_ns += ns;
+}
+
+/* One line more of eval.jsonl; it is opened for each, there are few. */
+static status append_evaluation(const reporter *r, int64_t step, const number *list, int n)
+{
+    char path[STATUS_PATH_MAX], *text;
+    size_t size;
+    json_writer w;
+    snprintf(path, sizeof path, "%.*seval.jsonl", (int)(strlen(r->path) - strlen("metrics.jsonl")),
+             r->path);
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "step");
+    json_put_int(&w, step);
+    for (int i = 0; i < n; i++) {
+        json_put_key(&w, list[i].key);
+        json_put_real(&w, list[i].value);
+    }
+    json_end_object(&w);
+    TRY(json_writer_take(&w, &text, &size));
+    FILE *f = fopen(path, "ae");
+    bool bad = !f || fprintf(f, "%s\n", text) < 0;
+    bad = (f && fclose(f) != 0) || bad;
+    free(text);
+    return bad ? FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno)) : ST_OK;
+}
+
+status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped)
+{
+    number list[4] = {
+        {"held_out_loss", "eval/loss", e->loss},
+        {"accuracy_percent", "eval/accuracy(%)", evaluation_percent(e->right, e->documents)}};
+    scalar scalars[4];
+    int n = 2;
+    if (swapped && e->swapped_documents)
+        list[n++] = (number){"swapped_percent", "eval/swapped(%)",
+                             evaluation_percent(e->swapped_right, e->swapped_documents)};
+    if (e->vqa.all.n)
+        list[n++] = (number){"vqa_percent", "eval/vqa(%)", vqa_share_percent(&e->vqa.all)};
+    for (int i = 0; i < n; i++)
+        scalars[i] = (scalar){list[i].tag, list[i].value};
+    if (r->metrics)
+        TRY(spare(r, append_evaluation(r, step, list, n)));
+    return r->board ? spare(r, tensorboard_add(r->board, step, scalars, n)) : ST_OK;
 }
 
 status report_measure_peak(stream *s, double *out_flops)

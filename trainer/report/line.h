@@ -1,11 +1,13 @@
 /* line.h: what the user sees of a step: the log line in torchtitan's form with vision, wait and
  * fill added; the same numbers and more as one JSON object per line in metrics.jsonl and as
- * TensorBoard's scalars; a warning where the loss leaps; a progress bar at a terminal. */
+ * TensorBoard's scalars; evaluations the same way; a warning where the loss leaps; a progress bar
+ * at a terminal. */
 #ifndef TESSERA_TRAINER_LINE_H
 #define TESSERA_TRAINER_LINE_H
 
 #include <stdio.h>
 
+#include "trainer/eval/evaluate.h"
 #include "trainer/step.h"
 
 typedef struct reporter reporter;
@@ -24,6 +26,9 @@ WARN_UNUSED status reporter_step(reporter *r, const step_report *step);
 WARN_UNUSED status reporter_finish(reporter *r);
 /* Time that was no training (an evaluation): left out of the rates. */
 void reporter_rest(reporter *r, int64_t ns);
+/* An evaluation after this step: a line of eval.jsonl beside metrics.jsonl, and TensorBoard's
+ * scalars. swapped: pictures were exchanged too. */
+WARN_UNUSED status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped);
 
 /* FLOP/s this device reaches on a large product: the CPU's peak for mfu. Half a second. */
 WARN_UNUSED status report_measure_peak(stream *s, double *out_flops);

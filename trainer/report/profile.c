@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/ops/table.h"
 
@@ -9,7 +10,9 @@ enum { EVENTS_AT_ONCE = 1024 };
 
 typedef struct mark {
     event *from, *to;
+    stream *on;
     profile_kind kind;
+    const char *what; /* of a collective, or of a wait for one; else NULL */
 } mark;
 
 struct profile {
@@ -21,6 +24,7 @@ struct profile {
     mark *marks; /* of the step under way */
     int64_t n_marks, cap_marks;
     event *first, *last; /* of the step */
+    int64_t depth, open; /* collectives that have begun; the mark of the outermost */
     profile_sums sums;
 };
 
@@ -63,6 +67,8 @@ static const unsigned char kind_of_op[OPS] = {
     [OP_rope_text] = PROFILE_ATTENTION,
     [OP_rope_vision] = PROFILE_VISION,
     [OP_rope_apply] = PROFILE_ATTENTION,
+    [OP_norm_rope_fwd] = PROFILE_ATTENTION,
+    [OP_norm_rope_bwd] = PROFILE_ATTENTION,
     [OP_attention_fwd] = PROFILE_ATTENTION,
     [OP_attention_bwd] = PROFILE_ATTENTION,
     [OP_attention_cached] = PROFILE_ATTENTION,
@@ -85,6 +91,12 @@ static const unsigned char kind_of_op[OPS] = {
     [OP_sum_squares] = PROFILE_OPTIMIZER,
     [OP_step_finish] = PROFILE_OPTIMIZER,
     [OP_adamw] = PROFILE_OPTIMIZER,
+    [OP_paced_copy] = PROFILE_COLLECTIVES,
+    [OP_paced_sum] = PROFILE_COLLECTIVES,
+    [OP_peers_tell] = PROFILE_COLLECTIVES,
+    [OP_peers_meet] = PROFILE_COLLECTIVES,
+    [OP_exchange_plan] = PROFILE_COLLECTIVES,
+    [OP_exchange_rows] = PROFILE_COLLECTIVES,
 };
 
 static profile_kind kind_here(const stream *s, profile_kind kind)
@@ -131,22 +143,29 @@ static status grow(profile *p)
     return ST_OK;
 }
 
-/* Other streams of the device are not measured. */
-static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
+static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
 {
-    *out = NULL;
-    if (s != p->s)
-        return ST_OK;
     if (p->n_marks == p->cap_marks)
         TRY(grow(p));
     *out = &p->marks[p->n_marks++];
+    (*out)->on = s;
     (*out)->kind = kind;
+    (*out)->what = NULL;
     return p->v_below->event_record(s, (*out)->from);
+}
+
+/* Of other streams of the device only collectives are measured. */
+static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
+{
+    *out = NULL;
+    if (s != p->s || p->depth > 0) /* what a collective queues is the collective's */
+        return ST_OK;
+    return mark_new(p, s, kind, out);
 }
 
 static status mark_end(profile *p, const mark *m)
 {
-    return m ? p->v_below->event_record(p->s, m->to) : ST_OK;
+    return m ? p->v_below->event_record(m->on, m->to) : ST_OK;
 }
 
 #define OP(name)                                                                                   \
@@ -164,6 +183,30 @@ static profile *profile_of(const stream *s)
 {
     return (profile *)((char *)(uintptr_t)s->dev->v - offsetof(profile, v));
 }
+
+/* One thread queues, and a collective is queued whole before anything else. */
+static status collective_begin(stream *s, const char *what)
+{
+    profile *p = profile_of(s);
+    mark *m;
+    if (p->depth++ == 0) {
+        TRY(mark_new(p, s, PROFILE_COLLECTIVES, &m));
+        p->open = m - p->marks;
+    }
+    m = &p->marks[p->open];
+    if (!m->what)
+        m->what = what;
+    return ST_OK;
+}
+
+static status collective_end(stream *s)
+{
+    profile *p = profile_of(s);
+    p->depth--;
+    return p->depth == 0 ? mark_end(p, &p->marks[p->open]) : ST_OK;
+}
+
+static const call_watch watch = {collective_begin, collective_end};
 
 static status timed_to_device(stream *s, void *dst, const void *src_host, size_t bytes)
 {
@@ -210,6 +253,7 @@ status profile_new(stream *s, profile **out)
     TRY_OR(failed, p->v_below->event_new(s->dev, &p->first));
     TRY_OR(failed, p->v_below->event_new(s->dev, &p->last));
     s->ops = &p->ops;
+    s->dev->calls = &watch;
     s->dev->v = &p->v;
     *out = p;
     return ST_OK;
@@ -225,6 +269,7 @@ void profile_free(profile **held)
         return;
     if (p->s->ops == &p->ops) {
         p->s->ops = p->ops_below;
+        p->s->dev->calls = NULL;
         p->s->dev->v = p->v_below;
     }
     for (int64_t i = 0; i < p->cap_marks; i++) {
@@ -238,11 +283,26 @@ void profile_free(profile **held)
     *held = NULL;
 }
 
+static status add_call(profile *p, const mark *m, int64_t ns)
+{
+    profile_sums *sums = &p->sums;
+    int i = 0;
+    while (i < sums->n_calls && strcmp(sums->call[i].what, m->what) != 0)
+        i++;
+    if (i == PROFILE_CALLS)
+        return FAIL(ST_INTERNAL, "profile: more than %d collectives by name", PROFILE_CALLS);
+    if (i == sums->n_calls)
+        sums->call[sums->n_calls++] = (profile_call){.what = m->what};
+    profile_call *c = &sums->call[i];
+    *(m->on == p->s ? &c->exposed_ns : &c->aside_ns) += ns;
+    return ST_OK;
+}
+
 status profile_begin(profile *p)
 {
     if (!p)
         return ST_OK;
-    p->n_marks = 0;
+    p->n_marks = p->depth = 0;
     return p->v_below->event_record(p->s, p->first);
 }
 
@@ -256,9 +316,14 @@ status profile_end(profile *p, int64_t wait_ns)
     TRY(p->v_below->event_ns(p->first, p->last, &step.total_ns));
     int64_t rest = step.total_ns;
     for (int64_t i = 0; i < p->n_marks; i++) {
+        const mark *m = &p->marks[i];
         int64_t ns;
-        TRY(p->v_below->event_ns(p->marks[i].from, p->marks[i].to, &ns));
-        step.ns[p->marks[i].kind] += ns;
+        TRY(p->v_below->event_ns(m->from, m->to, &ns));
+        if (m->what)
+            TRY(add_call(p, m, ns));
+        if (m->on != p->s)
+            continue; /* beside the step's own stream */
+        step.ns[m->kind] += ns;
         rest -= ns;
     }
     /* Timestamps are rounded: a busy step may come to a hair more than its length. */
@@ -286,6 +351,32 @@ const profile_sums *profile_read(const profile *p)
     return &p->sums;
 }
 
+int64_t profile_beside_ns(const profile_sums *sums, const profile_call *c)
+{
+    int64_t exposed = 0, aside = 0;
+    for (int i = 0; i < sums->n_calls; i++)
+        if (!c || c == &sums->call[i]) {
+            /* What is queued on the computing stream itself has nothing aside. */
+            aside += sums->call[i].aside_ns;
+            exposed += sums->call[i].aside_ns > 0 ? sums->call[i].exposed_ns : 0;
+        }
+    return aside > exposed ? aside - exposed : 0;
+}
+
+static void print_calls(const profile_sums *sums, FILE *to)
+{
+    const double steps = sums->steps > 0 ? (double)sums->steps : 1.0;
+    const double ms = 1e-6 / steps;
+    for (int i = 0; i < sums->n_calls; i++)
+        fprintf(to, "collective: %-32s exposed %10.3f ms, beside computing %10.3f ms\n",
+                sums->call[i].what, (double)sums->call[i].exposed_ns * ms,
+                (double)profile_beside_ns(sums, &sums->call[i]) * ms);
+    if (sums->n_calls > 0)
+        fprintf(to, "collective: %-32s exposed %10.3f ms, beside computing %10.3f ms\n", "all",
+                (double)sums->ns[PROFILE_COLLECTIVES] * ms,
+                (double)profile_beside_ns(sums, NULL) * ms);
+}
+
 void profile_print(const profile_sums *sums, FILE *to)
 {
     double steps = sums->steps > 0 ? (double)sums->steps : 1.0;
@@ -299,4 +390,5 @@ void profile_print(const profile_sums *sums, FILE *to)
     }
     fprintf(to, "profile: %-18s %12.3f ms %6.1f %%\n", "step",
             (double)sums->total_ns / steps * 1e-6, 100.0);
+    print_calls(sums, to);
 }

@@ -10,6 +10,7 @@ fi
 link_flags=
 if [ -d "$prefix/lib" ]; then
     export PKG_CONFIG=$source_dir/tests/bench/gpu/pkg-config GPU_PREFIX=$prefix
+    [ ! -x "$prefix/bin/mpirun" ] || PATH=$prefix/bin:$PATH
     # Old-style run paths hold for libraries of libraries too.
     link_flags="-Wl,--disable-new-dtags -Wl,-rpath,$prefix/lib -Wl,-rpath-link,$prefix/lib"
 fi

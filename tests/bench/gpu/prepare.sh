@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # prepare.sh: fills .gpu/ with what a bare GPU machine lacks: libraries and headers of Debian's
-# packages (prefix.tar.gz) and recordings of rows with real photographs (rows/). Needs Debian's
-# package mirror, a build of prepd (build/bin) and ../shared (or TESSERA_SHARED).
+# packages (prefix.tar.gz), recordings of rows with real photographs and of C4 (rows/), and the
+# photographs themselves with their questions, for decoding live (live.tar.gz). Needs Debian's package
+# mirror, a build (build/bin, build/tests), Python and ../shared (or TESSERA_SHARED).
 set -euo pipefail
 [ -d common ] && [ -d trainer ] || { echo "prepare: run it as tests/gpu --prepare" >&2; exit 64; }
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
 room_mib=60
+samples=36 # of the data set: all its rows' pictures
 mkdir -p .gpu
 work=$(mktemp -d .gpu/work-XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -15,7 +17,11 @@ trap 'rm -rf "$work"' EXIT
 packages="libzmq3-dev libzmq5 libzstd-dev libzstd1 libyaml-dev libyaml-0-2 libyajl-dev libyajl2
           libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libxxhash-dev libxxhash0
           libopenblas-pthread-dev libopenblas0-pthread libcmocka-dev libcmocka0
-          pkgconf-bin libpkgconf3"
+          libpng-dev libpng16-16
+          pkgconf-bin libpkgconf3
+          libopenmpi-dev libopenmpi3 openmpi-bin libpmix2"
+# Of Open MPI, what ranks on one machine need; networks, files and OpenSHMEM want a dozen libraries more.
+mpi_base='^(libmpi|libopen-rte|libopen-pal|libpmix|libevent_.*|libhwloc|libudev|libz)\.so|^libevent_'
 # Of every machine with a compiler.
 base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libresolv)\.so'
 
@@ -40,9 +46,22 @@ package_of() { # SONAME
     dpkg -S "*/$(basename "$(realpath "$path")")" | head -1 | cut -d: -f1
 }
 
+# Plugins and libraries of Open MPI that want more than mpi_base.
+prune_mpi() { # ROOT
+    local lib=$1/usr/lib/x86_64-linux-gnu file
+    find "$lib/openmpi/lib" "$lib" -maxdepth 1 \( -name 'libmpi_*' -o -name 'liboshmem*' -o -name 'libompitrace*' \
+        -o -name 'libmca_common_*' -o -name 'lib*_java*' -o -name 'ompi_monitoring*' \) -exec rm -rf {} +
+    rm -rf "$lib"/openmpi/lib/*.mod "$lib"/openmpi/include/openmpi "$lib"/openmpi/lib/openmpi3/mca_{io,fs,osc,op,topo}_*
+    for file in "$lib"/openmpi/lib/openmpi3/*.so; do
+        ! needed_by "$file" | grep -vE "$base" | grep -qvE "$mpi_base" || rm "$file"
+    done
+    find "$1/usr/bin" -type f ! -name 'orterun' ! -name 'mpirun*' ! -name pkgconf -delete
+}
+
 collect_libraries() {
     local root=$work/root missing
     unpack $packages
+    prune_mpi "$root"
     # Libraries that nobody here links to need nothing more.
     find "$root" \( -name '*.a' -o -name 'libpcre2-16*' -o -name 'libpcre2-32*' -o -name \
         'libpcre2-posix*' -o -name 'libblas*' -o -name 'liblapack*' \) -delete
@@ -52,7 +71,29 @@ collect_libraries() {
         done | sort -u)
         [ -n "$missing" ] || break
         unpack $missing
+        rm -rf "$root"/usr/lib/x86_64-linux-gnu/krb5 # plugins that nobody loads, and that want OpenSSL
     done
+}
+
+# Plugins keep a folder of their own; mpirun is told where everything is, and nobody else; also to start
+# ranks on this machine alone, since it ends otherwise where there is no ssh.
+lay_out_mpi() { # ROOT PREFIX
+    local lib=$1/usr/lib/x86_64-linux-gnu
+    mv "$lib/openmpi/lib/openmpi3" "$2/lib"
+    rm -rf "$lib/pmix2/lib/pmix"
+    cp "$lib"/openmpi/include/mpi*.h "$2/include"
+    rm -f "$2"/include/mpif*
+    mkdir "$2/include/openmpi" # which its .pc names
+    cp -L "$1/usr/bin/orterun" "$2/bin/orterun"
+    cat >"$2/bin/mpirun" <<'WRAPPER'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/.." && pwd)
+export OPAL_PREFIX="$here" OMPI_MCA_mca_base_component_path="$here/lib/openmpi3"
+export OMPI_MCA_plm=isolated PMIX_MCA_pcompress_base_silence_warning=1
+export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+exec "$here/bin/orterun" "$@"
+WRAPPER
+    chmod +x "$2/bin/mpirun"
 }
 
 # One flat prefix: lib, lib/pkgconfig, include, bin.
@@ -62,9 +103,10 @@ lay_out() {
     cp -a "$root"/usr/include/. "$to/include"
     cp -a "$root"/usr/include/x86_64-linux-gnu/openblas-pthread/. "$to/include" 2>/dev/null || true
     cp "$root"/usr/bin/pkgconf "$to/bin"
+    lay_out_mpi "$root" "$to"
     find "$root" -name '*.so*' -type f -exec sh -c \
         'readelf -h "$1" >/dev/null 2>&1 && cp "$1" "$2"' _ {} "$to/lib" \;
-    find "$root" \( -name '*.so' -o -name '*.so.*' \) -type l -exec cp -P {} "$to/lib" \; 2>/dev/null
+    find "$root" \( -name '*.so' -o -name '*.so.*' \) -type l -exec cp -Pn {} "$to/lib" \; 2>/dev/null
     # Links to alternatives and to other folders become links within lib.
     find "$to/lib" -type l | while read -r name; do
         ln -sf "$(basename "$(readlink "$name")")" "$name"
@@ -75,7 +117,7 @@ lay_out() {
         [ -z "$soname" ] || [ -e "$to/lib/$soname" ] || ln -s "$(basename "$name")" "$to/lib/$soname"
     done
     ln -sf libopenblas.so.0 "$to/lib/libopenblas.so"
-    find "$root" -name '*.pc' -type f -exec cp {} "$to/lib/pkgconfig" \;
+    find "$root" -name '*.pc' -exec cp {} "$to/lib/pkgconfig" \; # links as what they lead to
     find "$to/lib" -xtype l -delete
     rm -rf "$to"/lib/libblas.so* "$to"/lib/liblapack.so*
     for name in "$to"/lib/pkgconfig/*.pc; do # paths follow the prefix
@@ -96,6 +138,18 @@ record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --out ".gpu/rows/$1.rec"
 }
 
+# Packed documents of C4.
+record_text() { # NAME SEQ_LEN ROWS STEPS
+    local text=$work/c4
+    mkdir -p "$text"
+    gzip -dc "$shared"/data/text/c4-train.*.json.gz >"$text/c4.jsonl"
+    build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
+        --model.tokenizer "$shared/data/tokenizer" --data.format text --data.path "$text/c4.jsonl" \
+        --training.seq_len "$2" --training.global_batch_size "$3" \
+        --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
+        --steps "$4" --out ".gpu/rows/$1.rec"
+}
+
 # Generated pictures for a small model, and that model's folder: what a CPU can train on too.
 record_debug() {
     build/bin/prepd synth --out "$work/synth" --images 400 --seed 1 --sizes small
@@ -106,18 +160,54 @@ record_debug() {
     cp -r "$work/synth/model" .gpu/rows/debug-model
 }
 
+# Models, rows and layouts of the suite of several ranks.
+keep_ranks() {
+    TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/parity.py --keep .gpu/rows/ranks
+}
+
+# The first samples' files and the tokenizer.
+keep_photographs() {
+    local to=$work/live
+    mkdir -p "$to/tokenizer"
+    python3 - "$shared/data/vqav2" "$to/vqav2" "$samples" <<'PY'
+import json, os, shutil, sys
+source, to, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+folder = "images/train2014"
+os.makedirs(os.path.join(to, folder))
+asked = "v2_OpenEnded_mscoco_train2014_questions.json"
+with open(os.path.join(source, asked)) as f:
+    questions = json.load(f)
+questions["questions"] = questions["questions"][:n]
+ids = {q["question_id"] for q in questions["questions"]}
+with open(os.path.join(source, "v2_mscoco_train2014_annotations.json")) as f:
+    answers = json.load(f)
+answers["annotations"] = [a for a in answers["annotations"] if a["question_id"] in ids]
+for name, value in ((asked, questions), ("v2_mscoco_train2014_annotations.json", answers)):
+    with open(os.path.join(to, name), "w") as f:
+        json.dump(value, f)
+for image in {q["image_id"] for q in questions["questions"]}:
+    name = f"COCO_train2014_{image:012d}.jpg"
+    shutil.copyfile(os.path.join(source, folder, name), os.path.join(to, folder, name))
+PY
+    cp "$shared"/data/tokenizer/{tokenizer.json,*processor_config.json} "$to/tokenizer"
+    tar -czf .gpu/live.tar.gz -C "$to" .
+}
+
 record_rows() {
     [ -x build/bin/prepd ] || { echo "prepare: no build/bin/prepd; build the tree first" >&2; exit 69; }
     [ -d "$shared/data/vqav2" ] || { echo "prepare: no $shared/data/vqav2; set TESSERA_SHARED" >&2; exit 66; }
     rm -rf .gpu/rows && mkdir -p .gpu/rows
-    record vqa-8192 8192 4 8 55
-    record vqa-12288 12288 4 6 55
+    record vqa-8192 8192 4 8 "$samples"
+    record vqa-12288 12288 4 6 "$samples"
+    record_text c4-12288 12288 4 6
     record_debug
+    keep_ranks
 }
 
 collect_libraries
 lay_out
 record_rows
+keep_photographs
 git rev-parse HEAD >.gpu/commit 2>/dev/null || true
 rm -rf "$work"
 travels=$(( ($( { git ls-files -z 2>/dev/null || find . -path ./.gpu -prune -o -path './build*' -prune -o -type f -print0; } |

@@ -1,19 +1,23 @@
-"""One peer's pipeline, timed: python peer.py NAME LIST PROCESSES SECONDS; prints images per second
+"""One peer's pipeline, timed: python peer.py NAME LIST PROCESSES SECONDS CPUS; prints images per second
 and per CPU second.
 
-Each takes paths of JPEG files and gives the consuming process patches [S, 768] uint8 in merge order,
-as prepd's rows have them; the reference gives its own float32 pixel_values, which is what its users
-feed to the model."""
+Each takes paths of JPEG files and gives the consuming process either patches [S, 768] uint8 in merge
+order, as prepd's rows have them, or float32 pixel_values [S, 1536], what the reference's
+processors give and a model takes. Processes that load are bound to the last PROCESSES of CPUS with all
+their threads, the one that consumes to the others; where all is threads of one process, it has all."""
 
 import itertools
 import math
 import os
+import signal
 import sys
 import time
 
 import numpy as np
 
 FACTOR, MIN_PIXELS, MAX_PIXELS = 32, 65536, 16777216
+THREADS = {"dali", "spdl-threads", "grain-threads"}  # no process loads: all in the one that consumes
+PREPD = "BENCH_PREPD"  # where prepd-float finds its rows: endpoint, pids of daemon and worker
 
 
 def fit(height, width):
@@ -58,19 +62,70 @@ def loader(files, load, processes):
                                             collate_fn=list))
 
 
-def reference(files, processes):
-    from PIL import Image
-    from transformers import Qwen2VLImageProcessor
+def prepd_float(files, processes):
+    """The reference's pixel_values out of prepd's rows, as proto/client.py gives them."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "proto"))
+    import client
 
-    processor = Qwen2VLImageProcessor(patch_size=16, merge_size=2, temporal_patch_size=2,
-                                      min_pixels=MIN_PIXELS, max_pixels=MAX_PIXELS,
-                                      image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    room = [np.zeros((0, 3, 2, 256), np.float32)] * 2  # filled in turns, as buffers that go to a device are
+    for row in client.connect(os.environ[PREPD].split(",")[0]):
+        pixels = row["pixels"].reshape(-1, 3, 256)
+        room.reverse()
+        if len(room[0]) < len(pixels):
+            room[0] = np.zeros((len(pixels), 3, 2, 256), np.float32)
+        values = room[0][:len(pixels)]
+        for k in range(0, len(pixels), 64):  # pieces that stay in the nearest cache
+            piece = values[k:k + 64]
+            first = np.multiply(pixels[k:k + 64], np.float32(1 / 127.5))
+            first -= 1
+            piece[:, :, 0] = piece[:, :, 1] = first  # a picture is two equal frames
+        yield np.split(values.reshape(-1, 1536), np.cumsum(row["grid_thw"].prod(1))[:-1])
+
+
+def processor_of(kind):
+    import transformers
+
+    return getattr(transformers, kind)(patch_size=16, merge_size=2, temporal_patch_size=2, min_pixels=MIN_PIXELS,
+                                       max_pixels=MAX_PIXELS, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+
+
+def processed(files, processes, open_image, kind):
+    processor = processor_of(kind)
 
     def load(path):
-        image = Image.open(path).convert("RGB")
-        return processor(images=[image], return_tensors="pt")["pixel_values"]
+        return processor(images=[open_image(path)], return_tensors="pt")["pixel_values"]
 
     return loader(files, load, processes)
+
+
+def reference(files, processes):
+    from PIL import Image
+
+    return processed(files, processes, lambda path: Image.open(path).convert("RGB"), "Qwen2VLImageProcessor")
+
+
+def torchvision_fast(files, processes):
+    from torchvision.io import decode_jpeg, read_file
+
+    return processed(files, processes, lambda path: decode_jpeg(read_file(path)), "Qwen2VLImageProcessorFast")
+
+
+def open_rgb(path):
+    import cv2
+
+    cv2.setNumThreads(0)
+    return cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB)
+
+
+def opencv_processor(files, processes):
+    return processed(files, processes, open_rgb, "Qwen2VLImageProcessor")
+
+
+def opencv_fast(files, processes):
+    import torch
+
+    return processed(files, processes, lambda path: torch.from_numpy(open_rgb(path)).permute(2, 0, 1),
+                     "Qwen2VLImageProcessorFast")
 
 
 def torchvision(files, processes):
@@ -87,19 +142,21 @@ def torchvision(files, processes):
     return loader(files, load, processes)
 
 
-def opencv(files, processes):
+def load_opencv(path):
     import cv2
+
+    cv2.setNumThreads(0)
+    bgr = cv2.imread(path)
+    h, w = fit(*bgr.shape[:2])
+    if bgr.shape[:2] != (h, w):
+        bgr = cv2.resize(bgr, (w, h), interpolation=cv2.INTER_CUBIC)
+    return cut(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))
+
+
+def opencv(files, processes):
     import torch
 
-    def load(path):
-        cv2.setNumThreads(0)
-        bgr = cv2.imread(path)
-        h, w = fit(*bgr.shape[:2])
-        if bgr.shape[:2] != (h, w):
-            bgr = cv2.resize(bgr, (w, h), interpolation=cv2.INTER_CUBIC)
-        return torch.from_numpy(cut(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)))
-
-    return loader(files, load, processes)
+    return loader(files, lambda path: torch.from_numpy(load_opencv(path)), processes)
 
 
 def dali(files, processes):
@@ -124,72 +181,118 @@ def dali(files, processes):
         yield [cut(np.asarray(batch[i])) for i in range(len(batch))]
 
 
-def spdl(files, processes):
+def load_spdl(path):
     import spdl.io
+
+    packets = spdl.io.demux_image(path)
+    h, w = fit(packets.height, packets.width)
+    frames = spdl.io.decode_packets(packets,
+                                    filter_desc=f"scale=w={w}:h={h}:flags=bicubic,format=pix_fmts=rgb24")
+    return cut(spdl.io.to_numpy(spdl.io.convert_frames(frames)).reshape(h, w, 3))
+
+
+class Endless:
+    """Pickles, as SPDL's own process wants its source."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __iter__(self):
+        return itertools.cycle(self.files)
+
+
+def spdl_builder(files, processes):
     from spdl.pipeline import PipelineBuilder
 
-    def load(path):
-        packets = spdl.io.demux_image(path)
-        frames = spdl.io.decode_packets(packets, filter_desc=None)
-        h, w = fit(frames.height, frames.width)
-        frames = spdl.io.decode_packets(
-            spdl.io.demux_image(path),
-            filter_desc=f"scale=w={w}:h={h}:flags=bicubic,format=pix_fmts=rgb24")
-        return cut(spdl.io.to_numpy(spdl.io.convert_frames(frames)).reshape(h, w, 3))
+    return PipelineBuilder().add_source(Endless(files)).pipe(load_spdl, concurrency=processes).aggregate(8).add_sink(4)
 
-    builder = PipelineBuilder().add_source(itertools.cycle(files))
-    pipeline = builder.pipe(load, concurrency=processes).aggregate(8).add_sink(4).build(
-        num_threads=processes)
+
+def spdl_threads(files, processes):
+    pipeline = spdl_builder(files, processes).build(num_threads=processes, max_failures=0)
     with pipeline.auto_stop():
         yield from pipeline
 
 
-def grain(files, processes):
-    import cv2
+def spdl(files, processes):
+    """One process of its own with so many threads: a pipeline that is read from another process."""
+    from spdl.pipeline import run_pipeline_in_subprocess
+
+    yield from run_pipeline_in_subprocess(spdl_builder(files, processes).get_config(), num_threads=processes, max_failures=0)
+
+
+def grain_data(files, threads):
     import grain.python as g
 
-    def load(path):
-        cv2.setNumThreads(0)
-        bgr = cv2.imread(path)
-        h, w = fit(*bgr.shape[:2])
-        if bgr.shape[:2] != (h, w):
-            bgr = cv2.resize(bgr, (w, h), interpolation=cv2.INTER_CUBIC)
-        return cut(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))
-
-    # Its processes want abseil's main and a module to pickle from; threads do the same here, since
-    # OpenCV works without Python's lock.
-    threads = g.ReadOptions(num_threads=processes, prefetch_buffer_size=16)
-    data = g.MapDataset.source(files).repeat(None).map(load).to_iter_dataset(threads)
-    yield from ([x] for x in data)
+    options = g.ReadOptions(num_threads=threads, prefetch_buffer_size=16)
+    return g.MapDataset.source(files).repeat(None).map(load_opencv).to_iter_dataset(options)
 
 
-def cpu_seconds():
-    """Of this process and its children, all threads."""
-    total, todo = 0, [os.getpid()]
-    while todo:
-        pid = todo.pop()
+def grain(files, processes):
+    """Its worker processes, each with one thread. They want abseil's main, and functions of a module."""
+    import grain.python as g
+
+    yield from ([x] for x in grain_data(files, 1).mp_prefetch(g.MultiprocessingOptions(processes, 16)))
+
+
+def grain_threads(files, processes):
+    yield from ([x] for x in grain_data(files, processes))
+
+
+def descendants(pid):
+    out = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as f:
+            for child in map(int, f.read().split()):
+                out += descendants(child)
+    return out
+
+
+def bind(pid, cpus):
+    for task in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(task), cpus)
+
+
+def cpu_seconds(pids):
+    total = 0
+    for pid in pids:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/schedstat") as f:
                 total += int(f.read().split()[0])
-            with open(f"/proc/{pid}/task/{task}/children") as f:
-                todo += map(int, f.read().split())
     return total / 1e9
 
 
-def main():
-    name, files, processes, seconds = sys.argv[1:5]
+def timed(name, files, processes, seconds, cpus):
     with open(files) as f:
         paths = f.read().split("\n")[:-1]
-    batches = globals()[name](paths, int(processes))
-    n = 0
-    while n < 64:  # under way
+    batches = globals()[name.replace("-", "_")](paths, processes)
+    n = len(next(batches))
+    if name not in THREADS:
+        loading, rest = cpus[-processes:], cpus[:-processes] or cpus
+        for pid in descendants(os.getpid())[1:]:
+            bind(pid, loading)
+        bind(os.getpid(), rest)
+    pids = descendants(os.getpid()) + [int(p) for p in os.environ.get(PREPD, "").split(",")[1:]]
+    while n < (400 if name == "prepd-float" else 64):  # under way: beyond what rows are ahead
         n += len(next(batches))
-    n, start, cpu = 0, time.monotonic(), cpu_seconds()
-    while n < len(paths) or time.monotonic() - start < float(seconds):
+    n, start, cpu = 0, time.monotonic(), cpu_seconds(pids)
+    while n < len(paths) or time.monotonic() - start < seconds:
         n += len(next(batches))
-    print(n / (time.monotonic() - start), n / (cpu_seconds() - cpu), flush=True)
-    os._exit(0)  # endless loaders do not end by themselves
+    print(n / (time.monotonic() - start), n / (cpu_seconds(pids) - cpu), flush=True)
+    for pid in descendants(os.getpid())[1:]:  # endless loaders do not end by themselves
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def main(_=None):
+    name, files, processes, seconds, cpus = sys.argv[1:6]
+    timed(name, files, int(processes), float(seconds), [int(c) for c in cpus.split(",")])
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "grain":
+        from absl import app, flags
+
+        flags.FLAGS([sys.argv[0]])
+        app.run(main, [sys.argv[0]])
+    else:
+        main()

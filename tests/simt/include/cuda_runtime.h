@@ -70,6 +70,11 @@ static inline void __syncthreads(SIMT_HERE)
     simt_barrier(file, line);
 }
 
+static inline void __nanosleep(unsigned ns)
+{
+    simt_sleep(ns);
+}
+
 static inline void __syncwarp(unsigned mask = 0xffffffffu, SIMT_HERE)
 {
     simt_warp(SIMT_SYNC, mask, 0, 0, 32, file, line);
@@ -258,6 +263,10 @@ SIMT_STORE(__stcg)
 #undef SIMT_STORE
 
 static inline void __threadfence(void)
+{
+}
+
+static inline void __threadfence_system(void)
 {
 }
 

@@ -62,7 +62,10 @@ static void test_follow_parent__notices_a_parent_that_has_gone(void **state)
     pid_t us = getpid(), child = fork();
     assert_true(child >= 0);
     if (child == 0) /* no assert here: cmocka's jump belongs to the parent */
-        _exit(proc_follow_parent(us) == ST_OK && proc_follow_parent(1) == ST_STOPPED ? 0 : 1);
+        _exit(proc_follow_parent(us, SIGTERM) == ST_OK &&
+                      proc_follow_parent(1, SIGKILL) == ST_STOPPED
+                  ? 0
+                  : 1);
     assert_int_equal(exit_of(child), 0);
 }
 

@@ -183,6 +183,45 @@ static void test_client_replay__ranks_share_every_step(void **state)
     tear_down(&s);
 }
 
+/* Rows behind the last whole step are nobody's, whatever was taken before. */
+static void test_client_replay__whole_steps_alone(void **state)
+{
+    (void)state;
+    enum { STEP = 4 };
+    static const struct {
+        uint64_t skip;
+        int taken, left;
+    } cases[] = {{0, STEP, ROWS - STEP}, {2, STEP, 0}, {3, 0, ROWS - 3}, {ROWS, 0, 0}};
+    setting s;
+    arena a;
+    set_up(&s);
+    arena_init(&a, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int ranks = 1; ranks <= 2; ranks++)
+            for (int rank = 0; rank < ranks; rank++) {
+                replay_options o = {.path = s.path,
+                                    .loops = 1,
+                                    .skip = cases[i].skip,
+                                    .rank = rank,
+                                    .ranks = ranks,
+                                    .step_rows = STEP};
+                client *c = NULL;
+                int n = 0;
+                row r;
+                assert_ok(client_replay(&o, &c));
+                assert_int_equal(client_left_over(c), cases[i].left);
+                for (status st; (st = client_next(c, &a, &r, NULL, NULL)) != ST_END; n++)
+                    assert_ok(st);
+                assert_int_equal(n, cases[i].taken / ranks);
+                client_close(&c);
+            }
+    client *c = NULL;
+    replay_options o = {.path = s.path, .loops = 1, .step_rows = ROWS + 1};
+    assert_fails(ST_BAD_INPUT, client_replay(&o, &c), "a step takes 7");
+    arena_done(&a);
+    tear_down(&s);
+}
+
 static uint8_t *load(const char *path, size_t *out_size)
 {
     struct stat info;
@@ -300,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_record__gives_back_the_messages),
         cmocka_unit_test(test_client_replay__loops),
         cmocka_unit_test(test_client_replay__ranks_share_every_step),
+        cmocka_unit_test(test_client_replay__whole_steps_alone),
         cmocka_unit_test(test_record_open__cut_short),
         cmocka_unit_test(test_record__damaged),
         cmocka_unit_test(test_record__other_files),

@@ -5,7 +5,12 @@
  * from cu before each run, so that nothing waits and a step can be captured.
  *
  * The library's deterministic backward keeps all of dp: segments x heads x longest^2 bf16. It runs
- * over as many groups of heads, one behind the other, as keep that under DP_BYTES.
+ * over as many groups of heads, one behind the other, as keep that small (attention_work.h).
+ *
+ * Buckets leave segments at the end empty. NVIDIA says so much of segments of no tokens: supported
+ * since 9.25; before, rows of queries without a key come out as NaN (cudnn-frontend, issue 943), of
+ * which there are none here, since queries and keys have one length. Parity's cases have such
+ * segments at every fifth place.
  *
  * What it is not asked for, or has no engine for, is told in the log with its reason, once. */
 #include "trainer/ops/cuda/attention_cudnn.h"
@@ -18,6 +23,7 @@
 
 #include "common/log.h"
 #include "trainer/device/cuda_device.h"
+#include "trainer/ops/attention_work.h"
 #include "trainer/ops/cuda/attention_graphs.h"
 #include "trainer/ops/cuda/attention_pack.h"
 
@@ -25,13 +31,9 @@ enum {
     LEAST_SM = 90,
     WIDTH_MAX = 128, /* of a head: both ways on every GPU since */
     WIDTH_STEP = 8,  /* elements of 16 bytes */
-    TILE = 128,      /* the library's, by which it rounds dp */
-    EMPTY_MAX = 128, /* blocks of capacities to one of tokens, at most */
     PLANS_FIRST = 16,
     SPACE_ALIGN = 256
 };
-
-static const int64_t DP_BYTES = (int64_t)4 << 30;
 
 typedef struct made_plan {
     attention_shape shape;
@@ -146,13 +148,14 @@ static void *take(workspace *w, int64_t bytes)
 
 typedef struct batch {
     int32_t *length;
-    int64_t *first[PACK_FIRSTS]; /* of q, k, v, o, lse */
-    void *sum, *dq_sum, *dk_full, *dv_full, *library;
+    int64_t *first[PACK_FIRSTS];                            /* of q, k, v, o, lse */
+    void *lse, *sum, *dq_sum, *dk_full, *dv_full, *library; /* lse: a group's copy, or NULL */
     int64_t dq_sum_bytes;
 } batch;
 
+/* copies: of a group's log-sums, whose stride is then its own. */
 static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t tokens, bool backward,
-                    int64_t library)
+                    bool copies, int64_t library)
 {
     int64_t rows = a->segments * a->heads * a->longest, ratio = a->heads / a->kv_heads;
     bool packs = attention_packs_sums(a);
@@ -161,7 +164,9 @@ static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t to
         b->first[i] = take(w, (a->segments + 1) * (int64_t)sizeof(int64_t));
     if (backward) {
         int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
-        b->sum = packs ? NULL : take(w, rows * f32);
+        int64_t row_sums = tokens * a->lse_stride * f32;
+        b->lse = copies ? take(w, row_sums) : NULL;
+        b->sum = !packs ? take(w, rows * f32) : copies ? take(w, row_sums) : NULL;
         b->dq_sum = NULL;
         b->dq_sum_bytes =
             a->deterministic ? 0 : (packs ? tokens * a->o_stride : rows * a->head_dim) * f32;
@@ -174,14 +179,14 @@ static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t to
 }
 
 static status find_room(stream *s, batch *b, const attention_shape *a, int64_t tokens,
-                        bool backward, const cudnn_plan *p)
+                        bool backward, bool copies, const cudnn_plan *p)
 {
     workspace w = {0};
     void *base;
-    lay_out(b, &w, a, tokens, backward, p->workspace_bytes);
+    lay_out(b, &w, a, tokens, backward, copies, p->workspace_bytes);
     TRY(cuda_scratch(s, (size_t)w.bytes, &base));
     w = (workspace){.base = base};
-    lay_out(b, &w, a, tokens, backward, p->workspace_bytes);
+    lay_out(b, &w, a, tokens, backward, copies, p->workspace_bytes);
     return ST_OK;
 }
 
@@ -233,7 +238,7 @@ static const void *head_of(const void *array, int64_t head, int64_t width)
     return (const uint16_t *)array + head * width;
 }
 
-static const void *row_of(const void *array, int64_t head)
+static const float *row_of(const void *array, int64_t head)
 {
     return (const float *)array + head;
 }
@@ -278,14 +283,9 @@ static attention_fwd_args as_fwd(const attention_bwd_args *a)
 /* Groups of key-value heads that run one behind the other; 0: even one head takes too much. */
 static int64_t groups_of(const attention_shape *a)
 {
-    int64_t s = (a->longest + TILE - 1) / TILE * TILE;
-    double head = 2.0 * (double)a->segments * (double)s * (double)s;
     if (!a->deterministic)
         return 1;
-    for (int64_t g = 1; g <= a->kv_heads; g++)
-        if (a->kv_heads % g == 0 && head * (double)(a->heads / g) <= (double)DP_BYTES)
-            return g;
-    return 0;
+    return attention_groups(a->segments, a->longest, a->heads, a->kv_heads);
 }
 
 static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, int64_t *out_groups)
@@ -295,6 +295,9 @@ static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, i
     shape.deterministic = ((const cuda_device *)s->dev)->options.deterministic;
     *out_groups = groups_of(&shape);
     if (*out_groups > 1) {
+        int64_t copied = attention_copied_row(shape.heads, *out_groups);
+        if (copied)
+            shape.lse_stride = copied;
         shape.heads /= *out_groups;
         shape.kv_heads /= *out_groups;
     }
@@ -303,17 +306,12 @@ static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, i
 
 static bool is_aligned(const void *p)
 {
-    return (uintptr_t)p % 16 == 0;
+    return (uintptr_t)p % CUDNN_ALIGNMENT == 0;
 }
 
-/* The library launches blocks for every segment as if it were the longest, and a captured step has
- * capacities: a batch that may be of thousands of short documents or of one long one would launch
- * 1e8 blocks that find nothing to do. Ours launches by tokens. */
 static bool is_dense(const attention_fwd_args *a)
 {
-    int64_t longest = a->longest ? a->longest : a->tokens;
-    double blocks = (double)a->segments * (double)((longest + TILE - 1) / TILE);
-    return blocks <= EMPTY_MAX * (double)((a->tokens + TILE - 1) / TILE);
+    return attention_is_dense(a->tokens, a->segments, a->longest ? a->longest : a->tokens);
 }
 
 static enum refusal refusal_of(const stream *s, const attention_fwd_args *a)
@@ -324,7 +322,7 @@ static enum refusal refusal_of(const stream *s, const attention_fwd_args *a)
         return WIDTH;
     if (a->q_stride % WIDTH_STEP != 0 || a->k_stride % WIDTH_STEP != 0 ||
         a->v_stride % WIDTH_STEP != 0 || a->o_stride % WIDTH_STEP != 0 || !is_aligned(a->q) ||
-        !is_aligned(a->k) || !is_aligned(a->v) || !is_aligned(a->o))
+        !is_aligned(a->k) || !is_aligned(a->v) || !is_aligned(a->o) || !is_aligned(a->lse))
         return ALIGNMENT;
     return is_dense(a) ? TAKEN : SPARSE;
 }
@@ -336,7 +334,8 @@ static enum refusal refusal_of_bwd(const stream *s, const attention_bwd_args *a,
     enum refusal why = refusal_of(s, &f);
     if (why != TAKEN)
         return why;
-    if (!is_aligned(a->do_) || !is_aligned(a->dq) || !is_aligned(a->dk) || !is_aligned(a->dv))
+    if (!is_aligned(a->do_) || !is_aligned(a->dq) || !is_aligned(a->dk) || !is_aligned(a->dv) ||
+        !is_aligned(a->work))
         return ALIGNMENT;
     if (groups == 0)
         return MEMORY;
@@ -389,7 +388,7 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(s, &b, &shape, a->tokens, false, plan));
+    TRY(find_room(s, &b, &shape, a->tokens, false, false, plan));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
     put_tail(&pack, 0, a->o, a->o_stride, a->heads * a->head_dim);
     pack.tail_f32 = a->lse;
@@ -410,10 +409,18 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
 }
 
 /* Key-value heads from `kv` on, with their query heads. */
-static status run_group(const attention_bwd_args *a, const attention_shape *shape, const batch *b,
-                        plans *all, const cudnn_plan *plan, int64_t kv)
+static status run_group(stream *s, const attention_bwd_args *a, const attention_shape *shape,
+                        const batch *b, plans *all, const cudnn_plan *plan, int64_t kv)
 {
     int64_t d = a->head_dim, q = kv * (a->heads / a->kv_heads);
+    const attention_columns_args lse = {.rows = a->tokens,
+                                        .width = shape->heads,
+                                        .from_stride = a->heads,
+                                        .to_stride = shape->lse_stride,
+                                        .from = row_of(a->lse, q),
+                                        .to = b->lse};
+    if (b->lse)
+        TRY(cuda_attention_columns(s, &lse));
     float scale = (float)a->scale, minus = -INFINITY, one = 1;
     hand h = {0};
     give_batch(&h, b);
@@ -421,7 +428,7 @@ static status run_group(const attention_bwd_args *a, const attention_shape *shap
     give(&h, ATTENTION_K, head_of(a->k, kv, d));
     give(&h, ATTENTION_V, head_of(a->v, kv, d));
     give(&h, ATTENTION_O, head_of(a->o, q, d));
-    give(&h, ATTENTION_LSE, row_of(a->lse, q));
+    give(&h, ATTENTION_LSE, b->lse ? b->lse : lse.from);
     give(&h, ATTENTION_SCALE, &scale);
     give(&h, ATTENTION_MINUS, &minus);
     give(&h, ATTENTION_ONE, &one);
@@ -429,7 +436,7 @@ static status run_group(const attention_bwd_args *a, const attention_shape *shap
     give(&h, ATTENTION_DQ, head_of(a->dq, q, d));
     give(&h, ATTENTION_DK, head_of(a->dk, kv, d));
     give(&h, ATTENTION_DV, head_of(a->dv, kv, d));
-    give(&h, ATTENTION_SUM, attention_packs_sums(shape) ? row_of(a->work, q) : b->sum);
+    give(&h, ATTENTION_SUM, b->sum ? b->sum : row_of(a->work, q));
     give(&h, ATTENTION_DQ_SUM, b->dq_sum);
     give(&h, ATTENTION_DK_FULL, b->dk_full);
     give(&h, ATTENTION_DV_FULL, b->dv_full);
@@ -454,10 +461,11 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
     }
     TRY(plans_of(s, &all));
     TRY(plan_for(s, all, &shape, true, &plan));
+    const bool copies = attention_copied_row(a->heads, groups) != 0;
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(s, &b, &shape, a->tokens, true, plan));
+    TRY(find_room(s, &b, &shape, a->tokens, true, copies, plan));
     if (b.dq_sum) /* blocks add to it */
         TRY(s->dev->v->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
@@ -466,7 +474,7 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
     put_tail(&pack, 2, a->dv, a->v_stride, a->kv_heads * a->head_dim);
     TRY(cuda_attention_pack(s, &pack));
     for (int64_t i = 0; i < groups; i++)
-        TRY(run_group(a, &shape, &b, all, plan, i * shape.kv_heads));
+        TRY(run_group(s, a, &shape, &b, all, plan, i * shape.kv_heads));
     return ST_OK;
 }
 

@@ -45,7 +45,8 @@ static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t
     return cudnn_graph_tensor(t->g, uid, &l);
 }
 
-/* One float per token and head, in a packed array. */
+/* One float per token and head, in a packed array. The library has no engine for one declared as
+ * aligned to less than 16 bytes; heads that begin elsewhere are copied (attention_cudnn.c). */
 static cudnn_tensor packed_rows(const tensors *t, int64_t uid)
 {
     int64_t stride = t->a->lse_stride, s = t->a->longest;

@@ -38,3 +38,17 @@ extern "C" status cuda_attention_pack(stream *s, const attention_pack_args *a)
     TRY(LAUNCH(s, pack_kernel, grid_of(ceil_div(a->segments + 1, THREADS)), THREADS, 0, *a));
     return LAUNCH(s, tail_kernel, dim3(TAIL_BLOCKS), THREADS, 0, *a);
 }
+
+static __global__ void columns_kernel(attention_columns_args a)
+{
+    const int64_t r = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (r >= a.rows)
+        return;
+    for (int64_t i = threadIdx.x; i < a.width; i += blockDim.x)
+        a.to[r * a.to_stride + i] = a.from[r * a.from_stride + i];
+}
+
+extern "C" status cuda_attention_columns(stream *s, const attention_columns_args *a)
+{
+    return LAUNCH(s, columns_kernel, tile_grid(a->rows, a->width), tile_block(a->width), 0, *a);
+}

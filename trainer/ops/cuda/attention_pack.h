@@ -1,5 +1,5 @@
 /* attention_pack.h: what a ragged batch needs beside cu, made on the device, and rows behind the
- * last segment. Internal to ops/cuda. */
+ * last segment; and some heads' columns of an array of rows. Internal to ops/cuda. */
 #ifndef TESSERA_OPS_CUDA_ATTENTION_PACK_H
 #define TESSERA_OPS_CUDA_ATTENTION_PACK_H
 
@@ -26,6 +26,16 @@ typedef struct attention_pack_args {
 } attention_pack_args;
 
 WARN_UNUSED status cuda_attention_pack(stream *s, const attention_pack_args *a);
+
+/* to[r][0, width) = from[r][0, width) for every row r, f32. Rows are of `stride` elements each;
+ * what lies behind width in those of `to` stays. */
+typedef struct attention_columns_args {
+    int64_t rows, width, from_stride, to_stride;
+    const float *from;
+    float *to;
+} attention_columns_args;
+
+WARN_UNUSED status cuda_attention_columns(stream *s, const attention_columns_args *a);
 
 #ifdef __cplusplus
 }

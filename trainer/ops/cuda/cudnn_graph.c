@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 16, ENGINES_MAX = 32, NOTES_MAX = 32 };
+enum { ENGINES_MAX = 32, NOTES_MAX = 32 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
@@ -64,7 +64,7 @@ typedef struct kind {
 static cudnn_tensor make_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l, kind k)
 {
     cudnn_tensor t = {.it = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
-    int64_t alignment = ALIGNMENT;
+    int64_t alignment = CUDNN_ALIGNMENT;
     memcpy(t.dim, l->dim, sizeof t.dim);
     set(g, t.it, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
     set(g, t.it, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &l->type);

@@ -13,7 +13,12 @@
 
 #include "trainer/device/cudnn.h"
 
-enum { CUDNN_DIMS = 4, CUDNN_MADE = 320, CUDNN_OPS = 48 };
+enum {
+    CUDNN_DIMS = 4,
+    CUDNN_MADE = 320,
+    CUDNN_OPS = 48,
+    CUDNN_ALIGNMENT = 16 /* bytes; declared of every tensor, so of every pointer handed over */
+};
 
 /* A tensor of the graph. */
 typedef struct cudnn_tensor {

@@ -33,8 +33,17 @@
 #include "trainer/ops/cuda/hopper.cuh"
 #include "trainer/ops/cuda/sigmoid.cuh"
 
-/* 40 and 232 fit the register file: 128 x 40 + 256 x 232 <= 65536. */
-enum { GROUPED_PRODUCER_REGISTERS = 40, GROUPED_CONSUMER_REGISTERS = 232 };
+/* setmaxnreg shares out what the launch got, 168 registers of each of 384 threads (the most that a
+ * block of them can have); a consumer that asks for more than is given up waits for ever. */
+enum {
+    GROUPED_LAUNCH_REGISTERS = 168,
+    GROUPED_PRODUCER_REGISTERS = 40,
+    GROUPED_CONSUMER_REGISTERS = 232
+};
+static_assert(128 * GROUPED_PRODUCER_REGISTERS + 256 * GROUPED_CONSUMER_REGISTERS <=
+                  GROUPED_THREADS * GROUPED_LAUNCH_REGISTERS,
+              "registers of the warpgroups");
+static_assert(GROUPED_THREADS * GROUPED_LAUNCH_REGISTERS <= 65536, "the register file");
 enum { GROUPED_TAIL_BARRIER = 1 }; /* of both consumer warpgroups; 0 is __syncthreads' */
 
 typedef struct grouped_shared {

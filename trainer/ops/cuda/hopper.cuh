@@ -3,7 +3,7 @@
  * moved between warpgroups. Section numbers are of the PTX ISA 9.0, chapter 9.7 "Instructions".
  *
  * Pointers are generic and of shared memory unless said otherwise. A host twin with the same names
- * (tests/device/hopper_host.h) lets a kernel's control flow and addresses run without a GPU. */
+ * (tests/simt/hopper_host.h) lets a kernel's control flow and addresses run without a GPU. */
 #ifndef TESSERA_OPS_CUDA_HOPPER_CUH
 #define TESSERA_OPS_CUDA_HOPPER_CUH
 

@@ -65,7 +65,7 @@ static int make(const conf *c, const fake_sample *samples, int64_t n, shape_buck
     for (uint64_t k = 0; k < 3 * plan_epoch_rows(p); k++) {
         planned_row r;
         arena_reset(&a);
-        assert_ok(plan_row(p, k, &a, &r));
+        assert_ok(plan_row(p, NULL, k, &a, &r));
         const shape_bucket m = measures(&r);
         assert_true(holds(&b[n_buckets - 1], &m));
     }

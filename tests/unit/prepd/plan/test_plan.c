@@ -23,7 +23,7 @@ static conf small_conf(void)
 }
 
 /* A digest of rows [from, to): numbers, epochs, samples, grids. */
-static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
+static uint64_t stretch_digest(plan *p, plan_stretch *s, uint64_t from, uint64_t to)
 {
     hasher *h;
     arena a;
@@ -32,7 +32,7 @@ static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
     for (uint64_t k = from; k < to; k++) {
         planned_row r;
         arena_reset(&a);
-        assert_ok(plan_row(p, k, &a, &r));
+        assert_ok(plan_row(p, s, k, &a, &r));
         hasher_add_u64(h, r.number);
         hasher_add_u64(h, r.epoch);
         for (int64_t d = 0; d < r.n_docs; d++) {
@@ -46,6 +46,11 @@ static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
     hasher_free(&h);
     arena_done(&a);
     return v;
+}
+
+static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
+{
+    return stretch_digest(p, NULL, from, to);
 }
 
 static void mixed_samples(fake_sample *s, int64_t n)
@@ -84,7 +89,7 @@ static void test_epoch__every_usable_sample_once(void **state)
             for (;; row++) {
                 planned_row r;
                 arena_reset(&a);
-                assert_ok(plan_row(p, row, &a, &r));
+                assert_ok(plan_row(p, NULL, row, &a, &r));
                 if (r.epoch != epoch)
                     break;
                 int64_t tokens = 0, patches = 0;
@@ -108,7 +113,7 @@ static void test_epoch__every_usable_sample_once(void **state)
             if (epoch == 0)
                 assert_int_equal(row, plan_epoch_rows(p));
         }
-        assert_int_equal(plan_rows(p), UINT64_MAX);
+        assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
         assert_string_equal(plan_cause(p, 3), "bad on purpose");
         assert_non_null(strstr(plan_cause(p, 7), "1025 tokens"));
         assert_non_null(strstr(plan_cause(p, 7), "training.seq_len"));
@@ -142,8 +147,8 @@ static void test_stream__function_of_seed_and_epoch(void **state)
     planned_row r, s;
     arena a;
     arena_init(&a, 0);
-    assert_ok(plan_row(p, 0, &a, &r));
-    assert_ok(plan_row(p, rows, &a, &s));
+    assert_ok(plan_row(p, NULL, 0, &a, &r));
+    assert_ok(plan_row(p, NULL, rows, &a, &s));
     assert_int_equal(s.epoch, 1);
     assert_int_not_equal(r.docs[0].sample, s.docs[0].sample);
     arena_done(&a);
@@ -199,17 +204,21 @@ static void test_prepare__in_pieces_for_several(void **state)
             c.training_epochs = endless ? 0 : 2.5;
             assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &whole));
             assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
-            assert_ok(plan_prepare(p, 0, 0, &ready)); /* no time, no work */
+            assert_ok(plan_prepare(p, NULL, 0, 0, &ready)); /* no time, no work */
             assert_false(ready);
             /* A time that has nearly come: a piece or a few at a time. */
             for (; !ready; pieces++)
-                assert_ok(plan_prepare(p, 0, clock_ns() + 1000, &ready));
+                assert_ok(plan_prepare(p, NULL, 0, clock_ns() + 1000, &ready));
             assert_in_range(pieces, 4, 10000);
-            assert_int_equal(plan_rows(p), plan_rows(whole));
+            assert_int_equal(plan_rows(p, NULL), UINT64_MAX); /* planned as far as somebody asked */
             assert_int_equal(plan_epoch_rows(p), plan_epoch_rows(whole));
             const uint64_t far = 2 * plan_epoch_rows(p);
-            assert_ok(plan_prepare(p, far + 20, 0, &ready));
-            assert_int_equal(ready, !endless); /* without an end, as far as somebody asked */
+            assert_ok(plan_prepare(p, NULL, far + 20, 0, &ready));
+            assert_false(ready);
+            for (; !ready; pieces++)
+                assert_ok(plan_prepare(p, NULL, PLAN_ALL, clock_ns() + 1000, &ready));
+            assert_int_equal(plan_rows(p, NULL), plan_rows(whole, NULL));
+            assert_int_equal(plan_rows(p, NULL) == UINT64_MAX, endless);
             plan_walkers(p, WALKERS);
             for (uint64_t k = 0; k < 60; k++) {
                 assert_int_equal(rows_digest(p, k, k + 1), rows_digest(whole, k, k + 1));
@@ -220,11 +229,124 @@ static void test_prepare__in_pieces_for_several(void **state)
             }
             plan_free(&p);
             assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
-            assert_ok(plan_prepare(p, 0, clock_ns() + 1000, &ready));
+            assert_ok(plan_prepare(p, NULL, 0, clock_ns() + 1000, &ready));
             plan_free(&p); /* half-way */
             plan_free(&whole);
         }
     }
+    fake_data_done(&f);
+}
+
+/* However many epochs there are, row 0 waits for the first alone; what comes later is the same. */
+static void test_epochs__planned_as_the_rows_are_asked_for(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    static fake_sample samples[N];
+    const double epochs[] = {1e6, 3, 2.5, 0.5};
+    fake_data f;
+    plan *endless, *p, *whole;
+    planned_row r;
+    arena a;
+    bool ready;
+    conf c = small_conf();
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    arena_init(&a, 0);
+    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &endless));
+    assert_true(plan_endless(endless));
+    const uint64_t epoch = plan_epoch_rows(endless);
+    for (int k = 0; k < 4; k++) {
+        c.training_epochs = epochs[k];
+        assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
+        assert_ok(plan_prepare(p, NULL, 0, INT64_MAX, &ready));
+        assert_true(ready && !plan_endless(p));
+        assert_int_equal(plan_epoch_rows(p), epoch);
+        assert_int_equal(plan_rows(p, NULL) == UINT64_MAX, epochs[k] > 1);
+        if (epochs[k] == 1e6) {
+            assert_int_equal(rows_digest(p, 0, 3 * epoch), rows_digest(endless, 0, 3 * epoch));
+            assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
+            plan_free(&p);
+            continue;
+        }
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &whole));
+        const uint64_t rows = plan_rows(whole, NULL);
+        for (uint64_t row = 0; row < rows; row++)
+            assert_int_equal(rows_digest(p, row, row + 1), rows_digest(whole, row, row + 1));
+        assert_int_equal(plan_row(p, NULL, rows, &a, &r), ST_END);
+        assert_int_equal(plan_rows(p, NULL), rows);
+        plan_free(&p);
+        plan_free(&whole);
+    }
+    plan_free(&endless);
+    arena_done(&a);
+    fake_data_done(&f);
+}
+
+/* Who remembers where an epoch begins gets the same rows, the same end, and waits for no epoch
+ * before it. */
+static void test_from__an_epoch_whose_first_row_is_known(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    static fake_sample samples[N];
+    const double epochs[] = {0, 4, 3.5};
+    fake_data f;
+    plan *whole, *p;
+    plan_stretch *s, *same, *other;
+    uint64_t first, begin;
+    bool ready;
+    conf c = small_conf();
+    fake_vqa_lengths(harness_seed(), samples, N);
+    fake_data_init(&f, samples, N);
+    for (int k = 0; k < 3; k++) {
+        c.training_epochs = epochs[k];
+        assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &whole));
+        const uint64_t all = epochs[k] > 0 ? plan_rows(whole, NULL) : 4 * plan_epoch_rows(whole);
+        (void)rows_digest(whole, 0, all);
+        for (uint64_t row = plan_epoch_rows(whole); row < all; row += 97) {
+            const uint64_t epoch = plan_epoch_of(whole, NULL, row, &begin);
+            assert_in_range(begin, plan_epoch_rows(whole), row);
+            assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
+            assert_ok(plan_from(p, epoch, begin, &s));
+            assert_int_equal(plan_first_row(s), begin);
+            assert_ok(plan_prepare(p, s, row, INT64_MAX, &ready));
+            assert_ok(plan_prepare(p, NULL, plan_epoch_rows(p), 0, &ready));
+            assert_true(!ready); /* of the epochs before only the first */
+            assert_int_equal(stretch_digest(p, s, row, row + 3 < all ? row + 3 : all),
+                             rows_digest(whole, row, row + 3 < all ? row + 3 : all));
+            assert_int_equal(plan_epoch_of(p, s, row, &first), epoch);
+            assert_int_equal(first, begin);
+            assert_ok(plan_prepare(p, s, PLAN_ALL, INT64_MAX, &ready));
+            assert_int_equal(plan_rows(p, s), plan_rows(whole, NULL));
+            plan_leave(p, &s);
+            plan_free(&p);
+        }
+        plan_free(&whole);
+    }
+    /* Far away it costs no more; what is false is its walker's affair; what can not be is refused.
+     */
+    c.training_epochs = 1e6;
+    assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
+    assert_ok(plan_from(p, 999999, 1u << 30, &s));
+    assert_ok(plan_from(p, 999999, 1u << 30, &same));
+    assert_ok(plan_from(p, 3, 12345, &other));
+    assert_ptr_equal(s, same);
+    assert_ok(plan_prepare(p, s, PLAN_ALL, INT64_MAX, &ready));
+    assert_in_range(plan_rows(p, s), 1u << 30, (1u << 30) + N);
+    assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
+    assert_int_not_equal(stretch_digest(p, other, 12345, 12350), rows_digest(p, 0, 5));
+    plan_leave(p, &same);
+    (void)stretch_digest(p, s, 1u << 30, (1u << 30) + 5); /* still held */
+    plan_leave(p, &s);
+    assert_null(s);
+    assert_int_equal(plan_from(p, 1000000, 1u << 30, &s), ST_PROTOCOL);
+    assert_int_equal(plan_from(p, 5, 4, &s), ST_PROTOCOL); /* an epoch has a row at least */
+    assert_int_equal(plan_from(p, 0, 1, &s), ST_PROTOCOL);
+    assert_int_equal(plan_from(p, 1, UINT64_MAX, &s), ST_PROTOCOL);
+    assert_ok(plan_from(p, 0, 0, &s));
+    assert_null(s); /* the stream from its beginning */
+    plan_free(&p);  /* with `other` held */
     fake_data_done(&f);
 }
 
@@ -259,7 +381,7 @@ static void test_classes__rows_of_one_where_there_are_enough(void **state)
             planned_row r;
             bool same = true;
             arena_reset(&a);
-            assert_ok(plan_row(p, k, &a, &r));
+            assert_ok(plan_row(p, NULL, k, &a, &r));
             assert_true(r.tokens <= 8192 && r.patches <= 4 * 8192 && r.n_docs > 0);
             for (int64_t d = 0; d < r.n_docs; d++) {
                 seen[r.docs[d].sample]++;
@@ -301,18 +423,18 @@ static void test_epochs__last_step_is_completed(void **state)
         c.training_epochs = epochs[k];
         c.training_global_batch_size = 7;
         assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
-        uint64_t rows = plan_rows(p), full = 0, docs = 0;
+        uint64_t rows = plan_rows(p, NULL), full = 0, docs = 0;
         planned_row r;
         assert_int_equal(rows % 7, 0);
         for (uint64_t row = 0; row < rows; row++) {
             arena_reset(&a);
-            assert_ok(plan_row(p, row, &a, &r));
+            assert_ok(plan_row(p, NULL, row, &a, &r));
             assert_true(r.n_docs > 0 || row >= rows - 6); /* empty rows only at the end */
             full += r.n_docs > 0;
             docs += (uint64_t)r.n_docs;
         }
         assert_true(rows - full < 7);
-        assert_int_equal(plan_row(p, rows, &a, &r), ST_END);
+        assert_int_equal(plan_row(p, NULL, rows, &a, &r), ST_END);
         if (epochs[k] == 1.0 || epochs[k] == 2.0)
             assert_int_equal(docs, (uint64_t)(N * epochs[k]));
         if (epochs[k] == 0.25)
@@ -337,14 +459,14 @@ static void test_samples__row_is_position(void **state)
     mixed_samples(samples, N);
     fake_data_init(&f, samples, N);
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
-    assert_int_equal(plan_rows(p), N);
+    assert_int_equal(plan_rows(p, NULL), N);
     for (uint64_t i = 0; i < N; i++) {
-        assert_ok(plan_row(p, i, &a, &r));
+        assert_ok(plan_row(p, NULL, i, &a, &r));
         assert_int_equal(r.n_docs, plan_cause(p, (int64_t)i) ? 0 : 1);
         if (r.n_docs)
             assert_int_equal(r.docs[0].sample, i);
     }
-    assert_int_equal(plan_row(p, N, &a, &r), ST_END);
+    assert_int_equal(plan_row(p, NULL, N, &a, &r), ST_END);
     plan_free(&p);
     fake_data_done(&f);
     arena_done(&a);
@@ -367,7 +489,7 @@ static void test_oversize__shrunk_or_refused(void **state)
     fake_data_init(&f, samples, 5);
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
     for (uint64_t i = 0; i < 2; i++) { /* the pictures shrink beside their text */
-        assert_ok(plan_row(p, i, &a, &r));
+        assert_ok(plan_row(p, NULL, i, &a, &r));
         assert_int_equal(r.n_docs, 1);
         assert_true(r.tokens <= 1024);
         assert_int_equal(r.tokens, samples[i].text_tokens + fit_tokens(r.docs[0].grids[0]));
@@ -379,7 +501,7 @@ static void test_oversize__shrunk_or_refused(void **state)
     plan_free(&p);
     c.data_patch_budget = 64;
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
-    assert_ok(plan_row(p, 0, &a, &r));
+    assert_ok(plan_row(p, NULL, 0, &a, &r));
     assert_true(r.patches <= 64 && r.patches >= 32);
     plan_free(&p);
     c.data_patch_budget = 0;
@@ -431,7 +553,7 @@ static void test_fill__vqa_lengths_at_8192(void **state)
     for (uint64_t k = 0; k < plan_epoch_rows(p); k++, rows++) {
         planned_row r;
         arena_reset(&a);
-        assert_ok(plan_row(p, k, &a, &r));
+        assert_ok(plan_row(p, NULL, k, &a, &r));
         tokens += r.tokens;
         const shape_bucket *last = &b[n_buckets - 1];
         assert_true(r.tokens <= last->tokens && r.patches <= last->patches &&
@@ -452,7 +574,11 @@ static void test_fill__vqa_lengths_at_8192(void **state)
     assert_ok(plan_report(p, to));
     fclose(to);
     print_message("%s", text);
-    assert_non_null(strstr(text, "balance: over 8 ranks"));
+    const char *balance = strstr(text, "balance: over 8 ranks the dearest is ");
+    assert_non_null(balance);
+    double over = strtod(balance + strlen("balance: over 8 ranks the dearest is "), NULL);
+    print_message("the dearest rank is %.2f %% above the mean\n", over);
+    assert_true(over <= 3.0);
     assert_non_null(strstr(text, "resolution classes"));
     const char *greedy = strstr(text, "greedy packing over a buffer of 204 samples: ");
     assert_non_null(greedy);
@@ -471,7 +597,9 @@ int main(void)
         cmocka_unit_test(test_seek__equals_walking),
         cmocka_unit_test(test_prepare__in_pieces_for_several),
         cmocka_unit_test(test_classes__rows_of_one_where_there_are_enough),
+        cmocka_unit_test(test_epochs__planned_as_the_rows_are_asked_for),
         cmocka_unit_test(test_epochs__last_step_is_completed),
+        cmocka_unit_test(test_from__an_epoch_whose_first_row_is_known),
         cmocka_unit_test(test_samples__row_is_position),
         cmocka_unit_test(test_oversize__shrunk_or_refused),
         cmocka_unit_test(test_nothing_usable__says_why),

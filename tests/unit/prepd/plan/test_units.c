@@ -39,7 +39,7 @@ static void test_split__every_token_once_in_parts(void **state)
     arena_init(&a, 0);
     for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
         planned_row r;
-        assert_ok(plan_row(p, k, &a, &r));
+        assert_ok(plan_row(p, NULL, k, &a, &r));
         assert_in_range(r.tokens, 1, ROW);
         for (int64_t d = 0; d < r.n_docs; d++) {
             const planned_doc *doc = &r.docs[d];
@@ -93,7 +93,7 @@ static void test_shared_image__side_by_side_and_once(void **state)
     for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
         planned_row r;
         int64_t patches = 0;
-        assert_ok(plan_row(p, k, &a, &r));
+        assert_ok(plan_row(p, NULL, k, &a, &r));
         assert_in_range(r.tokens, 1, 512);
         for (int64_t d = 0; d < r.n_docs; d++) {
             const planned_doc *doc = &r.docs[d];
@@ -139,7 +139,7 @@ static void test_chunks__pieces_follow_each_other(void **state)
         for (uint64_t k = epoch * rows; k < (epoch + 1) * rows; k++) {
             planned_row r;
             arena_reset(&a);
-            assert_ok(plan_row(p, k, &a, &r));
+            assert_ok(plan_row(p, NULL, k, &a, &r));
             int in_row[N / PIECE] = {0};
             for (int64_t d = 0; d < r.n_docs; d++) {
                 const int64_t i = r.docs[d].sample;

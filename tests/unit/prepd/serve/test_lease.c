@@ -136,6 +136,26 @@ static void test_lease__late_ones_first_and_owners_forgotten(void **state)
     lease_free(&l[1]);
 }
 
+static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease_book_init(&b, SOLO_LIMIT);
+    lease *l[2];
+    for (int i = 0; i < 2; i++)
+        assert_ok(lease_new(&b, LEASE_ROW, NULL, (uint64_t)i, items, 3, &l[i]));
+    lease_book_return(&b, l[0]);
+    for (int i = 0; i < 5; i++) {
+        lease_unbegun(&b, l[1]);
+        assert_ptr_equal(lease_book_take(&b, false), l[1]);
+        assert_int_equal(l[1]->losses, 0);
+        assert_false(l[1]->solo);
+    }
+    lease_free(&l[1]);
+    assert_ptr_equal(lease_book_take(&b, false), l[0]);
+    lease_free(&l[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +165,7 @@ int main(void)
         cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
         cmocka_unit_test(test_lease__empty_row_survives_any_loss),
         cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
+        cmocka_unit_test(test_lease__unbegun_is_first_again_and_blames_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,6 +338,44 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
     fixture_close(&f);
 }
 
+/* A later pipeline stage has the text of a rank that sees, and neither patches nor room for them.
+ */
+static void test_stage__blind_stages_have_the_text_alone(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, true);
+    batch_caps cap = {0};
+    batch_caps_for(&r, 1, 1, 4, &cap);
+    for (int64_t ranks = 1; ranks <= 2; ranks++) {
+        const row_share seeing = {.context = ranks, .tensor = 1, .context_rank = ranks - 1};
+        row_share blind = seeing;
+        stager *g[2];
+        device_batch *b[2];
+        blind.blind = true;
+        const row_share *const share[2] = {&seeing, &blind};
+        for (int i = 0; i < 2; i++) {
+            assert_ok(stager_new_shared(f.s, &f.d, &cap, share[i], &g[i]));
+            assert_ok(stage_rows(g[i], f.s, &r, 1, &b[i]));
+        }
+        assert_true(b[0]->patches > 0 && b[0]->frames > 0);
+        assert_int_equal(b[1]->patches + b[1]->frames, 0);
+        assert_true(stager_bytes(&cap, &seeing, f.dev->v) - stager_bytes(&cap, &blind, f.dev->v) >=
+                    cap.patches * (PATCH_BYTES + VIDEO_PATCH_BYTES));
+        assert_int_equal(b[1]->tokens, b[0]->tokens);
+        assert_int_equal(b[1]->targets, b[0]->targets);
+        assert_int_equal(b[1]->feature_rows, b[0]->feature_rows);
+        const size_t tokens = (size_t)b[0]->tokens * sizeof(int32_t);
+        assert_memory_equal(b[1]->input_ids, b[0]->input_ids, tokens);
+        assert_memory_equal(b[1]->positions, b[0]->positions, 3 * tokens);
+        assert_memory_equal(b[1]->visual_index, b[0]->visual_index, tokens);
+        for (int i = 0; i < 2; i++)
+            stager_free(&g[i], f.s);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_buckets__of_welcome),
         cmocka_unit_test(test_stage__refuses_by_sample),
         cmocka_unit_test(test_stage__ranks_share_rows_in_buckets),
+        cmocka_unit_test(test_stage__blind_stages_have_the_text_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
 }
 
 /* The word behind a row of one document: a forward pass over all of it. */
-static int32_t recompute(session *s, const row *r)
+static int32_t next_word(session *s, const row *r)
 {
     const backend_vtable *v = s->device->v;
     const int32_t at = (int32_t)(r->n_tokens - 1);
@@ -121,7 +121,7 @@ static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc,
     assert_non_null(out->id);
     while (out->n < NEW_TOKENS) {
         row forced = forced_row(f, r, doc, out);
-        int32_t word = recompute(s, &forced);
+        int32_t word = next_word(s, &forced);
         if (word == s->dims.eos_token)
             break;
         out->id[out->n++] = word;
@@ -130,14 +130,16 @@ static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc,
 
 static session session_of(fixture *f)
 {
-    return (session){.device = f->dev,
-                     .stream = f->s,
-                     .dims = f->d,
-                     .params = f->p,
-                     .model = f->m,
-                     .stager = f->g,
-                     .cap = f->o.cap,
-                     .sums = {f->sums.loss, f->sums.weight, f->sums.aux}};
+    session s = {.device = f->dev,
+                 .stream = f->s,
+                 .dims = f->d,
+                 .params = f->p,
+                 .model = f->m,
+                 .stager = f->g,
+                 .cap = f->o.cap,
+                 .sums = {f->sums.loss, f->sums.weight, f->sums.aux}};
+    mesh_alone(&s.mesh);
+    return s;
 }
 
 /* All documents at once with kept keys and values; again where ops run on capacities, and with room

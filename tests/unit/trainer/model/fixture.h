@@ -41,6 +41,13 @@ row fixture_row(fixture *f, const document *docs, int n, bool weights);
 /* Documents A, B, C of spec 1.5. */
 extern const document spec_documents[3];
 
+/* Activation checkpointing of both towers: full, or none. */
+static inline recomputes fixture_full(bool on)
+{
+    const recompute one = {.what = on ? AGAIN_ALL : 0};
+    return (recomputes){.text = one, .vision = one};
+}
+
 /* Gradients are cleared first. Loss with the auxiliary term (coefficient * weight * aux). */
 double fixture_forward_backward(fixture *f, const row *rows, int64_t n_rows);
 double fixture_forward(fixture *f, const row *rows, int64_t n_rows);

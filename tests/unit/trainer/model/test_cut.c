@@ -35,6 +35,44 @@ static params *cut_for(const model_dims *d, const layout *l, int rank)
     return p;
 }
 
+/* Stages have units in order, every unit one, whatever else cuts it. */
+static void test_cut__stages_have_every_unit_once(void **state)
+{
+    (void)state;
+    model_dims d;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    layout l = layout_like(1, 2, 1, 2, 2, 1);
+    l.pipeline = 3;
+    l.world *= 3;
+    l.stage_end[0] = 12;
+    l.stage_end[1] = 31;
+    params *of[3];
+    for (int stage = 0; stage < 3; stage++)
+        of[stage] = cut_for(&d, &l, stage * 4 + 1);
+    for (int64_t i = 0; i < of[0]->n; i++) {
+        const param *p = &of[0]->list[i];
+        int want = p->layer >= 0 ? (p->layer >= 12) + (p->layer >= 31)
+                   : strcmp(p->name, "lm_head.weight") == 0 ||
+                           strcmp(p->name, "model.language_model.norm.weight") == 0
+                       ? 2
+                       : 0;
+        for (int stage = 0; stage < 3; stage++)
+            assert_int_equal(of[stage]->list[i].elsewhere, stage != want);
+    }
+    params_sizes size;
+    int64_t stored = 0;
+    mesh m;
+    mesh_alone(&m); /* of groups of one: each stage stores what it has, whole */
+    for (int stage = 0; stage < 3; stage++) {
+        params_share(of[stage], &m, true);
+        assert_ok(params_size(of[stage], &backend_cpu, true, &size));
+        stored += size.stored;
+        params_free(&of[stage]);
+    }
+    /* what tensor and expert ranks share is there by half; and spans are padded */
+    assert_in_range(stored, 31070754032 / 2, 31070754032 * 11 / 20);
+}
+
 static bool meet(const slice *a, const slice *b)
 {
     bool all = true;
@@ -171,6 +209,13 @@ static void test_cut__first_values_are_the_same(void **state)
     device_close(&dev);
 }
 
+static layout staged(int64_t stages)
+{
+    layout l = layout_like(1, 1, 1, 1, 1, 1);
+    l.pipeline = l.world = stages;
+    return l;
+}
+
 static void test_cut__what_does_not_divide_is_named(void **state)
 {
     (void)state;
@@ -185,6 +230,13 @@ static void test_cut__what_does_not_divide_is_named(void **state)
         {"qwen3-vl-30b-a3b", layout_like(1, 3, 1, 1, 3, 1),
          "expert_parallel_degree 3 must divide the model's 128 experts",
          "expert_parallel_degree 1"},
+        {"qwen3-vl-30b-a3b", staged(47),
+         "pipeline_parallel_degree 47 must be at most 46: the model has 48 layers, of which the "
+         "first "
+         "stage takes 3",
+         "pipeline_parallel_degree 1"},
+        {"qwen3-vl-2b", staged(2), "the model's head shares its weights with the embedding",
+         "data_parallel_shard_degree 2, pipeline_parallel_degree 1"},
         {"debug", layout_like(1, 32, 1, 1, 32, 1),
          "expert_parallel_degree 32 must divide the model's 16 experts",
          "expert_parallel_degree 16"},
@@ -205,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut__ranks_hold_everything_once),
+        cmocka_unit_test(test_cut__stages_have_every_unit_once),
         cmocka_unit_test(test_slice__runs_and_finds),
         cmocka_unit_test(test_cut__first_values_are_the_same),
         cmocka_unit_test(test_cut__what_does_not_divide_is_named),

@@ -46,7 +46,7 @@ typedef struct grads {
     int64_t activation_bytes;
 } grads;
 
-static grads run(const conf *c, bool recompute)
+static grads run(const conf *c, bool again)
 {
     fixture f;
     model_dims d;
@@ -55,7 +55,7 @@ static grads run(const conf *c, bool recompute)
     assert_ok(groups_apply(c, f.p));
     fixture_alloc_again(&f);
     row r = fixture_row(&f, spec_documents, 3, true);
-    model_options o = {.training = true, .checkpoint_full = recompute};
+    model_options o = {.training = true, .again = fixture_full(again)};
     batch_caps_for(&r, 1, 1, 4, &o.cap);
     model_options_freeze(&o, f.p);
     fixture_model(&f, &o, false);
@@ -124,7 +124,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
     const int full_gemm = count.gemm, full_grouped = count.grouped_wgrad;
     assert_int_equal(count.attention_bwd, text + tower);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        for (int recompute = 0; recompute < (k % 4 ? 1 : 2); recompute++) {
+        for (int again = 0; again < (k % 4 ? 1 : 2); again++) {
             conf c = plain_conf();
             c.freeze_vision = cases[k].vision;
             c.freeze_merger = cases[k].merger;
@@ -132,7 +132,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
             c.freeze_router = cases[k].router;
             c.freeze_experts = cases[k].experts;
             c.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
-            grads got = run(&c, recompute);
+            grads got = run(&c, again);
             int64_t frozen = 0;
             for (int64_t i = 0; i < p->n; i++) {
                 frozen += !got.of[i];
@@ -147,7 +147,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
                                                   : cases[k].attention_bwd < text ? full_grouped - 2
                                                                                   : full_grouped);
             assert_true(count.gemm <= full_gemm);
-            if (cases[k].vision && !recompute)
+            if (cases[k].vision && !again)
                 assert_true(got.activation_bytes < want.activation_bytes);
             grads_done(&got, p);
         }

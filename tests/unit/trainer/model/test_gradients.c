@@ -148,14 +148,14 @@ static void check_param(check *c, const param *p, const double *grad, int direct
     }
 }
 
-static void check_all(const model_dims *d, double aux, bool recompute, int directions, int elements)
+static void check_all(const model_dims *d, double aux, bool again, int directions, int elements)
 {
     check c = {0};
     fixture_open(&c.f, d);
     c.batch = fixture_row(&c.f, spec_documents, 3, true);
     assert_int_equal(c.batch.n_tokens, 46);
     model_options o = {
-        .training = true, .checkpoint_full = recompute, .router_aux_coef = aux, .logit_rows = 7};
+        .training = true, .again = fixture_full(again), .router_aux_coef = aux, .logit_rows = 7};
     batch_caps_for(&c.batch, 1, 1, 4, &o.cap);
     fixture_model(&c.f, &o, false);
     double loss = fixture_forward_backward(&c.f, &c.batch, 1);

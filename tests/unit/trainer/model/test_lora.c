@@ -22,7 +22,7 @@ static void open_adapted(fixture *f, bool checkpoint_full)
     assert_ok(lora_add(f->p, RANK, 2 * RANK, all_targets));
     fixture_alloc_again(f);
     row r = fixture_row(f, spec_documents, 3, true);
-    model_options o = {.training = true, .checkpoint_full = checkpoint_full};
+    model_options o = {.training = true, .again = fixture_full(checkpoint_full)};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
     model_options_freeze(&o, f->p);
     fixture_model(f, &o, false);

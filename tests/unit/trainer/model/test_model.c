@@ -1,5 +1,5 @@
 /* test_model.c: the whole model in float: batches laid out differently give the same loss and
- * gradients, recomputation changes nothing, and the corner cases of spec 1.5. */
+ * gradients, and the corner cases of spec 1.5. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,30 +123,6 @@ static void test_model__packed_unpacked_and_padded_agree(void **state)
     result_done(&sum);
     result_done(&padded);
     result_done(&other);
-    fixture_close(&f);
-}
-
-static void test_model__recomputation_changes_no_bit(void **state)
-{
-    (void)state;
-    fixture f;
-    open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false);
-    model_options o = options_for(&r, 1, 1, 4);
-    o.router_aux_coef = 0.01;
-    fixture_model(&f, &o, false);
-    result kept = run_rows(&f, &r, 1);
-    o.checkpoint_full = true;
-    int64_t full = 0, none = 0;
-    assert_ok(model_bytes(&f.d, &o, f.dev->v, &full));
-    fixture_model(&f, &o, false);
-    result again = run_rows(&f, &r, 1);
-    assert_same(&f, &again, &kept, 0);
-    o.checkpoint_full = false;
-    assert_ok(model_bytes(&f.d, &o, f.dev->v, &none));
-    assert_true(full < none / 2);
-    result_done(&kept);
-    result_done(&again);
     fixture_close(&f);
 }
 
@@ -371,7 +347,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model__packed_unpacked_and_padded_agree),
-        cmocka_unit_test(test_model__recomputation_changes_no_bit),
         cmocka_unit_test(test_model__step_leaves_nothing_behind),
         cmocka_unit_test(test_model__no_image_gives_no_vision_gradient),
         cmocka_unit_test(test_model__image_beyond_the_position_table),

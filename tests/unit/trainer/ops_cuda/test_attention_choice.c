@@ -1,5 +1,6 @@
 /* test_attention_choice.c: when cuDNN is asked for attention and when not, and that the log says so
- * once, with the reason. The library and the device are stand-ins. */
+ * once, with the reason; and that every pointer it is handed is aligned as the graphs declare. The
+ * library and the device are stand-ins. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -14,6 +15,10 @@
 
 static bool has_engine;
 static int runs, compiled;
+static attention_shape asked;            /* of the last graph */
+static int misaligned, copied;           /* pointers of runs; copies of log-sums */
+static attention_columns_args last_copy; /* before the next run */
+static const void *log_sums;             /* of the last run */
 
 static cudnnStatus_t create(cudnnHandle_t *out)
 {
@@ -56,10 +61,14 @@ status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, cons
 {
     (void)p;
     (void)handle;
-    (void)n;
-    (void)uids;
-    (void)pointers;
-    (void)workspace;
+    for (int64_t i = 0; i < n; i++) {
+        bool host = uids[i] == ATTENTION_SCALE || uids[i] == ATTENTION_MINUS ||
+                    uids[i] == ATTENTION_ONE; /* numbers, by value */
+        misaligned += !host && (uintptr_t)pointers[i] % CUDNN_ALIGNMENT != 0;
+        if (uids[i] == ATTENTION_LSE)
+            log_sums = pointers[i];
+    }
+    misaligned += (uintptr_t)workspace % CUDNN_ALIGNMENT != 0;
     runs++;
     return ST_OK;
 }
@@ -73,15 +82,15 @@ static status compile(cudnn_plan *out)
 
 status attention_graph_forward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
 {
-    (void)a;
     (void)t;
+    asked = *a;
     return compile(out);
 }
 
 status attention_graph_backward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
 {
-    (void)a;
     (void)t;
+    asked = *a;
     return compile(out);
 }
 
@@ -92,9 +101,17 @@ status cuda_attention_pack(stream *s, const attention_pack_args *a)
     return ST_OK;
 }
 
+status cuda_attention_columns(stream *s, const attention_columns_args *a)
+{
+    (void)s;
+    last_copy = *a;
+    copied++;
+    return ST_OK;
+}
+
 status cuda_scratch(stream *s, size_t bytes, void **out)
 {
-    static _Alignas(256) char room[1 << 20];
+    static _Alignas(256) char room[1 << 26];
     (void)s;
     assert_true(bytes <= sizeof room);
     *out = room;
@@ -116,7 +133,7 @@ static void open_bench(bench *b)
     *b = (bench){.d = {.cudnn = true, .facts = {.sm = 90}}};
     b->d.options.deterministic = true;
     b->s.base.dev = &b->d.base;
-    runs = compiled = 0;
+    runs = compiled = misaligned = copied = 0;
     has_engine = true;
 }
 
@@ -270,6 +287,77 @@ static void test_attention__without_cudnn_nothing_is_told(void **state)
     close_bench(&b);
 }
 
+/* A deterministic backward over groups of heads, which begin at any head. */
+typedef struct grouping {
+    int64_t heads, kv_heads, width, segments, longest;
+    int runs, copied;
+} grouping;
+
+static attention_bwd_args shape_of(const grouping *g)
+{
+    attention_bwd_args a = shape(1 << 11, g->segments, g->width);
+    a.heads = g->heads;
+    a.kv_heads = g->kv_heads;
+    a.longest = g->longest;
+    a.q_stride = a.o_stride = g->heads * g->width;
+    a.k_stride = a.v_stride = g->kv_heads * g->width;
+    return a;
+}
+
+static void test_attention__groups_are_aligned_as_declared(void **state)
+{
+    (void)state;
+    static const grouping cases[] = {
+        {16, 16, 72, 1, 1 << 13, 1, 0},   /* all at once */
+        {16, 16, 72, 1, 1 << 14, 2, 0},   /* eight heads each: 32 bytes apart */
+        {16, 16, 72, 4, 1 << 14, 8, 8},   /* two: 8 bytes */
+        {16, 16, 72, 7, 1 << 14, 16, 16}, /* one: 4 bytes */
+        {16, 16, 64, 7, 1 << 14, 16, 16}, {32, 4, 128, 1, 1 << 14, 4, 0},
+        {4, 2, 64, 4, 1 << 14, 2, 2}, /* as many in a copied row as in a whole one */
+        {6, 3, 128, 4, 1 << 14, 3, 3},    {12, 3, 128, 2, 1 << 14, 3, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b;
+        bool done;
+        const grouping *g = &cases[i];
+        open_bench(&b);
+        attention_bwd_args a = shape_of(g);
+        assert_ok(attention_cudnn_bwd(&b.s.base, &a, &done));
+        assert_true(done);
+        assert_int_equal(runs, g->runs);
+        assert_int_equal(misaligned, 0);
+        assert_int_equal(copied, g->copied);
+        if (copied) { /* the last group's heads, where the graph reads them */
+            assert_int_equal(asked.heads, g->heads / g->runs);
+            assert_ptr_equal(last_copy.to, log_sums);
+            assert_ptr_equal(last_copy.from, (const float *)a.lse + g->heads - asked.heads);
+            assert_int_equal(last_copy.width, asked.heads);
+            assert_int_equal(last_copy.rows, a.tokens);
+            assert_int_equal(last_copy.from_stride, g->heads);
+            assert_int_equal(last_copy.to_stride, asked.lse_stride);
+            assert_true(asked.lse_stride >= asked.heads && asked.lse_stride % 4 == 0);
+        }
+        close_bench(&b);
+    }
+}
+
+/* Log-sums and row sums that begin at no 16 bytes are not handed over. */
+static void test_attention__unaligned_sums_are_not_handed_over(void **state)
+{
+    (void)state;
+    bench b;
+    char log[4096];
+    open_bench(&b);
+    attention_bwd_args a = shape(256, 4, 64);
+    a.work = array + 4;
+    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 1);
+    assert_int_equal(lines_with(log, "aligned to 16 bytes"), 1);
+    a.lse = array + 4;
+    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 0);
+    assert_int_equal(lines_with(log, "direction=forward"), 1);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +365,8 @@ int main(void)
         cmocka_unit_test(test_attention__no_engine_is_told_once),
         cmocka_unit_test(test_attention__not_asked_is_told_once_per_reason),
         cmocka_unit_test(test_attention__without_cudnn_nothing_is_told),
+        cmocka_unit_test(test_attention__groups_are_aligned_as_declared),
+        cmocka_unit_test(test_attention__unaligned_sums_are_not_handed_over),
     };
     log_init("trainer", LOG_INFO, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,6 +91,30 @@ static void test_graphs__vision(void **state)
     check(&a, 2.0 * 32 * 16 * 2048 * 2048);
 }
 
+/* Two heads of it whose log-sums were copied: rows of four. */
+static void test_graphs__group_of_heads(void **state)
+{
+    (void)state;
+    cudnnBackendDescriptor_t d = describe();
+    attention_shape a = {.segments = 4,
+                         .longest = 16384,
+                         .heads = 2,
+                         .kv_heads = 2,
+                         .head_dim = 72,
+                         .q_stride = 3456,
+                         .k_stride = 3456,
+                         .v_stride = 3456,
+                         .o_stride = 1152,
+                         .lse_stride = 4,
+                         .deterministic = 1};
+    cudnn_target t = {.properties = d, .deterministic = true};
+    cudnn_plan p = {0};
+    assert_ok(attention_graph_backward(&a, &t, &p));
+    assert_in_range((double)p.workspace_bytes - 2.0 * 4 * 2 * 16384 * 16384, 0, PLENTY);
+    cudnn_plan_done(&p);
+    cudnn()->BackendDestroyDescriptor(d);
+}
+
 /* A failure says what was wanted, and leaves nothing behind. */
 static void test_graphs__no_engine(void **state)
 {
@@ -117,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graphs__text),
         cmocka_unit_test(test_graphs__vision),
+        cmocka_unit_test(test_graphs__group_of_heads),
         cmocka_unit_test(test_graphs__no_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  * integers times a power of two, so that sums are exact in every dtype and known beforehand; sums
  * whose order shows are checked apart, against the same order made here.
  *
- *   ranks_collectives cpu|emulated */
+ *   ranks_collectives cpu|emulated [--section.key VALUE ..] */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -276,6 +276,7 @@ static void neighbours(const comm *c, int64_t n, st_dtype t)
     } else if (c->rank == c->size - 1) {
         MUST(comm_recv(c, on, at("send"), recv.at, n, t, 0));
         MUST(comm_send(c, on, at("send back"), send.at, n, t, 0));
+        MUST(on->dev->v->wait(on)); /* what is sent is read until then */
     }
     block_free(&send);
     block_free(&recv);
@@ -447,16 +448,17 @@ int main(int argc, char **argv)
     conf c;
     device *d;
     world w;
-    int no_arguments = 1;
-    MUST(conf_load(&c, &no_arguments, argv));
+    MUST(conf_load(&c, &argc, argv));
     log_init("ranks", LOG_INFO, false);
     MUST(world_open(&c, &w));
     bool emulated = argc > 1 && strcmp(argv[1], "emulated") == 0;
     device_options o = {.threads = 1};
     MUST(emulated ? emulated_open(0, false, &d) : device_open(BACKEND_CPU, &o, &d));
+    MUST(world_attach(&w, d));
     MUST(d->v->stream_new(d, &on));
     check_all(&w);
     d->v->stream_free(&on);
+    world_detach(&w);
     device_close(&d);
     MUST(world_close(&w, ST_OK));
     printf("%" PRId64 " values are right\n", checked);

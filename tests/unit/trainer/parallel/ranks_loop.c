@@ -1,7 +1,8 @@
 /* ranks_loop.c: a program that does nothing but collectives, step after step, until it is ended or
- * has done `steps` of them; for tests of what happens when a rank is lost. Every rank writes its
- * pid to FOLDER/pid.RANK, and rank 0 what step it has done to FOLDER/step. SIGUSR1: its TCP
- * connections end (its link is lost); SIGUSR2: it fails by itself.
+ * has done `steps` of them, on the CPU or with comm.engine nccl on the emulated device; for tests
+ * of what happens when a rank is lost. Every rank writes its pid to FOLDER/pid.RANK, and rank 0
+ * what step it has done to FOLDER/step. SIGUSR1: its TCP connections end (its link is lost);
+ * SIGUSR2: it fails by itself.
  *
  *   ranks_loop FOLDER STEPS [--section.key VALUE ..] */
 #include <signal.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
-#include "trainer/device/backend.h"
+#include "tests/emulated/emulated.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 
@@ -64,6 +65,7 @@ static status one_step(const world *w, const mesh *m, stream *s, float *values, 
     for (int layer = 0; layer < LAYERS; layer++)
         TRY(comm_all_reduce(c, s, (comm_at){"sum of nothing", layer}, values, VALUES, DT_F32,
                             COMM_SUM));
+    TRY(s->dev->v->wait(s));
     if (cut)
         cut_links();
     while (hangs)
@@ -79,8 +81,10 @@ static status loop(const world *w, const char *folder, int64_t steps, const conf
     mesh m;
     layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
     float *values = calloc(VALUES, sizeof *values);
+    TRY(c->comm_engine == ENGINE_NCCL ? emulated_open(0, false, &d)
+                                      : device_open(BACKEND_CPU, &o, &d));
+    TRY(world_attach(w, d));
     TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &m));
-    TRY(device_open(BACKEND_CPU, &o, &d));
     TRY(d->v->stream_new(d, &s));
     TRY(write_number(folder, "pid", w->place.rank, getpid()));
     status st = ST_OK;
@@ -92,8 +96,9 @@ static status loop(const world *w, const char *folder, int64_t steps, const conf
             st = write_number(folder, "step", -1, step);
     }
     d->v->stream_free(&s);
-    device_close(&d);
     mesh_close(&m);
+    world_detach(w);
+    device_close(&d);
     free(values);
     return st;
 }

@@ -41,13 +41,16 @@ static const document words[ROWS][ROW_DOCS] = {
 typedef struct scene {
     const char *name;
     const document (*rows)[ROW_DOCS];
-    bool one_way; /* every token at the first experts */
-    bool aux, recompute, fixed;
+    bool one_way;   /* every token at the first experts */
+    unsigned again; /* kinds that backward computes again (recompute.h) */
+    bool aux, fixed;
 } scene;
 
 static const scene scenes[] = {
     {.name = "images and text", .rows = pictures},
-    {.name = "recomputed, at capacities", .rows = pictures, .recompute = true, .fixed = true},
+    {.name = "recomputed, at capacities", .rows = pictures, .again = AGAIN_ALL, .fixed = true},
+    {.name = "norms again", .rows = pictures, .again = AGAIN_CHEAP},
+    {.name = "all but routes again", .rows = pictures, .again = AGAIN_ALL & ~AGAIN_ROUTE},
     {.name = "no image", .rows = words, .aux = true},
     {.name = "one way", .rows = pictures, .one_way = true},
 };
@@ -69,7 +72,7 @@ static void open_scene(fixture *f, const model_dims *d, const mesh *m, const sce
 {
     model_options o = {.cap = *cap,
                        .training = true,
-                       .checkpoint_full = now->recompute,
+                       .again = {{.what = now->again}, {.what = now->again}},
                        .router_aux_coef = now->aux ? 0.3 : 0,
                        .logit_rows = 16};
     fixture_open_rank(f, d, m);

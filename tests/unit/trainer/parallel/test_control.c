@@ -7,12 +7,14 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "trainer/parallel/control.h"
+#include "trainer/parallel/control_frame.h"
 
 enum { MOST = 8, WORDS = 4096 };
 
@@ -97,6 +99,17 @@ static void run_all(rank *r, int n)
         pthread_join(r[i].thread, NULL);
 }
 
+/* A connection to where the rank listens. */
+static int reach(const rank *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                            .sin_port = htons((uint16_t)r->o.at.port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
 static void says(const char *words, const char *wanted)
 {
     if (!strstr(words, wanted))
@@ -146,6 +159,44 @@ static void test_meet__other_options_are_named(void **state)
     }
 }
 
+/* A build is the hash of a program, which threads have in common: rank 1 is what it sends. */
+static void test_meet__another_build_is_named(void **state)
+{
+    (void)state;
+    rank r[2];
+    control_kind kind;
+    uint8_t header[CONTROL_HEADER], text[CONTROL_TEXT_MAX + 1] = {0}, *bytes;
+    size_t size;
+    set_up(r, 2, 10.0);
+    control_hello other = {.rank = 1,
+                           .size = 2,
+                           .pid = 7,
+                           .host = "node7",
+                           .version = "trainer 9.9 (build other)",
+                           .options = r[0].o.options};
+    start(&r[0]);
+    nap(100);
+    int fd = reach(&r[0]);
+    assert_ok(control_hello_put(&other, &bytes, &size));
+    control_header_put(header, CONTROL_HELLO, size);
+    assert_int_equal(send(fd, header, sizeof header, 0), sizeof header);
+    assert_int_equal(send(fd, bytes, size, 0), size);
+    assert_int_equal(recv(fd, header, sizeof header, MSG_WAITALL), sizeof header);
+    assert_ok(control_header_get(header, &kind, &size));
+    assert_int_equal(kind, CONTROL_REFUSE);
+    assert_int_equal(recv(fd, text, size, MSG_WAITALL), size);
+    close(fd);
+    free(bytes);
+    pthread_join(r[0].thread, NULL);
+    assert_int_equal(r[0].opened, ST_CONFIG);
+    assert_true(r[0].took_ns < INT64_C(5000000000));
+    for (int i = 0; i < 2; i++) {
+        const char *words = i == 0 ? r[0].words : (const char *)text;
+        says(words, "rank 1 of node7 is trainer 9.9 (build other), rank 0 of");
+        says(words, "all must be one build");
+    }
+}
+
 static void test_meet__who_is_missing_is_named(void **state)
 {
     (void)state;
@@ -190,11 +241,7 @@ static void test_meet__strangers_are_sent_away(void **state)
     set_up(r, 3, 10.0);
     start(&r[0]);
     nap(100);
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                            .sin_port = htons((uint16_t)r[0].o.at.port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    int fd = reach(&r[0]);
     const char request[] = "GET / HTTP/1.1\r\n\r\n";
     assert_int_equal(send(fd, request, sizeof request, 0), sizeof request);
     close(fd);
@@ -255,17 +302,69 @@ static void test_fault__rank_0_hears_of_it_while_it_leaves(void **state)
     assert_int_equal(r[1].checked, ST_UNAVAILABLE);
 }
 
+typedef struct waiter {
+    rank r;
+    bool waits_for_rows;
+    pthread_barrier_t *all_heard;
+    int heard; /* -1: nothing; else whether others waited, at the end */
+} waiter;
+
+/* Says whether it waits for rows, and what it hears of others until `until` agrees or 10 s passed.
+ */
+static void *wait_for_rows(void *of)
+{
+    waiter *w = of;
+    control *c = NULL;
+    w->r.opened = control_open(&w->r.o, w->r.id, &c);
+    assert_int_equal(w->r.opened, ST_OK);
+    control_waits(c, w->waits_for_rows);
+    const int64_t start = clock_ns();
+    const bool expected = !w->waits_for_rows;
+    nap(900); /* two beats: who waits itself must not hear of itself */
+    while (control_others_wait(c) != expected && clock_ns() - start < INT64_C(10000000000))
+        nap(5);
+    w->heard = control_others_wait(c);
+    pthread_barrier_wait(w->all_heard);
+    w->r.closed = control_close(&c, NULL);
+    return NULL;
+}
+
+static void test_waits__all_others_hear_of_one_that_waits_for_rows(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    for (int one = 0; one < N; one++) {
+        rank r[N];
+        waiter w[N];
+        pthread_barrier_t all_heard;
+        pthread_barrier_init(&all_heard, NULL, N);
+        set_up(r, N, 10.0);
+        for (int i = 0; i < N; i++) {
+            w[i] = (waiter){r[i], i == one, &all_heard, -1};
+            w[i].r.o.silence_s = 2.0;
+            assert_int_equal(pthread_create(&w[i].r.thread, NULL, wait_for_rows, &w[i]), 0);
+        }
+        for (int i = 0; i < N; i++)
+            pthread_join(w[i].r.thread, NULL);
+        pthread_barrier_destroy(&all_heard);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(w[i].heard, i != one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_meet__all_leave_well_and_have_the_id),
         cmocka_unit_test(test_meet__a_wrong_size_ends_all),
         cmocka_unit_test(test_meet__other_options_are_named),
+        cmocka_unit_test(test_meet__another_build_is_named),
         cmocka_unit_test(test_meet__who_is_missing_is_named),
         cmocka_unit_test(test_meet__a_busy_port_is_named),
         cmocka_unit_test(test_meet__strangers_are_sent_away),
         cmocka_unit_test(test_fault__one_fails_and_all_are_told),
         cmocka_unit_test(test_fault__rank_0_hears_of_it_while_it_leaves),
+        cmocka_unit_test(test_waits__all_others_hear_of_one_that_waits_for_rows),
     };
     return cmocka_run_group_tests_name("control", tests, NULL, NULL);
 }

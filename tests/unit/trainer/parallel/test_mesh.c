@@ -48,6 +48,18 @@ static int shared_with(const layout *l, int rank, mesh_group a, mesh_group b)
     return n;
 }
 
+/* What is known without the others is what they find together. */
+static void check_sketch(const layout *l, int rank)
+{
+    mesh m;
+    mesh_sketch(l, rank, &m);
+    for (int g = 0; g < MESH_GROUPS; g++) {
+        int member[MOST], n = mesh_members(l, rank, (mesh_group)g, member);
+        assert_int_equal(m.group[g].size, n);
+        assert_int_equal(member[m.group[g].rank], rank);
+    }
+}
+
 static void check(layout l)
 {
     int64_t whole = l.shard * l.context * l.tensor;
@@ -62,8 +74,10 @@ static void check(layout l)
     check_group(&l, MESH_ROW, l.context * l.tensor);
     check_group(&l, MESH_EXPERT, l.expert);
     check_group(&l, MESH_EXPERT_SHARD, whole / l.expert / l.expert_tensor);
+    check_group(&l, MESH_EXPERT_WHOLE, whole / l.expert);
     for (int rank = 0; rank < (int)l.world; rank++) {
         mesh_place p = mesh_place_of(&l, rank);
+        check_sketch(&l, rank);
         /* meeting in oneself alone: together they reach every rank of the whole once */
         assert_int_equal(shared_with(&l, rank, MESH_DENSE, MESH_TENSOR), 1);
         assert_int_equal(shared_with(&l, rank, MESH_EXPERT, MESH_EXPERT_SHARD), 1);
@@ -114,11 +128,53 @@ static void test_mesh__neighbours_of_a_row_are_neighbours_in_the_world(void **st
     assert_int_equal(p.consumer, 3);
 }
 
+/* Of the same ranks there is one. */
+static void test_mesh__communicators_are_groups_of_different_ranks(void **state)
+{
+    (void)state;
+    const struct {
+        layout l;
+        int n;
+    } cases[] = {
+        {mesh_layout(1, 1, 1, 1, 1, 1, 1), 0},
+        {mesh_layout(1, 8, 1, 1, 1, 1, 1), 1},
+        {mesh_layout(1, 8, 1, 1, 1, 8, 1), 1},
+        {mesh_layout(2, 4, 1, 1, 1, 1, 1), 3}, /* world, replicate, whole */
+        {mesh_layout(1, 8, 1, 1, 1, 4, 1), 3}, /* world, expert and its shards */
+        {mesh_layout(1, 2, 2, 2, 1, 1, 1), 5}, /* world, dense, context, tensor, row */
+        {mesh_layout(1, 4, 1, 1, 2, 2, 1), 5}, /* world, stage, pipeline, expert and its shards */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int rank = 0; rank < (int)cases[i].l.world; rank++)
+            assert_int_equal(mesh_communicators(&cases[i].l, rank), cases[i].n);
+}
+
+/* One that receives, and its peers of all stages; every rank once. */
+static void test_mesh__rows_are_shared_by_the_ranks_of_a_consumer(void **state)
+{
+    (void)state;
+    layout l = mesh_layout(2, 2, 2, 2, 2, 1, 1);
+    int member[MOST], seen[MOST] = {0};
+    for (int rank = 0; rank < (int)l.world; rank++) {
+        int n = mesh_feed_members(&l, rank, member);
+        mesh_place me = mesh_place_of(&l, rank), first = mesh_place_of(&l, member[0]);
+        assert_int_equal(n, 8);
+        assert_int_equal(first.consumer, me.consumer);
+        assert_int_equal(first.pipeline + first.context + first.tensor, 0);
+        for (int i = 0; i < n; i++)
+            seen[member[i]] += member[0] == rank;
+    }
+    for (int rank = 0; rank < (int)l.world; rank++)
+        assert_int_equal(seen[rank], 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mesh__groups_of_every_dimension_and_of_products),
         cmocka_unit_test(test_mesh__neighbours_of_a_row_are_neighbours_in_the_world),
+        cmocka_unit_test(test_mesh__communicators_are_groups_of_different_ranks),
+        cmocka_unit_test(test_mesh__rows_are_shared_by_the_ranks_of_a_consumer),
     };
     return cmocka_run_group_tests_name("mesh", tests, NULL, NULL);
 }

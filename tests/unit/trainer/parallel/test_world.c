@@ -22,7 +22,8 @@ static const char *const known[] = {"RANK",
                                     "PMI_RANK",
                                     "PMI_SIZE",
                                     "MPI_LOCALRANKID",
-                                    "MPI_LOCALNRANKS"};
+                                    "MPI_LOCALNRANKS",
+                                    "CUDA_VISIBLE_DEVICES"};
 
 static int forget(void **state)
 {
@@ -111,6 +112,31 @@ static void test_place__wrong_variables_are_named(void **state)
     refuse("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");
 }
 
+/* Local rank, but where Slurm shows every task the one GPU it has bound to it. */
+static void expect_gpu(const char *words, int gpu)
+{
+    world_place p;
+    forget(NULL);
+    set(words);
+    assert_int_equal(world_place_find(&p), ST_OK);
+    assert_int_equal(world_gpu(&p), gpu);
+}
+
+static void test_place__has_its_gpu(void **state)
+{
+    (void)state;
+    expect_gpu("RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", 1);
+    expect_gpu("RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 CUDA_VISIBLE_DEVICES=3", 1);
+    const char *slurm = "SLURM_STEP_ID=0 SLURM_PROCID=9 SLURM_NTASKS=16 SLURM_LOCALID=3 "
+                        "SLURM_STEP_TASKS_PER_NODE=8(x2)";
+    char words[512];
+    expect_gpu(slurm, 3);
+    snprintf(words, sizeof words, "%s CUDA_VISIBLE_DEVICES=0,1,2,3", slurm);
+    expect_gpu(words, 3);
+    snprintf(words, sizeof words, "%s CUDA_VISIBLE_DEVICES=3", slurm);
+    expect_gpu(words, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +144,7 @@ int main(void)
         cmocka_unit_test_setup(test_place__each_launcher, forget),
         cmocka_unit_test_setup(test_place__the_batch_script_is_no_rank, forget),
         cmocka_unit_test_setup(test_place__wrong_variables_are_named, forget),
+        cmocka_unit_test_setup(test_place__has_its_gpu, forget),
     };
     return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }

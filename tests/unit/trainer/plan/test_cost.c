@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/layout_plan.h"
+#include "trainer/plan/again.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/plan/sweep.h"
 
 typedef struct setting {
@@ -16,7 +19,7 @@ typedef struct setting {
     rates r;
 } setting;
 
-static void open_setting(setting *s, const char *model)
+static void open_setting(setting *s, const char *preset)
 {
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
@@ -25,7 +28,7 @@ static void open_setting(setting *s, const char *model)
     s->c.training_global_batch_size = 32;
     s->c.training_local_batch_size = 1;
     s->c.world_size = 0;
-    assert_ok(dims_preset(model, &s->d));
+    assert_ok(dims_preset(preset, &s->d));
     assert_ok(params_new(&s->d, &s->p));
     s->r = rates_h200();
 }
@@ -36,12 +39,15 @@ static void close_setting(setting *s)
     conf_done(&s->c);
 }
 
-static cost predict(setting *s, bool full)
+static cost predict(setting *s, int mode)
 {
     layout l;
     cost k;
+    recomputes again;
+    s->c.ac_mode = mode;
     assert_ok(layout_of(&s->c, &l));
-    cost_of(&s->c, &l, &s->d, s->p, &s->r, full, &k);
+    assert_ok(again_of(&s->c, &l, &s->d, s->p, s->c.training_local_batch_size, &again));
+    assert_ok(cost_of(&s->c, &l, &s->d, s->p, &s->r, &again, &k));
     return k;
 }
 
@@ -56,11 +62,23 @@ static void test_cost__one_rank_has_no_traffic(void **state)
     (void)state;
     setting s;
     open_setting(&s, "qwen3-vl-30b-a3b");
-    cost k = predict(&s, false);
+    cost k = predict(&s, AC_NONE);
     for (int i = 0; i < TRAFFIC_KEYS; i++)
         assert_int_equal(k.traffic[i].bytes, 0);
     near(k.exposed + k.bubble, 0, 0);
     close_setting(&s);
+}
+
+/* Elements whose backward finds them still there, or reads none of them. */
+static double gathered_once(const params *p)
+{
+    static const char *const parts[] = {".embed_tokens.", "lm_head.",     ".language_model.norm.",
+                                        ".layers.47.",    "patch_embed.", "pos_embed."};
+    double n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            n += strstr(p->list[i].name, parts[k]) ? (double)p->list[i].count : 0;
+    return n;
 }
 
 static void test_cost__sharded_weights_cross_once_per_pass(void **state)
@@ -69,13 +87,19 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     setting s;
     open_setting(&s, "qwen3-vl-30b-a3b");
     s.c.dp_shard = 8;
-    cost k = predict(&s, false);
+    cost k = predict(&s, AC_NONE);
+    const double all = 31070754032.0;
     /* bf16 before forward and before backward, fp32 behind it; 7/8 of it comes from others; 4
-     * micro-steps */
-    near((double)k.traffic[TRAFFIC_GATHER].bytes, 4 * 2 * 2.0 * 31070754032.0 * 7 / 8, 1e-9);
-    near((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * 31070754032.0 * 7 / 8, 1e-9);
+     * micro-steps; pieces are rounded up */
+    near((double)k.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * (2 * all - gathered_once(s.p)) * 7 / 8,
+         1e-5);
+    near((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
+    s.c.fsdp_reshard = RESHARD_NEVER;
+    cost never = predict(&s, AC_NONE);
+    near((double)never.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * all * 7 / 8, 1e-5);
+    s.c.fsdp_reshard = RESHARD_DEFAULT;
     s.c.training_local_batch_size = 4;
-    cost large = predict(&s, false);
+    cost large = predict(&s, AC_NONE);
     near((double)large.traffic[TRAFFIC_GATHER].bytes, (double)k.traffic[TRAFFIC_GATHER].bytes / 4,
          1e-9);
     close_setting(&s);
@@ -88,29 +112,46 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     open_setting(&s, "qwen3-vl-30b-a3b");
     s.c.dp_shard = 1;
     s.c.tensor_degree = 2;
-    cost k = predict(&s, false);
-    /* 48 layers, a gather and a reduction in each pass, half of [8192, 2048] bf16; 32 micro-steps
-     */
-    near((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 4 * 8192 * 2048 * 2 / 2, 1e-9);
+    cost k = predict(&s, AC_NONE);
+    /* 48 layers, the input of heads gathered and their output reduced in each pass, and the input
+     * again for backward: half of [8192, 2048] bf16 each; 32 micro-steps */
+    near((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2, 1e-9);
+    near((double)predict(&s, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
+         32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9); /* both of the forward once more */
+    s.c.expert_tensor_degree = 2; /* their input thrice, the rest once; choices i32, weights fp32 */
+    near((double)predict(&s, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
+         32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
+    s.c.expert_tensor_degree = 1;
     assert_int_equal(k.traffic[TRAFFIC_CONTEXT].bytes, 0);
     s.c.tensor_degree = 1;
     s.c.context_degree = 2;
-    k = predict(&s, false);
-    near((double)k.traffic[TRAFFIC_CONTEXT].bytes, 32.0 * 48 * 2 * 8192 * 2 * 4 * 128 * 2 / 2,
+    k = predict(&s, AC_NONE);
+    /* keys and values, gathered in both passes, and their gradients */
+    near((double)k.traffic[TRAFFIC_CONTEXT].bytes, 32.0 * 48 * 3 * 8192 * 2 * 4 * 128 * 2 / 2,
          1e-9);
     assert_int_equal(k.traffic[TRAFFIC_TENSOR].bytes, 0);
     s.c.context_degree = 1;
     s.c.dp_shard = 2;
     s.c.expert_degree = 2;
-    k = predict(&s, false);
-    /* 8 choices of each token, to the experts and back, forward and backward; 16 micro-steps */
-    near((double)k.traffic[TRAFFIC_EXPERT].bytes, 16.0 * 48 * 4 * 8192 * 8 * 2048 * 2 / 2, 1e-9);
+    k = predict(&s, AC_NONE);
+    /* 8 choices of each token, to the experts and back, forward and backward, and there once more
+     * for backward; counts in both passes; 16 micro-steps */
+    near((double)k.traffic[TRAFFIC_EXPERT].bytes,
+         16.0 * 48 * (5 * 8192.0 * 8 * 2048 * 2 / 2 + 2 * 129 * 4), 1e-9);
     s.c.expert_degree = 1;
     s.c.dp_shard = 1;
     s.c.pipeline_degree = 2;
-    k = predict(&s, false);
+    k = predict(&s, AC_NONE);
     near((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 2 * 8192 * 2048 * 2, 1e-9);
-    near(k.bubble, (k.step - k.update) / 33, 1e-6); /* 1 of 32 + 1 micro-steps */
+    layout cut;
+    double uneven;
+    assert_ok(layout_of(&s.c, &cut));
+    assert_ok(stage_plan(&s.c, &s.d, s.p, &cut));
+    assert_ok(stage_plan_uneven(&s.c, &s.d, s.p, &cut, &uneven));
+    assert_true(uneven > 1 && uneven < 1.02);
+    /* 32 + 1 micro-steps at the pace of the slower stage */
+    const double even = k.step - k.update - k.bubble;
+    near(k.step - k.update, even * uneven * 33 / 32, 1e-6);
     close_setting(&s);
 }
 
@@ -119,15 +160,92 @@ static void test_cost__work_is_divided_by_rates(void **state)
     (void)state;
     setting s;
     open_setting(&s, "qwen3-30b-a3b");
-    cost k = predict(&s, false);
+    cost k = predict(&s, AC_NONE);
     near(k.experts, 3.0 * (double)k.flops.text_experts / s.r.of[RATE_EXPERTS], 1e-9);
     near(k.step, k.dense + k.experts + k.attention + k.memory + k.update, 1e-9);
     near(k.mfu, (double)k.flops.training / k.step / s.r.of[RATE_PEAK], 1e-9);
-    cost again = predict(&s, true);
+    cost again = predict(&s, AC_FULL);
     near(again.experts, k.experts * 4 / 3, 1e-9);
+    near(again.attention, k.attention * 4 / 3, 1e-9);
+    near(again.memory, k.memory * 4 / 3, 1e-9);
+    assert_int_equal(again.again, k.flops.text_linear + k.flops.text_attention);
+    near(again.step, k.step + again.recompute, 1e-9);
     assert_int_equal(again.flops.training, k.flops.training); /* recomputed work is not useful */
     s.r.of[RATE_EXPERTS] /= 2;
-    near(predict(&s, false).experts, 2 * k.experts, 1e-9);
+    near(predict(&s, AC_NONE).experts, 2 * k.experts, 1e-9);
+    close_setting(&s);
+}
+
+/* What 'op' keeps fills memory.limit: one more layer of it would not fit, and more memory keeps
+ * more. */
+static void test_again__keeps_what_fits(void **state)
+{
+    (void)state;
+    setting s;
+    layout l;
+    layout_plan m;
+    recomputes r, more;
+    char text[AGAIN_TEXT_MAX];
+    open_setting(&s, "qwen3-vl-30b-a3b");
+    s.c.ac_mode = AC_SELECTIVE;
+    s.c.dp_shard = 8;
+    s.c.training_global_batch_size = 32;
+    s.c.training_local_batch_size = 4;
+    assert_ok(layout_of(&s.c, &l));
+    double before = 0;
+    for (int percent = 84; percent <= 98; percent += 7) {
+        s.c.memory_limit = percent / 100.0;
+        const double most = (s.c.memory_limit - 0.03) * s.r.memory; /* it spares 3 % */
+        assert_ok(again_of(&s.c, &l, &s.d, s.p, 4, &r));
+        assert_ok(layout_plan_make(&s.c, &l, &s.d, s.p, 4, &r, &m));
+        print_message("%d %%: %s", percent, again_text(&r.text, text));
+        print_message("; vision %s\n", again_text(&r.vision, text));
+        assert_true((double)m.total <= most && (double)m.total > before);
+        assert_true((r.text.layers > 0) != (r.vision.layers > 0));
+        more = r;
+        (r.text.layers > 0 ? &more.text : &more.vision)->layers++;
+        before = (double)m.total;
+        assert_ok(layout_plan_make(&s.c, &l, &s.d, s.p, 4, &more, &m));
+        assert_true((double)m.total > most);
+    }
+    /* where all fits, all products are kept, and norms and activations computed again */
+    s.c.training_seq_len = 256;
+    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_int_equal(r.text.what, AGAIN_CHEAP);
+    assert_int_equal(r.vision.what & ~AGAIN_FC2, AGAIN_CHEAP);
+    assert_string_equal(again_text(&r.text, text),
+                        "selective: keeps qkv, attention, proj, fc1, fc2");
+    close_setting(&s);
+}
+
+static void test_again__options_decide(void **state)
+{
+    (void)state;
+    setting s;
+    layout l;
+    recomputes r;
+    char text[AGAIN_TEXT_MAX];
+    open_setting(&s, "qwen3-vl-30b-a3b");
+    assert_ok(layout_of(&s.c, &l));
+    s.c.ac_mode = AC_SELECTIVE;
+    s.c.ac_save = "attention, fc1";
+    s.c.ac_vision_mode = AC_VISION_FULL;
+    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_int_equal(r.text.what, AGAIN_CHEAP | AGAIN_QKV | AGAIN_PROJ | AGAIN_FC2);
+    assert_int_equal(r.vision.what, AGAIN_ALL);
+    assert_string_equal(again_text(&r.text, text), "selective: keeps attention, fc1");
+    s.c.ac_save = "none";
+    s.c.ac_vision_mode = AC_VISION_NONE;
+    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_string_equal(again_text(&r.text, text), "selective: keeps routes alone");
+    assert_int_equal(r.vision.what, 0);
+    s.c.ac_selective = "3";
+    s.c.ac_vision_mode = AC_VISION_SAME;
+    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_int_equal(recompute_of(&r.text, 1), 0);
+    assert_int_equal(recompute_of(&r.text, 2), AGAIN_ALL);
+    assert_int_equal(again_kept(&r.vision, 27, AGAIN_QKV), 18);
+    assert_string_equal(again_text(&r.text, text), "selective: of layers 3, 6, ..");
     close_setting(&s);
 }
 
@@ -138,12 +256,12 @@ static void test_cost__far_groups_take_the_network(void **state)
     open_setting(&s, "qwen3-vl-30b-a3b");
     s.c.dp_shard = 8;
     s.c.dp_replicate = 2;
-    cost k = predict(&s, false);
+    cost k = predict(&s, AC_NONE);
     assert_false(k.traffic[TRAFFIC_GATHER].between_nodes);
     assert_true(k.traffic[TRAFFIC_REPLICATE].between_nodes);
     s.c.dp_shard = 16;
     s.c.dp_replicate = 1;
-    assert_true(predict(&s, false).traffic[TRAFFIC_GATHER].between_nodes);
+    assert_true(predict(&s, AC_NONE).traffic[TRAFFIC_GATHER].between_nodes);
     close_setting(&s);
 }
 
@@ -193,10 +311,10 @@ static void test_sweep__fastest_that_fits_first(void **state)
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         long long degree[7], rows;
         double memory, ms, tps, mfu;
-        char recompute[8];
+        char mode[8];
         if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %7s %lf%% %lf %lf %lf%%",
                    &degree[0], &degree[1], &degree[2], &degree[3], &degree[4], &degree[5],
-                   &degree[6], &rows, recompute, &memory, &ms, &tps, &mfu) != 13)
+                   &degree[6], &rows, mode, &memory, &ms, &tps, &mfu) != 13)
             continue;
         n++;
         assert_int_equal(degree[0] * degree[1] * degree[2] * degree[3] * degree[4], 8);
@@ -221,6 +339,8 @@ int main(void)
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_again__keeps_what_fits),
+        cmocka_unit_test(test_again__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
         cmocka_unit_test(test_rates__file_and_back),
         cmocka_unit_test(test_sweep__fastest_that_fits_first),

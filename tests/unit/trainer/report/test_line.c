@@ -2,6 +2,7 @@
 #include "tests/harness.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "trainer/report/bar.h"
 #include "trainer/report/line.h"
 
 /* torchtitan's fields with two spaces between, then vision, wait and fill. */
@@ -173,6 +175,47 @@ static void test_reporter__metrics_have_every_field(void **state)
     close_bench(&b);
 }
 
+/* The numbers of the first line. */
+static json_value *first_metrics(const bench *b)
+{
+    char path[4096], line[4096];
+    json_value *v;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", b->folder);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    assert_ok(json_parse(line, strlen(line), "metrics", &v));
+    return v;
+}
+
+/* What is counted: useful FLOPs of real tokens, or torchtitan's of whole rows (spec 10.5). */
+static void test_reporter__both_countings(void **state)
+{
+    (void)state;
+    const int kinds[] = {MFU_USEFUL, MFU_TORCHTITAN};
+    for (int i = 0; i < 2; i++) {
+        bench b;
+        open_bench(&b, 1);
+        reporter_free(&b.r);
+        b.c.metrics_mfu = kinds[i];
+        assert_ok(reporter_new(&b.c, &b.s, 1e12, b.folder, &b.r));
+        run(&b, 1, 1, false, false);
+        json_value *v = first_metrics(&b);
+        const double seconds = json_real(json_find(v, "seconds"), 0);
+        const double tokens = kinds[i] == MFU_USEFUL ? 900 : 1024;
+        const double work =
+            kinds[i] == MFU_USEFUL ? 1200 : 1024 * dims_flops_torchtitan(&b.s.dims, 512);
+        assert_true(fabs(json_real(json_find(v, "tps"), 0) * seconds / tokens - 1) < 1e-9);
+        assert_true(fabs(json_real(json_find(v, "tflops"), 0) * 1e12 * seconds / work - 1) < 1e-9);
+        assert_true(fabs(json_real(json_find(v, "mfu_percent"), 0) /
+                             (100 * json_real(json_find(v, "tflops"), 0)) -
+                         1) < 1e-9); /* of a peak of 1 TFLOP/s */
+        json_free(&v);
+        close_bench(&b);
+    }
+}
+
 /* Time handed to reporter_rest is no training time: 900 tokens in the 0.3 s slept would be 3,000 in
  * a second at most; without the rest it is far more, however slow the machine. */
 static void test_reporter__rest_is_left_out_of_the_rates(void **state)
@@ -193,13 +236,38 @@ static void test_reporter__rest_is_left_out_of_the_rates(void **state)
     close_bench(&b);
 }
 
+static void test_bar__fits_its_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t done, total;
+        int columns;
+        const char *line;
+    } cases[] = {
+        {15, 30, 80, "[###############---------------] step 15 of 30, 1:05 left"},
+        {1, 3, 40, "[####----------] step 1 of 3, 1:05 left"},
+        {7, 0, 40, "step 7"},
+        {100, 3000, 24, "step 100 of 3000, 1:05 "},
+        {3, 3, 10, "step 3 of"},
+        {3, 3, 1, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[200];
+        bar_line(cases[i].done, cases[i].total, 65, cases[i].columns, line, sizeof line);
+        assert_string_equal(line, cases[i].line);
+        assert_true(strlen(line) < (size_t)cases[i].columns);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reporter__line_has_torchtitan_s_form),
         cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
         cmocka_unit_test(test_reporter__metrics_have_every_field),
+        cmocka_unit_test(test_reporter__both_countings),
         cmocka_unit_test(test_reporter__rest_is_left_out_of_the_rates),
+        cmocka_unit_test(test_bar__fits_its_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/device/shapes.h"
 #include "trainer/layout_plan.h"
 #include "trainer/memory.h"
+#include "trainer/model/exchange.h"
+#include "trainer/plan/stage_plan.h"
 
 static memory_layout small_layout(const model_dims *d)
 {
@@ -31,7 +34,11 @@ static void test_memory__regions_are_counted(void **state)
     assert_int_equal(p.parameters, 4000);
     assert_int_equal(p.gradients, 4000);
     assert_int_equal(p.moments, 8000);
-    assert_int_equal(p.total, 16000 + p.activations);
+    assert_true(p.staging >= (int64_t)6 * 1024 * (768 + 1536));
+    assert_int_equal(memory_gpu_total(&p.gpu), 0); /* a CPU's memory is nobody else's */
+    /* Two micro-batches of rows, and one being built. */
+    assert_true(p.waiting >= p.staging + (int64_t)12 * 1024 * 768);
+    assert_int_equal(p.total, 16000 + p.activations + p.staging + p.waiting);
     l.training = false;
     memory_plan eval;
     assert_ok(memory_layout_plan(&l, &eval));
@@ -39,17 +46,65 @@ static void test_memory__regions_are_counted(void **state)
     assert_true(eval.activations < p.activations);
 }
 
+/* Windows of ranks that share experts; without them the same rows lie in scratch. */
+static void test_memory__windows_stand_in_the_plan(void **state)
+{
+    (void)state;
+    const layout l = {.replicate = 1,
+                      .shard = 4,
+                      .context = 1,
+                      .tensor = 1,
+                      .pipeline = 1,
+                      .expert = 4,
+                      .expert_tensor = 1,
+                      .world = 4,
+                      .accumulation = 1};
+    model_dims d;
+    memory_plan by_host, by_device;
+    mesh at;
+    assert_ok(dims_preset("debug", &d));
+    mesh_sketch(&l, 0, &at);
+    memory_layout m = small_layout(&d);
+    m.mesh = &at;
+    assert_ok(memory_layout_plan(&m, &by_host));
+    m.exchange = EXCHANGE_IF_REACHED;
+    assert_ok(memory_layout_plan(&m, &by_device));
+    const int64_t slots = m.rows * m.seq_len * d.text.top_k, row_bytes = d.text.hidden * 4;
+    assert_int_equal(by_host.window, 0);
+    assert_int_equal(by_device.window, exchange_window_bytes(&d.text, &l, slots, 4));
+    assert_true(by_device.window >= 3 * (slots * 5 / 4) * row_bytes);
+    assert_int_equal(by_device.total - by_device.window - by_device.activations,
+                     by_host.total - by_host.activations);
+    assert_true(by_device.activations <= by_host.activations); /* scratch is shared */
+    assert_true(by_device.total >= by_host.total - 8 * (slots * 5 / 4 + 1));
+
+    conf c = {.training_backend = BACKEND_CPU};
+    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_HOST);
+    c.training_backend = BACKEND_CUDA;
+    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_IF_REACHED);
+    c.comm_engine = ENGINE_MPI;
+    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_HOST);
+    c.comm_expert_exchange = EXPERT_EXCHANGE_DEVICE;
+    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_DEVICE);
+}
+
 static void test_memory__offers_the_smallest_change(void **state)
 {
     (void)state;
     model_dims d;
-    memory_plan p, full, fewer;
+    memory_plan p, op, full, fewer;
     assert_ok(dims_preset("debug", &d));
     memory_layout l = small_layout(&d), other = l;
     assert_ok(memory_layout_plan(&l, &p));
     assert_ok(memory_layout_check(&l, (double)p.total));
 
-    other.checkpoint_full = true;
+    other.again.text.what = other.again.vision.what = AGAIN_CHEAP;
+    assert_ok(memory_layout_plan(&other, &op));
+    assert_fails(ST_CONFIG, memory_layout_check(&l, (double)op.total),
+                 "activation_checkpoint.mode selective, activation_checkpoint.save "
+                 "qkv,attention,proj,fc1,fc2, activation_checkpoint.vision_save "
+                 "qkv,attention,proj,fc1, training.local_batch_size 6, training.seq_len 256");
+    other.again.text.what = other.again.vision.what = AGAIN_ALL;
     assert_ok(memory_layout_plan(&other, &full));
     assert_fails(
         ST_CONFIG, memory_layout_check(&l, (double)full.total),
@@ -112,6 +167,78 @@ static void test_layout__ranks_fit_each_other(void **state)
     }
 }
 
+static int64_t workspace(const batch_caps *caps, int n)
+{
+    model_dims d;
+    memory_gpu m;
+    const memory_steps steps = {.caps = caps, .n = n, .buffers = 2};
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    memory_gpu_plan(&d, &(model_options){.training = true}, &steps, &m);
+    return m.workspace;
+}
+
+/* Of NCCL's buffers and host values: nothing of one rank; each communicator, and each rank that
+ * gets messages. */
+static void test_gpu__ranks_take_communicators_and_peers(void **state)
+{
+    (void)state;
+    const int64_t mib = 1 << 20, communicator = 688 * mib, peer = 32 * 14 * mib;
+    const struct {
+        int64_t shard, expert, pipeline, bytes;
+    } cases[] = {{1, 1, 1, 0},
+                 {8, 1, 1, mib + communicator},
+                 {8, 8, 1, mib + communicator + 7 * peer},
+                 {4, 1, 2, mib + 3 * communicator + peer}};
+    model_dims d;
+    const batch_caps caps = {.tokens = 64};
+    const memory_steps steps = {.caps = &caps, .n = 1, .buffers = 2};
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mesh m;
+        memory_gpu gpu;
+        const layout l = {.replicate = 1,
+                          .shard = cases[i].shard,
+                          .context = 1,
+                          .tensor = 1,
+                          .pipeline = cases[i].pipeline,
+                          .expert = cases[i].expert,
+                          .expert_tensor = 1,
+                          .world = cases[i].shard * cases[i].pipeline,
+                          .accumulation = 2};
+        mesh_sketch(&l, 0, &m);
+        memory_gpu_plan(&d, &(model_options){.training = true, .mesh = &m}, &steps, &gpu);
+        assert_int_equal(gpu.ranks, cases[i].bytes);
+        assert_int_equal(memory_gpu_total(&gpu),
+                         gpu.context + gpu.libraries + gpu.workspace + gpu.graphs + gpu.ranks);
+    }
+}
+
+/* What attention_cudnn.c asks for: one row of 12,288 tokens has dp of 0.3 GB a head, so 8 of 32
+ * heads run at once (16 would be 4.8 GB); gradients of keys and values stand for each query head.
+ */
+static void test_gpu__workspace_is_that_of_attention(void **state)
+{
+    (void)state;
+    const batch_caps whole_row = {.tokens = 12288, .docs = 1, .longest = 12288};
+    const int64_t dp = (int64_t)2 * 12288 * 12288 * 8, whole = (int64_t)4 * 12288 * 32 * 128;
+    assert_in_range(workspace(&whole_row, 1) - dp - whole, 0, 1 << 17);
+    /* Documents that may be thousands or one long one are our own kernels': products decide. */
+    const batch_caps loose = {.tokens = 12288, .docs = 3073};
+    assert_int_equal(workspace(&loose, 1), 32 << 20);
+    /* Of several buckets the largest counts, and frames of width 72 have sums of their own. */
+    const batch_caps frames = {
+        .tokens = 64, .docs = 1, .longest = 64, .patches = 38400, .frames = 32, .frame = 1200};
+    const int64_t eye = (int64_t)2 * 32 * 1280 * 1280 * 16 + (int64_t)4 * 32 * 16 * 1200;
+    assert_in_range(workspace(&frames, 1) - eye, 0, 1 << 17);
+    /* Two of a frame's 16 heads at once begin at no 16 bytes: their log-sums are copied. */
+    const batch_caps large = {
+        .tokens = 64, .docs = 1, .longest = 64, .patches = 65536, .frames = 4, .frame = 16384};
+    const int64_t two = (int64_t)2 * 4 * 16384 * 16384 * 2 + (int64_t)4 * 4 * 2 * 16384;
+    assert_in_range(workspace(&large, 1) - two - (int64_t)4 * 4 * 65536, 0, 1 << 17);
+    const batch_caps both[] = {whole_row, frames};
+    assert_int_equal(workspace(both, 2), workspace(&whole_row, 1));
+}
+
 /* The published model's state over eight cards: 16 bytes a value in fp32, 2 in bf16. */
 static void test_layout__state_is_sharded(void **state)
 {
@@ -120,6 +247,7 @@ static void test_layout__state_is_sharded(void **state)
     params *p;
     layout l;
     layout_plan none, full;
+    const recomputes all = {{.what = AGAIN_ALL}, {.what = AGAIN_ALL}};
     conf c = {.dp_replicate = 1,
               .pipeline_degree = 1,
               .world_size = 8,
@@ -134,12 +262,132 @@ static void test_layout__state_is_sharded(void **state)
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     assert_ok(params_new(&d, &p));
     assert_ok(layout_of(&c, &l));
-    assert_ok(layout_plan_make(&c, &l, &d, p, 1, false, &none));
-    assert_ok(layout_plan_make(&c, &l, &d, p, 1, true, &full));
-    assert_int_equal(none.state, 31070754032 * 16 / 8);
-    assert_int_equal(none.weights, 31070754032 * 2 / 8);
+    assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &none));
+    assert_ok(layout_plan_make(&c, &l, &d, p, 1, &all, &full));
+    /* and what fills up the pieces of spans */
+    assert_in_range(none.weights, 31070754032 * 2 / 8, 31070754032 * 2 / 8 * 1.0001);
+    assert_int_equal(none.state, none.weights / 2 * 16);
     assert_true(full.activations < none.activations / 4);
-    assert_int_equal(none.total, none.state + none.weights + none.gathered + none.activations);
+    assert_int_equal(none.total, none.state + none.weights + none.gathered + none.activations +
+                                     none.staging + memory_gpu_total(&none.gpu));
+    assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
+    assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation is more calls */
+    params_free(&p);
+}
+
+/* What a rank takes that holds its part of the model on a device of shapes, as a run opens it. */
+static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int rank)
+{
+    params *p;
+    device *dev;
+    stream *s;
+    model *m;
+    mesh at;
+    assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
+    assert_ok(dev->v->stream_new(dev, &s));
+    assert_ok(params_new(d, &p));
+    mesh_sketch(l, rank, &at);
+    assert_ok(params_cut(p, d, l, at.place));
+    params_share(p, &at, true);
+    const int64_t before = (int64_t)shapes_bytes(dev);
+    assert_ok(params_alloc(p, s, true));
+    model_options o = {
+        .cap = memory_caps(1, c->training_seq_len, d->vision.depth ? 4 * c->training_seq_len : 0),
+        .mesh = &at,
+        .training = true};
+    model_options_freeze(&o, p);
+    assert_ok(model_new(s, d, p, &o, &m));
+    const int64_t bytes = (int64_t)shapes_bytes(dev) - before;
+    model_free(&m, s);
+    params_release(p, s);
+    params_free(&p);
+    dev->v->stream_free(&s);
+    device_close(&dev);
+    return bytes;
+}
+
+static conf pipeline_of(int64_t world, int64_t stages, const char *points)
+{
+    return (conf){.comm_expert_exchange = EXPERT_EXCHANGE_HOST,
+                  .dp_replicate = 1,
+                  .pipeline_degree = stages,
+                  .pipeline_split_points = points,
+                  .world_size = world,
+                  .dp_shard = -1,
+                  .tensor_degree = 1,
+                  .context_degree = 1,
+                  .expert_degree = 1,
+                  .expert_tensor_degree = 1,
+                  .training_local_batch_size = 1,
+                  .training_global_batch_size = 16,
+                  .training_seq_len = 256};
+}
+
+/* Every rank of a pipeline takes what its stage is planned with; the plan is the largest one's. */
+static void test_layout__stages_take_what_is_planned(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t world, stages, tensor, expert;
+        const char *points;
+    } cases[] = {{4, 4, 1, 1, ""},
+                 {8, 2, 2, 2, "layers.5"},
+                 {4, 2, 1, 2, "layers.3"},
+                 {6, 3, 1, 1, "layers.3 layers.4"}};
+    const recomputes none = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        conf c = pipeline_of(cases[i].world, cases[i].stages, cases[i].points);
+        c.tensor_degree = cases[i].tensor;
+        c.expert_degree = cases[i].expert;
+        model_dims d;
+        params *p;
+        layout l;
+        layout_plan one, most = {0}, whole;
+        assert_ok(dims_preset("debug", &d));
+        d.text.layers = 12;
+        assert_ok(params_new(&d, &p));
+        assert_ok(layout_of(&c, &l));
+        assert_ok(layout_plan_make(&c, &l, &d, p, 1, &none, &whole));
+        assert_ok(stage_plan(&c, &d, p, &l));
+        const int each = (int)(l.world / l.pipeline);
+        for (int stage = 0; stage < l.pipeline; stage++) {
+            assert_ok(layout_plan_stage(&c, &l, &d, p, 1, &none, stage, &one));
+            assert_int_equal(one.stage, stage);
+            for (int rank = stage * each; rank < (stage + 1) * each; rank++)
+                assert_int_equal(one.state + one.weights + one.gathered + one.activations,
+                                 taken_by(&c, &l, &d, rank));
+            if (one.total > most.total)
+                most = one;
+        }
+        assert_memory_equal(&whole, &most, sizeof most);
+        params_free(&p);
+    }
+}
+
+/* Whichever it is: here by its layers, there by the micro-batches it holds. */
+static void test_layout__the_largest_stage_decides(void **state)
+{
+    (void)state;
+    const struct {
+        const char *points;
+        int largest;
+    } cases[] = {{"layers.3 layers.4 layers.5", 3},
+                 {"layers.3 layers.40 layers.44", 1},
+                 {"layers.40 layers.42 layers.44", 0}};
+    model_dims d;
+    params *p;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    assert_ok(params_new(&d, &p));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        conf c = pipeline_of(8, 4, cases[i].points);
+        layout l;
+        layout_plan m;
+        assert_ok(layout_of(&c, &l));
+        assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &m));
+        assert_int_equal(m.stage, cases[i].largest);
+        /* 36 layers and more of 48, over two ranks */
+        assert_true((double)m.weights > 0.7 * 31.07e9 * 2 / 2);
+    }
     params_free(&p);
 }
 
@@ -147,10 +395,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory__regions_are_counted),
+        cmocka_unit_test(test_memory__windows_stand_in_the_plan),
         cmocka_unit_test(test_memory__offers_the_smallest_change),
         cmocka_unit_test(test_memory__patches_are_whole_groups),
+        cmocka_unit_test(test_gpu__workspace_is_that_of_attention),
+        cmocka_unit_test(test_gpu__ranks_take_communicators_and_peers),
         cmocka_unit_test(test_layout__ranks_fit_each_other),
         cmocka_unit_test(test_layout__state_is_sharded),
+        cmocka_unit_test(test_layout__stages_take_what_is_planned),
+        cmocka_unit_test(test_layout__the_largest_stage_decides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

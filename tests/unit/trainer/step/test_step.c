@@ -13,9 +13,10 @@
 #include "tests/emulated/emulated.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/device/replay.h"
+#include "trainer/report/profile.h"
 #include "trainer/step.h"
 
-enum { STEPS = 9, ACCUMULATION = 2, LOCAL = 2, SEQ_LEN = 96, PATCHES = 160, ROWS = 6 };
+enum { STEPS = 9, ACCUMULATION = 2, LOCAL = 2, SEQ_LEN = 96, PATCHES = 160, ROWS = 6, RESULTS = 5 };
 
 /* Rows of text, images, a video, no targets; each step gets others. */
 static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33}},
@@ -107,6 +108,7 @@ static void open_bench(bench *b, const char *recording, int ahead, const char *s
     c->optimizer_weight_decay = 0.1;
     c->training_max_norm = 1.0;
     s->conf = c;
+    mesh_alone(&s->mesh);
     s->accumulation = ACCUMULATION;
     s->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
     open_device(b, ahead, strcmp(scope, "none") != 0);
@@ -349,6 +351,44 @@ static void test_step__buckets_change_nothing(void **state)
     }
 }
 
+/* Rows for one step and a half: the second, and what is queued behind it, change nothing. */
+static void check_void(const files *x, int ahead, const char *scope)
+{
+    bench b;
+    step_report r;
+    outcome after_one = {0}, after_void = {0};
+    open_bench(&b, x->recording, ahead, scope, &no_buckets);
+    session *s = &b.s;
+    receiver_close(&s->train);
+    receiver_options half = {.replay.path = x->recording, .replay.loops = 1, .slots = 2 * LOCAL};
+    assert_ok(receiver_open(&half, &s->train));
+    assert_ok(step_run(s, 1, &r));
+    assert_true(r.loss == x->want.loss[0]);
+    assert_false(step_is_void(s));
+    read_values(&b, &after_one);
+    for (int64_t step = 2; step <= 2 + (ahead > 0); step++)
+        assert_ok(step_queue(s, step));
+    assert_fails(ST_PROTOCOL, step_told(s, &r), "ended inside step 2");
+    assert_true(step_is_void(s) && r.skipped);
+    while (step_under_way(s) > 0)
+        assert_fails(ST_PROTOCOL, step_told(s, &r), "ended inside step 2");
+    assert_fails(ST_PROTOCOL, step_run(s, 4, &r), "ended inside step 2");
+    read_values(&b, &after_void);
+    assert_memory_equal(after_one.values, after_void.values,
+                        (size_t)after_one.n * sizeof *after_one.values);
+    free(after_one.values);
+    free(after_void.values);
+    session_close(s);
+}
+
+static void test_step__without_rows_is_void(void **state)
+{
+    check_void(*state, -1, "none");
+    check_void(*state, 0, "step");
+    check_void(*state, 1, "none");
+    check_void(*state, 1, "step");
+}
+
 static void test_step__refuses_what_a_graph_can_not_hold(void **state)
 {
     (void)state;
@@ -372,6 +412,39 @@ static void test_step__refuses_what_a_graph_can_not_hold(void **state)
     d->v->release_host(d, pinned);
     d->v->stream_free(&s);
     device_close(&d);
+}
+
+/* By a clock that counts calls and nothing else: each call is one kind's, none twice, and the kinds
+ * add up to the step to the nanosecond. */
+static void test_profile__adds_up(void **state)
+{
+    const files *x = *state;
+    bench b;
+    profile *p;
+    open_bench(&b, x->recording, 0, "none", &no_buckets);
+    assert_ok(profile_new(b.s.stream, &p));
+    for (int64_t step = 1; step <= 3; step++) {
+        step_report r;
+        assert_ok(profile_begin(p));
+        assert_ok(step_run(&b.s, step, &r));
+        assert_ok(profile_end(p, 0));
+    }
+    const profile_sums *sums = profile_read(p);
+    int64_t all = 0, work = 0;
+    for (int k = 0; k < PROFILE_KINDS; k++) {
+        all += sums->ns[k];
+        work += k == PROFILE_IDLE ? 0 : sums->ns[k];
+    }
+    assert_int_equal(sums->steps, 3);
+    assert_int_equal(all, sums->total_ns);
+    assert_int_equal(work, sums->calls * 1000);
+    /* Idle is what came back to the host: some results of each step. */
+    assert_int_equal(sums->ns[PROFILE_IDLE], 3 * RESULTS * 1000);
+    for (int k = PROFILE_VISION; k <= PROFILE_OPTIMIZER; k++)
+        assert_true(sums->ns[k] > 0);
+    assert_int_equal(sums->ns[PROFILE_COLLECTIVES] + sums->ns[PROFILE_WAIT], 0);
+    profile_free(&p);
+    session_close(&b.s);
 }
 
 static void test_replay__scope(void **state)
@@ -403,6 +476,8 @@ int main(void)
         cmocka_unit_test(test_step__buckets_change_nothing),
         cmocka_unit_test(test_step__refuses_what_a_graph_can_not_hold),
         cmocka_unit_test(test_step__pieces_captured),
+        cmocka_unit_test(test_profile__adds_up),
+        cmocka_unit_test(test_step__without_rows_is_void),
         cmocka_unit_test(test_replay__scope),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,0 +1,195 @@
+/* answers.c: what a worker sends for a lease: the row, index records, or what could not be decoded;
+ * and what it tells in between. */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+enum {
+    MISSING_LIMIT = 3
+}; /* files a worker may miss that the dispatcher sees, before it must go */
+
+static lease *end_work(dispatch *d, worker_seat *w)
+{
+    lease *l = w->work;
+    w->work = w->ahead;
+    w->ahead = NULL;
+    w->unbegun = w->work != NULL;
+    w->last_item = false;
+    w->shipped = 0;
+    w->fresh = false;
+    w->leases_done++;
+    w->since_ns = w->leased_ns = clock_ns();
+    d->answered_ns = w->since_ns;
+    return l;
+}
+
+status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, const char *name)
+{
+    if (!w->work)
+        return ST_OK; /* late */
+    if (w->work->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "a row for a lease of another kind");
+    if (head->row != w->work->row)
+        return FAIL_IN(ST_PROTOCOL, name, "row %llu for a lease of row %llu",
+                       (unsigned long long)head->row, (unsigned long long)w->work->row);
+    if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
+        return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
+                       wire_msg_parts(m), (unsigned)head->n_images);
+    w->travel_ns = clock_ns() - w->leased_ns;
+    w->row_bytes = (int64_t)wire_msg_bytes(m);
+    lease *l = end_work(d, w);
+    if (!l->owner)
+        lease_free(&l); /* its consumer has gone */
+    else if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        session_row(d, l->owner, l, m);
+    return ST_OK;
+}
+
+/* Readable for us, as for local workers: then a worker that can not open it is at fault. */
+static bool seen_by_us(const source *s, const char *file)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+static void dismiss_if_blind(dispatch *d, worker_seat *w)
+{
+    if (w->missing_files < MISSING_LIMIT)
+        return;
+    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
+             (long long)w->missing_files, (int)w->pid, w->host);
+    seat_retire(d, w, false);
+}
+
+/* Files of an index lease that this worker could not open and we can: the index must not depend on
+ * who read for it. */
+static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v)
+{
+    const json_value *list = json_find(v, "records");
+    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
+    const source *s = l->owner;
+    int64_t missed = 0;
+    if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
+        return 0;
+    for (int64_t k = 0; k < n; k++) {
+        image_place place;
+        if (!json_find(json_item(list, (size_t)k), "missing"))
+            continue;
+        dataset_image_place(s->data, solo >= 0 ? solo : l->item[k], &place);
+        missed += seen_by_us(s, place.path);
+    }
+    return missed;
+}
+
+status answer_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                      const char *name)
+{
+    lease *l = w->work;
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (l->kind == LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
+    bool solo = lease_solo_item(l) >= 0;
+    const int64_t missed = missed_files(w, l, v);
+    if (missed > 0) {
+        w->missing_files += missed;
+        end_work(d, w);
+        lease_book_return(&d->book, l);
+        dismiss_if_blind(d, w);
+        return ST_OK;
+    }
+    TRY(index_build_take(d, l, v, name));
+    end_work(d, w);
+    if (solo && l->n_items > 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_free(&l);
+    return ST_OK;
+}
+
+/* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
+status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                     const char *name)
+{
+    lease *l = w->work;
+    const json_value *list;
+    bool blamed = false;
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (!l->owner) {  /* its consumer has gone */
+        end_work(d, w);
+        lease_free(&l);
+        return ST_OK;
+    }
+    if (l->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
+    TRY(json_want_array(v, "samples", name, &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *f = json_item(list, i);
+        int64_t id;
+        const char *cause;
+        bool ours = false;
+        TRY(json_want_int(f, "id", name, &id));
+        TRY(json_want_text(f, "cause", name, &cause));
+        for (int64_t k = 0; k < l->n_items && !ours; k++)
+            ours = l->item[k] == id;
+        if (!ours)
+            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
+                           (long long)id);
+        const char *missing = json_text(json_find(f, "missing"), NULL);
+        if (missing && !w->local && !w->ship && seen_by_us(lease_source(l), missing)) {
+            w->missing_files++;
+            continue;
+        }
+        blamed = true;
+        seats_quarantine(d, lease_source(l), id, cause);
+    }
+    end_work(d, w);
+    if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_book_return(&d->book, l);
+    if (!blamed && w->missing_files == 0)
+        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
+    dismiss_if_blind(d, w);
+    return ST_OK;
+}
+
+void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
+{
+    const json_value *stages = json_find(v, "stage_ns"), *cache = json_find(v, "cache");
+    for (int i = 0; cache && i < 2; i++) {
+        const int64_t n = json_int(json_item(cache, (size_t)i), 0);
+        d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
+    }
+    for (int i = 0; stages && i < N_STAGES; i++) {
+        int64_t ns = json_int(json_item(stages, (size_t)i), 0);
+        ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
+        d->counts.stage_ns[i] += ns;
+        w->travel_ns -= ns; /* what is left once all are known is the link's */
+    }
+    if (stages && w->row_bytes > 0)
+        press_link_saw(&w->link, w->row_bytes, w->travel_ns);
+    w->row_bytes = 0;
+    if (!w->work || head->row != w->work->number)
+        return;
+    const int64_t item = json_int(json_find(v, "item"), -1);
+    const lease *l = w->work;
+    w->since_ns = clock_ns();
+    w->unbegun = false;
+    w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
+                   item == l->item[l->n_items - 1];
+    lease_on(w->work, item);
+}

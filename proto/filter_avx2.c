@@ -1,0 +1,72 @@
+/* filter_avx2.c: two rows of a plane in one vector, the upper one in the low lane. Compiled for
+ * AVX2, run only where the processor has it. */
+#include "proto/filter_kernels.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+enum { ROWS = 2, BYTES = ROWS * FILTER_SIDE };
+
+static inline __m256i load(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+static inline void store(uint8_t *p, __m256i v)
+{
+    _mm256_storeu_si256((__m256i *)p, v);
+}
+
+/* Differences along x, then along y; *before holds those along x of the two rows before. */
+static inline __m256i predicted(__m256i v, __m256i *before)
+{
+    const __m256i along_x = _mm256_sub_epi8(v, _mm256_slli_si256(v, 1));
+    /* Low lane: the last row before; high lane: this pair's first. */
+    const __m256i above = _mm256_permute2x128_si256(*before, along_x, 0x21);
+    *before = along_x;
+    return _mm256_sub_epi8(along_x, above);
+}
+
+/* Sums along y, then along x in four doubling steps; *sum holds in both lanes those along y of the
+ * row before. */
+static inline __m256i restored(__m256i v, __m256i *sum)
+{
+    const __m256i low_in_high = _mm256_permute2x128_si256(v, v, 0x08);
+    v = _mm256_add_epi8(_mm256_add_epi8(v, low_in_high), *sum);
+    *sum = _mm256_permute2x128_si256(v, v, 0x11);
+    v = _mm256_add_epi8(v, _mm256_slli_si256(v, 1));
+    v = _mm256_add_epi8(v, _mm256_slli_si256(v, 2));
+    v = _mm256_add_epi8(v, _mm256_slli_si256(v, 4));
+    return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
+}
+
+static void apply(const uint8_t *in, int64_t channel, uint8_t *out)
+{
+    __m256i red = _mm256_setzero_si256(), green = red, blue = red;
+    for (int i = 0; i < FILTER_PLANE; i += BYTES) {
+        const __m256i g = load(in + channel + i);
+        const __m256i r = _mm256_sub_epi8(load(in + i), g);
+        const __m256i b = _mm256_sub_epi8(load(in + 2 * channel + i), g);
+        store(out + i, predicted(r, &red));
+        store(out + channel + i, predicted(g, &green));
+        store(out + 2 * channel + i, predicted(b, &blue));
+    }
+}
+
+static void undo(const uint8_t *in, int64_t channel, uint8_t *out)
+{
+    __m256i red = _mm256_setzero_si256(), green = red, blue = red;
+    for (int i = 0; i < FILTER_PLANE; i += BYTES) {
+        const __m256i g = restored(load(in + channel + i), &green);
+        const __m256i r = restored(load(in + i), &red);
+        const __m256i b = restored(load(in + 2 * channel + i), &blue);
+        store(out + i, _mm256_add_epi8(r, g));
+        store(out + channel + i, g);
+        store(out + 2 * channel + i, _mm256_add_epi8(b, g));
+    }
+}
+
+const filter_kernels filter_avx2 = {apply, undo};
+#else
+const filter_kernels filter_avx2 = {0, 0};
+#endif

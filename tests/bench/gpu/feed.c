@@ -1,0 +1,21 @@
+/* feed.c: prepd's server of recordings (prepd/serve/recorded.h) as a program of its own, for
+ * machines that lack what the rest of prepd is built with.
+ *
+ *   bench_feed ENDPOINT RECORDING */
+#include <stdio.h>
+
+#include "common/log.h"
+#include "prepd/serve/recorded.h"
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "bench_feed ENDPOINT RECORDING\n");
+        return 64;
+    }
+    log_init("feed", LOG_INFO, false);
+    status st = recorded_serve(argv[2], argv[1], "");
+    if (st != ST_OK)
+        fprintf(stderr, "bench_feed: %s\n", status_text());
+    return status_exit_code(st);
+}

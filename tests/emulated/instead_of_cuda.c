@@ -1,0 +1,16 @@
+/* instead_of_cuda.c: a program linked with this and --wrap=device_open gets the emulated device
+ * where it asks for CUDA: one step under way beside the one that is told, captured steps. */
+#include "common/conf.h"
+#include "tests/emulated/emulated.h"
+
+status __real_device_open(int kind, const device_options *o, device **out);
+status __wrap_device_open(int kind, const device_options *o, device **out);
+
+status __wrap_device_open(int kind, const device_options *o, device **out)
+{
+    size_t total;
+    if (kind != BACKEND_CUDA)
+        return __real_device_open(kind, o, out);
+    TRY(emulated_open(1, true, out));
+    return (*out)->v->memory(*out, &(*out)->used_at_open, &total);
+}

@@ -1,0 +1,228 @@
+"""The installed units under systemd itself: process 1 of a machine made of namespaces and an overlay of this
+one's files, with a /tmp, /run and network of its own. Needs root, overlayfs, cgroup 2 and systemd; skipped without."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from prepd_flow import BIN, Folder, check, children, main, wait_for
+
+SYSTEMD = "/lib/systemd/systemd"
+BUILD = os.path.dirname(os.path.dirname(os.path.abspath(BIN)))
+LOG = "/run/said"
+# Between the mounts that are made and systemd there is nothing: what fails before it says 77.
+BOOT = r"""
+set -e
+trap '[ $? = 0 ] || exit 77' EXIT
+here=$1
+mount --make-rprivate /
+mount -t tmpfs none "$here/layers"
+mkdir "$here/layers/up" "$here/layers/work"
+cp -a "$here/installed" "$here/layers/installed"
+mount -t overlay none -o "lowerdir=$here/layers/installed:/,upperdir=$here/layers/up,workdir=$here/layers/work" "$here/root"
+cd "$here/root"
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+for d in tmp var/tmp; do mount -t tmpfs none $d; done
+for d in run dev; do mount -t tmpfs -o mode=755 none $d; done
+for d in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 dev/${d%:*} c 1 ${d#*:}; done
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
+mount -t tmpfs none dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+mount -t tmpfs none sys/fs/cgroup
+mount -t cgroup2 none sys/fs/cgroup
+ip link set lo up
+mkdir old
+pivot_root . old
+umount -l old
+exec env -i container=unshare PATH=/usr/sbin:/usr/bin:/sbin:/bin """ + SYSTEMD + \
+    " --system --unit=tessera.target --show-status=no"
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def cgroup2():
+    """The folder of our own cgroup."""
+    with open("/proc/mounts") as f:
+        mounted = [line.split()[1] for line in f if line.split()[2] == "cgroup2"]
+    with open("/proc/self/cgroup") as f:
+        own = [line[3:].strip() for line in f if line.startswith("0::")]
+    return mounted[0] + own[0] if mounted and own else None
+
+
+class Machine:
+    def __init__(self, config):
+        """config: of the daemon, by its keys."""
+        self.folder = tempfile.mkdtemp(prefix="machine")
+        for name in ("layers", "root"):
+            os.mkdir(self.file(name))
+        os.chmod(self.folder, 0o755)
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", "/opt/tessera"], check=True, capture_output=True,
+                       env={**os.environ, "DESTDIR": self.file("installed")})
+        for name in ("etc/tessera", "etc/systemd/system", "srv"):
+            os.makedirs(self.file("installed/" + name))
+        subprocess.run([BIN, "synth", "--out", self.file("installed/srv/data"), "--images", "64", "--seed", "1"],
+                       check=True, capture_output=True)
+        self.write("etc/systemd/system/tessera.target", "[Unit]\nDescription=what the test asks for\n")
+        for unit in ("prepd.service", "prepd-worker@.service", "prep.slice"):
+            os.symlink("/opt/tessera/lib/systemd/system/" + unit, self.file("installed/etc/systemd/system/" + unit))
+            if unit != "prep.slice":  # no journal here
+                more = f"[Service]\nStandardOutput=append:{LOG}\nStandardError=append:{LOG}\n"
+                if unit == "prepd.service":
+                    more += "WatchdogSec=3\n"
+                self.write(f"etc/systemd/system/{unit}.d/test.conf", more)
+        self.write("etc/tessera/prepd.yaml", "model: {path: /srv/data/model}\ndata: {path: /srv/data}\n"
+                   "training: {seq_len: 512, global_batch_size: 4}\n" + config)
+        subprocess.run(["chmod", "-R", "a+rX", self.file("installed")], check=True)
+        self.group = os.path.join(cgroup2() or skip("no cgroup 2 is mounted"), f"machine{os.getpid()}")
+        try:
+            os.mkdir(self.group)
+        except OSError as e:
+            shutil.rmtree(self.folder)
+            skip(f"cgroups can not be made: {e}")
+        enter = 'echo 0 > "$1/cgroup.procs" && shift && exec unshare --pid --mount --net --uts --ipc --cgroup --fork "$@"'
+        self.log = open(self.file("console"), "w+")
+        self.p = subprocess.Popen(["sh", "-c", enter, "sh", self.group, "bash", "-c", BOOT, "bash", self.folder],
+                                  stdout=self.log, stderr=self.log)
+
+    def file(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        os.makedirs(os.path.dirname(self.file("installed/" + name)), exist_ok=True)
+        with open(self.file("installed/" + name), "w") as f:
+            f.write(text)
+
+    def do(self, *args, code=0):
+        first = children(self.p.pid)
+        if not first:
+            return None
+        p = subprocess.run(["nsenter", "-t", str(first[0]), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *args],
+                           capture_output=True, text=True, timeout=60)
+        if code is not None and p.returncode != code:
+            raise AssertionError(f"{args}: exit code {p.returncode}\n{p.stdout}{p.stderr}{self.said()}")
+        return p.stdout if code == 0 else p
+
+    def said(self):
+        return self.do("cat", LOG, code=None).stdout
+
+    def show(self, unit, name):
+        return self.do("systemctl", "show", unit, "-p", name, "--value").strip()
+
+    def status(self, *args):
+        p = self.do("/opt/tessera/bin/prepd", "status", "--json", "--connect", *args, code=None)
+        return json.loads(p.stdout) if p.returncode == 0 else None
+
+    def up(self):
+        def running():
+            if self.p.poll() == 77:
+                self.log.seek(0)
+                skip("no machine can be made here: " + self.log.read().strip())
+            p = self.do("systemctl", "is-system-running", code=None)
+            return p is not None and p.stdout.strip() in ("running", "degraded")
+        wait_for(running, "systemd runs", 60)
+
+    def __enter__(self):
+        try:
+            self.up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for pid in children(self.p.pid):
+            os.kill(pid, signal.SIGKILL)  # all that run there go with it, and so do the mounts
+        self.p.kill()
+        self.p.wait()
+        self.log.close()
+        end = time.monotonic() + 10
+        while time.monotonic() < end:  # cgroups of what has just ended
+            for folder, _, _ in os.walk(self.group, topdown=False):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    pass
+            if not os.path.exists(self.group):
+                break
+            time.sleep(0.1)
+        shutil.rmtree(self.folder)
+
+
+SOCKET = "ipc:///run/prepd/prepd.sock"
+CLIENT = ["/usr/bin/python3", "/opt/tessera/share/tessera/client.py"]
+
+
+def the_daemon_as_a_unit():
+    with Machine(f"prepd: {{workers: 2, endpoint: \"{SOCKET}\"}}\n") as m:
+        m.do("systemctl", "start", "prepd")  # comes back when READY was said
+        check(m.show("prepd", "ActiveState") == "active", m.said())
+        main_pid = m.show("prepd", "MainPID")
+        for pid in (main_pid, m.do("pgrep", "-f", "prepd worker").split()[0]):
+            about = dict(x.split(":\t", 1) for x in m.do("cat", f"/proc/{pid}/status").splitlines() if ":\t" in x)
+            check(about["CapEff"].strip("0") == "" and about["NoNewPrivs"] == "1" and about["Seccomp"] == "2" and
+                  about["Uid"].split()[0] != "0", f"it may do too much: {about}")
+        rows = m.do(*CLIENT, SOCKET, "--rows", "40")
+        check(rows.count("row ") == 40, rows)
+        wait_for(lambda: "rows" in m.show("prepd", "StatusText") and not m.show("prepd", "StatusText").startswith(
+            "no consumer, 0 rows"), "the status tells of rows", 30)
+        m.do("systemctl", "reload", "prepd")
+        wait_for(lambda: "reloaded options=0" in m.said(), "it was reloaded")
+        for what, sig in (("stopped for longer than its watchdog allows", "STOP"), ("killed", "KILL")):
+            before = m.show("prepd", "NRestarts")
+            m.do("kill", f"-{sig}", m.show("prepd", "MainPID"))
+            wait_for(lambda: m.show("prepd", "NRestarts") > before and m.show("prepd", "ActiveState") == "active",
+                     f"a daemon that was {what} is started again", 60)
+            check(m.do(*CLIENT, SOCKET, "--rows", "4").count("row ") == 4, "no rows from it")
+        m.do("systemctl", "stop", "prepd")
+        check(m.show("prepd", "Result") == "success" and m.show("prepd", "ExecMainStatus") == "0", m.said())
+        check("drained rows=" in m.said(), m.said())
+        check(m.do("pgrep", "-c", "prepd", code=None).stdout.strip() == "0", "workers are left")
+        # The line of prepd-run, where no unit has its name.
+        m.do("sh", "-c", "rm -r /etc/systemd/system/prepd.service*; systemctl daemon-reload")
+        m.do("/opt/tessera/bin/prepd-run", "/etc/tessera/prepd.yaml", "--prepd.endpoint", "ipc:///run/by-line.sock",
+             "--prepd.cache_dir", "/tmp/cache")
+        check(m.do(*CLIENT, "ipc:///run/by-line.sock", "--rows", "4").count("row ") == 4, "no rows by prepd-run")
+        m.do("systemctl", "stop", "prepd")
+
+
+def workers_as_units_with_keys():
+    """Two of them over tcp, as lasting users, in a slice that has no more than CPU 0."""
+    with Machine("prepd: {workers: 1, endpoint: \"tcp://0.0.0.0:5555\", keys: /etc/tessera/keys}\n") as m:
+        for user in ("prepd", "prepd-worker"):
+            m.do("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user)
+        m.do("/opt/tessera/bin/prepd", "keygen", "--out", "/etc/tessera/keys")
+        m.do("/opt/tessera/bin/prepd", "keygen", "--out", "/etc/tessera/keys", "--client", "site")
+        m.do("sh", "-c", "chown -R prepd: /etc/tessera/keys; chmod 755 /etc/tessera/keys; "
+             "chown -R prepd-worker: /etc/tessera/keys/site; "
+             "echo PREPD_CONNECT=tcp://127.0.0.1:5556 > /etc/tessera/worker.env; "
+             "echo PREPD_OPTIONS=--data-root /srv/data --keys /etc/tessera/keys/site --workers 2 >> /etc/tessera/worker.env")
+        m.do("systemctl", "start", "prepd", "prepd-worker@1", "prepd-worker@2")
+        where = ("tcp://127.0.0.1:5555", "--keys", "/etc/tessera/keys")
+        wait_for(lambda: len((m.status(*where) or {"workers": []})["workers"]) == 5, "all workers", 60)
+        check(m.status(*where)["keepers"] == 2, "keepers")
+        check(m.do(*CLIENT, where[0], "--keys", where[2], "--rows", "40").count("row ") == 40, "rows")
+        m.do("systemctl", "stop", "prepd-worker@2")
+        check(m.show("prepd-worker@2", "Result") == "success", m.said())
+        wait_for(lambda: len(m.status(*where)["workers"]) == 3, "its workers have left", 30)
+        m.do("/opt/tessera/bin/prepd", "drain", "--connect", *where)  # for good: nothing is started again
+        wait_for(lambda: m.show("prepd", "ActiveState") == "inactive" and
+                 m.show("prepd-worker@1", "ActiveState") == "inactive", "both have left", 30)
+        check(m.show("prepd-worker@1", "NRestarts") == "0" and m.show("prepd", "Result") == "success", m.said())
+
+
+if "asan" in os.environ.get("TESSERA_BIN", ""):
+    skip("a unit's sandbox leaves a sanitizer no way to look for leaks")
+if os.geteuid() != 0 or not os.path.exists(SYSTEMD) or not shutil.which("nsenter") or not shutil.which("ip"):
+    skip("needs root, systemd, nsenter and ip")
+main(the_daemon_as_a_unit, workers_as_units_with_keys)

@@ -1,0 +1,280 @@
+"""What a run makes of a daemon that goes: one that comes back is gone on with behind the last row, one
+that does not costs no step that was done; alone and as two ranks.
+
+train_daemon.py [KILLS]    the quick form kills the daemon 4 times, the long one as often as asked,
+with 0.1 to 5 s until it is started anew; figures are printed"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from prepd_flow import Daemon, Folder, check, main, seed, wait_for
+from resume_flow import STREAM, command, ledger
+from train_flow import TRAINER, options
+
+KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+STEPS, AWAY_S = (24, 0.8) if KILLS <= 4 else (8 * KILLS, 5.0)
+MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+LAYOUTS = {"one rank": {}, "two ranks": {"nproc": 2, "training.backend": "cpu"},
+           "two that share rows": {"nproc": 2, "training.backend": "cpu", "parallelism.context_parallel_degree": 2}}
+FEW = {"prepd__ahead_bytes": 1048576, "checkpoint__interval": 0}  # little under way, nothing kept between
+
+
+def start(f, name, layout, **changed):
+    words = command(f, name, **changed) + options(LAYOUTS[layout])
+    with open(f.file(name + ".said"), "w") as said:
+        return subprocess.Popen(words, stdout=said, stderr=said)
+
+
+def said(f, name):
+    with open(f.file(name + ".said")) as file:
+        return file.read()
+
+
+def steps_done(f, name):
+    return max(ledger(f, name), default=0) if os.path.exists(f.file(name + "/ledger.jsonl")) else 0
+
+
+def after(f, name, p, steps):
+    wait_for(lambda: p.poll() is not None or steps_done(f, name) >= steps, f"step {steps}: {said(f, name)}", 120)
+    check(p.poll() is None, f"ended before step {steps}: {said(f, name)}")
+
+
+def ended(f, name, p, *codes):
+    try:
+        code = p.wait(120)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        raise AssertionError(f"it hangs: {said(f, name)}") from None
+    check(code in codes, f"exit code {code}: {said(f, name)}")
+
+
+def files(f, name, step):
+    """Everything of a checkpoint that two equal runs have the same of."""
+    at, found = f.file(f"{name}/checkpoint/step-{step}"), {}
+    for folder, _, names in os.walk(at):
+        for file in names:
+            if file.endswith(".safetensors"):
+                with open(os.path.join(folder, file), "rb") as data:
+                    found[os.path.relpath(os.path.join(folder, file), at)] = data.read()
+    check(found, f"nothing in {at}")
+    return found
+
+
+def same(f, one, other, step):
+    check(ledger(f, one) == ledger(f, other), f"{one} and {other}: the ledgers differ")
+    check(files(f, one, step) == files(f, other, step), f"{one} and {other}: values or moments differ")
+
+
+def over(test, *layouts):
+    for layout in layouts:
+        if MPI or layout == "one rank":
+            test(layout)
+        else:
+            print(f"skipped: {layout}: Open MPI was not found when this was built")
+
+
+def comes_back(layout):
+    rng, waits = seed(), []
+    with Folder(**STREAM) as f:
+        run = dict(FEW, training__steps=STEPS)
+        with Daemon(f.config):
+            ended(f, "quiet", start(f, "quiet", layout, **run), 0)
+        daemon = Daemon(f.config)
+        p = start(f, "killed", layout, **run)
+        for i in range(KILLS):
+            after(f, "killed", p, STEPS * i // KILLS + 1)
+            time.sleep(rng.uniform(0, 0.2))
+            # One in four is told to stop; the others are killed.
+            daemon.stop() if i % 4 == 3 else (daemon.p.kill(), daemon.p.wait())
+            waits.append(rng.uniform(0.1, AWAY_S))
+            time.sleep(waits[-1])
+            daemon = Daemon(f.config)
+        ended(f, "killed", p, 0)
+        daemon.stop()
+        same(f, "quiet", "killed", STEPS)
+        back = said(f, "killed").count("is back after")
+        check(back >= KILLS // 2, f"{back} times: {said(f, 'killed')}")
+        print(f"{layout}, {STEPS} steps: the daemon was killed {KILLS} times and away {sum(waits):.1f} s; it was "
+              f"waited for {back} times")
+
+
+def a_daemon_that_comes_back_is_gone_on_with():
+    over(comes_back, "one rank", "two ranks")
+
+
+def is_gone(layout):
+    with Folder(**STREAM) as f:
+        run = dict(FEW, training__steps=400, prepd__reconnect_timeout=1.5)
+        daemon = Daemon(f.config)
+        p = start(f, "gone", layout, **run)
+        after(f, "gone", p, 3)
+        daemon.p.kill()
+        daemon.p.wait()
+        ended(f, "gone", p, 69)
+        at, words = steps_done(f, "gone"), said(f, "gone")
+        check(at < 400 and f"the run ends after step {at}" in words, words)
+        check(f"all {at} steps are kept in" in words and "same command again" in words, words)
+        check("prepd.reconnect_timeout" in words and "waiting for it" in words, words)
+        check(os.path.isdir(f.file(f"gone/checkpoint/step-{at}")), words)
+        with Daemon(f.config):
+            run["training__steps"] = at + 2
+            ended(f, "quiet", start(f, "quiet", layout, **run), 0)
+            ended(f, "gone", start(f, "gone", layout, **run), 0)
+        check(f"going on from step {at}" in said(f, "gone"), said(f, "gone"))
+        same(f, "quiet", "gone", at + 2)
+
+
+def a_daemon_that_is_gone_costs_no_step():
+    over(is_gone, "one rank", "two ranks")
+
+
+def stopped_while_it_waits(layout):
+    with Folder(**STREAM) as f:
+        daemon = Daemon(f.config)
+        p = start(f, "stopped", layout, **FEW, training__steps=400)
+        after(f, "stopped", p, 3)
+        daemon.p.kill()
+        daemon.p.wait()
+        wait_for(lambda: "waiting for it" in said(f, "stopped"), "the loss of the daemon", 60)
+        at = -1
+        while at != steps_done(f, "stopped"):  # until all rows that had arrived are taken
+            at = steps_done(f, "stopped")
+            time.sleep(2)
+        begin = time.monotonic()
+        p.send_signal(signal.SIGTERM)
+        ended(f, "stopped", p, 0)
+        check(time.monotonic() - begin < 20, f"it took {time.monotonic() - begin:.1f} s")
+        at, words = steps_done(f, "stopped"), said(f, "stopped")
+        check(f"stopping after step {at} as asked" in words, words)
+        check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), words)
+
+
+def a_run_that_waits_for_its_daemon_can_be_stopped():
+    over(stopped_while_it_waits, "two ranks", "two that share rows")
+
+
+def refused_by_name(f, name, p):
+    ended(f, name, p, 78)
+    at, words = steps_done(f, name), said(f, name)
+    last = words.strip().splitlines()[-1]
+    check("training.seed" in last and f"all {at} steps are kept" in last, words)
+
+
+def another_stream_is_no_return():
+    """A daemon with another seed in the place of the old one: refused by the option's name, nothing lost."""
+    with Folder(**STREAM) as f:
+        daemon = Daemon(f.config)
+        p = start(f, "run", "one rank", **FEW, training__steps=400)
+        after(f, "run", p, 3)
+        daemon.p.kill()
+        daemon.p.wait()
+        with Daemon(f.config, "--training.seed", "9"):
+            refused_by_name(f, "run", p)
+
+
+class Between:
+    """Stands between trainer and daemon, and can turn deaf to the trainer: rows still come, what it sends
+    back stays with it, until cut() ends the connection."""
+
+    def __init__(self, f):
+        self.to, self.pair, self.open = f.file("d.sock"), None, True
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind(f.file("between.sock"))
+        self.door.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            trainer, _ = self.door.accept()
+            daemon = socket.socket(socket.AF_UNIX)
+            if not self.open or daemon.connect_ex(self.to):
+                trainer.close()
+                daemon.close()
+                if not self.open:
+                    return
+                continue
+            self.pair, self.deaf = (trainer, daemon), False
+            back = threading.Thread(target=self.pump, args=(trainer, daemon))
+            back.start()
+            self.pump(daemon, trainer)
+            self.deaf = False
+            self.end(trainer)
+            back.join()
+            trainer.close()
+            daemon.close()
+
+    def pump(self, one, other):
+        try:
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        except OSError:
+            pass
+        if not self.deaf:
+            self.end(other)
+
+    @staticmethod
+    def end(connection):
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it has ended
+            pass
+
+    def turn_deaf(self):
+        self.deaf = True
+        self.pair[0].shutdown(socket.SHUT_RD)
+
+    def cut(self):
+        self.end(self.pair[1])
+
+    def close(self, f):
+        self.open = False
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(f.file("between.sock"))
+        self.thread.join()
+        self.door.close()
+
+
+def what_was_under_way_is_no_breach():
+    """Credit that the lost connection had not taken reaches the next one, where nobody knows the trainer:
+    that is a daemon that went, be it the same, one of the same stream or one of another. The trainer hears
+    of it behind the rows that it still has."""
+    with Folder(**STREAM) as f:
+        run = dict(FEW, prepd__ahead_bytes=4 << 20, training__steps=40)
+        through = dict(run, prepd__endpoint="ipc://" + f.file("between.sock"))
+        daemon, between = Daemon(f.config), None
+        try:
+            ended(f, "quiet", start(f, "quiet", "one rank", **run), 0)
+            between = Between(f)
+            for name, again in (("same", None), ("anew", []), ("other", ["--training.seed", "9"])):
+                p = start(f, name, "one rank", **through)
+                after(f, name, p, 3)
+                between.turn_deaf()
+                after(f, name, p, steps_done(f, name) + 2)
+                if again is not None:
+                    daemon.p.kill()
+                    daemon.p.wait()
+                    daemon = Daemon(f.config, *again)
+                    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+                between.cut()
+                if name == "other":
+                    refused_by_name(f, name, p)
+                    continue
+                ended(f, name, p, 0)
+                check("is back after" in said(f, name), said(f, name))
+                same(f, "quiet", name, 40)
+        finally:
+            if between:
+                between.close(f)
+            daemon.stop()
+
+
+main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
+     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return,
+     what_was_under_way_is_no_breach)

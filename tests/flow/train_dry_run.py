@@ -1,0 +1,135 @@
+"""trainer train --dry-run: every rank of a layout played by one process that computes nothing. Layouts of a
+small model in every dimension; the mission's own, Qwen3-VL-30B-A3B on 8 ranks with a sparse folder of
+62 GB, against sums made here from the published shapes; 235B-A22B on 64 ranks. Little memory, little
+disk, and a folder that does not fit is refused."""
+import os
+import re
+import shutil
+import tempfile
+import time
+
+from hf_files import SANITIZED, expect, measured, np, trainer
+from large_model import VL, folder, text, vision
+
+MEMORY = 400 << 20  # 126 MiB: the pinned batch and the rows
+GLOBAL = {"training.seq_len": 512, "training.local_batch_size": 1, "training.global_batch_size": 16}
+ADAPTERS = {"lora.rank": 4, "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"}
+DEGREES = ["data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel", "expert_parallel",
+           "expert_tensor_parallel", "pipeline_parallel"]
+LAYOUTS = [(1, 8, 1, 1, 1, 1), (2, 4, 1, 1, 1, 1), (1, 8, 1, 1, 4, 1), (1, 2, 2, 2, 1, 1), (1, 4, 1, 2, 2, 2),
+           (1, 4, 1, 2, 8, 1), (2, 1, 2, 2, 4, 1), (1, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1, 2), (1, 4, 1, 1, 2, 1, 2),
+           (1, 2, 1, 2, 2, 2, 2), (2, 1, 2, 1, 1, 1, 2), (1, 2, 2, 1, 1, 1, 2)]
+
+
+def words(options):
+    return [w for k, v in options.items() for w in ("--" + k, str(v))]
+
+
+def table(said):
+    """{what: (should be, is)} of all ranks together."""
+    rows = re.findall(r"^([^\d\n]+?) +\d+ +(\d+) +(\d+)$", said.split("of all ranks")[-1], re.M)
+    return {name: (int(a), int(b)) for name, a, b in rows}
+
+
+def dry(model, options, code=0):
+    got, said, err = trainer("train", "--dry-run", "--model.path", model, *words(options))
+    expect(got == code, f"{model} {options}: exit code {got}, wanted {code}: {err[-600:]}\n{said[-2000:]}")
+    if code == 0:
+        expect(said.endswith("dry run: all agree\n"), said)
+    return table(said) if code == 0 else err
+
+
+def layouts_agree():
+    for degrees in LAYOUTS:
+        options = dict(GLOBAL, **{f"parallelism.{k}_degree": v for k, v in zip(DEGREES, degrees)})
+        for more in {"activation_checkpoint.mode": "none"}, {"activation_checkpoint.mode": "full", "loss.router_aux_coef": 0.01}:
+            stages = degrees[6] if len(degrees) > 6 else 1
+            ranks = int(np.prod(degrees[:4])) * stages
+            said = dry("debug", dict(options, **more))
+            replicas = degrees[0]
+            expect(said["elements stored, each by one rank"][1] % replicas == 0, said)
+            received = said.get("bytes received in the step", (0, 0))[1]
+            expect((received > 0) == (ranks > 1), f"{degrees}: {received} bytes from others")
+            sent = said["elements sent to experts, stages"][1]
+            expect((sent > 0) == (degrees[4] > 1 or stages > 1), f"{degrees}: {sent} elements to experts and stages")
+    for frozen in {"freeze.vision": "true"}, {"freeze.vision": "true", "freeze.merger": "true"}, \
+            {"freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"}, \
+            {"parallelism.fsdp_reshard_after_forward": "never"}, dict(ADAPTERS), \
+            dict(ADAPTERS, **{"parallelism.tensor_parallel_degree": 2}):
+        dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4}, **frozen))
+
+
+def pieces(count, ranks):
+    return -(-count // (64 * ranks)) * 64
+
+
+def of_layer(shapes, l, wanted):
+    """Elements of a decoder layer's tensors, each filled up to 64, that stand in one span."""
+    at = f"model.language_model.layers.{l}."
+    return sum(-(-int(np.prod(s)) // 64) * 64 for n, s in shapes.items() if n.startswith(at) and wanted(n[len(at):]))
+
+
+def mission(root):
+    """Qwen3-VL-30B-A3B, 48 layers, FSDP over 8 ranks, rows of 12,288, from a folder of published tensors."""
+    shapes = text("model.language_model.", False) | vision()
+    path, total = folder(root, "30b-a3b", VL, shapes, 13)
+    count = sum(int(np.prod(s)) for s in shapes.values())
+    options = {"training.seq_len": 12288, "training.local_batch_size": 1, "training.global_batch_size": 8,
+               "parallelism.world_size": 8, "activation_checkpoint.mode": "full"}
+    start = time.monotonic()
+    code, said, resident = measured("train", "--dry-run", "--model.path", path, *words(options))
+    took = time.monotonic() - start
+    expect(code == 0 and said.endswith("dry run: all agree\n"), said[-3000:])
+    got = table(said)
+    expect(got["elements stored, each by one rank"] == (count, count) and count == 31070754032, f"{count}: {got}")
+    expect(got["bytes read of the weights"] == (total, total) and total == 62141508064, f"{total}: {got}")
+    expect(got["bytes of tensors in their files"] == (total, total), f"{got}")
+    expect(got["elements in training files"][1] == 3 * count, f"{got}")
+    # By hand: decoder layers are three spans each, of experts, of attention, of the rest; a rank gets seven
+    # pieces of eight, in bf16 forward and (but for the last layer) backward, in fp32 behind it.
+    kinds = {"expert_shard": lambda n: ".experts." in n, "dense": lambda n: n.startswith("self_attn.") and "norm" not in n}
+    for group, wanted in kinds.items():
+        piece = pieces(of_layer(shapes, 0, wanted), 8)
+        line = {k: (int(c), int(b)) for k, c, b in re.findall(
+            rf"^{group} +(?:all gather|reduce scatter) +(gather weights|reduce gradients) +(\d+) +(\d+)$", said, re.M)}
+        expect(line == {"gather weights": (95, 95 * 7 * piece * 2), "reduce gradients": (48, 48 * 7 * piece * 4)},
+               f"{group}: {line}, piece {piece}")
+    expect(SANITIZED or resident < MEMORY, f"{resident >> 20} MiB resident")
+    print(f"30B-A3B on 8 ranks: {took:.1f} s, {resident >> 20} MiB resident")
+    broken = {n: s for n, s in shapes.items() if n != "model.visual.blocks.26.norm2.bias"}
+    path, _ = folder(root, "30b-a3b-broken", VL, broken, 13)
+    err = dry(path, options, 65)
+    expect("model.visual.blocks.26.norm2.bias" in err, err)
+
+
+def large():
+    start = time.monotonic()
+    said = dry("qwen3-vl-235b-a22b", {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 64,
+                                      "parallelism.world_size": 64, "parallelism.expert_parallel_degree": 8,
+                                      "activation_checkpoint.mode": "full"})
+    elements = said["elements stored, each by one rank"]
+    expect(elements[0] == elements[1] > 235e9, f"{elements}")
+    print(f"235B-A22B on 64 ranks: {time.monotonic() - start:.1f} s")
+
+
+def refused():
+    options = dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2})
+    err = dry("debug", dict(options, **{"parallelism.expert_parallel_degree": 3}), 78)
+    expect("expert_parallel_degree" in err, err)
+
+
+def main():
+    root = tempfile.mkdtemp()
+    os.environ["TMPDIR"] = root
+    try:
+        layouts_agree()
+        mission(root)
+        large()
+        refused()
+        expect(not [n for n in os.listdir(root) if n.startswith("dry-run")], "something is left behind")
+    finally:
+        shutil.rmtree(root)
+    print("ok")
+
+
+main()

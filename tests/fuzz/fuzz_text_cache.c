@@ -1,0 +1,74 @@
+/* Any bytes as the places and restart points that a text start keeps for the next one, key and sum
+ * aside, of a small gzip file: refused with a message, or every document is read, or says why not.
+ */
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "prepd/dataset/text.h"
+#include "prepd/dataset/unpack_kind.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+enum { MOST = 64 }; /* documents read of one input */
+
+static char path[256];
+
+static void remove_file(void)
+{
+    remove(path);
+}
+
+/* Two members, so that there is a place in it where unpacking may begin afresh. */
+static void make_file(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%.200s/fuzz-text-%d.jsonl.gz", tmp ? tmp : "/tmp", (int)getpid());
+    atexit(remove_file);
+    for (int member = 0; member < 2; member++) {
+        gzFile f = gzopen(path, member ? "ab9" : "wb9");
+        FUZZ_HOLDS(f);
+        for (int k = 0; k < 40; k++)
+            gzprintf(f, "{\"text\": \"document %d of member %d\"}\n", k, member);
+        FUZZ_HOLDS(gzclose(f) == Z_OK);
+    }
+}
+
+static void read_documents(const texts *d)
+{
+    arena a;
+    arena_init(&a, 0);
+    for (int64_t i = 0; i < d->n && i < MOST; i++) {
+        sample s;
+        status_clear();
+        if (dataset_text.sample(&d->base, i, &a, &s) == ST_OK)
+            FUZZ_HOLDS(s.name[0] && (s.cause || s.n_turns == 1));
+        else
+            FUZZ_HOLDS(status_text()[0]);
+    }
+    arena_done(&a);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    conf c = conf_defaults();
+    st_file f;
+    if (!path[0])
+        make_file();
+    if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
+        return 0;
+    texts d = {.base.v = &dataset_text};
+    c.data_format = DATA_TEXT;
+    c.data_path = path;
+    FUZZ_HOLDS(records_open(&c, &d.files) == ST_OK);
+    status_clear();
+    if (text_cache_take(&d, &f, "fuzz") == ST_OK)
+        read_documents(&d);
+    else
+        FUZZ_HOLDS(status_text()[0]);
+    records_close(&d.files);
+    free(d.all);
+    text_pool_done(&d.causes);
+    st_close(&f);
+    return 0;
+}

@@ -1,0 +1,237 @@
+/* comms.c: communicators of the shim: shared memory by the name in the unique id, joined by all
+ * ranks before it is ready, as strictly as NCCL has it: nothing blocks, and a communicator that is
+ * not ready may not be called. */
+#include "tests/nccl/shim.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static size_t members_at(void)
+{
+    return (sizeof(shim_shared) + 63) / 64 * 64;
+}
+
+static size_t mail_at(int size)
+{
+    return members_at() + (size_t)size * sizeof(shim_member);
+}
+
+static size_t stages_at(int size)
+{
+    return mail_at(size) + (size_t)size * (size_t)size * sizeof(shim_mail);
+}
+
+shim_member *shim_member_of(const struct ncclComm *c, int rank)
+{
+    return (shim_member *)(void *)((char *)c->shared + members_at()) + rank;
+}
+
+shim_mail *shim_mail_of(const struct ncclComm *c, int from, int to)
+{
+    return (shim_mail *)(void *)((char *)c->shared + mail_at(c->size)) + from * c->size + to;
+}
+
+char *shim_stage_of(const struct ncclComm *c, int rank)
+{
+    return (char *)c->shared + stages_at(c->size) + (size_t)rank * SHIM_STAGE_BYTES;
+}
+
+static void comm_free(struct ncclComm *c)
+{
+    while (c->works) {
+        shim_work *w = c->works;
+        c->works = w->next;
+        shim_work_free(w);
+    }
+    shim_work_free(c->under_way);
+    if (c->shared)
+        munmap(c->shared, c->shared_bytes);
+    free(c->sent);
+    free(c->received);
+    free(c);
+}
+
+static struct ncclComm *comm_new(const char *name, int size, int rank)
+{
+    struct ncclComm *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    c->rank = rank;
+    c->size = size;
+    c->shared_bytes = stages_at(size) + (size_t)size * SHIM_STAGE_BYTES;
+    c->sent = calloc((size_t)size, sizeof *c->sent);
+    c->received = calloc((size_t)size, sizeof *c->received);
+    int fd = shm_open(name, O_CREAT | O_RDWR, 0600);
+    void *at = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)c->shared_bytes) == 0)
+        at = mmap(NULL, c->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (at == MAP_FAILED || !c->sent || !c->received) {
+        comm_free(c);
+        return NULL;
+    }
+    c->shared = at;
+    atomic_fetch_add(&c->shared->joined, 1);
+    return c;
+}
+
+static bool all_joined(struct ncclComm *c)
+{
+    if (!c->joined && atomic_load(&c->shared->joined) == c->size) {
+        c->joined = true;
+        shm_unlink(c->name); /* whoever is first; it stays while it is mapped */
+    }
+    return c->joined;
+}
+
+/* ---- splitting ---- */
+
+static bool all_split(const struct ncclComm *c)
+{
+    for (int r = 0; r < c->size; r++)
+        if (atomic_load(&shim_member_of(c, r)->splits) < c->splits)
+            return false;
+    return true;
+}
+
+/* Ranks of the same color in the order of their keys, ties by rank. */
+static ncclResult_t make_child(struct ncclComm *c)
+{
+    const int turn = c->splits % 2, color = shim_member_of(c, c->rank)->color[turn];
+    const int key = shim_member_of(c, c->rank)->key[turn];
+    char name[SHIM_NAME_MAX];
+    int size = 0, place = 0;
+    for (int r = 0; r < c->size; r++) {
+        const shim_member *m = shim_member_of(c, r);
+        if (m->color[turn] != color)
+            continue;
+        size++;
+        place += m->key[turn] < key || (m->key[turn] == key && r < c->rank);
+    }
+    snprintf(name, sizeof name, "%.64s-%lld-%d", c->name, (long long)c->splits, color);
+    ncclComm_t child = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(name, size, place);
+    *c->split_out = child;
+    c->split_out = NULL;
+    return child || color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : ncclSystemError;
+}
+
+/* What it says of a split stays until all have begun the one after the next, so have read it. */
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
+                           ncclConfig_t *config)
+{
+    shim_member *me = shim_member_of(comm, comm->rank);
+    (void)config;
+    if (!all_joined(comm) || comm->split_out)
+        return ncclInvalidUsage;
+    *newcomm = NULL;
+    comm->split_out = newcomm;
+    comm->splits++;
+    me->color[comm->splits % 2] = color;
+    me->key[comm->splits % 2] = key;
+    atomic_store(&me->splits, comm->splits);
+    return ncclInProgress;
+}
+
+/* ---- the others ---- */
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    memset(uniqueId, 0, sizeof *uniqueId);
+    snprintf(uniqueId->internal, sizeof uniqueId->internal, "/tessera-nccl-%d-%lld", (int)getpid(),
+             (long long)t.tv_sec * 1000000000 + t.tv_nsec);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t *config)
+{
+    if (!config || config->blocking != 0 || nranks < 1 || nranks > SHIM_RANKS_MAX || rank < 0 ||
+        rank >= nranks)
+        return ncclInvalidArgument;
+    shim_record_open(rank);
+    *comm = comm_new(commId.internal, nranks, rank);
+    return *comm ? ncclInProgress : ncclSystemError;
+}
+
+static bool all_left(const struct ncclComm *c)
+{
+    for (int r = 0; r < c->size; r++)
+        if (!atomic_load(&shim_member_of(c, r)->left))
+            return false;
+    return true;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
+{
+    *asyncError = ncclSuccess;
+    if (atomic_load(&comm->shared->told))
+        *asyncError = ncclInvalidUsage;
+#ifdef TESSERA_NCCL_WINDOWS
+    else if (comm->window_out)
+        *asyncError = shim_register(comm);
+#endif
+    else if (!all_joined(comm))
+        *asyncError = ncclInProgress;
+    else if (comm->split_out)
+        *asyncError = all_split(comm) ? make_child(comm) : ncclInProgress;
+    else if (comm->under_way)
+        *asyncError = shim_go_on(comm);
+    else if (atomic_load(&comm->finalizing) && !all_left(comm))
+        *asyncError = ncclInProgress;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    atomic_store(&comm->finalizing, true);
+    atomic_store(&shim_member_of(comm, comm->rank)->left, true);
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    comm_free(comm);
+    return ncclSuccess;
+}
+
+/* What is queued ends without its work; a thread may be in the middle of it, so nothing is freed.
+ */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    static struct ncclComm *_Atomic aborted; /* kept in sight: they are no leaks */
+    if (!atomic_exchange(&comm->aborted, true))
+        comm->aborted_before = atomic_exchange(&aborted, comm);
+    if (!comm->joined)
+        shm_unlink(comm->name);
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const text[ncclNumResults] = {
+        "no error",         "unhandled cuda error", "unhandled system error", "internal error",
+        "invalid argument", "invalid usage",        "remote process exited",  "in progress"};
+    return result >= 0 && result < ncclNumResults ? text[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    if (!comm)
+        return "";
+    return comm->shared && atomic_load(&comm->shared->told) ? comm->shared->said : comm->said;
+}

@@ -1,0 +1,68 @@
+/* hollow.c: the shim on a device of shapes (trainer/device/shapes.h): calls are compared, counted
+ * and recorded as ever, at any size, and no byte of an address that nobody may touch is moved. What
+ * lies in pinned memory is real and is. The device has no queue, so calls run one by one. */
+#include "tests/nccl/shim.h"
+
+#include <stdio.h>
+
+static bool is_hollow;
+
+ncclResult_t ncclTesseraHollow(void)
+{
+    is_hollow = true;
+    return ncclSuccess;
+}
+
+bool shim_is_hollow(void)
+{
+    return is_hollow;
+}
+
+static ncclResult_t find(struct ncclComm *c, const shapes_handle *h, const void *at, int64_t bytes,
+                         shapes_place *inout)
+{
+    shapes_place found = h->place(h->device, at, (size_t)bytes);
+    if (bytes == 0)
+        return ncclSuccess;
+    if (found == SHAPES_NOWHERE || (*inout != SHAPES_NOWHERE && found != *inout)) {
+        snprintf(c->said, sizeof c->said, "a buffer of %lld bytes %s", (long long)bytes,
+                 found == SHAPES_NOWHERE ? "lies in no allocation of the device"
+                                         : "lies in pinned memory, another on the device");
+        return ncclInvalidArgument;
+    }
+    *inout = found;
+    return ncclSuccess;
+}
+
+ncclResult_t shim_find_place(struct ncclComm *c, const shapes_handle *h, shim_part *p)
+{
+    const shim_call *call = &p->call;
+    const int64_t bytes = call->count * (int64_t)shim_type_size(call->type);
+    const int64_t sent = call->kind == SHIM_REDUCE_SCATTER ? c->size * bytes : bytes;
+    const int64_t received = call->kind == SHIM_ALL_GATHER ? c->size * bytes : bytes;
+    shapes_place place = SHAPES_NOWHERE;
+    ncclResult_t result = ncclSuccess;
+    if (call->kind != SHIM_RECV)
+        result = find(c, h, p->send, sent, &place);
+    if (call->kind != SHIM_SEND && result == ncclSuccess)
+        result = find(c, h, p->recv, received, &place);
+    p->call.hollow = place != SHAPES_PINNED;
+    return result;
+}
+
+ncclResult_t shim_start(struct ncclComm *c, shim_work *w)
+{
+    c->under_way = w;
+    return shim_poll(w, true) ? shim_go_on(c) : ncclInProgress;
+}
+
+/* A work that has run to its end is not polled again. */
+ncclResult_t shim_go_on(struct ncclComm *c)
+{
+    shim_work *w = c->under_way;
+    if (w->runs == 0 && !shim_poll(w, false))
+        return ncclInProgress;
+    c->under_way = NULL;
+    shim_work_free(w);
+    return ncclSuccess;
+}

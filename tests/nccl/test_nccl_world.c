@@ -1,0 +1,301 @@
+/* The thread beside NCCL (trainer/parallel/nccl_world.c) among processes of this program, without a
+ * launcher, so that ThreadSanitizer sees all there is: who is waited for, and for how long; how a
+ * world ends. Each case starts this program once per rank; a rank's exit code says whether it saw
+ * what it should. */
+#include "tests/harness.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/proc.h"
+#include "tests/emulated/emulated.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/parallel/world.h"
+
+enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 3 };
+/* What a call may take; and the wait for rows, which is longer than twice that. */
+static const double CALL_S = 3.0;
+static const int64_t ROWS_NS = INT64_C(7000) * 1000 * 1000;
+static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* of the test itself */
+
+/* ---- a rank ---- */
+
+typedef struct place {
+    const world *w;
+    device *d;
+    mesh m;
+    stream *s, *other;
+    float *values; /* [COUNT] */
+} place;
+
+static void nap(int64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
+}
+
+static status sum(const place *p, stream *s)
+{
+    return comm_all_reduce(mesh_comm(&p->m, MESH_WORLD), s, (comm_at){"sum", -1}, p->values, COUNT,
+                           DT_F32, COMM_SUM);
+}
+
+static status finish(const place *p)
+{
+    TRY(p->d->v->wait(p->s));
+    return p->d->v->wait(p->other);
+}
+
+/* Until the others say that they wait for rows. */
+static status hear_waiting(const place *p)
+{
+    const int64_t start = clock_ns();
+    while (!control_others_wait(p->w->control)) {
+        if (clock_ns() - start > PATIENCE_NS)
+            return FAIL(ST_TIMEOUT, "nobody says that it waits for rows");
+        nap(1000000);
+    }
+    return ST_OK;
+}
+
+/* The last rank has called and waits for rows longer than any call may take; the others wait for
+ * it. */
+static status waits_for_rows(const place *p)
+{
+    TRY(sum(p, p->s));
+    if (p->w->place.rank == p->w->place.size - 1) {
+        control_waits(p->w->control, true);
+        nap(ROWS_NS);
+        control_waits(p->w->control, false);
+    } else {
+        TRY(hear_waiting(p));
+    }
+    TRY(finish(p));
+    TRY(sum(p, p->s));
+    return finish(p);
+}
+
+/* Until this rank is told that the job is over. */
+static status wait_for_end(const place *p)
+{
+    const int64_t start = clock_ns();
+    status st = ST_OK;
+    while (st == ST_OK && clock_ns() - start < PATIENCE_NS) {
+        nap(1000000);
+        st = control_check(p->w->control);
+    }
+    return st;
+}
+
+/* The last rank does not come and says nothing of it. */
+static status stays_away(const place *p)
+{
+    const bool away = p->w->place.rank == p->w->place.size - 1;
+    if (away)
+        return wait_for_end(p);
+    TRY(sum(p, p->s));
+    return finish(p);
+}
+
+/* The last rank fails while the others wait for it. */
+static status fails(const place *p)
+{
+    if (p->w->place.rank == p->w->place.size - 1) {
+        nap(INT64_C(300) * 1000 * 1000);
+        return FAIL(ST_BAD_INPUT, "told to fail");
+    }
+    TRY(sum(p, p->s));
+    return finish(p);
+}
+
+/* Two streams, host values between them. */
+static status many_calls(const place *p)
+{
+    const comm *c = mesh_comm(&p->m, MESH_WORLD);
+    for (int i = 0; i < ROUNDS; i++) {
+        int all[MOST_RANKS];
+        TRY(sum(p, i % 2 ? p->s : p->other));
+        TRY(finish(p));
+        TRY(comm_host_all_gather(c, (comm_at){"ranks", -1}, &c->rank, all, sizeof c->rank));
+        for (int r = 0; r < c->size; r++)
+            if (all[r] != r)
+                return FAIL(ST_INTERNAL, "rank %d says that it is %d", r, all[r]);
+    }
+    return ST_OK;
+}
+
+static const struct play {
+    const char *name;
+    status (*run)(const place *p);
+    status others, last; /* what the ranks end with */
+} plays[] = {{"waits for rows", waits_for_rows, ST_OK, ST_OK},
+             {"stays away", stays_away, ST_TIMEOUT, ST_UNAVAILABLE},
+             {"fails", fails, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"many calls", many_calls, ST_OK, ST_OK}};
+
+static status open_place(const world *w, place *p)
+{
+    layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
+    void *values;
+    p->w = w;
+    TRY(emulated_open(0, false, &p->d));
+    TRY(world_attach(w, p->d));
+    TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &p->m));
+    TRY(p->d->v->stream_new(p->d, &p->s));
+    TRY(p->d->v->stream_new(p->d, &p->other));
+    TRY(p->d->v->alloc(p->d, COUNT * sizeof(float), &values));
+    p->values = values;
+    return ST_OK;
+}
+
+static void close_place(place *p)
+{
+    p->d->v->stream_free(&p->s);
+    p->d->v->stream_free(&p->other);
+    p->d->v->release(p->d, p->values);
+    mesh_close(&p->m);
+    world_detach(p->w);
+    device_close(&p->d);
+}
+
+static status run_play(const struct play *play, const conf *c)
+{
+    world w;
+    place p = {0};
+    TRY(world_open(c, &w));
+    status st = open_place(&w, &p);
+    if (st == ST_OK) {
+        world_is_steady(&w, c);
+        st = play->run(&p);
+        status_note why = *status_last();
+        close_place(&p);
+        status_set(&why);
+    }
+    return world_close(&w, st);
+}
+
+static int be_rank(const char *name)
+{
+    const struct play *play = plays;
+    char timeout[32];
+    char *argv[] = {(char *)"rank", (char *)"--comm.engine",
+                    (char *)"nccl", (char *)"--comm.train_timeout_seconds",
+                    timeout,        NULL};
+    int argc = 5;
+    conf c;
+    snprintf(timeout, sizeof timeout, "%g", CALL_S);
+    while (strcmp(play->name, name) != 0)
+        play++;
+    log_init(name, LOG_ERROR, false);
+    status st = conf_load(&c, &argc, argv);
+    if (st == ST_OK) {
+        st = run_play(play, &c);
+        conf_done(&c);
+    }
+    const int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
+    const status expected = rank == size - 1 ? play->last : play->others;
+    if (st == expected)
+        return 0;
+    fprintf(stderr, "rank %d: wanted %s, got %s: %s\n", rank, status_name(expected),
+            status_name(st), st == ST_OK ? "" : status_text());
+    return 1;
+}
+
+/* ---- the test ---- */
+
+static int free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* Ranks as processes with torchrun's variables; the library of tests/nccl stands beside this
+ * program. */
+static void start(const char *name, int ranks)
+{
+    char self[STATUS_PATH_MAX], folder[STATUS_PATH_MAX + 16];
+    pid_t pid[MOST_RANKS];
+    assert_ok(proc_self_path(self, sizeof self));
+    snprintf(folder, sizeof folder, "%.*s/nccl_shim", (int)(strrchr(self, '/') - self), self);
+    setenv("LD_LIBRARY_PATH", folder, 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", free_port());
+    set_number("WORLD_SIZE", ranks);
+    set_number("LOCAL_WORLD_SIZE", ranks);
+    for (int r = 0; r < ranks; r++) {
+        set_number("RANK", r);
+        set_number("LOCAL_RANK", r);
+        pid[r] = fork();
+        if (pid[r] == 0) {
+            execl(self, self, name, (char *)NULL);
+            _exit(127);
+        }
+        assert_true(pid[r] > 0);
+    }
+    for (int r = 0; r < ranks; r++) {
+        int how;
+        assert_int_equal(waitpid(pid[r], &how, 0), pid[r]);
+        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
+            print_error("rank %d of \"%s\": %x\n", r, name, how);
+        pid[r] = WIFEXITED(how) && WEXITSTATUS(how) == 0 ? 0 : -1;
+    }
+    for (int r = 0; r < ranks; r++)
+        assert_int_equal(pid[r], 0);
+}
+
+static void test_patience__a_rank_that_waits_for_rows_is_waited_for(void **state)
+{
+    (void)state;
+    start("waits for rows", 2);
+}
+
+static void test_patience__a_rank_that_stays_away_is_not(void **state)
+{
+    (void)state;
+    start("stays away", 2); /* of more, another may be told first */
+}
+
+static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)
+{
+    (void)state;
+    start("fails", 3);
+}
+
+static void test_calls__two_streams_and_host_values(void **state)
+{
+    (void)state;
+    start("many calls", 3);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_patience__a_rank_that_waits_for_rows_is_waited_for),
+        cmocka_unit_test(test_patience__a_rank_that_stays_away_is_not),
+        cmocka_unit_test(test_end__a_rank_that_fails_ends_the_others_waits),
+        cmocka_unit_test(test_calls__two_streams_and_host_values),
+    };
+    if (argc > 1)
+        return be_rank(argv[1]);
+    return cmocka_run_group_tests_name("nccl_world", tests, NULL, NULL);
+}

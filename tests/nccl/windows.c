@@ -1,0 +1,149 @@
+/* windows.c: windows of the shim: shared memory of all ranks of a communicator, mapped side by side
+ * as NCCL has it. As strict: registering ends when all ranks have come with the same size, and a
+ * window has an address of its own beside that of the memory it was made of. */
+#include "tests/nccl/shim.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MEMORIES_MAX = 16 };
+static const uint64_t STRIDE = UINT64_C(1) << 32; /* between two ranks' parts */
+
+/* What ncclMemAlloc gave. */
+static struct {
+    void *at;
+    size_t bytes;
+    char name[SHIM_NAME_MAX];
+} memory[MEMORIES_MAX];
+
+static int find_memory(const void *at)
+{
+    int i = 0;
+    while (i < MEMORIES_MAX && memory[i].at != at)
+        i++;
+    return i;
+}
+
+ncclResult_t ncclMemAlloc(void **ptr, size_t size)
+{
+    static int made;
+    const int i = find_memory(NULL);
+    if (i == MEMORIES_MAX)
+        return ncclSystemError;
+    snprintf(memory[i].name, sizeof memory[i].name, "/tessera-window-%d-%d", (int)getpid(), made++);
+    int fd = shm_open(memory[i].name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    void *at = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)size) == 0)
+        at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (at == MAP_FAILED)
+        return ncclSystemError;
+    memset(at, 0x5a, size); /* not zero: who wants that has to say so */
+    memory[i].at = at;
+    memory[i].bytes = size;
+    *ptr = at;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *ptr)
+{
+    const int i = find_memory(ptr);
+    if (!ptr || i == MEMORIES_MAX)
+        return ncclInvalidArgument;
+    munmap(memory[i].at, memory[i].bytes);
+    shm_unlink(memory[i].name); /* where nobody registered it */
+    memory[i].at = NULL;
+    return ncclSuccess;
+}
+
+/* As many ranks as TESSERA_NCCL_LSA says, of all where it says nothing. */
+typedef struct shim_team {
+    int ranks, rank, stride;
+} shim_team;
+shim_team ncclTeamLsa(ncclComm_t comm);
+
+shim_team ncclTeamLsa(ncclComm_t comm)
+{
+    const char *some = getenv("TESSERA_NCCL_LSA");
+    const int n = some ? atoi(some) : comm->size;
+    return (shim_team){n, comm->rank % n, 1};
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                    int winFlags)
+{
+    shim_member *me = shim_member_of(comm, comm->rank);
+    const int i = find_memory(buff);
+    if (!comm->joined || comm->window_out || i == MEMORIES_MAX || size > memory[i].bytes ||
+        winFlags != NCCL_WIN_COLL_SYMMETRIC)
+        return ncclInvalidUsage;
+    *win = NULL;
+    comm->window_out = win;
+    comm->windows++;
+    memcpy(me->window_name[comm->windows % 2], memory[i].name, SHIM_NAME_MAX);
+    me->window_bytes[comm->windows % 2] = (int64_t)memory[i].bytes;
+    atomic_store(&me->windows, comm->windows);
+    return ncclInProgress;
+}
+
+static bool all_have(const struct ncclComm *c, size_t field)
+{
+    for (int r = 0; r < c->size; r++) {
+        const char *m = (const char *)shim_member_of(c, r);
+        if (atomic_load((const atomic_llong *)(const void *)(m + field)) < c->windows)
+            return false;
+    }
+    return true;
+}
+
+static bool map_rank(char *base, const struct ncclComm *c, int rank)
+{
+    const shim_member *m = shim_member_of(c, rank);
+    const int turn = c->windows % 2;
+    int fd = shm_open(m->window_name[turn], O_RDWR, 0600);
+    void *at = fd < 0 ? MAP_FAILED
+                      : mmap(base + (uint64_t)rank * STRIDE, (size_t)m->window_bytes[turn],
+                             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    return at != MAP_FAILED && m->window_bytes[turn] == shim_member_of(c, 0)->window_bytes[turn];
+}
+
+ncclResult_t shim_register(struct ncclComm *c)
+{
+    shim_member *me = shim_member_of(c, c->rank);
+    if (!all_have(c, offsetof(shim_member, windows)))
+        return ncclInProgress;
+    if (atomic_load(&me->mapped) < c->windows) {
+        char *base = mmap(NULL, (size_t)c->size * STRIDE, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        bool all = base != MAP_FAILED;
+        for (int r = 0; r < c->size && all; r++)
+            all = map_rank(base, c, r);
+        ncclWindow_t w = all ? calloc(1, shim_window_bytes()) : NULL;
+        if (!w)
+            return ncclSystemError;
+        shim_window_fill(w, base, (uint32_t)(STRIDE >> 32), c->rank);
+        *c->window_out = w;
+        atomic_store(&me->mapped, c->windows);
+    }
+    if (!all_have(c, offsetof(shim_member, mapped)))
+        return ncclInProgress;
+    shm_unlink(me->window_name[c->windows % 2]); /* it stays while it is mapped */
+    c->window_out = NULL;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
+{
+    if (!win)
+        return ncclInvalidArgument;
+    munmap(shim_window_base(win), (size_t)comm->size * STRIDE);
+    free(win);
+    return ncclSuccess;
+}

@@ -1,0 +1,90 @@
+/* paced.c: copies and sums at the pace of a link. Copies are exact; a sum of P pieces is off by P
+ * roundings. */
+#include "tests/parity/parity.h"
+
+enum { WAIT_NS = 3000, SPAN_NS = 20000, BLOCKS = 3 };
+
+/* shape: elements of run 0, which moves onto itself, of run 1, of its source (0: zeros); acc */
+static void copy_case(parity *p, const int64_t *shape)
+{
+    tensor (*make)(parity *, int64_t, double) = shape[3] ? parity_tensor_acc : parity_tensor;
+    tensor kept = make(p, shape[0], 1), y = make(p, shape[1], 1), x = make(p, shape[2], 1);
+    const int64_t size = (int64_t)st_dtype_size(y.dtype);
+    double *want = parity_zeros(p, shape[1]);
+    for (int64_t i = 0; i < shape[1]; i++)
+        want[i] = shape[2] > 0 ? x.ref[i % shape[2]] : 0;
+    const paced_copy_args a = {
+        .pace = {WAIT_NS, SPAN_NS, BLOCKS},
+        .n = 2,
+        .run = {{kept.dev, kept.dev, shape[0] * size, shape[0] * size},
+                {y.dev, shape[2] > 0 ? x.dev : NULL, shape[1] * size, shape[2] * size}}};
+    PARITY_RUN(p, op_paced_copy(p->s, &a));
+    parity_expect(p, "y", y, want, 0);
+    parity_expect(p, "kept", kept, kept.ref, 0);
+}
+
+/* All runs, each to a place of its own, of other lengths. */
+static void runs_case(parity *p, const int64_t *shape)
+{
+    const int64_t n = shape[0] * PACED_RUNS * (PACED_RUNS + 1) / 2;
+    tensor x = parity_tensor(p, n, 1), y = parity_tensor(p, n + PACED_RUNS, 1);
+    const int64_t size = (int64_t)st_dtype_size(y.dtype);
+    double *want = parity_copy(p, y.ref, y.n); /* between runs is an element that stays */
+    paced_copy_args a = {.pace = {0, SPAN_NS, BLOCKS}, .n = PACED_RUNS};
+    for (int64_t r = 0, from = 0, to = 0; r < PACED_RUNS; r++) {
+        const int64_t length = (r + 1) * shape[0];
+        a.run[r] = (paced_run){parity_at(y, to), parity_at(x, from), length * size, length * size};
+        for (int64_t i = 0; i < length; i++)
+            want[to + i] = x.ref[from + i];
+        from += length;
+        to += length + 1;
+    }
+    PARITY_RUN(p, op_paced_copy(p->s, &a));
+    parity_expect(p, "y", y, want, 0);
+}
+
+/* shape: elements, pieces, acc, the piece that y is or -1 */
+static void sum_case(parity *p, const int64_t *shape)
+{
+    const int64_t n = shape[0], pieces = shape[1];
+    tensor (*make)(parity *, int64_t, double) = shape[2] ? parity_tensor_acc : parity_tensor;
+    tensor x = make(p, n * pieces, 1), y = make(p, n, 1);
+    double *want = shape[3] < 0 ? parity_zeros(p, n) : parity_copy(p, x.ref, x.n);
+    double *out = shape[3] < 0 ? want : want + shape[3] * n;
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = 0;
+        for (int64_t piece = 0; piece < pieces; piece++)
+            out[i] += x.ref[piece * n + i];
+    }
+    const paced_sum_args a = {.pace = {WAIT_NS, SPAN_NS, BLOCKS},
+                              .n = n,
+                              .pieces = (int32_t)pieces,
+                              .acc = shape[2],
+                              .x = x.dev,
+                              .y = shape[3] < 0 ? y.dev : parity_at(x, shape[3] * n)};
+    PARITY_RUN(p, op_paced_sum(p->s, &a));
+    if (!p->bench) /* timed, it sums again and again */
+        parity_expect(p, "y", shape[3] < 0 ? y : x, want, (double)pieces);
+}
+
+const parity_case parity_paced[] = {
+    {"paced_copy", "empty", copy_case, {0, 0, 0}},
+    {"paced_copy", "one", copy_case, {1, 1, 1}},
+    {"paced_copy", "zeros", copy_case, {16, 4096, 0}},
+    {"paced_copy", "around and around", copy_case, {1024, 80000, 264, 1}},
+    {"paced_copy", "by fours", copy_case, {129, 903, 129, 1}},
+    {"paced_copy", "ragged", copy_case, {7, 70001, 333}},
+    {"paced_copy", "chunks", copy_case, {70000, 200000, 65536 + 8}},
+    {"paced_copy", "longer source", copy_case, {8, 4096, 8192}},
+    {"paced_copy", "runs", runs_case, {64}},
+    {"paced_copy", "ragged runs", runs_case, {37}},
+    {"paced_copy", "real", copy_case, {8, 5242880, 786432}},
+    {"paced_sum", "empty", sum_case, {0, 8, 1, -1}},
+    {"paced_sum", "one", sum_case, {1, 1, 1, -1}},
+    {"paced_sum", "ragged", sum_case, {4099, 3, 1, -1}},
+    {"paced_sum", "in place", sum_case, {36864, 8, 1, 2}},
+    {"paced_sum", "act", sum_case, {8192, 4, 0, -1}},
+    {"paced_sum", "act, ragged, in place", sum_case, {1001, 5, 0, 4}},
+    {"paced_sum", "real", sum_case, {786432, 8, 1, -1}},
+    {NULL},
+};

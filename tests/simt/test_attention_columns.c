@@ -1,0 +1,58 @@
+/* test_attention_columns.c: some heads' columns out of an array of rows
+ * (ops/cuda/attention_pack.h), which parity has no op for: every value, and nothing beside. */
+#include "tests/harness.h"
+
+#include "tests/simt/device.h"
+#include "tests/simt/simt.h"
+#include "trainer/ops/cuda/attention_pack.h"
+
+static void check(stream *s, int64_t rows, int64_t heads, int64_t head, int64_t width)
+{
+    const int64_t stride = (width + 3) / 4 * 4;
+    device *d = s->dev;
+    void *from, *to;
+    assert_ok(d->v->alloc(d, (size_t)(rows * heads) * sizeof(float), &from));
+    assert_ok(d->v->alloc(d, (size_t)(rows * stride) * sizeof(float), &to));
+    for (int64_t i = 0; i < rows * heads; i++)
+        ((float *)from)[i] = (float)(i + 1);
+    for (int64_t i = 0; i < rows * stride; i++)
+        ((float *)to)[i] = -1;
+    const attention_columns_args a = {.rows = rows,
+                                      .width = width,
+                                      .from_stride = heads,
+                                      .to_stride = stride,
+                                      .from = (const float *)from + head,
+                                      .to = to};
+    assert_ok(cuda_attention_columns(s, &a));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < stride; i++) {
+            float want = i < width ? (float)(r * heads + head + i + 1) : -1;
+            assert_true(((float *)to)[r * stride + i] == want);
+        }
+    d->v->release(d, from);
+    d->v->release(d, to);
+}
+
+static void test_columns__every_head(void **state)
+{
+    (void)state;
+    device *d;
+    stream *s;
+    assert_ok(backend_simt()->open(&(device_options){0}, &d));
+    assert_ok(d->v->stream_new(d, &s));
+    simt_schedule(SIMT_FORWARD, 1);
+    for (int64_t head = 0; head < 16; head++)
+        check(s, 301, 16, head, 1);
+    for (int64_t head = 0; head < 6; head += 2)
+        check(s, 301, 6, head, 2);
+    check(s, 1, 300, 1, 299);
+    check(s, 0, 4, 0, 2);
+    d->v->stream_free(&s);
+    d->v->close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns__every_head)};
+    return cmocka_run_group_tests_name("attention_columns", tests, NULL, NULL);
+}

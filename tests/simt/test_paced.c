@@ -1,0 +1,118 @@
+/* test_paced.c: what paced.cu promises of time, by the harness's clock: nothing is written before
+ * the wait is over, never more than a chunk ahead of the pace, and the end is not early. That the
+ * bytes are right is tests/parity/paced.c. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simt/device.h"
+#include "tests/simt/simt.h"
+#include "trainer/ops/table.h"
+
+enum { CHUNK = 1 << 17, CHUNKS = 5, BYTES = CHUNKS * CHUNK - 64, WAIT_NS = 5000, SPAN_NS = 400000 };
+
+typedef struct watched {
+    const unsigned char *y; /* [BYTES], 0 where nothing was written */
+    int64_t start, last;    /* of the looks at the clock */
+    int64_t looks, early;   /* early: bytes there at the worst moment, over what the pace allows */
+} watched;
+
+static int64_t written(const unsigned char *y)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < BYTES; i += 64)
+        n += y[i] != 0;
+    return 64 * n;
+}
+
+static void look(void *of, int64_t ns)
+{
+    watched *w = of;
+    if (w->looks++ == 0)
+        w->start = ns;
+    w->last = ns;
+    int64_t there = written(w->y), on = ns - w->start - WAIT_NS;
+    int64_t allowed = on < 0 ? 0 : (on * CHUNKS / SPAN_NS + 1) * CHUNK;
+    if (there - allowed > w->early)
+        w->early = there - allowed;
+}
+
+static void open_simt(device **d, stream **s)
+{
+    assert_ok(backend_simt()->open(&(device_options){0}, d));
+    assert_ok((*d)->v->stream_new(*d, s));
+    simt_schedule(SIMT_FORWARD, 1);
+}
+
+static void test_paced__keeps_the_pace(void **state)
+{
+    (void)state;
+    device *d;
+    stream *s;
+    void *x, *y;
+    open_simt(&d, &s);
+    assert_ok(d->v->alloc(d, BYTES, &x));
+    assert_ok(d->v->alloc(d, BYTES, &y));
+    memset(x, 7, BYTES);
+    watched w = {.y = y};
+    simt_on_clock(look, &w);
+    const paced_copy_args a = {
+        .pace = {WAIT_NS, SPAN_NS, 1}, .n = 1, .run = {{y, x, BYTES, BYTES}}};
+    assert_ok(op_paced_copy(s, &a));
+    simt_on_clock(NULL, NULL);
+    assert_memory_equal(x, y, BYTES);
+    assert_true(w.looks > CHUNKS);
+    assert_int_equal(w.early, 0);
+    /* The first look of the first thread is the start; the other 511 threads look after it. */
+    assert_true(w.last - w.start >= WAIT_NS + SPAN_NS);
+    d->v->release(d, x);
+    d->v->release(d, y);
+    d->v->stream_free(&s);
+    d->v->close(d);
+}
+
+/* Blocks beyond the chunks are not started, and each of several keeps the pace of its own share. */
+static void test_paced__blocks_share_the_chunks(void **state)
+{
+    (void)state;
+    device *d;
+    stream *s;
+    void *x, *y;
+    open_simt(&d, &s);
+    assert_ok(d->v->alloc(d, 8 * BYTES, &x));
+    assert_ok(d->v->alloc(d, BYTES, &y));
+    float *number = x;
+    for (int64_t i = 0; i < 8 * BYTES / (int64_t)sizeof(float); i++)
+        number[i] = (float)(i % 1000);
+    watched w = {.y = y};
+    simt_on_clock(look, &w);
+    const int64_t n = BYTES / (int64_t)sizeof(float);
+    const paced_sum_args a = {
+        .pace = {WAIT_NS, SPAN_NS, 64}, .n = n, .pieces = 8, .acc = true, .x = x, .y = y};
+    assert_ok(op_paced_sum(s, &a));
+    simt_on_clock(NULL, NULL);
+    /* The harness runs blocks one after another: 10 of 16384 elements, each its whole time. */
+    const int64_t blocks = (n + (1 << 14) - 1) / (1 << 14);
+    assert_true(w.last - w.start >= blocks * (WAIT_NS + SPAN_NS));
+    assert_true(w.last - w.start < (blocks + 1) * (WAIT_NS + SPAN_NS));
+    for (int64_t i = 0; i < n; i += 101) {
+        float want = 0;
+        for (int64_t p = 0; p < 8; p++)
+            want += number[p * n + i];
+        assert_true(((float *)y)[i] == want);
+    }
+    d->v->release(d, x);
+    d->v->release(d, y);
+    d->v->stream_free(&s);
+    d->v->close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_paced__keeps_the_pace),
+        cmocka_unit_test(test_paced__blocks_share_the_chunks),
+    };
+    return cmocka_run_group_tests_name("paced", tests, NULL, NULL);
+}

@@ -1,0 +1,183 @@
+/* test_fsdp.c: what computing waits for of FSDP's collectives, by a clock of the test's own for
+ * each stream: the next unit's gather and the last one's reduction lie beside computing, the first
+ * gather and the last reduction alone do not; and nobody has a buffer before the one before has
+ * left it. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+
+#include "common/conf.h"
+#include "trainer/parallel/units.h"
+
+enum { UNITS = 4, RANKS = 2, PIECE = UNIT_ALIGN, BUFFERS = 2 };
+
+struct event {
+    int64_t ns;
+};
+
+static struct {
+    const stream *computing;
+    int64_t ns, side_ns;       /* of the computing stream, of the other */
+    int64_t gather, reduction; /* what a collective takes */
+    const unit_span *list;
+    int64_t gathered[BUFFERS], used[BUFFERS], reduced[BUFFERS]; /* since when */
+    int gathers, reductions;
+} now;
+
+static int64_t *clock_of(const stream *s)
+{
+    return s == now.computing ? &now.ns : &now.side_ns;
+}
+
+static status event_new(device *d, event **out)
+{
+    (void)d;
+    *out = calloc(1, sizeof **out);
+    return *out ? ST_OK : ST_NO_MEMORY;
+}
+
+static void event_free(event **e)
+{
+    free(*e);
+    *e = NULL;
+}
+
+static status record(stream *s, event *e)
+{
+    e->ns = *clock_of(s);
+    return ST_OK;
+}
+
+static status follow(stream *s, event *e)
+{
+    int64_t *ns = clock_of(s);
+    *ns = *ns < e->ns ? e->ns : *ns;
+    return ST_OK;
+}
+
+static status all_gather(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                         st_dtype dtype)
+{
+    (void)c;
+    (void)send;
+    (void)dtype;
+    int at = recv == now.list[1].whole_act;
+    assert_ptr_not_equal(s, now.computing);
+    assert_int_equal(count, PIECE);
+    assert_true(recv == now.list[at].whole_act);
+    assert_true(now.side_ns >= now.used[at]);
+    now.side_ns += now.gather;
+    now.gathered[at] = now.side_ns;
+    now.gathers++;
+    return ST_OK;
+}
+
+static status reduce_scatter(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                             st_dtype dtype)
+{
+    (void)c;
+    (void)recv;
+    (void)dtype;
+    int at = send == now.list[1].whole_grad;
+    assert_ptr_not_equal(s, now.computing);
+    assert_int_equal(count, PIECE);
+    assert_true(send == now.list[at].whole_grad);
+    assert_true(now.side_ns >= now.used[at]);
+    now.side_ns += now.reduction;
+    now.reduced[at] = now.side_ns;
+    now.reductions++;
+    return ST_OK;
+}
+
+static void compute(units *u, stream *s, int unit, unit_use use, int64_t ns)
+{
+    int at = unit % BUFFERS;
+    assert_ok(units_enter(u, s, unit, use));
+    assert_true(now.ns >= now.gathered[at]);
+    assert_true(use == UNIT_FORWARD || now.ns >= now.reduced[at]);
+    now.ns += ns;
+    now.used[at] = now.ns;
+    assert_ok(units_leave(u, s, unit, use));
+}
+
+/* Time of a forward and a backward whose units take `ns` each way. */
+static int64_t pass(units *u, stream *s, int64_t ns, int64_t gather, int64_t reduction)
+{
+    const unit_span *list = now.list;
+    memset(&now, 0, sizeof now);
+    now.computing = s;
+    now.list = list;
+    now.gather = gather;
+    now.reduction = reduction;
+    assert_ok(units_begin(u, s));
+    for (int i = 0; i < UNITS - 1; i++)
+        compute(u, s, i, UNIT_FORWARD, ns);
+    compute(u, s, UNITS - 1, UNIT_TURN, ns);
+    for (int i = UNITS - 2; i >= 0; i--)
+        compute(u, s, i, UNIT_BACKWARD, ns);
+    assert_ok(units_end(u, s));
+    /* forward, and again for backward but those that are still there */
+    assert_int_equal(now.gathers, UNITS + UNITS - BUFFERS);
+    assert_int_equal(now.reductions, UNITS);
+    assert_true(now.ns >= now.reduced[0] && now.ns >= now.reduced[1]);
+    return now.ns;
+}
+
+static void test_units__collectives_lie_beside_computing(void **state)
+{
+    (void)state;
+    enum { PASSES = 2 * UNITS - 1 };
+    const comm_engine engine = {
+        .name = "clock", .all_gather = all_gather, .reduce_scatter = reduce_scatter};
+    const int world[RANKS] = {0, 1};
+    static float own[UNITS][PIECE], gradient[UNITS][PIECE];
+    backend_vtable v = backend_cpu;
+    v.ahead = 1; /* streams of their own */
+    v.event_new = event_new;
+    v.event_free = event_free;
+    v.event_record = record;
+    v.event_follow = follow;
+    device *cpu;
+    stream *s;
+    units *u;
+    mesh m;
+    unit_span list[UNITS];
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &cpu));
+    assert_ok(cpu->v->stream_new(cpu, &s));
+    cpu->v = &v;
+    mesh_alone(&m);
+    m.group[MESH_WHOLE] =
+        (comm){.engine = &engine, .name = "whole", .size = RANKS, .world_rank = world};
+    for (int i = 0; i < UNITS; i++)
+        list[i] = (unit_span){.unit = i,
+                              .group = MESH_WHOLE,
+                              .ranks = RANKS,
+                              .trained = true,
+                              .count = RANKS * PIECE,
+                              .piece = PIECE,
+                              .layer = i,
+                              .act = own[i],
+                              .grad = gradient[i]};
+    assert_ok(
+        units_new(s, &m, list, UNITS, &(unit_options){.training = true, .reshard = true}, &u));
+    now.list = list;
+    assert_ptr_not_equal(list[0].whole_act, list[1].whole_act);
+    assert_ptr_equal(list[0].whole_act, list[2].whole_act);
+    /* Backward has a gather and a reduction beside each unit's computing. */
+    assert_int_equal(pass(u, s, 20, 10, 10), 10 + PASSES * 20 + 10);
+    assert_int_equal(pass(u, s, 20, 12, 8), 12 + PASSES * 20 + 8);
+    /* Links that are slower than computing: as long as they take, and computing beside them. */
+    assert_in_range(pass(u, s, 1, 10, 10), 10 * (2 * UNITS - BUFFERS + UNITS),
+                    10 * (2 * UNITS - BUFFERS + UNITS) + PASSES);
+    units_free(&u, s);
+    cpu->v->stream_free(&s);
+    cpu->v = &backend_cpu;
+    device_close(&cpu);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_units__collectives_lie_beside_computing)};
+    return cmocka_run_group_tests_name("fsdp", tests, NULL, NULL);
+}

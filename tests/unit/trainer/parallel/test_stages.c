@@ -1,0 +1,224 @@
+/* Layers over stages, and the order in which stages pass micro-batches. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/harness.h"
+
+#include "trainer/parallel/stages.h"
+
+enum { MOST = 12 };
+
+static double stage_sum(const stage_costs *c, const layout *l, int stage)
+{
+    double sum = (stage == 0 ? c->before : 0) + (stage + 1 == l->pipeline ? c->behind : 0);
+    for (int64_t i = layout_first_layer(l, stage); i < layout_end_layer(l, stage, c->layers); i++)
+        sum += c->layer[i];
+    return sum;
+}
+
+static double slowest(const stage_costs *c, const layout *l)
+{
+    double most = 0;
+    for (int stage = 0; stage < l->pipeline; stage++)
+        most = stage_sum(c, l, stage) > most ? stage_sum(c, l, stage) : most;
+    return most;
+}
+
+/* Every way to cut, from `stage` on. */
+static double best_of_all(const stage_costs *c, layout *l, int stage)
+{
+    double best = -1;
+    int64_t least = c->first_layers > 1 ? c->first_layers : 1;
+    if (stage + 1 == l->pipeline)
+        return slowest(c, l);
+    int64_t begin = stage == 0 ? least : l->stage_end[stage - 1] + 1;
+    for (int64_t end = begin; end <= c->layers - (l->pipeline - 1 - stage); end++) {
+        l->stage_end[stage] = (int32_t)end;
+        double got = best_of_all(c, l, stage + 1);
+        best = best < 0 || got < best ? got : best;
+    }
+    return best;
+}
+
+static void test_stages_balance__no_other_cut_is_faster(void **state)
+{
+    (void)state;
+    const stage_costs cases[] = {
+        {(const double[]){1, 1, 1, 1}, 4, 0, 0, 0},
+        {(const double[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 10, 3.5, 1.2, 3},
+        {(const double[]){5, 1, 1, 1, 5, 1, 1, 1, 9}, 9, 0, 2, 1},
+        {(const double[]){1, 2, 3, 4, 5, 6, 7}, 7, 0, 40, 2},
+        {(const double[]){0.1, 0.2, 0.3, 0.1, 0.2, 0.7}, 6, 7, 0.3, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const stage_costs *c = &cases[i];
+        int64_t least = c->first_layers > 1 ? c->first_layers : 1;
+        for (int64_t stages = 1; stages <= c->layers - least + 1; stages++) {
+            layout l = {.pipeline = stages}, other = l;
+            stages_balance(c, &l);
+            assert_true(layout_end_layer(&l, 0, c->layers) >= least);
+            for (int stage = 0; stage < stages; stage++)
+                assert_true(layout_first_layer(&l, stage) < layout_end_layer(&l, stage, c->layers));
+            double best = best_of_all(c, &other, 0);
+            assert_true(slowest(c, &l) <= best * (1 + 1e-12));
+        }
+    }
+}
+
+static void test_stages_balance__earlier_stages_get_no_more_than_they_must(void **state)
+{
+    (void)state;
+    const double one[7] = {1, 1, 1, 1, 1, 1, 1};
+    layout l = {.pipeline = 3};
+    stages_balance(&(stage_costs){one, 7, 0, 0, 0}, &l);
+    assert_int_equal(l.stage_end[0], 1);
+    assert_int_equal(l.stage_end[1], 4);
+}
+
+/* A vision tower that takes longer than all layers together leaves the others no reason to differ.
+ */
+static void test_stages_balance__others_are_even_beside_the_slowest(void **state)
+{
+    (void)state;
+    double one[48];
+    for (int i = 0; i < 48; i++)
+        one[i] = 1;
+    layout l = {.pipeline = 4};
+    stages_balance(&(stage_costs){one, 48, 60, 3, 3}, &l);
+    assert_int_equal(l.stage_end[0], 3);
+    assert_int_equal(l.stage_end[1], 19);
+    assert_int_equal(l.stage_end[2], 35);
+}
+
+static void test_stages_read__names_what_does_not_fit(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text, *words; /* NULL: fine */
+    } cases[] = {
+        {"layers.3,layers.7", NULL},
+        {"layers.4, layers.11", NULL},
+        {"layers.3", "begins 2 stages, and there are 3"},
+        {"layers.3,layers.4,layers.5", "begins more than 3 stages"},
+        {"layers.2,layers.5", "stage 1 can begin with layers.3 to layers.11, not layers.2"},
+        {"layers.5,layers.5", "stage 2 can begin with layers.6 to layers.11, not layers.5"},
+        {"layers.5,layers.12", "not layers.12"},
+        {"layers.5 7", "\"7\" is no layers.N"},
+        {"layers.5x,layers.6", "is no layers.N"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        layout l = {.pipeline = 3};
+        if (cases[i].words)
+            assert_fails(ST_CONFIG, stages_read(cases[i].text, 12, 3, &l), cases[i].words);
+        else
+            assert_ok(stages_read(cases[i].text, 12, 3, &l));
+    }
+}
+
+/* A stage among others that send and receive at once: where it is, and what of it has happened. */
+typedef struct actor {
+    int64_t at; /* passes done */
+    int64_t forwards, backwards;
+    int64_t sent_on, sent_back; /* offered to the neighbours */
+} actor;
+
+static bool is_forward(stage_pass p)
+{
+    return p.kind != PASS_BACKWARD;
+}
+
+/* Has what the pass needs been offered, and is there a place for it? */
+static bool can_begin(const actor *a, int stage, int stages, int64_t n)
+{
+    if (a[stage].at == stage_passes(stage, stages, n))
+        return false;
+    stage_pass p = stage_pass_at(stage, stages, n, a[stage].at);
+    if (is_forward(p))
+        return stage == 0 || a[stage - 1].sent_on > p.micro_batch;
+    return a[stage + 1].sent_back > p.micro_batch;
+}
+
+static void pass(actor *a, int stage, int stages, int64_t n)
+{
+    actor *me = &a[stage];
+    stage_pass p = stage_pass_at(stage, stages, n, me->at++);
+    if (is_forward(p)) {
+        assert_int_equal(p.micro_batch, me->forwards++);
+        me->sent_on++;
+    }
+    assert_in_range(me->forwards - me->backwards, 1, stage_flights(stage, stages, n));
+    if (p.kind == PASS_FORWARD)
+        return;
+    assert_int_equal(p.micro_batch, me->backwards++);
+    me->sent_back++;
+}
+
+/* What is sent is taken before the sender goes on: no order of events gets stuck. */
+static bool taken(const actor *a, int stage, int stages, int64_t n)
+{
+    if (a[stage].at == 0)
+        return true;
+    stage_pass p = stage_pass_at(stage, stages, n, a[stage].at - 1);
+    int other = p.kind == PASS_FORWARD ? stage + 1 : stage - 1;
+    if (other < 0)
+        return true;
+    /* the neighbour stands before the pass that takes it, or is beyond */
+    if (a[other].at == stage_passes(other, stages, n))
+        return true;
+    stage_pass q = stage_pass_at(other, stages, n, a[other].at);
+    int64_t done = p.kind == PASS_FORWARD ? a[other].forwards : a[other].backwards;
+    bool takes = p.kind == PASS_FORWARD ? is_forward(q) : q.kind == PASS_BACKWARD;
+    return done > p.micro_batch || (takes && q.micro_batch == p.micro_batch);
+}
+
+static void run_schedule(int stages, int64_t n)
+{
+    actor a[MOST] = {0};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int stage = 0; stage < stages; stage++)
+            if (taken(a, stage, stages, n) && can_begin(a, stage, stages, n)) {
+                pass(a, stage, stages, n);
+                moved = true;
+            }
+    }
+    for (int stage = 0; stage < stages; stage++) {
+        assert_int_equal(a[stage].at, stage_passes(stage, stages, n));
+        assert_int_equal(a[stage].backwards, n);
+    }
+}
+
+static void test_stage_passes__end_without_getting_stuck(void **state)
+{
+    (void)state;
+    for (int stages = 1; stages <= MOST; stages++)
+        for (int64_t n = 1; n <= 2 * MOST; n++)
+            run_schedule(stages, n);
+}
+
+static void test_stage_passes__are_1f1b(void **state)
+{
+    (void)state;
+    static const char want[] =
+        "F0F1F2B0F3B1F4B2B3B4"; /* the second of four stages, 5 micro-batches */
+    char got[sizeof want] = "";
+    for (int64_t i = 0; i < stage_passes(1, 4, 5); i++) {
+        stage_pass p = stage_pass_at(1, 4, 5, i);
+        snprintf(got + 2 * i, 3, "%c%d", p.kind == PASS_FORWARD ? 'F' : 'B', (int)p.micro_batch);
+    }
+    assert_string_equal(got, want);
+    assert_int_equal(stage_flights(1, 4, 5), 3);
+    assert_int_equal(stage_pass_at(3, 4, 5, 2).kind, PASS_BOTH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages_balance__no_other_cut_is_faster),
+        cmocka_unit_test(test_stages_balance__others_are_even_beside_the_slowest),
+        cmocka_unit_test(test_stages_balance__earlier_stages_get_no_more_than_they_must),
+        cmocka_unit_test(test_stages_read__names_what_does_not_fit),
+        cmocka_unit_test(test_stage_passes__end_without_getting_stuck),
+        cmocka_unit_test(test_stage_passes__are_1f1b),
+    };
+    return cmocka_run_group_tests_name("stages", tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+/* Collectives in a profile: what computing waits for of them is the step's, what lies beside it is
+ * told apart. By a clock of the test's own for each stream. */
+#include "tests/harness.h"
+
+#include <stdlib.h>
+
+#include "common/conf.h"
+#include "trainer/report/profile.h"
+
+struct event {
+    int64_t ns;
+};
+
+/* Of the two streams: the computing one, and one for collectives. */
+static struct {
+    stream *of[2];
+    int64_t ns[2];
+} now;
+
+static int64_t *clock_of(const stream *s)
+{
+    return &now.ns[s == now.of[1]];
+}
+
+static status record(stream *s, event *e)
+{
+    e->ns = *clock_of(s);
+    return ST_OK;
+}
+
+static status between(event *from, event *to, int64_t *out_ns)
+{
+    *out_ns = to->ns - from->ns;
+    return ST_OK;
+}
+
+/* 10 us each. */
+static status copy(stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    *clock_of(s) += 10000;
+    return ST_OK;
+}
+
+static status event_new(device *d, event **out)
+{
+    (void)d;
+    *out = calloc(1, sizeof **out);
+    return *out ? ST_OK : ST_NO_MEMORY;
+}
+
+static void event_free(event **e)
+{
+    free(*e);
+    *e = NULL;
+}
+
+static status event_wait(device *d, event *e)
+{
+    (void)d;
+    (void)e;
+    return ST_OK;
+}
+
+/* A collective of this name that takes ns of a stream. */
+static void collective(stream *s, const char *what, int64_t ns)
+{
+    assert_ok(device_call_begins(s, what));
+    *clock_of(s) += ns;
+    assert_ok(device_call_ended(s));
+}
+
+/* Computing waits for what is queued on the other stream so far. */
+static void wait_for(const char *what)
+{
+    assert_ok(device_call_begins(now.of[0], what));
+    if (now.ns[0] < now.ns[1])
+        now.ns[0] = now.ns[1];
+    assert_ok(device_call_ended(now.of[0]));
+}
+
+static const profile_call *find(const profile_sums *sums, const char *what)
+{
+    for (int i = 0; i < sums->n_calls; i++)
+        if (strcmp(sums->call[i].what, what) == 0)
+            return &sums->call[i];
+    fail_msg("no %s in the profile", what);
+    return NULL;
+}
+
+static void test_profile__exposed_and_beside(void **state)
+{
+    (void)state;
+    backend_vtable v = backend_cpu;
+    v.event_new = event_new;
+    v.event_free = event_free;
+    v.event_record = record;
+    v.event_wait = event_wait;
+    v.event_ns = between;
+    v.copy = copy;
+    device *cpu, d;
+    stream *side, *s;
+    profile *p;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &cpu));
+    assert_ok(cpu->v->stream_new(cpu, &s));
+    assert_ok(cpu->v->stream_new(cpu, &side));
+    d = *cpu;
+    d.v = &v;
+    s->dev = side->dev = &d;
+    now.of[0] = s;
+    now.of[1] = side;
+    assert_ok(profile_new(s, &p));
+    for (int step = 0; step < 2; step++) {
+        now.ns[0] = now.ns[1] = 0;
+        assert_ok(profile_begin(p));
+        collective(side, "gather", 25000);
+        assert_ok(d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
+        wait_for("gather");                     /* 15 of its 25 us */
+        collective(side, "reduce", 8000);       /* hidden by what follows */
+        assert_ok(d.v->copy(s, NULL, NULL, 0));
+        wait_for("reduce");
+        assert_ok(device_call_begins(s, NULL)); /* messages: named by the first of them */
+        collective(s, "exchange", 4000);
+        collective(s, "another", 1000);
+        assert_ok(device_call_ended(s));
+        now.ns[0] += 3000; /* nothing of ours */
+        assert_ok(profile_end(p, 0));
+    }
+    const profile_sums *sums = profile_read(p);
+    const profile_call *gather = find(sums, "gather"), *reduce = find(sums, "reduce");
+    const profile_call *exchange = find(sums, "exchange");
+    assert_int_equal(sums->n_calls, 3);
+    assert_int_equal(gather->exposed_ns, 2 * 15000);
+    assert_int_equal(profile_beside_ns(sums, gather), 2 * 10000);
+    assert_int_equal(reduce->exposed_ns, 0);
+    assert_int_equal(profile_beside_ns(sums, reduce), 2 * 8000);
+    assert_int_equal(exchange->exposed_ns, 2 * 5000);
+    assert_int_equal(profile_beside_ns(sums, exchange), 0);
+    assert_int_equal(profile_beside_ns(sums, NULL), 2 * 18000);
+    assert_int_equal(sums->ns[PROFILE_COLLECTIVES], 2 * (15000 + 5000));
+    assert_int_equal(sums->ns[PROFILE_POINTWISE], 2 * 20000);
+    assert_int_equal(sums->ns[PROFILE_IDLE], 2 * 3000);
+    assert_int_equal(sums->total_ns, 2 * (10 + 15 + 10 + 5 + 3) * 1000);
+    profile_free(&p);
+    assert_true(d.v == &v && !d.calls);
+    s->dev = side->dev = cpu;
+    cpu->v->stream_free(&s);
+    cpu->v->stream_free(&side);
+    device_close(&cpu);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_profile__exposed_and_beside)};
+    return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
+}

@@ -1,0 +1,15 @@
+/* nvml.h: the one door to NVIDIA's management library, which comes with every driver: what of a
+ * GPU's memory is free, asked before there is a context, which the runtime itself can not do
+ * without making one. */
+#ifndef TESSERA_DEVICE_NVML_H
+#define TESSERA_DEVICE_NVML_H
+
+#include <stddef.h>
+
+#include "common/status.h"
+
+/* bus: as cudaDeviceGetPCIBusId writes it. UNAVAILABLE where the library or the GPU is not found.
+ */
+WARN_UNUSED status nvml_free_bytes(const char *bus, size_t *out);
+
+#endif

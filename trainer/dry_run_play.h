@@ -1,0 +1,34 @@
+/* dry_run_play.h: one rank of a dry run, and the run that it is a rank of. Internal to dry_run.c.
+ */
+#ifndef TESSERA_TRAINER_DRY_RUN_PLAY_H
+#define TESSERA_TRAINER_DRY_RUN_PLAY_H
+
+#include "trainer/dry_run_check.h"
+#include "trainer/parallel/comm_count.h"
+#include "trainer/session.h"
+
+/* The run that is played. */
+typedef struct dry {
+    conf conf; /* as given, with what a dry run sets */
+    layout layout;
+    model_dims dims;
+    params *whole;      /* the registry, not cut */
+    const world *world; /* of ranks that are processes: this one's; NULL: all are played here */
+    char folder[STATUS_PATH_MAX], rows[STATUS_PATH_MAX], written[STATUS_PATH_MAX];
+    bool frozen; /* something is: the formula of bytes does not hold */
+    dry_source source;
+    dry_checks checks;
+    dry_owners owners;
+    comm_count *counts; /* [world]; NULL of processes */
+} dry;
+
+/* A rank's session. from: a checkpoint to go on from, and nothing but reading it is done; else a
+ * step, and its part of a checkpoint. Of processes what all have found is in d behind it. */
+WARN_UNUSED status dry_play(dry *d, int rank, const resume_point *from);
+
+/* dry_run_ranks.c: what each process has found, brought together on all of them: who stores what;
+ * the table. Inside a session, where ranks can say something to each other. */
+WARN_UNUSED status dry_ranks_owners(dry *d, const session *s);
+WARN_UNUSED status dry_ranks_checks(dry *d, const session *s);
+
+#endif

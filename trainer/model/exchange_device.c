@@ -1,0 +1,266 @@
+/* exchange_device.c: slots to the owners of their experts and back without the host (exchange.h):
+ *
+ *   tell     offsets into every window, meet
+ *   plan     where slots go; rounds that are needed
+ *   round    rows into owners' windows, meet: each owner has its rows, by expert
+ *            experts, from x (and o) to back
+ *            meet, rows out of owners' windows
+ *
+ * A place in a window is written again only behind a meeting that follows its last reader: x and o
+ * are read before a round's second meeting, back before the next round's first, borders before the
+ * first round's. The first round is held even where nobody has a slot, which orders two exchanges.
+ * Which rounds are needed all ranks find of the same numbers, so they meet as often. */
+#include "common/log.h"
+#include "trainer/model/exchange_rounds.h"
+#include "trainer/ops/table.h"
+#include "trainer/parallel/comm_ledger.h"
+
+enum {
+    ALIGN = 256,
+    PAGE = 2 << 20, /* memory that GPUs share comes in pages of this size */
+    ROWS_MOST = INT32_MAX
+};
+
+/* ---- the window ---- */
+
+/* `n` more bytes, behind those there are. */
+static size_t take(size_t *inout_bytes, int64_t n)
+{
+    size_t first = (*inout_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    *inout_bytes = first + (size_t)n;
+    return first;
+}
+
+static exchange_window window_of(const text_dims *d, const layout *l, int64_t slots, size_t act)
+{
+    const int64_t ranks = l->expert, rows = exchange_rows_for(slots) * d->hidden * (int64_t)act;
+    exchange_window w = {0};
+    w.arrived = take(&w.bytes, ranks * (int64_t)sizeof(uint32_t));
+    w.met = take(&w.bytes, sizeof(uint32_t));
+    w.moved = take(&w.bytes, EXCHANGE_MOVED * sizeof(int64_t));
+    w.borders = take(&w.bytes, ranks * (d->experts + 1) * (int64_t)sizeof(int32_t));
+    w.x = take(&w.bytes, rows);
+    w.o = take(&w.bytes, rows);
+    w.back = take(&w.bytes, rows);
+    w.bytes = (w.bytes + PAGE - 1) / PAGE * PAGE;
+    return w;
+}
+
+int64_t exchange_window_bytes(const text_dims *d, const layout *l, int64_t slots, size_t act)
+{
+    return (int64_t)window_of(d, l, slots, act).bytes;
+}
+
+static status open_window(stream *s, const mesh *m, const text_dims *d, int64_t slots,
+                          exchange_window *out)
+{
+    exchange_window w = window_of(d, &m->layout, slots, st_dtype_size(s->dev->v->act));
+    if (slots > ROWS_MOST / m->layout.expert)
+        return FAIL(ST_UNAVAILABLE, "%lld slots of each of %lld ranks are more than 2^31 rows",
+                    (long long)slots, (long long)m->layout.expert);
+    w.group = mesh_comm(m, MESH_EXPERT);
+    TRY(comm_window_open(mesh_comm(m, MESH_WORLD), w.group, s, w.bytes, &w.memory));
+    *out = w;
+    return ST_OK;
+}
+
+/* Once, by the first rank. */
+static void tell(bool on_device, const char *why)
+{
+    if (on_device)
+        log_info(
+            "slots go to their experts on the device: ranks put and get rows by load and store");
+    else
+        log_warn("slots go to their experts through counts that the host reads, once per layer and "
+                 "pass reason=\"%s\"",
+                 why);
+}
+
+status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_t slots, bool must,
+                            exchange_window *out, bool *out_open)
+{
+    status st = open_window(s, m, d, slots, out);
+    if (st == ST_UNAVAILABLE && must)
+        return status_context(st, "comm.expert_exchange is device");
+    if (st != ST_OK && st != ST_UNAVAILABLE)
+        return st;
+    if (m->rank == 0)
+        tell(st == ST_OK, st == ST_OK ? "" : status_text());
+    status_clear();
+    *out_open = st == ST_OK;
+    return ST_OK;
+}
+
+void exchange_window_close(stream *s, exchange_window *w)
+{
+    if (w->group)
+        comm_window_close(w->group, s, &w->memory);
+    *w = (exchange_window){0};
+}
+
+static int64_t *moved_of(const exchange_window *w)
+{
+    return at(w->memory.own, (int64_t)w->moved, 1);
+}
+
+status exchange_clear_moved(stream *s, const exchange_window *w)
+{
+    return s->dev->v->zero(s, moved_of(w), EXCHANGE_MOVED * sizeof(int64_t));
+}
+
+status exchange_fetch_moved(stream *s, const exchange_window *w, int64_t *out_pinned)
+{
+    return s->dev->v->to_host(s, out_pinned, moved_of(w), EXCHANGE_MOVED * sizeof(int64_t));
+}
+
+/* What calls are for, here and in the ledger. */
+static const char TO[] = "send to experts", FROM[] = "return from experts",
+                  AGAIN[] = "send to experts again", GRADIENTS[] = "send gradients to experts",
+                  RETURNED[] = "return gradients from experts";
+
+void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t slot_bytes)
+{
+    const char *const what[] = {TO, FROM, AGAIN, GRADIENTS, RETURNED};
+    static const int of[] = {0, 1, 2, 2, 3};
+    for (int i = 0; i < 5; i++)
+        comm_ledger_late(w->group->ledger, w->group, COMM_PEERS, what[i],
+                         moved[of[i]] * slot_bytes);
+}
+
+/* ---- a pass over a layer ---- */
+
+typedef struct pass {
+    const run *r;
+    const exchange *e;
+    const exchange_weights *w;
+    const exchange_window *window;
+    const int32_t *offset;
+    peer_set p;
+} pass;
+
+/* of: of which round; NULL: of none. */
+static status meet(const pass *p, const int32_t *of)
+{
+    return op_peers_meet(p->r->s, &(peers_meet_args){.p = p->p,
+                                                     .arrived = p->window->arrived,
+                                                     .met = p->window->met,
+                                                     .phase = MEET_ARRIVE | MEET_WAIT,
+                                                     .round = of ? *of : 0,
+                                                     .rounds = of ? p->e->rounds : NULL,
+                                                     .stop = p->window->memory.stop});
+}
+
+static status tell_offsets(const pass *p, bool backward)
+{
+    const int64_t experts = p->r->d->text.experts;
+    TRY(op_peers_tell(p->r->s, &(peers_tell_args){.p = p->p,
+                                                  .at = p->window->borders,
+                                                  .count = experts + 1,
+                                                  .values = p->offset}));
+    TRY(meet(p, NULL));
+    return op_exchange_plan(
+        p->r->s, &(exchange_plan_args){.ranks = p->p.size,
+                                       .experts = experts,
+                                       .rows = p->e->rows,
+                                       .rank = p->p.rank,
+                                       .borders = p->e->borders,
+                                       .place = p->e->place,
+                                       .order = p->e->order,
+                                       .rounds = p->e->rounds,
+                                       .moved = moved_of(p->window) + (backward ? 2 : 0)});
+}
+
+/* ST_OK of out: a pass that knows where its slots go. */
+static status begin(const run *r, const exchange *e, const exchange_weights *w,
+                    const int32_t *offset, bool backward, pass *out)
+{
+    const comm *c = e->window->group;
+    const comm_at here = {"gather expert counts", w->layer};
+    *out = (pass){.r = r,
+                  .e = e,
+                  .w = w,
+                  .window = e->window,
+                  .offset = offset,
+                  .p = {e->window->memory.base, c->rank, c->size}};
+    TRY(comm_peers_begin(c, r->s, here,
+                         (c->size - 1) * (r->d->text.experts + 1) * (int64_t)sizeof(int32_t)));
+    return comm_peers_end(c, r->s, here, tell_offsets(out, backward));
+}
+
+static status move(const pass *p, int32_t round, void *mine, size_t place, bool back)
+{
+    return op_exchange_rows(p->r->s,
+                            &(exchange_rows_args){.p = p->p,
+                                                  .at = place,
+                                                  .back = back,
+                                                  .round = round,
+                                                  .slots = p->e->slots,
+                                                  .width = p->r->d->text.hidden,
+                                                  .experts = p->r->d->text.experts,
+                                                  .rows = p->e->rows,
+                                                  .offset = p->offset,
+                                                  .place = p->e->place,
+                                                  .order = p->e->order,
+                                                  .rounds = p->e->rounds,
+                                                  .mine = mine,
+                                                  .round_offset = back ? NULL : p->e->offset});
+}
+
+/* Slots of the round to their owners; the last of a round's kinds: all have come. */
+static status send(const pass *p, const char *what, int32_t round, const void *slots, size_t place,
+                   bool last)
+{
+    const comm_at here = {what, p->w->layer};
+    TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
+    status st = move(p, round, (void *)slots, place, false);
+    if (st == ST_OK && last)
+        st = meet(p, &round);
+    return comm_peers_end(p->window->group, p->r->s, here, st);
+}
+
+static status send_back(const pass *p, const char *what, int32_t round, void *slots)
+{
+    const comm_at here = {what, p->w->layer};
+    TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
+    status st = meet(p, &round);
+    if (st == ST_OK)
+        st = move(p, round, slots, p->window->back, true);
+    return comm_peers_end(p->window->group, p->r->s, here, st);
+}
+
+/* As many rounds as any routing may need: all slots of all ranks at one owner, as far as a token's
+ * choices, which are different experts, can be its. */
+static int32_t rounds_most(const pass *p)
+{
+    const text_dims *d = &p->r->d->text;
+    const int64_t own = d->experts / p->p.size, of_token = own < d->top_k ? own : d->top_k;
+    const int64_t rows = p->e->slots / d->top_k * of_token * p->p.size;
+    return (int32_t)((rows + p->e->rows - 1) / p->e->rows);
+}
+
+status exchange_device_fwd(const run *r, const exchange *e, const exchange_weights *w,
+                           const int32_t *offset, const void *x, void *o)
+{
+    pass p;
+    TRY(begin(r, e, w, offset, false, &p));
+    for (int32_t round = 0; round < rounds_most(&p); round++) {
+        TRY(send(&p, TO, round, x, p.window->x, true));
+        TRY(exchange_experts_fwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
+        TRY(send_back(&p, FROM, round, o));
+    }
+    return ST_OK;
+}
+
+status exchange_device_bwd(const run *r, const exchange *e, const exchange_weights *w,
+                           const int32_t *offset, void *x, const void *do_)
+{
+    pass p;
+    TRY(begin(r, e, w, offset, true, &p));
+    for (int32_t round = 0; round < rounds_most(&p); round++) {
+        TRY(send(&p, AGAIN, round, x, p.window->x, false));
+        TRY(send(&p, GRADIENTS, round, do_, p.window->o, true));
+        TRY(exchange_experts_bwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
+        TRY(send_back(&p, RETURNED, round, x));
+    }
+    return ST_OK;
+}

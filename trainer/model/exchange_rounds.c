@@ -1,0 +1,119 @@
+/* exchange_rounds.c: see exchange_rounds.h: a round's memory and the experts' work on its rows. */
+#include "trainer/model/exchange_rounds.h"
+
+#include "trainer/ops/table.h"
+
+/* Rows of a round over a rank's own slots, which is what an owner gets of even routing: with a
+ * quarter more, the usual unevenness still takes one round. */
+enum { ROOM_NUMERATOR = 5, ROOM_DENOMINATOR = 4 };
+
+int64_t exchange_rows_for(int64_t slots)
+{
+    return (slots * ROOM_NUMERATOR + ROOM_DENOMINATOR - 1) / ROOM_DENOMINATOR;
+}
+
+static void layout_host(exchange *e, space *sp, const shape *z)
+{
+    const text_dims *d = &z->d->text;
+    e->came = space_take(sp, e->rows * d->hidden, z->act);
+    e->x = space_take(sp, e->rows * d->hidden, z->act);
+    e->o = space_take(sp, e->rows * d->hidden, z->act);
+    e->borders = space_take(sp, z->ranks->expert * (d->experts + 1), sizeof(int32_t));
+    e->from = space_take(sp, e->rows, sizeof(int32_t));
+    e->to = space_take(sp, e->rows, sizeof(int32_t));
+}
+
+static void layout_device(exchange *e, space *sp, const shape *z)
+{
+    const text_dims *d = &z->d->text;
+    const exchange_window *w = e->window;
+    e->x = w ? at(w->memory.own, (int64_t)w->x, 1) : NULL;
+    e->o = w ? at(w->memory.own, (int64_t)w->o, 1) : NULL;
+    e->borders = w ? at(w->memory.own, (int64_t)w->borders, 1) : NULL;
+    e->place = space_take(sp, d->experts, sizeof(int32_t));
+    e->order = space_take(sp, d->experts / z->ranks->expert + 1, sizeof(int32_t));
+    e->rounds = space_take(sp, 1, sizeof(int32_t));
+}
+
+int64_t exchange_rows(const shape *z)
+{
+    return exchange_rows_for(z->cap.tokens * z->ranks->expert_tensor * z->d->text.top_k);
+}
+
+void exchange_layout(exchange *e, space *sp, const shape *z)
+{
+    const text_dims *d = &z->d->text;
+    int64_t width = d->expert_width / z->ranks->expert_tensor, own = d->experts / z->ranks->expert;
+    if (e->on_device)
+        layout_device(e, sp, z);
+    else
+        layout_host(e, sp, z);
+    e->gu = space_take(sp, e->rows * 2 * width, z->act);
+    e->a = space_take(sp, e->rows * width, z->act);
+    e->offset = space_take(sp, own + 1, sizeof(int32_t));
+}
+
+static status grouped(const run *r, const exchange *e, int mode, const param *w, void *x, void *y)
+{
+    if (mode == GROUPED_WGRAD && !w->grad)
+        return ST_OK; /* frozen */
+    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
+                                                      .experts = w->local[0],
+                                                      .k = w->local[1],
+                                                      .n = w->local[2],
+                                                      .rows_cap = e->rows,
+                                                      .offset = e->offset,
+                                                      .x = x,
+                                                      .w = w->act,
+                                                      .y = y,
+                                                      .dw = w->grad});
+}
+
+/* y = x W_e and what its adapter adds. */
+static status product(const run *r, const exchange *e, const param *w, const lora *adapter, void *x,
+                      void *y)
+{
+    TRY(grouped(r, e, GROUPED_FWD, w, x, y));
+    return adapter->a ? lora_experts_fwd(r, adapter, e->rows, e->offset, x, y) : ST_OK;
+}
+
+/* Gradients of both, and dx; dx may be x. */
+static status product_bwd(const run *r, const exchange *e, const param *w, const lora *adapter,
+                          void *x, void *dy, void *dx)
+{
+    TRY(grouped(r, e, GROUPED_WGRAD, w, x, dy));
+    if (adapter->a)
+        TRY(lora_experts_grads(r, adapter, e->rows, e->offset, x, dy));
+    TRY(grouped(r, e, GROUPED_DGRAD, w, dx, dy));
+    return adapter->a ? lora_experts_dx(r, adapter, e->rows, e->offset, dx) : ST_OK;
+}
+
+/* a = silu(gate) * up of [g|u] = x GU_e */
+static status activations(const run *r, const exchange *e, const exchange_weights *w)
+{
+    TRY(product(r, e, w->gate_up, &w->gate_up_adapter, e->x, e->gu));
+    return op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = e->rows,
+                                                  .width = w->down->local[1],
+                                                  .n_valid = e->offset + w->down->local[0],
+                                                  .x = e->gu,
+                                                  .y = e->a});
+}
+
+status exchange_experts_fwd(const run *r, const exchange *e, const exchange_weights *w, void *o)
+{
+    TRY(activations(r, e, w));
+    return product(r, e, w->down, &w->down_adapter, e->a, o);
+}
+
+status exchange_experts_bwd(const run *r, const exchange *e, const exchange_weights *w, void *dx)
+{
+    TRY(activations(r, e, w));
+    TRY(product_bwd(r, e, w->down, &w->down_adapter, e->a, e->o, e->a)); /* da */
+    TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = e->rows,
+                                               .width = w->down->local[1],
+                                               .n_valid = e->offset + w->down->local[0],
+                                               .x = e->gu,
+                                               .dy = e->a,
+                                               .dx = e->gu})); /* [dg|du] */
+    return product_bwd(r, e, w->gate_up, &w->gate_up_adapter, e->x, e->gu, dx);
+}

@@ -1,0 +1,58 @@
+#include "trainer/parallel/agree.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What a rank says. */
+typedef struct word {
+    int64_t code, n;
+} word;
+
+/* The first that is not well; else one that has other rows than rank 0; else -1. */
+static int first_trouble(const word *said, int ranks)
+{
+    for (int r = 0; r < ranks; r++)
+        if (said[r].code != ST_OK)
+            return r;
+    for (int r = 1; r < ranks; r++)
+        if (said[r].n != said[0].n)
+            return r;
+    return -1;
+}
+
+/* The text of a rank's trouble, on all. */
+static status tell(const comm *all, comm_at at, int rank, status code)
+{
+    char text[STATUS_MESSAGE_MAX] = "";
+    const status_note why = *status_last();
+    if (all->rank == rank)
+        snprintf(text, sizeof text, "%s", status_text());
+    TRY(comm_host_broadcast(all, at, text, sizeof text, rank));
+    if (all->rank != rank)
+        return FAIL(code, "rank %d: %.900s", rank, text);
+    status_set(&why);
+    return code;
+}
+
+status comm_agree(const comm *all, comm_at at, status mine, int64_t n)
+{
+    if (all->size == 1)
+        return mine;
+    const word own = {mine, n};
+    const status_note why = *status_last();
+    word *said = calloc((size_t)all->size, sizeof *said);
+    if (!said)
+        return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
+    status st = comm_host_all_gather(all, at, &own, said, sizeof own);
+    const int trouble = st == ST_OK ? first_trouble(said, all->size) : -1;
+    const word first = said[0], other = trouble < 0 ? first : said[trouble];
+    free(said);
+    if (st != ST_OK || trouble < 0)
+        return st;
+    if (other.code == ST_OK)
+        return FAIL(ST_PROTOCOL, "%s: rank %d has %" PRId64 " where rank 0 has %" PRId64, at.what,
+                    trouble, other.n, first.n);
+    status_set(&why);
+    return tell(all, at, trouble, (status)other.code);
+}

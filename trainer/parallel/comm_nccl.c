@@ -1,0 +1,294 @@
+/* comm_nccl.c: comm.h over NCCL, between processes with a GPU each. A library of its own, built
+ * where NCCL's header is; NCCL itself is loaded when the engine joins.
+ *
+ * Calls are queued on the stream they are given and return; nccl_world.c sees to deadlines. An
+ * exchange is a group of sends and receives. Host values go through the engine's own stream. */
+#include <string.h>
+
+#include "trainer/parallel/comm_module.h"
+#include "trainer/parallel/nccl_window.h"
+#include "trainer/parallel/nccl_world.h"
+
+_Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "the id travels in WELCOME");
+
+static size_t dtype_size(st_dtype d)
+{
+    static const unsigned char size[] = {
+#define SIZE(name, text, bytes) bytes,
+        ST_DTYPES(SIZE)
+#undef SIZE
+    };
+    return size[d];
+}
+
+/* What is only moved may go as integers of its size; comm.c has refused sums of those. */
+static ncclDataType_t type_of(st_dtype d)
+{
+    switch (d) {
+    case DT_F32:
+        return ncclFloat32;
+    case DT_F64:
+        return ncclFloat64;
+    case DT_BF16:
+        return ncclBfloat16;
+    case DT_I32:
+        return ncclInt32;
+    case DT_I64:
+        return ncclInt64;
+    default:
+        return dtype_size(d) == 1   ? ncclUint8
+               : dtype_size(d) == 2 ? ncclFloat16
+               : dtype_size(d) == 4 ? ncclUint32
+                                    : ncclUint64;
+    }
+}
+
+static cudaStream_t stream_of(const stream *s)
+{
+    return (cudaStream_t)s->handle;
+}
+
+static status keep_own(stream *s, const char *from, char *to, int64_t bytes)
+{
+    return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
+}
+
+static status nccl_all_gather(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+                              st_dtype dtype)
+{
+    const nccl_group *g = c->handle;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(
+        g, nccl()->AllGather(send, recv, (size_t)count, type_of(dtype), g->comm, stream_of(s)),
+        "ncclAllGather");
+}
+
+static status nccl_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+                                  int64_t count, st_dtype dtype)
+{
+    const nccl_group *g = c->handle;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(g,
+                      nccl()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
+                                            g->comm, stream_of(s)),
+                      "ncclReduceScatter");
+}
+
+static status nccl_all_reduce(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                              comm_reduction reduction)
+{
+    const nccl_group *g = c->handle;
+    const ncclRedOp_t op = reduction == COMM_MAX ? ncclMax : ncclSum;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(
+        g,
+        nccl()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op, g->comm, stream_of(s)),
+        "ncclAllReduce");
+}
+
+static status nccl_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                             int root)
+{
+    const nccl_group *g = c->handle;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(
+        g,
+        nccl()->Broadcast(inout, inout, (size_t)count, type_of(dtype), root, g->comm, stream_of(s)),
+        "ncclBroadcast");
+}
+
+/* Messages of nothing do not happen, on either side. */
+static status nccl_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
+                        int to)
+{
+    const nccl_group *g = c->handle;
+    if (count == 0)
+        return ST_OK;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(g,
+                      nccl()->Send(send, (size_t)count, type_of(dtype), to, g->comm, stream_of(s)),
+                      "ncclSend");
+}
+
+static status nccl_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
+                        int from)
+{
+    const nccl_group *g = c->handle;
+    if (count == 0)
+        return ST_OK;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(
+        g, nccl()->Recv(recv, (size_t)count, type_of(dtype), from, g->comm, stream_of(s)),
+        "ncclRecv");
+}
+
+static status nccl_begin(const comm *c, stream *s)
+{
+    const nccl_group *g = c->handle;
+    (void)s;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(g, nccl()->GroupStart(), "ncclGroupStart");
+}
+
+static status nccl_end(const comm *c, stream *s)
+{
+    const nccl_group *g = c->handle;
+    (void)s;
+    TRY(nccl_enter(g->world));
+    return nccl_leave(g, nccl()->GroupEnd(), "ncclGroupEnd");
+}
+
+static status exchange_with(const comm *c, stream *s, int p, const char *from, int64_t sent,
+                            char *to, int64_t received, st_dtype dtype)
+{
+    TRY(nccl_send(c, s, from, sent, dtype, p));
+    return nccl_recv(c, s, to, received, dtype, p);
+}
+
+static status nccl_all_to_all(const comm *c, stream *s, const void *send, const int64_t *send_first,
+                              const int64_t *send_count, void *recv, const int64_t *recv_first,
+                              const int64_t *recv_count, st_dtype dtype)
+{
+    const int64_t size = (int64_t)dtype_size(dtype);
+    const char *from = send;
+    char *to = recv;
+    if (send_count[c->rank] != recv_count[c->rank])
+        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
+                    (long long)send_count[c->rank], (long long)recv_count[c->rank]);
+    TRY(nccl_begin(c, s));
+    for (int p = 0; p < c->size; p++)
+        if (p != c->rank)
+            TRY(exchange_with(c, s, p, from + send_first[p] * size, send_count[p],
+                              to + recv_first[p] * size, recv_count[p], dtype));
+    TRY(nccl_end(c, s));
+    return keep_own(s, from + send_first[c->rank] * size, to + recv_first[c->rank] * size,
+                    send_count[c->rank] * size);
+}
+
+/* Bytes of everybody, `each` of them at a time, through the stage. */
+static status gather_stage(const comm *c, const char *send, char *recv, int64_t bytes, int64_t each)
+{
+    const nccl_stage *t = nccl_world_stage(((nccl_group *)c->handle)->world);
+    const backend_vtable *v = t->stream->dev->v;
+    for (int64_t first = 0; first < bytes; first += each) {
+        const int64_t n = bytes - first < each ? bytes - first : each;
+        char *own = t->device + c->rank * n;
+        memcpy(t->host, send + first, (size_t)n);
+        TRY(v->to_device(t->stream, own, t->host, (size_t)n));
+        TRY(nccl_all_gather(c, t->stream, own, t->device, n, DT_U8));
+        TRY(v->to_host(t->stream, t->host, t->device, (size_t)(c->size * n)));
+        TRY(v->wait(t->stream));
+        for (int p = 0; p < c->size; p++)
+            memcpy(recv + p * bytes + first, t->host + p * n, (size_t)n);
+    }
+    return ST_OK;
+}
+
+static status nccl_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+{
+    if (c->size > COMM_STAGE_BYTES)
+        return FAIL(ST_INTERNAL, "a group of %d ranks is too large for host values", c->size);
+    return gather_stage(c, send, recv, bytes, COMM_STAGE_BYTES / c->size);
+}
+
+static status nccl_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+{
+    const nccl_stage *t = nccl_world_stage(((nccl_group *)c->handle)->world);
+    const backend_vtable *v = t->stream->dev->v;
+    char *at = inout;
+    for (int64_t first = 0; first < bytes; first += COMM_STAGE_BYTES) {
+        const int64_t n = bytes - first < COMM_STAGE_BYTES ? bytes - first : COMM_STAGE_BYTES;
+        memcpy(t->host, at + first, (size_t)n);
+        TRY(v->to_device(t->stream, t->device, t->host, (size_t)n));
+        TRY(nccl_broadcast(c, t->stream, t->device, n, DT_U8, root));
+        TRY(v->to_host(t->stream, t->host, t->device, (size_t)n));
+        TRY(v->wait(t->stream));
+        memcpy(at + first, t->host, (size_t)n);
+    }
+    return ST_OK;
+}
+
+static status nccl_make_id(void *out)
+{
+    ncclUniqueId id;
+    TRY(nccl_open());
+    ncclResult_t result = nccl()->GetUniqueId(&id);
+    if (result != ncclSuccess)
+        return FAIL(ST_UNAVAILABLE, "ncclGetUniqueId: %s", nccl()->GetErrorString(result));
+    memcpy(out, &id, sizeof id);
+    return ST_OK;
+}
+
+static status nccl_join(const comm_join *o, void **out_world)
+{
+    nccl_world *w;
+    TRY(nccl_world_new(o, &w));
+    *out_world = w;
+    return ST_OK;
+}
+
+static status nccl_attach(void *world, device *d)
+{
+    return nccl_world_attach(world, d);
+}
+
+static void nccl_detach(void *world)
+{
+    nccl_world_detach(world);
+}
+
+static void nccl_set_timeout(void *world, double seconds)
+{
+    nccl_world_set_timeout(world, seconds);
+}
+
+static void nccl_depart(void *world, bool well)
+{
+    nccl_world_free(world, well);
+}
+
+static status nccl_group_new(void *world, const int *world_rank, int size, void **out_handle)
+{
+    nccl_group *g;
+    TRY(nccl_world_group(world, world_rank, size, &g));
+    *out_handle = g;
+    return ST_OK;
+}
+
+static void nccl_group_free(void *handle)
+{
+    (void)handle; /* the world's: another group of the same ranks may use it */
+}
+
+static const comm_engine engine = {
+    .name = "nccl",
+    .make_id = nccl_make_id,
+    .join = nccl_join,
+    .attach = nccl_attach,
+    .detach = nccl_detach,
+    .set_timeout = nccl_set_timeout,
+    .leave = nccl_depart,
+    .group_new = nccl_group_new,
+    .group_free = nccl_group_free,
+    .all_gather = nccl_all_gather,
+    .reduce_scatter = nccl_reduce_scatter,
+    .all_reduce = nccl_all_reduce,
+    .broadcast = nccl_broadcast,
+    .all_to_all = nccl_all_to_all,
+    .send = nccl_send,
+    .recv = nccl_recv,
+    .begin = nccl_begin,
+    .end = nccl_end,
+    .window_new = nccl_window_new,
+    .window_share = nccl_window_share,
+    .window_free = nccl_window_free,
+    .host_all_gather = nccl_host_all_gather,
+    .host_broadcast = nccl_host_broadcast,
+};
+
+__attribute__((visibility("default"))) const comm_engine *
+tessera_nccl_engine(const module_host *host)
+{
+    module_enter(host);
+    return &engine;
+}

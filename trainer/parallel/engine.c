@@ -1,0 +1,65 @@
+/* engine.c: see engine.h. */
+#include "trainer/parallel/engine.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "trainer/device/backend.h"
+
+static bool is_open(const conf *c)
+{
+    return c->training_backend == BACKEND_AUTO && c->comm_engine == ENGINE_AUTO;
+}
+
+/* A GPU that opens, as a run without ranks would take it. */
+static status find_backend(conf *c, int gpu)
+{
+    device_options o = {.index = gpu, .threads = 1, .attention = c->training_attention};
+    device *d = NULL;
+    TRY(device_open(BACKEND_AUTO, &o, &d));
+    c->training_backend = d->v->immediate ? BACKEND_CPU : BACKEND_CUDA;
+    device_close(&d);
+    return ST_OK;
+}
+
+status engine_choose(conf *c, int gpu)
+{
+    if (c->comm_engine == ENGINE_REPLAY)
+        return FAIL(ST_CONFIG,
+                    "comm.engine replay plays one rank of a layout in one process: start "
+                    "it alone, without --nproc or a launcher");
+    if (is_open(c))
+        TRY(find_backend(c, gpu));
+    if (c->comm_engine == ENGINE_AUTO)
+        c->comm_engine = c->training_backend == BACKEND_CUDA ? ENGINE_NCCL : ENGINE_MPI;
+    if (c->comm_engine == ENGINE_MPI)
+        return ST_OK;
+    if (c->training_backend == BACKEND_CPU)
+        return FAIL(ST_CONFIG, "comm.engine nccl is between GPUs, and training.backend is cpu: "
+                               "leave one of them at auto");
+    c->training_backend = BACKEND_CUDA;
+    return ST_OK;
+}
+
+status engine_choose_apart(conf *c)
+{
+    int how;
+    if (!is_open(c))
+        return engine_choose(c, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        status st = engine_choose(c, 0);
+        if (st != ST_OK)
+            log_status();
+        _exit(st != ST_OK ? status_exit_code(st) : c->training_backend == BACKEND_CUDA);
+    }
+    if (child < 0 || waitpid(child, &how, 0) != child)
+        return FAIL(ST_OS, "fork: %s", strerror(errno));
+    if (!WIFEXITED(how) || WEXITSTATUS(how) > 1)
+        return FAIL(ST_UNAVAILABLE, "what this machine has was not found out (above)");
+    c->training_backend = WEXITSTATUS(how) == 1 ? BACKEND_CUDA : BACKEND_CPU;
+    return engine_choose(c, 0);
+}

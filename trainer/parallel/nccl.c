@@ -1,0 +1,59 @@
+/* nccl.c: see nccl.h. */
+#include "trainer/parallel/nccl.h"
+
+#include <dlfcn.h>
+
+/* Communicators that do not block, and ncclCommSplit: both since 2.18. */
+enum { LEAST_VERSION = NCCL_VERSION(2, 18, 1) };
+
+static const char file_name[] = "libnccl.so.2";
+static nccl_library library;
+static bool loaded;
+
+static status find_functions(void *handle)
+{
+#define FIND(name)                                                                                 \
+    *(void **)&library.name = dlsym(handle, "nccl" #name);                                         \
+    if (!library.name)                                                                             \
+        return FAIL(ST_UNAVAILABLE, "%s has no nccl" #name, file_name);
+    NCCL_FUNCTIONS(FIND)
+#undef FIND
+    *(void **)&library.TesseraHollow = dlsym(handle, "ncclTesseraHollow");
+    return ST_OK;
+}
+
+static void find_windows(void *handle)
+{
+    library.TeamLsa = dlsym(handle, "ncclTeamLsa");
+    library.windows = library.TeamLsa != NULL;
+#define FIND(name)                                                                                 \
+    *(void **)&library.name = dlsym(handle, "nccl" #name);                                         \
+    library.windows = library.windows && library.name;
+    NCCL_WINDOW_FUNCTIONS(FIND)
+#undef FIND
+}
+
+/* Only the thread that trains opens engines. */
+status nccl_open(void)
+{
+    if (loaded)
+        return ST_OK;
+    void *handle = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return FAIL(ST_UNAVAILABLE,
+                    "NCCL can not be loaded: %s (it comes beside the CUDA toolkit; "
+                    "LD_LIBRARY_PATH may name its folder)",
+                    dlerror());
+    TRY(find_functions(handle));
+    if (library.GetVersion(&library.version) != ncclSuccess || library.version < LEAST_VERSION)
+        return FAIL(ST_UNAVAILABLE, "%s is version code %d; the engine begins at %d", file_name,
+                    library.version, (int)LEAST_VERSION);
+    find_windows(handle);
+    loaded = true;
+    return ST_OK;
+}
+
+const nccl_library *nccl(void)
+{
+    return &library;
+}

@@ -1,0 +1,63 @@
+/* nccl.h: the one door to NCCL, opened by the first run that wants its engine. Loaded at run time
+ * and not linked, as cuBLAS is: a machine without it learns which file is missing. */
+#ifndef TESSERA_PARALLEL_NCCL_H
+#define TESSERA_PARALLEL_NCCL_H
+
+#include <stdbool.h>
+
+#include <nccl.h>
+
+#include "common/status.h"
+
+#define NCCL_FUNCTIONS(X)                                                                          \
+    X(GetVersion)                                                                                  \
+    X(GetUniqueId)                                                                                 \
+    X(GetErrorString)                                                                              \
+    X(GetLastError)                                                                                \
+    X(CommInitRankConfig)                                                                          \
+    X(CommSplit)                                                                                   \
+    X(CommFinalize)                                                                                \
+    X(CommDestroy)                                                                                 \
+    X(CommAbort)                                                                                   \
+    X(CommGetAsyncError)                                                                           \
+    X(AllGather)                                                                                   \
+    X(ReduceScatter)                                                                               \
+    X(AllReduce)                                                                                   \
+    X(Broadcast)                                                                                   \
+    X(Send)                                                                                        \
+    X(Recv)                                                                                        \
+    X(GroupStart)                                                                                  \
+    X(GroupEnd)
+
+/* Of a library from 2.28 on, where the header is as well: nccl_window.c. */
+#ifdef TESSERA_NCCL_WINDOWS
+#define NCCL_WINDOW_FUNCTIONS(X)                                                                   \
+    X(MemAlloc)                                                                                    \
+    X(MemFree)                                                                                     \
+    X(CommWindowRegister)                                                                          \
+    X(CommWindowDeregister)
+#else
+#define NCCL_WINDOW_FUNCTIONS(X)
+#endif
+
+typedef struct nccl_library {
+#define NCCL_FIELD(name) __typeof__(&nccl##name) name;
+    NCCL_FUNCTIONS(NCCL_FIELD)
+    NCCL_WINDOW_FUNCTIONS(NCCL_FIELD)
+#undef NCCL_FIELD
+    void *TeamLsa; /* its type is C++'s: nccl_lsa.h */
+    bool windows;  /* all of these are there */
+    int version;
+    /* Of a library that stands in for NCCL and can be told that there is no memory behind streams'
+     * addresses (tests/nccl); NULL: NCCL's own. */
+    ncclResult_t (*TesseraHollow)(void);
+} nccl_library;
+
+/* Loads it once per process. UNAVAILABLE, with the file that is missing, or a version that can not
+ * do what is asked of it. */
+WARN_UNUSED status nccl_open(void);
+
+/* After nccl_open. */
+const nccl_library *nccl(void);
+
+#endif

@@ -1,0 +1,29 @@
+/* nccl_lsa.cc: see nccl_lsa.h. C++ for NCCL's header alone. The address is what
+ * ncclGetLsaPointer computes on the device; kernels get it as a plain pointer, so that they are the
+ * same where no NCCL is (tests/simt, one GPU). */
+#include "trainer/parallel/nccl_lsa.h"
+
+#include <stdint.h>
+
+#include <nccl_device.h>
+
+extern "C" int nccl_lsa_version(void)
+{
+    return NCCL_VERSION_CODE;
+}
+
+extern "C" int nccl_lsa_ranks(void *team_lsa, ncclComm_t comm)
+{
+    return ((decltype(static_cast<ncclTeam_t (*)(ncclComm_t)>(ncclTeamLsa)))team_lsa)(comm).nRanks;
+}
+
+extern "C" size_t nccl_lsa_window_bytes(void)
+{
+    return sizeof(ncclWindow_vidmem);
+}
+
+extern "C" void *nccl_lsa_address(const void *window, int rank)
+{
+    const ncclWindow_vidmem *w = (const ncclWindow_vidmem *)window;
+    return w->lsaFlatBase + ((uint64_t)rank * w->stride4G << 32);
+}

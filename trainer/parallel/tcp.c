@@ -1,0 +1,95 @@
+#include "trainer/parallel/tcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+enum { LOOK_MS = 1000 };
+
+bool tcp_ready(int fd, short what, int64_t deadline_ns)
+{
+    int64_t left_ms = (deadline_ns - clock_ns()) / 1000000 + 1;
+    struct pollfd p = {fd, what, 0};
+    return poll(&p, 1, left_ms < 0 ? 0 : left_ms < LOOK_MS ? (int)left_ms : LOOK_MS) > 0;
+}
+
+/* After a call that moved nothing: ST_OK to try again. */
+static status wait_again(int fd, short what, int64_t deadline_ns, const char *late)
+{
+    if (errno != EAGAIN && errno != EINTR)
+        return FAIL(ST_UNAVAILABLE, "connection lost: %s", strerror(errno));
+    if (clock_ns() > deadline_ns)
+        return FAIL(ST_TIMEOUT, "%s", late);
+    tcp_ready(fd, what, deadline_ns);
+    return ST_OK;
+}
+
+status tcp_send(int fd, const void *from, size_t size, int64_t deadline_ns)
+{
+    const char *at = from;
+    while (size > 0) {
+        ssize_t n = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0)
+            TRY(wait_again(fd, POLLOUT, deadline_ns, "the other end takes nothing"));
+        if (n > 0) {
+            at += n;
+            size -= (size_t)n;
+        }
+    }
+    return ST_OK;
+}
+
+status tcp_recv(int fd, void *to, size_t size, int64_t deadline_ns)
+{
+    char *at = to;
+    while (size > 0) {
+        ssize_t n = recv(fd, at, size, MSG_DONTWAIT);
+        if (n == 0)
+            return FAIL(ST_UNAVAILABLE, "connection closed");
+        if (n < 0)
+            TRY(wait_again(fd, POLLIN, deadline_ns, "no answer"));
+        if (n > 0) {
+            at += n;
+            size -= (size_t)n;
+        }
+    }
+    return ST_OK;
+}
+
+int tcp_connect(const struct addrinfo *list, int64_t deadline_ns)
+{
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        int err = 0;
+        socklen_t size = sizeof err;
+        if (fd < 0)
+            continue;
+        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0)
+            err = errno;
+        while (err == EINPROGRESS) {
+            if (tcp_ready(fd, POLLOUT, deadline_ns))
+                getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size);
+            else if (clock_ns() > deadline_ns)
+                err = ETIMEDOUT;
+        }
+        if (err == 0)
+            return fd;
+        close(fd);
+        errno = err;
+    }
+    return -1;
+}
+
+void tcp_set_up(int fd)
+{
+    int one = 1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}

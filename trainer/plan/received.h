@@ -1,0 +1,36 @@
+/* received.h: bytes that a rank receives from others in a step, by name: the formula of
+ * parallel/README.md, in one place for plan and for the tests that hold the ledger against it. */
+#ifndef TESSERA_PLAN_RECEIVED_H
+#define TESSERA_PLAN_RECEIVED_H
+
+#include "trainer/model/params.h"
+#include "trainer/model/recompute.h"
+
+/* What a rank works on in a step: sums over its micro-steps. */
+typedef struct received_work {
+    int64_t micro_steps;
+    int64_t tokens;       /* T: its own, with the padding that ops run on */
+    int64_t feature_rows; /* F: device_batch.feature_rows */
+    /* Slots of all layers, in one direction, that come to its experts from other ranks, and of
+     * those it offers that go to others' (T x top_k; with expert-tensor those of all tensor ranks).
+     */
+    int64_t slots_come, slots_go;
+    recompute again; /* of activation checkpointing, in the decoder */
+    size_t act, acc; /* bytes of an element */
+    double aux;      /* loss.router_aux_coef */
+} received_work;
+
+typedef struct received_line {
+    const char *what; /* as in the ledger */
+    mesh_group group; /* of the weights' lines: MESH_WHOLE, though each span has its own */
+    int64_t bytes;
+} received_line;
+
+enum { RECEIVED_LINES = 40 };
+
+/* p: cut and shared over m (which may be a sketch), its spans made (params_size), everything
+ * trained. Returns how many lines; a group of one receives nothing, and its lines are 0. */
+int received_lines(const params *p, const model_dims *d, const mesh *m, const received_work *w,
+                   received_line out[RECEIVED_LINES]);
+
+#endif

@@ -1,0 +1,98 @@
+/* session_model.c: see session_model.h. */
+#include "trainer/session_model.h"
+
+#include <inttypes.h>
+
+#include "common/log.h"
+#include "common/model_files.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/checkpoint/hf_load.h"
+#include "trainer/checkpoint/train_state.h"
+#include "trainer/parallel/layout.h"
+#include "trainer/plan/again.h"
+#include "trainer/plan/stage_plan.h"
+
+/* A model cut for benches: deepstack features still need their layers. */
+static status cut_layers(const conf *c, model_dims *d)
+{
+    if (c->model_layers == 0)
+        return ST_OK;
+    if (c->model_layers > d->text.layers || c->model_layers < d->vision.n_deepstack)
+        return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
+                    c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
+    d->text.layers = c->model_layers;
+    return ST_OK;
+}
+
+static status choose_recomputed(session *s)
+{
+    char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
+    layout l;
+    TRY(layout_of(s->conf, &l));
+    TRY(again_of(s->conf, &l, &s->dims, s->params, s->conf->training_local_batch_size, &s->again));
+    log_info("activation checkpointing %s; of the vision tower %s",
+             again_text(&s->again.text, text), again_text(&s->again.vision, vision));
+    return ST_OK;
+}
+
+status session_model(session *s)
+{
+    const conf *c = s->conf;
+    if (!c->model_path[0])
+        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+    TRY(dims_load(c->model_path, &s->dims));
+    TRY(cut_layers(c, &s->dims));
+    TRY(params_new(&s->dims, &s->params));
+    if (s->use == SESSION_TRAIN) { /* before the cut: adapters are cut as their matrices are */
+        TRY(groups_apply(c, s->params));
+        TRY(choose_recomputed(s));
+    }
+    if (s->mesh.layout.world == 1)
+        return ST_OK;
+    TRY(stage_plan(c, &s->dims, s->params, &s->mesh.layout));
+    TRY(params_cut(s->params, &s->dims, &s->mesh.layout, s->mesh.place));
+    params_share(s->params, &s->mesh, c->fsdp_reshard != RESHARD_NEVER);
+    return ST_OK;
+}
+
+status session_values(session *s)
+{
+    const conf *c = s->conf;
+    const enum session_use use = s->use;
+    TRY(params_alloc(s->params, s->stream, use == SESSION_TRAIN));
+    if (s->from) {
+        char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
+        snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
+        status st = train_state_load(s->params, s->stream, training);
+        if (st == ST_BAD_INPUT) /* every byte of it was checked */
+            return status_context(st,
+                                  "the run kept here trains another model or other parts of one "
+                                  "(model.path, freeze, lora): go on as it began, or choose "
+                                  "another job.dump_folder, or begin anew with "
+                                  "checkpoint.load_step 0");
+        TRY(st);
+        s->from_weights = true;
+        log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, s->from->progress.step,
+                 s->from->path, s->params->bytes_read);
+        return ST_OK;
+    }
+    bool have = c->model_layers == 0 && model_files_is_folder(c->model_path) &&
+                hf_has_weights(c->model_path);
+    if (have) {
+        TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
+        TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));
+        s->from_weights = true;
+    } else if (use == SESSION_EVAL) {
+        return FAIL_IN(ST_NO_INPUT, c->model_path,
+                       "no model.safetensors or model.safetensors.index.json here: nothing to "
+                       "evaluate (a finished run leaves one in job.dump_folder)");
+    } else {
+        TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
+    }
+    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64, s->dims.name,
+             s->params->total, s->params->n,
+             have ? "loaded from its weights" : "initialised from training.seed",
+             s->params->bytes_read);
+    return ST_OK;
+}
