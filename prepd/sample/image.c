@@ -10,12 +10,12 @@
 #include <string.h>
 #include <vips/vips.h>
 
-#include "prepd/sample/image_builtin.h"
 #include "prepd/sample/image_jpeg.h"
 #include "prepd/sample/orient.h"
 #include "prepd/sample/sniff.h"
 
 enum {
+    FULL_BAND = 8,    /* lines of builtin_full_jpeg at a time */
     STRIP_LINES = 16, /* decoded at once: the tile height of libvips' sequential loaders or more */
     MAX_TEXT_BYTES = 1 << 20, /* of one PNG text, inflated; Pillow's limit */
 };
@@ -351,50 +351,6 @@ status image_decode_rows(span bytes, const char *file, const conf *limits, const
     if (limits->image_decoder == DECODER_AUTO && sniff_format(bytes, &name) == PICTURE_JPEG)
         TRY(image_jpeg_decode(bytes, limits, rows, a, out, &done));
     return done ? ST_OK : decode_vips(bytes, file, limits, a, out);
-}
-
-/* libvips brings a libjpeg of its own where it is not Debian's: then its pixels may be others, and
- * which decoder took a file would show. */
-static status check_decoders(span jpeg, const conf *limits, arena *a)
-{
-    image direct, vips;
-    bool done;
-    TRY(image_jpeg_decode(jpeg, limits, NULL, a, &direct, &done));
-    TRY(decode_vips(jpeg, "built-in jpeg", limits, a, &vips));
-    if (!done || direct.width != vips.width || direct.height != vips.height ||
-        memcmp(direct.rgb, vips.rgb, (size_t)vips.width * (size_t)vips.height * 3) != 0)
-        return FAIL(ST_UNAVAILABLE, "libjpeg and libvips decode a JPEG to different pixels: they "
-                                    "are not built on the same library; install Debian's of both");
-    return ST_OK;
-}
-
-status image_fingerprint(hash128 *out)
-{
-    const span files[] = {
-        span_of(builtin_jpeg, sizeof builtin_jpeg),
-        span_of(builtin_png, sizeof builtin_png),
-        span_of(builtin_webp, sizeof builtin_webp),
-    };
-    static const char *const names[] = {"built-in jpeg", "built-in png", "built-in webp"};
-    const conf limits = {.image_file_bytes = INT64_MAX, .image_input_pixels = INT64_MAX};
-    status st = ST_OK;
-    hasher *h = NULL;
-    arena a;
-    arena_init(&a, 0);
-    TRY_OR(done, hasher_new(&h));
-    TRY_OR(done, check_decoders(files[0], &limits, &a));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        image im;
-        TRY_OR(done, image_decode(files[i], names[i], &limits, &a, &im));
-        hasher_add_u64(h, (uint64_t)im.width);
-        hasher_add_u64(h, (uint64_t)im.height);
-        hasher_add(h, im.rgb, (size_t)im.width * (size_t)im.height * 3);
-    }
-    *out = hasher_value(h);
-done:
-    hasher_free(&h);
-    arena_done(&a);
-    return st;
 }
 
 /* The picture as libvips sees it, without a copy; NULL on failure. */

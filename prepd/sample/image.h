@@ -37,6 +37,10 @@ typedef struct image_rows {
     int32_t band;          /* rows at a time; divides height */
     /* rgb [band, width, 3], good during the call: rows y to y + band - 1, from the top. */
     void (*take)(void *user, const uint8_t *rgb, int32_t y);
+    /* NULL: never. A picture that is kept as luma and two differences of its full size may come so,
+     * [band] rows of stride bytes each, to be converted by who cuts it (ycc.h): bytes are then
+     * spread to one place only, and read back from none. */
+    void (*take_ycc)(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y);
     void *user;
 } image_rows;
 

@@ -22,7 +22,8 @@ typedef struct decoder {
     const conf *limits;
     arena *a;
     const image_rows *rows; /* NULL: all lines are kept */
-    uint8_t *read;          /* [kept, width, 3] as stored */
+    bool planes;            /* not converted: rows->take_ycc has them */
+    uint8_t *read;          /* [kept, width, 3] as stored; [3, kept, stride] of planes */
     JDIMENSION kept;        /* lines: all, or a band that is written over by the next */
     int orientation;
     status st;
@@ -98,6 +99,42 @@ static bool read_lines(decoder *d)
     return true;
 }
 
+/* Bytes of a plane's row: whole blocks. */
+static size_t plane_stride(const decoder *d)
+{
+    return ((size_t)d->j.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
+}
+
+static bool read_planes(decoder *d)
+{
+    struct jpeg_decompress_struct *j = &d->j;
+    const size_t stride = plane_stride(d), bytes = stride * d->kept;
+    const uint8_t *const planes[] = {d->read, d->read + bytes, d->read + 2 * bytes};
+    while (j->output_scanline < j->output_height) {
+        JSAMPROW line[3][DCTSIZE];
+        JSAMPARRAY blocks[] = {line[0], line[1], line[2]};
+        const JDIMENSION at = j->output_scanline % d->kept;
+        for (size_t c = 0; c < 3; c++)
+            for (size_t i = 0; i < DCTSIZE; i++)
+                line[c][i] = d->read + c * bytes + (at + i) * stride;
+        if (jpeg_read_raw_data(j, blocks, DCTSIZE) == 0)
+            return false;
+        if (j->output_scanline % d->kept == 0)
+            d->rows->take_ycc(d->rows->user, planes, (int64_t)stride,
+                              (int32_t)(j->output_scanline - d->kept));
+    }
+    return true;
+}
+
+/* Nothing to enlarge: no difference is kept at half the size. */
+static bool full_planes(const decoder *d)
+{
+    for (int c = 0; c < 3; c++)
+        if (d->j.comp_info[c].h_samp_factor != 1 || d->j.comp_info[c].v_samp_factor != 1)
+            return false;
+    return d->rows->take_ycc && d->rows->band % DCTSIZE == 0;
+}
+
 /* All that may leave through leave(). What changes lies in d, which is the caller's. */
 static bool decode(decoder *d)
 {
@@ -108,15 +145,18 @@ static bool decode(decoder *d)
     jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
     if (jpeg_read_header(&d->j, TRUE) != JPEG_HEADER_OK || !is_plain(d))
         return false;
+    if (d->rows && (d->orientation > 1 || (int64_t)d->j.image_width != d->rows->width ||
+                    (int64_t)d->j.image_height != d->rows->height))
+        d->rows = NULL;
+    d->planes = d->rows && full_planes(d);
+    d->j.raw_data_out = d->planes;
     jpeg_start_decompress(&d->j);
     if (d->j.output_components != 3)
         return false;
-    if (d->rows && (d->orientation > 1 || (int64_t)d->j.output_width != d->rows->width ||
-                    (int64_t)d->j.output_height != d->rows->height))
-        d->rows = NULL;
     d->kept = d->rows ? (JDIMENSION)d->rows->band : d->j.output_height;
-    d->st = arena_alloc(d->a, (size_t)d->j.output_width * d->kept * 3, (void **)&d->read);
-    return d->st == ST_OK && read_lines(d);
+    const size_t stride = d->planes ? plane_stride(d) : d->j.output_width;
+    d->st = arena_alloc(d->a, stride * d->kept * 3, (void **)&d->read);
+    return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
 
 status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *a,

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "prepd/sample/patch_cutter.h"
+#include "prepd/sample/ycc.h"
 #include "proto/batch.h"
 
 enum {
@@ -11,15 +12,15 @@ enum {
     PLANE_BYTES = PATCH_SIDE * PATCH_SIDE,
 };
 
-/* First byte of the picture's pixel at the upper left corner of the i-th patch in merge order: the
- * four patches of a 2 x 2 block follow each other, blocks go row by row. */
-static int64_t corner_of(int64_t i, int32_t width)
+/* Where the i-th patch in merge order begins in rows of stride bytes, step for a pixel: the four
+ * patches of a 2 x 2 block follow each other, blocks go row by row. */
+static int64_t corner_of(int64_t i, int32_t width, int64_t stride, int step)
 {
     const int64_t block = i / (MERGE_SIDE * MERGE_SIDE), in_block = i % (MERGE_SIDE * MERGE_SIDE);
     const int64_t blocks_per_row = width / BLOCK;
     const int64_t y = block / blocks_per_row * BLOCK + in_block / MERGE_SIDE * (int64_t)PATCH_SIDE;
     const int64_t x = block % blocks_per_row * BLOCK + in_block % MERGE_SIDE * (int64_t)PATCH_SIDE;
-    return (y * width + x) * CHANNELS;
+    return y * stride + x * step;
 }
 
 static int64_t count_of(int32_t height, int32_t width)
@@ -39,6 +40,20 @@ void patch_cut_plain(const uint8_t *from, int64_t stride, uint8_t *to)
     }
 }
 
+void patch_cut_ycc_plain(const uint8_t *const from[3], int64_t stride, uint8_t *to)
+{
+    for (int y = 0; y < PATCH_SIDE; y++, to += PATCH_SIDE) {
+        for (int x = 0; x < PATCH_SIDE; x++) {
+            const int64_t at = y * stride + x;
+            uint8_t rgb[3];
+            ycc_to_rgb(from[0][at], from[1][at], from[2][at], rgb);
+            to[x] = rgb[0];
+            to[x + PLANE_BYTES] = rgb[1];
+            to[x + 2 * PLANE_BYTES] = rgb[2];
+        }
+    }
+}
+
 patch_cutter patch_cutter_here(void)
 {
 #if defined(__x86_64__)
@@ -48,12 +63,33 @@ patch_cutter patch_cutter_here(void)
     return patch_cut_plain;
 }
 
+patch_ycc_cutter patch_ycc_cutter_here(void)
+{
+#if defined(__x86_64__)
+    if (patch_cut_ycc_avx2 && __builtin_cpu_supports("avx2"))
+        return patch_cut_ycc_avx2;
+#endif
+    return patch_cut_ycc_plain;
+}
+
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches)
 {
     const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;
     const patch_cutter cut = patch_cutter_here();
     for (int64_t i = 0; i < n_patches; i++)
-        cut(rgb + corner_of(i, width), stride, patches + i * PATCH_BYTES);
+        cut(rgb + corner_of(i, width, stride, CHANNELS), stride, patches + i * PATCH_BYTES);
+}
+
+void patch_cut_ycc(const uint8_t *const planes[3], int64_t stride, int32_t height, int32_t width,
+                   uint8_t *patches)
+{
+    const int64_t n_patches = count_of(height, width);
+    const patch_ycc_cutter cut = patch_ycc_cutter_here();
+    for (int64_t i = 0; i < n_patches; i++) {
+        const int64_t at = corner_of(i, width, stride, 1);
+        const uint8_t *const from[] = {planes[0] + at, planes[1] + at, planes[2] + at};
+        cut(from, stride, patches + i * PATCH_BYTES);
+    }
 }
 
 void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height, int32_t width,
@@ -63,7 +99,7 @@ void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height,
     const uint8_t *const frames[] = {first, second};
     for (int64_t i = 0; i < n_patches; i++, patches += VIDEO_PATCH_BYTES)
         for (int f = 0; f < 2; f++) {
-            const uint8_t *from = frames[f] + corner_of(i, width);
+            const uint8_t *from = frames[f] + corner_of(i, width, stride, CHANNELS);
             uint8_t *to = patches + (int64_t)f * PLANE_BYTES;
             for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE)
                 for (int x = 0; x < PATCH_SIDE; x++)
@@ -76,7 +112,7 @@ void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *
 {
     const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;
     for (int64_t i = 0; i < n_patches; i++, patches += PATCH_BYTES) {
-        uint8_t *to = rgb + corner_of(i, width);
+        uint8_t *to = rgb + corner_of(i, width, stride, CHANNELS);
         const uint8_t *from = patches;
         for (int y = 0; y < PATCH_SIDE; y++, to += stride, from += PATCH_SIDE) {
             for (int x = 0; x < PATCH_SIDE; x++) {

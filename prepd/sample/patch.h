@@ -9,6 +9,10 @@
 
 /* rgb [height, width, 3], both multiples of 32; patches [height/16 * width/16, 768] written. */
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches);
+/* The same of a JPEG's planes before their conversion to RGB (ycc.h): luma and the two colour
+ * differences, rows of stride bytes each. */
+void patch_cut_ycc(const uint8_t *const planes[3], int64_t stride, int32_t height, int32_t width,
+                   uint8_t *patches);
 /* Two frames of that size: patches [height/16 * width/16, 1536], columns (channel, frame, y, x). */
 void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height, int32_t width,
                     uint8_t *patches);

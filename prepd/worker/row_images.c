@@ -30,6 +30,12 @@ static void cut_band(void *user, const uint8_t *rgb, int32_t y)
     patch_cut(rgb, BAND, c->width, c->patches + (size_t)y * (size_t)c->width * 3);
 }
 
+static void cut_ycc_band(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
+{
+    const cutting *c = user;
+    patch_cut_ycc(planes, stride, BAND, c->width, c->patches + (size_t)y * (size_t)c->width * 3);
+}
+
 static status cut_patches(row_images *k, const image *im, fit_grid grid, uint8_t *patches)
 {
     arena *a = &k->s->sample;
@@ -73,7 +79,7 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     if (hit)
         return ST_OK;
     cutting cut = {grid.width, patches};
-    const image_rows rows = {grid.height, grid.width, BAND, cut_band, &cut};
+    const image_rows rows = {grid.height, grid.width, BAND, cut_band, cut_ycc_band, &cut};
     const bool whole = k->c->image_resampler == RESAMPLER_VIPS;
     TRY(s->images->decode(data, f->name, k->c, whole ? NULL : &rows, &s->sample, &im));
     workshop_stage_end(s, STAGE_DECODE, &since);

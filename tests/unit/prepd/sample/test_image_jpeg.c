@@ -5,15 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jpeglib.h>
+
 #include "prepd/sample/image_builtin.h"
 #include "prepd/sample/image_jpeg.h"
+#include "prepd/sample/ycc.h"
 #include "tests/harness.h"
 
 static const conf direct = {
     .image_file_bytes = 1 << 28, .image_input_pixels = 1 << 23, .image_decoder = DECODER_AUTO};
 static conf vips;
 static arena pixels;
-static int n_by_rows; /* pictures that were given out while they were decoded */
+static int n_by_rows;   /* pictures that were given out while they were decoded */
+static int n_by_planes; /* and before their conversion to RGB */
 
 static int setup(void **state)
 {
@@ -53,6 +57,21 @@ static void take(void *user, const uint8_t *rgb, int32_t y)
     t->next += t->band;
 }
 
+/* The rows of planes, converted, are those that take() would have had. */
+static void take_ycc(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
+{
+    taken *t = user;
+    assert_int_equal(y, t->next);
+    for (int32_t line = 0; line < t->band; line++)
+        for (int32_t x = 0; x < t->width; x++) {
+            const int64_t at = line * stride + x;
+            ycc_to_rgb(planes[0][at], planes[1][at], planes[2][at],
+                       t->rgb + ((int64_t)(y + line) * t->width + x) * 3);
+        }
+    t->next += t->band;
+    n_by_planes++;
+}
+
 /* By rows, in bands of several heights: the same pixels, or whole after all. */
 static void check_rows(span bytes, const char *name, const image *want)
 {
@@ -65,16 +84,23 @@ static void check_rows(span bytes, const char *name, const image *want)
             continue; /* of photographs a few will do */
         assert_ok(arena_alloc(&pixels, size, &room));
         taken t = {room, want->width, band, 0};
-        const image_rows rows = {want->height, want->width, band, take, &t};
+        const image_rows rows = {want->height, want->width, band, take, NULL, &t};
         assert_ok(image_decode_rows(bytes, name, &direct, &rows, &pixels, &im));
         n_by_rows += !im.rgb;
         if (!im.rgb)
             assert_int_equal(t.next, want->height);
         assert_true(im.width == want->width && im.height == want->height);
         assert_memory_equal(im.rgb ? im.rgb : t.rgb, want->rgb, size);
-        const image_rows other = {want->height, want->width + 1, 1, take, NULL};
+        const image_rows other = {want->height, want->width + 1, 1, take, NULL, NULL};
         assert_ok(image_decode_rows(bytes, name, &direct, &other, &pixels, &im));
         assert_non_null(im.rgb);
+        if (band % 8 != 0 && band > 1)
+            continue; /* one that has no whole blocks is enough */
+        const image_rows planes = {want->height, want->width, band, take, take_ycc, &t};
+        memset(t.rgb, 0, size);
+        t.next = 0;
+        assert_ok(image_decode_rows(bytes, name, &direct, &planes, &pixels, &im));
+        assert_memory_equal(im.rgb ? im.rgb : t.rgb, want->rgb, size);
     }
 }
 
@@ -115,6 +141,37 @@ static span make_jpeg(int32_t width, int32_t height, int quality)
     return span_of(jpeg, size);
 }
 
+/* Noise whose luma is kept in h x v times as many samples as its colours; libvips writes no other
+ * than 2 x 2 and 1 x 1. malloc's, by libjpeg. */
+static span make_sampled(int h, int v)
+{
+    enum { SIDE = 32 };
+    struct jpeg_compress_struct c;
+    struct jpeg_error_mgr errors;
+    uint8_t line[SIDE * 3], *out = NULL;
+    unsigned long size = 0;
+    uint32_t seed = 1;
+    c.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&c);
+    jpeg_mem_dest(&c, &out, &size);
+    c.image_width = c.image_height = SIDE;
+    c.input_components = 3;
+    c.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&c);
+    c.comp_info[0].h_samp_factor = h;
+    c.comp_info[0].v_samp_factor = v;
+    jpeg_start_compress(&c, TRUE);
+    for (int y = 0; y < SIDE; y++) {
+        JSAMPROW row = line;
+        for (size_t i = 0; i < sizeof line; i++)
+            line[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+        jpeg_write_scanlines(&c, &row, 1);
+    }
+    jpeg_finish_compress(&c);
+    jpeg_destroy_compress(&c);
+    return span_of(out, size);
+}
+
 /* The same file with an EXIF block of this orientation behind its first marker; heap. */
 static span with_exif(span jpeg, uint8_t orientation, int times)
 {
@@ -144,9 +201,25 @@ static void test_image_jpeg__sizes_and_sampling(void **state)
              quality += 35) { /* libvips: 4:2:0, from 90 on 4:4:4 */
             const span s = make_jpeg(side, 41 - side, quality);
             assert_true(is_plain(s));
-            n_by_rows = 0;
+            n_by_rows = n_by_planes = 0;
             assert_true(check_same(s, "made.jpg"));
             assert_true(n_by_rows >= 1); /* in one band of all rows at least */
+            assert_int_equal(n_by_planes > 0, quality >= 90 && (41 - side) % 8 == 0);
+            release(s);
+        }
+    }
+}
+
+static void test_image_jpeg__planes_only_of_full_size(void **state)
+{
+    (void)state;
+    for (int h = 1; h <= 2; h++) {
+        for (int v = 1; v <= 2; v++) {
+            const span s = make_sampled(h, v);
+            n_by_planes = 0;
+            assert_true(is_plain(s));
+            assert_true(check_same(s, "sampled.jpg"));
+            assert_int_equal(n_by_planes > 0, h * v == 1);
             release(s);
         }
     }
@@ -200,8 +273,13 @@ static void test_image_jpeg__cut_and_damaged_as_libvips_finds_them(void **state)
 {
     (void)state;
     const span upright = make_jpeg(61, 45, 85), turned = with_exif(upright, 6, 1);
+    const span full = make_jpeg(21, 8, 92); /* 4:4:4 */
     cut_and_damaged(upright, 5);
     cut_and_damaged(turned, 1);
+    n_by_planes = 0;
+    cut_and_damaged(full, 5);
+    assert_true(n_by_planes > 100);
+    release(full);
     release(upright);
     release(turned);
 }
@@ -243,17 +321,20 @@ static void test_image_jpeg__shared_pictures(void **state)
     int64_t odd = 0, coco = 0, extra = 0;
     (void)state;
     const int64_t n_odd = check_folder("data/odd", &odd);
+    n_by_planes = 0;
     const int64_t n_coco = check_folder("data/vqav2/images/train2014", &coco);
     const int64_t n_extra = check_folder("data/images-extra", &extra);
     assert_true(odd > 5 && odd < n_odd - 5);
     assert_true(n_coco > 20 && coco >= n_coco - 1);
     assert_true(n_extra > 20 && extra >= n_extra - 1);
+    assert_true(n_by_planes > 20); /* COCO is kept at full size */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_jpeg__sizes_and_sampling),
+        cmocka_unit_test(test_image_jpeg__planes_only_of_full_size),
         cmocka_unit_test(test_image_jpeg__turned_as_libvips_turns),
         cmocka_unit_test(test_image_jpeg__cut_and_damaged_as_libvips_finds_them),
         cmocka_unit_test(test_image_jpeg__shared_pictures),

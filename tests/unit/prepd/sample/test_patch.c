@@ -3,6 +3,7 @@
 
 #include "prepd/sample/patch.h"
 #include "prepd/sample/patch_cutter.h"
+#include "prepd/sample/ycc.h"
 #include "proto/batch.h"
 #include "tests/harness.h"
 
@@ -91,12 +92,68 @@ static void test_patch_cut__every_instruction_set_gives_the_same_bytes(void **st
     free(in);
 }
 
+/* All colours there are, luma fastest, a patch at a time. */
+static void test_patch_cut_ycc__every_instruction_set_gives_the_same_bytes(void **state)
+{
+    static uint8_t planes[3][256], want[PATCH_BYTES], got[PATCH_BYTES];
+    const uint8_t *const from[] = {planes[0], planes[1], planes[2]};
+    (void)state;
+    for (int i = 0; i < 256; i++)
+        planes[0][i] = (uint8_t)i;
+    for (int i = 0; i < 1 << 16; i++) {
+        memset(planes[1], i & 255, 256);
+        memset(planes[2], i >> 8, 256);
+        patch_cut_ycc_plain(from, 16, want);
+        patch_ycc_cutter_here()(from, 16, got);
+        assert_memory_equal(got, want, sizeof want);
+    }
+}
+
+/* As if converted first, whatever the rows' length. */
+static void test_patch_cut_ycc__order_of_patch_cut(void **state)
+{
+    enum { STRIDE = WIDTH + 24 };
+    static uint8_t planes[3][HEIGHT * STRIDE], rgb[HEIGHT * WIDTH * 3];
+    static uint8_t want[HEIGHT * WIDTH * 3], got[HEIGHT * WIDTH * 3];
+    const uint8_t *const from[] = {planes[0], planes[1], planes[2]};
+    (void)state;
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < HEIGHT * STRIDE; i++)
+            planes[c][i] = value_at(i / STRIDE, i % STRIDE, c);
+    for (int y = 0; y < HEIGHT; y++)
+        for (int x = 0; x < WIDTH; x++)
+            ycc_to_rgb(planes[0][y * STRIDE + x], planes[1][y * STRIDE + x],
+                       planes[2][y * STRIDE + x], rgb + (y * WIDTH + x) * 3);
+    patch_cut(rgb, HEIGHT, WIDTH, want);
+    patch_cut_ycc(from, STRIDE, HEIGHT, WIDTH, got);
+    assert_memory_equal(got, want, sizeof want);
+}
+
+/* Known colours of JFIF. */
+static void test_ycc__known_colours(void **state)
+{
+    static const uint8_t ycc[][3] = {{0, 128, 128},   {255, 128, 128}, {76, 85, 255},
+                                     {150, 44, 21},   {29, 255, 107},  {128, 0, 0},
+                                     {128, 255, 255}, {200, 128, 0}};
+    static const uint8_t want[][3] = {{0, 0, 0},   {255, 255, 255}, {254, 0, 0},   {0, 255, 1},
+                                      {0, 0, 254}, {0, 255, 0},     {255, 0, 255}, {21, 255, 200}};
+    (void)state;
+    for (size_t i = 0; i < sizeof ycc / sizeof *ycc; i++) {
+        uint8_t rgb[3];
+        ycc_to_rgb(ycc[i][0], ycc[i][1], ycc[i][2], rgb);
+        assert_memory_equal(rgb, want[i], 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patch_cut__every_instruction_set_gives_the_same_bytes),
         cmocka_unit_test(test_patch_cut__merge_order_and_columns),
         cmocka_unit_test(test_patch_cut_pair__two_pictures),
+        cmocka_unit_test(test_patch_cut_ycc__every_instruction_set_gives_the_same_bytes),
+        cmocka_unit_test(test_patch_cut_ycc__order_of_patch_cut),
+        cmocka_unit_test(test_ycc__known_colours),
         cmocka_unit_test(test_patch_join__inverts_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
