@@ -1,9 +1,11 @@
 #include "tests/harness.h"
 
 #include <ftw.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 char *harness_shared(const char *relative)
@@ -43,6 +45,20 @@ void harness_remove(char **folder)
     nftw(*folder, remove_entry, 32, FTW_DEPTH | FTW_PHYS);
     free(*folder);
     *folder = NULL;
+}
+
+int harness_port(int *out_fd)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+    if (out_fd)
+        *out_fd = fd;
+    else
+        close(fd);
+    return ntohs(a.sin_port);
 }
 
 uint64_t harness_seed(void)

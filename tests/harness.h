@@ -25,6 +25,10 @@ char *harness_shared(const char *relative);
 char *harness_temp(void);
 void harness_remove(char **folder);
 
+/* A TCP port of loopback that nobody has now; with out_fd a socket has it, bound and not listening,
+ * the caller's to close. */
+int harness_port(int *out_fd);
+
 /* $TESSERA_SEED or 1; printed once, so that a failure can be repeated. */
 uint64_t harness_seed(void);
 

@@ -13,7 +13,6 @@
 #include "trainer/layout_plan.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/plan/cost.h"
-#include "trainer/plan/received.h"
 #include "trainer/session_memory.h"
 #include "trainer/step.h"
 
@@ -127,13 +126,7 @@ static status check_calls(dry *d, const session *s, const step_report *step,
                           const comm_ledger *ledger, int rank)
 {
     received_line line[RECEIVED_LINES];
-    received_work w = {.micro_steps = s->accumulation,
-                       .tokens = step->own_tokens,
-                       .feature_rows = step->own_features,
-                       .again = s->again.text,
-                       .act = st_dtype_size(s->device->v->act),
-                       .acc = st_dtype_size(s->device->v->acc),
-                       .aux = d->conf.loss_router_aux};
+    received_work w = step_received_work(s, step);
     const comm_tally *list;
     const int m = comm_ledger_list(ledger, &list);
     int64_t want = 0, got = 0;

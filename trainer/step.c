@@ -451,3 +451,14 @@ status step_run(session *s, int64_t step, step_report *out)
     TRY(step_queue(s, step));
     return step_told(s, out);
 }
+
+received_work step_received_work(const session *s, const step_report *step)
+{
+    return (received_work){.micro_steps = s->accumulation,
+                           .tokens = step->own_tokens,
+                           .feature_rows = step->own_features,
+                           .again = s->again.text,
+                           .act = st_dtype_size(s->device->v->act),
+                           .acc = st_dtype_size(s->device->v->acc),
+                           .aux = s->conf->loss_router_aux};
+}

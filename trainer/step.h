@@ -7,6 +7,7 @@
 #ifndef TESSERA_TRAINER_STEP_H
 #define TESSERA_TRAINER_STEP_H
 
+#include "trainer/plan/received.h"
 #include "trainer/session.h"
 
 /* What a step did, for the log and the accounts. Sums over its micro-batches and over all ranks;
@@ -62,6 +63,9 @@ WARN_UNUSED status step_told(session *s, step_report *out);
 bool step_is_void(const session *s);
 /* Queued and told. */
 WARN_UNUSED status step_run(session *s, int64_t step, step_report *out);
+/* What this rank worked on in it, for the formula of received bytes; without the slots of experts,
+ * which a caller counts or takes as even. */
+received_work step_received_work(const session *s, const step_report *step);
 
 /* Called by session_open and session_close. */
 WARN_UNUSED status step_open(session *s);

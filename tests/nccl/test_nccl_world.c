@@ -4,12 +4,9 @@
  * what it should. */
 #include "tests/harness.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -211,17 +208,6 @@ static int be_rank(const char *name)
 
 /* ---- the test ---- */
 
-static int free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
-    close(fd);
-    return ntohs(a.sin_port);
-}
-
 static void set_number(const char *name, int value)
 {
     char text[16];
@@ -239,7 +225,7 @@ static void start(const char *name, int ranks)
     snprintf(folder, sizeof folder, "%.*s/nccl_shim", (int)(strrchr(self, '/') - self), self);
     setenv("LD_LIBRARY_PATH", folder, 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("MASTER_PORT", free_port());
+    set_number("MASTER_PORT", harness_port(NULL));
     set_number("WORLD_SIZE", ranks);
     set_number("LOCAL_WORLD_SIZE", ranks);
     for (int r = 0; r < ranks; r++) {

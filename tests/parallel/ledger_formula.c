@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/plan/received.h"
-
 static int64_t counted(const comm_ledger *l, const char *what)
 {
     const comm_tally *list;
@@ -83,13 +81,7 @@ status ledger_formula_check(const session *s, const step_report *last, const com
 {
     received_line want[RECEIVED_LINES];
     const bool exact = s->accumulation == 1 && s->mesh.layout.expert_tensor == 1;
-    received_work w = {.micro_steps = s->accumulation,
-                       .tokens = last->own_tokens,
-                       .feature_rows = last->own_features,
-                       .again = s->again.text,
-                       .act = st_dtype_size(s->device->v->act),
-                       .acc = st_dtype_size(s->device->v->acc),
-                       .aux = s->conf->loss_router_aux};
+    received_work w = step_received_work(s, last);
     if (params_trained(s->params) < s->params->total)
         return ST_OK;
     if (exact)

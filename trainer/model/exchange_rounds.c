@@ -53,27 +53,11 @@ void exchange_layout(exchange *e, space *sp, const shape *z)
     e->offset = space_take(sp, own + 1, sizeof(int32_t));
 }
 
-static status grouped(const run *r, const exchange *e, int mode, const param *w, void *x, void *y)
-{
-    if (mode == GROUPED_WGRAD && !w->grad)
-        return ST_OK; /* frozen */
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->local[0],
-                                                      .k = w->local[1],
-                                                      .n = w->local[2],
-                                                      .rows_cap = e->rows,
-                                                      .offset = e->offset,
-                                                      .x = x,
-                                                      .w = w->act,
-                                                      .y = y,
-                                                      .dw = w->grad});
-}
-
 /* y = x W_e and what its adapter adds. */
 static status product(const run *r, const exchange *e, const param *w, const lora *adapter, void *x,
                       void *y)
 {
-    TRY(grouped(r, e, GROUPED_FWD, w, x, y));
+    TRY(grouped_product(r, GROUPED_FWD, w, e->rows, e->offset, x, y));
     return adapter->a ? lora_experts_fwd(r, adapter, e->rows, e->offset, x, y) : ST_OK;
 }
 
@@ -81,10 +65,10 @@ static status product(const run *r, const exchange *e, const param *w, const lor
 static status product_bwd(const run *r, const exchange *e, const param *w, const lora *adapter,
                           void *x, void *dy, void *dx)
 {
-    TRY(grouped(r, e, GROUPED_WGRAD, w, x, dy));
+    TRY(grouped_product(r, GROUPED_WGRAD, w, e->rows, e->offset, x, dy));
     if (adapter->a)
         TRY(lora_experts_grads(r, adapter, e->rows, e->offset, x, dy));
-    TRY(grouped(r, e, GROUPED_DGRAD, w, dx, dy));
+    TRY(grouped_product(r, GROUPED_DGRAD, w, e->rows, e->offset, dx, dy));
     return adapter->a ? lora_experts_dx(r, adapter, e->rows, e->offset, dx) : ST_OK;
 }
 

@@ -1,6 +1,7 @@
 /* lora.c: see lora.h. Rows of the registry and merged values are in lora_params.c. */
 #include "trainer/model/lora.h"
 
+#include "trainer/model/layers.h"
 #include "trainer/model/moe.h"
 #include "trainer/ops/table.h"
 
@@ -117,23 +118,6 @@ status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x,
                                       .accumulate = true});
 }
 
-static status grouped(const run *r, int mode, const param *w, int64_t rows, const int32_t *offset,
-                      void *x, void *y)
-{
-    if (mode == GROUPED_WGRAD && !w->grad)
-        return ST_OK; /* frozen by hand */
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->local[0],
-                                                      .k = w->local[1],
-                                                      .n = w->local[2],
-                                                      .rows_cap = rows,
-                                                      .offset = offset,
-                                                      .x = x,
-                                                      .w = w->act,
-                                                      .y = y,
-                                                      .dw = w->grad});
-}
-
 /* The grouped product knows no factor: [rows, r] is scaled by itself. */
 static status scaled(const run *r, const lora *l, int64_t rows, void *x)
 {
@@ -144,7 +128,7 @@ static status scaled(const run *r, const lora *l, int64_t rows, void *x)
 static status shrink_slots(const run *r, const lora *l, int64_t rows, const int32_t *offset,
                            void *x)
 {
-    TRY(grouped(r, GROUPED_FWD, l->a, rows, offset, x, r->lora->xa));
+    TRY(grouped_product(r, GROUPED_FWD, l->a, rows, offset, x, r->lora->xa));
     return scaled(r, l, rows, r->lora->xa);
 }
 
@@ -157,7 +141,7 @@ status lora_experts_fwd(const run *r, const lora *l, int64_t rows, const int32_t
                         void *y)
 {
     TRY(shrink_slots(r, l, rows, offset, x));
-    TRY(grouped(r, GROUPED_FWD, l->b, rows, offset, r->lora->xa, r->lora->wide));
+    TRY(grouped_product(r, GROUPED_FWD, l->b, rows, offset, r->lora->xa, r->lora->wide));
     return add_slots(r, rows * l->b->local[2], y);
 }
 
@@ -165,14 +149,14 @@ status lora_experts_grads(const run *r, const lora *l, int64_t rows, const int32
                           void *dy)
 {
     TRY(shrink_slots(r, l, rows, offset, x));
-    TRY(grouped(r, GROUPED_WGRAD, l->b, rows, offset, r->lora->xa, dy));
-    TRY(grouped(r, GROUPED_DGRAD, l->b, rows, offset, r->lora->dxa, dy));
+    TRY(grouped_product(r, GROUPED_WGRAD, l->b, rows, offset, r->lora->xa, dy));
+    TRY(grouped_product(r, GROUPED_DGRAD, l->b, rows, offset, r->lora->dxa, dy));
     TRY(scaled(r, l, rows, r->lora->dxa));
-    return grouped(r, GROUPED_WGRAD, l->a, rows, offset, x, r->lora->dxa);
+    return grouped_product(r, GROUPED_WGRAD, l->a, rows, offset, x, r->lora->dxa);
 }
 
 status lora_experts_dx(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *dx)
 {
-    TRY(grouped(r, GROUPED_DGRAD, l->a, rows, offset, r->lora->wide, r->lora->dxa));
+    TRY(grouped_product(r, GROUPED_DGRAD, l->a, rows, offset, r->lora->wide, r->lora->dxa));
     return add_slots(r, rows * l->a->local[1], dx);
 }

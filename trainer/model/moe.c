@@ -139,22 +139,6 @@ static status spread(const run *r, const moe_saved *k, void *xp)
                                                     .y = xp});
 }
 
-static status grouped(const run *r, const moe_saved *k, int mode, const param *w, void *x, void *y)
-{
-    if (mode == GROUPED_WGRAD && !w->grad)
-        return ST_OK; /* frozen */
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->local[0],
-                                                      .k = w->local[1],
-                                                      .n = w->local[2],
-                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
-                                                      .offset = k->offset,
-                                                      .x = x,
-                                                      .w = w->act,
-                                                      .y = y,
-                                                      .dw = w->grad});
-}
-
 static int64_t slots_of(const run *r)
 {
     return r->n.tokens * r->d->text.top_k;
@@ -176,7 +160,7 @@ static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_
                       bool drop_gu)
 {
     if (w->gate_up_adapter.a) { /* it adds to gu before the activation */
-        TRY(grouped(r, k, GROUPED_FWD, w->gate_up, s->xp, k->gu));
+        TRY(grouped_product(r, GROUPED_FWD, w->gate_up, slots_of(r), k->offset, s->xp, k->gu));
         TRY(lora_experts_fwd(r, &w->gate_up_adapter, slots_of(r), k->offset, s->xp, k->gu));
         return activate(r, k, s->a);
     }
@@ -184,7 +168,7 @@ static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_
                                                       .experts = w->gate_up->shape[0],
                                                       .k = w->gate_up->shape[1],
                                                       .n = w->gate_up->shape[2],
-                                                      .rows_cap = r->n.tokens * r->d->text.top_k,
+                                                      .rows_cap = slots_of(r),
                                                       .offset = k->offset,
                                                       .x = s->xp,
                                                       .w = w->gate_up->act,
@@ -211,7 +195,7 @@ static status experts_fwd(const run *r, const moe *w, const moe_saved *k, const 
     TRY(what & AGAIN_FC1 ? gate_up(r, w, k, s, once) : activate(r, k, s->a));
     if (!(what & AGAIN_FC2))
         return ST_OK;
-    TRY(grouped(r, k, GROUPED_FWD, w->down, s->a, k->o));
+    TRY(grouped_product(r, GROUPED_FWD, w->down, slots_of(r), k->offset, s->a, k->o));
     return w->down_adapter.a
                ? lora_experts_fwd(r, &w->down_adapter, slots_of(r), k->offset, s->a, k->o)
                : ST_OK;
@@ -284,10 +268,10 @@ status moe_aux_sum(const run *r, const moe_aux *aux)
 static status product_bwd(const run *r, const moe_saved *k, const param *w, const lora *adapter,
                           void *x, void *dy)
 {
-    TRY(grouped(r, k, GROUPED_WGRAD, w, x, dy));
+    TRY(grouped_product(r, GROUPED_WGRAD, w, slots_of(r), k->offset, x, dy));
     if (adapter->a)
         TRY(lora_experts_grads(r, adapter, slots_of(r), k->offset, x, dy));
-    TRY(grouped(r, k, GROUPED_DGRAD, w, x, dy));
+    TRY(grouped_product(r, GROUPED_DGRAD, w, slots_of(r), k->offset, x, dy));
     return adapter->a ? lora_experts_dx(r, adapter, slots_of(r), k->offset, x) : ST_OK;
 }
 

@@ -1,6 +1,5 @@
 /* test_wire.c: sockets over ipc and loopback tcp, between threads; peers that are missing, gone,
  * strange or of another version. */
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,17 +20,6 @@ typedef struct place {
     char endpoint[400];
 } place;
 
-static int free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
-    close(fd);
-    return ntohs(a.sin_port);
-}
-
 static place place_ipc(void)
 {
     place p = {.folder = harness_temp()};
@@ -42,7 +30,7 @@ static place place_ipc(void)
 static place place_tcp(void)
 {
     place p = {.folder = NULL};
-    snprintf(p.endpoint, sizeof p.endpoint, "tcp://127.0.0.1:%d", free_port());
+    snprintf(p.endpoint, sizeof p.endpoint, "tcp://127.0.0.1:%d", harness_port(NULL));
     return p;
 }
 

@@ -56,24 +56,9 @@ static void *be_rank(void *of)
     return NULL;
 }
 
-/* A port nobody has now. */
-static int free_port(int *out_fd)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    getsockname(fd, (struct sockaddr *)&a, &size);
-    if (out_fd)
-        *out_fd = fd;
-    else
-        close(fd);
-    return ntohs(a.sin_port);
-}
-
 static void set_up(rank *r, int n, double timeout_s)
 {
-    int port = free_port(NULL);
+    int port = harness_port(NULL);
     memset(r, 0, (size_t)n * sizeof *r);
     for (int i = 0; i < n; i++) {
         r[i].o = (control_options){.rank = i,
@@ -224,7 +209,7 @@ static void test_meet__a_busy_port_is_named(void **state)
     int fd;
     rank r[2];
     set_up(r, 2, 1.0);
-    r[0].o.at.port = free_port(&fd);
+    r[0].o.at.port = harness_port(&fd);
     listen(fd, 1);
     start(&r[0]);
     pthread_join(r[0].thread, NULL);

@@ -11,7 +11,6 @@
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/train_state.h"
-#include "trainer/plan/received.h"
 #include "trainer/step.h"
 
 enum { RANKS = 4, RANK = 1, N = 6 };
@@ -222,13 +221,7 @@ static void check_formula(const run *r, const step_report *step)
 {
     const session *s = &r->s;
     received_line line[RECEIVED_LINES];
-    received_work w = {.micro_steps = s->accumulation,
-                       .tokens = step->own_tokens,
-                       .feature_rows = step->own_features,
-                       .again = s->again.text,
-                       .act = st_dtype_size(s->device->v->act),
-                       .acc = st_dtype_size(s->device->v->acc),
-                       .aux = r->c.loss_router_aux};
+    received_work w = step_received_work(s, step);
     const comm_tally *list;
     int64_t formula = 0, ledger = 0;
     alike_slots(s, &w);
