@@ -19,8 +19,8 @@
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
 
-/* What ranks leave with each other, one of a model; offsets in bytes of the window (ops/peers.h).
- */
+/* What ranks leave with each other, one of a model; offsets in bytes of the window
+ * (ops/peers.h). */
 typedef struct exchange_window {
     const comm *group;
     comm_window memory;
@@ -51,12 +51,6 @@ typedef struct exchange {
     int32_t *host_borders, *host_offset, *host_from, *host_to;
     int64_t *send_first, *send_count, *came_first, *came_count, *next; /* [P] */
 } exchange;
-
-/* Are experts shared among ranks? Then slots are exchanged. */
-static inline bool exchange_wanted(const layout *l)
-{
-    return l->expert > 1;
-}
 
 /* For at most `slots` slots of a rank; by the host, until on_device is set. */
 WARN_UNUSED status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots);

@@ -96,9 +96,8 @@ static inline bool moe_is_shared(const layout *l)
 {
     return l->expert * l->expert_tensor > 1;
 }
-/* Of shared experts, in moe_shared.c: behind the routing, y as moe_fwd, or NULL: only what backward
- * needs; before the router's
- * backward, s->dweight and s->dm from dy. */
+/* Of shared experts, in moe_shared.c. Forward, behind the routing: y as moe_fwd has it; NULL: only
+ * what backward needs. Backward, before the router's: s->dweight and s->dm from dy. */
 void moe_shared_layout(moe_scratch *t, space *sp, const shape *z);
 WARN_UNUSED status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
                                   const moe_scratch *s, void *y);
