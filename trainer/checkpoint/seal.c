@@ -144,7 +144,6 @@ static status check_file(const json_value *entry, const char *base, const char *
 typedef struct share {
     size_t file;
     int64_t bytes;
-    int rank;
 } share;
 
 static int by_bytes(const void *a, const void *b)
@@ -155,22 +154,37 @@ static int by_bytes(const void *a, const void *b)
     return x->file < y->file ? -1 : x->file > y->file;
 }
 
+/* Sizes as the manifest has them, which nothing vouches for yet: where all of them fit into one
+ * sum, every rank's do. */
+static status sizes_of(const json_value *files, const char *manifest, share *list)
+{
+    int64_t all = 0;
+    for (size_t i = 0; i < json_count(files); i++) {
+        list[i].file = i;
+        TRY(json_want_int(json_item(files, i), "bytes", manifest, &list[i].bytes));
+        if (list[i].bytes < 0 || __builtin_add_overflow(all, list[i].bytes, &all))
+            return FAIL_IN(ST_BAD_INPUT, manifest, "no files have the sizes that it names");
+    }
+    return ST_OK;
+}
+
 /* mine [files]: the largest first, each to the rank with the fewest bytes so far. */
-static status share_files(const json_value *files, int rank, int ranks, bool *mine)
+static status share_files(const json_value *files, const char *manifest, int rank, int ranks,
+                          bool *mine)
 {
     const size_t n = json_count(files);
     share *list = calloc(n + 1, sizeof *list);
     int64_t *sum = calloc((size_t)ranks, sizeof *sum);
     status st = list && sum ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of files");
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        list[i] = (share){i, json_int(json_find(json_item(files, i), "bytes"), 0), 0};
+    if (st == ST_OK)
+        st = sizes_of(files, manifest, list);
     if (st == ST_OK)
         qsort(list, n, sizeof *list, by_bytes);
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         int least = 0;
         for (int r = 1; r < ranks; r++)
             least = sum[r] < sum[least] ? r : least;
-        sum[least] += list[i].bytes > 0 ? list[i].bytes : 0;
+        sum[least] += list[i].bytes;
         mine[list[i].file] = least == rank;
     }
     free(list);
@@ -205,7 +219,7 @@ status folder_check(const char *path, int rank, int ranks)
         st = FAIL(ST_NO_MEMORY, "no memory for a list of files");
         goto done;
     }
-    TRY_OR(done, share_files(files, rank, ranks, mine));
+    TRY_OR(done, share_files(files, manifest, rank, ranks, mine));
     for (size_t i = 0; i < json_count(files); i++)
         TRY_OR(done, check_file(json_item(files, i), path, manifest, mine[i], h));
     hash_print(hasher_value(h), text);

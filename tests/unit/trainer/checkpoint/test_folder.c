@@ -84,10 +84,47 @@ static void test_folder_commit__a_step_saved_again_is_never_missing(void **state
     assert_ok(folder_remove(base));
 }
 
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[STATUS_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A manifest is shared out by sizes before anything of it is believed: two of these have no sum. */
+static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
+{
+    (void)state;
+    static const char *const sizes[] = {"9000000000000000000", "-1", "\"much\""};
+    char text[512], training[STATUS_PATH_MAX], *folder = harness_temp();
+    snprintf(training, sizeof training, "%s/" FOLDER_TRAINING, folder);
+    assert_ok(folder_make(training));
+    put(folder, "a", "words");
+    put(folder, "b", "more");
+    assert_ok(folder_seal(folder));
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int rank = 0; rank < ranks; rank++)
+            assert_ok(folder_check(folder, rank, ranks));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(text, sizeof text,
+                 "{\"version\":1,\"files\":[{\"name\":\"a\",\"bytes\":%s,\"digest\":\"0\"},"
+                 "{\"name\":\"b\",\"bytes\":%s,\"digest\":\"0\"}],\"seal\":\"0\"}",
+                 sizes[i], sizes[i]);
+        put(training, "manifest.json", text);
+        for (int rank = 0; rank < 3; rank++)
+            assert_fails(ST_BAD_INPUT, folder_check(folder, rank, 3), "manifest.json");
+    }
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder_commit__a_step_saved_again_is_never_missing),
+        cmocka_unit_test(test_folder_check__sizes_that_can_not_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
