@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
+#include "trainer/parallel/agree.h"
 #include "trainer/parallel/comm_ledger.h"
 
 enum {
@@ -64,6 +65,15 @@ static status open_window(stream *s, const mesh *m, const text_dims *d, int64_t 
     return ST_OK;
 }
 
+/* A world that has ended is UNAVAILABLE to every call: no reason to take the other way. */
+static status check_standing(const comm *all)
+{
+    const status_note why = *status_last();
+    TRY(comm_agree(all, (comm_at){"agree on windows", -1}, ST_OK, 0));
+    status_set(&why);
+    return ST_OK;
+}
+
 /* Once, by the first rank. */
 static void tell(bool on_device, const char *why)
 {
@@ -80,6 +90,8 @@ status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_
                             exchange_window *out, bool *out_open)
 {
     status st = open_window(s, m, d, slots, out);
+    if (st == ST_UNAVAILABLE)
+        TRY(check_standing(mesh_comm(m, MESH_WORLD)));
     if (st == ST_UNAVAILABLE && must)
         return status_context(st, "comm.expert_exchange is device");
     if (st != ST_OK && st != ST_UNAVAILABLE)

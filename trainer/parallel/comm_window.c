@@ -1,8 +1,5 @@
 /* comm_window.c: windows of comm.h: all ranks have one, or none. */
-#include <stdlib.h>
-#include <string.h>
-
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/agree.h"
 
 /* A group of one reaches itself. */
 static status own_new(stream *s, size_t bytes, comm_window *out)
@@ -29,31 +26,13 @@ static status window_share(const comm *c, stream *s, comm_window *inout)
     return c->size == 1 ? ST_OK : c->engine->window_share(c, s, inout);
 }
 
-/* What this rank found, unless another found worse. */
-static status agree(const comm *all, status mine)
-{
-    const status_note why = *status_last();
-    int32_t code = mine, *codes = calloc((size_t)all->size, sizeof *codes);
-    if (!codes)
-        return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", all->size);
-    status st = comm_host_all_gather(all, (comm_at){"agree on windows", -1}, &code, codes,
-                                     (int64_t)sizeof code);
-    for (int r = 0; r < all->size && st == ST_OK && mine == ST_OK; r++)
-        if (codes[r] != ST_OK)
-            st = FAIL(ST_UNAVAILABLE, "rank %d of %s can not share memory; its log says why", r,
-                      all->name);
-    free(codes);
-    if (st == ST_OK && mine != ST_OK)
-        status_set(&why);
-    return st == ST_OK ? mine : st;
-}
-
 status comm_window_open(const comm *all, const comm *c, stream *s, size_t bytes, comm_window *out)
 {
     *out = (comm_window){0};
-    status st = agree(all, window_new(c, s, bytes, out));
+    const comm_at at = {"agree on windows", -1};
+    status st = comm_agree(all, at, window_new(c, s, bytes, out), 0);
     if (st == ST_OK)
-        st = agree(all, window_share(c, s, out));
+        st = comm_agree(all, at, window_share(c, s, out), 0);
     if (st != ST_OK) {
         const status_note why = *status_last();
         comm_window_close(c, s, out);

@@ -1,0 +1,127 @@
+/* How ranks learn whether experts' slots go by windows or by the host: all the same way, and no way
+ * where the world has ended. The other rank is the test's: it answers as this one, but for `other`.
+ */
+#include "tests/harness.h"
+
+#include <string.h>
+
+#include "trainer/model/exchange.h"
+
+enum { SLOTS = 4 };
+
+static struct {
+    status own, other; /* what ranks find as they make a window */
+    int answers;       /* of calls between ranks; then the world has ended */
+    int made;          /* windows that are there */
+} play;
+
+static status answered(void)
+{
+    return play.answers-- > 0 ? ST_OK : FAIL(ST_UNAVAILABLE, "rank 1 died");
+}
+
+static status host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+{
+    TRY(answered());
+    for (int r = 0; r < c->size; r++)
+        memcpy((char *)recv + r * bytes, send, (size_t)bytes);
+    if (play.other != ST_OK) { /* a word begins with its code (agree.c) */
+        const int64_t code = play.other;
+        memcpy((char *)recv + bytes, &code, sizeof code);
+    }
+    return ST_OK;
+}
+
+static status host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+{
+    TRY(answered());
+    if (root != c->rank)
+        snprintf(inout, (size_t)bytes, "its own reason");
+    return ST_OK;
+}
+
+static status window_new(const comm *c, stream *s, size_t bytes, comm_window *out)
+{
+    (void)c, (void)s, (void)bytes;
+    if (play.own != ST_OK)
+        return FAIL(play.own, "no reach");
+    out->handle = &play;
+    play.made++;
+    return ST_OK;
+}
+
+static status window_share(const comm *c, stream *s, comm_window *inout)
+{
+    (void)c, (void)s, (void)inout;
+    return ST_OK;
+}
+
+static void window_free(const comm *c, stream *s, comm_window *w)
+{
+    (void)c, (void)s;
+    play.made -= w->handle != NULL;
+}
+
+static status open_as(stream *s, status own, status other, int answers, bool must, bool *out_open)
+{
+    static const comm_engine engine = {.name = "play",
+                                       .window_new = window_new,
+                                       .window_share = window_share,
+                                       .window_free = window_free,
+                                       .host_all_gather = host_all_gather,
+                                       .host_broadcast = host_broadcast};
+    static const int ranks[] = {0, 1};
+    mesh m;
+    model_dims d;
+    exchange_window w = {0};
+    assert_ok(dims_load("debug", &d));
+    mesh_alone(&m);
+    m.layout.expert = 2;
+    m.group[MESH_WORLD] = m.group[MESH_EXPERT] =
+        (comm){.engine = &engine, .name = "world", .size = 2, .world_rank = ranks};
+    play.own = own;
+    play.other = other;
+    play.answers = answers;
+    play.made = 0;
+    *out_open = true;
+    const status st = exchange_window_open(s, &m, &d.text, SLOTS, must, &w, out_open);
+    assert_int_equal(play.made, st == ST_OK && *out_open);
+    exchange_window_close(s, &w);
+    assert_int_equal(play.made, 0);
+    return st;
+}
+
+static void test_window__all_ranks_or_none(void **state)
+{
+    (void)state;
+    enum { MANY = 100 };
+    bool open;
+    device *d;
+    stream *s;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
+    assert_ok(d->v->stream_new(d, &s));
+    assert_ok(open_as(s, ST_OK, ST_OK, MANY, false, &open));
+    assert_true(open);
+    assert_ok(open_as(s, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
+    assert_false(open);
+    /* Of a failure that is no missing reach all ranks hear, and go on none. */
+    assert_fails(ST_NO_MEMORY, open_as(s, ST_OK, ST_NO_MEMORY, MANY, false, &open),
+                 "rank 1: its own reason");
+    assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, MANY, true, &open),
+                 "comm.expert_exchange is device: no reach");
+    /* The world ends before its ranks have agreed, or behind that. */
+    for (int answers = 0; answers < 3; answers++)
+        assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, answers, false, &open),
+                     "rank 1 died");
+    for (int answers = 0; answers < 2; answers++)
+        assert_fails(ST_UNAVAILABLE, open_as(s, ST_OK, ST_OK, answers, false, &open),
+                     "rank 1 died");
+    d->v->stream_free(&s);
+    device_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_window__all_ranks_or_none)};
+    return cmocka_run_group_tests_name("window", tests, NULL, NULL);
+}
