@@ -28,11 +28,13 @@ static void chosen_done(chosen *c)
     free(c->words);
 }
 
-static status choose(const answers *a, const row *r, const json_value *references,
-                     const bool *counted, chosen *out)
+/* And counts them, before anything of them can fail on this rank alone: the next row's documents
+ * hang on it, which all ranks generate together. */
+static status choose(answers *a, const row *r, const json_value *references, const bool *counted,
+                     chosen *out)
 {
     const int64_t most = a->session->conf->eval_generate;
-    int64_t judged = a->tally->all.n, shown = 0;
+    int64_t shown = 0;
     size_t docs = (size_t)r->n_docs;
     *out = (chosen){.doc = calloc(docs, sizeof *out->doc),
                     .judged = calloc(docs, sizeof(bool)),
@@ -42,16 +44,17 @@ static status choose(const answers *a, const row *r, const json_value *reference
         return FAIL(ST_NO_MEMORY, "answers: out of memory");
     for (int64_t d = 0; d < r->n_docs; d++) {
         bool known = references && json_typeof(json_item(references, (size_t)d)) == JSON_OBJECT;
-        bool judge = known && (most < 0 || judged < most);
+        bool judge = known && (most < 0 || a->judged < most);
         bool show = counted[d] && shown < a->show && d < SHOWN_OF_A_ROW;
         if (!judge && !show)
             continue;
-        judged += judge;
+        a->judged += judge;
         shown += show;
         out->doc[out->n] = d;
         out->judged[out->n] = judge;
         out->shown[out->n++] = show;
     }
+    a->show -= shown;
     return ST_OK;
 }
 
@@ -96,11 +99,9 @@ static status tell(answers *a, const row *r, const json_value *references, const
     TRY_OR(done, texts_of(s, r, doc, &asked, &wanted));
     if (c->judged[i])
         TRY_OR(done, vqa_tally_add(a->tally, json_item(references, (size_t)doc), words, &score));
-    if (c->shown[i]) {
+    if (c->shown[i])
         printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
                asked, wanted, words);
-        a->show--;
-    }
     if (a->page)
         TRY_OR(done, page_add(a->page, r, doc, &(page_entry){asked, wanted, words, score}));
 done:

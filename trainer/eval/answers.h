@@ -11,6 +11,7 @@
 typedef struct answers {
     session *session;
     int64_t show;     /* questions still to be printed */
+    int64_t judged;   /* questions chosen for the tally */
     vqa_tally *tally; /* added to */
     page *page;       /* NULL: none */
     /* what went wrong with an answer on this rank alone, after which none is told: for agree.h */

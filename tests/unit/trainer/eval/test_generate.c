@@ -1,10 +1,11 @@
 /* A document out of a packed row, and its greedy continuation with kept keys and values: word for
- * word what recomputing the whole document chooses. */
+ * word what recomputing the whole document chooses. Which documents are answered. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/eval/answers.h"
 #include "trainer/eval/generate.h"
 #include "trainer/eval/prompt.h"
 #include "trainer/ops/table.h"
@@ -227,12 +228,66 @@ static void test_generate_answers__each_word_costs_one_token(void **state)
     fixture_close(&f);
 }
 
+static tokenizer *golden_tokenizer(void)
+{
+    const char *source = getenv("TESSERA_SOURCE");
+    char path[STATUS_PATH_MAX];
+    tokenizer *t = NULL;
+    snprintf(path, sizeof path, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
+    assert_ok(tokenizer_load(path, &t));
+    return t;
+}
+
+/* A rank on which an answer can not be told has still counted as many questions as the others, who
+ * would else generate other documents of the next row than it does. */
+static void test_answers__are_counted_where_one_fails(void **state)
+{
+    (void)state;
+    static const char reference[] =
+        "{\"question_type\":\"q\",\"answer_type\":\"a\",\"answers\":[\"yes\"]}";
+    const bool counted[3] = {true, true, true};
+    char references[512];
+    fixture f;
+    model_dims d;
+    vqa_tally tally[2];
+    conf c = {.eval_generate = 4};
+    answers a[2];
+    assert_ok(dims_preset("debug", &d));
+    fixture_open(&f, &d);
+    row r = packed_row(&f);
+    model_options o = {.training = false};
+    batch_caps_for(&r, 1, 64, 64, &o.cap);
+    fixture_model(&f, &o, false);
+    session s = session_of(&f);
+    s.conf = &c;
+    s.tokenizer = golden_tokenizer();
+    assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+    memset(tally, 0, sizeof tally);
+    for (int fails = 0; fails < 2; fails++) {
+        a[fails] = (answers){.session = &s, .show = 3, .tally = &tally[fails]};
+        for (int turn = 0; turn < 2; turn++) {
+            snprintf(references, sizeof references, "[%s,%s,%s]", fails ? "{}" : reference,
+                     reference, reference);
+            r.references = references;
+            assert_ok(answers_row(&a[fails], &r, counted));
+            assert_int_equal(a[fails].judged, turn == 0 ? 3 : 4);
+            assert_int_equal(a[fails].show, turn == 0 ? 1 : 0);
+        }
+        assert_int_equal(tally[fails].all.n, fails ? 0 : 4);
+        assert_int_equal(a[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
+    }
+    tokenizer_free(&s.tokenizer);
+    generate_free(&s.generator, &s);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompt_of_document__is_the_document_alone),
         cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
         cmocka_unit_test(test_generate_answers__each_word_costs_one_token),
+        cmocka_unit_test(test_answers__are_counted_where_one_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
