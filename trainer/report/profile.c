@@ -24,7 +24,8 @@ struct profile {
     mark *marks; /* of the step under way */
     int64_t n_marks, cap_marks;
     event *first, *last; /* of the step */
-    int64_t depth, open; /* collectives that have begun; the mark of the outermost */
+    int64_t depth;       /* calls that have begun inside one another: the outermost has the mark */
+    int64_t open;        /* that mark, of a collective */
     profile_sums sums;
 };
 
@@ -154,18 +155,23 @@ static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
     return p->v_below->event_record(s, (*out)->from);
 }
 
-/* Of other streams of the device only collectives are measured. */
+/* Of other streams of the device only collectives are measured. What a call queues by others (a
+ * collective by copies, a product by clearing first) is its own. */
 static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
 {
     *out = NULL;
-    if (s != p->s || p->depth > 0) /* what a collective queues is the collective's */
+    if (s != p->s || p->depth > 0)
         return ST_OK;
+    p->depth++;
     return mark_new(p, s, kind, out);
 }
 
 static status mark_end(profile *p, const mark *m)
 {
-    return m ? p->v_below->event_record(m->on, m->to) : ST_OK;
+    if (!m)
+        return ST_OK;
+    p->depth--;
+    return p->v_below->event_record(m->on, m->to);
 }
 
 #define OP(name)                                                                                   \
@@ -203,7 +209,8 @@ static status collective_end(stream *s)
 {
     profile *p = profile_of(s);
     p->depth--;
-    return p->depth == 0 ? mark_end(p, &p->marks[p->open]) : ST_OK;
+    const mark *m = &p->marks[p->open];
+    return p->depth == 0 ? p->v_below->event_record(m->on, m->to) : ST_OK;
 }
 
 static const call_watch watch = {collective_begin, collective_end};

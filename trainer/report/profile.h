@@ -1,9 +1,10 @@
 /* profile.h: where a step's time goes, by timestamps of the device itself.
  *
  * While a profile is on, a stream's op table and its device's copies are the profile's own: each
- * call stands between two events, and what lies between them counts as the call's kind. On one
- * stream these intervals never overlap, so the kinds, waiting for data and idle add up to the step.
- * Calls are launched one by one (no graph), so idle shows what a captured step would not have.
+ * call stands between two events, and what lies between them counts as the call's kind; a call
+ * inside another is the outer one's. So on one stream these intervals never overlap, and the kinds,
+ * waiting for data and idle add up to the step. Calls are launched one by one (no graph), so idle
+ * shows what a captured step would not have.
  *
  * A collective on a stream of its own takes of the step what the computing stream waits for it:
  * that is its exposed part, one of the kinds. Its own time, between two events on its stream, less

@@ -1,10 +1,11 @@
 /* Collectives in a profile: what computing waits for of them is the step's, what lies beside it is
- * told apart. By a clock of the test's own for each stream. */
+ * told apart; calls inside others count once. By a clock of the test's own for each stream. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
 
 #include "common/conf.h"
+#include "trainer/ops/table.h"
 #include "trainer/report/profile.h"
 
 struct event {
@@ -42,6 +43,11 @@ static status copy(stream *s, void *dst, const void *src, size_t bytes)
     (void)bytes;
     *clock_of(s) += 10000;
     return ST_OK;
+}
+
+static status zero(stream *s, void *dst, size_t bytes)
+{
+    return copy(s, dst, NULL, bytes);
 }
 
 static status event_new(device *d, event **out)
@@ -90,45 +96,71 @@ static const profile_call *find(const profile_sums *sums, const char *what)
     return NULL;
 }
 
+typedef struct scene {
+    backend_vtable v;
+    device *cpu, d;
+    stream *side, *s;
+    const ops_table *ops; /* of s */
+    profile *p;
+} scene;
+
+static void open_scene(scene *c)
+{
+    c->v = backend_cpu;
+    c->v.event_new = event_new;
+    c->v.event_free = event_free;
+    c->v.event_record = record;
+    c->v.event_wait = event_wait;
+    c->v.event_ns = between;
+    c->v.copy = copy;
+    c->v.zero = zero;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &c->cpu));
+    assert_ok(c->cpu->v->stream_new(c->cpu, &c->s));
+    assert_ok(c->cpu->v->stream_new(c->cpu, &c->side));
+    c->d = *c->cpu;
+    c->d.v = &c->v;
+    c->ops = c->s->ops;
+    c->s->dev = c->side->dev = &c->d;
+    now.of[0] = c->s;
+    now.of[1] = c->side;
+    now.ns[0] = now.ns[1] = 0;
+}
+
+static void close_scene(scene *c)
+{
+    profile_free(&c->p);
+    assert_true(c->d.v == &c->v && !c->d.calls);
+    c->s->ops = c->ops;
+    c->s->dev = c->side->dev = c->cpu;
+    c->cpu->v->stream_free(&c->s);
+    c->cpu->v->stream_free(&c->side);
+    device_close(&c->cpu);
+}
+
 static void test_profile__exposed_and_beside(void **state)
 {
     (void)state;
-    backend_vtable v = backend_cpu;
-    v.event_new = event_new;
-    v.event_free = event_free;
-    v.event_record = record;
-    v.event_wait = event_wait;
-    v.event_ns = between;
-    v.copy = copy;
-    device *cpu, d;
-    stream *side, *s;
-    profile *p;
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &cpu));
-    assert_ok(cpu->v->stream_new(cpu, &s));
-    assert_ok(cpu->v->stream_new(cpu, &side));
-    d = *cpu;
-    d.v = &v;
-    s->dev = side->dev = &d;
-    now.of[0] = s;
-    now.of[1] = side;
-    assert_ok(profile_new(s, &p));
+    scene c;
+    open_scene(&c);
+    stream *const s = c.s, *const side = c.side;
+    assert_ok(profile_new(s, &c.p));
     for (int step = 0; step < 2; step++) {
         now.ns[0] = now.ns[1] = 0;
-        assert_ok(profile_begin(p));
+        assert_ok(profile_begin(c.p));
         collective(side, "gather", 25000);
-        assert_ok(d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
-        wait_for("gather");                     /* 15 of its 25 us */
-        collective(side, "reduce", 8000);       /* hidden by what follows */
-        assert_ok(d.v->copy(s, NULL, NULL, 0));
+        assert_ok(c.d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
+        wait_for("gather");                       /* 15 of its 25 us */
+        collective(side, "reduce", 8000);         /* hidden by what follows */
+        assert_ok(c.d.v->copy(s, NULL, NULL, 0));
         wait_for("reduce");
         assert_ok(device_call_begins(s, NULL)); /* messages: named by the first of them */
         collective(s, "exchange", 4000);
         collective(s, "another", 1000);
         assert_ok(device_call_ended(s));
         now.ns[0] += 3000; /* nothing of ours */
-        assert_ok(profile_end(p, 0));
+        assert_ok(profile_end(c.p, 0));
     }
-    const profile_sums *sums = profile_read(p);
+    const profile_sums *sums = profile_read(c.p);
     const profile_call *gather = find(sums, "gather"), *reduce = find(sums, "reduce");
     const profile_call *exchange = find(sums, "exchange");
     assert_int_equal(sums->n_calls, 3);
@@ -143,16 +175,45 @@ static void test_profile__exposed_and_beside(void **state)
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 2 * 20000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 2 * 3000);
     assert_int_equal(sums->total_ns, 2 * (10 + 15 + 10 + 5 + 3) * 1000);
-    profile_free(&p);
-    assert_true(d.v == &v && !d.calls);
-    s->dev = side->dev = cpu;
-    cpu->v->stream_free(&s);
-    cpu->v->stream_free(&side);
-    device_close(&cpu);
+    close_scene(&c);
+}
+
+/* A product that clears and copies first, as the CUDA backend's do. */
+static status product(stream *s, const gemm_args *a)
+{
+    (void)a;
+    TRY(s->dev->v->zero(s, NULL, 0));
+    TRY(s->dev->v->copy(s, NULL, NULL, 0));
+    *clock_of(s) += 30000;
+    return ST_OK;
+}
+
+static void test_profile__a_call_inside_another_is_counted_once(void **state)
+{
+    (void)state;
+    scene c;
+    ops_table ops = {.gemm = product};
+    open_scene(&c);
+    c.s->ops = &ops;
+    assert_ok(profile_new(c.s, &c.p));
+    assert_ok(profile_begin(c.p));
+    assert_ok(op_gemm(c.s, NULL));
+    assert_ok(c.d.v->copy(c.s, NULL, NULL, 0)); /* one by itself counts as before */
+    now.ns[0] += 3000;
+    assert_ok(profile_end(c.p, 0));
+    const profile_sums *sums = profile_read(c.p);
+    assert_int_equal(sums->calls, 2);
+    assert_int_equal(sums->ns[PROFILE_DENSE], 50000);
+    assert_int_equal(sums->ns[PROFILE_POINTWISE], 10000);
+    assert_int_equal(sums->ns[PROFILE_IDLE], 3000);
+    assert_int_equal(sums->total_ns, now.ns[0]); /* the parts are the whole */
+    close_scene(&c);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_profile__exposed_and_beside)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_profile__exposed_and_beside),
+        cmocka_unit_test(test_profile__a_call_inside_another_is_counted_once)};
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }
