@@ -94,6 +94,9 @@ static status check_replay(const conf *c)
     if (c->pipeline_degree > 1)
         return bad(c, "comm.engine replay: a stage waits for other stages' computing, which one "
                       "rank does not know: parallelism.pipeline_parallel_degree must be 1");
+    if (c->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
+        return bad(c, "comm.engine replay: experts' slots go by load and store between ranks, and "
+                      "the others have no memory: comm.expert_exchange must be auto or host");
     return ST_OK;
 }
 

@@ -43,6 +43,9 @@ static status run_rank(conf *c)
     world w;
     world_place place;
     TRY(world_place_find(&place));
+    if (c->comm_engine == ENGINE_REPLAY)
+        return FAIL(ST_CONFIG, "comm.engine replay: held-out figures are summed over all ranks, of "
+                               "which one is there: trainer eval needs another engine");
     if (place.size > 1)
         TRY(engine_choose(c, world_gpu(&place)));
     TRY(world_open(c, &w));

@@ -245,9 +245,13 @@ def one_rank_is_replayed():
                   os.listdir(f.file("a")))
         again = dict(values, **{"parallelism.world_size": 8})
         for more, why in (({"checkpoint.enable": "true"}, "checkpoint.enable must be false"),
-                          ({"comm.replay_rank": 8}, "ranks 0 to 7"), ({"feed.replay": ""}, "come from a recording")):
+                          ({"comm.replay_rank": 8}, "ranks 0 to 7"), ({"feed.replay": ""}, "come from a recording"),
+                          ({"eval.enable": "true"}, "eval.enable must be false"),
+                          ({"comm.expert_exchange": "device"}, "comm.expert_exchange must be auto or host")):
             said = trainer("train", "-c", f.config, *options(dict(again, **more)), code=78)
             check(why in said, said)
+        said = trainer("eval", "-c", f.config, *options(again), code=78)
+        check("trainer eval needs another engine" in said, said)
         said = trainer("train", "-c", f.config, *options(dict(again, nproc=2)), code=78)
         check("one rank of a layout in one process" in said, said)
         said = trainer("bench", "step", "-c", f.config, "--layers", "3", *options(

@@ -189,6 +189,9 @@ static status check_replayed(const conf *c, const layout *l)
     if (!c->feed_replay[0])
         return FAIL(ST_CONFIG, "comm.engine replay: a daemon would wait for the other ranks; rows "
                                "come from a recording (feed.replay)");
+    if (c->eval_enable)
+        return FAIL(ST_CONFIG, "comm.engine replay: held-out figures are summed over all ranks, of "
+                               "which one is there: eval.enable must be false");
     return ST_OK;
 }
 

@@ -307,6 +307,8 @@ static void test_replay__refuses_what_it_can_not_play(void **state)
     refused("--parallelism.world_size 8 --checkpoint.enable true", "checkpoint.enable");
     refused("--parallelism.pipeline_parallel_degree 2", "a stage waits");
     refused("--parallelism.world_size 8 --metrics.enable_tensorboard true", "TensorBoard");
+    refused("--parallelism.world_size 8 --eval.enable true", "eval.enable");
+    refused("--parallelism.world_size 8 --comm.expert_exchange device", "comm.expert_exchange");
 }
 
 int main(void)
