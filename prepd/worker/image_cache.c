@@ -172,9 +172,10 @@ void image_cache_close(image_cache **x)
 
 /* --- entries --- */
 
-hash128 image_cache_key(const image_cache *x, span file, fit_grid grid, const conf *c)
+hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t width,
+                        fit_grid grid, const conf *c)
 {
-    uint8_t name[80] = {0};
+    uint8_t name[88] = {0};
     const hash128 content = hash_bytes(file.data, file.size);
     memcpy(name, content.bytes, 16);
     memcpy(name + 16, x->decoder.bytes, 16);
@@ -184,6 +185,8 @@ hash128 image_cache_key(const image_cache *x, span file, fit_grid grid, const co
     store_u64(name + 48, (uint64_t)c->image_resampler);
     store_u64(name + 56, (uint64_t)c->image_input_pixels);
     store_u64(name + 64, (uint64_t)c->image_decoder);
+    store_u64(name + 72, (uint64_t)height);
+    store_u64(name + 80, (uint64_t)width);
     return hash_bytes(name, sizeof name);
 }
 

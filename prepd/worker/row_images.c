@@ -70,7 +70,8 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     arena_reset(&s->sample);
     int64_t since = clock_ns();
     TRY(ref_load(f, k->root, k->c->image_file_bytes, &s->sample, &data));
-    const hash128 key = s->cache ? image_cache_key(s->cache, data, grid, k->c) : (hash128){{0}};
+    const hash128 key = s->cache ? image_cache_key(s->cache, data, f->height, f->width, grid, k->c)
+                                 : (hash128){{0}};
     const size_t bytes = (size_t)row_item_bytes(grid);
     const bool hit = s->cache && image_cache_get(s->cache, key, patches, bytes);
     s->cache_hits += hit;
