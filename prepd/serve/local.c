@@ -167,6 +167,7 @@ static void not_spawned(dispatch *d)
         return;
     d->local.why = why;
     failed_at_start(d, why.message);
+    d->local.why.code = ST_OK; /* not what a worker that is started later dies of */
 }
 
 void local_tick(dispatch *d, int64_t now)
