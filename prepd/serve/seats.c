@@ -142,8 +142,6 @@ void seat_retire(dispatch *d, worker_seat *w, bool again)
     const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
     if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    give_back(d, w->ahead);
-    give_back(d, w->work);
     remove_seat(d, w);
 }
 

@@ -104,10 +104,8 @@ static status resolve(dispatch *d, source *s)
     if (s == &d->eval) {
         TRY(check_held_out(d->c));
         TRY(conf_eval(d->c, &s->c));
-        s->own_conf = true;
     } else {
         TRY(conf_copy(d->c, &s->c)); /* of its own: a thread that hangs outlives the options */
-        s->own_conf = true;
     }
     TRY(model_files_digest(&s->c, &s->model_digest));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
@@ -261,7 +259,6 @@ void source_done(source *s)
     dataset_close(&s->data);
     free(s->index_path);
     free(s->stream_json);
-    if (s->own_conf)
-        conf_done(&s->c);
+    conf_done(&s->c);
     *s = (source){.name = name};
 }

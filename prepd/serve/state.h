@@ -45,11 +45,10 @@ typedef struct opening opening; /* of source.c */
 /* A data section: "train" (data.*) or "eval" (eval.* over data.*), opened when first wanted. */
 struct source {
     const char *name;
-    conf c;        /* resolved for this section */
-    bool wanted;   /* options are resolved, the data set is being opened */
-    bool opened;   /* data and index are there or being built */
-    bool ready;    /* index sealed */
-    bool own_conf; /* c is ours to free */
+    conf c;      /* resolved for this section */
+    bool wanted; /* options are resolved, the data set is being opened */
+    bool opened; /* data and index are there or being built */
+    bool ready;  /* index sealed */
     dataset *data;
     data_index *index;
     clip_limits clips;
@@ -283,7 +282,7 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
 void seats_judge_quarantine(dispatch *d);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
-void seat_retire(dispatch *d, worker_seat *w, bool again);
+void seat_retire(dispatch *d, worker_seat *w, bool again); /* one that holds no lease */
 
 WARN_UNUSED status seat_send_terms(dispatch *d, const wire_peer *to);
 source *lease_source(const lease *l);

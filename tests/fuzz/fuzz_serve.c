@@ -147,12 +147,9 @@ static void make_dispatcher(void)
     options.data_quarantine_limit = 100;
     FUZZ_HOLDS(mkdtemp(folder) != NULL);
     d = (dispatch){.c = &options, .host = "here", .signal_fd = -1, .quiet = true};
-    d.train = (source){.name = "train",
-                       .c = options,
-                       .data = &data,
-                       .wanted = true,
-                       .opened = true,
-                       .ready = true};
+    d.train =
+        (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};
+    MUST(conf_copy(&options, &d.train.c));
     d.eval.name = "eval";
     make_index(&d.train.index);
     MUST(clip_limits_load(&options, &d.train.clips));
@@ -207,7 +204,8 @@ static void check_leases(void)
 
 static void open_held_out(void)
 {
-    d.eval = (source){.name = "eval", .c = options, .data = &data, .wanted = true, .opened = true};
+    d.eval = (source){.name = "eval", .data = &data, .wanted = true, .opened = true};
+    MUST(conf_copy(&options, &d.eval.c));
     d.eval.clips = d.train.clips;
     FUZZ_HOLDS((d.eval.stream_json = strdup(d.train.stream_json)) &&
                (d.eval.index_path = strdup("/nowhere/index")));
