@@ -74,8 +74,7 @@ static status begin_windows(plan *p)
 /* Buckets and the rows of an epoch are asked for first. */
 static bool has_epoch(const plan *p)
 {
-    const uint64_t known = stretch_known(p, &p->whole);
-    return known >= p->n_windows || known == p->last_window;
+    return stretch_known(p, &p->whole) >= p->n_windows;
 }
 
 static bool is_ready(const plan *p, const plan_stretch *s, uint64_t row)
