@@ -1,4 +1,5 @@
-/* Any bytes as a picture: refused, or of the size that its header said. What is fuzzed is our part
+/* Any bytes as a picture: refused, or of the size that its header said, and in bands the same as
+ * whole, refusals included. What is fuzzed is our part
  * (which format, which way up, chunks, limits) and, not instrumented, the loaders that it leaves
  * open. */
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "prepd/sample/image.h"
 #include "prepd/sample/orient.h"
 #include "prepd/sample/sniff.h"
+#include "prepd/sample/ycc.h"
 #include "tests/fuzz/fuzz.h"
 
 /* The readers of orientations on their own: behind a loader few damaged ones reach them. */
@@ -22,6 +24,64 @@ static void look_for_orientation(span bytes)
     for (size_t i = 0; i < sizeof found / sizeof *found; i++)
         FUZZ_HOLDS(found[i] >= 0 && found[i] <= 8);
     free(text);
+}
+
+typedef struct banded {
+    uint8_t *rgb; /* [height, width, 3] */
+    int32_t width, band, next;
+} banded;
+
+static void take_band(void *user, const uint8_t *rgb, int32_t y)
+{
+    banded *b = user;
+    FUZZ_HOLDS(y == b->next);
+    memcpy(b->rgb + (size_t)y * (size_t)b->width * 3, rgb, (size_t)b->band * (size_t)b->width * 3);
+    b->next += b->band;
+}
+
+static void take_planes(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
+{
+    banded *b = user;
+    FUZZ_HOLDS(y == b->next);
+    for (int32_t line = 0; line < b->band; line++)
+        for (int32_t x = 0; x < b->width; x++) {
+            const int64_t at = line * stride + x;
+            ycc_to_rgb(planes[0][at], planes[1][at], planes[2][at],
+                       b->rgb + ((int64_t)(y + line) * b->width + x) * 3);
+        }
+    b->next += b->band;
+}
+
+/* whole: NULL where that failed, with st. */
+static void compare_bands(span bytes, const conf *limits, const image_info *info, status st,
+                          const image *whole, arena *a)
+{
+    const size_t size = (size_t)info->width * (size_t)info->height * 3;
+    const struct {
+        int32_t band;
+        bool planes;
+    } ways[] = {{1, false}, {32, false}, {32, true}, {info->height, true}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const arena_mark mark = arena_save(a);
+        banded b = {.width = info->width, .band = ways[i].band};
+        const image_rows rows = {.height = info->height,
+                                 .width = info->width,
+                                 .band = b.band,
+                                 .take = take_band,
+                                 .take_ycc = ways[i].planes ? take_planes : NULL,
+                                 .user = &b};
+        image im;
+        if (info->height % b.band != 0)
+            continue;
+        FUZZ_HOLDS(arena_alloc(a, size, (void **)&b.rgb) == ST_OK);
+        FUZZ_HOLDS(image_decode_rows(bytes, "fuzz", limits, &rows, a, &im) == st);
+        if (whole) {
+            FUZZ_HOLDS(im.width == whole->width && im.height == whole->height);
+            FUZZ_HOLDS(im.rgb || b.next == info->height);
+            FUZZ_HOLDS(memcmp(im.rgb ? im.rgb : b.rgb, whole->rgb, size) == 0);
+        }
+        arena_release(a, mark);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -41,12 +101,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_HOLDS(info.width > 0 && info.height > 0 &&
                (int64_t)info.width * info.height <= limits.image_input_pixels);
     arena_init(&a, 0);
-    if (image_decode(bytes, "fuzz", &limits, &a, &im) == ST_OK) {
-        volatile uint8_t sum = 0; /* all of it is there to be read */
+    const status st = image_decode(bytes, "fuzz", &limits, &a, &im);
+    if (st == ST_OK)
         FUZZ_HOLDS(im.width == info.width && im.height == info.height);
-        for (int64_t i = 0; i < 3 * (int64_t)im.width * im.height; i++)
-            sum = (uint8_t)(sum + im.rgb[i]);
-    }
+    compare_bands(bytes, &limits, &info, st, st == ST_OK ? &im : NULL, &a);
     arena_done(&a);
     return 0;
 }
