@@ -145,11 +145,13 @@ class Network:
 
 def epochs_on_cut_links(net, quiet):
     """Two, and more until a cut has met a lease on its way."""
+    before = net.status()["leases_lost"]
     with net.cuts(0, 1):
         for n in range(10):
             check(net.epoch() == quiet, "cut links changed the stream")
-            if n > 0 and net.status()["leases_lost"] > 0:
+            if n > 0 and net.status()["leases_lost"] > before:
                 return
+    raise AssertionError("no lease was out on a cut link in ten epochs: the test shows nothing")
 
 
 def one_stream_over_a_bad_network():
@@ -172,7 +174,6 @@ def one_stream_over_a_bad_network():
         net.joined(3)
         said = net.status()
         check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
-        check(said["leases_lost"] > 0, "no lease was out on a cut link: the test shows nothing")
         print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside")
 
 
@@ -192,7 +193,6 @@ def files_are_sent_over_a_bad_network():
         epochs_on_cut_links(net, quiet)
         said = net.status()
         check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
-        check(said["leases_lost"] > 0, "no lease was out on a cut link: the test shows nothing")
         print(f"{once} bytes sent in a quiet epoch, {said['shipped_bytes'] - once} on cut links, "
               f"{said['leases_lost']} leases lost")
 
