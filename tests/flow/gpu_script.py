@@ -41,6 +41,26 @@ def libraries_travel():
         check(owner in packages, f"{module} is of {owner or 'no package'}, which tests/gpu --prepare does not take")
 
 
+def what_travels_stays_packed():
+    """The libraries are unpacked beside the build, again where they are others, and .gpu/ is as --prepare left it."""
+    with tempfile.TemporaryDirectory() as tree:
+        shutil.copytree(os.path.join(os.path.dirname(GPU), "bench/gpu"), os.path.join(tree, "tests/bench/gpu"))
+        shutil.copy(GPU, os.path.join(tree, "tests"))
+        os.mkdir(os.path.join(tree, ".gpu"))
+        for words in ("one", "another"):
+            kept = os.path.join(tree, "lib/kept")
+            os.makedirs(os.path.dirname(kept), exist_ok=True)
+            with open(kept, "w") as f:
+                f.write(words)
+            subprocess.run(["tar", "-czf", ".gpu/prefix.tar.gz", "lib"], cwd=tree, check=True)
+            p = subprocess.run(["tests/gpu", "--dry", "--out", "out", "--again", "ranks-1"], cwd=tree,
+                               capture_output=True, text=True, timeout=120)
+            check(p.returncode == 0 and "result: skipped (77)" in p.stdout, p.stdout + p.stderr)
+            check(os.listdir(os.path.join(tree, ".gpu")) == ["prefix.tar.gz"], os.listdir(os.path.join(tree, ".gpu")))
+            with open(os.path.join(tree, "build-gpu/prefix/lib/kept")) as f:
+                check(f.read() == words, "the libraries of another time")
+
+
 def without_a_gpu():
     stages = gpu("--list").split()
     check("name" not in gpu("--ops").split() and "xent" in gpu("--ops").split(), "the ops of ops.def")
@@ -84,4 +104,4 @@ def without_a_gpu():
 if shutil.which("nvidia-smi"):
     print("skipped: there is a driver here")
     sys.exit(77)
-main(libraries_travel, without_a_gpu)
+main(libraries_travel, what_travels_stays_packed, without_a_gpu)

@@ -2,9 +2,10 @@
 # tests/gpu for a stage. Wants source_dir, prefix, build.
 
 # Debian's libraries that travelled; without them, the system's own.
-if [ -f "$source_dir/.gpu/prefix.tar.gz" ] && [ ! -f "$prefix/unpacked" ]; then
+archive=$source_dir/.gpu/prefix.tar.gz
+if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
     rm -rf "$prefix" && mkdir -p "$prefix" &&
-        tar -xzf "$source_dir/.gpu/prefix.tar.gz" -C "$prefix" && touch "$prefix/unpacked" ||
+        tar -xzf "$archive" -C "$prefix" && cksum <"$archive" >"$prefix/unpacked" ||
         { echo "the libraries of .gpu/prefix.tar.gz can not be unpacked"; return 74; }
 fi
 link_flags=

@@ -126,7 +126,6 @@ lay_out() {
             -e '/^(Requires|Libs)\.private/d' "$name"
     done
     tar -czf .gpu/prefix.tar.gz -C "$to" .
-    rm -rf .gpu/prefix
 }
 
 # Rows of real photographs, each image once in the file.
