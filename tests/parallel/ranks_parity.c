@@ -184,8 +184,9 @@ static status compare_gradients(const session *s, const outcome *o, const refere
             st = FAIL(ST_BAD_INPUT, "%s: %.0f of its %lld elements are stored by a replica",
                       p->name, q[2] / (double)s->mesh.layout.replicate, (long long)p->count);
         double more = sqrt(q[0]) - 2 * sqrt(q[3]);
-        double off = !(more > 0) && !isnan(more) ? 0 : more / sqrt(q[1]); /* none must stay none */
-        if (!(off <= worst)) {
+        /* None must stay none, and a reference without end allows nothing. */
+        double off = more <= 0 && isfinite(more) ? 0 : fabs(more) / sqrt(q[1]);
+        if (!(off <= worst) && !isnan(worst)) { /* no number is the worst, whatever follows */
             worst = off;
             where = p->name;
         }

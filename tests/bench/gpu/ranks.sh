@@ -67,17 +67,19 @@ compare_layout() { # ENGINE SCOPE RANKS SAME NAME FLAVOUR ALONE OPTIONS
     return $code
 }
 
-# Those layouts of the table that `wanted N RANKS` takes. 69: the first of them found no GPU.
+# Those layouts of the table that `wanted N RANKS` takes, one at least. 69: the first of them found no GPU.
 each_layout() { # ENGINE SCOPE WANTED
-    local ranks same name flavour alone options bad=() n=0 code
+    local ranks same name flavour alone options bad=() n=0 taken=0 code
     while IFS='|' read -r ranks same name flavour alone options; do
         n=$((n + 1))
         "$3" $n "$ranks" || continue
+        taken=$((taken + 1))
         compare_layout "$1" "$2" "$ranks" "$same" "$name" "$flavour" "$alone" "$options" </dev/null
         code=$?
         [ $code != 69 ] || return 69
         [ $code = 0 ] || bad+=("$name;")
     done <"$kept/layouts"
+    [ $taken -gt 0 ] || { echo "failed: $3 takes no layout of $kept/layouts"; return 1; }
     [ ${#bad[@]} -eq 0 ] || { echo "failed: ${bad[*]}"; return 1; }
 }
 
