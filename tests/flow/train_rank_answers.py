@@ -6,6 +6,8 @@ all, and one that comes back is gone on with.
 train_rank_answers.py [KILLS]    the long form has more layouts, all questions, and kills the daemon as
 often, at moments a seed decides"""
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main, run, seed, wait_for
+from prepd_flow import Daemon, Folder, check, children, main, run, seed, wait_for
 from train_flow import SHORT, TRAINER, options, trainer
 
 LONG = len(sys.argv) > 1
@@ -91,9 +93,22 @@ def between_steps(f, model):
     check(found[0] == found[1], f"{found}")
 
 
-def start(f, name, values):
+@contextlib.contextmanager
+def started(f, name, values):
+    """A run, ended with the block."""
     with open(f.file(name + ".said"), "w") as said:
-        return subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)], stdout=said, stderr=said)
+        p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)], stdout=said, stderr=said)
+    try:
+        yield p
+    finally:
+        for pid in [*below(p.pid), p.pid] if p.poll() is None else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        p.wait()
+
+
+def below(pid):
+    return [p for child in children(pid) for p in (*below(child), child)]
 
 
 def said(f, name):
@@ -120,7 +135,6 @@ def ended(f, name, p):
     try:
         return p.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
-        p.kill()
         raise AssertionError(f"it hangs: {said(f, name)}") from None
 
 
@@ -139,15 +153,15 @@ def killed_while_it_evaluates(f, degrees, rng):
     """The name of the run and its exit code; again where the evaluation was over before the daemon had gone."""
     for n in range(8):
         name = f"gone-{n}"
-        daemon = Daemon(f.config)
         # Answers to all questions: long enough that most rows are not there yet when the daemon goes.
-        p = start(f, name, dict(evaluated(training__steps=2, prepd__reconnect_timeout=1.5, feed__timeout=3,
-                                          eval__generate=-1, job__dump_folder=f.file(name)), **of_layout(degrees)))
-        evaluating(f, name, p, 1)
-        time.sleep(rng.uniform(0, 0.2 / (1 + n)))
-        daemon.p.kill()
-        daemon.p.wait()
-        code = ended(f, name, p)
+        values = dict(evaluated(training__steps=2, prepd__reconnect_timeout=1.5, feed__timeout=3,
+                                eval__generate=-1, job__dump_folder=f.file(name)), **of_layout(degrees))
+        with Daemon(f.config) as daemon, started(f, name, values) as p:
+            evaluating(f, name, p, 1)
+            time.sleep(rng.uniform(0, 0.2 / (1 + n)))
+            daemon.p.kill()
+            daemon.p.wait()
+            code = ended(f, name, p)
         if "eval: step: 1 " not in said(f, name):
             return name, code
     raise AssertionError(f"too fast: {said(f, name)}")
@@ -171,43 +185,60 @@ def a_daemon_that_stays_away_costs_the_evaluation():
 def a_daemon_that_comes_back_is_gone_on_with():
     rng = seed()
     with Folder(images=96, **dict(STREAM, **{"training.global_batch_size": 2})) as f:
-        run_of = lambda name: dict(evaluated(training__steps=KILLS + 1, job__dump_folder=f.file(name)),
-                                   **of_layout(TWO["tensor 2"]))
-        found = {}
-        daemon = Daemon(f.config)
-        check(ended(f, "quiet", start(f, "quiet", run_of("quiet"))) == 0, said(f, "quiet"))
-        p = start(f, "killed", run_of("killed"))
+        def values(name):
+            return dict(evaluated(training__steps=KILLS + 1, job__dump_folder=f.file(name)), **of_layout(TWO["tensor 2"]))
+
+        with Daemon(f.config), started(f, "quiet", values("quiet")) as p:
+            check(ended(f, "quiet", p) == 0, said(f, "quiet"))
+        want = evaluations(f, "quiet")
+        check(len(want) == KILLS + 1, said(f, "quiet"))
+        for n in range(8):
+            name = f"killed-{n}"
+            killed_and_started_again(f, name, values(name), rng)
+            check(evaluations(f, name) == want, f"{evaluations(f, name)}\nwanted {want}\n{said(f, name)}")
+            waits = said(f, name).count("is back after")
+            if waits > 0:
+                break
+        check(waits > 0, f"too fast: {said(f, name)}")
+        print(f"the daemon was killed {KILLS} times while two ranks evaluated, and waited for behind a row {waits} times")
+
+
+def evaluations(f, name):
+    return re.findall(r"^eval: (.*?)  seconds", said(f, name), re.MULTILINE)
+
+
+def evaluates_rows(f):
+    """More than fit ahead, so the run has some: a daemon that goes before the first row costs the evaluation."""
+    consumers = json.loads(run("status", "--connect", "ipc://" + f.file("d.sock"), "--json"))["consumers"]
+    return any(c["stream"] == "eval" and c["rows_sent"] > 2 for c in consumers)
+
+
+def killed_and_started_again(f, name, values, rng):
+    with contextlib.ExitStack() as ends:
+        p = None
         for i in range(KILLS):
-            evaluating(f, "killed", p, 1 + i)
-            time.sleep(rng.uniform(0, 0.3) if LONG else 0)
-            daemon.p.kill()
-            daemon.p.wait()
+            with Daemon(f.config) as daemon:
+                p = p or ends.enter_context(started(f, name, values))
+                evaluating(f, name, p, 1 + i)
+                wait_for(lambda: evaluates_rows(f) or len(evaluations(f, name)) > i, "a row", LIMIT_S)  # noqa: B023
+                time.sleep(rng.uniform(0, 0.3) if LONG else 0)
+                daemon.p.kill()
+                daemon.p.wait()
             time.sleep(rng.uniform(0.1, 1))
-            daemon = Daemon(f.config)
-        check(ended(f, "killed", p) == 0, said(f, "killed"))
-        daemon.stop()
-        for name in ("quiet", "killed"):
-            found[name] = re.findall(r"^eval: (.*?)  seconds", said(f, name), re.MULTILINE)
-        check(len(found["quiet"]) == KILLS + 1 and found["quiet"] == found["killed"], f"{found}\n{said(f, 'killed')}")
-        print(f"the daemon was killed {KILLS} times while two ranks evaluated, and waited for behind a row "
-              f"{said(f, 'killed').count('is back after')} times")
+        with Daemon(f.config):
+            check(ended(f, name, p) == 0, said(f, name))
 
 
 def a_signal_to_one_rank_stops_all():
-    with Folder(images=96, **dict(STREAM, **{"training.global_batch_size": 2})) as f, Daemon(f.config):
-        p = start(f, "stopped", dict(evaluated(training__steps=400, job__dump_folder=f.file("stopped")),
-                                     **of_layout(TWO["shard 2"])))
+    with Folder(images=96, **dict(STREAM, **{"training.global_batch_size": 2})) as f, Daemon(f.config), started(
+            f, "stopped", dict(evaluated(training__steps=400, job__dump_folder=f.file("stopped")),
+                               **of_layout(TWO["shard 2"]))) as p:
         evaluating(f, "stopped", p, 1)
         ranks = children(children(p.pid)[0])
         check(len(ranks) == 2, f"{ranks}")
         os.kill(ranks[1], signal.SIGTERM)
         code, words = ended(f, "stopped", p), said(f, "stopped")
         check(code == 0 and re.search(r"stopping after step \d+ as asked", words), f"exit code {code}: {words}")
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(n) for n in file.read().split()]
 
 
 if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
