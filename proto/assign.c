@@ -1,8 +1,10 @@
 /* assign.c: which rank gets which row of a step: longest processing time first (Graham 1969) with
- * equal counts. Greedy by cost; ties go to the lower row and the lower rank, so every process that
- * computes it gets the same. */
+ * equal counts, greedy by cost; then rows of the dearest rank are exchanged for cheaper ones of
+ * others, since equal counts leave the last rows no choice. Ties go to the lower row and the lower
+ * rank, so every process that computes it gets the same. */
 #include "proto/assign.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 typedef struct costed {
@@ -20,6 +22,56 @@ static int dearer_first(const void *a, const void *b)
 int64_t assign_cost(const row_measure *m)
 {
     return m->tokens * 18250 + m->patches * 2900 + m->squares * 118 / 100;
+}
+
+enum { EVEN = 1000 }; /* within a thousandth of the mean no exchange is looked for */
+
+/* Exchanges the two rows after which the dearer of their ranks is cheapest, one of them the dearest
+ * rank's; false if that rank gains by none. */
+static bool exchange(const int64_t *row_cost, int64_t n, int dearest, int64_t *load, int *rank_of)
+{
+    int64_t least = load[dearest], best[2] = {-1, -1};
+    for (int64_t i = 0; i < n; i++) {
+        if (rank_of[i] != dearest)
+            continue;
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t less = row_cost[i] - row_cost[j];
+            if (rank_of[j] == dearest || less <= 0)
+                continue;
+            const int64_t ours = load[dearest] - less, theirs = load[rank_of[j]] + less;
+            if ((ours > theirs ? ours : theirs) < least) {
+                least = ours > theirs ? ours : theirs;
+                best[0] = i;
+                best[1] = j;
+            }
+        }
+    }
+    if (best[0] < 0)
+        return false;
+    const int other = rank_of[best[1]];
+    const int64_t less = row_cost[best[0]] - row_cost[best[1]];
+    load[dearest] -= less;
+    load[other] += less;
+    rank_of[best[0]] = other;
+    rank_of[best[1]] = dearest;
+    return true;
+}
+
+static void even_out(const int64_t *row_cost, int64_t n, int ranks, int64_t *load, int *rank_of)
+{
+    int64_t total = 0;
+    for (int r = 0; r < ranks; r++)
+        total += load[r];
+    const int64_t enough = total / ranks + total / ranks / EVEN;
+    /* Each lowers the sum of the loads' squares; so many do whatever can be done. */
+    for (int64_t k = 0; k < n; k++) {
+        int dearest = 0;
+        for (int r = 1; r < ranks; r++)
+            if (load[r] > load[dearest])
+                dearest = r;
+        if (load[dearest] <= enough || !exchange(row_cost, n, dearest, load, rank_of))
+            return;
+    }
 }
 
 status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of)
@@ -50,6 +102,8 @@ status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank
         load[best] += rows[i].cost;
         room[best]--;
     }
+    if (n_rows > ranks)
+        even_out(row_cost, n_rows, ranks, load, rank_of);
 done:
     free(rows);
     free(load);

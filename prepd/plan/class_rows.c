@@ -12,15 +12,14 @@ enum {
     FULL_DEN = 1000, /* the fill that rows reach without classes */
 };
 
-/* Packs items[member[0..n)] on their own. */
-static status pack_some(const plan *p, const pack_item *items, const int64_t *member, int64_t n,
-                        arena *a, int64_t *row_of, int64_t *out_rows)
+/* items[member[0..n)] side by side. */
+static status take_members(const pack_item *items, const int64_t *member, int64_t n, arena *a,
+                           pack_item **out)
 {
-    pack_item *some;
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *some, (void **)&some));
+    TRY(arena_calloc(a, (size_t)n + 1, sizeof **out, (void **)out));
     for (int64_t k = 0; k < n; k++)
-        some[k] = items[member[k]];
-    return pack_rows(some, n, p->token_budget, p->patch_budget, a, row_of, out_rows);
+        (*out)[k] = items[member[k]];
+    return ST_OK;
 }
 
 /* Full rows of the members get numbers from *inout_rows on; the other members stay at -1. */
@@ -28,8 +27,10 @@ static status keep_full(const plan *p, const pack_item *items, const int64_t *me
                         arena *a, int64_t *row_of, int64_t *inout_rows)
 {
     int64_t *mine, *tokens, rows;
+    pack_item *some;
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
-    TRY(pack_some(p, items, member, n, a, mine, &rows));
+    TRY(take_members(items, member, n, a, &some));
+    TRY(pack_rows(some, n, p->token_budget, p->patch_budget, a, mine, &rows));
     TRY(arena_calloc(a, (size_t)rows + 1, sizeof *tokens, (void **)&tokens));
     for (int64_t k = 0; k < n; k++)
         tokens[mine[k]] += items[member[k]].tokens;
@@ -45,6 +46,7 @@ status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units, 
 {
     arena *a = &p->scratch;
     int64_t *member, *mine, n_mixed = 0, rows = 0, mixed_rows;
+    pack_item *some;
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *member, (void **)&member));
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
     for (int64_t i = 0; i < n; i++)
@@ -67,7 +69,8 @@ status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units, 
     for (int64_t i = 0; i < n; i++)
         if (row_of[i] < 0)
             member[n_mixed++] = i;
-    TRY(pack_some(p, items, member, n_mixed, a, mine, &mixed_rows));
+    TRY(take_members(items, member, n_mixed, a, &some));
+    TRY(plan_pack_mixed(p, some, n_mixed, mine, &mixed_rows));
     for (int64_t k = 0; k < n_mixed; k++)
         row_of[member[k]] = rows + mine[k];
     *out_rows = rows + mixed_rows;

@@ -18,5 +18,9 @@ typedef struct pack_item {
 WARN_UNUSED status pack_rows(const pack_item *items, int64_t n, int64_t token_budget,
                              int64_t patch_budget, arena *scratch, int64_t *row_of,
                              int64_t *out_rows);
+/* Moves items between the rows of a packing until none has far fewer tokens than the mean, or none
+ * can be helped (level.c). No row more or less, none beyond a budget; the same every time. */
+WARN_UNUSED status pack_level(const pack_item *items, int64_t n, int64_t token_budget,
+                              int64_t patch_budget, arena *scratch, int64_t *row_of, int64_t rows);
 
 #endif

@@ -141,7 +141,10 @@ WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out
 
 int plan_class_of(fit_grid g);
 
-/* As pack_rows, with rows of one class where there are enough; items of these units. */
+/* Packed, then levelled (pack.h). */
+WARN_UNUSED status plan_pack_mixed(plan *p, const pack_item *items, int64_t n, int64_t *row_of,
+                                   int64_t *out_rows);
+/* The same, with rows of one class where there are enough; items of these units. */
 WARN_UNUSED status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units,
                                      int64_t n, int64_t *row_of, int64_t *out_rows);
 

@@ -5,6 +5,40 @@
 #include "proto/assign.h"
 #include "tests/harness.h"
 
+/* Within a thousandth of the mean, or no row of the dearest rank is worth another's. */
+static void assert_no_exchange_helps(const int64_t *cost, int64_t n, int ranks, const int64_t *load,
+                                     const int *rank_of)
+{
+    int dearest = 0;
+    int64_t total = 0;
+    for (int r = 0; r < ranks; r++) {
+        total += load[r];
+        if (load[r] > load[dearest])
+            dearest = r;
+    }
+    if (n <= ranks || load[dearest] <= total / ranks + total / ranks / 1000)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t less = cost[i] - cost[j];
+            if (rank_of[i] == dearest && rank_of[j] != dearest && less > 0)
+                assert_true(load[rank_of[j]] + less >= load[dearest]);
+        }
+}
+
+/* Dearest first leaves 34 and 26; half each can be had. */
+static void test_assign__better_than_dearest_first(void **state)
+{
+    (void)state;
+    const int64_t cost[] = {15, 14, 11, 10, 9, 1};
+    int rank_of[6];
+    int64_t load[2] = {0};
+    assert_ok(assign_rows(cost, 6, 2, rank_of));
+    for (int k = 0; k < 6; k++)
+        load[rank_of[k]] += cost[k];
+    assert_int_equal(load[0], load[1]);
+}
+
 static void test_assign__equal_counts_and_balance(void **state)
 {
     (void)state;
@@ -33,6 +67,7 @@ static void test_assign__equal_counts_and_balance(void **state)
             if (n % ranks == 0) /* equal counts cost at most one row over the mean */
                 assert_true(load[r] * ranks <= total + most * ranks);
         }
+        assert_no_exchange_helps(cost, n, ranks, load, rank_of);
     }
     int one;
     assert_fails(ST_BAD_INPUT, assign_rows(NULL, 0, 0, &one), "0 ranks");
@@ -40,6 +75,7 @@ static void test_assign__equal_counts_and_balance(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_assign__equal_counts_and_balance)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_assign__equal_counts_and_balance),
+                                       cmocka_unit_test(test_assign__better_than_dearest_first)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

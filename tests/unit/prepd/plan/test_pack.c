@@ -91,11 +91,82 @@ static void test_pack__exact_cases(void **state)
     arena_done(&a);
 }
 
+/* Tokens of the emptiest and of the fullest row after levelling. */
+static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t patches,
+                  int64_t *row_of, int64_t rows, int64_t *out_least, int64_t *out_most)
+{
+    arena a;
+    pack_item *sum = calloc((size_t)rows + 1, sizeof *sum);
+    arena_init(&a, 0);
+    assert_ok(pack_level(items, n, tokens, patches, &a, row_of, rows));
+    for (int64_t i = 0; i < n; i++) {
+        assert_in_range(row_of[i], 0, rows - 1);
+        sum[row_of[i]].tokens += items[i].tokens;
+        sum[row_of[i]].patches += items[i].patches;
+    }
+    *out_least = INT64_MAX;
+    *out_most = 0;
+    for (int64_t k = 0; k < rows; k++) {
+        assert_true(sum[k].tokens <= tokens && sum[k].patches <= patches);
+        *out_least = sum[k].tokens < *out_least ? sum[k].tokens : *out_least;
+        *out_most = sum[k].tokens > *out_most ? sum[k].tokens : *out_most;
+    }
+    free(sum);
+    arena_done(&a);
+}
+
+/* Whatever the lengths: budgets kept, the emptiest row no emptier, the same every time. Where items
+ * are short, no row is a 64th below the mean. */
+static void test_level__rows_alike(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "test level");
+    uint64_t c = 0;
+    for (int round = 0; round < 300; round++) {
+        const bool even = round % 3 == 0; /* a row holds a hundred of them and more */
+        const int64_t tokens = 1000 + (int64_t)rng_below(key, c++, 8000);
+        const int64_t n = even ? 1000 : (int64_t)rng_below(key, c++, 300);
+        const int64_t longest = even ? tokens / 100 : tokens;
+        const int64_t patches = even ? 4 * tokens : 1 + (int64_t)rng_below(key, c++, 4 * 1000);
+        arena a;
+        int64_t rows, total = 0, before = INT64_MAX, least, most, again;
+        int64_t *row_of = calloc((size_t)n + 1, sizeof *row_of);
+        int64_t *other = calloc((size_t)n + 1, sizeof *other);
+        pack_item *items = calloc((size_t)n + 1, sizeof *items);
+        for (int64_t i = 0; i < n; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)longest);
+            items[i].patches =
+                even ? 4 * items[i].tokens : (int64_t)rng_below(key, c++, (uint64_t)patches + 1);
+            total += items[i].tokens;
+        }
+        arena_init(&a, 0);
+        assert_ok(pack_rows(items, n, tokens, patches, &a, row_of, &rows));
+        arena_done(&a);
+        int64_t *sum = calloc((size_t)rows + 1, sizeof *sum);
+        for (int64_t i = 0; i < n; i++)
+            sum[row_of[i]] += items[i].tokens;
+        for (int64_t k = 0; k < rows; k++)
+            before = sum[k] < before ? sum[k] : before;
+        memcpy(other, row_of, (size_t)n * sizeof *row_of);
+        level(items, n, tokens, patches, row_of, rows, &least, &most);
+        level(items, n, tokens, patches, other, rows, &again, &most);
+        assert_memory_equal(other, row_of, (size_t)n * sizeof *row_of);
+        assert_true(least >= before);
+        if (even)
+            assert_true(64 * least >= 63 * (total / rows));
+        free(sum);
+        free(items);
+        free(other);
+        free(row_of);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pack__random_lengths_keep_both_budgets),
         cmocka_unit_test(test_pack__exact_cases),
+        cmocka_unit_test(test_level__rows_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

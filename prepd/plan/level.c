@@ -1,0 +1,156 @@
+/* level.c: rows of a window alike in tokens.
+ *
+ * Packing leaves what does not fill a row in a window's last one. A step takes rows as they come,
+ * so in the step of that row all ranks but one wait for nothing less than a full row, though the
+ * mean is up to an eighth lower (one row for each of eight). Here rows far below the mean take
+ * documents from the fullest, one each: whole, while that leaves the giver the fuller of the two,
+ * else for a shorter one, so that both come nearest to their middle. No row is added, so the fill
+ * stays what packing made it. By tokens, not by predicted time: texts and pictures meet in a row by
+ * chance, and a row that took from the dearest would be made of pictures. */
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "prepd/plan/pack.h"
+
+enum {
+    LOW = 64,      /* a row takes while it is below the mean by more than a 64th */
+    PASSES = 16,   /* VQAv2 takes three or four */
+    EXAMINED = 64, /* items of a row that are tried in exchange: more are like those */
+};
+
+typedef struct levelling {
+    const pack_item *items;
+    pack_item most;  /* of a row */
+    pack_item *sum;  /* [rows] */
+    int64_t *head;   /* [rows] an item of the row, -1 = none */
+    int64_t *next;   /* [items] */
+    int64_t *row_of; /* [items] */
+    int64_t enough;  /* tokens of a row that takes none */
+} levelling;
+
+typedef struct filled {
+    int64_t tokens, row;
+} filled;
+
+static int emptier_first(const void *a, const void *b)
+{
+    const filled *x = (const filled *)a, *y = (const filled *)b;
+    if (x->tokens != y->tokens)
+        return x->tokens < y->tokens ? -1 : 1;
+    return x->row < y->row ? -1 : x->row > y->row;
+}
+
+static void give(levelling *v, int64_t item, int64_t to)
+{
+    const int64_t from = v->row_of[item];
+    const pack_item *m = &v->items[item];
+    int64_t *at = &v->head[from];
+    while (*at != item)
+        at = &v->next[*at];
+    *at = v->next[item];
+    v->next[item] = v->head[to];
+    v->head[to] = item;
+    v->row_of[item] = to;
+    v->sum[from].tokens -= m->tokens;
+    v->sum[to].tokens += m->tokens;
+    v->sum[from].patches -= m->patches;
+    v->sum[to].patches += m->patches;
+}
+
+/* Whether the row keeps its budgets with `more` in the place of `less`. */
+static bool holds(const levelling *v, int64_t row, pack_item more, pack_item less)
+{
+    return v->sum[row].tokens + more.tokens - less.tokens <= v->most.tokens &&
+           v->sum[row].patches + more.patches - less.patches <= v->most.patches;
+}
+
+/* Gives the first item of `full` that leaves it the fuller one; false if there is none. */
+static bool move(levelling *v, int64_t low, int64_t full)
+{
+    const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
+    for (int64_t i = v->head[full]; i >= 0; i = v->next[i]) {
+        if (2 * v->items[i].tokens > gap || !holds(v, low, v->items[i], (pack_item){0, 0}))
+            continue;
+        give(v, i, low);
+        return true;
+    }
+    return false;
+}
+
+/* Exchanges the two items that bring both rows nearest to their middle; false if none does. */
+static bool swap(levelling *v, int64_t low, int64_t full)
+{
+    const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
+    int64_t best[2] = {-1, -1}, best_off = gap;
+    int n = 0;
+    for (int64_t i = v->head[full]; i >= 0 && n < EXAMINED; i = v->next[i], n++) {
+        int m = 0;
+        for (int64_t j = v->head[low]; j >= 0 && m < EXAMINED; j = v->next[j], m++) {
+            const pack_item x = v->items[i], y = v->items[j];
+            const int64_t off = llabs(gap - 2 * (x.tokens - y.tokens));
+            if (off < best_off && holds(v, low, x, y) && holds(v, full, y, x)) {
+                best[0] = i;
+                best[1] = j;
+                best_off = off;
+            }
+        }
+    }
+    if (best[0] < 0)
+        return false;
+    give(v, best[0], low);
+    give(v, best[1], full);
+    return true;
+}
+
+/* Every low row, from the emptiest on, takes from the fullest that have not given yet. False if
+ * none could. */
+static bool pass(levelling *v, filled *rank, int64_t rows)
+{
+    bool any = false;
+    for (int64_t r = 0; r < rows; r++)
+        rank[r] = (filled){v->sum[r].tokens, r};
+    qsort(rank, (size_t)rows, sizeof *rank, emptier_first);
+    int64_t giver = rows - 1;
+    for (int64_t k = 0; k < giver; k++) {
+        const int64_t low = rank[k].row;
+        while (v->sum[low].tokens < v->enough && k < giver) {
+            const int64_t full = rank[giver].row;
+            const bool done = move(v, low, full) || swap(v, low, full);
+            any = any || done;
+            /* While it is the fullest it gives again. */
+            if (!done || v->sum[full].tokens <= rank[giver - 1].tokens)
+                giver--;
+        }
+    }
+    return any;
+}
+
+status pack_level(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
+                  arena *scratch, int64_t *row_of, int64_t rows)
+{
+    const arena_mark mark = arena_save(scratch);
+    levelling v = {.items = items, .most = {token_budget, patch_budget}, .row_of = row_of};
+    filled *rank;
+    int64_t tokens = 0;
+    status st = ST_OK;
+    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *v.sum, (void **)&v.sum));
+    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *v.head, (void **)&v.head));
+    TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *v.next, (void **)&v.next));
+    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *rank, (void **)&rank));
+    for (int64_t r = 0; r < rows; r++)
+        v.head[r] = -1;
+    for (int64_t i = n - 1; i >= 0; i--) { /* backwards: a row's first item is found first */
+        const int64_t r = row_of[i];
+        v.next[i] = v.head[r];
+        v.head[r] = i;
+        v.sum[r].tokens += items[i].tokens;
+        v.sum[r].patches += items[i].patches;
+        tokens += items[i].tokens;
+    }
+    v.enough = rows ? tokens / rows - tokens / rows / LOW : 0;
+    for (int k = 0; k < PASSES && pass(&v, rank, rows); k++)
+        ;
+done:
+    arena_release(scratch, mark);
+    return st;
+}
