@@ -351,6 +351,10 @@ static status mpi_host_broadcast(const comm *c, void *inout, int64_t bytes, int 
 static status mpi_join(const comm_join *o, void **out_world)
 {
     int had, rank, size;
+    /* Open MPI ends such a process itself, with a page about how Slurm is built. */
+    if (getenv("SLURM_STEP_ID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK"))
+        return FAIL(ST_CONFIG, "srun started this process without PMIx, by which MPI's ranks find "
+                               "each other: srun --mpi=pmix");
     /* Only the thread that trains calls. */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &had) != MPI_SUCCESS)
         return FAIL(ST_UNAVAILABLE, "MPI_Init_thread failed");
