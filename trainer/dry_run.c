@@ -152,8 +152,6 @@ status dry_run(const conf *c, const world *w)
     TRY_OR(done, layout_print(c, &d.layout, &d.dims, d.whole, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, w ? play_own(&d) : play_all(&d));
-    if (d.frozen)
-        printf("something is frozen: bytes between ranks are not held against the formula\n");
     dry_checks_print(&d.checks, d.layout.pipeline, stdout);
 done:
     close_dry(&d);

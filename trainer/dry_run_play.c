@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "trainer/checkpoint/folder.h"
@@ -59,24 +60,23 @@ static status check_memory(dry *d, const session *s)
 }
 
 /* Slots of a step between a rank's experts and other ranks, every expert getting as many as any
- * other (model/exchange.c, even_borders). */
-static void even_slots(const dry *d, const session *s, received_work *w)
+ * other (model/exchange.c, even_borders). slots: one for each layer. */
+static void even_slots(const dry *d, const session *s, received_work *w, received_slots *slots)
 {
     const text_dims *t = &d->dims.text;
     const comm *c = mesh_comm(&s->mesh, MESH_EXPERT);
     const int64_t wide = d->layout.expert_tensor > 1 ? d->layout.tensor : 1;
-    const int64_t slots = w->tokens / w->micro_steps * wide * t->top_k;
-    const stage_part part = stage_part_of(&d->dims, &s->mesh.layout, s->mesh.place.pipeline);
-    int64_t layers = 0;
-    for (int64_t l = part.first; l < part.end; l++)
-        layers += dims_layer_is_moe(&d->dims, l);
+    const int64_t of_layer = w->tokens / w->micro_steps * wide * t->top_k;
     if (t->experts == 0)
         return;
     const int64_t own = t->experts / c->size;
     const int64_t mine =
-        slots * (c->rank + 1) * own / t->experts - slots * c->rank * own / t->experts;
-    w->slots_come = w->micro_steps * layers * (c->size - 1) * mine;
-    w->slots_go = w->micro_steps * layers * (slots - mine);
+        of_layer * (c->rank + 1) * own / t->experts - of_layer * c->rank * own / t->experts;
+    for (int64_t l = 0; l < t->layers; l++)
+        if (dims_layer_is_moe(&d->dims, l))
+            slots[l] = (received_slots){.come = w->micro_steps * (c->size - 1) * mine,
+                                        .go = w->micro_steps * (of_layer - mine)};
+    w->slots = slots;
 }
 
 /* Lines of the formula against the ledger's; a line that no formula knows is an error too. */
@@ -103,48 +103,66 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
     return ST_OK;
 }
 
-/* What trainer plan says of rank 0: weights, gradients, replicas, which rows do not change. */
+/* What trainer plan says of weights, gradients and replicas, which rows do not change: of the first
+ * rank of every stage, in the mean. */
 static status check_plan(dry *d, const session *s, const received_line *line, int n)
 {
     static const char *const weights[] = {UNITS_GATHER, UNITS_GATHER_VISION, UNITS_REDUCE,
                                           UNITS_REDUCE_VISION, "sum replicas' gradients"};
+    const layout *l = &d->layout;
     const rates r = rates_h200();
-    int64_t got = 0;
     cost k;
-    TRY(cost_of(&d->conf, &d->layout, &d->dims, d->whole, &r, &s->again, &k));
     for (int i = 0; i < n; i++)
         for (size_t w = 0; w < sizeof weights / sizeof *weights; w++)
-            got += strcmp(line[i].what, weights[w]) == 0 ? line[i].bytes : 0;
+            d->stages_got += strcmp(line[i].what, weights[w]) == 0 ? line[i].bytes : 0;
+    if (s->mesh.place.pipeline + 1 < l->pipeline)
+        return ST_OK;
+    TRY(cost_of(&d->conf, l, &d->dims, d->whole, &r, &s->again, &k));
     return dry_check(&d->checks, DRY_PLANNED,
                      k.traffic[TRAFFIC_GATHER].bytes + k.traffic[TRAFFIC_REDUCE].bytes +
                          k.traffic[TRAFFIC_REPLICATE].bytes,
-                     got);
+                     d->stages_got / l->pipeline);
 }
 
-/* One step's calls against the formula. It is for models of which all is trained. */
+/* Lines of the formula, of this rank's step. */
+static status lines_of(const dry *d, const session *s, const step_report *step,
+                       received_line line[RECEIVED_LINES], int *out_n)
+{
+    received_work w = step_received_work(s, step);
+    received_slots *slots = calloc((size_t)d->dims.text.layers + 1, sizeof *slots);
+    if (!slots)
+        return FAIL(ST_NO_MEMORY, "no memory for slots of %" PRId64 " layers", d->dims.text.layers);
+    even_slots(d, s, &w, slots);
+    *out_n = received_lines(s->params, &d->dims, &s->mesh, &w, line);
+    free(slots);
+    return ST_OK;
+}
+
+/* One step's calls against the formula. */
 static status check_calls(dry *d, const session *s, const step_report *step,
                           const comm_ledger *ledger, int rank)
 {
     received_line line[RECEIVED_LINES];
-    received_work w = step_received_work(s, step);
     const comm_tally *list;
     const int m = comm_ledger_list(ledger, &list);
+    const int64_t of_stage = d->layout.world / d->layout.pipeline;
     int64_t want = 0, got = 0;
+    int n;
     if (rank == 0)
         comm_ledger_print(ledger, stdout);
-    d->frozen = params_trained(d->whole) < d->whole->total;
-    if (d->frozen || d->layout.world == 1)
+    if (d->layout.world == 1)
         return ST_OK;
-    even_slots(d, s, &w);
-    const int n = received_lines(s->params, &d->dims, &s->mesh, &w, line);
+    TRY(lines_of(d, s, step, line, &n));
     TRY(check_lines(line, n, ledger));
     for (int i = 0; i < n; i++)
         want += line[i].bytes;
     for (int i = 0; i < m; i++)
         got += list[i].step_bytes;
     TRY(dry_check(&d->checks, DRY_RECEIVED, want, got));
-    /* Of stages the plan says the mean. */
-    return rank == 0 && d->layout.pipeline == 1 ? check_plan(d, s, line, n) : ST_OK;
+    /* a process knows of no stage but its own */
+    return rank % of_stage == 0 && (!d->world || d->layout.pipeline == 1)
+               ? check_plan(d, s, line, n)
+               : ST_OK;
 }
 
 /* The calls of a group are those of its first rank, which was played before. */

@@ -15,7 +15,7 @@ typedef struct dry {
     params *whole;      /* the registry, not cut */
     const world *world; /* of ranks that are processes: this one's; NULL: all are played here */
     char folder[STATUS_PATH_MAX], rows[STATUS_PATH_MAX], written[STATUS_PATH_MAX];
-    bool frozen; /* something is: the formula of bytes does not hold */
+    int64_t stages_got; /* bytes of weights of the first ranks of the stages played so far */
     dry_source source;
     dry_checks checks;
     dry_owners owners;

@@ -14,6 +14,10 @@ from large_model import VL, folder, text, vision
 MEMORY = 400 << 20  # 126 MiB: the pinned batch and the rows
 GLOBAL = {"training.seq_len": 512, "training.local_batch_size": 1, "training.global_batch_size": 16}
 ADAPTERS = {"lora.rank": 4, "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"}
+PARTS = [{"freeze.vision": "true"}, {"freeze.vision": "true", "freeze.merger": "true"},
+         {"freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"},
+         {"freeze.vision": "true", "freeze.merger": "true", "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.*"},
+         ADAPTERS]
 DEGREES = ["data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel", "expert_parallel",
            "expert_tensor_parallel", "pipeline_parallel"]
 LAYOUTS = [(1, 8, 1, 1, 1, 1), (2, 4, 1, 1, 1, 1), (1, 8, 1, 1, 4, 1), (1, 2, 2, 2, 1, 1), (1, 4, 1, 2, 2, 2),
@@ -52,11 +56,22 @@ def layouts_agree():
             expect((received > 0) == (ranks > 1), f"{degrees}: {received} bytes from others")
             sent = said["elements sent to experts, stages"][1]
             expect((sent > 0) == (degrees[4] > 1 or stages > 1), f"{degrees}: {sent} elements to experts and stages")
-    for frozen in {"freeze.vision": "true"}, {"freeze.vision": "true", "freeze.merger": "true"}, \
-            {"freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"}, \
-            {"parallelism.fsdp_reshard_after_forward": "never"}, dict(ADAPTERS), \
-            dict(ADAPTERS, **{"parallelism.tensor_parallel_degree": 2}):
-        dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4}, **frozen))
+    dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4,
+                                 "parallelism.fsdp_reshard_after_forward": "never"}))
+
+
+def early_ends_agree():
+    """Bytes of a step are the formula's, and the plan's, wherever backward ends, of one micro-step and of several."""
+    for degrees in (1, 2, 1, 1, 1, 1), (1, 4, 1, 1, 1, 1), (1, 2, 1, 1, 2, 1), (1, 2, 1, 2, 1, 1), (1, 2, 1, 1, 1, 1, 2):
+        options = dict(GLOBAL, **{f"parallelism.{k}_degree": v for k, v in zip(DEGREES, degrees)})
+        whole = dry("debug", options)["bytes received in the step"][1]
+        for part in PARTS:
+            said = dry("debug", dict(options, **part))
+            got, planned = said["bytes received in the step"][1], said["of weights, by trainer plan"]
+            expect(0 < got < whole and planned[0] > 0, f"{degrees} {part}: {got} of {whole} bytes: {said}")
+            consumers = degrees[0] * degrees[1]
+            once = dry("debug", dict(options, **part, **{"training.local_batch_size": 16 // consumers}))
+            expect(0 < once["bytes received in the step"][1] < got, f"{degrees} {part}: one micro-step: {once}")
 
 
 def pieces(count, ranks):
@@ -123,6 +138,7 @@ def main():
     os.environ["TMPDIR"] = root
     try:
         layouts_agree()
+        early_ends_agree()
         mission(root)
         large()
         refused()

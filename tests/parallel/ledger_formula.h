@@ -5,8 +5,7 @@
 
 #include "trainer/step.h"
 
-/* Of the last step of a run that trains everything; nothing is asked where something is frozen.
- * ST_BAD_INPUT names the collective. */
+/* Of the last step of a run that slots_watch has listened to. ST_BAD_INPUT names the collective. */
 WARN_UNUSED status ledger_formula_check(const session *s, const step_report *last,
                                         const comm_ledger *l);
 

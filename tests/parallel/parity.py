@@ -29,6 +29,9 @@ STEP = 8       # rows; as mixed_rows.c has it
 ADAPTERS = {"lora.rank": 4, "lora.alpha": 12,
             "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
 
+UPPER = {"freeze.vision": "true", "freeze.merger": "true",
+         "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.*"}  # backward ends at layer 2
+
 DEEP = {"flavour": "deep"}  # of more layers than the three that a first stage must have
 
 # name: degrees (replicate, shard, context, tensor, pipeline, expert, expert-tensor), options
@@ -49,6 +52,10 @@ LAYOUTS = {
     "shard 2, text frozen": ((1, 2, 1, 1, 1, 1, 1),
                              {"freeze.text": "true", "freeze.experts": "true",
                               "freeze.router": "true"}),
+    "shard 4, mergers alone": ((1, 4, 1, 1, 1, 1, 1), {
+        "freeze.vision": "true", "freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"}),
+    "expert 2, upper layers alone": ((1, 2, 1, 1, 1, 2, 1), dict(UPPER, **{"activation_checkpoint.mode": "full"})),
+    "tensor 2, expert-tensor 2, upper layers alone": ((1, 1, 1, 2, 1, 1, 2), UPPER),
     "shard 2, one micro-step": ((1, 2, 1, 1, 1, 1, 1), {"training.local_batch_size": 4}),
     "context 2": ((1, 1, 2, 1, 1, 1, 1), {}),
     "context 4": ((1, 1, 4, 1, 1, 1, 1), {}),
@@ -116,6 +123,8 @@ LAYOUTS = {
 }
 QUICK = ["replicate 2 x shard 2", "shard 2 x context 2, expert 4",
          "shard 2 x tensor 2, expert 2, expert-tensor 2", "pipeline 2 x shard 2"]
+# As well, in float alone and two steps: where backward ends early, or in the middle of the model.
+BRIEFLY = ["shard 4, mergers alone", "expert 2, upper layers alone"]
 # What a flavour has other than the model of prepd synth: all let four tensor ranks have a key-value
 # head each; tile has the sizes of the preset of that name, at which fast kernels work.
 FLAVOURS = {
@@ -136,6 +145,8 @@ GPU_STEPS = 5  # a bucket is captured when it comes the second time
 DEGREES = ["data_parallel_replicate_degree", "data_parallel_shard_degree",
            "context_parallel_degree", "tensor_parallel_degree", "pipeline_parallel_degree",
            "expert_parallel_degree", "expert_tensor_parallel_degree"]
+WAYS = (("ranks_parity", {}, 20), ("ranks_parity_f64", {}, 3), ("ranks_parity", {"RANKS_PARITY_TIES": "1"}, 1),
+        ("ranks_parity_f64", {"RANKS_PARITY_TIES": "1"}, 1))
 # The most a gradient may be off, and a later loss; measured: see README.md.
 LIMITS = {"ranks_parity": (1e-5, 1e-4), "ranks_parity_f64": (1e-13, 1e-12)}
 
@@ -246,10 +257,8 @@ def main():
     bench = Bench()
     failed = []
     try:
-        for name in names or QUICK:
-            for program, env, steps in (("ranks_parity", {}, 20), ("ranks_parity_f64", {}, 3),
-                                        ("ranks_parity", {"RANKS_PARITY_TIES": "1"}, 1),
-                                        ("ranks_parity_f64", {"RANKS_PARITY_TIES": "1"}, 1)):
+        for name in names or QUICK + BRIEFLY:
+            for program, env, steps in WAYS if names or name in QUICK else (("ranks_parity", {}, 2),):
                 start = time.monotonic()
                 what = f"{name:57} {'double' if 'f64' in program else 'float'}" + \
                     (", all tokens on the same experts" if env else "")

@@ -21,6 +21,7 @@
 #include "common/log.h"
 #include "tests/nccl/record.h"
 #include "tests/parallel/ledger_formula.h"
+#include "tests/parallel/slots_watch.h"
 #include "trainer/step.h"
 
 static const char loss_name[] = "loss";
@@ -73,6 +74,7 @@ static status run(session *s, outcome *o)
     if (getenv("RANKS_PARITY_TIES"))
         TRY(zero_routers(s));
     for (int64_t step = 1; step <= o->steps; step++) {
+        slots_watch_clear();
         TRY(step_run(s, step, &o->last));
         o->loss[step - 1] = o->last.loss;
         if (step == 1)
@@ -334,6 +336,7 @@ int main(int argc, char **argv)
     if (st == ST_OK) {
         st = world_open(&c, &w);
         if (st == ST_OK) {
+            slots_watch(&w);
             st = parity(&c, &w, path, compares ? most : NULL);
             if (st != ST_OK)
                 fprintf(stderr, "rank %d: %s\n", w.place.rank, status_text());

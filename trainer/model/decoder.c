@@ -6,9 +6,7 @@
  */
 #include "trainer/model/decoder.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "trainer/model/merge.h"
 #include "trainer/model/sequence.h"
@@ -54,21 +52,6 @@ void decoder_done(decoder *t)
     *t = (decoder){0};
 }
 
-/* The first layer with a trained parameter; 0 where something before the layers is trained. */
-static int64_t lowest_trained(const decoder *t, const params *p, const model_dims *d)
-{
-    if (t->features_wanted || !t->embed->frozen)
-        return 0;
-    for (int64_t l = 0; l < d->text.layers; l++) {
-        char stem[96];
-        int size = snprintf(stem, sizeof stem, "%slayers.%lld.", p->text_prefix, (long long)l);
-        for (int64_t i = 0; i < p->n; i++)
-            if (!p->list[i].frozen && strncmp(p->list[i].name, stem, (size_t)size) == 0)
-                return l;
-    }
-    return d->text.layers;
-}
-
 void decoder_bind(decoder *t, params *p, const model_dims *d)
 {
     t->features_wanted = params_trains(p, GROUP_VISION) || params_trains(p, GROUP_MERGER);
@@ -80,7 +63,9 @@ void decoder_bind(decoder *t, params *p, const model_dims *d)
         else
             mlp_bind(&t->layer[l].mlp, p, l);
     }
-    t->lowest = lowest_trained(t, p, d);
+    t->lowest = 0;
+    while (t->lowest < d->text.layers && !t->layer[t->lowest].attention.norm->reached)
+        t->lowest++;
 }
 
 /* Arrays of these kinds; the others stay as they are. */

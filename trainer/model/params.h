@@ -42,6 +42,7 @@ typedef struct param {
     int64_t layer;             /* of the decoder, -1: none */
     bool stays;                /* used by two units: a tied embedding */
     bool forward_only;         /* its backward does not read it: embeddings */
+    bool reached;              /* backward passes through its unit; from params_size on */
     bool elsewhere;            /* another pipeline stage's: nothing of it is here; params_cut */
     /* where it stands in a span of its unit, and which of its local elements this rank stores: all
      * of them, unless ranks share it; from params_alloc on */

@@ -1,5 +1,6 @@
 /* params_store.c: the registry's device memory: what this rank stores of every unit, and where the
  * model finds it whole (parallel/units.h). */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "trainer/model/params.h"
@@ -43,6 +44,11 @@ static status rows_by_unit(const params *p, unit_rows *out)
     return ST_OK;
 }
 
+static bool is_vision(const param *row)
+{
+    return row->group == GROUP_VISION || row->group == GROUP_MERGER;
+}
+
 /* The rows of a unit that these owners share, trained or not, end to end. No rows: no span. */
 static void add_span(params *p, const unit_rows *rows, int unit, mesh_group group, bool trained)
 {
@@ -56,9 +62,9 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
         row->at = to->count;
         to->count += aligned(row->n_local);
         to->stays |= row->stays;
-        to->forward_only = row->forward_only;
+        to->forward_only = row->forward_only || !row->reached;
         to->layer = row->layer;
-        to->vision = row->group == GROUP_VISION || row->group == GROUP_MERGER;
+        to->vision = is_vision(row);
     }
     if (to->count == 0)
         return;
@@ -74,6 +80,34 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
         p->trained_elements += to->piece;
     }
     p->n_spans++;
+}
+
+/* Backward goes down to the lowest unit that is trained, of the tower and of the decoder; through
+ * all of the decoder and all mergers where something of the tower or a merger is. */
+static void mark_reached(params *p)
+{
+    int64_t layer = INT64_MAX;
+    int block = INT_MAX; /* unit of the tower */
+    bool features = false;
+    for (int64_t i = 0; i < p->n; i++) {
+        const param *row = &p->list[i];
+        const bool eye = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
+        const int64_t first = row->forward_only ? 0 : row->layer; /* the embedding: all layers */
+        if (row->frozen)
+            continue;
+        features |= eye;
+        if (eye && tower && row->unit < block)
+            block = row->unit;
+        if (!eye && first >= 0 && first < layer)
+            layer = first;
+    }
+    for (int64_t i = 0; i < p->n; i++) {
+        param *row = &p->list[i];
+        if (is_vision(row))
+            row->reached = row->group == GROUP_VISION ? row->unit >= block : features;
+        else
+            row->reached = features || row->layer < 0 || row->layer >= layer;
+    }
 }
 
 /* What of its rows this rank stores. */
@@ -100,6 +134,7 @@ static status make_spans(params *p)
     free(p->spans);
     p->spans = calloc((size_t)rows.n * 2 * OWNERS + 1, sizeof *p->spans);
     p->n_spans = p->block_elements = p->trained_elements = 0;
+    mark_reached(p);
     for (int unit = 0; unit < rows.n && p->spans; unit++)
         for (int g = 0; g < OWNERS; g++)
             for (int frozen = 0; frozen < 2; frozen++)

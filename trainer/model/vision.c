@@ -7,9 +7,7 @@
  */
 #include "trainer/model/vision.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "trainer/ops/table.h"
 
@@ -36,19 +34,6 @@ void vision_done(vision *v)
     *v = (vision){0};
 }
 
-/* The first block with a trained parameter; 0 where the embedding is trained, depth if none is. */
-static int64_t lowest_trained(const vision *v, const params *p, const model_dims *d)
-{
-    for (int64_t b = 0; b < d->vision.depth && !v->embed_trained; b++) {
-        char stem[64];
-        int size = snprintf(stem, sizeof stem, "model.visual.blocks.%lld.", (long long)b);
-        for (int64_t i = 0; i < p->n; i++)
-            if (!p->list[i].frozen && strncmp(p->list[i].name, stem, (size_t)size) == 0)
-                return b;
-    }
-    return v->embed_trained ? 0 : d->vision.depth;
-}
-
 void vision_bind(vision *v, params *p, const model_dims *d)
 {
     v->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
@@ -58,7 +43,9 @@ void vision_bind(vision *v, params *p, const model_dims *d)
     for (int j = 0; j <= d->vision.n_deepstack; j++)
         merger_bind(&v->merger[j], p, j - 1);
     v->embed_trained = !v->patch.w->frozen || !v->patch.b->frozen || !v->pos->frozen;
-    v->lowest = lowest_trained(v, p, d);
+    v->lowest = 0;
+    while (v->lowest < d->vision.depth && !v->block[v->lowest].norm1.w->reached)
+        v->lowest++;
 }
 
 /* Deepstack feature behind this block: 1 + j, or 0 if none. */

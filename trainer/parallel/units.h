@@ -28,7 +28,7 @@ typedef struct unit_span {
     int ranks, rank;              /* of the group; 1: stored whole, nothing is gathered */
     bool trained;                 /* has gradients */
     bool stays;                   /* whole from its first use to its last: used at two places */
-    bool forward_only;            /* its backward reads no weights (UNIT_GRADIENT) */
+    bool forward_only;            /* no backward reads it: UNIT_GRADIENT, or nothing gets there */
     int64_t count, piece;         /* elements: of the span, of a rank; piece * ranks >= count */
     int64_t first, first_trained; /* of the piece in what the rank stores; the caller's own */
     int64_t layer;                /* of the decoder, -1: none; for the ledger */

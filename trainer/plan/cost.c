@@ -1,8 +1,10 @@
 #include "trainer/plan/cost.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "trainer/model/params_sketch.h"
 #include "trainer/plan/again.h"
 #include "trainer/plan/received.h"
 #include "trainer/plan/stage_plan.h"
@@ -14,8 +16,6 @@ enum {
     /* AdamW reads gradient, two moments and value, writes three of them and the compute copy. */
     UPDATE_BYTES = 7 * ACC + ACT
 };
-/* Of the CUDA backend; never opened. */
-static const backend_vtable sizes = {.name = "H200", .act = DT_BF16, .acc = DT_F32};
 static const int32_t VQA_GRID[3] = {1, 30, 40};
 
 row_kind row_kind_of(const conf *c, const model_dims *d)
@@ -161,58 +161,51 @@ static traffic_key key_of(mesh_group g, const char *what)
     }
 }
 
-/* A rank's registry of such a layout, as a stage has it on average: of one stage alone. */
-static status sketch(const conf *c, const layout *l, const model_dims *d, mesh *m, params **out)
-{
-    layout stage = *l;
-    params_sizes size;
-    params *p = NULL;
-    stage.pipeline = 1;
-    stage.world = l->world / l->pipeline;
-    mesh_sketch(&stage, 0, m);
-    TRY(params_new(d, &p));
-    status st = groups_apply(c, p);
-    if (st == ST_OK)
-        st = params_cut(p, d, &stage, m->place);
-    params_share(p, m, c->fsdp_reshard != RESHARD_NEVER);
-    if (st == ST_OK)
-        st = params_size(p, &sizes, true, &size);
-    if (st != ST_OK)
-        params_free(&p);
-    else
-        *out = p;
-    return st;
-}
-
-/* Tokens, images and choices of experts as even as can be. */
+/* Tokens, images and choices of experts as even as can be. slots: one for each layer. */
 static received_work even_work(const conf *c, const layout *l, const model_dims *d,
-                               double micro_tokens, double patches, const recompute *again)
+                               double micro_tokens, double patches, const recompute *again,
+                               received_slots *slots)
 {
     const double peers = (double)(l->context * l->tensor), micros = (double)l->accumulation;
     const double local = micro_tokens / peers;
-    double slots = local * (double)(d->text.top_k * l->expert_tensor), layers = 0;
+    const int64_t moved = (int64_t)(micros * local * (double)(d->text.top_k * l->expert_tensor) *
+                                    (double)(l->expert - 1) / (double)l->expert);
     for (int64_t i = 0; i < d->text.layers; i++)
-        layers += dims_layer_is_moe(d, i);
-    slots *= layers * (double)(l->expert - 1) / (double)l->expert;
+        slots[i] = dims_layer_is_moe(d, i) ? (received_slots){moved, moved} : (received_slots){0};
     return (received_work){.micro_steps = l->accumulation,
                            .tokens = (int64_t)(micros * local),
                            .feature_rows = (int64_t)(micros * patches / 4.0 / peers),
-                           .slots_come = (int64_t)(micros * slots),
-                           .slots_go = (int64_t)(micros * slots),
+                           .slots = slots,
                            .again = *again,
                            .act = ACT,
                            .acc = ACC,
                            .aux = c->loss_router_aux};
 }
 
-static status step_traffic(const conf *c, const layout *l, const model_dims *d, const rates *r,
-                           double micro_tokens, double patches, const recomputes *again, cost *k)
+/* What the first rank of every stage receives, by key. */
+static status add_stages(const conf *c, const layout *l, const model_dims *d, const params *p,
+                         const received_work *w, int64_t bytes[TRAFFIC_KEYS])
 {
-    mesh m;
-    params *p;
     received_line line[RECEIVED_LINES];
-    const received_work w = even_work(c, l, d, micro_tokens, patches, &again->text);
-    const double local = micro_tokens / (double)(l->context * l->tensor);
+    for (int stage = 0; stage < l->pipeline && l->world > 1; stage++) {
+        params *own;
+        TRY(params_sketch_new(p, d, l, stage * (int)(l->world / l->pipeline),
+                              c->fsdp_reshard != RESHARD_NEVER, &own));
+        const int n = received_lines(own, d, own->mesh, w, line);
+        params_sketch_free(&own);
+        for (int i = 0; i < n; i++) /* but for sums of a few numbers */
+            if (strncmp(line[i].what, "sum ", 4) != 0 || line[i].group == MESH_REPLICATE)
+                bytes[key_of(line[i].group, line[i].what)] += line[i].bytes;
+    }
+    return ST_OK;
+}
+
+/* l: with its stage_end. */
+static status step_traffic(const conf *c, const layout *l, const model_dims *d, const params *p,
+                           const rates *r, double micro_tokens, double patches,
+                           const recomputes *again, cost *k)
+{
+    int64_t bytes[TRAFFIC_KEYS] = {0};
     put(k, l, r, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
     put(k, l, r, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
     put(k, l, r, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
@@ -221,16 +214,15 @@ static status step_traffic(const conf *c, const layout *l, const model_dims *d, 
     put(k, l, r, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
     put(k, l, r, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
     put(k, l, r, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
-    TRY(sketch(c, l, d, &m, &p));
-    int n = received_lines(p, d, &m, &w, line);
-    params_free(&p);
-    for (int i = 0; i < n; i++) /* but for sums of a few numbers */
-        if (strncmp(line[i].what, "sum ", 4) != 0 || line[i].group == MESH_REPLICATE)
-            k->traffic[key_of(line[i].group, line[i].what)].bytes += line[i].bytes / l->pipeline;
-    if (l->pipeline > 1)
-        k->traffic[TRAFFIC_PIPELINE].bytes =
-            (int64_t)((double)l->accumulation * 2.0 * local * (double)d->text.hidden * ACT);
-    return ST_OK;
+    received_slots *slots = calloc((size_t)d->text.layers + 1, sizeof *slots);
+    if (!slots)
+        return FAIL(ST_NO_MEMORY, "no memory to plan %" PRId64 " layers", d->text.layers);
+    const received_work w = even_work(c, l, d, micro_tokens, patches, &again->text, slots);
+    status st = add_stages(c, l, d, p, &w, bytes);
+    free(slots);
+    for (int i = 0; i < TRAFFIC_KEYS; i++)
+        k->traffic[i].bytes = bytes[i] / l->pipeline;
+    return st;
 }
 
 static double seconds(const traffic *t, const rates *r)
@@ -297,12 +289,8 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
 static status slowest_stage(const conf *c, const layout *l, const model_dims *d, const params *p,
                             double *out)
 {
-    layout cut = *l;
     *out = 1.0;
-    if (l->pipeline == 1)
-        return ST_OK;
-    TRY(stage_plan(c, d, p, &cut));
-    return stage_plan_uneven(c, d, p, &cut, out);
+    return l->pipeline == 1 ? ST_OK : stage_plan_uneven(c, d, p, l, out);
 }
 
 status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
@@ -313,7 +301,9 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     double rows = (double)c->training_local_batch_size;
     double images = (double)row_kind_images(&k.row);
     double patches = images * (double)(k.row.grid[0] * k.row.grid[1] * k.row.grid[2]);
-    TRY(step_traffic(c, l, d, r, rows * (double)k.row.seq_len, rows * patches, again, &k));
+    layout cut = *l;
+    TRY(stage_plan(c, d, p, &cut));
+    TRY(step_traffic(c, &cut, d, p, r, rows * (double)k.row.seq_len, rows * patches, again, &k));
     step_compute(c, l, d, p, r, again, patches * (double)c->training_global_batch_size, &k);
 
     double compute = k.dense + k.experts + k.attention + k.vision_attention + k.memory;
@@ -324,7 +314,7 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
         k.exposed += seconds(&k.traffic[i], r);
     double uneven;
-    TRY(slowest_stage(c, l, d, p, &uneven));
+    TRY(slowest_stage(c, &cut, d, p, &uneven));
     double stages = (double)l->pipeline, micros = (double)l->accumulation;
     k.bubble = (compute + k.exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
     k.step = compute + k.exposed + k.bubble + k.update;

@@ -42,7 +42,7 @@ typedef enum traffic_key {
     TRAFFIC_KEYS
 } traffic_key;
 
-/* Received by one rank in one step. */
+/* Received by one rank in one step; of a pipeline's stages the mean. */
 typedef struct traffic {
     const char *name;
     mesh_group group;

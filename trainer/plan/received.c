@@ -49,116 +49,152 @@ static int64_t reduced(const comm *c, int64_t n)
     return comm_all_reduce_gets(c->rank, c->size, n);
 }
 
-static int64_t moe_layers(const model_dims *d, const stage_part *part)
+/* Decoder layers of a stage, with experts or with a dense MLP, by what passes through them. */
+typedef struct layers {
+    const stage_part *part;
+    int64_t lowest; /* the first that backward reaches; part->end: none */
+    bool features;  /* backward goes on into the tower's mergers */
+} layers;
+
+static layers layers_of(const params *p, const stage_part *part)
+{
+    layers a = {.part = part, .lowest = part->end};
+    for (int64_t i = 0; i < p->n_spans; i++) {
+        const unit_span *x = &p->spans[i];
+        a.features |= x->vision && !x->forward_only;
+        if (x->layer >= 0 && !x->forward_only && x->layer < a.lowest)
+            a.lowest = x->layer;
+    }
+    return a;
+}
+
+enum { DENSE = 1, MOE = 2, BOTH = DENSE | MOE };
+
+static bool is_one(const model_dims *d, int64_t l, unsigned kinds)
+{
+    return kinds & (dims_layer_is_moe(d, l) ? MOE : DENSE);
+}
+
+static int64_t forwards(const model_dims *d, const layers *a, unsigned kinds)
 {
     int64_t n = 0;
-    for (int64_t l = part->first; l < part->end; l++)
-        n += dims_layer_is_moe(d, l);
+    for (int64_t l = a->part->first; l < a->part->end; l++)
+        n += is_one(d, l, kinds);
     return n;
 }
 
-/* Layers with experts, or dense ones, whose backward computes this kind again. */
-static int64_t again_in(const model_dims *d, const stage_part *part, const received_work *w,
-                        bool moe, unsigned kind)
+static int64_t backwards(const model_dims *d, const layers *a, unsigned kinds)
 {
     int64_t n = 0;
-    for (int64_t l = part->first; l < part->end; l++)
-        n += dims_layer_is_moe(d, l) == moe && (recompute_of(&w->again, l) & kind);
+    for (int64_t l = a->lowest; l < a->part->end; l++)
+        n += is_one(d, l, kinds);
     return n;
 }
 
-static int64_t again_in_all(const model_dims *d, const stage_part *part, const received_work *w,
-                            unsigned kind)
+/* Those whose backward computes `what` again. */
+static int64_t agains(const model_dims *d, const layers *a, unsigned kinds, const received_work *w,
+                      unsigned what)
 {
-    return again_in(d, part, w, true, kind) + again_in(d, part, w, false, kind);
+    int64_t n = 0;
+    for (int64_t l = a->lowest; l < a->part->end; l++)
+        n += is_one(d, l, kinds) && (recompute_of(&w->again, l) & what);
+    return n;
 }
 
 /* Sequence pieces into heads and back: n elements of T tokens in each of these, per layer. */
-static void add_attention(list *l, const model_dims *d, const mesh *m, const stage_part *part,
+static void add_attention(list *l, const model_dims *d, const mesh *m, const layers *a,
                           const received_work *w)
 {
     const text_dims *t = &d->text;
-    const int64_t act = (int64_t)w->act, n = part->end - part->first;
+    const int64_t act = (int64_t)w->act;
+    const int64_t n = forwards(d, a, BOTH), back = backwards(d, a, BOTH);
     const int64_t tensor = m->layout.tensor, context = m->layout.context;
     const int64_t all = w->tokens * act; /* of a layer */
     const int64_t wide = all * (tensor - 1) * t->hidden;
     const int64_t narrow =
         all * (context - 1) * t->kv_heads * t->head_dim; /* T x tensor / tensor */
     add(l, "gather attention input", MESH_TENSOR,
-        (2 * n + again_in_all(d, part, w, AGAIN_QKV)) * wide);
-    add(l, "reduce attention output", MESH_TENSOR,
-        (n + again_in_all(d, part, w, AGAIN_PROJ)) * wide);
-    add(l, "gather attention gradient", MESH_TENSOR, n * wide);
-    add(l, "reduce attention gradient", MESH_TENSOR, n * wide);
+        (n + back + agains(d, a, BOTH, w, AGAIN_QKV)) * wide);
+    add(l, "reduce attention output", MESH_TENSOR, (n + agains(d, a, BOTH, w, AGAIN_PROJ)) * wide);
+    add(l, "gather attention gradient", MESH_TENSOR, back * wide);
+    add(l, "reduce attention gradient", MESH_TENSOR, back * wide);
     add(l, "gather keys and values", MESH_CONTEXT,
-        2 * (2 * n + again_in_all(d, part, w, AGAIN_ATTENTION)) * narrow);
-    add(l, "reduce keys and values", MESH_CONTEXT, 2 * n * narrow);
+        2 * (n + back + agains(d, a, BOTH, w, AGAIN_ATTENTION)) * narrow);
+    add(l, "reduce keys and values", MESH_CONTEXT, 2 * back * narrow);
 }
 
-static void add_dense_mlp(list *l, const model_dims *d, const mesh *m, const stage_part *part,
+static void add_dense_mlp(list *l, const model_dims *d, const mesh *m, const layers *a,
                           const received_work *w)
 {
-    const int64_t n = part->end - part->first - moe_layers(d, part); /* wide: of a layer */
+    const int64_t n = forwards(d, a, DENSE), back = backwards(d, a, DENSE);
     const int64_t wide = w->tokens * d->text.hidden * (m->layout.tensor - 1) * (int64_t)w->act;
-    add(l, "gather MLP input", MESH_TENSOR,
-        (2 * n + again_in(d, part, w, false, AGAIN_FC1)) * wide);
+    add(l, "gather MLP input", MESH_TENSOR, (n + back + agains(d, a, DENSE, w, AGAIN_FC1)) * wide);
     add(l, "reduce MLP output", MESH_TENSOR, n * wide);
-    add(l, "gather MLP gradient", MESH_TENSOR, n * wide);
-    add(l, "reduce MLP gradient", MESH_TENSOR, n * wide);
+    add(l, "gather MLP gradient", MESH_TENSOR, back * wide);
+    add(l, "reduce MLP gradient", MESH_TENSOR, back * wide);
 }
 
 /* Experts cut over tensor ranks: each of them sees all their tokens. */
-static void add_expert_tensor(list *l, const model_dims *d, const mesh *m, const stage_part *part,
+static void add_expert_tensor(list *l, const model_dims *d, const mesh *m, const layers *a,
                               const received_work *w)
 {
     const text_dims *t = &d->text;
-    const int64_t again = again_in(d, part, w, true, AGAIN_FC2), acc = (int64_t)w->acc;
-    const int64_t n = moe_layers(d, part), others = w->tokens * (m->layout.expert_tensor - 1);
+    const int64_t n = forwards(d, a, MOE), back = backwards(d, a, MOE);
+    const int64_t again = agains(d, a, MOE, w, AGAIN_FC2), acc = (int64_t)w->acc;
+    const int64_t others = w->tokens * (m->layout.expert_tensor - 1);
     const int64_t wide = others * t->hidden * (int64_t)w->act, choices = others * t->top_k;
-    add(l, "gather choices", MESH_TENSOR, choices * ((n + again) * 4 + 2 * n * acc));
-    add(l, "gather expert input", MESH_TENSOR, (2 * n + again) * wide);
+    add(l, "gather choices", MESH_TENSOR, choices * ((n + again) * 4 + (n + back) * acc));
+    add(l, "gather expert input", MESH_TENSOR, (n + back + again) * wide);
     add(l, "reduce expert output", MESH_TENSOR, n * wide);
-    add(l, "gather expert gradient", MESH_TENSOR, n * wide);
-    add(l, "reduce gradients of choices", MESH_TENSOR, n * choices * acc);
-    add(l, "reduce expert gradient", MESH_TENSOR, n * wide);
+    add(l, "gather expert gradient", MESH_TENSOR, back * wide);
+    add(l, "reduce gradients of choices", MESH_TENSOR, back * choices * acc);
+    add(l, "reduce expert gradient", MESH_TENSOR, back * wide);
 }
 
-static void add_exchange(list *l, const model_dims *d, const mesh *m, const stage_part *part,
+static void add_exchange(list *l, const model_dims *d, const mesh *m, const layers *a,
                          const received_work *w)
 {
     const text_dims *t = &d->text;
-    const int64_t again = again_in(d, part, w, true, AGAIN_FC2), n = moe_layers(d, part);
+    const int64_t passes =
+        forwards(d, a, MOE) + backwards(d, a, MOE) + agains(d, a, MOE, w, AGAIN_FC2);
     const int64_t slot = t->hidden * (int64_t)w->act;
-    const int64_t come = n ? again * w->slots_come / n : 0; /* layers are taken for alike */
-    const int64_t go = n ? again * w->slots_go / n : 0;
     const int64_t counts = (m->layout.expert - 1) * (t->experts + 1) * 4;
-    add(l, "gather expert counts", MESH_EXPERT, w->micro_steps * (2 * n + again) * counts);
-    add(l, "send to experts", MESH_EXPERT, (w->slots_come + come) * slot);
-    add(l, "return from experts", MESH_EXPERT, (w->slots_go + go) * slot);
-    add(l, "send to experts again", MESH_EXPERT, w->slots_come * slot);
-    add(l, "send gradients to experts", MESH_EXPERT, w->slots_come * slot);
-    add(l, "return gradients from experts", MESH_EXPERT, w->slots_go * slot);
+    received_slots there = {0}, back = {0}; /* forward and once more; backward */
+    for (int64_t i = a->part->first; i < a->part->end && w->slots; i++) {
+        const bool reached = i >= a->lowest;
+        const int64_t times = 1 + (reached && (recompute_of(&w->again, i) & AGAIN_FC2));
+        there.come += times * w->slots[i].come;
+        there.go += times * w->slots[i].go;
+        back.come += reached * w->slots[i].come;
+        back.go += reached * w->slots[i].go;
+    }
+    add(l, "gather expert counts", MESH_EXPERT, w->micro_steps * passes * counts);
+    add(l, "send to experts", MESH_EXPERT, there.come * slot);
+    add(l, "return from experts", MESH_EXPERT, there.go * slot);
+    add(l, "send to experts again", MESH_EXPERT, back.come * slot);
+    add(l, "send gradients to experts", MESH_EXPERT, back.come * slot);
+    add(l, "return gradients from experts", MESH_EXPERT, back.go * slot);
 }
 
-static void add_features(list *l, const model_dims *d, const mesh *m, const stage_part *part,
+static void add_features(list *l, const model_dims *d, const mesh *m, const layers *a,
                          const received_work *w)
 {
-    const int64_t rows = part->opens * (m->layout.context * m->layout.tensor - 1) *
+    const int64_t rows = a->part->opens * (m->layout.context * m->layout.tensor - 1) *
                          w->feature_rows * d->text.hidden * (int64_t)w->act;
     const int64_t deep = d->vision.depth > 0 ? d->vision.n_deepstack : 0;
     add(l, "gather visual rows", MESH_ROW, rows);
     add(l, "gather deepstack features", MESH_ROW, deep * rows);
-    add(l, "reduce feature gradients", MESH_ROW, (1 + deep) * rows);
+    add(l, "reduce feature gradients", MESH_ROW, a->features * (1 + deep) * rows);
 }
 
 /* Between pipeline stages. */
-static void add_borders(list *l, const model_dims *d, const stage_part *part,
-                        const received_work *w)
+static void add_borders(list *l, const model_dims *d, const layers *a, const received_work *w)
 {
+    const stage_part *part = a->part;
     const int64_t x = w->tokens * d->text.hidden * (int64_t)w->act;
     const int64_t statistics = (2 * d->text.experts + 2) * (int64_t)w->acc;
     add(l, "send activations", MESH_PIPELINE, !part->opens * x);
-    add(l, "send their gradients", MESH_PIPELINE, !part->closes * x);
+    add(l, "send their gradients", MESH_PIPELINE, (!part->closes && a->lowest < part->end) * x);
     if (w->aux > 0)
         add(l, "send router statistics", MESH_PIPELINE,
             w->micro_steps * (!part->opens + !part->closes) * statistics);
@@ -168,16 +204,17 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
                    received_line out[RECEIVED_LINES])
 {
     const stage_part part = stage_part_of(d, &m->layout, m->place.pipeline);
+    const layers a = layers_of(p, &part);
     list l = {out, 0};
     const int64_t statistics = 2 * d->text.experts + 2, acc = (int64_t)w->acc;
     add_weights(&l, p, d, &part, w);
     add(&l, "sum replicas' gradients", MESH_REPLICATE,
         reduced(mesh_comm(m, MESH_REPLICATE), p->trained_elements) * acc);
-    add_attention(&l, d, m, &part, w);
-    add_dense_mlp(&l, d, m, &part, w);
-    add_expert_tensor(&l, d, m, &part, w);
-    add_exchange(&l, d, m, &part, w);
-    add_features(&l, d, m, &part, w);
+    add_attention(&l, d, m, &a, w);
+    add_dense_mlp(&l, d, m, &a, w);
+    add_expert_tensor(&l, d, m, &a, w);
+    add_exchange(&l, d, m, &a, w);
+    add_features(&l, d, m, &a, w);
     const comm *ranks = mesh_comm(m, MESH_WORLD);
     add(&l, "sum loss and counts", MESH_WORLD,
         (3 * reduced(ranks, 1) + reduced(ranks, STEP_TOTALS)) * (int64_t)sizeof(double));
@@ -188,6 +225,6 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
     if (w->aux > 0)
         add(&l, "sum router statistics", MESH_STAGE,
             part.closes * w->micro_steps * reduced(mesh_comm(m, MESH_STAGE), statistics) * acc);
-    add_borders(&l, d, &part, w);
+    add_borders(&l, d, &a, w);
     return l.n;
 }

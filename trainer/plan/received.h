@@ -6,18 +6,21 @@
 #include "trainer/model/params.h"
 #include "trainer/model/recompute.h"
 
+/* Of a layer, in one direction: slots that come to a rank's experts from other ranks, and of those
+ * it offers that go to others' (T x top_k; with expert-tensor those of all tensor ranks). */
+typedef struct received_slots {
+    int64_t come, go;
+} received_slots;
+
 /* What a rank works on in a step: sums over its micro-steps. */
 typedef struct received_work {
     int64_t micro_steps;
-    int64_t tokens;       /* T: its own, with the padding that ops run on */
-    int64_t feature_rows; /* F: device_batch.feature_rows */
-    /* Slots of all layers, in one direction, that come to its experts from other ranks, and of
-     * those it offers that go to others' (T x top_k; with expert-tensor those of all tensor ranks).
-     */
-    int64_t slots_come, slots_go;
-    recompute again; /* of activation checkpointing, in the decoder */
-    size_t act, acc; /* bytes of an element */
-    double aux;      /* loss.router_aux_coef */
+    int64_t tokens;              /* T: its own, with the padding that ops run on */
+    int64_t feature_rows;        /* F: device_batch.feature_rows */
+    const received_slots *slots; /* [layers]; NULL: no experts that ranks share */
+    recompute again;             /* of activation checkpointing, in the decoder */
+    size_t act, acc;             /* bytes of an element */
+    double aux;                  /* loss.router_aux_coef */
 } received_work;
 
 typedef struct received_line {
@@ -28,8 +31,8 @@ typedef struct received_line {
 
 enum { RECEIVED_LINES = 40 };
 
-/* p: cut and shared over m (which may be a sketch), its spans made (params_size), everything
- * trained. Returns how many lines; a group of one receives nothing, and its lines are 0. */
+/* p: cut and shared over m (which may be a sketch), its spans made (params_size). Returns how many
+ * lines; a group of one receives nothing, and its lines are 0. */
 int received_lines(const params *p, const model_dims *d, const mesh *m, const received_work *w,
                    received_line out[RECEIVED_LINES]);
 

@@ -198,34 +198,38 @@ static void close_run(run *r)
 }
 
 /* Slots between this rank and the others where all have this one's counts (of the last micro-step,
- * which is the only one). */
-static void alike_slots(const session *s, received_work *w)
+ * which is the only one). Heap. */
+static received_slots *alike_slots(const session *s)
 {
     const comm *c = mesh_comm(&s->mesh, MESH_EXPERT);
     const text_dims *t = &s->dims.text;
     const int64_t own = t->experts / c->size, wide = s->mesh.layout.expert_tensor;
     int32_t *count = calloc((size_t)(t->layers * t->experts), sizeof *count);
-    assert_non_null(count);
+    received_slots *slots = calloc((size_t)t->layers, sizeof *slots);
+    assert_true(count && slots);
     assert_ok(s->device->v->to_host(s->stream, count, model_expert_count(s->model),
                                     (size_t)(t->layers * t->experts) * sizeof *count));
     assert_ok(s->device->v->wait(s->stream));
     for (int64_t i = 0; i < t->layers * t->experts; i++) {
         const bool mine = i % t->experts / own == c->rank;
-        w->slots_come += mine ? (c->size - 1) * count[i] * wide : 0;
-        w->slots_go += mine ? 0 : count[i] * wide;
+        slots[i / t->experts].come += mine ? (c->size - 1) * count[i] * wide : 0;
+        slots[i / t->experts].go += mine ? 0 : count[i] * wide;
     }
     free(count);
+    return slots;
 }
 
 static void check_formula(const run *r, const step_report *step)
 {
     const session *s = &r->s;
     received_line line[RECEIVED_LINES];
+    received_slots *slots = alike_slots(s);
     received_work w = step_received_work(s, step);
+    w.slots = slots;
     const comm_tally *list;
     int64_t formula = 0, ledger = 0;
-    alike_slots(s, &w);
     const int n = received_lines(s->params, &s->dims, &s->mesh, &w, line);
+    free(slots);
     const int m = comm_ledger_list(r->w.ledger, &list);
     for (int i = 0; i < n; i++) {
         int64_t got = 0;
