@@ -72,7 +72,10 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     TRY_OR(done, wire_msg_new(&m));
     st = wire_recv(s, ANSWER_MS, NULL, m);
     if (st == ST_TIMEOUT)
-        st = FAIL_IN(ST_UNAVAILABLE, control, "no daemon answers within %d s", ANSWER_MS / 1000);
+        st = FAIL_IN(
+            ST_UNAVAILABLE, control,
+            "no daemon answers within %d s: is prepd serve running, with this prepd.endpoint?",
+            ANSWER_MS / 1000);
     TRY_OR(done, st);
     TRY_OR(done, wire_read_json(m, control, &head, out));
     if (head.kind == KIND_ERROR) {

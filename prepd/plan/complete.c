@@ -15,10 +15,10 @@ enum { FIRST_TRIES = 32 };
 typedef struct filling {
     const pack_item *items;
     int64_t n, token_budget;
-    lists left;      /* items not placed, by token_budget - tokens: rising key = falling length */
-    bool *placed;    /* [n] */
-    int64_t next;    /* every item before it is placed */
-    int64_t longest; /* tokens of the longest item */
+    lists left;   /* items not placed, by token_budget - tokens: rising key = falling length */
+    bool *placed; /* [n] */
+    int64_t next; /* every item before it is placed */
+    int64_t mean; /* tokens of an item, on average */
     int64_t *row_of;
     int64_t row, room, patch_room;
 } filling;
@@ -140,13 +140,14 @@ status pack_complete(const pack_item *items, int64_t n, int64_t token_budget, in
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *f.placed, (void **)&f.placed));
     for (int64_t i = n - 1; i >= 0; i--) { /* backwards: the newest of a list comes first */
         lists_add(&f.left, key_of(&f, items[i].tokens), i);
-        f.longest = items[i].tokens > f.longest ? items[i].tokens : f.longest;
+        f.mean += items[i].tokens;
     }
+    f.mean /= n > 0 ? n : 1;
     for (f.row = 0; (f.next = following(&f, f.next)) < n; f.row++) {
         f.room = token_budget;
         f.patch_room = patch_budget;
-        while ((f.next = following(&f, f.next)) < n && f.room >= 3 * f.longest &&
-               items[f.next].patches <= f.patch_room)
+        while ((f.next = following(&f, f.next)) < n &&
+               f.room - items[f.next].tokens >= 2 * f.mean && items[f.next].patches <= f.patch_room)
             place(&f, f.next);
         while (f.room > 0 && finish(&f))
             f.next = following(&f, f.next);
