@@ -114,7 +114,8 @@ typedef struct bench_sums {
     } low[LOW_MAX];
 } bench_sums;
 
-/* RATE_KEYS: of none. Experts at the load that routing has; packed documents as rows have them. */
+/* RATE_KEYS: of none. Experts at the load that routing has; attention over whole rows, where it
+ * counts (of packed short documents it is a hundredth of a step). */
 static rate_key rate_of(const bench_row *row)
 {
     switch (row->op) {
@@ -124,9 +125,9 @@ static rate_key rate_of(const bench_row *row)
         return strstr(row->shape, "load 3") ? RATE_EXPERTS : RATE_KEYS;
     case BENCH_attention_fwd:
     case BENCH_attention_bwd:
-        return strstr(row->shape, "vision")   ? RATE_VISION_ATTENTION
-               : strstr(row->shape, "packed") ? RATE_ATTENTION
-                                              : RATE_KEYS;
+        return strstr(row->shape, "vision")  ? RATE_VISION_ATTENTION
+               : strstr(row->shape, "whole") ? RATE_ATTENTION
+                                             : RATE_KEYS;
     default:
         return RATE_KEYS;
     }
@@ -223,11 +224,11 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
         return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
     print_low(&sums, to);
     out->of[RATE_COPY] = c->copy;
-    out->measured[RATE_COPY] = true;
+    out->kind[RATE_COPY] = RATE_MEASURED;
     for (int k = 0; k < RATE_KEYS; k++)
         if (sums.seconds[k] > 0) {
             out->of[k] = sums.flops[k] / sums.seconds[k];
-            out->measured[k] = true;
+            out->kind[k] = RATE_MEASURED;
         }
     return first;
 }

@@ -29,54 +29,48 @@ row_kind row_kind_of(const conf *c, const model_dims *d)
     return r;
 }
 
-static double group_size(const layout *l, mesh_group g)
+/* How a group of ranks, rank 0's, lies over the nodes. */
+typedef struct reach {
+    int ranks, near; /* near: of rank 0's node, itself too */
+} reach;
+
+static status reach_of(const layout *l, int per_node, reach out[MESH_GROUPS])
 {
-    double whole = (double)(l->shard * l->context * l->tensor);
-    switch (g) {
-    case MESH_WHOLE:
-        return whole;
-    case MESH_DENSE:
-        return (double)(l->shard * l->context);
-    case MESH_EXPERT:
-        return (double)l->expert;
-    case MESH_EXPERT_SHARD:
-        return whole / (double)(l->expert * l->expert_tensor);
-    case MESH_EXPERT_WHOLE:
-        return whole / (double)l->expert;
-    case MESH_CONTEXT:
-        return (double)l->context;
-    case MESH_TENSOR:
-        return (double)l->tensor;
-    case MESH_ROW:
-        return (double)(l->context * l->tensor);
-    case MESH_REPLICATE:
-        return (double)l->replicate;
-    default:
-        return (double)l->pipeline;
+    int *member = malloc((size_t)l->world * sizeof *member);
+    if (!member)
+        return FAIL(ST_NO_MEMORY, "no memory for a layout of %" PRId64 " ranks", l->world);
+    for (int g = 0; g < MESH_GROUPS; g++) {
+        out[g] = (reach){.ranks = mesh_members(l, 0, (mesh_group)g, member)};
+        for (int i = 0; i < out[g].ranks; i++)
+            out[g].near += member[i] < per_node;
     }
+    free(member);
+    return ST_OK;
 }
 
-/* Whether a group has ranks of several nodes: the distance of its farthest ranks. */
-static bool leaves_node(const layout *l, mesh_group g, int per_node)
+static double less(double a, double b)
 {
-    if (l->world <= per_node || group_size(l, g) <= 1.0)
-        return false;
-    double row = (double)(l->context * l->tensor), stage = row * (double)l->shard;
-    switch (g) {
-    case MESH_TENSOR:
-        return l->tensor > per_node;
-    case MESH_CONTEXT:
-    case MESH_ROW:
-        return row > per_node;
-    case MESH_EXPERT: /* neighbours in flat */
-        return (double)(l->expert * (l->expert_tensor > 1 ? l->tensor : 1)) > per_node;
-    case MESH_REPLICATE:
-        return stage * (double)l->replicate > per_node;
-    case MESH_PIPELINE:
-        return true;
-    default:
-        return stage > per_node;
+    return a < b ? a : b;
+}
+
+static double more(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Of bytes that a rank receives from its group. */
+static double seconds_of(double bytes, mesh_group g, const reach *of, const rates *r)
+{
+    const double link = r->of[RATE_LINK], network = r->of[RATE_NETWORK];
+    if (of->near == of->ranks)
+        return bytes / link;
+    if (g == MESH_PIPELINE)
+        return bytes / network;
+    if (g == MESH_EXPERT) { /* from each rank as much as from any other */
+        const double peers = (double)of->ranks - 1.0, far = (double)(of->ranks - of->near);
+        return more(bytes * far / peers / network, bytes * (peers - far) / peers / link);
     }
+    return bytes / less(link, (double)of->near * network);
 }
 
 /* About three times the forward's. */
@@ -132,11 +126,10 @@ static status step_flops(const conf *c, const model_dims *d, cost *k)
     return ST_OK;
 }
 
-static void put(cost *k, const layout *l, const rates *r, traffic_key key, const char *name,
-                mesh_group g)
+static void put(cost *k, const reach *of, traffic_key key, const char *name, mesh_group g)
 {
     k->traffic[key] =
-        (traffic){.name = name, .group = g, .between_nodes = leaves_node(l, g, r->per_node)};
+        (traffic){.name = name, .group = g, .between_nodes = of[g].near < of[g].ranks};
 }
 
 static traffic_key key_of(mesh_group g, const char *what)
@@ -182,9 +175,24 @@ static received_work even_work(const conf *c, const layout *l, const model_dims 
                            .aux = c->loss_router_aux};
 }
 
+/* Each owner's share of the weights by how its own group lies: experts' are stored by fewer ranks,
+ * and those may be of as many nodes. */
+static void weights_seconds(const params *p, const model_dims *d, const received_work *w,
+                            const reach *of, const rates *r, cost *k)
+{
+    traffic *gather = &k->traffic[TRAFFIC_GATHER], *reduce = &k->traffic[TRAFFIC_REDUCE];
+    for (int vision = 0; vision < 2; vision++) {
+        const received_weights x = received_weights_of(p, d, p->mesh, w, vision);
+        for (int g = 0; g < MESH_GROUPS; g++) {
+            gather->seconds += seconds_of((double)x.gather[g], (mesh_group)g, &of[g], r);
+            reduce->seconds += seconds_of((double)x.reduce[g], (mesh_group)g, &of[g], r);
+        }
+    }
+}
+
 /* What the first rank of every stage receives, by key. */
 static status add_stages(const conf *c, const layout *l, const model_dims *d, const params *p,
-                         const received_work *w, int64_t bytes[TRAFFIC_KEYS])
+                         const received_work *w, const reach *of, const rates *r, cost *k)
 {
     received_line line[RECEIVED_LINES];
     for (int stage = 0; stage < l->pipeline && l->world > 1; stage++) {
@@ -192,10 +200,11 @@ static status add_stages(const conf *c, const layout *l, const model_dims *d, co
         TRY(params_sketch_new(p, d, l, stage * (int)(l->world / l->pipeline),
                               c->fsdp_reshard != RESHARD_NEVER, &own));
         const int n = received_lines(own, d, own->mesh, w, line);
+        weights_seconds(own, d, w, of, r, k);
         params_sketch_free(&own);
         for (int i = 0; i < n; i++) /* but for sums of a few numbers */
             if (strncmp(line[i].what, "sum ", 4) != 0 || line[i].group == MESH_REPLICATE)
-                bytes[key_of(line[i].group, line[i].what)] += line[i].bytes;
+                k->traffic[key_of(line[i].group, line[i].what)].bytes += line[i].bytes;
     }
     return ST_OK;
 }
@@ -205,34 +214,31 @@ static status step_traffic(const conf *c, const layout *l, const model_dims *d, 
                            const rates *r, double micro_tokens, double patches,
                            const recomputes *again, cost *k)
 {
-    int64_t bytes[TRAFFIC_KEYS] = {0};
-    put(k, l, r, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
-    put(k, l, r, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
-    put(k, l, r, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
-    put(k, l, r, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR);
-    put(k, l, r, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT);
-    put(k, l, r, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
-    put(k, l, r, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
-    put(k, l, r, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
+    reach of[MESH_GROUPS];
+    TRY(reach_of(l, r->per_node, of));
+    put(k, of, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
+    put(k, of, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
+    put(k, of, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
+    put(k, of, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR);
+    put(k, of, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT);
+    put(k, of, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
+    put(k, of, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
+    put(k, of, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
     received_slots *slots = calloc((size_t)d->text.layers + 1, sizeof *slots);
     if (!slots)
         return FAIL(ST_NO_MEMORY, "no memory to plan %" PRId64 " layers", d->text.layers);
     const received_work w = even_work(c, l, d, micro_tokens, patches, &again->text, slots);
-    status st = add_stages(c, l, d, p, &w, bytes);
+    status st = add_stages(c, l, d, p, &w, of, r, k);
     free(slots);
-    for (int i = 0; i < TRAFFIC_KEYS; i++)
-        k->traffic[i].bytes = bytes[i] / l->pipeline;
+    for (int i = 0; i < TRAFFIC_KEYS; i++) {
+        traffic *t = &k->traffic[i];
+        t->bytes /= l->pipeline;
+        if (i == TRAFFIC_GATHER || i == TRAFFIC_REDUCE)
+            t->seconds /= (double)l->pipeline;
+        else
+            t->seconds = seconds_of((double)t->bytes, t->group, &of[t->group], r);
+    }
     return st;
-}
-
-static double seconds(const traffic *t, const rates *r)
-{
-    return (double)t->bytes / r->of[t->between_nodes ? RATE_NETWORK : RATE_LINK];
-}
-
-static double more(double a, double b)
-{
-    return a > b ? a : b;
 }
 
 /* Rank seconds of the work of a step, and what computing again adds. */
@@ -259,12 +265,13 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
                n / r->of[RATE_DENSE];
     k->experts =
         ((double)f->text_experts * expert + (double)more.experts) / n / r->of[RATE_EXPERTS];
-    k->attention =
-        ((double)f->text_attention * (1.0 + 2.0 * share.text_dgrad) + (double)more.attention) / n /
-        r->of[RATE_ATTENTION];
-    k->vision_attention = ((double)f->vision_attention * (1.0 + 2.0 * share.vision_dgrad) +
-                           (double)more.vision_attention) /
-                          n / r->of[RATE_VISION_ATTENTION];
+    k->attention = ((double)f->text_attention * (1.0 + COST_ATTENTION_BACKWARD * share.text_dgrad) +
+                    (double)more.attention) /
+                   n / r->of[RATE_ATTENTION];
+    k->vision_attention =
+        ((double)f->vision_attention * (1.0 + COST_ATTENTION_BACKWARD * share.vision_dgrad) +
+         (double)more.vision_attention) /
+        n / r->of[RATE_VISION_ATTENTION];
     /* a forward's bytes are a third of both passes' */
     double text_bytes = (double)tokens * (double)d->text.layers * cost_layer_bytes(&d->text);
     double eye_bytes = patches * (double)d->vision.depth * cost_block_bytes(&d->vision);
@@ -303,10 +310,10 @@ static bool may_interleave(const layout *l, const model_dims *d)
 }
 
 /* Seconds of a step, for the borders that there would be then and are not now. */
-static double borders_more(const cost *k, const layout *l, const rates *r)
+static double borders_more(const cost *k, const layout *l)
 {
     const double now = (double)(l->pipeline - 1), then = (double)(RUNS * l->pipeline - 1);
-    return seconds(&k->traffic[TRAFFIC_PIPELINE], r) * (then / now - 1.0);
+    return k->traffic[TRAFFIC_PIPELINE].seconds * (then / now - 1.0);
 }
 
 status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
@@ -323,19 +330,19 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     step_compute(c, l, d, p, r, again, patches * (double)c->training_global_batch_size, &k);
 
     double compute = k.dense + k.experts + k.attention + k.vision_attention + k.memory;
-    double gather = seconds(&k.traffic[TRAFFIC_GATHER], r) / 2.0;
-    double reduce = seconds(&k.traffic[TRAFFIC_REDUCE], r);
+    double gather = k.traffic[TRAFFIC_GATHER].seconds / 2.0;
+    double reduce = k.traffic[TRAFFIC_REDUCE].seconds;
     double forward = (compute - k.recompute) / 3.0; /* a third; backward is the rest */
     k.exposed = more(0.0, gather - forward) + more(0.0, gather + reduce - (compute - forward));
     for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
-        k.exposed += seconds(&k.traffic[i], r);
+        k.exposed += k.traffic[i].seconds;
     double uneven;
     TRY(slowest_stage(c, &cut, d, p, &uneven));
     double stages = (double)l->pipeline, micros = (double)l->accumulation;
     k.bubble = (compute + k.exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
     k.step = compute + k.exposed + k.bubble + k.update;
     if (may_interleave(l, d))
-        k.interleaved = (compute + k.exposed + borders_more(&k, l, r)) * uneven *
+        k.interleaved = (compute + k.exposed + borders_more(&k, l)) * uneven *
                             (1.0 + (stages - 1.0) / RUNS / micros) +
                         k.update;
     double tokens = (double)(c->training_global_batch_size * k.row.seq_len);

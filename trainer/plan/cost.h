@@ -1,8 +1,10 @@
 /* cost.h: what a step of a layout is predicted to cost: FLOPs, bytes between ranks, time, MFU.
  *
- * Work is divided by rates (rates.h). Gathers and reductions of weights run beside the compute of
- * their pass and cost what is left over; everything else between ranks is waited for. A pipeline of
- * P stages idles (P - 1) of every M + P - 1 micro-steps. It is a prediction and is printed as one.
+ * Work is divided by rates (rates.h). What goes round a ring (gathers, reductions) enters a node
+ * once, through the adapters of all ranks there that take part; tokens to experts cross by each
+ * rank's own. Gathers and reductions of weights run beside the compute of their pass and cost what
+ * is left over; everything else between ranks is waited for. A pipeline of P stages idles (P - 1)
+ * of every M + P - 1 micro-steps. It is a prediction and is printed as one.
  *
  * Interleaved is what the schedule that is not built would take: stage p with runs p and P + p of 2
  * P of the decoder's, half as much to fill, 2 P - 1 borders in place of P - 1, and as even as one
@@ -32,6 +34,9 @@ int64_t row_kind_images(const row_kind *r);
  * one patch and vision block. */
 double cost_layer_bytes(const text_dims *t);
 double cost_block_bytes(const vision_dims *v);
+/* FLOPs of attention's backward that a device does over the forward's: five products to two, since
+ * the scores are made again. Useful ones are counted twice the forward's. */
+#define COST_ATTENTION_BACKWARD 2.5
 
 typedef enum traffic_key {
     TRAFFIC_GATHER,    /* weights, before forward and again before backward */
@@ -51,6 +56,7 @@ typedef struct traffic {
     mesh_group group;
     int64_t bytes;
     bool between_nodes;
+    double seconds; /* of these bytes, beside nothing else */
 } traffic;
 
 typedef struct cost {

@@ -27,20 +27,36 @@ static int64_t gathers(const params *p, const model_dims *d, const stage_part *p
     return 1 + again;
 }
 
-static void add_weights(list *l, const params *p, const model_dims *d, const stage_part *part,
+received_weights received_weights_of(const params *p, const model_dims *d, const mesh *m,
+                                     const received_work *w, bool vision)
+{
+    const stage_part part = stage_part_of(d, &m->layout, m->place.pipeline);
+    const int64_t act = w->micro_steps * (int64_t)w->act, acc = w->micro_steps * (int64_t)w->acc;
+    received_weights out = {{0}};
+    for (int64_t i = 0; i < p->n_spans; i++) {
+        const unit_span *x = &p->spans[i];
+        const int64_t others = x->vision == vision ? (x->ranks - 1) * x->piece : 0;
+        out.gather[x->group] += gathers(p, d, &part, x) * others * act;
+        out.reduce[x->group] += x->trained * others * acc;
+    }
+    return out;
+}
+
+static void add_weights(list *l, const params *p, const model_dims *d, const mesh *m,
                         const received_work *w)
 {
     int64_t gather[2] = {0}, reduce[2] = {0};
-    for (int64_t i = 0; i < p->n_spans; i++) {
-        const unit_span *x = &p->spans[i];
-        gather[x->vision] += gathers(p, d, part, x) * (x->ranks - 1) * x->piece;
-        reduce[x->vision] += x->trained * (x->ranks - 1) * x->piece;
+    for (int vision = 0; vision < 2; vision++) {
+        const received_weights of = received_weights_of(p, d, m, w, vision);
+        for (int g = 0; g < MESH_GROUPS; g++) {
+            gather[vision] += of.gather[g];
+            reduce[vision] += of.reduce[g];
+        }
     }
-    const int64_t act = w->micro_steps * (int64_t)w->act, acc = w->micro_steps * (int64_t)w->acc;
-    add(l, UNITS_GATHER, MESH_WHOLE, gather[0] * act);
-    add(l, UNITS_GATHER_VISION, MESH_WHOLE, gather[1] * act);
-    add(l, UNITS_REDUCE, MESH_WHOLE, reduce[0] * acc);
-    add(l, UNITS_REDUCE_VISION, MESH_WHOLE, reduce[1] * acc);
+    add(l, UNITS_GATHER, MESH_WHOLE, gather[0]);
+    add(l, UNITS_GATHER_VISION, MESH_WHOLE, gather[1]);
+    add(l, UNITS_REDUCE, MESH_WHOLE, reduce[0]);
+    add(l, UNITS_REDUCE_VISION, MESH_WHOLE, reduce[1]);
 }
 
 /* Of an all reduce of n elements. */
@@ -207,7 +223,7 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
     const layers a = layers_of(p, &part);
     list l = {out, 0};
     const int64_t statistics = 2 * d->text.experts + 2, acc = (int64_t)w->acc;
-    add_weights(&l, p, d, &part, w);
+    add_weights(&l, p, d, m, w);
     add(&l, "sum replicas' gradients", MESH_REPLICATE,
         reduced(mesh_comm(m, MESH_REPLICATE), p->trained_elements) * acc);
     add_attention(&l, d, m, &a, w);

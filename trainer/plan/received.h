@@ -31,9 +31,18 @@ typedef struct received_line {
 
 enum { RECEIVED_LINES = 40 };
 
+/* Bytes of weights, and of their gradients, by the group that stores them together. */
+typedef struct received_weights {
+    int64_t gather[MESH_GROUPS], reduce[MESH_GROUPS];
+} received_weights;
+
 /* p: cut and shared over m (which may be a sketch), its spans made (params_size). Returns how many
  * lines; a group of one receives nothing, and its lines are 0. */
 int received_lines(const params *p, const model_dims *d, const mesh *m, const received_work *w,
                    received_line out[RECEIVED_LINES]);
+
+/* p as above. vision: those of the tower and its mergers, else the others. */
+received_weights received_weights_of(const params *p, const model_dims *d, const mesh *m,
+                                     const received_work *w, bool vision);
 
 #endif

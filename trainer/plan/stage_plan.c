@@ -47,7 +47,8 @@ static void time_layers(const conf *c, const model_dims *d, const training_share
                 r->of[RATE_DENSE] +
             (upto[1] - before[1]) * (1 + back * (1 + again) + share->wgrad[GROUP_EXPERTS]) /
                 r->of[RATE_EXPERTS] +
-            (upto[2] - before[2]) * (1 + back * (2 + again)) / r->of[RATE_ATTENTION] +
+            (upto[2] - before[2]) * (1 + back * (COST_ATTENTION_BACKWARD + again)) /
+                r->of[RATE_ATTENTION] +
             bytes * (1 + back * (2 + again)) / r->of[RATE_COPY];
         for (int i = 0; i < 3; i++)
             before[i] = upto[i];
@@ -65,14 +66,14 @@ static void time_ends(const conf *c, const model_dims *d, const training_share *
     flops f;
     row_kind_flops(&row, d, &f);
     out->behind = (double)f.head * (2 + share->head_wgrad) / r->of[RATE_DENSE];
-    out->before =
-        ((double)f.patch_embed * (1 + share->patch_wgrad) +
-         (double)f.vision_blocks * (1 + back + again + share->wgrad[GROUP_VISION]) +
-         (double)f.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
-            r->of[RATE_DENSE] +
-        (double)f.vision_attention * (1 + 2 * back + again) / r->of[RATE_VISION_ATTENTION] +
-        patches * (double)d->vision.depth * cost_block_bytes(&d->vision) / 3 *
-            (1 + 2 * back + again) / r->of[RATE_COPY];
+    out->before = ((double)f.patch_embed * (1 + share->patch_wgrad) +
+                   (double)f.vision_blocks * (1 + back + again + share->wgrad[GROUP_VISION]) +
+                   (double)f.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
+                      r->of[RATE_DENSE] +
+                  (double)f.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + again) /
+                      r->of[RATE_VISION_ATTENTION] +
+                  patches * (double)d->vision.depth * cost_block_bytes(&d->vision) / 3 *
+                      (1 + 2 * back + again) / r->of[RATE_COPY];
 }
 
 static status time_row(const conf *c, const model_dims *d, const params *p, row_time *out)

@@ -171,11 +171,12 @@ static void test_cost__work_is_divided_by_rates(void **state)
     open_setting(&s, "qwen3-30b-a3b");
     cost k = predict(&s, AC_NONE);
     near(k.experts, 3.0 * (double)k.flops.text_experts / s.r.of[RATE_EXPERTS], 1e-9);
+    near(k.attention, 3.5 * (double)k.flops.text_attention / s.r.of[RATE_ATTENTION], 1e-9);
     near(k.step, k.dense + k.experts + k.attention + k.memory + k.update, 1e-9);
     near(k.mfu, (double)k.flops.training / k.step / s.r.of[RATE_PEAK], 1e-9);
     cost again = predict(&s, AC_FULL);
     near(again.experts, k.experts * 4 / 3, 1e-9);
-    near(again.attention, k.attention * 4 / 3, 1e-9);
+    near(again.attention, k.attention * 4.5 / 3.5, 1e-9);
     near(again.memory, k.memory * 4 / 3, 1e-9);
     assert_int_equal(again.again, k.flops.text_linear + k.flops.text_attention);
     near(again.step, k.step + again.recompute, 1e-9);
@@ -274,6 +275,84 @@ static void test_cost__far_groups_take_the_network(void **state)
     close_setting(&s);
 }
 
+/* What goes round a ring enters a node once, by all its adapters; a lone rank of a node has its
+ * own. */
+static void test_cost__adapters_of_a_node_share_a_ring(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "qwen3-30b-a3b");
+    s.r.of[RATE_LINK] = 300e9;
+    s.r.of[RATE_NETWORK] = 20e9;
+    s.c.dp_shard = 16;
+    cost k = predict(&s, AC_NONE);
+    near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 160e9, 1e-9);
+    near(k.traffic[TRAFFIC_REDUCE].seconds, (double)k.traffic[TRAFFIC_REDUCE].bytes / 160e9, 1e-9);
+    s.r.of[RATE_NETWORK] = 50e9; /* then the links of the node are the narrower */
+    k = predict(&s, AC_NONE);
+    near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
+    s.r.of[RATE_NETWORK] = 20e9;
+    s.c.dp_shard = 8;
+    s.c.dp_replicate = 2;
+    k = predict(&s, AC_NONE);
+    near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
+    near(k.traffic[TRAFFIC_REPLICATE].seconds, (double)k.traffic[TRAFFIC_REPLICATE].bytes / 20e9,
+         1e-9);
+    close_setting(&s);
+}
+
+/* Tokens cross by each rank's own adapter; a share of the experts is stored by ranks of other
+ * nodes, while the rest of a layer is stored by all. */
+static void test_cost__experts_cross_by_their_own_adapter(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "qwen3-30b-a3b");
+    s.r.of[RATE_LINK] = 300e9;
+    s.r.of[RATE_NETWORK] = 20e9;
+    s.c.dp_replicate = 1;
+    s.c.dp_shard = 16;
+    s.c.expert_degree = 16;
+    cost k = predict(&s, AC_NONE);
+    near(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes * 8 / 15 / 20e9,
+         1e-9);
+    s.c.expert_degree = 8;
+    k = predict(&s, AC_NONE);
+    assert_false(k.traffic[TRAFFIC_EXPERT].between_nodes);
+    near(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes / 300e9, 1e-9);
+    /* 48 layers' experts in two pieces, one on each node; bf16 before forward and before backward,
+     * but for the last layer's; 2 micro-steps */
+    const double experts = 2.0 * (2 * 48 - 1) * 128 * 3 * 2048 * 768 / 8 / 2 * 2;
+    const traffic *gather = &k.traffic[TRAFFIC_GATHER];
+    near(gather->seconds, experts / 20e9 + ((double)gather->bytes - experts) / 160e9, 1e-6);
+    close_setting(&s);
+}
+
+/* What is shipped says of each rate how it is known and where it is from. */
+static void test_rates__shipped_say_their_source(void **state)
+{
+    (void)state;
+    const rates r = rates_h200();
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    rates_print(&r, to);
+    fclose(to);
+    for (int k = 0; k < RATE_KEYS; k++) {
+        char *line = strstr(text, rate_name((rate_key)k));
+        assert_non_null(line);
+        assert_non_null(r.from[k]);
+        assert_int_not_equal(r.kind[k], RATE_ASSUMED);
+        const char *kind = k == RATE_PEAK   ? "nominal, "
+                           : k == RATE_COPY ? "measured, "
+                                            : "published, ";
+        line = strstr(line, kind);
+        assert_non_null(line);
+        assert_memory_equal(line + strlen(kind), r.from[k], strlen(r.from[k]));
+    }
+    free(text);
+}
+
 static void test_rates__file_and_back(void **state)
 {
     (void)state;
@@ -281,7 +360,7 @@ static void test_rates__file_and_back(void **state)
     snprintf(path, sizeof path, "%s/rates.yaml", folder);
     rates r = {.memory = 0}, back;
     r.of[RATE_EXPERTS] = 612.5e12;
-    r.measured[RATE_EXPERTS] = true;
+    r.kind[RATE_EXPERTS] = RATE_MEASURED;
     snprintf(r.source, sizeof r.source, "a card, its driver");
     FILE *f = fopen(path, "w");
     rates_write(&r, f);
@@ -289,7 +368,9 @@ static void test_rates__file_and_back(void **state)
     fclose(f);
     assert_ok(rates_read(path, &back));
     near(back.of[RATE_EXPERTS], 612.5e12, 1e-12);
-    assert_true(back.measured[RATE_EXPERTS] && !back.measured[RATE_DENSE]);
+    assert_true(back.kind[RATE_EXPERTS] == RATE_MEASURED && !back.from[RATE_EXPERTS]);
+    assert_int_equal(back.kind[RATE_DENSE], rates_h200().kind[RATE_DENSE]);
+    assert_ptr_equal(back.from[RATE_DENSE], rates_h200().from[RATE_DENSE]);
     near(back.of[RATE_DENSE], rates_h200().of[RATE_DENSE], 0);
     near(back.memory, 80.0 * 1073741824, 0);
     assert_int_equal(back.per_node, 4);
@@ -351,6 +432,9 @@ int main(void)
         cmocka_unit_test(test_again__keeps_what_fits),
         cmocka_unit_test(test_again__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
+        cmocka_unit_test(test_cost__adapters_of_a_node_share_a_ring),
+        cmocka_unit_test(test_cost__experts_cross_by_their_own_adapter),
+        cmocka_unit_test(test_rates__shipped_say_their_source),
         cmocka_unit_test(test_rates__file_and_back),
         cmocka_unit_test(test_sweep__fastest_that_fits_first),
     };
