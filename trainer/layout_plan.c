@@ -238,26 +238,33 @@ static status print_modes(const conf *c, const layout *l, const model_dims *d, c
     return ST_OK;
 }
 
-/* The first mode from `mode` on with which so many rows fit; the batch is cut in the last. */
+/* The first mode with which so many rows fit, the one configured before others; else the first of
+ * those with which most do, and the batch is cut. */
 static status smallest_change(const conf *c, const layout *l, const model_dims *d, const params *p,
                               FILE *to)
 {
-    static const char *const words[] = {"", "activation_checkpoint.mode selective, ",
-                                        "activation_checkpoint.mode full, "};
+    static const struct {
+        int mode;
+        const char *words;
+    } tries[] = {{AS_CONFIGURED, ""},
+                 {AC_SELECTIVE, "activation_checkpoint.mode selective, "},
+                 {AC_FULL, "activation_checkpoint.mode full, "}};
     const int64_t rows = c->training_local_batch_size;
+    const char *words = "";
     int64_t most = 0;
-    int mode = AS_CONFIGURED;
-    TRY(most_rows(c, l, d, p, mode, &most));
-    for (mode = AC_SELECTIVE; most < rows && mode <= AC_FULL; mode++) {
-        TRY(most_rows(c, l, d, p, mode, &most));
-        if (most >= rows)
-            break;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries && most < rows; i++) {
+        int64_t fit;
+        TRY(most_rows(c, l, d, p, tries[i].mode, &fit));
+        if (fit > most) {
+            most = fit;
+            words = tries[i].words;
+        }
     }
     if (most == 0)
         fprintf(to, "no batch of this model and training.seq_len fits this layout\n");
     else
-        fprintf(to, "what fits: %straining.local_batch_size %" PRId64 "\n",
-                words[mode > AC_FULL ? AC_FULL : mode], most < rows ? most : rows);
+        fprintf(to, "what fits: %straining.local_batch_size %" PRId64 "\n", words,
+                most < rows ? most : rows);
     return ST_OK;
 }
 

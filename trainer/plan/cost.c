@@ -26,6 +26,8 @@ row_kind row_kind_of(const conf *c, const model_dims *d)
     if (r.document > VQA_DOCUMENT)
         r.document = VQA_DOCUMENT;
     memcpy(r.grid, VQA_GRID, sizeof r.grid);
+    if (!c->data_pack) /* the rest of the row is padding, which shape buckets cut off */
+        r.seq_len = r.document;
     return r;
 }
 
@@ -249,7 +251,7 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
     again_flops more;
     groups_share(p, d, &share);
     const flops *f = &k->flops;
-    const int64_t tokens = c->training_global_batch_size * c->training_seq_len;
+    const int64_t tokens = c->training_global_batch_size * k->row.seq_len;
     again_count(again, d, &share, f, tokens, (int64_t)patches, &more);
     k->flops.training = groups_training_flops(f, &share);
     k->again = more.dense + more.experts + more.attention + more.vision_attention;
@@ -360,10 +362,11 @@ static void part(FILE *to, const char *name, double s, double step)
 void cost_print(const cost *k, const layout *l, FILE *to)
 {
     static const double GIB = 1073741824.0;
-    fprintf(to, "rows of documents of %" PRId64 " tokens", k->row.document);
+    fprintf(to, "rows of %s of %" PRId64 " tokens",
+            k->row.seq_len < 2 * k->row.document ? "one document" : "documents", k->row.document);
     if (k->row.grid[0] > 0)
-        fprintf(to, " with a picture of %dx%dx%d patches each", k->row.grid[0], k->row.grid[1],
-                k->row.grid[2]);
+        fprintf(to, " with a picture of %dx%dx%d patches%s", k->row.grid[0], k->row.grid[1],
+                k->row.grid[2], k->row.seq_len < 2 * k->row.document ? "" : " each");
     fprintf(to, "; FLOPs of a step, forward:\n");
     const struct {
         const char *name;

@@ -24,7 +24,8 @@ typedef struct row_kind {
     int32_t grid[3];
 } row_kind;
 /* VQAv2's mean sample (shared/facts: 313 tokens, a picture of 640 x 480) for formats with pictures,
- * one document per row for text. */
+ * one document per row for text. Without data.pack a row is one document: of its padding shape
+ * buckets leave less than the document (padding of a bucket is not counted). */
 row_kind row_kind_of(const conf *c, const model_dims *d);
 /* Forward of one such row; training is left 0. */
 void row_kind_flops(const row_kind *r, const model_dims *d, flops *out);

@@ -186,6 +186,24 @@ static void test_cost__work_is_divided_by_rates(void **state)
     close_setting(&s);
 }
 
+/* One sample in a row: its tokens and its picture are all that is computed. */
+static void test_cost__rows_without_packing(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "qwen3-vl-30b-a3b");
+    s.c.data_pack = false;
+    cost k = predict(&s, AC_NONE);
+    assert_int_equal(k.row.seq_len, 313);
+    assert_int_equal(row_kind_images(&k.row), 1);
+    near(k.tokens_per_s * k.step, 32 * 313, 1e-9);
+    s.c.data_pack = true;
+    cost packed = predict(&s, AC_NONE);
+    near(k.memory, packed.memory / (8192 / 313), 0.01); /* 26 samples and a rest of 54 tokens */
+    near(k.mfu * k.step, packed.mfu * packed.step / (8192 / 313), 0.01);
+    close_setting(&s);
+}
+
 /* What 'op' keeps fills memory.limit: one more layer of it would not fit, and more memory keeps
  * more. */
 static void test_again__keeps_what_fits(void **state)
@@ -429,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_cost__rows_without_packing),
         cmocka_unit_test(test_again__keeps_what_fits),
         cmocka_unit_test(test_again__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
