@@ -21,7 +21,7 @@ static const struct {
      "H200: q/k/v and o of 32,768 tokens, 2048 wide, forward (ai-dynamo/aiconfigurator, "
      "vllm 0.24.0)"},
     {"experts_tflops", 1e12, 413, RATE_PUBLISHED,
-     "H100: 128 experts of 2048 x 768, 8 of each of 32,768 tokens, forward and backward with "
+     "H100: 128 experts of 2048 x 768, 8 for each of 32,768 tokens, forward and backward with "
      "gather and SwiGLU (linkedin/Liger-Kernel #1294)"},
     {"attention_tflops", 1e12, 567, RATE_PUBLISHED,
      "H200: cuDNN 9.19, causal, head 128, 8,192 tokens, forward 644 and backward 541 "
