@@ -9,6 +9,7 @@
 #include "proto/assign.h"
 #include "trainer/device/replay.h"
 #include "trainer/model/exchange.h"
+#include "trainer/nonfinite.h"
 #include "trainer/step_totals.h"
 #include "trainer/stop.h"
 
@@ -29,6 +30,7 @@ typedef struct step_facts {
     double aux[1]; /* as acc */
     optimizer_facts update;
     step_totals ours, totals;      /* of several ranks: going over, coming back */
+    double own_loss;               /* of this rank's rows alone */
     int64_t moved[EXCHANGE_MOVED]; /* to and from shared experts */
     double void_weight;            /* going over in place of the weight of a void step */
 } step_facts;
@@ -52,6 +54,7 @@ struct step_slots {
     device_batch *batch[LAYOUT_STAGES]; /* by flight of the model: those under way */
     status_note no_rows;                /* why this rank has none any more; ST_OK: it has */
     bool is_void;                       /* the last step told */
+    char where[1024];                   /* step_report.where */
 };
 
 status step_open(session *s)
@@ -369,6 +372,8 @@ static status send_counts(session *s, step_slot *t)
         return ST_OK;
     t->report.stop = stop_heard();
     step_totals_of(s, &t->report, &t->facts->ours);
+    TRY(s->device->v->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
+                              sizeof t->facts->own_loss));
     return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
                                    sizeof t->facts->ours);
 }
@@ -419,6 +424,18 @@ static status tell_void(session *s, const step_report *r)
     return FAIL(ST_UNAVAILABLE, "another rank has no rows any more; its log says why");
 }
 
+/* Behind a step whose gradient is not finite, which all ranks know alike. */
+static status find_where(session *s, const step_facts *f, step_report *r)
+{
+    struct step_slots *all = s->steps;
+    if (!r->skipped || !(r->weight > 0.0))
+        return ST_OK;
+    r->where = all->where;
+    return nonfinite_find(s, r, step_shared(s) ? f->own_loss : f->loss,
+                          step_under_way(s) == 0 ? all->batch : NULL, all->where,
+                          sizeof all->where);
+}
+
 status step_told(session *s, step_report *out)
 {
     struct step_slots *all = s->steps;
@@ -442,6 +459,7 @@ status step_told(session *s, step_report *out)
                             s->dims.text.hidden * (int64_t)st_dtype_size(s->device->v->act));
     if (r->stop)
         stop_agree();
+    TRY(find_where(s, f, r));
     *out = *r;
     return isinf(f->weight) ? tell_void(s, r) : ST_OK;
 }

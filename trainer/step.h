@@ -43,6 +43,9 @@ typedef struct step_report {
     hash128 rows_digest;    /* chain over the rows' digests */
     hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
     const char *cursor;     /* of the stream behind its last row; as sample */
+    /* of a gradient that is not finite: on which rank, in which layer (nonfinite.h); the session's,
+     * until there is another such step. Else NULL */
+    const char *where;
 } step_report;
 
 /* Queues the step: after it, values are those behind it once the device gets there. ST_END when the

@@ -205,8 +205,9 @@ static status finish(training *t, status st)
     TRY(st);
     if (t->bad_step)
         return FAIL(ST_BAD_INPUT,
-                    "step %" PRId64 ": the gradient is not finite and training.nonfinite says stop",
-                    t->now.step);
+                    "step %" PRId64
+                    ": the gradient is not finite and training.nonfinite says stop: %s",
+                    t->now.step, t->bad);
     return tell_result(t);
 }
 

@@ -43,7 +43,7 @@ static status note_step(training *t, const step_report *r)
     if (++t->told == MEMORY_STEP)
         TRY(session_memory_tell(&t->session));
     if (r->skipped)
-        tell_skipped(r);
+        tell_skipped(t, r);
     t->now.step = r->step;
     t->now.rows += r->rows;
     t->now.last_loss = r->loss;
@@ -53,7 +53,8 @@ static status note_step(training *t, const step_report *r)
         TRY(spare_ledger(t, ledger_add(t->ledger, r)));
     TRY(reporter_step(t->reporter, r));
     /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
-    t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->skipped && r->weight > 0.0;
+    t->bad = r->where;
+    t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->where;
     return ST_OK;
 }
 
@@ -101,8 +102,9 @@ static status queue_steps(training *t)
 {
     const conf *c = t->conf;
     session *s = &t->session;
-    /* A run that ends at a bad step leaves the values before it: nothing may stand behind one. */
-    int ahead = c->training_nonfinite == NONFINITE_STOP ? 0 : s->device->v->ahead;
+    /* A run that ends at a bad step leaves the values before it: nothing may stand behind one. And
+     * nothing behind the one that follows a bad one: if it is as bad, its layers are looked at. */
+    int ahead = c->training_nonfinite == NONFINITE_STOP || t->bad ? 0 : s->device->v->ahead;
     while (step_under_way(s) <= ahead && !stop_asked()) {
         int64_t under_way = step_under_way(s), last = t->now.step + under_way;
         if (c->training_steps && last >= c->training_steps)

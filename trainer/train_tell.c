@@ -10,7 +10,7 @@
 #include "trainer/stop.h"
 #include "trainer/training.h"
 
-void tell_skipped(const step_report *r)
+void tell_skipped(const training *t, const step_report *r)
 {
     enum { TOLD = 32 };
     char ids[TOLD * 24] = "";
@@ -19,6 +19,9 @@ void tell_skipped(const step_report *r)
     log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
              r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
              r->n_samples ? ids : " none", r->n_samples > TOLD ? " .. (all in ledger.jsonl)" : "");
+    if (r->where) /* of all ranks the same: the terminal gets it once */
+        log_event(training_is_first(t) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s", r->step,
+                  r->where);
 }
 
 void tell_end(const training *t)

@@ -25,8 +25,9 @@ typedef struct training {
     progress now;     /* after the last finished step */
     bool ledger_told; /* that the disk refuses it */
     int64_t told;     /* steps of this process */
-    bool bad_step;    /* its gradient was not finite and training.nonfinite says stop */
-    bool no_rows;     /* the step after `now` had none: the run ends, and what it did is kept */
+    const char *bad; /* where the last step told went wrong (step_report.where); NULL: it did not */
+    bool bad_step;   /* and training.nonfinite says stop */
+    bool no_rows;    /* the step after `now` had none: the run ends, and what it did is kept */
 } training;
 
 /* The rank that writes what is of the run: ledger, metrics, report. */
@@ -41,7 +42,7 @@ WARN_UNUSED status training_steps(training *t);
 /* A checkpoint of t->now. Fails only where the device does. */
 WARN_UNUSED status training_save(training *t);
 
-void tell_skipped(const step_report *r);
+void tell_skipped(const training *t, const step_report *r);
 /* The stream is over. */
 void tell_end(const training *t);
 /* Options of the trainer may change from one part of a run to the next; what did is told. */

@@ -138,10 +138,12 @@ def a_nan_ends_all_ranks_at_the_same_step():
                     checkpoint__interval=0, optimizer__lr=10, optimizer__weight_decay=10, optimizer__eps=0, training__max_norm=0)
         said = go(f, "nan", "--nproc", "2", "--training.backend", "cpu", code=65, **told)
         step = max(ledger(f, "nan"))
-        check(ledger(f, "nan")[step]["skipped"] and f"step {step}: the gradient is not finite" in said, said)
+        where = rf"step {step}: the gradient is not finite and training.nonfinite says stop: .* rank \d"
+        check(ledger(f, "nan")[step]["skipped"] and re.search(where, said), said)
         for rank in range(2):
             log = read(f.file(f"nan/log/rank-{rank}.log"))
             check(re.search(rf"step {step}: update skipped: the gradient norm is not finite; \d+ documents, samples( \d+)+", log), log)
+            check(re.search(rf"step {step}: (?!update).* rank \d", log), f"no rank and no layer: {log}")
         check(os.path.isdir(f.file(f"nan/checkpoint/step-{step}")), "no checkpoint")
 
 

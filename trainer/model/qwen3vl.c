@@ -9,34 +9,8 @@
 
 #include <stdlib.h>
 
-#include "trainer/loss/loss.h"
-#include "trainer/model/border.h"
-#include "trainer/model/decoder.h"
 #include "trainer/model/kv_cache.h"
-#include "trainer/model/vision.h"
-
-/* A micro-batch under way. */
-typedef struct flight {
-    vision vision;
-    decoder decoder;
-} flight;
-
-struct model {
-    model_dims d;
-    model_options o;
-    params *p;
-    mesh alone;     /* where no mesh is given */
-    batch_caps cap; /* of this rank */
-    stage_part part;
-    bool has_vision;
-    int n_flights;
-    flight *flight; /* [n_flights] */
-    border done;    /* the last pass, until it is handed over */
-    head head;
-    void *block; /* device memory of all activations */
-    exchange_window window;
-    const void *router_bias;
-};
+#include "trainer/model/model_parts.h"
 
 static const mesh *mesh_of(const model *m)
 {

@@ -8,142 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
-#include "proto/record.h"
 #include "tests/emulated/emulated.h"
-#include "tests/unit/trainer/model/fixture.h"
+#include "tests/unit/trainer/step/step_bench.h"
 #include "trainer/device/replay.h"
 #include "trainer/report/profile.h"
 #include "trainer/step.h"
 
-enum { STEPS = 9, ACCUMULATION = 2, LOCAL = 2, SEQ_LEN = 96, PATCHES = 160, ROWS = 6, RESULTS = 5 };
-
-/* Rows of text, images, a video, no targets; each step gets others. */
-static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33}},
-                                           {{"3 v2x4x4 2 + 2", 22}, {"7", 23}},
-                                           {{"20", 41}, {"30", 42}},
-                                           {{"4 1x4x4 9", 51}, {"2 1x4x6 6", 52}},
-                                           {{"12", 61}, {"5 1x6x6 5", 62}},
-                                           {{"25", 71}, {"8", 72}}};
-
-static char *record(fixture *f, const char *folder)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/rows.rec", folder);
-    record_writer *w;
-    codec *c;
-    wire_msg *m;
-    assert_ok(record_create(path, "{}", &w));
-    assert_ok(codec_new(&c));
-    assert_ok(wire_msg_new(&m));
-    for (int i = 0; i < ROWS; i++) {
-        row r = fixture_row(f, contents[i], 2, false);
-        char cursor[32];
-        snprintf(cursor, sizeof cursor, "{\"row\":%d}", i);
-        r.cursor = cursor;
-        r.quarantine = "[]";
-        wire_msg_clear(m);
-        assert_ok(codec_encode(c, &r, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, m));
-        assert_ok(record_add(w, m));
-    }
-    assert_ok(record_finish(&w));
-    wire_msg_free(&m);
-    codec_free(&c);
-    return strdup(path);
-}
-
-/* What the daemon would name: the first holds the batches of rows 0, 1 and 4, 5, of which one has
- * video; rows 2 and 3 need the second. */
-static const bucket_list buckets = {
-    .cap = {{.tokens = 64,
-             .docs = 4,
-             .patches = 80,
-             .items = 4,
-             .frames = 5,
-             .targets = 64,
-             .longest = 25,
-             .frame = 36},
-            {.tokens = LOCAL * SEQ_LEN,
-             .docs = 6,
-             .patches = LOCAL * PATCHES,
-             .items = 8,
-             .frames = 8,
-             .targets = 150,
-             .longest = 40,
-             .frame = 48}},
-    .n = 2,
-};
-
-typedef struct bench {
-    conf c;
-    session s;
-    backend_vtable fixed; /* the CPU on capacities, as the emulated device */
-} bench;
-
-static void open_device(bench *b, int ahead, bool graphs)
-{
-    if (ahead >= 0) {
-        assert_ok(emulated_open(ahead, graphs, &b->s.device));
-        return;
-    }
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->s.device));
-    b->fixed = *b->s.device->v;
-    b->fixed.fixed_shapes = true;
-    b->s.device->v = &b->fixed;
-}
-
-/* ahead -1: the CPU, one step after the other. */
-static void open_bench(bench *b, const char *recording, int ahead, const char *scope,
-                       const bucket_list *list)
-{
-    *b = (bench){0};
-    session *s = &b->s;
-    conf *c = &b->c;
-    s->buckets = *list;
-    s->seq_len = SEQ_LEN;
-    c->training_local_batch_size = LOCAL;
-    c->optimizer_beta1 = 0.9;
-    c->optimizer_beta2 = 0.95;
-    c->optimizer_eps = 1e-8;
-    c->optimizer_weight_decay = 0.1;
-    c->training_max_norm = 1.0;
-    s->conf = c;
-    mesh_alone(&s->mesh);
-    s->accumulation = ACCUMULATION;
-    s->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
-    open_device(b, ahead, strcmp(scope, "none") != 0);
-    assert_ok(s->device->v->stream_new(s->device, &s->stream));
-    assert_ok(dims_preset("debug", &s->dims));
-    assert_ok(params_new(&s->dims, &s->params));
-    assert_ok(params_alloc(s->params, s->stream, true));
-    assert_ok(params_init(s->params, s->stream, 3));
-    groups_share(s->params, &s->dims, &s->share);
-    s->cap = (batch_caps){.tokens = LOCAL * SEQ_LEN,
-                          .docs = 8,
-                          .patches = LOCAL * PATCHES,
-                          .items = 16,
-                          .frames = 16,
-                          .targets = LOCAL * SEQ_LEN};
-    const backend_vtable *v = s->device->v;
-    assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.loss));
-    assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.weight));
-    assert_ok(v->alloc(s->device, sizeof(double), &s->sums.aux));
-    model_options o = {.cap = s->cap, .training = true, .router_aux_coef = 0.01};
-    assert_ok(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    lane_options l = {.cap = s->cap,
-                      .buckets = s->buckets.cap,
-                      .n_buckets = s->buckets.n,
-                      .aux_coefficient = 0.01};
-    assert_ok(lane_new(s->stream, &s->dims, &l, &s->lane));
-    s->stager = lane_stager(s->lane);
-    s->got = calloc(LOCAL, sizeof *s->got);
-    s->rows = calloc(LOCAL, sizeof *s->rows);
-    assert_ok(optimizer_new(c, s->params, s->stream, &s->optimizer));
-    assert_ok(replay_new(s->stream, strcmp(scope, "none") == 0 ? "off" : scope));
-    assert_ok(step_open(s));
-    receiver_options r = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
-    assert_ok(receiver_open(&r, &s->train));
-}
+enum { RESULTS = 5 };
 
 typedef struct outcome {
     double loss[STEPS], norm[STEPS], aux[STEPS];
@@ -221,7 +92,7 @@ static void plain(const char *recording, const bucket_list *list, outcome *out)
 {
     bench b;
     device_counts counts;
-    open_bench(&b, recording, -1, "none", list);
+    bench_open(&b, recording, -1, "none", list);
     run(&b, out, 2, &counts);
     assert_int_equal(counts.allocations, 0);
     assert_int_equal(counts.waits, 0);
@@ -237,8 +108,6 @@ typedef struct files {
     outcome bucketed; /* the same, in buckets */
 } files;
 
-static const bucket_list no_buckets;
-
 static int set_up(void **state)
 {
     files *x = calloc(1, sizeof *x);
@@ -246,9 +115,9 @@ static int set_up(void **state)
     assert_ok(dims_preset("debug", &d));
     fixture_open(&x->f, &d);
     x->folder = harness_temp();
-    x->recording = record(&x->f, x->folder);
-    plain(x->recording, &no_buckets, &x->want);
-    plain(x->recording, &buckets, &x->bucketed);
+    x->recording = bench_record(&x->f, x->folder);
+    plain(x->recording, &bench_no_buckets, &x->want);
+    plain(x->recording, &bench_buckets, &x->bucketed);
     *state = x;
     return 0;
 }
@@ -271,7 +140,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     bench b;
     outcome got;
     device_counts all, steady;
-    open_bench(&b, x->recording, ahead, scope, list);
+    bench_open(&b, x->recording, ahead, scope, list);
     run(&b, &got, 1, &all);
     assert_int_equal(all.captures, captures);
     expect_same(want, &got);
@@ -279,7 +148,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     free(got.values);
     /* Again, counting behind the steps in which each kind of batch came twice. */
     enum { STEADY = STEPS - 1 };
-    open_bench(&b, x->recording, ahead, scope, list);
+    bench_open(&b, x->recording, ahead, scope, list);
     run(&b, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
@@ -294,7 +163,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
 
 static void check(const files *x, int ahead, const char *scope, int64_t captures)
 {
-    check_in(&no_buckets, &x->want, x, ahead, scope, captures);
+    check_in(&bench_no_buckets, &x->want, x, ahead, scope, captures);
 }
 
 static void test_step__late_device(void **state)
@@ -322,8 +191,8 @@ static void test_step__captured_and_under_way(void **state)
 static void test_step__buckets_captured(void **state)
 {
     const files *x = *state;
-    check_in(&buckets, &x->bucketed, x, 0, "step", 4);
-    check_in(&buckets, &x->bucketed, x, 1, "step", 7);
+    check_in(&bench_buckets, &x->bucketed, x, 0, "step", 4);
+    check_in(&bench_buckets, &x->bucketed, x, 1, "step", 7);
 }
 
 /* Forward and backward of each piece, for batches with and without video (one buffer): attention
@@ -357,7 +226,7 @@ static void check_void(const files *x, int ahead, const char *scope)
     bench b;
     step_report r;
     outcome after_one = {0}, after_void = {0};
-    open_bench(&b, x->recording, ahead, scope, &no_buckets);
+    bench_open(&b, x->recording, ahead, scope, &bench_no_buckets);
     session *s = &b.s;
     receiver_close(&s->train);
     receiver_options half = {.replay.path = x->recording, .replay.loops = 1, .slots = 2 * LOCAL};
@@ -421,7 +290,7 @@ static void test_profile__adds_up(void **state)
     const files *x = *state;
     bench b;
     profile *p;
-    open_bench(&b, x->recording, 0, "none", &no_buckets);
+    bench_open(&b, x->recording, 0, "none", &bench_no_buckets);
     assert_ok(profile_new(b.s.stream, &p));
     for (int64_t step = 1; step <= 3; step++) {
         step_report r;

@@ -1,0 +1,98 @@
+"""A gradient that is no number: the error and the log of every rank say on which rank, in which layer and
+with which samples it arose. Values of a model that was written are spoiled: of a layer that two ranks
+share, of layers that one of two has, and of a token that only one rank's rows hold. One rank alone, and
+what is no spoiled value: test_nonfinite."""
+
+import json
+import os
+import re
+import shutil
+import struct
+import sys
+
+from prepd_flow import Folder, check, main, run
+from resume_flow import STREAM, go, recorded
+from train_flow import TRAINER
+
+STEM = "model.language_model."
+HIDDEN, VOCAB = 128, 640  # of the model of prepd synth; each rank stores half of the embedding
+SAMPLES = r"\(samples( \d+)+( \.\.)?\)"
+CPU = ("--nproc", "2", "--training.backend", "cpu")
+
+
+def header(file):
+    size = struct.unpack("<Q", file.read(8))[0]
+    return 8 + size, json.loads(file.read(size))
+
+
+def spoiled(f, name, tensor, at):
+    """A copy of the model in which an element of a tensor is no number."""
+    folder = f.file(name)
+    shutil.copytree(f.file("model/checkpoint"), folder, ignore=shutil.ignore_patterns("step-*"))
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
+        start, tensors = header(file)
+        t = tensors[tensor]
+        width = {"BF16": 2, "F32": 4}[t["dtype"]]
+        file.seek(start + t["data_offsets"][0] + at * width)
+        file.write(struct.pack("<f", float("nan"))[4 - width:])
+    return folder
+
+
+def stopped(f, name, told, tensor, at, **more):
+    """What two ranks say of the bad first step: the same in the error and in every log."""
+    model = spoiled(f, "model-" + name, tensor, at)
+    said = go(f, name, *CPU, code=65, **dict(told, model__path=model, **more))
+    found = re.search(r"warn .*: step 1: (?!update skipped)(.*)", said)
+    check(found and f"the gradient is not finite and training.nonfinite says stop: {found[1]}\n" in said, said)
+    for rank in range(2):
+        with open(f.file(f"{name}/log/rank-{rank}.log")) as log:
+            check(f"step 1: {found[1]}\n" in log.read(), f"rank {rank} says otherwise: {found[1]}")
+    return found[1]
+
+
+def expect(said, wanted):
+    check(re.fullmatch(wanted, said), f"{said}\nwanted: {wanted}")
+
+
+def tokens(f, name, rank):
+    """Those of a rank's rows in the first step."""
+    found = set()
+    with open(f.file(f"{name}/log/rank-{rank}.log")) as log:
+        ids = re.search(r"step 1: update skipped: .* documents, samples((?: \d+)+)\n", log.read())[1].split()
+    for sample in ids:
+        path = f.file("sample.safetensors")
+        run("sample", "-c", f.config, "--index", sample, "--out", path)
+        with open(path, "rb") as file:
+            start, tensors = header(file)
+            begin, end = tensors["input_ids"]["data_offsets"]
+            file.seek(start + begin)
+            found.update(struct.unpack(f"<{(end - begin) // 4}i", file.read(end - begin)))
+    return found
+
+
+def ranks_and_layers_are_named():
+    with Folder(images=16, **STREAM) as f:
+        rows = dict(recorded(f, 2), checkpoint__enable="true", training__steps=1)
+        go(f, "model", **dict(rows, optimizer__lr=1e-9))
+        told = dict(rows, training__nonfinite="stop")
+        weight = STEM + "layers.1.self_attn.o_proj.weight"
+        said = stopped(f, "shared", told, weight, 0)
+        expect(said, rf"values of layer 1 \({weight}\) are not finite, stored by rank 1; the forward is not finite "
+                     rf"from layer 1 on: rank 0 {SAMPLES}, rank 1 {SAMPLES}")
+        token = min(tokens(f, "shared", 1) - tokens(f, "shared", 0))
+        weight = STEM + "embed_tokens.weight"
+        said = stopped(f, "own", told, weight, token * HIDDEN)
+        expect(said, rf"values of embedding \({weight}\) are not finite, stored by rank {token // (VOCAB // 2)}; the forward "
+                     rf"is not finite from embedding on: rank 1 {SAMPLES}")
+        for layer, rank in (2, 0), (3, 1):  # what the second stage is given of the first is no number either
+            weight = f"{STEM}layers.{layer}.self_attn.o_proj.weight"
+            said = stopped(f, f"stage-{layer}", told, weight, 0, parallelism__pipeline_parallel_degree=2,
+                           parallelism__pipeline_parallel_split_points="layers.3")
+            expect(said, rf"values of layer {layer} \({weight}\) are not finite, stored by rank {rank}; the forward is not finite "
+                         rf"from layer {layer} on: rank {rank} {SAMPLES}")
+
+
+if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+    print("skipped: Open MPI was not found when this was built")
+    sys.exit(77)
+main(ranks_and_layers_are_named)

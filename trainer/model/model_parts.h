@@ -1,0 +1,34 @@
+/* model_parts.h: what a model is made of. Internal to qwen3vl.c and outputs.c. */
+#ifndef TESSERA_MODEL_MODEL_PARTS_H
+#define TESSERA_MODEL_MODEL_PARTS_H
+
+#include "trainer/loss/loss.h"
+#include "trainer/model/border.h"
+#include "trainer/model/decoder.h"
+#include "trainer/model/qwen3vl.h"
+#include "trainer/model/vision.h"
+
+/* A micro-batch under way. */
+typedef struct flight {
+    vision vision;
+    decoder decoder;
+} flight;
+
+struct model {
+    model_dims d;
+    model_options o;
+    params *p;
+    mesh alone;     /* where no mesh is given */
+    batch_caps cap; /* of this rank */
+    stage_part part;
+    bool has_vision;
+    int n_flights;
+    flight *flight; /* [n_flights] */
+    border done;    /* the last pass, until it is handed over */
+    head head;
+    void *block; /* device memory of all activations */
+    exchange_window window;
+    const void *router_bias;
+};
+
+#endif
