@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/hash.h"
 #include "common/status.h"
 
 #define FOLDER_TRAINING "training"
@@ -27,8 +28,13 @@ void folder_unlock(int *fd); /* accepts -1 */
 /* The folder with all it holds; absent is fine. */
 WARN_UNUSED status folder_remove(const char *path);
 
-/* Lists and hashes every file below path into its manifest, all of it synced. */
-WARN_UNUSED status folder_seal(const char *path);
+/* A file whose digest who wrote it has found already. */
+typedef struct folder_known {
+    char name[64]; /* below path */
+    hash128 digest;
+} folder_known;
+/* Lists and hashes every file below path but those n into its manifest, all of it synced. */
+WARN_UNUSED status folder_seal(const char *path, const folder_known *known, int n);
 /* ST_BAD_INPUT names the file that is missing, of another size or content. Of several ranks each
  * looks at its share of the files, about as many bytes as any other: together they have seen
  * all. */

@@ -101,8 +101,14 @@ static status fill_folder(keeper *k, const char *path)
         return ST_OK;
     TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path, adapter));
     TRY(progress_write(&k->todo, training));
-    TRY(together_wait(&k->together, training, &k->leaving));
-    return folder_seal(path);
+    folder_known *theirs = calloc((size_t)w.ranks, sizeof *theirs);
+    if (!theirs)
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", w.ranks);
+    status st = together_wait(&k->together, training, &k->leaving, theirs);
+    if (st == ST_OK)
+        st = folder_seal(path, theirs, w.ranks - 1);
+    free(theirs);
+    return st;
 }
 
 /* The folder that is written into, empty. */

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/hash.h"
 #include "common/json.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -22,16 +21,35 @@ static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *
     hasher_add(h, digest, strlen(digest));
 }
 
-static status put_file(json_writer *w, hasher *h, const char *path, const char *name)
+/* A manifest in the making. */
+typedef struct sealing {
+    json_writer w;
+    hasher *h;
+    const folder_known *known; /* [n] */
+    int n;
+} sealing;
+
+static status digest_of(const sealing *s, const char *path, const char *name, hash128 *out)
 {
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->known[i].name, name) == 0) {
+            *out = s->known[i].digest;
+            return ST_OK;
+        }
+    return hash_file(path, out);
+}
+
+static status put_file(sealing *s, const char *path, const char *name)
+{
+    json_writer *const w = &s->w;
     struct stat about;
     hash128 digest;
     char text[HASH_TEXT];
     if (stat(path, &about) != 0)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
-    TRY(hash_file(path, &digest));
+    TRY(digest_of(s, path, name, &digest));
     hash_print(digest, text);
-    add_to_seal(h, name, (int64_t)about.st_size, text);
+    add_to_seal(s->h, name, (int64_t)about.st_size, text);
     json_begin_object(w);
     json_put_key(w, "name");
     json_put_cstr(w, name);
@@ -44,7 +62,7 @@ static status put_file(json_writer *w, hasher *h, const char *path, const char *
 }
 
 /* Files of base/inner, by their names below base; folders inside base alone. */
-static status put_files(json_writer *w, hasher *h, const char *base, const char *inner)
+static status put_files(sealing *s, const char *base, const char *inner)
 {
     char here[STATUS_PATH_MAX];
     struct dirent **list;
@@ -64,9 +82,9 @@ static status put_files(json_writer *w, hasher *h, const char *base, const char 
         if (st == ST_OK && name[0] != '.' && strcmp(name, manifest_name) != 0) {
             st = hf_path(path, base, below);
             if (st == ST_OK && stat(path, &about) == 0 && S_ISDIR(about.st_mode))
-                st = put_files(w, h, base, below);
+                st = put_files(s, base, below);
             else if (st == ST_OK)
-                st = put_file(w, h, path, below);
+                st = put_file(s, path, below);
         }
         free(list[i]);
     }
@@ -74,33 +92,32 @@ static status put_files(json_writer *w, hasher *h, const char *base, const char 
     return st;
 }
 
-status folder_seal(const char *path)
+status folder_seal(const char *path, const folder_known *known, int n)
 {
     char text[HASH_TEXT], training[STATUS_PATH_MAX], *json = NULL;
     size_t size;
-    hasher *h = NULL;
-    json_writer w;
+    sealing s = {.known = known, .n = n};
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    TRY(hasher_new(&h));
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key(&w, "version");
-    json_put_int(&w, MANIFEST_VERSION);
-    json_put_key(&w, "files");
-    json_begin_array(&w);
-    status st = put_files(&w, h, path, "");
-    json_end_array(&w);
-    hash_print(hasher_value(h), text);
-    json_put_key(&w, "seal");
-    json_put_cstr(&w, text);
-    json_end_object(&w);
+    TRY(hasher_new(&s.h));
+    json_writer_init(&s.w);
+    json_begin_object(&s.w);
+    json_put_key(&s.w, "version");
+    json_put_int(&s.w, MANIFEST_VERSION);
+    json_put_key(&s.w, "files");
+    json_begin_array(&s.w);
+    status st = put_files(&s, path, "");
+    json_end_array(&s.w);
+    hash_print(hasher_value(s.h), text);
+    json_put_key(&s.w, "seal");
+    json_put_cstr(&s.w, text);
+    json_end_object(&s.w);
     if (st == ST_OK)
-        st = json_writer_take(&w, &json, &size);
+        st = json_writer_take(&s.w, &json, &size);
     if (st == ST_OK)
         st = hf_write_text(training, manifest_name, json, size); /* synced, with its folder */
     free(json);
-    json_writer_done(&w);
-    hasher_free(&h);
+    json_writer_done(&s.w);
+    hasher_free(&s.h);
     return st;
 }
 

@@ -42,11 +42,25 @@ static status mark_path(char out[STATUS_PATH_MAX], const char *training, int ran
     return hf_path(out, training, name);
 }
 
+/* Of this rank's own training file. */
+static status own_digest(const together *t, const char *training, char out[HASH_TEXT])
+{
+    char name[64], path[STATUS_PATH_MAX];
+    hash128 digest;
+    train_state_name(t->writer, name);
+    TRY(hf_path(path, training, name));
+    TRY(hash_file(path, &digest));
+    hash_print(digest, out);
+    return ST_OK;
+}
+
 status together_mark(const together *t, const char *training, status outcome)
 {
-    char name[64];
+    char name[64], digest[HASH_TEXT];
+    if (outcome == ST_OK)
+        outcome = own_digest(t, training, digest);
     status_note why = *status_last();
-    const char *text = outcome == ST_OK ? "" : status_text();
+    const char *text = outcome == ST_OK ? digest : status_text();
     snprintf(name, sizeof name, ".rank-%d.%s", t->writer.rank,
              outcome == ST_OK ? "done" : "failed");
     status st = hf_write_text(training, name, text, strlen(text));
@@ -56,23 +70,32 @@ status together_mark(const together *t, const char *training, status outcome)
     return outcome;
 }
 
+/* The whole of a mark; it came by a rename. false: it is not there. */
+static bool read_mark(const char *path, char *out, size_t room)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    size_t n = fread(out, 1, room - 1, f);
+    out[n] = 0;
+    fclose(f);
+    return true;
+}
+
 /* What a rank that failed said. */
 static status failed_mark(const char *training, int rank)
 {
     char path[STATUS_PATH_MAX], text[512] = "";
     TRY(mark_path(path, training, rank, "failed"));
-    FILE *f = fopen(path, "re");
-    if (!f)
+    if (!read_mark(path, text, sizeof text))
         return ST_OK;
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    text[n] = 0;
-    fclose(f);
-    return FAIL(ST_IO, "writer %d: %s", rank, n ? text : "failed");
+    return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "failed");
 }
 
-static status wait_one(const char *training, int rank, const atomic_bool *leaving)
+static status wait_one(const together *t, const char *training, int rank,
+                       const atomic_bool *leaving, folder_known *out)
 {
-    char path[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX], digest[HASH_TEXT] = "", name[64];
     TRY(mark_path(path, training, rank, "done"));
     for (int64_t begin = clock_ns(), left = 0; access(path, F_OK) != 0;) {
         int64_t now = clock_ns();
@@ -84,14 +107,19 @@ static status wait_one(const char *training, int rank, const atomic_bool *leavin
                            (double)(now - begin) * 1e-9);
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
+    if (!read_mark(path, digest, sizeof digest) || !hash_parse(digest, &out->digest))
+        return FAIL_IN(ST_IO, path, "\"%s\" is no digest", digest);
+    train_state_name((state_writer){rank, t->writer.ranks}, name);
+    snprintf(out->name, sizeof out->name, "%s/%.48s", FOLDER_TRAINING, name);
     if (unlink(path) != 0)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     return ST_OK;
 }
 
-status together_wait(const together *t, const char *training, const atomic_bool *leaving)
+status together_wait(const together *t, const char *training, const atomic_bool *leaving,
+                     folder_known *out)
 {
     for (int rank = 1; rank < t->writer.ranks; rank++)
-        TRY(wait_one(training, rank, leaving));
+        TRY(wait_one(t, training, rank, leaving, &out[rank - 1]));
     return ST_OK;
 }

@@ -1,7 +1,7 @@
 /* together.h: a checkpoint that several ranks write into one folder: who writes, and how the first
  * of them learns that all are done. That goes by files in the folder, since writing happens beside
- * the steps, where ranks say nothing to each other: .rank-R.done, or .rank-R.failed with the
- * reason.
+ * the steps, where ranks say nothing to each other: .rank-R.done with the digest of the rank's own
+ * training file, which is most of what it wrote, or .rank-R.failed with the reason.
  *
  * Replicas store the same, so the ranks of the first write. */
 #ifndef TESSERA_CHECKPOINT_TOGETHER_H
@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/train_state.h"
 
 typedef struct together {
@@ -23,9 +24,10 @@ WARN_UNUSED status together_agree(const together *t, int32_t *inout);
 /* This rank's part is done, or failed with the status' text. Returns outcome, or what went wrong
  * with telling it. */
 WARN_UNUSED status together_mark(const together *t, const char *training, status outcome);
-/* On the first: until the marks of all others are there, which it removes. Fails as soon as one has
- * failed, and some time after *leaving was set: a rank that is gone marks nothing. */
+/* On the first: until the marks of all others are there, which it removes; out [ranks - 1]: their
+ * training files. Fails as soon as one has failed, and some time after *leaving was set: a rank
+ * that is gone marks nothing. */
 WARN_UNUSED status together_wait(const together *t, const char *training,
-                                 const atomic_bool *leaving);
+                                 const atomic_bool *leaving, folder_known *out);
 
 #endif

@@ -14,10 +14,15 @@
 enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
 static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
 
+void train_state_name(state_writer w, char out[64])
+{
+    snprintf(out, 64, "rank-%05d-of-%05d.safetensors", w.rank, w.ranks);
+}
+
 static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_writer w)
 {
     char name[64];
-    snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", w.rank, w.ranks);
+    train_state_name(w, name);
     return hf_path(out, folder, name);
 }
 

@@ -16,6 +16,8 @@
 typedef struct state_writer {
     int rank, ranks;
 } state_writer;
+/* Its file. */
+void train_state_name(state_writer w, char out[64]);
 
 /* Reads p's arrays through s; synced. */
 WARN_UNUSED status train_state_write(const params *p, stream *s, state_writer w,

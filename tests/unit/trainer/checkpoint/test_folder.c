@@ -104,7 +104,7 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
     assert_ok(folder_make(training));
     put(folder, "a", "words");
     put(folder, "b", "more");
-    assert_ok(folder_seal(folder));
+    assert_ok(folder_seal(folder, NULL, 0));
     for (int ranks = 1; ranks <= 3; ranks++)
         for (int rank = 0; rank < ranks; rank++)
             assert_ok(folder_check(folder, rank, ranks));
