@@ -17,6 +17,11 @@
 
 typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES } plan_kind;
 
+/* Of how samples become rows and steps: order, packing, which rank gets what. Raised where the same
+ * data, options and seed give other rows than before: a cursor of those would repeat some samples
+ * and lose others. 2: rows are completed from average documents, a window's rows levelled. */
+enum { PLAN_VERSION = 2 };
+
 typedef struct planned_doc {
     int64_t sample;
     int32_t part;   /* of a split sample, else 0 */

@@ -49,6 +49,13 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
                        theirs, ours);
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
+    const int64_t packing = json_int(json_find(cursor, "plan"), 1); /* 1 had no such word */
+    if (s->kind == PLAN_PACKED && packing != PLAN_VERSION)
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor is of rows packed by version %lld, this prepd packs by %d: go on "
+            "with the prepd it is from, or begin the epoch anew",
+            (long long)packing, PLAN_VERSION);
     const json_value *bad = json_find(cursor, "quarantine");
     if (bad)
         TRY(quarantine_merge(&s->bad, bad, index_samples(s->src->index), name));

@@ -394,6 +394,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_key(&w, "window");
     json_put_int(&w, (int64_t)r->window);
     put_begin(se, r, next, &w);
+    put_int(&w, "plan", PLAN_VERSION);
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
     json_put_key(&w, "quarantine");

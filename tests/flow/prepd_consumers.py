@@ -218,6 +218,21 @@ def status_or_none(folder):
         return None
 
 
+def rows_of_another_version_are_refused():
+    """Whatever packs otherwise has other samples in its rows: going on there would repeat and lose some."""
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config):
+        up(f)
+        cursor = json.loads(rows_of(f, 3)[-1][3])
+        rows_of(f, 1, cursor=cursor)
+        for other in ({k: v for k, v in cursor.items() if k != "plan"}, dict(cursor, plan=cursor["plan"] + 1)):
+            try:
+                rows_of(f, 1, cursor=other)
+            except RuntimeError as refused:
+                check("packed by version" in str(refused), f"the reason: {refused}")
+            else:
+                raise AssertionError(f"a cursor of another packing was taken: {other}")
+
+
 def another_data_set_is_refused():
     with Folder(**ONE_EPOCH) as f:
         with Daemon(f.config):
@@ -360,7 +375,7 @@ def one_that_vanishes_is_forgotten():
 
 
 main(every_sample_once, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
-     the_page_s_lines_for_pytorch, another_data_set_is_refused,
+     the_page_s_lines_for_pytorch, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)
