@@ -107,21 +107,26 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
  * rank of every stage, in the mean. */
 static status check_plan(dry *d, const session *s, const received_line *line, int n)
 {
-    static const char *const weights[] = {UNITS_GATHER, UNITS_GATHER_VISION, UNITS_REDUCE,
-                                          UNITS_REDUCE_VISION, "sum replicas' gradients"};
+    static const char *const weights[][2] = {{UNITS_GATHER, UNITS_GATHER_VISION},
+                                             {UNITS_REDUCE, UNITS_REDUCE_VISION},
+                                             {"sum replicas' gradients", NULL}};
     const layout *l = &d->layout;
     const rates r = rates_h200();
     cost k;
-    for (int i = 0; i < n; i++)
-        for (size_t w = 0; w < sizeof weights / sizeof *weights; w++)
-            d->stages_got += strcmp(line[i].what, weights[w]) == 0 ? line[i].bytes : 0;
+    int64_t got = 0; /* the plan names the mean of each of them, rounded down */
+    for (size_t w = 0; w < sizeof weights / sizeof *weights; w++) {
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < 2 && weights[w][j]; j++)
+                d->stages_got[w] += strcmp(line[i].what, weights[w][j]) == 0 ? line[i].bytes : 0;
+        got += d->stages_got[w] / l->pipeline;
+    }
     if (s->mesh.place.pipeline + 1 < l->pipeline)
         return ST_OK;
     TRY(cost_of(&d->conf, l, &d->dims, d->whole, &r, &s->again, &k));
     return dry_check(&d->checks, DRY_PLANNED,
                      k.traffic[TRAFFIC_GATHER].bytes + k.traffic[TRAFFIC_REDUCE].bytes +
                          k.traffic[TRAFFIC_REPLICATE].bytes,
-                     d->stages_got / l->pipeline);
+                     got);
 }
 
 /* Lines of the formula, of this rank's step. */

@@ -15,7 +15,9 @@ typedef struct dry {
     params *whole;      /* the registry, not cut */
     const world *world; /* of ranks that are processes: this one's; NULL: all are played here */
     char folder[STATUS_PATH_MAX], rows[STATUS_PATH_MAX], written[STATUS_PATH_MAX];
-    int64_t stages_got; /* bytes of weights of the first ranks of the stages played so far */
+    /* Bytes of weights of the first ranks of the stages played so far: gathered, reduced, summed
+     * over replicas. */
+    int64_t stages_got[3];
     dry_source source;
     dry_checks checks;
     dry_owners owners;

@@ -58,6 +58,9 @@ def layouts_agree():
             expect((sent > 0) == (degrees[4] > 1 or stages > 1), f"{degrees}: {sent} elements to experts and stages")
     dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4,
                                  "parallelism.fsdp_reshard_after_forward": "never"}))
+    # Three stages: a mean over them is no whole number of bytes.
+    dry("qwen3-vl-30b-a3b", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2,
+                                            "parallelism.pipeline_parallel_degree": 3}))
 
 
 def early_ends_agree():
