@@ -320,6 +320,7 @@ static status begin_save(keeper *k, int64_t step, int32_t *out)
 {
     /* How the one before went was told. */
     bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
+    TRY(together_settled(&k->together, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
     if (!kept && k->together.first && make_writing(k, step) != ST_OK) {
         k->outcome = status_last()->code;

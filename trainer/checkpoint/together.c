@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/parallel/agree.h"
 
 enum { POLL_NS = 50000000 };
 static const int64_t MOST_NS = 3600 * (int64_t)1000000000;  /* slower disks are no disks */
@@ -25,6 +26,14 @@ together together_of(const params *p)
                                  (int)m->layout.pipeline * whole->size},
                       .writes = m->place.replicate == 0,
                       .first = m->rank == 0};
+}
+
+status together_settled(const together *t, int64_t step)
+{
+    if (!t->mesh)
+        return ST_OK;
+    return comm_agree(mesh_comm(t->mesh, MESH_WORLD), (comm_at){"begin checkpoint", -1}, ST_OK,
+                      step);
 }
 
 status together_agree(const together *t, int32_t *inout)

@@ -19,6 +19,9 @@ typedef struct together {
 } together;
 
 together together_of(const params *p);
+/* Every rank has come as far as this: none still writes its part of an attempt before this one at
+ * the same step into a folder that the first is about to make anew. Waits; outside of steps. */
+WARN_UNUSED status together_settled(const together *t, int64_t step);
 /* What the first rank says, on all of them. Waits; outside of steps. */
 WARN_UNUSED status together_agree(const together *t, int32_t *inout);
 /* This rank's part is done, or failed with the status' text. Returns outcome, or what went wrong
