@@ -38,17 +38,24 @@ def ranks_that_mpi_did_not_start_say_how():
     starters = {"srun --mpi=pmix": {"SLURM_STEP_ID": "0", "SLURM_PROCID": "{}", "SLURM_NTASKS": "2",
                                     "SLURM_LOCALID": "{}", "SLURM_STEP_TASKS_PER_NODE": "2"},
                 "start it with mpirun": {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2"}}
+    unlaunched = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI", "OMPI_"))}
     with Folder(images=16) as f:
         recorded(f)
         for wanted, variables in starters.items():
             words = [TRAINER, *words_of(f, "none", comm__port=free_ports())]
             ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      env=dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                      env=dict(unlaunched, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                                                **{k: v.format(rank) for k, v in variables.items()}))
                      for rank in range(2)]
-            for rank in ranks:
-                said, _ = rank.communicate(timeout=LIMIT_S)
-                check(rank.returncode == 78 and wanted in said, f"exit code {rank.returncode}, wanted: {wanted}\n{said}")
+            try:
+                for rank in ranks:
+                    said, _ = rank.communicate(timeout=LIMIT_S)
+                    check(rank.returncode == 78 and wanted in said,
+                          f"exit code {rank.returncode}, wanted: {wanted}\n{said}")
+            finally:
+                for rank in ranks:
+                    rank.kill()
+                    rank.wait()
 
 
 def torchrun_starts_ranks():

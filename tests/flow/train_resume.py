@@ -223,7 +223,7 @@ def goes_on_from_recordings_and_kept_steps():
 def the_best_evaluated_step_is_kept():
     with Folder(**STREAM) as f, Daemon(f.config):
         said = go(f, "run", training__steps=5, eval__enable="true", eval__freq=1, eval__show=0,
-                  optimizer__lr=0.05, checkpoint__keep_latest_k=1)
+                  optimizer__lr=0.2, checkpoint__keep_latest_k=1)
         losses = {int(n): float(x) for n, x in re.findall(r"^eval: step: (\d+)  loss: ([0-9.]+)", said,
                                                           re.MULTILINE)}
         best = min(losses, key=losses.get)
