@@ -62,7 +62,9 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
 
 /* Streaming: calls `each` for every item of the array member `key` of the top-level object of the
  * file (key NULL: the top level is the array), in the memory of one item and a read buffer; item is
- * valid during the call. A status other than ST_OK from `each` ends the reading and is returned as
+ * valid during the call. without: a member of the items that is not wanted (NULL: none); its value
+ * is read as JSON, but null stands in its place, which saves most of the time where it is large. A
+ * status other than ST_OK from `each` ends the reading and is returned as
  * it is. Fails if the file is no JSON, or has no such array; items before the bad place have been
  * handed out by then. */
 typedef struct json_place {
@@ -71,12 +73,14 @@ typedef struct json_place {
     int64_t line;   /* of the first byte, from 1 */
 } json_place;
 typedef status (*json_each)(void *user, const json_value *item, const json_place *at);
-WARN_UNUSED status json_stream_array(const char *path, const char *key, json_each each, void *user);
+WARN_UNUSED status json_stream_array(const char *path, const char *key, const char *without,
+                                     json_each each, void *user);
 /* The same from anything that can be read: next gives up to size bytes, 0 at the end; source names
  * it in errors. */
 typedef status (*json_next)(void *input, void *to, size_t size, size_t *out_n);
 WARN_UNUSED status json_stream_from(const char *source, json_next next, void *input,
-                                    const char *key, json_each each, void *user);
+                                    const char *key, const char *without, json_each each,
+                                    void *user);
 
 /* Writing: text is appended to a growing buffer; commas are put by the writer. Texts that are not
  * UTF-8 get U+FFFD in place of the bad bytes; reals that are not finite become null. */

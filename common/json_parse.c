@@ -13,7 +13,7 @@
 
 #include "common/utf8.h"
 
-enum { CHUNK_BYTES = 256 * 1024, NUMBER_MAX = 512, KEY_SHOWN = 100 };
+enum { CHUNK_BYTES = 256 * 1024, NUMBER_MAX = 512, SMALL_DIGITS = 18, KEY_SHOWN = 100 };
 
 typedef struct document {
     json_value root; /* first: the caller's pointer is the document's */
@@ -33,7 +33,10 @@ typedef struct parser {
 
     /* streaming only */
     bool streaming;
-    const char *wanted; /* member whose items are handed out; NULL: the top level is the array */
+    const char *wanted;  /* member whose items are handed out; NULL: the top level is the array */
+    const char *without; /* member of the items that is not built; NULL: none */
+    bool leave_next;     /* its key was read, its value comes */
+    int64_t left_out;    /* open containers of that value */
     json_each each;
     void *user;
     int64_t skipped;  /* open containers outside the array */
@@ -111,6 +114,14 @@ static int settle(parser *p, status st)
     return 0;
 }
 
+/* In place of a value that is not built. */
+static int put_nothing(parser *p)
+{
+    const json_value none = {.type = JSON_NULL};
+    p->leave_next = false;
+    return settle(p, json_builder_scalar(&p->build, none));
+}
+
 /* A value ended. If it was an item of the streamed array, hands it out. */
 static int value_done(parser *p)
 {
@@ -152,6 +163,10 @@ static int put_scalar(parser *p, json_value v, size_t token_bytes)
 {
     if (outside_item(p))
         return skip_value(p, v.type);
+    if (p->left_out > 0)
+        return 1;
+    if (p->leave_next)
+        return put_nothing(p);
     if (p->build.depth == 0)
         item_begins(p, (int64_t)consumed(p) - (int64_t)token_bytes);
     return settle(p, json_builder_scalar(&p->build, v)) && value_done(p);
@@ -169,15 +184,35 @@ static int on_bool(void *user, int yes)
     return put_scalar((parser *)user, v, yes ? 4 : 5);
 }
 
+/* A whole number that surely fits; false: others. yajl has seen that it is a number. */
+static bool small_int(const char *digits, size_t size, int64_t *out)
+{
+    const bool minus = digits[0] == '-';
+    int64_t v = 0;
+    if (size > SMALL_DIGITS)
+        return false;
+    for (size_t i = minus; i < size; i++) {
+        if (digits[i] < '0' || digits[i] > '9')
+            return false;
+        v = 10 * v + (digits[i] - '0');
+    }
+    *out = minus ? -v : v;
+    return true;
+}
+
 static int on_number(void *user, const char *digits, size_t size)
 {
     parser *p = (parser *)user;
     char text[NUMBER_MAX];
+    json_value v = {.type = JSON_INT};
+    if (p->left_out > 0)
+        return 1;
+    if (small_int(digits, size, &v.as.integer))
+        return put_scalar(p, v, size);
     if (size >= sizeof text)
         return settle(p, fail_here(p, "a number of more than 511 digits"));
     memcpy(text, digits, size);
     text[size] = 0;
-    json_value v = {.type = JSON_INT};
     errno = 0;
     if (!strpbrk(text, ".eE"))
         v.as.integer = strtoll(text, NULL, 10);
@@ -197,6 +232,10 @@ static int on_text(void *user, const unsigned char *s, size_t size)
         return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (outside_item(p))
         return skip_value(p, JSON_TEXT);
+    if (p->left_out > 0)
+        return 1;
+    if (p->leave_next)
+        return put_nothing(p);
     if (p->build.depth == 0) /* escapes hide its length in the file; the end is near enough */
         item_begins(p, (int64_t)consumed(p));
     return settle(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
@@ -206,6 +245,13 @@ static int begin(parser *p, bool is_object)
 {
     if (outside_item(p))
         return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
+    if (p->left_out > 0 || p->leave_next) {
+        p->leave_next = false;
+        if (p->build.depth + p->left_out == JSON_MAX_DEPTH)
+            return settle(p, fail_here(p, "nested too deep"));
+        p->left_out++;
+        return 1;
+    }
     if (p->build.depth == 0)
         item_begins(p, (int64_t)consumed(p) - 1);
     return settle(p, json_builder_begin(&p->build, is_object));
@@ -213,6 +259,8 @@ static int begin(parser *p, bool is_object)
 
 static int end(parser *p)
 {
+    if (p->left_out > 0)
+        return --p->left_out > 0 ? 1 : put_nothing(p);
     if (p->streaming && p->build.depth == 0) {
         if (p->in_array)
             p->in_array = false; /* its own bracket */
@@ -238,15 +286,23 @@ static int on_end(void *user)
     return end((parser *)user);
 }
 
+static bool is_name(const char *name, const unsigned char *key, size_t size)
+{
+    return name && strlen(name) == size && memcmp(name, key, size) == 0;
+}
+
 static int on_key(void *user, const unsigned char *key, size_t size)
 {
     parser *p = (parser *)user;
     if (!utf8_valid(key, size))
         return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
-    if (!outside_item(p))
+    if (p->left_out > 0)
+        return 1;
+    if (!outside_item(p)) {
+        p->leave_next = p->build.depth == 1 && is_name(p->without, key, size);
         return settle(p, json_builder_key(&p->build, (const char *)key, size));
-    p->wanted_next = p->wanted && p->skipped == 1 && strlen(p->wanted) == size &&
-                     memcmp(p->wanted, key, size) == 0;
+    }
+    p->wanted_next = p->skipped == 1 && is_name(p->wanted, key, size);
     if (p->wanted_next && p->found)
         return settle(p, fail_here(p, "the array's key stands twice"));
     return 1;
@@ -430,7 +486,7 @@ static status stream_chunks(parser *p, json_next next, void *input, unsigned cha
 }
 
 status json_stream_from(const char *source, json_next next, void *input, const char *key,
-                        json_each each, void *user)
+                        const char *without, json_each each, void *user)
 {
     parser p;
     arena memory;
@@ -438,6 +494,7 @@ status json_stream_from(const char *source, json_next next, void *input, const c
     status st = parser_open(&p, source, &memory);
     p.streaming = true;
     p.wanted = key;
+    p.without = without;
     p.each = each;
     p.user = user;
     unsigned char *buffer = (unsigned char *)malloc(CHUNK_BYTES);
@@ -462,11 +519,12 @@ static status next_of_file(void *input, void *to, size_t size, size_t *out_n)
     return read_some(f->fd, f->path, to, size, out_n);
 }
 
-status json_stream_array(const char *path, const char *key, json_each each, void *user)
+status json_stream_array(const char *path, const char *key, const char *without, json_each each,
+                         void *user)
 {
     open_json f = {.path = path};
     TRY(open_file(path, &f.fd));
-    status st = json_stream_from(path, next_of_file, &f, key, each, user);
+    status st = json_stream_from(path, next_of_file, &f, key, without, each, user);
     close(f.fd);
     return st;
 }

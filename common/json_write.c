@@ -1,7 +1,6 @@
 /* json_write.c: text of JSON values, appended to a growing buffer. */
 #include "common/json.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,9 +154,17 @@ void json_put_key(json_writer *w, const char *key)
 
 void json_put_int(json_writer *w, int64_t v)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRId64, v);
-    put_word(w, text);
+    char text[24];
+    size_t at = sizeof text;
+    uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        text[--at] = (char)('0' + left % 10);
+    while ((left /= 10) > 0);
+    if (v < 0)
+        text[--at] = '-';
+    separate(w);
+    append(w, text + at, sizeof text - at);
+    w->need_comma = true;
 }
 
 void json_put_real(json_writer *w, double v)

@@ -244,7 +244,7 @@ status records_scan(record_files *f, record_each each, void *user)
         bool array;
         x->first_point = points;
         TRY(is_array(x, &array));
-        st = array ? json_stream_array(x->path, NULL, on_item, &s)
+        st = array ? json_stream_array(x->path, NULL, NULL, on_item, &s)
                    : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
         unpack_rest(x->bytes);
         points += unpack_points(x->bytes);

@@ -69,8 +69,8 @@ WARN_UNUSED status vqa_cache_take(vqa *d, const st_file *f, const char *path);
 
 /* vqa_zip.c: the pictures of paths.picture_zip, by the ids in their names. */
 WARN_UNUSED status vqa_zip_pictures(vqa *d);
-/* A list in a JSON file, or in a member of a zip file. */
-WARN_UNUSED status vqa_stream(const char *path, const char *member, const char *key, json_each each,
-                              void *user);
+/* A list in a JSON file, or in a member of a zip file. key, without: json.h. */
+WARN_UNUSED status vqa_stream(const char *path, const char *member, const char *key,
+                              const char *without, json_each each, void *user);
 
 #endif

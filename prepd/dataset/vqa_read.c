@@ -299,11 +299,13 @@ status vqa_read(vqa *d, const conf *c, int64_t limit)
         TRY(vqa_zip_pictures(d));
     const vqa_paths *p = &d->paths;
     r.file = file_name(p->question_member[0] ? p->question_member : p->questions);
-    TRY(vqa_stream(p->questions, p->question_member, "questions", on_question, &r));
+    TRY(vqa_stream(p->questions, p->question_member, "questions", NULL, on_question, &r));
     if (d->n_questions == 0)
         return FAIL_IN(ST_BAD_INPUT, d->paths.questions, "the file holds no question");
     r.file = file_name(p->annotation_member[0] ? p->annotation_member : p->annotations);
-    TRY(vqa_stream(p->annotations, p->annotation_member, "annotations", on_annotation, &r));
+    /* Ten answers are nine tenths of an annotation. */
+    TRY(vqa_stream(p->annotations, p->annotation_member, "annotations",
+                   r.drawn || r.references ? NULL : "answers", on_annotation, &r));
     for (int64_t i = 0; i < d->n_questions; i++) {
         vqa_question *q = &d->questions[i];
         if (!q->answered)

@@ -66,7 +66,7 @@ status vqa_zip_pictures(vqa *d)
 
 /* The member once found is read at once: zip_member's name lives as long as the call. */
 typedef struct member_stream {
-    const char *path, *member, *key;
+    const char *path, *member, *key, *without;
     json_each each;
     void *user;
     bool found;
@@ -82,16 +82,17 @@ static status on_member(void *user, const zip_member *m)
     s->found = true;
     snprintf(source, sizeof source, "%s:%s", s->path, s->member);
     TRY(zip_open(s->path, m, &z));
-    status st = json_stream_from(source, zip_next, z, s->key, s->each, s->user);
+    status st = json_stream_from(source, zip_next, z, s->key, s->without, s->each, s->user);
     zip_close(&z);
     return st;
 }
 
-status vqa_stream(const char *path, const char *member, const char *key, json_each each, void *user)
+status vqa_stream(const char *path, const char *member, const char *key, const char *without,
+                  json_each each, void *user)
 {
     if (!member[0])
-        return json_stream_array(path, key, each, user);
-    member_stream s = {.path = path, .member = member, .key = key, .each = each, .user = user};
+        return json_stream_array(path, key, without, each, user);
+    member_stream s = {path, member, key, without, each, user, false};
     TRY(zip_read(path, on_member, &s));
     return s.found ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "has lost its member %s", member);
 }

@@ -213,9 +213,22 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     return ST_OK;
 }
 
+static bool past_libvips(span bytes, const conf *limits, const char **out_format)
+{
+    return limits->image_decoder == DECODER_AUTO && sniff_format(bytes, out_format) == PICTURE_JPEG;
+}
+
+bool image_header_of_start(span start, const conf *limits, image_info *out)
+{
+    return past_libvips(start, limits, &out->format) &&
+           image_jpeg_header(start, limits, &out->width, &out->height);
+}
+
 status image_header(span bytes, const char *file, const conf *limits, image_info *out)
 {
     opened o;
+    if (image_header_of_start(bytes, limits, out))
+        return ST_OK;
     TRY(open_bytes(bytes, file, limits, &o));
     const int width = vips_image_get_width(o.pixels), height = vips_image_get_height(o.pixels);
     const bool swap = orient_swaps_sides(o.orientation);
@@ -348,7 +361,7 @@ status image_decode_rows(span bytes, const char *file, const conf *limits, const
 {
     const char *name;
     bool done = false;
-    if (limits->image_decoder == DECODER_AUTO && sniff_format(bytes, &name) == PICTURE_JPEG)
+    if (past_libvips(bytes, limits, &name))
         TRY(image_jpeg_decode(bytes, limits, rows, a, out, &done));
     return done ? ST_OK : decode_vips(bytes, file, limits, a, out);
 }

@@ -50,6 +50,9 @@ void image_library_done(void);
 
 /* Size from the header; file names the image in errors. */
 WARN_UNUSED status image_header(span bytes, const char *file, const conf *limits, image_info *out);
+/* The same from a file's first bytes, where they are enough: a plain JPEG's (image_jpeg.h). False:
+ * the file is needed. Its size is checked by who read it. */
+WARN_UNUSED bool image_header_of_start(span start, const conf *limits, image_info *out);
 WARN_UNUSED status image_decode(span bytes, const char *file, const conf *limits, arena *a,
                                 image *out);
 /* The same; where the picture allows it, its rows go to `rows` (NULL: never) and out->rgb is NULL.

@@ -135,15 +135,30 @@ static bool full_planes(const decoder *d)
     return d->rows->take_ycc && d->rows->band % DCTSIZE == 0;
 }
 
-/* All that may leave through leave(). What changes lies in d, which is the caller's. */
-static bool decode(decoder *d)
+static void prepare(decoder *d)
+{
+    d->j.err = jpeg_std_error(&d->errors);
+    d->errors.error_exit = leave;
+    d->errors.emit_message = message;
+    d->errors.output_message = say_nothing;
+    d->j.client_data = d;
+}
+
+/* This and the next: all that may leave through leave(). What changes lies in d, which is the
+ * caller's. */
+static bool read_header(decoder *d)
 {
     if (setjmp(d->left))
         return false;
     jpeg_create_decompress(&d->j);
     jpeg_save_markers(&d->j, JPEG_APP0 + 1, MARKER_BYTES);
     jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
-    if (jpeg_read_header(&d->j, TRUE) != JPEG_HEADER_OK || !is_plain(d))
+    return jpeg_read_header(&d->j, TRUE) == JPEG_HEADER_OK && is_plain(d);
+}
+
+static bool read_picture(decoder *d)
+{
+    if (setjmp(d->left))
         return false;
     if (d->rows && (d->orientation > 1 || (int64_t)d->j.image_width != d->rows->width ||
                     (int64_t)d->j.image_height != d->rows->height))
@@ -159,6 +174,22 @@ static bool decode(decoder *d)
     return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
 
+bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32_t *out_height)
+{
+    decoder d = {.bytes = bytes, .limits = limits};
+    if (bytes.size > (uint64_t)limits->image_file_bytes)
+        return false;
+    prepare(&d);
+    const bool plain = read_header(&d);
+    if (plain) {
+        const bool swap = orient_swaps_sides(d.orientation);
+        *out_width = (int32_t)(swap ? d.j.image_height : d.j.image_width);
+        *out_height = (int32_t)(swap ? d.j.image_width : d.j.image_height);
+    }
+    jpeg_destroy_decompress(&d.j);
+    return plain;
+}
+
 status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *a,
                          image *out, bool *out_done)
 {
@@ -167,12 +198,8 @@ status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
     *out_done = false;
     if (bytes.size > (uint64_t)limits->image_file_bytes)
         return ST_OK;
-    d.j.err = jpeg_std_error(&d.errors);
-    d.errors.error_exit = leave;
-    d.errors.emit_message = message;
-    d.errors.output_message = say_nothing;
-    d.j.client_data = &d;
-    const bool done = decode(&d);
+    prepare(&d);
+    const bool done = read_header(&d) && read_picture(&d);
     const int32_t width = (int32_t)d.j.output_width, height = (int32_t)d.j.output_height;
     jpeg_destroy_decompress(&d.j);
     if (!done) {

@@ -11,6 +11,11 @@
 
 #include "prepd/sample/image.h"
 
+/* The size, upright, of a picture whose header is plain: all of the above but what only its pixels
+ * show. A twentieth of what libvips takes to open one. False: not plain. */
+WARN_UNUSED bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width,
+                                   int32_t *out_height);
+
 /* Upright RGB as image_decode_rows gives it. *out_done false: not plain; nothing is kept, the
  * caller takes libvips. Fails with ST_NO_MEMORY alone. */
 WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,

@@ -1,8 +1,9 @@
 /* payload.c: what a lease says to a worker, as JSON: everything it needs and nothing of the data
  * set's own formats. Texts and relative paths go in, pixels never come through here.
  *
- *   images  {"kind":"images","root":R,"files":[FILE...],"images":[number...]}
+ *   images  {"kind":"images","stream":S,"root":R,"files":[FILE...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...],"clips":[CLIP...]}...]}
+ *           both "each":true if it was lost before: every record is told of (ON)
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
  *            "references":JSON text,
  *            "files":[FILE...],
@@ -481,6 +482,10 @@ status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **o
         source *s = l->owner;
         json_put_key(&w, "stream");
         json_put_cstr(&w, s->name);
+        if (l->losses > 0 || l->solo) {
+            json_put_key(&w, "each");
+            json_put_bool(&w, true);
+        }
         if (l->kind == LEASE_IMAGES)
             TRY_OR(done, put_images(s, l, solo, ship, &w));
         else

@@ -134,6 +134,23 @@ status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena 
     return read_opened(full, -1, want_bytes, max_bytes, a, out, &mtime_ns);
 }
 
+status file_start(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                  int64_t max_start, arena *a, file_view *out)
+{
+    int fd;
+    uint8_t *data;
+    status st;
+    *out = (file_view){0};
+    TRY(file_open(full, offset, bytes, max_bytes, &fd, &out->file_bytes, &out->mtime_ns));
+    const int64_t n = out->file_bytes < max_start ? out->file_bytes : max_start;
+    TRY_OR(end, arena_alloc(a, (size_t)n, (void **)&data));
+    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)n));
+    out->bytes = span_of(data, (size_t)n);
+end:
+    close(fd);
+    return st;
+}
+
 status file_map(const char *full, int64_t max_bytes, file_view *out)
 {
     int fd;

@@ -33,12 +33,16 @@ WARN_UNUSED status file_check(const char *full, int64_t offset, int64_t bytes, i
 WARN_UNUSED status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
                              int *out_fd, int64_t *out_bytes, int64_t *out_mtime_ns);
 
-/* The file mapped, for its header; size and time are given even if the mapping fails. */
+/* A file for its header; size and time are given even if its bytes can not be had. */
 typedef struct file_view {
     span bytes;
-    int64_t file_bytes, mtime_ns;
+    int64_t file_bytes, mtime_ns; /* of a piece: its own bytes */
 } file_view;
 
+/* Up to max_start of its first bytes in the arena; the rest as file_open. */
+WARN_UNUSED status file_start(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                              int64_t max_start, arena *a, file_view *out);
+/* All of it, mapped. */
 WARN_UNUSED status file_map(const char *full, int64_t max_bytes, file_view *out);
 void file_unmap(file_view *v);
 

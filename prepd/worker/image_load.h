@@ -12,13 +12,14 @@
 #include "prepd/sample/image.h"
 #include "prepd/sample/video.h"
 
-enum { IMAGE_API_VERSION = 5, VIDEO_API_VERSION = 1 };
+enum { IMAGE_API_VERSION = 6, VIDEO_API_VERSION = 1 };
 
 typedef struct image_api {
     int version;
     status (*init)(const char *program);
     void (*done)(void);
     status (*header)(span bytes, const char *file, const conf *limits, image_info *out);
+    bool (*header_of_start)(span start, const conf *limits, image_info *out);
     status (*decode)(span bytes, const char *file, const conf *limits, const image_rows *rows,
                      arena *a, image *out); /* image_decode_rows */
     status (*fingerprint)(hash128 *out);

@@ -9,6 +9,7 @@ __attribute__((visibility("default"))) const image_api tessera_image_api = {
     .init = image_library_init,
     .done = image_library_done,
     .header = image_header,
+    .header_of_start = image_header_of_start,
     .decode = image_decode_rows,
     .fingerprint = image_fingerprint,
     .write_jpeg = image_write_jpeg,

@@ -4,6 +4,7 @@
 #include "prepd/worker/clips.h"
 #include "prepd/worker/lease_read.h"
 
+enum { START_BYTES = 16 << 10 }; /* most headers of JPEGs are shorter */
 static const char SOURCE[] = "lease";
 
 static void put_int(json_writer *w, const char *key, int64_t v)
@@ -24,12 +25,15 @@ static status image_record(workshop *s, const conf *c, const char *root, const f
     file_view view = {0};
     image_info info = {0};
     arena_reset(&s->sample);
-    status st = ref_view(f, root, c->image_file_bytes, &s->sample, &view);
-    if (st == ST_OK)
-        st = s->images->header(view.bytes, f->name, c, &info);
+    status st = ref_start(f, root, c->image_file_bytes, START_BYTES, &s->sample, &view);
+    if (st == ST_OK && !s->images->header_of_start(view.bytes, c, &info)) {
+        st = ref_view(f, root, c->image_file_bytes, &s->sample, &view);
+        if (st == ST_OK)
+            st = s->images->header(view.bytes, f->name, c, &info);
+        ref_unview(f, &view);
+    }
     put_int(w, "bytes", view.file_bytes);
     put_int(w, "mtime", view.mtime_ns);
-    ref_unview(f, &view);
     TRY(st);
     put_int(w, "width", info.width);
     put_int(w, "height", info.height);

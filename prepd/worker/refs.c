@@ -72,6 +72,16 @@ static status take_shipped(const file_ref *f, const char *full, int64_t max_byte
     return ST_OK;
 }
 
+status ref_start(const file_ref *f, const char *root, int64_t max_bytes, int64_t max_start,
+                 arena *a, file_view *out)
+{
+    char full[PATH_MAX];
+    if (f->shipped)
+        return ref_view(f, root, max_bytes, a, out);
+    TRY(file_resolve(root, f->in, full, sizeof(full)));
+    return file_start(full, f->at, f->bytes, max_bytes, max_start, a, out);
+}
+
 status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a, file_view *out)
 {
     char full[PATH_MAX];

@@ -28,7 +28,11 @@ WARN_UNUSED status ref_read(const json_value *v, const wire_msg *parts, file_ref
 WARN_UNUSED status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size,
                              file_ref *out);
 
-/* The file for its header: mapped, or read into the arena if it is a piece of another. Size and
+/* Its first bytes for its header, up to max_start; of a shipped file all. */
+WARN_UNUSED status ref_start(const file_ref *f, const char *root, int64_t max_bytes,
+                             int64_t max_start, arena *a, file_view *out);
+
+/* All of it for its header: mapped, or read into the arena if it is a piece of another. Size and
  * time are given even if that fails. */
 WARN_UNUSED status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
                             file_view *out);

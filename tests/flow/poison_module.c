@@ -37,6 +37,13 @@ static status header(span bytes, const char *file, const conf *limits, image_inf
     return real->header(bytes, file, limits, out);
 }
 
+static bool header_of_start(span start, const conf *limits, image_info *out)
+{
+    if (holds(start, "POISON:header"))
+        abort();
+    return real->header_of_start(start, limits, out);
+}
+
 static void fault(void)
 {
     volatile char *volatile nowhere = NULL;
@@ -84,6 +91,7 @@ const image_api tessera_image_api = {
     .init = init,
     .done = done,
     .header = header,
+    .header_of_start = header_of_start,
     .decode = decode,
     .fingerprint = fingerprint,
     .write_jpeg = write_jpeg,

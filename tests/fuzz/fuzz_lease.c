@@ -53,6 +53,8 @@ static void read_file(const json_value *v, const wire_msg *m, arena *a)
     if (ref_view(&f, ROOT, MAX_BYTES, a, &view) == ST_OK)
         FUZZ_HOLDS(view.bytes.size <= MAX_BYTES);
     ref_unview(&f, &view);
+    if (ref_start(&f, ROOT, MAX_BYTES, 16, a, &view) == ST_OK)
+        FUZZ_HOLDS(view.bytes.size <= MAX_BYTES);
     if (ref_load(&f, ROOT, MAX_BYTES, a, &bytes) == ST_OK)
         FUZZ_HOLDS(bytes.size <= MAX_BYTES);
     if (ref_open(&f, ROOT, MAX_BYTES, &video, &mtime_ns) == ST_OK)

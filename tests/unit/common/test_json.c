@@ -162,33 +162,88 @@ static void test_stream__hands_out_items_with_offsets(void **state)
                        "[{\"question_id\": 1, \"x\": [{}]}, {\"question_id\": 20}],\n\"z\": 1}";
     char *path = write_file(folder, text);
     seen s = {0};
-    assert_ok(json_stream_array(path, "questions", each, &s));
+    assert_ok(json_stream_array(path, "questions", NULL, each, &s));
     assert_int_equal(s.n, 2);
     assert_int_equal(s.sum, 21);
     assert_int_equal(s.last.offset, strstr(text, "{\"question_id\": 20}") - text);
     assert_int_equal(s.last.bytes, strlen("{\"question_id\": 20}"));
     assert_int_equal(s.last.line, 2);
     seen stop = {.stop_at = 1};
-    assert_fails(ST_STOPPED, json_stream_array(path, "questions", each, &stop), "enough");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", each, &s),
+    assert_fails(ST_STOPPED, json_stream_array(path, "questions", NULL, each, &stop), "enough");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", NULL, each, &s),
                  "no member \"annotations\"");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "z", each, &s), "expected an array");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, each, &s), "top level: expected");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "z", NULL, each, &s), "expected an array");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, NULL, each, &s),
+                 "top level: expected");
     free(path);
     path = write_file(folder, "[{\"question_id\": 3}]");
     seen top = {0};
-    assert_ok(json_stream_array(path, NULL, each, &top));
+    assert_ok(json_stream_array(path, NULL, NULL, each, &top));
     assert_int_equal(top.sum, 3);
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "an object");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "an object");
     free(path);
     path = write_file(folder, "{\"questions\": [{\"question_id\": 1},\n{\"question_id\": 2},]}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "q.json:2");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "q.json:2");
     free(path);
     path = write_file(folder, "{\"questions\": [{\"question_id\": 1}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "premature");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "premature");
     free(path);
     path = write_file(folder, "{\"questions\": [], \"questions\": []}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s), "twice");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "twice");
+    free(path);
+    harness_remove(&folder);
+}
+
+typedef struct kept {
+    int n;
+    char text[512];
+} kept;
+
+static status keep(void *user, const json_value *item, const json_place *at)
+{
+    kept *k = (kept *)user;
+    json_writer w;
+    char *text;
+    size_t size;
+    assert_true(at->bytes > 0);
+    json_writer_init(&w);
+    json_put_value(&w, item);
+    TRY(json_writer_take(&w, &text, &size));
+    snprintf(k->text + strlen(k->text), sizeof k->text - strlen(k->text), "%s\n", text);
+    free(text);
+    k->n++;
+    return ST_OK;
+}
+
+/* null in the place of a value of any kind, and nothing else is touched: not the same name deeper
+ * down, outside the items or as a text. */
+static void test_stream__leaves_a_member_out(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    char *path = write_file(
+        folder,
+        "{\"x\": 1, \"q\": [{\"a\": 1, \"x\": [{\"x\": {\"b\": [1.5, \"\\u00e9\", null, true]}}, "
+        "[]],"
+        "\"z\": {\"x\": 2}}, {\"x\": {}}, {\"x\": \"t\", \"y\": \"x\"}, {\"x\": 7}, {\"x\": null},"
+        "{\"x\": false, \"xx\": [\"x\"]}, {}]}");
+    kept k = {0};
+    assert_ok(json_stream_array(path, "q", "x", keep, &k));
+    assert_int_equal(k.n, 7);
+    assert_string_equal(k.text, "{\"a\":1,\"x\":null,\"z\":{\"x\":2}}\n{\"x\":null}\n"
+                                "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
+                                "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
+    free(path);
+    path = write_file(folder, "[{\"x\": [1, {\"y\" 2}]}]"); /* it is read as JSON all the same */
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "not JSON");
+    free(path);
+    path = write_file(folder, "[{\"x\": [\"\xed\xa0\x80\"]}]");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "UTF8");
+    free(path);
+    char deep[1024] = "[{\"x\": ";
+    memset(deep + strlen(deep), '[', 300);
+    path = write_file(folder, deep);
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "nested");
     free(path);
     harness_remove(&folder);
 }
@@ -211,10 +266,10 @@ static void test_stream__crosses_chunks(void **state)
         fclose(f);
         seen s = {0};
         if (bad)
-            assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", each, &s),
+            assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s),
                          "big.json:20001:");
         else
-            assert_ok(json_stream_array(path, "questions", each, &s));
+            assert_ok(json_stream_array(path, "questions", NULL, each, &s));
         assert_int_equal(s.n, N);
         assert_int_equal(s.sum, (int64_t)N * (N - 1) / 2);
         assert_int_equal(s.last.line, N + 1);
@@ -279,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_parse__refuses),
         cmocka_unit_test(test_want__names_key_and_types),
         cmocka_unit_test(test_stream__hands_out_items_with_offsets),
+        cmocka_unit_test(test_stream__leaves_a_member_out),
         cmocka_unit_test(test_stream__crosses_chunks),
         cmocka_unit_test(test_load__names_a_missing_file),
         cmocka_unit_test(test_writer__reads_back),

@@ -16,6 +16,7 @@ static const conf direct = {
     .image_file_bytes = 1 << 28, .image_input_pixels = 1 << 23, .image_decoder = DECODER_AUTO};
 static conf vips;
 static arena pixels;
+static int n_headers;   /* read without libvips */
 static int n_by_rows;   /* pictures that were given out while they were decoded */
 static int n_by_planes; /* and before their conversion to RGB */
 
@@ -104,11 +105,29 @@ static void check_rows(span bytes, const char *name, const image *want)
     }
 }
 
+static void check_header(span bytes, const char *name)
+{
+    image_info a, b;
+    char text[1024];
+    int32_t width, height;
+    const status st = image_header(bytes, name, &vips, &a);
+    snprintf(text, sizeof text, "%s", st == ST_OK ? "" : status_text());
+    if (image_header(bytes, name, &direct, &b) != st)
+        fail_msg("%s: libvips says %d of its header (%s), the direct way says otherwise", name,
+                 (int)st, text);
+    if (st != ST_OK)
+        assert_string_equal(status_text(), text);
+    else if (a.width != b.width || a.height != b.height || strcmp(a.format, b.format) != 0)
+        fail_msg("%s: %d x %d, libvips says %d x %d", name, b.width, b.height, a.width, a.height);
+    n_headers += image_jpeg_header(bytes, &direct, &width, &height);
+}
+
 /* Both ways to the same end. True if it was pixels. */
 static bool check_same(span bytes, const char *name)
 {
     image a, b;
     char text[1024];
+    check_header(bytes, name);
     const status st = image_decode(bytes, name, &vips, &pixels, &a);
     snprintf(text, sizeof text, "%s", st == ST_OK ? "" : status_text());
     if (image_decode(bytes, name, &direct, &pixels, &b) != st)
@@ -246,6 +265,7 @@ static void cut_and_damaged(span s, size_t step)
 {
     uint8_t *copy = malloc(s.size);
     int whole = 0, plain = 0;
+    n_headers = 0;
     assert_non_null(copy);
     for (size_t n = 0; n < s.size; n += n < 700 ? 1 : 7) {
         uint8_t *cut = malloc(n ? n : 1); /* so that a sanitizer sees a read past it */
@@ -264,6 +284,7 @@ static void cut_and_damaged(span s, size_t step)
             arena_reset(&pixels);
         }
     }
+    assert_true(n_headers >= plain);
     assert_true(whole > 1000 / (int)step && plain > 500 / (int)step &&
                 plain < whole); /* both ways were gone */
     free(copy);

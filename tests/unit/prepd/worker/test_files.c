@@ -50,7 +50,17 @@ static void test_file_read__refuses_what_the_index_did_not_see(void **state)
     assert_ok(file_map(path, 100, &view));
     assert_memory_equal(view.bytes.data, "hello", 5);
     file_unmap(&view);
+    assert_ok(file_start(path, -1, -1, 100, 3, &a, &view));
+    assert_true(view.bytes.size == 3 && view.file_bytes == 5 && view.mtime_ns > 0);
+    assert_memory_equal(view.bytes.data, "hel", 3);
+    assert_ok(file_start(path, 2, 3, 100, 100, &a, &view)); /* a piece shorter than that */
+    assert_true(view.bytes.size == 3 && view.file_bytes == 3);
+    assert_memory_equal(view.bytes.data, "llo", 3);
+    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 4, 3, &a, &view), "allows 4");
+    assert_true(view.file_bytes == 5 && view.mtime_ns > 0);
+    assert_fails(ST_BAD_INPUT, file_start(path, 3, 3, 100, 3, &a, &view), "it changed");
     assert_int_equal(truncate(path, 0), 0);
+    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 100, 3, &a, &view), "empty");
     assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &a, &bytes), "empty");
     assert_fails(ST_BAD_INPUT, file_map(path, 100, &view), "empty");
     assert_true(view.mtime_ns > 0); /* kept, so that a repaired file is seen to have changed */
