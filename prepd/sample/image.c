@@ -189,6 +189,9 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     if (format == PICTURE_OTHER)
         return refuse_format(bytes, file, o->format);
 
+    if (format == PICTURE_PNG && !sniff_png_reaches_pixels(bytes))
+        return FAIL_IN(ST_BAD_INPUT, file,
+                       "the png header can not be read: the file ends before its pixels");
     forget_errors();
     o->pixels = load(format, bytes);
     if (!o->pixels)

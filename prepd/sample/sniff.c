@@ -101,20 +101,43 @@ bool sniff_png_grey_no_alpha(span bytes)
     return span_holds(bytes, COLOUR_TYPE_AT, 1) && bytes.data[COLOUR_TYPE_AT] == 0;
 }
 
+enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
+
+typedef struct chunk {
+    const uint8_t *type; /* four letters */
+    uint64_t size;       /* of its data, as it claims */
+    bool whole;          /* the file has as much */
+} chunk;
+
+static bool chunk_at(span bytes, uint64_t at, chunk *out)
+{
+    if (!span_holds(bytes, at, FRAME))
+        return false;
+    const uint8_t *p = bytes.data + at;
+    const uint64_t size = (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+    *out = (chunk){p + 4, size, span_holds(bytes, at, FRAME + size)};
+    return true;
+}
+
 static bool find_chunk(span bytes, const char *type, span *out)
 {
-    enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
-    uint64_t at = SIGNATURE;
-    while (span_holds(bytes, at, FRAME)) {
-        const uint8_t *p = bytes.data + at;
-        const uint64_t size =
-            (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
-        if (!span_holds(bytes, at, FRAME + size))
-            return false;
-        *out = span_of(p + 8, (size_t)size);
-        if (memcmp(p + 4, type, 4) == 0)
+    chunk c;
+    for (uint64_t at = SIGNATURE; chunk_at(bytes, at, &c) && c.whole; at += FRAME + c.size) {
+        *out = span_of(c.type + 4, (size_t)c.size);
+        if (memcmp(c.type, type, 4) == 0)
             return true;
-        at += FRAME + size;
+    }
+    return false;
+}
+
+bool sniff_png_reaches_pixels(span bytes)
+{
+    chunk c;
+    for (uint64_t at = SIGNATURE; chunk_at(bytes, at, &c); at += FRAME + c.size) {
+        if (memcmp(c.type, "IDAT", 4) == 0)
+            return true;
+        if (!c.whole)
+            break;
     }
     return false;
 }
@@ -127,6 +150,6 @@ bool sniff_png_ends(span bytes)
 
 span sniff_png_chunk(span bytes, const char *type)
 {
-    span chunk;
-    return find_chunk(bytes, type, &chunk) ? chunk : span_of(NULL, 0);
+    span data;
+    return find_chunk(bytes, type, &data) ? data : span_of(NULL, 0);
 }

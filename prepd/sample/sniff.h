@@ -17,6 +17,9 @@ picture_format sniff_format(span bytes, const char **out_name);
 
 /* Facts of the container that libvips does not tell. */
 bool sniff_png_grey_no_alpha(span bytes); /* colour type 0 */
+/* Whether the chunks before the first of the pixels lie within the file: libpng asks for as much
+ * memory as a chunk claims (eXIf: up to 2 GiB) before it reads it. */
+bool sniff_png_reaches_pixels(span bytes);
 /* Whether the chunks lead to IEND: libpng stops reading when it has its pixels, so a cut behind
  * them would pass. */
 bool sniff_png_ends(span bytes);

@@ -120,6 +120,21 @@ static void test_image_decode__refuses_every_cut(void **state)
     check_cuts(span_of(builtin_webp, sizeof builtin_webp), "cut.webp");
 }
 
+/* A chunk before the pixels that claims 1.3 GB: refused before anybody asks for them. */
+static void test_image_decode__believes_no_chunk_beyond_the_file(void **state)
+{
+    enum { AT = 33 }; /* behind IHDR */
+    static const uint8_t claim[] = {0x50, 0, 0, 0, 'e', 'X', 'I', 'f', 'M', 'M', 0, '*'};
+    uint8_t png[sizeof builtin_png + sizeof claim];
+    image_info info;
+    (void)state;
+    memcpy(png, builtin_png, AT);
+    memcpy(png + AT, claim, sizeof claim);
+    memcpy(png + AT + sizeof claim, builtin_png + AT, sizeof builtin_png - AT);
+    assert_fails(ST_BAD_INPUT, image_header(span_of(png, sizeof png), "x.png", &limits, &info),
+                 "the file ends before its pixels");
+}
+
 /* Damage is either refused or gives a picture; nothing else happens. */
 static void test_image_decode__survives_damage(void **state)
 {
@@ -249,6 +264,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_decode__golden),
         cmocka_unit_test(test_image_decode__refuses_every_cut),
+        cmocka_unit_test(test_image_decode__believes_no_chunk_beyond_the_file),
         cmocka_unit_test(test_image_decode__survives_damage),
         cmocka_unit_test(test_image_decode__limits),
         cmocka_unit_test(test_image_decode__names_other_formats),
