@@ -1,0 +1,106 @@
+/* relay.c: what handing rows on costs at least: one thread that reads whole rows from one unix
+ * socket and writes them to another, with nothing else to do. The dispatcher beside it shows what
+ * is its own and libzmq's.
+ *
+ *   bench_relay ROW_BYTES ROWS SECONDS
+ *
+ * ROWS buffers are used in turn, as many as the dispatcher holds. Who sends and who takes are
+ * processes of their own. One line at the end, JSON. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "tests/bench/prepd/turns.h"
+
+enum { SETTLE_S = 1, PART = 1 << 20 };
+
+/* All of it, in one direction. False where the other side has gone. */
+static bool move(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t n)
+{
+    while (n > 0) {
+        const ssize_t some = how(fd, bytes, n);
+        if (some <= 0 && errno != EINTR)
+            return false;
+        bytes += some > 0 ? some : 0;
+        n -= some > 0 ? (size_t)some : 0;
+    }
+    return true;
+}
+
+static ssize_t put(int fd, void *bytes, size_t n)
+{
+    return send(fd, bytes, n, MSG_NOSIGNAL);
+}
+
+static ssize_t take(int fd, void *bytes, size_t n)
+{
+    return recv(fd, bytes, n, 0);
+}
+
+static void *room(size_t n)
+{
+    void *p = malloc(n);
+    if (!p)
+        must(FAIL(ST_NO_MEMORY, "no memory for %zu bytes", n));
+    memset(p, 1, n);
+    return p;
+}
+
+/* The other ends: one that always has the same bytes to send, one that takes and forgets. */
+static int neighbour(ssize_t (*how)(int, void *, size_t))
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        must(FAIL(ST_OS, "socketpair: %s", strerror(errno)));
+    const pid_t pid = fork();
+    if (pid < 0)
+        must(FAIL(ST_OS, "fork: %s", strerror(errno)));
+    if (pid > 0) {
+        close(ends[1]);
+        return ends[0];
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends[0]);
+    uint8_t *part = room(PART);
+    while (move(how, ends[1], part, PART))
+        ;
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    char self[24];
+    if (argc != 4) {
+        fprintf(stderr, "usage: bench_relay ROW_BYTES ROWS SECONDS\n");
+        return 64;
+    }
+    const size_t row_bytes = (size_t)atoll(argv[1]);
+    const int64_t n = atoll(argv[2]), seconds = atoll(argv[3]);
+    uint8_t *rows = room(row_bytes * (size_t)n);
+    const int from = neighbour(put), to = neighbour(take);
+    int64_t began = clock_ns(), cpu = 0, done = 0;
+    bool settled = false;
+    snprintf(self, sizeof(self), "%d", (int)getpid());
+    for (int64_t k = 0; !settled || clock_ns() - began < seconds * 1000000000; k++) {
+        uint8_t *row = rows + (size_t)(k % n) * row_bytes;
+        if (!move(take, from, row, row_bytes) || !move(put, to, row, row_bytes))
+            must(FAIL(ST_OS, "a neighbour has gone: %s", strerror(errno)));
+        done++;
+        if (!settled && clock_ns() - began > (int64_t)SETTLE_S * 1000000000) {
+            settled = true;
+            began = clock_ns();
+            cpu = cpu_of(self);
+            done = 0;
+        }
+    }
+    printf("{\"rows\":%lld,\"bytes\":%lld,\"wall_ns\":%lld,\"cpu_ns\":%lld}\n", (long long)done,
+           (long long)(done * (int64_t)row_bytes), (long long)(clock_ns() - began),
+           (long long)(cpu_of(self) - cpu));
+    free(rows);
+    return 0;
+}
