@@ -1,5 +1,6 @@
 """A bad sample costs itself only: it is named, the others stream, and nobody waits for it."""
 
+import contextlib
 import json
 import os
 import re
@@ -54,11 +55,20 @@ def bad_files_are_named_and_cost_themselves():
         check(one == three, "bad samples make the stream depend on the workers")
 
 
-def samples_that_kill_their_workers():
+@contextlib.contextmanager
+def trap():
+    """Workers do as the marks in their pictures say (poison_module.c)."""
     build = os.path.dirname(os.path.dirname(BIN))
     os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(build, "lib/libprepd_image.so")
     os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(build, "tests/libpoison_module.so")
     try:
+        yield
+    finally:
+        del os.environ["TESSERA_IMAGE_MODULE"]
+
+
+def samples_that_kill_their_workers():
+    with trap():
         with Folder(**{"prepd.sample_timeout": 0.3, "prepd.solo_deaths": 1,
                        "data.limit": 60}) as f:
             images = f.train_images()
@@ -74,8 +84,22 @@ def samples_that_kill_their_workers():
             one = digest(f.config, "--steps", "2", "--prepd.workers", "1")
             three = digest(f.config, "--steps", "2", "--prepd.workers", "3")
             check(one == three, "poison makes the stream depend on the workers")
-    finally:
-        del os.environ["TESSERA_IMAGE_MODULE"]
+
+
+def a_bad_header_is_known_at_its_second_loss():
+    """The first lease tells of few of its records, the second of each: no third worker is lost before the picture is
+    tried alone."""
+    with trap():
+        with Folder(images=200, **{"prepd.workers": 2, "prepd.solo_deaths": 1}) as f:
+            bad = f.train_images()[20]
+            check(os.path.getsize(bad) < 16000, "the mark is behind what is read for a header")
+            with open(bad, "ab") as x:
+                x.write(b"POISON:header")
+            with Daemon(f.config) as d:
+                wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+                next(iter(client.connect("ipc://" + f.file("d.sock"), timeout=60.0)))
+                gone = d.said().count("worker gone")
+                check(gone == 3, f"{gone} workers were lost to one picture\n{d.said()}")
 
 
 def too_many_bad_samples_stop_the_run():
@@ -200,4 +224,4 @@ def real_photos_and_odd_ones():
 
 main(too_many_bad_samples_stop_the_run, what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
      real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
-     samples_that_kill_their_workers)
+     samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)
