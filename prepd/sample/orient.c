@@ -190,7 +190,7 @@ int orient_from_xmp(span xmp)
         else
             continue;
         if (p < end && *p >= '0' && *p <= '9')
-            return *p - '0';
+            return *p >= '1' && *p <= '8' ? *p - '0' : 1;
     }
     return 0;
 }
