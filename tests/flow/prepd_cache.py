@@ -60,11 +60,19 @@ def damaged_deleted_or_cut_under_the_workers():
         want, *_ = stream(f, options(training__epochs=2))
         stream(f, cached(f))
 
+        damaged = []
+
         def noise(n):
-            with open(path, "r+b") as x:
-                for _ in range(2000):
-                    x.seek(rng.randrange(8192 if rng.random() < 0.1 else os.path.getsize(path)))
+            try:
+                x = open(path, "r+b")
+            except FileNotFoundError:
+                return  # a worker found its head damaged, and makes it anew
+            with x:
+                size = os.fstat(x.fileno()).st_size
+                for _ in range(2000 if size else 0):
+                    x.seek(rng.randrange(8192 if rng.random() < 0.1 else size))
                     x.write(rng.randbytes(8))
+                damaged.append(n)
 
         def delete(n):
             if n == 5 and os.path.exists(path):
@@ -78,6 +86,7 @@ def damaged_deleted_or_cut_under_the_workers():
             got, hits, _, _ = stream(f, cached(f), what)
             check(got == want, f"{name} changed the rows")
             check(hits > 0, f"{name} ended all use of it")
+        check(len(damaged) > 3, f"noise was written {len(damaged)} times")
 
 
 def a_full_disk_costs_the_cache_alone():
