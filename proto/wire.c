@@ -70,16 +70,15 @@ static status set_int(void *socket, int option, int value, const char *name)
     return ST_OK;
 }
 
-/* All before bind and connect: later settings are ignored. Dead links are found by the kernel, not
- * by ZeroMQ's heartbeats: libzmq (4.3.4 and later) aborts ("!_io_error") where one is due to a
- * peer, or lies among what was read of it, that has gone while its messages waited (`unread`). */
+/* All before bind and connect: later settings are ignored. Dead links are found by the kernel: it
+ * needs no answer of a program that is busy. */
 static status set_options(wire_socket *s, const endpoint *e, const wire_limits *limits)
 {
     const int64_t part_bytes = limits->part_bytes ? limits->part_bytes : MAX_PART_BYTES;
     const int options[][2] = {
         {ZMQ_LINGER, LINGER_MS},
         {ZMQ_SNDHWM, limits->unsent},
-        {ZMQ_RCVHWM, limits->unread},
+        {ZMQ_RCVHWM, 0}, /* wire_guard.h says why */
         {ZMQ_TCP_KEEPALIVE, 1},
         {ZMQ_TCP_KEEPALIVE_IDLE, KEEPALIVE_S},
         {ZMQ_TCP_KEEPALIVE_INTVL, KEEPALIVE_S},
@@ -159,6 +158,17 @@ status wire_use_keys(wire *w, const char *folder)
     return wire_keys_load(folder, false, &w->keys);
 }
 
+int64_t wire_were_cut(wire_socket *s, char out[WIRE_REFUSED_TEXT])
+{
+    return s->guard ? wire_guard_were_cut(s->guard, out) : 0;
+}
+
+void wire_know(wire_socket *s, const wire_peer *peer)
+{
+    if (s->guard)
+        wire_guard_know(s->guard, peer->connection);
+}
+
 status wire_reload_keys(wire *w)
 {
     return w->keys ? wire_keys_reload(w->keys) : ST_OK;
@@ -179,6 +189,9 @@ status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_sock
     if (e.is_ipc)
         TRY(endpoint_clear_ipc(&e));
     TRY(socket_new(w, text, &e, true, limits, &s));
+    if (!e.is_ipc && limits && limits->unread_bytes)
+        TRY_OR(failed,
+               wire_guard_new(w->context, s->socket, text, limits, w->keys != NULL, &s->guard));
     if (zmq_bind(s->socket, e.text) != 0) {
         st = bind_failed(text);
         goto failed;
@@ -275,6 +288,7 @@ void wire_close(wire_socket **socket)
         zmq_socket_monitor(s->socket, NULL, 0);
         zmq_close(s->monitor);
     }
+    wire_guard_free(&s->guard);
     if (s->socket)
         zmq_close(s->socket);
     if (s->bound_path)

@@ -3,8 +3,9 @@
  * A bound socket is a ROUTER: every message comes with the peer it is from and goes to a named
  * peer; one that can not be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
  * A connected socket is a DEALER. Its high-water marks are off; credit bounds what is under way. A
- * bound one has those of its wire_limits, so that no peer makes it grow.
- * Keepalives, MAXMSGSIZE, LINGER and handshake limits are set before bind and connect. */
+ * bound one has its wire_limits, so that no peer makes it grow; over ipc, whose peers are those
+ * that may write to its file, only those of parts and of what is unsent. Keepalives, MAXMSGSIZE,
+ * LINGER and handshake limits are set before bind and connect. */
 #ifndef TESSERA_PROTO_WIRE_H
 #define TESSERA_PROTO_WIRE_H
 
@@ -24,6 +25,7 @@ typedef struct wire_msg wire_msg;       /* parts, owned */
 typedef struct wire_peer {
     uint8_t id[64]; /* routing id */
     size_t size;    /* 0 = none */
+    int connection; /* descriptor of the message's connection; <= 0: not known */
 } wire_peer;
 
 WARN_UNUSED status wire_new(wire **out);
@@ -45,7 +47,13 @@ WARN_UNUSED status wire_keys_make(const char *folder, const char *client);
 /* What one peer of a bound socket may make us hold; 0 = no bound. */
 typedef struct wire_limits {
     int64_t part_bytes; /* largest part taken; a peer that sends more is cut off */
-    int unread, unsent; /* messages; past unread the peer waits, past unsent wire_send is refused */
+    int unsent;         /* messages; past it wire_send is refused */
+    /* tcp, of messages that are not read or not complete: a peer over its share is cut off, and
+     * the worst one where all together are over theirs. ZeroMQ keeps up to 32 times as much memory
+     * (for parts of no bytes at all). Looked at by wire_poll
+     * and wire_recv; 0 = no bound. */
+    int64_t unread_bytes, all_unread_bytes;
+    int64_t known_bytes; /* unread_bytes of peers that wire_know named, which all leaves out */
 } wire_limits;
 
 /* endpoint: ipc://PATH (of any length: a folder too deep for a socket's address is reached through
@@ -60,6 +68,10 @@ WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out
 WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);
+/* This peer's limit is known_bytes from now on. */
+void wire_know(wire_socket *s, const wire_peer *peer);
+/* How many peers were cut off for unread_bytes since the last call; what is known of the last. */
+int64_t wire_were_cut(wire_socket *s, char out[WIRE_REFUSED_TEXT]);
 void wire_close(wire_socket **s); /* removes the ipc file it bound */
 
 WARN_UNUSED status wire_msg_new(wire_msg **out);

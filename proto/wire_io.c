@@ -83,6 +83,7 @@ static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
 {
     wire_peer peer = {.size = 0};
     size_t n = 0;
+    int64_t bytes = 0;
     status st = ST_OK;
     int more = 1;
     wire_msg_clear(m);
@@ -100,6 +101,12 @@ static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
             return wire_zmq_failed("receiving from", s->name);
         }
         more = zmq_msg_more(&part);
+        if (s->guard && n > 0) /* the routing id did not come over the link */
+            bytes += wire_guard_framed(s->guard, size);
+        if (s->guard && !more) {
+            peer.connection = zmq_msg_get(&part, ZMQ_SRCFD);
+            wire_guard_count(s->guard, peer.connection, bytes);
+        }
         if (s->is_router && n == 0) {
             if (zmq_msg_size(&part) > sizeof peer.id)
                 st = FAIL_IN(ST_PROTOCOL, s->name, "a peer's routing id has %zu bytes, at most %zu",
@@ -140,6 +147,8 @@ status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
     int64_t deadline = deadline_of(timeout_ms);
     for (;;) {
         wire_read_events(s); /* before reading: what came ahead of a loss must still be found */
+        if (s->guard)
+            wire_guard_look(s->guard);
         status st = receive_parts(s, from, m);
         if (st != ST_TIMEOUT)
             return st;
@@ -160,12 +169,14 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
 {
     int n_items = 0;
     wire_keys *keys = NULL; /* whose handshakes wait for us */
+    bool guarded = false;
     *out_any = false;
     for (size_t i = 0; i < n; i++) {
         wire_socket *s = waits[i].socket;
         waits[i].ready = false;
         if (s && (s->lost || s->refused))
             waits[i].ready = *out_any = true; /* wire_recv will say so */
+        guarded |= s && s->guard;
         if (s) {
             items[n_items++] = (zmq_pollitem_t){s->socket, 0, ZMQ_POLLIN, 0};
             if (s->monitor)
@@ -179,8 +190,13 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
             keys = waits[i].socket->wire->keys;
     if (keys && wire_keys_socket(keys))
         items[n_items++] = (zmq_pollitem_t){wire_keys_socket(keys), 0, ZMQ_POLLIN, 0};
+    if (guarded && (wait_ms < 0 || wait_ms > WIRE_GUARD_MS))
+        wait_ms = WIRE_GUARD_MS;
     if (zmq_poll(items, n_items, *out_any ? 0 : wait_ms) < 0)
         return zmq_errno() == EINTR ? ST_OK : wire_zmq_failed("waiting for", "sockets");
+    for (size_t i = 0; i < n && guarded; i++)
+        if (waits[i].socket && waits[i].socket->guard)
+            wire_guard_look(waits[i].socket->guard);
     if (keys)
         wire_keys_answer(keys);
     n_items = 0;

@@ -4,6 +4,7 @@
 
 #include "proto/endpoint.h"
 #include "proto/wire.h"
+#include "proto/wire_guard.h"
 #include "proto/wire_keys.h"
 
 struct wire {
@@ -15,7 +16,8 @@ struct wire {
 struct wire_socket {
     wire *wire; /* borrowed */
     void *socket;
-    void *monitor; /* DEALER: PAIR with the connection's events */
+    void *monitor;     /* DEALER: PAIR with the connection's events */
+    wire_guard *guard; /* bound, tcp; else NULL */
     bool is_router;
     bool greeted;     /* the ZeroMQ handshake has succeeded once */
     bool lost;        /* and the connection has ended since: a new one would be a stranger there */

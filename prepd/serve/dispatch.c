@@ -21,20 +21,24 @@ enum {
     OPENING_MS = 5,
     DRAIN_S = 20,            /* after SIGTERM */
     MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
+    MESSAGES_MS = 25,        /* and so long, if they are large */
     DISCARDED_PER_TURN = 16384,
     OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
 
-/* No peer makes us grow: what it sends waits with it until it is read (a few messages are here, so
- * few because each may have the largest size), what it does not take stays in its slots (rows) or
- * is not said; who sends what is refused again and again is no longer listened to. Largest from a
- * consumer: HELLO with a cursor's quarantine list; from a worker: a clip of a whole row, which has
- * twice a picture's bytes (added below), or what is sent of a text of ten million tokens. */
-static const wire_limits consumer_limits = {.part_bytes = 16 << 20, .unread = 4, .unsent = 1024};
-static const wire_limits worker_limits = {.part_bytes = 256 << 20, .unread = 4, .unsent = 64};
-static const wire_limits control_limits = {.part_bytes = 1 << 16, .unread = 16, .unsent = 16};
+/* No peer makes us grow: who has more under way to us than its longest message is cut off, what it
+ * does not take stays in its slots (rows) or is not said; who sends what is refused again and again
+ * is no longer listened to. Largest from a consumer: HELLO with a cursor's quarantine list; from a
+ * worker that has joined: the rows of its two leases, where a clip of a whole row has twice a
+ * picture's bytes (added below), or what is sent of a text of ten million tokens. */
+static const wire_limits consumer_limits = {
+    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
+static const wire_limits worker_limits = {
+    .part_bytes = 256 << 20, .unsent = 64, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
+static const wire_limits control_limits = {
+    .part_bytes = 1 << 16, .unsent = 16, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
 
 void dispatch_fail(dispatch *d, status st)
 {
@@ -84,6 +88,13 @@ void dispatch_refused(dispatch *d, const char *what)
 static void tell_refusals(dispatch *d)
 {
     char text[WIRE_REFUSED_TEXT];
+    wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
+    for (int i = 0; i < 3; i++) {
+        const int64_t cut = wire_were_cut(sockets[i], text);
+        if (cut > 0)
+            log_warn("peer cut off times=%lld last=\"%s\"", (long long)cut, text);
+        d->counts.refused_peers += (uint64_t)cut;
+    }
     const int64_t keys = wire_keys_were_refused(d->net, text);
     if (keys > 0)
         log_warn("key refused times=%lld last=\"%s\"", (long long)keys, text);
@@ -181,6 +192,7 @@ static status start(dispatch *d)
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
     wire_limits from_worker = worker_limits;
     from_worker.part_bytes += 2 * session_row_bytes(d->c);
+    from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
     if (d->c->metrics_listen[0])
@@ -224,7 +236,8 @@ static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
     wire_msg *m = NULL;
     status st = ST_OK;
     TRY(wire_msg_new(&m));
-    for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN; i++) {
+    const int64_t end_ns = clock_ns() + MESSAGES_MS * 1000000LL;
+    for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN && clock_ns() < end_ns; i++) {
         wire_peer from;
         wire_msg_clear(m);
         st = wire_recv(s, 0, &from, m);
@@ -245,7 +258,7 @@ static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
     }
     d->reading = NULL;
     wire_msg_free(&m);
-    return st == ST_TIMEOUT ? ST_OK : st;
+    return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
 /* Where the train stream is: the consumer that is furthest. NULL if there is none. */

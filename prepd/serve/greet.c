@@ -205,7 +205,7 @@ static status find_place(const dispatch *d, session *s, const char *name)
         s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
     TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
     s->placed = true;
-    free(s->hello); /* up to 16 MiB; nobody asks for it again */
+    free(s->hello); /* up to 8 MiB; nobody asks for it again */
     s->hello = NULL;
 done:
     json_free(&parsed);

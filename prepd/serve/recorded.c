@@ -19,7 +19,8 @@ enum {
     MOST_RANKS = 65536,
     CREDIT_BITS = 42 /* 4 TiB: as the dispatcher */
 };
-static const wire_limits limits = {.part_bytes = 16 << 20, .unread = 64, .unsent = 1024};
+static const wire_limits limits = {
+    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
 
 /* Who takes rows, at its own pace: a walk of its own over the recording. */
 typedef struct consumer {

@@ -267,6 +267,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
         at = &(*at)->next;
     *at = w;
     d->n_seats++;
+    wire_know(d->workers, from);
     if (local)
         local_joined(d, w->pid);
     log_debug("worker joined pid=%lld host=%s local=%d", (long long)pid, host, local);

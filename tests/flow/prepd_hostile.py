@@ -194,7 +194,7 @@ def floods_at_full_speed():
         return struct.pack(">BQ", 2 | more, len(part)) + part
 
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
-        for port, parts in ((t.port, message(HELLO, 1, 9)), (t.port, [b"x", b"y" * 100000]),
+        for port, parts in ((t.port, message(HELLO, 1, 9)), (t.port, [b"x", b"y" * 100000]), (t.port, [b""] * 9000),
                             (t.port + 2, message({"command": "status"}, 32))):
             data = b"".join(frame(p, k + 1 < len(parts)) for k, p in enumerate(parts))
             data *= max(1, 200000 // len(data))
@@ -211,9 +211,9 @@ def floods_at_full_speed():
 
 
 def the_longest_messages_at_full_speed():
-    """HELLOs of 15 MiB faster than they can be read: a few of them are here, the others wait with the sender."""
-    most = 10 * (16 << 20)
-    parts = message(dict(HELLO, program="x" * (15 << 20)))
+    """HELLOs of 7 MiB faster than they can be read: what comes between two looks is here, then the sender is cut off."""
+    most = 256 << 20
+    parts = message(dict(HELLO, program="x" * (7 << 20)))
     data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         with raw(t.port, GREETING + READY) as s:
@@ -221,10 +221,52 @@ def the_longest_messages_at_full_speed():
             try:
                 while time.monotonic() < end:
                     s.sendall(data)
-                    sent += 15
+                    sent += 7
             except OSError:
                 pass  # cut off: as good
-        t.settled(f"{sent} MiB in messages of 15 MiB", most // CONNECTION)
+        t.settled(f"{sent} MiB in messages of 7 MiB", most // CONNECTION)
+
+
+def messages_without_an_end():
+    """ZeroMQ keeps the parts of a message until the last is there: the sender is cut off before it is large."""
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        for port in range(t.port, t.port + 3):
+            for part in (b"\x01\x00", b"\x01\x01a", struct.pack(">BQ", 3, 100000) + bytes(100000)):
+                data = part * max(1, 200000 // len(part))
+                many = {raw(port, GREETING + READY): 0 for _ in range(20)}
+                end = time.monotonic() + 3.0
+                for s in many:
+                    s.settimeout(0.01)
+                while time.monotonic() < end:
+                    for s in many:
+                        try:
+                            many[s] += s.send(data[many[s] % len(data):])
+                        except OSError:
+                            pass  # full, or cut off
+                t.settled(f"{sum(many.values()) / MIB:.0f} MiB in parts of {len(part)} bytes", 32 * (12 << 20) // CONNECTION)
+                for s in many:
+                    s.close()
+                wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
+        check("cut off" in t.daemon.said(), t.daemon.said()[-2000:])
+
+
+def pings_of_peers_that_went():
+    """libzmq aborts where it reads a PING behind messages that waited when their link was cut."""
+    ping = b"\x04\x07\x04PING\x00\x00"
+    parts = message(HELLO, 1, 9)
+    data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        for port in [t.port, t.port + 1, t.port + 2] * 20:
+            with raw(port, GREETING + READY) as s:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                s.settimeout(0.2)
+                try:
+                    s.sendall((data * 20 + ping) * 200)
+                except OSError:
+                    pass  # it does not read on, or cut us off
+            time.sleep(0.05)
+            check(t.daemon.p.poll() is None, t.daemon.said()[-2000:])
+        t.settled("PINGs of peers that went")
 
 
 def readers_that_do_not_read():
@@ -298,5 +340,6 @@ def places_far_ahead():
 
 
 main(places_far_ahead, bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
-     floods_that_nobody_reads, floods_at_full_speed, the_longest_messages_at_full_speed, readers_that_do_not_read, a_crowd_that_does_not_read,
+     floods_that_nobody_reads, floods_at_full_speed, the_longest_messages_at_full_speed, messages_without_an_end,
+     pings_of_peers_that_went, readers_that_do_not_read, a_crowd_that_does_not_read,
      long_hellos_without_an_index)

@@ -123,7 +123,7 @@ static void close_all(void)
 
 static void meet(int s, wire_socket **bound, wire_msg *m)
 {
-    static const wire_limits limits = {.part_bytes = 1 << 24, .unread = 64, .unsent = 64};
+    static const wire_limits limits = {.part_bytes = 1 << 24, .unsent = 64};
     char end[64];
     snprintf(end, sizeof end, "ipc://%s/%d", folder, s);
     MUST(wire_bind(d.net, end, &limits, bound));

@@ -1,0 +1,259 @@
+#include "proto/wire_guard.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/wire_socket.h"
+
+enum {
+    SHORT_FRAME = 255,      /* ZMTP: flags and 1 byte of size; beyond it 8 */
+    CURVE_BYTES = 33,       /* around a part: "MESSAGE", nonce, authenticator, flags */
+    HANDSHAKE_BYTES = 1024, /* never read, no fault: of thousands it adds up */
+    LOOKED_NS = 100000,     /* pause for each connection: a look costs 2 us of it */
+    MOST_MS = 250,
+    MAX_FD = 1 << 20,
+};
+
+typedef struct connection {
+    uint64_t cookie; /* the kernel's name of the socket; 0 = no connection at this descriptor */
+    int64_t read;    /* bytes that became messages */
+    bool known;
+} connection;
+
+struct wire_guard {
+    void *socket; /* borrowed */
+    void *events; /* PAIR: connections that were accepted */
+    wire_limits limits;
+    bool curve;
+    connection *at; /* by descriptor */
+    int n;
+    int64_t next_ns;
+    int64_t cut;
+    char last[WIRE_REFUSED_TEXT];
+};
+
+/* A descriptor is used again once its connection has ended; the cookie never is. */
+static uint64_t cookie_of(int fd)
+{
+    uint64_t cookie = 0;
+    socklen_t size = sizeof cookie;
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+/* Bytes that came over it so far; -1: not to be had. */
+static int64_t came_of(int fd)
+{
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return -1;
+    return (int64_t)info.tcpi_bytes_received;
+}
+
+static void check_kernel(const char *name)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return; /* none of this kind here to ask */
+    if (!cookie_of(fd) || came_of(fd) < 0)
+        log_warn(
+            "%s: this kernel does not count what peers send (TCP_INFO, SO_COOKIE): one that "
+            "sends a message without an end is only bounded by the memory limit of the service",
+            name);
+    close(fd);
+}
+
+status wire_guard_new(void *context, void *socket, const char *name, const wire_limits *limits,
+                      bool curve, wire_guard **out)
+{
+    char address[64];
+    const int zero = 0;
+    wire_guard *g = calloc(1, sizeof *g);
+    if (!g)
+        return FAIL(ST_NO_MEMORY, "no memory for a socket");
+    g->socket = socket;
+    g->limits = *limits;
+    g->curve = curve;
+    snprintf(address, sizeof address, "inproc://guard-%p", (void *)g);
+    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
+    if (zmq_socket_monitor(socket, address, ZMQ_EVENT_ACCEPTED) != 0 ||
+        !(g->events = zmq_socket(context, ZMQ_PAIR)) ||
+        zmq_setsockopt(g->events, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
+        zmq_setsockopt(g->events, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
+        zmq_connect(g->events, address) != 0) {
+        status st = wire_zmq_failed("monitoring", name);
+        wire_guard_free(&g);
+        return st;
+    }
+    check_kernel(name);
+    *out = g;
+    return ST_OK;
+}
+
+void wire_guard_free(wire_guard **guard)
+{
+    wire_guard *g = guard ? *guard : NULL;
+    if (!g)
+        return;
+    zmq_socket_monitor(g->socket, NULL, 0); /* while the socket lives */
+    if (g->events)
+        zmq_close(g->events);
+    free(g->at);
+    free(g);
+    *guard = NULL;
+}
+
+static void accepted(wire_guard *g, int fd)
+{
+    if (fd < 0 || fd >= MAX_FD)
+        return;
+    if (fd >= g->n) {
+        const int n = fd + fd / 2 + 16;
+        connection *grown = realloc(g->at, (size_t)n * sizeof *grown);
+        if (!grown)
+            return; /* not looked at: no worse than memory that is all gone */
+        memset(grown + g->n, 0, (size_t)(n - g->n) * sizeof *grown);
+        g->at = grown;
+        g->n = n;
+    }
+    g->at[fd] = (connection){.cookie = cookie_of(fd)};
+}
+
+static void read_events(wire_guard *g)
+{
+    for (;;) {
+        uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
+        uint32_t fd;
+        char address[256];
+        const int size = zmq_recv(g->events, event, sizeof event, ZMQ_DONTWAIT);
+        if (size < 0 && zmq_errno() == EINTR)
+            continue;
+        if (size < 0)
+            return;
+        (void)!zmq_recv(g->events, address, sizeof address, ZMQ_DONTWAIT);
+        if (size != sizeof event)
+            continue;
+        memcpy(&fd, event + 2, sizeof fd);
+        accepted(g, (int)fd);
+    }
+}
+
+static connection *of(wire_guard *g, int fd)
+{
+    return fd > 0 && fd < g->n && g->at[fd].cookie ? &g->at[fd] : NULL;
+}
+
+int64_t wire_guard_framed(const wire_guard *g, int part_bytes)
+{
+    const int64_t bytes = (int64_t)part_bytes + (g->curve ? CURVE_BYTES : 0);
+    return bytes + (bytes > SHORT_FRAME ? 9 : 2);
+}
+
+void wire_guard_count(wire_guard *g, int fd, int64_t bytes)
+{
+    if (!of(g, fd))
+        read_events(g); /* a connection is announced before its messages */
+    connection *c = of(g, fd);
+    if (!c)
+        return;
+    c->read += bytes;
+}
+
+void wire_guard_know(wire_guard *g, int fd)
+{
+    connection *c = of(g, fd);
+    if (c)
+        c->known = true;
+}
+
+/* Bytes that came over it and are not read; -1: it has ended. What is no message (the handshake, a
+ * peer's own heartbeats) or framed longer than it need be stays among them: forgiving any of it
+ * would let a message without an end hide as much. */
+static int64_t unread(connection *c, int fd)
+{
+    const int64_t came = came_of(fd);
+    if (came < 0 || cookie_of(fd) != c->cookie)
+        return -1;
+    if (c->read > came) /* of messages of the connection before at this descriptor */
+        c->read = came;
+    return came - c->read;
+}
+
+static void cut(wire_guard *g, int fd, int64_t bytes)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    char host[INET6_ADDRSTRLEN] = "?";
+    int port = 0;
+    if (getpeername(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&a;
+        inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
+        port = ntohs(in->sin6_port);
+    } else if (a.ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)&a;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+        port = ntohs(in->sin_port);
+    }
+    snprintf(g->last, sizeof g->last, "%s port %d: %lld bytes that make no message, or wait unread",
+             host, port, (long long)bytes);
+    shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees what it had and closes */
+    g->at[fd] = (connection){0};
+    g->cut++;
+}
+
+void wire_guard_look(wire_guard *g)
+{
+    const int64_t now = clock_ns();
+    if (now < g->next_ns)
+        return;
+    int64_t all = 0, most = 0;
+    int worst = -1, n = 0;
+    read_events(g);
+    for (int fd = 0; fd < g->n; fd++) {
+        connection *c = of(g, fd);
+        if (!c)
+            continue;
+        n++;
+        const int64_t bytes = unread(c, fd);
+        if (bytes < 0)
+            *c = (connection){0};
+        else if (bytes > (c->known ? g->limits.known_bytes : g->limits.unread_bytes))
+            cut(g, fd, bytes);
+        else if (!c->known && bytes > HANDSHAKE_BYTES) {
+            all += bytes - HANDSHAKE_BYTES;
+            if (bytes > most) {
+                most = bytes;
+                worst = fd;
+            }
+        }
+    }
+    if (all > g->limits.all_unread_bytes) /* one a look: the next sees what that gave back */
+        cut(g, worst, most);
+    int64_t pause = (int64_t)n * LOOKED_NS;
+    if (pause < WIRE_GUARD_MS * 1000000LL)
+        pause = WIRE_GUARD_MS * 1000000LL;
+    if (pause > MOST_MS * 1000000LL)
+        pause = MOST_MS * 1000000LL;
+    g->next_ns = now + pause;
+}
+
+int64_t wire_guard_were_cut(wire_guard *g, char out[WIRE_REFUSED_TEXT])
+{
+    const int64_t n = g->cut;
+    if (n)
+        memcpy(out, g->last, sizeof g->last);
+    g->cut = 0;
+    return n;
+}

@@ -1,0 +1,226 @@
+/* test_wire_guard.c: peers that send more than is read, over real tcp and byte by byte: cut off at
+ * their share, while others and those that are known go on. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "proto/wire.h"
+#include "tests/harness.h"
+
+enum { SHARE = 1 << 20, ALL = 4 << 20, KNOWN = 16 << 20, WAIT_MS = 20000, STEP_MS = 30 };
+
+typedef struct fixture {
+    int port;
+    wire *w;
+    wire_socket *s;
+    wire_msg *m;
+    int64_t cut;
+    char last[WIRE_REFUSED_TEXT];
+} fixture;
+
+static void begin_with(fixture *f, int share, const char *keys)
+{
+    const wire_limits limits = {.part_bytes = KNOWN,
+                                .unsent = 64,
+                                .unread_bytes = share,
+                                .all_unread_bytes = ALL,
+                                .known_bytes = KNOWN};
+    char endpoint[64];
+    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", f->port);
+    assert_ok(wire_new(&f->w));
+    if (keys)
+        assert_ok(wire_serve_keys(f->w, keys));
+    assert_ok(wire_bind(f->w, endpoint, &limits, &f->s));
+    assert_ok(wire_msg_new(&f->m));
+}
+
+static fixture begin(void)
+{
+    fixture f = {.port = harness_port(NULL)};
+    begin_with(&f, SHARE, NULL);
+    return f;
+}
+
+static void end(fixture *f)
+{
+    wire_msg_free(&f->m);
+    wire_close(&f->s);
+    wire_free(&f->w);
+}
+
+/* Waits a little, reads what is there; how many messages. */
+static int turn(fixture *f, wire_peer *from)
+{
+    wire_wait wait = {.socket = f->s};
+    int n = 0;
+    assert_ok(wire_poll(&wait, 1, STEP_MS));
+    while (wire_recv(f->s, 0, from, f->m) == ST_OK)
+        n++;
+    f->cut += wire_were_cut(f->s, f->last);
+    return n;
+}
+
+static void say(int fd, const void *data, size_t size)
+{
+    assert_int_equal(send(fd, data, size, MSG_NOSIGNAL), size);
+}
+
+/* A message, which arrives. */
+static void say_hi(fixture *f, int fd, wire_peer *from)
+{
+    say(fd, "\0\2hi", 4);
+    for (int i = 0; turn(f, from) == 0; i++)
+        assert_true(i < WAIT_MS / STEP_MS);
+}
+
+/* A DEALER's handshake, written out (ZMTP 3.0, NULL). */
+static int peer(fixture *f)
+{
+    static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
+                                   "DEALER";
+    uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L'}, theirs[64];
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)f->port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    say(fd, greeting, sizeof greeting);
+    assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
+    say(fd, ready, sizeof ready - 1);
+    return fd;
+}
+
+/* So many bytes of parts with more to come, as the peer takes them; false: it was cut off. */
+static bool parts_without_end(fixture *f, int fd, size_t bytes)
+{
+    static const uint8_t part[1 << 12] = {[0] = 3, [7] = 0x0f, 0xf7}; /* 9 + 4087 bytes */
+    const int64_t late = clock_ns() + (int64_t)WAIT_MS * 1000000;
+    for (size_t sent = 0; sent < bytes;) {
+        const size_t at = sent % sizeof part;
+        ssize_t n = send(fd, part + at, sizeof part - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        assert_true(clock_ns() < late);
+        if (n < 0 && errno != EAGAIN)
+            return false;
+        if (n < 0 || sent / SHARE != (sent + (size_t)n) / SHARE)
+            turn(f, NULL);
+        if (f->cut)
+            return false;
+        sent += n < 0 ? 0 : (size_t)n;
+    }
+    turn(f, NULL);
+    turn(f, NULL); /* the look after the last byte */
+    return f->cut == 0;
+}
+
+static void without_an_end_is_cut_off(void **state)
+{
+    (void)state;
+    fixture f = begin();
+    const int bad = peer(&f), good = peer(&f);
+    assert_true(parts_without_end(&f, bad, SHARE / 2));
+    assert_false(parts_without_end(&f, bad, 64 << 20));
+    assert_int_equal(f.cut, 1);
+    assert_non_null(strstr(f.last, "127.0.0.1 port "));
+    say_hi(&f, good, NULL);
+    close(bad);
+    close(good);
+    end(&f);
+}
+
+static void all_together_have_a_share(void **state)
+{
+    (void)state;
+    enum { PEERS = 8 };
+    fixture f = begin();
+    int fd[PEERS];
+    for (int i = 0; i < PEERS; i++) { /* each below its own share */
+        fd[i] = peer(&f);
+        parts_without_end(&f, fd[i], SHARE * 7 / 10);
+    }
+    turn(&f, NULL);
+    assert_in_range(f.cut, 1, PEERS - 1);
+    for (int i = 0; i < PEERS; i++)
+        close(fd[i]);
+    end(&f);
+}
+
+static void a_known_one_may_send_more(void **state)
+{
+    (void)state;
+    fixture f = begin();
+    wire_peer from;
+    const int fd = peer(&f);
+    say_hi(&f, fd, &from);
+    wire_know(f.s, &from);
+    assert_true(parts_without_end(&f, fd, 2 * ALL));
+    assert_false(parts_without_end(&f, fd, 2 * KNOWN));
+    assert_int_equal(f.cut, 1);
+    close(fd);
+    end(&f);
+}
+
+/* Parts of every form of frame; a byte wrong for each would soon be over the share. */
+static void exactly(const char *keys)
+{
+    enum { LOW = 64 << 10, PARTS = 60, MESSAGES = 2000 };
+    static const size_t sizes[] = {0, 100, 222, 223, 255, 256};
+    uint8_t part[256] = {0};
+    char endpoint[64];
+    fixture f = {.port = harness_port(NULL)};
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    wire_msg *m = NULL;
+    assert_ok(wire_new(&w));
+    begin_with(&f, LOW, keys);
+    if (keys)
+        assert_ok(wire_use_keys(w, keys));
+    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", f.port);
+    assert_ok(wire_connect(w, endpoint, &s));
+    assert_ok(wire_msg_new(&m));
+    for (int i = 0; i < MESSAGES; i++) {
+        for (size_t k = 0; k < PARTS; k++)
+            assert_ok(wire_msg_add(m, part, sizes[k % 6]));
+        assert_ok(wire_send(s, NULL, m));
+        while (turn(&f, NULL) == 0)
+            ;
+    }
+    assert_int_equal(f.cut, 0);
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&w);
+    end(&f);
+}
+
+static void what_is_read_counts_exactly(void **state)
+{
+    (void)state;
+    exactly(NULL);
+}
+
+static void with_keys_too(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), keys[400];
+    snprintf(keys, sizeof keys, "%s/k", folder);
+    assert_ok(wire_keys_make(keys, NULL));
+    exactly(keys);
+    harness_remove(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_an_end_is_cut_off),
+        cmocka_unit_test(all_together_have_a_share),
+        cmocka_unit_test(a_known_one_may_send_more),
+        cmocka_unit_test(what_is_read_counts_exactly),
+        cmocka_unit_test(with_keys_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
