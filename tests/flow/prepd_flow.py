@@ -146,8 +146,9 @@ class Daemon:
         self.p = subprocess.Popen([*where, BIN, "serve", "-c", config, *args], stderr=self.log)
 
     def said(self):
-        self.log.seek(0)
-        return self.log.read()
+        # Not read(): the daemon writes at the offset that this process would move.
+        log = self.log.fileno()
+        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
     def stop(self, sig=signal.SIGTERM, limit_s=10):
         self.p.send_signal(sig)
