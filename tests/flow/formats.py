@@ -69,3 +69,8 @@ def stream_of(f, args, n=None, cursor=None):
 
 def fingerprint(row):
     return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
+
+
+def own_of(row):
+    """Which of its samples are quarantined; its cursor's list may not know of them yet (proto/README.md)."""
+    return {q["id"] for q in json.loads(row["quarantine"] or "[]")}

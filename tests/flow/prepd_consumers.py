@@ -1,7 +1,6 @@
 """What consumers get: every sample once, ranks that share steps, exact resume, streams side by
 side, and a slow one that costs nobody else. Through the Python client, as a PyTorch user would."""
 
-import hashlib
 import json
 import os
 import signal
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 
+from formats import fingerprint, own_of
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
 
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
@@ -24,19 +24,12 @@ def endpoint(folder):
     return "ipc://" + folder.file("d.sock")
 
 
-def fingerprint(row):
-    h = hashlib.sha256()
-    for name in sorted(k for k, v in row.items() if hasattr(v, "tobytes")):
-        h.update(name.encode() + row[name].tobytes())
-    return h.hexdigest()
-
-
 def rows_of(folder, n=None, **options):
-    """(number, fingerprint, sample ids, cursor) of the next n rows, or of all."""
+    """(number, fingerprint, sample ids, cursor, own quarantined) of the next n rows, or of all."""
     out = []
     stream = client.connect(endpoint(folder), timeout=30.0, **options)
     for row in stream:
-        out.append((row["number"], fingerprint(row), list(row["doc_sample_id"]), row["cursor"]))
+        out.append((row["number"], fingerprint(row), list(row["doc_sample_id"]), row["cursor"], own_of(row)))
         if len(out) == n:
             break
     stream.close()
@@ -265,7 +258,7 @@ def train_and_eval_side_by_side():
 
 
 def told_of(cursor):
-    return [q["id"] for q in json.loads(cursor)["quarantine"]]
+    return {q["id"] for q in json.loads(cursor)["quarantine"]}
 
 
 def a_cursor_speaks_for_its_consumer_alone():
@@ -292,8 +285,13 @@ def a_cursor_speaks_for_its_consumer_alone():
         check([r[:3] for r in plain] == [r[:3] for r in alone],
               "a list that one consumer brought changed another's rows")
         check(all(good not in told_of(r[3]) for r in plain), "it entered another's cursor")
-        check(set(told_of(plain[-1][3])) == bad, f"{plain[-1][3]}: wanted {bad}")
-        check(set(told_of(rest[-1]["cursor"])) == bad | {good}, rest[-1]["cursor"])
+        for rows, wanted in (([r[3:] for r in plain], bad),
+                             ([(r["cursor"], own_of(r)) for r in rest], bad | {good})):
+            own = set().union(*(r[1] for r in rows))
+            check(own == wanted, f"the rows name {own}, wanted {wanted}")
+            # A row that was under way while another was found bad has the list from before it.
+            check(told_of(rows[-1][0]) <= wanted, f"{rows[-1][0]}: wanted of {wanted}")
+        check(all(good in told_of(r["cursor"]) for r in rest), "its own list is not in its cursors")
         differ = [a[0] for a, r in zip(alone, rest, strict=True) if a[1] != fingerprint(r)]
         mine = [a[0] for a in alone if good in a[2]]
         check(differ == mine, f"rows {differ} differ from a stream without the list, wanted {mine}")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from formats import fingerprint
+from formats import fingerprint, own_of
 from prepd_flow import Daemon, Folder, check, main, seed, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -58,7 +58,7 @@ def rank_rows(folder, rank, ranks, cursor, steps, out, silence_s):
             if steps and row["number"] // STEP >= first + steps:
                 break
             out.append((row["number"], fingerprint(row), [int(i) for i in row["doc_sample_id"]],
-                        row["cursor"]))
+                        row["cursor"], own_of(row)))
             if steps and len(out) == steps * (STEP // ranks):
                 break
         stream.close()
@@ -137,7 +137,7 @@ def under_all_faults():
         check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, twice or disordered")
         changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
         check(not changed, f"rows {changed} differ from a quiet run")
-        listed = {q["id"] for q in cursor["quarantine"]}
+        listed = set().union(*(r[4] for r in got))
         check(listed == bad, f"quarantined {sorted(listed)}, damaged {sorted(bad)}")
         ids = [i for r in got for i in r[2]]
         n = len(set(ids))
