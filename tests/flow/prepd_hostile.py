@@ -22,6 +22,9 @@ CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
 BUFFER = 8 << 20  # prepd.buffer_bytes
 ROOM = 48 << 20  # libraries, stacks: what may come on top
 CONNECTION = 32 << 10  # and what ZeroMQ holds of each
+# What a sender at full speed may make of the daemon before it is seen and cut off: the more, the longer the daemon
+# waits for a core. Kept, it would be over a gigabyte.
+BETWEEN_LOOKS = 256 << 20
 MIB = 1 << 20
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
@@ -207,12 +210,11 @@ def floods_at_full_speed():
                         sent += len(data)
                 except OSError:
                     pass  # cut off: as good
-            t.settled(f"{sent / MIB:.0f} MiB of frames")
+            t.settled(f"{sent / MIB:.0f} MiB of frames", BETWEEN_LOOKS // CONNECTION)
 
 
 def the_longest_messages_at_full_speed():
     """HELLOs of 7 MiB faster than they can be read: what comes between two looks is here, then the sender is cut off."""
-    most = 256 << 20
     parts = message(dict(HELLO, program="x" * (7 << 20)))
     data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
@@ -224,7 +226,7 @@ def the_longest_messages_at_full_speed():
                     sent += 7
             except OSError:
                 pass  # cut off: as good
-        t.settled(f"{sent} MiB in messages of 7 MiB", most // CONNECTION)
+        t.settled(f"{sent} MiB in messages of 7 MiB", BETWEEN_LOOKS // CONNECTION)
 
 
 def messages_without_an_end():
@@ -243,7 +245,8 @@ def messages_without_an_end():
                             many[s] += s.send(data[many[s] % len(data):])
                         except OSError:
                             pass  # full, or cut off
-                t.settled(f"{sum(many.values()) / MIB:.0f} MiB in parts of {len(part)} bytes", 32 * (12 << 20) // CONNECTION)
+                t.settled(f"{sum(many.values()) / MIB:.0f} MiB in parts of {len(part)} bytes",
+                          (32 * (12 << 20) + BETWEEN_LOOKS) // CONNECTION)
                 for s in many:
                     s.close()
                 wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
