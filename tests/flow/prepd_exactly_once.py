@@ -138,6 +138,7 @@ def under_all_faults():
         changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
         check(not changed, f"rows {changed} differ from a quiet run")
         listed = set().union(*(r[4] for r in got))
+        check({q["id"] for q in cursor["quarantine"]} <= bad, f"{cursor}: wanted of {bad}")
         check(listed == bad, f"quarantined {sorted(listed)}, damaged {sorted(bad)}")
         ids = [i for r in got for i in r[2]]
         n = len(set(ids))
