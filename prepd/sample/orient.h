@@ -15,8 +15,7 @@ int orient_from_exif(span exif);
 /* The same of ImageMagick's PNG text "Raw profile type exif": three lines, then EXIF in
  * hexadecimal. Terminated text. */
 int orient_from_raw_profile(const char *text);
-/* First tiff:Orientation="N" or tiff:Orientation>N of an XMP packet, 1 too for 0 and 9; 0 if none.
- */
+/* First tiff:Orientation="N" or tiff:Orientation>N of an XMP packet (0 and 9: 1); 0 if none. */
 int orient_from_xmp(span xmp);
 
 static inline bool orient_swaps_sides(int orientation)

@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/proc.h"
 #include "prepd/serve/notify.h"
+#include "prepd/serve/recorded.h"
 #include "prepd/serve/state.h"
 
 enum {
@@ -30,11 +31,9 @@ static const int64_t RATE_WINDOW_NS = 2000000000;
 
 /* No peer makes us grow: who has more under way to us than its longest message is cut off, what it
  * does not take stays in its slots (rows) or is not said; who sends what is refused again and again
- * is no longer listened to. Largest from a consumer: HELLO with a cursor's quarantine list; from a
- * worker that has joined: the rows of its two leases, where a clip of a whole row has twice a
- * picture's bytes (added below), or what is sent of a text of ten million tokens. */
-static const wire_limits consumer_limits = {
-    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
+ * is no longer listened to. Consumers: recorded.h. Largest from a worker that has joined: the rows
+ * of its two leases, where a clip of a whole row has twice a picture's bytes (added below), or what
+ * is sent of a text of ten million tokens. */
 static const wire_limits worker_limits = {
     .part_bytes = 256 << 20, .unsent = 64, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
 static const wire_limits control_limits = {

@@ -19,7 +19,7 @@ enum {
     MOST_RANKS = 65536,
     CREDIT_BITS = 42 /* 4 TiB: as the dispatcher */
 };
-static const wire_limits limits = {
+const wire_limits consumer_limits = {
     .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
 
 /* Who takes rows, at its own pace: a walk of its own over the recording. */
@@ -317,7 +317,7 @@ status recorded_serve(const char *path, const char *endpoint, const char *keys)
     TRY_OR(done, wire_new(&s.net));
     if (keys[0] && !wire_is_ipc(endpoint))
         TRY_OR(done, wire_serve_keys(s.net, keys));
-    TRY_OR(done, wire_bind(s.net, endpoint, &limits, &s.socket));
+    TRY_OR(done, wire_bind(s.net, endpoint, &consumer_limits, &s.socket));
     log_info("serving endpoint=%s recording=%s", endpoint, path);
     st = loop(&s);
 done:

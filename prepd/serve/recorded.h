@@ -8,6 +8,9 @@
 #include "common/status.h"
 #include "proto/wire.h"
 
+/* Of a socket for consumers, whose largest message is a HELLO with a cursor's quarantine list. */
+extern const wire_limits consumer_limits;
+
 /* The options of a HELLO are those the stream is made of (its own JSON), or it takes the stream as
  * it is (null). CONFIG names the first key that differs; name: the consumer's, for errors. */
 WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value *hello,
