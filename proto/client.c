@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/json.h"
@@ -248,12 +249,12 @@ static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
     }
 }
 
-static status greet(client *c)
+/* The answer to HELLO. */
+static status hear(client *c, int timeout_ms)
 {
     const client_options *o = &c->hello;
-    TRY(knock(c));
     wire_msg_clear(c->m);
-    status st = receive(c, c->m, o->timeout_ms, true);
+    status st = receive(c, c->m, timeout_ms, true);
     if (st == ST_TIMEOUT && wire_greeted(c->socket))
         return FAIL(ST_TIMEOUT,
                     "%s is there but did not answer within %.1f s: it may still be building its "
@@ -267,6 +268,21 @@ static status greet(client *c)
     TRY(st);
     c->joining = false;
     return take_welcome(c);
+}
+
+/* A daemon that is just going, or is started anew, is waited for like one that is not there yet. */
+static status greet(client *c)
+{
+    enum { NAP_MS = 200 };
+    const int64_t end_ns = clock_ns() + (int64_t)c->hello.timeout_ms * 1000000;
+    for (;;) {
+        TRY(knock(c));
+        status st = hear(c, (int)((end_ns - clock_ns()) / 1000000));
+        if (st != ST_UNAVAILABLE || clock_ns() + NAP_MS * INT64_C(1000000) >= end_ns)
+            return st;
+        hang_up(c);
+        nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000L}, NULL);
+    }
 }
 
 status client_open(const client_options *o, client **out)

@@ -25,7 +25,8 @@ typedef struct client_options {
 } client_options;
 
 /* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason.
- * Within timeout_ms: ST_UNAVAILABLE if no daemon listens, ST_TIMEOUT if one does and is silent. */
+ * Within timeout_ms: ST_UNAVAILABLE if no daemon listens or it goes and does not come back,
+ * ST_TIMEOUT if one does and is silent. */
 WARN_UNUSED status client_open(const client_options *o, client **out);
 /* After ST_UNAVAILABLE: waits for the daemon to be there again and enters the stream behind the row
  * of this cursor (NULL: where it was entered before). Nothing is lost or comes twice. ST_TIMEOUT:

@@ -15,7 +15,17 @@
 enum { ROWS = 5, WAIT_MS = 20000, QUIET_MS = 300 };
 static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5}";
 
-typedef enum behaviour { SERVE, REFUSE, OTHER_VERSION, DIE_AFTER_TWO, GARBAGE, SILENT } behaviour;
+typedef enum behaviour {
+    SERVE,
+    REFUSE,
+    OTHER_VERSION,
+    DIE_AFTER_TWO,
+    GARBAGE,
+    SILENT,
+    GO_AT_HELLO,      /* and do not come back */
+    RESTART_AT_HELLO, /* serve the second */
+    STOP_AT_HELLO     /* say so, and serve the second */
+} behaviour;
 
 /* A daemon of one session, in a thread. */
 typedef struct daemon_side {
@@ -110,8 +120,16 @@ static void *serve(void *user)
     int64_t bytes;
     assert_ok(wire_msg_new(&m));
     assert_int_equal(next_message(d, m, &bytes), KIND_HELLO);
-    if (d->how == SILENT)
+    if (d->how == GO_AT_HELLO || d->how == RESTART_AT_HELLO)
+        wire_close(&d->s);
+    if (d->how == SILENT || d->how == GO_AT_HELLO)
         goto done;
+    if (d->how == RESTART_AT_HELLO)
+        assert_ok(wire_bind(d->w, d->endpoint, NULL, &d->s));
+    if (d->how == STOP_AT_HELLO)
+        assert_ok(wire_send_error(d->s, &d->peer, 0, FAIL(ST_STOPPED, "it stops")));
+    if (d->how == RESTART_AT_HELLO || d->how == STOP_AT_HELLO)
+        assert_int_equal(next_message(d, m, &bytes), KIND_HELLO);
     if (d->how == REFUSE) {
         assert_ok(
             wire_send_error(d->s, &d->peer, 0, FAIL(ST_CONFIG, "training.seed: 1 here, 2 there")));
@@ -162,12 +180,12 @@ static client_options options_for(const daemon_side *d)
                             .timeout_ms = WAIT_MS};
 }
 
-static void run_session(int64_t credit)
+static void run_session(behaviour how, int64_t credit)
 {
     daemon_side d;
     client *c = NULL;
     arena a;
-    set_up(&d, SERVE, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    set_up(&d, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
     arena_init(&a, 0);
     assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
     client_options o = options_for(&d);
@@ -207,13 +225,20 @@ static void run_session(int64_t credit)
 static void test_client__a_session(void **state)
 {
     (void)state;
-    run_session((int64_t)1 << 30);
+    run_session(SERVE, (int64_t)1 << 30);
 }
 
 static void test_client__small_credit(void **state)
 {
     (void)state;
-    run_session(1);
+    run_session(SERVE, 1);
+}
+
+static void test_client__a_daemon_that_is_started_anew(void **state)
+{
+    (void)state;
+    run_session(RESTART_AT_HELLO, (int64_t)1 << 30);
+    run_session(STOP_AT_HELLO, (int64_t)1 << 30);
 }
 
 /* What client_open or the first client_next says to a daemon of this behaviour. */
@@ -227,7 +252,7 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
     arena_init(&a, 0);
     assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
     client_options o = options_for(&d);
-    if (how == SILENT)
+    if (how == SILENT || how == GO_AT_HELLO)
         o.timeout_ms = QUIET_MS;
     status st = client_open(&o, &c);
     while (st == ST_OK)
@@ -248,6 +273,7 @@ static void test_client__refusals(void **state)
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
     assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "0.3 s");
+    assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "is prepd serve running", "0.3 s");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 
@@ -322,8 +348,11 @@ static void test_client_py__agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_client__a_session), cmocka_unit_test(test_client__small_credit),
-        cmocka_unit_test(test_client__refusals),  cmocka_unit_test(test_client_open__no_daemon),
+        cmocka_unit_test(test_client__a_session),
+        cmocka_unit_test(test_client__small_credit),
+        cmocka_unit_test(test_client__a_daemon_that_is_started_anew),
+        cmocka_unit_test(test_client__refusals),
+        cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_py__agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
