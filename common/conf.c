@@ -67,11 +67,9 @@ static status folder_of(const char *file, char out[PATH_MAX])
 
 static status load_file(conf *c, const char *file)
 {
-    char base[PATH_MAX], *kept;
+    char base[PATH_MAX];
     loading l = {c, {file, -1, base, ST_CONFIG}, NULL};
     TRY(folder_of(file, base));
-    TRY(arena_strndup(&c->texts, file, strlen(file), &kept));
-    c->file = kept;
     void *lines;
     TRY(arena_calloc(&c->texts, conf_n_rows, sizeof *l.set_at, &lines));
     l.set_at = (int64_t *)lines;
@@ -155,10 +153,22 @@ static status find_file(int argc, char **argv, const char **out)
     return ST_OK;
 }
 
+/* For errors about options that do not fit each other. */
+static status note_place(conf *c, const char *file, bool flags)
+{
+    char place[PATH_MAX + 32], *kept;
+    snprintf(place, sizeof place, "%s%s%s", file ? file : "", file && flags ? " and the " : "",
+             flags ? command_line : "");
+    TRY(arena_strndup(&c->texts, place, strlen(place), &kept));
+    c->place = kept;
+    return ST_OK;
+}
+
 static status load(conf *c, int *argc, char **argv)
 {
     char here[PATH_MAX];
     const char *file;
+    bool flags = false;
     int left = *argc > 0 ? 1 : 0;
     if (!getcwd(here, sizeof here))
         return FAIL(ST_OS, "the working directory: %s", strerror(errno));
@@ -169,14 +179,17 @@ static status load(conf *c, int *argc, char **argv)
     for (int i = 1; i < *argc; i++) {
         if (is_file_flag(argv[i]))
             i++;
-        else if (is_option_flag(argv[i]))
-            TRY(set_from_flag(c, *argc, argv, &i, here));
-        else
+        else if (!is_option_flag(argv[i]))
             argv[left++] = argv[i];
+        else {
+            TRY(set_from_flag(c, *argc, argv, &i, here));
+            flags = true;
+        }
     }
     if (left < *argc)
         argv[left] = NULL;
     *argc = left;
+    TRY(note_place(c, file, flags));
     return conf_check(c);
 }
 
@@ -184,7 +197,7 @@ status conf_load(conf *c, int *argc, char **argv)
 {
     memset(c, 0, sizeof *c);
     arena_init(&c->texts, 0);
-    c->file = "";
+    c->place = "";
     status st = load(c, argc, argv);
     if (st != ST_OK)
         conf_done(c);
@@ -216,8 +229,8 @@ status conf_copy(const conf *from, conf *to)
     *to = *from;
     arena_init(&to->texts, 0);
     char *kept;
-    TRY(arena_strndup(&to->texts, from->file, strlen(from->file), &kept));
-    to->file = kept;
+    TRY(arena_strndup(&to->texts, from->place, strlen(from->place), &kept));
+    to->place = kept;
     for (size_t i = 0; i < conf_n_rows; i++) {
         if (conf_rows[i].kind != ROW_TEXT)
             continue;

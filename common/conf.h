@@ -46,8 +46,8 @@ typedef struct conf {
 #define OPTION_TEXT(field, ...) const char *field; /* never NULL; owned by the conf */
 #define OPTION_ENUM(field, ...) int field;
 #include "common/options.def"
-    arena texts;      /* process lifetime: holds the strings */
-    const char *file; /* the YAML file, "" if none */
+    arena texts;       /* process lifetime: holds the strings */
+    const char *place; /* who chose: the YAML file, the command line, or both; "" if nobody */
 } conf;
 
 /* Reads -c FILE (or --config) and every --section.key VALUE from argv[1..argc), whatever c held.

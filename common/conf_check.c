@@ -9,7 +9,7 @@ enum { PORT_MAX = 65533 /* and two more follow */ };
 
 static status bad(const conf *c, const char *text)
 {
-    return FAIL_IN(ST_CONFIG, *c->file ? c->file : NULL, "%s", text);
+    return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL, "%s", text);
 }
 
 static status check_endpoint(const conf *c)
@@ -54,7 +54,7 @@ static status check_list(const conf *c, const char *key, const char *text, const
     for (const char *const *w = parts; *w; w++)
         snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", *words ? ", " : "",
                  *w);
-    return FAIL_IN(ST_CONFIG, *c->file ? c->file : NULL,
+    return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL,
                    "%s: \"%.100s\" is not %s, %s, or a list of %s", key, text, one, other, words);
 }
 
@@ -71,7 +71,7 @@ static status check_recompute(const conf *c)
     const char *option = c->ac_selective;
     if (strcmp(option, "op") != 0 &&
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
-        return FAIL_IN(ST_CONFIG, *c->file ? c->file : NULL,
+        return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL,
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
                        "number of layers from 1",
                        option);

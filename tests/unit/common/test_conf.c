@@ -91,7 +91,8 @@ static void test_precedence__default_file_command_line(void **state)
     assert_int_equal(c.data_group, GROUP_CONVERSATION);
     assert_string_equal(c.data_split, "train2014");
     assert_string_equal(c.cuda_graph_scope, "attn,router");
-    assert_string_equal(c.file, r->file);
+    assert_memory_equal(c.place, r->file, strlen(r->file));
+    assert_string_equal(c.place + strlen(r->file), " and the command line");
     assert_ok(conf_set(&c, "eval.freq", "10"));
     assert_int_equal(c.eval_freq, 10);
     conf_done(&c);
@@ -143,6 +144,10 @@ static void test_arguments__wrong_ones(void **state)
     int argc = 3;
     conf c;
     assert_fails(ST_NO_INPUT, conf_load(&c, &argc, argv), "/nowhere/c.yaml");
+    argv[1] = (char *)"--prepd.endpoint";
+    argv[2] = (char *)"nonsense";
+    argc = 3;
+    assert_fails(ST_CONFIG, conf_load(&c, &argc, argv), "command line: prepd.endpoint: \"nonsense");
 }
 
 static void test_file__each_wrong_line_is_named(void **state)

@@ -16,7 +16,7 @@ static inline conf conf_defaults(void)
 #define OPTION_BOOL(field, key, value, ...) c.field = value;
 #define OPTION_TEXT(field, key, value, ...) c.field = value;
 #include "common/options.def"
-    c.file = "";
+    c.place = "";
     return c;
 }
 
