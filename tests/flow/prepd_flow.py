@@ -1,5 +1,6 @@
 """What the flow tests of prepd share: a synthetic data set, commands, a daemon, processes."""
 
+import contextlib
 import json
 import os
 import random
@@ -102,6 +103,16 @@ def children(pid):
         return []
 
 
+def below(pid):
+    return [p for child in children(pid) for p in (child, *below(child))]
+
+
+def kill_below(pid):
+    for p in below(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(p, signal.SIGKILL)
+
+
 def command_line(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as f:
@@ -112,12 +123,7 @@ def command_line(pid):
 
 def workers_below(pid):
     """Worker processes anywhere below pid."""
-    found = []
-    for c in children(pid):
-        if "worker" in command_line(c)[1:2]:
-            found.append(c)
-        found += workers_below(c)
-    return found
+    return [p for p in below(pid) if "worker" in command_line(p)[1:2]]
 
 
 def gone(pid):
@@ -179,6 +185,10 @@ def main(*tests):
         if only and test.__name__ != only:
             continue
         start = time.monotonic()
-        test()
+        try:
+            test()
+        except BaseException:
+            kill_below(os.getpid())  # daemons and trainers whose test has ended before them
+            raise
         print(f"ok {test.__name__} ({time.monotonic() - start:.1f} s)")
         sys.stdout.flush()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, children, main, run, seed, wait_for
+from prepd_flow import Daemon, Folder, check, children, kill_below, main, run, seed, wait_for
 from train_flow import SHORT, TRAINER, options, trainer
 
 LONG = len(sys.argv) > 1
@@ -101,14 +101,10 @@ def started(f, name, values):
     try:
         yield p
     finally:
-        for pid in [*below(p.pid), p.pid] if p.poll() is None else []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if p.poll() is None:
+            kill_below(p.pid)
+            p.kill()
         p.wait()
-
-
-def below(pid):
-    return [p for child in children(pid) for p in (*below(child), child)]
 
 
 def said(f, name):
