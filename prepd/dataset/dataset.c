@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 status dataset_open(const conf *c, dataset **out)
@@ -26,6 +27,21 @@ void dataset_image_place(const dataset *d, int64_t j, image_place *out)
         d->v->place(d, j, out);
     else
         snprintf(out->path, sizeof out->path, "%s", d->v->image_path(d, j));
+}
+
+bool dataset_image_has(const dataset *d, int64_t j, const char *path)
+{
+    image_place place;
+    dataset_image_place(d, j, &place);
+    const size_t n = strlen(place.path);
+    if (place.n_frames == 0)
+        return strcmp(path, place.path) == 0;
+    if (strncmp(path, place.path, n) != 0 || path[n] != '/')
+        return false;
+    for (int32_t k = 0; k < place.n_frames; k++)
+        if (strcmp(path + n + 1, d->v->frame(d, j, k)) == 0)
+            return true;
+    return false;
 }
 
 /* False: it can not be seen. */

@@ -64,6 +64,19 @@ static bool seen_by_us(const source *s, const char *file)
     return fd >= 0;
 }
 
+/* A peer names the file: nothing is opened for it but what it was leased. */
+static bool is_of_sample(dispatch *d, const source *s, int64_t id, const char *file)
+{
+    sample smp;
+    bool found = false;
+    arena_reset(&d->scratch);
+    if (s->data->v->outline(s->data, id, &d->scratch, &smp) != ST_OK)
+        return false;
+    for (int32_t i = 0; i < smp.n_images && !found; i++)
+        found = dataset_image_has(s->data, smp.images[i], file);
+    return found;
+}
+
 static void dismiss_if_blind(dispatch *d, worker_seat *w)
 {
     if (w->missing_files < MISSING_LIMIT)
@@ -149,7 +162,8 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
             return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
                            (long long)id);
         const char *missing = json_text(json_find(f, "missing"), NULL);
-        if (missing && !w->local && !w->ship && seen_by_us(lease_source(l), missing)) {
+        if (missing && !w->local && !w->ship && is_of_sample(d, lease_source(l), id, missing) &&
+            seen_by_us(lease_source(l), missing)) {
             w->missing_files++;
             continue;
         }

@@ -57,13 +57,13 @@ static status get(const dataset *d, int64_t i, arena *a, sample *out)
 static const char *path(const dataset *d, int64_t j)
 {
     (void)d, (void)j;
-    return "absent/picture.jpg";
+    return "nowhere/picture.jpg";
 }
 
 static const char *root(const dataset *d)
 {
     (void)d;
-    return "/nowhere";
+    return "/"; /* what is there, a peer might want to know */
 }
 
 static hash128 identity(const dataset *d)
@@ -196,6 +196,8 @@ static void check_leases(void)
     }
     for (const worker_seat *w = d.seats; w; w = w->next, seats++)
         held += is_row(w->work) + is_row(w->ahead);
+    for (const worker_seat *w = d.seats; w; w = w->next)
+        FUZZ_HOLDS(w->missing_files == 0); /* of the data set nothing is there */
     for (const lease *l = d.book.lost; l; l = l->next)
         held += l->kind == LEASE_ROW;
     FUZZ_HOLDS(missing == held || d.stopping);

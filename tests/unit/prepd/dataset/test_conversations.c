@@ -216,6 +216,13 @@ static void test_videos__beside_pictures(void **state)
     assert_string_equal(f.d->v->frame(f.d, s.images[2], 0), "f_1.webp");
     assert_string_equal(f.d->v->frame(f.d, s.images[2], 1), "f_2.JPG");
     assert_string_equal(f.d->v->frame(f.d, s.images[2], 2), "f_10.png");
+    static const char *const others[] = {
+        "", "a.mp4", "dump", "dump/", "dump/notes.txt", "f_2.JPG", "dump/../dump/f_2.JPG"};
+    assert_true(dataset_image_has(f.d, s.images[0], "a.mp4"));
+    assert_true(dataset_image_has(f.d, s.images[1], "1.png"));
+    assert_true(dataset_image_has(f.d, s.images[2], "dump/f_2.JPG"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(dataset_image_has(f.d, s.images[2], others[i]));
     assert_int_equal(get(&f, 1).images[0], s.images[2]);
     assert_non_null(strstr(get(&f, 2).cause, "with fps 2, not 3"));
     assert_non_null(strstr(get(&f, 3).cause, "as \"fps\" beside its name"));
