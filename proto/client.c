@@ -156,7 +156,8 @@ static status refused(const client *c, const wire_msg *m)
     return st == ST_STOPPED ? FAIL(ST_UNAVAILABLE, "%s", status_text()) : st;
 }
 
-/* A daemon that came back must have the stream it had. */
+/* A daemon that came back must have the stream it had. Not every WELCOME knows how many rows there
+ * are (rows_later). */
 static status same_stream(const client *c, const json_value *now)
 {
     static const char *const number[] = {"rows", "seq_len", "token_budget", "patch_budget",
@@ -172,7 +173,7 @@ static status same_stream(const client *c, const json_value *now)
     for (size_t i = 0; i < sizeof number / sizeof *number && st == ST_OK; i++) {
         const int64_t before = json_int(json_find(was, number[i]), -1);
         const int64_t after = json_int(json_find(now, number[i]), -1);
-        if (before != after)
+        if (before != after && before >= 0 && after >= 0)
             st = FAIL_IN(ST_CONFIG, c->name, "came back with another stream: %s %lld, it had %lld",
                          number[i], (long long)after, (long long)before);
     }
@@ -226,14 +227,14 @@ static status knock(client *c)
 }
 
 /* Waits for anything but a sign of life, in slices, so that client_interrupt is noticed.
- * waits_on: a sign of life begins the time anew. ST_TIMEOUT is not noted. */
+ * waits_on: for the first WELCOME; a sign of life begins the time anew. ST_TIMEOUT is not noted. */
 static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
 {
     enum { SLICE_MS = 100 };
     const int64_t time_ns = (int64_t)timeout_ms * 1000000;
     int64_t deadline = clock_ns() + time_ns;
     for (;;) {
-        if (atomic_load(&c->interrupted))
+        if (atomic_load(&c->interrupted) || (waits_on && c->hello.stopped && c->hello.stopped()))
             return FAIL(ST_STOPPED, "interrupted while waiting for %s", c->name);
         int64_t left_ms = (deadline - clock_ns()) / 1000000;
         if (left_ms <= 0)
@@ -278,7 +279,8 @@ static status greet(client *c)
     for (;;) {
         TRY(knock(c));
         status st = hear(c, (int)((end_ns - clock_ns()) / 1000000));
-        if (st != ST_UNAVAILABLE || clock_ns() + NAP_MS * INT64_C(1000000) >= end_ns)
+        if (st != ST_UNAVAILABLE || !c->hello.patient ||
+            clock_ns() + NAP_MS * INT64_C(1000000) >= end_ns)
             return st;
         hang_up(c);
         nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000L}, NULL);

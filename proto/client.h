@@ -22,11 +22,13 @@ typedef struct client_options {
     int64_t credit_bytes;       /* granted at HELLO, given back as rows are taken */
     bool rows_later;            /* WELCOME may come before all epochs are planned, rows null */
     int timeout_ms;             /* longest silence while waiting for WELCOME or a row */
+    bool patient;          /* one that goes before WELCOME is waited for like one not yet there */
+    bool (*stopped)(void); /* asked while WELCOME is waited for; true: ST_STOPPED. NULL: never */
 } client_options;
 
 /* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason.
- * Within timeout_ms: ST_UNAVAILABLE if no daemon listens or it goes and does not come back,
- * ST_TIMEOUT if one does and is silent. */
+ * Within timeout_ms: ST_UNAVAILABLE if no daemon listens or it goes, ST_TIMEOUT if one does and is
+ * silent. */
 WARN_UNUSED status client_open(const client_options *o, client **out);
 /* After ST_UNAVAILABLE: waits for the daemon to be there again and enters the stream behind the row
  * of this cursor (NULL: where it was entered before). Nothing is lost or comes twice. ST_TIMEOUT:

@@ -51,6 +51,8 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .credit_bytes = c->prepd_ahead_bytes,
         .rows_later = !mine || c->training_steps > 0, /* else the schedule needs to know the end */
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
+        .patient = true,
+        .stopped = stop_heard,
     };
     /* Of held-out rows one for each consumer. */
     const int64_t held_out = consumers(s) + 1;
@@ -89,6 +91,53 @@ static status enter_stream(const session *s, const char *options, receiver_optio
     o->replay.skip = (uint64_t)s->from->progress.rows;
     o->client.cursor = s->from->progress.cursor;
     return ST_OK;
+}
+
+/* What a recording is of, as its WELCOME says. */
+static status recording_of(const receiver *r, char **out)
+{
+    json_value *welcome = NULL;
+    json_writer w;
+    const char *text = receiver_welcome(r), *key;
+    size_t size;
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    const json_value *options = json_find(welcome, "options");
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "index");
+    json_put_cstr(&w, json_text(json_find(welcome, "index"), ""));
+    for (size_t i = 0; i < json_count(options); i++) {
+        const json_value *v = json_member(options, i, &key);
+        json_put_key(&w, key);
+        json_put_value(&w, v);
+    }
+    json_end_object(&w);
+    status st = json_writer_take(&w, out, &size);
+    json_writer_done(&w);
+    json_free(&welcome);
+    return st;
+}
+
+/* Rows are counted in a recording: it must be the one they were counted in. */
+static status check_recording(session *s)
+{
+    char *difference = NULL;
+    if (!s->conf->feed_replay[0])
+        return ST_OK;
+    TRY(recording_of(s->train, &s->recording));
+    const char *was = s->from ? s->from->progress.recording : NULL;
+    if (!was || !was[0])
+        return ST_OK;
+    TRY(conf_stream_diff(s->recording, was, &difference));
+    if (!difference)
+        return ST_OK;
+    status st = FAIL_IN(ST_CONFIG, s->conf->feed_replay,
+                        "the run kept in %s took its rows from another recording: %s; name that "
+                        "one, or choose another job.dump_folder, or begin anew with "
+                        "checkpoint.load_step 0",
+                        s->from->path, difference);
+    free(difference);
+    return st;
 }
 
 static status options_of(const conf *c, char **out)
@@ -342,6 +391,7 @@ static status open_rest(const resume_point *from, session *out)
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
         TRY_OR(failed, stream_options(out));
+        TRY_OR(failed, check_recording(out));
     }
     TRY_OR(failed, open_shape(out));
     TRY_OR(failed, open_step(out, use));
@@ -409,6 +459,7 @@ void session_close(session *s)
     free(s->got);
     free(s->rows);
     free(s->stream_options);
+    free(s->recording);
     params_free(&s->params);
     tokenizer_free(&s->tokenizer);
     mesh_close(&s->mesh);

@@ -40,7 +40,8 @@ typedef struct session {
     const resume_point *from; /* NULL: from the model's own values and the first row */
     bool any_stream;          /* the daemon's options are not compared with ours */
     char *stream_options;     /* of the train stream; heap, NULL of a recording */
-    mesh mesh;                /* of one rank: every group is a group of one */
+    char *recording; /* index and stream options that it is of, as JSON; heap, NULL of a daemon */
+    mesh mesh;       /* of one rank: every group is a group of one */
     device *device;
     stream *stream;
     model_dims dims;

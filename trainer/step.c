@@ -43,6 +43,7 @@ typedef struct step_slot {
     size_t cursor_bytes;
     step_facts *facts;
     event *wanted, *ready; /* the device could begin; its first batch was there */
+    int64_t first_wait_ns; /* of the host, for that */
     event *done;
 } step_slot;
 
@@ -52,6 +53,7 @@ struct step_slots {
     step_totals *totals;  /* device; NULL of one rank */
     step_slot slot[SLOTS_MAX];
     device_batch *batch[LAYOUT_STAGES]; /* by flight of the model: those under way */
+    int64_t unsaid_wait_ns;             /* of steps told, which the other ranks have not heard */
     status_note no_rows;                /* why this rank has none any more; ST_OK: it has */
     bool is_void;                       /* the last step told */
     char where[1024];                   /* step_report.where */
@@ -198,9 +200,9 @@ static void count_shared(const session *s, const received *got)
 static status next_row(session *s, received *out, int64_t *inout_waited_ns)
 {
     control *c = s->world ? s->world->control : NULL;
-    control_waits(c, true); /* others may be as patient as this rank is */
+    control_waits(c, "rows"); /* others may be as patient as this rank is */
     status st = receiver_next(s->train, out, inout_waited_ns);
-    control_waits(c, false);
+    control_waits(c, NULL);
     return st;
 }
 
@@ -270,8 +272,10 @@ static status take_batch(session *s, bool first, step_slot *t, device_batch **ou
     status st = stage_next(s, first, t, &n, out);
     if (st != ST_OK)
         goto done;
-    if (first)
+    if (first) {
+        t->first_wait_ns = t->report.wait_ns;
         TRY_OR(done, s->device->v->event_record(s->stream, t->ready));
+    }
     t->report.targets += (*out)->targets;
     t->report.own_tokens += batch_sizes(*out).tokens;
     t->report.own_features += (*out)->feature_rows;
@@ -371,7 +375,10 @@ static status send_counts(session *s, step_slot *t)
     if (!step_shared(s))
         return ST_OK;
     t->report.stop = stop_heard();
-    step_totals_of(s, &t->report, &t->facts->ours);
+    step_report said = t->report;
+    said.wait_ns = s->steps->unsaid_wait_ns;
+    s->steps->unsaid_wait_ns = 0;
+    step_totals_of(s, &said, &t->facts->ours);
     TRY(s->device->v->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
                               sizeof t->facts->own_loss));
     return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
@@ -388,6 +395,7 @@ status step_queue(session *s, int64_t step)
     memset(r, 0, sizeof *r);
     r->step = step;
     t->samples.n = 0;
+    t->first_wait_ns = 0;
     TRY(clear(s));
     TRY(s->device->v->event_record(s->stream, t->wanted));
     TRY(take_passes(s, t));
@@ -443,6 +451,9 @@ status step_told(session *s, step_report *out)
     step_report *r = &t->report;
     TRY(s->device->v->event_wait(s->device, t->done));
     TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
+    if (t->first_wait_ns > r->input_ns) /* it was busy with the step before meanwhile */
+        r->wait_ns -= t->first_wait_ns - r->input_ns;
+    s->steps->unsaid_wait_ns += r->wait_ns;
     all->told++;
     const step_facts *f = t->facts;
     optimizer_report updated = optimizer_report_of(&f->update);

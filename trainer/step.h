@@ -39,6 +39,9 @@ typedef struct step_report {
     /* From where the device could begin on the step's first batch to where that was there: by the
      * device's clock, so what the host waits for while it is busy with the step before is none. */
     int64_t input_ns;
+    /* Without rows: of the wait for the first batch only as long as the device stood too; of later
+     * ones all, so at most. Of several ranks the longest of any, of the steps told since the one
+     * before was queued: what a rank waited is known behind its step. */
     int64_t wait_ns;
     hash128 rows_digest;    /* chain over the rows' digests */
     hash128 samples_digest; /* of the ids, 8 bytes little-endian each */

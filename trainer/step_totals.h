@@ -9,7 +9,7 @@ enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64
 
 typedef struct step_totals {
     double count[STEP_TOTALS]; /* sums */
-    double dearest;            /* the most: step_report.cost */
+    double most[2];            /* the most of any: step_report.cost and wait_ns */
 } step_totals;
 
 static inline bool step_shared(const session *s)

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/device/replay.h"
+#include "trainer/eval/page.h"
 #include "trainer/layout_plan.h"
 #include "trainer/session_memory.h"
 #include "trainer/stop.h"
@@ -69,7 +70,7 @@ static status find_start(training *t)
     if (!c->checkpoint_enable)
         return ST_OK;
     TRY(keeper_find(t->folder, c->checkpoint_load_step, mesh_comm(&t->session.mesh, MESH_WORLD),
-                    t->from.path, &t->from.progress, &t->resumes));
+                    t->world->control, t->from.path, &t->from.progress, &t->resumes));
     if (!t->resumes)
         return ST_OK;
     tell_changes(t->from.progress.config, t->now.config);
@@ -113,6 +114,8 @@ static status open_run(training *t)
     TRY(session_check_layout(c, t->world)); /* refused before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
+    if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])
+        TRY(page_try(c->eval_page)); /* not hours later, at the first evaluation */
     TRY(session_meet(c, t->world, &t->session));
     TRY(find_start(t));
     TRY(session_go_on(t->resumes ? &t->from : NULL, &t->session));
@@ -122,6 +125,7 @@ static status open_run(training *t)
     }
     TRY(progress_set_text(&t->now.stream_options,
                           t->session.stream_options ? t->session.stream_options : ""));
+    TRY(progress_set_text(&t->now.recording, t->session.recording ? t->session.recording : ""));
     groups_print(c, t->session.params, stdout);
     memory_plan plan;
     TRY(session_memory_plan(&t->session, &plan));
@@ -130,12 +134,11 @@ static status open_run(training *t)
         if (training_is_first(t))
             TRY(keeper_clear_after(t->folder, t->now.step));
         TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
-                       &t->keeper));
+                       t->world->control, &t->keeper));
+        if (t->resumes)
+            keeper_goes_on(t->keeper, t->from.progress.step);
     }
     TRY(peak_flops(c, &t->session, &peak));
-    const layout *l =
-        &t->session.mesh.layout; /* a line counts all ranks, or those that share a row */
-    peak *= (double)(world_replayed(t->world) ? l->context * l->tensor : l->world);
     if (training_is_first(t) && !world_replayed(t->world)) /* there is no run to verify */
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
     const char *folder = training_is_first(t) ? c->job_dump_folder : "";
@@ -173,13 +176,13 @@ static status leave_model(training *t)
     bool is_kept = t->resumes && t->from.progress.step == t->now.step;
     if (!is_kept)
         TRY(training_save(t));
-    TRY(tell_unkept(t, keeper_wait(t->keeper)));
-    if (t->no_rows) /* who leaves with an error ends the others */
-        keeper_settle(t->keeper, t->now.step);
-    if (!training_is_first(t))
-        return ST_OK;
-    TRY(folder_publish(t->folder, t->now.step));
-    log_info("model written to %s", t->folder);
+    status st = tell_unkept(t, keeper_wait(t->keeper));
+    if (st == ST_OK)
+        st = keeper_publish(t->keeper, t->now.step);
+    /* Who leaves with an error ends the others: not while one of them still writes. */
+    TRY(keeper_settle(t->keeper, st, t->now.step));
+    if (training_is_first(t))
+        log_info("model written to %s", t->folder);
     return ST_OK;
 }
 

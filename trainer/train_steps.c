@@ -72,11 +72,12 @@ static bool checkpoint_due(const training *t, int64_t step)
            step != c->training_steps;
 }
 
-/* Trouble of the held-out rows or of the way to them, not of this process or its device. */
-static bool is_of_the_stream(status st)
+/* Trouble of the held-out rows, of the way to them or of what is written of them, not of this
+ * process or its device. */
+static bool costs_a_figure(status st)
 {
-    return st == ST_UNAVAILABLE || st == ST_TIMEOUT || st == ST_PROTOCOL || st == ST_BAD_INPUT ||
-           st == ST_NO_INPUT || st == ST_IO;
+    return st != ST_OK && st != ST_STOPPED && st != ST_BAD_DEVICE && st != ST_NO_MEMORY &&
+           st != ST_OS && st != ST_INTERNAL;
 }
 
 /* Evaluation and checkpoint, where they are due. An evaluation that fails costs its figure, not the
@@ -86,7 +87,7 @@ static status between_steps(training *t)
     if (evaluation_due(t, t->now.step)) {
         int64_t start = clock_ns();
         status st = tell_evaluation(t);
-        if (is_of_the_stream(st)) {
+        if (costs_a_figure(st)) {
             log_warn("step %" PRId64 " is not evaluated: %s", t->now.step, status_text());
             reporter_rest(t->reporter, clock_ns() - start);
             st = ST_OK;

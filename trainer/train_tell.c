@@ -10,15 +10,31 @@
 #include "trainer/stop.h"
 #include "trainer/training.h"
 
+enum { IDS_OF_A_LINE = 32 };
+
+static void print_ids(const step_report *r, int64_t from, char out[IDS_OF_A_LINE * 24])
+{
+    out[0] = 0;
+    for (int64_t i = from, n = 0; i < r->n_samples && i < from + IDS_OF_A_LINE; i++)
+        n += snprintf(out + n, (size_t)(IDS_OF_A_LINE * 24 - n), " %" PRIu64, r->sample[i]);
+}
+
 void tell_skipped(const training *t, const step_report *r)
 {
-    enum { TOLD = 32 };
-    char ids[TOLD * 24] = "";
-    for (int i = 0, n = 0; i < r->n_samples && i < TOLD; i++)
-        n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, r->sample[i]);
+    char ids[IDS_OF_A_LINE * 24];
+    const bool more = r->n_samples > IDS_OF_A_LINE;
+    print_ids(r, 0, ids);
     log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
              r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
-             r->n_samples ? ids : " none", r->n_samples > TOLD ? " .. (all in ledger.jsonl)" : "");
+             r->n_samples ? ids : " none",
+             !more       ? ""
+             : t->ledger ? " .. (all in ledger.jsonl)"
+                         : " .. (all in this rank's log)");
+    /* The ledger is rank 0's, and has its rows. */
+    for (int64_t i = IDS_OF_A_LINE; !t->ledger && i < r->n_samples; i += IDS_OF_A_LINE) {
+        print_ids(r, i, ids);
+        log_info("step %" PRId64 ": and samples%s", r->step, ids);
+    }
     if (r->where) /* of all ranks the same: the terminal gets it once */
         log_event(training_is_first(t) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s", r->step,
                   r->where);
@@ -83,14 +99,12 @@ void tell_report(const training *t)
 
 status tell_unkept(const training *t, status st)
 {
-    const int64_t written = keeper_last_step(t->keeper);
-    const int64_t before = t->resumes ? t->from.progress.step : 0;
     if (st == ST_OK)
         return st;
     return status_context(st,
                           "step %" PRId64 " is not kept, the last whole checkpoint is of step "
                           "%" PRId64 "; make room and give the same command again",
-                          t->now.step, written > before ? written : before);
+                          t->now.step, keeper_last_step(t->keeper));
 }
 
 status tell_no_rows(const training *t, const status_note *why, status kept)

@@ -81,9 +81,10 @@ static status save_one(const conf *c, const char *folder, trace *out)
     status st;
     TRY_OR(done, session_open(c, SESSION_TRAIN, &s));
     TRY_OR(done, trace_steps(&s, 1, 1, out));
-    TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, &k));
+    TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, NULL, &k));
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
     TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
+    TRY_OR(done, progress_set_text(&now.recording, s.recording ? s.recording : ""));
     TRY_OR(done, keeper_save(k, &now));
     st = keeper_wait(k);
 done:
@@ -105,7 +106,7 @@ static status resumed(table *t)
     c.checkpoint_async_mode = CHECKPOINT_SYNC;
     snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
     TRY_OR(done, save_one(&c, folder, &got));
-    TRY_OR(done, keeper_find(folder, 1, NULL, from.path, &from.progress, &found));
+    TRY_OR(done, keeper_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
     TRY_OR(done, session_resume(&c, NULL, &from, &s));
     TRY_OR(done, trace_steps(&s, 2, t->steps, &got));
     compare(t, "resumed after step 1 against straight", &got, true);

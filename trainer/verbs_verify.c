@@ -55,7 +55,7 @@ static status find_start(const conf *c, int64_t from, resume_point *out, bool *o
         from = n ? step[0] : 0;
         free(step);
     }
-    return keeper_find(folder, from, NULL, out->path, &out->progress, out_found);
+    return keeper_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
 }
 
 static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to)

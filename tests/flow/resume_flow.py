@@ -1,6 +1,9 @@
 """What the tests of checkpoints share: runs that keep every step, their ledgers and values."""
 
 import json
+import os
+import shutil
+import struct
 import subprocess
 
 from prepd_flow import check, run
@@ -53,3 +56,21 @@ def same(f, one, other, step):
 def recorded(f, steps=8):
     run("record", "-c", f.config, "--steps", str(steps), "--out", f.file("rows.rec"))
     return {"feed__replay": f.file("rows.rec"), "training__steps": steps}
+
+
+def header(file):
+    size = struct.unpack("<Q", file.read(8))[0]
+    return 8 + size, json.loads(file.read(size))
+
+
+def spoiled(f, name, tensor, at):
+    """A copy of the model in which an element of a tensor is no number."""
+    folder = f.file(name)
+    shutil.copytree(f.file("model/checkpoint"), folder, ignore=shutil.ignore_patterns("step-*"))
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
+        start, tensors = header(file)
+        t = tensors[tensor]
+        width = {"BF16": 2, "F32": 4}[t["dtype"]]
+        file.seek(start + t["data_offsets"][0] + at * width)
+        file.write(struct.pack("<f", float("nan"))[4 - width:])
+    return folder

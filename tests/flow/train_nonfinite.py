@@ -3,7 +3,6 @@ with which samples it arose. Values of a model that was written are spoiled: of 
 share, of layers that one of two has, and of a token that only one rank's rows hold. One rank alone, and
 what is no spoiled value: test_nonfinite."""
 
-import json
 import os
 import re
 import shutil
@@ -11,31 +10,13 @@ import struct
 import sys
 
 from prepd_flow import Folder, check, main, run
-from resume_flow import STREAM, go, recorded
+from resume_flow import STREAM, go, header, recorded, spoiled
 from train_flow import TRAINER
 
 STEM = "model.language_model."
 HIDDEN, VOCAB = 128, 640  # of the model of prepd synth; each rank stores half of the embedding
 SAMPLES = r"\(samples( \d+)+( \.\.)?\)"
 CPU = ("--nproc", "2", "--training.backend", "cpu")
-
-
-def header(file):
-    size = struct.unpack("<Q", file.read(8))[0]
-    return 8 + size, json.loads(file.read(size))
-
-
-def spoiled(f, name, tensor, at):
-    """A copy of the model in which an element of a tensor is no number."""
-    folder = f.file(name)
-    shutil.copytree(f.file("model/checkpoint"), folder, ignore=shutil.ignore_patterns("step-*"))
-    with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
-        start, tensors = header(file)
-        t = tensors[tensor]
-        width = {"BF16": 2, "F32": 4}[t["dtype"]]
-        file.seek(start + t["data_offsets"][0] + at * width)
-        file.write(struct.pack("<f", float("nan"))[4 - width:])
-    return folder
 
 
 def stopped(f, name, told, tensor, at, **more):

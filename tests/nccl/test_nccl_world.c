@@ -69,9 +69,9 @@ static status waits_for_rows(const place *p)
 {
     TRY(sum(p, p->s));
     if (p->w->place.rank == p->w->place.size - 1) {
-        control_waits(p->w->control, true);
+        control_waits(p->w->control, "rows");
         nap(ROWS_NS);
-        control_waits(p->w->control, false);
+        control_waits(p->w->control, NULL);
     } else {
         TRY(hear_waiting(p));
     }

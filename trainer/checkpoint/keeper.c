@@ -22,7 +22,8 @@
 #include "trainer/model/lora_params.h"
 #include "trainer/parallel/agree.h"
 
-enum { BLOCKS = 3, SETTLE_NS = 50000000 };
+enum { BLOCKS = 3 };
+static const char FILES[] = "its checkpoint"; /* what a rank is said to wait for */
 
 struct keeper {
     const conf *conf;
@@ -33,6 +34,7 @@ struct keeper {
     /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
     bool background;
     together together;
+    control *watch;
     atomic_bool leaving; /* keeper_free has begun */
     params view;
     stream *view_stream;
@@ -235,12 +237,18 @@ static status open_background(keeper *k)
 }
 
 status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p, stream *s,
-                  keeper **out)
+                  control *watch, keeper **out)
 {
     keeper *k = calloc(1, sizeof *k);
     if (!k)
         return FAIL(ST_NO_MEMORY, "no memory to keep checkpoints");
-    *k = (keeper){.conf = c, .dims = d, .live = p, .live_stream = s, .view = *p, .view_stream = s};
+    *k = (keeper){.conf = c,
+                  .dims = d,
+                  .live = p,
+                  .live_stream = s,
+                  .view = *p,
+                  .view_stream = s,
+                  .watch = watch};
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     snprintf(k->folder, sizeof k->folder, "%s", folder);
@@ -251,6 +259,7 @@ status keeper_new(const conf *c, const char *folder, const model_dims *d, params
         st = FAIL_IN(ST_CANT_CREATE, folder,
                      "checkpoints can not be written here: %s (job.dump_folder, checkpoint.folder)",
                      strerror(errno));
+    st = together_see(&k->together, folder, st);
     if (st == ST_OK && k->background)
         st = open_background(k);
     if (st != ST_OK) {
@@ -320,7 +329,7 @@ static status begin_save(keeper *k, int64_t step, int32_t *out)
 {
     /* How the one before went was told. */
     bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
-    TRY(together_settled(&k->together, step));
+    TRY(together_settled(&k->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
     if (!kept && k->together.first && make_writing(k, step) != ST_OK) {
         k->outcome = status_last()->code;
@@ -342,7 +351,9 @@ status keeper_save(keeper *k, const progress *p)
         return ST_OK;
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
+        control_waits(k->watch, FILES);
         save_and_tell(k);
+        control_waits(k->watch, NULL);
         return ST_OK;
     }
     TRY(take_snapshot(k));
@@ -356,9 +367,11 @@ status keeper_save(keeper *k, const progress *p)
 status keeper_wait(keeper *k)
 {
     status st = ST_OK;
+    control_waits(k->watch, FILES);
     pthread_mutex_lock(&k->lock);
     while (k->busy)
         pthread_cond_wait(&k->changed, &k->lock);
+    control_waits(k->watch, NULL);
     if (k->outcome != ST_OK) {
         st = k->outcome;
         status_set(&k->note);
@@ -367,13 +380,24 @@ status keeper_wait(keeper *k)
     return st;
 }
 
-void keeper_settle(const keeper *k, int64_t step)
+status keeper_publish(keeper *k, int64_t step)
 {
-    char path[STATUS_PATH_MAX];
-    if (k->together.first || folder_step_path(path, k->folder, step, "writing") != ST_OK)
-        return;
-    while (access(path, F_OK) == 0)
-        nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
+    if (!k->together.first)
+        return ST_OK;
+    control_waits(k->watch, FILES); /* a disk without hard links has all of it copied */
+    status st = folder_publish(k->folder, step);
+    control_waits(k->watch, NULL);
+    return st;
+}
+
+status keeper_settle(const keeper *k, status mine, int64_t step)
+{
+    return together_settled(&k->together, mine, step);
+}
+
+void keeper_goes_on(keeper *k, int64_t from)
+{
+    k->last_step = from;
 }
 
 int64_t keeper_last_step(const keeper *k)
@@ -392,11 +416,14 @@ static status read_own(const char *folder, int64_t step, const comm *all,
 }
 
 /* Its bytes are whole for all ranks, or for none. */
-static status read_step(const char *folder, int64_t step, const comm *all,
+static status read_step(const char *folder, int64_t step, const comm *all, control *watch,
                         char path[STATUS_PATH_MAX], progress *out)
 {
     const comm_at at = {"check a checkpoint", -1};
-    status mine = read_own(folder, step, all, path, out), st = comm_agree(all, at, mine, step);
+    control_waits(watch, FILES);
+    status mine = read_own(folder, step, all, path, out);
+    control_waits(watch, NULL);
+    status st = comm_agree(all, at, mine, step);
     if (mine == ST_OK && st != ST_OK)
         progress_done(out);
     return st;
@@ -424,7 +451,7 @@ static status list_steps(const char *folder, const comm *all, int64_t **out, int
     return st;
 }
 
-status keeper_find(const char *folder, int64_t load_step, const comm *all,
+status keeper_find(const char *folder, int64_t load_step, const comm *all, control *watch,
                    char out_path[STATUS_PATH_MAX], progress *out, bool *out_found)
 {
     const comm alone = comm_alone("checkpoint");
@@ -432,7 +459,7 @@ status keeper_find(const char *folder, int64_t load_step, const comm *all,
     all = all ? all : &alone;
     *out_found = false;
     if (load_step > 0) {
-        TRY(read_step(folder, load_step, all, out_path, out));
+        TRY(read_step(folder, load_step, all, watch, out_path, out));
         *out_found = true;
         return ST_OK;
     }
@@ -441,7 +468,7 @@ status keeper_find(const char *folder, int64_t load_step, const comm *all,
     TRY(list_steps(folder, all, &step, &n));
     status st = ST_OK;
     for (int64_t i = n - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
-        st = read_step(folder, step[i], all, out_path, out);
+        st = read_step(folder, step[i], all, watch, out_path, out);
         *out_found = st == ST_OK;
         if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is no damage */
             log_warn("checkpoint of step %" PRId64 " is passed over: %s", step[i], status_text());

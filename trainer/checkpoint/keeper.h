@@ -12,12 +12,15 @@
 #include "common/conf.h"
 #include "trainer/checkpoint/progress.h"
 #include "trainer/model/params.h"
+#include "trainer/parallel/control.h"
 
 typedef struct keeper keeper;
 
-/* folder: where checkpoints go, made if absent. Borrows the rest until keeper_free. */
+/* folder: where checkpoints go, made if absent; of several ranks the same for all, which is tried:
+ * ST_CONFIG where one does not see what the first has made. watch: is told while this rank waits
+ * for files, so that the others are patient; NULL: one rank. Borrows all until keeper_free. */
 WARN_UNUSED status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p,
-                              stream *s, keeper **out);
+                              stream *s, control *watch, keeper **out);
 void keeper_free(keeper **k); /* waits for a save under way */
 /* Do these options take a snapshot? */
 bool keeper_in_background(const conf *c);
@@ -27,19 +30,26 @@ bool keeper_in_background(const conf *c);
 WARN_UNUSED status keeper_save(keeper *k, const progress *p);
 /* Until nothing is under way: how the last save went. */
 WARN_UNUSED status keeper_wait(keeper *k);
-/* Of several ranks: until the first has done with the checkpoint of this step, which all have
- * written their part of, so that none ends the others before. Bounded by stop_by_deadline alone. */
-void keeper_settle(const keeper *k, int64_t step);
-/* Step of the last checkpoint written by this keeper; 0 before the first. */
+/* The model of the checkpoint of step for everybody in the folder itself (folder_publish), by the
+ * first of several ranks. */
+WARN_UNUSED status keeper_publish(keeper *k, int64_t step);
+/* Of several ranks: goes on when all have come here, and fails on all of them where one is not
+ * well, so that none ends the others before. mine: how this rank is. */
+WARN_UNUSED status keeper_settle(const keeper *k, status mine, int64_t step);
+/* Step of the last whole checkpoint: of this keeper, or the one that was gone on from (`from`, told
+ * once); 0: there is none. */
+void keeper_goes_on(keeper *k, int64_t from);
 int64_t keeper_last_step(const keeper *k);
 
 /* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked:
  * its path and progress. *out_found = false where there is none, and with load_step 0; one that is
  * damaged is told and passed over, but for a load_step that was named. ST_BAD_INPUT where all are
  * damaged; a disk that can not be read is no damage and fails. Changes nothing on disk. The ranks
- * of `all` each look at their share of the bytes, and all find the same; NULL: one rank. */
+ * of `all` each look at their share of the bytes, and all find the same; NULL: one rank. watch: as
+ * above. */
 WARN_UNUSED status keeper_find(const char *folder, int64_t load_step, const comm *all,
-                               char out_path[STATUS_PATH_MAX], progress *out, bool *out_found);
+                               control *watch, char out_path[STATUS_PATH_MAX], progress *out,
+                               bool *out_found);
 /* Before a run goes on from step (0: from the start): leftovers are deleted, and checkpoints of
  * later steps, damaged or not, set aside as FOLDER/set-aside-step-N (.2, .3 ... where that is
  * taken), so that none is taken for the run's own. */

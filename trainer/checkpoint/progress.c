@@ -14,6 +14,7 @@ void progress_done(progress *p)
 {
     free(p->cursor);
     free(p->stream_options);
+    free(p->recording);
     free(p->config);
     *p = (progress){0};
 }
@@ -31,10 +32,12 @@ status progress_set_text(char **field, const char *text)
 status progress_copy(const progress *from, progress *out)
 {
     progress p = *from;
-    p.cursor = p.stream_options = p.config = NULL;
+    p.cursor = p.stream_options = p.recording = p.config = NULL;
     status st = progress_set_text(&p.cursor, from->cursor ? from->cursor : "");
     if (st == ST_OK)
         st = progress_set_text(&p.stream_options, from->stream_options ? from->stream_options : "");
+    if (st == ST_OK)
+        st = progress_set_text(&p.recording, from->recording ? from->recording : "");
     if (st == ST_OK)
         st = progress_set_text(&p.config, from->config ? from->config : "");
     if (st != ST_OK) {
@@ -76,6 +79,7 @@ status progress_write(const progress *p, const char *folder)
     put_real(&w, "eval_loss", p->eval_loss);
     put_text(&w, "cursor", p->cursor);
     put_text(&w, "stream_options", p->stream_options);
+    put_text(&w, "recording", p->recording);
     put_text(&w, "config", p->config);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
@@ -98,7 +102,8 @@ static status read_texts(const json_value *v, const char *path, progress *p)
         TRY(json_want_text(v, texts[i].key, path, &text));
         TRY(progress_set_text(texts[i].to, text));
     }
-    return ST_OK;
+    /* Checkpoints from before 2026-11-23 do not say. */
+    return progress_set_text(&p->recording, json_text(json_find(v, "recording"), ""));
 }
 
 status progress_read(const char *folder, progress *out)

@@ -16,6 +16,7 @@ typedef struct progress {
     double eval_loss;             /* held out, with these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, with the quarantine list; heap, "" of a recording */
     char *stream_options;         /* conf_stream_json of the stream; heap, "" of a recording */
+    char *recording;              /* what it holds (session.h); heap, "" of a daemon */
     char *config;                 /* every option, as YAML; heap */
 } progress;
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,6 +14,7 @@
 
 enum { POLL_NS = 50000000 };
 static const int64_t MOST_NS = 3600 * (int64_t)1000000000;  /* slower disks are no disks */
+static const int64_t SEE_NS = 15 * (int64_t)1000000000;     /* caches of file systems */
 static const int64_t LEAVING_NS = 30 * (int64_t)1000000000; /* the others write at the same time */
 
 together together_of(const params *p)
@@ -28,12 +30,47 @@ together together_of(const params *p)
                       .first = m->rank == 0};
 }
 
-status together_settled(const together *t, int64_t step)
+status together_settled(const together *t, status mine, int64_t step)
 {
     if (!t->mesh)
-        return ST_OK;
-    return comm_agree(mesh_comm(t->mesh, MESH_WORLD), (comm_at){"begin checkpoint", -1}, ST_OK,
+        return mine;
+    return comm_agree(mesh_comm(t->mesh, MESH_WORLD), (comm_at){"settle checkpoint", -1}, mine,
                       step);
+}
+
+/* Looks for a while: a network file system may show a new file late. */
+static status see_file(const char *path, const char *folder)
+{
+    for (int64_t begin = clock_ns(); access(path, F_OK) != 0;) {
+        if (clock_ns() - begin > SEE_NS)
+            return FAIL_IN(ST_CONFIG, folder,
+                           "what rank 0 has just written there is not seen here: all ranks write "
+                           "their checkpoints into one folder, so job.dump_folder (and "
+                           "checkpoint.folder) must lie on a file system that all machines share");
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    return ST_OK;
+}
+
+status together_see(const together *t, const char *folder, status mine)
+{
+    if (!t->mesh)
+        return mine;
+    const comm *all = mesh_comm(t->mesh, MESH_WORLD);
+    char name[64], path[STATUS_PATH_MAX] = "";
+    int64_t token = clock_ns() ^ getpid(); /* a name that nobody has looked for */
+    TRY(comm_host_broadcast(all, (comm_at){"try the folder of checkpoints", -1}, &token,
+                            sizeof token, 0));
+    snprintf(name, sizeof name, ".seen-by-all-%" PRIx64, (uint64_t)token);
+    if (mine == ST_OK)
+        mine = hf_path(path, folder, name);
+    if (mine == ST_OK && t->first)
+        mine = hf_write_text(folder, name, "", 0);
+    TRY(together_settled(t, mine, 0)); /* it is there */
+    status st = together_settled(t, see_file(path, folder), 0);
+    if (t->first)
+        unlink(path);
+    return st;
 }
 
 status together_agree(const together *t, int32_t *inout)
@@ -63,6 +100,14 @@ static status own_digest(const together *t, const char *training, char out[HASH_
     return ST_OK;
 }
 
+static void remove_own(const together *t, const char *training)
+{
+    char name[64], path[STATUS_PATH_MAX];
+    train_state_name(t->writer, name);
+    if (hf_path(path, training, name) == ST_OK)
+        unlink(path);
+}
+
 status together_mark(const together *t, const char *training, status outcome)
 {
     char name[64], digest[HASH_TEXT];
@@ -70,6 +115,8 @@ status together_mark(const together *t, const char *training, status outcome)
         outcome = own_digest(t, training, digest);
     status_note why = *status_last();
     const char *text = outcome == ST_OK ? digest : status_text();
+    if (outcome != ST_OK) /* room for the mark on a disk that is full */
+        remove_own(t, training);
     snprintf(name, sizeof name, ".rank-%d.%s", t->writer.rank,
              outcome == ST_OK ? "done" : "failed");
     status st = hf_write_text(training, name, text, strlen(text));

@@ -20,8 +20,12 @@ typedef struct together {
 
 together together_of(const params *p);
 /* Every rank has come as far as this: none still writes its part of an attempt before this one at
- * the same step into a folder that the first is about to make anew. Waits; outside of steps. */
-WARN_UNUSED status together_settled(const together *t, int64_t step);
+ * the same step into a folder that the first is about to make anew. mine: how this rank is; all
+ * fail where one is not well. Waits; outside of steps. */
+WARN_UNUSED status together_settled(const together *t, status mine, int64_t step);
+/* Every rank sees in `folder` what the first has put there, or ST_CONFIG on all of them. mine: how
+ * this rank is so far. Waits; outside of steps. */
+WARN_UNUSED status together_see(const together *t, const char *folder, status mine);
 /* What the first rank says, on all of them. Waits; outside of steps. */
 WARN_UNUSED status together_agree(const together *t, int32_t *inout);
 /* This rank's part is done, or failed with the status' text. Returns outcome, or what went wrong

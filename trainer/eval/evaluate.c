@@ -239,7 +239,7 @@ static status evaluate_round(session *s, verdicts *w, lender *l, flags *f, answe
 /* To the others, who are then as patient as this rank is. */
 static void say_waiting(const session *s, bool waits)
 {
-    control_waits(s->world ? s->world->control : NULL, waits);
+    control_waits(s->world ? s->world->control : NULL, waits ? "rows" : NULL);
 }
 
 /* The next rows, one for each data-parallel rank; fewer at the end of the stream. */

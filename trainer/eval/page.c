@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "trainer/eval/picture.h"
 #include "trainer/eval/prompt.h"
@@ -144,16 +145,32 @@ static void put_page(FILE *f, const page *p, const char *summary, const vqa_tall
     fputs(p->open ? "</table></section>\n</body></html>\n" : "</body></html>\n", f);
 }
 
+/* The file beside it that takes its place. */
+static status open_aside(const char *path, char aside[STATUS_PATH_MAX], FILE **out)
+{
+    if (snprintf(aside, STATUS_PATH_MAX, "%s.tmp", path) >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CANT_CREATE, path, "eval.page: the path is too long");
+    *out = fopen(aside, "we");
+    return *out ? ST_OK : FAIL_IN(ST_CANT_CREATE, aside, "eval.page: %s", strerror(errno));
+}
+
+status page_try(const char *path)
+{
+    char aside[STATUS_PATH_MAX];
+    FILE *f;
+    TRY(open_aside(path, aside, &f));
+    fclose(f);
+    unlink(aside);
+    return ST_OK;
+}
+
 status page_finish(page *p, const char *summary, const vqa_tally *t)
 {
     char aside[STATUS_PATH_MAX];
+    FILE *f;
     if (fflush(p->body) != 0)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
-    if (snprintf(aside, sizeof aside, "%s.tmp", p->path) >= (int)sizeof aside)
-        return FAIL_IN(ST_CANT_CREATE, p->path, "eval.page: the path is too long");
-    FILE *f = fopen(aside, "we");
-    if (!f)
-        return FAIL_IN(ST_CANT_CREATE, aside, "eval.page: %s", strerror(errno));
+    TRY(open_aside(p->path, aside, &f));
     put_page(f, p, summary, t);
     bool ok = !ferror(f);
     ok = fclose(f) == 0 && ok;

@@ -8,6 +8,8 @@
 
 typedef struct page page;
 
+/* Could it be written? For the start of a run; leaves nothing. */
+WARN_UNUSED status page_try(const char *path);
 /* Written to `path` by page_finish; borrowed. */
 WARN_UNUSED status page_new(const char *path, page **out);
 void page_free(page **p);

@@ -29,6 +29,11 @@ static bool matches(const rule *r, const param *p)
 static status apply(const conf *c, const rule *r, const char *key, params *p)
 {
     int64_t n = 0;
+    if (r->lr > 0 && c->optimizer_lr <= 0) /* it is kept as a factor of that */
+        return FAIL(ST_CONFIG,
+                    "%s: \"%s\" has a rate of its own, and optimizer.lr is 0: give that the rate, "
+                    "and the groups that shall not move lr=0 or frozen",
+                    key, r->pattern);
     for (int64_t i = 0; i < p->n; i++) {
         param *q = &p->list[i];
         if (!matches(r, q))
@@ -36,7 +41,7 @@ static status apply(const conf *c, const rule *r, const char *key, params *p)
         n++;
         q->frozen |= r->frozen;
         if (r->lr >= 0)
-            q->lr_factor = c->optimizer_lr > 0 ? r->lr / c->optimizer_lr : 0;
+            q->lr_factor = r->lr > 0 ? r->lr / c->optimizer_lr : 0;
         if (r->decay >= 0)
             q->own_decay = r->decay;
     }

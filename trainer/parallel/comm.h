@@ -129,8 +129,8 @@ typedef struct comm_join {
     const void *id;     /* of the job: what make_id of rank 0's engine wrote */
     /* Asked while a call waits; what it returns ends the call. */
     status (*check)(void *context);
-    /* NULL: never. True while a rank waits for rows, this one or another: what was called may then
-     * take longer. Any thread. */
+    /* NULL: never. True while a rank waits for rows or files, this one or another: what was called
+     * may then take longer. Any thread. */
     bool (*patient)(void *context);
     void *context;
 } comm_join;

@@ -45,7 +45,8 @@ struct control {
     char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "" nothing */
     char lost[CONTROL_TEXT_MAX];   /* whose fault the end is */
     atomic_bool over;
-    atomic_bool waits, others_wait; /* for rows */
+    _Atomic(const char *) waits; /* for what; NULL: nothing */
+    atomic_bool others_wait;
 };
 
 /* ---- where this rank is ---- */
@@ -75,20 +76,21 @@ static void tell_place(control *c, char *out, size_t size)
         n += (size_t)snprintf(out + n, size - n, " %" PRIu64, c->sample[i]);
     if (c->n_samples > IDS_TOLD)
         n += (size_t)snprintf(out + n, size - n, " .. (%" PRId64 ")", c->n_samples);
-    if (atomic_load(&c->waits))
-        snprintf(out + n, size - n, ", waiting for rows");
+    const char *waits = atomic_load(&c->waits);
+    if (waits)
+        snprintf(out + n, size - n, ", waiting for %s", waits);
     pthread_mutex_unlock(&c->lock);
 }
 
-void control_waits(control *c, bool waits)
+void control_waits(control *c, const char *what)
 {
     if (c)
-        atomic_store(&c->waits, waits);
+        atomic_store(&c->waits, what);
 }
 
 bool control_is_waiting(control *c)
 {
-    return atomic_load(&c->waits);
+    return atomic_load(&c->waits) != NULL;
 }
 
 bool control_others_wait(control *c)
@@ -152,7 +154,7 @@ static void lose(control *c, control_peer *p, const char *how)
 
 /* ---- what comes ---- */
 
-/* Does somebody wait for rows, besides the peer `but`? */
+/* Does somebody wait, besides the peer `but`? */
 static bool peers_wait(const control *c, const control_peer *but)
 {
     for (int i = 0; i < c->n_peers; i++)
@@ -245,7 +247,7 @@ static void beat(control *c)
         control_peer *p = &c->peer[i];
         if (p->fd < 0)
             continue;
-        const bool waits = atomic_load(&c->waits) || peers_wait(c, p);
+        const bool waits = control_is_waiting(c) || peers_wait(c, p);
         /* One that takes nothing has been silent for long as well. */
         status st = control_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place, strlen(place),
                                  clock_ns());

@@ -28,9 +28,10 @@ typedef struct control_options {
 WARN_UNUSED status control_open(const control_options *o, void *id, control **out);
 /* The step under way and its samples, for what is said of this rank. */
 void control_at_step(control *c, int64_t step, const uint64_t *sample, int64_t n);
-/* This rank waits for rows from here on, or no more; the others hear it with the next beat, so that
- * their calls wait as long (comm_join.patient). c may be NULL. */
-void control_waits(control *c, bool waits);
+/* What this rank waits for from here on beside its calls ("rows"; static storage), NULL: nothing
+ * any more; the others hear it with the next beat, so that their calls wait as long
+ * (comm_join.patient). c may be NULL. */
+void control_waits(control *c, const char *what);
 /* Does it, does another rank? Any thread. */
 bool control_is_waiting(control *c);
 bool control_others_wait(control *c);

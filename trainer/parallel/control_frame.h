@@ -4,8 +4,8 @@
  *
  * little-endian. HELLO: rank, size, pid (u32 each), then host, version and options as texts with
  * their zero. WELCOME: ID_BYTES for the engine. REFUSE, LOST: a text. BEAT: where its rank is, a
- * text. WAITS: the same, and its rank waits for rows, or of rank 0 some other does. BYE: nothing.
- * Texts carry no zero at their end but HELLO's. */
+ * text. WAITS: the same, and its rank waits for something beside its calls, or of rank 0 some other
+ * does. BYE: nothing. Texts carry no zero at their end but HELLO's. */
 #ifndef TESSERA_PARALLEL_CONTROL_FRAME_H
 #define TESSERA_PARALLEL_CONTROL_FRAME_H
 

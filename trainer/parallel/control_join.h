@@ -16,7 +16,7 @@ typedef struct control_peer {
     char host[CONTROL_HOST_MAX];
     int64_t heard_ns;                 /* clock_ns() of its last word */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
-    bool waits;                       /* it said that it, or one it speaks for, waits for rows */
+    bool waits;                       /* it said that it, or one it speaks for, waits */
     size_t n_in;
     uint8_t in[CONTROL_HEADER + CONTROL_TEXT_MAX];
 } control_peer;

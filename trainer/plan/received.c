@@ -233,7 +233,8 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
     add_features(&l, d, m, &a, w);
     const comm *ranks = mesh_comm(m, MESH_WORLD);
     add(&l, "sum loss and counts", MESH_WORLD,
-        (3 * reduced(ranks, 1) + reduced(ranks, STEP_TOTALS)) * (int64_t)sizeof(double));
+        (2 * reduced(ranks, 1) + reduced(ranks, 2) + reduced(ranks, STEP_TOTALS)) *
+            (int64_t)sizeof(double));
     add(&l, "sum squares of gradients", MESH_WHOLE,
         (reduced(mesh_comm(m, MESH_WHOLE), GROUP_COUNT) +
          reduced(mesh_comm(m, MESH_PIPELINE), GROUP_COUNT)) *

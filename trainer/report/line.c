@@ -20,7 +20,7 @@ struct reporter {
     const session *session;
     int64_t log_freq;
     int mfu_kind;
-    double peak_flops;
+    double peak_flops, devices; /* of one of them; those that a line counts the work of */
     FILE *metrics;
     bool cut;  /* the last line did not fit: what is there of it must not swallow the next */
     bool told; /* that the disk refuses lines */
@@ -54,6 +54,14 @@ static status open_board(reporter *r, const conf *c, const char *folder)
     return tensorboard_open(path, &r->board);
 }
 
+/* All ranks; of a replayed world those that share a row. */
+static double devices_of(const session *s)
+{
+    const layout *l = &s->mesh.layout;
+    const int64_t n = world_replayed(s->world) ? l->context * l->tensor : l->world;
+    return n > 1 ? (double)n : 1.0;
+}
+
 status reporter_new(const conf *c, const session *s, double peak_flops, const char *folder,
                     reporter **out)
 {
@@ -64,6 +72,7 @@ status reporter_new(const conf *c, const session *s, double peak_flops, const ch
     r->log_freq = c->metrics_log_freq;
     r->mfu_kind = c->metrics_mfu;
     r->peak_flops = peak_flops;
+    r->devices = devices_of(s);
     r->since_ns = clock_ns();
     if (folder[0]) {
         snprintf(r->path, sizeof r->path, "%s/metrics.jsonl", folder);
@@ -172,12 +181,14 @@ static status figures_of(const reporter *r, figures *f)
     TRY(s->device->v->memory(s->device, &used, &total));
     f->memory_gib = (double)used / 1073741824.0;
     f->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
-    /* torchtitan counts the whole row, padding included; ours counts what is in it. */
+    /* Both a device's, as torchtitan's, which counts the whole row, padding included; ours counts
+     * what is in it. */
     bool titan = r->mfu_kind == MFU_TORCHTITAN;
-    f->tps = (double)(titan ? sum->row_capacity : sum->tokens) / f->seconds;
+    f->tps = (double)(titan ? sum->row_capacity : sum->tokens) / f->seconds / r->devices;
     double work = titan ? (double)sum->row_capacity *
                               dims_flops_torchtitan(&s->dims, s->conf->training_seq_len)
                         : (double)sum->flops.training;
+    work /= r->devices;
     f->tflops = work / f->seconds * 1e-12;
     f->mfu = r->peak_flops > 0.0 ? 100.0 * work / f->seconds / r->peak_flops : 0.0;
     double vision = (double)(sum->flops.patch_embed + sum->flops.vision_blocks +

@@ -12,7 +12,8 @@
 
 typedef struct reporter reporter;
 
-/* peak_flops: what mfu is a share of, FLOP/s. folder: where metrics.jsonl is appended ("" = none).
+/* peak_flops: what mfu is a share of, FLOP/s of one device. folder: where metrics.jsonl is appended
+ * ("" = none).
  */
 WARN_UNUSED status reporter_new(const conf *c, const session *s, double peak_flops,
                                 const char *folder, reporter **out);

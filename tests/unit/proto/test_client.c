@@ -177,7 +177,8 @@ static client_options options_for(const daemon_side *d)
                             .rank = 1,
                             .ranks = 2,
                             .credit_bytes = 1 << 30,
-                            .timeout_ms = WAIT_MS};
+                            .timeout_ms = WAIT_MS,
+                            .patient = d->how == RESTART_AT_HELLO || d->how == STOP_AT_HELLO};
 }
 
 static void run_session(behaviour how, int64_t credit)
@@ -252,7 +253,7 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
     arena_init(&a, 0);
     assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
     client_options o = options_for(&d);
-    if (how == SILENT || how == GO_AT_HELLO)
+    if (how == SILENT)
         o.timeout_ms = QUIET_MS;
     status st = client_open(&o, &c);
     while (st == ST_OK)
@@ -273,8 +274,28 @@ static void test_client__refusals(void **state)
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
     assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "0.3 s");
-    assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "is prepd serve running", "0.3 s");
+    assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "closed the connection", "died");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
+}
+
+static bool is_stopped(void)
+{
+    return true;
+}
+
+static void test_client_open__stopped(void **state)
+{
+    (void)state;
+    client *c = NULL;
+    const client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                              .stream = "train",
+                              .ranks = 1,
+                              .credit_bytes = 1,
+                              .timeout_ms = WAIT_MS,
+                              .patient = true,
+                              .stopped = is_stopped};
+    assert_int_equal(client_open(&o, &c), ST_STOPPED);
+    assert_null(c);
 }
 
 static void test_client_open__no_daemon(void **state)
@@ -353,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_client__a_daemon_that_is_started_anew),
         cmocka_unit_test(test_client__refusals),
         cmocka_unit_test(test_client_open__no_daemon),
+        cmocka_unit_test(test_client_open__stopped),
         cmocka_unit_test(test_client_py__agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

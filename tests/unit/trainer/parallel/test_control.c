@@ -302,7 +302,7 @@ static void *wait_for_rows(void *of)
     control *c = NULL;
     w->r.opened = control_open(&w->r.o, w->r.id, &c);
     assert_int_equal(w->r.opened, ST_OK);
-    control_waits(c, w->waits_for_rows);
+    control_waits(c, w->waits_for_rows ? "rows" : NULL);
     const int64_t start = clock_ns();
     const bool expected = !w->waits_for_rows;
     nap(900); /* two beats: who waits itself must not hear of itself */
