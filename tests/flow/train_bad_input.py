@@ -28,6 +28,10 @@ def options_that_do_not_exist_or_fit():
         refused(["no-such.yaml"], 66, "train", "-c", f.file("no-such.yaml"))
         refused(["local_batch_size"], 78, *c, "--training.local_batch_size", "3",
                 "--feed.replay", record(f))
+        refused(["optimizer.lr is 0", "merger"], 78, *c, "--optimizer.lr", "0", "--optimizer.groups", "merger lr=1e-3",
+                "--feed.replay", record(f), "--job.dump_folder", f.file("o"))
+        refused(["eval.page", "no/page.html"], 73, *c, "--eval.enable", "true", "--eval.page", f.file("no/page.html"),
+                "--job.dump_folder", f.file("o"))
         refused(["rank"], 78, *c, "--parallelism.tensor_parallel_degree", "2")
         with open(f.file("bad.yaml"), "w") as bad:
             bad.write("training:\n  seq_len: 256\n  seq_len: 512\n")

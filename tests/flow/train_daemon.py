@@ -17,6 +17,9 @@ from prepd_flow import Daemon, Folder, check, main, seed, wait_for
 from resume_flow import STREAM, command, ledger
 from train_flow import TRAINER, options
 
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 4
 STEPS, AWAY_S = (24, 0.8) if KILLS <= 4 else (8 * KILLS, 5.0)
 MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
@@ -106,6 +109,22 @@ def comes_back(layout):
 
 def a_daemon_that_comes_back_is_gone_on_with():
     over(comes_back, "one rank", "two ranks")
+
+
+def one_that_had_planned_all_epochs_comes_back():
+    """It knew how many rows there are, and the next one does not yet."""
+    with Folder(**dict(STREAM, **{"training.epochs": 3})) as f:
+        daemon = Daemon(f.config)
+        whole = client.connect("ipc://" + f.file("d.sock"), timeout=30.0)
+        check(len(list(whole)) > 0, "no rows")  # to the end, so that all is planned
+        whole.close()
+        p = start(f, "run", "one rank", **dict(FEW, training__steps=STEPS, training__epochs=3))
+        after(f, "run", p, 1)
+        daemon.p.kill()
+        daemon.p.wait()
+        with Daemon(f.config):
+            ended(f, "run", p, 0)
+        check("is back after" in said(f, "run"), said(f, "run"))
 
 
 def is_gone(layout):
@@ -277,4 +296,4 @@ def what_was_under_way_is_no_breach():
 
 main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
      a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return,
-     what_was_under_way_is_no_breach)
+     what_was_under_way_is_no_breach, one_that_had_planned_all_epochs_comes_back)

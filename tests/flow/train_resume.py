@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main, seed, wait_for, workers_below
+from prepd_flow import Daemon, Folder, check, main, run, seed, wait_for, workers_below
 from resume_flow import STREAM, command, go, ledger, recorded, same
 from train_flow import trainer
 
@@ -175,6 +175,26 @@ def told_to_stop_while_it_waits():
         same(f, "quiet", "stopped", 6)
 
 
+def told_to_stop_while_an_evaluation_connects():
+    with Folder(**STREAM) as f, Daemon(f.config) as daemon:
+        p = subprocess.Popen(command(f, "stopped", training__steps=40, checkpoint__interval=0, eval__enable="true",
+                                     eval__freq=4, eval__show=0),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not p.stdout.readline().startswith("step:"):
+            check(p.poll() is None, "the trainer ended")
+        daemon.p.kill()  # its rows of some steps are here; held-out ones are asked for after the fourth
+        daemon.p.wait()
+        time.sleep(3)
+        check(p.poll() is None, "the trainer ended")
+        start = time.monotonic()
+        p.send_signal(signal.SIGTERM)
+        out, err = p.communicate(timeout=100)
+        took = time.monotonic() - start
+        check(p.returncode == 0 and took < 10, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
+        at = max(ledger(f, "stopped"))
+        check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
+
+
 def a_deadline_bounds_the_way_out():
     """A step of many rows is under way when the signal comes: longer than the deadline. The run is given up,
     and goes on from the last whole checkpoint as if nothing had been."""
@@ -242,10 +262,13 @@ def another_stream_is_refused():
             go(f, "replayed", **dict(rows, training__steps=2))
             said = go(f, "replayed", code=78, training__steps=3)
             check("feed.replay" in said and "from a recording, this one from a daemon" in said, said)
+        run("record", "-c", f.config, "--training.seed", "9", "--steps", "3", "--out", f.file("rows9.rec"))
+        said = go(f, "replayed", code=78, feed__replay=f.file("rows9.rec"), training__steps=3)
+        check("another recording: training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)
         with Daemon(f.config, "--training.seed", "9"):
             said = go(f, "run", code=78, training__steps=3, training__seed=9)
             check("training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)
 
 
-main(killed_at_any_instant, told_to_stop_while_it_waits, a_deadline_bounds_the_way_out,
+main(killed_at_any_instant, told_to_stop_while_it_waits, told_to_stop_while_an_evaluation_connects, a_deadline_bounds_the_way_out,
      goes_on_from_recordings_and_kept_steps, the_best_evaluated_step_is_kept, another_stream_is_refused)
