@@ -12,7 +12,8 @@ int fsync(int fd)
     const char *own = getenv("OMPI_COMM_WORLD_RANK");
     own = own ? own : getenv("RANK");
     if (slow && own && ms && strcmp(slow, own) == 0)
-        nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000, .tv_nsec = atoi(ms) % 1000 * 1000000},
-                  NULL);
+        nanosleep(
+            &(struct timespec){.tv_sec = atoi(ms) / 1000, .tv_nsec = atoi(ms) % 1000 * 1000000},
+            NULL);
     return (int)syscall(SYS_fsync, fd);
 }
