@@ -50,18 +50,25 @@ typedef struct opened {
     const video_bytes *bytes;
     const char *file;
     int64_t position; /* of the next byte to be read */
-    bool unreadable;  /* the disk or mount failed, not the file */
+    int failed;       /* errno of the disk or mount; 0: none */
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
     AVPacket *packet;
 } opened;
 
+/* What looks like damage, or like the end, behind a read that failed says nothing of the file. */
+static status after_reads(const opened *o, status st)
+{
+    if (!o->failed)
+        return st;
+    return FAIL_AT(o->failed == ENOMEM ? ST_NO_MEMORY : ST_IO, o->bytes->path, -1,
+                   o->bytes->at + o->position, "can not be read: %s", strerror(o->failed));
+}
+
 static status fail_av(const opened *o, int code, const char *what)
 {
     char text[AV_ERROR_MAX_STRING_SIZE];
-    if (o->unreadable)
-        return FAIL_IN(ST_NO_INPUT, o->file, "can not be read");
     av_strerror(code, text, sizeof text);
     /* A process short of memory says nothing about a file, as in image.c. */
     const status st = code == AVERROR(ENOMEM) ? ST_NO_MEMORY : ST_BAD_INPUT;
@@ -84,9 +91,10 @@ static int read_some(void *user, uint8_t *to, int n)
     } else {
         ssize_t some;
         while ((some = pread(b->fd, to, (size_t)got, (off_t)(b->at + o->position))) < 0 &&
-               errno == EINTR)
+               (errno == EINTR || (b->again && b->again(errno))))
             ;
-        o->unreadable |= some < 0;
+        if (some < 0)
+            o->failed = errno;
         if (some <= 0)
             return some < 0 ? AVERROR(EIO) : AVERROR_EOF;
         got = some;
@@ -217,7 +225,7 @@ static status open_video(const video_bytes *bytes, const char *file, const conf 
     return ST_OK;
 failed:
     close_video(o);
-    return st;
+    return after_reads(o, st);
 }
 
 /* Frames by the container's own table; 0: it has none. */
@@ -257,8 +265,6 @@ static status count_packets(opened *o, int64_t most, int64_t *out)
     }
     if (code < 0 && code != AVERROR_EOF)
         return fail_av(o, code, "is truncated or damaged");
-    if (o->unreadable)
-        return fail_av(o, AVERROR(EIO), "can not be read");
     *out = shown;
     return ST_OK;
 }
@@ -287,7 +293,7 @@ status video_header(const video_bytes *bytes, const char *file, const conf *limi
                         .fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0.0};
 done:
     close_video(&o);
-    return st;
+    return after_reads(&o, st);
 }
 
 /* --- frames --- */
@@ -430,7 +436,7 @@ done:
     avcodec_free_context(&d.codec);
     close_video(&d.o);
     arena_release(a, mark);
-    return st;
+    return after_reads(&d.o, st);
 }
 
 static status hash_frame(void *user, int64_t nth, const image *frame)

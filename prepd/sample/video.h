@@ -7,8 +7,9 @@
  * are not turned by a rotation the file may ask for, as in the reference. Colours by the file's own
  * matrix (BT.601 where it names none), arithmetic that is the same on every CPU.
  *
- * Failures are ST_BAD_INPUT with the file's name (ST_NO_MEMORY from the library or the arena,
- * ST_NO_INPUT where the file can not be read here), and cost that file alone. Not thread-safe. */
+ * Failures are ST_BAD_INPUT with the file's name, and cost that file alone; ST_NO_MEMORY from the
+ * library or the arena, ST_IO where the file can not be read here, with the one on disk. Not
+ * thread-safe. */
 #ifndef TESSERA_PREPD_VIDEO_H
 #define TESSERA_PREPD_VIDEO_H
 
@@ -18,7 +19,9 @@
 typedef struct video_bytes {
     span memory;
     int fd;
-    int64_t at, size; /* size: in memory too */
+    int64_t at, size;         /* size: in memory too */
+    const char *path;         /* of the open file, which may be one that holds the video */
+    bool (*again)(int error); /* after a failed read: whether to try it again; NULL: never */
 } video_bytes;
 
 typedef struct video_info {

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "prepd/dataset/file_error.h"
 #include "prepd/serve/state.h"
 
 enum {
@@ -59,9 +60,11 @@ static bool seen_by_us(const source *s, const char *file)
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const bool seen =
+        fd >= 0 || !file_error_is_its_own(errno); /* trouble here says nothing of it */
     if (fd >= 0)
         close(fd);
-    return fd >= 0;
+    return seen;
 }
 
 /* A peer names the file: nothing is opened for it but what it was leased. */

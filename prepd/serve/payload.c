@@ -3,7 +3,8 @@
  *
  *   images  {"kind":"images","stream":S,"root":R,"files":[FILE...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...],"clips":[CLIP...]}...]}
- *           both "each":true if it was lost before: every record is told of (ON)
+ *           both "each":true if it was lost before: every record is told of (ON); "last":true if
+ *           one more death over its one item would be its verdict
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
  *            "references":JSON text,
  *            "files":[FILE...],
@@ -484,6 +485,10 @@ status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **o
         json_put_cstr(&w, s->name);
         if (l->losses > 0 || l->solo) {
             json_put_key(&w, "each");
+            json_put_bool(&w, true);
+        }
+        if (solo >= 0 && l->solo_deaths + 1 >= d->book.solo_limit) {
+            json_put_key(&w, "last");
             json_put_bool(&w, true);
         }
         if (l->kind == LEASE_IMAGES)

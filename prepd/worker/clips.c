@@ -64,13 +64,8 @@ status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual 
 
 /* --- records --- */
 
-typedef struct clip_facts {
-    int64_t bytes, mtime_ns;
-    video_info info;
-} clip_facts;
-
 static status video_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                          clip_facts *out)
+                          file_facts *out)
 {
     video_bytes bytes;
     TRY(ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns));
@@ -100,16 +95,16 @@ static status frame_facts(workshop *s, const conf *c, const char *root, const fi
 
 /* Of all frames, as dataset_image_stat sees them: what they weigh; of the first: its size. */
 static status folder_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                           clip_facts *out)
+                           file_facts *out)
 {
     const int64_t n = (int64_t)json_count(f->frames);
     int64_t bad = 0; /* the frame whose failure is told; the first is looked into anyway */
-    clip_facts x = {.info = {.frames = n, .fps = f->fps}};
+    file_facts x = {.info = {.frames = n, .fps = f->fps}};
     file_view view;
     image_info info;
     for (int64_t k = 0; k < n; k++) {
         const status st = frame_facts(s, c, root, f, k, &view, NULL);
-        if (st == ST_NO_INPUT)
+        if (st != ST_OK && st != ST_BAD_INPUT)
             return st;
         bad = st != ST_OK ? k : bad;
         x.bytes += view.file_bytes;
@@ -122,25 +117,9 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
     return ST_OK;
 }
 
-static void put_int(json_writer *w, const char *key, int64_t v)
+status clips_facts(workshop *s, const conf *c, const char *root, const file_ref *f, file_facts *out)
 {
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
-status clips_record(workshop *s, const conf *c, const char *root, const file_ref *f, json_writer *w)
-{
-    clip_facts x = {0};
-    const status st = f->frames ? folder_facts(s, c, root, f, &x) : video_facts(s, c, root, f, &x);
-    put_int(w, "bytes", x.bytes);
-    put_int(w, "mtime", x.mtime_ns);
-    TRY(st);
-    put_int(w, "width", x.info.width);
-    put_int(w, "height", x.info.height);
-    put_int(w, "frames", x.info.frames);
-    json_put_key(w, "fps");
-    json_put_real(w, x.info.fps);
-    return ST_OK;
+    return f->frames ? folder_facts(s, c, root, f, out) : video_facts(s, c, root, f, out);
 }
 
 /* --- patches --- */

@@ -20,10 +20,14 @@ WARN_UNUSED status clips_read(const json_value *list, int32_t n_images, arena *a
 /* What the k-th image is in the text; pads: of the picture, or of each pair of frames. */
 WARN_UNUSED status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual *out);
 
-/* Puts "bytes", "mtime" and, unless it fails, "width", "height", "frames" and "fps" of the file or
- * folder into an index record. */
-WARN_UNUSED status clips_record(workshop *s, const conf *c, const char *root, const file_ref *f,
-                                json_writer *w);
+/* What the index keeps of a file, or of a folder of frames. */
+typedef struct file_facts {
+    int64_t bytes, mtime_ns; /* given even if the rest can not be had */
+    video_info info;         /* frames 0: a still picture */
+} file_facts;
+
+WARN_UNUSED status clips_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
+                               file_facts *out);
 
 /* patches [pairs x h x w, 1536] written. */
 WARN_UNUSED status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,

@@ -8,6 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "prepd/dataset/file_error.h"
+#include "prepd/worker/time_limit.h"
+
 status file_resolve(const char *root, const char *path, char *out, size_t size)
 {
     if (path[0] == 0 || path[0] == '/')
@@ -20,16 +23,31 @@ status file_resolve(const char *root, const char *path, char *out, size_t size)
     return ST_OK;
 }
 
+bool file_again(int error)
+{
+    return error == EINTR || (!file_error_is_its_own(error) && time_limit_wait());
+}
+
+status file_fail(int error, const char *full, int64_t offset, const char *what)
+{
+    const status st = error == ENOMEM                ? ST_NO_MEMORY
+                      : file_error_is_its_own(error) ? ST_NO_INPUT
+                                                     : ST_IO;
+    return FAIL_AT(st, full, -1, offset, "can not be %s: %s", what, strerror(error));
+}
+
 static status open_file(const char *full, int *out_fd, struct stat *info)
 {
-    int fd = open(full, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return FAIL_IN(ST_NO_INPUT, full, "can not be opened: %s", strerror(errno));
-    if (fstat(fd, info) != 0) {
-        status st = FAIL_IN(ST_NO_INPUT, full, "can not be read: %s", strerror(errno));
-        close(fd);
-        return st;
-    }
+    int fd;
+    while ((fd = open(full, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) < 0)
+        if (!file_again(errno))
+            return file_fail(errno, full, -1, "opened");
+    while (fstat(fd, info) != 0)
+        if (!file_again(errno)) {
+            const status st = file_fail(errno, full, -1, "read");
+            close(fd);
+            return st;
+        }
     if (!S_ISREG(info->st_mode)) {
         close(fd);
         return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
@@ -59,11 +77,10 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
 {
     for (size_t done = 0; done < n;) {
         ssize_t some = pread(fd, to + done, n - done, (off_t)(offset + (int64_t)done));
-        if (some < 0 && errno == EINTR)
+        if (some < 0 && file_again(errno))
             continue;
         if (some < 0)
-            return FAIL_AT(ST_NO_INPUT, full, -1, offset + (int64_t)done, "can not be read: %s",
-                           strerror(errno));
+            return file_fail(errno, full, offset + (int64_t)done, "read");
         if (some == 0)
             return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done, "it became shorter");
         done += (size_t)some;
@@ -163,7 +180,7 @@ status file_map(const char *full, int64_t max_bytes, file_view *out)
     if (st == ST_OK) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
-            st = FAIL_IN(ST_NO_INPUT, full, "can not be mapped: %s", strerror(errno));
+            st = file_fail(errno, full, -1, "mapped");
         else
             out->bytes = span_of(map, (size_t)info.st_size);
     }

@@ -1,10 +1,12 @@
 /* files.h: image files under a data root, opened by relative path and never outside it.
  *
- * ST_NO_INPUT: not readable here (not there, no permission, a failing disk or mount): this
- * machine's fault until another says the same. ST_BAD_INPUT: the file's own. */
+ * ST_NO_INPUT: it is not there, or may not be read. ST_BAD_INPUT: it is another than it should be.
+ * ST_IO (ST_NO_MEMORY): this machine's trouble (a disk, a mount, descriptors), tried again for a
+ * while (time_limit_wait); it says nothing of the file. */
 #ifndef TESSERA_PREPD_FILES_H
 #define TESSERA_PREPD_FILES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/arena.h"
@@ -13,6 +15,11 @@
 
 /* root/path into out; refuses an absolute path and one that climbs with "..". */
 WARN_UNUSED status file_resolve(const char *root, const char *path, char *out, size_t size);
+
+/* After a failed open or read: true where it is to be tried again; waits if that needs time. */
+bool file_again(int error);
+/* The failure that an errno stands for; offset -1: not at a byte. */
+WARN_UNUSED status file_fail(int error, const char *full, int64_t offset, const char *what);
 
 /* The whole file in the arena. ST_BAD_INPUT if it is no regular file, empty, larger than max_bytes,
  * or, where want_bytes >= 0, of another size than the index recorded. */

@@ -16,6 +16,16 @@ const char *lease_cause(const char *root, const char *text)
     return n && strncmp(text, root, n) == 0 && text[n] == '/' ? text + n + 1 : text;
 }
 
+bool lease_must_end(const workshop *s, status st)
+{
+    return st == ST_PROTOCOL || st == ST_NO_MEMORY || (st == ST_IO && !s->o->data_root);
+}
+
+bool lease_is_missing(const workshop *s, status st)
+{
+    return st == ST_NO_INPUT || (st == ST_IO && s->o->data_root);
+}
+
 status lease_root(const workshop *s, const json_value *lease, const char **out)
 {
     if (s->o->data_root) {

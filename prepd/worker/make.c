@@ -71,9 +71,9 @@ static status doc_images(row_work *k, const json_value *v, const lease_clip *cli
         const status st = row_images_fill(&k->images, i, file, &clips[i], &patches[i]);
         if (st == ST_OK)
             continue;
-        if (st == ST_PROTOCOL || st == ST_NO_MEMORY) /* the lease's or this process's, not its */
+        if (lease_must_end(k->s, st))
             return st;
-        put_failure(k, (int64_t)doc->sample_id, st == ST_NO_INPUT);
+        put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->s, st));
         break;
     }
     return ST_OK;

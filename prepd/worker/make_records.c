@@ -19,8 +19,8 @@ static void put_text(json_writer *w, const char *key, const char *v)
     json_put_cstr(w, v);
 }
 
-static status image_record(workshop *s, const conf *c, const char *root, const file_ref *f,
-                           json_writer *w)
+static status image_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
+                          file_facts *out)
 {
     file_view view = {0};
     image_info info = {0};
@@ -32,26 +32,47 @@ static status image_record(workshop *s, const conf *c, const char *root, const f
             st = s->images->header(view.bytes, f->name, c, &info);
         ref_unview(f, &view);
     }
-    put_int(w, "bytes", view.file_bytes);
-    put_int(w, "mtime", view.mtime_ns);
-    TRY(st);
-    put_int(w, "width", info.width);
-    put_int(w, "height", info.height);
-    return ST_OK;
+    *out = (file_facts){.bytes = view.file_bytes,
+                        .mtime_ns = view.mtime_ns,
+                        .info = {.width = info.width, .height = info.height}};
+    return st;
 }
 
-static void file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
-                        json_writer *w)
+static void put_facts(const file_facts *x, json_writer *w)
 {
-    json_begin_object(w);
+    put_int(w, "width", x->info.width);
+    put_int(w, "height", x->info.height);
+    if (x->info.frames == 0)
+        return;
+    put_int(w, "frames", x->info.frames);
+    json_put_key(w, "fps");
+    json_put_real(w, x->info.fps);
+}
+
+/* last: of a file that was tried alone as often as it may be, what went wrong is its record. */
+static status file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
+                          bool last, json_writer *w)
+{
+    file_facts x = {0};
     const status st =
-        f->video || f->frames ? clips_record(s, c, root, f, w) : image_record(s, c, root, f, w);
-    if (st != ST_OK) {
+        f->video || f->frames ? clips_facts(s, c, root, f, &x) : image_facts(s, c, root, f, &x);
+    if (lease_must_end(s, st) && !(last && st == ST_IO))
+        return st;
+    if (st == ST_NO_INPUT ||
+        st == ST_IO) /* what the next start takes for changed, and looks again */
+        x.bytes = x.mtime_ns = 0;
+    json_begin_object(w);
+    put_int(w, "bytes", x.bytes);
+    put_int(w, "mtime", x.mtime_ns);
+    if (st == ST_OK) {
+        put_facts(&x, w);
+    } else {
         put_text(w, "cause", lease_cause(root, status_text()));
-        if (st == ST_NO_INPUT)
+        if (lease_is_missing(s, st))
             put_text(w, "missing", lease_cause(root, status_last()->input));
     }
     json_end_object(w);
+    return ST_OK;
 }
 
 static status image_records(workshop *s, const json_value *lease, on_item on, void *user,
@@ -59,6 +80,7 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
 {
     const json_value *files, *numbers;
     const char *root;
+    const bool last = json_bool(json_find(lease, "last"), false);
     TRY(lease_root(s, lease, &root));
     TRY(json_want_array(lease, "files", SOURCE, &files));
     TRY(json_want_array(lease, "images", SOURCE, &numbers));
@@ -69,7 +91,7 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
         TRY(on(user, json_int(json_item(numbers, i), -1)));
         file_ref f;
         TRY(ref_read(json_item(files, i), s->parts, &f));
-        file_record(s, lease_conf(s, lease), root, &f, w);
+        TRY(file_record(s, lease_conf(s, lease), root, &f, last, w));
     }
     return ST_OK;
 }
@@ -97,6 +119,8 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
         TRY(on(user, (int64_t)smp.id));
         status st = chat_encode(s->tokens, s->token_scratch, &s->chat, lease_conf(s, lease), &smp,
                                 visuals, &s->row, &text);
+        if (lease_must_end(s, st))
+            return st;
         json_begin_object(w);
         if (st == ST_OK) {
             put_int(w, "tokens", text.n);

@@ -57,7 +57,7 @@ static status take_shipped(const file_ref *f, const char *full, int64_t max_byte
     const int64_t failed = json_int(json_find(v, "errno"), 0);
     const int64_t part = json_int(json_find(v, "part"), -1);
     if (failed)
-        return FAIL_IN(ST_NO_INPUT, full, "can not be opened: %s", strerror((int)failed));
+        return file_fail((int)failed, full, -1, "opened");
     if (json_bool(json_find(v, "irregular"), false))
         return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
     out->file_bytes = json_int(json_find(v, "size"), -1);
@@ -126,7 +126,7 @@ status ref_open(const file_ref *f, const char *root, int64_t max_bytes, video_by
                 int64_t *out_mtime_ns)
 {
     char full[PATH_MAX];
-    video_bytes v = {.at = f->at < 0 ? 0 : f->at, .fd = -1};
+    video_bytes v = {.at = f->at < 0 ? 0 : f->at, .fd = -1, .path = f->in, .again = file_again};
     TRY(file_resolve(root, f->in, full, sizeof(full)));
     if (f->shipped) {
         file_view view;

@@ -4,12 +4,20 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 
-enum { TICKS = 8 }; /* of one limit: time spent stopped counts as at most one of them */
+enum {
+    TICKS = 8,        /* of one limit: time spent stopped counts as at most one of them */
+    WAITS = 4,        /* of one item; each twice as long as the one before */
+    WAIT_PARTS = 128, /* of the limit; the first wait is one: 15 of them in all */
+};
+static const double LONGEST_WAIT_S = 1.0;
 
 /* A signal handler can only reach what is static. */
 static volatile sig_atomic_t ticks_left;
 static struct itimerval timer;
+static double limit_s; /* 0: none */
+static int waits;      /* of the item in work */
 
 static void on_tick(int sig)
 {
@@ -21,6 +29,7 @@ static void on_tick(int sig)
 
 status time_limit_install(double seconds)
 {
+    limit_s = seconds;
     const struct sigaction tick = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
     const double each = seconds / TICKS;
     const time_t whole = (time_t)each;
@@ -36,6 +45,7 @@ status time_limit_install(double seconds)
 void time_limit_start(void)
 {
     ticks_left = TICKS;
+    waits = 0;
     (void)setitimer(ITIMER_REAL, &timer, NULL); /* fails only for times out of range */
 }
 
@@ -43,4 +53,16 @@ void time_limit_stop(void)
 {
     const struct itimerval none = {0};
     (void)setitimer(ITIMER_REAL, &none, NULL);
+}
+
+bool time_limit_wait(void)
+{
+    if (limit_s <= 0 || waits == WAITS)
+        return false;
+    const double wanted = limit_s / WAIT_PARTS * (1 << waits++);
+    const double seconds = wanted < LONGEST_WAIT_S ? wanted : LONGEST_WAIT_S;
+    struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ; /* a tick */
+    return true;
 }

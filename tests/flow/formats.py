@@ -1,8 +1,10 @@
 """What the tests of data formats share: the synthetic VQAv2 set written in other formats."""
 
+import io
 import json
 import os
 import sys
+import tarfile
 
 from prepd_flow import Daemon, check, wait_for
 
@@ -51,6 +53,21 @@ def options(**values):
 
 def in_data(folder, name):
     return os.path.join(folder.file("data"), name)
+
+
+def write_tar(path, members, form_of=tarfile.PAX_FORMAT):
+    with tarfile.open(path, "w", format=form_of) as t:
+        for name, data in members:
+            data = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data)).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            t.addfile(info, io.BytesIO(data))
+    return path
+
+
+def picture(f, name):
+    with open(in_data(f, name), "rb") as x:
+        return x.read()
 
 
 def stream_of(f, args, n=None, cursor=None):

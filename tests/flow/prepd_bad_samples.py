@@ -8,16 +8,10 @@ import shutil
 import subprocess
 import sys
 
-from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, digest, listed, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
-
-
-def listed(out):
-    """The lines of check as {number: cause}."""
-    rows = [line.split("\t") for line in out.splitlines() if line.count("\t") == 3]
-    return {int(r[0]): r[3] for r in rows}
 
 
 def damage(folder):

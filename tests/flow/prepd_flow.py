@@ -69,6 +69,12 @@ def run(*args, code=0):
     return p.stdout if code == 0 else p.stdout + p.stderr
 
 
+def listed(out):
+    """The lines of check as {number: cause}."""
+    rows = [line.split("\t") for line in out.splitlines() if line.count("\t") == 3]
+    return {int(r[0]): r[3] for r in rows}
+
+
 def digest(config, *args):
     last = run("digest", "-c", config, *args).strip().splitlines()[-1]
     check(len(last) == 32 and all(c in "0123456789abcdef" for c in last), f"no digest: {last!r}")

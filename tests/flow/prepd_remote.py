@@ -1,6 +1,7 @@
 """Workers that are not the daemon's children: over tcp, with a data root of their own, that die,
 miss files, or decode differently."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 
+from faults import ALWAYS, sanitized, trouble
 from prepd_video import data_set, mapped
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
     workers_below
@@ -120,6 +122,23 @@ def one_that_misses_files_is_dismissed():
         blind = site.worker(root=f.file("copy2"))
         site.joined(2)
         check(site.stream() == quiet, "files that one worker misses changed the stream")
+        wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
+        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        check(good.poll() is None, "the good one left too")
+
+
+def one_whose_mount_fails_is_dismissed():
+    """A stale mount, a failing disk: of that machine, as files that are not there."""
+    if sanitized():
+        return
+    with Folder(**{"prepd.sample_timeout": 1}) as f, Site(f) as site:
+        good = site.worker()
+        site.joined(1)
+        quiet = site.stream()
+        with trouble(f, "open", errno.ESTALE, "COCO_train2014", ALWAYS):
+            blind = site.worker()
+        site.joined(2)
+        check(site.stream() == quiet, "files that one worker can not read changed the stream")
         wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         check(good.poll() is None, "the good one left too")
@@ -296,6 +315,6 @@ def it_waits_for_the_daemon_to_come_back():
 
 main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
-     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed,
+     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
      one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
      another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)

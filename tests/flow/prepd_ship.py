@@ -1,6 +1,7 @@
 """Workers that have no files: the daemon sends them with the leases (data.ship), pictures, pieces of tars,
 videos and frames. The same rows and index as with files, the same causes, bounded memory."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 
+from faults import sanitized, trouble
 from formats import fingerprint, in_data, llava, load, options, write_lines
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
 from prepd_video import clip, data_set, write_video
@@ -111,6 +113,19 @@ def pieces_of_tars():
         check(got == want and has["shipped_bytes"] > 0, "pieces of a tar that are sent give other rows")
 
 
+def trouble_of_the_daemon_blames_nobody():
+    """It has no descriptor left for a while, and so some leases lack a file that is there."""
+    if not can_hide() or sanitized():
+        return
+    with Folder(images=32) as f:
+        args = options(training__epochs=1)
+        want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 0)
+        with trouble(f, "open", errno.EMFILE, "COCO_train2014", 5, "serve") as left:
+            got, has = stream(f, f"tcp://127.0.0.1:{free_ports()}", args, 1, [], ["--data.ship", "true"])
+            check(left() <= 0, "no file was missing")
+        check(got == want and has["train"]["quarantined_count"] == 0, f"{len(got)} rows of {len(want)}: {has['train']}")
+
+
 def refused_unless_asked_for():
     with Folder(images=16) as f:
         endpoint = f"tcp://127.0.0.1:{free_ports()}"
@@ -125,4 +140,5 @@ def refused_unless_asked_for():
                 p.stderr.close()
 
 
-main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for)
+main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for,
+     trouble_of_the_daemon_blames_nobody)

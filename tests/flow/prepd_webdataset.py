@@ -1,33 +1,17 @@
 """WebDataset tars: the same rows as the files they were made from, read out of the tars; every kind of
 words; bad members and damaged tars named."""
 
-import io
 import json
 import os
 import tarfile
 
-from formats import fingerprint, in_data, load, options, stream_of, write_lines
+from formats import fingerprint, in_data, load, options, picture, stream_of, write_lines, write_tar
 from prepd_flow import Folder, check, digest, main, run
 from prepd_video import data_set
 
 
 def form(path, **more):
     return options(data__format="webdataset", data__path=path, **more)
-
-
-def write_tar(path, members, form_of=tarfile.PAX_FORMAT):
-    with tarfile.open(path, "w", format=form_of) as t:
-        for name, data in members:
-            data = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data)).encode()
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            t.addfile(info, io.BytesIO(data))
-    return path
-
-
-def picture(f, name):
-    with open(in_data(f, name), "rb") as x:
-        return x.read()
 
 
 def shards(f, samples, each, form_of, prefix):

@@ -49,6 +49,23 @@ static void test_time_limit__in_time(void **state)
     assert_int_equal(end_of(child_at_work(5)), PROC_END_LEFT);
 }
 
+/* What is tried again ends by itself, inside the limit; the next item has its own patience. */
+static void test_time_limit__waits_are_few(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        int n = time_limit_wait() ? 100 : 0; /* without a limit: never */
+        if (time_limit_install(LIMIT_MS / 1e3) != ST_OK)
+            _exit(99);
+        for (int item = 0; item < 20; item++)
+            for (time_limit_start(); time_limit_wait();)
+                n++;
+        _exit(n == 20 * 4 ? 0 : 1);
+    }
+    assert_int_equal(end_of(pid), PROC_END_LEFT);
+}
+
 static void test_time_limit__stopped_is_not_slow(void **state)
 {
     (void)state;
@@ -65,6 +82,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_time_limit__too_long),
         cmocka_unit_test(test_time_limit__in_time),
+        cmocka_unit_test(test_time_limit__waits_are_few),
         cmocka_unit_test(test_time_limit__stopped_is_not_slow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

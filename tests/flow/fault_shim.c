@@ -1,0 +1,91 @@
+/* fault_shim.c: LD_PRELOAD: calls on some files fail as on a machine in trouble. $FAULT_CALL (open,
+ * pread or mmap) fails with $FAULT_ERRNO on files whose path holds $FAULT_PATH, in `prepd
+ * $FAULT_VERB`. How often is the number at the beginning of the file $FAULT_LEFT (int32, shared by
+ * all processes), which counts down. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum { MAX_FD = 4096 };
+
+static int (*real_open)(const char *, int, ...);
+static ssize_t (*real_pread)(int, void *, size_t, off_t);
+static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
+
+static const char *call, *part;
+static int error;
+static int *left; /* NULL: this process has no trouble */
+static bool marked[MAX_FD];
+
+static bool is_verb(const char *verb)
+{
+    char line[4096] = "";
+    FILE *f = fopen("/proc/self/cmdline", "r");
+    const size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+    if (f)
+        fclose(f);
+    const char *second = line + strlen(line) + 1;
+    return verb && second < line + n && strcmp(second, verb) == 0;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    *(void **)&real_open = dlsym(RTLD_NEXT, "open");
+    *(void **)&real_pread = dlsym(RTLD_NEXT, "pread");
+    *(void **)&real_mmap = dlsym(RTLD_NEXT, "mmap");
+    call = getenv("FAULT_CALL");
+    part = getenv("FAULT_PATH");
+    if (!call || !part || !getenv("FAULT_LEFT") || !is_verb(getenv("FAULT_VERB")))
+        return;
+    error = atoi(getenv("FAULT_ERRNO"));
+    const int fd = real_open(getenv("FAULT_LEFT"), O_RDWR | O_CLOEXEC);
+    void *shared = real_mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    left = shared == MAP_FAILED ? NULL : (int *)shared;
+}
+
+static bool fails(const char *name, bool hit)
+{
+    if (!left || !hit || strcmp(call, name) != 0)
+        return false;
+    if (__atomic_fetch_sub(left, 1, __ATOMIC_SEQ_CST) <= 0)
+        return false;
+    errno = error;
+    return true;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    const int mode = flags & O_CREAT ? va_arg(args, int) : 0;
+    va_end(args);
+    const bool hit = left && strstr(path, part);
+    if (fails("open", hit))
+        return -1;
+    const int fd = real_open(path, flags, mode);
+    if (fd >= 0 && fd < MAX_FD)
+        marked[fd] = hit;
+    return fd;
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t offset)
+{
+    if (fails("pread", fd >= 0 && fd < MAX_FD && marked[fd]))
+        return -1;
+    return real_pread(fd, to, n, offset);
+}
+
+void *mmap(void *at, size_t n, int protect, int flags, int fd, off_t offset)
+{
+    if (fails("mmap", fd >= 0 && fd < MAX_FD && marked[fd]))
+        return MAP_FAILED;
+    return real_mmap(at, n, protect, flags, fd, offset);
+}

@@ -1,0 +1,39 @@
+"""Calls that fail as on a machine in trouble (fault_shim.c)."""
+
+import contextlib
+import os
+import struct
+
+from prepd_flow import BIN
+
+SHIM = os.path.join(os.path.dirname(os.path.dirname(BIN)), "tests/libfault_shim.so")
+ALWAYS = 1 << 30
+
+
+@contextlib.contextmanager
+def trouble(f, call, error, path, times, verb="worker"):
+    """The next `times` calls on files whose path holds `path` fail; gives how many of them are left."""
+    left = f.file("left")
+    with open(left, "wb") as x:
+        x.write(struct.pack("i", times))
+
+    def now():
+        with open(left, "rb") as x:
+            return struct.unpack("i", x.read())[0]
+    given = {"LD_PRELOAD": SHIM, "FAULT_CALL": call, "FAULT_ERRNO": str(error), "FAULT_PATH": path, "FAULT_LEFT": left,
+             "FAULT_VERB": verb}
+    os.environ.update(given)
+    try:
+        yield now
+    finally:
+        for name in given:
+            del os.environ[name]
+
+
+def sanitized():
+    """The address sanitizer wants to be loaded before the shim."""
+    with open(BIN, "rb") as program:
+        found = b"__asan_init" in program.read()
+    if found:
+        print("skipped: a program with the address sanitizer")
+    return found

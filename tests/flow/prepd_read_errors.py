@@ -1,0 +1,90 @@
+"""A disk, a mount or a machine in trouble while files are read is no fault of the files: what passes changes no row,
+what stays is judged as a crash is, and the next start looks again."""
+
+import errno
+import os
+import shutil
+import struct
+import sys
+
+from faults import ALWAYS, sanitized, trouble
+from formats import fingerprint, in_data, options, picture, stream_of, write_tar
+from prepd_flow import Folder, check, digest, listed, main, run
+from prepd_video import data_set
+
+def small(**more):
+    return Folder(images=48, **{"prepd.sample_timeout": 2, "training.epochs": 1, "prepd.workers": 2, **more})
+
+
+def forget_index(f):
+    shutil.rmtree(in_data(f, ".tessera"), ignore_errors=True)
+
+
+def what_passes_changes_nothing():
+    """While the index is built and while rows are made: some calls fail, then all go well."""
+    with small() as f:
+        want = digest(f.config, "--steps", "8")
+        for fresh in (True, False):
+            for call, error in (("open", errno.EMFILE), ("open", errno.ESTALE), ("pread", errno.EIO), ("pread", errno.ETIMEDOUT)):
+                if fresh:
+                    forget_index(f)
+                with trouble(f, call, error, "COCO_train2014", 9) as left:
+                    got = digest(f.config, "--steps", "8")
+                    check(left() <= 0, f"{call} never failed")
+                check(got == want, f"{call}, {errno.errorcode[error]}, index {'built' if fresh else 'kept'}: other rows")
+        check("0 bad" in run("check", "-c", f.config), "a good sample is blamed")
+
+
+def what_stays_is_judged_and_looked_at_again():
+    """A picture that can never be read is told after deaths alone, at whichever time; once it can be, it is used."""
+    with small() as f:
+        bad = f.train_images()[3]
+        wanted = sorted(f.questions_of(bad))
+        for fresh in (True, False):
+            if fresh:
+                forget_index(f)
+            with trouble(f, "pread", errno.EIO, os.path.basename(bad), ALWAYS):
+                found = listed(run("check", "-c", f.config, code=65))
+            check(sorted(found) == wanted, f"check lists {sorted(found)}, not readable are {wanted}")
+            check(all("Input/output error" in c for c in found.values()), found)
+            check(all(("ends its worker" in c) != fresh for c in found.values()), f"not judged: {found}")
+            check("0 bad" in run("check", "-c", f.config), "not looked at again")
+
+
+def a_start_without_memory_condemns_nothing():
+    """A header behind 60 kB of others is read through a mapping, which a process short of memory can not have."""
+    with small() as f:
+        image = f.train_images()[3]
+        with open(image, "rb") as x:
+            data = x.read()
+        with open(image, "wb") as x:
+            x.write(data[:2] + b"\xff\xfe" + struct.pack(">H", 60002) + bytes(60000) + data[2:])
+        with trouble(f, "mmap", errno.ENOMEM, os.path.basename(image), 2) as left:
+            check("0 bad" in run("check", "-c", f.config), "no memory is the picture's fault")
+            check(left() <= 0, "the mapping never failed")
+
+
+def videos_in_tars():
+    """What can not be read is the tar, at whichever of its videos."""
+    with small() as f:
+        path, _, clips = data_set(f, 3)
+        members = [m for k, name in enumerate(clips) for m in
+                   ((f"{k}{os.path.splitext(name)[1]}", picture(f, name)), (f"{k}.txt", f"clip {k}"))]
+        args = options(data__format="webdataset", data__path=write_tar(in_data(f, "v.tar"), members))
+        want = [fingerprint(r) for r in stream_of(f, args)]
+        for fresh in (True, False):
+            if fresh:
+                forget_index(f)
+            with trouble(f, "pread", errno.EIO, "v.tar", 12) as left:
+                check([fingerprint(r) for r in stream_of(f, args)] == want, "other rows")
+                check(left() <= 0, "no read failed")
+        forget_index(f)
+        with trouble(f, "pread", errno.EIO, "v.tar", ALWAYS):
+            found = listed(run("check", "-c", f.config, *args, code=65))
+        check(len(found) == 3 and all(c.startswith("v.tar: byte") for c in found.values()), found)
+
+
+if sanitized():
+    sys.exit(77)
+main(what_passes_changes_nothing, what_stays_is_judged_and_looked_at_again, a_start_without_memory_condemns_nothing,
+     videos_in_tars)
