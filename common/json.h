@@ -37,6 +37,9 @@ const char *json_type_name(json_type t);
 
 /* Members and items; NULL if absent (json_find also if v is no object). */
 const json_value *json_find(const json_value *v, const char *key);
+/* The same, where null stands for a member that is not there: exports of tables (Arrow, pandas)
+ * fill the columns that a record lacks so. */
+const json_value *json_given(const json_value *v, const char *key);
 size_t json_count(const json_value *v); /* items of an array, members of an object, else 0 */
 const json_value *json_item(const json_value *array, size_t i);
 /* i-th member of an object in file order. */

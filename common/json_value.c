@@ -50,6 +50,12 @@ const json_value *json_find(const json_value *v, const char *key)
     return find(v, key, strlen(key));
 }
 
+const json_value *json_given(const json_value *v, const char *key)
+{
+    const json_value *x = json_find(v, key);
+    return x && x->type != JSON_NULL ? x : NULL;
+}
+
 size_t json_count(const json_value *v)
 {
     return v && (v->type == JSON_ARRAY || v->type == JSON_OBJECT) ? v->n : 0;

@@ -28,11 +28,11 @@ status chat_names_put(chat_names *l, chat_item item, const char *source, arena *
 /* "fps" or "sample_fps", a number or a text of one. */
 static status read_rate(const json_value *owner, const char *source, double *out)
 {
-    const json_value *v = json_find(owner, "fps");
+    const json_value *v = json_given(owner, "fps");
     if (!v)
-        v = json_find(owner, "sample_fps");
+        v = json_given(owner, "sample_fps");
     *out = 0;
-    if (!v || json_typeof(v) == JSON_NULL)
+    if (!v)
         return ST_OK;
     const char *text = json_text(v, NULL);
     char *end = NULL;
@@ -77,8 +77,8 @@ status chat_names_list(chat_names *l, chat_kind kind, const json_value *record, 
 {
     static const char *const keys[CHAT_KINDS][2] = {{"image", "images"}, {"video", "videos"}};
     for (int i = 0; i < 2; i++) {
-        const json_value *v = json_find(record, keys[kind][i]);
-        if (!v || json_typeof(v) == JSON_NULL)
+        const json_value *v = json_given(record, keys[kind][i]);
+        if (!v)
             continue;
         if (json_typeof(v) != JSON_ARRAY)
             TRY(chat_names_add(l, kind, v, record, source, a));

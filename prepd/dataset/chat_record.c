@@ -78,7 +78,7 @@ static status show_next(reading *k, chat_kind kind, part *out)
 
 static status list_images(reading *k, const json_value *v)
 {
-    const json_value *id = json_find(v, "img_id");
+    const json_value *id = json_given(v, "img_id");
     chat_names *images = &k->listed[CHAT_IMAGE];
     if (k->rules->outside)
         return ST_OK;
@@ -178,7 +178,7 @@ static status read_role(const reading *k, const json_value *message, int *out)
         {"system", ROLE_SYSTEM}, {"user", ROLE_USER},           {"human", ROLE_USER},
         {"gpt", ROLE_ASSISTANT}, {"assistant", ROLE_ASSISTANT},
     };
-    const json_value *v = json_find(message, "role");
+    const json_value *v = json_given(message, "role");
     const char *name = json_text(v ? v : json_find(message, "from"), NULL);
     if (!name)
         return FAIL_IN(ST_BAD_INPUT, k->source, "a message has no \"role\" or \"from\"");
@@ -193,9 +193,9 @@ static status read_role(const reading *k, const json_value *message, int *out)
 
 static status read_weight(const reading *k, const json_value *v, float otherwise, float *out)
 {
-    const json_value *w = json_find(v, "weight");
+    const json_value *w = json_given(v, "weight");
     *out = otherwise;
-    if (!w || json_typeof(w) == JSON_NULL)
+    if (!w)
         return ST_OK;
     const double weight = json_real(w, -1);
     if (!(weight >= 0 && weight <= 1e6))
@@ -208,12 +208,12 @@ static status read_weight(const reading *k, const json_value *v, float otherwise
 static status put_image_part(reading *k, chat_kind kind, const json_value *v, part *parts,
                              int32_t *n_parts)
 {
-    const json_value *name = json_find(v, chat_words[kind]), *url = json_find(v, "image_url");
+    const json_value *name = json_given(v, chat_words[kind]), *url = json_given(v, "image_url");
     part *out = &parts[(*n_parts)++];
     if (kind == CHAT_IMAGE && url)
-        name = json_typeof(url) == JSON_OBJECT ? json_find(url, "url") : url;
+        name = json_typeof(url) == JSON_OBJECT ? json_given(url, "url") : url;
     if (!name)
-        name = json_find(v, "path");
+        name = json_given(v, "path");
     if (k->rules->outside)
         name = NULL;
     if (!name)
@@ -251,18 +251,24 @@ static status put_any_text(reading *k, turn *t, const json_value *v, const json_
     return ST_OK;
 }
 
-/* False: a part of another kind. */
+/* By its type, else by what it holds. False: a part of another kind. */
 static bool is_image_part(const json_value *v, chat_kind *out)
 {
+    static const struct {
+        const char *type;
+        chat_kind kind; /* CHAT_KINDS: none */
+    } types[] = {{"text", CHAT_KINDS},
+                 {"video", CHAT_VIDEO},
+                 {"image", CHAT_IMAGE},
+                 {"image_url", CHAT_IMAGE}};
     const char *type = json_text(json_find(v, "type"), "");
-    if (strcmp(type, "video") == 0 || json_find(v, "video"))
-        *out = CHAT_VIDEO;
-    else if (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0 ||
-             json_find(v, "image") || json_find(v, "image_url"))
-        *out = CHAT_IMAGE;
-    else
-        return false;
-    return true;
+    *out = json_given(v, "video")                                 ? CHAT_VIDEO
+           : json_given(v, "image") || json_given(v, "image_url") ? CHAT_IMAGE
+                                                                  : CHAT_KINDS;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(type, types[i].type) == 0)
+            *out = types[i].kind;
+    return *out != CHAT_KINDS;
 }
 
 static size_t room_for(const json_value *content)
@@ -296,7 +302,7 @@ static status read_content(reading *k, const json_value *message, const json_val
             TRY(put_any_text(k, t, v, NULL, whole, weights));
         else if (t->role == ROLE_USER && is_image_part(v, &kind))
             TRY(put_image_part(k, kind, v, t->parts, &t->n_parts));
-        else if (json_find(v, "text"))
+        else if (json_given(v, "text"))
             TRY(put_any_text(k, t, json_find(v, "text"), v, whole, weights));
         else
             return FAIL_IN(ST_BAD_INPUT, k->source,
@@ -315,9 +321,9 @@ static status read_message(reading *k, const json_value *v, turn *t)
     TRY(read_role(k, v, &t->role));
     if (json_count(json_find(v, "tool_calls")))
         return FAIL_IN(ST_BAD_INPUT, k->source, "calls tools, which are not rendered");
-    const json_value *content = json_find(v, "content");
+    const json_value *content = json_given(v, "content");
     if (!content)
-        content = json_find(v, "value");
+        content = json_given(v, "value");
     if (!content || (json_typeof(content) != JSON_TEXT && json_typeof(content) != JSON_ARRAY))
         return FAIL_IN(ST_BAD_INPUT, k->source,
                        "a message's \"content\" (\"value\") is %s, expected a text or a list",
@@ -364,16 +370,30 @@ static void choose_trained(reading *k)
     }
 }
 
+/* The list of turns; NULL if there is none. */
+static const json_value *turns_of(const json_value *v)
+{
+    const json_value *list = json_given(v, "messages");
+    return list ? list : json_given(v, "conversations");
+}
+
+static bool is_question(const json_value *v)
+{
+    return !turns_of(v) && json_given(v, "question") && json_given(v, "answer");
+}
+
+bool chat_record_is(const json_value *v)
+{
+    return turns_of(v) || is_question(v);
+}
+
 status chat_record_read(const json_value *v, const chat_rules *rules, const char *source, arena *a,
                         chat_record *out)
 {
     reading k = {.rules = rules, .source = source, .a = a, .r = {.id = ""}};
-    const json_value *list = json_find(v, "messages");
-    const json_value *id = json_find(v, "id");
+    const json_value *list = turns_of(v), *id = json_find(v, "id");
+    const bool question = is_question(v);
     char *copy;
-    if (!list)
-        list = json_find(v, "conversations");
-    const bool question = !list && json_find(v, "question") && json_find(v, "answer");
     if (!question && (!list || json_typeof(list) != JSON_ARRAY || json_count(list) == 0))
         return FAIL_IN(ST_BAD_INPUT, source,
                        "expected \"messages\" or \"conversations\" (a list of turns), or "

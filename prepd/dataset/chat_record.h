@@ -9,6 +9,9 @@
  * "video", "videos", {"type": "video", "video": NAME} and <video> are the same for videos; a folder
  * of frames has "fps" (or "sample_fps") beside its name, or beside the list.
  *
+ * A member that is null is as one that is not there; a part's "type" says what it is, else its
+ * members do.
+ *
  * Roles: system; user, human; assistant, gpt. In a text of a user, <image> stands for the next
  * image; there must be as many of them as images. A text part or a message may carry "weight", of
  * the loss on an assistant's text; an assistant's answer in stages is a list of text parts, or
@@ -46,6 +49,10 @@ typedef struct chat_record {
     chat_item *images; /* [n_images] in the order they are shown; NULL: outside */
     int32_t n_images;
 } chat_record;
+
+/* True if it has the members of one of these kinds; whether they are as they should be,
+ * chat_record_read tells. */
+bool chat_record_is(const json_value *v);
 
 /* All of it in the arena. ST_BAD_INPUT: what is wrong; source ("a.jsonl:7") is put before it. */
 WARN_UNUSED status chat_record_read(const json_value *v, const chat_rules *rules,

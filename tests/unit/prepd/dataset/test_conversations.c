@@ -241,6 +241,60 @@ static void test_videos__beside_pictures(void **state)
     done(&f);
 }
 
+/* Exports of tables fill the columns that a record lacks with null; a part is what its type says.
+ */
+static void test_nulls__are_members_that_are_not_there(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "{\"messages\": [{\"role\": \"user\", \"from\": null, \"weight\": null, \"content\": "
+        "[{\"type\": "
+        "\"image\", \"image\": \"a.jpg\", \"video\": null, \"text\": null}, {\"type\": \"text\", "
+        "\"text\": "
+        "\"?\", \"image\": null, \"image_url\": null, \"video\": null}]}, {\"role\": "
+        "\"assistant\", "
+        "\"content\": \"x\", \"value\": null}], \"conversations\": null, \"image\": null, "
+        "\"videos\": null}",
+        "{\"images\": [\"a.jpg\"], \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+        "\"image\", "
+        "\"image\": null, \"path\": null}, \"?\"]}, {\"role\": \"assistant\", \"content\": "
+        "\"x\"}]}",
+        "{\"messages\": null, \"image\": \"a.jpg\", \"video\": null, \"conversations\": "
+        "[{\"role\": null, "
+        "\"from\": \"human\", \"content\": null, \"value\": \"<image>?\"}, {\"from\": \"gpt\", "
+        "\"value\": "
+        "\"x\"}]}",
+        "{\"messages\": null, \"conversations\": null, \"image\": null, \"img_id\": \"a\", "
+        "\"question\": \"?\", "
+        "\"answer\": \"x\"}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": "
+        "\"a.jpg\", "
+        "\"video\": \"no.mp4\"}, {\"type\": \"text\", \"text\": \"?\", \"image\": \"no.jpg\"}]}, "
+        "{\"role\": "
+        "\"assistant\", \"content\": \"x\"}]}",
+    };
+    enum { N = sizeof lines / sizeof *lines };
+    char text[4096] = "";
+    fixture f;
+    for (int k = 0; k < N; k++)
+        strcat(strcat(text, lines[k]), "\n");
+    open_text(&f, "a.jsonl", text);
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_int_equal(f.d->v->images(f.d), 1);
+    assert_string_equal(f.d->v->image_path(f.d, 0), "a.jpg");
+    for (int k = 0; k < N; k++) {
+        const sample s = get(&f, k);
+        if (s.cause)
+            fail_msg("%s", s.cause);
+        assert_int_equal(s.n_images, 1);
+        assert_int_equal(s.n_turns, 2);
+        assert_int_equal(s.turns[0].n_parts, 2);
+        assert_int_equal(s.turns[0].parts[0].image, 0);
+        assert_string_equal(s.turns[0].parts[1].text, "?");
+    }
+    done(&f);
+}
+
 static void test_bad_records__keep_their_place_and_say_why(void **state)
 {
     (void)state;
@@ -334,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_rules__last_turn_and_trim),
         cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
         cmocka_unit_test(test_videos__beside_pictures),
+        cmocka_unit_test(test_nulls__are_members_that_are_not_there),
         cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
         cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
         cmocka_unit_test(test_identity__is_what_it_says_and_what_is_trained),
