@@ -32,8 +32,7 @@ static bool json_is_chat(const char *bytes, size_t n)
     json_value *v = NULL;
     if (json_parse(bytes, n, "json", &v) != ST_OK)
         return true; /* its fault is told when it is read */
-    const bool chat =
-        json_find(v, "messages") || json_find(v, "conversations") || json_find(v, "question");
+    const bool chat = chat_record_is(v);
     json_free(&v);
     return chat;
 }

@@ -82,13 +82,11 @@ status web_read_words(const webdataset *d, const web_sample *s, const char *byte
         return FAIL_IN(ST_BAD_INPUT, source, ".json, line %lld: %s", line, what);
     }
     const json_value *caption = json_find(v, "caption");
-    const bool chat = json_find(v, "messages") || json_find(v, "conversations") ||
-                      (json_find(v, "question") && json_find(v, "answer"));
     rules.outside = true;
     rules.n_outside = s->n_images;
     rules.outside_video = video;
     status st =
-        !chat && caption && json_typeof(caption) == JSON_TEXT
+        !chat_record_is(v) && caption && json_typeof(caption) == JSON_TEXT
             ? answer_alone(d, json_text(caption, ""), json_text_size(caption), s, source, a, out)
             : chat_record_read(v, &rules, source, a, out);
     json_free(&v);

@@ -56,10 +56,11 @@ def every_kind_of_words():
                 {"from": "human", "value": "<image><image>Same?"}, {"from": "gpt", "value": "no"}]}),
             ("4.jpg", a), ("4.json", {"width": 3}), ("4.txt", "words beside facts"),
             ("5.jpg", a), ("5.json", {"caption": "in json"}), ("6.json", {"question": "2+2?", "answer": "4"}),
+            ("7.jpg", a), ("7.json", {"question": "no chat", "messages": None}), ("7.txt", "words"),
             ("README", "no key")])
         args = form(path, data__prompt="Describe it.")
-        check("checked 6 samples, 0 bad" in run("check", "-c", f.config, *args), "check")
-        for index, images in enumerate((1, 1, 2, 1, 1, 0)):
+        check("checked 7 samples, 0 bad" in run("check", "-c", f.config, *args), "check")
+        for index, images in enumerate((1, 1, 2, 1, 1, 0, 1)):
             said = run("sample", "-c", f.config, "--index", str(index), "--out", f.file("s"), *args)
             check(said.rstrip().endswith(f"{images} images"), said)
         one = digest(f.config, "--steps", "1", *args)
