@@ -21,7 +21,8 @@ typedef struct clip_table {
     bool any, videos; /* an image is a clip; a video file */
 } clip_table;
 
-/* Image number j is shown as `item`; numbers come in order, with repeats. ST_BAD_INPUT, with the
+/* Image number j is shown as `item`; numbers come in order, with repeats. A new one that is refused
+ * is not taken. ST_BAD_INPUT, with the
  * source: it was shown as something else before, a folder of frames without a rate or without
  * frames or with too many, a file with a rate. */
 WARN_UNUSED status clip_table_note(clip_table *t, int64_t j, const char *root, const char *name,

@@ -85,9 +85,11 @@ static status add_images(conversations *d, const chat_record *r, const char *sou
     for (int32_t i = 0; i < r->n_images; i++) {
         const char *name;
         TRY(find_name(d, r->images[i].name, source, &name));
+        const int64_t known = name_list_find(&d->images, name, strlen(name));
+        TRY(clip_table_note(&d->clips, known < 0 ? d->images.n : known, d->root, name,
+                            &r->images[i], source)); /* before it has a number: it may be refused */
         TRY(array_room((void **)&d->shown, d->n_shown, &d->shown_capacity, sizeof *d->shown));
         TRY(name_list_add(&d->images, name, strlen(name), &d->shown[d->n_shown]));
-        TRY(clip_table_note(&d->clips, d->shown[d->n_shown], d->root, name, &r->images[i], source));
         d->n_shown++;
     }
     c->n_images = r->n_images;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 status dataset_open(const conf *c, dataset **out)
 {
@@ -44,11 +45,11 @@ bool dataset_image_has(const dataset *d, int64_t j, const char *path)
     return false;
 }
 
-/* False: it can not be seen. */
+/* False: a worker could not read it, and so recorded nothing of it. */
 static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
 {
     struct stat info;
-    if (stat(path, &info) != 0)
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || access(path, R_OK) != 0)
         return false;
     const int64_t mtime = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
     *bytes += (int64_t)info.st_size;

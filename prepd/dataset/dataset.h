@@ -104,7 +104,7 @@ void dataset_image_place(const dataset *d, int64_t j, image_place *out);
 /* path, relative to root, is the file that image j lies in, or one of its frames. */
 bool dataset_image_has(const dataset *d, int64_t j, const char *path);
 /* What is there now: bytes (of a piece, as the data set says; of a folder, all its frames together)
- * and the time of the last change; both 0 where it can not be seen. */
+ * and the time of the last change; both 0 where it is no regular file or can not be read. */
 void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
 
 extern const dataset_vtable dataset_vqav2;

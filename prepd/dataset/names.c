@@ -5,23 +5,35 @@
 
 #include "common/hash.h"
 
+/* The name's number, or -1 and the key that is free for it: names of one hash take the keys after
+ * it. */
+static int64_t look_up(const name_list *l, const char *name, size_t n, int64_t *out_key)
+{
+    const hash128 h = hash_bytes(name, n);
+    memcpy(out_key, h.bytes, sizeof *out_key);
+    for (;; (*out_key)++) {
+        const int64_t at = id_map_get(&l->by_hash, *out_key);
+        const char *there = at < 0 ? NULL : text_pool_at(&l->texts, l->at[at]);
+        if (!there || (strlen(there) == n && memcmp(there, name, n) == 0))
+            return at;
+    }
+}
+
+int64_t name_list_find(const name_list *l, const char *name, size_t n)
+{
+    int64_t key;
+    return look_up(l, name, n, &key);
+}
+
 status name_list_add(name_list *l, const char *name, size_t n, int32_t *out)
 {
-    int64_t key, at;
+    int64_t key;
     bool is_new;
-    const hash128 h = hash_bytes(name, n);
-    memcpy(&key, h.bytes, sizeof key);
-    for (;; key++) { /* names of one hash take the keys after it */
+    int64_t at = look_up(l, name, n, &key);
+    if (at < 0) {
         TRY(id_map_put(&l->by_hash, key, l->n, &at, &is_new));
-        if (is_new)
-            break;
-        const char *there = text_pool_at(&l->texts, l->at[at]);
-        if (strlen(there) == n && memcmp(there, name, n) == 0) {
-            *out = (int32_t)at;
-            return ST_OK;
-        }
+        TRY(name_list_append(l, name, n, &at));
     }
-    TRY(name_list_append(l, name, n, &at));
     *out = (int32_t)at;
     return ST_OK;
 }

@@ -13,6 +13,8 @@ typedef struct name_list {
 
 /* Number of the name, given a new one if it is new. ST_BAD_INPUT beyond 2^31 - 1 names. */
 WARN_UNUSED status name_list_add(name_list *l, const char *name, size_t n, int32_t *out);
+/* Number of the name, -1 if it has none. */
+int64_t name_list_find(const name_list *l, const char *name, size_t n);
 /* A number of its own even if the name is there already. */
 WARN_UNUSED status name_list_append(name_list *l, const char *name, size_t n, int64_t *out);
 const char *name_list_at(const name_list *l, int64_t i); /* valid until the next add */

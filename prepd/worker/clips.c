@@ -106,6 +106,10 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
         const status st = frame_facts(s, c, root, f, k, &view, NULL);
         if (st != ST_OK && st != ST_BAD_INPUT)
             return st;
+        if (st != ST_OK && view.file_bytes == 0 && view.mtime_ns == 0) { /* no regular file */
+            *out = (file_facts){0};
+            return st;
+        }
         bad = st != ST_OK ? k : bad;
         x.bytes += view.file_bytes;
         x.mtime_ns = view.mtime_ns > x.mtime_ns ? view.mtime_ns : x.mtime_ns;

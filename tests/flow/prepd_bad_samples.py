@@ -185,6 +185,27 @@ def files_that_change_after_indexing():
             check(not set(causes) & set(f.questions_of(longer) + f.questions_of(swapped)), f"not indexed again: {causes}")
 
 
+def what_is_no_file_leaves_the_index_as_it_is():
+    """A folder and a pipe in the place of pictures, a frame that is a folder: refused once, and the next start has its
+    index."""
+    with Folder(images=32, **{"training.epochs": 1}) as f:
+        images = f.train_images()
+        for k, make in ((2, os.mkdir), (5, os.mkfifo)):
+            os.remove(images[k])
+            make(images[k])
+        os.makedirs(f.file("data/dump/1.jpg"))
+        shutil.copyfile(images[7], f.file("data/dump/0.jpg"))
+        with open(f.file("data/clips.jsonl"), "w") as x:
+            x.write(json.dumps({"video": "dump", "fps": 1, "question": "?", "answer": "x"}) + "\n" +
+                    json.dumps({"image": os.path.relpath(images[7], f.file("data")), "question": "?", "answer": "x"}))
+        clips = ["--data.format", "video", "--data.path", f.file("data/clips.jsonl")]
+        for args in ([], clips):
+            for first in (True, False):
+                with Daemon(f.config, *args) as d:
+                    wait_for(lambda: "index loaded" in d.said() or "index built" in d.said(), "an index", 30)
+                    check(("index built" in d.said()) == first, d.said())
+
+
 def real_photos_and_odd_ones():
     """Every picture of the shared odd ones under an official name; skipped without them."""
     source = os.environ.get("TESSERA_SOURCE", ".")
@@ -216,6 +237,6 @@ def real_photos_and_odd_ones():
         check(not set(good) & set(found), "a good sample was blamed")
 
 
-main(too_many_bad_samples_stop_the_run, what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
+main(what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
      real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
      samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)

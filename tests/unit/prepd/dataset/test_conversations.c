@@ -241,6 +241,36 @@ static void test_videos__beside_pictures(void **state)
     done(&f);
 }
 
+static void test_stat__what_no_worker_reads_is_nothing(void **state)
+{
+    (void)state;
+    fixture f;
+    char path[4096];
+    int64_t bytes, mtime_ns;
+    open_text(&f, "a.jsonl",
+              "{\"image\": \"whole.jpg\", \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"image\": \"odd.jpg\", \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"video\": \"dump\", \"fps\": 1, \"question\": \"?\", \"answer\": \"x\"}\n"
+              "{\"video\": \"odd.jpg/\", \"question\": \"?\", \"answer\": \"x\"}\n");
+    static const char *const folders[] = {"odd.jpg", "dump", "dump/1.jpg"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s/%s", f.folder, folders[i]);
+        assert_int_equal(mkdir(path, 0777), 0);
+    }
+    touch(&f, "whole.jpg");
+    touch(&f, "dump/0.jpg");
+    f.c.video_input_frames = 3;
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_non_null(strstr(get(&f, 3).cause, "is a folder of frames"));
+    assert_int_equal(f.d->v->images(f.d), 3); /* the one refused is none */
+    for (int64_t j = 0; j < 3; j++) {
+        dataset_image_stat(f.d, j, &bytes, &mtime_ns);
+        assert_int_equal(mtime_ns != 0, j == 0);
+        assert_int_equal(bytes, 0);
+    }
+    done(&f);
+}
+
 /* Exports of tables fill the columns that a record lacks with null; a part is what its type says.
  */
 static void test_nulls__are_members_that_are_not_there(void **state)
@@ -388,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_rules__last_turn_and_trim),
         cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
         cmocka_unit_test(test_videos__beside_pictures),
+        cmocka_unit_test(test_stat__what_no_worker_reads_is_nothing),
         cmocka_unit_test(test_nulls__are_members_that_are_not_there),
         cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
         cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
