@@ -64,7 +64,9 @@ static void place_text(const conversations *d, const record_place *at, char out[
 static status find_name(const conversations *d, const char *name, const char *source,
                         const char **out)
 {
-    const size_t n = strlen(d->root);
+    size_t n = strlen(d->root);
+    while (n > 0 && d->root[n - 1] == '/') /* as somebody wrote it */
+        n--;
     if (name[0] == '/' && strncmp(name, d->root, n) == 0 && name[n] == '/')
         name += n + 1;
     while (strncmp(name, "./", 2) == 0)

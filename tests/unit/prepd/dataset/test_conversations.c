@@ -271,6 +271,31 @@ static void test_stat__what_no_worker_reads_is_nothing(void **state)
     done(&f);
 }
 
+static void test_names__absolute_ones_lie_under_the_root(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {"", "/", "//"};
+    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+        fixture f;
+        char text[1024], root[512];
+        open_text(&f, "a.jsonl", "");
+        snprintf(text, sizeof text,
+                 "{\"image\": \"%s/a.jpg\", \"question\": \"?\", \"answer\": \"x\"}", f.folder);
+        FILE *to = fopen(f.path, "w");
+        assert_non_null(to);
+        fputs(text, to);
+        fclose(to);
+        snprintf(root, sizeof root, "%s%s", f.folder, ends[k]);
+        f.c.data_images = root;
+        assert_ok(dataset_open(&f.c, &f.d));
+        const sample s = get(&f, 0);
+        if (s.cause)
+            fail_msg("\"%s\": %s", ends[k], s.cause);
+        assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "a.jpg");
+        done(&f);
+    }
+}
+
 /* Exports of tables fill the columns that a record lacks with null; a part is what its type says.
  */
 static void test_nulls__are_members_that_are_not_there(void **state)
@@ -419,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
         cmocka_unit_test(test_videos__beside_pictures),
         cmocka_unit_test(test_stat__what_no_worker_reads_is_nothing),
+        cmocka_unit_test(test_names__absolute_ones_lie_under_the_root),
         cmocka_unit_test(test_nulls__are_members_that_are_not_there),
         cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
         cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
