@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/utf8.h"
+
 static const webdataset *as_web(const dataset *d)
 {
     return (const webdataset *)d;
@@ -47,6 +49,8 @@ static status answer_alone(const webdataset *d, const char *text, size_t n, cons
         text++, n--;
     if (n == 0)
         return FAIL_IN(ST_BAD_INPUT, source, "its text is empty");
+    if (!utf8_valid(text, n))
+        return FAIL_IN(ST_BAD_INPUT, source, "its text is not UTF-8");
     if (s->n_images == 0 && !d->prompt[0])
         return FAIL_IN(ST_BAD_INPUT, source, "has neither an image nor a question (data.prompt)");
     TRY(arena_strndup(a, text, n, &copy));

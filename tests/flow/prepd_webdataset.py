@@ -103,11 +103,12 @@ def bad_ones_are_named():
             ("good.jpg", a), ("good.txt", "x"), ("mute.jpg", a), ("broken.jpg", a), ("broken.json", '{"a": 1,\n]'),
             ("lost.jpg", a[:200]), ("lost.txt", "cut short"), ("empty.jpg", a), ("empty.txt", " \n"),
             ("count.jpg", a), ("count.json", {"messages": [{"role": "user", "content": "q"}]}),
-            ("blind.txt", "no picture"), ("twice.jpg", a), ("twice.jpg", a), ("twice.txt", "x")])
+            ("blind.txt", "no picture"),
+            ("latin.jpg", a), ("latin.txt", "d\xe9j\xe0".encode("latin-1")), ("twice.jpg", a), ("twice.jpg", a), ("twice.txt", "x")])
         said = run("check", "-c", f.config, *form(path), code=65)
         for words in ("b.tar:mute: has no .json", "b.tar:broken: .json, line 2", "b.tar:lost.jpg",
                       "b.tar:empty: its text is empty", "b.tar:count: its texts show 0 images",
-                      "b.tar:blind: has neither", "b.tar:twice: two members of one name", "checked 8 samples, 7 bad"):
+                      "b.tar:blind: has neither", "b.tar:latin: its text is not UTF-8", "b.tar:twice: two members of one name", "checked 9 samples, 8 bad"):
             check(words in said, f"{words!r} is not in\n{said}")
         with open(path, "rb") as x:
             data = x.read()
