@@ -155,12 +155,13 @@ typedef struct scanning {
     int32_t file;
     record_each each;
     void *user;
+    int64_t before; /* bytes of the file before those that places are counted from */
 } scanning;
 
 static status on_item(void *user, const json_value *v, const json_place *at)
 {
     scanning *s = (scanning *)user;
-    record_place place = {.offset = at->offset, .line = at->line, .file = s->file};
+    record_place place = {.offset = s->before + at->offset, .line = at->line, .file = s->file};
     char cause[512];
     if (at->bytes <= RECORD_BYTES && json_typeof(v) == JSON_OBJECT) {
         place.bytes = (int32_t)at->bytes;
@@ -212,26 +213,43 @@ static status on_line(void *user, span line, const line_place *at)
     return st;
 }
 
-/* An array begins with a bracket; lines do not. */
-static status is_array(record_file *x, bool *out)
+/* What a file begins with. */
+typedef struct opening {
+    int64_t mark; /* bytes of a byte order mark; 0: none */
+    bool array;   /* an array begins with a bracket; lines do not */
+} opening;
+
+static status look(unpack *bytes, opening *out)
 {
+    static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
     uint8_t head[256];
     size_t n;
-    *out = false;
-    if (!unpack_random(x->bytes))
-        return ST_OK;
-    struct stat info;
-    if (stat(x->path, &info) != 0)
-        return FAIL_IN(ST_NO_INPUT, x->path, "can not be read: %s", strerror(errno));
-    n = (size_t)(info.st_size < (int64_t)sizeof head ? info.st_size : (int64_t)sizeof head);
-    TRY(unpack_at(x->bytes, 0, head, n));
-    for (size_t i = 0; i < n; i++) {
+    TRY(unpack_peek(bytes, head, sizeof head, &n));
+    *out = (opening){0};
+    if (n >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
+        out->mark = sizeof mark;
+    for (size_t i = (size_t)out->mark; i < n; i++) {
         if (strchr(" \t\r\n", head[i]) && head[i])
             continue;
-        *out = head[i] == '[';
+        out->array = head[i] == '[';
         break;
     }
     return ST_OK;
+}
+
+static status next_bytes(void *input, void *to, size_t size, size_t *out_n)
+{
+    return unpack_next((unpack *)input, to, size, out_n);
+}
+
+static status scan_array(record_file *x, int64_t mark, scanning *s)
+{
+    uint8_t ignored[8];
+    size_t n;
+    s->before = mark;
+    for (int64_t left = mark; left > 0; left -= (int64_t)n)
+        TRY(unpack_next(x->bytes, ignored, (size_t)left, &n));
+    return json_stream_from(x->path, next_bytes, x->bytes, NULL, NULL, on_item, s);
 }
 
 status records_scan(record_files *f, record_each each, void *user)
@@ -240,12 +258,12 @@ status records_scan(record_files *f, record_each each, void *user)
     status st = ST_OK;
     for (int64_t k = 0; k < f->n && st == ST_OK; k++) {
         record_file *x = &f->files[k];
-        scanning s = {f, (int32_t)k, each, user};
-        bool array;
+        scanning s = {.f = f, .file = (int32_t)k, .each = each, .user = user};
+        opening begins;
         x->first_point = points;
-        TRY(is_array(x, &array));
-        st = array ? json_stream_array(x->path, NULL, NULL, on_item, &s)
-                   : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
+        TRY(look(x->bytes, &begins));
+        st = begins.array ? scan_array(x, begins.mark, &s)
+                          : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
         unpack_rest(x->bytes);
         points += unpack_points(x->bytes);
     }

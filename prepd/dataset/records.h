@@ -1,4 +1,5 @@
-/* records.h: JSON records in files: one array, or a record per line (plain, gzip, zstd).
+/* records.h: JSON records in files: one array, or a record per line; plain, gzip or zstd, with or
+ * without a byte order mark.
  *
  * A scan hands out every record once, parsed; later any of them is read again from its place. What
  * is kept is a place per record, not its text. */

@@ -260,6 +260,21 @@ status unpack_next(unpack *u, void *to, size_t size, size_t *out_n)
     return ST_OK;
 }
 
+status unpack_peek(unpack *u, void *to, size_t size, size_t *out_n)
+{
+    bool end = false;
+    if (!u->kind) {
+        TRY(open_again(u));
+        return read_at(u, 0, to, size, out_n);
+    }
+    TRY(wake(u));
+    while (u->unpacked_at < (int64_t)size && !end)
+        TRY(advance(u, &end));
+    *out_n = u->unpacked_at < (int64_t)size ? (size_t)u->unpacked_at : size;
+    copy_kept(u, 0, (uint8_t *)to, *out_n);
+    return ST_OK;
+}
+
 static status plain_at(unpack *u, int64_t offset, uint8_t *to, size_t n)
 {
     TRY(open_again(u));

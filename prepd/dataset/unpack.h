@@ -25,6 +25,10 @@ void unpack_close(unpack **u);
  * compressed bytes are damaged or stop early; names the file and the compressed byte. */
 WARN_UNUSED status unpack_next(unpack *u, void *to, size_t size, size_t *out_n);
 
+/* Its first bytes, at most size (and at most a MiB); before the first unpack_next, which begins
+ * there anyway. Fewer only where the file has no more. */
+WARN_UNUSED status unpack_peek(unpack *u, void *to, size_t size, size_t *out_n);
+
 /* n bytes of the unpacked file from offset on; after unpack_next has come to the end. ST_BAD_INPUT
  * if the file changed since it was opened, or ends before. */
 WARN_UNUSED status unpack_at(unpack *u, int64_t offset, void *to, size_t n);

@@ -1,10 +1,12 @@
 """Conversation files: the same rows as the VQAv2 files they were written from, every record of a
 stream once, several images, bad records named."""
 
+import gzip
 import json
 import os
 import sys
 
+import zstandard
 from formats import (fingerprint, in_data, llava, load, messages, options, stream_of, write_array,
                      write_lines)
 from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
@@ -25,6 +27,17 @@ def same_rows_as_vqav2():
         for path in (write_array(in_data(f, "a.json"), [llava(*s) for s in samples]),
                      write_lines(in_data(f, "b.jsonl"), [messages(*s) for s in samples])):
             check(digest(f.config, "--steps", "8", *form(path)) == wanted, f"{path}: other rows")
+        with open(in_data(f, "a.json"), "rb") as x:
+            array = x.read()
+        for name, data in (("m.json", b"\xef\xbb\xbf \n" + array), ("z.json.gz", gzip.compress(array)),
+                           ("z.json.zst", zstandard.compress(array)), ("mz.json.gz", gzip.compress(b"\xef\xbb\xbf" + array))):
+            with open(in_data(f, name), "wb") as x:
+                x.write(data)
+            check(f"checked {len(samples)} samples, 0 bad" in run("check", "-c", f.config, *form(x.name)), name)
+            if name == "m.json":
+                check(digest(f.config, "--steps", "8", *form(x.name)) == wanted, f"{name}: other rows")
+            rows = stream_of(f, form(x.name, training__epochs=1))
+            check(sorted(i for r in rows for i in r["doc_sample_id"]) == list(range(len(samples))), f"{name}: not every record")
         moved = write_lines(f.file("c.jsonl"), [llava(*s) for s in samples])
         got = digest(f.config, "--steps", "8", *form(moved, data__images=f.file("data")))
         check(got == wanted, "data.images: other rows")
