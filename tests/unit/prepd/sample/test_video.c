@@ -1,6 +1,7 @@
 /* Videos of every kind that is read: which frame is which, what a header says, what is refused. */
 #include "tests/harness.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,14 @@ static void test_video__frames_of_every_kind(void **state)
     }
 }
 
+static int tries_left = 2;
+
+static bool two_more(int error)
+{
+    assert_int_equal(error, EBADF);
+    return tries_left > 0 && tries_left-- > 0;
+}
+
 /* In memory, in a file, inside a larger file: the same. */
 static void test_video__wherever_the_bytes_are(void **state)
 {
@@ -157,7 +166,13 @@ static void test_video__wherever_the_bytes_are(void **state)
     piece.at = 0;
     assert_fails(ST_BAD_INPUT, decode(&piece, some, 3, &a, &file), "v: ");
     close(piece.fd);
-    assert_int_equal(decode(&piece, some, 3, &a, &file), ST_NO_INPUT); /* the disk, not the file */
+    piece.path = "the.tar"; /* the disk, not the video, and by the name that lies on it */
+    piece.again = two_more;
+    assert_fails(ST_IO, decode(&piece, some, 3, &a, &file),
+                 "the.tar: byte 0: can not be read: Bad");
+    assert_int_equal(tries_left, 0);
+    video_info info;
+    assert_fails(ST_IO, video_header(&piece, "v", &limits, &info), "the.tar");
     arena_done(&a);
     free(data);
     harness_remove(&folder);
