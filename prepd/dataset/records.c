@@ -214,18 +214,18 @@ static status on_line(void *user, span line, const line_place *at)
 }
 
 /* What a file begins with. */
-typedef struct opening {
+typedef struct beginning {
     int64_t mark; /* bytes of a byte order mark; 0: none */
     bool array;   /* an array begins with a bracket; lines do not */
-} opening;
+} beginning;
 
-static status look(unpack *bytes, opening *out)
+static status look(unpack *bytes, beginning *out)
 {
     static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
     uint8_t head[256];
     size_t n;
     TRY(unpack_peek(bytes, head, sizeof head, &n));
-    *out = (opening){0};
+    *out = (beginning){0};
     if (n >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
         out->mark = sizeof mark;
     for (size_t i = (size_t)out->mark; i < n; i++) {
@@ -259,7 +259,7 @@ status records_scan(record_files *f, record_each each, void *user)
     for (int64_t k = 0; k < f->n && st == ST_OK; k++) {
         record_file *x = &f->files[k];
         scanning s = {.f = f, .file = (int32_t)k, .each = each, .user = user};
-        opening begins;
+        beginning begins;
         x->first_point = points;
         TRY(look(x->bytes, &begins));
         st = begins.array ? scan_array(x, begins.mark, &s)

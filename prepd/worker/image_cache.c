@@ -29,6 +29,10 @@ enum {
     CACHE_MAGIC = 0x43505354,
     ENTRY_MAGIC = 0x45505354,
     CACHE_VERSION = 1,
+    /* Of the patches of one file at one size. Raise it when they come out otherwise by our own
+     * doing: orientation, colours, resampling, the order of patches. Libraries tell by their
+     * fingerprint. */
+    PIXELS_VERSION = 1,
     HEADER_BYTES = 4096,
     HEAD_AT = 24,
     WAYS = 4,
@@ -175,7 +179,7 @@ void image_cache_close(image_cache **x)
 hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t width,
                         fit_grid grid, const conf *c)
 {
-    uint8_t name[88] = {0};
+    uint8_t name[96] = {0};
     const hash128 content = hash_bytes(file.data, file.size);
     memcpy(name, content.bytes, 16);
     memcpy(name + 16, x->decoder.bytes, 16);
@@ -187,6 +191,7 @@ hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t
     store_u64(name + 64, (uint64_t)c->image_decoder);
     store_u64(name + 72, (uint64_t)height);
     store_u64(name + 80, (uint64_t)width);
+    store_u64(name + 88, PIXELS_VERSION);
     return hash_bytes(name, sizeof name);
 }
 
