@@ -63,15 +63,34 @@ done:
     return st;
 }
 
-/* Of a file, or of a piece of one. */
+/* Of a folder's frames, one after the other. */
+static status hash_frames(const dataset *d, int64_t j, const image_place *place, hash128 *out)
+{
+    char path[PATH_MAX];
+    hash128 whole = {{0}}, one;
+    for (int32_t k = 0; k < place->n_frames; k++) {
+        snprintf(path, sizeof(path), "%s/%s/%s", d->v->root(d), place->path, d->v->frame(d, j, k));
+        TRY(hash_file(path, &one));
+        whole = hash_chain(whole, one);
+    }
+    *out = whole;
+    return ST_OK;
+}
+
+/* Of a file, of a piece of one, or of a folder of frames. */
 static status hash_image(const dataset *d, int64_t j, hash128 *out)
 {
     char path[PATH_MAX];
     image_place place;
     arena a;
     span bytes;
-    int64_t mtime_ns;
+    int64_t file_bytes, mtime_ns;
     dataset_image_place(d, j, &place);
+    dataset_image_stat(d, j, &file_bytes, &mtime_ns);
+    if (file_bytes == 0 && mtime_ns == 0)
+        return FAIL_IN(ST_NO_INPUT, d->v->image_path(d, j), "is no file that can be read");
+    if (place.n_frames)
+        return hash_frames(d, j, &place, out);
     if (place.bytes < 0) {
         snprintf(path, sizeof(path), "%s/%s", d->v->root(d), place.path);
         return hash_file(path, out);
@@ -85,22 +104,26 @@ static status hash_image(const dataset *d, int64_t j, hash128 *out)
     return st;
 }
 
-static status hash_images(const conf *c, int64_t *out_n)
+typedef struct hash_count {
+    int64_t done, failed;
+} hash_count;
+
+static status hash_images(const conf *c, hash_count *out)
 {
     dataset *d = NULL;
-    status st = ST_OK;
     TRY(dataset_open(c, &d));
-    const int64_t n = d->v->images(d);
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < d->v->images(d); j++) {
         char text[HASH_TEXT] = "-";
         hash128 h;
-        if (hash_image(d, j, &h) == ST_OK)
+        const bool hashed = hash_image(d, j, &h) == ST_OK;
+        if (hashed)
             hash_print(h, text);
+        out->done += hashed;
+        out->failed += !hashed;
         printf("hash\t%s\t%s\n", text, d->v->image_path(d, j));
     }
-    *out_n = n;
     dataset_close(&d);
-    return st;
+    return ST_OK;
 }
 
 status verb_check(int argc, char **argv)
@@ -112,7 +135,8 @@ status verb_check(int argc, char **argv)
     client *rows = NULL;
     json_value *welcome = NULL;
     status st = ST_OK;
-    int64_t bad = 0, seen = 0, hashed = 0;
+    int64_t bad = 0, seen = 0;
+    hash_count hashed = {0};
     const bool hash = verb_take_flag(&argc, argv, "--hash");
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
     TRY_OR(done, child_start(args, n_args, &daemon));
@@ -124,7 +148,9 @@ status verb_check(int argc, char **argv)
         TRY_OR(done, hash_images(&c, &hashed));
     printf("checked %lld samples, %lld bad", (long long)seen, (long long)bad);
     if (hash)
-        printf(", %lld files hashed", (long long)hashed);
+        printf(", %lld files hashed", (long long)hashed.done);
+    if (hashed.failed > 0)
+        printf(", %lld could not be", (long long)hashed.failed);
     printf("\n");
     if (bad > 0)
         st = FAIL(ST_BAD_INPUT, "%lld of %lld samples can not be used; they are listed above",

@@ -200,6 +200,10 @@ def what_is_no_file_leaves_the_index_as_it_is():
                     json.dumps({"image": os.path.relpath(images[7], f.file("data")), "question": "?", "answer": "x"}))
         clips = ["--data.format", "video", "--data.path", f.file("data/clips.jsonl")]
         for args in ([], clips):
+            said = run("check", "-c", f.config, *args, "--hash", code=65)
+            n, lost = (1, 1) if args else (len(images) - 2, 2)
+            check(f"{n} files hashed, {lost} could not be" in said and said.count("hash\t-") == lost, said)
+            shutil.rmtree(f.file("data/.tessera"))
             for first in (True, False):
                 with Daemon(f.config, *args) as d:
                     wait_for(lambda: "index loaded" in d.said() or "index built" in d.said(), "an index", 30)

@@ -139,6 +139,13 @@ def a_clip_beyond_its_row():
         check("video.max_frames" in said, said)
 
 
+def every_clip_has_a_hash():
+    with Folder(images=32) as f:
+        path, _, clips = data_set(f, 2)
+        said = run("check", "-c", f.config, *form(path), "--hash")
+        check("hash\t-" not in said and "could not be" not in said, said)
+
+
 def bad_videos_are_named():
     with Folder(images=16) as f:
         picture = load(f)[0]
@@ -222,4 +229,4 @@ def mapped(pid):
 
 if __name__ == "__main__":
     main(every_record_once_resumed_any_workers, frames_and_times_as_specified, a_clip_beyond_its_row,
-         bad_videos_are_named, beside_pictures_in_a_mixture, held_out_videos_alone)
+         bad_videos_are_named, every_clip_has_a_hash, beside_pictures_in_a_mixture, held_out_videos_alone)
