@@ -9,6 +9,8 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "common/utf8.h"
+
 static bool is_picture(const char *name)
 {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp"};
@@ -66,6 +68,13 @@ static status take_frames(clip_table *t, clip_entry *e, const char *folder, cons
                      "the folder \"%.200s\" holds %lld pictures, expected 1 to %lld "
                      "(video.input_frames)",
                      name, (long long)n, (long long)t->max_frames);
+    for (int64_t i = 0; st == ST_OK && i < n; i++)
+        if (!utf8_valid(list[i], strlen(list[i])))
+            st = FAIL_IN(
+                ST_BAD_INPUT, source,
+                "the folder \"%.200s\" holds a picture whose name is not UTF-8 (\"%.80s\"): "
+                "rename it",
+                name, list[i]);
     e->first_frame = t->frames.n;
     e->n_frames = (int32_t)n;
     for (int64_t i = 0; st == ST_OK && i < n; i++) {

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/utf8.h"
+
 status dataset_open(const conf *c, dataset **out)
 {
     /* One for each choice of data.format. */
@@ -14,7 +16,15 @@ status dataset_open(const conf *c, dataset **out)
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,
         [DATA_VIDEO] = &dataset_conversations,   [DATA_MIXTURE] = &dataset_mixture,
     };
-    return adapters[c->data_format]->open(c, out);
+    TRY(adapters[c->data_format]->open(c, out));
+    const char *root = (*out)->v->root(*out);
+    if (utf8_valid(root, strlen(root)))
+        return ST_OK;
+    const status st = FAIL_IN(ST_CONFIG, root,
+                              "the folder's name is not UTF-8, as what workers are "
+                              "told is: rename it, or give it a link");
+    dataset_close(out);
+    return st;
 }
 
 void dataset_image_place(const dataset *d, int64_t j, image_place *out)

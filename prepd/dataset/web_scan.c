@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "common/utf8.h"
 #include "prepd/dataset/braces.h"
 #include "prepd/dataset/webdataset.h"
 
@@ -187,13 +188,20 @@ static status on_member(void *user, const tar_member *m, int fd)
 
 /* --- shards --- */
 
+static status note_shard(webdataset *d, const char *name)
+{
+    int64_t ignored;
+    if (!utf8_valid(name, strlen(name)))
+        return FAIL_IN(ST_BAD_INPUT, name,
+                       "the tar's name is not UTF-8, as what workers are told is: rename it");
+    return name_list_append(&d->shards, name, strlen(name), &ignored);
+}
+
 static status add_shard(void *user, const char *path)
 {
     webdataset *d = (webdataset *)user;
     const char *under = path + strlen(d->root);
-    int64_t ignored;
-    under += *under == '/';
-    return name_list_append(&d->shards, under, strlen(under), &ignored);
+    return note_shard(d, under + (*under == '/'));
 }
 
 static int by_name(const void *a, const void *b)
@@ -205,7 +213,7 @@ static status shards_of_folder(webdataset *d, const conf *c)
 {
     struct dirent *entry;
     char **names = NULL;
-    int64_t n = 0, capacity = 0, others = 0, ignored;
+    int64_t n = 0, capacity = 0, others = 0;
     status st = ST_OK;
     DIR *dir = opendir(d->root);
     if (!dir)
@@ -235,7 +243,7 @@ static status shards_of_folder(webdataset *d, const conf *c)
     else
         qsort(names, (size_t)n, sizeof *names, by_name);
     for (int64_t k = 0; k < n && st == ST_OK; k++)
-        st = name_list_append(&d->shards, names[k], strlen(names[k]), &ignored);
+        st = note_shard(d, names[k]);
 done:
     for (int64_t k = 0; k < n; k++)
         free(names[k]);

@@ -63,7 +63,7 @@ class Folder:
 
 def run(*args, code=0):
     """Runs prepd; returns stdout. Any other exit code fails the test with all that was said."""
-    p = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=LIMIT_S)
+    p = subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
     check(p.returncode == code,
           f"prepd {' '.join(args)}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout if code == 0 else p.stdout + p.stderr

@@ -3,6 +3,7 @@ words; bad members and damaged tars named."""
 
 import json
 import os
+import shutil
 import tarfile
 
 from formats import fingerprint, in_data, load, options, picture, stream_of, write_lines, write_tar
@@ -119,6 +120,15 @@ def bad_ones_are_named():
                 x.write(bad)
             said = run("check", "-c", f.config, *form(in_data(f, name + ".tar")), code=65)
             check(words in said and name + ".tar" in said, f"{name}: {said}")
+        latin = os.fsdecode(b"train-\xe9")
+        os.makedirs(in_data(f, "shards"))
+        os.makedirs(in_data(f, latin))
+        for odd in (f"shards/{latin}.tar", f"{latin}/train.tar"):
+            shutil.copyfile(path, in_data(f, odd))
+        said = run("plan", "-c", f.config, *form(in_data(f, "shards")), code=65)
+        check("tar's name is not UTF-8" in said, said)
+        said = run("plan", "-c", f.config, *form(in_data(f, latin)), code=78)
+        check("folder's name is not UTF-8" in said, said)
         said = run("check", "-c", f.config, *form(in_data(f, "none-{00..01}.tar")), code=66)
         check("none-00.tar" in said, said)
 

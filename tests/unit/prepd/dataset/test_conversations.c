@@ -238,6 +238,10 @@ static void test_videos__beside_pictures(void **state)
     touch(&f, "dump/f_11.png");
     assert_ok(dataset_open(&f.c, &f.d));
     assert_false(hash_equal(one, f.d->v->identity(f.d)));
+    dataset_close(&f.d);
+    touch(&f, "dump/f_\xe9.png");
+    assert_ok(dataset_open(&f.c, &f.d));
+    assert_non_null(strstr(get(&f, 1).cause, "name is not UTF-8"));
     done(&f);
 }
 
