@@ -7,11 +7,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/log.h"
 #include "prepd/dataset/lines.h"
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/tables.h"
 
-enum { PATH_BYTES = 4096, AWAKE = 4 /* compressed files that keep a decoder */ };
+enum {
+    PATH_BYTES = 4096,
+    AWAKE = 4,            /* compressed files that keep a decoder */
+    FAR_BYTES = 64 << 20, /* between restart points: twice what unpack.c keeps */
+};
 
 typedef struct record_file {
     char *path;
@@ -252,6 +257,19 @@ static status scan_array(record_file *x, int64_t mark, scanning *s)
     return json_stream_from(x->path, next_bytes, x->bytes, NULL, NULL, on_item, s);
 }
 
+/* Samples of a window lie anywhere between two restart points; more than is kept of what was
+ * unpacked is unpacked again for each. */
+static void warn_if_far(const record_file *x)
+{
+    const int64_t bytes = unpack_longest(x->bytes);
+    if (bytes > FAR_BYTES)
+        log_warn(
+            "%s: %lld MiB between two places where unpacking can begin; rows will wait for it. "
+            "Write it in smaller zstd frames (pzstd, or split -C 16M --filter='zstd -c >> "
+            "OUT.jsonl.zst'), or as gzip",
+            x->path, (long long)(bytes >> 20));
+}
+
 status records_scan(record_files *f, record_each each, void *user)
 {
     int64_t points = 0;
@@ -265,6 +283,7 @@ status records_scan(record_files *f, record_each each, void *user)
         st = begins.array ? scan_array(x, begins.mark, &s)
                           : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
         unpack_rest(x->bytes);
+        warn_if_far(x);
         points += unpack_points(x->bytes);
     }
     return st == ST_END ? ST_OK : st;
@@ -359,6 +378,7 @@ void records_adopted(record_files *f)
     for (int64_t k = 0; k < f->n; k++) {
         f->files[k].first_point = points;
         unpack_rest(f->files[k].bytes);
+        warn_if_far(&f->files[k]);
         points += unpack_points(f->files[k].bytes);
     }
 }

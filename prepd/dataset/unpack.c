@@ -344,6 +344,17 @@ int64_t unpack_point(const unpack *u, int64_t k)
     return u->points[k].unpacked;
 }
 
+int64_t unpack_longest(const unpack *u)
+{
+    int64_t longest = 0;
+    for (int64_t k = 0; u->kind && k < u->n_points; k++) {
+        const int64_t end = k + 1 < u->n_points ? u->points[k + 1].unpacked : u->total;
+        if (end - u->points[k].unpacked > longest)
+            longest = end - u->points[k].unpacked;
+    }
+    return longest;
+}
+
 void unpack_stamp(const unpack *u, int64_t *out_bytes, int64_t *out_mtime_ns)
 {
     *out_bytes = u->file_bytes;

@@ -42,6 +42,10 @@ bool unpack_random(const unpack *u);
 int64_t unpack_points(const unpack *u);
 int64_t unpack_point(const unpack *u, int64_t k); /* offset in the unpacked bytes */
 
+/* The most bytes between two of them, or the last and the end: what reading one place may cost. 0
+ * of a plain file; of another after unpack_next has come to the end. */
+int64_t unpack_longest(const unpack *u);
+
 /* Of the file as it was opened. */
 void unpack_stamp(const unpack *u, int64_t *out_bytes, int64_t *out_mtime_ns);
 int64_t

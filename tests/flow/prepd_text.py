@@ -138,6 +138,18 @@ def the_next_start_unpacks_nothing():
         check(not kept and rows != first, f"a changed file is not read again\n{said}")
 
 
+def one_large_frame_is_told():
+    """It has one place where unpacking can begin; of many frames each is one."""
+    with Folder(images=16) as f:
+        parts = [(b" " * (1 << 20) + b"\n") * 22 + lines_of([f"text {k}"] * 20) for k in range(3)]  # blank lines are none
+        for data, told in ((zstandard.compress(b"".join(parts)), True), (b"".join(map(zstandard.compress, parts)), False),
+                           (gzip.compress(b"".join(parts), 1), False)):
+            path = write(in_data(f, "far.jsonl.zst"), data)
+            p = subprocess.run([BIN, "plan", "-c", f.config, *form(path)], capture_output=True, text=True)
+            check(p.returncode == 0, p.stdout + p.stderr)
+            check(("66 MiB between two places" in p.stderr and "pzstd" in p.stderr) == told, p.stderr)
+
+
 def refused_or_named():
     with Folder(images=16) as f:
         path = write(in_data(f, "t.jsonl"), b'{"text": "good"}\n{"text": ""}\n{"txt": 1}\n{"text": "a\n' + lines_of(["x " * 600]))
@@ -169,4 +181,4 @@ def shared_c4():
 
 
 main(every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers,
-     the_next_start_unpacks_nothing, refused_or_named, shared_c4)
+     the_next_start_unpacks_nothing, one_large_frame_is_told, refused_or_named, shared_c4)

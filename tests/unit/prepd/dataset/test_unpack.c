@@ -105,6 +105,11 @@ static void test_forms__same_bytes_forward_and_anywhere(void **state)
             assert_true(unpack_points(u) >= 4);
         else
             assert_in_range(unpack_points(u), 1, how == ONE_FRAME ? 2 : 1); /* its end is one */
+        assert_in_range(unpack_longest(u), how == PLAIN ? 0 : 1,
+                        how == PLAIN       ? 0
+                        : how == ONE_FRAME ? TOTAL
+                                           : TOTAL / 3);
+        assert_true(how != ONE_FRAME || unpack_longest(u) == TOTAL);
         const int probes = how == ONE_FRAME ? PROBES / 6 : PROBES;
         for (int k = 0; k < probes; k++) {
             const size_t at = rng_below(key, (uint64_t)k, TOTAL - sizeof got);
