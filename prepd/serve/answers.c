@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -54,17 +55,27 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     return ST_OK;
 }
 
-/* Readable for us, as for local workers: then a worker that can not open it is at fault. */
-static bool seen_by_us(const source *s, const char *file)
+/* A file that a worker misses, as we see it. */
+typedef enum sight {
+    SIGHT_THERE,  /* as for local workers: then the worker is at fault */
+    SIGHT_GONE,   /* the file is */
+    SIGHT_TROUBLE /* neither: it can not be had now */
+} sight;
+
+static sight look_at(const source *s, const char *file)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    const bool seen =
-        fd >= 0 || !file_error_is_its_own(errno); /* trouble here says nothing of it */
-    if (fd >= 0)
-        close(fd);
-    return seen;
+    if (fd < 0)
+        return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
+    close(fd);
+    return SIGHT_THERE;
+}
+
+static bool seen_by_us(const source *s, const char *file)
+{
+    return look_at(s, file) == SIGHT_THERE;
 }
 
 /* A peer names the file: nothing is opened for it but what it was leased. */
@@ -78,6 +89,18 @@ static bool is_of_sample(dispatch *d, const source *s, int64_t id, const char *f
     for (int32_t i = 0; i < smp.n_images && !found; i++)
         found = dataset_image_has(s->data, smp.images[i], file);
     return found;
+}
+
+/* Neither it nor we can have the file now: judged as if the worker had died of it, which begins
+ * anew. */
+static void lost_in_trouble(dispatch *d, worker_seat *w, const char *file)
+{
+    static const char json[] = "{\"again\":true}";
+    char what[128];
+    snprintf(what, sizeof(what), "%.80s can be had neither there nor here", file);
+    if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+        log_debug("worker could not be told to begin anew: %s", status_text());
+    seat_gone(d, w, LOSS_CRASH, what);
 }
 
 static void dismiss_if_blind(dispatch *d, worker_seat *w)
@@ -141,6 +164,7 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
 {
     lease *l = w->work;
     const json_value *list;
+    const char *trouble = NULL; /* a file */
     bool blamed = false;
     if (!l || head->row != l->number)
         return ST_OK; /* late */
@@ -165,13 +189,20 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
             return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
                            (long long)id);
         const char *missing = json_text(json_find(f, "missing"), NULL);
-        if (missing && !w->local && !w->ship && is_of_sample(d, lease_source(l), id, missing) &&
-            seen_by_us(lease_source(l), missing)) {
-            w->missing_files++;
+        const sight seen =
+            missing && !w->local && !w->ship && is_of_sample(d, lease_source(l), id, missing)
+                ? look_at(lease_source(l), missing)
+                : SIGHT_GONE;
+        w->missing_files += seen == SIGHT_THERE;
+        trouble = seen == SIGHT_TROUBLE ? missing : trouble;
+        if (seen != SIGHT_GONE)
             continue;
-        }
         blamed = true;
         seats_quarantine(d, lease_source(l), id, cause);
+    }
+    if (trouble) {
+        lost_in_trouble(d, w, trouble);
+        return ST_OK;
     }
     end_work(d, w);
     if (lease_solo_item(l) >= 0)

@@ -1,7 +1,7 @@
 /* fault_shim.c: LD_PRELOAD: calls on some files fail as on a machine in trouble. $FAULT_CALL (open,
  * pread or mmap) fails with $FAULT_ERRNO on files whose path holds $FAULT_PATH, in `prepd
- * $FAULT_VERB`. How often is the number at the beginning of the file $FAULT_LEFT (int32, shared by
- * all processes), which counts down. */
+ * $FAULT_VERB` (empty: in any process). How often is the number at the beginning of the file
+ * $FAULT_LEFT (int32, shared by all processes), which counts down. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static bool is_verb(const char *verb)
     if (f)
         fclose(f);
     const char *second = line + strlen(line) + 1;
-    return verb && second < line + n && strcmp(second, verb) == 0;
+    return verb && (!verb[0] || (second < line + n && strcmp(second, verb) == 0));
 }
 
 __attribute__((constructor)) static void begin(void)

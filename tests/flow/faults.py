@@ -12,14 +12,18 @@ ALWAYS = 1 << 30
 
 @contextlib.contextmanager
 def trouble(f, call, error, path, times, verb="worker"):
-    """The next `times` calls on files whose path holds `path` fail; gives how many of them are left."""
+    """The next `times` calls on files whose path holds `path` fail; gives how many of them are left, and takes another
+    number. verb "": of the daemon and its workers."""
     left = f.file("left")
+
+    def now(value=None):
+        with open(left, "r+b") as x:
+            if value is not None:
+                x.write(struct.pack("i", value))
+            x.seek(0)
+            return struct.unpack("i", x.read())[0]
     with open(left, "wb") as x:
         x.write(struct.pack("i", times))
-
-    def now():
-        with open(left, "rb") as x:
-            return struct.unpack("i", x.read())[0]
     given = {"LD_PRELOAD": SHIM, "FAULT_CALL": call, "FAULT_ERRNO": str(error), "FAULT_PATH": path, "FAULT_LEFT": left,
              "FAULT_VERB": verb}
     os.environ.update(given)

@@ -144,6 +144,28 @@ def one_whose_mount_fails_is_dismissed():
         check(good.poll() is None, "the good one left too")
 
 
+def what_nobody_can_open_now_is_judged_as_a_crash():
+    """One server of files, and its trouble, for all machines."""
+    if sanitized():
+        return
+    with Folder(**{"prepd.sample_timeout": 1, "prepd.solo_deaths": 1}) as f:
+        image = f.train_images()[7]
+        with trouble(f, "open", errno.ESTALE, os.path.basename(image), 0, "") as left, Site(f) as site:
+            worker = site.worker()
+            site.joined(1)
+            quiet = site.stream()
+            left(11)  # twice: five times there, and once here
+            check(site.stream() == quiet, "what passed changed the stream")
+            check(left() <= 0, "nothing failed")
+            check(not site.status()["train"]["quarantined"], "samples were blamed")
+            left(ALWAYS)
+            site.stream()
+            bad = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
+            check(bad and set(bad) <= set(f.questions_of(image)), f"blamed: {bad}")
+            check(all("neither there nor here" in c for c in bad.values()), f"blamed: {bad}")
+            check(worker.poll() is None, "the keeper of the worker left")
+
+
 def one_that_misses_files_does_not_write_the_index():
     """The held-out index is built when first asked for: here by a worker that sees no file."""
     with Folder() as f, Site(f) as site:
@@ -316,5 +338,6 @@ def it_waits_for_the_daemon_to_come_back():
 main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
+     what_nobody_can_open_now_is_judged_as_a_crash,
      one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
      another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
