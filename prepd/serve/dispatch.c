@@ -114,10 +114,11 @@ static void raise_descriptors(void)
         log_debug("descriptor limit stays: %s", strerror(errno));
 }
 
-/* What a worker must know to do any lease: all options, as YAML that loads again. */
+/* What a worker must know to do any lease: all options, as YAML that loads again, and which
+ * tokenizer the index is of. */
 status dispatch_make_terms(dispatch *d)
 {
-    char *yaml = NULL;
+    char *yaml = NULL, model[HASH_TEXT];
     size_t yaml_size = 0, size;
     FILE *f = open_memstream(&yaml, &yaml_size);
     if (!f)
@@ -134,6 +135,9 @@ status dispatch_make_terms(dispatch *d)
     json_put_cstr(&w, TESSERA_VERSION);
     json_put_key(&w, "options");
     json_put_text(&w, yaml, yaml_size);
+    json_put_key(&w, "model");
+    hash_print(d->train.model_digest, model);
+    json_put_cstr(&w, model);
     json_put_key(&w, "videos");
     json_put_bool(&w, d->videos);
     json_end_object(&w);
@@ -178,13 +182,13 @@ static status start(dispatch *d)
         snprintf(d->host, sizeof(d->host), "localhost");
     raise_descriptors();
     TRY(proc_signal_fd(&d->signal_fd));
-    TRY(dispatch_make_terms(d));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
     TRY(open_train(d));
     if (d->stopping)
         return ST_OK;
+    TRY(dispatch_make_terms(d));
     TRY(wire_new(&d->net));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));

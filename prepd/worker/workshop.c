@@ -85,6 +85,24 @@ static status limit_memory(int64_t more_bytes)
     return ST_OK;
 }
 
+/* Another tokenizer gives other ids, so that rows would depend on who made them, and samples that
+ * are good would not match the index. Paths may differ, bytes may not: as HELLO of a consumer. */
+static status check_model(const conf *c, const char *folder, const json_value *terms)
+{
+    const char *theirs;
+    char ours[HASH_TEXT];
+    hash128 digest;
+    TRY(json_want_text(terms, "model", "terms", &theirs));
+    TRY(model_files_digest(c, &digest));
+    hash_print(digest, ours);
+    if (strcmp(ours, theirs) == 0)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, folder,
+                   "tokenizer and processor files have digest %s here, %s where the daemon runs: "
+                   "copy its model folder to this machine and name the copy with --model DIR",
+                   ours, theirs);
+}
+
 status workshop_init(workshop *s, const worker_options *o, const image_api *images,
                      const json_value *terms)
 {
@@ -95,6 +113,7 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(json_want_text(terms, "options", "terms", &yaml));
     TRY(read_options(s, yaml, json_text_size(json_find(terms, "options"))));
     TRY(model_files_folder(&s->train, &folder));
+    TRY(check_model(&s->train, folder, terms));
     TRY(tokenizer_load(folder, &s->tokens));
     TRY(tokenizer_scratch_new(s->tokens, &s->token_scratch));
     TRY(chat_ids_find(s->tokens, &s->chat));

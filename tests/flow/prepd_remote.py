@@ -200,6 +200,37 @@ def another_decoder_is_refused():
         check(len(site.stream(4)) == 4, "the daemon suffered")
 
 
+def other_words(model):
+    """Its tokenizer without the last ten merges: the same texts become other ids."""
+    path = os.path.join(model, "tokenizer.json")
+    with open(path) as x:
+        tokenizer = json.load(x)
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:-10]
+    with open(path, "w") as x:
+        json.dump(tokenizer, x)
+
+
+def another_tokenizer_is_refused():
+    with Folder() as f, Site(f) as site:
+        for name in ("same", "other"):
+            shutil.copytree(f.file("data/model"), f.file(name))
+        other_words(f.file("other"))
+        site.worker("--model", f.file("same"))
+        site.joined(1)
+        quiet = site.stream()
+        odd = site.worker("--workers", "2", "--model", f.file("other"))
+        check(odd.wait(30) == 78, "workers with another tokenizer were taken, or started again and again")
+        said = odd.stderr.read().decode()
+        check(said.count("tokenizer and processor files have digest") and "--model DIR" in said, said)
+        site.joined(1)
+        check(site.stream() == quiet, "the stream changed")
+        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        other_words(f.file("same"))  # under a worker that has loaded it, and before it is started again
+        site.workers[0].kill()
+        late = site.worker("--model", f.file("same"))
+        check(late.wait(30) == 78, "a tokenizer that changed was taken")
+
+
 def another_decoder_of_videos_is_refused():
     """Only where there are videos: elsewhere FFmpeg is not even mapped."""
     other = {"TESSERA_REAL_VIDEO_MODULE": os.path.join(BUILD, "lib/libprepd_video.so"),
@@ -340,4 +371,4 @@ main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_wit
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
      what_nobody_can_open_now_is_judged_as_a_crash,
      one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
-     another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
+     another_tokenizer_is_refused, another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
