@@ -7,11 +7,16 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
+static const char PEER_WORD[] = "peer ";
+
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
 {
-    char *p = out + sprintf(out, "peer ");
-    for (size_t i = 0; i < peer->size; i++)
+    enum { SHOWN = 64 };
+    char *p = out + sprintf(out, PEER_WORD);
+    for (size_t i = 0; i < peer->size && i < SHOWN; i++)
         p += sprintf(p, "%02x", peer->id[i]);
+    if (peer->size > SHOWN)
+        strcpy(p, "..");
     if (peer->size == 0)
         strcpy(p, "unnamed");
 }
@@ -84,6 +89,17 @@ status wire_read_json(const wire_msg *m, const char *peer, frame *out_head, json
     return ST_OK;
 }
 
+/* The thread's note for the one it is about: who that is is our own name for it. */
+static const char *text_for_peer(void)
+{
+    status_note note = *status_last();
+    if (strncmp(note.input, PEER_WORD, strlen(PEER_WORD)) == 0) {
+        snprintf(note.input, sizeof note.input, "%s", note.offset >= 0 ? "your message" : "");
+        status_set(&note);
+    }
+    return status_text();
+}
+
 status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code)
 {
     json_writer w;
@@ -94,7 +110,7 @@ status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status
     json_put_key(&w, "code");
     json_put_cstr(&w, status_name(code));
     json_put_key(&w, "message");
-    json_put_cstr(&w, status_text());
+    json_put_cstr(&w, text_for_peer());
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK) {

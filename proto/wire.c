@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -179,6 +180,17 @@ int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT])
     return w->keys ? wire_keys_refused(w->keys, out) : 0;
 }
 
+/* A ROUTER counts the ids it gives from rand(), which nobody seeds: the same in every process. Who
+ * knows them can claim the next one, and libzmq ends its process where it then gives it itself. */
+static status seed_ids(const char *name)
+{
+    unsigned seed;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        return FAIL(ST_OS, "no random number for the ids at %s", name);
+    srand(seed);
+    return ST_OK;
+}
+
 status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_socket **out)
 {
     endpoint e;
@@ -188,6 +200,7 @@ status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_sock
     TRY(endpoint_shorten(&e, &w->folders));
     if (e.is_ipc)
         TRY(endpoint_clear_ipc(&e));
+    TRY(seed_ids(text));
     TRY(socket_new(w, text, &e, true, limits, &s));
     if (!e.is_ipc && limits && limits->unread_bytes)
         TRY_OR(failed,

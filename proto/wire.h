@@ -22,10 +22,11 @@ typedef struct wire wire;               /* one ZeroMQ context */
 typedef struct wire_socket wire_socket; /* used by one thread */
 typedef struct wire_msg wire_msg;       /* parts, owned */
 
+enum { WIRE_ID_BYTES = 255 }; /* ZeroMQ's longest */
 typedef struct wire_peer {
-    uint8_t id[64]; /* routing id */
-    size_t size;    /* 0 = none */
-    int connection; /* descriptor of the message's connection; <= 0: not known */
+    uint8_t id[WIRE_ID_BYTES]; /* routing id */
+    size_t size;               /* 0 = none */
+    int connection;            /* descriptor of the message's connection; <= 0: not known */
 } wire_peer;
 
 WARN_UNUSED status wire_new(wire **out);
@@ -94,7 +95,8 @@ WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
  * ST_TIMEOUT: the peer has not taken what was sent before (wire_limits.unsent); later perhaps. */
 WARN_UNUSED status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m);
 /* ST_TIMEOUT after timeout_ms (0 = do not wait, -1 = forever). from may be NULL for a DEALER; of a
- * ROUTER it is set for ST_PROTOCOL too (a message of impossible form, dropped whole). A DEALER
+ * ROUTER it is set for ST_PROTOCOL too (a message of impossible form, or of a peer that chose its
+ * routing id; dropped whole). A DEALER
  * whose connection has ended gives what had arrived, then ST_UNAVAILABLE for good: to the other
  * side a new connection is a new peer, so it takes a new socket and a new HELLO. */
 WARN_UNUSED status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m);
@@ -120,11 +122,13 @@ WARN_UNUSED status wire_send_json_with(wire_socket *s, const wire_peer *to, int 
  * ST_PROTOCOL names the peer. out is the caller's to free. */
 WARN_UNUSED status wire_read_json(const wire_msg *m, const char *peer, frame *out_head,
                                   json_value **out);
-/* KIND_ERROR with this code and the thread's status_text(). */
+/* KIND_ERROR with this code and the thread's status_text(), less the name of a peer in it: its id
+ * tells which ones come next, and who claims one of those beforehand ends libzmq (README, Bounds).
+ */
 WARN_UNUSED status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code);
 /* Turns a KIND_ERROR's object into this thread's failure with the peer's code and reason. */
 WARN_UNUSED status wire_error(const json_value *error, const char *peer);
-/* "peer 006b8b4567" for errors and logs. */
+/* "peer 006b8b4567" for errors and logs; a long id is cut. */
 enum { WIRE_PEER_TEXT = 160 };
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT]);
 

@@ -78,6 +78,26 @@ status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
     return ST_OK;
 }
 
+/* The routing id in front of a message: a zero byte and a number, as libzmq gives them. One that
+ * the peer chose is refused: while its last connection is still there libzmq ignores the next one
+ * without a word, and one that it gives to another later ends its process. */
+static status take_id(zmq_msg_t *part, wire_peer *out)
+{
+    enum { GIVEN_BYTES = 5 };
+    char name[WIRE_PEER_TEXT];
+    out->size = zmq_msg_size(part);
+    if (out->size > sizeof out->id)
+        out->size = sizeof out->id; /* it never is */
+    memcpy(out->id, zmq_msg_data(part), out->size);
+    if (out->size == GIVEN_BYTES && out->id[0] == 0)
+        return ST_OK;
+    wire_peer_print(out, name);
+    return FAIL_IN(ST_PROTOCOL, name,
+                   "a routing id of the peer's own (%zu bytes): leave ZMQ_ROUTING_ID (identity) of "
+                   "its socket unset",
+                   out->size);
+}
+
 /* The rest of a message whose first part is there. from gets the routing id of a ROUTER. */
 static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
 {
@@ -108,11 +128,7 @@ static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
             wire_guard_count(s->guard, peer.connection, bytes);
         }
         if (s->is_router && n == 0) {
-            if (zmq_msg_size(&part) > sizeof peer.id)
-                st = FAIL_IN(ST_PROTOCOL, s->name, "a peer's routing id has %zu bytes, at most %zu",
-                             zmq_msg_size(&part), sizeof peer.id);
-            else
-                memcpy(peer.id, zmq_msg_data(&part), peer.size = zmq_msg_size(&part));
+            st = take_id(&part, &peer);
         } else if (st == ST_OK && m->n_parts == WIRE_MAX_PARTS) {
             st = FAIL_IN(ST_PROTOCOL, s->name, "a message of over %d parts", WIRE_MAX_PARTS);
         } else if (st == ST_OK) {

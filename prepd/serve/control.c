@@ -195,7 +195,5 @@ void control_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = answer(d, from, m, name);
     if (st == ST_OK)
         return;
-    dispatch_refused(d, "command");
-    if (wire_send_error(d->control, from, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
+    dispatch_refuse(d, d->control, from, "command", st);
 }

@@ -76,12 +76,14 @@ void dispatch_offence(dispatch *d)
                  OFFENCES);
 }
 
-void dispatch_refused(dispatch *d, const char *what)
+void dispatch_refuse(dispatch *d, wire_socket *s, const wire_peer *to, const char *what, status st)
 {
     d->counts.refused_peers++;
     dispatch_offence(d);
     if (d->refusals_told++ < REFUSALS_TOLD)
         log_warn("%s refused: %s", what, status_text());
+    if (wire_send_error(s, to, 0, st) != ST_OK)
+        log_debug("it could not be told: %s", status_text());
 }
 
 static void tell_refusals(dispatch *d)
@@ -252,7 +254,7 @@ static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
         }
         d->reading = &from;
         if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
-            dispatch_refused(d, "message");
+            dispatch_refuse(d, s, &from, "message", st);
             continue;
         }
         if (st != ST_OK)

@@ -227,9 +227,7 @@ static status welcome(dispatch *d, session *s, const char *name)
 
 static void refuse(dispatch *d, session *s, status st)
 {
-    dispatch_refused(d, "consumer");
-    if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
+    dispatch_refuse(d, d->consumers, &s->peer, "consumer", st);
     session_close(d, s, NULL);
 }
 

@@ -355,9 +355,7 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = seat_handle(d, from, m, name);
     if (st == ST_OK || d->stopping)
         return;
-    dispatch_refused(d, "worker");
-    if (wire_send_error(d->workers, from, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
+    dispatch_refuse(d, d->workers, from, "worker", st);
     worker_seat *w = seat_of(d, from);
     if (w)
         seat_gone(d, w, LOSS_CRASH, "broke the protocol");

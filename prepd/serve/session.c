@@ -109,9 +109,7 @@ void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = handle(d, from, m, name);
     if (st == ST_OK)
         return;
-    dispatch_refused(d, "consumer");
-    if (wire_send_error(d->consumers, from, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
+    dispatch_refuse(d, d->consumers, from, "consumer", st);
     session *s = session_find(d, from);
     if (s)
         session_close(d, s, NULL);

@@ -344,8 +344,8 @@ WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they
 WARN_UNUSED status dispatch_new_terms(dispatch *d);
 void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
-/* Counts a refused message or peer and logs the thread's note, if not too many were. */
-void dispatch_refused(dispatch *d, const char *what);
+/* Counts a refused message or peer, logs the thread's note, if not too many were, and tells it. */
+void dispatch_refuse(dispatch *d, wire_socket *s, const wire_peer *to, const char *what, status st);
 void dispatch_offence(dispatch *d); /* of the peer whose message is being handled */
 
 #endif

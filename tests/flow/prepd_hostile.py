@@ -214,6 +214,50 @@ def floods_at_full_speed():
             t.settled(f"{sent / MIB:.0f} MiB of frames", room // CONNECTION)
 
 
+def told(s):
+    """The text of the ERROR that answers nonsense."""
+    check(s.poll(10000), "no answer")
+    head, body = s.recv_multipart()
+    check(head[6] == 6, f"kind {head[6]}: {body}")
+    return json.loads(body)["message"]
+
+
+def ids_that_peers_choose():
+    """libzmq aborts where it gives a connection the number that another has claimed: none is told, none can be known
+    beforehand, and those that choose are refused."""
+    first = bytes.fromhex("006b8b4567")  # where libzmq begins when nobody seeds rand()
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
+        context, held = zmq.Context(), []
+        for port, kind in ((t.port, 3), (t.port + 1, 17), (t.port + 2, 32)):
+            end, known = f"tcp://127.0.0.1:{port}", [first]
+            for parts in (message(b"{", kind), message([], kind), message({}, kind, 9)):
+                s = dealer(context, end)
+                s.send_multipart(parts)
+                text = told(s)
+                if "peer 00" in text:
+                    known.append(bytes.fromhex(text.split("peer ")[1][:10]))
+                s.close()
+            print(f"port {port - t.port}: ids known {[k.hex() for k in known]}", flush=True)
+            for chosen in [b"a trainer", b"x" * 200, b"x" * 255, *[b"\0" + (int.from_bytes(k, "big") + n).to_bytes(5, "big")[1:]
+                                                                for k in known for n in range(1, 40)]]:
+                held.append(context.socket(zmq.DEALER))
+                held[-1].setsockopt(zmq.LINGER, 0)
+                held[-1].setsockopt(zmq.ROUTING_ID, chosen)
+                held[-1].connect(end)
+                held[-1].send_multipart(message(b"{", kind))
+            time.sleep(0.2)
+            for _ in range(60):
+                s = dealer(context, end)
+                s.send_multipart(message(b"{", kind))
+                told(s)
+                s.close()
+            check(len(known) == 1, f"peers are told their ids: {known}")
+            for s in held[-3 - 39:][:3]:
+                check("ZMQ_ROUTING_ID" in told(s), "a chosen id was taken")
+        t.settled("ids that peers choose")
+        context.destroy(0)
+
+
 def the_longest_messages_at_full_speed():
     """HELLOs of 7 MiB faster than they can be read: what comes between two looks is here, then the sender is cut off."""
     parts = message(dict(HELLO, program="x" * (7 << 20)))
@@ -343,7 +387,7 @@ def places_far_ahead():
         t.settled("places far ahead")
 
 
-main(places_far_ahead, bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
+main(ids_that_peers_choose, places_far_ahead, bytes_that_are_no_protocol, many_connections, more_connections_than_descriptors,
      floods_that_nobody_reads, floods_at_full_speed, the_longest_messages_at_full_speed, messages_without_an_end,
      pings_of_peers_that_went, readers_that_do_not_read, a_crowd_that_does_not_read,
      long_hellos_without_an_index)
