@@ -237,7 +237,8 @@ void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value 
     const lease *l = w->work;
     w->since_ns = clock_ns();
     w->unbegun = false;
+    if (lease_on(w->work, item)) /* a long one is no sign of trouble while it goes on */
+        d->answered_ns = w->since_ns;
     w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
                    item == l->item[l->n_items - 1];
-    lease_on(w->work, item);
 }

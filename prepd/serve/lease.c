@@ -69,6 +69,7 @@ static lease *take_first(lease_book *b, bool solo)
             continue;
         *at = l->next;
         l->next = NULL;
+        l->reached = 0; /* whoever gets it begins anew */
         return l;
     }
     return NULL;
@@ -115,9 +116,15 @@ int64_t lease_solo_item(const lease *l)
     return l->solo && l->n_untried > 0 ? l->untried[0] : -1;
 }
 
-void lease_on(lease *l, int64_t item)
+bool lease_on(lease *l, int64_t item)
 {
     l->suspect = item;
+    for (int64_t k = l->reached; k < l->n_items; k++)
+        if (l->item[k] == item) {
+            l->reached = k + 1;
+            return true;
+        }
+    return false;
 }
 
 static void end_solo(lease *l)

@@ -44,6 +44,7 @@ typedef struct lease {
     uint64_t row;     /* LEASE_ROW: row of the stream */
     int64_t n_items;  /* samples or images; 0 in an empty row */
     int64_t *item;    /* [n_items] owned */
+    int64_t reached;  /* items up to the last one reported by the worker that has it */
     int losses;       /* by the worker's own doing, since the last verdict */
     int64_t suspect;  /* the item last reported in work, -1 unknown */
     bool solo;        /* items are being tried one by one */
@@ -83,8 +84,8 @@ int64_t lease_book_waiting(const lease_book *b);
 /* The one item to be done now, or -1: the whole lease. */
 int64_t lease_solo_item(const lease *l);
 
-/* The worker reported to be on this item. */
-void lease_on(lease *l, int64_t item);
+/* The worker reported to be on this item. True if it is further in the lease than it was. */
+bool lease_on(lease *l, int64_t item);
 
 /* The worker that had it is gone; the lease is queued again at the front. */
 lease_verdict lease_lost(lease_book *b, lease *l, loss how, int64_t *out_item);

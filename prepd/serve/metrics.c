@@ -125,7 +125,7 @@ static void put_all(const put *p, const dispatch *d)
     one(p, "process_open_fds", "gauge", "of the dispatcher", open_descriptors());
 }
 
-/* Work that is out comes back: else the loop turns and nothing happens. */
+/* Work that is out goes on and comes back: else the loop turns and nothing happens. */
 const char *metrics_unhealthy(const dispatch *d, int64_t now)
 {
     const double patience = 4 * d->c->prepd_sample_timeout + 30;
@@ -133,7 +133,8 @@ const char *metrics_unhealthy(const dispatch *d, int64_t now)
     for (const worker_seat *w = d->seats; w && !out; w = w->next)
         out = w->work != NULL;
     if (out && (double)(now - d->answered_ns) / 1e9 > patience)
-        return "leases are out and none came back for several times prepd.sample_timeout";
+        return "leases are out, and for several times prepd.sample_timeout none went on or came "
+               "back";
     if (d->stopping)
         return "stopping";
     return NULL;

@@ -213,7 +213,7 @@ struct dispatch {
     char host[64];
     bool stopping, stop_now, draining, reload;
     int64_t drain_ns;    /* when draining ends whatever is in work; 0 = when all is done */
-    int64_t answered_ns; /* when a lease last came back, or the first went out */
+    int64_t answered_ns; /* when a lease last came back or went on, or the first went out */
     status outcome;      /* of the run */
     status_note cause;
     arena scratch; /* one message at a time */

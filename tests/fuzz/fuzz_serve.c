@@ -210,6 +210,14 @@ static void check_leases(void)
     FUZZ_HOLDS(seats == d.n_seats && sessions == d.n_sessions);
 }
 
+static int64_t items_reached(void)
+{
+    int64_t n = 0;
+    for (const worker_seat *w = d.seats; w; w = w->next)
+        n += w->work ? w->work->reached : 0;
+    return n;
+}
+
 static void open_held_out(void)
 {
     d.eval = (source){.name = "eval", .data = &data, .wanted = true, .opened = true};
@@ -288,9 +296,11 @@ static void tell(const uint8_t *head, const uint8_t *text, size_t size)
         MUST(wire_msg_add(m, header, sizeof header));
         MUST(wire_msg_add(m, text, size));
     }
+    const int64_t reached = items_reached(), before_ns = clock_ns();
     d.reading = &peer[s][k];
     handle[s](&d, &peer[s][k], m);
     d.reading = NULL;
+    FUZZ_HOLDS(items_reached() <= reached || d.answered_ns >= before_ns); /* a sign of life */
     wire_msg_free(&m);
 }
 

@@ -136,6 +136,23 @@ static void test_lease__late_ones_first_and_owners_forgotten(void **state)
     lease_free(&l[1]);
 }
 
+static void test_lease_on__further_is_progress_and_nothing_else(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b); /* 10, 20, 30, 20 */
+    assert_true(lease_on(l, 10));
+    assert_false(lease_on(l, 10));
+    assert_true(lease_on(l, 30)); /* not each one is told of */
+    assert_false(lease_on(l, 10));
+    assert_false(lease_on(l, -1));
+    assert_true(lease_on(l, 20)); /* the second part of a sample */
+    assert_false(lease_on(l, 20));
+    assert_ptr_equal(lose(&b, l, LOSS_OUTSIDE, false), l);
+    assert_true(lease_on(l, 10)); /* begun anew */
+    lease_free(&l);
+}
+
 static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
 {
     (void)state;
@@ -165,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
         cmocka_unit_test(test_lease__empty_row_survives_any_loss),
         cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
+        cmocka_unit_test(test_lease_on__further_is_progress_and_nothing_else),
         cmocka_unit_test(test_lease__unbegun_is_first_again_and_blames_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
