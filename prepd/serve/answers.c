@@ -123,11 +123,10 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
     if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
         return 0;
     for (int64_t k = 0; k < n; k++) {
-        image_place place;
-        if (!json_find(json_item(list, (size_t)k), "missing"))
-            continue;
-        dataset_image_place(s->data, solo >= 0 ? solo : l->item[k], &place);
-        missed += seen_by_us(s, place.path);
+        const json_value *r = json_item(list, (size_t)k);
+        const char *missing = json_text(json_find(r, "missing"), NULL);
+        missed += missing && dataset_image_has(s->data, solo >= 0 ? solo : l->item[k], missing) &&
+                  seen_by_us(s, missing);
     }
     return missed;
 }

@@ -12,7 +12,7 @@ import threading
 import time
 
 from faults import ALWAYS, sanitized, trouble
-from prepd_video import data_set, mapped
+from prepd_video import data_set, form, mapped
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
@@ -188,6 +188,28 @@ def one_that_misses_files_does_not_write_the_index():
         with Daemon(f.config, "--prepd.endpoint", site.endpoint):
             wait_for(site.answers, "the daemon answers", 60)
             check(got and got == site.stream(stream="eval"), "who indexed changed the stream")
+
+
+def a_frame_that_nobody_can_open_blames_no_worker():
+    """Its folder can be opened, the frame neither here nor there: the record's affair, not the worker's."""
+    with Folder(**{"prepd.workers": -1}) as f:
+        path, n, _ = data_set(f, 2)
+        os.remove(f.file("data/dump/frame_7.jpg"))
+        os.symlink("nowhere", f.file("data/dump/frame_7.jpg"))
+        copy = f.file("copy")
+        shutil.copytree(f.file("data"), copy, symlinks=True)
+        port = free_ports()
+        end = f"tcp://127.0.0.1:{port}"
+        with Daemon(f.config, *form(path, prepd__endpoint=end)) as d:
+            p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", copy])
+            try:
+                wait_for(lambda: "index built" in d.said() or "dismissed" in d.said(), "the index is built", 60)
+                check("dismissed" not in d.said(), d.said())
+                rows = list(client.connect(end, timeout=30.0))
+                check(p.poll() is None and sum(len(r["doc_sample_id"]) for r in rows) == n - 1, "more than the record of that frame is lost")
+            finally:
+                p.kill()
+                p.wait()
 
 
 def another_decoder_is_refused():
@@ -369,6 +391,6 @@ def it_waits_for_the_daemon_to_come_back():
 main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
-     what_nobody_can_open_now_is_judged_as_a_crash,
-     one_that_misses_files_does_not_write_the_index, another_decoder_is_refused,
+     what_nobody_can_open_now_is_judged_as_a_crash, one_that_misses_files_does_not_write_the_index,
+     a_frame_that_nobody_can_open_blames_no_worker, another_decoder_is_refused,
      another_tokenizer_is_refused, another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
