@@ -25,6 +25,11 @@ status share_new(const replay_options *o, const record_reader *record, codec *c,
     if (o->step_rows < 1 || o->rank < 0 || o->rank >= o->ranks)
         return FAIL(ST_INTERNAL, "rank %d of %d of steps of %lld rows", o->rank, o->ranks,
                     (long long)o->step_rows);
+    if (o->ranks > o->step_rows) /* one without a row of any step would look for it for ever */
+        return FAIL(ST_CONFIG,
+                    "%d ranks for steps of %lld rows (training.global_batch_size): every rank "
+                    "needs a row of each step",
+                    o->ranks, (long long)o->step_rows);
     share *s = calloc(1, sizeof *s);
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory to share out a recording");

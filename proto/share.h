@@ -1,4 +1,5 @@
-/* share.h: the rows of a recording that one data-parallel consumer is owed. Inside of client.c. */
+/* share.h: the rows of a recording that one data-parallel consumer is owed. For client.c, and for
+ * prepd where it serves one. */
 #ifndef TESSERA_PROTO_SHARE_H
 #define TESSERA_PROTO_SHARE_H
 
@@ -7,7 +8,8 @@
 
 typedef struct share share;
 
-/* Borrows record, codec and o's path, which must outlive it. end: rows of all loops together. */
+/* Borrows record, codec and o's path, which must outlive it. end: rows of all loops together. Steps
+ * begin at o's skip. CONFIG: more ranks than rows of a step. */
 WARN_UNUSED status share_new(const replay_options *o, const record_reader *record, codec *c,
                              uint64_t end, share **out);
 void share_free(share **s);

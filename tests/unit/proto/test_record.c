@@ -183,6 +183,18 @@ static void test_client_replay__ranks_share_every_step(void **state)
     tear_down(&s);
 }
 
+static void test_client_replay__every_rank_needs_a_row_of_a_step(void **state)
+{
+    (void)state;
+    setting s;
+    client *c = NULL;
+    set_up(&s);
+    const replay_options o = {.path = s.path, .rank = 2, .ranks = 3, .step_rows = 2};
+    assert_int_equal(client_replay(&o, &c), ST_CONFIG); /* endless: it would look for ever */
+    assert_null(c);
+    tear_down(&s);
+}
+
 /* Rows behind the last whole step are nobody's, whatever was taken before. */
 static void test_client_replay__whole_steps_alone(void **state)
 {
@@ -339,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_record__gives_back_the_messages),
         cmocka_unit_test(test_client_replay__loops),
         cmocka_unit_test(test_client_replay__ranks_share_every_step),
+        cmocka_unit_test(test_client_replay__every_rank_needs_a_row_of_a_step),
         cmocka_unit_test(test_client_replay__whole_steps_alone),
         cmocka_unit_test(test_record_open__cut_short),
         cmocka_unit_test(test_record__damaged),
