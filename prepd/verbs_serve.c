@@ -48,10 +48,13 @@ status verb_serve(int argc, char **argv)
     TRY(take_parent(&argc, argv, &parent));
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
+    const recorded_options recorded = {.path = recording,
+                                       .endpoint = c.prepd_endpoint,
+                                       .keys = c.prepd_keys,
+                                       .buffer_bytes = c.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(recording, c.prepd_endpoint, c.prepd_keys)
-                       : dispatch_run(&c, args, n_args, quiet);
+        st = recording ? recorded_serve(&recorded) : dispatch_run(&c, args, n_args, quiet);
     if (parent)
         remove_private_folder(c.prepd_endpoint);
     free(args);

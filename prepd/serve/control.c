@@ -116,8 +116,8 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("lost_by_timeout", k->timeouts);
     PUT_INT("lost_from_outside", k->outside);
     PUT_INT("leases_waiting", lease_book_waiting(&d->book));
-    PUT_INT("refused_messages", k->refused_peers);
-    PUT_INT("refused_keys", k->refused_keys);
+    PUT_INT("refused_messages", d->peers.refused);
+    PUT_INT("refused_keys", d->peers.refused_keys);
     PUT_INT("keepers", d->n_keepers);
     PUT_INT("workers_target", d->local.target);
     PUT_INT("workers_alive", local_alive(d));
@@ -195,5 +195,5 @@ void control_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = answer(d, from, m, name);
     if (st == ST_OK)
         return;
-    dispatch_refuse(d, d->control, from, "command", st);
+    peers_refuse(&d->peers, d->control, from, "command", st);
 }

@@ -13,25 +13,21 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/proc.h"
+#include "prepd/serve/hello.h"
 #include "prepd/serve/notify.h"
-#include "prepd/serve/recorded.h"
 #include "prepd/serve/state.h"
 
 enum {
     TICK_MS = 100,
     OPENING_MS = 5,
     DRAIN_S = 20,            /* after SIGTERM */
-    MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
-    MESSAGES_MS = 25,        /* and so long, if they are large */
-    DISCARDED_PER_TURN = 16384,
-    OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
 
 /* No peer makes us grow: who has more under way to us than its longest message is cut off, what it
  * does not take stays in its slots (rows) or is not said; who sends what is refused again and again
- * is no longer listened to. Consumers: recorded.h. Largest from a worker that has joined: the rows
+ * is no longer listened to. Consumers: hello.h. Largest from a worker that has joined: the rows
  * of its two leases, where a clip of a whole row has twice a picture's bytes (added below), or what
  * is sent of a text of ten million tokens. */
 static const wire_limits worker_limits = {
@@ -46,63 +42,6 @@ void dispatch_fail(dispatch *d, status st)
     d->outcome = st;
     d->cause = *status_last();
     d->stopping = true;
-}
-
-/* Hostile peers must not fill the log: so many lines between two ticks of the rates. */
-enum { REFUSALS_TOLD = 20 };
-
-/* A connection can not be closed from this side (ZeroMQ has no call for it). Its messages are
- * thrown away as fast as they are read instead. */
-static offender *find_offender(dispatch *d, const wire_peer *peer)
-{
-    for (int i = 0; i < MAX_OFFENDERS; i++)
-        if (d->offenders[i].offences && d->offenders[i].peer.size == peer->size &&
-            memcmp(d->offenders[i].peer.id, peer->id, peer->size) == 0)
-            return &d->offenders[i];
-    return NULL;
-}
-
-void dispatch_offence(dispatch *d)
-{
-    if (!d->reading)
-        return;
-    offender *o = find_offender(d, d->reading);
-    if (!o) {
-        o = &d->offenders[d->next_offender++ % MAX_OFFENDERS]; /* the oldest makes way */
-        *o = (offender){.peer = *d->reading};
-    }
-    if (++o->offences == OFFENCES)
-        log_warn("a connection is no longer listened to: %d of its messages were refused",
-                 OFFENCES);
-}
-
-void dispatch_refuse(dispatch *d, wire_socket *s, const wire_peer *to, const char *what, status st)
-{
-    d->counts.refused_peers++;
-    dispatch_offence(d);
-    if (d->refusals_told++ < REFUSALS_TOLD)
-        log_warn("%s refused: %s", what, status_text());
-    if (wire_send_error(s, to, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
-}
-
-static void tell_refusals(dispatch *d)
-{
-    char text[WIRE_REFUSED_TEXT];
-    wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
-    for (int i = 0; i < 3; i++) {
-        const int64_t cut = wire_were_cut(sockets[i], text);
-        if (cut > 0)
-            log_warn("peer cut off times=%lld last=\"%s\"", (long long)cut, text);
-        d->counts.refused_peers += (uint64_t)cut;
-    }
-    const int64_t keys = wire_keys_were_refused(d->net, text);
-    if (keys > 0)
-        log_warn("key refused times=%lld last=\"%s\"", (long long)keys, text);
-    if (d->refusals_told > REFUSALS_TOLD)
-        log_warn("refused %lld more, not shown", (long long)(d->refusals_told - REFUSALS_TOLD));
-    d->refusals_told = 0;
-    d->counts.refused_keys += (uint64_t)keys;
 }
 
 /* A connection is a descriptor: as many as the system lets us have. */
@@ -234,36 +173,19 @@ void dispatch_signals(dispatch *d)
     }
 }
 
-typedef void (*on_message)(dispatch *d, const wire_peer *from, wire_msg *m);
-
-static status drain_socket(dispatch *d, wire_socket *s, on_message handle)
+static void from_worker(void *d, const wire_peer *from, wire_msg *m)
 {
-    wire_msg *m = NULL;
-    status st = ST_OK;
-    TRY(wire_msg_new(&m));
-    const int64_t end_ns = clock_ns() + MESSAGES_MS * 1000000LL;
-    for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN && clock_ns() < end_ns; i++) {
-        wire_peer from;
-        wire_msg_clear(m);
-        st = wire_recv(s, 0, &from, m);
-        const offender *o = st == ST_OK || st == ST_PROTOCOL ? find_offender(d, &from) : NULL;
-        if (o && o->offences >= OFFENCES) {
-            if (++discarded < DISCARDED_PER_TURN)
-                i--;
-            continue;
-        }
-        d->reading = &from;
-        if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
-            dispatch_refuse(d, s, &from, "message", st);
-            continue;
-        }
-        if (st != ST_OK)
-            break;
-        handle(d, &from, m);
-    }
-    d->reading = NULL;
-    wire_msg_free(&m);
-    return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
+    seat_message(d, from, m);
+}
+
+static void from_consumer(void *d, const wire_peer *from, wire_msg *m)
+{
+    session_message(d, from, m);
+}
+
+static void from_control(void *d, const wire_peer *from, wire_msg *m)
+{
+    control_message(d, from, m);
 }
 
 /* Where the train stream is: the consumer that is furthest. NULL if there is none. */
@@ -334,7 +256,8 @@ static void measure(dispatch *d, int64_t now)
         s->rows_per_s = (double)(s->next_row - s->row_at_tick) * 1e9 / (double)passed;
         s->row_at_tick = s->next_row;
     }
-    tell_refusals(d);
+    wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
+    peers_tell(&d->peers, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
     tell_supervisor(d);
     show_progress(d);
 }
@@ -381,10 +304,10 @@ static status loop(dispatch *d)
         const int64_t turn_ns = clock_ns();
         if (wait[3].ready)
             dispatch_signals(d);
-        TRY(drain_socket(d, d->workers, seat_message));
+        TRY(peers_read(&d->peers, d->workers, from_worker, d));
         local_reap(d);
-        TRY(drain_socket(d, d->consumers, session_message));
-        TRY(drain_socket(d, d->control, control_message));
+        TRY(peers_read(&d->peers, d->consumers, from_consumer, d));
+        TRY(peers_read(&d->peers, d->control, from_control, d));
         sessions_deliver(d);
         tick(d);
         if (source_advance(d, &d->eval) != ST_OK)

@@ -5,18 +5,16 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "prepd/serve/recorded.h"
+#include "prepd/serve/hello.h"
 #include "prepd/serve/state.h"
 
 enum {
-    MAX_RANKS = 65536,
     TOLD_SHARE = 8,
     SHORT_HELLO = 1 << 16, /* without a long list: not counted */
     CROWD = 256,           /* consumers that are always let in */
 };
 /* How far into a stream without end one may begin: all before it is planned on the way. */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
-static const int64_t MAX_CREDIT = (int64_t)1 << SESSION_MAX_CREDIT_BITS;
 
 /* Where the cursor's epoch begins. One without it is from before there was such a word. */
 static status take_begin(session *s, const json_value *begin, const char *name)
@@ -190,26 +188,22 @@ static status send_welcome(dispatch *d, const session *s)
 /* The index is there: the place to start, before a plan is made as far as that. */
 static status find_place(const dispatch *d, session *s, const char *name)
 {
-    json_value *hello = NULL;
+    json_value *said = NULL, *parsed = NULL;
+    const json_value *cursor;
     status st = ST_OK;
-    TRY(json_parse(s->hello, strlen(s->hello), name, &hello));
-    const json_value *cursor = json_find(hello, "cursor");
-    json_value *parsed = NULL;
-    if (cursor && json_typeof(cursor) == JSON_TEXT) { /* as it stood in a row's metadata */
-        TRY_OR(done, json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
-        cursor = parsed;
-    }
-    if (cursor && json_typeof(cursor) != JSON_NULL)
+    TRY(json_parse(s->hello, strlen(s->hello), name, &said));
+    TRY_OR(done, hello_cursor(said, &parsed, &cursor));
+    if (cursor)
         TRY_OR(done, take_cursor(s, cursor, name));
     else
-        s->next_row = (uint64_t)json_int(json_find(hello, "start_row"), 0);
+        s->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
     TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
     s->placed = true;
     free(s->hello); /* up to 8 MiB; nobody asks for it again */
     s->hello = NULL;
 done:
     json_free(&parsed);
-    json_free(&hello);
+    json_free(&said);
     return st;
 }
 
@@ -227,7 +221,7 @@ static status welcome(dispatch *d, session *s, const char *name)
 
 static void refuse(dispatch *d, session *s, status st)
 {
-    dispatch_refuse(d, d->consumers, &s->peer, "consumer", st);
+    peers_refuse(&d->peers, d->consumers, &s->peer, "consumer", st);
     session_close(d, s, NULL);
 }
 
@@ -266,37 +260,16 @@ void sessions_greet(dispatch *d)
 
 static status read_hello(dispatch *d, session *s, const json_value *v, const char *name)
 {
-    const char *stream;
-    int64_t version;
-    TRY(json_want_int(v, "version", name, &version));
-    TRY(json_want_text(v, "stream", name, &stream));
-    if (version != FRAME_VERSION)
-        return FAIL_IN(ST_PROTOCOL, name, "consumer of protocol version %lld, this daemon has %d",
-                       (long long)version, FRAME_VERSION);
-    if (strcmp(stream, "train") != 0 && strcmp(stream, "eval") != 0 &&
-        strcmp(stream, "sample") != 0)
-        return FAIL_IN(ST_PROTOCOL, name, "stream \"%s\", expected train, eval or sample", stream);
-    snprintf(s->stream, sizeof(s->stream), "%s", stream);
-    s->src = strcmp(stream, "eval") == 0 ? &d->eval : &d->train;
-    s->kind = strcmp(stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
-    const int64_t ranks = json_int(json_find(v, "ranks"), 1);
-    const int64_t rank = json_int(json_find(v, "rank"), 0);
-    const int64_t row = json_int(json_find(v, "start_row"), 0);
+    hello h;
     const int64_t g = d->c->training_global_batch_size;
+    TRY(hello_read(v, g, name, &h));
+    snprintf(s->stream, sizeof(s->stream), "%s", h.stream);
+    s->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;
+    s->kind = strcmp(h.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
     s->rows_later = json_bool(json_find(v, "rows_later"), false);
-    TRY(json_want_int(v, "credit_bytes", name, &s->credit));
-    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
-        return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld", (long long)rank, (long long)ranks);
-    if (ranks > g)
-        return FAIL_IN(ST_CONFIG, name,
-                       "%lld ranks for training.global_batch_size %lld: every rank needs a row of "
-                       "each step",
-                       (long long)ranks, (long long)g);
-    if (s->credit < 1 || s->credit > MAX_CREDIT || row < 0)
-        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes from row %lld",
-                       (long long)s->credit, (long long)row);
-    s->rank = (int)rank;
-    s->ranks = (int)ranks;
+    s->credit = h.credit_bytes;
+    s->rank = h.rank;
+    s->ranks = h.ranks;
     s->rank_of = calloc((size_t)g, sizeof(*s->rank_of));
     return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a session");
 }
@@ -306,7 +279,7 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
 {
     session *old = session_find(d, from);
     if (old) {
-        dispatch_offence(d); /* a new connection is the way to begin anew */
+        peers_offence(&d->peers); /* a new connection is the way to begin anew */
         session_close(d, old, NULL);
     }
     if (d->n_sessions >= MAX_SESSIONS)

@@ -116,9 +116,9 @@ static void put_all(const put *p, const dispatch *d)
     one(p, "prepd_quarantined_total", "counter", "samples put in quarantine by this run",
         (double)k->quarantined);
     one(p, "prepd_refused_messages_total", "counter", "messages that broke the protocol",
-        (double)k->refused_peers);
+        (double)d->peers.refused);
     one(p, "prepd_refused_keys_total", "counter", "connections with an unknown key",
-        (double)k->refused_keys);
+        (double)d->peers.refused_keys);
     put_work(p, d, now);
     put_streams(p, d);
     one(p, "process_resident_memory_bytes", "gauge", "of the dispatcher", (double)proc_rss_bytes());

@@ -7,70 +7,55 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/conf.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/proc.h"
-#include "proto/client.h"
+#include "prepd/serve/hello.h"
+#include "prepd/serve/peers.h"
 #include "proto/record.h"
+#include "proto/share.h"
 
 enum {
     TICK_MS = 100,
+    SENDING_MS = 25, /* rows to one consumer before the others have their turn */
     MOST_CONSUMERS = 1024,
-    MOST_RANKS = 65536,
-    CREDIT_BITS = 42 /* 4 TiB: as the dispatcher */
 };
-const wire_limits consumer_limits = {
-    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
+static const int64_t TELL_NS = 2000000000;
 
 /* Who takes rows, at its own pace: a walk of its own over the recording. */
 typedef struct consumer {
     wire_peer peer;
-    client *rows;
+    share *share;               /* NULL: all rows are its own */
+    uint64_t at;                /* the row after next, over all rounds */
     wire_msg *next;             /* the row that goes next; no parts: not read yet */
     int64_t credit, unreturned; /* bytes granted; bytes sent and not given back */
     uint64_t sent;
+    int64_t said_ns; /* when it last heard from us */
     struct consumer *after;
 } consumer;
 
 typedef struct server {
     const char *path;
-    char *welcome, *options; /* JSON of the recording; options NULL: it names none */
+    int64_t buffer_bytes; /* most that is under way to all consumers */
+    record_reader *record;
+    codec *codec;
+    uint64_t rows, first_row; /* of the recording; the first one's number in its stream */
+    char *options, *index;    /* of its WELCOME; NULL: it names none */
     int64_t step_rows;
     wire *net;
     wire_socket *socket;
+    peers peers;
     int signal_fd;
     consumer *first;
     int n;
+    int64_t told_ns;
+    bool more; /* a consumer would take more at once */
     bool stopping;
 } server;
 
-status hello_options_agree(const char *stream_json, const json_value *hello, const char *name)
-{
-    const json_value *theirs = json_find(hello, "options");
-    char *difference = NULL, *text = NULL;
-    size_t size;
-    json_writer w;
-    if (!theirs || json_typeof(theirs) == JSON_NULL)
-        return ST_OK; /* takes ours as they are */
-    json_writer_init(&w);
-    json_put_value(&w, theirs);
-    status st = json_writer_take(&w, &text, &size);
-    json_writer_done(&w);
-    if (st == ST_OK)
-        st = conf_stream_diff(stream_json, text, &difference);
-    free(text);
-    if (st == ST_OK && difference)
-        st = FAIL_IN(ST_CONFIG, name,
-                     "the consumer's options give another stream: %s; start both programs with "
-                     "the same configuration",
-                     difference);
-    free(difference);
-    return st;
-}
-
 static void consumer_free(consumer *c)
 {
-    client_close(&c->rows);
+    share_free(&c->share);
     wire_msg_free(&c->next);
     free(c);
 }
@@ -95,63 +80,92 @@ static void leave(server *s, consumer *gone)
     consumer_free(gone);
 }
 
-/* Where it begins: a cursor's row, or start_row; rows of all rounds together. */
-static status start_row(const json_value *hello, const char *name, int64_t *out)
+/* The same with the reason, which the thread's note has. */
+static void send_away(server *s, consumer *c, status why)
 {
-    const json_value *cursor = json_find(hello, "cursor");
-    json_value *parsed = NULL;
+    if (wire_send_error(s->socket, &c->peer, 0, why) != ST_OK)
+        log_debug("consumer could not be told: %s", status_text());
+    leave(s, c);
+}
+
+/* A cursor has the stream's number of the next row. Rounds look alike in it, so one of several
+ * ranks finds its step again only where a round is whole steps. */
+static status start_of_cursor(const server *s, const json_value *cursor, const hello *h,
+                              const char *name, uint64_t *out)
+{
+    int64_t number;
+    const char *index = json_text(json_find(cursor, "index"), NULL);
+    TRY(json_want_int(cursor, "row", name, &number));
+    if (index && s->index && strcmp(index, s->index) != 0)
+        return FAIL_IN(ST_CONFIG, name, "the cursor belongs to index %s, recorded are rows of %s",
+                       index, s->index);
+    if (number < 0 || (uint64_t)number < s->first_row || (uint64_t)number - s->first_row > s->rows)
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor goes on at row %lld, the recording has %llu rows from row %llu "
+                       "on: begin it anew, without a cursor",
+                       (long long)number, (unsigned long long)s->rows,
+                       (unsigned long long)s->first_row);
+    if (h->ranks > 1 && s->rows % (uint64_t)s->step_rows != 0)
+        return FAIL_IN(ST_CONFIG, name,
+                       "several ranks can not go on in a recording of %llu rows, which are no "
+                       "whole steps of %lld: begin it anew, without a cursor",
+                       (unsigned long long)s->rows, (long long)s->step_rows);
+    *out = (uint64_t)number - s->first_row;
+    return ST_OK;
+}
+
+/* Counted from the first recorded row, over all rounds. */
+static status find_start(const server *s, const json_value *v, const hello *h, const char *name,
+                         uint64_t *out)
+{
+    json_value *parsed;
+    const json_value *cursor;
     status st = ST_OK;
-    *out = json_int(json_find(hello, "start_row"), 0);
-    if (!cursor || json_typeof(cursor) == JSON_NULL)
-        return ST_OK;
-    if (json_typeof(cursor) == JSON_TEXT)
-        TRY(json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
-    st = json_want_int(parsed ? parsed : cursor, "row", name, out);
+    TRY(hello_cursor(v, &parsed, &cursor));
+    *out = (uint64_t)h->start_row;
+    if (cursor)
+        st = start_of_cursor(s, cursor, h, name, out);
     json_free(&parsed);
     return st;
 }
 
-static status greet(server *s, consumer *c, const json_value *hello, const char *name)
+static status greet(server *s, consumer *c, const json_value *v, const char *name)
 {
-    int64_t version, from;
-    const int64_t rank = json_int(json_find(hello, "rank"), 0);
-    const int64_t ranks = json_int(json_find(hello, "ranks"), 1);
-    TRY(json_want_int(hello, "version", name, &version));
-    TRY(json_want_int(hello, "credit_bytes", name, &c->credit));
-    TRY(start_row(hello, name, &from));
-    if (version != FRAME_VERSION)
-        return FAIL_IN(ST_PROTOCOL, name, "consumer of protocol version %lld, this daemon has %d",
-                       (long long)version, FRAME_VERSION);
-    if (strcmp(json_text(json_find(hello, "stream"), ""), "train") != 0)
+    hello h;
+    const char *welcome = record_welcome(s->record);
+    TRY(hello_read(v, s->step_rows, name, &h));
+    if (strcmp(h.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has the train stream alone");
-    if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks || from < 0 || c->credit < 1 ||
-        c->credit > (int64_t)1 << CREDIT_BITS)
-        return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld, row %lld, credit of %lld bytes",
-                       (long long)rank, (long long)ranks, (long long)from, (long long)c->credit);
     if (s->options)
-        TRY(hello_options_agree(s->options, hello, name));
+        TRY(hello_options_agree(s->options, v, name));
+    TRY(find_start(s, v, &h, name, &c->at));
+    c->credit = h.credit_bytes;
     const replay_options o = {.path = s->path,
-                              .skip = (uint64_t)from,
-                              .rank = (int)rank,
-                              .ranks = (int)ranks,
+                              .skip = c->at - c->at % (uint64_t)s->step_rows, /* steps begin here */
+                              .rank = h.rank,
+                              .ranks = h.ranks,
                               .step_rows = s->step_rows};
-    TRY(client_replay(&o, &c->rows));
+    if (h.ranks > 1)
+        TRY(share_new(&o, s->record, s->codec, UINT64_MAX, &c->share));
     TRY(wire_msg_new(&c->next));
-    return wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, s->welcome, strlen(s->welcome));
+    c->said_ns = clock_ns();
+    return wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, welcome, strlen(welcome));
 }
 
-static status join(server *s, const wire_peer *from, const json_value *hello, const char *name)
+static status join(server *s, const wire_peer *from, const json_value *v, const char *name)
 {
     consumer *old = find(s, from), *c;
-    if (old)
+    if (old) {
+        peers_offence(&s->peers); /* a new connection is the way to begin anew */
         leave(s, old);
+    }
     if (s->n == MOST_CONSUMERS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MOST_CONSUMERS);
     c = calloc(1, sizeof *c);
     if (!c)
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     c->peer = *from;
-    status st = greet(s, c, hello, name);
+    status st = greet(s, c, v, name);
     if (st != ST_OK) {
         consumer_free(c);
         return st;
@@ -163,37 +177,18 @@ static status join(server *s, const wire_peer *from, const json_value *hello, co
     return ST_OK;
 }
 
-status hello_is_missing(const char *name)
-{
-    return FAIL_IN(ST_UNAVAILABLE, name,
-                   "credit on a connection that has no session: it is a new one, begin with hello");
-}
-
-static status take_credit(consumer *c, const json_value *v, const char *name)
-{
-    int64_t bytes;
-    TRY(json_want_int(v, "bytes", name, &bytes));
-    if (bytes < 0 || bytes > c->unreturned)
-        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes, %lld are under way",
-                       (long long)bytes, (long long)c->unreturned);
-    c->credit += bytes;
-    c->unreturned -= bytes;
-    return ST_OK;
-}
-
 static status handle(server *s, const wire_peer *from, const wire_msg *m, const char *name)
 {
     frame head;
     json_value *v = NULL;
     consumer *c = find(s, from);
-    status st;
+    status st = ST_OK;
     TRY(wire_read_json(m, name, &head, &v));
     if (head.kind == KIND_HELLO) {
         st = join(s, from, v, name);
     } else if (head.kind == KIND_CREDIT) {
-        st = c ? take_credit(c, v, name) : hello_is_missing(name);
-    } else if (head.kind == KIND_BYE) {
-        st = ST_OK;
+        st = c ? credit_take(v, name, &c->credit, &c->unreturned) : hello_is_missing(name);
+    } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && c)) {
         if (c)
             leave(s, c);
     } else {
@@ -204,84 +199,114 @@ static status handle(server *s, const wire_peer *from, const wire_msg *m, const 
     return st;
 }
 
-/* All that has come. What one peer sends wrong is its affair alone. */
-static status read_all(server *s)
+static void take_message(void *user, const wire_peer *from, wire_msg *m)
 {
-    wire_msg *m = NULL;
-    status st;
-    TRY(wire_msg_new(&m));
-    for (;;) {
-        wire_peer from;
-        char name[WIRE_PEER_TEXT];
-        wire_msg_clear(m);
-        st = wire_recv(s->socket, 0, &from, m);
-        if (st != ST_OK && st != ST_PROTOCOL)
-            break;
-        wire_peer_print(&from, name);
-        if (st == ST_OK)
-            st = handle(s, &from, m, name);
-        if (st == ST_OK)
-            continue;
-        log_warn("consumer refused: %s", status_text());
-        if (wire_send_error(s->socket, &from, 0, st) != ST_OK)
-            log_debug("it could not be told: %s", status_text());
-        consumer *c = find(s, &from);
-        if (c)
-            leave(s, c);
-    }
-    wire_msg_free(&m);
-    return st == ST_TIMEOUT ? ST_OK : st;
+    server *s = user;
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(from, name);
+    const status st = handle(s, from, m, name);
+    if (st == ST_OK)
+        return;
+    peers_refuse(&s->peers, s->socket, from, "consumer", st);
+    consumer *c = find(s, from);
+    if (c)
+        leave(s, c);
 }
 
-/* Rows within its credit; one at least is always allowed. ST_TIMEOUT: it takes no more for now. */
+static status read_next(const server *s, consumer *c)
+{
+    if (c->share)
+        TRY(share_find(c->share, &c->at));
+    TRY(record_read(s->record, c->at % s->rows, c->next));
+    c->at++;
+    return ST_OK;
+}
+
+/* Within its credit and its share of what is held for all; one row is always allowed. */
+static bool may_send(const server *s, const consumer *c, int64_t bytes)
+{
+    return c->unreturned == 0 ||
+           (bytes <= c->credit && c->unreturned + bytes <= s->buffer_bytes / s->n);
+}
+
+/* ST_TIMEOUT: it takes no more for now. */
 static status send_rows(server *s, consumer *c)
 {
+    const int64_t end_ns = clock_ns() + SENDING_MS * INT64_C(1000000);
     for (;;) {
         if (wire_msg_parts(c->next) == 0)
-            TRY(client_next_raw(c->rows, c->next, NULL));
+            TRY(read_next(s, c));
         const int64_t bytes = (int64_t)wire_msg_bytes(c->next);
-        if (bytes > c->credit && c->unreturned > 0)
+        if (!may_send(s, c, bytes))
             return ST_OK;
+        if (clock_ns() > end_ns) {
+            s->more = true;
+            return ST_OK;
+        }
         TRY(wire_send(s->socket, &c->peer, c->next));
         c->credit -= bytes;
         c->unreturned += bytes;
+        c->said_ns = clock_ns();
         c->sent++;
     }
 }
 
 static void send_all(server *s)
 {
+    s->more = false;
     for (consumer *c = s->first, *after; c; c = after) {
         after = c->after;
-        status st = send_rows(s, c);
+        const status st = send_rows(s, c);
         if (st == ST_OK || st == ST_TIMEOUT)
+            continue;
+        if (st == ST_UNAVAILABLE) {
+            log_info("consumer gone: %s", status_text());
+            leave(s, c);
+        } else {
+            log_warn("consumer sent away: %s", status_text()); /* a damaged row is met again */
+            send_away(s, c, st);
+        }
+    }
+}
+
+static void still_here(server *s, int64_t now)
+{
+    for (consumer *c = s->first, *after; c; c = after) {
+        after = c->after;
+        if (now - c->said_ns < STILL_HERE_NS)
+            continue;
+        c->said_ns = now;
+        if (consumer_is_there(s->socket, &c->peer))
             continue;
         log_info("consumer gone: %s", status_text());
         leave(s, c);
     }
 }
 
+static status copy_text(const json_value *v, char **out)
+{
+    const char *text = json_text(v, NULL);
+    *out = text ? strdup(text) : NULL;
+    return text && !*out ? FAIL(ST_NO_MEMORY, "no memory for a recording") : ST_OK;
+}
+
 /* The recording's own words about its stream. */
 static status read_welcome(server *s)
 {
-    record_reader *r = NULL;
+    const char *welcome = record_welcome(s->record);
     json_value *v = NULL;
     json_writer w;
     size_t size;
     status st = ST_OK;
     json_writer_init(&w);
-    TRY_OR(done, record_open(s->path, &r));
-    if (record_rows(r) == 0) {
-        st = FAIL_IN(ST_BAD_INPUT, s->path, "a recording without rows");
-        goto done;
-    }
-    s->welcome = strdup(record_welcome(r));
-    if (!s->welcome) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a recording");
-        goto done;
-    }
-    TRY_OR(done, json_parse(s->welcome, strlen(s->welcome), s->path, &v));
+    TRY_OR(done, json_parse(welcome, strlen(welcome), s->path, &v));
+    TRY_OR(done, copy_text(json_find(v, "index"), &s->index));
     s->step_rows = json_int(json_find(v, "global_batch_size"), 1);
+    if (s->step_rows < 1) {
+        st = FAIL_IN(ST_BAD_INPUT, s->path, "its WELCOME says global_batch_size %lld",
+                     (long long)s->step_rows);
+        goto done;
+    }
     const json_value *options = json_find(v, "options");
     if (options && json_typeof(options) != JSON_NULL) {
         json_put_value(&w, options);
@@ -290,8 +315,37 @@ static status read_welcome(server *s)
 done:
     json_writer_done(&w);
     json_free(&v);
-    record_close(&r);
     return st;
+}
+
+static status open_recording(server *s)
+{
+    wire_msg *m = NULL;
+    frame head;
+    status st = ST_OK;
+    TRY(record_open(s->path, &s->record));
+    s->rows = record_rows(s->record);
+    if (s->rows == 0)
+        return FAIL_IN(ST_BAD_INPUT, s->path, "a recording without rows");
+    TRY(read_welcome(s));
+    TRY(codec_new(&s->codec));
+    TRY(wire_msg_new(&m));
+    TRY_OR(done, record_read_block(s->record, 0, m));
+    TRY_OR(done, frame_decode(wire_msg_part(m, 0), s->path, &head));
+    s->first_row = head.row;
+done:
+    wire_msg_free(&m);
+    return st;
+}
+
+static void tick(server *s)
+{
+    const int64_t now = clock_ns();
+    still_here(s, now);
+    if (now - s->told_ns < TELL_NS)
+        return;
+    s->told_ns = now;
+    peers_tell(&s->peers, s->net, &s->socket, 1);
 }
 
 static status loop(server *s)
@@ -299,35 +353,40 @@ static status loop(server *s)
     while (!s->stopping) {
         wire_wait wait[] = {{.socket = s->socket}, {.fd = s->signal_fd}};
         struct signalfd_siginfo info;
-        TRY(wire_poll(wait, sizeof wait / sizeof *wait, TICK_MS));
+        TRY(wire_poll(wait, sizeof wait / sizeof *wait, s->more ? 0 : TICK_MS));
         while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
             s->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
-        TRY(read_all(s));
+        TRY(peers_read(&s->peers, s->socket, take_message, s));
         send_all(s);
+        tick(s);
     }
     return ST_OK;
 }
 
-status recorded_serve(const char *path, const char *endpoint, const char *keys)
+status recorded_serve(const recorded_options *o)
 {
-    server s = {.path = path, .signal_fd = -1};
+    server s = {.path = o->path, .buffer_bytes = o->buffer_bytes, .signal_fd = -1};
     status st = ST_OK;
-    TRY_OR(done, read_welcome(&s));
+    TRY_OR(done, open_recording(&s));
     TRY_OR(done, proc_signal_fd(&s.signal_fd));
     TRY_OR(done, wire_new(&s.net));
-    if (keys[0] && !wire_is_ipc(endpoint))
-        TRY_OR(done, wire_serve_keys(s.net, keys));
-    TRY_OR(done, wire_bind(s.net, endpoint, &consumer_limits, &s.socket));
-    log_info("serving endpoint=%s recording=%s", endpoint, path);
+    if (o->keys[0] && !wire_is_ipc(o->endpoint))
+        TRY_OR(done, wire_serve_keys(s.net, o->keys));
+    TRY_OR(done, wire_bind(s.net, o->endpoint, &consumer_limits, &s.socket));
+    log_info("serving endpoint=%s recording=%s", o->endpoint, o->path);
     st = loop(&s);
-done:
+done:;
+    const status_note why = *status_last();
     while (s.first)
-        leave(&s, s.first);
+        send_away(&s, s.first, FAIL(ST_STOPPED, "the daemon stops"));
+    status_set(&why);
     wire_close(&s.socket);
     wire_free(&s.net);
     if (s.signal_fd >= 0)
         close(s.signal_fd);
-    free(s.welcome);
+    codec_free(&s.codec);
+    record_close(&s.record);
     free(s.options);
+    free(s.index);
     return st;
 }

@@ -6,22 +6,16 @@
 #define TESSERA_PREPD_RECORDED_H
 
 #include "common/status.h"
-#include "proto/wire.h"
 
-/* Of a socket for consumers, whose largest message is a HELLO with a cursor's quarantine list. */
-extern const wire_limits consumer_limits;
+typedef struct recorded_options {
+    const char *path, *endpoint;
+    const char *keys;     /* folder of CURVE keys, "" none */
+    int64_t buffer_bytes; /* most that is under way to all consumers; one row each always may be */
+} recorded_options;
 
-/* The options of a HELLO are those the stream is made of (its own JSON), or it takes the stream as
- * it is (null). CONFIG names the first key that differs; name: the consumer's, for errors. */
-WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value *hello,
-                                       const char *name);
-
-/* The answer to CREDIT of a peer without a session: UNAVAILABLE, as of a daemon that went. ZeroMQ
- * connects again in silence, and sends what the lost connection had not taken over the new one. */
-WARN_UNUSED status hello_is_missing(const char *name);
-
-/* Until SIGTERM or SIGINT; again and again from the first row. keys: folder of CURVE keys, "" none.
- */
-WARN_UNUSED status recorded_serve(const char *path, const char *endpoint, const char *keys);
+/* Until SIGTERM or SIGINT; again and again from the first row. A cursor is entered by its row's
+ * number in the stream that was recorded, in whatever round it was; start_row counts from the first
+ * recorded row. */
+WARN_UNUSED status recorded_serve(const recorded_options *o);
 
 #endif

@@ -355,7 +355,7 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = seat_handle(d, from, m, name);
     if (st == ST_OK || d->stopping)
         return;
-    dispatch_refuse(d, d->workers, from, "worker", st);
+    peers_refuse(&d->peers, d->workers, from, "worker", st);
     worker_seat *w = seat_of(d, from);
     if (w)
         seat_gone(d, w, LOSS_CRASH, "broke the protocol");

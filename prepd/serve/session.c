@@ -11,7 +11,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "prepd/serve/recorded.h"
+#include "prepd/serve/hello.h"
 #include "prepd/serve/state.h"
 #include "proto/assign.h"
 
@@ -25,7 +25,6 @@ enum {
     DECISION_BYTES = 256,   /* of a quarantined sample, in the cursor */
     REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
 };
-static const int64_t STILL_HERE_NS = 15000000000; /* well under any consumer's time limit */
 
 session *session_find(dispatch *d, const wire_peer *peer)
 {
@@ -81,15 +80,7 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
         st = d->draining ? FAIL(ST_UNAVAILABLE, "the daemon is being drained")
                          : session_hello(d, from, m, v, name);
     } else if (head.kind == KIND_CREDIT && s) {
-        int64_t bytes = 0;
-        st = json_want_int(v, "bytes", name, &bytes);
-        if (st == ST_OK && (bytes < 0 || bytes > s->unreturned))
-            st = FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes, %lld are under way",
-                         (long long)bytes, (long long)s->unreturned);
-        if (st == ST_OK) {
-            s->credit += bytes;
-            s->unreturned -= bytes;
-        }
+        st = credit_take(v, name, &s->credit, &s->unreturned);
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && s)) {
         if (s)
             session_close(d, s, NULL);
@@ -109,7 +100,7 @@ void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = handle(d, from, m, name);
     if (st == ST_OK)
         return;
-    dispatch_refuse(d, d->consumers, from, "consumer", st);
+    peers_refuse(&d->peers, d->consumers, from, "consumer", st);
     session *s = session_find(d, from);
     if (s)
         session_close(d, s, NULL);
@@ -285,15 +276,12 @@ void sessions_deliver(dispatch *d)
  * found out this way, since sending to it fails. */
 void sessions_still_here(dispatch *d, int64_t now)
 {
-    static const char json[] = "{\"bytes\":0}";
     for (session *s = d->sessions, *next; s; s = next) {
         next = s->next;
         if (now - s->said_ns < STILL_HERE_NS)
             continue;
         s->said_ns = now;
-        const status st =
-            wire_send_json(d->consumers, &s->peer, KIND_CREDIT, 0, json, sizeof(json) - 1);
-        if (st == ST_OK || st == ST_TIMEOUT) /* the latter: connected, and reading nothing */
+        if (consumer_is_there(d->consumers, &s->peer))
             continue;
         log_info("consumer gone: %s", status_text());
         session_close(d, s, NULL);

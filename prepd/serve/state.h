@@ -13,6 +13,7 @@
 #include "prepd/sample/clip.h"
 #include "prepd/serve/http.h"
 #include "prepd/serve/lease.h"
+#include "prepd/serve/peers.h"
 #include "prepd/serve/press.h"
 #include "prepd/serve/quarantine.h"
 #include "prepd/stages.h"
@@ -168,7 +169,7 @@ typedef struct serve_counts {
     uint64_t cached[2];    /* pictures found in the cache, and not */
     uint64_t shipped;      /* bytes of files sent with leases */
     uint64_t leases_ahead; /* sent to workers that were still at the one before */
-    uint64_t leases_lost, crashes, timeouts, outside, refused_peers, refused_keys;
+    uint64_t leases_lost, crashes, timeouts, outside;
     int64_t stage_ns[N_STAGES]; /* of all workers */
     int64_t longest_turn_ns;    /* of the loop: nobody was answered meanwhile */
     uint64_t rows_at_tick;
@@ -176,13 +177,6 @@ typedef struct serve_counts {
     uint64_t samples_at_tick;
     int64_t tick_ns;
 } serve_counts;
-
-/* A connection whose messages were refused. */
-enum { MAX_OFFENDERS = 64 };
-typedef struct offender {
-    wire_peer peer;
-    int offences;
-} offender;
 
 struct dispatch {
     conf *c;
@@ -218,10 +212,7 @@ struct dispatch {
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;
-    int64_t refusals_told;    /* since the last tick of the rates */
-    const wire_peer *reading; /* whose message is being handled */
-    offender offenders[MAX_OFFENDERS];
-    unsigned next_offender;
+    peers peers;
     int64_t started_ns, ticked_ns, watchdog_ns;
 };
 
@@ -265,8 +256,7 @@ typedef struct stream_place {
 } stream_place;
 stream_place session_place(const session *s); /* of a welcomed one */
 int64_t
-session_row_bytes(const conf *c);      /* that a row of such a stream can reserve at most, about */
-enum { SESSION_MAX_CREDIT_BITS = 42 }; /* 4 TiB: beyond it a sum could overflow */
+session_row_bytes(const conf *c); /* that a row of such a stream can reserve at most, about */
 session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void session_free(session *s);
 void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
@@ -344,8 +334,5 @@ WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they
 WARN_UNUSED status dispatch_new_terms(dispatch *d);
 void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
-/* Counts a refused message or peer, logs the thread's note, if not too many were, and tells it. */
-void dispatch_refuse(dispatch *d, wire_socket *s, const wire_peer *to, const char *what, status st);
-void dispatch_offence(dispatch *d); /* of the peer whose message is being handled */
 
 #endif

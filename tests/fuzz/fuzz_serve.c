@@ -261,7 +261,7 @@ static void throw_away(void)
     source_done(&d.eval);
     lease_book_init(&d.book, 2);
     d.counts = (serve_counts){0};
-    memset(d.offenders, 0, sizeof d.offenders);
+    d.peers = (peers){0};
     d.have_fingerprint = d.have_video_fingerprint = d.stopping = d.draining = false;
     d.drain_ns = d.retired_ns = 0;
     d.outcome = ST_OK;
@@ -297,9 +297,9 @@ static void tell(const uint8_t *head, const uint8_t *text, size_t size)
         MUST(wire_msg_add(m, text, size));
     }
     const int64_t reached = items_reached(), before_ns = clock_ns();
-    d.reading = &peer[s][k];
+    d.peers.reading = &peer[s][k];
     handle[s](&d, &peer[s][k], m);
-    d.reading = NULL;
+    d.peers.reading = NULL;
     FUZZ_HOLDS(items_reached() <= reached || d.answered_ns >= before_ns); /* a sign of life */
     wire_msg_free(&m);
 }

@@ -1,0 +1,109 @@
+#include "prepd/serve/hello.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/conf.h"
+#include "common/log.h"
+
+enum { MAX_RANKS = 65536 };
+static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB: beyond it a sum could overflow */
+
+const wire_limits consumer_limits = {
+    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
+const int64_t STILL_HERE_NS = 15000000000;
+
+status hello_read(const json_value *v, int64_t step_rows, const char *name, hello *out)
+{
+    int64_t version;
+    const int64_t ranks = json_int(json_find(v, "ranks"), 1);
+    const int64_t rank = json_int(json_find(v, "rank"), 0);
+    hello h = {.start_row = json_int(json_find(v, "start_row"), 0)};
+    TRY(json_want_int(v, "version", name, &version));
+    TRY(json_want_text(v, "stream", name, &h.stream));
+    if (version != FRAME_VERSION)
+        return FAIL_IN(ST_PROTOCOL, name, "consumer of protocol version %lld, this daemon has %d",
+                       (long long)version, FRAME_VERSION);
+    if (strcmp(h.stream, "train") != 0 && strcmp(h.stream, "eval") != 0 &&
+        strcmp(h.stream, "sample") != 0)
+        return FAIL_IN(ST_PROTOCOL, name, "stream \"%s\", expected train, eval or sample",
+                       h.stream);
+    TRY(json_want_int(v, "credit_bytes", name, &h.credit_bytes));
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
+        return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld", (long long)rank, (long long)ranks);
+    if (ranks > step_rows)
+        return FAIL_IN(ST_CONFIG, name,
+                       "%lld ranks for training.global_batch_size %lld: every rank needs a row of "
+                       "each step",
+                       (long long)ranks, (long long)step_rows);
+    if (h.credit_bytes < 1 || h.credit_bytes > MAX_CREDIT || h.start_row < 0)
+        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes from row %lld",
+                       (long long)h.credit_bytes, (long long)h.start_row);
+    h.rank = (int)rank;
+    h.ranks = (int)ranks;
+    *out = h;
+    return ST_OK;
+}
+
+status hello_cursor(const json_value *v, json_value **out_parsed, const json_value **out)
+{
+    const json_value *cursor = json_find(v, "cursor");
+    json_value *parsed = NULL;
+    if (cursor && json_typeof(cursor) == JSON_TEXT) { /* as it stood in a row's metadata */
+        TRY(json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
+        cursor = parsed;
+    }
+    *out_parsed = parsed;
+    *out = cursor && json_typeof(cursor) != JSON_NULL ? cursor : NULL;
+    return ST_OK;
+}
+
+status hello_options_agree(const char *stream_json, const json_value *v, const char *name)
+{
+    const json_value *theirs = json_find(v, "options");
+    char *difference = NULL, *text = NULL;
+    size_t size;
+    json_writer w;
+    if (!theirs || json_typeof(theirs) == JSON_NULL)
+        return ST_OK; /* takes ours as they are */
+    json_writer_init(&w);
+    json_put_value(&w, theirs);
+    status st = json_writer_take(&w, &text, &size);
+    json_writer_done(&w);
+    if (st == ST_OK)
+        st = conf_stream_diff(stream_json, text, &difference);
+    free(text);
+    if (st == ST_OK && difference)
+        st = FAIL_IN(ST_CONFIG, name,
+                     "the consumer's options give another stream: %s; start both programs with "
+                     "the same configuration",
+                     difference);
+    free(difference);
+    return st;
+}
+
+status hello_is_missing(const char *name)
+{
+    return FAIL_IN(ST_UNAVAILABLE, name,
+                   "credit on a connection that has no session: it is a new one, begin with hello");
+}
+
+status credit_take(const json_value *v, const char *name, int64_t *inout_credit,
+                   int64_t *inout_unreturned)
+{
+    int64_t bytes;
+    TRY(json_want_int(v, "bytes", name, &bytes));
+    if (bytes < 0 || bytes > *inout_unreturned)
+        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes, %lld are under way",
+                       (long long)bytes, (long long)*inout_unreturned);
+    *inout_credit += bytes;
+    *inout_unreturned -= bytes;
+    return ST_OK;
+}
+
+bool consumer_is_there(wire_socket *s, const wire_peer *to)
+{
+    static const char json[] = "{\"bytes\":0}";
+    const status st = wire_send_json(s, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
+    return st == ST_OK || st == ST_TIMEOUT; /* the latter: connected, and reading nothing */
+}

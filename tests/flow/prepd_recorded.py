@@ -1,0 +1,148 @@
+"""prepd serve --recording: the rows of the stream that was recorded, in rounds, for one consumer or several ranks,
+entered anywhere; and what the wire promises besides, without data set and workers."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import zmq
+
+from formats import fingerprint
+from prepd_flow import Daemon, Folder, check, main, run, wait_for
+
+PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
+sys.path.insert(0, PROTO)
+import client  # noqa: E402
+
+STEP, STEPS, FROM = 4, 3, 2  # training.global_batch_size of the folder; what is recorded
+ROWS, FIRST = STEP * STEPS, STEP * FROM
+
+
+class Recorded:
+    """A daemon that serves the steps FROM to FROM + STEPS of a stream."""
+
+    def __init__(self, folder, *args, damage=None):
+        self.file, self.end = folder.file("rows.rec"), "ipc://" + folder.file("d.sock")
+        run("record", "-c", folder.config, "--steps", str(STEPS), "--from", str(FROM), "--out", self.file)
+        if damage:
+            damage(self.file)
+        self.daemon = Daemon(folder.config, "--recording", self.file, *args)
+        wait_for(lambda: os.path.exists(folder.file("d.sock")), "the daemon")
+
+    def rows(self, n, **options):
+        out = []
+        stream = client.connect(self.end, timeout=20.0, **options)
+        for row in stream:
+            out.append((row["number"], fingerprint(row), row["cursor"]))
+            if len(out) == n:
+                break
+        stream.close()
+        return out
+
+    def refused(self, words, **options):
+        try:
+            self.rows(1, **options)
+        except RuntimeError as told:
+            check(words in str(told), str(told))
+        else:
+            check(False, f"{options} was taken")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.daemon.__exit__()
+
+
+def entered_anywhere():
+    with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
+        whole = r.rows(2 * ROWS + 1)
+        check([x[0] for x in whole] == [FIRST + k % ROWS for k in range(2 * ROWS + 1)], "not in rounds")
+        check([x[1] for x in whole[:ROWS]] == [x[1] for x in whole[ROWS:2 * ROWS]], "rounds differ")
+        for k in range(ROWS):
+            rest = r.rows(ROWS, cursor=json.loads(whole[k][2]))
+            check([x[:2] for x in rest] == [x[:2] for x in whole[k + 1:k + 1 + ROWS]], f"behind row {k}")
+        check(r.rows(2, start_row=ROWS + 3)[0][:2] == whole[3][:2], "start_row")
+        cursor = json.loads(whole[0][2])
+        for row in (0, FIRST - 1, FIRST + ROWS + 1, -1):
+            r.refused("without a cursor", cursor=dict(cursor, row=row))
+        r.refused("index", cursor=dict(cursor, index="0" * 32))
+        r.refused("train stream alone", stream="eval")
+
+
+def ranks_share_every_step():
+    with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
+        whole = [x[:2] for x in r.rows(ROWS)]
+        for ranks in (2, 4):
+            mine = ROWS // ranks
+            shares = [r.rows(mine, rank=k, ranks=ranks) for k in range(ranks)]
+            check(sorted(x[:2] for s in shares for x in s) == whole, f"{ranks} ranks together do not get every row once")
+            for k, share in enumerate(shares):
+                for taken in range(1, mine):  # also in the middle of a step
+                    rest = r.rows(mine - taken, rank=k, ranks=ranks, cursor=json.loads(share[taken - 1][2]))
+                    check([x[:2] for x in rest] == [x[:2] for x in share[taken:]], f"rank {k} of {ranks} after {taken} rows")
+        for rank in (0, 4, 7):
+            r.refused("every rank needs a row", rank=rank, ranks=8)
+        check(len(r.rows(3)) == 3 and r.daemon.p.poll() is None, "the daemon suffered")
+
+
+def a_damaged_row_is_told():
+    def damage(path):
+        with open(path, "r+b") as x:
+            x.seek(os.path.getsize(path) - 32)
+            index, n = (int.from_bytes(x.read(8), "little") for _ in range(2))
+            x.seek(index + 8 * (n - 2))
+            at = int.from_bytes(x.read(8), "little")
+            x.seek(at + 32 + 100)  # in the block of the last but one
+            x.write(b"damaged")
+
+    with Folder(**{"training.epochs": 4}) as f, Recorded(f, damage=damage) as r:
+        good = r.rows(ROWS - 2)
+        check(len(good) == ROWS - 2, "rows before it")
+        r.refused("damaged", cursor=json.loads(good[-1][2]))
+        check(r.daemon.p.poll() is None and len(r.rows(2)) == 2, "the daemon suffered")
+
+
+def one_that_vanishes_is_forgotten():
+    with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
+        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "
+                "s = client.connect(sys.argv[1], credit_bytes=1 << 10); next(s); "
+                "print('on', flush=True); time.sleep(60)")
+        p = subprocess.Popen([sys.executable, "-c", code, r.end, PROTO], stdout=subprocess.PIPE)
+        check(p.stdout.readline() == b"on\n", "the consumer did not get a row")
+        slow = client.connect(r.end, timeout=18.0, credit_bytes=1 << 10)
+        next(slow)
+        p.kill()
+        p.wait()
+        wait_for(lambda: "consumer gone" in r.daemon.said(), "it is forgotten", 40)
+        check(r.daemon.said().count("consumer left") == 1, "one that is there was forgotten too")
+        next(slow)
+        r.daemon.stop()
+        try:
+            for _ in slow:
+                pass
+        except RuntimeError as told:
+            check("the daemon stops" in str(told), str(told))
+
+
+def a_flood_of_nonsense_fills_no_log():
+    with Folder(**{"training.epochs": 4, "prepd.buffer_bytes": 1 << 20}) as f, Recorded(f) as r:
+        context = zmq.Context()
+        s = context.socket(zmq.DEALER)
+        s.setsockopt(zmq.LINGER, 0)
+        s.connect(r.end)
+        for _ in range(5000):
+            s.send_multipart([b"x" * 100])
+        greedy = client.connect(r.end, timeout=20.0, credit_bytes=1 << 41)
+        next(greedy)
+        check(len(r.rows(ROWS)) == ROWS, "rows beside a flood")
+        wait_for(lambda: "no longer listened to" in r.daemon.said(), "the flood is ignored")
+        time.sleep(2.5)
+        check(len(r.daemon.said()) < 20000, f"{len(r.daemon.said())} bytes of log")
+        context.destroy(0)
+
+
+main(entered_anywhere, ranks_share_every_step, a_damaged_row_is_told, one_that_vanishes_is_forgotten,
+     a_flood_of_nonsense_fills_no_log)
