@@ -26,6 +26,8 @@ enum {
     REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
 };
 
+enum { NOBODY = -1 }; /* of a rank */
+
 session *session_find(dispatch *d, const wire_peer *peer)
 {
     for (session *s = d->sessions; s; s = s->next)
@@ -114,6 +116,8 @@ static int64_t row_cost(const planned_row *r)
     return assign_cost(&m);
 }
 
+/* The last step of a stream of single samples may be short: what is behind its end is nobody's.
+ * ST_END: no row is left. */
 static status assign_step(dispatch *d, session *s, uint64_t step)
 {
     const int64_t g = s->src->c.training_global_batch_size;
@@ -121,13 +125,19 @@ static status assign_step(dispatch *d, session *s, uint64_t step)
     status st = ST_OK;
     if (!cost)
         return FAIL(ST_NO_MEMORY, "no memory for a step of %lld rows", (long long)g);
-    for (int64_t k = 0; k < g; k++) {
+    int64_t n = 0;
+    for (; n < g; n++) {
         planned_row r;
         arena_reset(&d->scratch);
-        TRY_OR(done, plan_row(s->plan, s->from, step * (uint64_t)g + (uint64_t)k, &d->scratch, &r));
-        cost[k] = row_cost(&r);
+        st = plan_row(s->plan, s->from, step * (uint64_t)g + (uint64_t)n, &d->scratch, &r);
+        if (st == ST_END && n > 0)
+            break;
+        TRY_OR(done, st);
+        cost[n] = row_cost(&r);
     }
-    TRY_OR(done, assign_rows(cost, g, s->ranks, s->rank_of));
+    TRY_OR(done, assign_rows(cost, n, s->ranks, s->rank_of));
+    for (int64_t k = n; k < g; k++)
+        s->rank_of[k] = NOBODY;
     s->step = step;
 done:
     free(cost);
@@ -168,11 +178,14 @@ stream_place session_place(const session *s)
 
 static void end_if_done(dispatch *d, session *s)
 {
-    if (!s->ended || s->n_slots > 0)
+    if (!s->ended || s->n_slots > 0 || s->end_sent)
         return;
     char json[64];
     int n = snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)s->rows_sent);
-    if (wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n) != ST_OK)
+    const status st =
+        wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n);
+    s->end_sent = st != ST_TIMEOUT; /* else sessions_deliver tries again */
+    if (st != ST_OK && s->end_sent)
         log_debug("consumer could not be told of the end: %s", status_text());
 }
 
@@ -269,6 +282,8 @@ void sessions_deliver(dispatch *d)
         next = s->next;
         if (s->n_slots > 0 && s->slots[s->first_slot].msg && !deliver(d, s))
             session_close(d, s, NULL);
+        else
+            end_if_done(d, s);
     }
 }
 

@@ -90,6 +90,7 @@ typedef struct session {
     char *hello;          /* JSON kept until the index is ready; heap */
     bool placed;          /* next_row is known, and what its cursor brought */
     bool welcomed, ended; /* ended: the last row is leased */
+    bool end_sent;        /* END went out, or nobody is there to take it */
     bool rows_later;      /* WELCOME need not wait until all epochs are planned */
     bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */

@@ -71,6 +71,16 @@ def ranks_share_every_step():
                       "a rank has not its share of every step")
 
 
+def ranks_share_samples_that_are_no_whole_steps():
+    """The stream of single samples ends where the data does: the last step may be short."""
+    for left in range(1, STEP):
+        with Folder(**{"data.limit": 2 * STEP + left}) as f, Daemon(f.config):
+            up(f)
+            for ranks in (1, 2, 4):
+                ids = [int(i) for k in range(ranks) for r in rows_of(f, stream="sample", rank=k, ranks=ranks) for i in r[2]]
+                check(sorted(ids) == list(range(2 * STEP + left)), f"{left} samples left, {ranks} ranks got {sorted(ids)}")
+
+
 def resumed_exactly():
     with Folder(**ONE_EPOCH) as f:
         with Daemon(f.config) as d:
@@ -372,7 +382,7 @@ def one_that_vanishes_is_forgotten():
         check(d.p.poll() is None, d.said())
 
 
-main(every_sample_once, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
+main(every_sample_once, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
      the_page_s_lines_for_pytorch, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,

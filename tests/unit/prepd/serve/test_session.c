@@ -1,0 +1,107 @@
+/* A consumer that reads nothing for a while: it hears of the end all the same. */
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "prepd/serve/hello.h"
+#include "prepd/serve/state.h"
+#include "tests/harness.h"
+
+enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
+
+/* A DEALER's handshake, written out (ZMTP 3.0, NULL), and a word. */
+static int knock(int port)
+{
+    static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
+                                   "DEALER";
+    uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L'}, theirs[64];
+    const struct sockaddr_in a = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(send(fd, greeting, sizeof greeting, 0), sizeof greeting);
+    assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
+    assert_int_equal(send(fd, ready, sizeof ready - 1, 0), sizeof ready - 1);
+    assert_int_equal(send(fd, "\0\2hi", 4, 0), 4);
+    return fd;
+}
+
+/* Until the peer takes no more. */
+static void fill(wire_socket *s, const wire_peer *to)
+{
+    static const uint8_t zeros[PART_BYTES];
+    const int64_t quiet_ns = 200000000;
+    int64_t since_ns = clock_ns();
+    wire_msg *m = NULL;
+    assert_ok(wire_msg_new(&m));
+    while (clock_ns() - since_ns < quiet_ns) {
+        wire_msg_clear(m);
+        assert_ok(wire_msg_add(m, zeros, sizeof zeros));
+        const status st = wire_send(s, to, m);
+        assert_true(st == ST_OK || st == ST_TIMEOUT);
+        if (st == ST_OK)
+            since_ns = clock_ns();
+    }
+    wire_msg_free(&m);
+}
+
+/* Reads on until this stands at the end of what came. */
+static bool hears(dispatch *d, int fd, const char *words)
+{
+    static char bytes[PART_BYTES];
+    const size_t n = strlen(words);
+    char end[64] = "";
+    const int64_t late_ns = clock_ns() + WAIT_MS * INT64_C(1000000);
+    while (clock_ns() < late_ns && strcmp(end, words) != 0) {
+        const ssize_t some = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (some >= (ssize_t)n)
+            snprintf(end, sizeof end, "%.*s", (int)n, bytes + some - n);
+        sessions_deliver(d);
+    }
+    return strcmp(end, words) == 0;
+}
+
+static void test_sessions_deliver__the_end_waits_for_room(void **state)
+{
+    (void)state;
+    dispatch d = {0};
+    char endpoint[64];
+    wire_msg *m = NULL;
+    const int port = harness_port(NULL);
+    const wire_limits limits = {.unsent = UNSENT};
+    session *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
+    assert_ok(wire_new(&d.net));
+    assert_ok(wire_msg_new(&m));
+    assert_ok(wire_bind(d.net, endpoint, &limits, &d.consumers));
+    const int fd = knock(port);
+    assert_ok(wire_recv(d.consumers, WAIT_MS, &s->peer, m));
+    s->ended = true;
+    s->rows_sent = 7;
+    d.sessions = s;
+    d.n_sessions = 1;
+    fill(d.consumers, &s->peer);
+    sessions_deliver(&d); /* no room for END */
+    assert_true(hears(&d, fd, "{\"rows\":7}"));
+    assert_true(s->end_sent);
+    session_close(&d, s, NULL);
+    close(fd);
+    wire_msg_free(&m);
+    wire_close(&d.consumers);
+    wire_free(&d.net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sessions_deliver__the_end_waits_for_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
