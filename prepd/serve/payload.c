@@ -12,7 +12,8 @@
  *                     "grids":[[h,w]...],"clips":[CLIP...]}...]}
  *            "press":bool: compress images where the options leave it open
  *            "shared":true: the images are those of the document before it;
- *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens
+ *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens;
+ *            "same":true instead of turns: the text of the document before it
  *   FILE    {"path":P,"bytes":B,"height":H,"width":W}; a piece of a file: "in":its path,
  *            "at":offset; B is missing in an images lease unless it is a piece, the size in
  *            pixels there and in clips; a video has "video":true, and a folder of
@@ -244,8 +245,9 @@ static status put_files(const source *s, const file_set *f, arena *a, wire_msg *
     return ST_OK;
 }
 
-static status put_doc(const session *se, const planned_doc *p, bool shared, const sample *smp,
-                      file_set *files, arena *a, json_writer *w)
+/* same: another part of the text that was put before it. */
+static status put_doc(const session *se, const planned_doc *p, bool shared, bool same,
+                      const sample *smp, file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
     put_int(w, "id", p->sample);
@@ -262,7 +264,12 @@ static status put_doc(const session *se, const planned_doc *p, bool shared, cons
     }
     json_put_key(w, "bad");
     json_put_bool(w, quarantine_find(&se->bad, p->sample) != NULL);
-    put_turns(w, smp);
+    if (same) {
+        json_put_key(w, "same");
+        json_put_bool(w, true);
+    } else {
+        put_turns(w, smp);
+    }
     json_put_key(w, "images");
     json_begin_array(w);
     for (int32_t k = 0; k < smp->n_images; k++)
@@ -448,15 +455,19 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     TRY(put_references(s, &r, w));
     json_put_key(w, "docs");
     json_begin_array(w);
+    sample smp = {0};
     for (int64_t i = 0; i < r.n_docs; i++) {
-        sample smp;
+        /* A long text of many parts is read and said once. */
+        const bool same =
+            i > 0 && r.docs[i].sample == r.docs[i - 1].sample && r.docs[i].tokens < r.docs[i].whole;
         if (solo >= 0 && r.docs[i].sample != solo)
             continue;
-        TRY(s->data->v->sample(s->data, r.docs[i].sample, a, &smp));
+        if (!same)
+            TRY(s->data->v->sample(s->data, r.docs[i].sample, a, &smp));
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, &smp, &files, a, w));
+        TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, same, &smp, &files, a, w));
     }
     json_end_array(w);
     return put_files(s, &files, a, ship, w);

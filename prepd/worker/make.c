@@ -18,6 +18,8 @@ typedef struct row_work {
     row_images images;
     json_writer failed;
     int64_t n_failed;
+    const document *before; /* NULL: none yet */
+    chat_text whole;        /* its text, of which it may have a part */
 } row_work;
 
 static status read_grids(const json_value *list, const lease_clip *clips, arena *a, fit_grid **out)
@@ -79,20 +81,38 @@ static status doc_images(row_work *k, const json_value *v, const lease_clip *cli
     return ST_OK;
 }
 
-static status make_doc(row_work *k, const json_value *v, document *doc)
+/* The whole text of a document's sample; another part of one has it from the document before. */
+static status whole_text(row_work *k, const json_value *v, const chat_visual *visuals,
+                         const document *doc)
 {
     workshop *s = k->s;
     sample smp;
+    if (json_bool(json_find(v, "same"), false))
+        return k->before && k->before->sample_id == doc->sample_id && doc->n_images == 0
+                   ? ST_OK
+                   : FAIL_IN(ST_PROTOCOL, SOURCE, "sample %llu is not that of the document before",
+                             (unsigned long long)doc->sample_id);
+    int64_t since = clock_ns();
+    TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
+    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, visuals, &s->row,
+                    &k->whole));
+    workshop_stage_end(s, STAGE_TEXT, &since);
+    return ST_OK;
+}
+
+static status make_doc(row_work *k, const json_value *v, document *doc)
+{
+    workshop *s = k->s;
     fit_grid *grids;
     lease_clip *clips;
     chat_visual *visuals;
-    int64_t tokens, from, whole;
+    int64_t id, tokens, from, whole;
     doc->n_images = (int32_t)json_count(json_find(v, "grids"));
     TRY(clips_read(json_find(v, "clips"), doc->n_images, &s->row, &clips));
     TRY(read_grids(json_find(v, "grids"), clips, &s->row, &grids));
-    TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
     TRY(json_want_int(v, "tokens", SOURCE, &tokens));
-    doc->sample_id = smp.id;
+    TRY(json_want_int(v, "id", SOURCE, &id));
+    doc->sample_id = (uint64_t)id;
     doc->part = (int32_t)json_int(json_find(v, "part"), 0);
     doc->grids = grids;
     doc->shared = json_bool(json_find(v, "shared"), false);
@@ -100,16 +120,16 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
     for (int32_t i = 0; i < doc->n_images; i++)
         TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &s->row, &visuals[i]));
-    int64_t since = clock_ns();
-    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, visuals, &s->row,
-                    &doc->text));
-    workshop_stage_end(s, STAGE_TEXT, &since);
+    TRY(whole_text(k, v, visuals, doc));
+    k->before = doc;
+    doc->text = k->whole;
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
     if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
         return FAIL_IN(ST_INTERNAL, SOURCE,
                        "sample %llu has %lld tokens, the plan says %lld: worker and index disagree",
-                       (unsigned long long)smp.id, (long long)doc->text.n, (long long)whole);
+                       (unsigned long long)doc->sample_id, (long long)doc->text.n,
+                       (long long)whole);
     if (tokens < whole && doc->n_images > 0)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures can not be split");
     doc->text.ids += from;

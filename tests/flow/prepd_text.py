@@ -180,5 +180,14 @@ def shared_c4():
         check("checked 750 samples, 0 bad" in said, said)
 
 
-main(every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers,
+def a_book_is_checked():
+    """A sample of over a thousand parts is one row of the stream of samples: its text is read and sent once."""
+    with Folder(images=16) as f:
+        texts = ["a book: " + "the zebra and the sky " * 90000, "a line"]
+        path = write_lines(in_data(f, "book.jsonl"), [{"text": t} for t in texts])
+        said = run("check", "-c", f.config, *form(path))
+        check("checked 2 samples, 0 bad" in said, said)
+
+
+main(a_book_is_checked, every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers,
      the_next_start_unpacks_nothing, one_large_frame_is_told, refused_or_named, shared_c4)
