@@ -20,6 +20,7 @@
 enum {
     TICK_MS = 100,
     OPENING_MS = 5,
+    LAST_WORDS_MS = 200,
     DRAIN_S = 20,            /* after SIGTERM */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
@@ -176,6 +177,21 @@ void dispatch_signals(dispatch *d)
 static void from_worker(void *d, const wire_peer *from, wire_msg *m)
 {
     seat_message(d, from, m);
+}
+
+void dispatch_last_words(dispatch *d, pid_t pid)
+{
+    const int64_t end_ns = clock_ns() + LAST_WORDS_MS * 1000000LL;
+    while (seat_of_pid(d, pid) && clock_ns() < end_ns) {
+        wire_wait wait = {.socket = d->workers};
+        status st = wire_poll(&wait, 1, 5);
+        if (st == ST_OK)
+            st = peers_read(&d->peers, d->workers, from_worker, d);
+        if (st != ST_OK) {
+            dispatch_fail(d, st);
+            return;
+        }
+    }
 }
 
 static void from_consumer(void *d, const wire_peer *from, wire_msg *m)

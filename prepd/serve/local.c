@@ -200,6 +200,8 @@ static void died(dispatch *d, local_child *c, int wstatus)
     char what[80];
     local_pool *p = &d->local;
     loss how = loss_of(c, wstatus, what, sizeof(what));
+    if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it knew why */
+        dispatch_last_words(d, c->pid);
     local_child was = *c;
     *c = (local_child){0};
     worker_seat *seat = seat_of_pid(d, was.pid);

@@ -333,7 +333,9 @@ void dispatch_reload(dispatch *d);
 WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they are now */
 /* Makes them and tells the workers: those that have others start anew. */
 WARN_UNUSED status dispatch_new_terms(dispatch *d);
-void dispatch_signals(dispatch *d);         /* reads the signalfd: sets stopping, stop_now */
+void dispatch_signals(dispatch *d); /* reads the signalfd: sets stopping, stop_now */
+/* Of a worker whose process has ended, if it has a seat: what it said before may be on its way. */
+void dispatch_last_words(dispatch *d, pid_t pid);
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 
 #endif
