@@ -134,14 +134,14 @@ static status start(dispatch *d)
     TRY(wire_new(&d->net));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));
+    if (d->c->metrics_listen[0])
+        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
     wire_limits from_worker = worker_limits;
     from_worker.part_bytes += 2 * session_row_bytes(d->c);
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
-    if (d->c->metrics_listen[0])
-        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
     return local_start(d);
 }
 
