@@ -7,8 +7,10 @@
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/imgutils.h>
+#include <libavutil/mem.h>
 #include <libswscale/swscale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,6 +22,8 @@
 enum {
     READ_BYTES = 1 << 16,  /* asked of the file at once */
     PROBE_BYTES = 1 << 22, /* read to find out what a file holds */
+    MOST_BYTES = 1 << 29,  /* of one allocation at least; the tables of ten hours are a tenth */
+    PIXEL_BYTES = 8,       /* or for each pixel of the largest frame */
     VP8_INVISIBLE = 0x10,  /* of a packet's first byte, inverted: the frame is not shown */
 };
 
@@ -49,6 +53,7 @@ void video_library_init(void)
 typedef struct opened {
     const video_bytes *bytes;
     const char *file;
+    size_t most;      /* bytes of one allocation of the library */
     int64_t position; /* of the next byte to be read */
     int failed;       /* errno of the disk or mount; 0: none */
     AVIOContext *io;
@@ -66,12 +71,24 @@ static status after_reads(const opened *o, status st)
                    o->bytes->at + o->position, "can not be read: %s", strerror(o->failed));
 }
 
+/* A process short of memory says nothing about a file, as in image.c; one that could have the most
+ * that the library is given was asked for more, by a size that the file claims. */
+static bool is_short_of_memory(const opened *o, int code)
+{
+    if (code != AVERROR(ENOMEM))
+        return false;
+    void *most = malloc(o->most);
+    free(most);
+    return !most;
+}
+
 static status fail_av(const opened *o, int code, const char *what)
 {
     char text[AV_ERROR_MAX_STRING_SIZE];
+    const status st = is_short_of_memory(o, code) ? ST_NO_MEMORY : ST_BAD_INPUT;
     av_strerror(code, text, sizeof text);
-    /* A process short of memory says nothing about a file, as in image.c. */
-    const status st = code == AVERROR(ENOMEM) ? ST_NO_MEMORY : ST_BAD_INPUT;
+    if (code == AVERROR(ENOMEM) && st == ST_BAD_INPUT)
+        snprintf(text, sizeof text, "it claims more than %zu MiB at once", o->most >> 20);
     return FAIL_IN(st, o->file, "the video %s: %s%s%s", what, text, last_words[0] ? "; " : "",
                    last_words);
 }
@@ -189,7 +206,10 @@ static status open_video(const video_bytes *bytes, const char *file, const conf 
 {
     int code;
     status st = ST_OK;
-    *o = (opened){.bytes = bytes, .file = file};
+    *o = (opened){.bytes = bytes, .file = file, .most = MOST_BYTES};
+    if (o->most < (size_t)limits->image_input_pixels * PIXEL_BYTES)
+        o->most = (size_t)limits->image_input_pixels * PIXEL_BYTES;
+    av_max_alloc(o->most);
     last_words[0] = 0;
     uint8_t *buffer = (uint8_t *)av_malloc(READ_BYTES);
     o->io = buffer ? avio_alloc_context(buffer, READ_BYTES, 0, o, read_some, NULL, seek_to) : NULL;

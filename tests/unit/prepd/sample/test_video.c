@@ -210,6 +210,25 @@ static void test_video__refused_by_name(void **state)
     arena_done(&a);
 }
 
+/* A file of 1.8 kB with a table of 1.5 GB. */
+static void test_video__a_claim_is_the_file_s_fault(void **state)
+{
+    char path[4096];
+    static uint8_t data[4096];
+    video_info info;
+    const char *source = getenv("TESSERA_SOURCE");
+    (void)state;
+    if (!source)
+        HARNESS_SKIP("TESSERA_SOURCE is not set");
+    snprintf(path, sizeof path, "%s/tests/fuzz/seeds/video/claims_1.5_GB", source);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const size_t size = fread(data, 1, sizeof data, f);
+    fclose(f);
+    const video_bytes b = {.memory = span_of(data, size), .fd = -1, .size = (int64_t)size};
+    assert_fails(ST_BAD_INPUT, video_header(&b, "v", &limits, &info), "claims more than 512 MiB");
+}
+
 /* Cut anywhere and with any byte changed: refused, or frames; never a crash, and the same twice. */
 static void test_video__damaged(void **state)
 {
@@ -280,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_video__frames_of_every_kind),
         cmocka_unit_test(test_video__wherever_the_bytes_are),
         cmocka_unit_test(test_video__refused_by_name),
+        cmocka_unit_test(test_video__a_claim_is_the_file_s_fault),
         cmocka_unit_test(test_video__damaged),
         cmocka_unit_test(test_video_fingerprint__stable),
     };
