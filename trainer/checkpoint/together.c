@@ -88,13 +88,19 @@ static status mark_path(char out[STATUS_PATH_MAX], const char *training, int ran
     return hf_path(out, training, name);
 }
 
+static status own_path(const together *t, const char *training, char out[STATUS_PATH_MAX])
+{
+    char name[64];
+    train_state_name(t->writer, name);
+    return hf_path(out, training, name);
+}
+
 /* Of this rank's own training file. */
 static status own_digest(const together *t, const char *training, char out[HASH_TEXT])
 {
-    char name[64], path[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX];
     hash128 digest;
-    train_state_name(t->writer, name);
-    TRY(hf_path(path, training, name));
+    TRY(own_path(t, training, path));
     TRY(hash_file(path, &digest));
     hash_print(digest, out);
     return ST_OK;
@@ -102,9 +108,8 @@ static status own_digest(const together *t, const char *training, char out[HASH_
 
 static void remove_own(const together *t, const char *training)
 {
-    char name[64], path[STATUS_PATH_MAX];
-    train_state_name(t->writer, name);
-    if (hf_path(path, training, name) == ST_OK)
+    char path[STATUS_PATH_MAX];
+    if (own_path(t, training, path) == ST_OK)
         unlink(path);
 }
 
