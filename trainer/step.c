@@ -375,10 +375,8 @@ static status send_counts(session *s, step_slot *t)
     if (!step_shared(s))
         return ST_OK;
     t->report.stop = stop_heard();
-    step_report said = t->report;
-    said.wait_ns = s->steps->unsaid_wait_ns;
+    step_totals_of(s, &t->report, s->steps->unsaid_wait_ns, &t->facts->ours);
     s->steps->unsaid_wait_ns = 0;
-    step_totals_of(s, &said, &t->facts->ours);
     TRY(s->device->v->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
                               sizeof t->facts->own_loss));
     return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,

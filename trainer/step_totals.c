@@ -16,7 +16,7 @@ static void list(step_report *r, int64_t *out[STEP_TOTALS - 1])
         out[n + i] = (int64_t *)&r->flops + i;
 }
 
-void step_totals_of(const session *s, const step_report *r, step_totals *out)
+void step_totals_of(const session *s, const step_report *r, int64_t waited_ns, step_totals *out)
 {
     const mesh_place *at = &s->mesh.place;
     const bool first = (at->context == 0 && at->tensor == 0) || world_replayed(s->world);
@@ -28,8 +28,8 @@ void step_totals_of(const session *s, const step_report *r, step_totals *out)
                             ? (double)*number[i]
                             : 0; /* stages have the same rows */
     out->count[STEP_TOTALS - 1] = r->stop;
-    out->most[0] = (double)r->cost;
-    out->most[1] = (double)r->wait_ns;
+    out->dearest = (double)r->cost;
+    out->waited = (double)waited_ns;
 }
 
 void step_totals_into(const session *s, const step_totals *t, step_report *inout)
@@ -41,8 +41,8 @@ void step_totals_into(const session *s, const step_totals *t, step_report *inout
     inout->stop = t->count[STEP_TOTALS - 1] > 0;
     const layout *l = &s->mesh.layout; /* a rank that is replayed heard of no other's rows */
     const double consumers = world_replayed(s->world) ? 1 : (double)(l->replicate * l->shard);
-    inout->balance = inout->cost > 0 ? t->most[0] * consumers / (double)inout->cost : 1;
-    inout->wait_ns = llround(t->most[1]);
+    inout->balance = inout->cost > 0 ? t->dearest * consumers / (double)inout->cost : 1;
+    inout->wait_ns = llround(t->waited);
 }
 
 status step_totals_sum(const session *s, step_totals *counts)
@@ -52,5 +52,5 @@ status step_totals_sum(const session *s, step_totals *counts)
     TRY(comm_all_reduce(all, s->stream, at, s->sums.loss, 1, DT_F64, COMM_SUM));
     TRY(comm_all_reduce(all, s->stream, at, s->sums.weight, 1, DT_F64, COMM_SUM));
     TRY(comm_all_reduce(all, s->stream, at, counts->count, STEP_TOTALS, DT_F64, COMM_SUM));
-    return comm_all_reduce(all, s->stream, at, counts->most, 2, DT_F64, COMM_MAX);
+    return comm_all_reduce(all, s->stream, at, &counts->dearest, 2, DT_F64, COMM_MAX);
 }

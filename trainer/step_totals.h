@@ -9,7 +9,7 @@ enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64
 
 typedef struct step_totals {
     double count[STEP_TOTALS]; /* sums */
-    double most[2];            /* the most of any: step_report.cost and wait_ns */
+    double dearest, waited;    /* the most of any: step_report.cost and wait_ns */
 } step_totals;
 
 static inline bool step_shared(const session *s)
@@ -17,8 +17,9 @@ static inline bool step_shared(const session *s)
     return s->mesh.layout.world > 1;
 }
 
-/* This rank's share of a step. Of ranks that share rows, the first one's counts stand for all. */
-void step_totals_of(const session *s, const step_report *r, step_totals *out);
+/* This rank's share of a step. Of ranks that share rows, the first one's counts stand for all.
+ * waited_ns: of steps before it, since what this one waits is known behind it. */
+void step_totals_of(const session *s, const step_report *r, int64_t waited_ns, step_totals *out);
 /* All ranks' counts in place of this rank's. */
 void step_totals_into(const session *s, const step_totals *t, step_report *inout);
 /* Queued: loss, weight and counts (device memory) become those of all ranks. */
