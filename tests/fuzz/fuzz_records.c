@@ -1,30 +1,50 @@
-/* Any bytes as a file of conversations, plain, gzip or zstd: refused with a message, or every
- * record has a cause or its turns, and reads the same again. */
+/* Any bytes as a file of conversations, plain, gzip or zstd, beside a folder of frames "f": refused
+ * with a message, or every record has a cause or its turns, and reads the same again. */
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "prepd/dataset/dataset.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-static char path[256];
+static char folder[256];
 
-static void remove_file(void)
+static void at(const char *name, char *out, size_t size)
 {
-    remove(path);
+    snprintf(out, size, "%s/%s", folder, name);
 }
 
-static void write_file(const uint8_t *data, size_t size)
+static void write_file(const char *name, const void *data, size_t size)
 {
-    if (!path[0]) {
-        const char *tmp = getenv("TMPDIR");
-        snprintf(path, sizeof path, "%.200s/fuzz-records-%d.json", tmp ? tmp : "/tmp",
-                 (int)getpid());
-        atexit(remove_file);
-    }
+    char path[512];
+    at(name, path, sizeof path);
     FILE *f = fopen(path, "wb");
     FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
     fclose(f);
+}
+
+static void remove_files(void)
+{
+    static const char *const names[] = {"r.json", "f/1.png", "f/2.png", "f", ""};
+    char path[512];
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        at(names[k], path, sizeof path);
+        remove(path);
+    }
+}
+
+static void make_folder(void)
+{
+    char path[512];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.200s/fuzz-records-XXXXXX", tmp ? tmp : "/tmp");
+    FUZZ_HOLDS(mkdtemp(folder));
+    at("f", path, sizeof path);
+    FUZZ_HOLDS(mkdir(path, 0777) == 0);
+    write_file("f/1.png", "", 0);
+    write_file("f/2.png", "", 0);
+    atexit(remove_files);
 }
 
 static void check_sample(const dataset *d, int64_t i, arena *a)
@@ -42,12 +62,25 @@ static void check_sample(const dataset *d, int64_t i, arena *a)
         FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->v->images(d));
 }
 
+static void check_image(const dataset *d, int64_t j)
+{
+    image_place place;
+    dataset_image_place(d, j, &place);
+    FUZZ_HOLDS(d->v->image_path(d, j)[0]);
+    for (int32_t k = 0; k < place.n_frames; k++)
+        FUZZ_HOLDS(d->v->frame(d, j, k)[0]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     conf c = conf_defaults();
     dataset *d;
     arena a;
-    write_file(data, size);
+    char path[512];
+    if (!folder[0])
+        make_folder();
+    write_file("r.json", data, size);
+    at("r.json", path, sizeof path);
     c.data_path = path;
     c.data_format = DATA_CONVERSATIONS;
     c.data_stage_weights = "0.5,0,2";
@@ -60,6 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     arena_init(&a, 0);
     for (int64_t i = d->v->samples(d) - 1; i >= 0; i--) /* backwards: from restart points */
         check_sample(d, i, &a);
+    for (int64_t j = 0; j < d->v->images(d); j++)
+        check_image(d, j);
     dataset_close(&d);
     arena_done(&a);
     return 0;

@@ -9,7 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char text[] = "What's red? e\xCC\x81 <|im_end|>\n\n 12 \xE4\xB8\xAD\xFF";
+    static const char text[] = "What's red? e\xCC\x81 <|im_end|>\n\n 12 \xE4\xB8\xAD\xFF"
+                               "a\xCC\x81\xCC\xA3 \xE1\xA0\x8E.\xE1\x84\x80\xE1\x85\xA1";
     tokenizer *t = NULL;
     tokenizer_scratch *s = NULL;
     token_list list = {0};

@@ -1,5 +1,5 @@
-/* Any two texts as a VQAv2 pair (questions, a line of four dashes, annotations): refused with a
- * message, or every sample has a cause or its turns. */
+/* Any two texts as a VQAv2 pair (questions, a line of four dashes, annotations; behind another such
+ * line a list of pictures): refused with a message, or every sample has a cause or its turns. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,8 +13,9 @@ static char folder[256];
 static void remove_files(void)
 {
     static const char *const names[] = {"/train_OpenEnded_questions.json",
-                                        "/train_annotations.json", "/train2014", ""};
-    for (int k = 0; k < 4; k++) {
+                                        "/train_annotations.json", "/images.json", "/train2014",
+                                        ""};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char path[512];
         snprintf(path, sizeof path, "%s%s", folder, names[k]);
         remove(path);
@@ -28,6 +29,13 @@ static void write_file(const char *name, const void *data, size_t size)
     FILE *f = fopen(path, "wb");
     FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
     fclose(f);
+}
+
+static void remove_file(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    remove(path);
 }
 
 static void make_folder(void)
@@ -52,13 +60,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (!folder[0])
         make_folder();
-    const uint8_t *second = cut + sizeof border - 1;
+    const uint8_t *second = cut + sizeof border - 1, *end = data + size;
+    const uint8_t *third = memmem(second, (size_t)(end - second), border, sizeof border - 1);
     write_file("train_OpenEnded_questions.json", data, (size_t)(cut - data));
-    write_file("train_annotations.json", second, size - (size_t)(second - data));
+    write_file("train_annotations.json", second, (size_t)((third ? third : end) - second));
+    if (third)
+        write_file("images.json", third + sizeof border - 1,
+                   (size_t)(end - third) - (sizeof border - 1));
+    else
+        remove_file("images.json");
     c.data_path = folder;
     for (int way = 0; way < 2; way++) {
         c.data_group = way ? GROUP_CONVERSATION : GROUP_NONE;
         c.data_answer = way ? ANSWER_DRAWN : ANSWER_MAJORITY;
+        c.data_references = !way;
         status_clear();
         if (dataset_open(&c, &d) != ST_OK) {
             FUZZ_HOLDS(status_text()[0]);
@@ -69,6 +84,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             sample s;
             FUZZ_HOLDS(d->v->sample(d, i, &a, &s) == ST_OK);
             FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
+            const char *reference = d->v->reference(d, i);
+            FUZZ_HOLDS(!reference || reference[0] == '{');
             for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
                 for (int32_t k = 0; k < s.turns[t].n_parts; k++) {
                     const part *p = &s.turns[t].parts[k];
