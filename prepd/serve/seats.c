@@ -12,10 +12,6 @@
 #include "common/log.h"
 #include "prepd/serve/state.h"
 
-enum {
-    QUARANTINE_JUDGED = 1000, /* samples before data.quarantine_limit is judged */
-};
-
 static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
 {
     for (worker_seat *w = d->seats; w; w = w->next)
@@ -49,23 +45,6 @@ source *lease_source(const lease *l)
     return l->kind == LEASE_ROW ? ((session *)l->owner)->src : l->owner;
 }
 
-/* Counts of this run: decisions that came with a cursor are not its doing, and what the index
- * refuses never gets here. */
-void seats_judge_quarantine(dispatch *d)
-{
-    const serve_counts *k = &d->counts;
-    const double share = k->samples ? 100.0 * (double)k->quarantined / (double)k->samples : 0.0;
-    if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
-        return;
-    const source *s = d->train.bad.n ? &d->train : &d->eval;
-    const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
-    dispatch_fail(d, FAIL(ST_BAD_INPUT,
-                          "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
-                          "%.1f %%; one of them: sample %lld: %s",
-                          share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
-                          some ? (long long)some->sample : -1, some ? some->cause : "-"));
-}
-
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
 {
     bool fresh = false;
@@ -82,7 +61,6 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
         }
     log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", s->name, (long long)id, cause);
     d->counts.quarantined++;
-    seats_judge_quarantine(d);
 }
 
 /* A worker went while it had a lease. */

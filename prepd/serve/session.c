@@ -26,7 +26,8 @@ enum {
     REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
 };
 
-enum { NOBODY = -1 }; /* of a rank */
+enum { NOBODY = -1 };              /* of a rank */
+enum { QUARANTINE_JUDGED = 1000 }; /* samples before data.quarantine_limit is judged */
 
 session *session_find(dispatch *d, const wire_peer *peer)
 {
@@ -244,6 +245,24 @@ status session_produce(dispatch *d, session *s, lease **out)
     return ST_OK;
 }
 
+/* Of what was sent, so that a sample is known to be good or bad when it counts: workers are rows
+ * ahead of the consumer, and more so while one row waits for a sample that hangs. Decisions that
+ * came with a cursor are not this run's doing, and what the index refuses never gets here. */
+static void judge_quarantine(dispatch *d)
+{
+    const serve_counts *k = &d->counts;
+    const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
+    if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
+        return;
+    const source *s = d->train.bad.n ? &d->train : &d->eval;
+    const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
+    dispatch_fail(d, FAIL(ST_BAD_INPUT,
+                          "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
+                          "%.1f %%; one of them: sample %lld: %s",
+                          share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
+                          some ? (long long)some->sample : -1, some ? some->cause : "-"));
+}
+
 /* Sends the rows that are ready, in order, as far as the consumer takes them. False if it has
  * gone. */
 static bool deliver(dispatch *d, session *s)
@@ -268,10 +287,11 @@ static bool deliver(dispatch *d, session *s)
         d->counts.rows++;
         d->counts.bytes += (uint64_t)bytes;
         d->counts.samples += (uint64_t)first->n_docs;
+        d->counts.blank += (uint64_t)first->n_blank;
         s->first_slot = (s->first_slot + 1) % SESSION_SLOTS;
         s->n_slots--;
     }
-    seats_judge_quarantine(d);
+    judge_quarantine(d);
     end_if_done(d, s);
     return true;
 }
@@ -309,6 +329,8 @@ void session_row(dispatch *d, session *s, lease *l, wire_msg *m)
         slot *at = &s->slots[(s->first_slot + i) % SESSION_SLOTS];
         if (at->row != l->row || at->msg)
             continue;
+        for (int64_t k = 0; k < l->n_items && s->src->bad.n; k++)
+            at->n_blank += quarantine_find(&s->src->bad, l->item[k]) != NULL;
         if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, m) != ST_OK) {
             dispatch_fail(d, status_last()->code);
             return;

@@ -66,9 +66,9 @@ struct source {
 /* A row on its way to a consumer. */
 typedef struct slot {
     uint64_t row;
-    int64_t reserved; /* bytes of credit */
-    int64_t n_docs;
-    wire_msg *msg; /* NULL until a worker gave it */
+    int64_t reserved;        /* bytes of credit */
+    int64_t n_docs, n_blank; /* of them found bad by this daemon */
+    wire_msg *msg;           /* NULL until a worker gave it */
 } slot;
 
 /* More peers than any cluster has: a broken client that greets for ever meets this wall. */
@@ -167,6 +167,7 @@ typedef struct serve_counts {
     uint64_t rows, samples, empty_rows, bytes;
     uint64_t pressed;      /* row leases that asked for compressed images */
     uint64_t quarantined;  /* in this run */
+    uint64_t blank;        /* of samples, those: one again for every row that holds it */
     uint64_t cached[2];    /* pictures found in the cache, and not */
     uint64_t shipped;      /* bytes of files sent with leases */
     uint64_t leases_ahead; /* sent to workers that were still at the one before */
@@ -271,7 +272,6 @@ void session_close(dispatch *d, session *s, const char *error); /* error NULL: s
 void seat_message(dispatch *d, const wire_peer *from, wire_msg *m);
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
-void seats_judge_quarantine(dispatch *d);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
 void seat_retire(dispatch *d, worker_seat *w, bool again); /* one that holds no lease */
 

@@ -117,6 +117,28 @@ def too_many_bad_samples_stop_the_run():
             check("quarantine_limit" in d.said(), d.said())
 
 
+def what_is_still_with_workers_is_not_judged():
+    """4 % are bad, 5 % are allowed. A picture just behind the first 1,000 samples hangs, and meanwhile the workers
+    find all the bad ones behind it: over 5 % of what was sent, had it been compared with that."""
+    with trap():
+        with Folder(images=1600, **{"prepd.workers": 3, "prepd.sample_timeout": 1, "prepd.solo_deaths": 1,
+                                    "training.epochs": 1, "data.shuffle": "false"}) as f:
+            images = f.train_images()
+            for image in images[12::25]:
+                with open(image, "r+b") as x:
+                    x.truncate(os.path.getsize(image) * 2 // 3)
+            first = next(i for i, image in enumerate(images) if min(f.questions_of(image)) >= 1050 and i % 25 != 12)
+            with open(images[first], "ab") as x:
+                x.write(b"POISON:hang")
+            with Daemon(f.config) as d:
+                wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+                n = sum(len(r["doc_sample_id"]) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0))
+                said = json.loads(run("status", "-c", f.config, "--json"))["train"]
+                check(n == said["samples"] and n > 1500, f"{n} of {said['samples']} samples")
+                check(0.03 * n < said["quarantined_count"] < 0.05 * n, f"bad: {said['quarantined_count']} of {n}")
+                check("sample_timeout" in d.said(), "no sample hung")
+
+
 def what_the_index_refuses_is_not_counted():
     """A third of the pictures is empty, over any limit and over 1,000 samples: the index says so, and the rest streams
     to its end."""
@@ -241,6 +263,7 @@ def real_photos_and_odd_ones():
         check(not set(good) & set(found), "a good sample was blamed")
 
 
-main(what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
+main(what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged,
+     what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
      real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
      samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)
