@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -202,6 +204,21 @@ static int allow_parts(scmp_filter_ctx filter)
     return bad;
 }
 
+status sandbox_shed_privileges(void)
+{
+    static const uint32_t files = 1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH;
+    struct __user_cap_header_struct self = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct had[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    struct __user_cap_data_struct kept[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_capget, &self, had) != 0)
+        return FAIL(ST_OS, "can not give up privileges: %s", strerror(errno));
+    kept[0].effective = had[0].effective & files;
+    kept[0].permitted = had[0].permitted & files;
+    if (syscall(SYS_capset, &self, kept) != 0)
+        return FAIL(ST_OS, "can not give up privileges: %s", strerror(errno));
+    return ST_OK;
+}
+
 status sandbox_enter(void)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
@@ -210,8 +227,6 @@ status sandbox_enter(void)
         bad = allow(filter, allowed[i]);
     if (!bad)
         bad = allow_parts(filter);
-    if (!bad && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
-        bad = -errno;
     if (!bad)
         bad = seccomp_load(filter);
     seccomp_release(filter);

@@ -11,7 +11,11 @@
 
 #include "common/status.h"
 
-/* Gives up all privileges (no_new_privs) and enters; for every thread of the process, for good. */
+/* For good: no privileges by running a program (no_new_privs), and of root's those alone by which
+ * files of other users are read (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; writing ends with the
+ * list). Of the calling thread and those it makes: before there are others. */
+WARN_UNUSED status sandbox_shed_privileges(void);
+/* Enters the list; for every thread of the process, for good. */
 WARN_UNUSED status sandbox_enter(void);
 
 #endif

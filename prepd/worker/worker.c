@@ -275,6 +275,7 @@ done:
 static status start(worker *w)
 {
     TRY(proc_follow_parent(w->o->parent, SIGKILL)); /* stopped or not; its work is lost anyway */
+    TRY(sandbox_shed_privileges());
     setsid(); /* away from the terminal; it fails only in one that leads a group of its own already
                */
     const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */

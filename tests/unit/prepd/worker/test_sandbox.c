@@ -174,6 +174,40 @@ static int by_abort(void)
     abort();
 }
 
+/* As root: changing an owner, which needs a capability, and reading what only another may. As any
+ * other user there is nothing to give up, and nothing to look at. */
+static int as_root_without_privileges(const char *file)
+{
+    if (sandbox_shed_privileges() != ST_OK || sandbox_shed_privileges() != ST_OK)
+        return 99;
+    if (geteuid() != 0)
+        return 0;
+    if (chown(file, 1, 1) != -1 || errno != EPERM)
+        return 1;
+    if (sethostname("x", 1) != -1 || errno != EPERM)
+        return 2;
+    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    return fd < 0 && errno != EACCES ? 3 : 0;
+}
+
+static void test_sandbox__privileges(void **state)
+{
+    (void)state;
+    int wstatus;
+    char file[] = "/tmp/sandbox-XXXXXX";
+    const int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(chmod(file, 0), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(as_root_without_privileges(file));
+    assert_int_equal(waitpid(pid, &wstatus, 0), pid);
+    unlink(file);
+    assert_true(WIFEXITED(wstatus));
+    assert_int_equal(WEXITSTATUS(wstatus), 0);
+}
+
 static void test_sandbox__denied(void **state)
 {
     (void)state;
@@ -203,6 +237,7 @@ static void test_sandbox__allowed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sandbox__privileges),
         cmocka_unit_test(test_sandbox__denied),
         cmocka_unit_test(test_sandbox__allowed),
     };
