@@ -25,9 +25,9 @@ typedef enum json_type {
     JSON_OBJECT,
 } json_type;
 
-/* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8, nesting
- * beyond 256. Integers beyond 64 bits become reals. A document is read-only, so threads may share
- * it. */
+/* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8, half a
+ * surrogate pair (\ud83d alone), nesting beyond 256. Integers beyond 64 bits become reals. A
+ * document is read-only, so threads may share it. */
 WARN_UNUSED status json_parse(const char *text, size_t size, const char *source, json_value **out);
 WARN_UNUSED status json_load(const char *path, json_value **out);
 void json_free(json_value **v);

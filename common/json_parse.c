@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <yajl/yajl_parse.h>
 
+#include "common/json_pairs.h"
 #include "common/utf8.h"
 
 enum { CHUNK_BYTES = 256 * 1024, NUMBER_MAX = 512, SMALL_DIGITS = 18, KEY_SHOWN = 100 };
@@ -28,6 +29,7 @@ typedef struct parser {
     int64_t base;      /* offset of the chunk in the input */
     int64_t line;      /* of the chunk's first byte, from 1 */
     int64_t line_base; /* offset of that line's first byte */
+    json_pairs pairs;
     json_builder build;
     status st; /* of the callback that stopped the parse */
 
@@ -84,14 +86,19 @@ static void item_begins(parser *p, int64_t at)
     p->item = (json_place){.offset = p->base + at, .line = p->counted_line};
 }
 
-static status fail_here(const parser *p, const char *what)
+/* at: of the chunk; below 0 on the line that was begun in the chunk before. */
+static status fail_at(const parser *p, int64_t at, const char *what)
 {
     int64_t line, start;
-    size_t at = consumed(p);
-    locate(p, at, &line, &start);
-    int64_t offset = p->base + (int64_t)at;
+    locate(p, at > 0 ? (size_t)at : 0, &line, &start);
+    int64_t offset = p->base + at;
     return FAIL_AT(ST_BAD_INPUT, p->source, line, offset, "%s (column %lld, byte %lld)", what,
                    (long long)(offset - start + 1), (long long)offset);
+}
+
+static status fail_here(const parser *p, const char *what)
+{
+    return fail_at(p, (int64_t)consumed(p), what);
 }
 
 /* True for a token that is neither an item of the streamed array nor inside one. */
@@ -358,9 +365,15 @@ static status feed(parser *p, const unsigned char *bytes, size_t size)
     p->chunk_size = size;
     p->counted = 0;
     p->counted_line = p->line;
+    /* What stands before half a pair comes first: items are handed out, other faults told. */
+    const int64_t half = json_pairs_find(&p->pairs, bytes, size), good = half - p->base;
+    if (half >= 0)
+        size = good > 0 ? (size_t)good : 0;
     yajl_status code = yajl_parse(p->yajl, bytes, size);
     if (code != yajl_status_ok)
         return yajl_failure(p, code);
+    if (half >= 0)
+        return fail_at(p, good, "not JSON: an escaped surrogate without the other half");
     return ST_OK;
 }
 

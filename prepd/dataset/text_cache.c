@@ -17,7 +17,7 @@
 #include "prepd/dataset/unpack_kind.h"
 
 enum {
-    VERSION = 2,           /* also of what is taken for a record */
+    VERSION = 3,           /* also of what is taken for a record */
     WORTH_BYTES = 8 << 20, /* unpacked; less is read at once */
     PLACE_WORDS = 4,       /* offset, line, bytes and file, cause */
     POINT_WORDS = 3,       /* unpacked, packed, bits and fresh */

@@ -14,7 +14,7 @@
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/dataset/vqa.h"
 
-enum { VERSION = 2, WORTH_BYTES = 8 << 20 /* of JSON; less is read at once */ };
+enum { VERSION = 3, WORTH_BYTES = 8 << 20 /* of JSON; less is read at once */ };
 
 /* Columns of a question. */
 static const struct {

@@ -18,7 +18,7 @@
 /* Of what the index records of the same data: raise it when a sample that was taken is refused, or
  * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
  * Which libraries read the headers is not known here: no worker has joined yet. */
-enum { RECORDS_VERSION = 1 };
+enum { RECORDS_VERSION = 2 };
 
 /* Which frames of a clip are taken: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)

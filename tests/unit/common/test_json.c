@@ -104,6 +104,30 @@ static void test_parse__refuses(void **state)
     refuse(deep, "deeper than 256");
 }
 
+/* Half a pair of surrogates is no character, whatever follows it. */
+static void test_parse__refuses_half_a_pair(void **state)
+{
+    static const char *const halves[] = {
+        "\"a\\ud83d\\u0041b\"", "\"\\ud83d\"",          "\"\\ud83dx\"",
+        "\"\\udc00\"",          "\"\\ud83d\\n\"",       "\"\\ud83d\\ud83d\\ude00\"",
+        "\"\\uD83D\\uD83D\"",   "\"\\ud83d\\\\ude00\"", "\"\\ud83d\\ude00\\ude00\"",
+        "{\"\\ud83d\": 1}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+        refuse(halves[i], "surrogate");
+    refuse("[1,\n \"ab\\ud83d\\u0041\"]", "t.json:2: not JSON: an escaped surrogate without the "
+                                          "other half (column 5, byte 8)");
+    refuse("[x, \"\\ud83d\"]", "invalid"); /* what comes first is told */
+    refuse("[\"\\ud83dz", "surrogate");
+    refuse("[\"\\ud83d", "premature EOF");
+    refuse("[\"\\ud83d\\ude0x\"]", "not JSON");
+    json_value *v = parse("[\"\\ud83d\\ude00\", \"\\uD83D\\uDE00\\ud83d\\ude01\", \"\\\\ud83d\"]");
+    assert_string_equal(json_text(json_item(v, 0), ""), "\U0001F600");
+    assert_string_equal(json_text(json_item(v, 1), ""), "\U0001F600\U0001F601");
+    assert_string_equal(json_text(json_item(v, 2), ""), "\\ud83d");
+    json_free(&v);
+}
+
 static void test_want__names_key_and_types(void **state)
 {
     (void)state;
@@ -279,6 +303,42 @@ static void test_stream__crosses_chunks(void **state)
     harness_remove(&folder);
 }
 
+typedef struct pieces {
+    const char *rest;
+    size_t first; /* bytes of the first piece; of the others 1 */
+} pieces;
+
+static status next_piece(void *input, void *to, size_t size, size_t *out_n)
+{
+    pieces *p = (pieces *)input;
+    size_t n = strnlen(p->rest, p->first < size ? p->first : size);
+    memcpy(to, p->rest, n);
+    p->rest += n;
+    p->first = 1;
+    *out_n = n;
+    return ST_OK;
+}
+
+/* Wherever the border lies. */
+static void test_stream__pairs_cross_chunks(void **state)
+{
+    static const char good[] = "[{\"a\": 1},\n{\"a\": \"x\\ud83d\\ude00y\"}]";
+    static const char bad[] = "[{\"a\": 1},\n{\"a\": \"x\\ud83d\\u0041y\"}]";
+    (void)state;
+    for (size_t first = 1; first < sizeof good; first++) {
+        pieces p = {good, first};
+        kept k = {0};
+        assert_ok(json_stream_from("s", next_piece, &p, NULL, NULL, keep, &k));
+        assert_string_equal(k.text, "{\"a\":1}\n{\"a\":\"x\U0001F600y\"}\n");
+        p = (pieces){bad, first};
+        k = (kept){0};
+        assert_fails(ST_BAD_INPUT, json_stream_from("s", next_piece, &p, NULL, NULL, keep, &k),
+                     "s:2: not JSON: an escaped surrogate without the other half (column 9, "
+                     "byte 19)");
+        assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before was handed out */
+    }
+}
+
 static void test_load__names_a_missing_file(void **state)
 {
     (void)state;
@@ -332,10 +392,12 @@ int main(void)
         cmocka_unit_test(test_parse__every_type),
         cmocka_unit_test(test_parse__large_object_is_indexed),
         cmocka_unit_test(test_parse__refuses),
+        cmocka_unit_test(test_parse__refuses_half_a_pair),
         cmocka_unit_test(test_want__names_key_and_types),
         cmocka_unit_test(test_stream__hands_out_items_with_offsets),
         cmocka_unit_test(test_stream__leaves_a_member_out),
         cmocka_unit_test(test_stream__crosses_chunks),
+        cmocka_unit_test(test_stream__pairs_cross_chunks),
         cmocka_unit_test(test_load__names_a_missing_file),
         cmocka_unit_test(test_writer__reads_back),
     };

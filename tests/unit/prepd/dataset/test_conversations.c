@@ -377,6 +377,7 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
         {"[1]", "expected an object, found an array"},
         {"{\"id\": 1,}", "column 11"},
         {"{\"id\": \"\xff\"}", "UTF8"},
+        {"{\"id\": \"\\ud83d\\u0041\"}", "surrogate"},
     };
     enum { N = sizeof cases / sizeof *cases };
     char text[N * 256] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"good\"}]}\n\n";
