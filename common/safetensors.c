@@ -191,6 +191,23 @@ static status read_tensors(const json_value *header, const char *source, span da
     return check_cover(f, source, data);
 }
 
+/* Names and metadata are handed out as C strings. In "\\u0000" the backslash is the one escaped (as
+ * in JSON inside of a metadata text): an even number of them stands before an escape. */
+static bool holds_nul(const char *text, size_t size)
+{
+    static const char nul[] = "\\u0000";
+    const char *end = text + size, *at = text;
+    while ((at = memmem(at, (size_t)(end - at), nul, sizeof nul - 1))) {
+        const char *first = at;
+        while (first > text && first[-1] == '\\')
+            first--;
+        if ((at - first) % 2 == 0)
+            return true;
+        at += sizeof nul - 1;
+    }
+    return false;
+}
+
 static status parse(span block, const char *source, st_file *f)
 {
     if (block.size < LENGTH_BYTES)
@@ -207,7 +224,7 @@ static status parse(span block, const char *source, st_file *f)
     if (length == 0 || text[0] != '{')
         return FAIL_AT(ST_BAD_INPUT, source, -1, LENGTH_BYTES,
                        "not safetensors: the header must begin with {");
-    if (memmem(text, length, "\\u0000", 6))
+    if (holds_nul(text, length))
         return FAIL_IN(ST_BAD_INPUT, source, "the header holds a NUL character");
     json_value *header = NULL;
     TRY(json_parse(text, length, source, &header));

@@ -54,6 +54,7 @@ static void test_parse__refuses_each_lie(void **state)
     refuse("{" T("a", "F32", "[0,4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
     refuse("{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "}", 2, "\"a\" twice");
     refuse("{" T("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1, "NUL");
+    refuse("{\"__metadata__\":{\"k\":\"\\\\u0000\\\\\\u0000\"}}", 0, "NUL");
     refuse("{\"a\":1}", 0, "\"a\": expected an object");
     refuse("{\"a\":{}}", 0, "no dtype");
     refuse("{\"__metadata__\":[]}", 0, "__metadata__: expected an object");
@@ -135,6 +136,22 @@ static void test_file__round_trip(void **state)
     harness_remove(&folder);
 }
 
+/* JSON inside of a text: its escapes are escaped again. */
+static void test_meta__may_speak_of_nul(void **state)
+{
+    (void)state;
+    const st_meta meta[] = {{"references", "[\"\\u0000\"]"}, {"note", "\\\\u0000 \\u0000"}};
+    uint8_t *packed;
+    size_t size;
+    st_file f;
+    assert_ok(st_pack(NULL, 0, meta, 2, &packed, &size));
+    assert_ok(st_parse(span_of(packed, size), "x", &f));
+    assert_string_equal(st_meta_find(&f, "references"), meta[0].value);
+    assert_string_equal(st_meta_find(&f, "note"), meta[1].value);
+    st_close(&f);
+    free(packed);
+}
+
 static void test_write__refuses_our_own_mistakes(void **state)
 {
     (void)state;
@@ -163,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_parse__refuses_each_lie),
         cmocka_unit_test(test_parse__every_truncation_is_refused),
         cmocka_unit_test(test_file__round_trip),
+        cmocka_unit_test(test_meta__may_speak_of_nul),
         cmocka_unit_test(test_write__refuses_our_own_mistakes),
         cmocka_unit_test(test_open__names_the_file),
     };
