@@ -8,6 +8,8 @@
 #include "common/conf_table.h"
 #include "common/json.h"
 
+enum { SHOWN = 200 /* bytes of a text in the words about a difference */ };
+
 static void put_value(json_writer *w, const conf *c, const conf_row *r)
 {
     const char *field = (const char *)c + r->offset;
@@ -68,11 +70,32 @@ static void value_words(const json_value *v, char *out, size_t size)
         snprintf(out, size, "%s", json_bool(v, false) ? "true" : "false");
         break;
     case JSON_TEXT:
-        snprintf(out, size, "\"%.200s\"", json_text(v, ""));
+        snprintf(out, size, "\"%.*s\"%s", SHOWN, json_text(v, ""),
+                 json_text_size(v) > SHOWN ? ".." : "");
         break;
     default:
         snprintf(out, size, "%s", json_type_name(json_typeof(v)));
     }
+}
+
+/* Texts in whole, whatever is shown of them. out_words: of where they part, if that is not seen. */
+static bool texts_differ(const json_value *a, const json_value *b, char out_words[64])
+{
+    const char *x = json_text(a, ""), *y = json_text(b, "");
+    const size_t n = json_text_size(a), m = json_text_size(b);
+    size_t same = 0;
+    while (same < n && same < m && x[same] == y[same])
+        same++;
+    if (same == n && same == m)
+        return false;
+    if (n > SHOWN || m > SHOWN)
+        snprintf(out_words, 64, " (the first %zu bytes are the same)", same);
+    return true;
+}
+
+static bool is_text(const json_value *v)
+{
+    return v && json_typeof(v) == JSON_TEXT;
 }
 
 /* The first key whose values differ, looking through `from`; false if none. */
@@ -83,10 +106,12 @@ static bool first_difference(const json_value *from, const json_value *ours,
     for (size_t i = 0; i < json_count(from); i++) {
         const char *key = "";
         json_member(from, i, &key);
-        value_words(json_find(ours, key), here, sizeof here);
-        value_words(json_find(theirs, key), there, sizeof there);
-        if (strcmp(here, there) != 0) {
-            snprintf(out, size, "%.100s: %s here, %s there", key, here, there);
+        char parting[64] = "";
+        const json_value *a = json_find(ours, key), *b = json_find(theirs, key);
+        value_words(a, here, sizeof here);
+        value_words(b, there, sizeof there);
+        if (is_text(a) && is_text(b) ? texts_differ(a, b, parting) : strcmp(here, there) != 0) {
+            snprintf(out, size, "%.100s: %s here, %s there%s", key, here, there, parting);
             return true;
         }
     }

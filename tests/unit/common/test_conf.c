@@ -356,6 +356,25 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     conf_done(&b);
 }
 
+/* A system prompt of some hundred words. */
+static void test_stream__compares_long_texts_whole(void **state)
+{
+    char ours[600], theirs[600], *difference = NULL;
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        snprintf(i ? theirs : ours, sizeof ours, "{\"data.system\": \"%0300d%s\"}", 0,
+                 i ? "theirs" : "ours");
+    assert_ok(conf_stream_diff(ours, ours, &difference));
+    assert_null(difference);
+    assert_ok(conf_stream_diff(ours, theirs, &difference));
+    assert_non_null(difference);
+    assert_non_null(strstr(difference, "0\".. there (the first 300 bytes are the same)"));
+    free(difference);
+    assert_ok(conf_stream_diff("{\"a\": \"x\\u0000y\"}", "{\"a\": \"x\\u0000z\"}", &difference));
+    assert_non_null(difference);
+    free(difference);
+}
+
 static void test_eval__is_data_with_eval_over_it(void **state)
 {
     const room *r = *state;
@@ -390,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_print__loads_again_to_the_same),
         cmocka_unit_test(test_help__shows_the_program_its_rows),
         cmocka_unit_test(test_stream__compares_only_what_changes_rows),
+        cmocka_unit_test(test_stream__compares_long_texts_whole),
         cmocka_unit_test(test_eval__is_data_with_eval_over_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
