@@ -12,8 +12,14 @@
 
 #include "common/json.h"
 #include "common/status.h"
+#include "common/utf8.h"
 
-enum { ROLE_MAX = 64, TEXT_MAX = STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 512 };
+enum {
+    ROLE_MAX = 64,
+    TEXT_MAX = STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 512,
+    FIELDS_MAX = 64,
+    KEY_MAX = 64,
+};
 
 /* One log per process; set once by main before threads start, read-only afterwards. */
 static struct {
@@ -47,6 +53,8 @@ static void write_to(int fd, const char *line, size_t size)
 {
     while (size > 0) {
         ssize_t n = write(fd, line, size);
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n <= 0)
             return; /* nobody left to tell */
         line += n;
@@ -74,16 +82,24 @@ status log_keep(const char *path, int stderr_level)
     return ST_OK;
 }
 
-/* Text from outside (file names, a peer's words) must not forge lines or steer a terminal. */
+/* Text from outside (file names, a peer's words) must not forge lines or steer a terminal, which
+ * takes U+0080 to U+009F for escape sequences too. */
 static size_t print_visible(char *to, size_t size, const char *from)
 {
+    const unsigned char *p = (const unsigned char *)from;
     size_t n = 0;
-    for (; *from && n + 5 < size; from++) {
-        unsigned char c = (unsigned char)*from;
-        if (c < 0x20 || c == 0x7F)
-            n += (size_t)snprintf(to + n, size - n, "\\x%02x", c);
-        else
-            to[n++] = (char)c;
+    for (size_t left = strlen(from), length; left > 0 && n + 7 < size;
+         p += length, left -= length) {
+        length = utf8_length(p, left);
+        if (length == 0 || *p < 0x20 || *p == 0x7F) {
+            length = 1;
+            n += (size_t)snprintf(to + n, size - n, "\\x%02x", *p);
+        } else if (length == 2 && p[0] == 0xC2 && p[1] <= 0x9F) {
+            n += (size_t)snprintf(to + n, size - n, "\\u%04x", p[1]);
+        } else {
+            memcpy(to + n, p, length);
+            n += length;
+        }
     }
     to[n] = 0;
     return n;
@@ -105,23 +121,94 @@ static size_t key_length(const char *word)
     size_t n = 0;
     while (islower((unsigned char)word[n]) || isdigit((unsigned char)word[n]) || word[n] == '_')
         n++;
-    return word[n] == '=' && n > 0 ? n : 0;
+    return word[n] == '=' && n > 0 && n < KEY_MAX ? n : 0;
+}
+
+typedef struct field {
+    const char *key, *value; /* the value without its quotes */
+    size_t key_size, size;
+    bool quoted;
+} field;
+
+typedef struct fields {
+    field list[FIELDS_MAX];
+    int n;
+} fields;
+
+static bool is_new_key(const fields *f, const char *word)
+{
+    const size_t size = key_length(word);
+    for (int i = 0; i < f->n; i++)
+        if (f->list[i].key_size == size && memcmp(f->list[i].key, word, size) == 0)
+            return false;
+    return size > 0;
+}
+
+/* The quote that ends a value: what else is quoted inside of it may stand there as it is. So it is
+ * the last byte of the text, or another field follows; not one that there is already, which the
+ * value could forge. NULL: none. */
+static const char *closing_quote(const fields *f, const char *p)
+{
+    for (; *p; p++) {
+        if (*p == '"' && (!p[1] || (p[1] == ' ' && is_new_key(f, p + 1 + strspn(p + 1, " ")))))
+            return p;
+        if (*p == '\\' && p[1] && p[2]) /* a quote at the end ends it all the same */
+            p++;
+    }
+    return NULL;
+}
+
+/* The field at the word; where it ends, NULL if it is none. */
+static const char *read_field(fields *f, const char *word)
+{
+    if (f->n == FIELDS_MAX || !is_new_key(f, word))
+        return NULL;
+    field *x = &f->list[f->n++];
+    x->key = word;
+    x->key_size = key_length(word);
+    x->value = word + x->key_size + 1;
+    x->quoted = *x->value == '"';
+    x->value += x->quoted;
+    const char *end = x->quoted ? closing_quote(f, x->value) : x->value + strcspn(x->value, " \"");
+    if (!end || (!x->quoted && *end == '"'))
+        return NULL;
+    x->size = (size_t)(end - x->value);
+    return end + x->quoted;
+}
+
+/* True if the text is fields and nothing else from here on. */
+static bool read_fields(fields *f, const char *text)
+{
+    f->n = 0;
+    while (text && *text) {
+        text = read_field(f, text);
+        text = text && (*text == ' ' || !*text) ? text + strspn(text, " ") : NULL;
+    }
+    if (!text)
+        f->n = 0;
+    return text != NULL;
 }
 
 /* Start of the trailing key=value words; the end of the text if there are none. */
-static const char *fields_start(const char *text)
+static const char *fields_start(const char *text, fields *f)
 {
-    const char *start = text + strlen(text);
-    for (;;) {
-        const char *word = start;
-        while (word > text && word[-1] == ' ')
-            word--;
-        while (word > text && word[-1] != ' ')
-            word--;
-        if (word == start || !key_length(word))
-            return start;
-        start = word;
+    while (*text && !read_fields(f, text)) {
+        text += strcspn(text, " ");
+        text += strspn(text, " ");
     }
+    return text;
+}
+
+/* A backslash before a quote or a backslash is taken off. */
+static void put_quoted(json_writer *w, const char *value, size_t size)
+{
+    char text[TEXT_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < size; i++) {
+        i += value[i] == '\\' && i + 1 < size && strchr("\\\"", value[i + 1]);
+        text[n++] = value[i];
+    }
+    json_put_text(w, text, n);
 }
 
 static void put_field_value(json_writer *w, const char *value, size_t n)
@@ -150,8 +237,8 @@ static void event_json(int level, const struct timespec *now, const char *text)
     gmtime_r(&now->tv_sec, &utc);
     size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
     snprintf(stamp + n, sizeof stamp - n, ".%03ldZ", now->tv_nsec / 1000000);
-    const char *fields = fields_start(text);
-    size_t event = (size_t)(fields - text);
+    fields f = {.n = 0};
+    size_t event = (size_t)(fields_start(text, &f) - text);
     while (event > 0 && text[event - 1] == ' ')
         event--;
     json_writer w;
@@ -167,17 +254,17 @@ static void event_json(int level, const struct timespec *now, const char *text)
     json_put_int(&w, getpid());
     json_put_key(&w, "event");
     json_put_text(&w, text, event);
-    if (*fields) { /* in an object of their own: a field may be called "time" */
+    if (f.n) { /* in an object of their own: a field may be called "time" */
         json_put_key(&w, "fields");
         json_begin_object(&w);
-        for (const char *word = fields; *word;) {
-            size_t key = key_length(word), size = strcspn(word, " ");
-            char name[ROLE_MAX];
-            snprintf(name, sizeof name, "%.*s", (int)key, word);
+        for (const field *x = f.list; x < f.list + f.n; x++) {
+            char name[KEY_MAX];
+            snprintf(name, sizeof name, "%.*s", (int)x->key_size, x->key);
             json_put_key(&w, name);
-            put_field_value(&w, word + key + 1, size - key - 1);
-            word += size;
-            word += strspn(word, " ");
+            if (x->quoted)
+                put_quoted(&w, x->value, x->size);
+            else
+                put_field_value(&w, x->value, x->size);
         }
         json_end_object(&w);
     }

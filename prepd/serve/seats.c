@@ -108,8 +108,8 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
     lease *l = w->work;
     give_back(d, w->ahead);
     if (l || how != LOSS_OUTSIDE)
-        log_info("worker gone pid=%d host=%s cause=\"%s\"%s", (int)w->pid, w->host, what,
-                 l ? ", its lease is given again" : "");
+        log_info("worker gone%s pid=%d host=%s cause=\"%s\"", l ? ", its lease is given again" : "",
+                 (int)w->pid, w->host, what);
     remove_seat(d, w);
     if (l)
         lose_lease(d, l, how, what);

@@ -1,8 +1,12 @@
 /* log.h: one event, one line, in both forms, whatever the text holds. */
 #include "tests/harness.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "common/json.h"
@@ -74,6 +78,120 @@ static void test_json__fields_are_members(void **state)
     assert_int_equal(lines, 3);
 }
 
+static const char *words; /* of the event */
+
+static void say_words(void)
+{
+    log_info("%s", words);
+}
+
+/* Says text; its event and, as JSON, its fields must be these. */
+static void expect_fields(const char *text, const char *event, const char *fields)
+{
+    json_value *v = NULL;
+    json_writer w;
+    words = text;
+    const char *line = captured(say_words);
+    assert_ok(json_parse(line, strlen(line), "log", &v));
+    assert_string_equal(json_text(json_find(v, "event"), ""), event);
+    json_writer_init(&w);
+    if (json_find(v, "fields"))
+        json_put_value(&w, json_find(v, "fields"));
+    assert_string_equal(w.text ? w.text : "", fields);
+    json_writer_done(&w);
+    json_free(&v);
+}
+
+static void test_json__quoted_values_are_whole(void **state)
+{
+    (void)state;
+    log_init("prepd", LOG_INFO, true);
+    expect_fields("worker replaced pid=7 cause=\"signal 9 (Killed)\"", "worker replaced",
+                  "{\"pid\":7,\"cause\":\"signal 9 (Killed)\"}");
+    expect_fields("slow reason=\"a b\" segments=2 width=64", "slow",
+                  "{\"reason\":\"a b\",\"segments\":2,\"width\":64}");
+    expect_fields("refused id=5 cause=\"of \"x y\" is a=b\"", "refused",
+                  "{\"id\":5,\"cause\":\"of \\\"x y\\\" is a=b\"}");
+    expect_fields("x a=\"\\\"q\\\" \\\\\" b=\"2\" c=", "x",
+                  "{\"a\":\"\\\"q\\\" \\\\\",\"b\":\"2\",\"c\":\"\"}");
+    expect_fields("cause=\"\"", "", "{\"cause\":\"\"}");
+    /* words that are quoted are no fields, and a value forges none that is there */
+    expect_fields("there is no option \"x a=b\"", "there is no option \"x a=b\"", "");
+    expect_fields("bad id=5 cause=\"x\" id=\"7\"", "bad",
+                  "{\"id\":5,\"cause\":\"x\\\" id=\\\"7\"}");
+    expect_fields("a=1 then a=\"b", "a=1 then a=\"b", "");
+    expect_fields("a=1 then b=2 ", "a=1 then", "{\"b\":2}");
+    expect_fields("", "", "");
+}
+
+static void say_controls(void)
+{
+    log_info("%s", "a\xc2\x9b"
+                   "31m\xc2\xa0\xe2\x82\xac\x9b"
+                   "b");
+}
+
+static void test_plain__controls_beyond_ascii_are_seen(void **state)
+{
+    (void)state;
+    log_init("prepd", LOG_INFO, false);
+    const char *text = captured(say_controls);
+    assert_non_null(strstr(text, "a\\u009b31m\xc2\xa0\xe2\x82\xac\\x9bb\n"));
+}
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+/* Reads what fills the pipe after the alarm has interrupted the event's write. */
+static void *read_late(void *user)
+{
+    const int *fd = (const int *)user;
+    static char bytes[1 << 20];
+    size_t size = 0;
+    ssize_t n;
+    usleep(300000);
+    while (size < sizeof bytes - 1 && (n = read(*fd, bytes + size, sizeof bytes - 1 - size)) > 0)
+        size += (size_t)n;
+    bytes[size] = 0;
+    return strstr(bytes, "prepd: late");
+}
+
+static void test_write__goes_on_after_a_signal(void **state)
+{
+    (void)state;
+    const struct itimerval once = {.it_value.tv_usec = 50000};
+    const struct sigaction act = {.sa_handler = on_alarm}; /* no SA_RESTART */
+    int keep = dup(STDERR_FILENO), both[2];
+    struct sigaction before;
+    pthread_t reader;
+    sigset_t alarm;
+    void *found;
+    log_init("prepd", LOG_INFO, false);
+    assert_int_equal(pipe(both), 0);
+    assert_int_equal(fcntl(both[1], F_SETFL, O_NONBLOCK), 0);
+    while (write(both[1], "x", 1) == 1)
+        ;
+    assert_int_equal(fcntl(both[1], F_SETFL, 0), 0);
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+    assert_int_equal(pthread_create(&reader, NULL, read_late, &both[0]), 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+    sigaction(SIGALRM, &act, &before);
+    dup2(both[1], STDERR_FILENO);
+    close(both[1]);
+    setitimer(ITIMER_REAL, &once, NULL);
+    log_info("late");
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    pthread_join(reader, &found);
+    close(both[0]);
+    sigaction(SIGALRM, &before, NULL);
+    assert_non_null(found);
+}
+
 static void say_long(void)
 {
     char big[8000];
@@ -99,6 +217,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain__one_line_each_and_nothing_hidden),
         cmocka_unit_test(test_json__fields_are_members),
+        cmocka_unit_test(test_json__quoted_values_are_whole),
+        cmocka_unit_test(test_plain__controls_beyond_ascii_are_seen),
+        cmocka_unit_test(test_write__goes_on_after_a_signal),
         cmocka_unit_test(test_long_text__is_cut_to_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
