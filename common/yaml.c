@@ -100,6 +100,29 @@ static status read_scalar(reader *r, const yaml_event_t *e, int64_t line)
     return r->each(r->user, &item);
 }
 
+/* Puts the item behind those before it. */
+static status join_item(const reader *r, const yaml_event_t *e, int64_t line, char *joined,
+                        size_t *used)
+{
+    const char *text = (const char *)e->data.scalar.value;
+    const bool scalar = e->type == YAML_SCALAR_EVENT;
+    const size_t n = scalar ? e->data.scalar.length : 0;
+    if (!scalar || *used + n + 2 > LIST_MAX)
+        return FAIL_AT(ST_CONFIG, r->source, line, -1,
+                       "%s: a list may hold plain values only, %d bytes in all", r->key,
+                       LIST_MAX - 2);
+    if (strlen(text) != n)
+        return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: a value holds a NUL character", r->key);
+    if (strchr(text, ','))
+        return FAIL_AT(ST_CONFIG, r->source, line, -1,
+                       "%s: \"%.100s\" holds a comma, which is what parts a list's values", r->key,
+                       text);
+    memcpy(joined + *used, text, n);
+    *used += n;
+    joined[(*used)++] = ',';
+    return ST_OK;
+}
+
 static status read_list(reader *r, int64_t line)
 {
     char joined[LIST_MAX];
@@ -111,22 +134,11 @@ static status read_list(reader *r, int64_t line)
             yaml_event_delete(&e);
             break;
         }
-        bool scalar = e.type == YAML_SCALAR_EVENT;
-        size_t n = scalar ? e.data.scalar.length : 0;
-        bool fits = used + n + 2 <= sizeof joined;
-        if (scalar && fits) {
-            if (used)
-                joined[used++] = ',';
-            memcpy(joined + used, e.data.scalar.value, n);
-            used += n;
-        }
+        status st = join_item(r, &e, line, joined, &used);
         yaml_event_delete(&e);
-        if (!scalar || !fits)
-            return FAIL_AT(ST_CONFIG, r->source, line, -1,
-                           "%s: a list may hold plain values only, %d bytes in all", r->key,
-                           LIST_MAX - 2);
+        TRY(st);
     }
-    joined[used] = 0;
+    joined[used ? used - 1 : 0] = 0; /* the last comma */
     yaml_item item = {r->key, joined, true, false, line};
     return r->each(r->user, &item);
 }

@@ -2,8 +2,8 @@
  *
  * What options need and no more: mappings of scalars and of lists of scalars, nested up to 16
  * deep; keys of nested mappings are joined by dots. Refused, with the line: duplicate keys, aliases
- * (a few bytes of them can stand for gigabytes), several documents, lists of anything else, files
- * over 1 MiB. */
+ * (a few bytes of them can stand for gigabytes), several documents, lists of anything else or of
+ * texts with a comma, NUL, files over 1 MiB. */
 #ifndef TESSERA_COMMON_YAML_H
 #define TESSERA_COMMON_YAML_H
 

@@ -187,6 +187,9 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
     refuse(r, "data:\n  split: [[1]]\n", "plain values only");
     refuse(r, "data:\n  split: \"a\\0b\"\n", "NUL");
+    refuse(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value holds a NUL");
+    refuse(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" holds a comma");
+    refuse(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
     refuse(r, "a: \xff\n", "not YAML");
 }
 
