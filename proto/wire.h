@@ -42,7 +42,8 @@ WARN_UNUSED status wire_reload_keys(wire *w);
 enum { WIRE_REFUSED_TEXT = 512 };
 int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT]);
 /* keygen: client NULL: the daemon's folder, with a client of its own; else FOLDER/CLIENT for
- * another machine, whose key is added to FOLDER/allowed. Nothing there is overwritten. */
+ * another machine, whose key is added to FOLDER/allowed. No key that is there is overwritten; after
+ * a failure (a full disk) it can be called again. */
 WARN_UNUSED status wire_keys_make(const char *folder, const char *client);
 
 /* What one peer of a bound socket may make us hold; 0 = no bound. */

@@ -293,8 +293,30 @@ int64_t wire_keys_refused(wire_keys *k, char out[WIRE_REFUSED_TEXT])
     return n;
 }
 
-/* --- keygen --- */
+/* --- keygen: what fails leaves no file that stands in the way of another try --- */
 
+static bool write_all(int fd, const char *text, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(fd, text, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        text += n;
+        size -= (size_t)n;
+    }
+    return fsync(fd) == 0;
+}
+
+static void remove_file(const char *folder, const char *file)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    unlink(path);
+}
+
+/* flags: O_EXCL for a new file, O_TRUNC for one in place of another. */
 static status write_file(const char *folder, const char *file, int flags, mode_t mode,
                          const char *text)
 {
@@ -303,10 +325,23 @@ static status write_file(const char *folder, const char *file, int flags, mode_t
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
     if (fd < 0)
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
-    const size_t size = strlen(text);
-    bool good = write(fd, text, size) == (ssize_t)size && fsync(fd) == 0;
-    good = close(fd) == 0 && good;
-    return good ? ST_OK : FAIL_IN(ST_IO, path, "can not be written: %s", strerror(errno));
+    int failed = write_all(fd, text, strlen(text)) ? 0 : errno;
+    if (close(fd) != 0 && !failed)
+        failed = errno;
+    if (!failed)
+        return ST_OK;
+    unlink(path);
+    return FAIL_IN(ST_IO, path, "can not be written: %s", strerror(failed));
+}
+
+static status check_absent(const char *folder, const char *file, const char *remedy)
+{
+    char path[PATH_MAX + 32];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (lstat(path, &info) != 0)
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, path, "there are keys already: %s", remedy);
 }
 
 static status make_pair(const char *folder, const char *file, char public_key[KEY_TEXT])
@@ -328,16 +363,38 @@ static status make_folder(const char *folder)
     return ST_OK;
 }
 
+/* A line more; the line before may have been left open by an editor. */
 static status allow(const char *folder, const char *key, const char *name)
 {
-    char line[KEY_TEXT + NAME_BYTES + 2];
-    snprintf(line, sizeof line, "%s %s\n", key, name);
-    return write_file(folder, "allowed", O_APPEND, 0600, line);
+    char path[PATH_MAX + 32], line[KEY_TEXT + NAME_BYTES + 3], last = '\n';
+    struct stat info;
+    snprintf(path, sizeof path, "%s/allowed", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+    int failed = fstat(fd, &info) == 0 ? 0 : errno;
+    if (!failed && info.st_size > 0 && pread(fd, &last, 1, info.st_size - 1) < 0)
+        failed = errno;
+    snprintf(line, sizeof line, "%s%s %s\n", last == '\n' ? "" : "\n", key, name);
+    if (!failed && !write_all(fd, line, strlen(line))) {
+        failed = errno;
+        (void)!ftruncate(fd, info.st_size); /* half a key is none */
+    }
+    if (close(fd) != 0 && !failed)
+        failed = errno;
+    return failed ? FAIL_IN(ST_IO, path, "can not be written: %s", strerror(failed)) : ST_OK;
+}
+
+static status write_public(const char *folder, const char *key)
+{
+    char line[KEY_TEXT + 1];
+    snprintf(line, sizeof line, "%s\n", key);
+    return write_file(folder, "daemon.pub", O_TRUNC, 0644, line);
 }
 
 static status make_client(const char *folder, const char *client)
 {
-    char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX], line[KEY_TEXT + 1];
+    char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX];
     const size_t n = strlen(client);
     if (n == 0 || n >= NAME_BYTES ||
         strspn(client, "abcdefghijklmnopqrstuvwxyz"
@@ -346,24 +403,40 @@ static status make_client(const char *folder, const char *client)
                     client, NAME_BYTES - 1);
     TRY(read_keys(folder, "daemon.pub", server, 1));
     snprintf(own, sizeof own, "%s/%s", folder, client);
+    TRY(check_absent(
+        own, "client.key",
+        "give another --client, or remove this folder and the name's line in allowed"));
     TRY(make_folder(own));
     TRY(make_pair(own, "client.key", key));
-    snprintf(line, sizeof line, "%s\n", server[0]);
-    TRY(write_file(own, "daemon.pub", O_TRUNC, 0644, line));
-    return allow(folder, key, client);
+    status st = write_public(own, server[0]);
+    if (st == ST_OK)
+        st = allow(folder, key, client);
+    if (st != ST_OK)
+        remove_file(own, "client.key");
+    return st;
+}
+
+static status make_daemon(const char *folder)
+{
+    static const char remedy[] = "give another --out, or remove this folder if nobody uses them";
+    char daemon[KEY_TEXT], own[KEY_TEXT];
+    TRY(check_absent(folder, "daemon.key", remedy));
+    TRY(check_absent(folder, "client.key", remedy));
+    TRY(make_folder(folder));
+    TRY(make_pair(folder, "daemon.key", daemon));
+    status st = write_public(folder, daemon);
+    if (st == ST_OK)
+        st = make_pair(folder, "client.key", own);
+    if (st == ST_OK && (st = allow(folder, own, "client")) != ST_OK)
+        remove_file(folder, "client.key");
+    if (st != ST_OK)
+        remove_file(folder, "daemon.key");
+    return st;
 }
 
 status wire_keys_make(const char *folder, const char *client)
 {
-    char daemon[KEY_TEXT], own[KEY_TEXT], line[KEY_TEXT + 1];
     if (!zmq_has("curve"))
         return FAIL(ST_OS, "this libzmq was built without CURVE: keys can not be made");
-    if (client)
-        return make_client(folder, client);
-    TRY(make_folder(folder));
-    TRY(make_pair(folder, "daemon.key", daemon));
-    snprintf(line, sizeof line, "%s\n", daemon);
-    TRY(write_file(folder, "daemon.pub", O_TRUNC, 0644, line));
-    TRY(make_pair(folder, "client.key", own));
-    return allow(folder, own, "client");
+    return client ? make_client(folder, client) : make_daemon(folder);
 }

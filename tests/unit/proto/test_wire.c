@@ -1,9 +1,11 @@
 /* test_wire.c: sockets over ipc and loopback tcp, between threads; peers that are missing, gone,
  * strange or of another version. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -352,6 +354,84 @@ static void test_wire_error__carries_the_reason(void **state)
     json_free(&v);
 }
 
+/* The allowed keys of the folder, as text. */
+static void read_allowed(const char *keys, char *out, size_t size)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/allowed", keys);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    out[fread(out, 1, size - 1, f)] = 0;
+    fclose(f);
+}
+
+static void append(const char *keys, const char *text)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/allowed", keys);
+    FILE *f = fopen(path, "a");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), keys[300], text[1000];
+    wire *w = NULL;
+    snprintf(keys, sizeof keys, "%s/k", folder);
+    assert_ok(wire_keys_make(keys, NULL));
+    append(keys, "# by hand"); /* without a newline */
+    assert_ok(wire_keys_make(keys, "one"));
+    assert_ok(wire_keys_make(keys, "two"));
+    read_allowed(keys, text, sizeof text);
+    assert_non_null(strstr(text, "\n# by hand\n"));
+    assert_non_null(strstr(text, " one\n"));
+    assert_null(strstr(text, "\n\n"));
+    assert_ok(wire_new(&w));
+    assert_ok(wire_serve_keys(w, keys));
+    wire_free(&w);
+    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, NULL), "another --out");
+    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, "two"), "another --client");
+    harness_remove(&folder);
+}
+
+/* Files can not grow beyond so many bytes, as on a disk that is full. */
+static void disk_of(rlim_t bytes)
+{
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* What failed stands in nobody's way once there is room. */
+static void test_wire_keys__full_disk(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), keys[300], before[1000], after[1000];
+    snprintf(keys, sizeof keys, "%s/k", folder);
+    disk_of(45); /* daemon.key is cut */
+    status st = wire_keys_make(keys, NULL);
+    disk_of(RLIM_INFINITY);
+    assert_int_equal(st, ST_IO);
+    assert_ok(wire_keys_make(keys, NULL));
+    append(keys,
+           "# a line that takes the room that the next key would have needed, and it is full");
+    append(keys, "\n");
+    read_allowed(keys, before, sizeof before);
+    disk_of(strlen(before) + 9); /* allowed is cut */
+    st = wire_keys_make(keys, "site");
+    disk_of(RLIM_INFINITY);
+    assert_int_equal(st, ST_IO);
+    read_allowed(keys, after, sizeof after);
+    assert_string_equal(after, before);
+    assert_ok(wire_keys_make(keys, "site"));
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +446,8 @@ int main(void)
         cmocka_unit_test(test_wire_poll__descriptor),
         cmocka_unit_test(test_wire_read_json__hostile),
         cmocka_unit_test(test_wire_error__carries_the_reason),
+        cmocka_unit_test(test_wire_keys__are_added_on_lines_of_their_own),
+        cmocka_unit_test(test_wire_keys__full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
