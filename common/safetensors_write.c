@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/json.h"
 
 enum { LENGTH_BYTES = 8, WRITE_MAX = 1 << 30 }; /* write(2) stops short of 2 GiB */
@@ -144,25 +145,6 @@ static status write_all(int fd, const char *path, const uint8_t *data, size_t si
     return ST_OK;
 }
 
-static status sync_folder(const char *path)
-{
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = 0;
-    else
-        strcpy(folder, ".");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return FAIL_IN(ST_IO, folder, "can not open: %s", strerror(errno));
-    int err = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* some file systems can not */
-    close(fd);
-    if (err)
-        return FAIL_IN(ST_IO, folder, "fsync failed: %s", strerror(err));
-    return ST_OK;
-}
-
 static status write_tensors(int fd, const char *path, const st_tensor *tensors, size_t n_tensors,
                             const uint8_t *header, size_t header_size)
 {
@@ -198,5 +180,5 @@ status st_write(const char *path, const st_tensor *tensors, size_t n_tensors, co
         unlink(temporary);
         return st;
     }
-    return sync_folder(path);
+    return file_sync_parent(path);
 }

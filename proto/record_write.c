@@ -1,12 +1,11 @@
 /* record_write.c: rows to a file, every distinct image part once. */
 #include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "proto/record.h"
 #include "proto/record_format.h"
 
@@ -258,21 +257,6 @@ static status put_index(record_writer *w, hasher *h)
     return put(w, tail, sizeof tail);
 }
 
-/* The rename lasts only once the folder is on disk too. */
-static status sync_folder(const char *path)
-{
-    char *copy = strdup(path);
-    if (!copy)
-        return FAIL(ST_NO_MEMORY, "no memory for a path");
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
-    if (fd < 0)
-        return FAIL_IN(ST_IO, path, "can not open its folder: %s", strerror(errno));
-    int failed = fsync(fd);
-    close(fd);
-    return failed ? FAIL_IN(ST_IO, path, "can not sync its folder: %s", strerror(errno)) : ST_OK;
-}
-
 status record_finish(record_writer **writer)
 {
     record_writer *w = *writer;
@@ -289,7 +273,7 @@ status record_finish(record_writer **writer)
         record_abandon(writer);
         return st;
     }
-    st = sync_folder(w->path);
+    st = file_sync_parent(w->path);
     writer_free(w);
     *writer = NULL;
     return st;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/log.h"
 #include "trainer/checkpoint/hf_write.h"
 
@@ -88,16 +89,6 @@ status folder_remove(const char *path)
     if (st == ST_OK && rmdir(path) != 0 && errno != ENOENT)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     return st;
-}
-
-static status sync_folder(const char *folder)
-{
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
-    int err = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* some file systems can not */
-    close(fd);
-    return err ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(err)) : ST_OK;
 }
 
 status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t step,
@@ -179,7 +170,7 @@ status folder_commit(const char *folder, int64_t step)
     if (renameat2(AT_FDCWD, writing, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         if (rename(writing, trash) != 0)
             return FAIL_IN(ST_IO, writing, "rename: %s", strerror(errno));
-        TRY(sync_folder(folder));
+        TRY(file_sync_folder(folder));
         return drop_replaced(trash);
     }
     /* There was none, or this file system can not exchange. */
@@ -192,7 +183,7 @@ status folder_commit(const char *folder, int64_t step)
             log_warn("%s: can not be put back from %s: %s", path, trash, strerror(errno));
         return st;
     }
-    TRY(sync_folder(folder));
+    TRY(file_sync_folder(folder));
     return drop_replaced(trash);
 }
 
@@ -277,5 +268,5 @@ status folder_publish(const char *folder, int64_t step)
     TRY(folder_step_path(path, folder, step, NULL));
     TRY(for_files(path, folder, publish_file));
     TRY(for_files(folder, path, remove_stale));
-    return sync_folder(folder);
+    return file_sync_folder(folder);
 }

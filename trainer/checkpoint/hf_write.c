@@ -2,12 +2,12 @@
 #include "trainer/checkpoint/hf_write.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "trainer/model/convert.h"
 #include "trainer/model/lora_params.h"
 
@@ -48,16 +48,6 @@ static status output_put(output *o, const void *data, size_t size)
     return ST_OK;
 }
 
-static status sync_folder(const char *folder)
-{
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
-    int bad = fsync(fd);
-    close(fd);
-    return bad ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(errno)) : ST_OK;
-}
-
 /* st: of the writing so far. On failure the temporary file is removed. */
 static status output_close(output *o, status st)
 {
@@ -71,7 +61,7 @@ static status output_close(output *o, status st)
         unlink(o->temp);
         return st;
     }
-    return sync_folder(o->folder);
+    return file_sync_folder(o->folder);
 }
 
 status hf_write_text(const char *folder, const char *name, const char *text, size_t size)

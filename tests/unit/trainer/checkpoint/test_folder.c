@@ -9,13 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
 
 enum { STEP = 7, SAVES = 300 };
 
 static char base[] = "/tmp/test_folder_XXXXXX";
+
+/* In place of libc's: some file systems refuse it of folders. */
+static bool folders_refuse;
+
+int fsync(int fd)
+{
+    struct stat about;
+    if (folders_refuse && fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
 
 static void write_step(int number)
 {
@@ -120,11 +135,25 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
     harness_remove(&folder);
 }
 
+static void test_hf_write_text__folder_can_not_be_synced(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[STATUS_PATH_MAX];
+    folders_refuse = true;
+    status st = hf_write_text(folder, "config.json", "{}", 2);
+    folders_refuse = false;
+    assert_ok(st);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_int_equal(access(path, R_OK), 0);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder_commit__a_step_saved_again_is_never_missing),
         cmocka_unit_test(test_folder_check__sizes_that_can_not_be_are_refused),
+        cmocka_unit_test(test_hf_write_text__folder_can_not_be_synced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,31 @@
+#include "common/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+status file_sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_IO, folder, "can not open: %s", strerror(errno));
+    int failed = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+    close(fd);
+    return failed ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(failed)) : ST_OK;
+}
+
+status file_sync_parent(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return file_sync_folder(".");
+    const size_t n = slash == path ? 1 : (size_t)(slash - path);
+    if (n >= sizeof folder)
+        return FAIL_IN(ST_IO, path, "the path is longer than %zu bytes", sizeof folder - 1);
+    memcpy(folder, path, n);
+    folder[n] = 0;
+    return file_sync_folder(folder);
+}
