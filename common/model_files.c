@@ -1,5 +1,7 @@
 #include "common/model_files.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -65,10 +67,12 @@ status model_files_folder(const conf *c, const char **out)
 
 static status add_file(hasher *h, const char *folder, const char *name, bool required)
 {
-    char path[STATUS_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return FAIL_IN(ST_CONFIG, folder, "the path of its %s is longer than %d bytes", name,
+                       PATH_MAX - 1);
     if (!required && access(path, F_OK) != 0)
-        return ST_OK;
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
     hash128 file;
     TRY(hash_file(path, &file));
     hasher_add(h, name, __builtin_strlen(name) + 1);

@@ -1,11 +1,14 @@
-/* test_model_cache.c: which words are names in the Hugging Face cache, what its folders are called.
- */
+/* test_model_cache.c: which words are names in the Hugging Face cache, what its folders are called,
+ * which files of a folder count. */
 #include "common/model_cache.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "common/model_files.h"
 #include "tests/harness.h"
 
 static void test_model_cache__names(void **state)
@@ -78,12 +81,55 @@ static void test_model_cache__commits_do_not_lead_elsewhere(void **state)
     harness_remove(&root);
 }
 
+/* A chain of folders whose path has so many bytes, inside of root. */
+static void make_deep(const char *root, size_t bytes, char out[PATH_MAX])
+{
+    size_t n = (size_t)snprintf(out, PATH_MAX, "%s", root);
+    while (n < bytes) {
+        size_t word = bytes - n - 1 > 200 ? 100 : bytes - n - 1;
+        out[n++] = '/';
+        memset(out + n, 'd', word);
+        out[n += word] = 0;
+        assert_int_equal(mkdir(out, 0755), 0);
+    }
+}
+
+static void put_file(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    assert_true(snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* What the path's length must not do is to leave a file out. */
+static void test_model_files__deep_folders_have_all_files(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), deep[PATH_MAX], deeper[PATH_MAX];
+    hash128 before, after;
+    make_deep(root, STATUS_PATH_MAX - 20, deep);
+    const conf c = {.model_path = deep, .model_tokenizer = ""};
+    put_file(deep, "tokenizer.json");
+    assert_ok(model_files_digest(&c, &before));
+    put_file(deep, "preprocessor_config.json");
+    assert_ok(model_files_digest(&c, &after));
+    assert_memory_not_equal(before.bytes, after.bytes, sizeof before.bytes);
+    make_deep(deep, PATH_MAX - 20, deeper);
+    const conf d = {.model_path = deeper, .model_tokenizer = ""};
+    put_file(deeper, "tokenizer.json");
+    assert_fails(ST_CONFIG, model_files_digest(&d, &after), "preprocessor_config.json is longer");
+    harness_remove(&root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_cache__names),
         cmocka_unit_test(test_model_cache__titles),
         cmocka_unit_test(test_model_cache__commits_do_not_lead_elsewhere),
+        cmocka_unit_test(test_model_files__deep_folders_have_all_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
