@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/utf8.h"
+
 bool model_files_is_folder(const char *path)
 {
     struct stat info;
@@ -63,6 +65,18 @@ status model_files_folder(const conf *c, const char **out)
                     c->model_path);
     *out = c->model_path;
     return ST_OK;
+}
+
+status model_files_told(const conf *c)
+{
+    const char *folder;
+    TRY(model_files_folder(c, &folder));
+    if (utf8_valid(folder, strlen(folder)))
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, folder,
+                   "%s: the folder's name is not UTF-8, as what workers are told is: rename it, or "
+                   "give it a link",
+                   folder == c->model_path ? "model.path" : "model.tokenizer");
 }
 
 static status add_file(hasher *h, const char *folder, const char *name, bool required)

@@ -12,6 +12,9 @@
  * without model.tokenizer. Borrowed from the conf. */
 WARN_UNUSED status model_files_folder(const conf *c, const char **out);
 
+/* The same folder must have a name that workers can be told of, in UTF-8. ST_CONFIG. */
+WARN_UNUSED status model_files_told(const conf *c);
+
 /* XXH3-128 over tokenizer.json and, where present, preprocessor_config.json and
  * video_preprocessor_config.json of that folder. */
 WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);

@@ -113,6 +113,7 @@ static status resolve(dispatch *d, source *s)
     } else {
         TRY(conf_copy(d->c, &s->c)); /* of its own: a thread that hangs outlives the options */
     }
+    TRY(model_files_told(&s->c));
     TRY(model_files_digest(&s->c, &s->model_digest));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
     return clip_limits_load(&s->c, &s->clips);

@@ -123,6 +123,24 @@ static void test_model_files__deep_folders_have_all_files(void **state)
     harness_remove(&root);
 }
 
+static void test_model_files__names_that_can_be_told(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), path[STATUS_PATH_MAX];
+    const conf c = {.model_path = path, .model_tokenizer = ""};
+    const conf d = {.model_path = "preset", .model_tokenizer = path};
+    snprintf(path, sizeof path, "%s/mod\xc3\xa8le", root);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_ok(model_files_told(&c));
+    assert_ok(model_files_told(&d));
+    snprintf(path, sizeof path, "%s/mod\xe8le", root);
+    assert_fails(ST_CONFIG, model_files_told(&d), "is no folder");
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_fails(ST_CONFIG, model_files_told(&c), "model.path: the folder's name is not UTF-8");
+    assert_fails(ST_CONFIG, model_files_told(&d), "model.tokenizer: the folder's");
+    harness_remove(&root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_model_cache__titles),
         cmocka_unit_test(test_model_cache__commits_do_not_lead_elsewhere),
         cmocka_unit_test(test_model_files__deep_folders_have_all_files),
+        cmocka_unit_test(test_model_files__names_that_can_be_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
