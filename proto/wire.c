@@ -203,8 +203,8 @@ status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_sock
     TRY(seed_ids(text));
     TRY(socket_new(w, text, &e, true, limits, &s));
     if (!e.is_ipc && limits && limits->unread_bytes)
-        TRY_OR(failed,
-               wire_guard_new(w->context, s->socket, text, limits, w->keys != NULL, &s->guard));
+        TRY_OR(failed, wire_guard_new(w->context, s->socket, text, e.port, limits, w->keys != NULL,
+                                      &s->guard));
     if (zmq_bind(s->socket, e.text) != 0) {
         st = bind_failed(text);
         goto failed;

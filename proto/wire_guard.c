@@ -35,6 +35,7 @@ struct wire_guard {
     void *socket; /* borrowed */
     void *events; /* PAIR: connections that were accepted */
     wire_limits limits;
+    int port; /* that the socket listens at */
     bool curve;
     connection *at; /* by descriptor */
     int n;
@@ -49,6 +50,21 @@ static uint64_t cookie_of(int fd)
     uint64_t cookie = 0;
     socklen_t size = sizeof cookie;
     return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+static int port_of(const struct sockaddr_storage *a)
+{
+    if (a->ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)a)->sin6_port);
+    return a->ss_family == AF_INET ? ntohs(((const struct sockaddr_in *)a)->sin_port) : 0;
+}
+
+/* At our end; 0: no tcp connection. */
+static int own_port(int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    return getsockname(fd, (struct sockaddr *)&a, &size) == 0 ? port_of(&a) : 0;
 }
 
 /* Bytes that came over it so far; -1: not to be had. */
@@ -75,8 +91,8 @@ static void check_kernel(const char *name)
     close(fd);
 }
 
-status wire_guard_new(void *context, void *socket, const char *name, const wire_limits *limits,
-                      bool curve, wire_guard **out)
+status wire_guard_new(void *context, void *socket, const char *name, int port,
+                      const wire_limits *limits, bool curve, wire_guard **out)
 {
     char address[64];
     const int zero = 0;
@@ -84,6 +100,7 @@ status wire_guard_new(void *context, void *socket, const char *name, const wire_
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a socket");
     g->socket = socket;
+    g->port = port;
     g->limits = *limits;
     g->curve = curve;
     snprintf(address, sizeof address, "inproc://guard-%p", (void *)g);
@@ -128,7 +145,11 @@ static void accepted(wire_guard *g, int fd)
         g->at = grown;
         g->n = n;
     }
-    g->at[fd] = (connection){.cookie = cookie_of(fd)};
+    /* Since it was told of, the connection may have ended, and one of another socket have its
+     * descriptor. The port is asked last: if another comes in between, the cookie is an ended
+     * one's. */
+    const uint64_t cookie = cookie_of(fd);
+    g->at[fd] = (connection){.cookie = own_port(fd) == g->port ? cookie : 0};
 }
 
 static void read_events(wire_guard *g)
@@ -196,18 +217,15 @@ static void cut(wire_guard *g, int fd, int64_t bytes)
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
     char host[INET6_ADDRSTRLEN] = "?";
-    int port = 0;
     if (getpeername(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET6) {
         const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&a;
         inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
-        port = ntohs(in->sin6_port);
     } else if (a.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)&a;
         inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
-        port = ntohs(in->sin_port);
     }
     snprintf(g->last, sizeof g->last, "%s port %d: %lld bytes that make no message, or wait unread",
-             host, port, (long long)bytes);
+             host, port_of(&a), (long long)bytes);
     shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees what it had and closes */
     g->at[fd] = (connection){0};
     g->cut++;

@@ -1,6 +1,7 @@
 /* test_wire_guard.c: peers that send more than is read, over real tcp and byte by byte: cut off at
  * their share, while others and those that are known go on. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,48 @@ static void a_known_one_may_send_more(void **state)
     end(&f);
 }
 
+/* The descriptor of a connection that came to the port; -1: none. */
+static int accepted_at(int port)
+{
+    enum { MOST = 1024 };
+    for (int fd = 0; fd < MOST; fd++) {
+        struct sockaddr_in a = {0}, far = {0};
+        socklen_t size = sizeof a, far_size = sizeof far;
+        if (getsockname(fd, (struct sockaddr *)&a, &size) == 0 && a.sin_family == AF_INET &&
+            ntohs(a.sin_port) == port && getpeername(fd, (struct sockaddr *)&far, &far_size) == 0)
+            return fd;
+    }
+    return -1;
+}
+
+/* Who is at a descriptor when a socket reads that it was given may belong to another one. */
+static void anothers_connection_is_let_be(void **state)
+{
+    (void)state;
+    enum { LOW = 64 << 10 };
+    fixture low = {.port = harness_port(NULL)};
+    begin_with(&low, LOW, NULL);
+    fixture other = begin();
+    const int first = peer(&low);
+    const int there = accepted_at(low.port);
+    assert_true(there >= 0);
+    close(first);
+    for (int i = 0; fcntl(there, F_GETFD) != -1; i++) { /* nobody reads low's events yet */
+        assert_true(i < WAIT_MS);
+        usleep(1000);
+    }
+    const int second = peer(&other);
+    assert_int_equal(accepted_at(other.port), there);
+    assert_true(parts_without_end(&other, second, SHARE / 2));
+    turn(&low, NULL);
+    turn(&low, NULL);
+    assert_int_equal(low.cut, 0);
+    assert_true(parts_without_end(&other, second, SHARE / 4));
+    close(second);
+    end(&low);
+    end(&other);
+}
+
 /* Parts of every form of frame; a byte wrong for each would soon be over the share. */
 static void exactly(const char *keys)
 {
@@ -219,6 +262,7 @@ int main(void)
         cmocka_unit_test(without_an_end_is_cut_off),
         cmocka_unit_test(all_together_have_a_share),
         cmocka_unit_test(a_known_one_may_send_more),
+        cmocka_unit_test(anothers_connection_is_let_be),
         cmocka_unit_test(what_is_read_counts_exactly),
         cmocka_unit_test(with_keys_too),
     };
