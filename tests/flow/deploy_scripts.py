@@ -1,0 +1,196 @@
+"""The scripts of deploy/, without root, network, systemd or Slurm: what they say of themselves and of wrong
+words, what quickstart makes of data that is not whole, which packages are missing, what is started."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+from prepd_flow import BIN, check, main
+
+SOURCE = os.path.abspath(os.environ.get("TESSERA_SOURCE", "."))
+TRAINER = os.path.join(os.path.dirname(os.path.abspath(BIN)), "trainer")
+
+
+class Place:
+    """A temporary folder with programs of ours in front of the machine's; each writes its words to said."""
+
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="deploy")
+        os.makedirs(self.file("path"))
+        return self
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def write(self, name, text):
+        os.makedirs(os.path.dirname(self.file(name)), exist_ok=True)
+        with open(self.file(name), "w") as f:
+            f.write(text)
+        return self.file(name)
+
+    def program(self, name, lines=""):
+        path = self.write(name, f"#!/bin/bash\necho \"{os.path.basename(name)} $*\" >>{self.file('said')}\n{lines}\n")
+        os.chmod(path, 0o755)
+
+    def said(self):
+        if not os.path.exists(self.file("said")):
+            return []
+        with open(self.file("said")) as f:
+            lines = f.read().splitlines()
+        os.remove(self.file("said"))
+        return lines
+
+    def run(self, *args, code=0, cwd=None, **env):
+        p = subprocess.run(args, cwd=cwd or self.path, capture_output=True, text=True, timeout=120,
+                           env=dict(os.environ, PATH=self.file("path") + ":" + os.environ["PATH"], **env))
+        check(p.returncode == code, f"{args}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+        return p.stdout if code == 0 else p.stderr
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+
+def their_help_is_their_head():
+    """From any folder; no line of the script behind it, and words that nobody knows are named."""
+    with Place() as place:
+        for name in ("quickstart", "install-deps", "prepd-run"):
+            with open(os.path.join(SOURCE, "deploy", name)) as f:
+                head = f.read().split("\nset -euo")[0].splitlines()[1:]
+            head = "".join(line[2:] + "\n" for line in head)
+            for cwd, path in ((os.path.join(SOURCE, "deploy"), "./" + name), (SOURCE, "deploy/" + name),
+                              (place.path, os.path.join(SOURCE, "deploy", name))):
+                said = place.run(path, "--help", cwd=cwd)
+                check(said == head, f"{path} in {cwd}: {said}")
+                said = place.run(path, "--foo", code=64, cwd=cwd)
+                check(said.startswith(name + ": unknown") and "--foo" in said.splitlines()[0] and head in said, said)
+
+
+def quickstart_makes_unfinished_data_again():
+    """Interrupted anywhere in prepd synth, another quickstart makes the data; whole, it leaves them alone."""
+    with Place() as place:
+        os.mkdir(place.file("deploy"))
+        shutil.copy(os.path.join(SOURCE, "deploy/quickstart"), place.file("deploy"))
+        for name in ("cmake", "ninja"):
+            place.program("path/" + name)
+        place.program("build/bin/prepd", f'[ "$1" != synth ] || exec {shlex.quote(os.path.abspath(BIN))} synth --out "$3" '
+                      "--images 8 --seed 1 --sizes small")
+        place.program("build/bin/trainer", "echo 'trained: loss 2 to 1'")
+
+        def quickstart():
+            said = place.run(place.file("deploy/quickstart"), "--no-install").splitlines()
+            check(said[-1] == "quickstart: loss 2 to 1", said)
+            return any(line.startswith("prepd synth") for line in place.said())
+        check(quickstart(), "no data were made")
+        check(not quickstart(), "whole data were made again")
+        smoke = place.file("build/smoke")
+        files = [os.path.join(at, name) for at, _, names in os.walk(smoke) for name in names if not name.endswith(".log")]
+        files.sort(key=lambda path: (os.stat(path).st_mtime_ns, path))
+        check(len(files) > 12 and files[0].endswith("synth.json"), files)
+        for end in range(1, len(files)):  # as it stood when the one behind was written
+            for path in files[end:]:
+                os.remove(path)
+            check(quickstart(), f"the data that end with {files[end - 1]} were taken for whole")
+            check(all(map(os.path.exists, files)), f"made again from {files[end - 1]}, not all is there")
+
+
+# libone is there for two architectures, libtwo for another one alone; all else for all of them.
+DPKG_QUERY = """case ${!#} in
+libzmq3-dev) printf 'foreign installed\\nnative installed\\n' ;;
+libyaml-dev) printf 'foreign installed\\n' ;;
+libyajl-dev) printf 'native config-files\\n' ;;
+libpcre2-dev) exit 1 ;;
+*) echo all installed ;;
+esac"""
+APT_GET = """if [ "$1" = update ] && [ ! -e taken ]; then
+    touch taken
+    echo "E: Could not get lock lists/lock. It is held by process 1 (apt-get)" >&2
+    exit 100
+fi
+[ "$1" != update ] || [ ! -e broken ] || { echo "E: no network" >&2; exit 100; }"""
+
+
+def packages_of_this_architecture_are_asked_for():
+    """And another apt is waited for."""
+    script = os.path.join(SOURCE, "deploy/install-deps")
+    with Place() as place:
+        place.program("path/dpkg", "echo native")
+        place.program("path/dpkg-query", DPKG_QUERY)
+        place.program("path/apt-get", APT_GET)
+        place.program("path/id", "echo 1000")
+        said = place.run(script, "--prepd", code=77)
+        check(said == "install-deps: needs root to install: libyaml-dev libyajl-dev libpcre2-dev\n", said)
+        check(not any(line.startswith("apt-get") for line in place.said()), "it installs all the same")
+        place.program("path/id", "echo 0")
+        place.run(script, "--prepd")
+        asked = [line.split() for line in place.said() if line.startswith("apt-get")]
+        check([line[1] for line in asked] == ["update", "update", "install"], asked)
+        check(asked[2][-3:] == ["libyaml-dev", "libyajl-dev", "libpcre2-dev"], asked)
+        check("DPkg::Lock::Timeout=300" in asked[2], asked)
+        place.write("broken", "")
+        check(place.run(script, "--prepd", code=1) == "E: no network\n", "another error is waited for")
+        place.program("path/dpkg-query", "echo native installed")
+        place.said()
+        check("everything is installed" in place.run(script), "what is there is missing")
+        check(not any(line.startswith("apt-get") for line in place.said()), "there is nothing to install")
+
+
+def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
+    with Place() as place:
+        place.program("prepd")
+        shutil.copy(os.path.join(SOURCE, "deploy/prepd-run"), place.file("prepd-run"))
+        script = place.file("prepd-run")
+        config = place.write("a $HOME/c.yaml", "")
+        for words, first in ((["--cpus"], "--cpus needs"), (["--memory"], "--memory needs"),
+                             (["--cpus", "--print", config], "--cpus needs"), (["--memory", "", config], "--memory needs"),
+                             (["--print"], "name a configuration"), ([], "name a configuration")):
+            said = place.run(script, *words, code=64)
+            check(said.startswith("prepd-run: " + first) and "deploy" not in said.splitlines()[0], said)
+        said = place.run(script, "--print", place.file("none/c.yaml"), code=66)
+        check("none/c.yaml can not be read" in said, said)
+        more = ["--data.path", "/data/${X}/$HOME/$$", "--data.suffix", "it's 5 $, \"100 %\""]
+        line = place.run(script, "--print", "--cpus", "0-1", "--memory", "4G", config, *more)
+        words = shlex.split(line)
+        check(words[0] == "systemd-run" and {"AllowedCPUs=0-1", "MemoryMax=4G"} <= set(words), line)
+        # The manager makes $ of $$, and puts variables in for any other $NAME or ${NAME}.
+        at = words.index(place.file("prepd"))
+        check(words[at + 1:at + 3] == ["serve", "-c"], line)
+        check([w.replace("$$", "$") for w in words[at + 3:]] == [config, *more], line)
+        check(all(w.count("$") == 2 * w.count("$$") for w in words[at + 3:]), line)
+        if not os.path.isdir("/run/systemd/system"):
+            said = place.run(script, config, *more, code=69)
+            check(shlex.split(said.splitlines()[-1])[:-1] == [place.file("prepd"), "serve", "-c", config, *more], said)
+
+
+def the_slurm_script_starts_prepd_unless_a_recording_is_read():
+    if not os.path.exists(TRAINER):
+        print("skipped: no trainer")
+        return
+    script = os.path.join(SOURCE, "deploy/slurm/train.sbatch")
+    with Place() as place:
+        os.makedirs(place.file("bin"))
+        os.symlink(TRAINER, place.file("bin/trainer"))
+        place.program("bin/prepd", "exec sleep 60")
+        plain = place.write("plain.yaml", "training:\n  steps: 2\n")
+        nested = place.write("nested.yaml", "feed:\n  ahead: 2\n  replay: a file.rec\n")
+        dotted = place.write("dotted.yaml", "feed.replay: a.rec\n")
+        for words, daemon in (([plain], True), ([plain, "--feed.replay", "a.rec"], False),
+                              ([plain, "--feed.replay=a.rec"], False), ([nested], False), ([dotted], False),
+                              ([plain, "--data.suffix", " --feed.replay "], True),
+                              ([nested, "--feed.replay="], True)):
+            begun = f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done"
+            place.program("path/srun", (begun if daemon else "sleep 0.2") + "; exit 3")
+            place.run("bash", script, *words, code=3, TESSERA_BIN=place.file("bin"), SLURM_JOB_ID="1", SLURM_PROCID="0",
+                      SLURM_NTASKS="8")
+            said = place.said()
+            check(("prepd serve -c " + " ".join(words) in said) == daemon, f"{words}: {said}")
+            check([line for line in said if line.startswith("srun")] ==
+                  [f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train -c {' '.join(words)}"], said)
+        said = place.run("bash", script, plain, "--feed.reply", "a.rec", code=64, TESSERA_BIN=place.file("bin"))
+        check("feed.reply" in said and place.said() == [], said)
+
+
+main(their_help_is_their_head, quickstart_makes_unfinished_data_again, packages_of_this_architecture_are_asked_for,
+     prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
+     the_slurm_script_starts_prepd_unless_a_recording_is_read)
