@@ -150,7 +150,7 @@ from_numpy = lambda a: a.view(Tensor)
 
 
 def the_page_s_lines_for_pytorch():
-    """As proto/README.md has them: an epoch, stopped in the middle and gone on with."""
+    """As proto/README.md has them: an epoch, stopped in the middle and gone on with, by one rank and by two."""
     with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
@@ -161,17 +161,31 @@ def the_page_s_lines_for_pytorch():
             with open(f.file("stub/torch.py"), "w") as stub:
                 stub.write(TORCH)
 
-        def said(what):
-            p = subprocess.run([sys.executable, "-B", "-c", what, endpoint(f)], cwd=f.path, env=env,
+        def said(what, source=endpoint(f), code=0, **more):
+            p = subprocess.run([sys.executable, "-B", "-c", what, source], cwd=f.path, env={**env, **more},
                                capture_output=True, text=True, timeout=60)
-            check(p.returncode == 0, p.stderr)
-            return p.stdout.splitlines()
+            check(p.returncode == code, p.stderr)
+            return p.stdout.splitlines() if code == 0 else p.stderr
         whole = said(lines)
         check(len(whole) == len(rows_of(f)) and ", 1536)" in whole[0], whole)
         check(said(lines) == [], "the cursor at the end gives rows")
-        os.remove(f.file("cursor.json"))
+        os.remove(f.file("cursor-0.json"))
         part = said(lines + "    if row['number'] == 4:\n        break\n")
         check(part + said(lines) == whole, f"{part} and what follows are not the whole")
+        # Two ranks, as torchrun starts them; behind a whole step their cursors are the same, and one goes on alone.
+        os.remove(f.file("cursor-0.json"))
+        stop = lines + f"    done = globals().get('done', 0) + 1\n    if done == {STEP}:\n        break\n"
+        pair = [said(stop, RANK=str(r), WORLD_SIZE="2") for r in range(2)]
+        check(sorted(pair[0] + pair[1], key=lambda line: int(line.split()[0])) == whole[:2 * STEP], pair)
+        cursors = [open(f.file(f"cursor-{r}.json")).read() for r in range(2)]
+        check(json.loads(cursors[0])["row"] == json.loads(cursors[1])["row"] == 2 * STEP, cursors)
+        rest = [said(lines, RANK=str(r), WORLD_SIZE="2") for r in range(2)]
+        check(sorted(rest[0] + rest[1], key=lambda line: int(line.split()[0])) == whole[2 * STEP:], rest)
+        check(len(rest[0]) == len(rest[1]), "one rank has more rows than the other")
+        with open(f.file("cursor-0.json"), "w") as kept:
+            kept.write(cursors[1])
+        check(said(lines) == whole[2 * STEP:], "one rank alone from the other's cursor")
+        check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
 
 
 def welcome(folder, **more):
