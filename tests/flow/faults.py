@@ -1,4 +1,4 @@
-"""Calls that fail as on a machine in trouble (fault_shim.c)."""
+"""Calls that fail as on a machine in trouble (fault_shim.c), pictures that kill who decodes them (poison_module.c)."""
 
 import contextlib
 import os
@@ -6,7 +6,8 @@ import struct
 
 from prepd_flow import BIN
 
-SHIM = os.path.join(os.path.dirname(os.path.dirname(BIN)), "tests/libfault_shim.so")
+BUILD = os.path.dirname(os.path.dirname(BIN))
+SHIM = os.path.join(BUILD, "tests/libfault_shim.so")
 ALWAYS = 1 << 30
 
 
@@ -32,6 +33,17 @@ def trouble(f, call, error, path, times, verb="worker"):
     finally:
         for name in given:
             del os.environ[name]
+
+
+@contextlib.contextmanager
+def trap():
+    """Workers do as the marks in their pictures say (poison_module.c)."""
+    os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(BUILD, "lib/libprepd_image.so")
+    os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(BUILD, "tests/libpoison_module.so")
+    try:
+        yield
+    finally:
+        del os.environ["TESSERA_IMAGE_MODULE"]
 
 
 def sanitized():

@@ -50,6 +50,16 @@ static void fault(void)
     *nowhere = 0;
 }
 
+/* As a library that wants more and more: pages that are used, until there are no more. */
+static status grow(const char *file)
+{
+    enum { PIECE_BYTES = 1 << 20 };
+    char *volatile piece;
+    while ((piece = malloc(PIECE_BYTES)))
+        memset(piece, 1, PIECE_BYTES);
+    return FAIL_IN(ST_NO_MEMORY, file, "no memory to decode");
+}
+
 static status decode(span bytes, const char *file, const conf *limits, const image_rows *rows,
                      arena *a, image *out)
 {
@@ -61,6 +71,8 @@ static status decode(span bytes, const char *file, const conf *limits, const ima
         exit(0);
     while (holds(bytes, "POISON:hang"))
         pause();
+    if (holds(bytes, "POISON:grow"))
+        return grow(file);
     if (getenv("POISON_SLOW_MS"))
         usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
     return real->decode(bytes, file, limits, rows, a, out);

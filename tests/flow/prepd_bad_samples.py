@@ -1,6 +1,5 @@
 """A bad sample costs itself only: it is named, the others stream, and nobody waits for it."""
 
-import contextlib
 import json
 import os
 import re
@@ -8,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+from faults import trap
 from prepd_flow import BIN, Daemon, Folder, check, digest, listed, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -47,18 +47,6 @@ def bad_files_are_named_and_cost_themselves():
         one = digest(f.config, "--steps", "10", "--prepd.workers", "1")
         three = digest(f.config, "--steps", "10", "--prepd.workers", "3")
         check(one == three, "bad samples make the stream depend on the workers")
-
-
-@contextlib.contextmanager
-def trap():
-    """Workers do as the marks in their pictures say (poison_module.c)."""
-    build = os.path.dirname(os.path.dirname(BIN))
-    os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(build, "lib/libprepd_image.so")
-    os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(build, "tests/libpoison_module.so")
-    try:
-        yield
-    finally:
-        del os.environ["TESSERA_IMAGE_MODULE"]
 
 
 def samples_that_kill_their_workers():
