@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64, MIN_BLOCK = 64 * 1024 };
+enum { ALIGN = 64, MIN_BLOCK = 64 * 1024, MAX_DOUBLED = 64 * 1024 * 1024 };
 
 struct arena_block {
     arena_block *next;
@@ -60,6 +60,8 @@ status arena_alloc(arena *a, size_t n_bytes, void **out)
     }
     if (!b) {
         size_t size = a->current ? a->current->size * 2 : MIN_BLOCK;
+        if (size > MAX_DOUBLED)
+            size = MAX_DOUBLED;
         if (size < n)
             size = n;
         b = block_new(size);
@@ -124,4 +126,17 @@ void arena_reset(arena *a)
     if (a->first)
         a->first->used = 0;
     a->used_bytes = 0;
+}
+
+void arena_trim(arena *a, size_t keep_bytes)
+{
+    size_t held_bytes = 0;
+    arena_reset(a);
+    for (const arena_block *b = a->first; b; b = b->next)
+        held_bytes += b->size;
+    if (held_bytes > keep_bytes) {
+        const size_t cap_bytes = a->cap_bytes;
+        arena_done(a);
+        arena_init(a, cap_bytes);
+    }
 }

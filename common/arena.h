@@ -39,5 +39,7 @@ WARN_UNUSED status arena_strndup(arena *a, const char *s, size_t n, char **out);
 arena_mark arena_save(const arena *a);
 void arena_release(arena *a, arena_mark mark);
 void arena_reset(arena *a);
+/* A reset; of an arena that holds more than this nothing is kept. */
+void arena_trim(arena *a, size_t keep_bytes);
 
 #endif

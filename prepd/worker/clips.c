@@ -199,7 +199,7 @@ status clips_patches(workshop *s, const conf *c, const char *root, const file_re
     clip_work k = {.s = s, .c = c, .grid = grid, .n = clip->n, .patches = patches};
     const int64_t began = clock_ns();
     status st;
-    arena_reset(&s->sample);
+    workshop_begin_image(s);
     for (int i = 0; i < 2; i++)
         TRY(arena_alloc(&s->sample, (size_t)grid.width * (size_t)grid.height * 3,
                         (void **)&k.frames[i]));

@@ -67,7 +67,7 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     workshop *s = k->s;
     span data;
     image im;
-    arena_reset(&s->sample);
+    workshop_begin_image(s);
     int64_t since = clock_ns();
     TRY(ref_load(f, k->root, k->c->image_file_bytes, &s->sample, &data));
     const hash128 key = s->cache ? image_cache_key(s->cache, data, f->height, f->width, grid, k->c)

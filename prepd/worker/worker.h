@@ -58,6 +58,10 @@ WARN_UNUSED status workshop_init(workshop *s, const worker_options *o, const ima
                                  const json_value *terms);
 void workshop_done(workshop *s);
 
+/* Before each image: `sample` is free again. What a large one took is given back, or it would be
+ * missing within prepd.worker_bytes for the next, and a row of two might never be made. */
+void workshop_begin_image(workshop *s);
+
 /* The time since then was this stage's. */
 void workshop_stage_end(workshop *s, int stage, int64_t *inout_since);
 

@@ -127,6 +127,13 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     return limit_memory(s->train.prepd_worker_bytes);
 }
 
+enum { KEPT_PART = 8 }; /* of prepd.worker_bytes; by default a picture of 40 megapixels keeps all */
+
+void workshop_begin_image(workshop *s)
+{
+    arena_trim(&s->sample, (size_t)(s->train.prepd_worker_bytes / KEPT_PART));
+}
+
 void workshop_stage_end(workshop *s, int stage, int64_t *inout_since)
 {
     const int64_t now = clock_ns();

@@ -165,6 +165,20 @@ def the_dearest_picture_that_is_taken():
         check(max(most.values()) < BASE + 9 * SIDE * SIDE, "more than the picture is kept")
 
 
+def large_pictures_share_a_row():
+    """What one took is there for the next: each fits into the limit alone."""
+    side = 6000
+    limit = 9 * side * side + 64 * MIB
+    with Folder(**{"prepd.worker_bytes": limit, "training.epochs": 1}) as f:
+        taken = first_of_each(f, 4)
+        for image, _ in taken[:-1]:
+            replace(image, grey_jpeg(side, side))
+        with Daemon(f.config, "--data.limit", str(taken[-1][1])) as d:
+            causes, _ = epoch(f)
+            check(not causes and "worker gone" not in d.said(), f"{causes}\n{d.said()}")
+
+
 if sanitized():
     sys.exit(77)
-main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, the_dearest_picture_that_is_taken)
+main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, the_dearest_picture_that_is_taken,
+     large_pictures_share_a_row)

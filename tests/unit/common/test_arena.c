@@ -66,12 +66,33 @@ static void test_release__gives_back_what_came_after(void **state)
     arena_done(&a);
 }
 
+static void test_trim__keeps_little_and_gives_back_much(void **state)
+{
+    (void)state;
+    enum { LITTLE = 1 << 20, KEEP = 4 << 20 };
+    arena a;
+    void *p, *again;
+    arena_init(&a, 64 << 20);
+    assert_ok(arena_alloc(&a, LITTLE, &p));
+    arena_trim(&a, KEEP);
+    assert_ok(arena_alloc(&a, LITTLE, &again));
+    assert_ptr_equal(p, again);
+    assert_ok(arena_alloc(&a, KEEP, &p));
+    arena_trim(&a, KEEP);
+    assert_null(a.first);
+    assert_int_equal(a.used_bytes, 0);
+    assert_fails(ST_NO_MEMORY, arena_alloc(&a, (64 << 20) + 1, &p), "cap");
+    assert_ok(arena_alloc(&a, LITTLE, &p));
+    arena_done(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alloc__aligned_and_apart),
         cmocka_unit_test(test_cap__refuses_and_survives),
         cmocka_unit_test(test_release__gives_back_what_came_after),
+        cmocka_unit_test(test_trim__keeps_little_and_gives_back_much),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
