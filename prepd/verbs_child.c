@@ -13,13 +13,14 @@
 #include "common/proc.h"
 
 enum {
+    MORE_ARGS = 20, /* of the private daemon, beside those of the command */
     STOP_LIMIT_MS = 6000,
     /* Silence that means the child hangs: its own limits (a sample's time, workers that can not
      * start) end it long before, with a cause. */
     SILENCE_MS = 600000,
 };
 
-status child_start(char *const *args, int n_args, child_daemon *out)
+status child_start(const conf *c, char *const *args, int n_args, child_daemon *out)
 {
     const char *tmp = getenv("TMPDIR");
     char self[STATUS_PATH_MAX];
@@ -30,13 +31,15 @@ status child_start(char *const *args, int n_args, child_daemon *out)
     if (!mkdtemp(out->folder))
         return FAIL_IN(ST_CANT_CREATE, out->folder, "mkdtemp: %s", strerror(errno));
     snprintf(out->endpoint, sizeof(out->endpoint), "ipc://%s/s", out->folder);
-    char **argv = calloc((size_t)n_args + 16, sizeof(*argv));
+    char **argv = calloc((size_t)n_args + MORE_ARGS, sizeof(*argv));
     if (!argv) {
         rmdir(out->folder);
         return FAIL(ST_NO_MEMORY, "no memory for a command line");
     }
-    char parent[16];
+    char parent[16], workers[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    /* Those that the file has elsewhere do not know of this one. */
+    snprintf(workers, sizeof(workers), "%d", c->prepd_workers < 0 ? 0 : (int)c->prepd_workers);
     int n = 0;
     argv[n++] = self;
     argv[n++] = (char[]){"serve"};
@@ -47,6 +50,11 @@ status child_start(char *const *args, int n_args, child_daemon *out)
     /* A command looks at the data as they are; it does not judge a run. */
     argv[n++] = (char[]){"--data.quarantine_limit"};
     argv[n++] = (char[]){"100"};
+    /* The daemon that the file is for may be running, and have its port. */
+    argv[n++] = (char[]){"--metrics.listen"};
+    argv[n++] = (char[]){""};
+    argv[n++] = (char[]){"--prepd.workers"};
+    argv[n++] = workers;
     argv[n++] = (char[]){"--parent"};
     argv[n++] = parent;
     argv[n++] = (char[]){"--quiet"};

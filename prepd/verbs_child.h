@@ -15,8 +15,9 @@ typedef struct child_daemon {
 } child_daemon;
 
 /* Starts `prepd serve` with the same options (args as the verb got them: -c FILE and
- * --section.key VALUE) on an endpoint of its own. */
-WARN_UNUSED status child_start(char *const *args, int n_args, child_daemon *out);
+ * --section.key VALUE; c is what they mean) on an endpoint of its own, with workers of its own and
+ * without metrics. */
+WARN_UNUSED status child_start(const conf *c, char *const *args, int n_args, child_daemon *out);
 /* Stops it and removes its folder. A child that failed by itself: its exit code as a status. */
 void child_stop(child_daemon *d);
 

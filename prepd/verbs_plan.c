@@ -12,7 +12,7 @@
 #include "prepd/verbs_child.h"
 
 /* The index as the private daemon's workers built it, by way of its cache file. */
-static status fetch_index(char *const *args, int n_args, data_index **out)
+static status fetch_index(const conf *c, char *const *args, int n_args, data_index **out)
 {
     child_daemon daemon = {0};
     client *rows = NULL;
@@ -20,7 +20,7 @@ static status fetch_index(char *const *args, int n_args, data_index **out)
     const char *path, *key_text;
     hash128 key;
     status st = ST_OK;
-    TRY(child_start(args, n_args, &daemon));
+    TRY(child_start(c, args, n_args, &daemon));
     /* From past the last row on: WELCOME names the index, and nothing is decoded. */
     TRY_OR(done, child_open(&daemon, "sample", INT64_MAX, 1, &rows));
     TRY_OR(done,
@@ -51,7 +51,7 @@ status verb_plan(int argc, char **argv)
     plan *p = NULL;
     status st = ST_OK;
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
-    TRY_OR(done, fetch_index(args, n_args, &x));
+    TRY_OR(done, fetch_index(&c, args, n_args, &x));
     TRY_OR(done, dataset_open(&c, &d));
     const int64_t started_ns = clock_ns();
     TRY_OR(done, plan_new(&c, d, x, PLAN_PACKED, &p));

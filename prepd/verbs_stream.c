@@ -29,7 +29,7 @@ static status begin(stream_run *r, int argc, char **argv)
 
 static status open_stream(stream_run *r, const char *stream, int64_t from_row)
 {
-    TRY(child_start(r->args, r->n_args, &r->daemon));
+    TRY(child_start(&r->c, r->args, r->n_args, &r->daemon));
     return child_open(&r->daemon, stream, from_row, r->c.prepd_ahead_bytes, &r->rows);
 }
 
