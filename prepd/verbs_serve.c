@@ -47,6 +47,7 @@ status verb_serve(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
     const recorded_options recorded = {.path = recording,
                                        .endpoint = c.prepd_endpoint,

@@ -239,6 +239,7 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
     k.argv[n_args + 1] = parent;
     k.argv[n_args + 2] = (char[]){"--keeper"};
     k.argv[n_args + 3] = k.id;
+    signal(SIGPIPE, SIG_IGN);               /* who reads our log may leave */
     TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
     TRY_OR(done, wire_new(&k.net));
     if (keys)

@@ -284,8 +284,9 @@ static status start(worker *w)
     const struct sigaction term = {.sa_handler = on_term};
     if (sigaction(SIGTERM, &term, NULL) != 0)
         return FAIL(ST_OS, "sigaction failed");
-    signal(SIGINT, SIG_IGN); /* an interrupt is the dispatcher's or keeper's to handle */
-    mallopt(M_ARENA_MAX, 2); /* several arenas and libvips together grow without end */
+    signal(SIGINT, SIG_IGN);  /* an interrupt is the dispatcher's or keeper's to handle */
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
+    mallopt(M_ARENA_MAX, 2);  /* several arenas and libvips together grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
     TRY(last_words_install());
     TRY(image_load(w->o->program, &w->images));

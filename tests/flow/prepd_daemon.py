@@ -127,6 +127,35 @@ def a_terminal_shows_the_epoch():
             os.close(ours)
 
 
+def who_reads_the_log_may_leave():
+    """As where `prepd serve 2>&1 | tee log` loses its tee: daemon, keeper and workers go on."""
+    options = {"prepd.workers": -1, "prepd.recycle_leases": 2, "log.level": "debug"}
+    with Folder(**options) as f:
+        end = "ipc://" + f.file("d.sock")
+        serve = [BIN, "serve", "-c", f.config]
+        keep = [BIN, "worker", "--connect", end + ".workers", "--data-root", f.file("data")]
+        with subprocess.Popen(serve, stderr=subprocess.PIPE) as daemon, \
+                subprocess.Popen(keep, stderr=subprocess.PIPE) as keeper:
+            try:
+                rows = client.connect(end, timeout=30.0)
+                check(next(rows)["number"] == 0, "no row")
+                check(daemon.stderr.readline(), "it says nothing")
+                daemon.stderr.close()
+                keeper.stderr.close()
+                daemon.send_signal(signal.SIGHUP)
+                for w in workers_below(keeper.pid):
+                    os.kill(w, signal.SIGKILL)
+                check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "other rows")
+                rows.close()
+                check(daemon.poll() is None and keeper.poll() is None, "one has ended")
+                daemon.terminate()
+                check(daemon.wait(10) == 0, f"exit code {daemon.returncode}")
+            finally:
+                daemon.kill()
+                keeper.terminate()
+            check(keeper.wait(20) == 0, f"exit code {keeper.returncode}")
+
+
 def a_killed_command_leaves_nothing_behind():
     for sig in (signal.SIGINT, signal.SIGKILL):
         with Folder() as f:
@@ -317,7 +346,7 @@ def a_broken_model_folder_ends_it():
 
 main(a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
      a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
-     no_process_for_another_worker, a_terminal_shows_the_epoch, a_killed_command_leaves_nothing_behind,
+     no_process_for_another_worker, a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

@@ -58,6 +58,17 @@ def ranks_that_mpi_did_not_start_say_how():
                     rank.wait()
 
 
+def who_reads_the_log_of_ranks_may_leave():
+    with Folder(images=16) as f:
+        recorded(f)
+        ours, its = os.pipe()
+        os.close(ours)
+        p = subprocess.run([TRAINER, *map(str, words_of(f, "unheard")), "--nproc", "2"], stdout=subprocess.PIPE, stderr=its,
+                           text=True, timeout=LIMIT_S)
+        os.close(its)
+        check(p.returncode == 0 and "trained: loss" in p.stdout, f"exit code {p.returncode}\n{p.stdout}")
+
+
 def torchrun_starts_ranks():
     with Folder(images=16) as f:
         recorded(f)
@@ -84,7 +95,7 @@ def slurm_answers():
 if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
-cases = [ranks_that_mpi_did_not_start_say_how]
+cases = [ranks_that_mpi_did_not_start_say_how, who_reads_the_log_of_ranks_may_leave]
 if TORCHRUN and os.path.isdir(SHIM):
     cases.append(torchrun_starts_ranks)
 else:

@@ -172,6 +172,7 @@ status launch_ranks(conf *c, int n, int argc, char **argv)
     TRY(proc_self_path(self, sizeof self));
     if (getenv("OMPI_COMM_WORLD_RANK") || getenv("RANK"))
         return FAIL(ST_USAGE, "--nproc: this process was started as a rank already");
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave; that ends no ranks */
     TRY(engine_choose_apart(c));
     if (c->comm_engine == ENGINE_MPI)
         return run_mpirun(self, n, argc, argv);
