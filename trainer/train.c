@@ -12,6 +12,7 @@
 #include "trainer/device/replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/layout_plan.h"
+#include "trainer/report/speed.h"
 #include "trainer/session_memory.h"
 #include "trainer/stop.h"
 #include "trainer/training.h"
@@ -21,18 +22,6 @@ status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
     if (snprintf(out, STATUS_PATH_MAX, "%s/%s", c->job_dump_folder, c->checkpoint_folder) >=
         STATUS_PATH_MAX)
         return FAIL_IN(ST_CONFIG, c->job_dump_folder, "job.dump_folder: the path is too long");
-    return ST_OK;
-}
-
-static status peak_flops(const conf *c, session *s, double *out)
-{
-    if (c->metrics_peak_tflops > 0.0) {
-        *out = c->metrics_peak_tflops * 1e12;
-        return ST_OK;
-    }
-    TRY(report_measure_peak(s->stream, out));
-    log_info("mfu is a share of %.3f TFLOP/s, measured on a %s product here", *out * 1e-12,
-             "768 x 768 x 768");
     return ST_OK;
 }
 
@@ -138,7 +127,7 @@ static status open_run(training *t)
         if (t->resumes)
             keeper_goes_on(t->keeper, t->from.progress.step);
     }
-    TRY(peak_flops(c, &t->session, &peak));
+    TRY(speed_peak(t->session.stream, c->metrics_peak_tflops, &peak));
     if (training_is_first(t) && !world_replayed(t->world)) /* there is no run to verify */
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
     const char *folder = training_is_first(t) ? c->job_dump_folder : "";

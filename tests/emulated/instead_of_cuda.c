@@ -1,5 +1,8 @@
 /* instead_of_cuda.c: a program linked with this and --wrap=device_open gets the emulated device
- * where it asks for CUDA: one step under way beside the one that is told, captured steps. */
+ * where it asks for CUDA, by the name of an H200: one step under way beside the one that is told,
+ * captured steps. */
+#include <stdio.h>
+
 #include "common/conf.h"
 #include "tests/emulated/emulated.h"
 
@@ -8,9 +11,12 @@ status __wrap_device_open(int kind, const device_options *o, device **out);
 
 status __wrap_device_open(int kind, const device_options *o, device **out)
 {
+    device *d;
     size_t total;
     if (kind != BACKEND_CUDA)
         return __real_device_open(kind, o, out);
-    TRY(emulated_open(1, true, out));
-    return (*out)->v->memory(*out, &(*out)->used_at_open, &total);
+    TRY(emulated_open(1, true, &d));
+    snprintf(d->description, sizeof d->description, "NVIDIA H200, emulated");
+    *out = d;
+    return d->v->memory(d, &d->used_at_open, &total);
 }

@@ -1,7 +1,6 @@
 /* bench.h: how fast ops and whole steps are here, beside what this device can do at all.
  *
- * Time is a device's own, between two events (on the CPU the clock). Ceilings are measured in the
- * same run: a large copy, and one large dense product. */
+ * Ceilings are measured in the same run: a large copy, and one large dense product (speed.h). */
 #ifndef TESSERA_BENCH_BENCH_H
 #define TESSERA_BENCH_BENCH_H
 
@@ -19,16 +18,6 @@ typedef struct bench_ceilings {
 
 WARN_UNUSED status bench_ceilings_measure(stream *s, bench_ceilings *out);
 void bench_ceilings_print(const bench_ceilings *c, FILE *to);
-
-/* Median device time of one call, over as many calls as fit into limit_s, 5 at least, after a
- * warm-up. */
-typedef status (*bench_call)(stream *s, const void *context);
-WARN_UNUSED status bench_time(stream *s, bench_call call, const void *context, double limit_s,
-                              double *out_ns);
-
-/* n numbers of `size` bytes (2: bf16, 4: float, 8: double) in (-1, 1), on the device: timing zeros
- * flatters. */
-WARN_UNUSED status bench_fill(stream *s, void *dst, int64_t n, size_t size);
 
 /* Rows per expert, `slots` in all, heaviest first, so that the largest is about `skew` times the
  * mean: loads fall off geometrically. offset [experts + 1]. */

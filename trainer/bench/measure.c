@@ -1,93 +1,18 @@
-/* measure.c: times, ceilings, fits (bench.h). */
+/* measure.c: ceilings, loads, fits (bench.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/rng.h"
 #include "trainer/bench/bench.h"
+#include "trainer/report/speed.h"
 
-enum {
-    CALLS_LEAST = 5,
-    CALLS_MOST = 1000,
-    CHUNK = 1 << 18,     /* numbers drawn; larger arrays repeat them */
-    GPU_SIDE = 8192,     /* the product that published ceilings are of */
-    CPU_SIDE = 768,      /* as report_measure_peak */
-    GPU_COPY_MIB = 2048, /* many times the L2 */
-    CPU_COPY_MIB = 64
-};
+enum { GPU_COPY_MIB = 2048 /* many times the L2 */, CPU_COPY_MIB = 64 };
 static const double CEILING_S = 0.5;
 
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-status bench_time(stream *s, bench_call call, const void *context, double limit_s, double *out_ns)
-{
-    const backend_vtable *v = s->dev->v;
-    event *from = NULL, *to = NULL;
-    double ns[CALLS_MOST];
-    int n = 0;
-    status st = ST_OK;
-    TRY_OR(done, v->event_new(s->dev, &from));
-    TRY_OR(done, v->event_new(s->dev, &to));
-    TRY_OR(done, call(s, context));
-    TRY_OR(done, v->wait(s));
-    const int64_t begin = clock_ns(); /* not the device's clock, which may be no time at all */
-    while (n < CALLS_MOST && (n < CALLS_LEAST || (double)(clock_ns() - begin) < limit_s * 1e9)) {
-        int64_t one;
-        TRY_OR(done, v->event_record(s, from));
-        TRY_OR(done, call(s, context));
-        TRY_OR(done, v->event_record(s, to));
-        TRY_OR(done, v->event_wait(s->dev, to));
-        TRY_OR(done, v->event_ns(from, to, &one));
-        ns[n++] = (double)one;
-    }
-    *out_ns = bench_spread_of(ns, n).median;
-done:
-    v->event_free(&from);
-    v->event_free(&to);
-    return st;
-}
-
-/* A float in (-1, 1) as the number type of this size. */
-static void put_number(char *at, float x, size_t size)
-{
-    if (size == 8) {
-        double wide = (double)x;
-        memcpy(at, &wide, sizeof wide);
-    } else if (size == 4) {
-        memcpy(at, &x, sizeof x);
-    } else {
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof bits);
-        uint16_t upper = (uint16_t)(bits >> 16);
-        memcpy(at, &upper, sizeof upper);
-    }
-}
-
-status bench_fill(stream *s, void *dst, int64_t n, size_t size)
-{
-    const backend_vtable *v = s->dev->v;
-    int64_t chunk = n < CHUNK ? n : CHUNK;
-    char *host = malloc((size_t)(chunk > 0 ? chunk : 1) * size);
-    if (!host)
-        return FAIL(ST_NO_MEMORY, "bench: out of memory");
-    rng_key key = rng_key_make(1, "bench");
-    for (int64_t i = 0; i < chunk; i++)
-        put_number(host + (size_t)i * size, (float)(2.0 * rng_uniform(key, (uint64_t)i) - 1.0),
-                   size);
-    status st = ST_OK;
-    for (int64_t at = 0; at < n; at += chunk) {
-        int64_t part = n - at < chunk ? n - at : chunk;
-        TRY_OR(done, v->to_device(s, (char *)dst + (size_t)at * size, host, (size_t)part * size));
-    }
-    TRY_OR(done, v->wait(s)); /* host is ours until then */
-done:
-    free(host);
-    return st;
 }
 
 typedef struct copy_job {
@@ -101,41 +26,6 @@ static status run_copy(stream *s, const void *context)
     return s->dev->v->copy(s, j->to, j->from, j->bytes);
 }
 
-static status run_product(stream *s, const void *context)
-{
-    return op_gemm(s, context);
-}
-
-static status measure_product(stream *s, int64_t side, double *out)
-{
-    const backend_vtable *v = s->dev->v;
-    size_t act = st_dtype_size(v->act);
-    void *m[3] = {NULL};
-    double ns;
-    status st = ST_OK;
-    for (int i = 0; i < 3; i++) {
-        TRY_OR(done, v->alloc(s->dev, (size_t)(side * side) * act, &m[i]));
-        TRY_OR(done, bench_fill(s, m[i], side * side, act));
-    }
-    gemm_args a = {.m = side,
-                   .n = side,
-                   .k = side,
-                   .trans_b = true,
-                   .alpha = 1.0,
-                   .a = m[0],
-                   .b = m[1],
-                   .c = m[2],
-                   .lda = side,
-                   .ldb = side,
-                   .ldc = side};
-    TRY_OR(done, bench_time(s, run_product, &a, CEILING_S, &ns));
-    *out = 2.0 * (double)side * (double)side * (double)side / (ns * 1e-9);
-done:
-    for (int i = 0; i < 3; i++)
-        v->release(s->dev, m[i]);
-    return st;
-}
-
 static status measure_copy(stream *s, int64_t bytes, double *out)
 {
     const backend_vtable *v = s->dev->v;
@@ -144,8 +34,8 @@ static status measure_copy(stream *s, int64_t bytes, double *out)
     status st = ST_OK;
     TRY_OR(done, v->alloc(s->dev, j.bytes, &j.from));
     TRY_OR(done, v->alloc(s->dev, j.bytes, &j.to));
-    TRY_OR(done, bench_fill(s, j.from, bytes / 4, sizeof(float)));
-    TRY_OR(done, bench_time(s, run_copy, &j, CEILING_S, &ns));
+    TRY_OR(done, speed_fill(s, j.from, bytes / 4, sizeof(float)));
+    TRY_OR(done, speed_time(s, run_copy, &j, CEILING_S, &ns));
     *out = 2.0 * (double)bytes / (ns * 1e-9);
 done:
     v->release(s->dev, j.from);
@@ -155,11 +45,11 @@ done:
 
 status bench_ceilings_measure(stream *s, bench_ceilings *out)
 {
-    const bool gpu = strcmp(s->dev->v->name, "cuda") == 0;
-    bench_ceilings c = {.side = gpu ? GPU_SIDE : CPU_SIDE,
+    const bool gpu = speed_is_gpu(s->dev);
+    bench_ceilings c = {.side = gpu ? SPEED_GPU_SIDE : SPEED_CPU_SIDE,
                         .bytes = (int64_t)(gpu ? GPU_COPY_MIB : CPU_COPY_MIB) << 20};
     TRY(measure_copy(s, c.bytes, &c.copy));
-    TRY(measure_product(s, c.side, &c.product));
+    TRY(speed_product(s, c.side, CEILING_S, &c.product));
     *out = c;
     return ST_OK;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "trainer/bench/cases.h"
+#include "trainer/report/speed.h"
 
 static void *hold(bench_case *c, size_t bytes)
 {
@@ -22,7 +23,7 @@ static void *numbers(bench_case *c, int64_t n, size_t size)
 {
     void *p = hold(c, (size_t)n * size);
     if (c->st == ST_OK && !c->counted)
-        c->st = bench_fill(c->s, p, n, size);
+        c->st = speed_fill(c->s, p, n, size);
     return p;
 }
 
@@ -142,7 +143,7 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
     status st = c.st;
     call k = {.op = row->op, .a = &c.a};
     if (st == ST_OK)
-        st = bench_time(s, run_call, &k, limit_s, &ns);
+        st = speed_time(s, run_call, &k, limit_s, &ns);
     for (int i = 0; i < c.n_held; i++)
         s->dev->v->release(s->dev, c.held[i]);
     if (st != ST_OK)

@@ -14,12 +14,12 @@
 #include "trainer/bench/text_rows.h"
 #include "trainer/device/replay.h"
 #include "trainer/report/profile.h"
+#include "trainer/report/speed.h"
 #include "trainer/step.h"
 
 /* A lane has two buffers, and a step is captured for each on its second use: steps 3 and 4. */
 enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5, DEPTHS_MAX = 8 };
-static const double LATE_US = 50.0;      /* what no step start is to be delayed by */
-static const double H200_FLOPS = 989e12; /* dense bf16 by the datasheet, H100 and H200 */
+static const double LATE_US = 50.0; /* what no step start is to be delayed by */
 
 /* What the link is said to take for a step's calls of a kind: beside it stands what they took. */
 typedef struct stated {
@@ -196,9 +196,8 @@ static status run_depth(const conf *c, const world *w, double load, bool live, d
     if (*peak == 0.0) {
         bench_ceilings ceilings;
         TRY_OR(done, bench_ceilings_measure(s.stream, &ceilings));
-        bool hopper =
-            strstr(s.device->description, "H200") || strstr(s.device->description, "H100");
-        *peak = hopper ? H200_FLOPS : ceilings.product;
+        *peak = speed_known(s.device);
+        *peak = *peak > 0.0 ? *peak : ceilings.product;
         printf("device: %s\n", s.device->description);
         bench_ceilings_print(&ceilings, stdout);
     }

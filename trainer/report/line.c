@@ -428,38 +428,3 @@ status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool s
         TRY(spare(r, append_evaluation(r, step, list, n)));
     return r->board ? spare(r, tensorboard_add(r->board, step, scalars, n)) : ST_OK;
 }
-
-status report_measure_peak(stream *s, double *out_flops)
-{
-    enum { SIDE = 768, TIMES = 40 }; /* the best of half a second: others use the cores too */
-    const backend_vtable *v = s->dev->v;
-    size_t bytes = (size_t)SIDE * SIDE * st_dtype_size(v->act);
-    void *m[3] = {NULL};
-    status st = ST_OK;
-    for (int i = 0; i < 3; i++)
-        TRY_OR(done, v->alloc(s->dev, bytes, &m[i]));
-    double best = 0.0;
-    for (int i = 0; i < TIMES; i++) {
-        int64_t start = clock_ns();
-        TRY_OR(done, op_gemm(s, &(gemm_args){.m = SIDE,
-                                             .n = SIDE,
-                                             .k = SIDE,
-                                             .trans_b = true,
-                                             .alpha = 1.0,
-                                             .a = m[0],
-                                             .b = m[1],
-                                             .c = m[2],
-                                             .lda = SIDE,
-                                             .ldb = SIDE,
-                                             .ldc = SIDE}));
-        TRY_OR(done, v->wait(s));
-        double rate = 2.0 * SIDE * SIDE * SIDE / ((double)(clock_ns() - start) * 1e-9);
-        if (rate > best)
-            best = rate;
-    }
-    *out_flops = best;
-done:
-    for (int i = 0; i < 3; i++)
-        v->release(s->dev, m[i]);
-    return st;
-}

@@ -31,7 +31,4 @@ void reporter_rest(reporter *r, int64_t ns);
  * scalars. swapped: pictures were exchanged too. */
 WARN_UNUSED status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped);
 
-/* FLOP/s this device reaches on a large product: the CPU's peak for mfu. Half a second. */
-WARN_UNUSED status report_measure_peak(stream *s, double *out_flops);
-
 #endif
