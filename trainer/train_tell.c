@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/words.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/report/html.h"
 #include "trainer/stop.h"
@@ -14,9 +15,10 @@ enum { IDS_OF_A_LINE = 32 };
 
 static void print_ids(const step_report *r, int64_t from, char out[IDS_OF_A_LINE * 24])
 {
+    size_t n = 0;
     out[0] = 0;
-    for (int64_t i = from, n = 0; i < r->n_samples && i < from + IDS_OF_A_LINE; i++)
-        n += snprintf(out + n, (size_t)(IDS_OF_A_LINE * 24 - n), " %" PRIu64, r->sample[i]);
+    for (int64_t i = from; i < r->n_samples && i < from + IDS_OF_A_LINE; i++)
+        n = words_add(out, IDS_OF_A_LINE * 24, n, " %" PRIu64, r->sample[i]);
 }
 
 void tell_skipped(const training *t, const step_report *r)

@@ -10,16 +10,6 @@
 static const char *const group_names[GROUP_COUNT] = {"vision", "merger", "text", "router",
                                                      "experts"};
 
-static const char *shape_text(const param_piece *piece, char out[96])
-{
-    int n = snprintf(out, 96, "[");
-    for (int i = 0; i < piece->n_dims; i++)
-        n += snprintf(out + n, (size_t)(96 - n), "%s%lld", i ? ", " : "",
-                      (long long)piece->shape[i]);
-    snprintf(out + n, (size_t)(96 - n), "]");
-    return out;
-}
-
 /* weights: NULL for a preset or a folder without any. */
 static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder *weights)
 {
@@ -28,11 +18,11 @@ static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder 
         const param_piece *piece = &pieces[i];
         const st_tensor *t = weights ? hf_folder_find(weights, piece->name) : NULL;
         int group = (int)piece->p->group;
-        char shape[96];
+        char shape[HF_SHAPE_TEXT];
         count[group] += piece->count;
         tensors[group]++;
-        printf("%-64s  %-24s  %12lld", piece->name, shape_text(piece, shape),
-               (long long)piece->count);
+        printf("%-64s  %-24s  %12lld", piece->name,
+               hf_shape_text(piece->n_dims, piece->shape, shape), (long long)piece->count);
         if (t) {
             bytes[group] += (int64_t)t->data.size;
             printf("  %-4s  %13zu B", st_dtype_name(t->dtype), t->data.size);

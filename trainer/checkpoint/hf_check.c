@@ -1,10 +1,12 @@
 /* hf_check.c: see hf_check.h. */
 #include "trainer/checkpoint/hf_check.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/words.h"
 #include "trainer/model/convert.h"
 
 static const char *const kind_names[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};
@@ -49,12 +51,13 @@ void hf_report_done(hf_report *r)
     *r = (hf_report){0};
 }
 
-static void print_shape(char out[96], int n_dims, const int64_t *shape)
+const char *hf_shape_text(int n_dims, const int64_t *shape, char out[HF_SHAPE_TEXT])
 {
-    int n = snprintf(out, 96, "[");
-    for (int i = 0; i < n_dims && n < 80; i++)
-        n += snprintf(out + n, (size_t)(96 - n), "%s%lld", i ? ", " : "", (long long)shape[i]);
-    snprintf(out + n, (size_t)(96 - n), "]");
+    size_t n = words_add(out, HF_SHAPE_TEXT, 0, "[");
+    for (int i = 0; i < n_dims; i++)
+        n = words_add(out, HF_SHAPE_TEXT, n, "%s%" PRId64, i ? ", " : "", shape[i]);
+    words_add(out, HF_SHAPE_TEXT, n, "]");
+    return out;
 }
 
 static bool shape_is(const st_tensor *t, int n_dims, const int64_t *shape)
@@ -101,9 +104,9 @@ static status check_piece(const hf_folder *f, const param_piece *piece, hf_repor
     const st_tensor *t = hf_folder_find(f, piece->name);
     if (!t)
         return problem(r, HF_MISSING, "%s", piece->name);
-    char found[96], wanted[96];
-    print_shape(found, t->n_dims, t->shape);
-    print_shape(wanted, piece->n_dims, piece->shape);
+    char found[HF_SHAPE_TEXT], wanted[HF_SHAPE_TEXT];
+    hf_shape_text(t->n_dims, t->shape, found);
+    hf_shape_text(piece->n_dims, piece->shape, wanted);
     if (!shape_is(t, piece->n_dims, piece->shape))
         return problem(r, HF_MISSHAPEN, "%s %s, wanted %s", piece->name, found, wanted);
     if (!convert_known(t->dtype))
@@ -169,17 +172,17 @@ status hf_report_status(const hf_report *r, const char *source)
         return ST_OK;
     for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
         int shown = 0;
-        for (int64_t i = 0; i < r->n_problems && shown < SHOWN && at < sizeof text; i++) {
+        for (int64_t i = 0; i < r->n_problems && shown < SHOWN; i++) {
             if (r->problems[i].kind != kind)
                 continue;
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s%.200s",
-                                   shown ? ", "
-                                   : at  ? "; "
-                                         : "",
-                                   r->problems[i].text);
-            if (shown++ == 0 && at < sizeof text)
-                at += (size_t)snprintf(text + at, sizeof text - at, " (%s, %lld in all)",
-                                       kind_names[kind], (long long)r->count[kind]);
+            at = words_add(text, sizeof text, at, "%s%.200s",
+                           shown ? ", "
+                           : at  ? "; "
+                                 : "",
+                           r->problems[i].text);
+            if (shown++ == 0)
+                at = words_add(text, sizeof text, at, " (%s, %lld in all)", kind_names[kind],
+                               (long long)r->count[kind]);
         }
     }
     return FAIL_IN(ST_BAD_INPUT, source, "tensors do not fit the model: %s", text);

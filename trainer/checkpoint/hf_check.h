@@ -30,4 +30,8 @@ void hf_report_done(hf_report *r);
 /* BAD_INPUT that names the first problems of each kind, or OK. source: the folder. */
 WARN_UNUSED status hf_report_status(const hf_report *r, const char *source);
 
+/* "[2, 3]"; returns out. */
+enum { HF_SHAPE_TEXT = 96 };
+const char *hf_shape_text(int n_dims, const int64_t *shape, char out[HF_SHAPE_TEXT]);
+
 #endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/safetensors.h"
+#include "common/words.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/device/shapes.h"
 
@@ -118,11 +119,11 @@ typedef struct stored_slice {
 static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
 {
     const int64_t *const list[] = {x->held.size, x->held.first, x->held.n};
-    int n = 0;
+    size_t n = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int a = 0; a < SLICE_AXES; a++)
-            n += snprintf(out + n, SLICE_TEXT - (size_t)n, "%lld ", (long long)list[i][a]);
-    snprintf(out + n, SLICE_TEXT - (size_t)n, "%lld", (long long)x->first);
+            n = words_add(out, SLICE_TEXT, n, "%lld ", (long long)list[i][a]);
+    words_add(out, SLICE_TEXT, n, "%lld", (long long)x->first);
 }
 
 static bool read_slice(const char *text, stored_slice *out)

@@ -17,6 +17,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/proc.h"
+#include "common/words.h"
 
 enum { IDS_TOLD = 16, VERSION_MAX = 96 };
 /* How long work may take to end once the job is over; how long a last word may take. */
@@ -57,28 +58,27 @@ static void tell_place(control *c, char *out, size_t size)
     pthread_mutex_lock(&c->lock);
     size_t n = 0;
     if (c->step == 0)
-        n = (size_t)snprintf(out, size, "before the first step");
+        n = words_add(out, size, n, "before the first step");
     else
-        n = (size_t)snprintf(out, size, "step %" PRId64, c->step);
+        n = words_add(out, size, n, "step %" PRId64, c->step);
     if (now.what) {
-        n += (size_t)snprintf(out + n, size - n, ", %s %s: %s", now.inside ? "in" : "after",
-                              comm_kind_name(now.kind), now.what);
+        n = words_add(out, size, n, ", %s %s: %s", now.inside ? "in" : "after",
+                      comm_kind_name(now.kind), now.what);
         if (now.layer >= 0)
-            n += (size_t)snprintf(out + n, size - n, " of layer %" PRId64, now.layer);
-        n += (size_t)snprintf(out + n, size - n, " over %s", now.group);
+            n = words_add(out, size, n, " of layer %" PRId64, now.layer);
+        n = words_add(out, size, n, " over %s", now.group);
         if (now.inside)
-            n += (size_t)snprintf(out + n, size - n, " for %.1f s",
-                                  (double)(clock_ns() - now.since_ns) * 1e-9);
+            n = words_add(out, size, n, " for %.1f s", (double)(clock_ns() - now.since_ns) * 1e-9);
     }
     if (c->n_samples > 0)
-        n += (size_t)snprintf(out + n, size - n, ", samples");
+        n = words_add(out, size, n, ", samples");
     for (int64_t i = 0; i < c->n_samples && i < IDS_TOLD && n + 32 < size; i++)
-        n += (size_t)snprintf(out + n, size - n, " %" PRIu64, c->sample[i]);
+        n = words_add(out, size, n, " %" PRIu64, c->sample[i]);
     if (c->n_samples > IDS_TOLD)
-        n += (size_t)snprintf(out + n, size - n, " .. (%" PRId64 ")", c->n_samples);
+        n = words_add(out, size, n, " .. (%" PRId64 ")", c->n_samples);
     const char *waits = atomic_load(&c->waits);
     if (waits)
-        snprintf(out + n, size - n, ", waiting for %s", waits);
+        words_add(out, size, n, ", waiting for %s", waits);
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/words.h"
 #include "trainer/parallel/tcp.h"
 
 /* How long one that has connected may take to say who it is, and between two tries to connect. */
@@ -177,8 +178,8 @@ static status somebody_missing(const control_place *at, const control_peer *peer
         if (peers[i].fd >= 0)
             continue;
         missing++;
-        if (used + 16 < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, " %d", peers[i].rank);
+        if (used + 16 < sizeof names) /* half a number would be another rank's */
+            used = words_add(names, sizeof names, used, " %d", peers[i].rank);
     }
     return FAIL(ST_TIMEOUT, "%d of %d ranks did not come to %s port %d within %g s: rank%s%s",
                 missing, n + 1, at->host, at->port, timeout_s, missing == 1 ? "" : "s", names);

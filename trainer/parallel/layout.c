@@ -1,4 +1,5 @@
 #include "trainer/parallel/layout.h"
+#include "common/words.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -169,8 +170,8 @@ static void changes(const layout *from, const layout *to, char *out)
     out[0] = 0;
     for (int i = 0; i < DEGREES; i++)
         if (degree[i].from != degree[i].to)
-            n += (size_t)snprintf(out + n, WORDS - n, "%s%s %" PRId64, n ? ", " : "",
-                                  degree[i].name, degree[i].to);
+            n = words_add(out, WORDS, n, "%s%s %" PRId64, n ? ", " : "", degree[i].name,
+                          degree[i].to);
 }
 
 static status check(const layout *l, const rules *r)

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/words.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"
@@ -350,8 +351,9 @@ static void tell_spike(reporter *r, const step_report *s)
     double mean;
     if (!spike_add(&r->spike, s->loss, &mean))
         return;
-    for (int i = 0, n = 0; i < s->n_samples && i < TOLD; i++)
-        n += snprintf(ids + n, sizeof ids - (size_t)n, " %" PRIu64, s->sample[i]);
+    size_t n = 0;
+    for (int i = 0; i < s->n_samples && i < TOLD; i++)
+        n = words_add(ids, sizeof ids, n, " %" PRIu64, s->sample[i]);
     log_warn("step %" PRId64 ": loss %.4f against a mean of %.4f before it, gradient norm %.4f; "
              "samples%s%s",
              s->step, s->loss, mean, s->grad_norm, ids, s->n_samples > TOLD ? " .." : "");

@@ -1,0 +1,45 @@
+/* words_add at the end of its buffer: what does not fit is left away, nothing beyond is written. */
+#include "tests/harness.h"
+
+#include <string.h>
+
+#include "common/words.h"
+
+static void test_add__behind_what_is_there(void **state)
+{
+    (void)state;
+    char out[16] = "";
+    size_t n = words_add(out, sizeof out, 0, "%d", 12);
+    n = words_add(out, sizeof out, n, "%s", "");
+    n = words_add(out, sizeof out, n, ", %s", "ab");
+    assert_string_equal(out, "12, ab");
+    assert_int_equal(n, 6);
+}
+
+static void test_add__what_does_not_fit_is_left_away(void **state)
+{
+    (void)state;
+    for (size_t size = 1; size <= 9; size++) {
+        char out[16];
+        memset(out, 'x', sizeof out);
+        size_t n = 0;
+        for (int i = 0; i < 4; i++) {
+            n = words_add(out, size, n, " %d", 7);
+            assert_true(n < size);
+        }
+        assert_int_equal(strlen(out), n);
+        assert_int_equal(n, size - 1 < 8 ? size - 1 : 8);
+        assert_memory_equal(out, " 7 7 7 7", n);
+        for (size_t i = size; i < sizeof out; i++)
+            assert_int_equal(out[i], 'x');
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_add__behind_what_is_there),
+        cmocka_unit_test(test_add__what_does_not_fit_is_left_away),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
