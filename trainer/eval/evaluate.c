@@ -112,33 +112,6 @@ static status sum_counts(const session *s, evaluation *e)
     return ST_OK;
 }
 
-/* Forward of one row, staged in b; wrong[d] is set for documents with a missed target, counted[d]
- * for those with any target. */
-static status judge(session *s, verdicts *w, const row *r, const device_batch *b, bool *wrong,
-                    bool *counted)
-{
-    const backend_vtable *v = s->device->v;
-    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    TRY(model_forward(s->model, s->stream, b, &sums, w->device_nll, w->device_best));
-    size_t bytes = (size_t)b->targets * sizeof(int32_t);
-    TRY(v->to_host(s->stream, w->best, w->device_best, bytes));
-    TRY(v->to_host(s->stream, w->label, b->target_label, bytes));
-    TRY(v->wait(s->stream));
-    memset(wrong, 0, (size_t)r->n_docs * sizeof *wrong);
-    memset(counted, 0, (size_t)r->n_docs * sizeof *counted);
-    for (int64_t i = 0; i < b->targets; i++) {
-        int32_t d = b->host_target_doc[i];
-        counted[d] = true;
-        if (w->best[i] != w->label[i])
-            wrong[d] = true;
-    }
-    return r->n_docs ? hear_others(s, r->n_docs, wrong, counted) : ST_OK;
-}
-
-typedef struct flags {
-    bool *wrong, *counted, *lent, *others; /* [docs]; others: lent, of other ranks' rows */
-} flags;
-
 static status keep_sums(session *s, double keep[2])
 {
     const backend_vtable *v = s->device->v;
@@ -163,8 +136,22 @@ typedef struct rows_turn {
     row none;        /* of a rank without one */
     const row *mine; /* this rank's */
     device_batch *b; /* the same, staged */
-    int64_t judged;  /* rows of this rank, so far */
 } rows_turn;
+
+/* One evaluation. */
+typedef struct pass {
+    session *s;
+    evaluation *out;
+    bool swapped;
+    receiver *source;
+    rows_turn turn;
+    verdicts found;
+    bool *wrong, *counted; /* [cap.docs + 1] of the row in work */
+    bool *lent, *others;   /* [cap.docs + 1] others: lent, of other ranks' rows */
+    lender *lender;
+    answers words;
+    int64_t rows, judged; /* so far: with documents; of them this rank's */
+} pass;
 
 /* Nothing, for a rank whose turn has no row: it makes the calls that the others make. */
 static row no_row(const row *like)
@@ -189,51 +176,75 @@ static bool can_swap(const row *r)
     return r->n_docs > 0 && r->n_items > 0 && r->n_video_patches == 0;
 }
 
-/* The same with other pictures, where this rank's row has any. */
-static status evaluate_swapped(session *s, verdicts *w, lender *l, flags *f, const rows_turn *q,
-                               evaluation *out)
+/* Forward of one row, staged in b; wrong[d] is set for documents with a missed target, counted[d]
+ * for those with any target. */
+static status judge(pass *p, const row *r, const device_batch *b)
 {
+    session *s = p->s;
+    const backend_vtable *v = s->device->v;
+    const verdicts *w = &p->found;
+    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    TRY(model_forward(s->model, s->stream, b, &sums, w->device_nll, w->device_best));
+    size_t bytes = (size_t)b->targets * sizeof(int32_t);
+    TRY(v->to_host(s->stream, w->best, w->device_best, bytes));
+    TRY(v->to_host(s->stream, w->label, b->target_label, bytes));
+    TRY(v->wait(s->stream));
+    memset(p->wrong, 0, (size_t)r->n_docs * sizeof *p->wrong);
+    memset(p->counted, 0, (size_t)r->n_docs * sizeof *p->counted);
+    for (int64_t i = 0; i < b->targets; i++) {
+        int32_t d = b->host_target_doc[i];
+        p->counted[d] = true;
+        if (w->best[i] != w->label[i])
+            p->wrong[d] = true;
+    }
+    return r->n_docs ? hear_others(s, r->n_docs, p->wrong, p->counted) : ST_OK;
+}
+
+/* The same with other pictures, where this rank's row has any. */
+static status evaluate_swapped(pass *p)
+{
+    session *s = p->s;
+    const rows_turn *q = &p->turn;
     const bool lends = can_swap(q->mine);
     double keep[2]; /* the swapped pass must not enter the held-out loss */
-    const row *judged = q->mine;
-    const row none = no_row(q->mine);
+    const row none = no_row(q->mine), *judged = lends ? q->mine : &none;
     device_batch *b;
     for (int i = 0; i < q->n; i++)
         if (can_swap(&q->got[i].row))
-            TRY(lender_exchange(l, &q->got[i].row, i == q->own ? f->lent : f->others));
+            TRY(lender_exchange(p->lender, &q->got[i].row, i == q->own ? p->lent : p->others));
     if (!lends && q->ranks == 1)
         return ST_OK;
-    if (!lends)
-        judged = &none;
     TRY(keep_sums(s, keep));
     TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
-    TRY(judge(s, w, judged, b, f->wrong, f->counted));
+    TRY(judge(p, judged, b));
     TRY(give_back_sums(s, keep));
     for (int64_t d = 0; d < judged->n_docs; d++) {
-        out->swapped_documents += f->counted[d] && f->lent[d];
-        out->swapped_right += f->counted[d] && f->lent[d] && !f->wrong[d];
+        const bool counts = p->counted[d] && p->lent[d];
+        p->out->swapped_documents += counts;
+        p->out->swapped_right += counts && !p->wrong[d];
     }
     return ST_OK;
 }
 
-static status evaluate_round(session *s, verdicts *w, lender *l, flags *f, answers *words,
-                             rows_turn *q, bool swapped, evaluation *out)
+static status evaluate_round(pass *p)
 {
+    const rows_turn *q = &p->turn;
     if (q->mine->n_docs == 0 && q->ranks == 1)
         return ST_OK;
-    q->judged += q->mine->n_docs > 0;
-    TRY(judge(s, w, q->mine, q->b, f->wrong, f->counted));
+    p->judged += q->mine->n_docs > 0;
+    TRY(judge(p, q->mine, q->b));
     for (int64_t d = 0; d < q->mine->n_docs; d++) {
-        out->documents += f->counted[d];
-        out->right += f->counted[d] && !f->wrong[d];
+        p->out->documents += p->counted[d];
+        p->out->right += p->counted[d] && !p->wrong[d];
     }
     for (int i = 0; i < q->n; i++) {
         if (q->got[i].row.n_docs == 0)
             continue;
-        count_documents(&q->got[i].row, f->counted);
-        TRY(answers_row(words, &q->got[i].row, f->counted));
+        p->rows++;
+        count_documents(&q->got[i].row, p->counted);
+        TRY(answers_row(&p->words, &q->got[i].row, p->counted));
     }
-    return swapped ? evaluate_swapped(s, w, l, f, q, out) : ST_OK;
+    return p->swapped ? evaluate_swapped(p) : ST_OK;
 }
 
 /* To the others, who are then as patient as this rank is. */
@@ -243,23 +254,27 @@ static void say_waiting(const session *s, bool waits)
 }
 
 /* The next rows, one for each data-parallel rank; fewer at the end of the stream. */
-static status take_rows(session *s, receiver *source, rows_turn *q)
+static status take_rows(pass *p)
 {
+    rows_turn *q = &p->turn;
     int64_t waited = 0;
     status st = ST_OK;
-    say_waiting(s, true);
+    say_waiting(p->s, true);
     while (q->n < q->ranks && st == ST_OK) {
-        st = receiver_next(source, &q->got[q->n], &waited);
+        st = receiver_next(p->source, &q->got[q->n], &waited);
         q->n += st == ST_OK;
     }
-    say_waiting(s, false);
+    say_waiting(p->s, false);
     return st == ST_END ? ST_OK : st;
 }
 
-/* And this rank's on its way to the device: what can fail of a row on one rank alone. trouble: of
- * the round before. n 0: the stream has ended. */
-static status take_round(session *s, receiver *source, const status_note *trouble, rows_turn *q)
+/* And this rank's on its way to the device: what can fail of a row on one rank alone. What failed
+ * of the answers of the round before is told now. n 0: the stream has ended. */
+static status take_round(pass *p)
 {
+    session *s = p->s;
+    rows_turn *q = &p->turn;
+    const status_note *trouble = &p->words.trouble;
     status st = ST_OK;
     q->n = 0;
     if (trouble->code != ST_OK) {
@@ -269,7 +284,7 @@ static status take_round(session *s, receiver *source, const status_note *troubl
     if (stop_heard()) /* rows may be there without a wait that would notice */
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
-        st = take_rows(s, source, q);
+        st = take_rows(p);
     if (st == ST_OK && q->n > 0) {
         q->none = no_row(&q->got[0].row);
         q->mine = q->own < q->n ? &q->got[q->own].row : &q->none;
@@ -278,10 +293,10 @@ static status take_round(session *s, receiver *source, const status_note *troubl
     return agree(s, st, q->n);
 }
 
-static void give_back_round(receiver *source, rows_turn *q)
+static void give_back_round(pass *p)
 {
-    for (; q->n > 0; q->n--)
-        receiver_give_back(source, &q->got[q->n - 1]);
+    for (rows_turn *q = &p->turn; q->n > 0; q->n--)
+        receiver_give_back(p->source, &q->got[q->n - 1]);
 }
 
 static status write_page(const answers *words, const evaluation *e)
@@ -311,69 +326,91 @@ static status open_own(const session *s, page **out_page, receiver **out)
     return st;
 }
 
+static status pass_init(pass *p)
+{
+    const session *s = p->s;
+    const size_t docs = (size_t)s->cap.docs + 1;
+    p->turn.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
+    p->turn.own = s->mesh.place.consumer;
+    p->turn.got = calloc((size_t)p->turn.ranks, sizeof *p->turn.got);
+    p->wrong = calloc(docs, sizeof *p->wrong);
+    p->counted = calloc(docs, sizeof *p->counted);
+    p->lent = calloc(docs, sizeof *p->lent);
+    p->others = calloc(docs, sizeof *p->others);
+    if (!p->turn.got || !p->wrong || !p->counted || !p->lent || !p->others)
+        return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+    TRY(lender_new(&p->lender));
+    return verdicts_init(&p->found, p->s);
+}
+
+static void pass_done(pass *p)
+{
+    page_free(&p->words.page);
+    receiver_close(&p->source);
+    verdicts_done(&p->found, p->s);
+    lender_free(&p->lender);
+    free(p->wrong);
+    free(p->counted);
+    free(p->lent);
+    free(p->others);
+    free(p->turn.got);
+}
+
+static status pass_rows(pass *p)
+{
+    for (;;) {
+        status st = take_round(p);
+        if (st == ST_OK && p->turn.n == 0)
+            return ST_OK;
+        if (st == ST_OK)
+            st = evaluate_round(p);
+        give_back_round(p);
+        TRY(st);
+    }
+}
+
+static status sum_pass(const pass *p)
+{
+    session *s = p->s;
+    const backend_vtable *v = s->device->v;
+    double loss, weight;
+    TRY(sum_loss(s));
+    TRY(sum_counts(s, p->out));
+    TRY(v->to_host(s->stream, &loss, s->sums.loss, sizeof loss));
+    TRY(v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
+    TRY(v->wait(s->stream));
+    p->out->loss = weight > 0.0 ? loss / weight : 0.0;
+    return ST_OK;
+}
+
+static status pass_run(pass *p)
+{
+    session *s = p->s;
+    const backend_vtable *v = s->device->v;
+    const int64_t start = clock_ns();
+    TRY(agree(s, open_own(s, &p->words.page, &p->source), 0));
+    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
+    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
+    TRY(pass_rows(p));
+    if (p->turn.ranks > 1)
+        log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", p->judged, p->rows);
+    TRY(sum_pass(p));
+    p->out->seconds = (double)(clock_ns() - start) * 1e-9;
+    return agree(s, p->words.page ? write_page(&p->words, p->out) : ST_OK, 0);
+}
+
 status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
 {
-    const backend_vtable *v = s->device->v;
     memset(out, 0, sizeof *out);
-    int64_t start = clock_ns();
-    status st = ST_OK;
-    receiver *source = NULL;
-    verdicts w = {0};
-    flags f = {0};
-    size_t docs = (size_t)s->cap.docs + 1;
-    lender *l = NULL;
-    answers words = {.session = s, .show = show, .tally = &out->vqa};
-    rows_turn q = {.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard),
-                   .own = s->mesh.place.consumer};
-    int64_t rows = 0;
-    q.got = calloc((size_t)q.ranks, sizeof *q.got);
-    f.others = calloc(docs, sizeof(bool));
-    f.wrong = calloc(docs, sizeof(bool));
-    f.counted = calloc(docs, sizeof(bool));
-    f.lent = calloc(docs, sizeof(bool));
-    if (!f.wrong || !f.counted || !f.lent || !f.others || !q.got) {
-        st = FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-        goto done;
-    }
-    TRY_OR(done, lender_new(&l));
-    TRY_OR(done, verdicts_init(&w, s));
-    TRY_OR(done, agree(s, open_own(s, &words.page, &source), 0));
-    TRY_OR(done, v->zero(s->stream, s->sums.loss, sizeof(double)));
-    TRY_OR(done, v->zero(s->stream, s->sums.weight, sizeof(double)));
-    for (;;) {
-        st = take_round(s, source, &words.trouble, &q);
-        if (st == ST_OK && q.n == 0)
-            break;
-        for (int i = 0; i < q.n; i++)
-            rows += q.got[i].row.n_docs > 0;
-        if (st == ST_OK)
-            st = evaluate_round(s, &w, l, &f, &words, &q, swapped, out);
-        give_back_round(source, &q);
-        if (st != ST_OK)
-            goto done;
-    }
-    if (q.ranks > 1)
-        log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", q.judged, rows);
-    double loss, weight;
-    TRY_OR(done, sum_loss(s));
-    TRY_OR(done, sum_counts(s, out));
-    TRY_OR(done, v->to_host(s->stream, &loss, s->sums.loss, sizeof loss));
-    TRY_OR(done, v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
-    TRY_OR(done, v->wait(s->stream));
-    out->loss = weight > 0.0 ? loss / weight : 0.0;
-    out->seconds = (double)(clock_ns() - start) * 1e-9;
-    st = agree(s, words.page ? write_page(&words, out) : ST_OK, 0);
-done:;
+    pass p = {.s = s,
+              .out = out,
+              .swapped = swapped,
+              .words = {.session = s, .show = show, .tally = &out->vqa}};
+    status st = pass_init(&p);
+    if (st == ST_OK)
+        st = pass_run(&p);
     const status_note why = *status_last(); /* a source that is closed may have words of its own */
-    page_free(&words.page);
-    receiver_close(&source);
-    verdicts_done(&w, s);
-    lender_free(&l);
-    free(f.wrong);
-    free(f.counted);
-    free(f.lent);
-    free(f.others);
-    free(q.got);
+    pass_done(&p);
     if (st != ST_OK)
         status_set(&why);
     return st;
