@@ -176,79 +176,113 @@ static status join_again(dispatch *d, worker_seat *w, const char *name, const js
                    pid, host);
 }
 
-static status join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
-{
-    const char *version, *fingerprint, *host;
+/* What a worker says of itself. Texts lie in the message. */
+typedef struct joiner {
+    const char *host, *keeper;
     int64_t pid;
-    hash128 print;
-    worker_seat *w = seat_of(d, from);
-    if (w) /* still there: an idle worker asks now and then */
-        return join_again(d, w, name, v);
+    hash128 fingerprint;
+    bool local, ship;
+} joiner;
+
+static status read_joiner(const dispatch *d, const char *name, const json_value *v, joiner *out)
+{
+    const char *version, *fingerprint;
     TRY(json_want_text(v, "version", name, &version));
     TRY(json_want_text(v, "fingerprint", name, &fingerprint));
-    TRY(json_want_text(v, "host", name, &host));
-    TRY(json_want_int(v, "pid", name, &pid));
+    TRY(json_want_text(v, "host", name, &out->host));
+    TRY(json_want_int(v, "pid", name, &out->pid));
     if (strcmp(version, TESSERA_VERSION) != 0)
         return FAIL_IN(ST_PROTOCOL, name, "worker of version %s, this daemon is %s", version,
                        TESSERA_VERSION);
-    if (!hash_parse(fingerprint, &print))
+    if (!hash_parse(fingerprint, &out->fingerprint))
         return FAIL_IN(ST_PROTOCOL, name, "fingerprint \"%s\" is not 32 hex digits", fingerprint);
-    if (d->have_fingerprint && !hash_equal(print, d->fingerprint))
+    out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
+    out->ship = !out->local && json_bool(json_find(v, "ship"), false);
+    out->keeper = json_text(json_find(v, "keeper"), "");
+    return ST_OK;
+}
+
+static status may_join(const dispatch *d, const char *name, const joiner *j)
+{
+    if (d->have_fingerprint && !hash_equal(j->fingerprint, d->fingerprint))
         return FAIL_IN(ST_CONFIG, name,
                        "the images this worker (pid %lld on %s) decodes differ from those of the "
                        "workers already here; install the same libvips and libjpeg",
-                       (long long)pid, host);
-    bool local = strcmp(host, d->host) == 0 && local_is_child(d, (pid_t)pid);
-    const bool ship = !local && json_bool(json_find(v, "ship"), false);
-    if (ship && !d->c->data_ship)
+                       (long long)j->pid, j->host);
+    if (!j->ship)
+        return ST_OK;
+    if (!d->c->data_ship)
         return FAIL_IN(
             ST_CONFIG, name,
             "worker (pid %lld on %s) without --data-root DIR: say where the images lie on "
             "its machine, or let the daemon send them (data.ship true)",
-            (long long)pid, host);
-    if (ship &&
-        (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD))
+            (long long)j->pid, j->host);
+    if (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD)
         return FAIL_IN(ST_CONFIG, name,
                        "data.ship: image.file_bytes and video.file_bytes may be at most %d, what a "
                        "message holds",
                        FRAME_MAX_PAYLOAD);
-    worker_seat *old = local ? seat_of_pid(d, (pid_t)pid) : NULL;
+    return ST_OK;
+}
+
+static worker_seat *seat_new(const wire_peer *from, const joiner *j)
+{
+    worker_seat *w = calloc(1, sizeof(*w));
+    if (!w)
+        return NULL;
+    w->peer = *from;
+    w->pid = (pid_t)j->pid;
+    w->local = j->local;
+    w->ship = j->ship;
+    w->fresh = true;
+    w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
+    snprintf(w->keeper, sizeof(w->keeper), "%s", j->keeper);
+    snprintf(w->host, sizeof(w->host), "%s", j->host);
+    return w;
+}
+
+/* At the end: the longest idle is served first. */
+static void append_seat(dispatch *d, worker_seat *w)
+{
+    worker_seat **at = &d->seats;
+    while (*at)
+        at = &(*at)->next;
+    *at = w;
+    d->n_seats++;
+    wire_know(d->workers, &w->peer);
+}
+
+static status join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
+{
+    joiner j;
+    worker_seat *w = seat_of(d, from);
+    if (w) /* still there: an idle worker asks now and then */
+        return join_again(d, w, name, v);
+    TRY(read_joiner(d, name, v, &j));
+    TRY(may_join(d, name, &j));
+    worker_seat *old = j.local ? seat_of_pid(d, (pid_t)j.pid) : NULL;
     if (old)
         seat_gone(d, old, LOSS_OUTSIDE, "joined again");
     if (d->n_seats >= MAX_SEATS)
         return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
-    const char *keeper = json_text(json_find(v, "keeper"), "");
     const json_value *before = json_find(v, "before");
-    if (before && !local)
-        TRY(bury(d, keeper, before, name));
-    w = calloc(1, sizeof(*w));
+    if (before && !j.local)
+        TRY(bury(d, j.keeper, before, name));
+    w = seat_new(from, &j);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
-    w->peer = *from;
-    snprintf(w->keeper, sizeof(w->keeper), "%s", keeper);
-    w->pid = (pid_t)pid;
-    w->local = local;
-    w->ship = ship;
-    w->fresh = true;
-    w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
-    snprintf(w->host, sizeof(w->host), "%s", host);
     status st = seat_send_terms(d, from);
     if (st != ST_OK) {
         free(w);
         return st;
     }
-    d->fingerprint = print;
+    d->fingerprint = j.fingerprint;
     d->have_fingerprint = true;
-    d->retired_ns = 0;            /* here is a fresh one */
-    worker_seat **at = &d->seats; /* at the end: the longest idle is served first */
-    while (*at)
-        at = &(*at)->next;
-    *at = w;
-    d->n_seats++;
-    wire_know(d->workers, from);
-    if (local)
+    d->retired_ns = 0; /* here is a fresh one */
+    append_seat(d, w);
+    if (w->local)
         local_joined(d, w->pid);
-    log_debug("worker joined pid=%lld host=%s local=%d", (long long)pid, host, local);
+    log_debug("worker joined pid=%d host=%s local=%d", (int)w->pid, w->host, w->local);
     return ST_OK;
 }
 
