@@ -12,9 +12,11 @@ import time
 import zlib
 
 from faults import sanitized, trap
-from prepd_flow import Daemon, Folder, check, main, run, wait_for, workers_below
+from prepd_flow import Daemon, Folder, check, listed, main, run, wait_for, workers_below
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
+SHARED = os.environ.get("TESSERA_SHARED", os.path.join(SOURCE, "..", "shared"))
+sys.path.insert(0, os.path.join(SOURCE, "proto"))
 import client  # noqa: E402
 
 MIB = 1 << 20
@@ -121,6 +123,19 @@ def a_sample_that_wants_all_memory():
         check(max(most.values()) < BASE + RESERVED + limit, "a worker passed its limit")
 
 
+def odd(*names):
+    """{name: its bytes} of the shared odd pictures, found by others."""
+    folder = os.path.join(SHARED, "data", "odd")
+    if not os.path.isdir(folder):
+        print("skipped: no shared data")
+        return {}
+    found = {}
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as f:
+            found[name] = f.read()
+    return found
+
+
 def cpu_seconds():
     """Of all commands so far, and of the daemons and workers below them."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -130,7 +145,8 @@ def cpu_seconds():
 def bombs_are_refused_by_their_headers():
     """Each under a hundred names: what one costs is the time to index them less that with the index there."""
     bombs = {"png of 65,536 x 65,536": black_png(65536, 65536), "png of 30,000 x 30,000": black_png(30000, 30000),
-             "progressive jpeg of 20,000 x 20,000": grey_jpeg(20000, 20000), "png with a text of 1 MiB and a byte": long_text_png()}
+             "progressive jpeg of 20,000 x 20,000": grey_jpeg(20000, 20000), "png with a text of 1 MiB and a byte": long_text_png(),
+             **odd("65536-uint32-limit.png")}
     with Folder(**{"prepd.workers": 1}) as f:
         _, *rest = f.train_images()
         n = sum(len(f.questions_of(image)) for image in rest)
@@ -150,6 +166,20 @@ def bombs_are_refused_by_their_headers():
                   "MiB at most")
             check(max(most.values()) < BASE, "a bomb went off")
             check(each_ms < 40, "too long for a header")  # 20 is asked for; the machine may be busy
+
+
+def texts_that_inflate_are_refused():
+    """Of 2 MiB each: libpng has them all before anybody can refuse the first."""
+    for name, data in odd("png_decompression_dos.png").items():
+        with Folder(images=8) as f:
+            image, i = first_of_each(f, 1)[0]
+            replace(image, data)
+            with watched() as most:
+                causes = listed(run("check", "-c", f.config, code=65))
+            check(sorted(causes) == f.questions_of(image), f"refused {causes}")
+            check("a text of the png is longer than" in causes[i], causes[i])
+            print(f"{name}: worker {max(most.values()) / MIB:.0f} MiB at most")
+            check(max(most.values()) < BASE, "a bomb went off")
 
 
 def the_dearest_picture_that_is_taken():
@@ -180,5 +210,5 @@ def large_pictures_share_a_row():
 
 if sanitized():
     sys.exit(77)
-main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, the_dearest_picture_that_is_taken,
-     large_pictures_share_a_row)
+main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, texts_that_inflate_are_refused,
+     the_dearest_picture_that_is_taken, large_pictures_share_a_row)
