@@ -60,6 +60,16 @@ static status grow(const char *file)
     return FAIL_IN(ST_NO_MEMORY, file, "no memory to decode");
 }
 
+/* As a library that forgets a little of each picture. */
+static void leak(void)
+{
+    enum { LOST_BYTES = 256 << 10, PAGE_BYTES = 4096 };
+    volatile char *lost =
+        malloc(LOST_BYTES); /* or the compiler would leave out what nobody reads */
+    for (int i = 0; lost && i < LOST_BYTES; i += PAGE_BYTES)
+        lost[i] = 1;
+}
+
 static status decode(span bytes, const char *file, const conf *limits, const image_rows *rows,
                      arena *a, image *out)
 {
@@ -73,6 +83,8 @@ static status decode(span bytes, const char *file, const conf *limits, const ima
         pause();
     if (holds(bytes, "POISON:grow"))
         return grow(file);
+    if (holds(bytes, "POISON:leak"))
+        leak();
     if (getenv("POISON_SLOW_MS"))
         usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
     return real->decode(bytes, file, limits, rows, a, out);

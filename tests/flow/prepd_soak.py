@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import BIN, Folder, check, children, digest, main, wait_for, workers_below
+from faults import trap
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, digest, main, wait_for, workers_below
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
-PER_ROW = 19  # documents of one picture in a row of this folder, about
-G = 4
 EARLY = 2 if IMAGES < 50000 else 10  # the share of the run by which everything has begun
 MIB = 1 << 20
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
@@ -26,49 +28,76 @@ def figures(pid):
             len(os.listdir(f"/proc/{pid}/fd")))
 
 
-def digest_watched(folder, steps, *options):
-    """The digest; figures of dispatcher and workers early and at the end; workers seen."""
-    p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", str(steps), *options],
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: workers_below(p.pid), "workers", 30)
-    daemon, seen, samples, begun = children(p.pid)[0], set(), [], time.monotonic()
-    while p.poll() is None:
-        try:
-            workers = workers_below(daemon)
-            now = figures(daemon), max(figures(w) for w in workers)
-            seen.update(workers)
-            samples.append(now)
-        except (OSError, ValueError, KeyError):
-            pass  # it ends, or a worker has just been replaced
-        time.sleep(0.05 if IMAGES < 50000 else 1.0)
-    out, err = p.communicate()
-    check(p.returncode == 0, err)
-    seconds = time.monotonic() - begun
-    return out.strip().splitlines()[-1], samples[len(samples) // EARLY], samples[-1], seen, seconds
+def of_all(daemon):
+    """Of the dispatcher, and of its workers the most."""
+    return figures(daemon), tuple(map(max, *map(figures, workers_below(daemon))))
 
 
 def flat():
-    steps = IMAGES // (PER_ROW * G)
-    with Folder(images=256) as f:
-        _, early, late, _, seconds = digest_watched(f, steps)
-        for who, a, b in zip(("dispatcher", "worker"), early, late):
-            print(f"{who}: {a[0] / MIB:.1f} -> {b[0] / MIB:.1f} MiB, threads {a[1]} -> {b[1]}, "
-                  f"descriptors {a[2]} -> {b[2]}")
-            check(b[1] <= a[1] and b[2] <= a[2] + 2, f"{who}: threads or descriptors grow")
-        check(SANITIZED or late[0][0] < early[0][0] + 8 * MIB, "the dispatcher grows")
-        check(SANITIZED or late[1][0] < early[1][0] + 32 * MIB, "a worker grows")
-        print(f"about {steps * G * PER_ROW} images in {seconds:.0f} s")
+    """Counted as they come: at least so many images, by the rows that a consumer has in its hands."""
+    images, early, began = 0, None, time.monotonic()
+    with Folder(images=256) as f, Daemon(f.config) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
+        for row in client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S)):
+            images += len(row["grid_thw"])
+            if early is None and images >= IMAGES // EARLY:
+                early, early_images = of_all(d.p.pid), images
+            if images >= IMAGES:
+                break
+        late = of_all(d.p.pid)
+    print(f"{images} images in {time.monotonic() - began:.0f} s; figures after {early_images} of them and at the end")
+    for who, a, b in zip(("dispatcher", "workers at most"), early, late):
+        print(f"{who}: {a[0] / MIB:.1f} -> {b[0] / MIB:.1f} MiB, threads {a[1]} -> {b[1]}, "
+              f"descriptors {a[2]} -> {b[2]}")
+        check(b[1] <= a[1] and b[2] <= a[2] + 2, f"{who}: threads or descriptors grow")
+    check(SANITIZED or late[0][0] < early[0][0] + 8 * MIB, "the dispatcher grows")
+    check(SANITIZED or late[1][0] < early[1][0] + 32 * MIB, "a worker grows")
+
+
+def digest_watched(folder, steps, *options):
+    """The digest, and of each worker seen the most bytes it had resident."""
+    p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", str(steps), *options],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    seen = {}
+    while p.poll() is None:
+        for worker in workers_below(p.pid):
+            try:
+                seen[worker] = max(seen.get(worker, 0), figures(worker)[0])
+            except (OSError, ValueError, KeyError):
+                pass  # it has just ended
+        time.sleep(0.02 if IMAGES < 50000 else 1.0)
+    out, err = p.communicate()
+    check(p.returncode == 0, err)
+    return out.strip().splitlines()[-1], seen
 
 
 def recycled():
     """Every worker is over the limit at once: each is replaced again and again."""
-    steps = str(max(10, IMAGES // 1000))
+    steps = max(10, IMAGES // 1000)
     with Folder(images=256) as f:
-        quiet = digest(f.config, "--steps", steps)
-        same, _, _, seen, _ = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576")
+        quiet = digest(f.config, "--steps", str(steps))
+        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576")
         check(same == quiet, "recycling changed the stream")
         check(len(seen) > 4, f"only {len(seen)} workers were seen: none was recycled")
         print(f"{len(seen)} workers seen")
 
 
-main(flat, recycled)
+def a_decoder_that_leaks():
+    """256 KiB a picture: with a limit a worker is a row over it at most, and the rows are those of workers that grow."""
+    steps, limit, row = 12, 64 * MIB, 24 * MIB
+    if SANITIZED:
+        return
+    with trap(), Folder(images=256) as f:
+        for image in f.train_images():
+            with open(image, "ab") as x:
+                x.write(b"POISON:leak")
+        quiet, grown = digest_watched(f, steps)
+        same, kept = digest_watched(f, steps, "--prepd.recycle_bytes", str(limit))
+        print(f"without a limit {len(grown)} workers of {max(grown.values()) / MIB:.0f} MiB at most; with {limit // MIB} MiB "
+              f"{len(kept)} of {max(kept.values()) / MIB:.0f}")
+        check(same == quiet, "recycling changed the stream")
+        check(max(grown.values()) > limit + 2 * row, "nothing leaks")
+        check(max(kept.values()) < limit + row, "a worker went on over its limit")
+
+
+main(flat, recycled, a_decoder_that_leaks)
