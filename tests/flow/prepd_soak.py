@@ -54,7 +54,7 @@ def flat():
     check(SANITIZED or late[1][0] < early[1][0] + 32 * MIB, "a worker grows")
 
 
-def digest_watched(folder, steps, *options):
+def digest_watched(folder, steps, *options, every_s=0.02):
     """The digest, and of each worker seen the most bytes it had resident."""
     p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", str(steps), *options],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -65,7 +65,7 @@ def digest_watched(folder, steps, *options):
                 seen[worker] = max(seen.get(worker, 0), figures(worker)[0])
             except (OSError, ValueError, KeyError):
                 pass  # it has just ended
-        time.sleep(0.02 if IMAGES < 50000 else 1.0)
+        time.sleep(every_s)
     out, err = p.communicate()
     check(p.returncode == 0, err)
     return out.strip().splitlines()[-1], seen
@@ -76,7 +76,7 @@ def recycled():
     steps = max(10, IMAGES // 1000)
     with Folder(images=256) as f:
         quiet = digest(f.config, "--steps", str(steps))
-        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576")
+        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576", every_s=0.02 if IMAGES < 50000 else 1)
         check(same == quiet, "recycling changed the stream")
         check(len(seen) > 4, f"only {len(seen)} workers were seen: none was recycled")
         print(f"{len(seen)} workers seen")

@@ -1,0 +1,120 @@
+"""VQAv2's train split in its own form and size: opened, indexed, planned and served within bounded memory; a picture is
+encoded once for all its questions where data.group says so. Pictures and texts are drawn from ../shared/data/vqav2 where
+it is there, else from a generated set.
+
+prepd_real_size.py [full]    the quick form has a tenth of the questions, the long form all 443,757"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, wait_for, workers_below
+
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
+SHARED = os.environ.get("TESSERA_SHARED", os.path.join(SOURCE, "..", "shared"))
+REAL = os.path.isdir(os.path.join(SHARED, "data", "vqav2"))
+sys.path.insert(0, os.path.join(SOURCE, "proto"))
+import client  # noqa: E402
+
+FULL = sys.argv[1:2] == ["full"]
+QUESTIONS, IMAGES, ANSWERS = (443757, 82783, 4437570) if FULL else (44375, 8278, 443750)
+# Of the dispatcher, in MiB: 500 are asked for at full size. Its program and the row under way are a part of the tenth.
+DISPATCHER = 250 if FULL else 64
+WORKER = 128
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
+
+
+@contextlib.contextmanager
+def drawn(questions, images):
+    """A folder with such a data set in "real"; options that name it, and the tokenizer."""
+    with Folder(images=64, **{"training.seq_len": 8192, "training.global_batch_size": 8}) as f:
+        source = os.path.join(SHARED, "data", "vqav2") if REAL else f.file("data")
+        model = os.path.join(SHARED, "data", "tokenizer") if REAL else f.file("data/model")
+        subprocess.run([os.path.join(SOURCE, "tests/bench/prepd/full_size"), f.file("real"), "--source", source,
+                        "--questions", str(questions), "--images", str(images)], check=True)
+        yield f, ["--data.path", f.file("real"), "--model.path", model]
+
+
+def peak(pid):
+    """MiB it had resident at most."""
+    with open(f"/proc/{pid}/status") as x:
+        return next(int(line.split()[1]) / 1024 for line in x if line.startswith("VmHWM"))
+
+
+def started(f, options):
+    """Rows one at a time, so that memory is the data set's and not that of rows under way: (seconds to the first, what
+    the daemon says of the data, MiB of the dispatcher and of the largest worker after some more, its log)"""
+    began = time.monotonic()
+    with Daemon(f.config, *options) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon", LIMIT_S)
+        rows = client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S), credit_bytes=1)
+        for k, row in enumerate(rows):
+            if not k:
+                took = time.monotonic() - began
+            check(len(set(row["doc_sample_id"])) == len(row["doc_sample_id"]), "a sample twice in a row")
+            if k == 1:
+                break
+        said = json.loads(run("status", "-c", f.config, *options, "--json"))["train"]
+        sizes = peak(d.p.pid), max(map(peak, workers_below(d.p.pid)))
+        rows.close()
+        return took, said, *sizes, d.said()
+
+
+def a_data_set_of_real_size():
+    """Cold and from its caches; and with one of the ten answers drawn, which are then all read."""
+    with drawn(QUESTIONS, IMAGES) as (f, options):
+        with open(f.file("real/v2_mscoco_train2014_annotations.json")) as x:
+            answers = sum(line.count('"answer_id"') for line in x)
+        check(answers == ANSWERS, f"{answers} answers")
+        for name, more, word in (("cold", [], "index built"), ("warm", [], "index loaded"),
+                                 ("answers drawn, cold", ["--data.answer", "drawn"], "index built")):
+            took, said, dispatcher, worker, log = started(f, options + more)
+            print(f"{name}: first row after {took:.1f} s, dispatcher {dispatcher:.0f} MiB, worker {worker:.0f} MiB at most")
+            check(word in log, f"{name}: {log}")
+            check(said["samples"] == QUESTIONS, f"{said['samples']} samples")
+            check(SANITIZED or dispatcher < DISPATCHER, "the dispatcher takes too much")
+            check(SANITIZED or worker < WORKER, "a worker takes too much")
+        said = run("plan", "-c", f.config, *options)
+        check(f"samples: {QUESTIONS}, refused: 0\n" in said, said)
+        fill = float(re.search(r"tokens: .* fill: ([0-9.]+) %", said)[1])
+        greedy = float(re.search(r"greedy .* fill: ([0-9.]+) %", said)[1])
+        worst = float(re.search(r"worst step ([0-9.]+) %", said)[1])
+        print(f"plan: {fill} % filled (greedy {greedy} %), worst step {worst} % above the mean")
+        if REAL:
+            check(fill > 99.8 and fill > greedy, "rows are not full")
+            check(worst < 3, "ranks wait for each other")
+        else:
+            print("skipped: no shared data, whose sizes are real: how full rows are is not judged")
+
+
+def counted(f, options):
+    """Of an epoch received: samples, pictures as sent, patches as sent, tokens that stand for patches' merged rows."""
+    samples, pictures, patches, visual = [], 0, 0, 0
+    with Daemon(f.config, *options, "--training.epochs", "1"):
+        wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
+        for row in client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S)):
+            samples += [int(i) for i in row["doc_sample_id"]]
+            pictures += len(row["grid_thw"])
+            patches += len(row["pixels"])
+            visual += int((row["visual_row"] >= 0).sum())
+    return sorted(samples), pictures, patches, visual
+
+
+def a_picture_is_encoded_once_for_its_questions():
+    """By what is received: as many pictures as there are, their patches once, and the same tokens of all questions."""
+    n_questions, n_images = 100, 20
+    with drawn(n_questions, n_images) as (f, options):
+        apart = counted(f, options)
+        shared = counted(f, options + ["--data.group", "shared_image"])
+        print(f"pictures {apart[1]} -> {shared[1]}, patches {apart[2]} -> {shared[2]}, visual tokens {apart[3]} -> {shared[3]}")
+        check(apart[0] == shared[0] == list(range(n_questions)), "not every sample once")
+        check(apart[1] == n_questions and shared[1] == n_images, "pictures")
+        check(apart[2] == 5 * shared[2], "patches: there are five questions to each picture")
+        check(apart[3] == shared[3] == apart[2] // 4, "visual tokens: each question has its picture's, four patches each")
+
+
+main(a_data_set_of_real_size, a_picture_is_encoded_once_for_its_questions)
