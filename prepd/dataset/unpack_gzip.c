@@ -1,4 +1,4 @@
-/* unpack_gzip.c: gzip by zlib, the only door to it. A stream can begin again between two deflate
+/* unpack_gzip.c: gzip by zlib. A stream can begin again between two deflate
  * blocks, given the 32 KiB before and the bits of a shared byte (after Mark Adler's published
  * description of random access to gzip), and at every member. */
 #include <stdlib.h>

@@ -42,7 +42,7 @@ const unpack_restart *unpack_restarts(const unpack *u);
 WARN_UNUSED status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total);
 void unpack_forget(unpack *u); /* as if it had just been opened */
 
-extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, the door to zlib */
+extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, by zlib */
 extern const unpack_kind unpack_deflate; /* the same file: bare, one stream, as zip has it */
 extern const unpack_kind unpack_zstd;    /* unpack_zstd.c */
 

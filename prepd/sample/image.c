@@ -12,12 +12,12 @@
 
 #include "prepd/sample/image_jpeg.h"
 #include "prepd/sample/orient.h"
+#include "prepd/sample/png.h"
 #include "prepd/sample/sniff.h"
 
 enum {
     FULL_BAND = 8,    /* lines of builtin_full_jpeg at a time */
     STRIP_LINES = 16, /* decoded at once: the tile height of libvips' sequential loaders or more */
-    MAX_TEXT_BYTES = 1 << 20, /* of one PNG text, inflated; Pillow's limit */
 };
 
 /* Last warning of the library: libpng tells the cause of a failure only there. One per process, as
@@ -124,7 +124,7 @@ static int find_orientation(VipsImage *im, picture_format format, span bytes)
 {
     const char *profile = NULL;
     const bool png = format == PICTURE_PNG;
-    const span exif = png ? sniff_png_chunk(bytes, "eXIf") : metadata(im, VIPS_META_EXIF_NAME);
+    const span exif = png ? png_find(bytes, "eXIf") : metadata(im, VIPS_META_EXIF_NAME);
     int orientation;
     if (png && !exif.size && vips_image_map(im, find_raw_profile, &profile))
         orientation = orient_from_raw_profile(profile);
@@ -133,17 +133,6 @@ static int find_orientation(VipsImage *im, picture_format format, span bytes)
     if (orientation == 0)
         orientation = orient_from_xmp(metadata(im, VIPS_META_XMP_NAME));
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
-}
-
-/* PNG texts are inflated with the header; one without bound is an attack. */
-static void *find_long_text(VipsImage *im, const char *name, GValue *value, void *user)
-{
-    const char *text;
-    (void)user;
-    if (strncmp(name, "png-comment-", 12) == 0 && G_VALUE_HOLDS(value, VIPS_TYPE_REF_STRING) &&
-        vips_image_get_string(im, name, &text) == 0 && strlen(text) > MAX_TEXT_BYTES)
-        return im;
-    return NULL;
 }
 
 static VipsImage *load(picture_format format, span bytes)
@@ -189,9 +178,11 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     if (format == PICTURE_OTHER)
         return refuse_format(bytes, file, o->format);
 
-    if (format == PICTURE_PNG && !sniff_png_reaches_pixels(bytes))
+    if (format == PICTURE_PNG && !png_reaches_pixels(bytes))
         return FAIL_IN(ST_BAD_INPUT, file,
                        "the png header can not be read: the file ends before its pixels");
+    if (format == PICTURE_PNG)
+        TRY(png_check_texts(bytes, file));
     forget_errors();
     o->pixels = load(format, bytes);
     if (!o->pixels)
@@ -204,15 +195,12 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
                      "%" PRId64 " x %" PRId64 " pixels, more than image.input_pixels %" PRId64
                      " allows",
                      width, height, limits->image_input_pixels);
-    else if (vips_image_map(o->pixels, find_long_text, NULL))
-        st = FAIL_IN(ST_BAD_INPUT, file, "a text of the png is longer than %d bytes",
-                     MAX_TEXT_BYTES);
     if (st != ST_OK) {
         opened_close(o);
         return st;
     }
     o->orientation = find_orientation(o->pixels, format, bytes);
-    o->clip_16_bit = format == PICTURE_PNG && sniff_png_grey_no_alpha(bytes);
+    o->clip_16_bit = format == PICTURE_PNG && png_is_grey(bytes);
     return ST_OK;
 }
 
@@ -338,7 +326,7 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
     if (turn)
         TRY_OR(done, arena_alloc(a, size, (void **)&read));
     TRY_OR(done, read_pixels(&o, file, read));
-    if (sniff_format(bytes, &o.format) == PICTURE_PNG && !sniff_png_ends(bytes)) {
+    if (sniff_format(bytes, &o.format) == PICTURE_PNG && !png_ends(bytes)) {
         st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: no end chunk");
         goto done;
     }

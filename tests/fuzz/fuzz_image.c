@@ -6,7 +6,7 @@
 
 #include "prepd/sample/image.h"
 #include "prepd/sample/orient.h"
-#include "prepd/sample/sniff.h"
+#include "prepd/sample/png.h"
 #include "prepd/sample/ycc.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -19,8 +19,7 @@ static void look_for_orientation(span bytes)
         memcpy(text, bytes.data, bytes.size);
     text[bytes.size] = 0;
     const int found[] = {orient_from_exif(bytes), orient_from_xmp(bytes),
-                         orient_from_raw_profile(text),
-                         orient_from_exif(sniff_png_chunk(bytes, "eXIf"))};
+                         orient_from_raw_profile(text), orient_from_exif(png_find(bytes, "eXIf"))};
     for (size_t i = 0; i < sizeof found / sizeof *found; i++)
         FUZZ_HOLDS(found[i] >= 0 && found[i] <= 8);
     free(text);

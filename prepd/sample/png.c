@@ -1,0 +1,61 @@
+#include "prepd/sample/png.h"
+
+#include <string.h>
+
+enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
+
+bool png_next(span bytes, uint64_t *at, png_chunk *out)
+{
+    const uint64_t here = *at ? *at : SIGNATURE;
+    if (!span_holds(bytes, here, FRAME))
+        return false;
+    const uint8_t *p = bytes.data + here;
+    const uint64_t size = (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+    const bool whole = span_holds(bytes, here, FRAME + size);
+    *out = (png_chunk){p + 4, span_of(p + 8, whole ? (size_t)size : 0), whole};
+    *at = whole ? here + FRAME + size : bytes.size;
+    return true;
+}
+
+static bool is_type(const png_chunk *c, const char *type)
+{
+    return memcmp(c->type, type, 4) == 0;
+}
+
+static bool has(span bytes, const char *type, span *out)
+{
+    png_chunk c;
+    for (uint64_t at = 0; png_next(bytes, &at, &c) && c.whole;) {
+        *out = c.data;
+        if (is_type(&c, type))
+            return true;
+    }
+    return false;
+}
+
+span png_find(span bytes, const char *type)
+{
+    span data;
+    return has(bytes, type, &data) ? data : span_of(NULL, 0);
+}
+
+bool png_is_grey(span bytes)
+{
+    enum { COLOUR_TYPE_AT = 25 }; /* signature 8, length 4, "IHDR" 4, sides 8, depth 1 */
+    return span_holds(bytes, COLOUR_TYPE_AT, 1) && bytes.data[COLOUR_TYPE_AT] == 0;
+}
+
+bool png_reaches_pixels(span bytes)
+{
+    png_chunk c;
+    for (uint64_t at = 0; png_next(bytes, &at, &c);)
+        if (is_type(&c, "IDAT"))
+            return true;
+    return false;
+}
+
+bool png_ends(span bytes)
+{
+    span end;
+    return has(bytes, "IEND", &end);
+}

@@ -1,0 +1,80 @@
+/* png_text.c: how long the texts of a PNG are, see png.h; the door to zlib for pictures. */
+#include <string.h>
+#include <zlib.h>
+
+#include "prepd/sample/png.h"
+
+/* What follows the first n texts that end with a NUL; empty if they do not end. */
+static span behind_texts(span data, int n)
+{
+    for (; n > 0; n--) {
+        const uint8_t *end = data.size ? memchr(data.data, 0, data.size) : NULL;
+        if (!end)
+            return span_of(NULL, 0);
+        data = span_of(end + 1, data.size - (size_t)(end + 1 - data.data));
+    }
+    return data;
+}
+
+static span behind_bytes(span data, size_t n)
+{
+    return data.size > n ? span_of(data.data + n, data.size - n) : span_of(NULL, 0);
+}
+
+/* The text of a chunk, still pressed or not; empty for other chunks, and for texts that libpng
+ * would not inflate. */
+static span text_of(const png_chunk *c, bool *out_pressed)
+{
+    *out_pressed = false;
+    if (memcmp(c->type, "tEXt", 4) == 0)
+        return behind_texts(c->data, 1);
+    if (memcmp(c->type, "zTXt", 4) == 0) { /* keyword, method */
+        *out_pressed = true;
+        return behind_bytes(behind_texts(c->data, 1), 1);
+    }
+    if (memcmp(c->type, "iTXt", 4) != 0)
+        return span_of(NULL, 0);
+    const span flags = behind_texts(c->data, 1); /* keyword, flag, method, language, keyword */
+    *out_pressed = flags.size > 0 && flags.data[0] != 0;
+    return behind_texts(behind_bytes(flags, 2), 2);
+}
+
+/* Bytes that it inflates to, as far as it is good; counted up to a buffer beyond PNG_TEXT_BYTES. */
+static status inflated_bytes(span pressed, size_t *out)
+{
+    uint8_t buffer[16 * 1024];
+    int code = Z_OK;
+    z_stream z = {.next_in = (uint8_t *)(uintptr_t)pressed.data, .avail_in = (uInt)pressed.size};
+    if (inflateInit(&z) != Z_OK)
+        return FAIL(ST_NO_MEMORY, "no memory to look at a text of a png");
+    *out = 0;
+    while (code == Z_OK && *out <= PNG_TEXT_BYTES) {
+        z.next_out = buffer;
+        z.avail_out = sizeof buffer;
+        code = inflate(&z, Z_NO_FLUSH);
+        *out += sizeof buffer - z.avail_out;
+    }
+    inflateEnd(&z);
+    return ST_OK;
+}
+
+status png_check_texts(span bytes, const char *file)
+{
+    png_chunk c;
+    size_t all = 0;
+    for (uint64_t at = 0; png_next(bytes, &at, &c);) {
+        bool pressed;
+        const span text = text_of(&c, &pressed);
+        size_t n = text.size;
+        if (pressed)
+            TRY(inflated_bytes(text, &n));
+        if (pressed && n > PNG_TEXT_BYTES)
+            return FAIL_IN(ST_BAD_INPUT, file, "a text of the png is longer than %d bytes",
+                           PNG_TEXT_BYTES);
+        all += n;
+        if (all > PNG_TEXTS_BYTES)
+            return FAIL_IN(ST_BAD_INPUT, file, "the texts of the png are longer than %d bytes",
+                           PNG_TEXTS_BYTES);
+    }
+    return ST_OK;
+}

@@ -1,0 +1,180 @@
+/* The container of a PNG: chunks that end, that claim more than there is, and texts by what they
+ * inflate to. */
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "prepd/sample/png.h"
+#include "tests/harness.h"
+
+static const size_t SLACK = 64 * 1024;
+
+typedef struct file {
+    uint8_t *at;
+    size_t size, room;
+} file;
+
+static void put(file *f, const void *bytes, size_t n)
+{
+    assert_true(f->size + n <= f->room);
+    if (n)
+        memcpy(f->at + f->size, bytes, n);
+    f->size += n;
+}
+
+static void put_chunk(file *f, const char *type, const void *data, uint32_t n)
+{
+    const uint8_t size[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
+    put(f, size, 4);
+    put(f, type, 4);
+    put(f, data, n);
+    put(f, "crc?", 4); /* nobody here looks at it */
+}
+
+static void begin(file *f)
+{
+    static const uint8_t head[13] = {0, 0, 0, 8, 0, 0, 0, 8, 8, 2};
+    f->size = 0;
+    put(f, "\x89PNG\r\n\x1a\n", 8);
+    put_chunk(f, "IHDR", head, sizeof head);
+}
+
+static void end(file *f)
+{
+    put_chunk(f, "IDAT", "", 0);
+    put_chunk(f, "IEND", "", 0);
+}
+
+/* A text of n bytes behind this head; pressed or not. */
+static void put_text(file *f, const char *type, const void *head, size_t n_head, size_t n,
+                     bool pressed)
+{
+    uint8_t *text = malloc(n + 1), *data = malloc(n_head + n + SLACK);
+    uLongf size = (uLongf)(n + SLACK);
+    assert_non_null(text);
+    assert_non_null(data);
+    memset(text, 'x', n + 1);
+    memcpy(data, head, n_head);
+    if (pressed) {
+        assert_int_equal(compress2(data + n_head, &size, text, n, 9), Z_OK);
+    } else {
+        memcpy(data + n_head, text, n);
+        size = n;
+    }
+    put_chunk(f, type, data, (uint32_t)(n_head + size));
+    free(text);
+    free(data);
+}
+
+static file new_file(void)
+{
+    file f = {.at = malloc(4 * (size_t)PNG_TEXT_BYTES), .room = 4 * (size_t)PNG_TEXT_BYTES};
+    assert_non_null(f.at);
+    begin(&f);
+    return f;
+}
+
+static status check_texts(file *f, size_t room)
+{
+    /* A block as long as the file, so that a read beyond it is found. */
+    uint8_t *exact = malloc(f->size - room);
+    assert_non_null(exact);
+    memcpy(exact, f->at, f->size - room);
+    status st = png_check_texts(span_of(exact, f->size - room), "a.png");
+    free(exact);
+    return st;
+}
+
+static void test_texts__as_long_as_is_allowed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *head;
+        size_t n_head;
+        bool pressed;
+    } kinds[] = {
+        {"zTXt", "Comment\0\0", 9, true}, {"iTXt", "Comment\0\1\0en\0Kommentar\0", 23, true},
+        {"tEXt", "Comment\0", 8, false},  {"iTXt", "Comment\0\0\0\0\0", 12, false},
+        {"zzZz", "Comment\0\0", 9, true}, /* no text at all */
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int more = 0; more < 2; more++) {
+            file f = new_file();
+            put_text(&f, kinds[i].type, kinds[i].head, kinds[i].n_head,
+                     (size_t)PNG_TEXT_BYTES + (size_t)more, kinds[i].pressed);
+            end(&f);
+            const bool refused = more && kinds[i].pressed && i != 4;
+            assert_int_equal(check_texts(&f, 0), refused ? ST_BAD_INPUT : ST_OK);
+            status_clear();
+            free(f.at);
+        }
+}
+
+static void test_texts__many_that_are_short_enough(void **state)
+{
+    (void)state;
+    for (int n = 64; n <= 65; n++) {
+        file f = new_file();
+        for (int i = 0; i < n; i++)
+            put_text(&f, "zTXt", "Comment\0\0", 9, PNG_TEXT_BYTES, true);
+        end(&f);
+        assert_int_equal(check_texts(&f, 0), n == 64 ? ST_OK : ST_BAD_INPUT);
+        status_clear();
+        free(f.at);
+    }
+}
+
+static void test_texts__damaged_ones_are_the_librarys_to_refuse(void **state)
+{
+    (void)state;
+    static const char *const damaged[] = {"", "Comment", "Comment\0", "Comment\0\1\0", "\0\0x"};
+    static const uint8_t sizes[] = {0, 7, 8, 10, 3};
+    static const char *const types[] = {"zTXt", "iTXt", "tEXt"};
+    for (size_t i = 0; i < sizeof sizes; i++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            file f = new_file();
+            put_chunk(&f, types[t], damaged[i], sizes[i]);
+            assert_int_equal(check_texts(&f, 0), ST_OK);
+            free(f.at);
+        }
+    file f = new_file();
+    put_text(&f, "zTXt", "Comment\0\0", 9, PNG_TEXT_BYTES + 1, true);
+    for (size_t cut = 5; cut + 32 < f.size; cut += 97) /* within the text: not whole, not read */
+        assert_int_equal(check_texts(&f, cut), ST_OK);
+    free(f.at);
+}
+
+static void test_chunks__are_walked_to_the_end(void **state)
+{
+    (void)state;
+    file f = new_file();
+    put_chunk(&f, "eXIf", "abc", 3);
+    end(&f);
+    const span whole = span_of(f.at, f.size);
+    const span exif = png_find(whole, "eXIf");
+    assert_int_equal(exif.size, 3);
+    assert_memory_equal(exif.data, "abc", 3);
+    assert_int_equal(png_find(whole, "gAMA").size, 0);
+    assert_true(png_ends(whole) && png_reaches_pixels(whole));
+    for (size_t cut = 1; cut < f.size; cut++) {
+        const span part = span_of(f.at, f.size - cut);
+        assert_false(png_ends(part));
+        /* IDAT (12 bytes) and IEND (12) stand last; its own head is enough. */
+        assert_int_equal(png_reaches_pixels(part), cut <= 12);
+    }
+    memset(f.at + 8 + 25, 0xFF, 4); /* eXIf claims 4 GiB */
+    assert_false(png_reaches_pixels(whole));
+    assert_int_equal(png_find(whole, "eXIf").size, 0);
+    free(f.at);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts__as_long_as_is_allowed),
+        cmocka_unit_test(test_texts__many_that_are_short_enough),
+        cmocka_unit_test(test_texts__damaged_ones_are_the_librarys_to_refuse),
+        cmocka_unit_test(test_chunks__are_walked_to_the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
