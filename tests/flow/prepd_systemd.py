@@ -163,6 +163,16 @@ SOCKET = "ipc:///run/prepd/prepd.sock"
 CLIENT = ["/usr/bin/python3", "/opt/tessera/share/tessera/client.py"]
 
 
+def not_again(m, unit, code):
+    """Started, it ends with this exit code and is left alone."""
+    before = m.show(unit, "NRestarts")
+    m.do("systemctl", "start", unit, code=None)
+    wait_for(lambda: m.show(unit, "ActiveState") == "failed" and m.show(unit, "ExecMainStatus") == str(code),
+             f"{unit} stays ended with {code}: {m.said()}")
+    check(m.show(unit, "NRestarts") == before, f"{unit} was started again after {code}")
+    m.do("systemctl", "reset-failed", unit)
+
+
 def the_daemon_as_a_unit():
     with Machine(f"prepd: {{workers: 2, endpoint: \"{SOCKET}\"}}\n") as m:
         m.do("systemctl", "start", "prepd")  # comes back when READY was said
@@ -188,6 +198,9 @@ def the_daemon_as_a_unit():
         check(m.show("prepd", "Result") == "success" and m.show("prepd", "ExecMainStatus") == "0", m.said())
         check("drained rows=" in m.said(), m.said())
         check(m.do("pgrep", "-c", "prepd", code=None).stdout.strip() == "0", "workers are left")
+        m.do("sh", "-c", "cp /etc/tessera/prepd.yaml /tmp; echo nonsense: 1 >> /etc/tessera/prepd.yaml")
+        not_again(m, "prepd", 78)
+        m.do("cp", "/tmp/prepd.yaml", "/etc/tessera/prepd.yaml")
         # The line of prepd-run, where no unit has its name.
         m.do("sh", "-c", "rm -r /etc/systemd/system/prepd.service*; systemctl daemon-reload")
         m.do("/opt/tessera/bin/prepd-run", "/etc/tessera/prepd.yaml", "--prepd.endpoint", "ipc:///run/by-line.sock",
@@ -197,7 +210,7 @@ def the_daemon_as_a_unit():
 
 
 def workers_as_units_with_keys():
-    """Two of them over tcp, as lasting users, in a slice that has no more than CPU 0."""
+    """Two of them over tcp, as lasting users."""
     with Machine("prepd: {workers: 1, endpoint: \"tcp://0.0.0.0:5555\", keys: /etc/tessera/keys}\n") as m:
         for user in ("prepd", "prepd-worker"):
             m.do("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user)
@@ -219,6 +232,11 @@ def workers_as_units_with_keys():
         wait_for(lambda: m.show("prepd", "ActiveState") == "inactive" and
                  m.show("prepd-worker@1", "ActiveState") == "inactive", "both have left", 30)
         check(m.show("prepd-worker@1", "NRestarts") == "0" and m.show("prepd", "Result") == "success", m.said())
+        m.do("sed", "-i", "s/--workers 2/--workers 0/", "/etc/tessera/worker.env")
+        not_again(m, "prepd-worker@1", 64)
+        m.do("sh", "-c", "d=/etc/systemd/system/prepd-worker@.service.d; printf '[Service]\nExecStart=\n"
+             "ExecStart=/bin/sh -c \"exit 76\"\n' > $d/other-version.conf; systemctl daemon-reload")
+        not_again(m, "prepd-worker@1", 76)
 
 
 if "asan" in os.environ.get("TESSERA_BIN", ""):
