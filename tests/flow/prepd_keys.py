@@ -95,5 +95,42 @@ def known_keys_are_served_and_others_refused():
                   "refused keys are not counted")
 
 
+def allowed_keys_are_read_again():
+    """By SIGHUP: one that was added is let in, one that was removed no more; a broken list changes nothing."""
+    with Folder() as f:
+        keys, late, end = f.file("keys"), f.file("keys/late"), f"tcp://127.0.0.1:{free_ports()}"
+        run("keygen", "--out", keys)
+
+        def refused(folder):
+            code, said = command("status", "--connect", end, "--keys", folder)
+            check(code in (0, 78), said)
+            return code == 78 and "refuses our key" in said
+
+        with Daemon(f.config, "--prepd.endpoint", end, "--prepd.keys", keys) as d:
+            def hup(word, times):
+                d.p.send_signal(signal.SIGHUP)
+                wait_for(lambda: d.said().count(word) == times, f"the reload {d.said()}")
+            wait_for(lambda: command("status", "--connect", end, "--keys", keys)[0] == 0, "the daemon answers", 30)
+            run("keygen", "--out", keys, "--client", "late")
+            check(refused(late), "a key is let in that was not read")
+            hup("reloaded options=0", 1)
+            check(not refused(late), "a key that was added is not let in")
+            rows = client.connect(end, timeout=20.0, credit_bytes=1 << 20, keys=late)
+            next(rows)
+            with open(keys + "/allowed") as x:
+                lines = x.readlines()
+            with open(keys + "/allowed", "a") as x:
+                x.write("not a key\n")
+            hup("keys not reloaded", 1)
+            check(not refused(late) and not refused(keys), "a broken list changed something")
+            with open(keys + "/allowed", "w") as x:
+                x.writelines(line for line in lines if "late" not in line)
+            hup("reloaded options=0", 3)
+            check(refused(late), "a key that was removed is let in")
+            check(not refused(keys), "another one is gone too")
+            check([next(rows)["number"] for _ in range(40)][-1] == 40, "a connection that was there is cut")
+            rows.close()
+
+
 main(beyond_loopback_needs_keys, keygen_overwrites_nothing_and_hides_secrets,
-     known_keys_are_served_and_others_refused)
+     known_keys_are_served_and_others_refused, allowed_keys_are_read_again)

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
+from faults import trap
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
@@ -234,6 +235,82 @@ def reloaded_without_a_trace_in_the_stream():
             check(rows_of(f)[0] == whole, "the stream changed")
 
 
+def address_space(pid):
+    """Its limit; 0 before it has any, and when it has gone."""
+    try:
+        with open(f"/proc/{pid}/limits") as f:
+            limit = next(line for line in f if line.startswith("Max address space")).split()[3]
+    except OSError:
+        limit = "unlimited"
+    return 0 if limit == "unlimited" else int(limit)
+
+
+def reloaded_options_take_effect():
+    """Each of them, shown by what it bounds. Behind the index the pictures are damaged: one hangs, others are cut short."""
+    with trap(), Folder(images=128, **{"training.epochs": 0, "data.quarantine_limit": 100}) as f:
+        end = "ipc://" + f.file("d.sock")
+
+        def status():
+            return json.loads(run("status", "-c", f.config, "--json"))
+
+        def under_way():
+            """To a consumer that takes no more than a row."""
+            rows = client.connect(end, timeout=20.0, credit_bytes=1 << 26)
+            next(rows)
+            time.sleep(0.5)
+            try:
+                return status()["consumers"][0]["unreturned_bytes"]
+            finally:
+                rows.close()
+
+        hangs, mark = f.train_images()[-1], b"POISON:hang"
+        sample = min(f.questions_of(hangs))
+        with open(hangs, "ab") as x:
+            x.write(bytes(len(mark)))
+        with Daemon(f.config, "--data.limit", str(sample + 1)) as d:  # the last one
+            def reload(section, key, value):
+                with open(f.config) as x:
+                    lines = [line for line in x.read().splitlines(True) if not line.startswith(f"  {key}:")]
+                lines.insert(lines.index(f"{section}:\n") + 1, f"  {key}: {value}\n")
+                with open(f.config, "w") as x:
+                    x.writelines(lines)
+                times = d.said().count("reloaded options=1\n") + 1
+                d.p.send_signal(signal.SIGHUP)
+                wait_for(lambda: d.said().count("reloaded options=1\n") == times, f"the reload of {key}: {d.said()}")
+
+            up(f)
+            wait_for(lambda: under_way() > 4 << 20, "rows under way")
+            reload("prepd", "buffer_bytes", 1 << 20)
+            check(under_way() < 2 << 20, "buffer_bytes")
+            before = workers_below(d.p.pid)
+            check(all(0 < address_space(p) < 16 << 30 for p in before), "their limit before")
+            reload("prepd", "worker_bytes", 16 << 30)
+            wait_for(lambda: [address_space(p) >= 16 << 30 for p in workers_below(d.p.pid)] == [True, True],
+                     "workers with another limit")
+            with open(hangs, "r+b") as x:  # as long as the index knows it
+                x.seek(-len(mark), os.SEEK_END)
+                x.write(mark)
+            for image in f.train_images()[::10]:
+                if image != hangs:
+                    os.truncate(image, os.path.getsize(image) * 2 // 3)
+            reload("prepd", "sample_timeout", 0.3)
+            reload("prepd", "solo_deaths", 1)
+            samples = sum(len(r["doc_sample_id"]) for r, _ in zip(client.connect(end, timeout=20.0), range(80)))
+            there = status()["train"]["quarantined"]
+            hung = [x["cause"] for x in there if x["id"] == sample]
+            check(len(hung) == 1 and "0.3 s" in hung[0], f"hung: {there}")
+            # Twice with its row, then alone as often as prepd.solo_deaths says.
+            check(d.said().count("worker gone") == 3, f"workers were lost to it {d.said()}")
+            check(samples > 1000 and len(there) > 10, f"of {samples} samples quarantined: {there}")
+            reload("data", "quarantine_limit", 1)
+            try:
+                for _ in zip(client.connect(end, timeout=20.0), range(500)):
+                    pass
+            except RuntimeError as why:
+                check("data.quarantine_limit" in str(why), str(why))
+            check(d.p.wait(10) == 65, d.said())
+
+
 def drained_by_sigterm():
     rng = seed()
     for _ in range(5):
@@ -294,5 +371,5 @@ def workers_have_no_privileges():
 
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, slow_connections_keep_nobody_out, systemd_hears_the_truth,
-     reloaded_without_a_trace_in_the_stream, drained_by_sigterm, killed_and_restarted_under_a_consumer,
+     reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_by_sigterm, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)
