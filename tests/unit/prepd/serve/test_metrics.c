@@ -1,0 +1,116 @@
+/* What a supervisor is told: /healthz and /readyz, their codes and their reasons. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "prepd/serve/state.h"
+#include "tests/harness.h"
+
+static const int64_t S = 1000000000;
+
+/* A daemon with a worker at work, whose last answer came so long ago. */
+typedef struct fixture {
+    dispatch d;
+    conf c;
+    worker_seat seat;
+    lease work;
+} fixture;
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    f->c.prepd_sample_timeout = 5; /* patience: 4 x 5 + 30 s */
+    f->d.c = &f->c;
+    f->d.seats = &f->seat;
+    f->d.train.ready = true;
+    f->seat.work = &f->work;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    free(*state);
+    return 0;
+}
+
+/* The code, and that the body is these words. */
+static void assert_answer(dispatch *d, const char *path, int code, const char *words)
+{
+    char body[256] = "";
+    FILE *out = fmemopen(body, sizeof body, "w");
+    assert_non_null(out);
+    assert_int_equal(metrics_answer(d, path, out), code);
+    fclose(out);
+    assert_non_null(strstr(body, words));
+}
+
+static void test_unhealthy__work_that_is_out_has_its_patience(void **state)
+{
+    fixture *f = *state;
+    f->d.answered_ns = 7 * S;
+    assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S));
+    assert_non_null(strstr(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10), "none went on"));
+    f->c.prepd_sample_timeout = 6;
+    assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10));
+}
+
+static void test_unhealthy__a_daemon_without_work_may_be_silent(void **state)
+{
+    fixture *f = *state;
+    f->seat.work = NULL;
+    assert_null(metrics_unhealthy(&f->d, 1000 * S));
+    worker_seat last = {.work = &f->work};
+    f->seat.next = &last; /* one of several at work is enough */
+    assert_non_null(metrics_unhealthy(&f->d, 1000 * S));
+    f->d.seats = NULL;
+    assert_null(metrics_unhealthy(&f->d, 1000 * S));
+}
+
+static void test_healthz__is_503_with_the_reason(void **state)
+{
+    fixture *f = *state;
+    f->d.answered_ns = clock_ns();
+    assert_answer(&f->d, "/healthz", 200, "ok\n");
+    f->d.answered_ns = clock_ns() - 51 * S;
+    assert_answer(&f->d, "/healthz", 503,
+                  "leases are out, and for several times prepd.sample_timeout");
+    f->d.answered_ns = clock_ns();
+    f->d.stopping = true;
+    assert_answer(&f->d, "/healthz", 503, "stopping\n");
+}
+
+static void test_readyz__is_503_until_a_consumer_would_get_rows(void **state)
+{
+    fixture *f = *state;
+    assert_answer(&f->d, "/readyz", 200, "ok\n");
+    f->d.seats = NULL;
+    assert_answer(&f->d, "/readyz", 503, "no worker has joined\n");
+    f->d.train.ready = false;
+    assert_answer(&f->d, "/readyz", 503, "the index is being built\n");
+    f->d.draining = true;
+    assert_answer(&f->d, "/readyz", 503, "leaving\n");
+    assert_answer(&f->d, "/healthz", 200, "ok\n"); /* what drains is well */
+}
+
+static void test_answer__names_its_paths(void **state)
+{
+    fixture *f = *state;
+    assert_answer(&f->d, "/", 404, "/metrics /healthz /readyz\n");
+    assert_answer(&f->d, "/healthz/", 404, "/healthz");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_unhealthy__work_that_is_out_has_its_patience),
+        TEST(test_unhealthy__a_daemon_without_work_may_be_silent),
+        TEST(test_healthz__is_503_with_the_reason),
+        TEST(test_readyz__is_503_until_a_consumer_would_get_rows),
+        TEST(test_answer__names_its_paths),
+    };
+    return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
+}
