@@ -311,22 +311,32 @@ def reloaded_options_take_effect():
             check(d.p.wait(10) == 65, d.said())
 
 
-def drained_by_sigterm():
-    rng = seed()
-    for _ in range(5):
-        with Folder(images=64) as f, Daemon(f.config) as d:
+def drained_with_work_in_hand():
+    """By a signal or for good: what was leased before comes to the consumer, all of it, and nothing behind it."""
+    rng, in_hand = seed(), 0
+    for k in range(4):
+        with Folder(images=64, **{"training.epochs": 0}) as f, Daemon(f.config) as d:
             up(f)
             rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
             got = [next(rows)["number"] for _ in range(3)]
             time.sleep(rng.uniform(0, 0.2))
-            d.p.send_signal(signal.SIGTERM)
+            said = json.loads(run("status", "-c", f.config, "--json"))["consumers"][0]
+            if k % 2:
+                run("drain", "-c", f.config)
+            else:
+                d.p.send_signal(signal.SIGTERM)
             try:
                 for row in rows:
                     got.append(row["number"])
             except RuntimeError as told:
                 check("stops" in str(told), str(told))
-            check(d.p.wait(25) == 0 and "drained" in d.said(), d.said())
-            check(got == list(range(len(got))), "rows were lost on the way out")
+            check(d.p.wait(25) == 0, d.said())
+            sent = re.search(r"drained rows=(\d+)", d.said())
+            check(sent and got == list(range(int(sent[1]))), f"{len(got)} rows came: {d.said()}")
+            check(len(got) >= said["rows_sent"] + said["in_work"], f"{len(got)} rows came, before it drained: {said}")
+            in_hand += said["in_work"]
+    check(in_hand > 0, "there was never work in hand")
+    print(f"{in_hand} rows in hand")
 
 
 def killed_and_restarted_under_a_consumer():
@@ -371,5 +381,5 @@ def workers_have_no_privileges():
 
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, slow_connections_keep_nobody_out, systemd_hears_the_truth,
-     reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_by_sigterm, killed_and_restarted_under_a_consumer,
+     reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)
