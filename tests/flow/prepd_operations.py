@@ -44,6 +44,20 @@ def rows_of(folder, n=None, **options):
     return out, cursor
 
 
+def shown_on_the_dashboard():
+    """(panel, metric, one of its labels or "") of all that it asks for."""
+    with open(os.path.join(SOURCE, "deploy/grafana-prepd.json")) as f:
+        board = json.load(f)
+    asked = [("variables", v["query"], "") for v in board["templating"]["list"] if v["type"] == "query"]
+    asked += [(p["title"], t["expr"], t.get("legendFormat", "")) for p in board["panels"] for t in p["targets"]]
+    for what, text, legend in asked:
+        names = set(re.findall(r"(?:prepd|process)_[a-z_]+", text))
+        check(names, f"{what} asks for nothing: {text}")
+        wanted = set(re.findall(r"{{([a-z]+)}}", legend) + re.findall(r"by \(([a-z]+)", text) +
+                     re.findall(r"([a-z]+)=", text)) - {"instance"}  # Prometheus's own
+        yield from ((what, name, label) for name in names for label in wanted or {""})
+
+
 def figures_for_prometheus():
     with Folder(**{"training.epochs": 1}) as f:
         port = free_ports()
@@ -71,9 +85,9 @@ def figures_for_prometheus():
             check(value["prepd_samples_total"] == sum(len(r[1]) for r in rows), "samples")
             check(value['prepd_stage_seconds_total{stage="decode"}'] > 0, "no stage times")
             check(value['prepd_workers{state="idle"}'] == 2, "workers")
-            with open(os.path.join(SOURCE, "deploy/grafana-prepd.json")) as x:
-                shown = set(re.findall(r"prepd_[a-z_]+|process_[a-z_]+", x.read()))
-            check(shown <= typed, f"the dashboard shows what is not told: {shown - typed}")
+            labels = {(name.partition("{")[0], label) for name in value for label in re.findall(r"([a-z]+)=", name)}
+            for what, name, label in shown_on_the_dashboard():
+                check(name in typed and (not label or (name, label) in labels), f"{what}: not told: {name} {label}")
             said = run("status", "-c", f.config)
             check("stages" in said and "decode" in said and "oldest" in said, said)
             d.p.send_signal(signal.SIGSTOP)  # a frozen loop is not healthy
@@ -147,6 +161,27 @@ def the_next_lease_is_sent_ahead():
     check(said["leases_lost"] <= 2, f"leases count as lost: {said}")
 
 
+def the_status_has_what_the_readme_says():
+    with open(os.path.join(SOURCE, "prepd/README.md")) as f:
+        text = f.read().split("## `prepd status --json`\n")[1].split("\n## ")[0]
+    text = re.sub(r"\([^)]*\)", "", text)
+
+    def inside(name):
+        return {x.strip() for x in re.search(rf"`{name}`:([^;]*)", text)[1].strip(" .\n").split(",")}
+    with Folder(**{"prepd.workers": 1}) as f, Daemon(f.config):
+        up(f)
+        rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+        next(rows)
+        said = json.loads(run("status", "-c", f.config, "--json"))
+        rows.close()
+    for what, has, wanted in (("status", said, {x for names in re.findall("`([^`]+)`", text) for x in names.split()} | {"ok"}),
+                              ("workers", said["workers"][0], inside("workers")),
+                              ("consumers", said["consumers"][0], inside("consumers")),
+                              ("train", said["train"], inside("eval"))):
+        check(set(has) == wanted, f"{what}: one of the two has not {set(has) ^ wanted}")
+    check(set(said["eval"]) <= set(said["train"]), f"{said['eval']}")
+
+
 class Supervisor:
     """What systemd would hear."""
 
@@ -182,13 +217,30 @@ class Supervisor:
         self.s.close()
 
 
+def status_line(folder):
+    """What systemd should hear, from what prepd status says."""
+    said = json.loads(run("status", "-c", folder.config, "--json"))
+    c = said["consumers"][0]
+    bad = said["train"]["quarantined_count"] + said["eval"]["quarantined_count"]
+    return f"STATUS=epoch {c['epoch']} {100 * c['epoch_share']:.0f}%, {said['rows']} rows, " \
+           f"{said['samples_per_s']:.1f} samples/s, {len(said['workers'])} workers, {bad} quarantined"
+
+
 def systemd_hears_the_truth():
-    with Folder() as f, Supervisor(f.file("notify"), 0.8) as s:
+    with Folder(**{"data.quarantine_limit": 100}) as f, Supervisor(f.file("notify"), 0.8) as s:
+        for image in f.train_images()[::10]:
+            os.truncate(image, os.path.getsize(image) // 2)
         with Daemon(f.config) as d:
             s.until("READY=1")
             check("WATCHDOG=1" in s.hear(1.5), "no sign of life")
-            rows_of(f, 40)
-            s.until("STATUS=")
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0, credit_bytes=1 << 20)
+            for _ in range(40):
+                next(rows)  # then it waits for credit: nothing moves
+            wait_for(lambda: [x for x in s.until("STATUS=") if x.startswith("STATUS=")][-1] == status_line(f),
+                     "STATUS= says what prepd status says")
+            check(re.fullmatch(r"STATUS=epoch \d+ \d+%, [1-9]\d* rows, [\d.]+ samples/s, 2 workers, [1-9]\d* quarantined",
+                               status_line(f)), status_line(f))
+            rows.close()
             d.p.send_signal(signal.SIGHUP)
             said = s.until("RELOADING=1")
             check(any(x.startswith("MONOTONIC_USEC=") for x in said) and
@@ -380,6 +432,7 @@ def workers_have_no_privileges():
               "a worker shares the daemon's terminal")
 
 
-main(the_next_lease_is_sent_ahead, figures_for_prometheus, slow_connections_keep_nobody_out, systemd_hears_the_truth,
+main(the_next_lease_is_sent_ahead, figures_for_prometheus, the_status_has_what_the_readme_says,
+     slow_connections_keep_nobody_out, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)
