@@ -1,6 +1,8 @@
 """Installed into an empty prefix: programs, image module, configs, client and units in their places; a
-worker from there serves a daemon of the build tree; units that systemd understands; prepd-run."""
+worker from there serves a daemon of the build tree; units that systemd understands; prepd-run. prepd_install.py
+--build also builds and installs prepd alone, where nothing of the trainer's libraries is to be found."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,8 +16,11 @@ SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 BUILD = os.path.dirname(os.path.dirname(BIN))
 
 
-def said_by(*args, code=0, **options):
-    p = subprocess.run(args, capture_output=True, text=True, timeout=120, **options)
+TRAINERS = ("blas", "mpi", "cuda", "cudnn", "nccl")  # libraries, by a part of their names
+
+
+def said_by(*args, code=0, limit_s=120, **options):
+    p = subprocess.run(args, capture_output=True, text=True, timeout=limit_s, **options)
     check(p.returncode == code, f"{args}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
 
@@ -33,14 +38,23 @@ class Prefix:
         shutil.rmtree(self.path)
 
 
+def links_nothing_of_the_trainer(prefix):
+    """Nor does what the daemon links, down to the last library; of its modules, whose libraries are Debian's own
+    affair, what they name themselves."""
+    needed = said_by("ldd", prefix + "/bin/prepd")
+    check("libzmq" in needed and not any(x in needed for x in TRAINERS + ("vips", "avcodec")), needed)
+    for name, word in (("libprepd_image.so", "libvips"), ("libprepd_video.so", "libavcodec")):
+        needed = "".join(x for x in said_by("readelf", "-d", f"{prefix}/lib/{name}").splitlines(True) if "NEEDED" in x)
+        check(word in needed and not any(x in needed for x in TRAINERS), f"{name}: {needed}")
+
+
 def everything_is_in_its_place():
     with Prefix() as p:
         for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so", "lib/libprepd_video.so",
                      "share/tessera/client.py", "share/tessera/configs/smoke.yaml",
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
-        needed = said_by("ldd", p.file("bin/prepd"))
-        check(not any(x in needed for x in ("blas", "libmpi", "libcuda", "cudart", "vips")), needed)
+        links_nothing_of_the_trainer(p.path)
         for name in ("prepd.service", "prepd-worker@.service"):
             with open(p.file("lib/systemd/system/" + name)) as f:
                 text = f.read()
@@ -116,10 +130,31 @@ def prepd_run_prints_its_line():
         said_by(script, "--print", f.file("absent.yaml"), code=66)
 
 
+@contextlib.contextmanager
+def hidden():
+    """An environment in which pkg-config and the path have nothing of the trainer's libraries, nor of the tests'."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = said_by("pkg-config", "--variable", "pc_path", "pkg-config").strip()
+        for path in reversed(paths.split(":")):  # the first one counts
+            for name in os.listdir(path) if os.path.isdir(path) else ():
+                if name.endswith(".pc") and not any(x in name for x in TRAINERS + ("lapack", "cmocka")):
+                    with contextlib.suppress(FileExistsError):
+                        os.symlink(os.path.join(path, name), os.path.join(folder, name))
+        for name in ("mpirun", "mpicc", "nvcc"):  # in the way of those in /usr/bin
+            os.symlink("/bin/false", os.path.join(folder, name))
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "NCCL", "CUDNN", "LD_", "CPATH"))}
+        yield {**env, "PKG_CONFIG_LIBDIR": folder, "PKG_CONFIG_PATH": "", "PATH": folder + ":/usr/bin:/bin"}
+
+
+def configured(build, env, trainer, code=0):
+    return said_by("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DTRAINER=" + trainer, code=code, env=env)
+
+
 def prepd_alone_needs_no_trainer():
-    """Configured without the trainer, nothing of it is asked for or built."""
-    with tempfile.TemporaryDirectory() as build:
-        said = said_by("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DTRAINER=OFF")
+    """Configured without the trainer, where nothing that only the trainer needs is to be found."""
+    with hidden() as env, tempfile.TemporaryDirectory() as build, tempfile.TemporaryDirectory() as other:
+        said = configured(build, env, "OFF")
+        check("openblas" in configured(other, env, "ON", code=1), "the trainer's libraries are not hidden")
         with open(os.path.join(build, "build.ninja")) as f:
             plan = f.read()
         for word in ("openblas", "-lmpi", "cudart", "trainer/model"):
@@ -128,6 +163,20 @@ def prepd_alone_needs_no_trainer():
         packages = said_by("sed", "-n", "/^prepd=/,/^trainer=/p",
                            os.path.join(SOURCE, "deploy/install-deps")).split("trainer=")[0]
         check(not any(x in packages for x in ("blas", "mpi", "cuda", "cmocka")), packages)
+        if sys.argv[1:] == ["--build"]:
+            said_by("nice", "cmake", "--build", build, limit_s=3600, env=env)
+            said_by("cmake", "--install", build, "--prefix", build + "/installed")
+            installed_without_the_trainer(build + "/installed")
+
+
+def installed_without_the_trainer(prefix):
+    check(sorted(os.listdir(prefix + "/bin")) == ["prepd", "prepd-run"], f"{os.listdir(prefix + '/bin')}")
+    check(not os.path.exists(prefix + "/lib/systemd/system/trainer@.service"), "the trainer's unit is installed")
+    links_nothing_of_the_trainer(prefix)
+    with Folder() as f:
+        made = [said_by(program, "digest", "-c", f.config, "--steps", "4").splitlines()[-1]
+                for program in (BIN, prefix + "/bin/prepd")]
+        check(made[0] == made[1], f"other rows: {made}")
 
 
 main(everything_is_in_its_place, a_worker_from_there_serves_a_daemon,
