@@ -412,12 +412,14 @@ def frames_of_live_sessions_again():
             answers = [replayed(port, x) for x in (data, data, data, twice)]
             check(b"TSRA" in data and max(answers) > 1000, f"{what}: {len(data)} bytes, answers of {answers} bytes")
             t.settled(f"what {what} said again, {len(data)} bytes, answers of {max(answers)}")
+        with raw(t.port + 1, recorded[0][2][:4096]):  # it has joined, and all its rows are to come
+            wait_for(lambda: any(not w["local"] and w["busy"] for w in t.status()["workers"]), "it is given work", 30)
         seen = [(n, h) for n, _, h in t.consumer.rows[first:]]
         again = Consumer(t.endpoint, start_row=first)
         wait_for(lambda: len(again.rows) >= len(seen), "the rows again", 60)
         again.stop()
         check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
-        wait_for(lambda: t.status()["leases_lost"] > 0, "what the second worker had in work is given again")
+        wait_for(lambda: t.status()["leases_lost"] > 0, "what it had in work is given again", 30)
         check(t.status()["train"]["quarantined_count"] == 0, "a replay has cost samples")
 
 
