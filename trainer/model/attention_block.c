@@ -137,40 +137,48 @@ static status gather_keys(const run *r, int64_t layer, const attention_saved *k,
     return keys_gather(r, at, k->v, narrow, s->ranks, s->values, out_v);
 }
 
+/* What forward and backward are asked for alike. */
+static attention_fwd_args core(const run *r, const attention_saved *k, const void *keys,
+                               const void *values)
+{
+    const text_dims *d = &r->d->text;
+    int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
+    return (attention_fwd_args){.tokens = r->context_tokens,
+                                .heads = own_heads(r),
+                                .kv_heads = own_kv_heads(r),
+                                .head_dim = d->head_dim,
+                                .segments = r->n.docs,
+                                .longest = r->n.longest,
+                                .causal = true,
+                                .scale = 1 / sqrt((double)d->head_dim),
+                                .cu = r->b->cu_docs,
+                                .keys = r->all_tokens,
+                                .cu_keys = r->b->cu_keys,
+                                .place = r->b->query_key,
+                                .q = k->qr,
+                                .k = keys,
+                                .v = values,
+                                .q_stride = wide,
+                                .k_stride = narrow,
+                                .v_stride = narrow,
+                                .o_stride = wide,
+                                .o = k->o,
+                                .lse = k->lse};
+}
+
 /* o [Tc, Q d] of the rotated q and k, inside each document; of the last token alone, where the
  * others are in the cache. */
 static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {
-    const text_dims *d = &r->d->text;
-    int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
     const void *keys, *values;
     TRY(gather_keys(r, layer, k, s, &keys, &values));
     if (r->cache)
         TRY(kv_cache_keep(r, layer, keys, values));
     if (r->cache && r->cache->step)
         return kv_cache_attend(r, layer, k->qr, k->o);
-    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->context_tokens,
-                                                        .heads = own_heads(r),
-                                                        .kv_heads = own_kv_heads(r),
-                                                        .head_dim = d->head_dim,
-                                                        .segments = r->n.docs,
-                                                        .longest = r->n.longest,
-                                                        .causal = true,
-                                                        .scale = 1 / sqrt((double)d->head_dim),
-                                                        .cu = r->b->cu_docs,
-                                                        .keys = r->all_tokens,
-                                                        .cu_keys = r->b->cu_keys,
-                                                        .place = r->b->query_key,
-                                                        .q = k->qr,
-                                                        .k = keys,
-                                                        .v = values,
-                                                        .q_stride = wide,
-                                                        .k_stride = narrow,
-                                                        .v_stride = narrow,
-                                                        .o_stride = wide,
-                                                        .o = k->o,
-                                                        .lse = k->lse});
+    const attention_fwd_args a = core(r, k, keys, values);
+    return op_attention_fwd(r->s, &a);
 }
 
 /* q, k, v of a */
@@ -207,37 +215,19 @@ status attention_block_fwd(const run *r, const attention_block *w, const void *x
 static status core_bwd(const run *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {
-    const text_dims *d = &r->d->text;
     const bool shared = r->b->cu_keys != NULL;
-    int64_t wide = own_heads(r) * d->head_dim, narrow = own_kv_heads(r) * d->head_dim;
+    const int64_t narrow = own_kv_heads(r) * r->d->text.head_dim;
     const comm_at at = {"reduce keys and values", layer};
     const void *keys, *values;
     TRY(gather_keys(r, layer, k, s, &keys, &values));
-    TRY(op_attention_bwd(r->s, &(attention_bwd_args){.tokens = r->context_tokens,
-                                                     .heads = own_heads(r),
-                                                     .kv_heads = own_kv_heads(r),
-                                                     .head_dim = d->head_dim,
-                                                     .segments = r->n.docs,
-                                                     .causal = true,
-                                                     .scale = 1 / sqrt((double)d->head_dim),
-                                                     .cu = r->b->cu_docs,
-                                                     .keys = r->all_tokens,
-                                                     .cu_keys = r->b->cu_keys,
-                                                     .place = r->b->query_key,
-                                                     .q = k->qr,
-                                                     .k = keys,
-                                                     .v = values,
-                                                     .o = k->o,
-                                                     .lse = k->lse,
-                                                     .do_ = s->do_,
-                                                     .q_stride = wide,
-                                                     .k_stride = narrow,
-                                                     .v_stride = narrow,
-                                                     .o_stride = wide,
-                                                     .dq = s->dq,
-                                                     .dk = shared ? s->dkeys : s->dk,
-                                                     .dv = shared ? s->dvalues : s->dv,
-                                                     .work = s->work}));
+    const attention_fwd_args f = core(r, k, keys, values);
+    attention_bwd_args a = attention_bwd_of(&f);
+    a.do_ = s->do_;
+    a.dq = s->dq;
+    a.dk = shared ? s->dkeys : s->dk;
+    a.dv = shared ? s->dvalues : s->dv;
+    a.work = s->work;
+    TRY(op_attention_bwd(r->s, &a));
     if (!shared)
         return ST_OK;
     TRY(keys_reduce(r, at, s->dkeys, narrow, s->ranks, s->dk));

@@ -83,27 +83,34 @@ static status project(const run *r, const vision_block *w, const vision_saved *k
     return rotate(r, k->qkv, false);
 }
 
-static status attend(const run *r, const vision_saved *k)
+/* What forward and backward are asked for alike. */
+static attention_fwd_args attention_of(const run *r, const vision_saved *k)
 {
     const vision_dims *v = &r->d->vision;
     int64_t d = v->hidden, head_dim = dims_vision_head_dim(r->d);
-    return op_attention_fwd(r->s, &(attention_fwd_args){.tokens = r->n.patches,
-                                                        .heads = v->heads,
-                                                        .kv_heads = v->heads,
-                                                        .head_dim = head_dim,
-                                                        .segments = r->n.frames,
-                                                        .longest = r->n.frame,
-                                                        .scale = 1 / sqrt((double)head_dim),
-                                                        .cu = r->b->cu_frames,
-                                                        .q = k->qkv,
-                                                        .k = at(k->qkv, d, r->act),
-                                                        .v = at(k->qkv, 2 * d, r->act),
-                                                        .q_stride = 3 * d,
-                                                        .k_stride = 3 * d,
-                                                        .v_stride = 3 * d,
-                                                        .o_stride = d,
-                                                        .o = k->o,
-                                                        .lse = k->lse});
+    return (attention_fwd_args){.tokens = r->n.patches,
+                                .heads = v->heads,
+                                .kv_heads = v->heads,
+                                .head_dim = head_dim,
+                                .segments = r->n.frames,
+                                .longest = r->n.frame,
+                                .scale = 1 / sqrt((double)head_dim),
+                                .cu = r->b->cu_frames,
+                                .q = k->qkv,
+                                .k = at(k->qkv, d, r->act),
+                                .v = at(k->qkv, 2 * d, r->act),
+                                .q_stride = 3 * d,
+                                .k_stride = 3 * d,
+                                .v_stride = 3 * d,
+                                .o_stride = d,
+                                .o = k->o,
+                                .lse = k->lse};
+}
+
+static status attend(const run *r, const vision_saved *k)
+{
+    const attention_fwd_args a = attention_of(r, k);
+    return op_attention_fwd(r->s, &a);
 }
 
 status vision_block_fwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,
@@ -128,30 +135,15 @@ status vision_block_fwd(const run *r, const vision_block *w, const void *x, cons
 
 static status attention_bwd(const run *r, const vision_saved *k, const vision_scratch *t)
 {
-    const vision_dims *v = &r->d->vision;
-    int64_t d = v->hidden, head_dim = dims_vision_head_dim(r->d);
-    return op_attention_bwd(r->s, &(attention_bwd_args){.tokens = r->n.patches,
-                                                        .heads = v->heads,
-                                                        .kv_heads = v->heads,
-                                                        .head_dim = head_dim,
-                                                        .segments = r->n.frames,
-                                                        .longest = r->n.frame,
-                                                        .scale = 1 / sqrt((double)head_dim),
-                                                        .cu = r->b->cu_frames,
-                                                        .q = k->qkv,
-                                                        .k = at(k->qkv, d, r->act),
-                                                        .v = at(k->qkv, 2 * d, r->act),
-                                                        .o = k->o,
-                                                        .lse = k->lse,
-                                                        .do_ = t->narrow,
-                                                        .q_stride = 3 * d,
-                                                        .k_stride = 3 * d,
-                                                        .v_stride = 3 * d,
-                                                        .o_stride = d,
-                                                        .dq = t->dqkv,
-                                                        .dk = at(t->dqkv, d, r->act),
-                                                        .dv = at(t->dqkv, 2 * d, r->act),
-                                                        .work = t->work});
+    const int64_t d = r->d->vision.hidden;
+    const attention_fwd_args f = attention_of(r, k);
+    attention_bwd_args a = attention_bwd_of(&f);
+    a.do_ = t->narrow;
+    a.dq = t->dqkv;
+    a.dk = at(t->dqkv, d, r->act);
+    a.dv = at(t->dqkv, 2 * d, r->act);
+    a.work = t->work;
+    return op_attention_bwd(r->s, &a);
 }
 
 status vision_block_bwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,

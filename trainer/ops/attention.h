@@ -49,6 +49,34 @@ typedef struct attention_bwd_args {
     void *dq, *dk, *dv, *work;
 } attention_bwd_args;
 
+#ifndef __cplusplus
+/* The backward of that forward; do_, dq, dk, dv and work are the caller's to add. */
+static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *f)
+{
+    return (attention_bwd_args){.tokens = f->tokens,
+                                .heads = f->heads,
+                                .kv_heads = f->kv_heads,
+                                .head_dim = f->head_dim,
+                                .segments = f->segments,
+                                .longest = f->longest,
+                                .causal = f->causal,
+                                .scale = f->scale,
+                                .cu = f->cu,
+                                .keys = f->keys,
+                                .cu_keys = f->cu_keys,
+                                .place = f->place,
+                                .q = f->q,
+                                .k = f->k,
+                                .v = f->v,
+                                .o = f->o,
+                                .lse = f->lse,
+                                .q_stride = f->q_stride,
+                                .k_stride = f->k_stride,
+                                .v_stride = f->v_stride,
+                                .o_stride = f->o_stride};
+}
+#endif
+
 enum { CACHED_HEAD_DIM_MAX = 128 };
 
 typedef struct attention_cached_args {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/model/fixture.h"
+#include "trainer/ops/table.h"
 
 /* Of a tensor's gradient: |a - b| / |b|. Float32 rounding through ten layers, measured 2e-7 to
  * 3e-6; a wrong mask or border is of order 1. */
@@ -343,6 +344,74 @@ static void test_model__text_only(void **state)
     fixture_close(&f);
 }
 
+/* What one direction of attention was asked for. */
+typedef struct asked {
+    int64_t tokens, segments, longest, calls;
+} asked;
+
+static asked heard[2][2]; /* [backward][causal] */
+
+static void note(bool backward, const attention_fwd_args *a)
+{
+    asked *h = &heard[backward][a->causal];
+    const asked now = {a->tokens, a->segments, a->longest, h->calls + 1};
+    if (h->calls)
+        assert_true(h->tokens == now.tokens && h->segments == now.segments &&
+                    h->longest == now.longest);
+    *h = now;
+}
+
+static status hear_fwd(stream *s, const attention_fwd_args *a)
+{
+    note(false, a);
+    return s->dev->ops->attention_fwd(s, a);
+}
+
+static status hear_bwd(stream *s, const attention_bwd_args *a)
+{
+    note(true, &(attention_fwd_args){.tokens = a->tokens,
+                                     .segments = a->segments,
+                                     .longest = a->longest,
+                                     .causal = a->causal});
+    return s->dev->ops->attention_bwd(s, a);
+}
+
+/* A bucket's bounds reach attention in both directions: what cuDNN takes is decided by them. */
+static void test_model__attention_is_bounded_in_both_directions(void **state)
+{
+    (void)state;
+    fixture f;
+    open_debug(&f);
+    row r = fixture_row(&f, spec_documents, 3, false);
+    model_options o = options_for(&r, 1, 64, 128);
+    o.cap.docs += 3;
+    o.cap.frames += 2;
+    fixture_model(&f, &o, true);
+    batch_caps bucket = o.cap;
+    bucket.longest = 40;
+    bucket.frame = 24;
+    stager_bucket(f.g, &bucket, 1);
+    ops_table listening = *f.dev->ops;
+    listening.attention_fwd = hear_fwd;
+    listening.attention_bwd = hear_bwd;
+    f.s->ops = &listening;
+    memset(heard, 0, sizeof heard);
+    fixture_forward_backward(&f, &r, 1);
+    f.s->ops = f.dev->ops;
+    for (int backward = 0; backward < 2; backward++) {
+        const asked *text = &heard[backward][true], *vision = &heard[backward][false];
+        assert_int_equal(text->calls, f.d.text.layers);
+        assert_int_equal(text->tokens, bucket.tokens);
+        assert_int_equal(text->segments, bucket.docs);
+        assert_int_equal(text->longest, bucket.longest);
+        assert_int_equal(vision->calls, f.d.vision.depth);
+        assert_int_equal(vision->tokens, bucket.patches);
+        assert_int_equal(vision->segments, bucket.frames);
+        assert_int_equal(vision->longest, bucket.frame);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_model__forward_outputs_agree),
         cmocka_unit_test(test_model__shared_visual_rows),
         cmocka_unit_test(test_model__text_only),
+        cmocka_unit_test(test_model__attention_is_bounded_in_both_directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
