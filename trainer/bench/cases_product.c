@@ -174,48 +174,35 @@ static void attention(bench_case *c, bool vision, bool backward, int64_t length)
     double act = bench_act_bytes(c), rows = (double)n * (double)d;
     c->flops = (backward ? 5 : 2) * 2.0 * pairs * (double)heads * (double)d;
     c->bytes = act * rows * (double)(2 * heads + 2 * kv) * (backward ? 2 : 1);
+    const attention_fwd_args f = {.tokens = n,
+                                  .heads = heads,
+                                  .kv_heads = kv,
+                                  .head_dim = d,
+                                  .segments = segments,
+                                  .longest = length < n ? length : n,
+                                  .causal = !vision,
+                                  .scale = 0.1,
+                                  .cu = cu_dev,
+                                  .q = q,
+                                  .k = k,
+                                  .v = x,
+                                  .q_stride = heads * d,
+                                  .k_stride = kv * d,
+                                  .v_stride = kv * d,
+                                  .o_stride = heads * d,
+                                  .o = o,
+                                  .lse = lse};
     if (!backward) {
-        c->a.attention_fwd = (attention_fwd_args){.tokens = n,
-                                                  .heads = heads,
-                                                  .kv_heads = kv,
-                                                  .head_dim = d,
-                                                  .segments = segments,
-                                                  .causal = !vision,
-                                                  .scale = 0.1,
-                                                  .cu = cu_dev,
-                                                  .q = q,
-                                                  .k = k,
-                                                  .v = x,
-                                                  .q_stride = heads * d,
-                                                  .k_stride = kv * d,
-                                                  .v_stride = kv * d,
-                                                  .o_stride = heads * d,
-                                                  .o = o,
-                                                  .lse = lse};
+        c->a.attention_fwd = f;
         return;
     }
-    c->a.attention_bwd = (attention_bwd_args){.tokens = n,
-                                              .heads = heads,
-                                              .kv_heads = kv,
-                                              .head_dim = d,
-                                              .segments = segments,
-                                              .causal = !vision,
-                                              .scale = 0.1,
-                                              .cu = cu_dev,
-                                              .q = q,
-                                              .k = k,
-                                              .v = x,
-                                              .o = o,
-                                              .lse = lse,
-                                              .q_stride = heads * d,
-                                              .k_stride = kv * d,
-                                              .v_stride = kv * d,
-                                              .o_stride = heads * d,
-                                              .do_ = bench_act(c, n * heads * d),
-                                              .dq = bench_act(c, n * heads * d),
-                                              .dk = bench_act(c, n * kv * d),
-                                              .dv = bench_act(c, n * kv * d),
-                                              .work = bench_acc(c, n * heads)};
+    attention_bwd_args *b = &c->a.attention_bwd;
+    *b = attention_bwd_of(&f);
+    b->do_ = bench_act(c, n * heads * d);
+    b->dq = bench_act(c, n * heads * d);
+    b->dk = bench_act(c, n * kv * d);
+    b->dv = bench_act(c, n * kv * d);
+    b->work = bench_acc(c, n * heads);
 }
 
 #define ATTENTION(name, vision, backward, length)                                                  \

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "trainer/bench/bench.h"
+#include "trainer/bench/cases.h"
 
 static void near(double got, double want, double within)
 {
@@ -70,6 +71,36 @@ static void test_loads__have_the_skew_and_sum_asked_for(void **state)
     }
 }
 
+/* cuDNN is taken where a bound says that its blocks are no waste, so what is timed must tell as
+ * much of its segments as a run does. */
+static void test_attention__is_timed_with_its_bounds(void **state)
+{
+    (void)state;
+    const backend_vtable sizes = {.act = DT_BF16, .acc = DT_F32};
+    device dev = {.v = &sizes};
+    stream s = {.dev = &dev};
+    model_dims d;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    const bench_sizes z = {
+        .d = &d, .tokens = 32768, .row = 4096, .patches = 16384, .frame = 1024, .document = 128};
+    int seen = 0;
+    for (const bench_row *row = bench_products; row->op_name; row++) {
+        const bool backward = row->op == BENCH_attention_bwd;
+        if (row->op != BENCH_attention_fwd && !backward)
+            continue;
+        bench_case c = {.s = &s, .z = &z, .counted = true};
+        row->make(&c);
+        assert_ok(c.st);
+        const attention_fwd_args *f = &c.a.attention_fwd;
+        const attention_bwd_args *b = &c.a.attention_bwd;
+        assert_int_equal(backward ? b->longest : f->longest,
+                         (backward ? b->tokens : f->tokens) /
+                             (backward ? b->segments : f->segments));
+        seen++;
+    }
+    assert_int_equal(seen, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -78,6 +109,7 @@ int main(void)
         cmocka_unit_test(test_fit__one_point_is_a_line_through_zero),
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_loads__have_the_skew_and_sum_asked_for),
+        cmocka_unit_test(test_attention__is_timed_with_its_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
