@@ -42,6 +42,7 @@ typedef struct step_slot {
     char *cursor; /* heap */
     size_t cursor_bytes;
     step_facts *facts;
+    int32_t *expert_count; /* [L, E], pinned; NULL without experts */
     event *wanted, *ready; /* the device could begin; its first batch was there */
     int64_t first_wait_ns; /* of the host, for that */
     event *done;
@@ -59,9 +60,16 @@ struct step_slots {
     char where[1024];                   /* step_report.where */
 };
 
+static size_t expert_count_bytes(const session *s)
+{
+    const text_dims *t = &s->dims.text;
+    return model_expert_count(s->model) ? (size_t)(t->layers * t->experts) * sizeof(int32_t) : 0;
+}
+
 status step_open(session *s)
 {
     const backend_vtable *v = s->device->v;
+    const size_t counts = expert_count_bytes(s);
     s->steps = calloc(1, sizeof *s->steps);
     if (!s->steps)
         return FAIL(ST_NO_MEMORY, "no memory for steps under way");
@@ -71,6 +79,8 @@ status step_open(session *s)
     for (int64_t i = 0; i < s->steps->n; i++) {
         step_slot *t = &s->steps->slot[i];
         TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
+        if (counts)
+            TRY(v->alloc_host(s->device, counts, (void **)&t->expert_count));
         TRY(v->event_new(s->device, &t->wanted));
         TRY(v->event_new(s->device, &t->ready));
         TRY(v->event_new(s->device, &t->done));
@@ -91,6 +101,8 @@ void step_close(session *s)
         free(t->cursor);
         if (t->facts)
             v->release_host(s->device, t->facts);
+        if (t->expert_count)
+            v->release_host(s->device, t->expert_count);
         event **const events[] = {&t->wanted, &t->ready, &t->done};
         for (size_t e = 0; e < sizeof events / sizeof *events; e++)
             if (*events[e])
@@ -357,6 +369,9 @@ static status fetch(session *s, step_slot *t)
         TRY(v->to_host(s->stream, &f->totals, s->steps->totals, sizeof f->totals));
     if (model_exchange(s->model))
         TRY(exchange_fetch_moved(s->stream, model_exchange(s->model), f->moved));
+    if (t->expert_count)
+        TRY(v->to_host(s->stream, t->expert_count, model_expert_count(s->model),
+                       expert_count_bytes(s)));
     return v->event_record(s->stream, t->done);
 }
 
@@ -404,6 +419,7 @@ status step_queue(session *s, int64_t step)
     r->samples_digest = hash_bytes(t->samples.id, (size_t)t->samples.n * sizeof *t->samples.id);
     TRY(keep_cursor(t, receiver_cursor(s->train)));
     r->cursor = t->cursor;
+    r->expert_count = t->expert_count;
 
     r->lr = schedule_lr(&s->schedule, step);
     s->stream->part = PART_OPTIMIZER;

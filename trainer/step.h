@@ -46,6 +46,8 @@ typedef struct step_report {
     hash128 rows_digest;    /* chain over the rows' digests */
     hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
     const char *cursor;     /* of the stream behind its last row; as sample */
+    /* [L, E] rows that each expert got of the last micro-batch; NULL without experts; as sample */
+    const int32_t *expert_count;
     /* of a gradient that is not finite: on which rank, in which layer (nonfinite.h); the session's,
      * until there is another such step. Else NULL */
     const char *where;

@@ -30,25 +30,19 @@ struct reporter {
     tensorboard *board; /* NULL: not wanted */
     bool bar;
     spike spike;
-    int32_t *count; /* [L, E] slots per expert of the last micro-batch; NULL without experts */
     /* seconds a step takes, for the time left */
     double step_seconds;
     int64_t steps; /* since the last line */
     /* since the last line */
     int64_t since_ns;
     step_report sum, last;
-    bool unprinted; /* last has not been told */
+    double load, idle; /* of experts in the last step, see expert_load */
+    bool unprinted;    /* last has not been told */
 };
 
 static status open_board(reporter *r, const conf *c, const char *folder)
 {
     char path[STATUS_PATH_MAX];
-    const text_dims *t = &r->session->dims.text;
-    if (r->session->model && model_expert_count(r->session->model)) {
-        r->count = calloc((size_t)(t->layers * t->experts), sizeof *r->count);
-        if (!r->count)
-            return FAIL(ST_NO_MEMORY, "reporter: out of memory");
-    }
     if (!c->metrics_enable_tensorboard || !folder[0])
         return ST_OK;
     snprintf(path, sizeof path, "%s/%s", folder, c->metrics_save_tb_folder);
@@ -102,7 +96,6 @@ void reporter_free(reporter **held)
     if (r->metrics)
         fclose(r->metrics);
     tensorboard_close(&r->board);
-    free(r->count);
     free(r);
     *held = NULL;
 }
@@ -124,22 +117,18 @@ typedef struct figures {
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
     double images, samples; /* per second */
     double left;            /* seconds; below 0: not known */
-    double load, idle;      /* of experts, see expert_load */
 } figures;
 
 /* The last micro-batch's busiest expert over the mean one, averaged over the layers (of this rank's
  * pipeline stage); and the share of experts that got nothing. */
-static status expert_load(const reporter *r, figures *f)
+static void expert_load(reporter *r, const step_report *step)
 {
     const session *s = r->session;
-    const int64_t experts = s->dims.text.experts, layers = s->dims.text.layers;
+    const int64_t experts = s->dims.text.experts;
     int64_t judged = 0, idle = 0;
-    f->load = f->idle = NAN;
-    if (!r->count)
-        return ST_OK;
-    TRY(s->device->v->to_host(s->stream, r->count, model_expert_count(s->model),
-                              (size_t)(layers * experts) * sizeof *r->count));
-    TRY(s->device->v->wait(s->stream));
+    r->load = r->idle = NAN;
+    if (!step->expert_count)
+        return;
     double sum = 0.0;
     const stage_part part = stage_part_of(&s->dims, &s->mesh.layout, s->mesh.place.pipeline);
     for (int64_t l = part.first; l < part.end; l++) {
@@ -147,7 +136,7 @@ static status expert_load(const reporter *r, figures *f)
         if (!dims_layer_is_moe(&s->dims, l))
             continue;
         for (int64_t e = 0; e < experts; e++) {
-            int64_t n = r->count[l * experts + e];
+            int64_t n = step->expert_count[l * experts + e];
             total += n;
             most = n > most ? n : most;
             idle += n == 0;
@@ -156,10 +145,9 @@ static status expert_load(const reporter *r, figures *f)
         judged++;
     }
     if (judged) {
-        f->load = sum / (double)judged;
-        f->idle = 100.0 * (double)idle / (double)(judged * experts);
+        r->load = sum / (double)judged;
+        r->idle = 100.0 * (double)idle / (double)(judged * experts);
     }
-    return ST_OK;
 }
 
 /* What remains of the run at the last line's pace. */
@@ -199,7 +187,7 @@ static status figures_of(const reporter *r, figures *f)
     f->fill = sum->row_capacity ? 100.0 * (double)sum->tokens / (double)sum->row_capacity : 0.0;
     f->images = (double)sum->images / f->seconds;
     f->samples = (double)sum->documents / f->seconds;
-    return expert_load(r, f);
+    return ST_OK;
 }
 
 enum { MOST_REALS = 32 };
@@ -211,7 +199,8 @@ typedef struct number {
     double value;
 } number;
 
-static int numbers_of(const step_report *s, const figures *f, number out[MOST_REALS])
+static int numbers_of(const reporter *r, const step_report *s, const figures *f,
+                      number out[MOST_REALS])
 {
     static const char *const keys[GROUP_COUNT] = {"grad_norm_vision", "grad_norm_merger",
                                                   "grad_norm_text", "grad_norm_router",
@@ -234,8 +223,8 @@ static int numbers_of(const step_report *s, const figures *f, number out[MOST_RE
                            {"vision_percent", "flops/vision(%)", f->vision},
                            {"wait_percent", "time_metrics/wait(%)", f->wait},
                            {"fill_percent", "rows/fill(%)", f->fill},
-                           {"expert_load", "experts/load", f->load},
-                           {"experts_idle_percent", "experts/idle(%)", f->idle}};
+                           {"expert_load", "experts/load", r->load},
+                           {"experts_idle_percent", "experts/idle(%)", r->idle}};
     int n = sizeof list / sizeof *list;
     memcpy(out, list, sizeof list);
     for (int g = 0; g < GROUP_COUNT; g++)
@@ -259,7 +248,7 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
         {"step", s->step},         {"targets", r->sum.targets}, {"samples", r->sum.documents},
         {"images", r->sum.images}, {"tokens", r->sum.tokens},   {"patches", r->sum.patches}};
     number reals[MOST_REALS];
-    int n = numbers_of(s, f, reals);
+    int n = numbers_of(r, s, f, reals);
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
@@ -292,7 +281,7 @@ static status write_events(reporter *r, const step_report *s, const figures *f)
 {
     number reals[MOST_REALS];
     scalar list[MOST_REALS];
-    int n = numbers_of(s, f, reals), kept = 0;
+    int n = numbers_of(r, s, f, reals), kept = 0;
     for (int i = 0; i < n; i++)
         if (isfinite(reals[i].value))
             list[kept++] = (scalar){reals[i].tag, reals[i].value};
@@ -363,6 +352,7 @@ status reporter_step(reporter *r, const step_report *s)
 {
     add(&r->sum, s);
     r->last = *s;
+    expert_load(r, s); /* before its place is another step's */
     r->steps++;
     r->unprinted = true;
     if (r->bar)

@@ -28,6 +28,7 @@ typedef struct bench {
     reporter *r;
     char *folder;
     char printed[4096]; /* all that went to standard output */
+    int32_t *experts;   /* of every step; NULL: none */
 } bench;
 
 static void open_bench(bench *b, int64_t log_freq)
@@ -40,6 +41,7 @@ static void open_bench(bench *b, int64_t log_freq)
     assert_ok(dims_preset("debug", &b->s.dims));
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->s.device));
     b->s.conf = &b->c;
+    mesh_alone(&b->s.mesh);
     assert_ok(reporter_new(&b->c, &b->s, 1e12, b->folder, &b->r));
 }
 
@@ -72,7 +74,8 @@ static void run(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
                          .documents = 9,
                          .images = 8,
                          .targets = 20,
-                         .wait_ns = 0};
+                         .wait_ns = 0,
+                         .expert_count = b->experts};
         r.flops = (flops){.text_linear = 300, .vision_blocks = 100, .forward = 400};
         r.flops.training = 1200;
         st = reporter_step(b->r, &r);
@@ -175,15 +178,16 @@ static void test_reporter__metrics_have_every_field(void **state)
     close_bench(&b);
 }
 
-/* The numbers of the first line. */
-static json_value *first_metrics(const bench *b)
+/* The numbers of a line, from 1. */
+static json_value *metrics_of(const bench *b, int number)
 {
     char path[4096], line[4096];
     json_value *v;
     snprintf(path, sizeof path, "%s/metrics.jsonl", b->folder);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    assert_non_null(fgets(line, sizeof line, f));
+    for (int i = 0; i < number; i++)
+        assert_non_null(fgets(line, sizeof line, f));
     fclose(f);
     assert_ok(json_parse(line, strlen(line), "metrics", &v));
     return v;
@@ -201,7 +205,7 @@ static void test_reporter__both_countings(void **state)
         b.c.metrics_mfu = kinds[i];
         assert_ok(reporter_new(&b.c, &b.s, 1e12, b.folder, &b.r));
         run(&b, 1, 1, false, false);
-        json_value *v = first_metrics(&b);
+        json_value *v = metrics_of(&b, 1);
         const double seconds = json_real(json_find(v, "seconds"), 0);
         const double tokens = kinds[i] == MFU_USEFUL ? 900 : 1024;
         const double work =
@@ -214,6 +218,39 @@ static void test_reporter__both_countings(void **state)
         json_free(&v);
         close_bench(&b);
     }
+}
+
+/* The load is of the step that the line names, also where others are queued before it is written.
+ */
+static void test_reporter__load_is_of_its_step(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b, 10);
+    const text_dims *t = &b.s.dims.text;
+    const size_t n = (size_t)(t->layers * t->experts);
+    b.experts = calloc(n, sizeof *b.experts);
+    assert_non_null(b.experts);
+    for (size_t i = 0; i < n; i++)
+        b.experts[i] = 3;
+    run(&b, 1, 1, false, false);
+    json_value *v = metrics_of(&b, 1);
+    assert_true(json_real(json_find(v, "expert_load"), 0) == 1.0);
+    assert_true(json_real(json_find(v, "experts_idle_percent"), -1) == 0.0);
+    json_free(&v);
+    for (size_t i = 0; i < n; i++) /* two of a layer's experts get all, one of them three parts */
+        b.experts[i] = (int64_t)i % t->experts == 0 ? 3 : (int64_t)i % t->experts == 1;
+    run(&b, 2, 2, false, false);
+    memset(b.experts, 0, n * sizeof *b.experts);
+    assert_ok(reporter_finish(b.r));
+    v = metrics_of(&b, 2);
+    const double experts = (double)t->experts;
+    assert_true(fabs(json_real(json_find(v, "expert_load"), 0) - 0.75 * experts) < 1e-9);
+    assert_true(fabs(json_real(json_find(v, "experts_idle_percent"), 0) -
+                     100 * (experts - 2) / experts) < 1e-9);
+    json_free(&v);
+    free(b.experts);
+    close_bench(&b);
 }
 
 /* Time handed to reporter_rest is no training time: 900 tokens in the 0.3 s slept would be 3,000 in
@@ -266,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
         cmocka_unit_test(test_reporter__metrics_have_every_field),
         cmocka_unit_test(test_reporter__both_countings),
+        cmocka_unit_test(test_reporter__load_is_of_its_step),
         cmocka_unit_test(test_reporter__rest_is_left_out_of_the_rates),
         cmocka_unit_test(test_bar__fits_its_terminal),
     };

@@ -14,12 +14,13 @@
 #include "trainer/report/profile.h"
 #include "trainer/step.h"
 
-enum { RESULTS = 5 };
+enum { RESULTS = 6 };
 
 typedef struct outcome {
     double loss[STEPS], norm[STEPS], aux[STEPS];
     char cursor[STEPS][32];
-    double *values; /* all parameters, heap */
+    hash128 experts[STEPS]; /* what each got */
+    double *values;         /* all parameters, heap */
     int64_t n;
 } outcome;
 
@@ -33,6 +34,10 @@ static void tell(bench *b, outcome *out)
     out->norm[i] = r.grad_norm;
     out->aux[i] = r.aux;
     snprintf(out->cursor[i], sizeof out->cursor[i], "%s", r.cursor);
+    assert_non_null(r.expert_count);
+    const text_dims *t = &b->s.dims.text;
+    out->experts[i] =
+        hash_bytes(r.expert_count, (size_t)(t->layers * t->experts) * sizeof *r.expert_count);
     assert_int_equal(r.documents, ACCUMULATION * LOCAL * 2);
     assert_int_equal(r.n_samples, r.documents);
     assert_int_equal(r.row_capacity, ACCUMULATION * LOCAL * SEQ_LEN);
@@ -83,6 +88,7 @@ static void expect_same(const outcome *a, const outcome *b)
         assert_true(a->norm[i] == b->norm[i]);
         assert_true(a->aux[i] == b->aux[i]);
         assert_string_equal(a->cursor[i], b->cursor[i]);
+        assert_true(hash_equal(a->experts[i], b->experts[i]));
     }
     assert_int_equal(a->n, b->n);
     assert_memory_equal(a->values, b->values, (size_t)a->n * sizeof *a->values);
@@ -99,6 +105,7 @@ static void plain(const char *recording, const bucket_list *list, outcome *out)
     assert_int_equal(counts.event_waits, (STEPS - 1) * (1 + ACCUMULATION));
     session_close(&b.s);
     assert_true(out->loss[0] != out->loss[1] && out->norm[0] > 0 && out->aux[0] > 0);
+    assert_false(hash_equal(out->experts[0], out->experts[1]));
 }
 
 typedef struct files {
