@@ -3,6 +3,7 @@
 #include "tests/nccl/shim.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { PARTS_MAX = 256 };
 
@@ -15,7 +16,7 @@ static _Thread_local cudaStream_t group_stream;
 static bool is_ready(const struct ncclComm *c)
 {
     return c->joined && !c->split_out && !c->under_way && !atomic_load(&c->aborted) &&
-           !atomic_load(&c->finalizing);
+           !atomic_load(&c->revoked) && !atomic_load(&c->finalizing);
 }
 
 void shim_work_free(shim_work *w)
@@ -56,8 +57,8 @@ static ncclResult_t queue(struct ncclComm *c, cudaStream_t handle, const shim_pa
     return on->add(on, shim_poll, w) ? ncclSuccess : ncclSystemError;
 }
 
-static ncclResult_t collective(shim_call call, const void *send, void *recv, ncclComm_t c,
-                               cudaStream_t on)
+static ncclResult_t collective_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
+                                      cudaStream_t on)
 {
     shim_part p = {.call = call, .send = send, .recv = recv};
     ncclResult_t result = ncclSuccess;
@@ -67,6 +68,20 @@ static ncclResult_t collective(shim_call call, const void *send, void *recv, ncc
     if (shim_is_hollow())
         result = shim_find_place(c, (const shapes_handle *)on, &p);
     return result == ncclSuccess ? queue(c, on, &p, 1) : result;
+}
+
+/* TESSERA_NCCL_STUCK: as a call behind a full queue of the GPU, which nothing but the end of what
+ * is queued lets go on. */
+static ncclResult_t collective(shim_call call, const void *send, void *recv, ncclComm_t c,
+                               cudaStream_t on)
+{
+    const bool stuck = getenv("TESSERA_NCCL_STUCK") != NULL;
+    shim_go_in(c);
+    ncclResult_t result = collective_inside(call, send, recv, c, on);
+    while (stuck && !atomic_load(&c->revoked))
+        usleep(1000);
+    shim_go_out(c);
+    return result;
 }
 
 ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
@@ -102,8 +117,8 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
 }
 
 /* Outside of a group a message is a group of its own. */
-static ncclResult_t message(shim_call call, const void *send, void *recv, ncclComm_t c,
-                            cudaStream_t on)
+static ncclResult_t message_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
+                                   cudaStream_t on)
 {
     const int peer = call.root;
     ncclResult_t result = ncclSuccess;
@@ -124,6 +139,15 @@ static ncclResult_t message(shim_call call, const void *send, void *recv, ncclCo
     group_stream = on;
     grouped[n_grouped++] = p;
     return ncclSuccess;
+}
+
+static ncclResult_t message(shim_call call, const void *send, void *recv, ncclComm_t c,
+                            cudaStream_t on)
+{
+    shim_go_in(c);
+    ncclResult_t result = message_inside(call, send, recv, c, on);
+    shim_go_out(c);
+    return result;
 }
 
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,

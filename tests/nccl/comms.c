@@ -4,6 +4,7 @@
 #include "tests/nccl/shim.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,61 @@ char *shim_stage_of(const struct ncclComm *c, int rank)
 {
     return (char *)c->shared + stages_at(c->size) + (size_t)rank * SHIM_STAGE_BYTES;
 }
+
+/* ---- what may be called ---- */
+
+static pthread_mutex_t lives = PTHREAD_MUTEX_INITIALIZER;
+static struct ncclComm *live;
+
+static void breach(const char *what)
+{
+    enum { BREACH = 99 };
+    fprintf(stderr, "libnccl.so.2 of tests/nccl: %s\n", what);
+    _Exit(BREACH);
+}
+
+static void add_live(struct ncclComm *c)
+{
+    pthread_mutex_lock(&lives);
+    c->next_live = live;
+    live = c;
+    pthread_mutex_unlock(&lives);
+}
+
+static struct ncclComm **find_live(const struct ncclComm *c)
+{
+    struct ncclComm **at = &live;
+    while (*at && *at != c)
+        at = &(*at)->next_live;
+    if (!*at)
+        breach("a communicator that has gone is called");
+    return at;
+}
+
+static void end_live(const struct ncclComm *c)
+{
+    pthread_mutex_lock(&lives);
+    struct ncclComm **at = find_live(c);
+    if (atomic_load(&c->inside) > 0)
+        breach("a communicator goes while a call is inside of it");
+    *at = c->next_live;
+    pthread_mutex_unlock(&lives);
+}
+
+void shim_go_in(struct ncclComm *c)
+{
+    pthread_mutex_lock(&lives);
+    find_live(c);
+    atomic_fetch_add(&c->inside, 1);
+    pthread_mutex_unlock(&lives);
+}
+
+void shim_go_out(struct ncclComm *c)
+{
+    atomic_fetch_sub(&c->inside, 1);
+}
+
+/* ---- their life ---- */
 
 static void comm_free(struct ncclComm *c)
 {
@@ -78,6 +134,7 @@ static struct ncclComm *comm_new(const char *name, int size, int rank)
         return NULL;
     }
     c->shared = at;
+    add_live(c);
     atomic_fetch_add(&c->shared->joined, 1);
     return c;
 }
@@ -126,8 +183,10 @@ static ncclResult_t make_child(struct ncclComm *c)
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
-    shim_member *me = shim_member_of(comm, comm->rank);
     (void)config;
+    shim_go_in(comm);
+    shim_member *me = shim_member_of(comm, comm->rank);
+    shim_go_out(comm);
     if (!all_joined(comm) || comm->split_out)
         return ncclInvalidUsage;
     *newcomm = NULL;
@@ -176,46 +235,66 @@ static bool all_left(const struct ncclComm *c)
     return true;
 }
 
+static ncclResult_t go_on(ncclComm_t comm)
+{
+    if (atomic_load(&comm->shared->told))
+        return ncclInvalidUsage;
+#ifdef TESSERA_NCCL_WINDOWS
+    if (comm->window_out)
+        return shim_register(comm);
+#endif
+    if (!all_joined(comm))
+        return ncclInProgress;
+    if (comm->split_out)
+        return all_split(comm) ? make_child(comm) : ncclInProgress;
+    if (comm->under_way)
+        return shim_go_on(comm);
+    return atomic_load(&comm->finalizing) && !all_left(comm) ? ncclInProgress : ncclSuccess;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
-    *asyncError = ncclSuccess;
-    if (atomic_load(&comm->shared->told))
-        *asyncError = ncclInvalidUsage;
-#ifdef TESSERA_NCCL_WINDOWS
-    else if (comm->window_out)
-        *asyncError = shim_register(comm);
-#endif
-    else if (!all_joined(comm))
-        *asyncError = ncclInProgress;
-    else if (comm->split_out)
-        *asyncError = all_split(comm) ? make_child(comm) : ncclInProgress;
-    else if (comm->under_way)
-        *asyncError = shim_go_on(comm);
-    else if (atomic_load(&comm->finalizing) && !all_left(comm))
-        *asyncError = ncclInProgress;
+    shim_go_in(comm);
+    *asyncError = go_on(comm);
+    shim_go_out(comm);
     return ncclSuccess;
 }
 
+/* TESSERA_NCCL_UNCLOSED: one that was split is refused. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
+    shim_go_in(comm);
+    const bool refused = comm->splits > 0 && getenv("TESSERA_NCCL_UNCLOSED");
     atomic_store(&comm->finalizing, true);
     atomic_store(&shim_member_of(comm, comm->rank)->left, true);
-    return ncclInProgress;
+    shim_go_out(comm);
+    return refused ? ncclSystemError : ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    end_live(comm);
     comm_free(comm);
     return ncclSuccess;
 }
 
-/* What is queued ends without its work; a thread may be in the middle of it, so nothing is freed.
- */
+/* What is queued ends without its work. */
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
+{
+    (void)revokeFlags;
+    shim_go_in(comm);
+    atomic_store(&comm->revoked, true);
+    shim_go_out(comm);
+    return ncclSuccess;
+}
+
+/* As that, and it is gone; a thread may be in the middle of its work, so nothing is freed. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static struct ncclComm *_Atomic aborted; /* kept in sight: they are no leaks */
-    if (!atomic_exchange(&comm->aborted, true))
-        comm->aborted_before = atomic_exchange(&aborted, comm);
+    end_live(comm);
+    atomic_store(&comm->aborted, true);
+    comm->aborted_before = atomic_exchange(&aborted, comm);
     if (!comm->joined)
         shm_unlink(comm->name);
     return ncclSuccess;

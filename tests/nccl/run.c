@@ -293,7 +293,7 @@ bool shim_poll(void *work, bool first)
 {
     shim_work *w = work;
     struct ncclComm *c = w->comm;
-    if (atomic_load(&c->aborted))
+    if (atomic_load(&c->aborted) || atomic_load(&c->revoked))
         return true;
     if (w->before && w->before->runs <= w->runs) { /* not begun */
         w->phase = -1;

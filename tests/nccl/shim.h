@@ -69,7 +69,8 @@ struct ncclComm {
     shim_shared *shared;
     size_t shared_bytes;
     bool joined; /* all ranks were seen */
-    atomic_bool aborted, finalizing;
+    atomic_bool aborted, revoked, finalizing;
+    atomic_int inside; /* calls that have not returned */
     /* A split under way: written to *out when all have come. */
     ncclComm_t *split_out;
     ncclWindow_t *window_out; /* of a registration under way */
@@ -81,8 +82,13 @@ struct ncclComm {
     const void *last_stream;
     struct shim_work *under_way; /* of a device of shapes: what was called last */
     char said[256];              /* of a call that was refused */
-    struct ncclComm *aborted_before;
+    struct ncclComm *aborted_before, *next_live;
 };
+
+/* Around a call of the API. Ends the process where the communicator has gone; in ncclCommAbort,
+ * which frees one, where a call is inside of it. */
+void shim_go_in(struct ncclComm *c);
+void shim_go_out(struct ncclComm *c);
 
 shim_member *shim_member_of(const struct ncclComm *c, int rank);
 shim_mail *shim_mail_of(const struct ncclComm *c, int from, int to);

@@ -18,7 +18,7 @@
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 
-enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 3 };
+enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 4 };
 /* What a call may take; and the wait for rows, which is longer than twice that. */
 static const double CALL_S = 3.0;
 static const int64_t ROWS_NS = INT64_C(7000) * 1000 * 1000;
@@ -113,6 +113,34 @@ static status fails(const place *p)
     return finish(p);
 }
 
+/* As that, and one of the others does not return from its call. */
+static status is_stuck(const place *p)
+{
+    if (p->w->place.rank == 0)
+        setenv("TESSERA_NCCL_STUCK", "1", 1);
+    return fails(p);
+}
+
+/* Sums are repeated where the switch makes none: not inside a machine, nor between several. */
+static status sums_repeat(const place *p)
+{
+    const char *algorithms = getenv("NCCL_ALGO");
+    if (!algorithms || strcmp(algorithms, "^NVLS,NVLSTree") != 0)
+        return FAIL(ST_INTERNAL, "NCCL_ALGO is %s", algorithms ? algorithms : "not set");
+    return finish(p);
+}
+
+/* The communicator of all ranks, which others were split off, does not close: a warning. */
+static status is_not_closed(const place *p)
+{
+    if (!p->m.group[MESH_REPLICATE].handle ||
+        p->m.group[MESH_REPLICATE].handle == mesh_comm(&p->m, MESH_WORLD)->handle)
+        return FAIL(ST_INTERNAL, "nothing was split");
+    setenv("TESSERA_NCCL_UNCLOSED", "1", 1);
+    TRY(sum(p, p->s));
+    return finish(p);
+}
+
 /* Two streams, host values between them. */
 static status many_calls(const place *p)
 {
@@ -136,11 +164,15 @@ static const struct play {
 } plays[] = {{"waits for rows", waits_for_rows, ST_OK, ST_OK},
              {"stays away", stays_away, ST_TIMEOUT, ST_UNAVAILABLE},
              {"fails", fails, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"is stuck", is_stuck, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"sums repeat", sums_repeat, ST_OK, ST_OK},
+             {"is not closed", is_not_closed, ST_OK, ST_OK},
              {"many calls", many_calls, ST_OK, ST_OK}};
 
 static status open_place(const world *w, place *p)
 {
-    layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
+    const int64_t size = w->place.size, replicas = size == MOST_RANKS ? 2 : 1;
+    layout l = {replicas, size / replicas, 1, 1, 1, 1, 1, size, 1};
     void *values;
     p->w = w;
     TRY(emulated_open(0, false, &p->d));
@@ -224,6 +256,7 @@ static void start(const char *name, int ranks)
     assert_ok(proc_self_path(self, sizeof self));
     snprintf(folder, sizeof folder, "%.*s/nccl_shim", (int)(strrchr(self, '/') - self), self);
     setenv("LD_LIBRARY_PATH", folder, 1);
+    unsetenv("NCCL_ALGO");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     set_number("MASTER_PORT", harness_port(NULL));
     set_number("WORLD_SIZE", ranks);
@@ -267,6 +300,24 @@ static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)
     start("fails", 3);
 }
 
+static void test_end__a_call_that_is_stuck_is_ended_before_its_communicator_goes(void **state)
+{
+    (void)state;
+    start("is stuck", 2);
+}
+
+static void test_end__a_communicator_that_does_not_close(void **state)
+{
+    (void)state;
+    start("is not closed", MOST_RANKS);
+}
+
+static void test_open__sums_repeat(void **state)
+{
+    (void)state;
+    start("sums repeat", 2);
+}
+
 static void test_calls__two_streams_and_host_values(void **state)
 {
     (void)state;
@@ -279,6 +330,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_patience__a_rank_that_waits_for_rows_is_waited_for),
         cmocka_unit_test(test_patience__a_rank_that_stays_away_is_not),
         cmocka_unit_test(test_end__a_rank_that_fails_ends_the_others_waits),
+        cmocka_unit_test(test_end__a_call_that_is_stuck_is_ended_before_its_communicator_goes),
+        cmocka_unit_test(test_end__a_communicator_that_does_not_close),
+        cmocka_unit_test(test_open__sums_repeat),
         cmocka_unit_test(test_calls__two_streams_and_host_values),
     };
     if (argc > 1)

@@ -18,6 +18,7 @@ static status find_functions(void *handle)
         return FAIL(ST_UNAVAILABLE, "%s has no nccl" #name, file_name);
     NCCL_FUNCTIONS(FIND)
 #undef FIND
+    *(void **)&library.CommRevoke = dlsym(handle, "ncclCommRevoke");
     *(void **)&library.TesseraHollow = dlsym(handle, "ncclTesseraHollow");
     return ST_OK;
 }

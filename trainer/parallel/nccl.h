@@ -48,6 +48,7 @@ typedef struct nccl_library {
     void *TeamLsa; /* its type is C++'s: nccl_lsa.h */
     bool windows;  /* all of these are there */
     int version;
+    ncclResult_t (*CommRevoke)(ncclComm_t comm, int flags); /* since 2.28.9; NULL before */
     /* Of a library that stands in for NCCL and can be told that there is no memory behind streams'
      * addresses (tests/nccl); NULL: NCCL's own. */
     ncclResult_t (*TesseraHollow)(void);

@@ -13,7 +13,7 @@
 #include "common/log.h"
 
 /* Between looks of the thread; between looks of a call under way. How long the thread lets a call
- * finish before it aborts beside it: one may be stuck behind a full queue of the GPU. */
+ * finish before it ends things beside it. */
 static const int64_t LOOK_NS = INT64_C(50) * 1000 * 1000;
 static const int64_t NAP_NS = INT64_C(50) * 1000;
 static const int64_t YIELD_NS = INT64_C(1000) * 1000 * 1000;
@@ -34,7 +34,8 @@ struct nccl_world {
     atomic_llong waits_since; /* the host waits for the device; 0: it does not */
     atomic_llong called_at;   /* behind this call no wait has ended; 0: none is outstanding */
     atomic_bool closing, ending, over;
-    status cause; /* written once, before over */
+    atomic_bool inside; /* the thread that has the turn is in a call of NCCL's */
+    status cause;       /* written once, before over */
     char why[STATUS_MESSAGE_MAX];
 };
 
@@ -50,16 +51,23 @@ static status ended(const nccl_world *w)
 
 /* ---- the end ---- */
 
-/* Aborts everything, by the failure that this thread has just noted. */
-static void end_world(nccl_world *w, status cause)
+/* Everything ends, by the failure that this thread has just noted: who calls or waits looks for
+ * that. false: it has ended before. */
+static bool note_end(nccl_world *w, status cause)
 {
     if (atomic_exchange(&w->ending, true))
-        return;
+        return false;
     w->cause = cause;
     snprintf(w->why, sizeof w->why, "%s", status_text());
     atomic_store(&w->over, true);
     if (w->stage.stop)
         __atomic_store_n(w->stage.stop, 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* Frees communicators too, so no call may be inside of one. */
+static void abort_all(nccl_world *w)
+{
     for (nccl_group *g = w->groups; g; g = g->next) {
         if (g->comm)
             nccl()->CommAbort(g->comm);
@@ -67,24 +75,60 @@ static void end_world(nccl_world *w, status cause)
     }
 }
 
-/* As end_world, by the thread that watches: the other may be inside a call. */
-static void end_beside(nccl_world *w, status cause)
+/* Ends what is queued, and frees nothing. */
+static void revoke_all(nccl_world *w)
+{
+    for (nccl_group *g = w->groups; g; g = g->next)
+        if (g->comm)
+            nccl()->CommRevoke(g->comm, 0);
+}
+
+/* Takes the turn of the thread that calls, which leaves once it sees the end. false: NCCL keeps it
+ * inside of a call. */
+static bool take_turn(nccl_world *w)
 {
     int64_t until = clock_ns() + YIELD_NS;
-    bool held;
-    while (!(held = pthread_mutex_trylock(&w->calling) == 0) && clock_ns() < until)
+    while (pthread_mutex_trylock(&w->calling) != 0) {
+        if (clock_ns() > until && atomic_load(&w->inside))
+            return false;
         nap(NAP_NS);
-    end_world(w, cause);
+    }
+    return true;
+}
+
+/* By the thread that watches: the other may be inside a call, stuck behind a full queue of the GPU,
+ * which only the end of what is queued makes return. Where NCCL can not end that alone (before
+ * 2.28.9) the communicators go while it is inside. */
+static void end_beside(nccl_world *w, status cause)
+{
+    if (!note_end(w, cause))
+        return;
+    bool held = take_turn(w);
+    if (!held && nccl()->CommRevoke) {
+        revoke_all(w);
+        held = take_turn(w);
+    }
+    abort_all(w);
     if (held)
         pthread_mutex_unlock(&w->calling);
 }
 
 /* ---- calls ---- */
 
+/* False where the world has ended: no call may begin. */
+static bool go_inside(nccl_world *w)
+{
+    atomic_store(&w->inside, true);
+    if (!atomic_load(&w->over))
+        return true;
+    atomic_store(&w->inside, false);
+    return false;
+}
+
 status nccl_enter(nccl_world *w)
 {
     pthread_mutex_lock(&w->calling);
-    if (!atomic_load(&w->over))
+    if (go_inside(w))
         return ST_OK;
     pthread_mutex_unlock(&w->calling);
     return ended(w);
@@ -103,14 +147,26 @@ static bool is_patient(const nccl_world *w)
     return w->patient && w->patient(w->context);
 }
 
-/* Until a call that was begun is queued. */
+/* How far a call that was begun has come. */
+static ncclResult_t ask(const nccl_group *g)
+{
+    ncclResult_t result = ncclInProgress, asked = ncclSuccess;
+    if (go_inside(g->world))
+        asked = nccl()->CommGetAsyncError(g->comm, &result);
+    return asked == ncclSuccess ? result : asked;
+}
+
+/* Until a call that has returned is queued. */
 static status settle(const nccl_group *g, ncclResult_t result, const char *what)
 {
     nccl_world *w = g->world;
     int64_t timeout_ns = atomic_load(&w->timeout_ns), until = clock_ns() + timeout_ns;
-    while (result == ncclInProgress) {
-        if (atomic_load(&w->over))
+    for (;;) {
+        atomic_store(&w->inside, false);
+        if (atomic_load(&w->over)) /* g->comm may be gone */
             return ended(w);
+        if (result != ncclInProgress)
+            return result == ncclSuccess ? ST_OK : failed(g, result, what);
         TRY(w->check ? w->check(w->context) : ST_OK);
         if (is_patient(w))
             until = clock_ns() + timeout_ns;
@@ -118,18 +174,16 @@ static status settle(const nccl_group *g, ncclResult_t result, const char *what)
             return FAIL(ST_TIMEOUT, "%s: not begun within %.1f s: a rank is missing", what,
                         (double)timeout_ns * 1e-9);
         nap(NAP_NS);
-        ncclResult_t asked = nccl()->CommGetAsyncError(g->comm, &result);
-        if (asked != ncclSuccess)
-            return failed(g, asked, what);
+        result = ask(g);
     }
-    return result == ncclSuccess ? ST_OK : failed(g, result, what);
 }
 
 static status leave(nccl_world *w, status st)
 {
-    if (st != ST_OK)
-        end_world(w, st);
-    else if (atomic_load(&w->called_at) == 0)
+    atomic_store(&w->inside, false);
+    if (st != ST_OK && note_end(w, st))
+        abort_all(w);
+    else if (st == ST_OK && atomic_load(&w->called_at) == 0)
         atomic_store(&w->called_at, clock_ns());
     pthread_mutex_unlock(&w->calling);
     return st;
@@ -386,9 +440,10 @@ status nccl_world_new(const comm_join *o, nccl_world **out)
     memcpy(&w->id, o->id, sizeof w->id);
     pthread_mutex_init(&w->calling, NULL);
     nccl_world_set_timeout(w, o->timeout_s);
-    /* The switch sums in an order that differs from call to call. */
+    /* The switch sums in an order that differs from call to call: inside one machine and, by the
+     * other name, between several. */
     if (o->deterministic)
-        set_unless("NCCL_ALGO", "^NVLS", w->rank == 0);
+        set_unless("NCCL_ALGO", "^NVLS,NVLSTree", w->rank == 0);
     /* Communicators that share a GPU run in the order in which the host calls them. */
     set_unless("NCCL_LAUNCH_ORDER_IMPLICIT", "1", w->rank == 0);
     *out = w;
@@ -407,6 +462,7 @@ static void close_groups(nccl_group *g, bool well)
     if (!g)
         return;
     close_groups(g->next, well);
+    g->next = NULL; /* who fails here ends all there are */
     if (g->comm && well && nccl_enter(g->world) == ST_OK) {
         if (nccl_leave(g, nccl()->CommFinalize(g->comm), what) == ST_OK)
             nccl()->CommDestroy(g->comm);

@@ -5,7 +5,9 @@
  * is aborted. So communicators are non-blocking, calls are waited for here with a deadline, and a
  * thread looks after what is queued: when another rank is lost (the control channel), when NCCL
  * tells of an error, when the host has waited for the device for too long, all communicators are
- * aborted. Waits then end, and every call says why. */
+ * aborted. Waits then end, and every call says why. An abort frees the communicator, so it comes
+ * when no call is inside: one that NCCL keeps for more than a second is first made to return by
+ * revoking what is queued (2.28.9 or later; before, the abort has to come beside it). */
 #ifndef TESSERA_PARALLEL_NCCL_WORLD_H
 #define TESSERA_PARALLEL_NCCL_WORLD_H
 
