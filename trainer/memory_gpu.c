@@ -103,6 +103,13 @@ static double ranks_bytes(const mesh *m)
            MIB * (COMMUNICATOR_MIB * mesh_communicators(l, m->rank) + PEER_MIB * (double)peers);
 }
 
+/* Graphs of one shape and buffer (device_batch.variant): with video and without, where a row may
+ * have more frames than pictures. Rows that share pictures nearly all do. */
+static int variants(const batch_caps *c)
+{
+    return c->frames > c->items ? 2 : 1;
+}
+
 void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
                      memory_gpu *out)
 {
@@ -110,7 +117,8 @@ void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_s
     for (int i = 0; i < s->n && o->training; i++) {
         const batch_caps *c = &s->caps[i];
         workspace = larger(workspace, larger(text_bytes(d, c), vision_bytes(d, c)));
-        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(d, o, c->targets) * s->buffers;
+        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(d, o, c->targets) * s->buffers *
+                 variants(c);
     }
     *out = (memory_gpu){
         .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * MULTIPROCESSORS) * MIB),

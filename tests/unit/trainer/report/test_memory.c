@@ -213,6 +213,27 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
     }
 }
 
+/* A step is captured for each bucket, buffer and kind of batch that comes in it. */
+static void test_gpu__graphs_of_every_kind_of_batch(void **state)
+{
+    (void)state;
+    const batch_caps stills = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 8};
+    const batch_caps clips = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 64};
+    const batch_caps both[] = {stills, clips};
+    const model_options o = {.training = true};
+    model_dims d;
+    memory_gpu one, more;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 1}, &one);
+    assert_true(one.nodes > 0);
+    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 2}, &more);
+    assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
+    memory_gpu_plan(&d, &o, &(memory_steps){&clips, 1, 1}, &more);
+    assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
+    memory_gpu_plan(&d, &o, &(memory_steps){both, 2, 2}, &more);
+    assert_in_range(more.nodes, 6 * one.nodes, 6 * one.nodes + 5);
+}
+
 /* What attention_cudnn.c asks for: one row of 12,288 tokens has dp of 0.3 GB a head, so 8 of 32
  * heads run at once (16 would be 4.8 GB); gradients of keys and values stand for each query head.
  */
@@ -398,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_memory__windows_stand_in_the_plan),
         cmocka_unit_test(test_memory__offers_the_smallest_change),
         cmocka_unit_test(test_memory__patches_are_whole_groups),
+        cmocka_unit_test(test_gpu__graphs_of_every_kind_of_batch),
         cmocka_unit_test(test_gpu__workspace_is_that_of_attention),
         cmocka_unit_test(test_gpu__ranks_take_communicators_and_peers),
         cmocka_unit_test(test_layout__ranks_fit_each_other),
