@@ -45,25 +45,26 @@ status comm_ledger_new(comm_ledger **out)
 
 void comm_ledger_free(comm_ledger **l)
 {
-    if (*l)
-        pthread_mutex_destroy(&(*l)->lock);
-    for (int64_t i = 0; *l && i < (*l)->n_pieces; i++)
+    if (!*l)
+        return;
+    pthread_mutex_destroy(&(*l)->lock);
+    for (int64_t i = 0; i < (*l)->n_pieces; i++)
         free((*l)->piece[i]);
-    if (*l)
-        free((*l)->piece);
+    free((*l)->piece);
     free(*l);
     *l = NULL;
 }
 
-static comm_tally *find(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
+/* -1: there is none. */
+static int find(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
 {
     for (int i = 0; i < l->n; i++) {
         const comm_tally *t = &l->tally[i];
         if (t->kind == kind && (t->what == what || strcmp(t->what, what) == 0) &&
             strcmp(t->group, group) == 0)
-            return (comm_tally *)t;
+            return i;
     }
-    return NULL;
+    return -1;
 }
 
 static void set_inside(comm_ledger *l, bool inside)
@@ -78,13 +79,14 @@ void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at
 {
     if (!l)
         return;
-    comm_tally *t = find(l, c->name, kind, at.what);
-    if (!t) {
+    int i = find(l, c->name, kind, at.what);
+    if (i < 0) {
         assert(l->n < TALLIES);
-        t = &l->tally[l->n++];
-        *t = (comm_tally){.kind = kind, .what = at.what};
-        memcpy(t->group, c->name, sizeof t->group);
+        i = l->n++;
+        l->tally[i] = (comm_tally){.kind = kind, .what = at.what};
+        memcpy(l->tally[i].group, c->name, sizeof l->tally[i].group);
     }
+    comm_tally *t = &l->tally[i];
     t->calls++;
     t->bytes += bytes;
     pthread_mutex_lock(&l->lock);
@@ -96,9 +98,10 @@ void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at
 void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
                       int64_t bytes)
 {
-    comm_tally *t = l ? find(l, c->name, kind, what) : NULL;
-    if (!t)
+    const int i = l ? find(l, c->name, kind, what) : -1;
+    if (i < 0)
         return;
+    comm_tally *t = &l->tally[i];
     t->bytes += bytes;
     t->closed_bytes += bytes;
     t->step_bytes = bytes;
@@ -186,7 +189,8 @@ int comm_ledger_list(const comm_ledger *l, const comm_tally **out)
 const comm_tally *comm_ledger_find(const comm_ledger *l, const char *group, comm_kind kind,
                                    const char *what)
 {
-    return l ? find(l, group, kind, what) : NULL;
+    const int i = l ? find(l, group, kind, what) : -1;
+    return i < 0 ? NULL : &l->tally[i];
 }
 
 void comm_ledger_print(const comm_ledger *l, FILE *to)

@@ -34,6 +34,7 @@ struct control {
     int listener, wake; /* -1: none; an eventfd */
     control_peer *peer; /* [n_peers]: of rank 0 all others, of those rank 0 */
     int n_peers;
+    struct pollfd *polled; /* [n_peers + 2] of the thread */
     pthread_t thread;
     bool leaving;        /* the thread has seen `closing` */
     int64_t leave_by_ns; /* with a last word on its way, no longer than this */
@@ -272,8 +273,9 @@ static void find_silent(control *c)
 }
 
 /* False once nobody is left to wait for. */
-static bool wait_for_news(control *c, struct pollfd *p, int64_t until_ns)
+static bool wait_for_news(control *c, int64_t until_ns)
 {
+    struct pollfd *p = c->polled;
     int n = 0;
     bool somebody = false;
     uint64_t woken;
@@ -344,7 +346,6 @@ static void forgive(control *c, int64_t now)
 static void *watch(void *of)
 {
     control *c = of;
-    struct pollfd *p = calloc((size_t)c->n_peers + 2, sizeof *p);
     int64_t next_beat = 0, round = clock_ns(), ended = 0;
     do {
         int64_t now = clock_ns();
@@ -362,8 +363,7 @@ static void *watch(void *of)
             ended = now;
         else if (now - ended > GRACE_NS && !c->leaving)
             end_process();
-    } while (p && wait_for_news(c, p, next_beat));
-    free(p);
+    } while (wait_for_news(c, next_beat));
     return NULL;
 }
 
@@ -415,6 +415,7 @@ static void control_free(control **c)
         close((*c)->wake);
     pthread_mutex_destroy(&(*c)->lock);
     free((*c)->peer);
+    free((*c)->polled);
     free(*c);
     *c = NULL;
 }
@@ -434,8 +435,10 @@ status control_open(const control_options *o, void *id, control **out)
     pthread_mutex_init(&c->lock, NULL);
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->peer = calloc((size_t)n, sizeof *c->peer);
-    status st = c->wake < 0 || !c->peer ? FAIL(ST_NO_MEMORY, "no memory for the control channel")
-                                        : meet(o, id, c);
+    c->polled = calloc((size_t)n + 2, sizeof *c->polled);
+    status st = c->wake < 0 || !c->peer || !c->polled
+                    ? FAIL(ST_NO_MEMORY, "no memory for the control channel")
+                    : meet(o, id, c);
     if (st == ST_OK) {
         c->n_peers = n;
         st = start_thread(c);
