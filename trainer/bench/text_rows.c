@@ -10,10 +10,15 @@
 #include "proto/codec.h"
 #include "proto/record.h"
 
+static int64_t documents(int64_t seq_len, int64_t document)
+{
+    return (seq_len + document - 1) / document;
+}
+
 static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int64_t document,
                        arena *a, row *out)
 {
-    row r = {.n_tokens = seq_len, .n_docs = (seq_len + document - 1) / document};
+    row r = {.n_tokens = seq_len, .n_docs = documents(seq_len, document)};
     int64_t ids = d->vision_start > 0 ? d->vision_start : d->text.vocab;
     rng_key key = rng_key_make((uint64_t)number, "bench rows");
     TRY(row_alloc(&r, a, 0));
@@ -35,6 +40,23 @@ static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int
     return ST_OK;
 }
 
+/* As a daemon's plan would tell them: what may come decides which kernels a GPU takes. With room
+ * for pictures nothing is known of what is in a row. */
+static void tell_shapes(char *out, size_t size, int64_t seq_len, int64_t document,
+                        int64_t patch_budget)
+{
+    int n = snprintf(out, size, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64, seq_len,
+                     patch_budget);
+    if (patch_budget == 0)
+        n += snprintf(out + n, size - (size_t)n,
+                      ",\"buckets\":[{\"tokens\":%" PRId64 ",\"patches\":0,\"targets\":%" PRId64
+                      ",\"documents\":%" PRId64 ",\"longest\":%" PRId64
+                      ",\"images\":0,\"frames\":0}]",
+                      seq_len, seq_len, documents(seq_len, document),
+                      document < seq_len ? document : seq_len);
+    snprintf(out + n, size - (size_t)n, "}");
+}
+
 status text_rows_record(const char *path, const model_dims *d, int64_t rows, int64_t seq_len,
                         int64_t document, int64_t patch_budget)
 {
@@ -42,11 +64,11 @@ status text_rows_record(const char *path, const model_dims *d, int64_t rows, int
     codec *c = NULL;
     wire_msg *m = NULL;
     arena a;
-    char welcome[128];
+    char welcome[512];
     status st = ST_OK;
     arena_init(&a, 0);
-    snprintf(welcome, sizeof welcome, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64 "}",
-             seq_len, patch_budget);
+    document = document > 0 ? document : seq_len;
+    tell_shapes(welcome, sizeof welcome, seq_len, document, patch_budget);
     TRY_OR(done, record_create(path, welcome, &w));
     TRY_OR(done, codec_new(&c));
     TRY_OR(done, wire_msg_new(&m));
@@ -54,7 +76,7 @@ status text_rows_record(const char *path, const model_dims *d, int64_t rows, int
         row r;
         arena_reset(&a);
         wire_msg_clear(m);
-        TRY_OR(done, make_row(d, i, seq_len, document > 0 ? document : seq_len, &a, &r));
+        TRY_OR(done, make_row(d, i, seq_len, document, &a, &r));
         TRY_OR(done, codec_encode(c, &r, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, m));
         TRY_OR(done, record_add(w, m));
     }

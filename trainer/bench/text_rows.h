@@ -1,7 +1,8 @@
 /* text_rows.h: a recording of rows without pictures, so that a bench of steps reads rows the way a
  * run does. Each row is full: documents of `document` tokens end to end (0: one document), every
  * token but each document's first a target, ids drawn at random below the special ones. The stream
- * says that it may have patch_budget patches in a row. */
+ * says that it may have patch_budget patches in a row; where that is 0, what a row has, as a
+ * bucket. */
 #ifndef TESSERA_BENCH_TEXT_ROWS_H
 #define TESSERA_BENCH_TEXT_ROWS_H
 

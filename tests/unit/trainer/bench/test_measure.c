@@ -2,9 +2,17 @@
 #include "tests/harness.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
+#include "common/json.h"
+#include "trainer/batch/bucket.h"
+#include "trainer/batch/stage_caps.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/cases.h"
+#include "trainer/bench/text_rows.h"
+#include "trainer/input/receive.h"
+#include "trainer/ops/attention_work.h"
 
 static void near(double got, double want, double within)
 {
@@ -84,21 +92,54 @@ static void test_attention__is_timed_with_its_bounds(void **state)
     const bench_sizes z = {
         .d = &d, .tokens = 32768, .row = 4096, .patches = 16384, .frame = 1024, .document = 128};
     int seen = 0;
-    for (const bench_row *row = bench_products; row->op_name; row++) {
-        const bool backward = row->op == BENCH_attention_bwd;
-        if (row->op != BENCH_attention_fwd && !backward)
+    for (const bench_row *b = bench_products; b->op_name; b++) {
+        const bool backward = b->op == BENCH_attention_bwd;
+        if (b->op != BENCH_attention_fwd && !backward)
             continue;
         bench_case c = {.s = &s, .z = &z, .counted = true};
-        row->make(&c);
+        b->make(&c);
         assert_ok(c.st);
         const attention_fwd_args *f = &c.a.attention_fwd;
-        const attention_bwd_args *b = &c.a.attention_bwd;
-        assert_int_equal(backward ? b->longest : f->longest,
-                         (backward ? b->tokens : f->tokens) /
-                             (backward ? b->segments : f->segments));
+        const attention_bwd_args *back = &c.a.attention_bwd;
+        assert_int_equal(backward ? back->longest : f->longest,
+                         (backward ? back->tokens : f->tokens) /
+                             (backward ? back->segments : f->segments));
         seen++;
     }
     assert_int_equal(seen, 6);
+}
+
+/* A bench's own rows tell their shape, so that a captured step of it gets the kernels of a run. */
+static void test_text_rows__tell_their_shape(void **state)
+{
+    (void)state;
+    enum { SEQ_LEN = 8192, DOCUMENT = 340, LOCAL = 2 };
+    char *folder = harness_temp(), path[4096];
+    model_dims d;
+    receiver *r;
+    json_value *welcome;
+    bucket_list list;
+    received got;
+    int64_t waited;
+    snprintf(path, sizeof path, "%s/rows.rec", folder);
+    assert_ok(dims_preset("debug", &d));
+    assert_ok(text_rows_record(path, &d, LOCAL, SEQ_LEN, DOCUMENT, 0));
+    assert_ok(receiver_open(&(receiver_options){.replay.path = path, .slots = LOCAL}, &r));
+    const char *text = receiver_welcome(r);
+    assert_ok(json_parse(text, strlen(text), "WELCOME", &welcome));
+    const batch_caps widest = {.tokens = SEQ_LEN, .docs = SEQ_LEN, .targets = SEQ_LEN};
+    assert_ok(bucket_list_read(welcome, LOCAL, &widest, &list));
+    json_free(&welcome);
+    assert_int_equal(list.n, 1);
+    assert_int_equal(list.cap[0].longest, DOCUMENT);
+    assert_true(attention_is_dense(list.cap[0].tokens, list.cap[0].docs, list.cap[0].longest));
+    assert_ok(receiver_next(r, &got, &waited));
+    const batch_caps has = batch_caps_count(&got.row, 1);
+    assert_true(batch_caps_hold(&list.cap[0], &has));
+    assert_int_equal(LOCAL * has.docs, list.cap[0].docs);
+    receiver_give_back(r, &got);
+    receiver_close(&r);
+    harness_remove(&folder);
 }
 
 int main(void)
@@ -110,6 +151,7 @@ int main(void)
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_loads__have_the_skew_and_sum_asked_for),
         cmocka_unit_test(test_attention__is_timed_with_its_bounds),
+        cmocka_unit_test(test_text_rows__tell_their_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
