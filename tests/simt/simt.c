@@ -24,6 +24,7 @@ typedef struct thread {
     uint64_t value, result;
 } thread;
 
+int64_t simt_products;
 simt_dim threadIdx, blockIdx, blockDim, gridDim;
 
 static struct {

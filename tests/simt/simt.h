@@ -41,6 +41,9 @@ bool simt_run(simt_dim grid, simt_dim block, size_t shared, void (*body)(const v
 /* Of the last simt_run that answered false. */
 const char *simt_error(void);
 
+/* Products of a warp on tensor cores so far. */
+extern int64_t simt_products;
+
 /* The rest is called from inside a kernel. site: the caller's file and line. */
 
 /* This block's dynamic shared memory. */

@@ -56,7 +56,9 @@ static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
         mine.b[1][half] = simt_half(b1, half);
     }
     const simt_operands *warp = table.meet(mine, file, line);
-    const unsigned lane = simt_self() % SIMT_LANES, g = lane / 4, q = lane % 4;
+    const unsigned lane = simt_self() % SIMT_LANES;
+    simt_products += lane == 0;
+    const unsigned g = lane / 4, q = lane % 4;
     for (unsigned i = 0; i < 4; i++) {
         const unsigned low = i / 2, column = 2 * q + i % 2; /* row g, or g + 8 */
         double sum = d[i];

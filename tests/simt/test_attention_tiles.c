@@ -1,0 +1,125 @@
+/* test_attention_tiles.c: the products that the portable attention makes of a packed row: those of
+ * its documents, whatever the row's length. A tile of 64 tokens walks from where its first token's
+ * document begins to itself; keys, to where the last one's ends. */
+#include "tests/harness.h"
+
+#include "tests/simt/device.h"
+#include "tests/simt/simt.h"
+#include "trainer/ops/table.h"
+
+enum { TOKENS = 512, TILE = 64, DOCS_MAX = 16, WIDTH = 16 };
+
+typedef struct bench {
+    device *d;
+    stream *s;
+    void *array[9]; /* q k v o do dq dk dv; lse and work */
+    int32_t *cu;
+} bench;
+
+static void open_bench(bench *b)
+{
+    void *cu;
+    assert_ok(backend_simt()->open(&(device_options){0}, &b->d));
+    assert_ok(b->d->v->stream_new(b->d, &b->s));
+    for (int i = 0; i < 9; i++) {
+        assert_ok(b->d->v->alloc(b->d, TOKENS * WIDTH * sizeof(float), &b->array[i]));
+        assert_ok(b->d->v->zero(b->s, b->array[i], TOKENS * WIDTH * sizeof(float)));
+    }
+    assert_ok(b->d->v->alloc(b->d, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
+    b->cu = cu;
+    simt_schedule(SIMT_FORWARD, 1);
+}
+
+static void close_bench(bench *b)
+{
+    for (int i = 0; i < 9; i++)
+        b->d->v->release(b->d, b->array[i]);
+    b->d->v->release(b->d, b->cu);
+    b->d->v->stream_free(&b->s);
+    b->d->v->close(b->d);
+}
+
+/* Products of both directions over documents of one length, in those of one tile with another. */
+typedef struct products {
+    int64_t forward, backward;
+} products;
+
+static products run(const bench *b, int length)
+{
+    const int docs = (TOKENS + length - 1) / length;
+    float *lse = b->array[8];
+    for (int i = 0; i <= docs; i++)
+        b->cu[i] = i * length < TOKENS ? i * length : TOKENS;
+    const attention_fwd_args f = {.tokens = TOKENS,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = WIDTH,
+                                  .segments = docs,
+                                  .causal = true,
+                                  .scale = 0.25,
+                                  .cu = b->cu,
+                                  .q = b->array[0],
+                                  .k = b->array[1],
+                                  .v = b->array[2],
+                                  .o = b->array[3],
+                                  .lse = lse,
+                                  .q_stride = WIDTH,
+                                  .k_stride = WIDTH,
+                                  .v_stride = WIDTH,
+                                  .o_stride = WIDTH};
+    attention_bwd_args a = attention_bwd_of(&f);
+    a.do_ = b->array[4];
+    a.dq = b->array[5];
+    a.dk = b->array[6];
+    a.dv = b->array[7];
+    a.work = lse + TOKENS;
+    const int64_t before = simt_products;
+    assert_ok(op_attention_fwd(b->s, &f));
+    const int64_t between = simt_products;
+    assert_ok(op_attention_bwd(b->s, &a));
+    return (products){between - before, simt_products - between};
+}
+
+static int64_t tiles(int64_t tokens)
+{
+    return (tokens + TILE - 1) / TILE;
+}
+
+/* Pairs of tiles: of queries with the keys they see, of keys with the queries that see them. */
+static void pairs(int length, int64_t *out_queries, int64_t *out_keys)
+{
+    *out_queries = *out_keys = 0;
+    for (int at = 0; at < TOKENS; at += TILE) {
+        const int last = at + TILE - 1, end = (last / length + 1) * length;
+        *out_queries += tiles(last + 1 - at / length * length);
+        *out_keys += tiles((end < TOKENS ? end : TOKENS) - at);
+    }
+}
+
+static void test_attention__walks_its_documents_alone(void **state)
+{
+    (void)state;
+    const int lengths[] = {TOKENS, 200, 100, TILE, 37};
+    bench b;
+    open_bench(&b);
+    const products whole = run(&b, TOKENS);
+    const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2;
+    const int64_t one = whole.forward / (2 * row); /* two products of a pair */
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const products got = run(&b, lengths[i]);
+        int64_t queries, keys;
+        pairs(lengths[i], &queries, &keys);
+        print_message("documents of %d: %lld pairs of tiles forward, of %lld in a whole row\n",
+                      lengths[i], (long long)(got.forward / (2 * one)), (long long)row);
+        assert_int_equal(got.forward, 2 * queries * one);
+        assert_int_equal(got.backward, (3 * queries + 4 * keys) * one);
+        assert_true(queries <= tiles(TOKENS) * (tiles(lengths[i]) + 1));
+    }
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention__walks_its_documents_alone)};
+    return cmocka_run_group_tests_name("attention_tiles", tests, NULL, NULL);
+}
