@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/rng.h"
+#include "common/words.h"
 #include "proto/codec.h"
 #include "proto/record.h"
 
@@ -45,16 +46,16 @@ static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int
 static void tell_shapes(char *out, size_t size, int64_t seq_len, int64_t document,
                         int64_t patch_budget)
 {
-    int n = snprintf(out, size, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64, seq_len,
-                     patch_budget);
+    size_t n = words_add(out, size, 0, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64,
+                         seq_len, patch_budget);
     if (patch_budget == 0)
-        n += snprintf(out + n, size - (size_t)n,
+        n = words_add(out, size, n,
                       ",\"buckets\":[{\"tokens\":%" PRId64 ",\"patches\":0,\"targets\":%" PRId64
                       ",\"documents\":%" PRId64 ",\"longest\":%" PRId64
                       ",\"images\":0,\"frames\":0}]",
                       seq_len, seq_len, documents(seq_len, document),
                       document < seq_len ? document : seq_len);
-    snprintf(out + n, size - (size_t)n, "}");
+    words_add(out, size, n, "}");
 }
 
 status text_rows_record(const char *path, const model_dims *d, int64_t rows, int64_t seq_len,
