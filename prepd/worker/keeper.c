@@ -109,7 +109,8 @@ static void ended(keeper *k, kept *w, int wstatus)
     const int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
     const bool at_work = end == PROC_END_TIME || code == PROC_EXIT_BUSY;
     const bool quick = !at_work && now - w->started_ns < QUICK_MS * MS;
-    snprintf(w->before, sizeof(w->before), "%d %s %s", (int)w->pid, words[end], what);
+    const int pid = (int)w->pid;
+    snprintf(w->before, sizeof(w->before), "%d %s %s", pid, words[end], what);
     w->pid = 0;
     w->start_ns = now;
     if (k->stopping || code == 0) {
@@ -126,7 +127,7 @@ static void ended(keeper *k, kept *w, int wstatus)
         k->outcome = left_because(code);
         return;
     }
-    log_info("worker replaced cause=\"%s\"", what);
+    log_info("worker replaced pid=%d cause=\"%s\"", pid, what);
     if (w->quick_deaths > QUICK_DEATHS)
         w->start_ns += PAUSE_MS * MS;
 }

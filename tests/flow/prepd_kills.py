@@ -1,101 +1,171 @@
-"""Workers are killed at random while the stream runs: not one row changes, nobody is blamed."""
+"""Workers die at random, of every kind of death, while the stream runs, while the index is built, and while samples
+kill workers of their own: not one row changes, and nobody is blamed who is not to blame.
 
+prepd_kills.py [DEATHS [IMAGES]]    long form: 1000 3000, an epoch of 8,100 samples, as often as the deaths of a case need
+"""
+
+import json
 import os
-import resource
 import shutil
-import signal
-import subprocess
 import sys
 import time
 
-from prepd_flow import BIN, Folder, check, digest, main, seed, wait_for, \
-    workers_below
+from deaths import KINDS, Deaths, larger_pictures
+from faults import trap
+from formats import client, fingerprint, own_of
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for
 
-KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-STEPS = str(max(200, KILLS + KILLS // 2))
-
-
-def digest_under_fire(folder, sig, rng, *options):
-    """The digest while workers get the signal; with how many."""
-    cache = folder.file("data/.tessera")
-    shutil.rmtree(cache)
-    # AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
-    env = dict(os.environ, ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0")
-    p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", STEPS,
-                          "--prepd.workers", "3", *options], stdout=subprocess.PIPE,
-                         stderr=subprocess.PIPE, text=True, env=env)
-    kills = 0
-    # From when the first have built the index: that workers can not even start is another test.
-    wait_for(lambda: os.path.isdir(cache) and os.listdir(cache), "the index", 60)
-    end = time.monotonic() + max(100, KILLS)
-    while p.poll() is None and time.monotonic() < end:
-        time.sleep(rng.uniform(0.005, 0.06))
-        victims = workers_below(p.pid)
-        if victims and kills < KILLS:
-            try:
-                victim = rng.choice(victims)
-                hit = sig(victim) if callable(sig) else os.kill(victim, sig)
-                kills += hit is not False
-            except (ProcessLookupError, FileNotFoundError):
-                pass
-    out, err = p.communicate(timeout=60 + KILLS)
-    check(p.returncode == 0, f"exit code {p.returncode}\n{err}")
-    check("quarantined" not in err, f"a good sample was blamed:\n{err}")
-    return out.strip().splitlines()[-1], kills
+DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+IMAGES = int(sys.argv[2]) if len(sys.argv) > 2 else 160
+OUTSIDE = [kind for kind in KINDS if kind != "no memory"]
+LONG_S = 30 * LIMIT_S  # of one case
 
 
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
+def status(f):
+    return json.loads(run("status", "-c", f.config, "--json"))
 
 
-def starve(pid):
-    """From now on every allocation of this process fails."""
-    with open(f"/proc/{pid}/statm") as f:
-        now = int(f.read().split()[0]) * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (now, now))
+def ready(f):
+    """Its index is built, however long that takes."""
+    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+    wait_for(lambda: status(f)["train"]["state"] == "ready", "the index", LONG_S)
 
 
-def has_begun(pid):
-    """In its sandbox: before that, what looks like a crash is a worker that can not start."""
-    with open(f"/proc/{pid}/status") as f:
-        return "Seccomp:\t2" in f.read()
+def epoch(f):
+    """Number, hash and quarantined samples of every row; the ids in them."""
+    rows, ids = [], []
+    for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
+        rows.append((r["number"], hash(tuple(fingerprint(r))), sorted(own_of(r))))
+        ids += [int(i) for i in r["doc_sample_id"]]
+    return rows, ids
+
+
+def forget_index(f):
+    shutil.rmtree(f.file("data/.tessera"))
+
+
+def enough(deaths, end):
+    check(time.monotonic() < end, f"not within {LONG_S} s: {DEATHS} deaths, but {deaths.done}")
+    return deaths.enough()
+
+
+def all_died(deaths, lost, share):
+    """In words. lost: leases; a share of the deaths must have cost one."""
+    said = deaths.end()
+    check(deaths.n() >= DEATHS and min(deaths.done.values()) > DEATHS // 8, f"too few, or too few of a kind: {said}")
+    check(lost >= share * DEATHS, f"{said} cost only {lost} leases")
+    return f"{said}, {lost} leases lost"
+
+
+def under_fire(f, *kinds):
+    """A whole epoch in quiet, then again until all have died, the index built anew meanwhile."""
+    with Daemon(f.config):
+        ready(f)
+        quiet, ids = epoch(f)
+        check(sorted(ids) == list(range(status(f)["train"]["samples"])), "not every sample once")
+    forget_index(f)
+    deaths, times, end = Deaths(seed(), DEATHS, kinds), 0, time.monotonic() + LONG_S
+    with Daemon(f.config) as d, deaths.among(d):
+        deaths.start()
+        try:
+            ready(f)
+            while times == 0 or not enough(deaths, end):
+                rows, _ = epoch(f)
+                times += 1
+                differ = [(g, w) for g, w in zip(rows, quiet) if g != w]
+                check(len(rows) == len(quiet) and not differ, f"deaths changed the stream: {len(rows)} rows, {len(quiet)} "
+                      f"wanted; {differ[:1]}")
+        finally:
+            deaths.over = True
+        now = status(f)
+        said = all_died(deaths, now["leases_lost"], 0.5)
+        check(now["train"]["quarantined_count"] == 0, f"good samples were blamed: {now['train']}")
+        print(f"{said}, {now['lost_by_crash']} of them by the worker's own doing; {times} times {len(quiet)} rows of "
+              f"{len(ids)} samples")
+        return now
 
 
 def deaths_of_every_kind():
-    """SIGKILL, SIGSTOP, a sent SIGSEGV and no memory, in turn: one stream, nobody blamed."""
-    rng = seed()
-    # Those that are spared are not counted.
-    kinds = [lambda pid: os.kill(pid, signal.SIGKILL), stop,
-             lambda pid: has_begun(pid) and os.kill(pid, signal.SIGSEGV),
-             lambda pid: has_begun(pid) and starve(pid)]
-    with Folder() as f:
-        quiet = digest(f.config, "--steps", STEPS)
-        under_fire, kills = digest_under_fire(
-            f, lambda pid: rng.choice(kinds)(pid), rng, "--prepd.sample_timeout", "5")
-        check(under_fire == quiet, f"{kills} deaths changed the stream")
-        print(f"{kills} deaths in {STEPS} steps")
+    """Out of memory is a worker's own doing, for all that anybody can see: so often in a row that a sample is blamed it
+    does not happen here."""
+    with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 10}) as f:
+        larger_pictures(f)
+        now = under_fire(f, *KINDS)
+        check(now["lost_by_crash"] > DEATHS // 16, f"no memory cost only {now['lost_by_crash']} leases")
 
 
-def killed_from_outside():
-    rng = seed()
-    with Folder() as f:
-        quiet = digest(f.config, "--steps", STEPS)
-        under_fire, kills = digest_under_fire(f, signal.SIGKILL, rng)
-        check(under_fire == quiet, f"{kills} kills changed the stream")
-        check(kills >= min(KILLS, 15), f"only {kills} kills happened: the run was too short")
-        print(f"{kills} kills")
+def deaths_from_outside():
+    """At the strictest limit: a SIGSEGV that was sent is no crash, and a worker that stands still is not slow."""
+    with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1}) as f:
+        now = under_fire(f, *OUTSIDE)
+        check(now["lost_from_outside"] == now["leases_lost"], f"taken for the worker's own doing: {now}")
 
 
-def crash_signals_from_outside():
-    """A SIGSEGV that was sent is no crash: at the strictest limit no sample is blamed."""
-    rng = seed()
-    with Folder() as f:
-        quiet = digest(f.config, "--steps", STEPS)
-        under_fire, kills = digest_under_fire(f, lambda pid: has_begun(pid) and os.kill(pid, signal.SIGSEGV), rng,
-                                              "--prepd.solo_deaths", "1")
-        check(kills >= min(KILLS, 15), f"only {kills} signals were sent: the run was too short")
-        check(under_fire == quiet, f"{kills} signals changed the stream")
-        print(f"{kills} signals")
+def the_index(f):
+    """All that `prepd plan` says of it, but for the time."""
+    return [line for line in run("plan", "-c", f.config).splitlines() if not line.startswith("planning")]
 
 
-main(deaths_of_every_kind, killed_from_outside, crash_signals_from_outside)
+def deaths_while_the_index_is_built():
+    """At the strictest limit, in as many builds as the deaths need: no picture and no text is refused."""
+    with Folder(images=max(600, IMAGES), **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1}) as f:
+        quiet = the_index(f)
+        check(any(line.endswith("refused: 0") for line in quiet), quiet)
+        deaths, lost, builds, end = Deaths(seed(), DEATHS, OUTSIDE, (0, 0.02)), 0, 0, time.monotonic() + LONG_S
+        deaths.start()
+        try:
+            while builds == 0 or not enough(deaths, end):
+                forget_index(f)
+                with Daemon(f.config) as d:
+                    with deaths.among(d):
+                        ready(f)
+                    counts = status(f)
+                    lost += counts["leases_lost"]
+                    check(counts["lost_from_outside"] == counts["leases_lost"], f"taken for the worker's own doing: {counts}")
+                    check("refused cause" not in d.said(), d.said())
+                now, builds = the_index(f), builds + 1
+                check(now == quiet, f"deaths changed the index: {now}, not {quiet}")
+        finally:
+            deaths.over = True
+        print(f"{all_died(deaths, lost, 0.25)}; {builds} builds of {quiet[1]}")
+
+
+def samples_that_kill_among_deaths():
+    """Samples that abort, exit, fault or hang in a worker, and a header; others die meanwhile that are not their doing: the
+    same samples are blamed, for the same, and the rows are the same."""
+    with trap(), Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1,
+                                          "prepd.sample_timeout": 1}) as f:
+        marks = ("header", "abort", "fault", "exit", "hang")[:5 if DEATHS > 20 else 2]  # each sample takes its time
+        marks = dict(zip(marks, f.train_images()[2::9]))
+        for mark, image in marks.items():
+            with open(image, "ab") as x:
+                x.write(f"POISON:{mark}".encode())
+        refused = f.questions_of(marks.pop("header"))
+        wanted = {i for image in marks.values() for i in f.questions_of(image)}
+
+        def run_of_it():
+            ready(f)
+            rows, ids = epoch(f)
+            train = status(f)["train"]
+            check(sorted([*ids, *refused]) == list(range(train["samples"])), "not every sample once, or refused")
+            return rows, {q["id"]: q["cause"] for q in train["quarantined"]}
+        with Daemon(f.config):
+            quiet = (*run_of_it(), the_index(f))
+        check(set(quiet[1]) == wanted, f"quarantined {quiet[1]}, poison is {wanted}")
+        deaths, times, lost, end = Deaths(seed(), DEATHS, OUTSIDE), 0, 0, time.monotonic() + LONG_S
+        deaths.start()
+        try:
+            while times == 0 or not enough(deaths, end):
+                forget_index(f)
+                with Daemon(f.config) as d:
+                    with deaths.among(d):
+                        now, times = run_of_it(), times + 1
+                    lost += status(f)["lost_from_outside"]
+                for one, other, what in zip((*now, the_index(f)), quiet, ("rows", "samples blamed", "index")):
+                    check(one == other, f"deaths changed the {what}: {one}, not {other}")
+        finally:
+            deaths.over = True
+        print(f"{all_died(deaths, lost, 0.25)}; {times} times {len(quiet[0])} rows, {len(wanted)} samples that kill")
+
+
+main(deaths_of_every_kind, deaths_from_outside, deaths_while_the_index_is_built, samples_that_kill_among_deaths)

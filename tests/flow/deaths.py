@@ -1,0 +1,170 @@
+"""Workers that die while a test looks on: killed, stopped, by a SIGSEGV that was sent, out of memory. A death is
+counted once, when the process above says that it has replaced this one, and as the kind it says."""
+
+import contextlib
+import glob
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+from prepd_flow import BIN, Daemon, check, gone, run, workers_below
+
+# AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
+os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
+DIES_S = 20.0  # whoever is struck is gone by then, on a busy machine too
+TOLD_S = 5.0  # and that it was replaced is told by then, unless it went by itself
+STARVED_S = 0.5  # one without memory that lives longer has all it needs
+
+
+def starve(pid):
+    """From now on no page is added to its heaps. Not RLIMIT_AS: an arena's 64 MiB count there when they are reserved."""
+    resource.prlimit(pid, resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))  # 0 would be taken for no limit
+
+
+def feed(pid):
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+KINDS = {"killed": lambda pid: os.kill(pid, signal.SIGKILL), "stopped": lambda pid: os.kill(pid, signal.SIGSTOP),
+         "sent SIGSEGV": lambda pid: os.kill(pid, signal.SIGSEGV), "no memory": starve}
+CAUSES = {"killed": r"signal 9 ", "stopped": r"signal 9 ",  # at once, by who keeps it
+          "sent SIGSEGV": r"signal 11 .*sent by another process", "no memory": r"exit|signal (5|6|11) \([^)]*\)$"}
+AT_START = {"killed", "stopped"}  # what else a worker dies of before it has begun is one that can not start
+ANY_AGE = 0.15  # of these, instead of one that has begun
+
+
+def larger_pictures(folder, every=16):
+    """Here and there: where they are met a worker needs memory that it did not need before."""
+    run("synth", "--out", folder.file("large"), "--images", "16", "--seed", "2", "--sizes", "coco")
+    large = sorted(glob.glob(folder.file("large/images/*/*.jpg")))
+    for k, image in enumerate(folder.train_images()[::every]):
+        shutil.copyfile(large[k % len(large)], image)
+
+
+def has_begun(pid):
+    """In its sandbox, and given leases."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            return "Seccomp:\t2" in f.read()
+    except OSError:
+        return False
+
+
+class Keeper(Daemon):
+    """prepd worker: a process that keeps workers for a daemon elsewhere."""
+
+    def __init__(self, end, folder, *args):
+        self.log = tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen([BIN, "worker", "--connect", end, "--data-root", folder.file("data"), *args], stderr=self.log)
+
+
+class Struck:
+    """A worker, and what was done to it."""
+
+    def __init__(self, pid, kind, above):
+        self.pid, self.kind, self.above = pid, kind, above
+        self.since, self.told, self.gone_s = time.monotonic(), len(above.said()), None
+
+    def end(self):
+        """How it ended, as the process above says; None if that has not said anything yet, "" if it will not."""
+        said = re.search(rf'worker (?:replaced|died at start) pid={self.pid} cause="(.*)"', self.above.said()[self.told:])
+        if said:
+            return said[1]
+        if not gone(self.pid):
+            self.gone_s = None
+            return None
+        self.gone_s = self.gone_s or time.monotonic()
+        return "" if time.monotonic() - self.gone_s > TOLD_S else None
+
+
+class Deaths(threading.Thread):
+    """Strikes workers until as many have died as asked; of each kind as many, as far as they can be had."""
+
+    def __init__(self, rng, most, kinds=tuple(KINDS), every_s=(0.005, 0.06)):
+        super().__init__()
+        self.rng, self.most, self.every_s = rng, most, every_s
+        self.lock = threading.Lock()
+        self.above = []  # daemons and keepers whose workers die
+        self.done = dict.fromkeys(kinds, 0)
+        self.other = 0  # were struck, but ended before, and otherwise
+        self.dying = []
+        self.any_age = False  # the next one
+        self.over, self.failed = False, None
+
+    @contextlib.contextmanager
+    def among(self, above):
+        """Workers of this daemon or keeper die, inside the block."""
+        with self.lock:
+            self.above.append(above)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.count()
+                self.above.remove(above)
+                for s in self.dying:
+                    if s.above is above and s.kind == "no memory":
+                        feed(s.pid)
+                self.dying = [s for s in self.dying if s.above is not above]
+
+    def n(self):
+        return sum(self.done.values())
+
+    def enough(self):
+        check(self.is_alive() or not self.failed, f"nobody is killed any more: {self.failed}")
+        return self.n() >= self.most
+
+    def run(self):
+        try:
+            while not self.over:
+                time.sleep(self.rng.uniform(*self.every_s))
+                with self.lock:
+                    self.count()
+                    if self.n() + len(self.dying) < self.most:
+                        self.strike()
+        except BaseException as why:  # noqa: BLE001: whose test it is must hear of it
+            self.failed = why
+
+    def count(self):
+        left = []
+        for s in self.dying:
+            end, late = s.end(), time.monotonic() - s.since
+            if end is not None:
+                fits = re.match(CAUSES[s.kind], end)
+                self.done[s.kind] += bool(fits)
+                self.other += not fits
+            elif s.kind == "no memory" and late > STARVED_S and not gone(s.pid):
+                feed(s.pid)
+            else:
+                check(late < DIES_S or gone(s.pid), f"{s.pid}, {s.kind}, lives {late:.1f} s later")
+                left.append(s)
+        self.dying = left
+
+    def strike(self):
+        kind = min(self.done, key=lambda k: (self.done[k] + sum(s.kind == k for s in self.dying), self.rng.random()))
+        struck = {s.pid for s in self.dying}
+        victims = [(pid, above) for above in self.above for pid in workers_below(above.p.pid)
+                   if pid not in struck and ((self.any_age and kind in AT_START) or has_begun(pid))]
+        if not victims:
+            return
+        pid, above = self.rng.choice(victims)
+        one = Struck(pid, kind, above)
+        with contextlib.suppress(ProcessLookupError):
+            KINDS[kind](pid)
+            self.dying.append(one)
+            self.any_age = self.rng.random() < ANY_AGE
+
+    def end(self):
+        """That all went well; what was done, in words."""
+        self.over = True
+        self.join()
+        if self.failed:
+            raise self.failed
+        return f"{self.n()} deaths ({', '.join(f'{n} {kind}' for kind, n in self.done.items())})"
