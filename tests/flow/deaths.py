@@ -93,7 +93,7 @@ class Deaths(threading.Thread):
         self.lock = threading.Lock()
         self.above = []  # daemons and keepers whose workers die
         self.done = dict.fromkeys(kinds, 0)
-        self.other = 0  # were struck, but ended before, and otherwise
+        self.elsewhere = 0  # of them, of workers that a keeper keeps
         self.dying = []
         self.any_age = False  # the next one
         self.over, self.failed = False, None
@@ -139,7 +139,7 @@ class Deaths(threading.Thread):
             if end is not None:
                 fits = re.match(CAUSES[s.kind], end)
                 self.done[s.kind] += bool(fits)
-                self.other += not fits
+                self.elsewhere += bool(fits) and isinstance(s.above, Keeper)
             elif s.kind == "no memory" and late > STARVED_S and not gone(s.pid):
                 feed(s.pid)
             else:

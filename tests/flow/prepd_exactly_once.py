@@ -1,7 +1,7 @@
-"""One stream, exactly once, under all faults together: workers die, are stopped and starved, the
-dispatcher is killed and started again, trainers go away at random steps and come back as 1, 2, 4 or 8
-ranks with the cursor of the last whole step. From the ids in the rows received: every sample of an
-epoch once, or listed as quarantined; every row as in a quiet run.
+"""One stream, exactly once, under all faults together: workers, the dispatcher's own and those of a keeper elsewhere,
+are killed, stopped, sent a SIGSEGV and left without memory; the dispatcher is killed and started again; trainers go away at
+random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step. From the ids in the rows received:
+every sample of an epoch once, or listed as quarantined, or refused by the index; every row as in a quiet run.
 
     prepd_exactly_once.py [WORKER_DEATHS [DISPATCHER_DEATHS]]     long form: 1000 40
 """
@@ -9,55 +9,33 @@ epoch once, or listed as quarantined; every row as in a quiet run.
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
-from formats import fingerprint, own_of
-from prepd_flow import Daemon, Folder, check, main, seed, wait_for, workers_below
-
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+from deaths import Deaths, Keeper, larger_pictures
+from formats import client, fingerprint, own_of
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, wait_for
 
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
 RESTARTS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 STEP = 8  # training.global_batch_size: a row for each of 8 ranks
 RANKS = (1, 2, 4, 8)
-STOPPED = 0.1  # of the faults: each stands still until the dispatcher's patience ends
-SILENCE_S = 4.0  # a consumer of a daemon that was killed hears nothing, and goes away
+SILENCE_S = 1.5  # a consumer of a daemon that was killed hears nothing, and goes away; longer from time to time in vain
+DAEMON_S = (0.2, 1 + DEATHS / 200)  # what a dispatcher that is killed is given to live
+LONG_S = 30 * LIMIT_S
 
 
-class Faults(threading.Thread):
-    """Kills and stops workers of whichever daemon is there, as long as it is told to."""
-
-    def __init__(self, rng):
-        super().__init__()
-        self.rng, self.pid, self.deaths, self.over = rng, None, 0, False
-
-    def run(self):
-        while not self.over:
-            time.sleep(self.rng.uniform(0.005, 0.06))
-            victims = workers_below(self.pid) if self.pid and self.deaths < DEATHS else []
-            if not victims:
-                continue
-            try:
-                stopped = self.rng.random() < STOPPED
-                os.kill(self.rng.choice(victims), signal.SIGSTOP if stopped else signal.SIGKILL)
-                self.deaths += 1
-            except ProcessLookupError:
-                pass
-
-
-def rank_rows(folder, rank, ranks, cursor, steps, out, silence_s):
+def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
     """The rows of `steps` steps that this rank is owed, or all to the end; or why not."""
     try:
-        stream = client.connect("ipc://" + folder.file("d.sock"), cursor=cursor, rank=rank,
-                                ranks=ranks, timeout=silence_s)
+        stream = client.connect(end, cursor=cursor, rank=rank, ranks=ranks, timeout=silence_s)
         first = cursor["row"] // STEP if cursor else 0
         for row in stream:
             if steps and row["number"] // STEP >= first + steps:
                 break
-            out.append((row["number"], fingerprint(row), [int(i) for i in row["doc_sample_id"]],
+            out.append((row["number"], hash(tuple(fingerprint(row))), [int(i) for i in row["doc_sample_id"]],
                         row["cursor"], own_of(row)))
             if steps and len(out) == steps * (STEP // ranks):
                 break
@@ -66,86 +44,129 @@ def rank_rows(folder, rank, ranks, cursor, steps, out, silence_s):
         out.append(why)
 
 
-def part_of_run(folder, ranks, cursor, steps, silence_s=SILENCE_S):
-    """All ranks at once, each a consumer of its own; None where one of them failed."""
+def part_of_run(end, ranks, cursor, steps, silence_s):
+    """All ranks at once, each a consumer of its own: the rows, and why any of them failed."""
     shares = [[] for _ in range(ranks)]
-    threads = [threading.Thread(target=rank_rows, args=(folder, k, ranks, cursor, steps, shares[k], silence_s))
+    threads = [threading.Thread(target=rank_rows, args=(end, k, ranks, cursor, steps, shares[k], silence_s))
                for k in range(ranks)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     rows = [r for share in shares for r in share]
-    return None if any(isinstance(r, Exception) for r in rows) else sorted(rows, key=lambda r: r[0])
+    failed = [r for r in rows if isinstance(r, Exception)]
+    return ([] if failed else sorted(rows, key=lambda r: r[0])), failed
 
 
-def up(folder, daemon):
-    wait_for(lambda: os.path.exists(folder.file("d.sock.control")) or daemon.p.poll() is not None,
-             "control endpoint", 60)
+def status(end):
+    p = subprocess.run([BIN, "status", "--connect", end, "--json"], capture_output=True, text=True)
+    return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def up(end, daemon):
+    wait_for(lambda: status(end) or daemon.p.poll() is not None, "the daemon answers", 60)
     check(daemon.p.poll() is None, daemon.said())
 
 
-def quiet_run(folder):
-    with Daemon(folder.config) as d:
-        up(folder, d)
-        rows = part_of_run(folder, 1, None, 0, 60.0)  # nobody is killed: it may take its time
-    check(rows, "the quiet run failed")
-    return rows
+def quiet_run(f, end):
+    """With how many samples there are."""
+    with Daemon(f.config) as d:
+        up(end, d)
+        rows, failed = part_of_run(end, 1, None, 0, 60.0)  # nobody is killed: it may take its time
+        check(rows, f"the quiet run failed: {failed}")
+        return rows, status(end)["train"]["samples"]
+
+
+class Run:
+    """Runs over the whole stream under all faults."""
+
+    def __init__(self, f, end, n_rows, deaths, rng):
+        self.f, self.end, self.n_rows, self.deaths, self.rng = f, end, n_rows, deaths, rng
+        self.restarts, self.sizes, self.limit = 0, set(), time.monotonic() + LONG_S
+
+    def once(self):
+        """The rows of a run, by as many daemons as it takes, and the last cursor."""
+        got, cursor = [], None
+        while cursor is None or cursor["row"] < self.n_rows:
+            with Daemon(self.f.config) as d:
+                up(self.end, d)
+                dies = threading.Timer(self.rng.uniform(*DAEMON_S), d.p.kill)
+                if self.restarts < RESTARTS:
+                    dies.start()
+                with self.deaths.among(d):
+                    cursor = self.parts(d, got, cursor)
+                dies.cancel()
+                check(d.p.poll() in (None, -signal.SIGKILL), f"exit code {d.p.returncode}\n{d.said()}")
+                self.restarts += d.p.returncode is not None
+        return got, cursor
+
+    def parts(self, d, got, cursor):
+        """Trainers of one daemon, each from where the last whole part ended; to the end of the stream, or of the daemon."""
+        silence_s = SILENCE_S
+        while d.p.poll() is None and (cursor is None or cursor["row"] < self.n_rows):
+            ranks = self.rng.choice(RANKS)
+            left = (self.n_rows - (cursor["row"] if cursor else 0)) // STEP
+            rows, failed = part_of_run(self.end, ranks, cursor, min(self.rng.randint(1, 6), left), silence_s)
+            self.deaths.enough()
+            check(time.monotonic() < self.limit, f"not within {LONG_S} s; last: {failed}\n{d.said()}")
+            silence_s = SILENCE_S if rows else 2 * silence_s
+            if rows:
+                got += rows
+                cursor = json.loads(rows[-1][3])
+                self.sizes.add(ranks)
+        return cursor
+
+
+def same_as(wanted, n, bad, refused, got, cursor):
+    """Two epochs of n samples: each good one twice, the others listed."""
+    check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, twice or disordered")
+    changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
+    check(not changed, f"rows {changed} differ from a quiet run")
+    quarantined = set().union(*(r[4] for r in got))
+    check({q["id"] for q in cursor["quarantine"]} <= bad, f"{cursor}: wanted of {bad}")
+    check(quarantined == bad, f"quarantined {sorted(quarantined)}, damaged {sorted(bad)}")
+    served = sorted(i for r in got for i in r[2] if i not in bad)
+    check(served == sorted(2 * list(set(range(n)) - bad - refused)), "two epochs are not every good sample twice")
 
 
 def under_all_faults():
-    rng = seed()
-    images = 128 if DEATHS <= 25 else 4 * DEATHS
-    with Folder(images=images, **{"training.epochs": 2, "training.global_batch_size": STEP,
-                                  "training.seq_len": 64, "prepd.workers": 3,
-                                  "prepd.sample_timeout": 1}) as f:
+    """As often as the deaths need. That a sample is blamed for want of memory takes more of it in a row than there is."""
+    rng, port = seed(), free_ports()
+    end = f"tcp://127.0.0.1:{port}"
+    with Folder(images=128 if DEATHS <= 25 else 4 * DEATHS,
+                **{"training.epochs": 2, "training.global_batch_size": STEP, "training.seq_len": 64,
+                   "image.max_pixels": 32768, "prepd.workers": 3, "prepd.sample_timeout": 1, "prepd.solo_deaths": 10,
+                   "prepd.endpoint": end}) as f:
+        larger_pictures(f)
         pictures = f.train_images()
-        bad = set()
+        bad, refused = set(), set()
         for picture in (pictures[1], pictures[-2]):  # found bad when decoded: the header stays
             bad |= set(f.questions_of(picture))
             with open(picture, "rb+") as x:
                 x.truncate(os.path.getsize(picture) * 2 // 3)
-        wanted = quiet_run(f)
-        got, cursor, restarts, sizes = [], None, 0, set()
-        faults = Faults(rng)
-        faults.start()
-        try:
-            while cursor is None or cursor["row"] < len(wanted):
-                with Daemon(f.config) as d:
-                    up(f, d)
-                    faults.pid = d.p.pid
-                    dies = None
-                    if restarts < RESTARTS:
-                        dies = threading.Timer(rng.uniform(0.2, 1.0), d.p.kill)
-                        dies.start()
-                    while d.p.poll() is None and (cursor is None or cursor["row"] < len(wanted)):
-                        ranks = rng.choice(RANKS)
-                        left = (len(wanted) - (cursor["row"] if cursor else 0)) // STEP
-                        rows = part_of_run(f, ranks, cursor, min(rng.randint(1, 6), left))
-                        if rows is None:
-                            continue  # a trainer's checkpoint: the last whole part counts
-                        got += rows
-                        cursor = json.loads(rows[-1][3])
-                        sizes.add(ranks)
-                    faults.pid = None
-                    if dies:
-                        dies.cancel()
-                        restarts += 1
-        finally:
-            faults.over = True
-            faults.join()
-        check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, twice or disordered")
-        changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
-        check(not changed, f"rows {changed} differ from a quiet run")
-        listed = set().union(*(r[4] for r in got))
-        check({q["id"] for q in cursor["quarantine"]} <= bad, f"{cursor}: wanted of {bad}")
-        check(listed == bad, f"quarantined {sorted(listed)}, damaged {sorted(bad)}")
-        ids = [i for r in got for i in r[2]]
-        n = len(set(ids))
-        check(sorted(ids) == sorted(list(range(n)) * 2), "two epochs are not every sample twice")
-        check(len(sizes) > 1 or len(wanted) < 8 * STEP, f"only {sizes} ranks")
-        print(f"{len(wanted)} rows, {n} samples, {faults.deaths} workers and {restarts} dispatchers "
-              f"lost, as {sorted(sizes)} ranks")
+        for picture in (pictures[3], pictures[-4]):  # found bad when the index is built
+            refused |= set(f.questions_of(picture))
+            open(picture, "wb").close()
+        wanted, n = quiet_run(f, end)
+        check(f"samples: {n}, refused: {len(refused)}\n" in run("plan", "-c", f.config), "the index refuses more, or less")
+        with Keeper(f"tcp://127.0.0.1:{port + 1}", f, "--workers", "2") as keeper:
+            deaths, times = Deaths(rng, DEATHS), 0
+            runs = Run(f, end, len(wanted), deaths, rng)
+            deaths.start()
+            try:
+                with deaths.among(keeper):
+                    while times == 0 or not deaths.enough() or runs.restarts < RESTARTS:
+                        same_as(wanted, n, bad, refused, *runs.once())
+                        times += 1
+            finally:
+                said = deaths.end()
+            check(keeper.p.poll() is None, f"the keeper left: {keeper.said()}")
+        check(deaths.n() == DEATHS and min(deaths.done.values()) > DEATHS // 8, f"not {DEATHS} deaths: {said}")
+        check(deaths.elsewhere > DEATHS // 8, f"only {deaths.elsewhere} deaths were elsewhere")
+        check(runs.restarts == RESTARTS, f"{runs.restarts} dispatchers lost, not {RESTARTS}")
+        check(len(runs.sizes) > 1 or len(wanted) < 8 * STEP, f"only {runs.sizes} ranks")
+        print(f"{said}, {deaths.elsewhere} of them elsewhere, and {RESTARTS} dispatchers lost, as {sorted(runs.sizes)} ranks; {times} times "
+              f"{len(wanted)} rows of {n} samples, {len(bad)} quarantined, {len(refused)} refused")
 
 
 main(under_all_faults)
