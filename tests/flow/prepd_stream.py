@@ -28,25 +28,29 @@ def same_for_any_number_of_workers():
 
 
 def a_whole_epoch_whoever_makes_it_for_whom():
-    """Workers here, elsewhere, both; ranks 1, 2, 4, 8; from the middle, after the dispatcher was killed."""
+    """Workers here, elsewhere, both; as many as change, and a keeper that leaves, during the stream; ranks 1, 2, 4, 8; from
+    the middle, after the dispatcher was killed."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "training.global_batch_size": STEP}) as f:
-        port, keepers = free_ports(), []
+        port, keepers, equal = free_ports(), [], []
         end = f"tcp://127.0.0.1:{port}"
 
         def status():
             p = subprocess.run([BIN, "status", "--connect", end, "--json"], capture_output=True, text=True)
             return json.loads(p.stdout) if p.returncode == 0 else None
 
-        def taken(**more):
-            """Number and hash of each row; a whole one is many bytes."""
+        def taken(during=None, **more):
+            """Number and hash of each row; a whole one is many bytes. during: is told of each."""
             out = []
             for r in client.connect(end, timeout=60.0, **more):
-                out.append((r["number"], hash(str(fingerprint(r))), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
+                out.append((r["number"], hash(tuple(fingerprint(r))), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
+                if during:
+                    during(r["number"])
             return out
 
         def same(name, got, want):
             differ = [(g[:3], w[:3]) for g, w in zip(got, want) if g[:3] != w[:3]]
             check(len(got) == len(want) and not differ, f"{name}: another stream: {len(got)} rows, {len(want)} wanted; {differ[:1]}")
+            equal.append(name)
 
         def workers(local, elsewhere):
             run("scale", str(local), "--connect", end)
@@ -59,6 +63,29 @@ def a_whole_epoch_whoever_makes_it_for_whom():
                                                  f.file("data")], stderr=subprocess.DEVNULL))
             wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers", 60)
 
+        def changed_during_the_stream(n_rows):
+            """The rows, while there are 1 to 7 workers here, and a keeper leaves that has sent some."""
+            sizes, left = [1, 4, 7, 3, 6, 2, 5], {}
+
+            def here():
+                return sum(w["local"] for w in status()["workers"])
+
+            def change(row):
+                if sizes and row % (n_rows // 8) == 0:
+                    now = sizes.pop(0)
+                    run("scale", str(now), "--connect", end)
+                    wait_for(lambda: here() == now, f"{now} workers at row {row}", 60)
+                if keepers and row > n_rows // 3 and sum(w["leases"] for w in status()["workers"] if not w["local"]) > 0:
+                    left[row] = keepers.pop()
+                    left[row].terminate()
+            workers(1, 0)
+            workers(1, 1)
+            rows = taken(change, credit_bytes=1 << 20)
+            check(not sizes, f"there were never {sizes} workers")
+            check(left and min(left) < n_rows - 2, f"no keeper left during the stream: {left}")
+            check([k.wait(20) for k in left.values()] == [0], "the keeper did not leave in good order")
+            return rows
+
         d = Daemon(f.config, "--prepd.endpoint", end)
         try:
             wait_for(status, "the daemon", 60)
@@ -69,6 +96,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             for local, elsewhere in ((1, 0), (7, 0), (0, 2), (0, 7), (2, 2)):
                 workers(local, elsewhere)
                 same(f"{local} workers here and {elsewhere} elsewhere", taken(), rows)
+            same("workers that come and go", changed_during_the_stream(len(rows)), rows)
             for ranks in (2, 4, 8):
                 shares = [r for k in range(ranks) for r in taken(rank=k, ranks=ranks)]
                 same(f"{ranks} ranks", sorted(shares, key=lambda r: r[0]), rows)
@@ -79,7 +107,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             check(middle > 0, "too few rows to enter in the middle")
             same("from a cursor, by another dispatcher", taken(cursor=json.loads(rows[middle - 1][3])), rows[middle:])
             same("from a row", taken(start_row=middle), rows[middle:])
-            print(f"{len(rows)} rows of {len(ids)} samples, 12 times the same")
+            print(f"{len(rows)} rows of {len(ids)} samples, {1 + len(equal)} times the same")
         finally:
             for k in keepers:
                 k.kill()
@@ -97,6 +125,11 @@ def transport_does_not_enter():
 
 def entered_at_a_later_step():
     with Folder() as f:
+        def rows(name, *args):
+            run("record", "-c", f.config, "--out", f.file(name), *args)
+            return [(r["number"], fingerprint(r)) for r in client.replay(f.file(name))]
+        whole, late = rows("whole", "--steps", "8"), rows("late", "--steps", "3", "--from", "5", "--prepd.workers", "3")
+        check(len(whole) == 8 * 4 and late == whole[5 * 4:], f"other rows from the fifth step on: {[n for n, _ in late]}")
         late = digest(f.config, "--steps", "3", "--from", "5")
         again = digest(f.config, "--steps", "3", "--from", "5", "--prepd.workers", "3")
         first = digest(f.config, "--steps", "3")
