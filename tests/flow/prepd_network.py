@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for, workers_below
 
 if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
         ["ip", "netns", "add", f"probe{os.getpid()}"], capture_output=True).returncode != 0:
@@ -106,6 +106,11 @@ class Network:
         self.workers.append(p)
         return p
 
+    def leases(self, keeper):
+        """Done by each of its workers that have joined."""
+        pids = workers_below(keeper.pid)
+        return [w["leases"] for w in self.status()["workers"] if w["pid"] in pids]
+
     def cable(self, k, state):
         ip("-n", self.home, "link", "set", f"to{k}", state)
 
@@ -159,13 +164,16 @@ def one_stream_over_a_bad_network():
                                "prepd.solo_deaths": 1}) as f, Network(f, 4) as net:
         quiet = net.epoch()  # local workers
         net.scale(0)
-        net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
-        net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
+        fast = net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
+        slow = net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
         os.mkdir(f.file("empty"))
         blind = net.worker(2, root=f.file("empty"))  # its mount is missing
         odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
         check(odd.wait(30) == 78, "another decoder was taken")
+        wait_for(lambda: net.leases(slow) and net.leases(fast), "the slow worker and another", 30)
         check(net.epoch() == quiet, "remote workers give another stream")
+        rows = sum(net.leases(slow)), sum(net.leases(fast))
+        check(0 < rows[0] < rows[1], f"{rows} rows by the slow worker and the others")
         check(blind.wait(30) == 0, "the one without files was not dismissed")
         epochs_on_cut_links(net, quiet)
         net.cable(0, "down")  # for longer than any keepalive
@@ -174,7 +182,8 @@ def one_stream_over_a_bad_network():
         net.joined(3)
         said = net.status()
         check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
-        print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside")
+        print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside; {rows[0]} rows of the first epoch "
+              f"by the slow worker, {rows[1]} by the others")
 
 
 def files_are_sent_over_a_bad_network():
