@@ -88,7 +88,8 @@ def under_fire(f, *kinds):
 def deaths_of_every_kind():
     """Out of memory is a worker's own doing, for all that anybody can see: so often in a row that a sample is blamed it
     does not happen here."""
-    with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 10}) as f:
+    with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 10,
+                                  "prepd.sample_timeout": 3}) as f:
         larger_pictures(f)
         now = under_fire(f, *KINDS)
         check(now["lost_by_crash"] > DEATHS // 16, f"no memory cost only {now['lost_by_crash']} leases")
