@@ -18,7 +18,7 @@ from prepd_flow import BIN, Daemon, check, gone, run, workers_below
 # AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 DIES_S = 20.0  # whoever is struck is gone by then, on a busy machine too
-TOLD_S = 5.0  # and that it was replaced is told by then, unless it went by itself
+TOLD_S = 1.0  # and soon after that, it is told that it was replaced, unless it went by itself
 STARVED_S = 0.5  # one without memory that lives longer has all it needs
 
 
@@ -75,8 +75,8 @@ class Struck:
     def end(self):
         """How it ended, as the process above says; None if that has not said anything yet, "" if it will not."""
         said = re.search(rf'worker (?:replaced|died at start) pid={self.pid} cause="(.*)"', self.above.said()[self.told:])
-        if said:
-            return said[1]
+        if said or self.above.p.poll() is not None:
+            return said[1] if said else ""
         if not gone(self.pid):
             self.gone_s = None
             return None
