@@ -102,6 +102,7 @@ status verb_worker(int argc, char **argv)
     const char *workers;
     int64_t parent, n = 1;
     TRY(take_parent(&argc, argv, &parent));
+    o.heard = verb_take_flag(&argc, argv, "--heard"); /* by a keeper, as --parent and --keeper */
     TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
     TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
     TRY(verb_take(&argc, argv, "--model", &o.model));

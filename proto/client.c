@@ -25,6 +25,7 @@ struct client {
     wire_socket *socket;
     client_options hello; /* what HELLO says, for the next one too; its texts are ours */
     bool joining;         /* HELLO is sent, WELCOME not there */
+    bool heard;           /* a daemon was there, on this connection's predecessors */
     /* recording */
     record_reader *record;
     share *share;       /* NULL: all rows are ours */
@@ -72,6 +73,7 @@ static status keep_options(client *c, const client_options *o)
 
 static void hang_up(client *c)
 {
+    c->heard |= c->socket && wire_greeted(c->socket);
     wire_close(&c->socket);
     wire_free(&c->wire);
     c->joining = false;
@@ -221,6 +223,8 @@ static status knock(client *c)
     if (c->hello.keys && c->hello.keys[0])
         TRY(wire_use_keys(c->wire, c->hello.keys));
     TRY(wire_connect(c->wire, c->hello.endpoint, &c->socket));
+    if (c->heard)
+        wire_expect(c->socket);
     TRY(send_hello(c));
     c->joining = true;
     return ST_OK;
@@ -324,6 +328,8 @@ status client_rejoin(client *c, const char *cursor, int timeout_ms)
     if (st == ST_TIMEOUT)
         return FAIL(ST_TIMEOUT, "%s",
                     wire_greeted(c->socket) ? "it is there and prepares the stream"
+                    : wire_cut(c->socket)   ? "who listens there ends every connection at once: a "
+                                              "proxy without a daemon, or one that demands keys"
                                             : "nobody listens there");
     c->joining = false;
     if (st == ST_OK)

@@ -22,7 +22,8 @@ enum {
     UNHEARD_MS = 10000, /* of a link with something on its way */
     HANDSHAKE_MS = 5000,
     RECONNECT_MAX_MS = 1000,
-    CUT_LIMIT = 3,  /* a daemon that starts or stops may cut one off; this is its answer */
+    CUT_LIMIT = 3,  /* a daemon that starts or stops may cut one off; this is its answer, unless a
+                     * daemon was heard there before (wire_expect) */
     BACKLOG = 1024, /* a thousand workers may connect at once */
 };
 static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
@@ -278,7 +279,7 @@ void wire_read_events(wire_socket *s)
         s->cut += what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
         s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
                       what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
-                      (s->cut >= CUT_LIMIT && !s->greeted);
+                      (s->cut >= CUT_LIMIT && !s->greeted && !s->expected);
     }
 }
 
@@ -286,6 +287,17 @@ bool wire_greeted(wire_socket *s)
 {
     wire_read_events(s);
     return s->greeted;
+}
+
+void wire_expect(wire_socket *s)
+{
+    s->expected = true;
+}
+
+bool wire_cut(wire_socket *s)
+{
+    wire_read_events(s);
+    return s->cut > 0;
 }
 
 void wire_close(wire_socket **socket)

@@ -70,6 +70,12 @@ WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out
 WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);
+/* Of a DEALER whose daemon was heard before, by another socket: connections that end in their
+ * handshake are those of a proxy (ssh -L, docker-proxy) without a daemon behind it, and waited out;
+ * without this the third one is a refusal (ST_CONFIG). */
+void wire_expect(wire_socket *s);
+/* True if a connection ended so. */
+bool wire_cut(wire_socket *s);
 /* This peer's limit is known_bytes from now on. */
 void wire_know(wire_socket *s, const wire_peer *peer);
 /* How many peers were cut off for unread_bytes since the last call; what is known of the last. */

@@ -22,6 +22,7 @@ struct wire_socket {
     bool greeted;     /* the ZeroMQ handshake has succeeded once */
     bool lost;        /* and the connection has ended since: a new one would be a stranger there */
     int cut;          /* connections that ended in the middle of the handshake */
+    bool expected;    /* which is no refusal: wire_expect */
     bool refused;     /* keys: the other side demands others, or ours are unknown to it */
     char *bound_path; /* ipc file to remove */
     char *name;       /* endpoint, for errors */

@@ -24,7 +24,7 @@ enum {
     WHAT_BYTES = 80,
     ENVIRONMENT_BYTES = 160,
 };
-static const char BEFORE[] = "TESSERA_WORKER_BEFORE";
+static const char BEFORE[] = "TESSERA_WORKER_BEFORE", HEARD[] = "--heard";
 static const int64_t MS = 1000000;
 
 typedef struct kept {
@@ -41,8 +41,10 @@ typedef struct keeper {
     wire_socket *socket; /* NULL: to be connected */
     wire_msg *m;
     int64_t said_ns; /* on this connection; 0 not yet */
+    bool heard;      /* a dispatcher was there; from then on one that is away is waited for */
     char id[24];
     char **argv;
+    int n_argv;   /* the next one's place, for --heard */
     kept *worker; /* [n] */
     int n;
     bool stopping;
@@ -172,6 +174,8 @@ static status attend(keeper *k)
     frame head;
     if (!k->socket) {
         TRY(wire_connect(k->net, k->endpoint, &k->socket));
+        if (k->heard)
+            wire_expect(k->socket);
         k->said_ns = 0;
     }
     /* The first word waits in the socket for the connection; no others behind it. */
@@ -180,6 +184,10 @@ static status attend(keeper *k)
         const status sent = wire_send_json(k->socket, NULL, KIND_JOIN, 0, json, (size_t)n);
         (void)sent; /* if it is lost, so is the connection */
         k->said_ns = now;
+    }
+    if (!k->heard && wire_greeted(k->socket)) {
+        k->heard = true;
+        k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* posix_spawn only reads it */
     }
     wire_msg_clear(k->m);
     const status st = wire_recv(k->socket, 0, NULL, k->m);
@@ -230,7 +238,7 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
     snprintf(k.id, sizeof(k.id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
     k.worker = calloc((size_t)n, sizeof(*k.worker));
-    k.argv = calloc((size_t)n_args + 5, sizeof(*k.argv));
+    k.argv = calloc((size_t)n_args + 6, sizeof(*k.argv));
     if (!k.worker || !k.argv) {
         st = FAIL(ST_NO_MEMORY, "no memory for %d workers", n);
         goto done;
@@ -240,6 +248,7 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
     k.argv[n_args + 1] = parent;
     k.argv[n_args + 2] = (char[]){"--keeper"};
     k.argv[n_args + 3] = k.id;
+    k.n_argv = n_args + 4;
     signal(SIGPIPE, SIG_IGN);               /* who reads our log may leave */
     TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
     TRY_OR(done, wire_new(&k.net));

@@ -39,6 +39,7 @@ typedef struct worker {
     int64_t told_ns; /* when the last one was; 0: none yet */
     int64_t leases;  /* done */
     int64_t heard_ns;
+    bool heard; /* a dispatcher is, or was, at the endpoint */
     bool leave, again;
 } worker;
 
@@ -236,6 +237,8 @@ static status serve_connection(worker *w)
     wire_msg *m = NULL;
     status st = ST_OK;
     TRY(wire_connect(w->net, w->o->endpoint, &w->socket));
+    if (w->heard)
+        wire_expect(w->socket);
     TRY_OR(done, wire_msg_new(&m));
     TRY_OR(done, send_join(w));
     int64_t asked_ns = clock_ns();
@@ -267,6 +270,7 @@ static status serve_connection(worker *w)
     if (st != ST_OK && st != ST_UNAVAILABLE)
         say_why(w, st);
 done:
+    w->heard |= wire_greeted(w->socket);
     wire_msg_free(&m);
     wire_close(&w->socket);
     return st;
@@ -298,7 +302,7 @@ static status start(worker *w)
 
 status worker_run(const worker_options *o, int *out_code)
 {
-    worker w = {.o = o};
+    worker w = {.o = o, .heard = o->heard};
     log_init("worker", LOG_INFO, false);
     status st = start(&w);
     while (st == ST_OK && !w.leave) {

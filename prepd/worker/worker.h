@@ -26,6 +26,7 @@ typedef struct worker_options {
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
     pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */
     const char *keeper;    /* keeper.h; NULL: a child of the dispatcher */
+    bool heard;            /* the keeper has heard a dispatcher there */
     const char *program;   /* argv[0], for vips */
 } worker_options;
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
@@ -177,6 +178,57 @@ class Daemon:
         if self.p.poll() is None:
             self.stop()
         self.log.close()
+
+
+class Proxy:
+    """Stands before a port of this machine as ssh -L and docker-proxy do: it accepts whether or not anybody listens
+    behind it, and then closes."""
+
+    def __init__(self, behind):
+        self.behind, self.open, self.closed, self.ends = behind, True, 0, []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        self.threads = [threading.Thread(target=self.accept)]
+        self.threads[0].start()
+
+    def accept(self):
+        while self.open:
+            peer, _ = self.door.accept()
+            try:
+                daemon = socket.create_connection(("127.0.0.1", self.behind))
+            except OSError:
+                self.closed += 1
+                peer.close()
+                continue
+            self.ends += [peer, daemon]
+            for one, other in ((peer, daemon), (daemon, peer)):
+                self.threads.append(threading.Thread(target=self.pump, args=(one, other)))
+                self.threads[-1].start()
+
+    @staticmethod
+    def cut(*ends):
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def pump(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        self.cut(one, other)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open = False
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        self.threads[0].join()
+        self.cut(*self.ends)
+        for thread in self.threads[1:]:
+            thread.join()
+        for end in (self.door, *self.ends):
+            end.close()
 
 
 def seed():

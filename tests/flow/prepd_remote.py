@@ -13,7 +13,7 @@ import time
 
 from faults import ALWAYS, sanitized, trouble
 from prepd_video import data_set, form, mapped
-from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
+from prepd_flow import BIN, Daemon, Folder, Proxy, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -110,6 +110,27 @@ def mixed_and_killed():
         check(site.stream() == quiet, "the death of a remote worker changed the stream")
         killer.join()
         site.joined(2)
+
+
+def a_proxy_outlives_its_daemon():
+    """It accepts and closes at once while the daemon behind it is away: no reason for a keeper to leave. One that has
+    never heard a daemon there is told so at once."""
+    with Folder() as f, Site(f) as site, Proxy(site.port + 1) as proxy:
+        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{proxy.port}", "--data-root", site.root]
+        p = subprocess.Popen(words, stderr=subprocess.PIPE)
+        site.workers.append(p)
+        site.joined(1)
+        quiet = site.stream(16)
+        site.daemon.stop(signal.SIGKILL)
+        time.sleep(3)
+        check(p.poll() is None and proxy.closed >= 3, f"{p.poll()}, {proxy.closed} came to a proxy without a daemon")
+        never = subprocess.run(words, capture_output=True, text=True, timeout=30)
+        check(never.returncode == 78, f"exit code {never.returncode}: {never.stderr}")
+        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
+        wait_for(site.answers, "the daemon is back", 30)
+        run("scale", "0", "--connect", site.endpoint)
+        site.joined(1)
+        check(site.stream(16) == quiet, "another stream")
 
 
 def one_that_misses_files_is_dismissed():
@@ -388,7 +409,8 @@ def it_waits_for_the_daemon_to_come_back():
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 
 
-main(mixed_and_killed, drained_for_good_they_all_leave, drained_for_good_one_without_workers_leaves,
+main(mixed_and_killed, a_proxy_outlives_its_daemon, drained_for_good_they_all_leave,
+     drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
      what_nobody_can_open_now_is_judged_as_a_crash, one_that_misses_files_does_not_write_the_index,

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from prepd_flow import Daemon, Folder, check, main, seed, wait_for
+from prepd_flow import Daemon, Folder, Proxy, check, free_ports, main, seed, wait_for
 from resume_flow import STREAM, command, ledger
 from train_flow import TRAINER, options
 
@@ -294,6 +294,29 @@ def what_was_under_way_is_no_breach():
             daemon.stop()
 
 
+def a_proxy_outlives_its_daemon():
+    """It accepts and closes at once while the daemon behind it is away: that is no refusal."""
+    with Folder(**STREAM) as f:
+        port = free_ports()
+        at = ("--prepd.endpoint", f"tcp://127.0.0.1:{port}")
+        daemon = Daemon(f.config, *at)
+        try:
+            with Proxy(port) as proxy:
+                run = dict(FEW, training__steps=STEPS, prepd__endpoint=f"tcp://127.0.0.1:{proxy.port}")
+                ended(f, "quiet", start(f, "quiet", "one rank", **run), 0)
+                p = start(f, "run", "one rank", **run)
+                after(f, "run", p, 1)
+                daemon.stop(signal.SIGKILL)
+                time.sleep(3)
+                check(proxy.closed >= 3, f"only {proxy.closed} came to a proxy without a daemon")
+                daemon = Daemon(f.config, *at)
+                ended(f, "run", p, 0)
+                check("is back after" in said(f, "run"), said(f, "run"))
+                same(f, "quiet", "run", STEPS)
+        finally:
+            daemon.stop()
+
+
 main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
      a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return,
-     what_was_under_way_is_no_breach, one_that_had_planned_all_epochs_comes_back)
+     what_was_under_way_is_no_breach, a_proxy_outlives_its_daemon, one_that_had_planned_all_epochs_comes_back)
