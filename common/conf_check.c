@@ -5,31 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PORT_MAX = 65533 /* and two more follow */ };
-
 static status bad(const conf *c, const char *text)
 {
     return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL, "%s", text);
-}
-
-static status check_endpoint(const conf *c)
-{
-    const char *e = c->prepd_endpoint;
-    char words[512];
-    if (strncmp(e, "ipc://", 6) == 0 && e[6])
-        return ST_OK; /* a path too long for a socket is proto's affair */
-    const char *port = strrchr(e, ':');
-    if (strncmp(e, "tcp://", 6) == 0 && port > e + 6) {
-        char *end;
-        long n = strtol(port + 1, &end, 10);
-        if (port[1] >= '0' && port[1] <= '9' && !*end && n >= 1 && n <= PORT_MAX)
-            return ST_OK;
-    }
-    snprintf(words, sizeof words,
-             "prepd.endpoint: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
-             "1 to %d",
-             e, PORT_MAX);
-    return bad(c, words);
 }
 
 /* A list of these words (parts: ends with NULL) or one of the two others. */
@@ -102,7 +80,6 @@ static status check_replay(const conf *c)
 
 status conf_check(const conf *c)
 {
-    TRY(check_endpoint(c));
     TRY(check_scope(c));
     TRY(check_recompute(c));
     TRY(check_replay(c));

@@ -99,6 +99,16 @@ bool conf_is_section(const char *name)
     return false;
 }
 
+const char *conf_first_key(const char *section)
+{
+    const size_t n = strlen(section);
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (strncmp(conf_rows[i].key, section, n) == 0 && conf_rows[i].key[n] == '.' &&
+            conf_row_is_option(&conf_rows[i]))
+            return conf_rows[i].key;
+    return section;
+}
+
 size_t conf_distance(const char *a, const char *b)
 {
     enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is not looked at */

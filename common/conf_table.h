@@ -45,6 +45,7 @@ bool conf_row_is_option(const conf_row *r);         /* neither section nor alias
 const conf_row *conf_row_find(const char *key);     /* option or alias; NULL if none */
 const conf_row *conf_row_target(const conf_row *r); /* of an alias; else itself */
 bool conf_is_section(const char *name);
+const char *conf_first_key(const char *section); /* of a section there is */
 /* The nearest key by edit distance; a word without a dot is also held against the keys' ends. */
 const char *conf_nearest_key(const char *key);
 /* Smallest number of inserted, removed or replaced bytes, case aside. */

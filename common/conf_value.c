@@ -12,6 +12,8 @@
 
 #include "common/model_cache.h"
 
+enum { PORT_MAX = 65533 /* and two more follow */ };
+
 /* The number without underscores between digits (1_000_000); false if they stand elsewhere. */
 static bool plain_number(const char *text, char *out, size_t size)
 {
@@ -146,12 +148,31 @@ static const char *meaning(const conf_row *r, const char *text, const char *join
     return model && !strchr(text, '/') ? text : joined;
 }
 
+/* ipc://PATH or tcp://HOST:PORT; a path too long for a socket, and what a host may be, is proto's
+ * affair. */
+static bool is_endpoint(const char *text)
+{
+    if (strncmp(text, "ipc://", 6) == 0)
+        return text[6] != 0;
+    const char *port = strrchr(text, ':');
+    if (strncmp(text, "tcp://", 6) != 0 || port <= text + 6 || !isdigit((unsigned char)port[1]))
+        return false;
+    char *end;
+    const long n = strtol(port + 1, &end, 10);
+    return !*end && n >= 1 && n <= PORT_MAX;
+}
+
 static status set_text(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
 {
     char joined[CONF_TEXT_MAX], found[STATUS_PATH_MAX];
     const char *path = text, *scheme = "";
     if (strlen(text) >= CONF_TEXT_MAX)
         return CONF_FAIL(origin, "%s: longer than %d bytes", r->key, CONF_TEXT_MAX - 1);
+    if (r->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
+        return CONF_FAIL(origin,
+                         "%s: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
+                         "1 to %d",
+                         r->key, text, PORT_MAX);
     if (r->text_kind == TEXT_ENDPOINT && strncmp(text, "ipc://", 6) == 0) {
         scheme = "ipc://";
         path = text + 6;
@@ -181,7 +202,9 @@ status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_o
         return set_real(c, r, text, origin);
     case ROW_BOOL:
         if (!conf_bool_parse(text, conf_bool(c, r)))
-            return CONF_FAIL(origin, "%s: expected true or false, found \"%.100s\"", r->key, text);
+            return CONF_FAIL(
+                origin, "%s: expected true or false (yes, no, on, off, 1, 0), found \"%.100s\"",
+                r->key, text);
         return ST_OK;
     case ROW_ENUM:
         return set_enum(c, r, text, origin);
@@ -192,6 +215,13 @@ status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_o
 
 status conf_unknown_key(const char *key, const conf_origin *origin)
 {
+    if (conf_is_section(key)) {
+        const char *first = conf_first_key(key);
+        return CONF_FAIL(origin,
+                         "%s is a section and takes no value of its own: its keys stand below it, "
+                         "indented (%s:, then %s: ..), or dotted (%s: ..)",
+                         key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
+    }
     return CONF_FAIL(origin, "there is no option \"%.200s\"; did you mean %s?", key,
                      conf_nearest_key(key));
 }

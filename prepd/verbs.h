@@ -1,5 +1,5 @@
-/* verbs.h: what `prepd VERB` does. argv[0] is the verb; --help and --version never arrive here.
- * A failure is returned; main prints status_text() and exits with status_exit_code(). */
+/* verbs.h: what `prepd VERB` does. argv[0] is the verb; --help and words that it does
+ * not know never arrive here (common/verb.h). */
 #ifndef TESSERA_PREPD_VERBS_H
 #define TESSERA_PREPD_VERBS_H
 
@@ -13,7 +13,7 @@ WARN_UNUSED status verb_sample(int argc, char **argv);   /* verbs_stream.c */
 WARN_UNUSED status verb_tokenize(int argc, char **argv); /* verbs_tokenize.c */
 WARN_UNUSED status verb_digest(int argc, char **argv);   /* verbs_stream.c */
 WARN_UNUSED status verb_record(int argc, char **argv);   /* verbs_stream.c */
-WARN_UNUSED status verb_synth(int argc, char **argv);    /* verbs_synth.c */
+WARN_UNUSED status verb_synth(int argc, char **argv);    /* synth/verb.c */
 WARN_UNUSED status verb_keygen(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_status(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_scale(int argc, char **argv);

@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/proc.h"
+#include "proto/wire.h"
 
 enum {
     MORE_ARGS = 20, /* of the private daemon, beside those of the command */
@@ -129,58 +130,6 @@ status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t
     return st;
 }
 
-status verb_take(int *argc, char **argv, const char *name, const char **out)
-{
-    const size_t n = strlen(name);
-    *out = NULL;
-    for (int i = 1; i < *argc; i++) {
-        int used = 0;
-        if (strcmp(argv[i], name) == 0) {
-            if (i + 1 >= *argc)
-                return FAIL(ST_USAGE, "%s needs a value", name);
-            *out = argv[i + 1];
-            used = 2;
-        } else if (strncmp(argv[i], name, n) == 0 && argv[i][n] == '=') {
-            *out = argv[i] + n + 1;
-            used = 1;
-        }
-        if (!used)
-            continue;
-        memmove(argv + i, argv + i + used, (size_t)(*argc - i - used + 1) * sizeof(*argv));
-        *argc -= used;
-        i--;
-    }
-    return ST_OK;
-}
-
-bool verb_take_flag(int *argc, char **argv, const char *name)
-{
-    bool found = false;
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], name) != 0)
-            continue;
-        memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof(*argv));
-        (*argc)--;
-        i--;
-        found = true;
-    }
-    return found;
-}
-
-status verb_number(const char *name, const char *text, int64_t min, int64_t max, int64_t *out)
-{
-    char *end;
-    if (!text)
-        return FAIL(ST_USAGE, "%s is needed", name);
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (errno || end == text || *end || v < min || v > max)
-        return FAIL(ST_USAGE, "%s %s: expected a whole number from %lld to %lld", name, text,
-                    (long long)min, (long long)max);
-    *out = v;
-    return ST_OK;
-}
-
 status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args)
 {
     char **args = calloc((size_t)argc + 1, sizeof(*args));
@@ -189,10 +138,10 @@ status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_ar
     memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof(*args));
     const int n = argc - 1;
     status st = conf_load(c, &argc, argv);
-    if (st == ST_OK && argc > 1) {
-        st =
-            FAIL(ST_USAGE, "%s: unexpected \"%s\"; see prepd %s --help", argv[0], argv[1], argv[0]);
-        conf_done(c);
+    if (st == ST_OK) {
+        st = verb_all_taken(argc, argv);
+        if (st != ST_OK)
+            conf_done(c);
     }
     if (st != ST_OK || !out_args) {
         free(args);
@@ -202,4 +151,12 @@ status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_ar
     *out_n_args = n;
     log_init("prepd", c->log_level, c->log_json);
     return ST_OK;
+}
+
+status verb_endpoint(const char *text)
+{
+    char *reachable = NULL;
+    const status st = wire_reachable(text, &reachable);
+    free(reachable);
+    return st == ST_CONFIG ? FAIL(ST_USAGE, "--connect: %s", status_text()) : st;
 }

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "common/conf.h"
+#include "common/verb.h"
 #include "proto/client.h"
 
 typedef struct child_daemon {
@@ -25,15 +26,11 @@ void child_stop(child_daemon *d);
 WARN_UNUSED status child_open(child_daemon *d, const char *stream, int64_t from_row,
                               int64_t credit_bytes, client **out);
 
-/* --NAME VALUE (or --NAME=VALUE) of a verb, taken out of argv; NULL if absent. */
-WARN_UNUSED status verb_take(int *argc, char **argv, const char *name, const char **out);
-/* --NAME, taken out of argv. */
-WARN_UNUSED bool verb_take_flag(int *argc, char **argv, const char *name);
-/* Whole number in [min, max]. */
-WARN_UNUSED status verb_number(const char *name, const char *text, int64_t min, int64_t max,
-                               int64_t *out);
 /* Options of options.def into c; anything left in argv is refused. The daemon's args are what was
  * given: args [n_args] borrowed from argv, heap array. */
 WARN_UNUSED status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args);
+
+/* ST_USAGE if the value of --connect is no endpoint. */
+WARN_UNUSED status verb_endpoint(const char *text);
 
 #endif

@@ -31,22 +31,19 @@ static status address_set(daemon_address *a, const char *endpoint, const char *k
     return a->endpoint && a->keys ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
 }
 
-static status find_daemon(int argc, char **argv, daemon_address *out)
+/* Takes its words out of argv. */
+static status find_daemon(int *argc, char **argv, daemon_address *out)
 {
     const char *given, *keys;
     conf c;
-    char **args;
-    int n_args;
-    TRY(verb_take(&argc, argv, "--connect", &given));
-    TRY(verb_take(&argc, argv, "--keys", &keys));
+    TRY(verb_take(argc, argv, "--connect", &given));
+    TRY(verb_take(argc, argv, "--keys", &keys));
     if (given) {
-        if (argc > 1)
-            return FAIL(ST_USAGE, "unexpected \"%s\" beside --connect", argv[1]);
+        TRY(verb_endpoint(given));
         return address_set(out, given, keys ? keys : "");
     }
-    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY(conf_load(&c, argc, argv));
     status st = address_set(out, c.prepd_endpoint, keys ? keys : c.prepd_keys);
-    free(args);
     conf_done(&c);
     return st;
 }
@@ -173,7 +170,9 @@ static status run_command(int argc, char **argv, const char *command, char **out
                           json_value **out)
 {
     daemon_address daemon = {0};
-    status st = find_daemon(argc, argv, &daemon);
+    status st = find_daemon(&argc, argv, &daemon);
+    if (st == ST_OK)
+        st = verb_all_taken(argc, argv);
     if (st == ST_OK)
         st = ask(&daemon, command, out_text, out);
     address_done(&daemon);
@@ -185,8 +184,10 @@ status verb_keygen(int argc, char **argv)
     const char *out, *name;
     TRY(verb_take(&argc, argv, "--out", &out));
     TRY(verb_take(&argc, argv, "--client", &name));
-    if (!out || argc > 1)
-        return FAIL(ST_USAGE, "keygen: --out DIR [--client NAME], nothing else");
+    TRY(verb_all_taken(argc, argv));
+    if (!out || !*out)
+        return FAIL(ST_USAGE, "keygen: --out DIR is needed, the folder of the daemon's keys "
+                              "(prepd.keys)");
     TRY(wire_keys_make(out, name));
     if (name)
         printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n", out, name);
@@ -212,19 +213,28 @@ status verb_status(int argc, char **argv)
 
 status verb_scale(int argc, char **argv)
 {
+    enum { MOST = 1024 };
     char *text = NULL, command[64];
     json_value *v = NULL;
+    daemon_address daemon = {0};
     int64_t n;
-    if (argc < 2 || argv[1][0] == '-')
-        return FAIL(ST_USAGE, "scale needs the number of workers: prepd scale N -c FILE");
-    TRY(verb_number("scale", argv[1], 0, 1024, &n));
-    memmove(argv + 1, argv + 2, (size_t)(argc - 1) * sizeof(*argv));
+    status st;
+    TRY_OR(done, find_daemon(&argc, argv, &daemon));
+    if (argc < 2) {
+        st = FAIL(ST_USAGE, "scale needs the number of workers: prepd scale N -c FILE");
+        goto done;
+    }
+    TRY_OR(done, verb_number("scale", argv[1], 0, MOST, &n));
+    argv[1] = argv[0];
+    TRY_OR(done, verb_all_taken(argc - 1, argv + 1));
     snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}", (long long)n);
-    TRY(run_command(argc - 1, argv, command, &text, &v));
+    TRY_OR(done, ask(&daemon, command, &text, &v));
     printf("workers wanted: %lld\n", number(v, "workers_target"));
+done:
+    address_done(&daemon);
     free(text);
     json_free(&v);
-    return ST_OK;
+    return st;
 }
 
 status verb_drain(int argc, char **argv)

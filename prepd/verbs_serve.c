@@ -112,10 +112,10 @@ status verb_worker(int argc, char **argv)
     if (workers)
         TRY(verb_number("--workers", workers, 1, 1024, &n));
     o.parent = (pid_t)parent;
-    if (argc > 1)
-        return FAIL(ST_USAGE, "worker: unexpected \"%s\"; see prepd worker --help", argv[1]);
+    TRY(verb_all_taken(argc, argv));
     if (!o.endpoint)
         return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
                               "with .workers appended; tcp: the next port)");
+    TRY(verb_endpoint(o.endpoint));
     return o.parent ? run_worker(&o) : keep_workers(&o, n);
 }

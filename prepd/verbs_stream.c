@@ -139,7 +139,7 @@ status verb_record(int argc, char **argv)
     TRY(take_range(&argc, argv, &range));
     TRY(verb_take(&argc, argv, "--out", &out));
     if (!out)
-        return FAIL(ST_USAGE, "--out FILE is needed");
+        return FAIL(ST_USAGE, "--out FILE is needed, for the rows");
     TRY(begin(&r, argc, argv));
     const int64_t g = r.c.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
@@ -152,6 +152,19 @@ done:
         record_abandon(&w);
     end(&r);
     return st;
+}
+
+/* How many there are is in WELCOME. */
+static status past_the_end(const stream_run *r, int64_t index)
+{
+    json_value *welcome = NULL;
+    TRY(json_parse(client_welcome(r->rows), strlen(client_welcome(r->rows)), "welcome", &welcome));
+    const int64_t samples = json_int(json_find(welcome, "samples"), 0);
+    json_free(&welcome);
+    return FAIL(ST_USAGE,
+                "--index %lld is past the last sample: the data set has %lld (0 to %lld; "
+                "data.limit counts)",
+                (long long)index, (long long)samples, (long long)samples - 1);
 }
 
 /* A quarantined or refused sample has its cause in the row's metadata. */
@@ -183,12 +196,12 @@ status verb_sample(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--out", &out));
     TRY(verb_number("--index", number, 0, INT64_MAX, &index));
     if (!out)
-        return FAIL(ST_USAGE, "--out FILE.safetensors is needed");
+        return FAIL(ST_USAGE, "--out FILE.safetensors is needed, for the row");
     TRY(begin(&r, argc, argv));
     TRY_OR(done, open_stream(&r, "sample", index));
     st = client_next(r.rows, &r.a, &one, NULL, NULL);
     if (st == ST_END)
-        st = FAIL(ST_USAGE, "--index %lld is past the last sample", (long long)index);
+        st = past_the_end(&r, index);
     TRY_OR(done, st);
     TRY_OR(done, refuse_bad(&one, index));
     TRY_OR(done, row_save(&one, out));

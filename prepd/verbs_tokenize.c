@@ -14,6 +14,7 @@
 #include "common/json.h"
 #include "common/model_files.h"
 #include "common/tokenizer.h"
+#include "common/verb.h"
 #include "prepd/verbs.h"
 
 enum { READ_BYTES = 65536 };
@@ -30,23 +31,11 @@ typedef struct answering {
 
 static status read_options(int argc, char **argv, const char **out_model, bool *out_jsonl)
 {
-    const char *model = NULL;
-    *out_jsonl = false;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--jsonl"))
-            *out_jsonl = true;
-        else if (!strncmp(argv[i], "--model=", 8))
-            model = argv[i] + 8;
-        else if (!strcmp(argv[i], "--model") && i + 1 < argc)
-            model = argv[++i];
-        else if (!strcmp(argv[i], "--model"))
-            return FAIL(ST_USAGE, "--model needs the folder of tokenizer.json");
-        else
-            return FAIL(ST_USAGE, "tokenize knows --model DIR and --jsonl, not \"%s\"", argv[i]);
-    }
-    if (!model || !*model)
+    *out_jsonl = verb_take_flag(&argc, argv, "--jsonl");
+    TRY(verb_take(&argc, argv, "--model", out_model));
+    TRY(verb_all_taken(argc, argv));
+    if (!*out_model || !**out_model)
         return FAIL(ST_USAGE, "tokenize needs --model DIR, the folder of tokenizer.json");
-    *out_model = model;
     return ST_OK;
 }
 

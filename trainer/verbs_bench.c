@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/verb.h"
 #include "trainer/bench/bench.h"
 #include "trainer/verbs.h"
 
@@ -27,27 +28,22 @@ static status read_request(int argc, char **argv, request *q)
                  {"--load", &q->load},
                  {"--seconds", &q->seconds},
                  {"--rates", &q->rates}};
-    for (int i = 1; i < argc; i++) {
-        const char **value = NULL;
-        for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
-            if (strcmp(argv[i], flags[f].flag) == 0)
-                value = flags[f].value;
-        if (value && i + 1 < argc)
-            *value = argv[++i];
-        else if (strcmp(argv[i], "--live") == 0)
-            q->live = true;
-        else if (strcmp(argv[i], "--count") == 0)
-            q->counted = true;
-        else if (!value && argv[i][0] != '-' && !q->what)
-            q->what = argv[i];
-        else if (!value && argv[i][0] != '-' && !q->op)
-            q->op = argv[i];
-        else
-            return FAIL(ST_USAGE, "trainer bench: \"%s\" is unknown or lacks its value", argv[i]);
+    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
+        const char *given;
+        TRY(verb_take(&argc, argv, flags[f].flag, &given));
+        if (given)
+            *flags[f].value = given;
     }
+    q->live = verb_take_flag(&argc, argv, "--live");
+    q->counted = verb_take_flag(&argc, argv, "--count");
+    q->what = argc > 1 ? argv[1] : NULL;
+    q->op = argc > 2 ? argv[2] : NULL;
+    if (argc > 3)
+        return FAIL(ST_USAGE, "bench: unexpected \"%s\" behind \"%s\"; see trainer bench --help",
+                    argv[3], argv[2]);
     if (!q->what || (strcmp(q->what, "ops") != 0 && strcmp(q->what, "step") != 0 &&
                      strcmp(q->what, "memory") != 0))
-        return FAIL(ST_USAGE, "trainer bench: ops or step or memory?");
+        return FAIL(ST_USAGE, "bench: what? name ops, step or memory; see trainer bench --help");
     return ST_OK;
 }
 

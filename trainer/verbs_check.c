@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/verb.h"
 #include "trainer/check_ranks.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keeper.h"
@@ -263,23 +264,13 @@ static status check_all(table *t)
 /* Takes "--steps N" and "--trace FILE" out of what the options left. */
 static status read_words(int argc, char **argv, int64_t *out_steps, const char **out_trace)
 {
+    const char *steps;
     *out_steps = 2;
-    *out_trace = NULL;
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        char *end = NULL;
-        if (strcmp(argv[i], "--trace") == 0 && *value) {
-            *out_trace = value;
-            continue;
-        }
-        if (strcmp(argv[i], "--steps") == 0)
-            *out_steps = strtoll(value, &end, 10);
-        if (!end || *end || *out_steps < 2 || *out_steps > TRACE_STEPS)
-            return FAIL(ST_USAGE,
-                        "trainer check takes --steps N, 2 to %d, and --nproc N, not \"%s %s\"",
-                        TRACE_STEPS, argv[i], value);
-    }
-    return ST_OK;
+    TRY(verb_take(&argc, argv, "--steps", &steps));
+    TRY(verb_take(&argc, argv, "--trace", out_trace));
+    if (steps) /* one alone can not be resumed */
+        TRY(verb_number("--steps", steps, 2, TRACE_STEPS, out_steps));
+    return verb_all_taken(argc, argv);
 }
 
 /* All of the table. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "common/log.h"
+#include "common/verb.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launch.h"
@@ -62,10 +63,9 @@ status verb_eval(int argc, char **argv)
         return launch_again(ranks, NULL, argc, argv);
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
-    status st =
-        argc > 1
-            ? FAIL(ST_USAGE, "trainer eval does not know \"%s\"; see trainer eval --help", argv[1])
-            : run_rank(&c);
+    status st = verb_all_taken(argc, argv);
+    if (st == ST_OK)
+        st = run_rank(&c);
     conf_done(&c);
     return st;
 }

@@ -1,8 +1,8 @@
 /* verbs_export.c: trainer export: a Hugging Face folder read, checked and written again. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/model_files.h"
+#include "common/verb.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/verbs.h"
@@ -36,32 +36,24 @@ static bool read_dtype(const char *word, hf_export_options *o)
     return f32 || strcmp(word, "bf16") == 0;
 }
 
-static bool read_bytes(const char *word, hf_export_options *o)
-{
-    char *end;
-    o->shard_bytes = strtoll(word, &end, 10);
-    return !*end && o->shard_bytes > 0;
-}
-
 static status read_args(int argc, char **argv, export_args *a)
 {
+    const char *dtype, *arrangement, *bytes;
     *a = (export_args){.how.dtype = HF_EXPORT_AS_SOURCE};
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (!value)
-            return FAIL(ST_USAGE, "%s needs a value", argv[i]);
-        if (strcmp(argv[i], "--model") == 0)
-            a->model = value;
-        else if (strcmp(argv[i], "--out") == 0)
-            a->out = value;
-        else if (!(strcmp(argv[i], "--dtype") == 0 && read_dtype(value, &a->how)) &&
-                 !(strcmp(argv[i], "--layout") == 0 && read_layout(value, &a->how)) &&
-                 !(strcmp(argv[i], "--shard-bytes") == 0 && read_bytes(value, &a->how)))
-            return FAIL(ST_USAGE, "export: %s %s is not understood", argv[i], value);
-    }
+    TRY(verb_take(&argc, argv, "--model", &a->model));
+    TRY(verb_take(&argc, argv, "--out", &a->out));
+    TRY(verb_take(&argc, argv, "--dtype", &dtype));
+    TRY(verb_take(&argc, argv, "--layout", &arrangement));
+    TRY(verb_take(&argc, argv, "--shard-bytes", &bytes));
+    TRY(verb_all_taken(argc, argv));
     if (!a->model || !a->out)
-        return FAIL(ST_USAGE, "usage: trainer export --model DIR --out DIR [--dtype bf16|f32] "
-                              "[--layout published|v5|per-expert] [--shard-bytes N]");
+        return FAIL(ST_USAGE, "export needs --model DIR and --out DIR; see trainer export --help");
+    if (dtype && !read_dtype(dtype, &a->how))
+        return FAIL(ST_USAGE, "--dtype %s: expected bf16 or f32", dtype);
+    if (arrangement && !read_layout(arrangement, &a->how))
+        return FAIL(ST_USAGE, "--layout %s: expected published, v5 or per-expert", arrangement);
+    if (bytes)
+        TRY(verb_number("--shard-bytes", bytes, 1, INT64_MAX, &a->how.shard_bytes));
     return ST_OK;
 }
 

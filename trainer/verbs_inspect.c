@@ -109,11 +109,12 @@ status verb_inspect(int argc, char **argv)
     model_dims d;
     params *p = NULL;
     char folder[STATUS_PATH_MAX];
-    if (argc != 2) {
-        fprintf(stderr, "presets:\n");
-        dims_list_presets(stderr);
-        return FAIL(ST_USAGE, "usage: trainer inspect NAME|DIR");
+    if (argc < 2) {
+        dims_list_presets(stdout);
+        return ST_OK;
     }
+    if (argc > 2)
+        return FAIL(ST_USAGE, "inspect takes one name or folder, and \"%s\" is another", argv[2]);
     TRY(model_files_find(argv[1], folder));
     TRY(dims_load(folder, &d));
     TRY(params_new(&d, &p));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/verb.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/eval/generate.h"
 #include "trainer/layout_plan.h"
@@ -13,11 +14,12 @@
 #include "trainer/plan/sweep.h"
 #include "trainer/verbs.h"
 
-enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15 };
+enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
 
 /* The words of this verb beside the options. */
 typedef struct request {
-    const char *documents, *grids, *measured, *sweep;
+    const char *documents, *grids, *measured;
+    int64_t sweep; /* ranks; 0: no */
 } request;
 
 /* Reads positive integers separated by commas; x separates three where per_item is 3. */
@@ -130,14 +132,8 @@ static status plan_cost(const conf *c, const request *q, const layout *l, const 
     if (q->measured)
         TRY(rates_read(q->measured, &r));
     rates_print(&r, stdout);
-    if (q->sweep) {
-        char *end;
-        long long ranks = strtoll(q->sweep, &end, 10);
-        if (*end || ranks < 1 || ranks > 65536)
-            return FAIL(ST_USAGE, "--sweep: expected a number of ranks from 1, got \"%s\"",
-                        q->sweep);
-        return sweep(c, ranks, d, p, &r, BEST_LAYOUTS, stdout);
-    }
+    if (q->sweep)
+        return sweep(c, q->sweep, d, p, &r, BEST_LAYOUTS, stdout);
     recomputes again;
     TRY(again_of(c, l, d, p, c->training_local_batch_size, &again));
     TRY(cost_of(c, l, d, p, &r, &again, &k));
@@ -206,27 +202,15 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
 
 static status read_request(int argc, char **argv, request *q)
 {
-    const struct {
-        const char *flag;
-        const char **value;
-    } flags[] = {{"--documents", &q->documents},
-                 {"--grids", &q->grids},
-                 {"--measured", &q->measured},
-                 {"--sweep", &q->sweep}};
+    const char *sweep;
     *q = (request){0};
-    for (int i = 1; i < argc; i++) {
-        const char **target = NULL;
-        for (size_t f = 0; f < sizeof flags / sizeof *flags && !target; f++) {
-            size_t n = strlen(flags[f].flag);
-            if (strncmp(argv[i], flags[f].flag, n) != 0 || (argv[i][n] && argv[i][n] != '='))
-                continue;
-            target = flags[f].value;
-            *target = argv[i][n] ? argv[i] + n + 1 : i + 1 < argc ? argv[++i] : NULL;
-        }
-        if (!target || !*target)
-            return FAIL(ST_USAGE, "trainer plan: \"%s\" is unknown or lacks its value", argv[i]);
-    }
-    return ST_OK;
+    TRY(verb_take(&argc, argv, "--documents", &q->documents));
+    TRY(verb_take(&argc, argv, "--grids", &q->grids));
+    TRY(verb_take(&argc, argv, "--measured", &q->measured));
+    TRY(verb_take(&argc, argv, "--sweep", &sweep));
+    if (sweep)
+        TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &q->sweep));
+    return verb_all_taken(argc, argv);
 }
 
 status verb_plan(int argc, char **argv)
@@ -238,7 +222,9 @@ status verb_plan(int argc, char **argv)
     status st;
     TRY_OR(done, read_request(argc, argv, &q));
     if (!c.model_path[0]) {
-        st = FAIL(ST_USAGE, "trainer plan needs -c FILE or --model.path DIR or a preset's name");
+        st = FAIL(ST_USAGE,
+                  "plan needs a model: -c FILE that names model.path, or --model.path with a "
+                  "folder or a preset (trainer inspect lists them)");
         goto done;
     }
     TRY_OR(done, dims_load(c.model_path, &d));

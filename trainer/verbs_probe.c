@@ -10,6 +10,7 @@
 
 #include "common/log.h"
 #include "common/model_files.h"
+#include "common/verb.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/verbs.h"
@@ -181,24 +182,18 @@ done:
 
 status verb_probe(int argc, char **argv)
 {
-    const char *folder = NULL, *batch = NULL, *out = NULL, *aux_text = "0";
-    const struct {
-        const char *flag;
-        const char **value;
-    } flags[] = {{"--model", &folder}, {"--batch", &batch}, {"--out", &out}, {"--aux", &aux_text}};
-    for (int i = 1; i < argc; i++) {
-        size_t f = 0, n = sizeof flags / sizeof *flags;
-        while (f < n && strcmp(argv[i], flags[f].flag) != 0)
-            f++;
-        if (f == n || i + 1 == argc)
-            return FAIL(ST_USAGE, "trainer probe: \"%s\" is unknown or lacks its value", argv[i]);
-        *flags[f].value = argv[++i];
-    }
+    const char *folder, *batch, *out, *aux_text;
+    TRY(verb_take(&argc, argv, "--model", &folder));
+    TRY(verb_take(&argc, argv, "--batch", &batch));
+    TRY(verb_take(&argc, argv, "--out", &out));
+    TRY(verb_take(&argc, argv, "--aux", &aux_text));
+    TRY(verb_all_taken(argc, argv));
     if (!folder || !batch || !out)
-        return FAIL(ST_USAGE, "trainer probe needs --model DIR --batch F --out G");
-    char *end;
-    double aux = strtod(aux_text, &end);
-    if (*end || !(aux >= 0.0))
+        return FAIL(ST_USAGE,
+                    "probe needs --model DIR, --batch F.safetensors and --out G.safetensors");
+    char *end = NULL;
+    double aux = aux_text ? strtod(aux_text, &end) : 0.0;
+    if ((end && (*end || end == aux_text)) || !(aux >= 0.0))
         return FAIL(ST_USAGE, "--aux: expected a coefficient of at least 0, got \"%s\"", aux_text);
     probe p = {0};
     st_file file = {0};

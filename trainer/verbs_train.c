@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/verb.h"
 #include "trainer/dry_run.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launch.h"
@@ -54,20 +55,14 @@ status verb_train(int argc, char **argv)
         return launch_again(ranks, dry ? set_dry : NULL, argc, argv);
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
-    for (; argc > 1; argv++, argc--) {
-        if (strcmp(argv[1], "--profile") == 0)
-            c.metrics_profile = true;
-        else if (strcmp(argv[1], "--dry-run") != 0)
-            break;
-        argv[1] = argv[0];
-    }
+    dry = verb_take_flag(&argc, argv, "--dry-run"); /* the launcher has passed it on */
+    if (verb_take_flag(&argc, argv, "--profile"))
+        c.metrics_profile = true;
     if (c.metrics_profile)
         c.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
-    status st = argc > 1 ? FAIL(ST_USAGE,
-                                "trainer train does not know \"%s\"; see trainer train "
-                                "--help",
-                                argv[1])
-                         : run_rank(&c, dry);
+    status st = verb_all_taken(argc, argv);
+    if (st == ST_OK)
+        st = run_rank(&c, dry);
     conf_done(&c);
     return st;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/verb.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/report/ledger.h"
@@ -19,21 +20,14 @@ typedef struct stretch {
 static status read_args(int argc, char **argv, stretch *out)
 {
     *out = (stretch){-1, -1};
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        int64_t *to = strcmp(argv[i], "--from") == 0 ? &out->from
-                      : strcmp(argv[i], "--to") == 0 ? &out->to
-                                                     : NULL;
-        char *end;
-        long long n = strtoll(value, &end, 10);
-        if (!to || !*value || *end || n < 0)
-            return FAIL(ST_USAGE,
-                        "trainer verify does not know \"%s %s\"; see trainer verify "
-                        "--help",
-                        argv[i], value);
-        *to = n;
-    }
-    return ST_OK;
+    const char *from, *to;
+    TRY(verb_take(&argc, argv, "--from", &from));
+    TRY(verb_take(&argc, argv, "--to", &to));
+    if (from)
+        TRY(verb_number("--from", from, 0, INT64_MAX, &out->from));
+    if (to)
+        TRY(verb_number("--to", to, 0, INT64_MAX, &out->to));
+    return verb_all_taken(argc, argv);
 }
 
 static const ledger_entry *find(const ledger_entry *list, int64_t n, int64_t step)
@@ -96,13 +90,20 @@ status verb_verify(int argc, char **argv)
     ledger_entry *list = NULL;
     int64_t n = 0;
     bool found = false;
+    if (argc < 2)
+        return FAIL(ST_USAGE, "verify needs the options of the run: -c FILE, or at least "
+                              "--job.dump_folder DIR");
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
     c.eval_enable = false;
     status st = read_args(argc, argv, &want);
     if (st != ST_OK)
         goto done;
-    TRY_OR(done, ledger_read(c.job_dump_folder, &list, &n));
+    st = ledger_read(c.job_dump_folder, &list, &n);
+    if (st == ST_NO_INPUT)
+        st = FAIL(ST_NO_INPUT, "%s; job.dump_folder must be the folder of a run that made a step",
+                  status_text());
+    TRY_OR(done, st);
     TRY_OR(done, find_start(&c, want.from, &start, &found));
     int64_t last = n ? list[n - 1].step : 0;
     if (want.to < 0 || want.to > last)

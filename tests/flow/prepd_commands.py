@@ -1,6 +1,12 @@
 """prepd's commands as a user types them: what they take over from a daemon's file, what they say, what --help says."""
 
-from prepd_flow import Daemon, Folder, check, digest, free_ports, main, run, wait_for
+import os
+import subprocess
+
+from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
+
+TRAINER = os.path.join(os.path.dirname(BIN), "trainer")
+PROGRAMS = [BIN] + [TRAINER] * os.path.exists(TRAINER)
 
 
 def a_command_beside_the_daemon():
@@ -18,4 +24,81 @@ def a_command_beside_the_daemon():
             check(d.p.poll() is None and d.stop() == 0, d.said())
 
 
-main(a_command_beside_the_daemon)
+def said(program, *words, code, stdout=subprocess.PIPE):
+    """What it says of a command line; nothing but the exit code tells, so no word is run for long."""
+    p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+    check(p.returncode == code, f"{words}: exit code {p.returncode}, not {code}: {p.stderr}")
+    return p.stderr if code else p.stdout
+
+
+def help_of_every_verb():
+    """--help has a line per verb; each verb's help tells all its words, and must arrive."""
+    for program in PROGRAMS:
+        name = os.path.basename(program)
+        listed = said(program, "--help", code=0)
+        verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and name not in line]
+        check(len(verbs) >= 9, listed)
+        for verb in verbs:
+            usage = said(program, verb, "--help", code=0)
+            check(usage.startswith(f"usage: {name} {verb} "), usage)
+        with open("/dev/full", "w") as full:
+            for words in (["--help"], [verbs[0], "--help"], ["--version"]):
+                check("write failed" in said(program, *words, code=74, stdout=full), "no word of a full disk")
+    for verb in ("status", "scale", "drain"):
+        usage = run(verb, "--help")
+        check(all(word in usage for word in ("-c FILE  ", "--connect ENDPOINT  ", "--keys DIR  ", "code 69")), usage)
+
+
+def mistyped_words_have_a_suggestion():
+    near = [("sevre", "\"serve\""), ("serve --quite", "--quiet"), ("check --hsah", "--hash"),
+            ("serve --seq_len 5", "--training.seq_len"), ("serve --training 5", "--training is a section"),
+            ("serve --training.sed 5", "training.seed"), ("worker --training.seed 1", "no options"),
+            ("serve more", "unexpected \"more\"")]
+    for words, remedy in near:
+        check(remedy in said(BIN, *words.split(), code=64), words)
+    if TRAINER in PROGRAMS:
+        for words, remedy in (("trian", "\"train\""), ("train --dryrun", "--dry-run"), ("plan --swep 3", "--sweep"),
+                              ("verify --form 1", "--from"), ("check --step 2", "--steps")):
+            check(remedy in said(TRAINER, *words.split(), code=64), words)
+
+
+def what_lacks_or_is_out_of_range():
+    """The word, what it may be, and where it is told: 64 of the command line, 78 of the file."""
+    with Folder() as f:
+        wrong = [("scale -1 --connect ipc://x", "scale -1: expected a whole number from 0 to 1024"),
+                 ("scale --connect ipc://x", "needs the number of workers"),
+                 ("scale 1 2 --connect ipc://x", "unexpected \"2\""),
+                 ("status --connect foo", "--connect: endpoint \"foo\""),
+                 ("worker --connect foo", "--connect: endpoint \"foo\""),
+                 ("status --prepd.endpoint foo", "neither ipc://PATH nor tcp://HOST:PORT"),
+                 ("keygen", "--out DIR"), ("keygen --client a", "--out DIR"),
+                 ("synth --out x --images 1 --seed 0", "--images 1: expected a whole number from 2 to 1000000"),
+                 ("synth --out x --images", "--images needs a value"),
+                 ("sample --out --index 3", "--out needs a value"),
+                 (f"serve -c {f.path}", "is a folder; -c takes a YAML file"),
+                 ("check --prepd.workers 99999", "allowed: -1 to 1024 processes"),
+                 (f"sample -c {f.config} --index 100000 --out {f.file('s')}", "past the last sample: the data set has")]
+        for words, remedy in wrong:
+            got = said(BIN, *words.split(), code=64)
+            check(remedy in got, f"{words}: {got}")
+        for text, remedy in (("training: 5", ".yaml:1: training is a section"),
+                             ("log:\n  json: perhaps", ".yaml:2: log.json: expected true or false (yes, "),
+                             ("prepd:\n  endpoint: foo", ".yaml:2: prepd.endpoint: \"foo\""),
+                             ("prepd:\n  workers: 99999", ".yaml:2: prepd.workers: 99999 is out of range; allowed:")):
+            with open(f.file("wrong.yaml"), "w") as file:
+                file.write(text + "\n")
+            got = said(BIN, "serve", "-c", f.file("wrong.yaml"), code=78)
+            check(remedy in got, got)
+        if TRAINER not in PROGRAMS:
+            return
+        for words, code, remedy in (("verify", 64, "-c FILE"), (f"verify -c {f.config}", 66, "job.dump_folder must be"),
+                                    ("plan --sweep 3", 64, "--model.path"), ("plan --sweep 0", 64, "from 1 to 65536"),
+                                    ("plan --model.path debug --sweep 3", 78, "3 ranks make no layout"),
+                                    ("export --model a --out b --dtype f8", 64, "expected bf16 or f32"),
+                                    ("bench", 64, "name ops, step or memory")):
+            got = said(TRAINER, *words.split(), code=code)
+            check(remedy in got, f"{words}: {got}")
+        check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
+
+
+main(a_command_beside_the_daemon, help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)

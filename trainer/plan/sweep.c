@@ -135,6 +135,11 @@ status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p,
     candidates all = {0};
     conf changed = *c;
     status st = search(&changed, ranks, d, p, r, &all);
+    if (st == ST_OK && all.tried == 0)
+        st = FAIL(ST_CONFIG,
+                  "sweep: %" PRId64 " ranks make no layout with this model and "
+                  "training.global_batch_size %" PRId64 "; the last one tried: %s",
+                  ranks, c->training_global_batch_size, status_text());
     if (st == ST_OK && all.n == 0)
         st = FAIL(ST_CONFIG,
                   "sweep: none of %zu layouts of %" PRId64 " ranks fits memory.limit %.0f %% with "

@@ -144,10 +144,13 @@ static void test_arguments__wrong_ones(void **state)
     int argc = 3;
     conf c;
     assert_fails(ST_NO_INPUT, conf_load(&c, &argc, argv), "/nowhere/c.yaml");
+    argv[1] = (char *)"--config";
+    argv[2] = (char *)"/";
+    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), "/: is a folder; -c takes a YAML file");
     argv[1] = (char *)"--prepd.endpoint";
     argv[2] = (char *)"nonsense";
     argc = 3;
-    assert_fails(ST_CONFIG, conf_load(&c, &argc, argv), "command line: prepd.endpoint: \"nonsense");
+    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), "command line: prepd.endpoint: \"nonsense");
 }
 
 static void test_file__each_wrong_line_is_named(void **state)
@@ -157,6 +160,10 @@ static void test_file__each_wrong_line_is_named(void **state)
            "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
     refuse(r, "\n\nlr: 1\n", "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
     refuse(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
+    refuse(r, "\ntraining: 5\n",
+           "c.yaml:2: training is a section and takes no value of its own: its keys stand below "
+           "it, indented (training:, then");
+    refuse(r, "training: [steps, seed]\n", "training is a section");
     refuse(r, "training:\n  seed: 5\n  seq_len: 8\n",
            "c.yaml:3: training.seq_len: 8 is out of range; allowed: 16 to 1048576 tokens");
     refuse(r, "training:\n  steps: many\n", "whole number (at least 0 steps), found \"many\"");
@@ -170,7 +177,8 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse(r, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
     refuse(r, "optimizer:\n  lr: .nan\n", "expected a number");
     refuse(r, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
-    refuse(r, "data:\n  pack: perhaps\n", "expected true or false, found \"perhaps\"");
+    refuse(r, "data:\n  pack: perhaps\n",
+           "expected true or false (yes, no, on, off, 1, 0), found \"perhaps\"");
     refuse(r, "data:\n  format: vqa2\n",
            "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
            "you mean vqav2?");
@@ -200,7 +208,8 @@ static void test_rules__between_options(void **state)
     refuse(r, "training:\n  steps: 0\n", "training.steps 0 means");
     refuse(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
     refuse(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
-    refuse(r, "prepd:\n  endpoint: http://x\n", "neither ipc://PATH nor tcp://");
+    refuse(r, "prepd:\n  endpoint: http://x\n",
+           "c.yaml:2: prepd.endpoint: \"http://x\" is neither ipc://PATH nor tcp://");
     refuse(r, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
     refuse(r, "prepd:\n  endpoint: \"ipc://\"\n", "neither ipc://PATH nor tcp://");
     refuse(r, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");

@@ -152,15 +152,21 @@ static void test_verb__names_what_is_wrong(void **state)
     (void)state;
     char verb[] = "synth", out[] = "--out=/nowhere", images[] = "--images", seed[] = "--seed=1";
     char many[] = "1x", sizes[] = "--sizes=huge", unknown[] = "--size=1";
-    char *lacks[] = {verb, out, images};
-    assert_fails(ST_USAGE, verb_synth(3, lacks), "--images: a value");
-    char *number[] = {verb, out, images, many, seed};
+    char *lacks[] = {verb, out, images, NULL};
+    assert_fails(ST_USAGE, verb_synth(3, lacks), "--images needs a value");
+    char *number[] = {verb, out, images, many, seed, NULL};
     assert_fails(ST_USAGE, verb_synth(5, number), "--images 1x");
-    char *size[] = {verb, out, sizes};
-    assert_fails(ST_USAGE, verb_synth(3, size), "small or coco");
-    char *option[] = {verb, unknown};
-    assert_fails(ST_USAGE, verb_synth(2, option), "no option --size");
-    char *no_seed[] = {verb, out};
+    char one[] = "--images=1", minus[] = "--seed=-1", two[] = "--images=2";
+    char *few[] = {verb, out, one, seed, NULL};
+    assert_fails(ST_USAGE, verb_synth(4, few), "from 2 to 1000000");
+    char *below[] = {verb, out, two, minus, NULL};
+    assert_fails(ST_USAGE, verb_synth(4, below),
+                 "--seed -1: expected a whole number of at least 0");
+    char *size[] = {verb, out, two, seed, sizes, NULL};
+    assert_fails(ST_USAGE, verb_synth(5, size), "small or coco");
+    char *option[] = {verb, unknown, NULL};
+    assert_fails(ST_USAGE, verb_synth(2, option), "unexpected \"--size=1\"");
+    char *no_seed[] = {verb, out, NULL};
     assert_fails(ST_USAGE, verb_synth(2, no_seed), "needs --out DIR");
 }
 
