@@ -61,6 +61,7 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     char *reachable = NULL;
     TRY(wire_reachable(daemon->endpoint, &reachable));
     TRY_OR(done, wire_beside(reachable, 2, &control));
+    TRY_OR(done, wire_listens(control));
     TRY_OR(done, wire_new(&net));
     if (daemon->keys[0])
         TRY_OR(done, wire_use_keys(net, daemon->keys));

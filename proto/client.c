@@ -26,6 +26,8 @@ struct client {
     client_options hello; /* what HELLO says, for the next one too; its texts are ours */
     bool joining;         /* HELLO is sent, WELCOME not there */
     bool heard;           /* a daemon was there, on this connection's predecessors */
+    int64_t wait_ns;      /* since when WELCOME is waited for */
+    int64_t tell_ns;      /* when hello.waiting is told next */
     /* recording */
     record_reader *record;
     share *share;       /* NULL: all rows are ours */
@@ -230,6 +232,27 @@ static status knock(client *c)
     return ST_OK;
 }
 
+/* Why there is no WELCOME yet; until the next FAIL. */
+static const char *silence(client *c)
+{
+    if (wire_greeted(c->socket))
+        return "it is there and prepares the stream";
+    if (wire_cut(c->socket))
+        return "who listens there ends every connection at once: a proxy without a daemon, or one "
+               "that demands keys";
+    return wire_listens(c->hello.endpoint) == ST_OK ? "nobody listens there" : status_text();
+}
+
+static void tell(client *c)
+{
+    enum { EVERY_S = 10 };
+    const int64_t now = clock_ns();
+    if (!c->hello.waiting || now < c->tell_ns)
+        return;
+    c->tell_ns = now + EVERY_S * INT64_C(1000000000);
+    c->hello.waiting(c->hello.endpoint, (double)(now - c->wait_ns) * 1e-9, silence(c));
+}
+
 /* Waits for anything but a sign of life, in slices, so that client_interrupt is noticed.
  * waits_on: for the first WELCOME; a sign of life begins the time anew. ST_TIMEOUT is not noted. */
 static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
@@ -240,6 +263,8 @@ static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
     for (;;) {
         if (atomic_load(&c->interrupted) || (waits_on && c->hello.stopped && c->hello.stopped()))
             return FAIL(ST_STOPPED, "interrupted while waiting for %s", c->name);
+        if (waits_on)
+            tell(c);
         int64_t left_ms = (deadline - clock_ns()) / 1000000;
         if (left_ms <= 0)
             return ST_TIMEOUT;
@@ -266,10 +291,13 @@ static status hear(client *c, int timeout_ms)
                     "index; wait longer (feed.timeout) or start again later",
                     o->endpoint, o->timeout_ms / 1e3);
     if (st == ST_TIMEOUT)
-        return FAIL(ST_UNAVAILABLE,
-                    "no answer from %s within %.1f s: is prepd serve running there%s?", o->endpoint,
-                    o->timeout_ms / 1e3,
-                    o->keys && o->keys[0] ? ", and is its key the one in daemon.pub" : "");
+        return wire_listens(o->endpoint) != ST_OK
+                   ? FAIL(ST_UNAVAILABLE, "no answer within %.1f s: %s", o->timeout_ms / 1e3,
+                          status_text())
+                   : FAIL(ST_UNAVAILABLE,
+                          "no answer from %s within %.1f s: is prepd serve running there%s?",
+                          o->endpoint, o->timeout_ms / 1e3,
+                          o->keys && o->keys[0] ? ", and is its key the one in daemon.pub" : "");
     TRY(st);
     c->joining = false;
     return take_welcome(c);
@@ -280,6 +308,10 @@ static status greet(client *c)
 {
     enum { NAP_MS = 200 };
     const int64_t end_ns = clock_ns() + (int64_t)c->hello.timeout_ms * 1000000;
+    if (wire_listens(c->hello.endpoint) == ST_CONFIG)
+        return ST_CONFIG; /* waiting mends no permission */
+    c->wait_ns = clock_ns();
+    c->tell_ns = c->wait_ns + 1000000000;
     for (;;) {
         TRY(knock(c));
         status st = hear(c, (int)((end_ns - clock_ns()) / 1000000));
@@ -326,11 +358,7 @@ status client_rejoin(client *c, const char *cursor, int timeout_ms)
     if (st == ST_OK)
         st = receive(c, c->m, timeout_ms, false);
     if (st == ST_TIMEOUT)
-        return FAIL(ST_TIMEOUT, "%s",
-                    wire_greeted(c->socket) ? "it is there and prepares the stream"
-                    : wire_cut(c->socket)   ? "who listens there ends every connection at once: a "
-                                              "proxy without a daemon, or one that demands keys"
-                                            : "nobody listens there");
+        return FAIL(ST_TIMEOUT, "%s", silence(c));
     c->joining = false;
     if (st == ST_OK)
         st = take_welcome(c);

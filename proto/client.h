@@ -22,11 +22,14 @@ typedef struct client_options {
     int64_t credit_bytes;       /* granted at HELLO, given back as rows are taken */
     bool rows_later;            /* WELCOME may come before all epochs are planned, rows null */
     int timeout_ms;             /* longest silence while waiting for WELCOME or a row */
-    bool patient;          /* one that goes before WELCOME is waited for like one not yet there */
+    bool patient; /* one that goes before WELCOME is waited for like one not yet there */
+    /* told while WELCOME is waited for, after a second and then every ten; NULL: nobody is */
+    void (*waiting)(const char *endpoint, double seconds, const char *why);
     bool (*stopped)(void); /* asked while WELCOME is waited for; true: ST_STOPPED. NULL: never */
 } client_options;
 
 /* HELLO, WELCOME. A refusal (other version, other options, other index) is the peer's reason.
+ * ST_CONFIG at once where this user may not use the socket.
  * Within timeout_ms: ST_UNAVAILABLE if no daemon listens or it goes, ST_TIMEOUT if one does and is
  * silent. */
 WARN_UNUSED status client_open(const client_options *o, client **out);

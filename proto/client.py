@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import struct
+import sys
 
 import numpy as np
 import zstandard
@@ -108,8 +109,10 @@ def decode(parts):
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             credit_bytes=256 << 20, timeout=60.0, keys=None):
     """Yields the rows of a running daemon, then returns. keys: a folder of `prepd keygen`, for a
-    tcp endpoint with CURVE."""
+    tcp endpoint with CURVE. What goes wrong names the endpoint: TimeoutError after so much silence, RuntimeError
+    with the daemon's words, ValueError of a message that is not sound."""
     import zmq  # only here: recordings need none
+    where = endpoint
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 2000)
@@ -149,11 +152,16 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
                 yield decode(parts)
             elif kind == ERROR:
-                raise RuntimeError(json.loads(bytes(parts[1]))["message"])
+                raise RuntimeError(f"{where}: " + json.loads(bytes(parts[1]))["message"])
             elif kind == END:
                 return
             else:
                 check(kind in (WELCOME, CREDIT), "a message of kind", kind)
+    except zmq.Again:
+        raise TimeoutError(f"{where}: nothing came for {timeout:g} s: is prepd serve running there"
+                           f"{', and are its keys these' if keys else ''}?") from None
+    except ValueError as e:
+        raise ValueError(f"{where}: {e}") from None
     finally:
         try:
             send(BYE, {})
@@ -195,17 +203,21 @@ def main():
     parser.add_argument("--rows", type=int, default=0, help="stop after so many; 0 = all")
     parser.add_argument("--stream", default="train")
     parser.add_argument("--keys", help="folder of client.key and daemon.pub (prepd keygen)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds of silence to wait for")
     parser.add_argument("--out", help="write the last row's arrays to this .npz")
     args = parser.parse_args()
     live = args.source.startswith(("ipc://", "tcp://"))
-    rows = connect(args.source, args.stream, keys=args.keys) if live else replay(args.source)
+    rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source)
     row = None
-    for n, row in enumerate(rows, 1):
-        print("row", row["number"], "tokens", len(row["input_ids"]), "documents",
-              len(row["doc_sample_id"]), "items", len(row["grid_thw"]), "patches",
-              len(row["pixels"]), "digest", "unchecked" if xxhash is None else "good", flush=True)
-        if n == args.rows:
-            break
+    try:
+        for n, row in enumerate(rows, 1):
+            print("row", row["number"], "tokens", len(row["input_ids"]), "documents",
+                  len(row["doc_sample_id"]), "items", len(row["grid_thw"]), "patches",
+                  len(row["pixels"]), "digest", "unchecked" if xxhash is None else "good", flush=True)
+            if n == args.rows:
+                break
+    except (OSError, RuntimeError, ValueError) as e:
+        sys.exit(f"client.py: {e}")
     rows.close()
     if args.out and row is not None:
         np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,25 +143,118 @@ void endpoint_folders_done(endpoint_folders *open_ones)
     *open_ones = (endpoint_folders){0};
 }
 
+/* What a connection to the socket fails with; 0 where somebody listens. */
+static status knock(const endpoint *e, int *out_failed)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(e->path) >= sizeof address.sun_path)
+        return FAIL(ST_INTERNAL, "%s is too long for a socket's address", e->path);
+    memcpy(address.sun_path, e->path, strlen(e->path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return FAIL(ST_OS, "socket: %s", strerror(errno));
+    int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 ? errno : 0;
+    close(fd);
+    *out_failed = failed == EAGAIN ? 0 : failed; /* EAGAIN: alive, its queue is full */
+    return ST_OK;
+}
+
+/* Whose the socket is, as far as that may be known. */
+static status no_permission(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return FAIL_IN(ST_CONFIG, path,
+                       "this user may not enter the folder of the socket: be the user of prepd "
+                       "serve, or one of a group that may");
+    const bool group = info.st_mode & S_IWGRP;
+    return FAIL_IN(ST_CONFIG, path,
+                   "this user may not write to the socket (user %u, group %u, mode %03o), which "
+                   "connecting takes: be that user%s",
+                   (unsigned)info.st_uid, (unsigned)info.st_gid, (unsigned)info.st_mode & 0777,
+                   group ? ", or one of the group (usermod -aG, then log in again)"
+                         : "; prepd serve under umask 007 lets in its group too");
+}
+
+status wire_listens(const char *text)
+{
+    endpoint e;
+    endpoint_folders folders = {0};
+    int failed = 0;
+    TRY(endpoint_parse(text, &e));
+    const char *path = text + sizeof IPC - 1; /* as the user knows it */
+    status st = e.is_ipc ? endpoint_shorten(&e, &folders) : ST_OK;
+    if (st == ST_OK && e.is_ipc)
+        st = knock(&e, &failed);
+    if (st == ST_OK && failed == EACCES)
+        st = no_permission(path);
+    else if (st == ST_OK && failed == ECONNREFUSED)
+        st = FAIL_IN(ST_UNAVAILABLE, path,
+                     "nobody listens behind this socket: prepd serve has died; start it again");
+    else if (st == ST_OK && failed)
+        st = FAIL_IN(ST_UNAVAILABLE, path,
+                     "there is no socket (%s): prepd serve is not running, or with another "
+                     "prepd.endpoint",
+                     strerror(failed));
+    endpoint_folders_done(&folders);
+    return st;
+}
+
+/* A socket bound to the address and closed again, that nobody can have connected to. Addresses that
+ * are no plain ones are left to the bind itself. */
+static int tcp_bind_fails(const endpoint *e)
+{
+    static const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                          .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
+    char host[256], port[16];
+    struct addrinfo *found = NULL;
+    const char *name = e->text + sizeof TCP - 1, *colon = strrchr(name, ':');
+    const int bracket = name[0] == '[', any = strncmp(name, "*:", 2) == 0;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - name) - 2 * bracket, name + bracket);
+    snprintf(port, sizeof port, "%d", e->port);
+    if (getaddrinfo(any ? NULL : host, port, &hints, &found) != 0)
+        return 0;
+    const int on = 1, fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int failed = 0;
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        bind(fd, found->ai_addr, found->ai_addrlen) != 0)
+        failed = errno;
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(found);
+    return failed;
+}
+
+status wire_unused(const char *text)
+{
+    endpoint e;
+    endpoint_folders folders = {0};
+    TRY(endpoint_parse(text, &e));
+    if (!e.is_ipc)
+        return tcp_bind_fails(&e) == EADDRINUSE ? endpoint_in_use(text) : ST_OK;
+    status st = endpoint_shorten(&e, &folders);
+    if (st == ST_OK)
+        st = endpoint_clear_ipc(&e);
+    endpoint_folders_done(&folders);
+    return st;
+}
+
+status endpoint_in_use(const char *text)
+{
+    return FAIL(ST_UNAVAILABLE,
+                "%s is in use by another process; stop it or choose another prepd.endpoint", text);
+}
+
 status endpoint_clear_ipc(const endpoint *e)
 {
     struct stat info;
+    int failed;
     if (lstat(e->path, &info) != 0)
         return ST_OK; /* nothing there, or bind will say what is wrong with the folder */
     if (!S_ISSOCK(info.st_mode))
         return FAIL_IN(ST_CANT_CREATE, e->path,
                        "exists and is no socket; choose another prepd.endpoint or move it away");
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return FAIL(ST_OS, "socket: %s", strerror(errno));
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(e->path) >= sizeof address.sun_path) {
-        close(fd);
-        return FAIL(ST_INTERNAL, "%s is too long for a socket's address", e->path);
-    }
-    memcpy(address.sun_path, e->path, strlen(e->path));
-    int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 ? errno : 0;
-    close(fd);
+    TRY(knock(e, &failed));
     if (failed == ENOENT)
         return ST_OK;
     if (failed == ECONNREFUSED) {
@@ -169,7 +263,7 @@ status endpoint_clear_ipc(const endpoint *e)
                            strerror(errno));
         return ST_OK;
     }
-    if (failed == 0 || failed == EAGAIN) /* EAGAIN: alive, its queue is full */
+    if (failed == 0)
         return FAIL_IN(ST_UNAVAILABLE, e->path,
                        "in use by a running daemon; stop it or choose another prepd.endpoint");
     return FAIL_IN(ST_CANT_CREATE, e->path, "can not tell who listens there: %s", strerror(failed));

@@ -36,5 +36,7 @@ void endpoint_folders_done(endpoint_folders *open);
  * living process listens on is ST_UNAVAILABLE, anything else at that path ST_CANT_CREATE. ZeroMQ
  * itself would unlink whatever stands there. */
 WARN_UNUSED status endpoint_clear_ipc(const endpoint *e);
+/* The refusal. */
+WARN_UNUSED status endpoint_in_use(const char *text);
 
 #endif

@@ -143,9 +143,7 @@ static status bind_failed(const char *name)
 {
     int error = zmq_errno();
     if (error == EADDRINUSE)
-        return FAIL(ST_UNAVAILABLE,
-                    "%s is in use by another process; stop it or choose another prepd.endpoint",
-                    name);
+        return endpoint_in_use(name);
     return FAIL(ST_CANT_CREATE, "can not listen on %s: %s", name, zmq_strerror(error));
 }
 

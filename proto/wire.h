@@ -68,6 +68,13 @@ WARN_UNUSED status wire_connect(wire *w, const char *endpoint, wire_socket **out
 /* For a local peer of a daemon bound to this: a host that means every interface turned into
  * loopback. Heap. */
 WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
+/* What is known at once of who listens: ST_OK: somebody, or it is tcp, of which nothing is. Of ipc
+ * ST_UNAVAILABLE: no socket, or nobody behind it; ST_CONFIG: one that this user may not write to.
+ * The note says what to do. */
+WARN_UNUSED status wire_listens(const char *endpoint);
+/* ST_UNAVAILABLE where a wire_bind would find the address in use: by what is known now, and without
+ * being seen by anybody. */
+WARN_UNUSED status wire_unused(const char *endpoint);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);
 /* Of a DEALER whose daemon was heard before, by another socket: connections that end in their

@@ -29,6 +29,11 @@ static int consumers(const session *s)
     return (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
 }
 
+static void tell_waiting(const char *endpoint, double seconds, const char *why)
+{
+    log_info("waiting for prepd at %s since %.0f s: %s", endpoint, seconds, why);
+}
+
 static void client_settings(const session *s, const char *stream_name, const char *options,
                             receiver_options *o)
 {
@@ -52,6 +57,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .rows_later = !mine || c->training_steps > 0, /* else the schedule needs to know the end */
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
         .patient = true,
+        .waiting = tell_waiting,
         .stopped = stop_heard,
     };
     /* Of held-out rows one for each consumer. */

@@ -126,6 +126,9 @@ static status start(dispatch *d)
     TRY(proc_signal_fd(&d->signal_fd));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
+    TRY(wire_unused(d->c->prepd_endpoint));
+    TRY(wire_unused(d->workers_endpoint));
+    TRY(wire_unused(d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
     TRY(open_train(d));
     if (d->stopping)

@@ -42,6 +42,8 @@ typedef struct keeper {
     wire_msg *m;
     int64_t said_ns; /* on this connection; 0 not yet */
     bool heard;      /* a dispatcher was there; from then on one that is away is waited for */
+    int64_t away_ns; /* since when there is none; 0: there is */
+    int64_t tell_ns; /* when that is told next */
     char id[24];
     char **argv;
     int n_argv;   /* the next one's place, for --heard */
@@ -165,6 +167,24 @@ static bool any_left_to_keep(const keeper *k)
     return false;
 }
 
+/* A dispatcher that is not there is told after a second and then every ten. */
+static void tell_away(keeper *k)
+{
+    enum { FIRST_MS = 1000, EVERY_MS = 10000 };
+    const int64_t now = clock_ns();
+    if (wire_greeted(k->socket)) {
+        k->away_ns = 0;
+    } else if (k->away_ns == 0) {
+        k->away_ns = now;
+        k->tell_ns = now + FIRST_MS * MS;
+    } else if (now >= k->tell_ns) {
+        k->tell_ns = now + EVERY_MS * MS;
+        log_info("waiting for the daemon at %s since %.0f s: %s", k->endpoint,
+                 (double)(now - k->away_ns) * 1e-9,
+                 wire_listens(k->endpoint) == ST_OK ? "nobody answers there" : status_text());
+    }
+}
+
 /* Says that it is there, and hears whether it is to go. A connection that ended is made anew: the
  * daemon may come back; that keys are refused is for the workers to find out and to say. */
 static status attend(keeper *k)
@@ -189,6 +209,7 @@ static status attend(keeper *k)
         k->heard = true;
         k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* posix_spawn only reads it */
     }
+    tell_away(k);
     wire_msg_clear(k->m);
     const status st = wire_recv(k->socket, 0, NULL, k->m);
     if (st != ST_OK && st != ST_TIMEOUT)
@@ -255,6 +276,10 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
     if (keys)
         TRY_OR(done, wire_use_keys(k.net, keys));
     TRY_OR(done, wire_msg_new(&k.m));
+    if (wire_listens(endpoint) == ST_CONFIG) { /* waiting mends no permission */
+        st = ST_CONFIG;
+        goto done;
+    }
     st = keep(&k, signals);
     signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
 done:

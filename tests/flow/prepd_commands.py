@@ -1,11 +1,15 @@
 """prepd's commands as a user types them: what they take over from a daemon's file, what they say, what --help says."""
 
 import os
+import socket
 import subprocess
+import sys
+import time
 
 from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
 
 TRAINER = os.path.join(os.path.dirname(BIN), "trainer")
+CLIENT = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "client.py")
 PROGRAMS = [BIN] + [TRAINER] * os.path.exists(TRAINER)
 
 
@@ -29,6 +33,42 @@ def said(program, *words, code, stdout=subprocess.PIPE):
     p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
     check(p.returncode == code, f"{words}: exit code {p.returncode}, not {code}: {p.stderr}")
     return p.stderr if code else p.stdout
+
+
+def a_socket_that_is_not_there_or_not_ours():
+    """Told at once by a command; a consumer waits, saying for what, unless waiting can not help."""
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    with Folder() as f:
+        end = f.file("d.sock")
+        began = time.monotonic()
+        check("there is no socket" in said(BIN, "status", "-c", f.config, code=69), "not told")
+        for kind in ("", ".workers", ".control"):
+            with socket.socket(socket.AF_UNIX) as s:  # left by one that was killed
+                s.bind(end + kind)
+        check("nobody listens behind" in said(BIN, "status", "-c", f.config, code=69), "not told")
+        check(time.monotonic() - began < 2, "not at once")
+        with socket.socket(socket.AF_UNIX) as s, socket.socket(socket.AF_UNIX) as control:
+            for kind, one in (("", s), (".control", control)):
+                os.remove(end + kind)
+                one.bind(end + kind)
+                one.listen()
+                os.chmod(end + kind, 0o500 if nobody else 0)
+            os.chmod(f.path, 0o755)
+            for words in (["status", "--connect", f"ipc://{end}"], ["worker", "--connect", f"ipc://{end}"]):
+                try:
+                    p = subprocess.run([BIN, *words], capture_output=True, text=True, timeout=10, **nobody)
+                except PermissionError:
+                    print("skipped: another user may not run this build")
+                    break
+                check(p.returncode == 78 and "may not write to the socket" in p.stderr, f"{words}: {p.stderr}")
+        os.remove(end)
+        check(f"{end}: nothing came for 0.3 s" in said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=1),
+              "client.py does not name the endpoint")
+        waits = subprocess.Popen([BIN, "worker", "--connect", f"ipc://{end}"], stderr=subprocess.PIPE, text=True)
+        line = waits.stderr.readline()
+        waits.terminate()
+        waits.communicate(timeout=20)
+        check("waiting for the daemon at" in line and "there is no socket" in line, line)
 
 
 def help_of_every_verb():
@@ -101,4 +141,4 @@ def what_lacks_or_is_out_of_range():
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
 
 
-main(a_command_beside_the_daemon, help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)
+main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)

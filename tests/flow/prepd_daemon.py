@@ -15,7 +15,7 @@ import time
 
 import zmq
 
-from prepd_flow import BIN, Daemon, Folder, check, children, gone, main, run, wait_for, \
+from prepd_flow import BIN, Daemon, Folder, check, children, free_ports, gone, main, run, wait_for, \
     workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -210,15 +210,19 @@ def an_endpoint_in_use_is_named():
         check(second.returncode not in (0, 70), f"exit code {second.returncode}")
         check("d.sock" in second.stderr, f"does not name the endpoint: {second.stderr}")
         check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the first one suffered")
+    first = free_ports()
     with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+        port = first + 2
+        s.bind(("127.0.0.1", port))
         s.listen()
-        port = s.getsockname()[1]
-        with Folder() as f:
-            p = subprocess.run([BIN, "serve", "-c", f.config, "--prepd.endpoint",
-                                f"tcp://127.0.0.1:{port}"], capture_output=True, text=True,
-                               timeout=30)
-            check(p.returncode not in (0, 70) and str(port) in p.stderr, p.stderr)
+        with Folder() as f:  # whose data set does not answer: it is never asked
+            questions = f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")
+            os.remove(questions)
+            os.mkfifo(questions)
+            for mine in (first, first + 1, first + 2):
+                p = subprocess.run([BIN, "serve", "-c", f.config, "--prepd.endpoint",
+                                    f"tcp://127.0.0.1:{mine}"], capture_output=True, text=True, timeout=10)
+                check(p.returncode == 69 and f":{port} is in use" in p.stderr, p.stderr)
 
 
 HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,

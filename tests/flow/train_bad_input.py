@@ -67,7 +67,7 @@ def another_stream_than_the_daemon_s():
 def nobody_listens():
     with Folder(**STREAM) as f:
         start = time.monotonic()
-        refused(["prepd serve"], 69, "train", "-c", f.config, "--feed.timeout", "2",
+        refused(["prepd serve", "waiting for prepd at", "there is no socket"], 69, "train", "-c", f.config, "--feed.timeout", "2",
                 "--job.dump_folder", f.file("o"))
         check(time.monotonic() - start < 20, "it took too long")
 

@@ -308,7 +308,7 @@ static void test_client_open__no_daemon(void **state)
                         .credit_bytes = 1,
                         .timeout_ms = QUIET_MS};
     int64_t start = clock_ns();
-    assert_fails(ST_UNAVAILABLE, client_open(&o, &c), "is prepd serve running");
+    assert_fails(ST_UNAVAILABLE, client_open(&o, &c), "prepd serve is not running");
     assert_true(clock_ns() - start < (int64_t)5 * 1000000000);
     assert_null(c);
     o.endpoint = "ipc://";
