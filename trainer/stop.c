@@ -15,6 +15,7 @@ static atomic_bool heard, agreed, together;
 static _Atomic int64_t heard_ns;
 static timer_t deadline;
 static struct timespec given;
+static bool tells;
 
 /* From here on the process has so long. What may be called in a signal's handler is. */
 static void begin_to_stop(void)
@@ -27,7 +28,12 @@ static void begin_to_stop(void)
 
 static void on_signal(int number)
 {
+    static const char words[] =
+        "trainer: level=info msg=\"stopping behind the step under way, within "
+        "checkpoint.exit_deadline; the same signal again ends it at once\"\n";
     (void)number;
+    if (tells && !atomic_load(&heard))
+        (void)!write(STDERR_FILENO, words, sizeof words - 1);
     begin_to_stop();
     atomic_store(&heard, true);
 }
@@ -42,12 +48,13 @@ static void on_deadline(int number)
     _exit(status_exit_code(ST_TIMEOUT));
 }
 
-status stop_listen(double deadline_s)
+status stop_listen(double deadline_s, bool tells_)
 {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     struct sigaction late = {.sa_handler = on_deadline};
     struct sigevent tell = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
     const int64_t ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
+    tells = tells_;
     given = (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     if (timer_create(CLOCK_MONOTONIC, &tell, &deadline) != 0)
         return FAIL(ST_OS, "no timer for checkpoint.exit_deadline: %s", strerror(errno));

@@ -1,5 +1,6 @@
 /* stop.h: the one place that hears SIGTERM and SIGINT. The first sets a flag that the step and
- * whoever waits ask for; the second does what the system does by default.
+ * whoever waits ask for; the same one again does what the system does by default. (Not the other
+ * one: an interrupted launcher passes SIGTERM on to ranks that heard the terminal's SIGINT.)
  *
  * Of several ranks none may stop where others go on: a step tells all of them that one has heard a
  * signal (step_report.stop), and behind the same step all are asked to stop. */
@@ -12,8 +13,8 @@
 
 /* From the first signal on the process has deadline_s seconds for whatever is under way: the step,
  * a save that waits for the one before, the last save. Then it ends with the exit code of TIMEOUT;
- * what is whole on disk stands. */
-WARN_UNUSED status stop_listen(double deadline_s);
+ * what is whole on disk stands. tells: the first signal is answered with a line, at once. */
+WARN_UNUSED status stop_listen(double deadline_s, bool tells);
 bool stop_asked(void);
 /* The same deadline for a run that ends by itself. */
 void stop_by_deadline(void);

@@ -213,7 +213,7 @@ status train_run(const conf *c, const world *w)
     if (t.session.mesh.layout.world > 1)
         stop_together();
     /* Not before: until here there is nothing to finish. */
-    TRY_OR(done, stop_listen(c->checkpoint_exit_deadline));
+    TRY_OR(done, stop_listen(c->checkpoint_exit_deadline, w->place.rank == 0));
     st = training_steps(&t);
     if (st == ST_OK || t.no_rows)
         st = finish(&t, st);

@@ -166,14 +166,17 @@ void dispatch_signals(dispatch *d)
             d->reload = true;
             continue;
         }
-        if (d->stopping)
-            d->stop_now = true;
-        if (info.ssi_signo == SIGTERM && !d->draining)
+        d->stop_now |= d->signalled;
+        d->signalled = true;
+        if (info.ssi_signo == SIGTERM && !d->draining && !d->stop_now)
             drain(d);
         else
             d->stopping = true;
-        log_info("%s signal=%s%s", d->stopping ? "stopping" : "draining",
-                 strsignal((int)info.ssi_signo), d->stop_now ? " at once" : "");
+        log_info("%s signal=%s",
+                 d->stop_now   ? "stopping at once"
+                 : d->stopping ? "stopping; another signal ends it at once"
+                               : "draining what is in work; another signal ends it at once",
+                 strsignal((int)info.ssi_signo));
     }
 }
 

@@ -208,6 +208,7 @@ struct dispatch {
     char *terms;                            /* TERMS JSON; heap */
     char host[64];
     bool stopping, stop_now, draining, reload;
+    bool signalled;      /* once; the next one is stop_now */
     int64_t drain_ns;    /* when draining ends whatever is in work; 0 = when all is done */
     int64_t answered_ns; /* when a lease last came back or went on, or the first went out */
     status outcome;      /* of the run */

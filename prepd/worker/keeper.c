@@ -49,7 +49,7 @@ typedef struct keeper {
     int n_argv;   /* the next one's place, for --heard */
     kept *worker; /* [n] */
     int n;
-    bool stopping;
+    bool stopping, signalled, stop_now; /* by the second signal */
     status outcome;
 } keeper;
 
@@ -220,6 +220,16 @@ static status attend(keeper *k)
     return ST_OK;
 }
 
+static void told_to_stop(keeper *k, int number)
+{
+    k->stop_now = k->signalled;
+    k->signalled = k->stopping = true;
+    log_info("%s signal=%s",
+             k->stop_now ? "stopping at once"
+                         : "leaving when what is in work is done; another signal ends it at once",
+             strsignal(number));
+}
+
 static status keep(keeper *k, int signals)
 {
     enum { TICK_MS = 100 };
@@ -234,7 +244,7 @@ static status keep(keeper *k, int signals)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
         while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
             if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
-                k->stopping = true;
+                told_to_stop(k, (int)info.ssi_signo);
         reap(k);
         if (!k->stopping)
             TRY(attend(k));
@@ -243,7 +253,7 @@ static status keep(keeper *k, int signals)
         if (stop_ns == 0) {
             stop_ns = clock_ns();
             signal_all(k, SIGTERM);
-        } else if (clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
+        } else if (k->stop_now || clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
             signal_all(k, SIGKILL);
         }
     }

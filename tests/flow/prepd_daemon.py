@@ -1,5 +1,6 @@
 """The daemon as a process: what it maps, how it stops, who it lets in, what it tells."""
 
+import contextlib
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import zmq
@@ -62,6 +64,33 @@ def a_signal_leaves_nothing_behind():
             wait_for(lambda: all(gone(c) for c in below), "workers end")
             left = [n for n in os.listdir(f.path) if n.startswith("d.sock")]
             check(not left, f"ipc files left: {left}")
+
+
+def a_second_signal_ends_it_at_once():
+    """The first waits for what is in work, here a picture that takes for ever, and says what another does."""
+    lib = os.path.join(os.path.dirname(os.path.dirname(BIN)), "lib")
+    trap = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(lib, "libprepd_image.so"),
+            "TESSERA_IMAGE_MODULE": os.path.join(lib, "../tests/libpoison_module.so")}
+    with Folder() as f:
+        for image in f.train_images():
+            with open(image, "ab") as x:
+                x.write(b"POISON:hang")
+        for second in (signal.SIGTERM, signal.SIGINT):
+            with Daemon(f.config, by=["env", *(f"{k}={v}" for k, v in trap.items())]) as d:
+                ready(f)
+                rows = client.connect("ipc://" + f.file("d.sock"))
+
+                def ask():
+                    with contextlib.suppress(RuntimeError):  # the daemon stops
+                        next(rows)
+
+                asks = threading.Thread(target=ask, daemon=True)
+                asks.start()
+                wait_for(lambda: any(w["busy"] for w in status(f)["workers"]), "a picture is decoded")
+                d.p.send_signal(signal.SIGTERM)
+                wait_for(lambda: "another signal ends it at once" in d.said(), "it says what to do")
+                check(d.stop(second, 2) == 0 and "stopping at once" in d.said(), d.said())
+                asks.join()
 
 
 def a_signal_while_the_data_is_opened():
@@ -348,7 +377,7 @@ def a_broken_model_folder_ends_it():
         check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "the index was spoilt")
 
 
-main(a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
+main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
      a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
      no_process_for_another_worker, a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,

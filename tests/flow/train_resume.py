@@ -217,6 +217,20 @@ def a_deadline_bounds_the_way_out():
         same(f, "quiet", "late", 2)
 
 
+def a_second_signal_ends_it_at_once():
+    with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
+        rows = dict(recorded(f, 4), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
+        p = subprocess.Popen(command(f, "run", **rows), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not p.stdout.readline().startswith("step:"):
+            check(p.poll() is None, "the trainer ended")
+        p.send_signal(signal.SIGTERM)
+        while "the same signal again ends it at once" not in p.stderr.readline():
+            check(p.poll() is None, "the first signal is not answered at once")
+        p.send_signal(signal.SIGTERM)
+        p.communicate(timeout=60)
+        check(p.returncode == -signal.SIGTERM, f"exit code {p.returncode}")
+
+
 def goes_on_from_recordings_and_kept_steps():
     with Folder(**STREAM) as f:
         rows = recorded(f)
@@ -272,4 +286,4 @@ def another_stream_is_refused():
 
 
 main(killed_at_any_instant, told_to_stop_while_it_waits, told_to_stop_while_an_evaluation_connects, a_deadline_bounds_the_way_out,
-     goes_on_from_recordings_and_kept_steps, the_best_evaluated_step_is_kept, another_stream_is_refused)
+     a_second_signal_ends_it_at_once, goes_on_from_recordings_and_kept_steps, the_best_evaluated_step_is_kept, another_stream_is_refused)
