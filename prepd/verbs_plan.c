@@ -26,6 +26,11 @@ static status fetch_index(const conf *c, char *const *args, int n_args, data_ind
     TRY_OR(done,
            json_parse(client_welcome(rows), strlen(client_welcome(rows)), "welcome", &welcome));
     TRY_OR(done, json_want_text(welcome, "index_file", "welcome", &path));
+    if (!path[0]) {
+        st = FAIL(ST_CANT_CREATE, "plan reads the index that is kept, and there is no folder for "
+                                  "one (see above): set prepd.cache_dir");
+        goto done;
+    }
     TRY_OR(done, json_want_text(welcome, "index_key", "welcome", &key_text));
     if (!hash_parse(key_text, &key)) {
         st = FAIL(ST_PROTOCOL, "index_key \"%s\" is not 32 hex digits", key_text);

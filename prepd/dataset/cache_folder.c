@@ -9,11 +9,32 @@
 
 #include "common/log.h"
 
-static bool usable_folder(const char *path)
+static bool usable_folder(const char *path, mode_t mode)
 {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+    if (mkdir(path, mode) != 0 && errno != EEXIST)
         return false;
     return access(path, W_OK | X_OK) == 0;
+}
+
+/* In a folder where everybody may make this one: what another user has put there is not read. */
+static status own_folder(const char *path)
+{
+    struct stat info;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return FAIL_IN(ST_CANT_CREATE, path, "no folder for the index: %s; set prepd.cache_dir",
+                       strerror(errno));
+    if (lstat(path, &info) != 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "no folder for the index: %s; set prepd.cache_dir",
+                       strerror(errno));
+    if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && !(info.st_mode & (S_IWGRP | S_IWOTH)))
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, path,
+                   "no folder for the index: this one %s, so another user may have made it; remove "
+                   "it or set prepd.cache_dir",
+                   S_ISLNK(info.st_mode)      ? "is a symbolic link"
+                   : !S_ISDIR(info.st_mode)   ? "is none"
+                   : info.st_uid != geteuid() ? "belongs to another user"
+                                              : "may be written by others");
 }
 
 status cache_folder(const conf *c, char out[PATH_MAX])
@@ -22,7 +43,7 @@ status cache_folder(const conf *c, char out[PATH_MAX])
     char first[PATH_MAX] = "";
     if (c->prepd_cache_dir[0]) {
         snprintf(out, PATH_MAX, "%s", c->prepd_cache_dir);
-        if (usable_folder(out))
+        if (usable_folder(out, 0777))
             return ST_OK;
         return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir can not be written: %s",
                        strerror(errno));
@@ -33,7 +54,7 @@ status cache_folder(const conf *c, char out[PATH_MAX])
     if (slash && stat(out, &info) == 0 && !S_ISDIR(info.st_mode))
         *slash = 0;
     if (snprintf(first, sizeof(first), "%s/.tessera", out) < (int)sizeof(first) &&
-        usable_folder(first)) {
+        usable_folder(first, 0777)) {
         snprintf(out, PATH_MAX, "%s", first);
         return ST_OK;
     }
@@ -42,16 +63,15 @@ status cache_folder(const conf *c, char out[PATH_MAX])
     } else if (home && home[0] == '/') {
         char cache[PATH_MAX];
         snprintf(cache, sizeof(cache), "%s/.cache", home);
-        (void)usable_folder(cache);
+        (void)usable_folder(cache, 0700);
         snprintf(out, PATH_MAX, "%s/.cache/tessera", home);
     } else {
         out[0] = 0;
     }
-    if (!out[0] || !usable_folder(out)) {
+    if (!out[0] || !usable_folder(out, 0700)) {
         snprintf(out, PATH_MAX, "%s/tessera-%d", tmp && tmp[0] == '/' ? tmp : "/tmp",
-                 (int)getuid());
-        if (!usable_folder(out))
-            return FAIL_IN(ST_CANT_CREATE, out, "no folder for the index: set prepd.cache_dir");
+                 (int)geteuid());
+        TRY(own_folder(out));
     }
     log_info("index kept elsewhere: %s can not be written folder=%s", first, out);
     return ST_OK;

@@ -126,12 +126,18 @@ static status open_files(source *s, const conf *c)
     char folder[PATH_MAX], key[HASH_TEXT];
     TRY(dataset_open(c, &s->data));
     TRY(index_key_of(s, &s->index_key));
-    TRY(cache_folder(&s->c, folder));
+    const status found = cache_folder(&s->c, folder);
+    if (found != ST_OK && s->c.prepd_cache_dir[0])
+        return found;
+    if (found != ST_OK) /* it is only a cache */
+        log_warn("the index is not kept, and built at every start: %s", status_text());
     hash_print(s->index_key, key);
-    if (asprintf(&s->index_path, "%s/index-%s.tsx", folder, key) < 0) {
-        s->index_path = NULL;
+    char path[PATH_MAX + HASH_TEXT + 16] = "";
+    if (found == ST_OK)
+        snprintf(path, sizeof(path), "%s/index-%s.tsx", folder, key);
+    s->index_path = strdup(path);
+    if (!s->index_path)
         return FAIL(ST_NO_MEMORY, "no memory for a path");
-    }
     log_info("data set opened section=%s samples=%lld images=%lld", s->name,
              (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));
     status st = load_cached(s);
@@ -241,7 +247,7 @@ status source_advance(dispatch *d, source *s)
 status source_index_done(source *s)
 {
     TRY(index_seal(s->index));
-    if (index_save(s->index, s->index_path, s->index_key) != ST_OK)
+    if (s->index_path[0] && index_save(s->index, s->index_path, s->index_key) != ST_OK)
         log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
     s->ready = true;
     return ST_OK;

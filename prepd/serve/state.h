@@ -53,7 +53,7 @@ struct source {
     dataset *data;
     data_index *index;
     clip_limits clips;
-    char *index_path; /* heap; where the cache lies */
+    char *index_path; /* heap; where the cache lies; "": nowhere */
     hash128 index_key;
     hash128 model_digest;
     char *stream_json; /* conf_stream_json of c; heap */

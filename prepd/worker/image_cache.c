@@ -119,9 +119,9 @@ static status open_locked(image_cache *x, const char *folder)
     if (snprintf(path, sizeof path, "%s/images.cache", folder) >= (int)sizeof path ||
         snprintf(lock, sizeof lock, "%s/images.lock", folder) >= (int)sizeof lock)
         return FAIL(ST_CONFIG, "cache.folder is longer than %d bytes", PATH_MAX - 16);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder can not be made: %s", strerror(errno));
-    const int locked = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const int locked = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (locked < 0 || flock(locked, LOCK_EX) != 0) {
         const int why = errno;
         if (locked >= 0)

@@ -1,9 +1,11 @@
 """prepd's commands as a user types them: what they take over from a daemon's file, what they say, what --help says."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
@@ -69,6 +71,21 @@ def a_socket_that_is_not_there_or_not_ours():
         waits.terminate()
         waits.communicate(timeout=20)
         check("waiting for the daemon at" in line and "there is no socket" in line, line)
+
+
+def without_a_place_for_the_index():
+    """It is only a cache: the daemon says so and goes on; plan, which reads it, says what to set."""
+    with Folder() as f, tempfile.TemporaryDirectory() as tmp:
+        quiet = digest(f.config, "--steps", "2")
+        shutil.rmtree(f.file("data/.tessera"))
+        open(f.file("data/.tessera"), "w").close()  # no folder
+        os.symlink(f.path, os.path.join(tmp, f"tessera-{os.getuid()}"))
+        there = {**os.environ, "TMPDIR": tmp, "HOME": "", "XDG_CACHE_HOME": ""}
+        p = subprocess.run([BIN, "digest", "-c", f.config, "--steps", "2"], env=there, capture_output=True, text=True)
+        check(p.returncode == 0 and p.stdout.split()[-1] == quiet, p.stderr)
+        check("the index is not kept" in p.stderr and "is a symbolic link" in p.stderr, p.stderr)
+        p = subprocess.run([BIN, "plan", "-c", f.config], env=there, capture_output=True, text=True)
+        check(p.returncode == 73 and "prepd.cache_dir" in p.stderr, f"{p.returncode}: {p.stderr}")
 
 
 def help_of_every_verb():
@@ -141,4 +158,5 @@ def what_lacks_or_is_out_of_range():
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
 
 
-main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)
+main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index,
+     help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)

@@ -1,0 +1,89 @@
+/* Where the index is kept if the data's folder takes none: a folder in the temporary one is the
+ * user's own, or it is not used. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "prepd/dataset/cache_folder.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+typedef struct place {
+    char *root;
+    char folder[PATH_MAX]; /* that is looked for */
+    conf c;
+} place;
+
+static int setup(void **state)
+{
+    static place p;
+    p.root = harness_temp();
+    p.c = conf_defaults();
+    p.c.data_path = "/proc/no/data/here";
+    snprintf(p.folder, sizeof p.folder, "%s/tessera-%d", p.root, (int)geteuid());
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    setenv("TMPDIR", p.root, 1);
+    *state = &p;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    place *p = *state;
+    unsetenv("TMPDIR");
+    conf_done(&p->c);
+    harness_remove(&p->root);
+    return 0;
+}
+
+static void test_cache_folder__is_made_for_the_user_alone(void **state)
+{
+    const place *p = *state;
+    char found[PATH_MAX];
+    struct stat info;
+    for (int again = 0; again < 2; again++) {
+        assert_ok(cache_folder(&p->c, found));
+        assert_string_equal(found, p->folder);
+        assert_int_equal(stat(found, &info), 0);
+        assert_int_equal(info.st_mode & 0777, 0700);
+    }
+}
+
+static void test_cache_folder__link_is_refused(void **state)
+{
+    const place *p = *state;
+    char found[PATH_MAX], own[PATH_MAX + 8];
+    snprintf(own, sizeof own, "%s/own", p->root);
+    assert_int_equal(mkdir(own, 0700), 0);
+    assert_int_equal(symlink(own, p->folder), 0);
+    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "is a symbolic link");
+}
+
+static void test_cache_folder__one_that_others_may_write_is_refused(void **state)
+{
+    const place *p = *state;
+    char found[PATH_MAX];
+    assert_int_equal(mkdir(p->folder, 0700), 0);
+    assert_int_equal(chmod(p->folder, 0777), 0);
+    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "may be written by others");
+    assert_int_equal(chmod(p->folder, 0755), 0);
+    assert_ok(cache_folder(&p->c, found));
+    if (chown(p->folder, 65534, 65534) == 0) /* as root alone */
+        assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "belongs to another user");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cache_folder__is_made_for_the_user_alone, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_cache_folder__link_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cache_folder__one_that_others_may_write_is_refused,
+                                        setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
