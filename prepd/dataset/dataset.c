@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/utf8.h"
+#include "prepd/dataset/chat_record.h"
 
 status dataset_open(const conf *c, dataset **out)
 {
@@ -16,6 +17,8 @@ status dataset_open(const conf *c, dataset **out)
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,
         [DATA_VIDEO] = &dataset_conversations,   [DATA_MIXTURE] = &dataset_mixture,
     };
+    chat_rules rules;
+    TRY(chat_rules_of(c, &rules)); /* wrong ones are told of data that does not use them too */
     TRY(adapters[c->data_format]->open(c, out));
     const char *root = (*out)->v->root(*out);
     if (utf8_valid(root, strlen(root)))

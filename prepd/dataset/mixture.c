@@ -60,15 +60,26 @@ static void mixture_close(dataset *base)
 /* --- the list --- */
 
 /* Options a source may set; the others belong to the stream. */
-static bool is_own_key(const char *key)
-{
-    static const char *const keys[] = {"format",        "path",   "split",  "images",
+static const char *const own_keys[] = {"format",        "path",   "split",  "images",
                                        "answer",        "prompt", "limit",  "loss_on",
                                        "stage_weights", "trim",   "suffix", "group"};
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        if (strcmp(key, keys[k]) == 0)
+enum { N_OWN_KEYS = sizeof own_keys / sizeof *own_keys };
+
+static bool is_own_key(const char *key)
+{
+    for (int k = 0; k < N_OWN_KEYS; k++)
+        if (strcmp(key, own_keys[k]) == 0)
             return true;
     return false;
+}
+
+static status unknown_key(const mixture *m, const yaml_item *item)
+{
+    char list[256] = "";
+    for (int k = 0; k < N_OWN_KEYS; k++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), ", %s", own_keys[k]);
+    return FAIL_AT(ST_CONFIG, m->file, item->line, -1, "%s: expected NAME.KEY with one of weight%s",
+                   item->key, list);
 }
 
 static status new_source(mixture *m, const char *name, size_t n, mixed_source **out)
@@ -131,14 +142,8 @@ static status on_leaf(void *user, const yaml_item *item)
     mixture *m = (mixture *)user;
     const char *dot = strchr(item->key, '.');
     mixed_source *s = NULL;
-    if (!dot || !is_own_key(dot + 1)) {
-        if (!dot || strcmp(dot + 1, "weight") != 0)
-            return FAIL_AT(ST_CONFIG, m->file, item->line, -1,
-                           "%s: expected NAME.KEY with one of weight, format, path, split, images, "
-                           "answer, limit, loss_on, stage_weights, trim, suffix, "
-                           "prompt",
-                           item->key);
-    }
+    if (!dot || (!is_own_key(dot + 1) && strcmp(dot + 1, "weight") != 0))
+        return unknown_key(m, item);
     for (int k = 0; k < m->n && !s; k++)
         if (strlen(m->sources[k].name) == (size_t)(dot - item->key) &&
             strncmp(m->sources[k].name, item->key, (size_t)(dot - item->key)) == 0)

@@ -62,8 +62,8 @@ static bool is_annotations(const char *name)
     return ends_with(name, "annotations.json");
 }
 
-/* The split a question file speaks of, for the list in an error: what is left of its name without
- * the words of the pattern, and without a year. */
+/* The split a file of questions or annotations speaks of, for the list in an error: what is left of
+ * its name without the words of the pattern, and without a year. */
 static void name_split(const char *name, char *list, size_t size)
 {
     char word[VQA_NAME_MAX];
@@ -73,7 +73,8 @@ static void name_split(const char *name, char *list, size_t size)
             memcpy(word, at, n);
             word[n] = 0;
             bool fixed = strcmp(word, "v2") == 0 || strcmp(word, "OpenEnded") == 0 ||
-                         strcmp(word, "mscoco") == 0 || strcmp(word, "questions.json") == 0;
+                         strcmp(word, "mscoco") == 0 || ends_with(word, "questions.json") ||
+                         ends_with(word, "annotations.json");
             while (n && isdigit((unsigned char)word[n - 1]))
                 word[--n] = 0;
             size_t used = strlen(list);

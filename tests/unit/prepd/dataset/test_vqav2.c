@@ -270,7 +270,14 @@ static void test_open__whole_file_failures(void **state)
     conf c = conf_of(root);
     c.data_split = "val";
     assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "the splits found are: train");
+    put_file(root, "v2_OpenEnded_mscoco_val2014_questions.json", "{}");
+    assert_fails(ST_NO_INPUT, dataset_open(&c, &d),
+                 "*val*annotations.json here; the splits found are: train");
+    assert_string_equal(strstr(status_text(), "are: "), "are: train");
     c.data_split = "train";
+    c.data_stage_weights = "0.5,x";
+    assert_fails(ST_CONFIG, dataset_open(&c, &d), "data.stage_weights: \"0.5,x\" is no list");
+    c.data_stage_weights = "";
     put_file(root, QUESTIONS, "{\"questions\": [{\"image_id\": 7,\n\"question\": }]}");
     assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), QUESTIONS);
     put_file(root, QUESTIONS, "{\"questions\": 7}");
