@@ -1,10 +1,13 @@
 /* train.c: a run is opened, driven to its end, and leaves its model. Steps: train_steps.c. */
 #include "trainer/train.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "trainer/checkpoint/folder.h"
@@ -72,15 +75,14 @@ static status find_start(training *t)
     return st;
 }
 
-/* A layout of several ranks is planned, so that its refusal tells what it would take. */
-static status plan_ranks(const conf *c)
+/* What options, model and recording refuse by themselves. A layout of several ranks is planned, so
+ * that its refusal tells what it would take. */
+static status check_options(const conf *c)
 {
     layout l;
     model_dims d;
     params *p;
     TRY(layout_of(c, &l));
-    if (l.world == 1)
-        return ST_OK;
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d));
@@ -88,10 +90,13 @@ static status plan_ranks(const conf *c)
     TRY(layout_check(&l, &limits));
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
-    if (st == ST_OK)
+    if (st == ST_OK && l.world > 1)
         st = layout_print(c, &l, &d, p, stdout, NULL);
     fflush(stdout);
     params_free(&p);
+    if (st == ST_OK && c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
+        st =
+            FAIL_IN(ST_NO_INPUT, c->feed_replay, "can not open the recording: %s", strerror(errno));
     return st;
 }
 
@@ -99,8 +104,8 @@ static status open_run(training *t)
 {
     const conf *c = t->conf;
     double peak;
-    TRY(plan_ranks(c));
-    TRY(session_check_layout(c, t->world)); /* refused before anything is written */
+    TRY(check_options(c)); /* refused before anything is written */
+    TRY(session_check_layout(c, t->world));
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
     if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])

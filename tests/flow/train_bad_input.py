@@ -38,6 +38,17 @@ def options_that_do_not_exist_or_fit():
         refused(["bad.yaml:3", "seq_len"], 78, "train", "-c", f.file("bad.yaml"))
 
 
+def what_is_refused_makes_no_folder():
+    with Folder(**STREAM) as f:
+        out = ("train", "--job.dump_folder", f.file("o"))
+        model = ("--model.path", f.file("data/model"))
+        for words, code, more in ((["model.path is not set"], 78, ()), (["/nowhere"], 66, ("--model.path", "/nowhere")),
+                                  (["no/rows"], 66, (*model, "--feed.replay", f.file("no/rows"))),
+                                  (["lora.targets"], 78, (*model, "--lora.rank", "2", "--lora.targets", "nothing"))):
+            refused(words, code, *out, *more)
+            check(not os.path.exists(f.file("o")), f"{more}: a folder was made")
+
+
 def record(f):
     path = f.file("rows.rec")
     if not os.path.exists(path):
@@ -105,5 +116,5 @@ def tiny_vocabulary(f):
     return f.file("tiny")
 
 
-main(options_that_do_not_exist_or_fit, models_that_are_none, another_stream_than_the_daemon_s,
-     nobody_listens, damaged_recordings, rows_that_do_not_fit_the_model)
+main(options_that_do_not_exist_or_fit, what_is_refused_makes_no_folder, models_that_are_none,
+     another_stream_than_the_daemon_s, nobody_listens, damaged_recordings, rows_that_do_not_fit_the_model)
