@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/conf_table.h"
+#include "common/file.h"
 #include "common/yaml.h"
 
 static const char command_line[] = "command line";
@@ -69,8 +69,7 @@ static status folder_of(const char *file, char out[PATH_MAX])
 static status load_file(conf *c, const char *file)
 {
     char base[PATH_MAX];
-    struct stat info;
-    if (stat(file, &info) == 0 && S_ISDIR(info.st_mode))
+    if (file_is_folder(file))
         return FAIL_IN(ST_USAGE, file, "is a folder; -c takes a YAML file");
     loading l = {c, {file, -1, base, ST_CONFIG}, NULL};
     TRY(folder_of(file, base));

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
+#include "common/file.h"
 #include "common/model_cache.h"
 
 enum { PORT_MAX = 65533 /* and two more follow */ };
@@ -128,12 +128,6 @@ static status set_enum(conf *c, const conf_row *r, const char *text, const conf_
                      close_enough ? "?" : "");
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 /* What a relative path means: beside the file that gives it. But a model that is no folder there
  * may be Org/Name in the Hugging Face cache, and a word without a slash stays as it is: a preset.
  */
@@ -141,7 +135,7 @@ static const char *meaning(const conf_row *r, const char *text, const char *join
                            char found[STATUS_PATH_MAX])
 {
     bool model = strcmp(r->key, "model.path") == 0;
-    if ((!model && strcmp(r->key, "model.tokenizer") != 0) || is_folder(joined))
+    if ((!model && strcmp(r->key, "model.tokenizer") != 0) || file_is_folder(joined))
         return joined;
     if (model_cache_find(text, found))
         return found;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 status file_sync_folder(const char *folder)
@@ -28,4 +29,10 @@ status file_sync_parent(const char *path)
     memcpy(folder, path, n);
     folder[n] = 0;
     return file_sync_folder(folder);
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }

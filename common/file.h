@@ -2,6 +2,8 @@
 #ifndef TESSERA_COMMON_FILE_H
 #define TESSERA_COMMON_FILE_H
 
+#include <stdbool.h>
+
 #include "common/status.h"
 
 /* What was made, renamed or removed in the folder lasts only after this. Where a file system can
@@ -9,5 +11,7 @@
 WARN_UNUSED status file_sync_folder(const char *folder);
 /* The same of the folder that path lies in. */
 WARN_UNUSED status file_sync_parent(const char *path);
+/* A folder, or a link to one. */
+bool file_is_folder(const char *path);
 
 #endif

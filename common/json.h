@@ -103,6 +103,7 @@ void json_put_key(json_writer *w, const char *key);
 void json_put_text(json_writer *w, const char *s, size_t size);
 void json_put_cstr(json_writer *w, const char *s);
 void json_put_int(json_writer *w, int64_t v);
+void json_put_key_int(json_writer *w, const char *key, int64_t v); /* both */
 void json_put_real(json_writer *w, double v); /* shortest text that reads back the same */
 void json_put_bool(json_writer *w, bool v);
 void json_put_null(json_writer *w);

@@ -167,6 +167,12 @@ void json_put_int(json_writer *w, int64_t v)
     w->need_comma = true;
 }
 
+void json_put_key_int(json_writer *w, const char *key, int64_t v)
+{
+    json_put_key(w, key);
+    json_put_int(w, v);
+}
+
 void json_put_real(json_writer *w, double v)
 {
     char text[40];

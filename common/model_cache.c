@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+
+#include "common/file.h"
 
 enum { COMMIT_MAX = 128 };
 
@@ -42,12 +43,6 @@ static bool find_root(char out[STATUS_PATH_MAX])
            join(out, getenv("HOME"), "/.cache/huggingface/hub");
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 /* The commit that refs/main names: one word. */
 static bool read_commit(const char *path, char out[COMMIT_MAX])
 {
@@ -72,7 +67,7 @@ static bool look(const char *name, char out[STATUS_PATH_MAX])
     const char *model = strchr(name, '/') + 1;
     if (snprintf(at, sizeof at, "%s/models--%.*s--%s", root, (int)(model - 1 - name), name,
                  model) >= (int)sizeof at ||
-        !is_folder(at)) {
+        !file_is_folder(at)) {
         snprintf(out, STATUS_PATH_MAX, "%s", at);
         return false;
     }
@@ -80,7 +75,7 @@ static bool look(const char *name, char out[STATUS_PATH_MAX])
         !read_commit(out, commit))
         return false;
     return snprintf(out, STATUS_PATH_MAX, "%s/snapshots/%s", at, commit) < STATUS_PATH_MAX &&
-           is_folder(out);
+           file_is_folder(out);
 }
 
 bool model_cache_find(const char *name, char out[STATUS_PATH_MAX])

@@ -4,16 +4,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/utf8.h"
-
-bool model_files_is_folder(const char *path)
-{
-    struct stat info;
-    return path[0] && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 /* "/here/Org/Name" -> "Org/Name", what was asked for before the working folder came in front. */
 static const char *last_two_words(const char *path)
@@ -35,7 +29,7 @@ status model_files_absent(status code, const char *key, const char *path)
 
 status model_files_find(const char *name, char out[STATUS_PATH_MAX])
 {
-    if (!model_files_is_folder(name)) {
+    if (!file_is_folder(name)) {
         if (model_cache_find(name, out))
             return ST_OK;
         if (model_cache_is_name(name))
@@ -49,16 +43,16 @@ status model_files_find(const char *name, char out[STATUS_PATH_MAX])
 status model_files_folder(const conf *c, const char **out)
 {
     if (c->model_tokenizer[0]) {
-        if (!model_files_is_folder(c->model_tokenizer))
+        if (!file_is_folder(c->model_tokenizer))
             return model_files_absent(ST_CONFIG, "model.tokenizer", c->model_tokenizer);
         *out = c->model_tokenizer;
         return ST_OK;
     }
     if (!c->model_path[0])
         return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
-    if (!model_files_is_folder(c->model_path) && strchr(c->model_path, '/'))
+    if (!file_is_folder(c->model_path) && strchr(c->model_path, '/'))
         return model_files_absent(ST_CONFIG, "model.path", c->model_path);
-    if (!model_files_is_folder(c->model_path))
+    if (!file_is_folder(c->model_path))
         return FAIL(ST_CONFIG,
                     "model.path %s is no folder; beside a preset's name set model.tokenizer to the "
                     "folder of tokenizer.json",

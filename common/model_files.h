@@ -19,8 +19,6 @@ WARN_UNUSED status model_files_told(const conf *c);
  * video_preprocessor_config.json of that folder. */
 WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);
 
-bool model_files_is_folder(const char *path);
-
 /* What a user calls a model -> the folder in out: a folder, or Org/Name in the Hugging Face cache
  * (model_cache.h). Anything else stays as it is: a preset, or a path for
  * its reader to complain of. NO_INPUT for Org/Name that is not there, with where it looked. conf

@@ -112,12 +112,6 @@ static void put_json_or_null(json_writer *w, const char *key, const char *json)
         json_put_null(w);
 }
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 static status send_hello(client *c)
 {
     const client_options *o = &c->hello;
@@ -127,21 +121,27 @@ static status send_hello(client *c)
     snprintf(program, sizeof program, "%s %s", program_invocation_short_name, TESSERA_VERSION);
     json_writer_init(&w);
     json_begin_object(&w);
-    put_int(&w, "version", FRAME_VERSION);
+    json_put_key_int(&w, "version", FRAME_VERSION);
     json_put_key(&w, "program");
     json_put_cstr(&w, program);
     json_put_key(&w, "stream");
     json_put_cstr(&w, o->stream);
     put_json_or_null(&w, "options", o->stream_options);
     put_json_or_null(&w, "cursor", o->cursor);
-    put_int(&w, "start_row", o->start_row);
-    put_int(&w, "rank", o->rank);
-    put_int(&w, "ranks", o->ranks);
-    put_int(&w, "credit_bytes", o->credit_bytes);
+    json_put_key_int(&w, "start_row", o->start_row);
+    json_put_key_int(&w, "rank", o->rank);
+    json_put_key_int(&w, "ranks", o->ranks);
+    json_put_key_int(&w, "credit_bytes", o->credit_bytes);
     json_put_key(&w, "rows_later");
     json_put_bool(&w, o->rows_later);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK && size > HELLO_BYTES) /* who sends more is cut off, and hears no reason */
+        st = FAIL(
+            ST_BAD_INPUT,
+            "the cursor's list of samples that could not be used makes a HELLO of %zu bytes, "
+            "and %s takes %d: mend the data and begin its epochs anew (checkpoint.load_step 0)",
+            size, c->name, HELLO_BYTES);
     if (st == ST_OK)
         st = wire_send_json(c->socket, NULL, KIND_HELLO, 0, text, size);
     free(text);

@@ -21,6 +21,7 @@ IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
 HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
+HELLO_LIMIT = 8 << 20  # who sends more is cut off, and hears no reason
 
 
 def check(good, *words):
@@ -138,6 +139,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
 
     def send(kind, message):
         text = json.dumps(message).encode()
+        check(len(text) <= HELLO_LIMIT, "a cursor of", len(text), "bytes; prepd takes", HELLO_LIMIT)
         head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([head, text])
 

@@ -13,6 +13,7 @@
 enum {
     FRAME_MAGIC = 0x41525354, /* "TSRA" read little-endian */
     FRAME_VERSION = 1,
+    HELLO_BYTES = 8 << 20, /* of JSON, at most: a part of a message to prepd */
     FRAME_BYTES = 64,
     FRAME_MAX_IMAGES = 65536,
     FRAME_MAX_PAYLOAD = 1 << 30, /* bytes, decoded row block */

@@ -1,4 +1,4 @@
-/* press.h: one-shot zstd frames, made and opened. The only door to zstd; private to proto. */
+/* press.h: one-shot zstd frames, made and opened. Proto's door to zstd; private to it. */
 #ifndef TESSERA_PROTO_PRESS_H
 #define TESSERA_PROTO_PRESS_H
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/model_files.h"
+#include "common/file.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -212,7 +212,7 @@ status dry_source_open(const params *whole, const char *path, dry_source *out)
         return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sizes", whole->n);
     for (int64_t i = 0; i < whole->n; i++)
         out->size[i] = whole->list[i].adapter ? 0 : (int64_t)st_dtype_size(DT_BF16);
-    if (!model_files_is_folder(path) || !hf_has_weights(path))
+    if (!file_is_folder(path) || !hf_has_weights(path))
         return ST_OK;
     return read_sizes(whole, path, out);
 }

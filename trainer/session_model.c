@@ -3,8 +3,8 @@
 
 #include <inttypes.h>
 
+#include "common/file.h"
 #include "common/log.h"
-#include "common/model_files.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
@@ -77,8 +77,8 @@ status session_values(session *s)
                  s->from->path, s->params->bytes_read);
         return ST_OK;
     }
-    bool have = c->model_layers == 0 && model_files_is_folder(c->model_path) &&
-                hf_has_weights(c->model_path);
+    bool have =
+        c->model_layers == 0 && file_is_folder(c->model_path) && hf_has_weights(c->model_path);
     if (have) {
         TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
         TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/model_files.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/report/digits.h"
@@ -81,7 +82,7 @@ static status inspect(const char *name, const model_dims *d, const params *p)
     param_piece *pieces = NULL;
     int64_t n = 0;
     char total[DIGITS_TEXT], tensors[DIGITS_TEXT];
-    bool has = model_files_is_folder(name) && hf_has_weights(name);
+    bool has = file_is_folder(name) && hf_has_weights(name);
     status st;
     if (has) {
         TRY(hf_folder_open(name, &weights));

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "prepd/dataset/zip.h"
 
 /* Where the two files may lie under data.path: flat as the archives unpack, or sorted. */
@@ -20,12 +20,6 @@ static bool ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
     return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 /* How well a file name speaks of the split: 0 not at all, 1 as the beginning of a word ("test" in
@@ -298,7 +292,7 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
                 memcpy(p->subtype, subtype, strlen(subtype) + 1);
                 return ST_OK;
             }
-            if (k < N_NAMED && !fallback[0] && is_folder(path))
+            if (k < N_NAMED && !fallback[0] && file_is_folder(path))
                 memcpy(fallback, folder, strlen(folder) + 1);
         }
     }
@@ -349,7 +343,7 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
     for (int pass = 0; pass < 2; pass++)
         for (int k = 0; k < n; k++) {
             snprintf(path, sizeof path, "%s/%s%s", c->data_path, candidates[k], pass ? "" : first);
-            if (pass ? !is_folder(path) : access(path, F_OK) != 0)
+            if (pass ? !file_is_folder(path) : access(path, F_OK) != 0)
                 continue;
             snprintf(path, sizeof path, "%s/%s", c->data_path, candidates[k]);
             char *whole = realpath(path, NULL);

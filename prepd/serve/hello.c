@@ -9,8 +9,10 @@
 enum { MAX_RANKS = 65536 };
 static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB: beyond it a sum could overflow */
 
-const wire_limits consumer_limits = {
-    .part_bytes = 8 << 20, .unsent = 1024, .unread_bytes = 10 << 20, .all_unread_bytes = 12 << 20};
+const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
+                                     .unsent = 1024,
+                                     .unread_bytes = 10 << 20,
+                                     .all_unread_bytes = 12 << 20};
 const int64_t STILL_HERE_NS = 15000000000;
 
 status hello_read(const json_value *v, int64_t step_rows, const char *name, hello *out)

@@ -30,12 +30,6 @@
 #include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 static void put_plain(json_writer *w, const sample *s)
 {
     if (!s->plain)
@@ -51,7 +45,7 @@ static void put_turns(json_writer *w, const sample *s)
     for (int32_t t = 0; t < s->n_turns; t++) {
         const turn *u = &s->turns[t];
         json_begin_object(w);
-        put_int(w, "role", u->role);
+        json_put_key_int(w, "role", u->role);
         json_put_key(w, "trained");
         json_put_bool(w, u->trained);
         if (u->weights) {
@@ -150,15 +144,15 @@ static status put_file(const source *s, int64_t j, const index_image *known, con
     if (place.bytes >= 0) {
         json_put_key(w, "in");
         json_put_cstr(w, place.path);
-        put_int(w, "at", place.offset);
+        json_put_key_int(w, "at", place.offset);
         bytes = place.bytes;
     }
     if (bytes >= 0) {
-        put_int(w, "bytes", bytes);
+        json_put_key_int(w, "bytes", bytes);
     }
     if (known && !known->frames) {
-        put_int(w, "height", known->height);
-        put_int(w, "width", known->width);
+        json_put_key_int(w, "height", known->height);
+        json_put_key_int(w, "width", known->width);
     }
     if (place.video) {
         json_put_key(w, "video");
@@ -203,8 +197,8 @@ static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_
             continue;
         TRY(s->data->v->sample(s->data, l->item[i], a, &smp));
         json_begin_object(w);
-        put_int(w, "id", l->item[i]);
-        put_int(w, "images", smp.n_images);
+        json_put_key_int(w, "id", l->item[i]);
+        json_put_key_int(w, "images", smp.n_images);
         put_plain(w, &smp);
         put_turns(w, &smp);
         TRY(put_clips(s, &smp, a, w));
@@ -250,12 +244,12 @@ static status put_doc(const session *se, const planned_doc *p, bool shared, bool
                       const sample *smp, file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
-    put_int(w, "id", p->sample);
-    put_int(w, "part", p->part);
-    put_int(w, "tokens", p->tokens);
+    json_put_key_int(w, "id", p->sample);
+    json_put_key_int(w, "part", p->part);
+    json_put_key_int(w, "tokens", p->tokens);
     if (p->tokens != p->whole) {
-        put_int(w, "from", p->from);
-        put_int(w, "whole", p->whole);
+        json_put_key_int(w, "from", p->from);
+        json_put_key_int(w, "whole", p->whole);
     }
     put_plain(w, smp);
     if (shared) {
@@ -294,7 +288,7 @@ static status put_decision(const source *s, int64_t id, const char *cause, arena
     sample smp;
     TRY(s->data->v->outline(s->data, id, a, &smp));
     json_begin_object(w);
-    put_int(w, "id", id);
+    json_put_key_int(w, "id", id);
     json_put_key(w, "cause");
     json_put_cstr(w, cause);
     json_put_key(w, "name");
@@ -378,8 +372,8 @@ static void put_begin(const session *se, const planned_row *r, uint64_t next, js
         plan_epoch_of(se->plan, se->from, step < r->number ? step : r->number, &first);
     json_put_key(w, "begin");
     json_begin_object(w);
-    put_int(w, "epoch", (int64_t)epoch);
-    put_int(w, "row", (int64_t)first);
+    json_put_key_int(w, "epoch", (int64_t)epoch);
+    json_put_key_int(w, "row", (int64_t)first);
     json_end_object(w);
 }
 
@@ -403,7 +397,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_key(&w, "window");
     json_put_int(&w, (int64_t)r->window);
     put_begin(se, r, next, &w);
-    put_int(&w, "plan", PLAN_VERSION);
+    json_put_key_int(&w, "plan", PLAN_VERSION);
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
     json_put_key(&w, "quarantine");
@@ -446,7 +440,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     json_put_cstr(w, s->name);
     json_put_key(w, "root");
     json_put_cstr(w, s->data->v->root(s->data));
-    put_int(w, "row", (int64_t)l->row);
+    json_put_key_int(w, "row", (int64_t)l->row);
     TRY(payload_cursor(se, &r, row_after(se, l->row), &cursor));
     json_put_key(w, "cursor");
     json_put_cstr(w, cursor);

@@ -9,12 +9,6 @@
 
 enum { PARTS_BEFORE = 2 }; /* of a lease's message: header and JSON */
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 /* 0, or errno; a file that became shorter meanwhile keeps what it had. */
 static int read_part(int fd, int64_t offset, size_t n, uint8_t *to)
 {
@@ -42,13 +36,14 @@ static status add_part(int fd, const struct stat *info, int64_t offset, int64_t 
         TRY(wire_msg_add_space(parts, (size_t)n, &to));
         const int failed = read_part(fd, offset, (size_t)n, to);
         if (failed) {
-            put_int(w, "errno", failed);
+            json_put_key_int(w, "errno", failed);
             return ST_OK;
         }
-        put_int(w, "part", (int64_t)number + PARTS_BEFORE);
+        json_put_key_int(w, "part", (int64_t)number + PARTS_BEFORE);
     }
-    put_int(w, "size", (int64_t)info->st_size);
-    put_int(w, "mtime", (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec);
+    json_put_key_int(w, "size", (int64_t)info->st_size);
+    json_put_key_int(w, "mtime",
+                     (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec);
     return ST_OK;
 }
 
@@ -60,7 +55,7 @@ static status ship_one(const char *path, int64_t offset, int64_t bytes, int64_t 
     json_begin_object(w);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, &info) != 0) {
-        put_int(w, "errno", errno);
+        json_put_key_int(w, "errno", errno);
     } else if (!S_ISREG(info.st_mode)) {
         json_put_key(w, "irregular");
         json_put_bool(w, true);

@@ -12,12 +12,6 @@ static void put_cstr(json_writer *w, const char *key, const char *v)
     json_put_cstr(w, v);
 }
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 static void begin_file(json_writer *w, const char *split, const char *key)
 {
     char subtype[32];
@@ -54,13 +48,13 @@ static void put_annotation(json_writer *w, int64_t image_id, int64_t question_id
         json_begin_object(w);
         put_cstr(w, "answer", q->answer);
         put_cstr(w, "answer_confidence", "yes");
-        put_int(w, "answer_id", k);
+        json_put_key_int(w, "answer_id", k);
         json_end_object(w);
     }
     json_end_array(w);
-    put_int(w, "image_id", image_id);
+    json_put_key_int(w, "image_id", image_id);
     put_cstr(w, "answer_type", q->answer_type);
-    put_int(w, "question_id", question_id);
+    json_put_key_int(w, "question_id", question_id);
     json_end_object(w);
 }
 
@@ -71,9 +65,9 @@ void vqa_add(vqa_files *f, int64_t image_id, const scene *s)
     for (int k = 0; k < n; k++) {
         int64_t question_id = image_id * 1000 + k;
         json_begin_object(&f->questions);
-        put_int(&f->questions, "image_id", image_id);
+        json_put_key_int(&f->questions, "image_id", image_id);
         put_cstr(&f->questions, "question", questions[k].text);
-        put_int(&f->questions, "question_id", question_id);
+        json_put_key_int(&f->questions, "question_id", question_id);
         json_end_object(&f->questions);
         put_annotation(&f->annotations, image_id, question_id, &questions[k]);
     }

@@ -7,12 +7,6 @@
 enum { START_BYTES = 16 << 10 }; /* most headers of JPEGs are shorter */
 static const char SOURCE[] = "lease";
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 static void put_text(json_writer *w, const char *key, const char *v)
 {
     json_put_key(w, key);
@@ -40,11 +34,11 @@ static status image_facts(workshop *s, const conf *c, const char *root, const fi
 
 static void put_facts(const file_facts *x, json_writer *w)
 {
-    put_int(w, "width", x->info.width);
-    put_int(w, "height", x->info.height);
+    json_put_key_int(w, "width", x->info.width);
+    json_put_key_int(w, "height", x->info.height);
     if (x->info.frames == 0)
         return;
-    put_int(w, "frames", x->info.frames);
+    json_put_key_int(w, "frames", x->info.frames);
     json_put_key(w, "fps");
     json_put_real(w, x->info.fps);
 }
@@ -62,8 +56,8 @@ static status file_record(workshop *s, const conf *c, const char *root, const fi
         st == ST_IO) /* what the next start takes for changed, and looks again */
         x.bytes = x.mtime_ns = 0;
     json_begin_object(w);
-    put_int(w, "bytes", x.bytes);
-    put_int(w, "mtime", x.mtime_ns);
+    json_put_key_int(w, "bytes", x.bytes);
+    json_put_key_int(w, "mtime", x.mtime_ns);
     if (st == ST_OK) {
         put_facts(&x, w);
     } else {
@@ -123,8 +117,8 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
             return st;
         json_begin_object(w);
         if (st == ST_OK) {
-            put_int(w, "tokens", text.n);
-            put_int(w, "targets", text.n_targets);
+            json_put_key_int(w, "tokens", text.n);
+            json_put_key_int(w, "targets", text.n_targets);
         } else {
             put_text(w, "cause", status_text());
         }

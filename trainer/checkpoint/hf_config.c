@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/model_files.h"
+#include "common/file.h"
 #include "trainer/checkpoint/hf_write.h"
 
 enum { CONFIG_MAX = 1 << 20 /* bytes; the real one has about 2,000 */ };
@@ -96,7 +96,7 @@ status hf_write_config(const model_dims *d, const char *folder, const char *sour
     model_dims from = {0};
     bool same = false;
     char *text = NULL;
-    if (source && model_files_is_folder(source) && dims_load(source, &from) == ST_OK)
+    if (source && file_is_folder(source) && dims_load(source, &from) == ST_OK)
         TRY(same_dims(d, &from, &same));
     status_clear(); /* a source that is no model is no fault */
     if (same && !dtype)

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/model_files.h"
+#include "common/file.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
 #include "trainer/checkpoint/hf_slices.h"
@@ -113,7 +113,7 @@ static status remove_stale(const hf_plan *e, const char *folder)
 
 static status copy_files(const char *from, const char *folder, const char *const *names, size_t n)
 {
-    if (!from || !model_files_is_folder(from))
+    if (!from || !file_is_folder(from))
         return ST_OK;
     for (size_t i = 0; i < n; i++)
         TRY(hf_copy_file(from, folder, names[i]));

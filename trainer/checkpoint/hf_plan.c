@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/model_files.h"
+#include "common/file.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/model/convert.h"
 
@@ -30,7 +30,7 @@ static status open_source(const char *path, const params *p, source *out)
 {
     hf_report report = {0};
     *out = (source){.layout = params_published(p)};
-    if (!path || !model_files_is_folder(path) || !hf_has_weights(path))
+    if (!path || !file_is_folder(path) || !hf_has_weights(path))
         return ST_OK;
     TRY(hf_folder_open(path, &out->folder));
     status st = hf_check(&out->folder, p, &report);

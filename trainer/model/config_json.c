@@ -4,12 +4,6 @@
 
 #include "trainer/model/dims.h"
 
-static void put_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 static void put_real(json_writer *w, const char *key, double v)
 {
     json_put_key(w, key);
@@ -50,22 +44,22 @@ static void put_token(json_writer *w, const char *key, int32_t id)
 static void put_text_members(json_writer *w, const model_dims *d)
 {
     const text_dims *t = &d->text;
-    put_int(w, "vocab_size", t->vocab);
-    put_int(w, "hidden_size", t->hidden);
-    put_int(w, "intermediate_size", t->intermediate);
-    put_int(w, "num_hidden_layers", t->layers);
-    put_int(w, "num_attention_heads", t->heads);
-    put_int(w, "num_key_value_heads", t->kv_heads);
-    put_int(w, "head_dim", t->head_dim);
+    json_put_key_int(w, "vocab_size", t->vocab);
+    json_put_key_int(w, "hidden_size", t->hidden);
+    json_put_key_int(w, "intermediate_size", t->intermediate);
+    json_put_key_int(w, "num_hidden_layers", t->layers);
+    json_put_key_int(w, "num_attention_heads", t->heads);
+    json_put_key_int(w, "num_key_value_heads", t->kv_heads);
+    json_put_key_int(w, "head_dim", t->head_dim);
     put_text(w, "hidden_act", "silu");
     put_bool(w, "attention_bias", false);
     put_real(w, "attention_dropout", 0.0);
     if (t->experts > 0) {
-        put_int(w, "num_experts", t->experts);
-        put_int(w, "num_experts_per_tok", t->top_k);
-        put_int(w, "moe_intermediate_size", t->expert_width);
+        json_put_key_int(w, "num_experts", t->experts);
+        json_put_key_int(w, "num_experts_per_tok", t->top_k);
+        json_put_key_int(w, "moe_intermediate_size", t->expert_width);
         put_bool(w, "norm_topk_prob", t->norm_topk_prob);
-        put_int(w, "decoder_sparse_step", t->sparse_step);
+        json_put_key_int(w, "decoder_sparse_step", t->sparse_step);
         put_list(w, "mlp_only_layers", t->dense_layers, t->n_dense_layers);
         put_real(w, "router_aux_loss_coef", t->router_aux_coef);
         put_bool(w, "output_router_logits", t->output_router_logits);
@@ -83,7 +77,7 @@ static void put_text_members(json_writer *w, const model_dims *d)
         json_put_null(w);
     }
     if (t->max_positions > 0)
-        put_int(w, "max_position_embeddings", t->max_positions);
+        json_put_key_int(w, "max_position_embeddings", t->max_positions);
     put_real(w, "initializer_range", t->initializer_range);
     put_token(w, "bos_token_id", d->bos_token);
     put_token(w, "eos_token_id", d->eos_token);
@@ -98,18 +92,18 @@ static void put_vision(json_writer *w, const model_dims *d)
     json_put_key(w, "vision_config");
     json_begin_object(w);
     put_text(w, "model_type", d->model_type);
-    put_int(w, "depth", v->depth);
-    put_int(w, "hidden_size", v->hidden);
-    put_int(w, "num_heads", v->heads);
-    put_int(w, "intermediate_size", v->intermediate);
+    json_put_key_int(w, "depth", v->depth);
+    json_put_key_int(w, "hidden_size", v->hidden);
+    json_put_key_int(w, "num_heads", v->heads);
+    json_put_key_int(w, "intermediate_size", v->intermediate);
     put_text(w, "hidden_act", "gelu_pytorch_tanh");
-    put_int(w, "in_channels", 3);
-    put_int(w, "patch_size", 16);
-    put_int(w, "temporal_patch_size", 2);
-    put_int(w, "spatial_merge_size", v->merge);
-    put_int(w, "num_position_embeddings", v->positions);
+    json_put_key_int(w, "in_channels", 3);
+    json_put_key_int(w, "patch_size", 16);
+    json_put_key_int(w, "temporal_patch_size", 2);
+    json_put_key_int(w, "spatial_merge_size", v->merge);
+    json_put_key_int(w, "num_position_embeddings", v->positions);
     put_list(w, "deepstack_visual_indexes", v->deepstack, v->n_deepstack);
-    put_int(w, "out_hidden_size", d->text.hidden);
+    json_put_key_int(w, "out_hidden_size", d->text.hidden);
     put_real(w, "initializer_range", v->initializer_range);
     json_end_object(w);
 }
@@ -127,10 +121,10 @@ status dims_config_json(const model_dims *d, char **out)
     if (d->vision.depth > 0) {
         char text_type[80];
         snprintf(text_type, sizeof text_type, "%s_text", d->model_type);
-        put_int(&w, "image_token_id", d->image_token);
-        put_int(&w, "video_token_id", d->video_token);
-        put_int(&w, "vision_start_token_id", d->vision_start);
-        put_int(&w, "vision_end_token_id", d->vision_end);
+        json_put_key_int(&w, "image_token_id", d->image_token);
+        json_put_key_int(&w, "video_token_id", d->video_token);
+        json_put_key_int(&w, "vision_start_token_id", d->vision_start);
+        json_put_key_int(&w, "vision_end_token_id", d->vision_end);
         put_bool(&w, "tie_word_embeddings", d->text.tied);
         json_put_key(&w, "text_config");
         json_begin_object(&w);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/model_files.h"
 #include "trainer/model/dims.h"
 
@@ -370,7 +371,7 @@ status dims_check(const model_dims *d, const char *source)
 status dims_load(const char *path_or_preset, model_dims *out)
 {
     char file[STATUS_PATH_MAX];
-    if (!model_files_is_folder(path_or_preset)) {
+    if (!file_is_folder(path_or_preset)) {
         if (strchr(path_or_preset, '/'))
             return model_files_absent(ST_NO_INPUT, "model", path_or_preset);
         return dims_preset(path_or_preset, out);

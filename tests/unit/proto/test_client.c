@@ -315,6 +315,28 @@ static void test_client_open__no_daemon(void **state)
     assert_fails(ST_CONFIG, client_open(&o, &c), "PATH");
 }
 
+/* The daemon cuts off who sends such a HELLO, and can say nothing. */
+static void test_client_open__cursor_that_no_daemon_takes(void **state)
+{
+    (void)state;
+    enum { BYTES = 9 << 20 };
+    client *c = NULL;
+    char *cursor = malloc(BYTES + 1);
+    assert_non_null(cursor);
+    memset(cursor, ' ', BYTES);
+    memcpy(cursor, "{}", 2);
+    cursor[BYTES] = 0;
+    const client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                              .stream = "train",
+                              .cursor = cursor,
+                              .ranks = 1,
+                              .credit_bytes = 1,
+                              .timeout_ms = QUIET_MS};
+    assert_fails(ST_BAD_INPUT, client_open(&o, &c), "takes 8388608");
+    assert_null(c);
+    free(cursor);
+}
+
 static const char PYTHON[] = "/usr/bin/python3";
 
 static void need_python(void)
@@ -375,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_client__refusals),
         cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_open__stopped),
+        cmocka_unit_test(test_client_open__cursor_that_no_daemon_takes),
         cmocka_unit_test(test_client_py__agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
