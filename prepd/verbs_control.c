@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/log.h"
 #include "prepd/verbs.h"
 #include "prepd/stages.h"
 #include "prepd/verbs_child.h"
@@ -48,6 +49,25 @@ static status find_daemon(int *argc, char **argv, daemon_address *out)
     return st;
 }
 
+/* One that is just being started is waited for; a missing permission comes by no waiting. */
+static status look(const char *control)
+{
+    const status st = wire_listens(control);
+    if (st == ST_UNAVAILABLE)
+        log_info("waiting for a daemon, at most %d s: %s", ANSWER_MS / 1000, status_text());
+    return st == ST_UNAVAILABLE ? ST_OK : st;
+}
+
+static status no_answer(const char *control)
+{
+    if (wire_listens(control) != ST_OK)
+        return FAIL(ST_UNAVAILABLE, "no daemon within %d s: %s", ANSWER_MS / 1000, status_text());
+    return FAIL_IN(ST_UNAVAILABLE, control,
+                   "no daemon answers within %d s: is prepd serve running, with this "
+                   "prepd.endpoint?",
+                   ANSWER_MS / 1000);
+}
+
 /* Sends the command; the answer as text (heap) and parsed. */
 static status ask(const daemon_address *daemon, const char *command, char **out_text,
                   json_value **out)
@@ -61,7 +81,7 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     char *reachable = NULL;
     TRY(wire_reachable(daemon->endpoint, &reachable));
     TRY_OR(done, wire_beside(reachable, 2, &control));
-    TRY_OR(done, wire_listens(control));
+    TRY_OR(done, look(control));
     TRY_OR(done, wire_new(&net));
     if (daemon->keys[0])
         TRY_OR(done, wire_use_keys(net, daemon->keys));
@@ -70,10 +90,7 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     TRY_OR(done, wire_msg_new(&m));
     st = wire_recv(s, ANSWER_MS, NULL, m);
     if (st == ST_TIMEOUT)
-        st = FAIL_IN(
-            ST_UNAVAILABLE, control,
-            "no daemon answers within %d s: is prepd serve running, with this prepd.endpoint?",
-            ANSWER_MS / 1000);
+        st = no_answer(control);
     TRY_OR(done, st);
     TRY_OR(done, wire_read_json(m, control, &head, out));
     if (head.kind == KIND_ERROR) {

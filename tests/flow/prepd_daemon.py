@@ -377,8 +377,8 @@ def a_broken_model_folder_ends_it():
         check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "the index was spoilt")
 
 
-main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it, no_image_library_in_the_dispatcher,
-     a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
+main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it,
+     no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
      no_process_for_another_worker, a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,

@@ -219,7 +219,7 @@ def a_deadline_bounds_the_way_out():
 
 def a_second_signal_ends_it_at_once():
     with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
-        rows = dict(recorded(f, 4), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
+        rows = dict(recorded(f, 2), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
         p = subprocess.Popen(command(f, "run", **rows), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while not p.stdout.readline().startswith("step:"):
             check(p.poll() is None, "the trainer ended")
