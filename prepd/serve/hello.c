@@ -84,6 +84,15 @@ status hello_options_agree(const char *stream_json, const json_value *v, const c
     return st;
 }
 
+status hello_is_other(const char *name, frame_kind kind)
+{
+    return FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s%s", frame_kind_name(kind),
+                   kind == KIND_JOIN
+                       ? ": this is the endpoint of trainers; workers connect to the same with "
+                         ".workers appended (tcp: the next port)"
+                       : "");
+}
+
 status hello_is_missing(const char *name)
 {
     return FAIL_IN(ST_UNAVAILABLE, name,

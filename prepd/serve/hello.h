@@ -34,6 +34,8 @@ WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value
 /* The answer to CREDIT of a peer without a session: UNAVAILABLE, as of a daemon that went. ZeroMQ
  * connects again in silence, and sends what the lost connection had not taken over the new one. */
 WARN_UNUSED status hello_is_missing(const char *name);
+/* The refusal of what no consumer sends; of a worker at the wrong endpoint with the right one. */
+WARN_UNUSED status hello_is_other(const char *name, frame_kind kind);
 
 /* CREDIT: what was sent and is given back. PROTOCOL: more than is under way. */
 WARN_UNUSED status credit_take(const json_value *v, const char *name, int64_t *inout_credit,

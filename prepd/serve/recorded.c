@@ -192,8 +192,7 @@ static status handle(server *s, const wire_peer *from, const wire_msg *m, const 
         if (c)
             leave(s, c);
     } else {
-        st = FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s here",
-                     frame_kind_name(head.kind));
+        st = hello_is_other(name, head.kind);
     }
     json_free(&v);
     return st;

@@ -342,6 +342,10 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
         st = keeper_heard(d, from, name);
     else if (head.kind == KIND_JOIN)
         st = join(d, from, name, v);
+    else if (head.kind == KIND_HELLO)
+        st = FAIL_IN(ST_PROTOCOL, name,
+                     "a worker does not send hello: this is the endpoint of workers; trainers "
+                     "connect to prepd.endpoint itself");
     else if (!w)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
     else if (head.kind == KIND_ON)

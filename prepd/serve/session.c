@@ -88,7 +88,7 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
         if (s)
             session_close(d, s, NULL);
     } else if (head.kind != KIND_CREDIT) {
-        st = FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s", frame_kind_name(head.kind));
+        st = hello_is_other(name, head.kind);
     } else {
         st = hello_is_missing(name);
     }

@@ -9,6 +9,9 @@ import tempfile
 
 from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
 
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
+
 TRAINER = os.path.join(os.path.dirname(BIN), "trainer")
 CLIENT = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "client.py")
 PROGRAMS = [BIN] + [TRAINER] * os.path.exists(TRAINER)
@@ -26,6 +29,14 @@ def a_command_beside_the_daemon():
             check("epoch" in run("plan", "-c", f.config), "no plan")
             run("sample", "-c", f.config, "--index", "0", "--out", f.file("sample.safetensors"))
             run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows"))
+            end = "ipc://" + f.file("d.sock")
+            wrong = said(BIN, "worker", "--connect", end, "--data-root", f.file("data"), code=76)
+            check("workers connect to the same with .workers appended" in wrong, wrong)
+            try:
+                next(client.connect(end + ".workers"))
+                check(False, "a consumer was taken for a worker")
+            except RuntimeError as refused:
+                check("trainers connect to prepd.endpoint" in str(refused), str(refused))
             check(d.p.poll() is None and d.stop() == 0, d.said())
 
 
