@@ -1,64 +1,75 @@
 #include "trainer/stop.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 
 /* Signals are of the process, so this state is too. */
 static atomic_bool heard, agreed, together;
-static _Atomic int64_t heard_ns;
-static timer_t deadline;
-static struct timespec given;
+static _Atomic int64_t begun_ns; /* since when the process is about to stop; 0: it is not */
+static int64_t given_ns;
 static bool tells;
+static int wake = -1; /* an eventfd, written once begun_ns is known */
 
 /* From here on the process has so long. What may be called in a signal's handler is. */
 static void begin_to_stop(void)
 {
-    struct itimerspec until = {.it_value = given};
+    const uint64_t one = 1;
     int64_t none = 0;
-    if (atomic_compare_exchange_strong(&heard_ns, &none, clock_ns()))
-        timer_settime(deadline, 0, &until, NULL);
+    if (atomic_compare_exchange_strong(&begun_ns, &none, clock_ns()))
+        (void)!write(wake, &one, sizeof one);
 }
 
 static void on_signal(int number)
 {
-    static const char words[] =
-        "trainer: level=info msg=\"stopping behind the step under way, within "
-        "checkpoint.exit_deadline; the same signal again ends it at once\"\n";
+    const int kept = errno;
     (void)number;
-    if (tells && !atomic_load(&heard))
-        (void)!write(STDERR_FILENO, words, sizeof words - 1);
-    begin_to_stop();
     atomic_store(&heard, true);
+    begin_to_stop();
+    errno = kept;
 }
 
-static void on_deadline(int number)
+/* A thread: says what a handler must not, and ends the process where nobody else does in time. */
+static void *see_to_the_end(void *unused)
 {
-    static const char words[] =
-        "trainer: level=error msg=\"not done within checkpoint.exit_deadline; "
-        "given up, the last whole checkpoint stands\"\n";
-    (void)number;
-    (void)!write(STDERR_FILENO, words, sizeof words - 1);
+    uint64_t n;
+    (void)unused;
+    while (read(wake, &n, sizeof n) != (ssize_t)sizeof n) {
+    }
+    if (tells && atomic_load(&heard))
+        log_info("stopping behind the step under way, within checkpoint.exit_deadline; the same "
+                 "signal again ends it at once");
+    const int64_t until = atomic_load(&begun_ns) + given_ns;
+    for (int64_t left; (left = until - clock_ns()) > 0;)
+        nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000},
+                  NULL);
+    log_error("not done within checkpoint.exit_deadline; given up, the last whole checkpoint "
+              "stands");
     _exit(status_exit_code(ST_TIMEOUT));
 }
 
 status stop_listen(double deadline_s, bool tells_)
 {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    struct sigaction late = {.sa_handler = on_deadline};
-    struct sigevent tell = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
-    const int64_t ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
+    pthread_t thread;
+    given_ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
     tells = tells_;
-    given = (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    if (timer_create(CLOCK_MONOTONIC, &tell, &deadline) != 0)
-        return FAIL(ST_OS, "no timer for checkpoint.exit_deadline: %s", strerror(errno));
-    sigaction(SIGALRM, &late, NULL);
+    wake = eventfd(0, EFD_CLOEXEC);
+    if (wake < 0)
+        return FAIL(ST_OS, "no eventfd for checkpoint.exit_deadline: %s", strerror(errno));
+    const int failed = pthread_create(&thread, NULL, see_to_the_end, NULL);
+    if (failed)
+        return FAIL(ST_OS, "no thread for checkpoint.exit_deadline: %s", strerror(failed));
+    pthread_detach(thread);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
     return ST_OK;

@@ -13,7 +13,8 @@
 
 /* From the first signal on the process has deadline_s seconds for whatever is under way: the step,
  * a save that waits for the one before, the last save. Then it ends with the exit code of TIMEOUT;
- * what is whole on disk stands. tells: the first signal is answered with a line, at once. */
+ * what is whole on disk stands. tells: the first signal is answered with a
+ * line, at once. Once in a process. */
 WARN_UNUSED status stop_listen(double deadline_s, bool tells);
 bool stop_asked(void);
 /* The same deadline for a run that ends by itself. */
