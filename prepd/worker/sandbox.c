@@ -214,6 +214,7 @@ status sandbox_shed_privileges(void)
         return FAIL(ST_OS, "can not give up privileges: %s", strerror(errno));
     kept[0].effective = had[0].effective & files;
     kept[0].permitted = had[0].permitted & files;
+    kept[0].inheritable = had[0].inheritable & files; /* a unit's AmbientCapabilities= */
     /* A service without capabilities may be denied the very call that would give them up. */
     if (memcmp(had, kept, sizeof(had)) == 0)
         return ST_OK;
