@@ -31,6 +31,22 @@ status file_sync_parent(const char *path)
     return file_sync_folder(folder);
 }
 
+bool file_write_all(int fd, const void *data, size_t size)
+{
+    enum { MOST = 1 << 30 }; /* write(2) stops short of 2 GiB */
+    const char *at = data;
+    while (size > 0) {
+        const ssize_t n = write(fd, at, size < MOST ? size : MOST);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
 bool file_is_folder(const char *path)
 {
     struct stat info;

@@ -3,6 +3,7 @@
 #define TESSERA_COMMON_FILE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "common/status.h"
 
@@ -11,6 +12,8 @@
 WARN_UNUSED status file_sync_folder(const char *folder);
 /* The same of the folder that path lies in. */
 WARN_UNUSED status file_sync_parent(const char *path);
+/* All of it, whatever signals come in between; false: errno says why not. */
+WARN_UNUSED bool file_write_all(int fd, const void *data, size_t size);
 /* A folder, or a link to one. */
 bool file_is_folder(const char *path);
 

@@ -12,7 +12,7 @@
 #include "common/file.h"
 #include "common/json.h"
 
-enum { LENGTH_BYTES = 8, WRITE_MAX = 1 << 30 }; /* write(2) stops short of 2 GiB */
+enum { LENGTH_BYTES = 8 };
 
 /* The writer's input comes from our own code, so what is wrong with it is our mistake; it is still
  * reported, because a wrong file would be found only when it is read. */
@@ -131,26 +131,19 @@ status st_pack(const st_tensor *tensors, size_t n_tensors, const st_meta *meta, 
     return ST_OK;
 }
 
-static status write_all(int fd, const char *path, const uint8_t *data, size_t size)
+static status write_part(int fd, const char *path, const void *data, size_t size)
 {
-    while (size > 0) {
-        ssize_t n = write(fd, data, size < WRITE_MAX ? size : WRITE_MAX);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
-        data += n;
-        size -= (size_t)n;
-    }
-    return ST_OK;
+    return file_write_all(fd, data, size)
+               ? ST_OK
+               : FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
 }
 
 static status write_tensors(int fd, const char *path, const st_tensor *tensors, size_t n_tensors,
                             const uint8_t *header, size_t header_size)
 {
-    TRY(write_all(fd, path, header, header_size));
+    TRY(write_part(fd, path, header, header_size));
     for (size_t i = 0; i < n_tensors; i++)
-        TRY(write_all(fd, path, tensors[i].data.data, tensors[i].data.size));
+        TRY(write_part(fd, path, tensors[i].data.data, tensors[i].data.size));
     if (fsync(fd) != 0)
         return FAIL_IN(ST_IO, path, "fsync failed: %s", strerror(errno));
     return ST_OK;

@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "common/file.h"
+
 enum {
     KEY_TEXT = 41, /* Z85 of 32 bytes, and the zero */
     KEY_BYTES = 32,
@@ -295,18 +297,9 @@ int64_t wire_keys_refused(wire_keys *k, char out[WIRE_REFUSED_TEXT])
 
 /* --- keygen: what fails leaves no file that stands in the way of another try --- */
 
-static bool write_all(int fd, const char *text, size_t size)
+static bool write_last(int fd, const char *text)
 {
-    while (size > 0) {
-        ssize_t n = write(fd, text, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return false;
-        text += n;
-        size -= (size_t)n;
-    }
-    return fsync(fd) == 0;
+    return file_write_all(fd, text, strlen(text)) && fsync(fd) == 0;
 }
 
 static void remove_file(const char *folder, const char *file)
@@ -325,7 +318,7 @@ static status write_file(const char *folder, const char *file, int flags, mode_t
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
     if (fd < 0)
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
-    int failed = write_all(fd, text, strlen(text)) ? 0 : errno;
+    int failed = write_last(fd, text) ? 0 : errno;
     if (close(fd) != 0 && !failed)
         failed = errno;
     if (!failed)
@@ -376,7 +369,7 @@ static status allow(const char *folder, const char *key, const char *name)
     if (!failed && info.st_size > 0 && pread(fd, &last, 1, info.st_size - 1) < 0)
         failed = errno;
     snprintf(line, sizeof line, "%s%s %s\n", last == '\n' ? "" : "\n", key, name);
-    if (!failed && !write_all(fd, line, strlen(line))) {
+    if (!failed && !write_last(fd, line)) {
         failed = errno;
         (void)!ftruncate(fd, info.st_size); /* half a key is none */
     }

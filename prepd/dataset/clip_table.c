@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
+#include "common/file.h"
 #include "common/utf8.h"
 
 static bool is_picture(const char *name)
@@ -89,9 +89,7 @@ static status take_frames(clip_table *t, clip_entry *e, const char *folder, cons
 /* What is not there is a file to the worker that will miss it. */
 static bool is_folder(const char *root, const char *name, char path[PATH_MAX])
 {
-    struct stat info;
-    return snprintf(path, PATH_MAX, "%s/%s", root, name) < PATH_MAX && stat(path, &info) == 0 &&
-           S_ISDIR(info.st_mode);
+    return snprintf(path, PATH_MAX, "%s/%s", root, name) < PATH_MAX && file_is_folder(path);
 }
 
 static status check_rate(bool folder, const char *name, const chat_item *item, const char *source)

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "common/yaml.h"
+#include "common/words.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/names.h"
 
@@ -76,8 +77,9 @@ static bool is_own_key(const char *key)
 static status unknown_key(const mixture *m, const yaml_item *item)
 {
     char list[256] = "";
+    size_t n = 0;
     for (int k = 0; k < N_OWN_KEYS; k++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), ", %s", own_keys[k]);
+        n = words_add(list, sizeof list, n, ", %s", own_keys[k]);
     return FAIL_AT(ST_CONFIG, m->file, item->line, -1, "%s: expected NAME.KEY with one of weight%s",
                    item->key, list);
 }

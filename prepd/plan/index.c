@@ -28,6 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/span.h"
 #include "prepd/dataset/tables.h"
 
@@ -265,19 +266,11 @@ static status checksum(const uint8_t header[HEADER_BYTES], const span body[3], h
     return ST_OK;
 }
 
-static status write_all(int fd, const void *data, size_t size, const char *path)
+static status write_part(int fd, const void *data, size_t size, const char *path)
 {
-    const uint8_t *at = (const uint8_t *)data;
-    while (size) {
-        ssize_t n = write(fd, at, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return FAIL_IN(ST_IO, path, "writing the index failed: %s", strerror(errno));
-        at += n;
-        size -= (size_t)n;
-    }
-    return ST_OK;
+    return file_write_all(fd, data, size)
+               ? ST_OK
+               : FAIL_IN(ST_IO, path, "writing the index failed: %s", strerror(errno));
 }
 
 status index_save(const data_index *x, const char *path, hash128 key)
@@ -308,9 +301,9 @@ status index_save(const data_index *x, const char *path, hash128 key)
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return FAIL_IN(ST_CANT_CREATE, temporary, "can not create: %s", strerror(errno));
-    TRY_OR(done, write_all(fd, header, sizeof header, temporary));
+    TRY_OR(done, write_part(fd, header, sizeof header, temporary));
     for (int k = 0; k < 3; k++)
-        TRY_OR(done, write_all(fd, body[k].data, body[k].size, temporary));
+        TRY_OR(done, write_part(fd, body[k].data, body[k].size, temporary));
     if (fsync(fd))
         st = FAIL_IN(ST_IO, temporary, "fsync failed: %s", strerror(errno));
 done:
