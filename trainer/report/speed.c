@@ -169,8 +169,10 @@ bool speed_is_gpu(const device *d)
 
 double speed_known(const device *d)
 {
-    const bool hopper = strstr(d->description, "H200") || strstr(d->description, "H100");
-    return hopper ? rates_h200().of[RATE_PEAK] : 0.0;
+    const char *name = d->description;
+    const bool slower = strstr(name, "PCIe") || strstr(name, "NVL"); /* cards of the same name */
+    const bool hopper = strstr(name, "H200") || strstr(name, "H100");
+    return hopper && !slower ? rates_h200().of[RATE_PEAK] : 0.0;
 }
 
 static status measure_peak(stream *s, double *out)
