@@ -49,15 +49,19 @@ static status unknown_verb(const program *p, const char *name)
                 best->name, p->name);
 }
 
-/* The next --word in *text, which moves on behind it; false at the end. */
+/* The next --word in *text, which moves on behind it; false at the end. An option of the YAML file
+ * (--model.path) is none. */
 static bool next_word(const char **text, char out[WORD_MAX])
 {
-    const char *at = *text ? strstr(*text, "--") : NULL;
-    size_t n = 2;
-    if (!at)
-        return false;
-    while (n < WORD_MAX - 1 && (isalnum((unsigned char)at[n]) || at[n] == '-'))
-        n++;
+    const char *at = *text;
+    size_t n = 0;
+    do {
+        at = at ? strstr(at + n, "--") : NULL;
+        if (!at)
+            return false;
+        for (n = 2; n < WORD_MAX - 1 && (isalnum((unsigned char)at[n]) || at[n] == '-');)
+            n++;
+    } while (at[n] == '.' && isalpha((unsigned char)at[n + 1]));
     memcpy(out, at, n);
     out[n] = 0;
     *text = at + n;
@@ -128,7 +132,8 @@ static bool asks(int argc, char **argv, const char *flag)
     return false;
 }
 
-/* --print-config: what this command line means, loadable again. */
+/* --print-config: what the options of this command line mean, loadable again; its other words are
+ * not looked at. */
 static status print_config(int argc, char **argv)
 {
     conf c;
@@ -181,9 +186,11 @@ int program_run(const program *p, int argc, char **argv)
     status st = run(p, argc, argv);
     if (st != ST_OK && st != ST_END)
         log_status();
-    const bool kept = fflush(stdout) == 0 && !ferror(stdout);
+    const int failed = fflush(stdout) == 0 ? 0 : errno;
+    const bool kept = !failed && !ferror(stdout);
     if (!kept && (st == ST_OK || st == ST_END)) { /* a full disk is no success */
-        st = FAIL(ST_IO, "standard output: write failed: %s", strerror(errno));
+        st = FAIL(ST_IO, "standard output: a write failed%s%s", failed ? ": " : "",
+                  failed ? strerror(failed) : "");
         log_status();
     }
     return status_exit_code(st);

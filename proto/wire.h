@@ -72,8 +72,9 @@ WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
  * ST_UNAVAILABLE: no socket, or nobody behind it; ST_CONFIG: one that this user may not write to.
  * The note says what to do. */
 WARN_UNUSED status wire_listens(const char *endpoint);
-/* ST_UNAVAILABLE where a wire_bind would find the address in use: by what is known now, and without
- * being seen by anybody. */
+/* ST_UNAVAILABLE where a wire_bind would find the address in use: by what is known now. A socket
+ * file that nobody stands behind is removed; a daemon that does stand there sees a connection come
+ * and go. */
 WARN_UNUSED status wire_unused(const char *endpoint);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);

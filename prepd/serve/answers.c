@@ -107,7 +107,7 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w)
 {
     if (w->missing_files < MISSING_LIMIT)
         return;
-    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=%s",
+    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=\"%s\"",
              (long long)w->missing_files, (int)w->pid, w->host);
     seat_retire(d, w, false);
 }

@@ -108,8 +108,8 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
     lease *l = w->work;
     give_back(d, w->ahead);
     if (l || how != LOSS_OUTSIDE)
-        log_info("worker gone%s pid=%d host=%s cause=\"%s\"", l ? ", its lease is given again" : "",
-                 (int)w->pid, w->host, what);
+        log_info("worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
+                 l ? ", its lease is given again" : "", (int)w->pid, w->host, what);
     remove_seat(d, w);
     if (l)
         lose_lease(d, l, how, what);
@@ -282,7 +282,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     append_seat(d, w);
     if (w->local)
         local_joined(d, w->pid);
-    log_debug("worker joined pid=%d host=%s local=%d", (int)w->pid, w->host, w->local);
+    log_debug("worker joined pid=%d host=\"%s\" local=%d", (int)w->pid, w->host, w->local);
     return ST_OK;
 }
 
