@@ -92,7 +92,7 @@ def ops_all_have_a_line():
                   "--training.seq_len", "64", "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
-    check("ops or step" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
+    check("name ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
 
 
 def ceilings_are_in_the_readme():

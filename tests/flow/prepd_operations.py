@@ -353,7 +353,8 @@ def reloaded_options_take_effect():
             hung = [x["cause"] for x in there if x["id"] == sample]
             check(len(hung) == 1 and "than 1 s" in hung[0], f"hung: {there}")
             # Twice with its row, then alone as often as prepd.solo_deaths says.
-            check(d.said().count("worker gone") == 3, f"workers were lost to it {d.said()}")
+            gone = re.findall(r"worker gone.*cause=\"signal 14", d.said())  # those that a reload starts anew apart
+            check(len(gone) == 3, f"workers were lost to it {d.said()}")
             check(samples > 1000 and len(there) > 10, f"of {samples} samples quarantined: {there}")
             reload("data", "quarantine_limit", 1)
             try:
