@@ -1,15 +1,14 @@
 /* test_record.c: recordings: the same messages back, images once, damage named. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/rng.h"
 #include "proto/client.h"
 #include "proto/record.h"
+#include "tests/folders_refuse.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/rows.h"
 
@@ -23,19 +22,6 @@ typedef struct setting {
     wire_msg *m[ROWS];
     row rows[ROWS];
 } setting;
-
-/* In place of libc's: some file systems refuse it of folders. */
-static bool folders_refuse;
-
-int fsync(int fd)
-{
-    struct stat about;
-    if (folders_refuse && fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
-        errno = EINVAL;
-        return -1;
-    }
-    return (int)syscall(SYS_fsync, fd);
-}
 
 /* Rows 0 and 3 are the same, so their images are recorded once; row 5 is empty. */
 static void set_up(setting *s)

@@ -1,7 +1,7 @@
 /* Folders of checkpoints: a step that is saved again takes the place of the one before at once. */
+#include "tests/folders_refuse.h"
 #include "tests/harness.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "trainer/checkpoint/folder.h"
@@ -18,19 +17,6 @@
 enum { STEP = 7, SAVES = 300 };
 
 static char base[] = "/tmp/test_folder_XXXXXX";
-
-/* In place of libc's: some file systems refuse it of folders. */
-static bool folders_refuse;
-
-int fsync(int fd)
-{
-    struct stat about;
-    if (folders_refuse && fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
-        errno = EINVAL;
-        return -1;
-    }
-    return (int)syscall(SYS_fsync, fd);
-}
 
 static void write_step(int number)
 {
