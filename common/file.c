@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +46,24 @@ bool file_write_all(int fd, const void *data, size_t size)
         size -= (size_t)n;
     }
     return true;
+}
+
+status file_make_folders(const char *path)
+{
+    char part[STATUS_PATH_MAX];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return FAIL_IN(ST_CANT_CREATE, path, "the path is longer than %zu bytes", sizeof part - 1);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
+        *p = kept;
+        if (!kept)
+            return ST_OK;
+    }
 }
 
 bool file_is_folder(const char *path)

@@ -14,6 +14,8 @@ WARN_UNUSED status file_sync_folder(const char *folder);
 WARN_UNUSED status file_sync_parent(const char *path);
 /* All of it, whatever signals come in between; false: errno says why not. */
 WARN_UNUSED bool file_write_all(int fd, const void *data, size_t size);
+/* Every missing folder of the path. ST_CANT_CREATE. */
+WARN_UNUSED status file_make_folders(const char *path);
 /* A folder, or a link to one. */
 bool file_is_folder(const char *path);
 

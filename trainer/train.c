@@ -208,12 +208,20 @@ static status finish(training *t, status st)
     return tell_result(t);
 }
 
+/* A try, whose model nobody will miss. */
+static bool is_short(const conf *c)
+{
+    return c->training_steps > 0 && c->training_steps < c->checkpoint_interval;
+}
+
 status train_run(const conf *c, const world *w)
 {
     training t = {.conf = c, .world = w, .lock = -1};
     status st;
     if (c->eval_enable && !session_evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
+    if (!c->checkpoint_enable && !is_short(c) && w->place.rank == 0 && !world_replayed(w))
+        log_warn("checkpoint.enable is off: no model of this run is kept");
     TRY_OR(done, open_run(&t));
     if (t.session.mesh.layout.world > 1)
         stop_together();

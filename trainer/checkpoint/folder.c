@@ -17,19 +17,7 @@
 
 status folder_make(const char *path)
 {
-    char part[STATUS_PATH_MAX];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *p = part + 1;; p++) {
-        if (*p && *p != '/')
-            continue;
-        char kept = *p;
-        *p = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
-        *p = kept;
-        if (!kept)
-            return ST_OK;
-    }
+    return file_make_folders(path);
 }
 
 status folder_lock(const char *folder, int *out_fd)

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/log.h"
 #include "common/proc.h"
 #include "trainer/parallel/comm_module.h"
@@ -278,11 +278,8 @@ status world_log(const world *w, const conf *c)
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
     if (w->place.size == 1)
         return ST_OK;
-    const char *levels[] = {c->job_dump_folder, folder};
     snprintf(folder, sizeof folder, "%s/log", c->job_dump_folder);
-    for (int i = 0; i < 2; i++)
-        if (mkdir(levels[i], 0777) != 0 && errno != EEXIST)
-            return FAIL_IN(ST_CANT_CREATE, levels[i], "%s", strerror(errno));
+    TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, w->place.rank);
     return log_keep(path, w->place.rank == 0 || world_replayed(w) ? c->log_level : LOG_WARN);
 }
