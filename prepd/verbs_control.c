@@ -126,11 +126,14 @@ static double real(const json_value *v, const char *key)
 static void print_source(const json_value *all, const char *name)
 {
     const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
-    printf("%-11s %s, %lld samples, %zu quarantined\n", name, json_text(json_find(s, "state"), "-"),
-           number(s, "samples"), json_count(bad));
+    const long long shown = (long long)json_count(bad), all_bad = number(s, "quarantined_count");
+    printf("%-11s %s, %lld samples, %lld quarantined\n", name,
+           json_text(json_find(s, "state"), "-"), number(s, "samples"), all_bad);
     for (size_t i = 0; i < json_count(bad); i++)
         printf("            sample %lld: %s\n", number(json_item(bad, i), "id"),
                json_text(json_find(json_item(bad, i), "cause"), "-"));
+    if (all_bad > shown)
+        printf("            and %lld more\n", all_bad - shown);
 }
 
 static void print_status(const json_value *v)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -103,6 +104,38 @@ def figures_for_prometheus():
         p = subprocess.run([BIN, "serve", "-c", f.config, "--metrics.listen", "0.0.0.0:9464"],
                            capture_output=True, text=True, timeout=30)
         check(p.returncode == 78 and "loopback" in p.stderr, p.stderr)
+
+
+def a_daemon_says(endpoint, answer):
+    """A thread in a daemon's place, which answers one command."""
+    import zmq
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind(endpoint + ".control")
+
+    def serve():
+        who, *_ = socket.recv_multipart()
+        text = json.dumps(answer).encode()
+        head = client.HEADER.pack(b"TSRA", 1, 33, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
+        socket.send_multipart([who, head, text])
+        context.destroy(linger=5000)
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def all_quarantined_samples_are_counted():
+    """Those that the daemon lists, and those beyond the list."""
+    with tempfile.TemporaryDirectory() as folder:
+        endpoint = f"ipc://{folder}/d.sock"
+        listed = [{"id": i, "cause": "no picture"} for i in (3, 5)]
+        source = {"state": "ready", "samples": 9000, "quarantined": listed}
+        daemon = a_daemon_says(endpoint, {"train": dict(source, quarantined_count=1234),
+                                          "eval": dict(source, quarantined_count=2)})
+        said = run("status", "--connect", endpoint)
+        daemon.join()
+        check("train       ready, 9000 samples, 1234 quarantined" in said and said.count("and 1232 more") == 1, said)
+        check("eval        ready, 9000 samples, 2 quarantined" in said and said.count(" more\n") == 1, said)
 
 
 def slow_connections_keep_nobody_out():
@@ -453,6 +486,6 @@ def workers_have_no_privileges():
 
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, the_status_has_what_the_readme_says,
-     slow_connections_keep_nobody_out, systemd_hears_the_truth,
+     all_quarantined_samples_are_counted, slow_connections_keep_nobody_out, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)
