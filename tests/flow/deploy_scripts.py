@@ -191,6 +191,21 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
         check("feed.reply" in said and place.said() == [], said)
 
 
+def a_toolkit_that_is_named_goes_before_the_path():
+    """And the path before /usr/local/cuda."""
+    with open(os.path.join(SOURCE, "trainer/ops/CMakeLists.txt")) as f:
+        search, = [line.strip() for line in f if "find_program(NVCC" in line]
+    with Place() as place:
+        for name in ("home/bin", "old/bin", "path"):
+            place.program(name + "/nvcc")
+        script = place.write("search.cmake", search + "\nmessage(STATUS ${NVCC})\n")
+        named = {"CUDA_HOME": place.file("home"), "CUDA_PATH": place.file("old")}
+        for env, found in ((named, "home/bin/nvcc"), (dict(named, CUDA_HOME=""), "old/bin/nvcc"),
+                           (dict.fromkeys(named, ""), "path/nvcc")):
+            said = place.run("cmake", "-P", script, **env)
+            check(said == f"-- {place.file(found)}\n", f"{env}: {said}")
+
+
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, packages_of_this_architecture_are_asked_for,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
-     the_slurm_script_starts_prepd_unless_a_recording_is_read)
+     the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path)
