@@ -163,6 +163,24 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
             check(shlex.split(said.splitlines()[-1])[:-1] == [place.file("prepd"), "serve", "-c", config, *more], said)
 
 
+def several_nodes_are_told_the_first(place, script, config):
+    """prepd listens on all addresses, ranks connect to its node; what only one node reaches is refused."""
+    env = {"TESSERA_BIN": place.file("bin"), "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURMD_NODENAME": "node7"}
+    keys = ["--prepd.keys", place.file("keys")]
+    for words, lack in ((keys, "ipc://"), (["--prepd.endpoint", "tcp://127.0.0.1:5555", *keys], "127.0.0.1"),
+                        (["--prepd.endpoint", "tcp://0.0.0.0:5555"], "prepd.keys is not set")):
+        said = place.run("bash", script, config, *words, code=78, **env)
+        check(lack in said and "keygen" in said and place.said() == [], said)
+    place.program("path/srun", f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done; exit 3")
+    for endpoint, there in (("0.0.0.0:5557", " --prepd.endpoint tcp://node7:5557"), ("data9:5557", "")):
+        words = ["--prepd.endpoint", "tcp://" + endpoint, *keys]
+        place.run("bash", script, config, *words, code=3, **env)
+        said = place.said()
+        check("prepd serve -c " + " ".join([config, *words]) in said, said)
+        ranks, = [line for line in said if line.startswith("srun")]
+        check(ranks.endswith(f"train -c {config} {' '.join(words)}{there}"), ranks)
+
+
 def the_slurm_script_starts_prepd_unless_a_recording_is_read():
     if not os.path.exists(TRAINER):
         print("skipped: no trainer")
@@ -187,6 +205,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
             check(("prepd serve -c " + " ".join(words) in said) == daemon, f"{words}: {said}")
             check([line for line in said if line.startswith("srun")] ==
                   [f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train -c {' '.join(words)}"], said)
+        several_nodes_are_told_the_first(place, script, plain)
         said = place.run("bash", script, plain, "--feed.reply", "a.rec", code=64, TESSERA_BIN=place.file("bin"))
         check("feed.reply" in said and place.said() == [], said)
 
