@@ -6,7 +6,8 @@ static const verb verbs[] = {
     {"train", verb_train, "trains, evaluates at the end, keeps and exports the model",
      "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run] [--profile]",
      "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
-     "checkpoint.enable write a Hugging Face folder into job.dump_folder. The rows come from\n"
+     "checkpoint.enable keep checkpoints to go on from, and leave the model as a Hugging Face\n"
+     "folder, in job.dump_folder; without it no model is kept. The rows come from\n"
      "prepd serve at prepd.endpoint, or from feed.replay. --dry-run: the ranks of the layout one\n"
      "after another, shapes alone: who stores and reads what, a step's calls and bytes, the\n"
      "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. With\n"
