@@ -109,9 +109,11 @@ def decode(parts):
 
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             credit_bytes=256 << 20, timeout=60.0, keys=None):
-    """Yields the rows of a running daemon, then returns. keys: a folder of `prepd keygen`, for a
-    tcp endpoint with CURVE. What goes wrong names the endpoint: TimeoutError after so much silence, RuntimeError
-    with the daemon's words, ValueError of a message that is not sound."""
+    """Yields the rows of a running daemon, then returns. cursor: that of the last row taken, to go on behind it. rank of
+    ranks: whose share of every step. credit_bytes: how much may be under way. keys: a client's folder of `prepd keygen`,
+    for a tcp endpoint with CURVE. What goes wrong names the endpoint: TimeoutError after timeout seconds of silence,
+    RuntimeError with the daemon's words, ValueError of a message that is not sound. It is not tried again: call this
+    again with the last cursor."""
     import zmq  # only here: recordings need none
     where = endpoint
     context = zmq.Context()
