@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -201,7 +202,7 @@ static status write_part(dry *d, const session *s)
     if (!t.writes)
         return ST_OK;
     TRY(hf_path(training, d->written, FOLDER_TRAINING));
-    TRY(folder_make(training));
+    TRY(file_make_folders(training));
     TRY(hf_export(s->params, s->stream, &d->dims, d->written, &o));
     TRY(train_state_write(s->params, s->stream, t.writer, training));
     return dry_check(&d->checks, DRY_WRITTEN, dry_bytes_to_write(&d->source, s->params), bytes);

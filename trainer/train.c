@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/log.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
@@ -49,7 +50,7 @@ static status take_folder(training *t)
     const conf *c = t->conf;
     t->now.eval_loss = t->now.first_loss = t->now.last_loss = NAN;
     TRY(config_text(c, &t->now.config));
-    TRY(folder_make(c->job_dump_folder));
+    TRY(file_make_folders(c->job_dump_folder));
     if (training_is_first(t))
         TRY(folder_lock(c->job_dump_folder, &t->lock));
     return train_checkpoint_folder(c, t->folder);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/log.h"
 #include "common/verb.h"
 #include "trainer/check_ranks.h"
@@ -285,7 +286,7 @@ static status compare_all(table *t, conf *c)
         layout l;
         TRY(check_for_ranks(&other, t->ranks, &l));
     }
-    TRY(folder_make(c->job_dump_folder));
+    TRY(file_make_folders(c->job_dump_folder));
     TRY(run_case(&one, t->steps, &t->base, t));
     TRY(check_all(t));
     if (t->off)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/json.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -217,7 +218,7 @@ status adapter_export(const params *p, stream *s, const char *base, const char *
     if (!p->lora_rank)
         return ST_OK;
     TRY(params_may_be_kept(p));
-    TRY(folder_make(folder));
+    TRY(file_make_folders(folder));
     status st = list_make(p, s, &l);
     if (st == ST_OK)
         st = write_weights(&l, folder);

@@ -15,11 +15,6 @@
 #include "common/log.h"
 #include "trainer/checkpoint/hf_write.h"
 
-status folder_make(const char *path)
-{
-    return file_make_folders(path);
-}
-
 status folder_lock(const char *folder, int *out_fd)
 {
     char path[STATUS_PATH_MAX];

@@ -19,8 +19,6 @@
 
 #define FOLDER_TRAINING "training"
 
-/* Every missing folder of the path. */
-WARN_UNUSED status folder_make(const char *path);
 /* Holds FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE where another
  * process does. A file system without locks is warned of: *out_fd -1. */
 WARN_UNUSED status folder_lock(const char *folder, int *out_fd);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "trainer/checkpoint/adapter.h"
 #include "trainer/checkpoint/folder.h"
@@ -117,7 +118,7 @@ static status make_writing(const keeper *k, int64_t step)
     TRY(folder_step_path(path, k->folder, step, "writing"));
     TRY(folder_remove(path));
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    return folder_make(training);
+    return file_make_folders(training);
 }
 
 /* Another rank than the first: its part, and the mark that it is there. */
@@ -251,7 +252,7 @@ status keeper_new(const conf *c, const char *folder, const model_dims *d, params
     snprintf(k->folder, sizeof k->folder, "%s", folder);
     k->together = together_of(p);
     k->background = keeper_in_background(c) && k->together.writes;
-    status st = folder_make(folder);
+    status st = file_make_folders(folder);
     if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
         st = FAIL_IN(ST_CANT_CREATE, folder,
                      "checkpoints can not be written here: %s (job.dump_folder, checkpoint.folder)",

@@ -1,4 +1,5 @@
 /* Folders of checkpoints: a step that is saved again takes the place of the one before at once. */
+#include "common/file.h"
 #include "tests/folders_refuse.h"
 #include "tests/harness.h"
 
@@ -22,7 +23,7 @@ static void write_step(int number)
 {
     char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX + 16];
     assert_ok(folder_step_path(path, base, STEP, "writing"));
-    assert_ok(folder_make(path));
+    assert_ok(file_make_folders(path));
     snprintf(file, sizeof file, "%s/number", path);
     FILE *f = fopen(file, "we");
     assert_non_null(f);
@@ -102,7 +103,7 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
     static const char *const sizes[] = {"9000000000000000000", "-1", "\"much\""};
     char text[512], training[STATUS_PATH_MAX], *folder = harness_temp();
     snprintf(training, sizeof training, "%s/" FOLDER_TRAINING, folder);
-    assert_ok(folder_make(training));
+    assert_ok(file_make_folders(training));
     put(folder, "a", "words");
     put(folder, "b", "more");
     assert_ok(folder_seal(folder, NULL, 0));

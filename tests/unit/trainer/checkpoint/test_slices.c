@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/hash.h"
 #include "tests/harness.h"
 #include "trainer/checkpoint/folder.h"
@@ -91,7 +92,7 @@ static void write_all(bench *b, const layout *l, const char *folder, expert_layo
 {
     char training[STATUS_PATH_MAX];
     snprintf(training, sizeof training, "%s/training", folder);
-    assert_ok(folder_make(training));
+    assert_ok(file_make_folders(training));
     for (int rank = (int)l->world - 1; rank >= 0; rank--) { /* in no order of theirs */
         part x;
         open_part(b, l, rank, &x);
