@@ -192,7 +192,7 @@ def the_next_lease_is_sent_ahead():
     check(changing == lasting, "workers that start anew change the rows")
     check(said["workers_replaced"] > 3 and said["leases_ahead"] > 0, f"too little happened: {said}")
     # One whose end was seen before its last row does count: on a busy machine, now and then.
-    check(said["leases_lost"] <= 2, f"leases count as lost: {said}")
+    check(said["leases_lost"] < said["workers_replaced"] - 1, f"leases count as lost: {said}")
 
 
 def the_status_has_what_the_readme_says():
