@@ -200,6 +200,11 @@ def the_daemon_as_a_unit():
         check(m.do("pgrep", "-c", "prepd", code=None).stdout.strip() == "0", "workers are left")
         m.do("sh", "-c", "cp /etc/tessera/prepd.yaml /tmp; echo nonsense: 1 >> /etc/tessera/prepd.yaml")
         not_again(m, "prepd", 78)
+        # Over the limit of bad samples, which a consumer's rows must bring it to; the test has fewer than it judges.
+        m.do("sh", "-c", "mkdir -p /etc/systemd/system/prepd.service.d; cd /etc/systemd/system/prepd.service.d; "
+             "printf '[Service]\nType=exec\nExecStart=\nExecStart=/bin/sh -c \"exit 65\"\n' > z.conf; systemctl daemon-reload")
+        not_again(m, "prepd", 65)
+        m.do("sh", "-c", "rm /etc/systemd/system/prepd.service.d/z.conf; systemctl daemon-reload")
         m.do("cp", "/tmp/prepd.yaml", "/etc/tessera/prepd.yaml")
         # The line of prepd-run, where no unit has its name.
         m.do("sh", "-c", "rm -r /etc/systemd/system/prepd.service*; systemctl daemon-reload")

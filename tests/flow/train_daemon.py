@@ -197,6 +197,23 @@ def another_stream_is_no_return():
             refused_by_name(f, "run", p)
 
 
+def too_many_bad_samples_end_the_run():
+    """The daemon's words reach the trainer, which ends with its exit code; a daemon that is started again, and has
+    counted nothing yet, is not gone on with."""
+    with Folder(images=800, **dict(STREAM, **{"image.max_pixels": 4096})) as f:
+        for image in f.train_images()[::12]:
+            os.truncate(image, os.path.getsize(image) * 2 // 3)
+        with Daemon(f.config) as daemon:
+            p = start(f, "bad", "one rank", **FEW, training__steps=400)
+            wait_for(lambda: daemon.p.poll() is not None or p.poll() is not None, "the end of the daemon", 120)
+            check(daemon.p.wait(20) == 65, f"exit code {daemon.p.returncode}: {daemon.said()}{said(f, 'bad')}")
+        with Daemon(f.config):
+            ended(f, "bad", p, 65)
+        words = said(f, "bad")
+        check("data.quarantine_limit" in words and "one of them: sample" in words, words)
+        check("is back after" not in words and 0 < steps_done(f, "bad") < 400, words)
+
+
 class Between:
     """Stands between trainer and daemon, and can turn deaf to the trainer: rows still come, what it sends
     back stays with it, until cut() ends the connection."""
@@ -318,5 +335,5 @@ def a_proxy_outlives_its_daemon():
 
 
 main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
-     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return,
+     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return, too_many_bad_samples_end_the_run,
      what_was_under_way_is_no_breach, a_proxy_outlives_its_daemon, one_that_had_planned_all_epochs_comes_back)
