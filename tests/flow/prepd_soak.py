@@ -1,21 +1,28 @@
 """Images without end: memory, descriptors and threads of the dispatcher stay what they were, and a
 worker that grows is replaced without a trace in the stream.
 
-prepd_soak.py [IMAGES]    the quick form streams 6,000; the long form 200,000 and more"""
+prepd_soak.py [IMAGES]    the quick form streams 6,000; the long form 200,000 and more, and as many with libvips alone"""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 import time
+import zlib
 
+import numpy
+
+from deaths import larger_pictures
 from faults import trap
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, digest, main, wait_for, workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, digest, main, run, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
-EARLY = 2 if IMAGES < 50000 else 10  # the share of the run by which everything has begun
+LONG = IMAGES >= 50000
+EARLY = 10 if LONG else 2  # the share of the run by which everything has begun
 MIB = 1 << 20
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
@@ -33,10 +40,37 @@ def of_all(daemon):
     return figures(daemon), tuple(map(max, *map(figures, workers_below(daemon))))
 
 
-def flat():
+def png(width, height, rng):
+    ramp = numpy.add.outer(numpy.arange(height), numpy.arange(3 * width)) // 4 + rng.integers(0, 8, (height, 3 * width))
+    lines = numpy.zeros((height, 1 + 3 * width), numpy.uint8)  # each begins with its filter: none
+    lines[:, 1:] = ramp % 256
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(lines.tobytes(), 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks)
+
+
+def mixed(folder):
+    """As synth made them sides of 60 to 100 pixels, all JPEG: every 16th becomes one of COCO's sizes, every 4th a PNG,
+    which libvips reads, every 32nd one of 640 x 480."""
+    larger_pictures(folder)
+    rng = numpy.random.default_rng(1)
+    for k, image in enumerate(folder.train_images()):
+        if k % 4 == 2:
+            size = (640, 480) if k % 32 == 2 else rng.integers(60, 101, 2)
+            with open(image, "wb") as x:
+                x.write(png(*map(int, size), rng))
+
+
+def flat(*options):
+    with Folder(images=256) as f:
+        mixed(f)
+        streamed(f, options)
+
+
+def streamed(f, options):
     """Counted as they come: at least so many images, by the rows that a consumer has in its hands."""
     images, early, began = 0, None, time.monotonic()
-    with Folder(images=256) as f, Daemon(f.config) as d:
+    with Daemon(f.config, *options) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
         for row in client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S)):
             images += len(row["grid_thw"])
@@ -45,6 +79,9 @@ def flat():
             if images >= IMAGES:
                 break
         late = of_all(d.p.pid)
+        said = json.loads(run("status", "-c", f.config, "--json"))["train"]
+        check(said["quarantined_count"] == 0, f"not all were decoded: {said}")
+    check(images >= IMAGES, f"only {images} images came")
     print(f"{images} images in {time.monotonic() - began:.0f} s; figures after {early_images} of them and at the end")
     for who, a, b in zip(("dispatcher", "workers at most"), early, late):
         print(f"{who}: {a[0] / MIB:.1f} -> {b[0] / MIB:.1f} MiB, threads {a[1]} -> {b[1]}, "
@@ -52,6 +89,12 @@ def flat():
         check(b[1] <= a[1] and b[2] <= a[2] + 2, f"{who}: threads or descriptors grow")
     check(SANITIZED or late[0][0] < early[0][0] + 8 * MIB, "the dispatcher grows")
     check(SANITIZED or late[1][0] < early[1][0] + 32 * MIB, "a worker grows")
+
+
+def flat_with_libvips_alone():
+    """Plain JPEGs too."""
+    if LONG:
+        flat("--image.decoder", "vips")
 
 
 def digest_watched(folder, steps, *options, every_s=0.02):
@@ -76,7 +119,7 @@ def recycled():
     steps = max(10, IMAGES // 1000)
     with Folder(images=256) as f:
         quiet = digest(f.config, "--steps", str(steps))
-        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576", every_s=0.02 if IMAGES < 50000 else 1)
+        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576", every_s=1 if LONG else 0.02)
         check(same == quiet, "recycling changed the stream")
         check(len(seen) > 4, f"only {len(seen)} workers were seen: none was recycled")
         print(f"{len(seen)} workers seen")
@@ -100,4 +143,4 @@ def a_decoder_that_leaks():
         check(max(kept.values()) < limit + row, "a worker went on over its limit")
 
 
-main(flat, recycled, a_decoder_that_leaks)
+main(flat, flat_with_libvips_alone, recycled, a_decoder_that_leaks)
