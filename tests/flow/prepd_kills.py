@@ -4,16 +4,17 @@ kill workers of their own: not one row changes, and nobody is blamed who is not 
 prepd_kills.py [DEATHS [IMAGES]]    long form: 1000 3000, an epoch of 8,100 samples, as often as the deaths of a case need
 """
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import time
 
-from deaths import KINDS, Deaths, larger_pictures
+from deaths import KINDS, Deaths, Keeper, larger_pictures
 from faults import trap
 from formats import client, fingerprint, own_of
-from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 IMAGES = int(sys.argv[2]) if len(sys.argv) > 2 else 160
@@ -57,7 +58,21 @@ def all_died(deaths, lost, share):
     return f"{said}, {lost} leases lost"
 
 
-def under_fire(f, *kinds):
+@contextlib.contextmanager
+def who_keeps_workers(f, daemon, elsewhere):
+    """The daemon, or instead of it a keeper of three."""
+    if not elsewhere:
+        yield daemon
+        return
+    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+    run("scale", "0", "-c", f.config)
+    wait_for(lambda: not workers_below(daemon.p.pid), "its own workers leave")
+    with Keeper("ipc://" + f.file("d.sock.workers"), f, "--workers", "3") as keeper:
+        yield keeper
+        check(keeper.p.poll() is None, f"the keeper left: {keeper.said()}")
+
+
+def under_fire(f, *kinds, elsewhere=False):
     """A whole epoch in quiet, then again until all have died, the index built anew meanwhile."""
     with Daemon(f.config):
         ready(f)
@@ -65,7 +80,7 @@ def under_fire(f, *kinds):
         check(sorted(ids) == list(range(status(f)["train"]["samples"])), "not every sample once")
     forget_index(f)
     deaths, times, end = Deaths(seed(), DEATHS, kinds), 0, time.monotonic() + LONG_S
-    with Daemon(f.config) as d, deaths.among(d):
+    with Daemon(f.config) as d, who_keeps_workers(f, d, elsewhere) as above, deaths.among(above):
         deaths.start()
         try:
             ready(f)
@@ -78,7 +93,8 @@ def under_fire(f, *kinds):
         finally:
             deaths.over = True
         now = status(f)
-        said = all_died(deaths, now["leases_lost"], 0.5)
+        said = all_died(deaths, now["leases_lost"], 0.25 if elsewhere else 0.5)
+        check(deaths.elsewhere == (deaths.n() if elsewhere else 0), f"{deaths.elsewhere} deaths were elsewhere: {said}")
         check(now["train"]["quarantined_count"] == 0, f"good samples were blamed: {now['train']}")
         print(f"{said}, {now['lost_by_crash']} of them by the worker's own doing; {times} times {len(quiet)} rows of "
               f"{len(ids)} samples")
@@ -95,11 +111,16 @@ def deaths_of_every_kind():
         check(now["lost_by_crash"] > DEATHS // 16, f"no memory cost only {now['lost_by_crash']} leases")
 
 
-def deaths_from_outside():
+def deaths_from_outside(elsewhere=False):
     """At the strictest limit: a SIGSEGV that was sent is no crash, and a worker that stands still is not slow."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1}) as f:
-        now = under_fire(f, *OUTSIDE)
+        now = under_fire(f, *OUTSIDE, elsewhere=elsewhere)
         check(now["lost_from_outside"] == now["leases_lost"], f"taken for the worker's own doing: {now}")
+
+
+def deaths_from_outside_elsewhere():
+    """By the word of their keeper, which alone sees how they died."""
+    deaths_from_outside(elsewhere=True)
 
 
 def the_index(f):
@@ -169,4 +190,4 @@ def samples_that_kill_among_deaths():
         print(f"{all_died(deaths, lost, 0.25)}; {times} times {len(quiet[0])} rows, {len(wanted)} samples that kill")
 
 
-main(deaths_of_every_kind, deaths_from_outside, deaths_while_the_index_is_built, samples_that_kill_among_deaths)
+main(deaths_of_every_kind, deaths_from_outside, deaths_from_outside_elsewhere, deaths_while_the_index_is_built, samples_that_kill_among_deaths)
