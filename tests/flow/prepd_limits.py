@@ -4,6 +4,7 @@ of version 2 or 1, whichever has the controller; what can not be made here is sa
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -154,10 +155,11 @@ def too_little_memory_for_its_workers():
                     hogs[0].stdout.readline()
                 got = rows(4, press)
                 hogs[0].communicate()
-                check(killed() > 0, "nobody was killed")
+                mine = len(re.findall(r'worker (?:replaced|died at start) pid=\d+ cause="signal 9 ', d.said()))
+                check(0 < mine <= killed(), f"{killed()} were killed, {mine} of them workers\n{d.said()}")
                 check(got == wanted and "quarantined" not in d.said(), d.said())
                 up(f, 4)
-                print(f"{killed()} killed")
+                print(f"{killed()} killed, {mine} of them workers")
 
 
 main(a_cpu_set_holds_for_all, a_cpu_set_is_changed_under_it, too_little_memory_for_its_workers)

@@ -27,15 +27,15 @@ MODULE = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.s
 PORT = 5555
 HOME = f"tcp://10.77.0.1:{PORT}"
 CONSUMER = """
-import hashlib, sys
+import hashlib, sys, time
 sys.path.insert(0, sys.argv[1])
 import client
-h, ids = hashlib.sha256(), []
+h, ids, began = hashlib.sha256(), [], time.monotonic()
 for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3], credit_bytes=4 << 20):
     for name in ("input_ids", "labels", "pixels", "doc_sample_id"):
         h.update(row[name].tobytes())
     ids += list(row["doc_sample_id"])
-print(h.hexdigest(), len(ids), len(set(ids)))
+print(h.hexdigest(), len(ids), len(set(ids)), time.monotonic() - began)
 """
 
 
@@ -91,7 +91,8 @@ class Network:
                             os.path.join(SOURCE, "proto"), HOME, self.keys], capture_output=True, text=True,
                            timeout=150)
         check(p.returncode == 0, p.stderr + self.daemon.said())
-        digest, n, distinct = p.stdout.split()
+        digest, n, distinct, took_s = p.stdout.split()
+        self.epoch_s = float(took_s)
         check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample once")
         return digest
 
@@ -159,21 +160,35 @@ def epochs_on_cut_links(net, quiet):
     raise AssertionError("no lease was out on a cut link in ten epochs: the test shows nothing")
 
 
+def beside_a_slow_one(net, quiet, slow, fast, without):
+    """How long an epoch takes, and the rows of it by the slow worker and by the others. Its last ones are waited for, but
+    a third of all by it would take three times as long; a busy machine is asked again."""
+    for _ in range(3):
+        before = sum(net.leases(slow)), sum(net.leases(fast))
+        check(net.epoch() == quiet, "a slow worker gives another stream")
+        rows = sum(net.leases(slow)) - before[0], sum(net.leases(fast)) - before[1]
+        check(0 < rows[0] < rows[1], f"{rows} rows by the slow worker and the others")
+        if net.epoch_s < 2 * without + 1:
+            return net.epoch_s, rows
+    raise AssertionError(f"the slow worker holds the others up: an epoch in {net.epoch_s:.2f} s, in {without:.2f} s without it")
+
+
 def one_stream_over_a_bad_network():
     with Folder(images=256, **{"training.epochs": 1, "prepd.sample_timeout": 0.5,
                                "prepd.solo_deaths": 1}) as f, Network(f, 4) as net:
         quiet = net.epoch()  # local workers
         net.scale(0)
         fast = net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
+        net.joined(2)
+        check(net.epoch() == quiet, "remote workers give another stream")
+        without = net.epoch_s
         slow = net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
         os.mkdir(f.file("empty"))
         blind = net.worker(2, root=f.file("empty"))  # its mount is missing
         odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
         check(odd.wait(30) == 78, "another decoder was taken")
         wait_for(lambda: net.leases(slow) and net.leases(fast), "the slow worker and another", 30)
-        check(net.epoch() == quiet, "remote workers give another stream")
-        rows = sum(net.leases(slow)), sum(net.leases(fast))
-        check(0 < rows[0] < rows[1], f"{rows} rows by the slow worker and the others")
+        beside, rows = beside_a_slow_one(net, quiet, slow, fast, without)
         check(blind.wait(30) == 0, "the one without files was not dismissed")
         epochs_on_cut_links(net, quiet)
         net.cable(0, "down")  # for longer than any keepalive
@@ -182,8 +197,8 @@ def one_stream_over_a_bad_network():
         net.joined(3)
         said = net.status()
         check(not said["train"]["quarantined"], f"samples were blamed: {said['train']}")
-        print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside; {rows[0]} rows of the first epoch "
-              f"by the slow worker, {rows[1]} by the others")
+        print(f"{said['leases_lost']} leases lost, {said['lost_from_outside']} from outside; an epoch in {without:.2f} s without the slow "
+              f"worker, in {beside:.2f} s with it, {rows[0]} rows of it by that one, {rows[1]} by the others")
 
 
 def files_are_sent_over_a_bad_network():
