@@ -1,5 +1,6 @@
-/* Any bytes as a file of conversations, plain, gzip or zstd, beside a folder of frames "f": refused
- * with a message, or every record has a cause or its turns, and reads the same again. */
+/* Any bytes as a file of conversations, plain, gzip or zstd, beside a folder of frames "f", or
+ * behind a 't', which begins no such file, as one of plain texts: refused with a message, or every
+ * record has a cause or its turns, and reads the same again. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ static void check_sample(const dataset *d, int64_t i, arena *a)
     sample s;
     FUZZ_HOLDS(d->v->sample(d, i, a, &s) == ST_OK);
     FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
+    FUZZ_HOLDS(!s.plain || s.cause || s.turns[0].parts[0].text_bytes > 0);
     for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
         for (int32_t k = 0; k < s.turns[t].n_parts; k++) {
             const part *p = &s.turns[t].parts[k];
@@ -73,16 +75,17 @@ static void check_image(const dataset *d, int64_t j)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    const bool text = size > 0 && data[0] == 't';
     conf c = conf_defaults();
     dataset *d;
     arena a;
     char path[512];
     if (!folder[0])
         make_folder();
-    write_file("r.json", data, size);
+    write_file("r.json", data + text, size - text);
     at("r.json", path, sizeof path);
     c.data_path = path;
-    c.data_format = DATA_CONVERSATIONS;
+    c.data_format = text ? DATA_TEXT : DATA_CONVERSATIONS;
     c.data_stage_weights = "0.5,0,2";
     c.data_loss_on = size % 2 ? LOSS_ON_LAST : LOSS_ON_ALL;
     status_clear();
