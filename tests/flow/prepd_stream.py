@@ -123,6 +123,24 @@ def transport_does_not_enter():
         check(plain == packed, "filter and codec change the digest")
 
 
+def an_epoch_over_any_transport():
+    """The rows themselves, as a consumer has them."""
+    with Folder(images=64, **{"training.epochs": 1}) as f:
+        keys = f.file("keys")
+        run("keygen", "--out", keys)
+
+        def rows(end, *options, **more):
+            with Daemon(f.config, "--prepd.endpoint", end, *options):
+                return [(r["number"], r["cursor"], fingerprint(r)) for r in client.connect(end, timeout=60.0, **more)]
+        ipc = rows("ipc://" + f.file("d.sock"))
+        check(len(ipc) > 4, f"{len(ipc)} rows")
+        tcp = rows(f"tcp://127.0.0.1:{free_ports()}")
+        keyed = rows(f"tcp://127.0.0.1:{free_ports()}", "--prepd.keys", keys, keys=keys)
+        for got, what in ((tcp, "tcp"), (keyed, "tcp with keys")):
+            differ = [g[0] for g, w in zip(got, ipc) if g != w]
+            check(len(got) == len(ipc) and not differ, f"over {what}: {len(got)} rows of {len(ipc)}, others: {differ}")
+
+
 def entered_at_a_later_step():
     with Folder() as f:
         def rows(name, *args):
@@ -180,5 +198,5 @@ def commands_need_only_the_data_section():
         check(run("digest", *here, "--steps", "2", "--data.answer", "drawn"), "drawn answers")
 
 
-main(same_for_any_number_of_workers, a_whole_epoch_whoever_makes_it_for_whom, transport_does_not_enter, entered_at_a_later_step,
-     index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)
+main(same_for_any_number_of_workers, a_whole_epoch_whoever_makes_it_for_whom, transport_does_not_enter, an_epoch_over_any_transport,
+     entered_at_a_later_step, index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)
