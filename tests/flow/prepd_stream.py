@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 
-from formats import fingerprint
+from formats import Hasher, fingerprint, xxh3_128
 from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -16,6 +17,15 @@ import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 160
 STEP = 8
+client.xxhash = types.SimpleNamespace(xxh3_128=Hasher)  # so that it checks every row's digest
+
+
+def chain(digests):
+    """What prepd digest should say of rows with these."""
+    link = xxh3_128(b"")
+    for one in digests:
+        link = xxh3_128(link + one)
+    return link.hex()
 
 
 def same_for_any_number_of_workers():
@@ -39,10 +49,10 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             return json.loads(p.stdout) if p.returncode == 0 else None
 
         def taken(during=None, **more):
-            """Number and hash of each row; a whole one is many bytes. during: is told of each."""
+            """Number and digest of each row; a whole one is many bytes. during: is told of each."""
             out = []
             for r in client.connect(end, timeout=60.0, **more):
-                out.append((r["number"], hash(tuple(fingerprint(r))), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
+                out.append((r["number"], client.digest_of(r), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
                 if during:
                     during(r["number"])
             return out
@@ -93,6 +103,8 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             rows = taken()
             ids = sorted(i for r in rows for i in r[2])
             check(ids == list(range(status()["train"]["samples"])), "not every sample once")
+            said, wanted = digest(f.config, "--steps", str(len(rows) // STEP)), chain(r[1] for r in rows)
+            check(said == wanted, f"prepd digest of the epoch is {said}, that of the rows received {wanted}")
             for local, elsewhere in ((1, 0), (7, 0), (0, 2), (0, 7), (2, 2)):
                 workers(local, elsewhere)
                 same(f"{local} workers here and {elsewhere} elsewhere", taken(), rows)

@@ -1,6 +1,5 @@
 """One stream, however it is cut, stored or computed, gives one training run."""
 
-import ctypes
 import json
 import os
 import shutil
@@ -9,6 +8,7 @@ import struct
 import subprocess
 import time
 
+from formats import xxh3_128
 from prepd_flow import Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, close, facts, options, train, trainer
 
@@ -27,10 +27,6 @@ def same_bits_live_and_recorded():
         check(live[-1][1] < live[0][1], f"the loss did not fall: {live}")
 
 
-class Hash128(ctypes.Structure):
-    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
-
-
 def with_other_welcome(source, target, change):
     """A copy of a recording whose WELCOME went through change; the size may not."""
     with open(source, "rb") as f:
@@ -39,10 +35,7 @@ def with_other_welcome(source, target, change):
     text = json.dumps(change(json.loads(data[32:32 + size])), separators=(",", ":")).encode()
     check(len(text) <= size, "the changed WELCOME is longer")
     text = text.ljust(size)
-    xxh = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
-    xxh.restype, xxh.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
-    h = xxh(text, size)
-    data[16:32] = struct.pack(">QQ", h.high, h.low)
+    data[16:32] = xxh3_128(text)
     data[32:32 + size] = text
     with open(target, "wb") as f:
         f.write(data)
