@@ -1,6 +1,7 @@
 """One stream, exactly once, under all faults together: workers, the dispatcher's own and those of a keeper elsewhere,
 are killed, stopped, sent a SIGSEGV and left without memory; the dispatcher is killed and started again; trainers go away at
-random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step. From the ids in the rows received:
+random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step, also after a process of one was
+killed with rows in its hands. From the ids in the rows received:
 every sample of an epoch once, or listed as quarantined, or refused by the index; every row as in a quiet run.
 
     prepd_exactly_once.py [WORKER_DEATHS [DISPATCHER_DEATHS]]     long form: 1000 40
@@ -20,11 +21,20 @@ from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, ru
 
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
 RESTARTS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+TRAINERS = (RESTARTS + 1) // 2  # of which a process is killed
 STEP = 8  # training.global_batch_size: a row for each of 8 ranks
 RANKS = (1, 2, 4, 8)
 SILENCE_S = 1.5  # a consumer of a daemon that was killed hears nothing, and goes away; longer from time to time in vain
 DAEMON_S = (0.2, 1 + DEATHS / 200)  # what a dispatcher that is killed is given to live
 LONG_S = 30 * LIMIT_S
+RANK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import client
+for row in client.connect(sys.argv[2], cursor=json.loads(sys.argv[3]), rank=int(sys.argv[4]), ranks=int(sys.argv[5]),
+                          timeout=float(sys.argv[6])):
+    print(row["number"], flush=True)
+"""
 
 
 def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
@@ -82,7 +92,10 @@ class Run:
 
     def __init__(self, f, end, n_rows, deaths, rng):
         self.f, self.end, self.n_rows, self.deaths, self.rng = f, end, n_rows, deaths, rng
-        self.restarts, self.sizes, self.limit = 0, set(), time.monotonic() + LONG_S
+        self.restarts, self.killed, self.sizes, self.limit = 0, 0, set(), time.monotonic() + LONG_S
+
+    def enough(self):
+        return self.deaths.enough() and self.restarts >= RESTARTS and self.killed >= TRAINERS
 
     def once(self):
         """The rows of a run, by as many daemons as it takes, and the last cursor."""
@@ -100,11 +113,22 @@ class Run:
                 self.restarts += d.p.returncode is not None
         return got, cursor
 
+    def a_rank_is_killed(self, ranks, cursor):
+        """A process; the rows it had are lost with it and come again."""
+        words = (os.path.dirname(client.__file__), self.end, json.dumps(cursor), str(self.rng.randrange(ranks)), str(ranks),
+                 str(SILENCE_S))
+        with subprocess.Popen([sys.executable, "-B", "-c", RANK, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
+            had = p.stdout.readline()
+            p.kill()
+        self.killed += bool(had) and p.returncode == -signal.SIGKILL
+
     def parts(self, d, got, cursor):
         """Trainers of one daemon, each from where the last whole part ended; to the end of the stream, or of the daemon."""
         silence_s = SILENCE_S
         while d.p.poll() is None and (cursor is None or cursor["row"] < self.n_rows):
             ranks = self.rng.choice(RANKS)
+            if self.killed < TRAINERS and self.rng.random() < 0.5:
+                self.a_rank_is_killed(ranks, cursor)
             left = (self.n_rows - (cursor["row"] if cursor else 0)) // STEP
             rows, failed = part_of_run(self.end, ranks, cursor, min(self.rng.randint(1, 6), left), silence_s)
             self.deaths.enough()
@@ -156,7 +180,7 @@ def under_all_faults():
             deaths.start()
             try:
                 with deaths.among(keeper):
-                    while times == 0 or not deaths.enough() or runs.restarts < RESTARTS:
+                    while times == 0 or not runs.enough():
                         same_as(wanted, n, bad, refused, *runs.once())
                         times += 1
             finally:
@@ -165,8 +189,9 @@ def under_all_faults():
         check(deaths.n() == DEATHS and min(deaths.done.values()) > DEATHS // 8, f"not {DEATHS} deaths: {said}")
         check(deaths.elsewhere > DEATHS // 8, f"only {deaths.elsewhere} deaths were elsewhere")
         check(runs.restarts == RESTARTS, f"{runs.restarts} dispatchers lost, not {RESTARTS}")
+        check(runs.killed == TRAINERS, f"{runs.killed} ranks lost, not {TRAINERS}")
         check(len(runs.sizes) > 1 or len(wanted) < 8 * STEP, f"only {runs.sizes} ranks")
-        print(f"{said}, {deaths.elsewhere} of them elsewhere, and {RESTARTS} dispatchers lost, as {sorted(runs.sizes)} ranks; {times} times "
+        print(f"{said}, {deaths.elsewhere} of them elsewhere, {RESTARTS} dispatchers and {runs.killed} ranks lost, as {sorted(runs.sizes)} ranks; {times} times "
               f"{len(wanted)} rows of {n} samples, {len(bad)} quarantined, {len(refused)} refused")
 
 
