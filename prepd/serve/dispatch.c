@@ -284,17 +284,22 @@ static void measure(dispatch *d, int64_t now)
     show_progress(d);
 }
 
+void dispatch_watchdog(dispatch *d, int64_t now)
+{
+    int64_t watchdog = notify_watchdog_ns();
+    if (watchdog && now - d->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(d, now)) {
+        notify_send("WATCHDOG=1\n");
+        d->watchdog_ns = now;
+    }
+}
+
 static void tick(dispatch *d)
 {
     int64_t now = clock_ns();
     if (now - d->ticked_ns < (int64_t)TICK_MS * 1000000)
         return;
     d->ticked_ns = now;
-    int64_t watchdog = notify_watchdog_ns();
-    if (watchdog && now - d->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(d, now)) {
-        notify_send("WATCHDOG=1\n"); /* this loop turns and work comes back: that is what it says */
-        d->watchdog_ns = now;
-    }
+    dispatch_watchdog(d, now);
     seats_check_time(d, now);
     sessions_still_here(d, now);
     local_tick(d, now);

@@ -337,6 +337,8 @@ WARN_UNUSED status dispatch_new_terms(dispatch *d);
 void dispatch_signals(dispatch *d); /* reads the signalfd: sets stopping, stop_now */
 /* Of a worker whose process has ended, if it has a seat: what it said before may be on its way. */
 void dispatch_last_words(dispatch *d, pid_t pid);
+/* Tells the supervisor that the loop turns and work comes back, as often as it wants to hear it. */
+void dispatch_watchdog(dispatch *d, int64_t now);
 void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 
 #endif

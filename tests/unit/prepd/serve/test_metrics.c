@@ -1,7 +1,10 @@
-/* What a supervisor is told: /healthz and /readyz, their codes and their reasons. */
+/* What a supervisor is told: /healthz and /readyz, their codes and their reasons; signs of life. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "prepd/serve/state.h"
@@ -82,6 +85,45 @@ static void test_healthz__is_503_with_the_reason(void **state)
     assert_answer(&f->d, "/healthz", 503, "stopping\n");
 }
 
+/* A supervisor that wants a word every 40 ms. */
+static int supervisor(const char *folder)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%.80s/notify", folder);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(setenv("NOTIFY_SOCKET", at.sun_path, 1), 0);
+    assert_int_equal(setenv("WATCHDOG_USEC", "40000", 1), 0);
+    return fd;
+}
+
+static bool hears_of_life(int fd)
+{
+    char said[64] = "";
+    return read(fd, said, sizeof said - 1) > 0 && strcmp(said, "WATCHDOG=1\n") == 0;
+}
+
+static void test_watchdog__hears_nothing_where_work_stalls(void **state)
+{
+    fixture *f = *state;
+    char *folder = harness_temp();
+    const int fd = supervisor(folder);
+    f->d.answered_ns = 7 * S;
+    dispatch_watchdog(&f->d, 7 * S);
+    assert_true(hears_of_life(fd));
+    dispatch_watchdog(&f->d, 7 * S + S / 1000); /* too soon for another word */
+    assert_false(hears_of_life(fd));
+    dispatch_watchdog(&f->d, 7 * S + 50 * S);
+    assert_true(hears_of_life(fd));
+    dispatch_watchdog(&f->d, 7 * S + 51 * S);
+    assert_false(hears_of_life(fd));
+    f->d.answered_ns = 7 * S + 51 * S; /* it went on */
+    dispatch_watchdog(&f->d, 7 * S + 52 * S);
+    assert_true(hears_of_life(fd));
+    close(fd);
+    harness_remove(&folder);
+}
+
 static void test_readyz__is_503_until_a_consumer_would_get_rows(void **state)
 {
     fixture *f = *state;
@@ -109,6 +151,7 @@ int main(void)
         TEST(test_unhealthy__work_that_is_out_has_its_patience),
         TEST(test_unhealthy__a_daemon_without_work_may_be_silent),
         TEST(test_healthz__is_503_with_the_reason),
+        TEST(test_watchdog__hears_nothing_where_work_stalls),
         TEST(test_readyz__is_503_until_a_consumer_would_get_rows),
         TEST(test_answer__names_its_paths),
     };

@@ -4,11 +4,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -49,16 +52,35 @@ static int by_exec(void)
     return denied(execv(argv[0], argv));
 }
 
-static int by_fork(void)
+/* Forks and traces are allowed there: the leak check needs them. */
+static bool sanitized(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 0; /* allowed there: the leak check needs it */
+    return true;
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    return 0;
+    return true;
 #endif
 #endif
-    return denied(fork());
+    return false;
+}
+
+static int by_fork(void)
+{
+    return sanitized() ? 0 : denied(fork());
+}
+
+/* The parent, of the same user. PTRACE_ATTACH would leave it stopped, were it not denied. */
+static int by_trace(void)
+{
+    if (sanitized())
+        return 0;
+    char byte;
+    struct iovec mine = {&byte, 1}, theirs = {&byte, 1}; /* a fork: the same address */
+    return denied(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL)) |
+           denied(ptrace(PTRACE_TRACEME, 0, NULL, NULL)) |
+           denied(process_vm_readv(getppid(), &mine, 1, &theirs, 1, 0)) |
+           denied(process_vm_writev(getppid(), &mine, 1, &theirs, 1, 0));
 }
 
 static int by_write(void)
@@ -215,6 +237,7 @@ static void test_sandbox__denied(void **state)
     assert_int_equal(in_sandbox(by_local_socket), 0);
     assert_int_equal(in_sandbox(by_exec), 0);
     assert_int_equal(in_sandbox(by_fork), 0);
+    assert_int_equal(in_sandbox(by_trace), 0);
     assert_int_equal(in_sandbox(by_write), 0);
     assert_int_equal(in_sandbox(by_change), 0);
     assert_int_equal(in_sandbox(by_signal), 0);
