@@ -138,6 +138,32 @@ def all_quarantined_samples_are_counted():
         check("eval        ready, 9000 samples, 2 quarantined" in said and said.count(" more\n") == 1, said)
 
 
+def a_lease_grows_old():
+    """A picture hangs: the oldest lease is as much older as the clock has gone on, for Prometheus and in the status."""
+    port = free_ports()
+    with trap(), Folder(images=64, **{"prepd.sample_timeout": 20, "data.shuffle": "false"}) as f:
+        image = next(x for x in f.train_images() if min(f.questions_of(x), default=0) > 20)
+        with open(image, "ab") as x:
+            x.write(b"POISON:hang")
+
+        def ages():
+            """Of the oldest lease, for Prometheus; and in the status, of the worker that is busy longest."""
+            said = json.loads(run("status", "-c", f.config, "--json"))
+            return (float(re.search(r"\nprepd_lease_age_seconds (\S+)", get(port, "/metrics")[1])[1]),
+                    max((w["seconds"] for w in said["workers"] if w["busy"]), default=0))
+        with Daemon(f.config, "--metrics.listen", f"127.0.0.1:{port}") as d:
+            up(f)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+            next(rows)
+            wait_for(lambda: ages()[0] > 0.5, "a lease that takes its time")
+            begun, before = time.monotonic(), ages()
+            time.sleep(1)
+            after, most = ages(), time.monotonic() - begun
+            check(all(1 <= b - a <= most for a, b in zip(before, after)), f"within {most:.2f} s from {before} to {after}")
+            rows.close()
+            d.stop(signal.SIGKILL)
+
+
 def slow_connections_keep_nobody_out():
     """Twice as many as are kept, each saying a byte now and then: the next is answered, and each has its end."""
     port = free_ports()
@@ -268,10 +294,17 @@ def systemd_hears_the_truth():
             s.until("READY=1")
             check("WATCHDOG=1" in s.hear(1.5), "no sign of life")
             rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0, credit_bytes=1 << 20)
-            for _ in range(40):
-                next(rows)  # then it waits for credit: nothing moves
-            wait_for(lambda: [x for x in s.until("STATUS=") if x.startswith("STATUS=")][-1] == status_line(f),
-                     "STATUS= says what prepd status says")
+            # Then it waits for credit: nothing moves.
+            taken = sum(len(next(rows)["doc_sample_id"]) for _ in range(40))
+            heard = []
+
+            def last_status():
+                heard.extend(x for x in s.until("STATUS=") if x.startswith("STATUS="))
+                return heard[-1]
+            wait_for(lambda: last_status() == status_line(f), "STATUS= says what prepd status says")
+            told = 2 * sum(float(re.search(r"([\d.]+) samples/s", x)[1]) for x in heard)  # each of two seconds
+            sent = json.loads(run("status", "-c", f.config, "--json"))["samples"]
+            check(taken <= sent and sent / 2 < told < 2 * sent, f"{sent} samples were sent, by their rates {told:.0f}: {heard}")
             check(re.fullmatch(r"STATUS=epoch \d+ \d+%, [1-9]\d* rows, [\d.]+ samples/s, 2 workers, [1-9]\d* quarantined",
                                status_line(f)), status_line(f))
             rows.close()
@@ -485,7 +518,7 @@ def workers_have_no_privileges():
               "a worker shares the daemon's terminal")
 
 
-main(the_next_lease_is_sent_ahead, figures_for_prometheus, the_status_has_what_the_readme_says,
+main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_readme_says,
      all_quarantined_samples_are_counted, slow_connections_keep_nobody_out, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)
