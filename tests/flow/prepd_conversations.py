@@ -126,5 +126,18 @@ def a_file_is_not_held_out_from_itself():
                     check(not ok and "eval.path" in str(refused), str(refused))
 
 
+def shared_records():
+    """Real ones whose pictures are beside them: messages with several images, and LLaVA's form with PNGs."""
+    shared = os.environ.get("TESSERA_SHARED") or os.path.join(os.environ.get("TESSERA_SOURCE", "."), "..", "shared")
+    here = os.path.abspath(os.path.join(shared, "data/text/llava"))
+    if not os.path.isdir(here):
+        print("skipped: no shared records")
+        return
+    with Folder(images=16, **{"training.seq_len": 8192}) as f:
+        for name, n in (("llama-factory/mllm_demo.json", 6), ("qwen3vl-finetune/single_images.json", 3)):
+            said = run("check", "-c", f.config, *form(os.path.join(here, name), prepd__cache_dir=f.file("cache")))
+            check(f"checked {n} samples, 0 bad" in said, f"{name}: {said}")
+
+
 main(same_rows_as_vqav2, every_record_once_and_resumed, weights_of_stages, bad_records_are_named,
-     a_file_is_not_held_out_from_itself)
+     a_file_is_not_held_out_from_itself, shared_records)
