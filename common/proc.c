@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,42 +11,39 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
-static int spawn_quiet_stdin(char *const argv[], posix_spawn_file_actions_t *files,
-                             posix_spawnattr_t *how, pid_t *out)
+/* In the child, where only calls that a signal's handler may make are allowed: other threads may
+ * have held any lock. */
+static _Noreturn void become(char *const argv[])
 {
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    int err = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    static const char words[] = "can not be started\n";
+    const struct sigaction normal = {.sa_handler = SIG_DFL};
+    sigset_t none;
+    for (int sig = 1; sig < NSIG; sig++)
+        sigaction(sig, &normal, NULL); /* not of SIGKILL and SIGSTOP, and of some of libc's own */
     /* Our blocked signals (proc_signal_fd) must not be the child's. */
-    if (!err)
-        err = posix_spawnattr_setsigmask(how, &none);
-    if (!err)
-        err = posix_spawnattr_setsigdefault(how, &all);
-    if (!err)
-        err = posix_spawnattr_setflags(how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    if (!err)
-        err = posix_spawn(out, argv[0], files, how, argv, environ);
-    return err;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (in >= 0 && dup2(in, STDIN_FILENO) >= 0)
+        execv(argv[0], argv);
+    (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
+    (void)!write(STDERR_FILENO, ": ", 2);
+    (void)!write(STDERR_FILENO, words, sizeof words - 1);
+    _exit(status_exit_code(ST_OS));
 }
 
+/* Not posix_spawn: it stands still until the child has become the other program, for good where
+ * somebody stops the child before. */
 status proc_spawn(char *const argv[], pid_t *out)
 {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t how;
-    int err = posix_spawn_file_actions_init(&files);
-    if (err)
-        return FAIL(ST_OS, "can not prepare to start %s: %s", argv[0], strerror(err));
-    err = posix_spawnattr_init(&how);
-    if (!err) {
-        err = spawn_quiet_stdin(argv, &files, &how, out);
-        posix_spawnattr_destroy(&how);
-    }
-    posix_spawn_file_actions_destroy(&files);
-    if (err)
-        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(err));
+    if (access(argv[0], X_OK) != 0)
+        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+    const pid_t pid = fork();
+    if (pid < 0)
+        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+    if (pid == 0)
+        become(argv);
+    *out = pid;
     return ST_OK;
 }
 

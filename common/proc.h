@@ -7,7 +7,8 @@
 
 #include "common/status.h"
 
-/* posix_spawn of argv[0] (a path), inheriting stdout and stderr; stdin is /dev/null. The child dies
+/* Starts argv[0] (a path), inheriting stdout and stderr; stdin is /dev/null. Waits for nothing:
+ * what can not be started after all is a child that ends with the exit code of OS. The child dies
  * if we die where it asks for that itself (proc_follow_parent). */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
 /* Called by a child right after start: ask for this signal when the parent goes (SIGTERM waits in a

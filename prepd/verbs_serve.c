@@ -81,7 +81,7 @@ static status keep_workers(const worker_options *o, int64_t n)
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         if (!options[i].value)
             continue;
-        args[n_args++] = (char *)(uintptr_t)options[i].flag; /* posix_spawn only reads them */
+        args[n_args++] = (char *)(uintptr_t)options[i].flag; /* proc_spawn only reads them */
         args[n_args++] = (char *)(uintptr_t)options[i].value;
     }
     return keeper_run(args, n_args, (int)n, o->endpoint, o->keys);

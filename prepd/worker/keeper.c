@@ -207,7 +207,7 @@ static status attend(keeper *k)
     }
     if (!k->heard && wire_greeted(k->socket)) {
         k->heard = true;
-        k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* posix_spawn only reads it */
+        k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* proc_spawn only reads it */
     }
     tell_away(k);
     wire_msg_clear(k->m);

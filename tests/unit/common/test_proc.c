@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,33 @@ static void test_spawn__names_what_can_not_start(void **state)
     assert_fails(ST_OS, proc_spawn(argv, &pid), "/nowhere/program");
 }
 
+/* In place of libc's: what a child does last before it is the other program. */
+static bool stops_first;
+
+int execv(const char *path, char *const argv[])
+{
+    if (stops_first)
+        raise(SIGSTOP);
+    return execve(path, argv, environ);
+}
+
+static void test_spawn__a_child_stopped_before_it_begins_holds_nobody_up(void **state)
+{
+    (void)state;
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)"exit 5", NULL};
+    pid_t pid;
+    int wstatus;
+    alarm(20); /* one that is waited for would be for ever */
+    stops_first = true;
+    assert_ok(proc_spawn(argv, &pid));
+    stops_first = false;
+    assert_int_equal(waitpid(pid, &wstatus, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(wstatus));
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    assert_int_equal(exit_of(pid), 5);
+    alarm(0);
+}
+
 static void test_follow_parent__notices_a_parent_that_has_gone(void **state)
 {
     (void)state;
@@ -93,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spawn__stdin_is_empty_and_signals_are_open),
         cmocka_unit_test(test_spawn__names_what_can_not_start),
+        cmocka_unit_test(test_spawn__a_child_stopped_before_it_begins_holds_nobody_up),
         cmocka_unit_test(test_follow_parent__notices_a_parent_that_has_gone),
         cmocka_unit_test(test_self__path_cpus_and_memory),
     };
