@@ -227,8 +227,10 @@ def workers_as_units_with_keys():
              "echo PREPD_OPTIONS=--data-root /srv/data --keys /etc/tessera/keys/site --workers 2 >> /etc/tessera/worker.env")
         m.do("systemctl", "start", "prepd", "prepd-worker@1", "prepd-worker@2")
         where = ("tcp://127.0.0.1:5555", "--keys", "/etc/tessera/keys")
-        wait_for(lambda: len((m.status(*where) or {"workers": []})["workers"]) == 5, "all workers", 60)
-        check(m.status(*where)["keepers"] == 2, "keepers")
+        def joined():
+            said = m.status(*where) or {"workers": [], "keepers": 0}
+            return len(said["workers"]), said["keepers"]
+        wait_for(lambda: joined() == (5, 2), "all workers, and who keeps them", 60)
         check(m.do(*CLIENT, where[0], "--keys", where[2], "--rows", "40").count("row ") == 40, "rows")
         m.do("systemctl", "stop", "prepd-worker@2")
         check(m.show("prepd-worker@2", "Result") == "success", m.said())
