@@ -23,8 +23,8 @@ static _Noreturn void become(char *const argv[])
     /* Our blocked signals (proc_signal_fd) must not be the child's. */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (in >= 0 && dup2(in, STDIN_FILENO) >= 0)
+    close(STDIN_FILENO); /* the lowest one that is free is the next */
+    if (open("/dev/null", O_RDONLY) == STDIN_FILENO)
         execv(argv[0], argv);
     (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
     (void)!write(STDERR_FILENO, ": ", 2);

@@ -49,6 +49,19 @@ static void test_spawn__stdin_is_empty_and_signals_are_open(void **state)
     close(fd);
 }
 
+static void test_spawn__stdin_is_there_where_we_have_none(void **state)
+{
+    (void)state;
+    int kept = dup(STDIN_FILENO);
+    close(STDIN_FILENO);
+    int code = spawn_shell("[ -e /proc/$$/fd/0 ] || exit 3; read line; exit 7");
+    if (kept >= 0) {
+        dup2(kept, STDIN_FILENO);
+        close(kept);
+    }
+    assert_int_equal(code, 7);
+}
+
 static void test_spawn__names_what_can_not_start(void **state)
 {
     (void)state;
@@ -120,6 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spawn__stdin_is_empty_and_signals_are_open),
+        cmocka_unit_test(test_spawn__stdin_is_there_where_we_have_none),
         cmocka_unit_test(test_spawn__names_what_can_not_start),
         cmocka_unit_test(test_spawn__a_child_stopped_before_it_begins_holds_nobody_up),
         cmocka_unit_test(test_follow_parent__notices_a_parent_that_has_gone),
