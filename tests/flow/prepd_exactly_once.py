@@ -95,7 +95,8 @@ class Run:
         self.restarts, self.killed, self.sizes, self.limit = 0, 0, set(), time.monotonic() + LONG_S
 
     def enough(self):
-        return self.deaths.enough() and self.restarts >= RESTARTS and self.killed >= TRAINERS
+        elsewhere = DEATHS // 8 + 1 - self.deaths.elsewhere
+        return self.deaths.enough(elsewhere) and self.restarts >= RESTARTS and self.killed >= TRAINERS
 
     def once(self):
         """The rows of a run, by as many daemons as it takes, and the last cursor."""
@@ -186,7 +187,7 @@ def under_all_faults():
             finally:
                 said = deaths.end()
             check(keeper.p.poll() is None, f"the keeper left: {keeper.said()}")
-        check(deaths.n() == DEATHS and min(deaths.done.values()) > DEATHS // 8, f"not {DEATHS} deaths: {said}")
+        check(deaths.n() >= DEATHS and min(deaths.done.values()) > DEATHS // 8, f"too few, or too few of a kind: {said}")
         check(deaths.elsewhere > DEATHS // 8, f"only {deaths.elsewhere} deaths were elsewhere")
         check(runs.restarts == RESTARTS, f"{runs.restarts} dispatchers lost, not {RESTARTS}")
         check(runs.killed == TRAINERS, f"{runs.killed} ranks lost, not {TRAINERS}")

@@ -6,7 +6,6 @@ prepd_kills.py [DEATHS [IMAGES]]    long form: 1000 3000, an epoch of 8,100 samp
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import sys
@@ -47,11 +46,9 @@ def forget_index(f):
 
 
 def enough(deaths, end, short):
-    """All have died. short: leases, how many more they must have cost; who dies idle costs none, so others must die too."""
+    """All have died. short: leases, how many more they must have cost; who dies idle costs none."""
     check(time.monotonic() < end, f"not within {LONG_S} s: {DEATHS} deaths and {short:.0f} more leases, but {deaths.done}")
-    if deaths.enough() and short > 0:
-        deaths.most = deaths.n() + math.ceil(short)
-    return deaths.enough()
+    return deaths.enough(short)
 
 
 def all_died(deaths, lost):
