@@ -28,7 +28,7 @@ def expect(condition, what):
 
 def trainer(*args, env=None):
     """(exit code, stdout, stderr)"""
-    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=200,
+    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=600,
                        env=dict(os.environ, **(env or {})))
     return p.returncode, p.stdout, p.stderr
 

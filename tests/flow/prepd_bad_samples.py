@@ -219,7 +219,7 @@ def what_is_no_file_leaves_the_index_as_it_is():
             shutil.rmtree(f.file("data/.tessera"))
             for first in (True, False):
                 with Daemon(f.config, *args) as d:
-                    wait_for(lambda: "index loaded" in d.said() or "index built" in d.said(), "an index", 30)
+                    wait_for(lambda: "index loaded" in d.said() or "index built" in d.said(), "an index")
                     check(("index built" in d.said()) == first, d.said())
 
 

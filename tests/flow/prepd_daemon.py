@@ -132,7 +132,7 @@ def no_process_for_another_worker():
                 wait_for(lambda: d.said().count("worker not started") > before, "it tries")  # noqa: B023
                 check(d.p.poll() is None, d.said())
             most(4096)
-            wait_for(workers_joined(f, 2), "both are back", 10)
+            wait_for(workers_joined(f, 2), "both are back")
 
 
 def a_terminal_shows_the_epoch():
@@ -193,12 +193,12 @@ def a_killed_command_leaves_nothing_behind():
             p = subprocess.Popen([BIN, "digest", "-c", f.config, "--steps", "1000000"],
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                  env={**os.environ, "TMPDIR": own})
-            wait_for(lambda: workers_below(p.pid), "workers", 30)
+            wait_for(lambda: workers_below(p.pid), "workers")
             below = [*children(p.pid), *workers_below(p.pid)]
             p.send_signal(sig)
             check(p.wait(10) != 0, "it took the signal for a success")
-            wait_for(lambda: all(gone(c) for c in below), "its processes end", 10)
-            wait_for(lambda: not os.listdir(own), "its folder is removed", 10)
+            wait_for(lambda: all(gone(c) for c in below), "its processes end")
+            wait_for(lambda: not os.listdir(own), "its folder is removed")
 
 
 def workers_follow_a_killed_dispatcher():

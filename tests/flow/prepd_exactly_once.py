@@ -74,7 +74,7 @@ def status(end):
 
 
 def up(end, daemon):
-    wait_for(lambda: status(end) or daemon.p.poll() is not None, "the daemon answers", 60)
+    wait_for(lambda: status(end) or daemon.p.poll() is not None, "the daemon answers")
     check(daemon.p.poll() is None, daemon.said())
 
 

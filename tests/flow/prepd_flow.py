@@ -14,7 +14,7 @@ import threading
 import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
-LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "120"))  # of one command; more for long forms on a busy machine
+LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # of one command or wait: met only by what hangs
 
 
 class Folder:
@@ -142,7 +142,7 @@ def gone(pid):
         return True
 
 
-def wait_for(what, message, limit_s=20.0, every_s=0.02):
+def wait_for(what, message, limit_s=LIMIT_S, every_s=0.02):
     end = time.monotonic() + limit_s
     while not what():
         check(time.monotonic() < end, f"not within {limit_s} s: {message}")
@@ -163,7 +163,7 @@ class Daemon:
         log = self.log.fileno()
         return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
-    def stop(self, sig=signal.SIGTERM, limit_s=10):
+    def stop(self, sig=signal.SIGTERM, limit_s=60):
         self.p.send_signal(sig)
         try:
             return self.p.wait(limit_s)

@@ -115,7 +115,7 @@ class Target:
         self.daemon = Daemon(folder.config, "--prepd.endpoint", self.endpoint, *args)
         self.pid = self.daemon.p.pid
         self.consumer = Consumer(self.endpoint, self.keys)
-        wait_for(lambda: len(self.consumer.rows) > 100, "rows", 60)
+        wait_for(lambda: len(self.consumer.rows) > 100, "rows")
         times = [t for _, t, _ in self.consumer.rows[20:]]
         self.rate = (len(times) - 1) / (times[-1] - times[0])
         self.before = stat_of(self.pid, "VmRSS"), descriptors(self.pid)
@@ -131,7 +131,7 @@ class Target:
         attackers have their part of the rows or of the workers, or fill memory as fast as two cores can."""
         n, ended = len(self.consumer.rows), time.monotonic()
         wait_for(lambda: len(self.consumer.rows) > n + 20 or self.consumer.p.poll() is not None,
-                 f"the consumer's rows after {what}", 30)
+                 f"the consumer's rows after {what}")
         check(self.consumer.p.poll() is None, f"{what}: the consumer has ended: {self.consumer.complaint()}")
         check(self.daemon.p.poll() is None, f"{what}: {self.daemon.said()}")
         times = [self.since, *(t for _, t, _ in self.consumer.rows if t > self.since)]
@@ -226,7 +226,7 @@ def connections(t, *said):
     t.settled(f"{n} connections", n)
     for s in held:
         s.close()
-    wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
+    wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back")
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return n
 
@@ -241,7 +241,7 @@ def many_connections():
         n = connections(t, b"", GREETING, GREETING + READY)
         held = [raw(t.port) for _ in range(50)]  # half-open: cut off by the handshake's limit
         wait_for(lambda: descriptors(t.pid) > t.before[1] + 40, "they are connected")
-        wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "half-open ones are cut off", 30)
+        wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "half-open ones are cut off")
         t.settled("their end", n)
         for s in held:
             s.close()
@@ -261,7 +261,7 @@ def more_connections_than_descriptors():
                 for s in held:
                     s.close()
                 wait_for(lambda: json.loads(run("status", "--connect", t.endpoint, "--json"))["ok"],
-                         "status", 30)
+                         "status")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -318,7 +318,7 @@ def strangers_with_keys(t):
                 held[-1].send_multipart(message(HELLO), zmq.DONTWAIT)
             except zmq.Again:
                 break
-    wait_for(lambda: t.status()["refused_keys"] >= len(held), "they are refused", 30)
+    wait_for(lambda: t.status()["refused_keys"] >= len(held), "they are refused")
     there = t.status()
     check(len(there["consumers"]) == 1 and there["refused_messages"] == 0, f"one was heard: {there}")
     t.settled(f"{there['refused_keys']} connections with keys of others")
@@ -381,10 +381,10 @@ def said_by_a_worker(t):
     with Tap(t.port + 1) as tap:
         p = subprocess.Popen([BIN, "worker", "--connect", tap.endpoint, "--data-root", t.folder.file("data"),
                               *(("--keys", t.keys) if t.keys else ())], stderr=subprocess.DEVNULL)
-        wait_for(lambda: any(not w["local"] and w["leases"] > 10 for w in t.status()["workers"]), "its work", 30)
+        wait_for(lambda: any(not w["local"] and w["leases"] > 10 for w in t.status()["workers"]), "its work")
         p.terminate()
         p.wait(20)
-        wait_for(lambda: all(w["local"] for w in t.status()["workers"]), "it has left", 30)
+        wait_for(lambda: all(w["local"] for w in t.status()["workers"]), "it has left")
         return bytes(max(tap.said, key=len))
 
 
@@ -413,13 +413,13 @@ def frames_of_live_sessions_again():
             check(b"TSRA" in data and max(answers) > 1000, f"{what}: {len(data)} bytes, answers of {answers} bytes")
             t.settled(f"what {what} said again, {len(data)} bytes, answers of {max(answers)}")
         with raw(t.port + 1, recorded[0][2][:4096]):  # it has joined, and all its rows are to come
-            wait_for(lambda: any(not w["local"] and w["busy"] for w in t.status()["workers"]), "it is given work", 30)
+            wait_for(lambda: any(not w["local"] and w["busy"] for w in t.status()["workers"]), "it is given work")
         seen = [(n, h) for n, _, h in t.consumer.rows[first:]]
         again = Consumer(t.endpoint, start_row=first)
-        wait_for(lambda: len(again.rows) >= len(seen), "the rows again", 60)
+        wait_for(lambda: len(again.rows) >= len(seen), "the rows again")
         again.stop()
         check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
-        wait_for(lambda: t.status()["leases_lost"] > 0, "what it had in work is given again", 30)
+        wait_for(lambda: t.status()["leases_lost"] > 0, "what it had in work is given again")
         check(t.status()["train"]["quarantined_count"] == 0, "a replay has cost samples")
 
 
@@ -547,7 +547,7 @@ def messages_without_an_end():
                           (32 * (12 << 20) + BETWEEN_LOOKS) // CONNECTION, rate=False)
                 for s in many:
                     s.close()
-                wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back", 30)
+                wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "descriptors come back")
         check("cut off" in t.daemon.said(), t.daemon.said()[-2000:])
 
 
@@ -597,7 +597,7 @@ def a_crowd_that_does_not_read():
         for s in held:
             s.send_multipart(message(HELLO))
         wait_for(lambda: json.loads(run("status", "--connect", t.endpoint, "--json"))["refused_messages"] >= 140,
-                 "those beyond the bound are refused", 30)
+                 "those beyond the bound are refused")
         there = json.loads(run("status", "--connect", t.endpoint, "--json"))["consumers"]
         check(len(there) <= 256, f"{len(there)} consumers")
         check("consumers are here already" in t.daemon.said(), t.daemon.said())
@@ -621,7 +621,7 @@ def long_hellos_without_an_index():
 
         def status():
             return json.loads(run("status", "--connect", end, "--json"))
-        wait_for(lambda: status()["refused_messages"] == 9 and len(status()["consumers"]) == 2, "all but one are refused", 60)
+        wait_for(lambda: status()["refused_messages"] == 9 and len(status()["consumers"]) == 2, "all but one are refused")
         check("over 1048576 bytes" in d.said(), d.said())
         context.destroy(0)
 

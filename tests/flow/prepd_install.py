@@ -80,10 +80,10 @@ def a_worker_from_there_serves_a_daemon():
                     return json.loads(said_by(p.file("bin/prepd"), "status", "--connect", end,
                                               "--json"))
                 wait_for(lambda: subprocess.run([BIN, "status", "--connect", end],
-                                                capture_output=True).returncode == 0, "answers", 30)
-                wait_for(lambda: len(status()["workers"]) == 2, "the worker", 30)
+                                                capture_output=True).returncode == 0, "answers")
+                wait_for(lambda: len(status()["workers"]) == 2, "the worker")
                 run("scale", "0", "--connect", end)
-                wait_for(lambda: len(status()["workers"]) == 1, "it is alone", 30)
+                wait_for(lambda: len(status()["workers"]) == 1, "it is alone")
                 pid = workers_below(worker.pid)[0]
                 with open(f"/proc/{pid}/maps") as m:
                     check(p.file("lib/libprepd_image.so") in m.read(), "another image module")

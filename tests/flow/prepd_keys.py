@@ -66,7 +66,7 @@ def known_keys_are_served_and_others_refused():
         with Daemon(f.config, "--prepd.endpoint", f"tcp://0.0.0.0:{port}", "--prepd.keys",
                     keys) as d:
             with_keys = ("--connect", end, "--keys")
-            wait_for(lambda: command("status", *with_keys, keys)[0] == 0, "the daemon answers", 30)
+            wait_for(lambda: command("status", *with_keys, keys)[0] == 0, "the daemon answers")
             quiet = numbers(end, keys=keys)
             check(numbers(end, keys=keys + "/site") == quiet, "another machine's key")
             code, said = command("status", *with_keys, other)
@@ -86,7 +86,7 @@ def known_keys_are_served_and_others_refused():
             run("scale", "0", *with_keys, keys)
             p = subprocess.Popen([BIN, *worker, keys + "/site"])
             wait_for(lambda: [w["local"] for w in json.loads(
-                run("status", *with_keys, keys, "--json"))["workers"]] == [False], "the worker", 30)
+                run("status", *with_keys, keys, "--json"))["workers"]] == [False], "the worker")
             check(numbers(end, keys=keys) == quiet, "the worker with a key does no work")
             p.send_signal(signal.SIGTERM)
             check(p.wait(15) == 0, "the worker does not leave")
@@ -110,7 +110,7 @@ def allowed_keys_are_read_again():
             def hup(word, times):
                 d.p.send_signal(signal.SIGHUP)
                 wait_for(lambda: d.said().count(word) == times, f"the reload {d.said()}")
-            wait_for(lambda: command("status", "--connect", end, "--keys", keys)[0] == 0, "the daemon answers", 30)
+            wait_for(lambda: command("status", "--connect", end, "--keys", keys)[0] == 0, "the daemon answers")
             run("keygen", "--out", keys, "--client", "late")
             check(refused(late), "a key is let in that was not read")
             hup("reloaded options=0", 1)

@@ -28,7 +28,7 @@ def status(f):
 
 def ready(f):
     """Its index is built, however long that takes."""
-    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     wait_for(lambda: status(f)["train"]["state"] == "ready", "the index", LONG_S)
 
 
@@ -64,7 +64,7 @@ def who_keeps_workers(f, daemon, elsewhere):
     if not elsewhere:
         yield daemon
         return
-    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+    wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     run("scale", "0", "-c", f.config)
     wait_for(lambda: not workers_below(daemon.p.pid), "its own workers leave")
     with Keeper("ipc://" + f.file("d.sock.workers"), f, "--workers", "3") as keeper:

@@ -28,7 +28,7 @@ def status(folder):
 
 def up(folder, n):
     wait_for(lambda: os.path.exists(folder.file("d.sock.control")), "control endpoint")
-    wait_for(lambda: len(status(folder)["workers"]) == n, f"{n} workers", 30)
+    wait_for(lambda: len(status(folder)["workers"]) == n, f"{n} workers")
 
 
 class Group:

@@ -69,7 +69,7 @@ class Network:
         self.daemon = Daemon(folder.config, "--prepd.endpoint", HOME, "--prepd.keys", self.keys,
                              inside=self.home)
         wait_for(lambda: self.status() and self.status()["train"]["state"] == "ready",
-                 "the index is built", 60)
+                 "the index is built")
 
     def at_home(self, *args, **options):
         return subprocess.run(["ip", "netns", "exec", self.home, *args], capture_output=True,
@@ -187,7 +187,7 @@ def one_stream_over_a_bad_network():
         blind = net.worker(2, root=f.file("empty"))  # its mount is missing
         odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
         check(odd.wait(30) == 78, "another decoder was taken")
-        wait_for(lambda: net.leases(slow) and net.leases(fast), "the slow worker and another", 30)
+        wait_for(lambda: net.leases(slow) and net.leases(fast), "the slow worker and another")
         beside, rows = beside_a_slow_one(net, quiet, slow, fast, without)
         check(blind.wait(30) == 0, "the one without files was not dismissed")
         epochs_on_cut_links(net, quiet)

@@ -39,8 +39,8 @@ class Site:
 
     def start(self):
         self.daemon = Daemon(self.folder.config, "--prepd.endpoint", self.endpoint)
-        wait_for(self.answers, "the daemon answers", 60)
-        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built", 60)
+        wait_for(self.answers, "the daemon answers")
+        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built")
         run("scale", "0", "--connect", self.endpoint)
         wait_for(lambda: not self.status()["workers"], "local workers have left")
 
@@ -63,7 +63,7 @@ class Site:
         return p
 
     def joined(self, n):
-        wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers", 30)
+        wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers")
 
     def stream(self, rows=48, stream="train"):
         """Numbers and bytes of the first rows."""
@@ -127,7 +127,7 @@ def a_proxy_outlives_its_daemon():
         never = subprocess.run(words, capture_output=True, text=True, timeout=30)
         check(never.returncode == 78, f"exit code {never.returncode}: {never.stderr}")
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
-        wait_for(site.answers, "the daemon is back", 30)
+        wait_for(site.answers, "the daemon is back")
         run("scale", "0", "--connect", site.endpoint)
         site.joined(1)
         check(site.stream(16) == quiet, "another stream")
@@ -196,7 +196,7 @@ def one_that_misses_files_does_not_write_the_index():
         got = []
         reader = threading.Thread(target=lambda: got.extend(site.stream(stream="eval")))
         reader.start()
-        wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed", 30)
+        wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
         check(site.status()["eval"]["state"] != "ready", "an index without a look at the files")
         site.worker()
         reader.join(60)
@@ -207,7 +207,7 @@ def one_that_misses_files_does_not_write_the_index():
         for d in caches:
             shutil.rmtree(d)
         with Daemon(f.config, "--prepd.endpoint", site.endpoint):
-            wait_for(site.answers, "the daemon answers", 60)
+            wait_for(site.answers, "the daemon answers")
             check(got and got == site.stream(stream="eval"), "who indexed changed the stream")
 
 
@@ -224,7 +224,7 @@ def a_frame_that_nobody_can_open_blames_no_worker():
         with Daemon(f.config, *form(path, prepd__endpoint=end)) as d:
             p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", copy])
             try:
-                wait_for(lambda: "index built" in d.said() or "dismissed" in d.said(), "the index is built", 60)
+                wait_for(lambda: "index built" in d.said() or "dismissed" in d.said(), "the index is built")
                 check("dismissed" not in d.said(), d.said())
                 rows = list(client.connect(end, timeout=30.0))
                 check(p.poll() is None and sum(len(r["doc_sample_id"]) for r in rows) == n - 1, "more than the record of that frame is lost")
@@ -371,7 +371,7 @@ def drained_for_good_they_all_leave():
         rows = threading.Thread(target=consume)
         rows.daemon = True
         rows.start()
-        wait_for(lambda: site.status()["rows"] > 4, "rows", 60)
+        wait_for(lambda: site.status()["rows"] > 4, "rows")
         run("drain", "--connect", site.endpoint)
         check(site.daemon.p.wait(30) == 0, site.daemon.said())
         for k in keepers:
@@ -383,12 +383,12 @@ def drained_for_good_one_without_workers_leaves():
     with Folder() as f, Site(f) as site:
         os.mkfifo(f.file("module.so"))
         keeper = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
-        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known", 30)
+        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known")
         check(not site.status()["workers"], "its worker has joined")
         site.daemon.stop(limit_s=30)  # not for good: it stays
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
-        wait_for(site.answers, "the daemon is back", 30)
-        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known again", 30)
+        wait_for(site.answers, "the daemon is back")
+        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known again")
         check(keeper.poll() is None, "a keeper left a daemon that may come back")
         run("drain", "--connect", site.endpoint)
         check(site.daemon.p.wait(30) == 0, site.daemon.said())
@@ -403,7 +403,7 @@ def it_waits_for_the_daemon_to_come_back():
         for sig in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             site.daemon.stop(sig, 30)
             site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
-            wait_for(site.answers, "the daemon is back", 30)
+            wait_for(site.answers, "the daemon is back")
             run("scale", "0", "--connect", site.endpoint)
             site.joined(1)
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")

@@ -31,14 +31,14 @@ def stream(f, endpoint, args, workers, hidden=(), more=()):
         def status():
             p = subprocess.run([BIN, "status", "--connect", endpoint, "--json"], capture_output=True, text=True)
             return json.loads(p.stdout) if p.returncode == 0 else None
-        wait_for(status, "the daemon answers", 60)
+        wait_for(status, "the daemon answers")
         if workers:
             run("scale", "0", "--connect", endpoint)
-            wait_for(lambda: not any(w["local"] for w in status()["workers"]), "local workers have left", 60)
+            wait_for(lambda: not any(w["local"] for w in status()["workers"]), "local workers have left")
             made = [subprocess.Popen([*HIDE, BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--workers",
                                       str(workers)], stderr=subprocess.PIPE,
                                      env={**os.environ, "HIDDEN": " ".join(hidden)})]
-            wait_for(lambda: sum(w["ship"] for w in status()["workers"]) == workers, f"{workers} workers", 60)
+            wait_for(lambda: sum(w["ship"] for w in status()["workers"]) == workers, f"{workers} workers")
         rows = [fingerprint(r) for s in ("train", "eval") for r in client.connect(endpoint, stream=s, timeout=60.0)]
         last = status()
         for p in made:
@@ -133,7 +133,7 @@ def refused_unless_asked_for():
             p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{int(endpoint[-5:].strip(':')) + 1}"],
                                  stderr=subprocess.PIPE, text=True)
             try:
-                wait_for(lambda: "data.ship true" in d.said(), "the worker is refused with the remedy", 30)
+                wait_for(lambda: "data.ship true" in d.said(), "the worker is refused with the remedy")
             finally:
                 p.kill()
                 p.wait()

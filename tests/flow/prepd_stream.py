@@ -71,7 +71,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             while len(keepers) < elsewhere:
                 keepers.append(subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
                                                  f.file("data")], stderr=subprocess.DEVNULL))
-            wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers", 60)
+            wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers")
 
         def changed_during_the_stream(n_rows):
             """The rows, while there are 1 to 7 workers here, and a keeper leaves that has sent some."""
@@ -84,7 +84,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
                 if sizes and row % (n_rows // 8) == 0:
                     now = sizes.pop(0)
                     run("scale", str(now), "--connect", end)
-                    wait_for(lambda: here() == now, f"{now} workers at row {row}", 60)
+                    wait_for(lambda: here() == now, f"{now} workers at row {row}")
                 if keepers and row > n_rows // 3 and sum(w["leases"] for w in status()["workers"] if not w["local"]) > 0:
                     left[row] = keepers.pop()
                     left[row].terminate()
@@ -98,7 +98,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
 
         d = Daemon(f.config, "--prepd.endpoint", end)
         try:
-            wait_for(status, "the daemon", 60)
+            wait_for(status, "the daemon")
             workers(2, 0)
             rows = taken()
             ids = sorted(i for r in rows for i in r[2])
@@ -114,7 +114,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
                 same(f"{ranks} ranks", sorted(shares, key=lambda r: r[0]), rows)
             d.stop(9)
             d = Daemon(f.config, "--prepd.endpoint", end)
-            wait_for(status, "the daemon is back", 60)
+            wait_for(status, "the daemon is back")
             middle = len(rows) // 2 // STEP * STEP
             check(middle > 0, "too few rows to enter in the middle")
             same("from a cursor, by another dispatcher", taken(cursor=json.loads(rows[middle - 1][3])), rows[middle:])

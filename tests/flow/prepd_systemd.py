@@ -130,7 +130,7 @@ class Machine:
                 skip("no machine can be made here: " + self.log.read().strip())
             p = self.do("systemctl", "is-system-running", code=None)
             return p is not None and p.stdout.strip() in ("running", "degraded")
-        wait_for(running, "systemd runs", 60)
+        wait_for(running, "systemd runs")
 
     def __enter__(self):
         try:
@@ -185,14 +185,14 @@ def the_daemon_as_a_unit():
         rows = m.do(*CLIENT, SOCKET, "--rows", "40")
         check(rows.count("row ") == 40, rows)
         wait_for(lambda: "rows" in m.show("prepd", "StatusText") and not m.show("prepd", "StatusText").startswith(
-            "no consumer, 0 rows"), "the status tells of rows", 30)
+            "no consumer, 0 rows"), "the status tells of rows")
         m.do("systemctl", "reload", "prepd")
         wait_for(lambda: "reloaded options=0" in m.said(), "it was reloaded")
         for what, sig in (("stopped for longer than its watchdog allows", "STOP"), ("killed", "KILL")):
             before = m.show("prepd", "NRestarts")
             m.do("kill", f"-{sig}", m.show("prepd", "MainPID"))
             wait_for(lambda: m.show("prepd", "NRestarts") > before and m.show("prepd", "ActiveState") == "active",
-                     f"a daemon that was {what} is started again", 60)
+                     f"a daemon that was {what} is started again")
             check(m.do(*CLIENT, SOCKET, "--rows", "4").count("row ") == 4, "no rows from it")
         m.do("systemctl", "stop", "prepd")
         check(m.show("prepd", "Result") == "success" and m.show("prepd", "ExecMainStatus") == "0", m.said())
@@ -230,14 +230,14 @@ def workers_as_units_with_keys():
         def joined():
             said = m.status(*where) or {"workers": [], "keepers": 0}
             return len(said["workers"]), said["keepers"]
-        wait_for(lambda: joined() == (5, 2), "all workers, and who keeps them", 60)
+        wait_for(lambda: joined() == (5, 2), "all workers, and who keeps them")
         check(m.do(*CLIENT, where[0], "--keys", where[2], "--rows", "40").count("row ") == 40, "rows")
         m.do("systemctl", "stop", "prepd-worker@2")
         check(m.show("prepd-worker@2", "Result") == "success", m.said())
-        wait_for(lambda: len(m.status(*where)["workers"]) == 3, "its workers have left", 30)
+        wait_for(lambda: len(m.status(*where)["workers"]) == 3, "its workers have left")
         m.do("/opt/tessera/bin/prepd", "drain", "--connect", *where)  # for good: nothing is started again
         wait_for(lambda: m.show("prepd", "ActiveState") == "inactive" and
-                 m.show("prepd-worker@1", "ActiveState") == "inactive", "both have left", 30)
+                 m.show("prepd-worker@1", "ActiveState") == "inactive", "both have left")
         check(m.show("prepd-worker@1", "NRestarts") == "0" and m.show("prepd", "Result") == "success", m.said())
         m.do("sed", "-i", "s/--workers 2/--workers 0/", "/etc/tessera/worker.env")
         not_again(m, "prepd-worker@1", 64)

@@ -94,7 +94,7 @@ def the_same_stream_resumed_and_by_any_workers():
 def started(f, args):
     """Rows of another start, and whether it took its places from the one before."""
     with Daemon(f.config, *args) as d:
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint", 60)
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
         stream = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
         rows = [fingerprint(next(stream)) for _ in range(24)]
         stream.close()

@@ -211,7 +211,7 @@ def held_out_videos_alone():
         path, n, _ = data_set(f)
         pictures = write_lines(in_data(f, "p.jsonl"), [llava(*s) for s in load(f)[:40]])
         with Daemon(f.config, *form(pictures, eval__path=path)) as d:
-            wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon", 30)
+            wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
             first = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
             check([w for w in workers_below(d.p.pid) if mapped(w)] == [], "FFmpeg without videos")
             held_out = list(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 
-from prepd_flow import Daemon, Folder, check, main, run
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, options, settings, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
@@ -18,7 +18,7 @@ def talk(folder, name, code=0, **changed):
     values = dict(SHORT, **{"job.dump_folder": folder.file(name)})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     args = ["train", "-c", folder.config, *options(values)]
-    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=240, env=settings(args))
+    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=LIMIT_S, env=settings(args))
     check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
 
@@ -134,7 +134,7 @@ def what_does_not_fit():
         with open("/dev/full", "w") as full:
             for command in (["inspect", f.file("data/model")], ["plan", "-c", f.config]):
                 p = subprocess.run([TRAINER, *command], stdout=full, stderr=subprocess.PIPE, text=True,
-                                   timeout=60)
+                                   timeout=LIMIT_S)
                 check(p.returncode == 74 and "standard output" in p.stderr, f"{command}: {p}")
         check(not os.path.exists(f.file("large/metrics.jsonl")), "a refused run left metrics")
 

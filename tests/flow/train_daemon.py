@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from prepd_flow import Daemon, Folder, Proxy, check, free_ports, main, seed, wait_for
+from prepd_flow import LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, seed, wait_for
 from resume_flow import STREAM, command, ledger
 from train_flow import TRAINER, options
 
@@ -44,13 +44,13 @@ def steps_done(f, name):
 
 
 def after(f, name, p, steps):
-    wait_for(lambda: p.poll() is not None or steps_done(f, name) >= steps, f"step {steps}: {said(f, name)}", 120)
+    wait_for(lambda: p.poll() is not None or steps_done(f, name) >= steps, f"step {steps}: {said(f, name)}")
     check(p.poll() is None, f"ended before step {steps}: {said(f, name)}")
 
 
 def ended(f, name, p, *codes):
     try:
-        code = p.wait(120)
+        code = p.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
         p.kill()
         raise AssertionError(f"it hangs: {said(f, name)}") from None
@@ -91,7 +91,7 @@ def comes_back(layout):
         daemon = Daemon(f.config)
         p = start(f, "killed", layout, **run)
         for i in range(KILLS):
-            after(f, "killed", p, STEPS * i // KILLS + 1)
+            after(f, "killed", p, STEPS * i // (2 * KILLS) + 1)
             time.sleep(rng.uniform(0, 0.2))
             # One in four is told to stop; the others are killed.
             daemon.stop() if i % 4 == 3 else (daemon.p.kill(), daemon.p.wait())
@@ -118,13 +118,17 @@ def one_that_had_planned_all_epochs_comes_back():
         whole = client.connect("ipc://" + f.file("d.sock"), timeout=30.0)
         check(len(list(whole)) > 0, "no rows")  # to the end, so that all is planned
         whole.close()
-        p = start(f, "run", "one rank", **dict(FEW, training__steps=STEPS, training__epochs=3))
-        after(f, "run", p, 1)
-        daemon.p.kill()
-        daemon.p.wait()
-        with Daemon(f.config):
-            ended(f, "run", p, 0)
-        check("is back after" in said(f, "run"), said(f, "run"))
+        for n in range(5):  # one that had all its rows does not need it any more
+            p = start(f, f"run-{n}", "one rank", **dict(FEW, training__steps=STEPS, training__epochs=3))
+            after(f, f"run-{n}", p, 1)
+            daemon.p.kill()
+            daemon.p.wait()
+            daemon = Daemon(f.config)
+            ended(f, f"run-{n}", p, 0)
+            if "is back after" in said(f, f"run-{n}"):
+                break
+        daemon.stop()
+        check("is back after" in said(f, f"run-{n}"), said(f, f"run-{n}"))
 
 
 def is_gone(layout):
@@ -160,7 +164,7 @@ def stopped_while_it_waits(layout):
         after(f, "stopped", p, 3)
         daemon.p.kill()
         daemon.p.wait()
-        wait_for(lambda: "waiting for it" in said(f, "stopped"), "the loss of the daemon", 60)
+        wait_for(lambda: "waiting for it" in said(f, "stopped"), "the loss of the daemon")
         at = -1
         while at != steps_done(f, "stopped"):  # until all rows that had arrived are taken
             at = steps_done(f, "stopped")
@@ -168,7 +172,7 @@ def stopped_while_it_waits(layout):
         begin = time.monotonic()
         p.send_signal(signal.SIGTERM)
         ended(f, "stopped", p, 0)
-        check(time.monotonic() - begin < 20, f"it took {time.monotonic() - begin:.1f} s")
+        check(time.monotonic() - begin < 50, f"it took {time.monotonic() - begin:.1f} s")
         at, words = steps_done(f, "stopped"), said(f, "stopped")
         check(f"stopping after step {at} as asked" in words, words)
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), words)
@@ -205,8 +209,8 @@ def too_many_bad_samples_end_the_run():
             os.truncate(image, os.path.getsize(image) * 2 // 3)
         with Daemon(f.config) as daemon:
             p = start(f, "bad", "one rank", **FEW, training__steps=400)
-            wait_for(lambda: daemon.p.poll() is not None or p.poll() is not None, "the end of the daemon", 120)
-            check(daemon.p.wait(20) == 65, f"exit code {daemon.p.returncode}: {daemon.said()}{said(f, 'bad')}")
+            wait_for(lambda: daemon.p.poll() is not None or p.poll() is not None, "the end of the daemon")
+            check(daemon.p.wait(LIMIT_S) == 65, f"exit code {daemon.p.returncode}: {daemon.said()}{said(f, 'bad')}")
         with Daemon(f.config):
             ended(f, "bad", p, 65)
         words = said(f, "bad")
@@ -324,7 +328,7 @@ def a_proxy_outlives_its_daemon():
                 p = start(f, "run", "one rank", **run)
                 after(f, "run", p, 1)
                 daemon.stop(signal.SIGKILL)
-                time.sleep(3)
+                wait_for(lambda: p.poll() is not None or proxy.closed >= 3, "the trainer asks again")
                 check(proxy.closed >= 3, f"only {proxy.closed} came to a proxy without a daemon")
                 daemon = Daemon(f.config, *at)
                 ended(f, "run", p, 0)

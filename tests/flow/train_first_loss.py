@@ -4,14 +4,14 @@ in eval; a model that learned a little draws none, nor does one that starts from
 import os
 import subprocess
 
-from prepd_flow import Daemon, Folder, check, main, run
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, options
 
 WORDS = "near ln(vocabulary)"
 
 
 def said_by(*args):
-    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=240)
+    p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=LIMIT_S)
     check(p.returncode == 0, f"trainer {' '.join(args)}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
     return p.stderr
 

@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 
-import prepd_flow
-from prepd_flow import BIN, check
+from prepd_flow import BIN, LIMIT_S, check
 
 TRAINER = os.path.join(os.path.dirname(BIN), "trainer")
-LIMIT_S = max(240, prepd_flow.LIMIT_S)
 
 SHORT = {"training.steps": 4, "training.local_batch_size": 1, "training.global_batch_size": 4,
          "training.seq_len": 256, "metrics.log_freq": 1, "metrics.peak_tflops": 1,

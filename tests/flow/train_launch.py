@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 
-from prepd_flow import Folder, check, free_ports, main
+from prepd_flow import LIMIT_S, Folder, check, free_ports, main
 from resume_flow import recorded
 from train_flow import SHORT, TRAINER, options
 
-LIMIT_S = 200
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 TORCHRUN = os.environ.get("TESSERA_TORCHRUN", shutil.which("torchrun"))

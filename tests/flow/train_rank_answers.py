@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, children, kill_below, main, run, seed, wait_for
+from prepd_flow import LIMIT_S, Daemon, Folder, check, children, kill_below, main, run, seed, wait_for
 from train_flow import SHORT, TRAINER, options, trainer
 
 LONG = len(sys.argv) > 1
 KILLS = int(sys.argv[1]) if LONG else 1
 ASKED = 500 if LONG else 12
-LIMIT_S = 120
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
 LAYOUTS = {"tensor 2": {"tensor_parallel_degree": 2}, "context 2": {"context_parallel_degree": 2},
            "pipeline 2": {"pipeline_parallel_degree": 2},
@@ -150,7 +149,7 @@ def killed_while_it_evaluates(f, degrees, rng):
     for n in range(8):
         name = f"gone-{n}"
         # Answers to all questions: long enough that most rows are not there yet when the daemon goes.
-        values = dict(evaluated(training__steps=2, prepd__reconnect_timeout=1.5, feed__timeout=3,
+        values = dict(evaluated(training__steps=2, prepd__reconnect_timeout=1.5, feed__timeout=30,
                                 eval__generate=-1, job__dump_folder=f.file(name)), **of_layout(degrees))
         with Daemon(f.config) as daemon, started(f, name, values) as p:
             evaluating(f, name, p, 1)

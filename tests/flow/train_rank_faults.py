@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Folder, children, check, main
+from prepd_flow import LIMIT_S, Folder, children, check, main
 from resume_flow import command, go, ledger, recorded
 from train_flow import SHORT, TRAINER, options
 
-RANKS, LIMIT_S, STEPS = 4, 120, 12
+RANKS, SILENCE_S, STEPS = 4, 6.0, 12
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
@@ -47,7 +47,7 @@ def rank_of(pid):
 def words_of(f, name, backend, **changed):
     """The command of a run, and its environment."""
     values = dict(SHORT, **{"job.dump_folder": f.file(name), "training.backend": backend,
-                            "feed.replay": f.file("rows.rec"), "comm.heartbeat_timeout_seconds": 2})
+                            "feed.replay": f.file("rows.rec"), "comm.heartbeat_timeout_seconds": SILENCE_S})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     program = TRAINER if backend == "cpu" else EMULATED
     return ([program, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
@@ -99,27 +99,45 @@ def lost_ranks_are_named(backend="cpu", **changed):
         recorded(f)
         # "is gone": by a reset, where it had not read all it was told.
         lose(f, "killed", backend, signal.SIGKILL, "(died|is gone): its connection", **changed)
-        lose(f, "stopped", backend, signal.SIGSTOP, "says nothing for 2.0 s", **changed)
+        lose(f, "stopped", backend, signal.SIGSTOP, f"says nothing for {SILENCE_S:.1f} s", **changed)
+
+
+def killed_at(f, name, words, told, at):
+    """At this step. The rank that was killed and the exit code; 0 if the run was over before."""
+    p = subprocess.Popen([*command(f, name, **told), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end, lost = time.monotonic() + LIMIT_S, None
+    while read(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    try:
+        ranks = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
+        ranks.pop(None, None)
+        lost = rng.choice(sorted(ranks))
+        os.kill(ranks[lost], signal.SIGKILL)
+    except (OSError, IndexError):  # they leave
+        pass
+    return lost, p.wait(LIMIT_S)
+
+
+def killed_in_time(f, name, words, told):
+    """At a step before the last: which, and the rank."""
+    for most in range(STEPS - 2, 2, -1):
+        at = rng.randrange(2, most)
+        lost, code = killed_at(f, name, words, told, at)
+        if code != 0:
+            check(lost is not None, f"nobody was killed: exit code {code}")
+            return at, lost
+        shutil.rmtree(f.file(name))
+    raise AssertionError("every run was over before one of its ranks was killed")
 
 
 def a_killed_rank_costs_no_step():
     """Started again, a run whose rank was killed, the first one too, ends as one that nothing happened to."""
     with Folder(images=16) as f:
         told = dict(recorded(f, STEPS), checkpoint__interval=2, training__global_batch_size=4, training__nonfinite="skip")
-        words = ["--nproc", "2", "--training.backend", "cpu", "--comm.heartbeat_timeout_seconds", "2"]
+        words = ["--nproc", "2", "--training.backend", "cpu"]
         go(f, "whole", *words, **told)
         for name in ("once", "twice"):
-            p = subprocess.Popen([*command(f, name, **told), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            at, end = rng.randrange(2, STEPS - 2), time.monotonic() + LIMIT_S
-            while read(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
-                time.sleep(0.005)
-            ranks = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
-            ranks.pop(None, None)
-            lost = rng.choice(sorted(ranks)) if ranks else None
-            if ranks:
-                os.kill(ranks[lost], signal.SIGKILL)
-            code = p.wait(LIMIT_S)
-            check(ranks and code != 0, f"rank {lost} of {ranks} was killed at step {at}: exit code {code}")
+            at, lost = killed_in_time(f, name, words, told)
             # A folder has its name once it is whole; a rank killed before the first one costs the run's beginning.
             kept = any(k.startswith("step-") for k in os.listdir(f.file(name + "/checkpoint")))
             said = go(f, name, *words, **told)

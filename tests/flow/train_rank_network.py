@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Folder, check, main
+from prepd_flow import LIMIT_S, Folder, check, main
 from resume_flow import ledger, recorded
 from train_flow import SHORT, TRAINER, options
 
@@ -24,7 +24,7 @@ if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
     sys.exit(77)
 subprocess.run(["ip", "netns", "del", f"probe{os.getpid()}"], check=True)
 
-RANKS, SILENCE_S, ENDING_S, LIMIT_S = 4, 3, 5, 120
+RANKS, SILENCE_S, ENDING_S = 4, 8, 5
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
@@ -94,7 +94,7 @@ class Sites:
         a, b = self.names
         words = ["mpirun", "-np", str(RANKS), "-H", f"{a}:2,{b}:2", "--map-by", "node", "-x", "MASTER_ADDR",
                  "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include", "wire", "--mca", "btl_tcp_if_include",
-                 "wire", "--mca", "odls_base_sigkill_timeout", "2", TRAINER, "train", "-c", folder.config, *options(values)]
+                 "wire", "--mca", "odls_base_sigkill_timeout", "5", TRAINER, "train", "-c", folder.config, *options(values)]
         with open(folder.file(name + ".said"), "a") as said:
             return subprocess.Popen(["ip", "netns", "exec", a, "unshare", "-u", "sh", "-c",
                                      f'hostname {a}; exec "$0" "$@"', *words], env=ENV, stdout=said, stderr=said)

@@ -9,7 +9,7 @@ import re
 import struct
 import subprocess
 
-from prepd_flow import Folder, check, main
+from prepd_flow import LIMIT_S, Folder, check, main
 from resume_flow import STREAM, command, go, ledger, recorded
 
 
@@ -139,7 +139,7 @@ def a_bar_at_a_terminal():
             if not part:
                 break
             said += part
-        check(p.wait(60) == 0, said.decode())
+        check(p.wait(LIMIT_S) == 0, said.decode())
         check(re.search(rb"\[#+-+\] step \d of 4, \S+ left", said), said.decode())
         check("\r[" not in p.stdout.read(), "the bar is on stdout")
 

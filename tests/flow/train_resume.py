@@ -14,14 +14,14 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main, run, seed, wait_for, workers_below
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 from resume_flow import STREAM, command, go, ledger, recorded, same
 from train_flow import trainer
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
 INSIDE = KILLS // 3
 IMAGES = max(240, 45 * KILLS if KILLS > 9 else 0)
-LIMIT_S = 120  # of one wait
+RACES = 5  # runs of which one must not have ended before the signal
 FEW = {"prepd__ahead_bytes": 1048576}  # or a fast trainer would outrun a daemon that is away
 
 
@@ -153,22 +153,26 @@ def killed_at_any_instant():
               f"runs of {len(steps)} steps, {len(ids)} samples")
 
 
+def at_work(f, name, **changed):
+    """A run that has said a step."""
+    p = subprocess.Popen(command(f, name, **changed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not p.stdout.readline().startswith("step:"):
+        check(p.poll() is None, "the trainer ended")
+    return p
+
+
 def told_to_stop_while_it_waits():
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
         go(f, "quiet", training__steps=6)
-        p = subprocess.Popen(command(f, "stopped", training__steps=6, prepd__ahead_bytes=1048576,
-                                     checkpoint__interval=0),
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not p.stdout.readline().startswith("step:"):
-            check(p.poll() is None, "the trainer ended")
+        p = at_work(f, "stopped", training__steps=6, prepd__ahead_bytes=1048576, checkpoint__interval=0)
         daemon.p.send_signal(signal.SIGSTOP)  # no row will come
         time.sleep(0.5)
         start = time.monotonic()
         p.send_signal(signal.SIGTERM)
-        out, err = p.communicate(timeout=60)
+        out, err = p.communicate(timeout=LIMIT_S)
         took = time.monotonic() - start
         daemon.p.send_signal(signal.SIGCONT)
-        check(p.returncode == 0 and took < 10, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
+        check(p.returncode == 0 and took < 50, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
         if at < 6:
@@ -178,20 +182,16 @@ def told_to_stop_while_it_waits():
 
 def told_to_stop_while_an_evaluation_connects():
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
-        p = subprocess.Popen(command(f, "stopped", training__steps=40, checkpoint__interval=0, eval__enable="true",
-                                     eval__freq=4, eval__show=0),
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not p.stdout.readline().startswith("step:"):
-            check(p.poll() is None, "the trainer ended")
+        p = at_work(f, "stopped", training__steps=40, checkpoint__interval=0, eval__enable="true", eval__freq=4, eval__show=0)
         daemon.p.kill()  # its rows of some steps are here; held-out ones are asked for after the fourth
         daemon.p.wait()
         time.sleep(3)
         check(p.poll() is None, "the trainer ended")
         start = time.monotonic()
         p.send_signal(signal.SIGTERM)
-        out, err = p.communicate(timeout=100)
+        out, err = p.communicate(timeout=LIMIT_S)
         took = time.monotonic() - start
-        check(p.returncode == 0 and took < 10, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
+        check(p.returncode == 0 and took < 50, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
 
@@ -202,32 +202,33 @@ def a_deadline_bounds_the_way_out():
     with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
         rows = dict(recorded(f, 2), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
         go(f, "quiet", **rows)
-        p = subprocess.Popen(command(f, "late", checkpoint__exit_deadline=0.05, **rows), stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True)
-        while not p.stdout.readline().startswith("step:"):
-            check(p.poll() is None, "the trainer ended")
-        time.sleep(0.02)  # the next step is under way, on a fast machine too
-        p.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        out, err = p.communicate(timeout=60)
-        took = time.monotonic() - start
+        for n in range(RACES):
+            p = at_work(f, f"late-{n}", checkpoint__exit_deadline=0.05, **rows)
+            time.sleep(0.02)  # the next step is under way, on a fast machine too
+            p.send_signal(signal.SIGTERM)
+            start = time.monotonic()
+            out, err = p.communicate(timeout=LIMIT_S)
+            took = time.monotonic() - start
+            if p.returncode != 0:
+                break
         check(p.returncode == 75 and "checkpoint.exit_deadline" in err, f"exit code {p.returncode}\n{out}{err}")
-        check(took < 5, f"it took {took:.1f} s")
-        go(f, "late", **rows)
-        same(f, "quiet", "late", 2)
+        check(took < 30, f"it took {took:.1f} s")
+        go(f, f"late-{n}", **rows)
+        same(f, "quiet", f"late-{n}", 2)
 
 
 def a_second_signal_ends_it_at_once():
     with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
         rows = dict(recorded(f, 2), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
-        p = subprocess.Popen(command(f, "run", **rows), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not p.stdout.readline().startswith("step:"):
-            check(p.poll() is None, "the trainer ended")
-        p.send_signal(signal.SIGTERM)
-        while "the same signal again ends it at once" not in p.stderr.readline():
-            check(p.poll() is None, "the first signal is not answered at once")
-        p.send_signal(signal.SIGTERM)
-        p.communicate(timeout=60)
+        for n in range(RACES):
+            p = at_work(f, f"run-{n}", **rows)
+            p.send_signal(signal.SIGTERM)
+            answered = any("the same signal again ends it at once" in line for line in iter(p.stderr.readline, ""))
+            p.send_signal(signal.SIGTERM)
+            p.communicate(timeout=LIMIT_S)
+            if p.returncode != 0:
+                break
+        check(answered, "the first signal is not answered at once")
         check(p.returncode == -signal.SIGTERM, f"exit code {p.returncode}")
 
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from formats import xxh3_128
-from prepd_flow import Daemon, Folder, check, main, run
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, close, facts, options, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
@@ -113,7 +113,7 @@ def stops_when_asked():
             while not p.stdout.readline().startswith("step:"):
                 check(p.poll() is None, "the trainer ended")
             p.send_signal(signal.SIGTERM)
-            out, err = p.communicate(timeout=60)
+            out, err = p.communicate(timeout=LIMIT_S)
             check(p.returncode == 0, f"exit code {p.returncode}: {err}")
             check("stopping after step" in err and "trained:" in out, out + err)
             check(os.path.exists(f.file("run/checkpoint/model.safetensors")), "no model was left")
@@ -134,7 +134,7 @@ def daemon_dies_while_training():
                 check(p.poll() is None, "the trainer ended")
             daemon.p.kill()
             start = time.monotonic()
-            out, err = p.communicate(timeout=60)
+            out, err = p.communicate(timeout=LIMIT_S)
             check(p.returncode in (69, 75, 76), f"exit code {p.returncode}: {out}{err}")
             check(time.monotonic() - start < 30, "the trainer took too long to notice")
 

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main
 from resume_flow import STREAM, recorded
 from train_flow import SHORT, TRAINER, facts, options, train
 
-LIMIT_S, STEPS = 120, 4
+STEPS = 4
 LAYOUTS = {"context 2": {"context_parallel_degree": 2}, "tensor 2": {"tensor_parallel_degree": 2},
            "pipeline 2": {"pipeline_parallel_degree": 2},
            "shard 2 x context 2": {"data_parallel_shard_degree": 2, "context_parallel_degree": 2}}
@@ -91,7 +91,7 @@ def a_stream_that_ends_badly_ends_all_ranks():
     with Folder(images=16, **STREAM) as f, Daemon(f.config) as daemon:
         values = dict(SHORT, **{"job.dump_folder": f.file("lost"), "training.steps": 100000, "training.backend": "cpu",
                                 "training.global_batch_size": 2, "nproc": 2, "eval.enable": "false",
-                                "parallelism.context_parallel_degree": 2, "feed.timeout": 3, "prepd.reconnect_timeout": 1,
+                                "parallelism.context_parallel_degree": 2, "feed.timeout": 30, "prepd.reconnect_timeout": 1,
                                 "prepd.ahead_bytes": 1 << 20})
         with open(f.file("said"), "w") as said:
             p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)], stdout=said, stderr=said)

@@ -13,8 +13,8 @@ from train_flow import TRAINER
 
 HERE = os.path.dirname(TRAINER)
 SLOW = {"LD_PRELOAD": os.path.join(HERE, "../tests/libslow_disk.so"), "TESSERA_SLOW_RANK": "0"}
-# A collective has three seconds; what follows a failure five, and a launcher's patience is ten.
-RANKS = {"nproc": 2, "training__backend": "cpu", "comm__train_timeout_seconds": 3}
+# A collective has five seconds; what follows a failure too, and a launcher's patience is ten.
+RANKS = {"nproc": 2, "training__backend": "cpu", "comm__train_timeout_seconds": 5}
 REPLICAS = {"parallelism__data_parallel_replicate_degree": 2, "parallelism__data_parallel_shard_degree": 1}
 
 
@@ -37,7 +37,7 @@ def others_wait_for_a_slow_disk():
     with Folder(images=16, **STREAM) as f:
         run = dict(recorded(f, 2), **RANKS, checkpoint__interval=0)
         for name, more in ("sync", dict(REPLICAS, checkpoint__async_mode="disabled", checkpoint__interval=1)), ("shards", {}):
-            slowly(250, lambda: go(f, name, **dict(run, **more)))  # noqa: B023
+            slowly(420, lambda: go(f, name, **dict(run, **more)))  # noqa: B023
             kept(f, name, *([1, 2] if "interval" in str(more) else [2]))
 
 
@@ -46,7 +46,7 @@ def a_run_that_ends_badly_is_kept():
         run = dict(recorded(f, 1), checkpoint__interval=0)
         go(f, "model", **dict(run, optimizer__lr=1e-9))
         model = spoiled(f, "bad", "model.language_model.layers.1.self_attn.o_proj.weight", 0)
-        said = slowly(800, lambda: go(f, "replicas", code=65, model__path=model, training__nonfinite="stop",
+        said = slowly(1300, lambda: go(f, "replicas", code=65, model__path=model, training__nonfinite="stop",
                                        **run, **RANKS, **REPLICAS))
         check("training.nonfinite says stop" in said and "the process is ended" not in said, said)
         kept(f, "replicas", 1)

@@ -125,7 +125,7 @@ static void test_pool_run__latecomers_take_nothing(void **state)
     tiny_job *jobs = calloc(JOBS, sizeof *jobs);
     pool *p = NULL;
     assert_ok(pool_new(THREADS, &p));
-    alarm(120);
+    alarm(500);
     for (int i = 0; i < JOBS; i++) {
         jobs[i].tasks = 2 + (i * 5) % 11;
         pool_run(p, jobs[i].tasks, tiny_task, &jobs[i]);
