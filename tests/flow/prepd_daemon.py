@@ -89,7 +89,7 @@ def a_second_signal_ends_it_at_once():
                 wait_for(lambda: any(w["busy"] for w in status(f)["workers"]), "a picture is decoded")
                 d.p.send_signal(signal.SIGTERM)
                 wait_for(lambda: "another signal ends it at once" in d.said(), "it says what to do")
-                check(d.stop(second, 2) == 0 and "stopping at once" in d.said(), d.said())
+                check(d.stop(second, 15) == 0 and "stopping at once" in d.said(), d.said())
                 asks.join()
 
 
@@ -105,7 +105,7 @@ def a_signal_while_the_data_is_opened():
                 wait_for(lambda: len(os.listdir(f"/proc/{d.p.pid}/task")) > 1, "it opens the data")
                 time.sleep(0.2)
                 check(d.p.poll() is None and not os.path.exists(f.file("d.sock")), d.said())
-                check(d.stop(sig, 5) == 0, d.said())
+                check(d.stop(sig) == 0, d.said())
                 check("signal=" in d.said() and not os.path.exists(f.file("d.sock")), d.said())
 
 
@@ -121,6 +121,8 @@ def no_process_for_another_worker():
         os.chmod(above, os.stat(above).st_mode | 0o011)
         with Daemon(f.config, by=by) as d:
             ready(f)
+            wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
+
             def most(n):
                 subprocess.run([*by, "prlimit", f"--pid={d.p.pid}", f"--nproc={n}:"], check=True)
 
@@ -143,7 +145,7 @@ def a_terminal_shows_the_epoch():
         os.close(its)
         try:
             ready(f)
-            said, end = b"", time.monotonic() + 30
+            said, end = b"", time.monotonic() + 120
             for row in client.connect("ipc://" + f.file("d.sock"), timeout=20.0):
                 while select.select([ours], [], [], 0.02)[0]:
                     said += os.read(ours, 4096)
@@ -152,7 +154,7 @@ def a_terminal_shows_the_epoch():
                 check(time.monotonic() < end, said.decode())
         finally:
             p.terminate()
-            check(p.wait(20) == 0, "exit code")
+            check(p.wait(60) == 0, "exit code")
             os.close(ours)
 
 
@@ -173,16 +175,17 @@ def who_reads_the_log_may_leave():
                 keeper.stderr.close()
                 daemon.send_signal(signal.SIGHUP)
                 for w in workers_below(keeper.pid):
-                    os.kill(w, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # one that is started anew
+                        os.kill(w, signal.SIGKILL)
                 check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "other rows")
                 rows.close()
                 check(daemon.poll() is None and keeper.poll() is None, "one has ended")
                 daemon.terminate()
-                check(daemon.wait(10) == 0, f"exit code {daemon.returncode}")
+                check(daemon.wait(60) == 0, f"exit code {daemon.returncode}")
             finally:
                 daemon.kill()
                 keeper.terminate()
-            check(keeper.wait(20) == 0, f"exit code {keeper.returncode}")
+            check(keeper.wait(60) == 0, f"exit code {keeper.returncode}")
 
 
 def a_killed_command_leaves_nothing_behind():
@@ -196,7 +199,7 @@ def a_killed_command_leaves_nothing_behind():
             wait_for(lambda: workers_below(p.pid), "workers")
             below = [*children(p.pid), *workers_below(p.pid)]
             p.send_signal(sig)
-            check(p.wait(10) != 0, "it took the signal for a success")
+            check(p.wait(60) != 0, "it took the signal for a success")
             wait_for(lambda: all(gone(c) for c in below), "its processes end")
             wait_for(lambda: not os.listdir(own), "its folder is removed")
 
@@ -317,7 +320,7 @@ def scaled_and_drained():
         wait_for(lambda: len(workers_below(d.p.pid)) == 1, "one process")
         check("workers" in run("status", "-c", f.config), "no table")
         run("drain", "-c", f.config)
-        check(d.p.wait(10) == 0, "drain does not end it")
+        check(d.p.wait(60) == 0, "drain does not end it")
 
 
 def systemd_is_told():

@@ -114,10 +114,10 @@ class Run:
                 self.restarts += d.p.returncode is not None
         return got, cursor
 
-    def a_rank_is_killed(self, ranks, cursor):
+    def a_rank_is_killed(self, ranks, cursor, silence_s):
         """A process; the rows it had are lost with it and come again."""
         words = (os.path.dirname(client.__file__), self.end, json.dumps(cursor), str(self.rng.randrange(ranks)), str(ranks),
-                 str(SILENCE_S))
+                 str(silence_s))
         with subprocess.Popen([sys.executable, "-B", "-c", RANK, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
             had = p.stdout.readline()
             p.kill()
@@ -129,7 +129,7 @@ class Run:
         while d.p.poll() is None and (cursor is None or cursor["row"] < self.n_rows):
             ranks = self.rng.choice(RANKS)
             if self.killed < TRAINERS and self.rng.random() < 0.5:
-                self.a_rank_is_killed(ranks, cursor)
+                self.a_rank_is_killed(ranks, cursor, silence_s)
             left = (self.n_rows - (cursor["row"] if cursor else 0)) // STEP
             rows, failed = part_of_run(self.end, ranks, cursor, min(self.rng.randint(1, 6), left), silence_s)
             self.deaths.enough()

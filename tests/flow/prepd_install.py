@@ -92,7 +92,7 @@ def a_worker_from_there_serves_a_daemon():
                 check([w["leases"] > 0 for w in status()["workers"]] == [True], "it did no work")
             finally:
                 worker.terminate()
-                worker.wait(20)
+                worker.wait(60)
 
 
 def units_that_systemd_understands():

@@ -89,7 +89,7 @@ def known_keys_are_served_and_others_refused():
                 run("status", *with_keys, keys, "--json"))["workers"]] == [False], "the worker")
             check(numbers(end, keys=keys) == quiet, "the worker with a key does no work")
             p.send_signal(signal.SIGTERM)
-            check(p.wait(15) == 0, "the worker does not leave")
+            check(p.wait(60) == 0, "the worker does not leave")
             check("key refused" in d.said() and "is not in" in d.said(), d.said())
             check(json.loads(run("status", *with_keys, keys, "--json"))["refused_keys"] > 0,
                   "refused keys are not counted")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for, workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, busy, check, main, run, wait_for, workers_below
 
 if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
         ["ip", "netns", "add", f"probe{os.getpid()}"], capture_output=True).returncode != 0:
@@ -73,10 +73,13 @@ class Network:
 
     def at_home(self, *args, **options):
         return subprocess.run(["ip", "netns", "exec", self.home, *args], capture_output=True,
-                              text=True, timeout=150, **options)
+                              text=True, timeout=LIMIT_S, **options)
 
     def status(self):
-        p = self.at_home(BIN, "status", "--connect", HOME, "--keys", self.keys, "--json")
+        for _ in range(12):  # a daemon without a core is asked again
+            p = self.at_home(BIN, "status", "--connect", HOME, "--keys", self.keys, "--json")
+            if not busy("status", p):
+                break
         return json.loads(p.stdout) if p.returncode == 0 else None
 
     def scale(self, n):
@@ -89,7 +92,7 @@ class Network:
     def epoch(self, where=None):
         p = subprocess.run(["ip", "netns", "exec", where or self.home, "/usr/bin/python3", "-c", CONSUMER,
                             os.path.join(SOURCE, "proto"), HOME, self.keys], capture_output=True, text=True,
-                           timeout=150)
+                           timeout=LIMIT_S)
         check(p.returncode == 0, p.stderr + self.daemon.said())
         digest, n, distinct, took_s = p.stdout.split()
         self.epoch_s = float(took_s)
@@ -160,17 +163,22 @@ def epochs_on_cut_links(net, quiet):
     raise AssertionError("no lease was out on a cut link in ten epochs: the test shows nothing")
 
 
-def beside_a_slow_one(net, quiet, slow, fast, without):
-    """How long an epoch takes, and the rows of it by the slow worker and by the others. Its last ones are waited for, but
-    a third of all by it would take three times as long; a busy machine is asked again."""
+def beside_a_slow_one(net, quiet, fast):
+    """How long an epoch takes without one and with it, which stays, and the rows by it and by the others. Its last ones are
+    waited for, but a third of all by it would take three times as long. A busy machine is asked again, both."""
     for _ in range(3):
+        check(net.epoch() == quiet, "remote workers give another stream")
+        without, slow = net.epoch_s, net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
+        wait_for(lambda: net.leases(slow), "the slow worker")  # noqa: B023
         before = sum(net.leases(slow)), sum(net.leases(fast))
         check(net.epoch() == quiet, "a slow worker gives another stream")
         rows = sum(net.leases(slow)) - before[0], sum(net.leases(fast)) - before[1]
-        check(0 < rows[0] < rows[1], f"{rows} rows by the slow worker and the others")
-        if net.epoch_s < 2 * without + 1:
-            return net.epoch_s, rows
-    raise AssertionError(f"the slow worker holds the others up: an epoch in {net.epoch_s:.2f} s, in {without:.2f} s without it")
+        if net.epoch_s < 2 * without + 1 and 0 < rows[0] < rows[1]:
+            return without, net.epoch_s, rows
+        slow.terminate()
+        net.joined(2)
+    raise AssertionError(f"the slow worker holds the others up: an epoch in {net.epoch_s:.2f} s, in {without:.2f} s without it; "
+                         f"{rows} rows by it and by the others")
 
 
 def one_stream_over_a_bad_network():
@@ -181,15 +189,14 @@ def one_stream_over_a_bad_network():
         fast = net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
         net.joined(2)
         check(net.epoch() == quiet, "remote workers give another stream")
-        without = net.epoch_s
-        slow = net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
         os.mkdir(f.file("empty"))
         blind = net.worker(2, root=f.file("empty"))  # its mount is missing
         odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
-        check(odd.wait(30) == 78, "another decoder was taken")
-        wait_for(lambda: net.leases(slow) and net.leases(fast), "the slow worker and another")
-        beside, rows = beside_a_slow_one(net, quiet, slow, fast, without)
-        check(blind.wait(30) == 0, "the one without files was not dismissed")
+        check(odd.wait(LIMIT_S) == 78, "another decoder was taken")
+        wait_for(lambda: net.leases(blind) or blind.poll() is not None, "the one without files")
+        check(net.epoch() == quiet, "a worker without files gives another stream")
+        check(blind.wait(LIMIT_S) == 0, "the one without files was not dismissed")
+        without, beside, rows = beside_a_slow_one(net, quiet, fast)
         epochs_on_cut_links(net, quiet)
         net.cable(0, "down")  # for longer than any keepalive
         wait_for(lambda: len(net.status()["workers"]) == 1, "the loss is noticed", 40)
@@ -224,13 +231,16 @@ def files_are_sent_over_a_bad_network():
 def compression_follows_the_link():
     with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
         quiet, before = net.epoch(), net.status()["leases_pressed"]
-        p = subprocess.run(["tc", "-n", net.home, "qdisc", "add", "dev", "to0", "root", "tbf", "rate", "40mbit",
-                            "burst", "64k", "latency", "100ms"], capture_output=True, text=True)
-        check(p.returncode == 0, p.stderr)
-        check(net.epoch(net.sites[0]) == quiet, "compressed rows are another stream")
-        slow = net.status()["leases_pressed"] - before
-        check(slow > 0, "nothing was compressed for a link of 5 MB/s")
-        print(f"rows compressed: {before} at memory speed, {slow} at 40 Mbit/s")
+        for rate in (40, 10, 4):  # a busy machine makes fewer rows than a fast link takes
+            p = subprocess.run(["tc", "-n", net.home, "qdisc", "replace", "dev", "to0", "root", "tbf", "rate", f"{rate}mbit",
+                                "burst", "64k", "latency", "100ms"], capture_output=True, text=True)
+            check(p.returncode == 0, p.stderr)
+            check(net.epoch(net.sites[0]) == quiet, "compressed rows are another stream")
+            slow = net.status()["leases_pressed"] - before
+            if slow > 0:
+                break
+        check(slow > 0, "nothing was compressed for a slow link")
+        print(f"rows compressed: {before} at memory speed, {slow} at {rate} Mbit/s")
 
 
 main(one_stream_over_a_bad_network, files_are_sent_over_a_bad_network, compression_follows_the_link)

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 from faults import trap
-from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(SOURCE, "proto"))
 import client  # noqa: E402
 
 
-def get(port, path, timeout=5.0):
+def get(port, path, timeout=60.0):
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout) as r:
             return r.status, r.read().decode()
@@ -38,7 +38,7 @@ def up(folder):
 def rows_of(folder, n=None, **options):
     """(number, digest of the ids) of the next rows, and the last cursor."""
     out, cursor = [], None
-    for row in client.connect("ipc://" + folder.file("d.sock"), timeout=20.0, **options):
+    for row in client.connect("ipc://" + folder.file("d.sock"), timeout=60.0, **options):
         out.append((row["number"], tuple(row["doc_sample_id"]), row["pixels"].tobytes()))
         cursor = row["cursor"]
         if len(out) == n:
@@ -153,7 +153,7 @@ def a_lease_grows_old():
                     max((w["seconds"] for w in said["workers"] if w["busy"]), default=0))
         with Daemon(f.config, "--metrics.listen", f"127.0.0.1:{port}") as d:
             up(f)
-            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
             next(rows)
             wait_for(lambda: ages()[0] > 2, "a lease that takes its time")
             begun, before = time.monotonic(), ages()
@@ -195,13 +195,13 @@ def slow_connections_keep_nobody_out():
         t.start()
         try:
             begun = time.monotonic()
-            check(get(port, "/healthz", 20)[0] == 200, "kept out")
+            check(get(port, "/healthz")[0] == 200, "kept out")
             print(f"answered after {time.monotonic() - begun:.2f} s, {len(slow)} of 64 slow ones were left")
             wait_for(lambda: not slow, "the end of the last slow one")
         finally:
             dripping = False
             t.join()
-        check(get(port, "/healthz", 20)[0] == 200, "healthz afterwards")
+        check(get(port, "/healthz")[0] == 200, "healthz afterwards")
 
 
 def the_next_lease_is_sent_ahead():
@@ -230,7 +230,7 @@ def the_status_has_what_the_readme_says():
         return {x.strip() for x in re.search(rf"`{name}`:([^;]*)", text)[1].strip(" .\n").split(",")}
     with Folder(**{"prepd.workers": 1}) as f, Daemon(f.config):
         up(f)
-        rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+        rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
         next(rows)
         said = json.loads(run("status", "-c", f.config, "--json"))
         rows.close()
@@ -242,38 +242,48 @@ def the_status_has_what_the_readme_says():
     check(set(said["eval"]) <= set(said["train"]), f"{said['eval']}")
 
 
+def state_of(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
 class Supervisor:
     """What systemd would hear."""
 
     def __init__(self, path, watchdog_s):
-        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.path, self.s = path, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.s.bind(path)
+        self.heard, self.at = [], 0  # (when, lines) of each message; those before are known
+        self.thread = threading.Thread(target=self.hear)
+        self.thread.start()
         os.environ["NOTIFY_SOCKET"] = path
         os.environ["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
 
-    def hear(self, seconds):
-        said, end = [], time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.s.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                said += self.s.recv(4096).decode().split("\n")
-            except socket.timeout:
-                break
-        return [x for x in said if x]
+    def hear(self):
+        """Always: who tells it waits until there is room."""
+        while said := self.s.recv(4096).decode():
+            self.heard.append((time.monotonic(), said.split("\n")))
 
-    def until(self, word, seconds=20):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            said = self.hear(0.1)
-            if any(x.startswith(word) for x in said):
-                return said
-        raise AssertionError(f"systemd does not hear {word}")
+    def until(self, word):
+        """What is said next, up to the message with a line that begins so."""
+        def there():
+            return [k for k, (_, said) in enumerate(self.heard) if k >= self.at and any(x.startswith(word) for x in said)]
+        wait_for(there, f"systemd hears {word}")
+        begin, self.at = self.at, there()[0] + 1
+        return [x for _, said in self.heard[begin:self.at] for x in said]
+
+    def say(self, words):
+        """As one that is supervised; what it said before is heard before."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.sendto(words, self.path)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
+        self.say(b"")
+        self.thread.join()
         self.s.close()
 
 
@@ -292,17 +302,14 @@ def systemd_hears_the_truth():
             os.truncate(image, os.path.getsize(image) // 2)
         with Daemon(f.config) as d:
             s.until("READY=1")
-            check("WATCHDOG=1" in s.hear(1.5), "no sign of life")
-            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0, credit_bytes=1 << 20)
+            s.until("WATCHDOG=1")
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, credit_bytes=1 << 20)
             # Then it waits for credit: nothing moves.
             taken = sum(len(next(rows)["doc_sample_id"]) for _ in range(40))
-            heard = []
-
-            def last_status():
-                heard.extend(x for x in s.until("STATUS=") if x.startswith("STATUS="))
-                return heard[-1]
-            wait_for(lambda: last_status() == status_line(f), "STATUS= says what prepd status says")
-            told = 2 * sum(float(re.search(r"([\d.]+) samples/s", x)[1]) for x in heard)  # each of two seconds
+            wait_for(lambda: status_line(f) in s.until("STATUS="), "STATUS= says what prepd status says")
+            heard = [(when, x) for when, said in s.heard for x in said if x.startswith("STATUS=")]
+            told = sum(float(re.search(r"([\d.]+) samples/s", x)[1]) * (when - before)  # each since the one before
+                       for (before, _), (when, x) in zip([(s.heard[0][0], ""), *heard], heard))
             sent = json.loads(run("status", "-c", f.config, "--json"))["samples"]
             check(taken <= sent and sent / 2 < told < 2 * sent, f"{sent} samples were sent, by their rates {told:.0f}: {heard}")
             check(re.fullmatch(r"STATUS=epoch \d+ \d+%, [1-9]\d* rows, [\d.]+ samples/s, 2 workers, [1-9]\d* quarantined",
@@ -313,12 +320,15 @@ def systemd_hears_the_truth():
             check(any(x.startswith("MONOTONIC_USEC=") for x in said) and
                   ("READY=1" in said or s.until("READY=1")), f"reload: {said}")
             d.p.send_signal(signal.SIGSTOP)
-            s.hear(0.3)
-            check("WATCHDOG=1" not in s.hear(1.2), "a frozen daemon gives signs of life")
+            wait_for(lambda: state_of(d.p.pid) == "T", "it is frozen")
+            s.say(b"MARK=1")
+            s.until("MARK=1")
+            time.sleep(1.2)
+            check(not s.heard[s.at:], f"a frozen daemon gives signs of life: {s.heard[s.at:]}")
             d.p.send_signal(signal.SIGCONT)
             d.p.send_signal(signal.SIGTERM)
             s.until("STOPPING=1")
-            check(d.p.wait(10) == 0, d.said())
+            check(d.p.wait(LIMIT_S) == 0, d.said())
 
 
 def reloaded_without_a_trace_in_the_stream():
@@ -333,7 +343,7 @@ def reloaded_without_a_trace_in_the_stream():
         with Daemon(f.config) as d:
             up(f)
             whole, _ = rows_of(f)
-            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0, credit_bytes=1 << 20)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, credit_bytes=1 << 20)
             first = [next(rows)["number"] for _ in range(5)]
             write(lambda t: t.replace("workers: 2", "workers: 3").replace(
                 "seq_len: 512", "seq_len: 256") + "log:\n  level: debug\n")
@@ -372,15 +382,18 @@ def reloaded_options_take_effect():
         def status():
             return json.loads(run("status", "-c", f.config, "--json"))
 
-        def under_way():
-            """To a consumer that takes no more than a row."""
-            rows = client.connect(end, timeout=20.0, credit_bytes=1 << 26)
+        def under_way(enough):
+            """To a consumer that takes no more than a row: as soon as it is enough, or it grows no more."""
+            rows = client.connect(end, timeout=60.0, credit_bytes=1 << 26)
             next(rows)
-            time.sleep(0.5)
-            try:
-                return status()["consumers"][0]["unreturned_bytes"]
-            finally:
-                rows.close()
+            now, since = -1, time.monotonic()
+            while now < enough and time.monotonic() - since < 2:
+                was, now = now, status()["consumers"][0]["unreturned_bytes"]
+                since = time.monotonic() if now != was else since
+                time.sleep(0.05)
+            rows.close()
+            wait_for(lambda: not status()["consumers"], "it has left")
+            return now
 
         hangs, mark = f.train_images()[-1], b"POISON:hang"
         sample = min(f.questions_of(hangs))
@@ -398,9 +411,9 @@ def reloaded_options_take_effect():
                 wait_for(lambda: d.said().count("reloaded options=1\n") == times, f"the reload of {key}: {d.said()}")
 
             up(f)
-            wait_for(lambda: under_way() > 4 << 20, "rows under way")
+            check(under_way(5 << 20) > 4 << 20, "rows under way")
             reload("prepd", "buffer_bytes", 1 << 20)
-            check(under_way() < 2 << 20, "buffer_bytes")
+            check(under_way(5 << 20) < 2 << 20, "buffer_bytes")
             before = [address_space(p) for p in workers_below(d.p.pid)]  # by default 2 GiB more than they began with
             check(all(before), "their limit before")
             reload("prepd", "worker_bytes", 16 << 30)
@@ -414,7 +427,7 @@ def reloaded_options_take_effect():
                     os.truncate(image, os.path.getsize(image) * 2 // 3)
             reload("prepd", "sample_timeout", 1)
             reload("prepd", "solo_deaths", 1)
-            samples = sum(len(r["doc_sample_id"]) for r, _ in zip(client.connect(end, timeout=20.0), range(80)))
+            samples = sum(len(r["doc_sample_id"]) for r, _ in zip(client.connect(end, timeout=60.0), range(80)))
             there = status()["train"]["quarantined"]
             hung = [x["cause"] for x in there if x["id"] == sample]
             check(len(hung) == 1 and "than 1 s" in hung[0], f"hung: {there}")
@@ -424,11 +437,11 @@ def reloaded_options_take_effect():
             check(samples > 1000 and len(there) > 10, f"of {samples} samples quarantined: {there}")
             reload("data", "quarantine_limit", 1)
             try:
-                for _ in zip(client.connect(end, timeout=20.0), range(500)):
+                for _ in zip(client.connect(end, timeout=60.0), range(500)):
                     pass
             except RuntimeError as why:
                 check("data.quarantine_limit" in str(why), str(why))
-            check(d.p.wait(10) == 65, d.said())
+            check(d.p.wait(LIMIT_S) == 65, d.said())
 
 
 def drained_with_work_in_hand():
@@ -437,7 +450,7 @@ def drained_with_work_in_hand():
     for k in range(4):
         with Folder(images=64, **{"training.epochs": 0}) as f, Daemon(f.config) as d:
             up(f)
-            rows = client.connect("ipc://" + f.file("d.sock"), timeout=20.0)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
             got = [next(rows)["number"] for _ in range(3)]
             time.sleep(rng.uniform(0, 0.2))
             said = json.loads(run("status", "-c", f.config, "--json"))["consumers"][0]

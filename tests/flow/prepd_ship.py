@@ -29,8 +29,7 @@ def stream(f, endpoint, args, workers, hidden=(), more=()):
     made = []
     with Daemon(f.config, "--prepd.endpoint", endpoint, "--prepd.cache_dir", f.file("cache"), *args, *more) as d:
         def status():
-            p = subprocess.run([BIN, "status", "--connect", endpoint, "--json"], capture_output=True, text=True)
-            return json.loads(p.stdout) if p.returncode == 0 else None
+            return json.loads(run("status", "--connect", endpoint, "--json"))
         wait_for(status, "the daemon answers")
         if workers:
             run("scale", "0", "--connect", endpoint)
@@ -43,7 +42,7 @@ def stream(f, endpoint, args, workers, hidden=(), more=()):
         last = status()
         for p in made:
             p.terminate()
-            p.wait(20)
+            p.wait(60)
             p.stderr.close()
         check(d.p.poll() is None, d.said())
     return rows, last

@@ -45,8 +45,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
         end = f"tcp://127.0.0.1:{port}"
 
         def status():
-            p = subprocess.run([BIN, "status", "--connect", end, "--json"], capture_output=True, text=True)
-            return json.loads(p.stdout) if p.returncode == 0 else None
+            return json.loads(run("status", "--connect", end, "--json"))
 
         def taken(during=None, **more):
             """Number and digest of each row; a whole one is many bytes. during: is told of each."""
@@ -66,7 +65,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             run("scale", str(local), "--connect", end)
             for k in keepers[elsewhere:]:
                 k.terminate()
-                k.wait(20)
+                k.wait(60)
             del keepers[elsewhere:]
             while len(keepers) < elsewhere:
                 keepers.append(subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
@@ -93,7 +92,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             rows = taken(change, credit_bytes=1 << 20)
             check(not sizes, f"there were never {sizes} workers")
             check(left and min(left) < n_rows - 2, f"no keeper left during the stream: {left}")
-            check([k.wait(20) for k in left.values()] == [0], "the keeper did not leave in good order")
+            check([k.wait(60) for k in left.values()] == [0], "the keeper did not leave in good order")
             return rows
 
         d = Daemon(f.config, "--prepd.endpoint", end)

@@ -79,7 +79,7 @@ class Machine:
             if unit != "prep.slice":  # no journal here
                 more = f"[Service]\nStandardOutput=append:{LOG}\nStandardError=append:{LOG}\n"
                 if unit == "prepd.service":
-                    more += "WatchdogSec=3\n"
+                    more += "WatchdogSec=15\n"
                 self.write(f"etc/systemd/system/{unit}.d/test.conf", more)
         self.write("etc/tessera/prepd.yaml", "model: {path: /srv/data/model}\ndata: {path: /srv/data}\n"
                    "training: {seq_len: 512, global_batch_size: 4}\n" + config)
