@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from prepd_flow import BIN, Daemon, check, gone, run, workers_below
+from prepd_flow import BIN, Daemon, check, command_line, gone, run, workers_below
 
 # AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
@@ -56,6 +56,16 @@ def has_begun(pid):
             return "Seccomp:\t2" in f.read()
     except OSError:
         return False
+
+
+def what_it_does(pid):
+    """Its command line; of each thread name, state, signals that are pending or blocked, and what it waits for."""
+    said = [" ".join(command_line(pid))]
+    for task in glob.glob(f"/proc/{pid}/task/*"):
+        with contextlib.suppress(OSError), open(task + "/status") as status, open(task + "/wchan") as wchan:
+            said.append(", ".join([*re.findall(r"^(?:Name|State|PPid|TracerPid|SigPnd|ShdPnd|SigBlk):\t.*", status.read(), re.M),
+                                   wchan.read()]).replace("\t", " "))
+    return "\n".join(said)
 
 
 class Keeper(Daemon):
@@ -147,7 +157,7 @@ class Deaths(threading.Thread):
             elif s.kind == "no memory" and late > STARVED_S and not gone(s.pid):
                 feed(s.pid)
             else:
-                check(late < DIES_S or gone(s.pid), f"{s.pid}, {s.kind}, lives {late:.1f} s later")
+                check(late < DIES_S or gone(s.pid), f"{s.pid}, {s.kind}, lives {late:.1f} s later: {what_it_does(s.pid)}")
                 left.append(s)
         self.dying = left
 

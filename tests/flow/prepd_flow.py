@@ -137,8 +137,16 @@ def command_line(pid):
 
 
 def workers_below(pid):
-    """Worker processes anywhere below pid."""
-    return [p for p in below(pid) if "worker" in command_line(p)[1:2]]
+    """Worker processes anywhere below pid. What is below one that is kept is none, though it has its name: a sanitizer
+    that looks for leaks."""
+    found = []
+    for child in children(pid):
+        words = command_line(child)
+        if "worker" in words[1:2]:
+            found.append(child)
+        if "worker" not in words[1:2] or "--parent" not in words:
+            found += workers_below(child)
+    return found
 
 
 def gone(pid):
