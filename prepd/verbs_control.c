@@ -11,7 +11,10 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
-enum { ANSWER_MS = 5000 };
+enum {
+    ANSWER_MS = 5000, /* for a daemon to be there */
+    BUSY_MS = 55000, /* for one that is there and has no time: a command it has is done some time */
+};
 
 /* Where the daemon is, and with which keys: --connect ENDPOINT and --keys DIR, or prepd.endpoint
  * and prepd.keys of -c FILE. Both heap; keys "" = none. */
@@ -89,7 +92,14 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     TRY_OR(done, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
     TRY_OR(done, wire_msg_new(&m));
     st = wire_recv(s, ANSWER_MS, NULL, m);
-    if (st == ST_TIMEOUT)
+    if (st == ST_TIMEOUT && wire_greeted(s)) {
+        log_info("the daemon is there and has not answered yet; waiting, at most %d s",
+                 (ANSWER_MS + BUSY_MS) / 1000);
+        st = wire_recv(s, BUSY_MS, NULL, m);
+        if (st == ST_TIMEOUT)
+            st = FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there, but gave no answer in %d s",
+                         (ANSWER_MS + BUSY_MS) / 1000);
+    } else if (st == ST_TIMEOUT)
         st = no_answer(control);
     TRY_OR(done, st);
     TRY_OR(done, wire_read_json(m, control, &head, out));

@@ -270,11 +270,16 @@ void wire_read_events(wire_socket *s)
             return;
         (void)!zmq_recv(s->monitor, address, sizeof address, ZMQ_DONTWAIT);
         uint16_t what = 0;
-        if (size >= (int)sizeof what)
+        uint32_t value = 0;
+        if (size >= (int)sizeof event) {
             memcpy(&what, event, sizeof what);
+            memcpy(&value, event + sizeof what, sizeof value);
+        }
         s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
-        s->cut += what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+        /* Not one that took too long: the other side may be stopped or have no time. */
+        s->cut +=
+            what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
         s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
                       what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
                       (s->cut >= CUT_LIMIT && !s->greeted && !s->expected);

@@ -238,7 +238,7 @@ static void tell_supervisor(const dispatch *d)
                  (unsigned long long)k->rows, k->samples_per_s, d->n_seats,
                  (long long)(d->train.bad.n + d->eval.bad.n));
     }
-    notify_send(line);
+    notify_try(line);
 }
 
 /* On a terminal: how far the epoch is and how long it still takes. */
@@ -288,7 +288,7 @@ void dispatch_watchdog(dispatch *d, int64_t now)
 {
     int64_t watchdog = notify_watchdog_ns();
     if (watchdog && now - d->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(d, now)) {
-        notify_send("WATCHDOG=1\n");
+        notify_try("WATCHDOG=1\n");
         d->watchdog_ns = now;
     }
 }

@@ -135,10 +135,14 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
     }
 }
 
-/* One that ends before it began any work is tried again after a while, but not for ever. */
+/* One that ends before it began any work is tried again after a while, but not for ever. All that
+ * end before that while is over count as one: of what many have in common there is no more than of
+ * what one has. */
 static void failed_at_start(dispatch *d, const char *what)
 {
     local_pool *p = &d->local;
+    if (clock_ns() < p->not_before_ns)
+        return;
     const bool said = p->why.code != ST_OK;
     const int limit = p->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
     p->deaths_at_start++;
@@ -150,10 +154,11 @@ static void failed_at_start(dispatch *d, const char *what)
         status_set(&p->why);
         dispatch_fail(d, p->why.code);
     } else {
-        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
-                              "%d workers in a row died before they began any work (last: %s); "
-                              "their own messages above say why",
-                              p->deaths_at_start, what));
+        dispatch_fail(d,
+                      FAIL(ST_UNAVAILABLE,
+                           "%d times in a row workers died before they began any work (last: %s); "
+                           "their own messages above say why",
+                           p->deaths_at_start, what));
     }
 }
 
@@ -162,12 +167,12 @@ static void not_spawned(dispatch *d)
 {
     const status_note why = *status_last();
     log_warn("worker not started: %s", status_text());
+    if (local_alive(d) == 0) {
+        d->local.why = why;
+        failed_at_start(d, why.message);
+        d->local.why.code = ST_OK; /* not what a worker that is started later dies of */
+    }
     d->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
-    if (local_alive(d) > 0)
-        return;
-    d->local.why = why;
-    failed_at_start(d, why.message);
-    d->local.why.code = ST_OK; /* not what a worker that is started later dies of */
 }
 
 void local_tick(dispatch *d, int64_t now)

@@ -28,7 +28,7 @@ void notify_reloading(void)
     notify_send(lines);
 }
 
-void notify_send(const char *lines)
+static void send_lines(const char *lines, int flags)
 {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -42,9 +42,19 @@ void notify_send(const char *lines)
     if (fd < 0)
         return;
     /* Nobody listening is the supervisor's affair, not ours. */
-    ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL, (struct sockaddr *)&to,
+    ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL | flags, (struct sockaddr *)&to,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
     (void)sent;
+}
+
+void notify_send(const char *lines)
+{
+    send_lines(lines, 0);
+}
+
+void notify_try(const char *lines)
+{
+    send_lines(lines, MSG_DONTWAIT);
 }
 
 int64_t notify_watchdog_ns(void)

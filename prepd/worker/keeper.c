@@ -85,6 +85,32 @@ static status start_one(keeper *k, kept *w)
     return st;
 }
 
+static bool any_alive(const keeper *k)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid)
+            return true;
+    return false;
+}
+
+/* No process is left for one more: those that are there go on meanwhile. */
+static status start_missing(keeper *k)
+{
+    for (int i = 0; i < k->n && !k->stopping; i++) {
+        kept *w = &k->worker[i];
+        if (w->pid || w->left || clock_ns() < w->start_ns)
+            continue;
+        const status st = start_one(k, w);
+        if (st == ST_OK)
+            continue;
+        if (!any_alive(k))
+            return st;
+        log_warn("worker not started: %s", status_text());
+        w->start_ns = clock_ns() + PAUSE_MS * MS;
+    }
+    return ST_OK;
+}
+
 /* The code a worker chose to leave with, as a status: it has said why. */
 static status left_because(int code)
 {
@@ -237,9 +263,7 @@ static status keep(keeper *k, int signals)
     while (any_left_to_keep(k)) {
         struct pollfd wait = {.fd = signals, .events = POLLIN};
         struct signalfd_siginfo info;
-        for (int i = 0; i < k->n && !k->stopping; i++)
-            if (!k->worker[i].pid && !k->worker[i].left && clock_ns() >= k->worker[i].start_ns)
-                TRY(start_one(k, &k->worker[i]));
+        TRY(start_missing(k));
         if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
         while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))

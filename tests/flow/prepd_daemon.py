@@ -109,16 +109,24 @@ def a_signal_while_the_data_is_opened():
                 check("signal=" in d.said() and not os.path.exists(f.file("d.sock")), d.said())
 
 
+def as_nobody(f):
+    """What a command is begun with that a user without rights runs, and whose the folder is now; None where nobody can."""
+    by = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    if os.geteuid() != 0 or subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
+        print("skipped: needs root, and programs that others may run")
+        return None
+    subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
+    above = os.path.dirname(f.path)  # of tests/run it is, and only root may enter it
+    os.chmod(above, os.stat(above).st_mode | 0o011)
+    return by
+
+
 def no_process_for_another_worker():
     """Whoever can not start one (a limit of processes) goes on with those that are there, and tries again."""
-    by = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     with Folder() as f:
-        if os.geteuid() != 0 or subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
-            print("skipped: needs root, and programs that others may run")
+        by = as_nobody(f)
+        if not by:
             return
-        subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
-        above = os.path.dirname(f.path)  # of tests/run it is, and only root may enter it
-        os.chmod(above, os.stat(above).st_mode | 0o011)
         with Daemon(f.config, by=by) as d:
             ready(f)
             wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
@@ -135,6 +143,33 @@ def no_process_for_another_worker():
                 check(d.p.poll() is None, d.said())
             most(4096)
             wait_for(workers_joined(f, 2), "both are back")
+
+
+def no_process_for_a_keepers_worker():
+    """The same of workers elsewhere: the one that is left goes on."""
+    with Folder(**{"prepd.workers": -1}) as f:
+        by = as_nobody(f)
+        if not by:
+            return
+        with Daemon(f.config, by=by) as d, tempfile.TemporaryFile("w+") as log:
+            keeper = subprocess.Popen([*by, BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--workers", "2",
+                                       "--data-root", f.file("data")], stderr=log)
+
+            def said():
+                return os.pread(log.fileno(), 1 << 20, 0).decode()
+            try:
+                ready(f)
+                wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
+                subprocess.run([*by, "prlimit", f"--pid={keeper.pid}", "--nproc=1:"], check=True)
+                os.kill(workers_below(keeper.pid)[0], signal.SIGKILL)
+                wait_for(lambda: said().count("worker not started") > 1 or keeper.poll() is not None, "it tries, and again")
+                check(keeper.poll() is None and len(workers_below(keeper.pid)) == 1, said())
+                subprocess.run([*by, "prlimit", f"--pid={keeper.pid}", "--nproc=4096:"], check=True)
+                wait_for(workers_joined(f, 2), "both are back")
+                check(d.p.poll() is None, d.said())
+            finally:
+                keeper.terminate()
+                keeper.wait(60)
 
 
 def a_terminal_shows_the_epoch():
@@ -382,7 +417,8 @@ def a_broken_model_folder_ends_it():
 
 main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it,
      no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
-     no_process_for_another_worker, a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
+     no_process_for_another_worker, no_process_for_a_keepers_worker,
+     a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

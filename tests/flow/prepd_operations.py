@@ -106,7 +106,7 @@ def figures_for_prometheus():
         check(p.returncode == 78 and "loopback" in p.stderr, p.stderr)
 
 
-def a_daemon_says(endpoint, answer):
+def a_daemon_says(endpoint, answer, after_s=0):
     """A thread in a daemon's place, which answers one command."""
     import zmq
     context = zmq.Context()
@@ -115,6 +115,7 @@ def a_daemon_says(endpoint, answer):
 
     def serve():
         who, *_ = socket.recv_multipart()
+        time.sleep(after_s)
         text = json.dumps(answer).encode()
         head = client.HEADER.pack(b"TSRA", 1, 33, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([who, head, text])
@@ -162,6 +163,43 @@ def a_lease_grows_old():
             check(all(1 <= b - a <= most for a, b in zip(before, after)), f"within {most:.2f} s from {before} to {after}")
             rows.close()
             d.stop(signal.SIGKILL)
+
+
+def a_daemon_without_time_is_waited_for():
+    """One that is there: what it was told it does some time, so nobody is told that it is not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        endpoint = f"ipc://{folder}/d.sock"
+        daemon = a_daemon_says(endpoint, {"ok": True}, after_s=6)
+        p = subprocess.run([BIN, "drain", "--connect", endpoint], capture_output=True, text=True, timeout=LIMIT_S)
+        daemon.join()
+        check(p.returncode == 0 and "the daemon is there and has not answered yet" in p.stderr, f"{p.returncode}: {p.stderr}")
+
+
+def a_supervisor_that_does_not_read_holds_nobody():
+    """Once all that its socket takes is there, the daemon goes on without it."""
+    with Folder() as f, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(f"{folder}/notify")
+        os.environ.update(NOTIFY_SOCKET=f"{folder}/notify", WATCHDOG_USEC="200000")
+        try:
+            with Daemon(f.config) as d:
+                up(f)
+                while deaf.recv(4096) != b"READY=1\n":
+                    pass
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full, contextlib.suppress(BlockingIOError):
+                    full.setblocking(False)
+                    while True:
+                        full.sendto(b"X=1", f"{folder}/notify")
+                time.sleep(1)  # it has said that it lives, more than once
+                check(len(rows_of(f, 8)[0]) == 8, "no rows")
+                while deaf.recv(4096) != b"WATCHDOG=1\n":
+                    pass
+                deaf.settimeout(0)
+                with contextlib.suppress(BlockingIOError):  # room for its last word
+                    while True:
+                        deaf.recv(4096)
+                check(d.p.poll() is None, d.said())
+        finally:
+            del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
 
 
 def slow_connections_keep_nobody_out():
@@ -532,6 +570,7 @@ def workers_have_no_privileges():
 
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_readme_says,
-     all_quarantined_samples_are_counted, slow_connections_keep_nobody_out, systemd_hears_the_truth,
+     all_quarantined_samples_are_counted, slow_connections_keep_nobody_out,
+     a_daemon_without_time_is_waited_for, a_supervisor_that_does_not_read_holds_nobody, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges)

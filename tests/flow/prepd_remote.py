@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -355,6 +356,17 @@ def signals_from_outside_blame_nobody():
         site.joined(1)
 
 
+def a_daemon_that_is_stopped_refuses_nobody():
+    """The kernel takes connections for it, and no handshake comes to its end: not the answer to a wrong key."""
+    with Folder() as f:
+        port = free_ports()
+        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", f.file("data")]
+        with socket.create_server(("127.0.0.1", port + 1)), subprocess.Popen(words, stderr=subprocess.PIPE) as p:
+            time.sleep(18)  # three handshakes are given up
+            check(p.poll() is None, p.poll() is not None and p.stderr.read())
+            p.kill()
+
+
 def drained_for_good_they_all_leave():
     """While workers elsewhere are started anew after every lease: none is left that nobody told."""
     with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
@@ -409,7 +421,7 @@ def it_waits_for_the_daemon_to_come_back():
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 
 
-main(mixed_and_killed, a_proxy_outlives_its_daemon, drained_for_good_they_all_leave,
+main(mixed_and_killed, a_daemon_that_is_stopped_refuses_nobody, a_proxy_outlives_its_daemon, drained_for_good_they_all_leave,
      drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
      signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,

@@ -52,13 +52,26 @@ static void test_local__an_old_cause_is_not_told_of_others(void **state)
         once();
     }
     assert_true(d.stopping);
-    assert_non_null(strstr(d.cause.message, "8 workers in a row died"));
+    assert_non_null(strstr(d.cause.message, "8 times in a row workers died"));
+}
+
+/* What eight have in common is no more than what one has. */
+static void test_local__deaths_at_once_count_as_one(void **state)
+{
+    (void)state;
+    begin("/bin/false");
+    d.local.target = 8;
+    once();
+    once();
+    assert_false(d.stopping);
+    assert_in_range(d.local.deaths_at_start, 2, 7);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_local__what_can_not_be_started_is_told),
+        cmocka_unit_test(test_local__deaths_at_once_count_as_one),
         cmocka_unit_test(test_local__an_old_cause_is_not_told_of_others),
     };
     log_init("test", LOG_ERROR, false);
