@@ -71,6 +71,22 @@ static status no_answer(const char *control)
                    ANSWER_MS / 1000);
 }
 
+static status hear(wire_socket *s, const char *control, wire_msg *m)
+{
+    status st = wire_recv(s, ANSWER_MS, NULL, m);
+    if (st != ST_TIMEOUT)
+        return st;
+    if (!wire_greeted(s))
+        return no_answer(control);
+    log_info("the daemon is there and has not answered yet; waiting, at most %d s",
+             (ANSWER_MS + BUSY_MS) / 1000);
+    st = wire_recv(s, BUSY_MS, NULL, m);
+    if (st != ST_TIMEOUT)
+        return st;
+    return FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there, but gave no answer in %d s",
+                   (ANSWER_MS + BUSY_MS) / 1000);
+}
+
 /* Sends the command; the answer as text (heap) and parsed. */
 static status ask(const daemon_address *daemon, const char *command, char **out_text,
                   json_value **out)
@@ -91,17 +107,7 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     TRY_OR(done, wire_connect(net, control, &s));
     TRY_OR(done, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
     TRY_OR(done, wire_msg_new(&m));
-    st = wire_recv(s, ANSWER_MS, NULL, m);
-    if (st == ST_TIMEOUT && wire_greeted(s)) {
-        log_info("the daemon is there and has not answered yet; waiting, at most %d s",
-                 (ANSWER_MS + BUSY_MS) / 1000);
-        st = wire_recv(s, BUSY_MS, NULL, m);
-        if (st == ST_TIMEOUT)
-            st = FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there, but gave no answer in %d s",
-                         (ANSWER_MS + BUSY_MS) / 1000);
-    } else if (st == ST_TIMEOUT)
-        st = no_answer(control);
-    TRY_OR(done, st);
+    TRY_OR(done, hear(s, control, m));
     TRY_OR(done, wire_read_json(m, control, &head, out));
     if (head.kind == KIND_ERROR) {
         st = wire_error(*out, control);

@@ -26,7 +26,7 @@ STEP = 8  # training.global_batch_size: a row for each of 8 ranks
 RANKS = (1, 2, 4, 8)
 SILENCE_S = 1.5  # a consumer of a daemon that was killed hears nothing, and goes away; longer from time to time in vain
 DAEMON_S = (0.2, 1 + DEATHS / 200)  # what a dispatcher that is killed is given to live
-LONG_S = 30 * LIMIT_S
+LONG_S = 6 * LIMIT_S
 RANK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -68,11 +68,11 @@ def busy(verb, p):
     return verb in ("status", "scale") and p.returncode == 69 and "no daemon answers within" in p.stderr
 
 
-def run(*args, code=0):
-    """Runs prepd; returns stdout. Any other exit code fails the test with all that was said."""
+def run(*args, code=0, by=()):
+    """Runs prepd, by a command that becomes it; returns stdout. Any other exit code fails the test with all that was said."""
     end = time.monotonic() + BUSY_S
     while True:
-        p = subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
+        p = subprocess.run([*by, BIN, *args], capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
         if code != 0 or not busy(args[0], p) or time.monotonic() > end:
             break
     check(p.returncode == code,
@@ -149,11 +149,16 @@ def workers_below(pid):
     return found
 
 
+def state_of(pid):
+    """Its letter, as ps shows it."""
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
 def gone(pid):
     """True once the process is no more (a zombie waits only for its parent)."""
     try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+        return state_of(pid) == "Z"
     except OSError:
         return True
 

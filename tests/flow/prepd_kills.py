@@ -19,7 +19,7 @@ from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 IMAGES = int(sys.argv[2]) if len(sys.argv) > 2 else 160
 OUTSIDE = [kind for kind in KINDS if kind != "no memory"]
-LONG_S = 30 * LIMIT_S  # of one case
+LONG_S = 6 * LIMIT_S  # of one case
 
 
 def status(f):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, busy, check, main, run, wait_for, workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, main, run, wait_for, workers_below
 
 if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
         ["ip", "netns", "add", f"probe{os.getpid()}"], capture_output=True).returncode != 0:
@@ -68,23 +68,16 @@ class Network:
             ip("-n", name, "link", "set", "up0", "up")
         self.daemon = Daemon(folder.config, "--prepd.endpoint", HOME, "--prepd.keys", self.keys,
                              inside=self.home)
-        wait_for(lambda: self.status() and self.status()["train"]["state"] == "ready",
-                 "the index is built")
+        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built")
 
-    def at_home(self, *args, **options):
-        return subprocess.run(["ip", "netns", "exec", self.home, *args], capture_output=True,
-                              text=True, timeout=LIMIT_S, **options)
+    def at_home(self, *args):
+        return run(*args, "--connect", HOME, "--keys", self.keys, by=["ip", "netns", "exec", self.home])
 
     def status(self):
-        for _ in range(12):  # a daemon without a core is asked again
-            p = self.at_home(BIN, "status", "--connect", HOME, "--keys", self.keys, "--json")
-            if not busy("status", p):
-                break
-        return json.loads(p.stdout) if p.returncode == 0 else None
+        return json.loads(self.at_home("status", "--json"))
 
     def scale(self, n):
-        p = self.at_home(BIN, "scale", str(n), "--connect", HOME, "--keys", self.keys)
-        check(p.returncode == 0, p.stderr)
+        self.at_home("scale", str(n))
 
     def joined(self, n, limit_s=40):
         wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers", limit_s)

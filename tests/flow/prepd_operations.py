@@ -15,8 +15,8 @@ import urllib.error
 import urllib.request
 
 from faults import trap
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, wait_for, \
-    workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, state_of, \
+    wait_for, workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 sys.path.insert(0, os.path.join(SOURCE, "proto"))
@@ -278,11 +278,6 @@ def the_status_has_what_the_readme_says():
                               ("train", said["train"], inside("eval"))):
         check(set(has) == wanted, f"{what}: one of the two has not {set(has) ^ wanted}")
     check(set(said["eval"]) <= set(said["train"]), f"{said['eval']}")
-
-
-def state_of(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        return f.read().rsplit(")", 1)[1].split()[0]
 
 
 class Supervisor:

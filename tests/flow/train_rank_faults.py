@@ -111,8 +111,9 @@ def killed_at(f, name, words, told, at):
     try:
         ranks = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
         ranks.pop(None, None)
-        lost = rng.choice(sorted(ranks))
-        os.kill(ranks[lost], signal.SIGKILL)
+        struck = rng.choice(sorted(ranks))
+        os.kill(ranks[struck], signal.SIGKILL)
+        lost = struck
     except (OSError, IndexError):  # they leave
         pass
     return lost, p.wait(LIMIT_S)
