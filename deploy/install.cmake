@@ -23,11 +23,13 @@ install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.ya
 if(TARGET trainer)
     set(trainer_units trainer@.service)
 endif()
+# systemd takes absolute paths alone; what --prefix says may be a relative one.
 install(CODE "
+    get_filename_component(root \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
     foreach(unit prepd.service prepd-worker@.service prep.slice ${trainer_units})
         file(READ \"${CMAKE_SOURCE_DIR}/deploy/systemd/\${unit}\" text)
-        string(REPLACE \"@prefix@\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
-        set(to \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/\${unit}\")
+        string(REPLACE \"@prefix@\" \"\${root}\" text \"\${text}\")
+        set(to \"\$ENV{DESTDIR}\${root}/lib/systemd/system/\${unit}\")
         file(WRITE \"\${to}\" \"\${text}\")
         message(STATUS \"Installing: \${to}\")
     endforeach()

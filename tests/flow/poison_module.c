@@ -92,10 +92,7 @@ static status decode(span bytes, const char *file, const conf *limits, const ima
 
 static status fingerprint(hash128 *out)
 {
-    TRY(real->fingerprint(out));
-    if (getenv("POISON_FINGERPRINT"))
-        out->bytes[0] ^= 1; /* as another version of a decoder would */
-    return ST_OK;
+    return real->fingerprint(out);
 }
 
 static status write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)

@@ -28,7 +28,8 @@ def said_by(*args, code=0, limit_s=120, **options):
 class Prefix:
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="prefix")
-        said_by("cmake", "--install", BUILD, "--prefix", self.path)
+        where, name = os.path.split(self.path)
+        said_by("cmake", "--install", BUILD, "--prefix", name, cwd=where)  # relative, as people type it
         return self
 
     def file(self, name):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+from faults import OTHER_JPEG
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, main, run, wait_for, workers_below
 
 if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(
@@ -184,7 +185,7 @@ def one_stream_over_a_bad_network():
         check(net.epoch() == quiet, "remote workers give another stream")
         os.mkdir(f.file("empty"))
         blind = net.worker(2, root=f.file("empty"))  # its mount is missing
-        odd = net.worker(3, **MODULE, POISON_FINGERPRINT="1")
+        odd = net.worker(3, **OTHER_JPEG)
         check(odd.wait(LIMIT_S) == 78, "another decoder was taken")
         wait_for(lambda: net.leases(blind) or blind.poll() is not None, "the one without files")
         check(net.epoch() == quiet, "a worker without files gives another stream")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from faults import ALWAYS, sanitized, trouble
+from faults import ALWAYS, OTHER_JPEG, sanitized, trouble
 from prepd_video import data_set, form, mapped
 from prepd_flow import BIN, Daemon, Folder, Proxy, check, free_ports, main, run, seed, wait_for, \
     workers_below
@@ -59,7 +59,7 @@ class Site:
     def worker(self, *args, root=None, **environment):
         p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}",
                               "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
-                             env={**os.environ, **environment, "ASAN_OPTIONS": OWN_SEGV})
+                             env={**os.environ, "ASAN_OPTIONS": OWN_SEGV, **environment})
         self.workers.append(p)
         return p
 
@@ -236,7 +236,7 @@ def a_frame_that_nobody_can_open_blames_no_worker():
 
 def another_decoder_is_refused():
     with Folder() as f, Site(f) as site:
-        odd = site.worker(POISON_FINGERPRINT="1", **POISON)
+        odd = site.worker(**OTHER_JPEG)
         check(odd.wait(60) == 78, "a worker with another decoder was taken")
         check(b"differ" in odd.stderr.read(), "no reason given")
         site.worker()
