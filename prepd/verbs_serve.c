@@ -1,4 +1,5 @@
 /* verbs_serve.c: the command lines of serve and worker. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,5 +118,7 @@ status verb_worker(int argc, char **argv)
         return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
                               "with .workers appended; tcp: the next port)");
     TRY(verb_endpoint(o.endpoint));
+    if (o.data_root && access(o.data_root, R_OK | X_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, o.data_root, "--data-root: %s", strerror(errno));
     return o.parent ? run_worker(&o) : keep_workers(&o, n);
 }

@@ -103,30 +103,42 @@ static void lost_in_trouble(dispatch *d, worker_seat *w, const char *file)
     seat_gone(d, w, LOSS_CRASH, what);
 }
 
-static void dismiss_if_blind(dispatch *d, worker_seat *w)
+/* file: one that it could not open just now; NULL: none. Its user is told where it runs. */
+static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
 {
-    if (w->missing_files < MISSING_LIMIT)
+    if (!file || w->missing_files < MISSING_LIMIT)
         return;
-    log_warn("worker dismissed: %lld files that are there are missing for it pid=%d host=\"%s\"",
-             (long long)w->missing_files, (int)w->pid, w->host);
-    seat_retire(d, w, false);
+    const status st =
+        FAIL_IN(ST_NO_INPUT, file,
+                "this and %lld other files that the daemon has can not be opened by a worker "
+                "elsewhere (pid %d on %s): its --data-root names the folder they lie in there",
+                (long long)w->missing_files - 1, (int)w->pid, w->host);
+    log_warn("worker dismissed: %s", status_text());
+    if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
+        log_debug("worker could not be told to leave: %s", status_text());
+    seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
 }
 
 /* Files of an index lease that this worker could not open and we can: the index must not depend on
  * who read for it. */
-static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v)
+static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
+                            const char **out_file)
 {
     const json_value *list = json_find(v, "records");
     const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
     const source *s = l->owner;
     int64_t missed = 0;
+    *out_file = NULL;
     if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
         return 0;
     for (int64_t k = 0; k < n; k++) {
         const json_value *r = json_item(list, (size_t)k);
         const char *missing = json_text(json_find(r, "missing"), NULL);
-        missed += missing && dataset_image_has(s->data, solo >= 0 ? solo : l->item[k], missing) &&
-                  seen_by_us(s, missing);
+        if (!missing || !dataset_image_has(s->data, solo >= 0 ? solo : l->item[k], missing) ||
+            !seen_by_us(s, missing))
+            continue;
+        missed++;
+        *out_file = missing;
     }
     return missed;
 }
@@ -140,12 +152,13 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
     if (l->kind == LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
     bool solo = lease_solo_item(l) >= 0;
-    const int64_t missed = missed_files(w, l, v);
+    const char *file;
+    const int64_t missed = missed_files(w, l, v, &file);
     if (missed > 0) {
         w->missing_files += missed;
         end_work(d, w);
         lease_book_return(&d->book, l);
-        dismiss_if_blind(d, w);
+        dismiss_if_blind(d, w, file);
         return ST_OK;
     }
     TRY(index_build_take(d, l, v, name));
@@ -163,7 +176,7 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
 {
     lease *l = w->work;
     const json_value *list;
-    const char *trouble = NULL; /* a file */
+    const char *trouble = NULL, *missed = NULL; /* files */
     bool blamed = false;
     if (!l || head->row != l->number)
         return ST_OK; /* late */
@@ -193,6 +206,7 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
                 ? look_at(lease_source(l), missing)
                 : SIGHT_GONE;
         w->missing_files += seen == SIGHT_THERE;
+        missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
         if (seen != SIGHT_GONE)
             continue;
@@ -210,7 +224,7 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
         lease_book_return(&d->book, l);
     if (!blamed && w->missing_files == 0)
         return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
-    dismiss_if_blind(d, w);
+    dismiss_if_blind(d, w, missed);
     return ST_OK;
 }
 

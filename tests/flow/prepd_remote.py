@@ -14,7 +14,7 @@ import time
 
 from faults import ALWAYS, OTHER_JPEG, sanitized, trouble
 from prepd_video import data_set, form, mapped
-from prepd_flow import BIN, Daemon, Folder, Proxy, check, free_ports, main, run, seed, wait_for, \
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, run, seed, wait_for, \
     workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -144,9 +144,13 @@ def one_that_misses_files_is_dismissed():
         blind = site.worker(root=f.file("copy2"))
         site.joined(2)
         check(site.stream() == quiet, "files that one worker misses changed the stream")
-        wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
+        check(blind.wait(LIMIT_S) == 66, "the blind worker is dismissed")
+        said = blind.stderr.read().decode()
+        check("images/" in said and "--data-root" in said, f"it is not told why: {said}")
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         check(good.poll() is None, "the good one left too")
+        absent = site.worker(root=f.file("absent"))
+        check(absent.wait(LIMIT_S) == 66 and "--data-root: No such file" in absent.stderr.read().decode(), "no such folder")
 
 
 def one_whose_mount_fails_is_dismissed():
