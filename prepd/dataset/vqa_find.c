@@ -201,6 +201,11 @@ static status find_packed(const conf *c, const char *const *folders, name_test t
     return ST_OK;
 }
 
+static const char *picture_root(const conf *c)
+{
+    return c->data_images[0] ? c->data_images : c->data_path;
+}
+
 status vqa_find_files(const conf *c, vqa_paths *out)
 {
     char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
@@ -221,6 +226,8 @@ status vqa_find_files(const conf *c, vqa_paths *out)
     if (snprintf(out->images_json, sizeof out->images_json, "%s/images.json", c->data_path) >=
         VQA_PATH_MAX)
         return FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
+    if (strlen(picture_root(c)) >= sizeof out->root)
+        return FAIL_IN(ST_CONFIG, c->data_images, "data.images is too long");
     if (access(out->images_json, F_OK) != 0)
         out->images_json[0] = 0;
     return ST_OK;
@@ -249,7 +256,7 @@ static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *p)
     for (int k = 0; k < N_FOLDERS; k++) {
         char name[VQA_NAME_MAX + 16], path[2 * VQA_PATH_MAX];
         snprintf(name, sizeof name, "%s%s.zip", folders[k], subtype);
-        snprintf(path, sizeof path, "%s/%s", c->data_path, name);
+        snprintf(path, sizeof path, "%s/%s", picture_root(c), name);
         if (strlen(name) < VQA_NAME_MAX && access(path, F_OK) == 0) {
             memcpy(p->picture_zip, name, strlen(name) + 1);
             return true;
@@ -269,7 +276,7 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
     snprintf(subtypes[0], VQA_NAME_MAX, "%s", p->subtype);
     snprintf(subtypes[1], VQA_NAME_MAX, "%.200s2014", c->data_split);
     snprintf(subtypes[2], VQA_NAME_MAX, "%.200s2015", c->data_split);
-    snprintf(p->root, sizeof p->root, "%s", c->data_path);
+    snprintf(p->root, sizeof p->root, "%s", picture_root(c));
     for (int s = 0; s < 3; s++) {
         for (int k = 0; k < N_LAYOUTS; k++) {
             char folder[2 * VQA_NAME_MAX];
@@ -282,7 +289,7 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
                 snprintf(folder, sizeof folder, "%s", layouts[k]);
             if (strlen(folder) >= VQA_NAME_MAX)
                 continue;
-            snprintf(path, sizeof path, "%s/%s", c->data_path, folder);
+            snprintf(path, sizeof path, "%s/%s", p->root, folder);
             size_t used = strlen(looked);
             if (s == 0)
                 snprintf(looked + used, sizeof looked - used, "%s%sCOCO_%s_*.jpg", used ? ", " : "",
@@ -306,8 +313,9 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
         memcpy(p->image_folder, fallback, strlen(fallback) + 1);
         return ST_OK;
     }
-    return FAIL_IN(ST_NO_INPUT, c->data_path, "no pictures found; looked for %s, %s.zip", looked,
-                   p->subtype);
+    return FAIL_IN(ST_NO_INPUT, p->root,
+                   "no pictures found; looked for %s, %s.zip; data.images names another folder",
+                   looked, p->subtype);
 }
 
 /* The folder a note speaks of: its last word that ends in a slash. */
@@ -329,6 +337,7 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
 {
     char named[VQA_NAME_MAX], path[3 * VQA_PATH_MAX];
     char candidates[6][2 * VQA_NAME_MAX];
+    const char *root = picture_root(c);
     int n = 0;
     note_folder(note, named);
     if (named[0]) {
@@ -342,10 +351,10 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
     /* The folder that holds the first picture; if none does, the first that is there at all. */
     for (int pass = 0; pass < 2; pass++)
         for (int k = 0; k < n; k++) {
-            snprintf(path, sizeof path, "%s/%s%s", c->data_path, candidates[k], pass ? "" : first);
+            snprintf(path, sizeof path, "%s/%s%s", root, candidates[k], pass ? "" : first);
             if (pass ? !file_is_folder(path) : access(path, F_OK) != 0)
                 continue;
-            snprintf(path, sizeof path, "%s/%s", c->data_path, candidates[k]);
+            snprintf(path, sizeof path, "%s/%s", root, candidates[k]);
             char *whole = realpath(path, NULL);
             bool fits = whole && strlen(whole) < VQA_PATH_MAX;
             if (fits)
@@ -354,6 +363,5 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
             if (fits)
                 return ST_OK;
         }
-    return FAIL_IN(ST_NO_INPUT, c->data_path, "the folder can not be resolved: %s",
-                   strerror(errno));
+    return FAIL_IN(ST_NO_INPUT, root, "the folder can not be resolved: %s", strerror(errno));
 }

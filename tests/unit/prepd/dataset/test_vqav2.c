@@ -329,6 +329,31 @@ static void test_open__layouts(void **state)
     }
 }
 
+static void test_open__pictures_elsewhere(void **state)
+{
+    (void)state;
+    char *root = make_set(QUESTION("7", "a?", "70"), ANNOTATION("7", "A", "70"));
+    char *other = harness_temp();
+    conf c = conf_of(root);
+    dataset *d;
+    c.data_images = other;
+    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "data.images names another folder");
+    make_folder(other, "train2014");
+    put_file(other, "train2014/COCO_train2014_000000000007.jpg", "");
+    assert_ok(dataset_open(&c, &d));
+    assert_string_equal(d->v->root(d), other);
+    assert_string_equal(d->v->image_path(d, 0), "train2014/COCO_train2014_000000000007.jpg");
+    dataset_close(&d);
+    put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"seven.png\"}]");
+    put_file(other, "seven.png", "");
+    assert_ok(dataset_open(&c, &d));
+    assert_string_equal(d->v->root(d), other);
+    assert_string_equal(d->v->image_path(d, 0), "seven.png");
+    dataset_close(&d);
+    harness_remove(&other);
+    harness_remove(&root);
+}
+
 static void test_images_json__names_and_unknown_ids(void **state)
 {
     (void)state;
@@ -411,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_answer_drawn__by_seed_and_question),
         cmocka_unit_test(test_open__whole_file_failures),
         cmocka_unit_test(test_open__layouts),
+        cmocka_unit_test(test_open__pictures_elsewhere),
         cmocka_unit_test(test_images_json__names_and_unknown_ids),
         cmocka_unit_test(test_shared__real_folders),
     };
