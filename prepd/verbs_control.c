@@ -104,15 +104,15 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     TRY_OR(done, wire_new(&net));
     if (daemon->keys[0])
         TRY_OR(done, wire_use_keys(net, daemon->keys));
-    TRY_OR(done, wire_connect(net, control, &s));
-    TRY_OR(done, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
-    TRY_OR(done, wire_msg_new(&m));
-    TRY_OR(done, hear(s, control, m));
-    TRY_OR(done, wire_read_json(m, control, &head, out));
+    TRY_OR(failed, wire_connect(net, control, &s));
+    TRY_OR(failed, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
+    TRY_OR(failed, wire_msg_new(&m));
+    TRY_OR(failed, hear(s, control, m));
+    TRY_OR(failed, wire_read_json(m, control, &head, out));
     if (head.kind == KIND_ERROR) {
         st = wire_error(*out, control);
         json_free(out);
-        goto done;
+        goto failed;
     }
     span body = wire_msg_part(m, 1);
     *out_text = strndup((const char *)body.data, body.size);
@@ -120,6 +120,10 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
         json_free(out);
         st = FAIL(ST_NO_MEMORY, "no memory for an answer");
     }
+    goto done;
+failed: /* of tcp it names a port that the user did not write */
+    if (!wire_is_ipc(control))
+        st = status_context(st, "the control port of %s", daemon->endpoint);
 done:
     wire_msg_free(&m);
     wire_close(&s);

@@ -82,8 +82,7 @@ status endpoint_parse(const char *text, endpoint *out)
     else if (strncmp(text, TCP, sizeof TCP - 1) == 0)
         TRY(parse_tcp(text, &e));
     else
-        return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH or tcp://127.0.0.1:PORT",
-                    text);
+        return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH or tcp://HOST:PORT", text);
     *out = e;
     return ST_OK;
 }

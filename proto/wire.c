@@ -103,21 +103,21 @@ static status set_options(wire_socket *s, const endpoint *e, const wire_limits *
 }
 
 /* Beyond this machine nobody is trusted for being able to connect. */
-static status check_keys(const wire *w, const char *text, const endpoint *e)
+static status check_keys(const wire *w, const char *text, const endpoint *e, bool binds)
 {
     if (e->is_ipc || e->is_local || w->keys)
         return ST_OK;
-    return FAIL(ST_CONFIG,
-                "endpoint \"%s\": other than loopback addresses need CURVE keys: make them with "
-                "prepd keygen and name their folder in prepd.keys (--keys)",
-                text);
+    return FAIL(ST_CONFIG, "endpoint \"%s\": other than loopback addresses need CURVE keys: %s",
+                text,
+                binds ? "make them with prepd keygen --out FOLDER and name FOLDER in prepd.keys"
+                      : WIRE_KEYS_REMEDY " and name it in prepd.keys (--keys)");
 }
 
 static status socket_new(wire *w, const char *name, const endpoint *e, bool is_router,
                          const wire_limits *limits, wire_socket **out)
 {
     static const wire_limits none = {0};
-    TRY(check_keys(w, name, e));
+    TRY(check_keys(w, name, e, is_router));
     wire_socket *s = calloc(1, sizeof *s);
     status st = ST_OK;
     if (!s || !(s->name = strdup(name))) {

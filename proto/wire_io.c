@@ -12,13 +12,13 @@ static status gone(const wire_socket *s)
 {
     if (s->refused && s->wire->keys)
         return FAIL(ST_CONFIG,
-                    "%s refuses our key, or its own is not the one in daemon.pub: add ours to its "
-                    "list (prepd keygen --client) and let it reload",
+                    "%s refuses our key, or its own is not the one in daemon.pub: " WIRE_KEYS_REMEDY
+                    " and let the daemon reload (SIGHUP)",
                     s->name);
     if (s->refused)
         return FAIL(ST_CONFIG,
-                    "%s demands CURVE keys, or is no prepd: name their folder in prepd.keys "
-                    "(--keys)",
+                    "%s demands CURVE keys, or is no prepd: " WIRE_KEYS_REMEDY
+                    " and name it in prepd.keys (--keys)",
                     s->name);
     return FAIL(ST_UNAVAILABLE, "the peer at %s has closed the connection or died", s->name);
 }

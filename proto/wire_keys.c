@@ -43,23 +43,23 @@ static bool is_key(const char *text)
     return strlen(text) == KEY_TEXT - 1 && zmq_z85_decode(bytes, text) != NULL;
 }
 
-static status open_file(const char *path, FILE **out)
+static status open_file(const char *path, const char *remedy, FILE **out)
 {
     *out = fopen(path, "re");
     if (!*out)
-        return FAIL_IN(ST_NO_INPUT, path, "can not be read: %s; prepd keygen writes it",
-                       strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, path, "can not be read: %s; %s", strerror(errno), remedy);
     return ST_OK;
 }
 
 /* The first n words of a file, one line each, that must be keys. */
-static status read_keys(const char *folder, const char *file, char (*key)[KEY_TEXT], int n)
+static status read_keys(const char *folder, const char *file, const char *remedy,
+                        char (*key)[KEY_TEXT], int n)
 {
     char path[PATH_MAX + 32], line[LINE_BYTES];
     FILE *f;
     status st = ST_OK;
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    TRY(open_file(path, &f));
+    TRY(open_file(path, remedy, &f));
     for (int i = 0; i < n && st == ST_OK; i++) {
         char word[KEY_TEXT + 1] = "";
         if (!fgets(line, sizeof line, f) || sscanf(line, "%41s", word) != 1 || !is_key(word))
@@ -71,6 +71,8 @@ static status read_keys(const char *folder, const char *file, char (*key)[KEY_TE
     return st;
 }
 
+static const char DAEMON_REMEDY[] = "prepd keygen --out FOLDER makes it, for the daemon's user";
+
 static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
 {
     char path[PATH_MAX + 32], line[LINE_BYTES];
@@ -79,7 +81,7 @@ static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
     FILE *f;
     status st = ST_OK;
     snprintf(path, sizeof path, "%s/allowed", folder);
-    TRY(open_file(path, &f));
+    TRY(open_file(path, DAEMON_REMEDY, &f));
     for (int number = 1; fgets(line, sizeof line, f); number++) {
         char word[KEY_TEXT + 1] = "", name[NAME_BYTES] = "unnamed";
         if (line[0] == '#' || sscanf(line, "%41s %63s", word, name) < 1)
@@ -119,6 +121,23 @@ static status check_private(const char *folder, const char *file)
     return ST_OK;
 }
 
+static bool has_file(const char *folder, const char *file)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return access(path, F_OK) == 0;
+}
+
+/* What mends a pair of keys that can not be read. */
+static const char *remedy_of(const char *folder, bool daemon)
+{
+    if (!daemon)
+        return WIRE_KEYS_REMEDY;
+    return has_file(folder, "client.key") && !has_file(folder, "daemon.key")
+               ? "this is a client's folder; the daemon's is the one that prepd keygen --out made"
+               : DAEMON_REMEDY;
+}
+
 status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
 {
     const char *own = daemon ? "daemon.key" : "client.key";
@@ -132,13 +151,13 @@ status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
     k->is_daemon = daemon;
     snprintf(k->folder, sizeof k->folder, "%s", folder);
     TRY_OR(failed, check_private(folder, own));
-    TRY_OR(failed, read_keys(folder, own, pair, 2));
+    TRY_OR(failed, read_keys(folder, own, remedy_of(folder, daemon), pair, 2));
     memcpy(k->public_key, pair[0], KEY_TEXT);
     memcpy(k->secret, pair[1], KEY_TEXT);
     if (daemon)
         TRY_OR(failed, read_allowed(folder, &k->allowed, &k->n_allowed));
     else
-        TRY_OR(failed, read_keys(folder, "daemon.pub", &k->server, 1));
+        TRY_OR(failed, read_keys(folder, "daemon.pub", WIRE_KEYS_REMEDY, &k->server, 1));
     *out = k;
     return ST_OK;
 failed:
@@ -387,14 +406,15 @@ static status write_public(const char *folder, const char *key)
 
 static status make_client(const char *folder, const char *client)
 {
-    char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX];
+    char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX], first[PATH_MAX + 64];
     const size_t n = strlen(client);
     if (n == 0 || n >= NAME_BYTES ||
         strspn(client, "abcdefghijklmnopqrstuvwxyz"
                        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != n)
         return FAIL(ST_USAGE, "\"%s\": expected a name of letters, digits, - and _, at most %d",
                     client, NAME_BYTES - 1);
-    TRY(read_keys(folder, "daemon.pub", server, 1));
+    snprintf(first, sizeof first, "first prepd keygen --out %s, without --client", folder);
+    TRY(read_keys(folder, "daemon.pub", first, server, 1));
     snprintf(own, sizeof own, "%s/%s", folder, client);
     TRY(check_absent(
         own, "client.key",

@@ -12,6 +12,11 @@
 
 typedef struct wire_keys wire_keys;
 
+/* Said to who connects: keys made on any other machine are known to no daemon. */
+#define WIRE_KEYS_REMEDY                                                                           \
+    "on the daemon's machine prepd keygen --out FOLDER --client NAME (FOLDER: its prepd.keys) "    \
+    "makes FOLDER/NAME: copy that here"
+
 /* daemon: daemon.key and allowed; else client.key and daemon.pub. ST_NO_INPUT, ST_CONFIG. */
 WARN_UNUSED status wire_keys_load(const char *folder, bool daemon, wire_keys **out);
 void wire_keys_free(wire_keys **k);

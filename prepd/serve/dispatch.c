@@ -118,6 +118,15 @@ static status open_train(dispatch *d)
     return ST_OK;
 }
 
+/* Of tcp these are the two ports behind the one that the user wrote. */
+static status unused_beside(const dispatch *d, const char *whose, const char *beside)
+{
+    const status st = wire_unused(beside);
+    return st == ST_OK || wire_is_ipc(beside)
+               ? st
+               : status_context(st, "the %s port of %s", whose, d->c->prepd_endpoint);
+}
+
 static status start(dispatch *d)
 {
     if (gethostname(d->host, sizeof(d->host) - 1) != 0)
@@ -127,8 +136,8 @@ static status start(dispatch *d)
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
     TRY(wire_unused(d->c->prepd_endpoint));
-    TRY(wire_unused(d->workers_endpoint));
-    TRY(wire_unused(d->control_endpoint));
+    TRY(unused_beside(d, "workers'", d->workers_endpoint));
+    TRY(unused_beside(d, "control", d->control_endpoint));
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
     TRY(open_train(d));
     if (d->stopping)

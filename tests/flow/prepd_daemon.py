@@ -286,10 +286,11 @@ def an_endpoint_in_use_is_named():
             questions = f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")
             os.remove(questions)
             os.mkfifo(questions)
-            for mine in (first, first + 1, first + 2):
+            for mine, whose in ((first, "control"), (first + 1, "workers'"), (first + 2, None)):
                 p = subprocess.run([BIN, "serve", "-c", f.config, "--prepd.endpoint",
                                     f"tcp://127.0.0.1:{mine}"], capture_output=True, text=True, timeout=10)
                 check(p.returncode == 69 and f":{port} is in use" in p.stderr, p.stderr)
+                check(whose is None or f"the {whose} port of tcp://127.0.0.1:{mine}: " in p.stderr, p.stderr)
 
 
 HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,

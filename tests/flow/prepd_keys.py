@@ -12,6 +12,9 @@ sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 
+THERE = "on the daemon's machine prepd keygen --out FOLDER --client NAME"
+
+
 def command(*args):
     p = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60)
     return p.returncode, p.stdout + p.stderr
@@ -29,9 +32,28 @@ def beyond_loopback_needs_keys():
         for end in ("tcp://0.0.0.0:", "tcp://*:"):
             code, said = command("serve", "-c", f.config, "--prepd.endpoint",
                                  end + str(free_ports()))
-            check(code == 78 and "keygen" in said, f"{code}: {said}")
-        code, said = command("status", "--connect", "tcp://192.0.2.1:5555")
-        check(code == 78 and "keygen" in said, f"{code}: {said}")
+            check(code == 78 and "keygen --out FOLDER and name" in said, f"{code}: {said}")
+        for verb, port in (("status", 5557), ("worker", 5555)):
+            code, said = command(verb, "--connect", "tcp://192.0.2.1:5555")
+            check(code == 78 and THERE in said and f":{port}\"" in said, f"{code}: {said}")
+            check(("the control port of tcp://192.0.2.1:5555: " in said) == (verb == "status"), said)
+            code, said = command(verb, "--connect", "tcp://192.0.2.1:5555", "--keys", f.file("none"))
+            check(code == 66 and "none/client.key" in said and THERE in said, f"{code}: {said}")
+
+
+def keys_of_the_wrong_side_are_told():
+    """Each folder where the other's is needed, and keys for a machine before there are the daemon's."""
+    with Folder() as f:
+        keys = f.file("keys")
+        code, said = command("keygen", "--out", keys, "--client", "node2")
+        check(code == 66 and f"first prepd keygen --out {keys}, without --client" in said, f"{code}: {said}")
+        for folder, what in ((keys, "keygen --out FOLDER makes it"), (keys + "/node2", "this is a client's folder")):
+            code, said = command("serve", "-c", f.config, "--prepd.keys", folder, "--prepd.endpoint",
+                                 f"tcp://0.0.0.0:{free_ports()}")
+            check(code == 66 and what in said and "daemon.key" in said, f"{code}: {said}")
+            if folder == keys:
+                run("keygen", "--out", keys)
+                run("keygen", "--out", keys, "--client", "node2")
 
 
 def keygen_overwrites_nothing_and_hides_secrets():
@@ -70,9 +92,10 @@ def known_keys_are_served_and_others_refused():
             quiet = numbers(end, keys=keys)
             check(numbers(end, keys=keys + "/site") == quiet, "another machine's key")
             code, said = command("status", *with_keys, other)
-            check(code == 78 and "refuses our key" in said, f"unknown key: {code}: {said}")
+            check(code == 78 and "refuses our key" in said and THERE in said, f"unknown key: {code}: {said}")
+            check(f"the control port of {end}: tcp://127.0.0.1:{port + 2} refuses" in said, said)
             code, said = command("status", "--connect", end)
-            check(code == 78 and "demands CURVE keys" in said, f"no key: {code}: {said}")
+            check(code == 78 and "demands CURVE keys" in said and THERE in said, f"no key: {code}: {said}")
             try:
                 numbers(end, 1, 3.0, keys=other)
             except TimeoutError as refused:  # pyzmq says so by its silence
@@ -132,5 +155,5 @@ def allowed_keys_are_read_again():
             rows.close()
 
 
-main(beyond_loopback_needs_keys, keygen_overwrites_nothing_and_hides_secrets,
+main(beyond_loopback_needs_keys, keys_of_the_wrong_side_are_told, keygen_overwrites_nothing_and_hides_secrets,
      known_keys_are_served_and_others_refused, allowed_keys_are_read_again)

@@ -198,11 +198,12 @@ static void test_wire__endpoints_refused(void **state)
     assert_ok(wire_new(&w));
     assert_fails(ST_CONFIG, wire_bind(w, longer, NULL, &s), "too long");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://0.0.0.0:5555", NULL, &s), "CURVE keys");
-    assert_fails(ST_CONFIG, wire_connect(w, "tcp://192.168.0.1:5555", &s), "CURVE keys");
+    assert_fails(ST_CONFIG, wire_connect(w, "tcp://192.168.0.1:5555", &s), "the daemon's machine");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://*:5555", NULL, &s), "CURVE keys");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1", NULL, &s), "PORT");
     assert_fails(ST_CONFIG, wire_bind(w, "tcp://127.0.0.1:70000", NULL, &s), "65535");
-    assert_fails(ST_CONFIG, wire_bind(w, "udp://127.0.0.1:7", NULL, &s), "expected ipc://PATH");
+    assert_fails(ST_CONFIG, wire_bind(w, "udp://127.0.0.1:7", NULL, &s),
+                 "ipc://PATH or tcp://HOST:PORT");
     assert_fails(ST_CONFIG, wire_bind(w, "ipc://", NULL, &s), "PATH");
     assert_fails(ST_CANT_CREATE, wire_bind(w, "ipc:///nowhere/at/all", NULL, &s),
                  "/nowhere/at/all");
@@ -381,6 +382,7 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     char *folder = harness_temp(), keys[300], text[1000];
     wire *w = NULL;
     snprintf(keys, sizeof keys, "%s/k", folder);
+    assert_fails(ST_NO_INPUT, wire_keys_make(keys, "one"), "without --client");
     assert_ok(wire_keys_make(keys, NULL));
     append(keys, "# by hand"); /* without a newline */
     assert_ok(wire_keys_make(keys, "one"));
@@ -391,6 +393,11 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     assert_null(strstr(text, "\n\n"));
     assert_ok(wire_new(&w));
     assert_ok(wire_serve_keys(w, keys));
+    wire_free(&w);
+    assert_ok(wire_new(&w));
+    snprintf(text, sizeof text, "%s/one", keys);
+    assert_fails(ST_NO_INPUT, wire_serve_keys(w, text), "a client's folder");
+    assert_ok(wire_use_keys(w, text));
     wire_free(&w);
     assert_fails(ST_CANT_CREATE, wire_keys_make(keys, NULL), "another --out");
     assert_fails(ST_CANT_CREATE, wire_keys_make(keys, "two"), "another --client");
