@@ -2,9 +2,11 @@
 """Rows of a running prepd, or of a recording, as numpy arrays. README.md beside this file is the
 specification; needs python3-zmq, python3-zstandard, python3-numpy (python3-xxhash checks digests)."""
 import argparse
+import errno
 import json
 import mmap
 import os
+import socket as sockets
 import struct
 import sys
 
@@ -22,6 +24,20 @@ HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
 HELLO_LIMIT = 8 << 20  # who sends more is cut off, and hears no reason
+TELL_S = 1.0  # of silence: then it is told why nobody can answer
+# As prepd ends (sysexits.h): by what the daemon said, and by what went wrong here.
+EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAILABLE": 69, "ST_OS": 71,
+              "ST_NO_MEMORY": 71, "ST_CANT_CREATE": 73, "ST_IO": 74, "ST_TIMEOUT": 75, "ST_STOPPED": 75,
+              "ST_PROTOCOL": 76, "ST_CONFIG": 78}
+OWN_CODES = {TimeoutError: 69, FileNotFoundError: 66, PermissionError: 78, OSError: 74}
+
+
+class Refused(RuntimeError):
+    """The daemon's words, and its code: ST_CONFIG .."""
+
+    def __init__(self, message, code):
+        super().__init__(message)
+        self.code = code
 
 
 def check(good, *words):
@@ -107,15 +123,65 @@ def decode(parts):
                 quarantine=metadata.get("quarantine", ""))
 
 
+def shorten(endpoint):
+    """(endpoint, None), or of an ipc path too long for a socket's address: (through its opened folder, the folder)"""
+    if not endpoint.startswith("ipc://") or len(os.fsencode(endpoint)) <= 6 + 107:
+        return endpoint, None
+    path, name = os.path.split(endpoint[6:])  # as proto/endpoint.c does
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    return f"ipc:///proc/self/fd/{folder}/{name}", folder
+
+
+def absence(endpoint):
+    """Why nobody can answer there; None where somebody listens, and of tcp, of which nothing is known. PermissionError
+    where this user may not write to the socket, which waiting does not mend."""
+    if not endpoint.startswith("ipc://"):
+        return None
+    folder = None
+    try:
+        address, folder = shorten(endpoint)
+        with sockets.socket(sockets.AF_UNIX) as s:
+            s.setblocking(False)
+            s.connect(address[6:])
+    except PermissionError:
+        raise PermissionError(f"{endpoint}: this user may not write to the socket, which connecting takes: be the user "
+                              "of prepd serve, or one of its group") from None
+    except BlockingIOError:
+        return None  # its queue is full: somebody is there
+    except ConnectionRefusedError:
+        return "nobody listens behind this socket: prepd serve has died; start it again"
+    except OSError as e:
+        return f"there is no socket ({e.strerror}): prepd serve is not running, or with another prepd.endpoint"
+    finally:
+        if folder is not None:
+            os.close(folder)
+    return None
+
+
+def read_keys(folder):
+    """A client's folder: its public and secret key, the daemon's public one."""
+    try:
+        with open(os.path.join(folder, "client.key"), encoding="ascii") as f:
+            own = [line.split()[0].encode() for line in f.read().splitlines()[:2]]
+        with open(os.path.join(folder, "daemon.pub"), encoding="ascii") as f:
+            return *own, f.read().split()[0].encode()
+    except OSError as e:
+        raise type(e)(f"{e.filename}: can not be read: {e.strerror}; on the daemon's machine prepd keygen --out FOLDER "
+                      "--client NAME (FOLDER: its prepd.keys) makes FOLDER/NAME: copy that here") from None
+
+
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             credit_bytes=256 << 20, timeout=60.0, keys=None):
     """Yields the rows of a running daemon, then returns. cursor: that of the last row taken, to go on behind it. rank of
     ranks: whose share of every step. credit_bytes: how much may be under way. keys: a client's folder of `prepd keygen`,
     for a tcp endpoint with CURVE. What goes wrong names the endpoint: TimeoutError after timeout seconds of silence,
-    RuntimeError with the daemon's words, ValueError of a message that is not sound. It is not tried again: call this
-    again with the last cursor."""
+    Refused (a RuntimeError) with the daemon's words, ValueError of a message that is not sound, PermissionError of a
+    socket that is not for this user. It is not tried again: call this again with the last cursor. Who waits for a
+    socket that is not there is told so on stderr, once."""
     import zmq  # only here: recordings need none
-    where = endpoint
+    absence(endpoint)
+    where, is_tcp = endpoint, not endpoint.startswith("ipc://")
+    pair = read_keys(keys) if keys and is_tcp else None
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 2000)
@@ -123,21 +189,12 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 3), (zmq.TCP_KEEPALIVE_INTVL, 3),
                           (zmq.TCP_KEEPALIVE_CNT, 3), (zmq.TCP_MAXRT, 10000)):
         socket.setsockopt(option, value)  # no ZeroMQ heartbeats: wire.c says why
-    socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
     socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
-    folder = None
-    if keys and not endpoint.startswith("ipc://"):
-        with open(os.path.join(keys, "client.key"), encoding="ascii") as f:
-            socket.curve_publickey, socket.curve_secretkey = (
-                line.split()[0].encode() for line in f.read().splitlines()[:2])
-        with open(os.path.join(keys, "daemon.pub"), encoding="ascii") as f:
-            socket.curve_serverkey = f.read().split()[0].encode()
-    if endpoint.startswith("ipc://") and len(os.fsencode(endpoint)) > 6 + 107:
-        # Too long for a socket's address: through the opened folder, as proto/endpoint.c does.
-        path, name = os.path.split(endpoint[6:])
-        folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
-        endpoint = f"ipc:///proc/self/fd/{folder}/{name}"
+    if pair:
+        socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = pair
+    endpoint, folder = shorten(endpoint)
     socket.connect(endpoint)
+    told = timeout <= TELL_S
 
     def send(kind, message):
         text = json.dumps(message).encode()
@@ -145,25 +202,39 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([head, text])
 
+    def receive():
+        nonlocal told
+        for seconds in (min(timeout, TELL_S), max(0, timeout - TELL_S)):
+            if socket.poll(int(seconds * 1000)):
+                told = True  # somebody is there
+                return [p.buffer for p in socket.recv_multipart(copy=False)]
+            why = None if told else absence(where)
+            if why:
+                told = True
+                print(f"client.py: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
+        raise zmq.Again
+
     try:
         send(HELLO, {"version": 1, "program": "client.py", "stream": stream, "options": None,
                      "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
                      "credit_bytes": credit_bytes, "rows_later": True})
         while True:
-            parts = [p.buffer for p in socket.recv_multipart(copy=False)]
+            parts = receive()
             kind = header(parts[0])[0]
             if kind == ROW:
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
                 yield decode(parts)
             elif kind == ERROR:
-                raise RuntimeError(f"{where}: " + json.loads(bytes(parts[1]))["message"])
+                said = json.loads(bytes(parts[1]))
+                raise Refused(f"{where}: " + said["message"], said.get("code"))
             elif kind == END:
                 return
             else:
                 check(kind in (WELCOME, CREDIT), "a message of kind", kind)
     except zmq.Again:
-        raise TimeoutError(f"{where}: nothing came for {timeout:g} s: is prepd serve running there"
-                           f"{', and are its keys these' if keys else ''}?") from None
+        about_keys = ", and are its keys these" if pair else ", and does it demand keys (keys=FOLDER, --keys)"
+        why = absence(where) or f"is prepd serve running there{about_keys if is_tcp else ''}?"
+        raise TimeoutError(f"{where}: nothing came for {timeout:g} s: {why}") from None
     except ValueError as e:
         raise ValueError(f"{where}: {e}") from None
     finally:
@@ -201,12 +272,26 @@ def replay(path):
             yield decode([row[:64], row[72:72 + size], *parts])
 
 
+def exit_code(error, live):
+    if isinstance(error, Refused):
+        return EXIT_CODES.get(error.code, 70)
+    unsound = 76 if live else 65
+    return next((code for kind, code in OWN_CODES.items() if isinstance(error, kind)), unsound)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.print_usage(sys.stderr)
+        self.exit(64, f"client.py: {message}\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
     parser.add_argument("--rows", type=int, default=0, help="stop after so many; 0 = all")
     parser.add_argument("--stream", default="train")
-    parser.add_argument("--keys", help="folder of client.key and daemon.pub (prepd keygen)")
+    parser.add_argument("--keys", help="folder of client.key and daemon.pub, made on the daemon's machine (prepd "
+                                       "keygen --client NAME) and copied here")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds of silence to wait for")
     parser.add_argument("--out", help="write the last row's arrays to this .npz")
     args = parser.parse_args()
@@ -221,7 +306,8 @@ def main():
             if n == args.rows:
                 break
     except (OSError, RuntimeError, ValueError) as e:
-        sys.exit(f"client.py: {e}")
+        print(f"client.py: {e}", file=sys.stderr)
+        sys.exit(exit_code(e, live))
     rows.close()
     if args.out and row is not None:
         np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})

@@ -37,6 +37,8 @@ def a_command_beside_the_daemon():
                 check(False, "a consumer was taken for a worker")
             except RuntimeError as refused:
                 check("trainers connect to prepd.endpoint" in str(refused), str(refused))
+                said(sys.executable, CLIENT, end + ".workers", code=76)
+                check(refused.code == "ST_PROTOCOL", refused.code)
             check(d.p.poll() is None and d.stop() == 0, d.said())
 
 
@@ -52,8 +54,21 @@ def a_socket_that_is_not_there_or_not_ours():
     nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
     with Folder() as f:
         end = f.file("d.sock")
-        told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=1)
-        check(f"{end}: nothing came for 0.3 s" in told, "client.py does not name the endpoint")
+        told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
+        check(f"{end}: nothing came for 0.3 s: there is no socket" in told and "waiting" not in told, told)
+        waits = subprocess.Popen([sys.executable, CLIENT, f"ipc://{end}", "--timeout", "60", "--rows", "1"],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = waits.stderr.readline()
+        check(f"{end}: waiting, at most 60 s: there is no socket" in line, line)
+        with Daemon(f.config):  # a moment later
+            out, err = waits.communicate(timeout=60)
+        check(waits.returncode == 0 and out.startswith("row 0 ") and not err, out + err)
+        told = said(sys.executable, CLIENT, f"tcp://127.0.0.1:{free_ports()}", "--timeout", "0.3", code=69)
+        check("does it demand keys" in told, told)
+        told = said(sys.executable, CLIENT, "tcp://127.0.0.1:1", "--keys", f.file("none"), code=66)
+        check("none/client.key" in told and "keygen --out FOLDER --client NAME" in told, told)
+        said(sys.executable, CLIENT, f.file("none"), code=66)
+        said(sys.executable, CLIENT, code=64)
         first = subprocess.Popen([BIN, "status", "-c", f.config], stderr=subprocess.PIPE, text=True)
         check("there is no socket" in first.stderr.readline(), "not told at once")
         for kind in ("", ".workers", ".control"):
@@ -61,6 +76,8 @@ def a_socket_that_is_not_there_or_not_ours():
                 s.bind(end + kind)
         check(first.wait(60) == 69, f"exit code {first.returncode}")
         check("no daemon within 5 s" in (told := first.stderr.read()) and "nobody listens behind" in told, told)
+        told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
+        check("nobody listens behind this socket" in told, told)
         with socket.socket(socket.AF_UNIX) as s, socket.socket(socket.AF_UNIX) as control:
             for kind, one in (("", s), (".control", control)):
                 os.remove(end + kind)
@@ -68,9 +85,11 @@ def a_socket_that_is_not_there_or_not_ours():
                 one.listen()
                 os.chmod(end + kind, 0o500 if nobody else 0)
             os.chmod(f.path, 0o755)
-            for words in (["status", "--connect", f"ipc://{end}"], ["worker", "--connect", f"ipc://{end}"]):
+            shutil.copy(CLIENT, f.file("client.py"))
+            for words in ([BIN, "status", "--connect", f"ipc://{end}"], [BIN, "worker", "--connect", f"ipc://{end}"],
+                          ["/usr/bin/python3", "-B", f.file("client.py"), f"ipc://{end}"]):
                 try:
-                    p = subprocess.run([BIN, *words], capture_output=True, text=True, timeout=60, **nobody)
+                    p = subprocess.run(words, capture_output=True, text=True, timeout=60, **nobody)
                 except PermissionError:
                     print("skipped: another user may not run this build")
                     break
@@ -135,7 +154,7 @@ def what_lacks_or_is_out_of_range():
         wrong = [("scale -1 --connect ipc://x", "scale -1: expected a whole number from 0 to 1024"),
                  ("scale --connect ipc://x", "needs the number of workers"),
                  ("scale 1 2 --connect ipc://x", "unexpected \"2\""),
-                 ("status --connect foo", "--connect: endpoint \"foo\""),
+                 ("status --connect foo", "--connect: endpoint \"foo\": expected ipc://PATH or tcp://HOST:PORT"),
                  ("worker --connect foo", "--connect: endpoint \"foo\""),
                  ("status --prepd.endpoint foo", "neither ipc://PATH nor tcp://HOST:PORT"),
                  ("keygen", "--out DIR"), ("keygen --client a", "--out DIR"),
