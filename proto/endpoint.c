@@ -224,11 +224,10 @@ static int tcp_bind_fails(const endpoint *e)
     return failed;
 }
 
-status wire_unused(const char *text)
+status endpoint_unused(const char *text, const endpoint *parsed)
 {
-    endpoint e;
+    endpoint e = *parsed;
     endpoint_folders folders = {0};
-    TRY(endpoint_parse(text, &e));
     if (!e.is_ipc)
         return tcp_bind_fails(&e) == EADDRINUSE ? endpoint_in_use(text) : ST_OK;
     status st = endpoint_shorten(&e, &folders);
@@ -244,12 +243,28 @@ status endpoint_in_use(const char *text)
                 "%s is in use by another process; stop it or choose another prepd.endpoint", text);
 }
 
+/* For a socket that is not there yet. */
+static status folder_of(const char *path)
+{
+    char folder[ENDPOINT_PATH];
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash - path) + 1 : 0; /* "/" stays */
+    memcpy(folder, n ? path : "./", n ? n : 2);
+    folder[n ? n : 2] = 0;
+    if (access(folder, W_OK | X_OK) == 0)
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, folder,
+                   "no socket can be made in this folder: %s; make it, or choose another "
+                   "prepd.endpoint",
+                   strerror(errno));
+}
+
 status endpoint_clear_ipc(const endpoint *e)
 {
     struct stat info;
     int failed;
     if (lstat(e->path, &info) != 0)
-        return ST_OK; /* nothing there, or bind will say what is wrong with the folder */
+        return folder_of(e->path);
     if (!S_ISSOCK(info.st_mode))
         return FAIL_IN(ST_CANT_CREATE, e->path,
                        "exists and is no socket; choose another prepd.endpoint or move it away");

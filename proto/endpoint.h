@@ -33,9 +33,11 @@ WARN_UNUSED status endpoint_shorten(endpoint *e, endpoint_folders *open);
 void endpoint_folders_done(endpoint_folders *open);
 
 /* Makes way for binding an ipc endpoint: a file left by a dead process is removed; one that a
- * living process listens on is ST_UNAVAILABLE, anything else at that path ST_CANT_CREATE. ZeroMQ
- * itself would unlink whatever stands there. */
+ * living process listens on is ST_UNAVAILABLE, anything else at that path, or no folder for it,
+ * ST_CANT_CREATE. ZeroMQ itself would unlink whatever stands there. */
 WARN_UNUSED status endpoint_clear_ipc(const endpoint *e);
+/* The same of any endpoint: wire_may_bind. text: as the user wrote it. */
+WARN_UNUSED status endpoint_unused(const char *text, const endpoint *e);
 /* The refusal. */
 WARN_UNUSED status endpoint_in_use(const char *text);
 

@@ -113,6 +113,14 @@ static status check_keys(const wire *w, const char *text, const endpoint *e, boo
                       : WIRE_KEYS_REMEDY " and name it in prepd.keys (--keys)");
 }
 
+status wire_may_bind(const wire *w, const char *text)
+{
+    endpoint e;
+    TRY(endpoint_parse(text, &e));
+    TRY(check_keys(w, text, &e, true));
+    return endpoint_unused(text, &e);
+}
+
 static status socket_new(wire *w, const char *name, const endpoint *e, bool is_router,
                          const wire_limits *limits, wire_socket **out)
 {

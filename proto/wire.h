@@ -72,10 +72,10 @@ WARN_UNUSED status wire_reachable(const char *endpoint, char **out);
  * ST_UNAVAILABLE: no socket, or nobody behind it; ST_CONFIG: one that this user may not write to.
  * The note says what to do. */
 WARN_UNUSED status wire_listens(const char *endpoint);
-/* ST_UNAVAILABLE where a wire_bind would find the address in use: by what is known now. A socket
- * file that nobody stands behind is removed; a daemon that does stand there sees a connection come
- * and go. */
-WARN_UNUSED status wire_unused(const char *endpoint);
+/* How a wire_bind would fail, by what is known now: no keys, no such folder, an address in use
+ * (ST_UNAVAILABLE). A socket file that nobody stands behind is removed; a daemon that does stand
+ * there sees a connection come and go. */
+WARN_UNUSED status wire_may_bind(const wire *w, const char *endpoint);
 /* True once a DEALER has spoken ZeroMQ with a living peer (which may have gone since). */
 bool wire_greeted(wire_socket *s);
 /* Of a DEALER whose daemon was heard before, by another socket: connections that end in their

@@ -119,12 +119,27 @@ static status open_train(dispatch *d)
 }
 
 /* Of tcp these are the two ports behind the one that the user wrote. */
-static status unused_beside(const dispatch *d, const char *whose, const char *beside)
+static status may_bind_beside(const dispatch *d, const char *whose, const char *beside)
 {
-    const status st = wire_unused(beside);
+    const status st = wire_may_bind(d->net, beside);
     return st == ST_OK || wire_is_ipc(beside)
                ? st
                : status_context(st, "the %s port of %s", whose, d->c->prepd_endpoint);
+}
+
+/* Nothing listens yet. */
+static status may_listen(dispatch *d)
+{
+    TRY(wire_new(&d->net));
+    if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
+        TRY(wire_serve_keys(d->net, d->c->prepd_keys));
+    TRY(wire_may_bind(d->net, d->c->prepd_endpoint));
+    TRY(may_bind_beside(d, "workers'", d->workers_endpoint));
+    TRY(may_bind_beside(d, "control", d->control_endpoint));
+    if (d->c->metrics_listen[0])
+        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
+    http_close(&d->metrics);
+    return ST_OK;
 }
 
 static status start(dispatch *d)
@@ -135,17 +150,12 @@ static status start(dispatch *d)
     TRY(proc_signal_fd(&d->signal_fd));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
-    TRY(wire_unused(d->c->prepd_endpoint));
-    TRY(unused_beside(d, "workers'", d->workers_endpoint));
-    TRY(unused_beside(d, "control", d->control_endpoint));
+    TRY(may_listen(d)); /* what is wrong with that is not told behind a long reading of data */
     /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
     TRY(open_train(d));
     if (d->stopping)
         return ST_OK;
     TRY(dispatch_make_terms(d));
-    TRY(wire_new(&d->net));
-    if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
-        TRY(wire_serve_keys(d->net, d->c->prepd_keys));
     if (d->c->metrics_listen[0])
         TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));

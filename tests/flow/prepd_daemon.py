@@ -291,6 +291,13 @@ def an_endpoint_in_use_is_named():
                                     f"tcp://127.0.0.1:{mine}"], capture_output=True, text=True, timeout=10)
                 check(p.returncode == 69 and f":{port} is in use" in p.stderr, p.stderr)
                 check(whose is None or f"the {whose} port of tcp://127.0.0.1:{mine}: " in p.stderr, p.stderr)
+            for option, value, code, words in (
+                    ("prepd.endpoint", f"tcp://0.0.0.0:{first}", 78, "need CURVE keys"),
+                    ("prepd.endpoint", f"ipc://{f.file('absent')}/x.sock", 73, "make it, or choose another prepd.endpoint"),
+                    ("metrics.listen", f"127.0.0.1:{port}", 69, "metrics.listen"),
+                    ("metrics.listen", "0.0.0.0:1", 78, "loopback")):
+                p = subprocess.run([BIN, "serve", "-c", f.config, "--" + option, value], capture_output=True, text=True, timeout=10)
+                check(p.returncode == code and words in p.stderr, f"{option} {value}: exit code {p.returncode}: {p.stderr}")
 
 
 HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
