@@ -2,7 +2,7 @@
  *
  * One YAML file serves both programs and each checks all of it. Precedence: default < YAML <
  * command line (--section.key VALUE or --section.key=VALUE). Unknown keys fail and name the nearest
- * valid one. */
+ * valid one, if it is near. */
 #ifndef TESSERA_COMMON_CONF_H
 #define TESSERA_COMMON_CONF_H
 
@@ -63,6 +63,12 @@ typedef struct conf {
 WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
 void conf_done(conf *c);
 
+/* c->place, or NULL for nobody: the input of a failure that a value is to blame for. */
+static inline const char *conf_place(const conf *c)
+{
+    return c->place && *c->place ? c->place : NULL;
+}
+
 /* Rules between options. Called by conf_load; again after a change in a test. */
 WARN_UNUSED status conf_check(const conf *c);
 
@@ -78,8 +84,9 @@ WARN_UNUSED status conf_eval(const conf *c, conf *out);
 
 /* "key: value" of every option, loadable again (--print-config). */
 void conf_print(const conf *c, FILE *to);
-/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH. */
-void conf_help(FILE *to, bool for_trainer);
+/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH; of these only
+ * some keys (NULL at the end of them), or all: NULL. */
+void conf_help(FILE *to, bool for_trainer, const char *const *only);
 /* configs/README.md. */
 void conf_reference(FILE *to);
 

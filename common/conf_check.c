@@ -7,7 +7,7 @@
 
 static status bad(const conf *c, const char *text)
 {
-    return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL, "%s", text);
+    return FAIL_IN(ST_CONFIG, conf_place(c), "%s", text);
 }
 
 /* A list of these words (parts: ends with NULL) or one of the two others. */
@@ -32,8 +32,8 @@ static status check_list(const conf *c, const char *key, const char *text, const
     for (const char *const *w = parts; *w; w++)
         snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", *words ? ", " : "",
                  *w);
-    return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL,
-                   "%s: \"%.100s\" is not %s, %s, or a list of %s", key, text, one, other, words);
+    return FAIL_IN(ST_CONFIG, conf_place(c), "%s: \"%.100s\" is not %s, %s, or a list of %s", key,
+                   text, one, other, words);
 }
 
 static status check_scope(const conf *c)
@@ -49,7 +49,7 @@ static status check_recompute(const conf *c)
     const char *option = c->ac_selective;
     if (strcmp(option, "op") != 0 &&
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
-        return FAIL_IN(ST_CONFIG, *c->place ? c->place : NULL,
+        return FAIL_IN(ST_CONFIG, conf_place(c),
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
                        "number of layers from 1",
                        option);

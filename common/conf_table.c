@@ -132,9 +132,16 @@ size_t conf_distance(const char *a, const char *b)
     return row[m];
 }
 
+bool conf_is_near(const char *word, size_t distance)
+{
+    enum { EDITS = 2, OF_LENGTH = 3 };
+    const size_t share = strlen(word) / OF_LENGTH;
+    return distance <= (share > EDITS ? share : EDITS);
+}
+
 const char *conf_nearest_key(const char *key)
 {
-    const char *nearest = "";
+    const char *nearest = NULL;
     size_t least = SIZE_MAX;
     bool whole = strchr(key, '.') != NULL;
     for (size_t i = 0; i < conf_n_rows; i++) {
@@ -147,7 +154,7 @@ const char *conf_nearest_key(const char *key)
             nearest = r->key;
         }
     }
-    return nearest;
+    return conf_is_near(key, least) ? nearest : NULL;
 }
 
 int conf_choice_count(const conf_row *r)

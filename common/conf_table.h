@@ -46,10 +46,13 @@ const conf_row *conf_row_find(const char *key);     /* option or alias; NULL if 
 const conf_row *conf_row_target(const conf_row *r); /* of an alias; else itself */
 bool conf_is_section(const char *name);
 const char *conf_first_key(const char *section); /* of a section there is */
-/* The nearest key by edit distance; a word without a dot is also held against the keys' ends. */
+/* The nearest key by edit distance, NULL if none is near; a word without a dot is held against the
+ * keys' ends. */
 const char *conf_nearest_key(const char *key);
 /* Smallest number of inserted, removed or replaced bytes, case aside. */
 size_t conf_distance(const char *a, const char *b);
+/* Whether so many edits of a word make a likely mistake: a third of it, of a short one two. */
+bool conf_is_near(const char *word, size_t distance);
 
 /* Choices of an ENUM row. */
 int conf_choice_count(const conf_row *r);

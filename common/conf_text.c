@@ -105,7 +105,15 @@ static void help_row(FILE *to, const conf_row *r)
     print_folded(to, words);
 }
 
-void conf_help(FILE *to, bool for_trainer)
+static bool is_among(const char *const *keys, const char *key)
+{
+    for (; *keys; keys++)
+        if (strcmp(*keys, key) == 0)
+            return true;
+    return false;
+}
+
+void conf_help(FILE *to, bool for_trainer, const char *const *only)
 {
     const conf_row *section = NULL;
     row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
@@ -117,7 +125,7 @@ void conf_help(FILE *to, bool for_trainer)
         const conf_row *r = &conf_rows[i];
         if (r->kind == ROW_SECTION)
             section = r;
-        if (!conf_row_is_option(r) || r->owner == other)
+        if (!conf_row_is_option(r) || r->owner == other || (only && !is_among(only, r->key)))
             continue;
         if (section)
             fprintf(to, "\n%s: %s\n", section->key, section->help);
@@ -189,9 +197,9 @@ void conf_reference(FILE *to)
         "the command line it is `--training.seq_len 2048` or `--training.seq_len=2048`, which\n"
         "wins over the file. Relative paths start at the file's folder, on the command line at\n"
         "the working directory. Whole numbers may be written `1e6` or `1_000_000`, `true` and\n"
-        "`false` also `yes`, `no`, `on`, `off`, `1`, `0`. A key that\n"
-        "does not exist is an error that names the nearest one. `--print-config` shows what\n"
-        "a run resolves to, in a form that can be loaded again.\n\n"
+        "`false` also `yes`, `no`, `on`, `off`, `1`, `0`. Bytes may have a unit: `8GiB` (`KiB`,\n"
+        "`MiB`, `GiB`, `TiB`). A key that does not exist is an error that names one that is near.\n"
+        "`--print-config` shows what a run resolves to, in a form that can be loaded again.\n\n"
         "*Stream* options change the rows that prepd makes: both ends compare them when they\n"
         "meet, and a run can only be resumed with the same ones.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {

@@ -50,6 +50,34 @@ static bool parse_int(const char *text, int64_t *out)
     return true;
 }
 
+/* The factor of a binary unit at the end of text (8GiB, 8 GiB), which is cut off; 1 if there is
+ * none. */
+static int64_t cut_unit(char *text)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    enum { LETTERS = 3, N_UNITS = sizeof units / sizeof *units };
+    const size_t n = strlen(text);
+    char *end = text + n - (n > LETTERS ? LETTERS : n);
+    for (int i = 0; i < N_UNITS; i++) {
+        if (strcasecmp(end, units[i]) != 0)
+            continue;
+        end -= end > text && end[-1] == ' ';
+        *end = 0;
+        return INT64_C(1) << 10 * (i + 1);
+    }
+    return 1;
+}
+
+static bool parse_bytes(const char *text, int64_t *out)
+{
+    char number[80];
+    if (snprintf(number, sizeof number, "%s", text) >= (int)sizeof number)
+        return false;
+    const int64_t unit = cut_unit(number);
+    int64_t v;
+    return parse_int(number, &v) && !__builtin_mul_overflow(v, unit, out);
+}
+
 static bool parse_real(const char *text, double *out)
 {
     char digits[64], *end;
@@ -80,9 +108,10 @@ static status set_int(conf *c, const conf_row *r, const char *text, const conf_o
     char range[128];
     int64_t v;
     conf_range_text(r, range, sizeof range);
-    if (!parse_int(text, &v))
-        return CONF_FAIL(origin, "%s: expected a whole number (%s), found \"%.100s\"", r->key,
-                         range, text);
+    const bool bytes = strcmp(r->unit, "bytes") == 0;
+    if (bytes ? !parse_bytes(text, &v) : !parse_int(text, &v))
+        return CONF_FAIL(origin, "%s: expected a whole number (%s%s), found \"%.100s\"", r->key,
+                         range, bytes ? ", or in KiB, MiB, GiB, TiB" : "", text);
     if (v < r->integer_min || v > r->integer_max)
         return CONF_FAIL(origin, "%s: %lld is out of range; allowed: %s", r->key, (long long)v,
                          range);
@@ -216,6 +245,7 @@ status conf_unknown_key(const char *key, const conf_origin *origin)
                          "indented (%s:, then %s: ..), or dotted (%s: ..)",
                          key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
     }
-    return CONF_FAIL(origin, "there is no option \"%.200s\"; did you mean %s?", key,
-                     conf_nearest_key(key));
+    const char *near = conf_nearest_key(key);
+    return CONF_FAIL(origin, "there is no option \"%.200s\"%s%s%s", key,
+                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }

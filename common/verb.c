@@ -36,7 +36,7 @@ static void help_verb(const program *p, const verb *v)
     printf("\n  -c FILE           options from a YAML file\n"
            "  --section.key V   one option, over the file\n"
            "  --print-config    the resolved options, and no more\n\n");
-    conf_help(stdout, p->trainer);
+    conf_help(stdout, p->trainer, v->reads);
 }
 
 static status unknown_verb(const program *p, const char *name)
@@ -45,6 +45,8 @@ static status unknown_verb(const program *p, const char *name)
     for (int i = 1; i < p->n; i++)
         if (conf_distance(name, p->verbs[i].name) < conf_distance(name, best->name))
             best = &p->verbs[i];
+    if (!conf_is_near(name, conf_distance(name, best->name)))
+        return FAIL(ST_USAGE, "no verb \"%.100s\"; %s --help lists all", name, p->name);
     return FAIL(ST_USAGE, "no verb \"%.100s\"; did you mean \"%s\"? %s --help lists all", name,
                 best->name, p->name);
 }
@@ -68,7 +70,8 @@ static bool next_word(const char **text, char out[WORD_MAX])
     return true;
 }
 
-/* The verb's word nearest to this one; its distance. */
+/* The verb's word nearest to this one; its distance, where 0 is the word itself and 1 its letters
+ * in another case. */
 static size_t nearest_word(const verb *v, const char *word, char out[WORD_MAX])
 {
     const char *const texts[] = {v->usage, v->help, v->hidden,
@@ -89,16 +92,30 @@ static size_t nearest_word(const verb *v, const char *word, char out[WORD_MAX])
 static status unknown_word(const program *p, const verb *v, const char *word, const char *near,
                            size_t distance)
 {
-    enum { TYPOS = 3 };
     if (v->options && conf_is_section(word + 2))
         return FAIL(ST_USAGE, "%s is a section of the options: %s.KEY VALUE, as %s %s --help tells",
                     word, word, p->name, v->name);
-    if (v->options && distance > TYPOS)
-        return FAIL(ST_USAGE,
-                    "%s %s does not know %s; did you mean --%s? %s %s --help tells all of them",
-                    p->name, v->name, word, conf_nearest_key(word + 2), p->name, v->name);
-    return FAIL(ST_USAGE, "%s %s does not know %s; did you mean %s? %s %s --help tells more",
-                p->name, v->name, word, near, p->name, v->name);
+    const char *key = v->options ? conf_nearest_key(word + 2) : NULL;
+    char guess[256] = "";
+    if (conf_is_near(word + 2, distance - 1))
+        snprintf(guess, sizeof guess, " did you mean %s?", near);
+    else if (key)
+        snprintf(guess, sizeof guess, " did you mean --%s?", key);
+    return FAIL(ST_USAGE, "%s %s does not know %s;%s %s %s --help tells more", p->name, v->name,
+                word, guess, p->name, v->name);
+}
+
+/* What is neither true nor false behind a switch is left for the verb, and most verbs take no such
+ * word. */
+static status check_switch(const program *p, const verb *v, const char *flag, const char *next)
+{
+    const conf_row *r = conf_row_find(flag + 2);
+    if (!r || conf_row_target(r)->kind != ROW_BOOL || !next || *next == '-' ||
+        conf_bool_parse(next, &(bool){false}) || (*v->usage != '-' && *v->usage != '['))
+        return ST_OK;
+    return FAIL(ST_USAGE,
+                "\"%.100s\" behind %s is neither true nor false, and %s %s takes no such word",
+                next, flag, p->name, v->name);
 }
 
 /* Every --word is the verb's, or an option where it takes those. */
@@ -115,6 +132,7 @@ static status check_words(const program *p, const verb *v, int argc, char **argv
                             "%s %s reads no options of a YAML file, such as %s; see %s "
                             "%s --help",
                             p->name, v->name, word, p->name, v->name);
+            TRY(check_switch(p, v, argv[i], argv[i + 1]));
             continue;
         }
         const size_t distance = nearest_word(v, word, near);
@@ -184,7 +202,7 @@ int program_run(const program *p, int argc, char **argv)
 {
     log_init(p->name, LOG_INFO, false);
     status st = run(p, argc, argv);
-    if (st != ST_OK && st != ST_END)
+    if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has told it */
         log_status();
     const int failed = fflush(stdout) == 0 ? 0 : errno;
     const bool kept = !failed && !ferror(stdout);

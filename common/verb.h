@@ -2,7 +2,8 @@
  * line.
  *
  * A verb names each --word that it takes in its usage or its help: what stands in neither is
- * refused before the verb runs, with the nearest that does. */
+ * refused before the verb runs, with the nearest that does, if one is near. A usage that begins
+ * with neither - nor [- takes words without dashes. */
 #ifndef TESSERA_COMMON_VERB_H
 #define TESSERA_COMMON_VERB_H
 
@@ -18,6 +19,7 @@ typedef struct verb {
     const char *usage, *help;             /* of VERB --help */
     bool options;                         /* takes -c FILE and --section.key VALUE */
     const char *hidden;                   /* words that only we ourselves give; NULL: none */
+    const char *const *reads;             /* keys of the options it reads, then NULL; NULL: all */
 } verb;
 
 typedef struct program {

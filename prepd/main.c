@@ -11,6 +11,8 @@
     "  --keys DIR           client.key and daemon.pub (prepd keygen), beyond loopback\n"           \
     "Exit code 69 if no daemon answers there."
 
+static const char *const where[] = {"prepd.endpoint", "prepd.keys", NULL};
+
 static const verb verbs[] = {
     {"serve", verb_serve, "the daemon: indexes a data set, makes rows, serves trainers",
      CONFIG " [--quiet] [--recording FILE]",
@@ -90,19 +92,19 @@ static const verb verbs[] = {
      "Rows, rates, workers, consumers and quarantine of a running daemon.\n"
      "  --json               all of it as a JSON object (prepd/README.md names its "
      "fields)" WHICH_DAEMON,
-     true, NULL},
+     true, NULL, where},
     {"scale", verb_scale, "sets the number of local workers of a running daemon", "N " DAEMON,
      "Sets the number of local workers of a running daemon.\n"
      "  N                    0 to 1024; with 0 only workers elsewhere make rows. Those that are\n"
      "                       too many finish what is in work; until the daemon's next start, or\n"
      "                       a SIGHUP that changes prepd.workers" WHICH_DAEMON,
-     true, NULL},
+     true, NULL, where},
     {"drain", verb_drain, "stops a running daemon for good, with nothing lost", DAEMON,
      "A running daemon finishes what is in work, without a time limit, then stops; workers and\n"
      "their keepers on other machines leave with it. (SIGTERM stops it for a restart: they wait\n"
      "for the next one.) Returns at once: the daemon is gone when status no longer "
      "answers." WHICH_DAEMON,
-     true, NULL},
+     true, NULL, where},
 };
 
 int main(int argc, char **argv)

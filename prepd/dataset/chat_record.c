@@ -29,7 +29,7 @@ status chat_rules_of(const conf *c, chat_rules *out)
         const double w = strtod(at, &end);
         if (end == at || (*end && *end != ',') || !(w >= 0 && w <= 1e6) || r.n_stages == MAX_STAGES)
             return FAIL_IN(
-                ST_CONFIG, *c->place ? c->place : NULL,
+                ST_CONFIG, conf_place(c),
                 "data.stage_weights: \"%.100s\" is no list of up to %d numbers from 0 to "
                 "1e6, such as 0.2,0.3,1",
                 c->data_stage_weights, MAX_STAGES);

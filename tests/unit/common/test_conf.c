@@ -160,6 +160,8 @@ static void test_file__each_wrong_line_is_named(void **state)
            "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
     refuse(r, "\n\nlr: 1\n", "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
     refuse(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
+    refuse(r, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
+    assert_null(strstr(status_text(), "did you mean"));
     refuse(r, "\ntraining: 5\n",
            "c.yaml:2: training is a section and takes no value of its own: its keys stand below "
            "it, indented (training:, then");
@@ -199,6 +201,39 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" holds a comma");
     refuse(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
     refuse(r, "a: \xff\n", "not YAML");
+}
+
+static int64_t cache_bytes(const room *r, const char *text, const char *flag)
+{
+    conf c;
+    assert_ok(load(r, &c, text, flag, NULL, NULL, NULL));
+    const int64_t bytes = c.cache_bytes;
+    conf_done(&c);
+    return bytes;
+}
+
+static void test_bytes__may_have_a_unit(void **state)
+{
+    const room *r = *state;
+    assert_int_equal(cache_bytes(r, "cache:\n  bytes: 3MiB\n", NULL), 3 << 20);
+    assert_int_equal(cache_bytes(r, "cache:\n  bytes: 8 GiB\n", NULL), INT64_C(8) << 30);
+    assert_int_equal(cache_bytes(r, "", "--cache.bytes=1TiB"), INT64_C(1) << 40);
+    assert_int_equal(cache_bytes(r, "", "--cache.bytes=4_096kib"), 4096 << 10);
+    assert_int_equal(cache_bytes(r, "", "--cache.bytes=1e7"), 10000000);
+    const char *const none[] = {"8GB",    "8G",    "GiB",        "1.5GiB",
+                                "8  GiB", "8GiBs", "8388608TiB", "8GiBGiB"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        char text[64], words[160];
+        snprintf(text, sizeof text, "prepd:\n  ship_bytes: %s\n", none[i]);
+        snprintf(words, sizeof words,
+                 "prepd.ship_bytes: expected a whole number (at least 1 bytes, or in KiB, MiB, "
+                 "GiB, TiB), found \"%s\"",
+                 none[i]);
+        refuse(r, text, words);
+    }
+    refuse(r, "cache:\n  bytes: 2TiB\n", "cache.bytes: 2199023255552 is out of range; allowed:");
+    refuse(r, "cache:\n  bytes: -1MiB\n", "cache.bytes: -1048576 is out of range");
+    refuse(r, "training:\n  steps: 1KiB\n", "whole number (at least 0 steps), found \"1KiB\"");
 }
 
 static void test_rules__between_options(void **state)
@@ -303,7 +338,14 @@ static void test_print__loads_again_to_the_same(void **state)
 
 static void print_help(const conf *c, FILE *to)
 {
-    conf_help(to, c != NULL);
+    conf_help(to, c != NULL, NULL);
+}
+
+static void print_two(const conf *c, FILE *to)
+{
+    static const char *const keys[] = {"prepd.endpoint", "log.json", NULL};
+    (void)c;
+    conf_help(to, false, keys);
 }
 
 static void print_reference(const conf *c, FILE *to)
@@ -317,17 +359,22 @@ static void test_help__shows_the_program_its_rows(void **state)
     (void)state;
     conf any;
     char *prepd = printed(NULL, print_help), *trainer = printed(&any, print_help);
-    char *reference = printed(NULL, print_reference);
+    char *reference = printed(NULL, print_reference), *two = printed(NULL, print_two);
     assert_non_null(strstr(prepd, "--prepd.workers N"));
     assert_null(strstr(prepd, "--optimizer.lr"));
     assert_non_null(strstr(trainer, "--optimizer.lr X"));
     assert_null(strstr(trainer, "--prepd.workers"));
     assert_non_null(strstr(trainer, "--training.seq_len"));
+    assert_non_null(strstr(two, "\nprepd: the data daemon\n  --prepd.endpoint URL\n"));
+    assert_non_null(strstr(two, "\n  --log.json [true|false]\n"));
+    assert_null(strstr(two, "--prepd.keys"));
+    assert_null(strstr(two, "\njob:"));
     assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
                                       "`2048` | both | yes | capacity of a row |"));
     assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
     free(prepd);
     free(trainer);
+    free(two);
     free(reference);
 }
 
@@ -415,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
         cmocka_unit_test(test_arguments__wrong_ones),
         cmocka_unit_test(test_file__each_wrong_line_is_named),
+        cmocka_unit_test(test_bytes__may_have_a_unit),
         cmocka_unit_test(test_rules__between_options),
         cmocka_unit_test(test_aliases__torchtitan_spellings),
         cmocka_unit_test(test_paths__file_and_command_line_have_their_folders),
