@@ -49,14 +49,17 @@ status model_files_folder(const conf *c, const char **out)
         return ST_OK;
     }
     if (!c->model_path[0])
-        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder, or a preset and "
+                       "model.tokenizer");
     if (!file_is_folder(c->model_path) && strchr(c->model_path, '/'))
         return model_files_absent(ST_CONFIG, "model.path", c->model_path);
     if (!file_is_folder(c->model_path))
-        return FAIL(ST_CONFIG,
-                    "model.path %s is no folder; beside a preset's name set model.tokenizer to the "
-                    "folder of tokenizer.json",
-                    c->model_path);
+        return FAIL_IN(
+            ST_CONFIG, conf_place(c),
+            "model.path %s is no folder; beside a preset's name set model.tokenizer to the "
+            "folder of tokenizer.json",
+            c->model_path);
     *out = c->model_path;
     return ST_OK;
 }

@@ -153,13 +153,14 @@ status verb_check(int argc, char **argv)
         printf(", %lld could not be", (long long)hashed.failed);
     printf("\n");
     if (bad > 0)
-        st = FAIL(ST_BAD_INPUT, "%lld of %lld samples can not be used; they are listed above",
+        st = FAIL(ST_BAD_INPUT,
+                  "%lld of %lld samples can not be used; they are listed on standard output",
                   (long long)bad, (long long)seen);
 done:;
     status_note note = *status_last();
     json_free(&welcome);
     client_close(&rows);
-    child_stop(&daemon);
+    child_stop(&daemon, &note);
     free(args);
     conf_done(&c);
     status_set(&note);

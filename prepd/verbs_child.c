@@ -76,9 +76,25 @@ static bool alive(child_daemon *d, int *out_wstatus)
     return d->pid != 0;
 }
 
-void child_stop(child_daemon *d)
+/* Of what came by the stream: the cause alone, or nothing where the child ended with it. */
+static void leave_cause(const child_daemon *d, int wstatus, status_note *note)
 {
-    int wstatus;
+    static const char refused[] = "refused: ";
+    const size_t n = sizeof refused - 1;
+    if (!d->endpoint[0] || strcmp(note->input, d->endpoint) != 0)
+        return;
+    snprintf(note->input, sizeof note->input, "the private daemon");
+    if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus)) {
+        note->message[0] = 0;
+    } else if (strncmp(note->message, refused, n) == 0) {
+        note->input[0] = 0;
+        memmove(note->message, note->message + n, strlen(note->message + n) + 1);
+    }
+}
+
+void child_stop(child_daemon *d, status_note *note)
+{
+    int wstatus = 0;
     if (d->pid)
         kill(d->pid, SIGTERM);
     for (int ms = 0; alive(d, &wstatus); ms += 5) {
@@ -86,19 +102,24 @@ void child_stop(child_daemon *d)
             kill(d->pid, SIGKILL);
         usleep(5000);
     }
+    leave_cause(d, wstatus, note);
     if (d->folder[0])
         rmdir(d->folder); /* empty: the daemon removed its sockets */
     d->folder[0] = 0;
 }
 
-/* The child said on stderr why; its exit code becomes ours. */
+/* A child that failed said on stderr why; its exit code becomes ours. */
 static status child_failed(int wstatus)
 {
-    int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : 70;
+    char what[96];
     for (int s = ST_OK + 1; s < ST_COUNT; s++)
-        if (code && status_exit_code((status)s) == code)
-            return FAIL((status)s, "the private daemon failed (see its message above)");
-    return FAIL(ST_INTERNAL, "the private daemon ended with code %d", code);
+        if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) &&
+            status_exit_code((status)s) == WEXITSTATUS(wstatus)) {
+            status_clear();
+            return (status)s;
+        }
+    proc_end_of(wstatus, what, sizeof(what));
+    return FAIL(ST_INTERNAL, "the private daemon ended by %s", what);
 }
 
 status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,

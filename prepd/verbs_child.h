@@ -19,10 +19,12 @@ typedef struct child_daemon {
  * --section.key VALUE; c is what they mean) on an endpoint of its own, with workers of its own and
  * without metrics. */
 WARN_UNUSED status child_start(const conf *c, char *const *args, int n_args, child_daemon *out);
-/* Stops it and removes its folder. A child that failed by itself: its exit code as a status. */
-void child_stop(child_daemon *d);
+/* Stops it and removes its folder. note: why the command failed, if it did: what the daemon has
+ * told on stderr is taken out of it, and so is the daemon's address, which the user never gave. */
+void child_stop(child_daemon *d, status_note *note);
 
-/* The child and one consumer of a stream from the given row. Waits as long as the child lives. */
+/* The child and one consumer of a stream from the given row. Waits as long as the child lives. Of
+ * one that failed by itself: its exit code as a status, and no note, as it has told why. */
 WARN_UNUSED status child_open(child_daemon *d, const char *stream, int64_t from_row,
                               int64_t credit_bytes, client **out);
 

@@ -41,7 +41,7 @@ done:;
     status_note note = *status_last();
     json_free(&welcome);
     client_close(&rows);
-    child_stop(&daemon);
+    child_stop(&daemon, &note);
     status_set(&note);
     return st;
 }

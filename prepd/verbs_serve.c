@@ -56,7 +56,8 @@ status verb_serve(int argc, char **argv)
                                        .buffer_bytes = c.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(&recorded) : dispatch_run(&c, args, n_args, quiet);
+        st = recording ? recorded_serve(&recorded)
+                       : dispatch_run(&c, args, n_args, quiet, parent > 0);
     if (parent)
         remove_private_folder(c.prepd_endpoint);
     free(args);

@@ -37,7 +37,7 @@ static void end(stream_run *r)
 {
     status_note note = *status_last();
     client_close(&r->rows);
-    child_stop(&r->daemon);
+    child_stop(&r->daemon, &note);
     arena_done(&r->a);
     if (r->args)
         conf_done(&r->c);

@@ -65,7 +65,8 @@ static status open_dry(const conf *c, const world *w, dry *d)
     TRY(conf_copy(c, &d->conf));
     TRY(layout_of(c, &d->layout));
     if (!c->model_path[0])
-        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d->dims));
     const layout_limits limits = params_limits(&d->dims);
     TRY(layout_check(&d->layout, &limits));

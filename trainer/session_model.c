@@ -40,7 +40,8 @@ status session_model(session *s)
 {
     const conf *c = s->conf;
     if (!c->model_path[0])
-        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &s->dims));
     TRY(cut_layers(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));

@@ -85,7 +85,8 @@ static status check_options(const conf *c)
     params *p;
     TRY(layout_of(c, &l));
     if (!c->model_path[0])
-        return FAIL(ST_CONFIG, "model.path is not set: name a Hugging Face folder or a preset");
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d));
     layout_limits limits = params_limits(&d);
     TRY(layout_check(&l, &limits));

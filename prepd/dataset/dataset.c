@@ -19,6 +19,9 @@ status dataset_open(const conf *c, dataset **out)
     };
     chat_rules rules;
     TRY(chat_rules_of(c, &rules)); /* wrong ones are told of data that does not use them too */
+    if (!c->data_path[0])
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "data.path is not set: name the folder or file of the data set");
     TRY(adapters[c->data_format]->open(c, out));
     const char *root = (*out)->v->root(*out);
     if (utf8_valid(root, strlen(root)))

@@ -102,8 +102,6 @@ status records_open(const conf *c, record_files **out)
 {
     struct stat info;
     status st;
-    if (!c->data_path[0])
-        return FAIL(ST_CONFIG, "data.path is empty: name a file or folder of records");
     record_files *f = (record_files *)calloc(1, sizeof *f);
     if (!f)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");

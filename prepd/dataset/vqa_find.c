@@ -210,8 +210,6 @@ status vqa_find_files(const conf *c, vqa_paths *out)
 {
     char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
     memset(out, 0, sizeof *out);
-    if (!c->data_path[0])
-        return FAIL(ST_CONFIG, "data.path is not set: name the folder of the VQAv2 files");
     if (!c->data_split[0])
         return FAIL(ST_CONFIG, "data.split is empty: train, val, ...");
     snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", c->data_split);

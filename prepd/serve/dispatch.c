@@ -415,12 +415,17 @@ static void stop(dispatch *d)
     arena_done(&d->scratch);
 }
 
-status dispatch_run(conf *c, char *const *args, int n_args, bool quiet)
+status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for_command)
 {
     dispatch *d = calloc(1, sizeof(*d));
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for the dispatcher");
-    *d = (dispatch){.c = c, .args = args, .n_args = n_args, .quiet = quiet, .signal_fd = -1};
+    *d = (dispatch){.c = c,
+                    .args = args,
+                    .n_args = n_args,
+                    .quiet = quiet,
+                    .for_command = for_command,
+                    .signal_fd = -1};
     d->train.name = "train";
     d->eval.name = "eval";
     d->started_ns = d->counts.tick_ns = clock_ns();

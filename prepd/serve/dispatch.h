@@ -15,8 +15,10 @@
 #include "common/status.h"
 
 /* Serves until stopped by a signal, drained, or failed. ST_OK after a clean stop. quiet: no
- * progress bar. The conf is borrowed and changed by SIGHUP, which resolves the args (as the verb
- * got them) again; what may change is listed in reload.c. */
-WARN_UNUSED status dispatch_run(conf *c, char *const *args, int n_args, bool quiet);
+ * progress bar. for_command: the one consumer is the command that started this daemon, which tells
+ * itself why it is refused. The conf is borrowed and changed by SIGHUP, which resolves the args (as
+ * the verb got them) again; what may change is listed in reload.c. */
+WARN_UNUSED status dispatch_run(conf *c, char *const *args, int n_args, bool quiet,
+                                bool for_command);
 
 #endif

@@ -221,7 +221,10 @@ static status welcome(dispatch *d, session *s, const char *name)
 
 static void refuse(dispatch *d, session *s, status st)
 {
-    peers_refuse(&d->peers, d->consumers, &s->peer, "consumer", st);
+    if (!d->for_command)
+        peers_refuse(&d->peers, d->consumers, &s->peer, "consumer", st);
+    else if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
+        log_debug("the command could not be told: %s", status_text());
     session_close(d, s, NULL);
 }
 

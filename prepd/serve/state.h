@@ -184,8 +184,8 @@ struct dispatch {
     conf *c;
     char *const *args; /* [n_args] it was resolved from; SIGHUP reads them again */
     int n_args;
-    int reloaded; /* options the last reload changed */
-    bool quiet;
+    int reloaded;            /* options the last reload changed */
+    bool quiet, for_command; /* dispatch_run */
     wire *net;
     wire_socket *consumers, *workers, *control;
     char *workers_endpoint, *control_endpoint;

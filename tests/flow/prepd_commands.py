@@ -133,6 +133,10 @@ def help_of_every_verb():
     for verb in ("status", "scale", "drain"):
         usage = run(verb, "--help")
         check(all(word in usage for word in ("-c FILE  ", "--connect ENDPOINT  ", "--keys DIR  ", "code 69")), usage)
+        options = [line.split()[0] for line in usage.splitlines() if line.startswith("  --") and "." in line.split()[0]]
+        check(options == ["--section.key", "--prepd.endpoint", "--prepd.keys"], usage)
+    if TRAINER in PROGRAMS:
+        check("--nproc N: starts" in said(TRAINER, "train", "--help", code=0), "no word of what --nproc does")
 
 
 def mistyped_words_have_a_suggestion():
@@ -146,6 +150,45 @@ def mistyped_words_have_a_suggestion():
         for words, remedy in (("trian", "\"train\""), ("train --dryrun", "--dry-run"), ("plan --swep 3", "--sweep"),
                               ("verify --form 1", "--from"), ("check --step 2", "--steps")):
             check(remedy in said(TRAINER, *words.split(), code=64), words)
+
+
+def words_near_nothing_have_none():
+    wrong = [(BIN, "xyzzy", "no verb \"xyzzy\"; prepd --help lists all"),
+             (BIN, "serve --no-such", "does not know --no-such; prepd serve --help tells more"),
+             (BIN, "serve --foo.bar 1", "there is no option \"foo.bar\""),
+             (TRAINER, "verify --nproc 2", "does not know --nproc; trainer verify --help tells more")]
+    for program, words, told in wrong:
+        if program in PROGRAMS:
+            got = said(program, *words.split(), code=64)
+            check(told in got and "did you mean" not in got, got)
+
+
+def a_word_behind_a_switch():
+    """It is the verb's where that takes words; else it was meant for the switch."""
+    for words in ("serve --data.ship maybe", "check --log.json maybe --hash"):
+        got = said(BIN, *words.split(), code=64)
+        check("\"maybe\" behind --" in got and "is neither true nor false, and prepd" in got, got)
+    check("unexpected \"more\"" in said(BIN, "serve", "--data.ship", "yes", "more", code=64), "another word")
+    check("scale 2000:" in said(BIN, "scale", "--log.json", "2000", code=64), "not scale's")
+
+
+def the_private_daemon_s_cause_is_told_once():
+    with Folder(images=128) as f:
+        def told(code, *words):
+            lines = said(BIN, *words, "-c", f.config, code=code).splitlines()
+            check(len(lines) == 1 and "ipc:" not in lines[0] and "private" not in lines[0], f"{words}: {lines}")
+            return lines[0]
+        verbs = (("digest", "--steps", "1"), ("record", "--steps", "1", "--out", f.file("rows")), ("plan",))
+        for verb in (*verbs, ("check",), ("sample", "--index", "0", "--out", f.file("s"))):
+            check("data.path can not be read" in told(66, *verb, "--data.path", f.file("none")), verb)
+            check(f"{f.config} and the command line: model.path is not set: name a Hugging Face folder, or a preset and "
+                  "model.tokenizer" in told(78, *verb, "--model.path", ""), verb)
+        for path in f.train_images():
+            with open(path, "w") as file:
+                file.write("no picture")
+        for verb in verbs:
+            check("error prepd: no sample can be used; the first: " in told(65, *verb), verb)
+        check("listed on standard output" in told(65, "check"), "check")
 
 
 def what_lacks_or_is_out_of_range():
@@ -170,6 +213,9 @@ def what_lacks_or_is_out_of_range():
         for text, remedy in (("training: 5", ".yaml:1: training is a section"),
                              ("log:\n  json: perhaps", ".yaml:2: log.json: expected true or false (yes, "),
                              ("prepd:\n  endpoint: foo", ".yaml:2: prepd.endpoint: \"foo\""),
+                             ("job:", f"{f.file('wrong.yaml')}: model.path is not set: "),
+                             (f"model:\n  path: {f.file('data/model')}\ndata:\n  format: webdataset",
+                              f"{f.file('wrong.yaml')}: data.path is not set: "),
                              ("prepd:\n  workers: 99999", ".yaml:2: prepd.workers: 99999 is out of range; allowed:")):
             with open(f.file("wrong.yaml"), "w") as file:
                 file.write(text + "\n")
@@ -188,4 +234,5 @@ def what_lacks_or_is_out_of_range():
 
 
 main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index,
-     help_of_every_verb, mistyped_words_have_a_suggestion, what_lacks_or_is_out_of_range)
+     help_of_every_verb, mistyped_words_have_a_suggestion, words_near_nothing_have_none, a_word_behind_a_switch,
+     the_private_daemon_s_cause_is_told_once, what_lacks_or_is_out_of_range)
