@@ -42,6 +42,7 @@ typedef struct lease {
     uint64_t number;  /* of this lease, unique in the dispatcher's life */
     void *owner;      /* the session or index builder it belongs to */
     uint64_t row;     /* LEASE_ROW: row of the stream */
+    uint64_t after;   /* LEASE_ROW: the one its consumer goes on with, whenever it is given */
     int64_t n_items;  /* samples or images; 0 in an empty row */
     int64_t *item;    /* [n_items] owned */
     int64_t reached;  /* items up to the last one reported by the worker that has it */

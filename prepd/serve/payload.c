@@ -411,19 +411,6 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     return st;
 }
 
-/* Where this consumer goes on after the row. With several ranks a cursor points into the same step
- * as long as the step owes this rank a row, else to the next step: there all ranks agree. */
-static uint64_t row_after(const session *se, uint64_t row)
-{
-    uint64_t g = (uint64_t)se->src->c.training_global_batch_size;
-    if (se->ranks == 1)
-        return row + 1;
-    for (uint64_t k = row + 1; k % g != 0 && se->step == row / g; k++)
-        if (se->rank_of[k % g] == se->rank)
-            return k;
-    return (row / g + 1) * g;
-}
-
 static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, json_writer *w)
 {
     session *se = l->owner;
@@ -441,7 +428,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     json_put_key(w, "root");
     json_put_cstr(w, s->data->v->root(s->data));
     json_put_key_int(w, "row", (int64_t)l->row);
-    TRY(payload_cursor(se, &r, row_after(se, l->row), &cursor));
+    TRY(payload_cursor(se, &r, l->after, &cursor));
     json_put_key(w, "cursor");
     json_put_cstr(w, cursor);
     free(cursor);

@@ -152,7 +152,7 @@ static uint64_t last_looked_at(const session *s)
     return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
 }
 
-/* The first row from next_row on that this rank is owed. */
+/* The first row from next_row on that this rank is owed, whose step is then the one of rank_of. */
 static status next_owed(dispatch *d, session *s, uint64_t *out)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
@@ -164,6 +164,20 @@ static status next_owed(dispatch *d, session *s, uint64_t *out)
     }
     *out = s->next_row;
     return ST_OK;
+}
+
+/* Where this consumer goes on after a row of the step of rank_of. With several ranks a cursor
+ * points into the same step as long as the step owes this rank a row, else to the next step: there
+ * all ranks agree. */
+static uint64_t row_after(const session *s, uint64_t row)
+{
+    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
+    if (s->ranks == 1)
+        return row + 1;
+    for (uint64_t k = row + 1; k % g != 0; k++)
+        if (s->rank_of[k % g] == s->rank)
+            return k;
+    return (row / g + 1) * g;
 }
 
 stream_place session_place(const session *s)
@@ -241,7 +255,7 @@ status session_produce(dispatch *d, session *s, lease **out)
     s->credit -= s->need;
     s->reserved += s->need;
     s->need = 0;
-    s->next_row = number + 1;
+    s->next_row = (*out)->after = row_after(s, number);
     return ST_OK;
 }
 

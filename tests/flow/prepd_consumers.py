@@ -73,6 +73,25 @@ def ranks_share_every_step():
                       "a rank has not its share of every step")
 
 
+def a_row_given_again_has_its_cursor():
+    """Every row with a bad picture is made twice, the second time when its consumer is steps ahead."""
+    with Folder(images=160, **{**ONE_EPOCH, "training.global_batch_size": 8, "prepd.workers": 7}) as f:
+        for image in f.train_images()[::8]:
+            with open(image, "rb+") as x:
+                x.truncate(os.path.getsize(image) * 2 // 3)
+        with Daemon(f.config):
+            up(f)
+            found = 0
+            for rank in range(2):
+                rows = rows_of(f, rank=rank, ranks=2)
+                found += len({i for r in rows for i in r[4]})
+                numbers = [r[0] for r in rows]
+                wanted = [after if after // 8 == n // 8 else (n // 8 + 1) * 8 for n, after in zip(numbers, numbers[1:] + [1 << 40])]
+                check([json.loads(r[3])["row"] for r in rows] == wanted, f"rank {rank}: rows {numbers}, cursors "
+                      f"{[json.loads(r[3])['row'] for r in rows]}")
+            check(found > 10, f"only {found} bad samples were met")
+
+
 def ranks_share_samples_that_are_no_whole_steps():
     """The stream of single samples ends where the data does: the last step may be short."""
     for left in range(1, STEP):
@@ -399,7 +418,7 @@ def one_that_vanishes_is_forgotten():
         check(d.p.poll() is None, d.said())
 
 
-main(every_sample_once, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
+main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
      the_page_s_lines_for_pytorch, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
