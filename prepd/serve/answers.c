@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -62,33 +63,44 @@ typedef enum sight {
     SIGHT_TROUBLE /* neither: it can not be had now */
 } sight;
 
-static sight look_at(const source *s, const char *file)
+/* size: of the file that is there. */
+static sight look_at(const source *s, const char *file, int64_t *out_size)
 {
     char path[PATH_MAX];
+    struct stat info;
     snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
+    *out_size = fstat(fd, &info) == 0 ? (int64_t)info.st_size : 0;
     close(fd);
     return SIGHT_THERE;
 }
 
-static bool seen_by_us(const source *s, const char *file)
-{
-    return look_at(s, file) == SIGHT_THERE;
-}
-
-/* A peer names the file: nothing is opened for it but what it was leased. */
-static bool is_of_sample(dispatch *d, const source *s, int64_t id, const char *file)
+/* Of an indexed sample: one that has become another is gone. A peer names the file: nothing is
+ * opened for it but what it was leased. */
+static sight look_at_indexed(dispatch *d, const source *s, int64_t id, const char *file)
 {
     sample smp;
-    bool found = false;
+    int32_t i = 0;
     arena_reset(&d->scratch);
     if (s->data->v->outline(s->data, id, &d->scratch, &smp) != ST_OK)
-        return false;
-    for (int32_t i = 0; i < smp.n_images && !found; i++)
-        found = dataset_image_has(s->data, smp.images[i], file);
-    return found;
+        return SIGHT_GONE;
+    while (i < smp.n_images && !dataset_image_has(s->data, smp.images[i], file))
+        i++;
+    if (i == smp.n_images)
+        return SIGHT_GONE;
+    int64_t size, bytes, mtime_ns;
+    const sight seen = look_at(s, file, &size);
+    if (seen != SIGHT_THERE)
+        return seen;
+    image_place place;
+    index_image x;
+    dataset_image_place(s->data, smp.images[i], &place);
+    dataset_image_stat(s->data, smp.images[i], &bytes, &mtime_ns);
+    index_image_get(s->index, smp.images[i], &x);
+    const bool same = place.bytes < 0 ? bytes == x.file_bytes : place.offset <= size - place.bytes;
+    return same ? SIGHT_THERE : SIGHT_GONE;
 }
 
 /* Neither it nor we can have the file now: judged as if the worker had died of it, which begins
@@ -111,7 +123,8 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     const status st =
         FAIL_IN(ST_NO_INPUT, file,
                 "this and %lld other files that the daemon has can not be opened by a worker "
-                "elsewhere (pid %d on %s): its --data-root names the folder they lie in there",
+                "elsewhere (pid %d on %s), or are others there: its --data-root names the folder "
+                "of a whole copy",
                 (long long)w->missing_files - 1, (int)w->pid, w->host);
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
@@ -119,8 +132,8 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
 }
 
-/* Files of an index lease that this worker could not open and we can: the index must not depend on
- * who read for it. */
+/* Files of an index lease that this worker could not open and we can, or that have other sizes
+ * here: the index must not depend on who read for it. */
 static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
                             const char **out_file)
 {
@@ -133,12 +146,17 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
         return 0;
     for (int64_t k = 0; k < n; k++) {
         const json_value *r = json_item(list, (size_t)k);
+        const int64_t j = solo >= 0 ? solo : l->item[k];
         const char *missing = json_text(json_find(r, "missing"), NULL);
-        if (!missing || !dataset_image_has(s->data, solo >= 0 ? solo : l->item[k], missing) ||
-            !seen_by_us(s, missing))
+        int64_t bytes, mtime_ns;
+        dataset_image_stat(s->data, j, &bytes, &mtime_ns);
+        const bool lacks = missing ? dataset_image_has(s->data, j, missing) &&
+                                         look_at(s, missing, &bytes) == SIGHT_THERE
+                                   : bytes > 0 && bytes != json_int(json_find(r, "bytes"), -1);
+        if (!lacks)
             continue;
         missed++;
-        *out_file = missing;
+        *out_file = missing ? missing : s->data->v->image_path(s->data, j);
     }
     return missed;
 }
@@ -161,7 +179,12 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
         dismiss_if_blind(d, w, file);
         return ST_OK;
     }
-    TRY(index_build_take(d, l, v, name));
+    const status st = index_build_take(d, l, v, !w->local && !w->ship, name);
+    if (st != ST_OK && st != ST_PROTOCOL) { /* ours, not the worker's */
+        dispatch_fail(d, st);
+        return ST_OK;
+    }
+    TRY(st);
     end_work(d, w);
     if (solo && l->n_items > 0)
         lease_solo_done(&d->book, l);
@@ -201,10 +224,9 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
             return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
                            (long long)id);
         const char *missing = json_text(json_find(f, "missing"), NULL);
-        const sight seen =
-            missing && !w->local && !w->ship && is_of_sample(d, lease_source(l), id, missing)
-                ? look_at(lease_source(l), missing)
-                : SIGHT_GONE;
+        const sight seen = missing && !w->local && !w->ship
+                               ? look_at_indexed(d, lease_source(l), id, missing)
+                               : SIGHT_GONE;
         w->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;

@@ -329,7 +329,7 @@ static void tick(dispatch *d)
     measure(d, now);
 }
 
-/* Nothing in work and every row that was made is sent. */
+/* Nothing is in work. What was made has been sent, as far as its consumer takes it. */
 static bool is_drained(const dispatch *d)
 {
     for (const worker_seat *w = d->seats; w; w = w->next)

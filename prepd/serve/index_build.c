@@ -131,13 +131,19 @@ status index_build_produce(dispatch *d, source *s, lease **out)
     return ST_OK;
 }
 
-static status take_image(source *s, int64_t j, const json_value *r, const char *from)
+/* elsewhere: read there, from a copy whose time is another; the next start compares with ours. */
+static status take_image(source *s, int64_t j, const json_value *r, bool elsewhere,
+                         const char *from)
 {
     int64_t width = 0, height = 0;
     index_image x = {0};
     x.cause = json_text(json_find(r, "cause"), NULL);
     TRY(json_want_int(r, "bytes", from, &x.file_bytes));
     TRY(json_want_int(r, "mtime", from, &x.mtime_ns));
+    if (elsewhere && x.mtime_ns) {
+        int64_t bytes;
+        dataset_image_stat(s->data, j, &bytes, &x.mtime_ns);
+    }
     if (!x.cause) {
         TRY(json_want_int(r, "width", from, &width));
         TRY(json_want_int(r, "height", from, &height));
@@ -169,7 +175,8 @@ static status take_text(source *s, int64_t i, const json_value *r, const char *f
 }
 
 /* Takes all records of a lease, or of its one solo item, which is then done with. */
-status index_build_take(dispatch *d, lease *l, const json_value *records, const char *from)
+status index_build_take(dispatch *d, lease *l, const json_value *records, bool elsewhere,
+                        const char *from)
 {
     source *s = l->owner;
     const json_value *list;
@@ -183,7 +190,7 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
         int64_t item = solo >= 0 ? solo : l->item[k];
         const json_value *r = json_item(list, (size_t)k);
         if (l->kind == LEASE_IMAGES)
-            TRY(take_image(s, item, r, from));
+            TRY(take_image(s, item, r, elsewhere, from));
         else
             TRY(take_text(s, item, r, from));
     }

@@ -240,8 +240,10 @@ void planning_leave(session *s);
 /* index_build.c */
 WARN_UNUSED status index_build_start(source *s);
 WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
+/* elsewhere: by a worker with a copy of the files. ST_PROTOCOL is the worker's doing, no other is.
+ */
 WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
-                                    const char *from);
+                                    bool elsewhere, const char *from);
 WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
 void index_build_progress(dispatch *d, source *s, bool last);
 

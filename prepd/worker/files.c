@@ -91,18 +91,17 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
 status file_check(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
                   int64_t file_bytes)
 {
-    TRY(check_size(full, offset < 0 ? file_bytes : bytes, max_bytes));
     if (offset >= 0 && offset > file_bytes - bytes)
-        return FAIL_AT(ST_BAD_INPUT, full, -1, offset,
+        return FAIL_AT(ST_NO_INPUT, full, -1, offset,
                        "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
                        "index it again",
                        (long long)file_bytes, (long long)bytes);
     if (offset < 0 && bytes >= 0 && file_bytes != bytes)
-        return FAIL_IN(ST_BAD_INPUT, full,
+        return FAIL_IN(ST_NO_INPUT, full,
                        "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
                        "index it again",
                        (long long)file_bytes, (long long)bytes);
-    return ST_OK;
+    return check_size(full, offset < 0 ? file_bytes : bytes, max_bytes);
 }
 
 status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, int *out_fd,

@@ -21,13 +21,14 @@ bool file_again(int error);
 /* The failure that an errno stands for; offset -1: not at a byte. */
 WARN_UNUSED status file_fail(int error, const char *full, int64_t offset, const char *what);
 
-/* The whole file in the arena. ST_BAD_INPUT if it is no regular file, empty, larger than max_bytes,
- * or, where want_bytes >= 0, of another size than the index recorded. */
+/* The whole file in the arena. ST_BAD_INPUT if it is no regular file, empty or larger than
+ * max_bytes; ST_NO_INPUT if it is not there, or, where want_bytes >= 0, is of another size than the
+ * index recorded. */
 WARN_UNUSED status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a,
                              span *out);
 
 /* A piece of a file in the arena. out_mtime_ns: of the file, given even if the piece is refused.
- * ST_BAD_INPUT if the file ends before it or the piece is empty or larger than max_bytes. */
+ * ST_NO_INPUT if the file ends before it, ST_BAD_INPUT if it is empty or larger than max_bytes. */
 WARN_UNUSED status file_read_piece(const char *full, int64_t offset, int64_t bytes,
                                    int64_t max_bytes, arena *a, span *out, int64_t *out_mtime_ns);
 

@@ -52,8 +52,9 @@ static status file_record(workshop *s, const conf *c, const char *root, const fi
         f->video || f->frames ? clips_facts(s, c, root, f, &x) : image_facts(s, c, root, f, &x);
     if (lease_must_end(s, st) && !(last && st == ST_IO))
         return st;
-    if (st == ST_NO_INPUT ||
-        st == ST_IO) /* what the next start takes for changed, and looks again */
+    /* What the next start takes for changed, and looks again; a piece that its file is too short
+     * for stays as it is until the file changes. */
+    if ((st == ST_NO_INPUT && f->at < 0) || st == ST_IO)
         x.bytes = x.mtime_ns = 0;
     json_begin_object(w);
     json_put_key_int(w, "bytes", x.bytes);

@@ -153,6 +153,48 @@ def one_that_misses_files_is_dismissed():
         check(absent.wait(LIMIT_S) == 66 and "--data-root: No such file" in absent.stderr.read().decode(), "no such folder")
 
 
+def cut_copy(site, name):
+    """Pictures of which the second half did not come."""
+    shutil.copytree(site.root, name)
+    for folder, _, files in os.walk(os.path.join(name, "images")):
+        for file in files:
+            path = os.path.join(folder, file)
+            os.truncate(path, os.path.getsize(path) // 2)
+    return name
+
+
+def one_with_a_copy_that_is_not_whole_is_dismissed():
+    """Nobody is blamed for its rows, nor does it say how large a picture is; and the index that a worker elsewhere helped
+    with is good for the next daemon, whose files have other times."""
+    with Folder() as f, Site(f) as site:
+        for folder, _, files in os.walk(site.root):
+            for file in files:
+                os.utime(os.path.join(folder, file), (1, 1))
+        partial = cut_copy(site, f.file("copy2"))
+        whole = site.worker()
+        site.joined(1)
+        quiet = site.stream()
+        blind = site.worker(root=partial)
+        site.joined(2)
+        check(site.stream() == quiet, "a copy that is not whole changed the stream")
+        check(blind.wait(LIMIT_S) == 66, "the worker is not dismissed")
+        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        whole.terminate()
+        check(whole.wait(LIMIT_S) == 0, "the worker with all files does not leave")
+        site.daemon.stop()
+        for d in [d for d, _, _ in os.walk(f.file("data")) if d.endswith(".tessera")]:
+            shutil.rmtree(d)
+        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint, "--prepd.workers", "-1")
+        wait_for(site.answers, "the daemon answers")
+        blind = site.worker(root=partial)
+        check(blind.wait(LIMIT_S) == 66, "its records are taken")
+        site.worker()
+        wait_for(lambda: site.status()["train"]["state"] == "ready", "the index is built by the other one")
+        check(site.stream() == quiet, "who indexed changed the stream")
+        site.again()
+        check("index is stale" not in site.daemon.said() and "index loaded" in site.daemon.said(), site.daemon.said())
+
+
 def one_whose_mount_fails_is_dismissed():
     """A stale mount, a failing disk: of that machine, as files that are not there."""
     if sanitized():
@@ -428,7 +470,7 @@ def it_waits_for_the_daemon_to_come_back():
 main(mixed_and_killed, a_daemon_that_is_stopped_refuses_nobody, a_proxy_outlives_its_daemon, drained_for_good_they_all_leave,
      drained_for_good_one_without_workers_leaves,
      a_poisonous_sample_is_found_without_local_workers,
-     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_whose_mount_fails_is_dismissed,
+     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_with_a_copy_that_is_not_whole_is_dismissed, one_whose_mount_fails_is_dismissed,
      what_nobody_can_open_now_is_judged_as_a_crash, one_that_misses_files_does_not_write_the_index,
      a_frame_that_nobody_can_open_blames_no_worker, another_decoder_is_refused,
      another_tokenizer_is_refused, another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
