@@ -137,7 +137,7 @@ static status find_file(const char *base, const char *const *folders, name_test 
 typedef struct member_search {
     name_test test;
     const char *split;
-    int best;
+    int best, here; /* here: in the zip file being read */
     char member[VQA_NAME_MAX], subtype[VQA_NAME_MAX];
 } member_search;
 
@@ -149,6 +149,7 @@ static status on_member(void *user, const zip_member *m)
     if (strlen(m->name) >= VQA_NAME_MAX || !s->test(name))
         return ST_OK;
     const int grade = match_split(name, s->split, word);
+    s->here = grade > s->here ? grade : s->here;
     if (grade <= s->best)
         return ST_OK;
     s->best = grade;
@@ -163,6 +164,7 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
                            char out[VQA_PATH_MAX])
 {
     status st = ST_OK;
+    char rival[VQA_NAME_MAX] = "";
     DIR *dir = opendir(base);
     struct dirent *entry;
     if (!dir)
@@ -170,14 +172,22 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
     while (st == ST_OK && (entry = readdir(dir))) {
         char path[VQA_PATH_MAX + VQA_NAME_MAX];
         const int best = s->best;
+        s->here = 0;
         if (!ends_with(entry->d_name, ".zip") || !strstr(entry->d_name, word))
             continue;
         snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
         st = zip_read(path, on_member, s);
         if (st == ST_OK && s->best > best && strlen(path) < VQA_PATH_MAX)
             memcpy(out, path, strlen(path) + 1);
+        if (s->here > best)
+            rival[0] = 0;
+        else if (best > 0 && s->here == best)
+            snprintf(rival, sizeof rival, "%s", entry->d_name);
     }
     closedir(dir);
+    if (st == ST_OK && rival[0])
+        return FAIL_IN(ST_CONFIG, out, "and %s both speak of data.split %s; leave one of them here",
+                       rival, s->split);
     return st;
 }
 

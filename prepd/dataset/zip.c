@@ -155,9 +155,13 @@ static status read_directory(int fd, const char *path, zip_each each, void *user
         return FAIL(ST_NO_MEMORY, "no memory for a directory of %lld bytes", (long long)d.bytes);
     status st = read_exactly(fd, path, d.offset, bytes, (size_t)d.bytes);
     int64_t n = 0;
-    for (int64_t at = 0, some; st == ST_OK && n < d.entries; at += some, n++)
+    for (int64_t at = 0, some = 0; st == ST_OK && at < d.bytes; at += some, n++)
         st = read_entry(path, bytes + at, d.bytes - at, info.st_size, each, user, &some);
     free(bytes);
+    /* Without zip64 the count has 16 bits, and some write more members than that. */
+    if (st == ST_OK && (n - d.entries) % 65536 != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged: %lld members of %lld",
+                       (long long)n, (long long)d.entries);
     return st;
 }
 

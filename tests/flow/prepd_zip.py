@@ -61,8 +61,23 @@ def kept_places_are_believed_only_whole():
         check(digest(f.config, "--steps", "2", *args) == wanted, "pictures were exchanged")
 
 
+def count_another(path, n):
+    """The number of members that the end of the directory gives, of which there are two, of this disk and of all."""
+    with open(path, "r+b") as x:
+        x.seek(-22 + 8, os.SEEK_END)
+        x.write(n.to_bytes(2, "little") * 2)
+
+
 def what_can_not_be_read_is_named():
     with Folder(images=16) as f:
+        args = official(f, f.file("twice"))
+        os.link(f.file("twice/v2_Questions_Train_mscoco.zip"), f.file("twice/v1_Questions_Train_mscoco.zip"))
+        said = run("check", "-c", f.config, *args, code=78)
+        check("v1_Questions" in said and "v2_Questions" in said and "leave one of them here" in said, said)
+        args = official(f, f.file("counted"))
+        count_another(f.file("counted/train2014.zip"), 3)
+        said = run("check", "-c", f.config, *args, code=65)
+        check(f"{len(f.train_images())} members of 3" in said, f"members that are not counted: {said}")
         said = run("check", "-c", f.config, *official(f, f.file("deflated"), zipfile.ZIP_DEFLATED), code=65)
         check("is deflated, not stored, in train2014.zip" in said, said)
         args = official(f, f.file("lost"))
