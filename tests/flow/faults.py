@@ -10,8 +10,7 @@ BUILD = os.path.dirname(os.path.dirname(BIN))
 SHIM = os.path.join(BUILD, "tests/libfault_shim.so")
 ALWAYS = 1 << 30
 # A worker whose libjpeg is another one (other_jpeg.c).
-OTHER_JPEG = {"LD_PRELOAD": os.path.join(BUILD, "tests/libother_jpeg.so"),
-              "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+OTHER_JPEG = {"LD_PRELOAD": os.path.join(BUILD, "tests/libother_jpeg.so")}
 
 
 @contextlib.contextmanager
