@@ -95,13 +95,31 @@ static status assign_step(share *s, uint64_t step)
     return ST_OK;
 }
 
+static status know_step(share *s, uint64_t i)
+{
+    const uint64_t step = (i - s->first) / s->step_rows;
+    return s->step == step ? ST_OK : assign_step(s, step);
+}
+
+status share_enter(share *s, uint64_t *inout_row)
+{
+    const uint64_t k = (*inout_row - s->first) % s->step_rows, first = *inout_row - k;
+    if (k == 0 || *inout_row >= s->end)
+        return ST_OK;
+    TRY(know_step(s, *inout_row));
+    const uint64_t n = s->end - first < s->step_rows ? s->end - first : s->step_rows;
+    for (uint64_t j = k; j < n; j++)
+        if (s->rank_of[j] == s->rank_of[k - 1])
+            return ST_OK; /* in the middle of a step */
+    *inout_row = first + n;
+    return ST_OK;
+}
+
 status share_find(share *s, uint64_t *inout_row)
 {
     uint64_t i = *inout_row;
     for (; i < s->end; i++) {
-        const uint64_t step = (i - s->first) / s->step_rows;
-        if (s->step != step)
-            TRY(assign_step(s, step));
+        TRY(know_step(s, i));
         if (s->rank_of[(i - s->first) % s->step_rows] == s->rank)
             break;
     }

@@ -13,6 +13,10 @@ typedef struct share share;
 WARN_UNUSED status share_new(const replay_options *o, const record_reader *record, codec *c,
                              uint64_t end, share **out);
 void share_free(share **s);
+/* Enters at *inout_row, which is a cursor's: the row behind one that some rank had. Where that was
+ * its rank's last of a step, all ranks are behind that step, whoever asks: a step's cursors mean
+ * the same once it is whole. As many ranks as those whose cursor it is. */
+WARN_UNUSED status share_enter(share *s, uint64_t *inout_row);
 /* The first row from *inout_row on that is ours, or the end. Rows count over all loops. */
 WARN_UNUSED status share_find(share *s, uint64_t *inout_row);
 

@@ -116,13 +116,14 @@ static status start_of_cursor(const server *s, const json_value *cursor, const h
 
 /* Counted from the first recorded row, over all rounds. */
 static status find_start(const server *s, const json_value *v, const hello *h, const char *name,
-                         uint64_t *out)
+                         uint64_t *out, bool *out_by_cursor)
 {
     json_value *parsed;
     const json_value *cursor;
     status st = ST_OK;
     TRY(hello_cursor(v, &parsed, &cursor));
     *out = (uint64_t)h->start_row;
+    *out_by_cursor = cursor != NULL;
     if (cursor)
         st = start_of_cursor(s, cursor, h, name, out);
     json_free(&parsed);
@@ -132,13 +133,14 @@ static status find_start(const server *s, const json_value *v, const hello *h, c
 static status greet(server *s, consumer *c, const json_value *v, const char *name)
 {
     hello h;
+    bool by_cursor;
     const char *welcome = record_welcome(s->record);
     TRY(hello_read(v, s->step_rows, name, &h));
     if (strcmp(h.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has the train stream alone");
     if (s->options)
         TRY(hello_options_agree(s->options, v, name));
-    TRY(find_start(s, v, &h, name, &c->at));
+    TRY(find_start(s, v, &h, name, &c->at, &by_cursor));
     c->credit = h.credit_bytes;
     const replay_options o = {.path = s->path,
                               .skip = c->at - c->at % (uint64_t)s->step_rows, /* steps begin here */
@@ -147,6 +149,8 @@ static status greet(server *s, consumer *c, const json_value *v, const char *nam
                               .step_rows = s->step_rows};
     if (h.ranks > 1)
         TRY(share_new(&o, s->record, s->codec, UINT64_MAX, &c->share));
+    if (c->share && by_cursor)
+        TRY(share_enter(c->share, &c->at));
     TRY(wire_msg_new(&c->next));
     c->said_ns = clock_ns();
     return wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, welcome, strlen(welcome));

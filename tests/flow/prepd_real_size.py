@@ -84,15 +84,34 @@ def a_data_set_of_real_size():
         greedy = float(re.search(r"greedy .* fill: ([0-9.]+) %", said)[1])
         worst = float(re.search(r"worst step ([0-9.]+) %", said)[1])
         print(f"plan: {fill} % filled (greedy {greedy} %), worst step {worst} % above the mean")
-        if REAL:
-            check(fill > 99.8 and fill > greedy, "rows are not full")
-            check(worst < 3, "ranks wait for each other")
-        else:
-            print("skipped: no shared data, whose sizes are real: how full rows are is not judged")
+        buckets_are_reported(said)
+        planning = float(re.search(r"planning: .* ([0-9.]+) us a sample", said)[1])
+    with drawn(100, 20) as (f, options):
+        decoding = 1e6 * counted(f, options)[-1] / 100
+    print(f"planning {planning:.1f} us a sample, {100 * planning / decoding:.3f} % of reading, decoding and resizing one ({decoding:.0f})")
+    if REAL:
+        check(fill > 99.8 and fill > greedy, "rows are not full")
+        check(worst < 3, "ranks wait for each other")
+    else:
+        print("skipped: no shared data, whose sizes are real: how full rows are is not judged")
+
+
+def buckets_are_reported(said):
+    """Each with its share of the rows and how full they are; the padding of them all."""
+    n = int(re.search(r"^buckets: (\d+) ", said, re.M)[1])
+    table = [line.split() for line in said[said.index("buckets: "):].split("\n")[2:2 + n]]
+    padding = [float(x) for x in re.search(r"padding to buckets: ([0-9.]+) % of the tokens, ([0-9.]+) % of the patches", said).groups()]
+    rows, share, *fills = ([float(line[k].rstrip("%")) for line in table] for k in (8, 9, 10, 11))
+    check(n > 1 and abs(sum(share) - 100) < 0.01 * n, f"shares of buckets: {share}")
+    for fill, lost, capacity in zip(fills, padding, (0, 1)):
+        room = [r * float(line[capacity]) for r, line in zip(rows, table)]
+        held = sum(x * y / 100 for x, y in zip(fill, room))
+        check(abs(lost - 100 * (1 - held / sum(room))) < 0.02, f"padding: {lost} of {room}, full to {fill}")
 
 
 def counted(f, options):
-    """Of an epoch received: samples, pictures as sent, patches as sent, tokens that stand for patches' merged rows."""
+    """Of an epoch received: samples, pictures as sent, patches as sent, tokens that stand for patches' merged rows;
+    seconds of all workers for reading, decoding and resizing it."""
     samples, pictures, patches, visual = [], 0, 0, 0
     with Daemon(f.config, *options, "--training.epochs", "1"):
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
@@ -101,7 +120,8 @@ def counted(f, options):
             pictures += len(row["grid_thw"])
             patches += len(row["pixels"])
             visual += int((row["visual_row"] >= 0).sum())
-    return sorted(samples), pictures, patches, visual
+        stages = json.loads(run("status", "-c", f.config, *options, "--json"))["stage_seconds"]
+    return sorted(samples), pictures, patches, visual, sum(stages[k] for k in ("read", "decode", "resize"))
 
 
 def a_picture_is_encoded_once_for_its_questions():

@@ -83,6 +83,11 @@ def ranks_share_every_step():
                 for taken in range(1, mine):  # also in the middle of a step
                     rest = r.rows(mine - taken, rank=k, ranks=ranks, cursor=json.loads(share[taken - 1][2]))
                     check([x[:2] for x in rest] == [x[:2] for x in share[taken:]], f"rank {k} of {ranks} after {taken} rows")
+            a_step = STEP // ranks  # rows of a rank
+            for other in range(ranks):  # behind a whole step anybody's cursor is all ranks'
+                behind = json.loads(shares[other][a_step - 1][2])
+                rest = [r.rows(mine - a_step, rank=k, ranks=ranks, cursor=behind) for k in range(ranks)]
+                check([x[:2] for s in rest for x in s] == [x[:2] for s in shares for x in s[a_step:]], f"cursor of rank {other} of {ranks}")
         for rank in (0, 4, 7):
             r.refused("every rank needs a row", rank=rank, ranks=8)
         check(len(r.rows(3)) == 3 and r.daemon.p.poll() is None, "the daemon suffered")
