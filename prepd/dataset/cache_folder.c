@@ -50,8 +50,11 @@ status cache_folder(const conf *c, char out[PATH_MAX])
     }
     struct stat info;
     snprintf(out, PATH_MAX, "%s", c->data_path);
+    char *brace = stat(out, &info) == 0 ? NULL : strchr(out, '{'); /* a pattern of tars */
+    if (brace)
+        *brace = 0;
     char *slash = strrchr(out, '/');
-    if (slash && stat(out, &info) == 0 && !S_ISDIR(info.st_mode))
+    if (slash && (brace || (stat(out, &info) == 0 && !S_ISDIR(info.st_mode))))
         *slash = 0;
     if (snprintf(first, sizeof(first), "%s/.tessera", out) < (int)sizeof(first) &&
         usable_folder(first, 0777)) {

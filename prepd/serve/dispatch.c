@@ -322,6 +322,7 @@ static void tick(dispatch *d)
     seats_check_time(d, now);
     sessions_still_here(d, now);
     local_tick(d, now);
+    keepers_tick(d, now);
     if (d->train.build.active)
         index_build_progress(d, &d->train, false);
     if (d->eval.build.active)

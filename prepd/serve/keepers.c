@@ -11,7 +11,7 @@
 /* One says every second that it is there; ZeroMQ does not tell that it has gone. */
 static const int64_t SILENT_NS = 10000000000;
 
-static void forget_silent(dispatch *d, int64_t now)
+void keepers_tick(dispatch *d, int64_t now)
 {
     for (keeper_seat **at = &d->keepers; *at;) {
         keeper_seat *k = *at;
@@ -28,7 +28,6 @@ static void forget_silent(dispatch *d, int64_t now)
 status keeper_heard(dispatch *d, const wire_peer *from, const char *name)
 {
     const int64_t now = clock_ns();
-    forget_silent(d, now);
     for (keeper_seat *k = d->keepers; k; k = k->next)
         if (k->peer.size == from->size && memcmp(k->peer.id, from->id, from->size) == 0) {
             k->heard_ns = now;

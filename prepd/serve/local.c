@@ -19,7 +19,8 @@ enum {
     GIVE_UP_LATE = 60,  /* once some have worked: about a minute, the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,
-    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
+    KILLED_AT_START = 16, /* so many in a row that somebody kills before they begin: a pause */
+    JOIN_LIMIT_S = 60,    /* a worker that has not joined by then hangs */
     LEAVE_LIMIT_MS = 3000,
 };
 
@@ -105,7 +106,7 @@ void local_begun(dispatch *d, pid_t pid)
     if (c)
         c->begun = true;
     d->local.any_begun = true;
-    d->local.deaths_at_start = 0;
+    d->local.deaths_at_start = d->local.killed_at_start = 0;
     d->local.why.code = ST_OK;
 }
 
@@ -219,6 +220,8 @@ static void died(dispatch *d, local_child *c, int wstatus)
         return; /* as it was told to */
     if (was.begun || how == LOSS_OUTSIDE) {
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
+        if (!was.begun && ++p->killed_at_start > KILLED_AT_START)
+            p->not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
         return;
     }
     log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);

@@ -157,6 +157,7 @@ typedef struct local_pool {
     int target;
     local_child child[MAX_LOCAL];
     int deaths_at_start; /* in a row: died before they began any work */
+    int killed_at_start; /* the same, by somebody outside */
     bool any_begun;
     status_note why; /* what the last one said that could not begin; code ST_OK: nothing */
     int64_t not_before_ns;
@@ -294,6 +295,7 @@ void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value 
 
 /* keepers.c */
 WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);
+void keepers_tick(dispatch *d, int64_t now);
 void keepers_leave(dispatch *d, bool tell); /* forgets all; told to go for good, or not */
 
 /* schedule.c */

@@ -145,6 +145,26 @@ def no_process_for_another_worker():
             wait_for(workers_joined(f, 2), "both are back")
 
 
+def killed_at_the_start_again_and_again():
+    """Workers that somebody kills before they have joined are started again, but not as fast as a machine can."""
+    with Folder(**{"prepd.workers": 1}) as f:
+        os.mkfifo(f.file("module.so"))  # they wait for it as for a file system that does not answer
+        os.environ["TESSERA_IMAGE_MODULE"] = f.file("module.so")
+        try:
+            daemon = Daemon(f.config)
+        finally:
+            del os.environ["TESSERA_IMAGE_MODULE"]
+        with daemon as d:
+            killed, until = set(), time.monotonic() + 4
+            while time.monotonic() < until:
+                for pid in set(workers_below(d.p.pid)) - killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+                time.sleep(0.002)
+            check(0 < len(killed) < 24, f"{len(killed)} were started in 4 s")
+            check(d.p.poll() is None, d.said())
+
+
 def no_process_for_a_keepers_worker():
     """The same of workers elsewhere: the one that is left goes on."""
     with Folder(**{"prepd.workers": -1}) as f:
@@ -425,7 +445,7 @@ def a_broken_model_folder_ends_it():
 
 main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it,
      no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
-     no_process_for_another_worker, no_process_for_a_keepers_worker,
+     no_process_for_another_worker, killed_at_the_start_again_and_again, no_process_for_a_keepers_worker,
      a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, scaled_and_drained,

@@ -440,6 +440,10 @@ def drained_for_good_one_without_workers_leaves():
     """Its worker hangs before it has joined: the image library lies on a file system that does not answer."""
     with Folder() as f, Site(f) as site:
         os.mkfifo(f.file("module.so"))
+        vanishes = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
+        wait_for(lambda: site.status()["keepers"] == 1, "a keeper is known")
+        vanishes.kill()
+        wait_for(lambda: site.status()["keepers"] == 0, "one that vanished is forgotten", 40)
         keeper = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
         wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known")
         check(not site.status()["workers"], "its worker has joined")

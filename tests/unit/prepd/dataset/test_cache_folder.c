@@ -53,6 +53,25 @@ static void test_cache_folder__is_made_for_the_user_alone(void **state)
     }
 }
 
+static void test_cache_folder__stands_beside_what_data_path_names(void **state)
+{
+    const place *p = *state;
+    char found[PATH_MAX], file[PATH_MAX], path[PATH_MAX + 32], beside[PATH_MAX];
+    snprintf(file, sizeof file, "%s/data.jsonl", p->root);
+    snprintf(beside, sizeof beside, "%s/.tessera", p->root);
+    FILE *made = fopen(file, "w");
+    assert_non_null(made);
+    assert_int_equal(fclose(made), 0);
+    static const char *const names[] = {"", "/data.jsonl", "/{00000..00010}.tar",
+                                        "/a{b,c}/{0..9}.tar"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        snprintf(path, sizeof path, "%s%s", p->root, names[k]);
+        const conf c = {.data_path = path, .prepd_cache_dir = (char[]){""}};
+        assert_ok(cache_folder(&c, found));
+        assert_string_equal(found, beside);
+    }
+}
+
 static void test_cache_folder__link_is_refused(void **state)
 {
     const place *p = *state;
@@ -81,6 +100,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cache_folder__is_made_for_the_user_alone, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_cache_folder__stands_beside_what_data_path_names,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_folder__link_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_folder__one_that_others_may_write_is_refused,
                                         setup, teardown),
