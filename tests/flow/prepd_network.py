@@ -38,6 +38,32 @@ for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3], credit_by
     ids += list(row["doc_sample_id"])
 print(h.hexdigest(), len(ids), len(set(ids)), time.monotonic() - began)
 """
+# The same on a link that is cut: says so after three rows, goes on when it is told to, comes again with its last cursor.
+CUT_OFF = """
+import hashlib, json, sys
+sys.path.insert(0, sys.argv[1])
+import client
+h, ids, cursor, connections = hashlib.sha256(), [], None, 0
+while connections == 0 or lost:
+    lost = False
+    connections += 1
+    try:
+        for row in client.connect(sys.argv[2], timeout=10.0, keys=sys.argv[3], credit_bytes=4 << 20, cursor=cursor):
+            for name in ("input_ids", "labels", "pixels", "doc_sample_id"):
+                h.update(row[name].tobytes())
+            ids += list(row["doc_sample_id"])
+            cursor = json.loads(row["cursor"])
+            if connections == 1 and cursor["row"] == 3:
+                print("three rows", flush=True)
+                sys.stdin.readline()
+    except client.Refused as told:
+        if told.code != "ST_UNAVAILABLE":
+            raise
+        lost = True
+    except TimeoutError:
+        lost = True
+print(h.hexdigest(), len(ids), len(set(ids)), connections)
+"""
 
 
 def ip(*args):
@@ -237,4 +263,27 @@ def compression_follows_the_link():
         print(f"rows compressed: {before} at memory speed, {slow} at {rate} Mbit/s")
 
 
-main(one_stream_over_a_bad_network, files_are_sent_over_a_bad_network, compression_follows_the_link)
+def a_consumer_that_is_cut_off():
+    """In the middle of its session: the daemon forgets it though nothing says that it has gone; it comes again with its
+    cursor and has every row once."""
+    with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
+        quiet = net.epoch()
+        p = subprocess.Popen(["ip", "netns", "exec", net.sites[0], "/usr/bin/python3", "-c", CUT_OFF, os.path.join(SOURCE, "proto"),
+                              HOME, net.keys], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            check(p.stdout.readline() == "three rows\n", "the consumer has no rows")
+            check(len(net.status()["consumers"]) == 1, "it is not known")
+            net.cable(0, "down")
+            wait_for(lambda: not net.status()["consumers"], "it is forgotten", 60)
+            net.cable(0, "up")
+            said, _ = p.communicate("go on\n", timeout=LIMIT_S)
+            digest, n, distinct, connections = said.split()
+            check(p.returncode == 0 and connections == "2", f"exit {p.returncode}: {said}")
+            check(digest == quiet and n == distinct, "it has other rows")
+        finally:
+            p.kill()
+            p.wait()
+
+
+main(one_stream_over_a_bad_network, files_are_sent_over_a_bad_network, compression_follows_the_link,
+     a_consumer_that_is_cut_off)
