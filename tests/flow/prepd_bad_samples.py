@@ -54,15 +54,17 @@ def samples_that_kill_their_workers():
         with Folder(**{"prepd.sample_timeout": 0.3, "prepd.solo_deaths": 1,
                        "data.limit": 60}) as f:
             images = f.train_images()
-            marks = {images[2]: "POISON:abort", images[5]: "POISON:exit",
-                     images[8]: "POISON:hang", images[11]: "POISON:header",
-                     images[14]: "POISON:fault"}
-            for image, mark in marks.items():
+            marks = {images[2]: ("abort", "signal 6"), images[5]: ("exit", "exit() in the middle"),
+                     images[8]: ("hang", "longer than 0.3 s"), images[11]: ("header", "signal 6"),
+                     images[14]: ("fault", "signal 11")}
+            for image, (mark, _) in marks.items():
                 with open(image, "ab") as x:
-                    x.write(mark.encode())
+                    x.write(b"POISON:" + mark.encode())
             wanted = sorted(i for image in marks for i in f.questions_of(image))
             found = listed(run("check", "-c", f.config, code=65))
             check(sorted(found) == wanted, f"check lists {sorted(found)}, poison is {wanted}")
+            for image, (mark, words) in marks.items():
+                check(all(words in found[i] for i in f.questions_of(image)), f"{mark}: {[found[i] for i in f.questions_of(image)]}")
             one = digest(f.config, "--steps", "2", "--prepd.workers", "1")
             three = digest(f.config, "--steps", "2", "--prepd.workers", "3")
             check(one == three, "poison makes the stream depend on the workers")

@@ -79,8 +79,9 @@ def streamed(f, options):
             if images >= IMAGES:
                 break
         late = of_all(d.p.pid)
-        said = json.loads(run("status", "-c", f.config, "--json"))["train"]
-        check(said["quarantined_count"] == 0, f"not all were decoded: {said}")
+        said = json.loads(run("status", "-c", f.config, "--json"))
+        check(said["train"]["quarantined_count"] == 0, f"not all were decoded: {said['train']}")
+        check(said["workers_replaced"] == 0, "new workers hide what old ones grew by")
     check(images >= IMAGES, f"only {images} images came")
     print(f"{images} images in {time.monotonic() - began:.0f} s; figures after {early_images} of them and at the end")
     for who, a, b in zip(("dispatcher", "workers at most"), early, late):

@@ -1,0 +1,33 @@
+"""The figures of "What the trainer waits for" come out of one command, and say what they are for: a step that waits for
+data no longer does when the pictures are in the cache. The quick form; tests/bench/prepd/waiting has the long one."""
+
+import os
+import subprocess
+import sys
+
+from prepd_flow import LIMIT_S, check, main
+
+WAITING = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "tests/bench/prepd/waiting")
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # the model is slow and libvips is not
+CASES = ("as it is", "cache, warm", "not packed", "pictures of a quarter", "vision frozen", "vision frozen, cache",
+         "scans, 1 worker", "scans, 2 workers", "scans, cache, warm")
+
+
+def what_a_step_waits_for():
+    p = subprocess.run([sys.executable, "-B", WAITING, "--quick", "--rounds", "1", "--steps", "3"], capture_output=True, text=True,
+                       timeout=LIMIT_S)
+    check(p.returncode == 0, p.stdout + p.stderr)
+    print(p.stdout, end="")
+    table = {}
+    for line in p.stdout.splitlines()[2:]:
+        rate, step, *shares = line[24:].replace("%", "").split()
+        table[line[:24].strip()] = [float(x) for x in (rate, step, *shares)]
+    check(tuple(table) == CASES, f"cases: {list(table)}")
+    for name, (rate, step, *shares, fill) in table.items():
+        check(rate > 0 and step > 0 and abs(sum(shares) - 100) < 0.5, f"{name}: {shares} are no shares of a step")
+    check(table["not packed"][-1] < table["as it is"][-1], "packing does not fill rows")
+    waits = [table[name][2] for name in CASES[-3:]]
+    check(SANITIZED or waits[0] > 2 * waits[2] and waits[0] > 5, f"waiting for data, of a step: {waits} %")
+
+
+main(what_a_step_waits_for)
