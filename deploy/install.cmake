@@ -6,6 +6,7 @@
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
 #   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
 #                             train.sbatch
+#   P/share/doc/tessera       the pages that these and the programs name
 foreach(program prepd trainer)
     if(TARGET ${program})
         install(TARGETS ${program} RUNTIME DESTINATION bin)
@@ -20,6 +21,14 @@ install(PROGRAMS deploy/prepd-run DESTINATION bin)
 install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
 install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
+set(pages README.md deploy/README.md prepd/README.md prepd/dataset/README.md prepd/plan/README.md proto/README.md)
+if(TARGET trainer)
+    list(APPEND pages trainer/README.md trainer/ops/README.md trainer/parallel/README.md trainer/plan/README.md)
+endif()
+foreach(page ${pages})
+    get_filename_component(folder ${page} DIRECTORY)
+    install(FILES ${page} DESTINATION share/doc/tessera/${folder})
+endforeach()
 if(TARGET trainer)
     set(trainer_units trainer@.service)
 endif()

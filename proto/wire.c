@@ -25,6 +25,9 @@ enum {
     CUT_LIMIT = 3,  /* a daemon that starts or stops may cut one off; this is its answer, unless a
                      * daemon was heard there before (wire_expect) */
     BACKLOG = 1024, /* a thousand workers may connect at once */
+    EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+             ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, /* by which a peer that went is noticed */
 };
 static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
 
@@ -210,8 +213,8 @@ status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_sock
     TRY(seed_ids(text));
     TRY(socket_new(w, text, &e, true, limits, &s));
     if (!e.is_ipc && limits && limits->unread_bytes)
-        TRY_OR(failed, wire_guard_new(w->context, s->socket, text, e.port, limits, w->keys != NULL,
-                                      &s->guard));
+        TRY_OR(failed,
+               wire_guard_new(w, s->socket, text, e.port, limits, w->keys != NULL, &s->guard));
     if (zmq_bind(s->socket, e.text) != 0) {
         st = bind_failed(text);
         goto failed;
@@ -227,22 +230,19 @@ failed:
     return st;
 }
 
-/* Follows the connection's events, so that a peer that went is noticed at once. */
-static status monitor(wire *w, wire_socket *s)
+status wire_monitor(wire *w, void *socket, const char *name, int events, void **out)
 {
     char address[64];
-    int linger = 0;
-    snprintf(address, sizeof address, "inproc://monitor-%p", (void *)s);
-    if (zmq_socket_monitor(s->socket, address,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) != 0)
-        return wire_zmq_failed("monitoring", s->name);
-    s->monitor = zmq_socket(w->context, ZMQ_PAIR);
-    if (!s->monitor || zmq_setsockopt(s->monitor, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
-        zmq_connect(s->monitor, address) != 0)
-        return wire_zmq_failed("monitoring", s->name);
+    const int zero = 0;
+    /* A name is given up by a thread of ZeroMQ's, some time after its socket was closed. */
+    snprintf(address, sizeof address, "inproc://monitor-%llu", (unsigned long long)w->monitors++);
+    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
+    if (zmq_socket_monitor(socket, address, events) != 0 ||
+        !(*out = zmq_socket(w->context, ZMQ_PAIR)) ||
+        zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
+        zmq_setsockopt(*out, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
+        zmq_connect(*out, address) != 0)
+        return wire_zmq_failed("monitoring", name);
     return ST_OK;
 }
 
@@ -254,7 +254,7 @@ status wire_connect(wire *w, const char *text, wire_socket **out)
     TRY(endpoint_parse(text, &e));
     TRY(endpoint_shorten(&e, &w->folders));
     TRY(socket_new(w, text, &e, false, NULL, &s));
-    TRY_OR(failed, monitor(w, s));
+    TRY_OR(failed, wire_monitor(w, s->socket, text, EVENTS, &s->monitor));
     if (zmq_connect(s->socket, e.text) != 0) {
         st = FAIL(ST_UNAVAILABLE, "can not connect to %s: %s", text, zmq_strerror(zmq_errno()));
         goto failed;

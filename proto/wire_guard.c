@@ -91,11 +91,9 @@ static void check_kernel(const char *name)
     close(fd);
 }
 
-status wire_guard_new(void *context, void *socket, const char *name, int port,
-                      const wire_limits *limits, bool curve, wire_guard **out)
+status wire_guard_new(wire *w, void *socket, const char *name, int port, const wire_limits *limits,
+                      bool curve, wire_guard **out)
 {
-    char address[64];
-    const int zero = 0;
     wire_guard *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a socket");
@@ -103,14 +101,8 @@ status wire_guard_new(void *context, void *socket, const char *name, int port,
     g->port = port;
     g->limits = *limits;
     g->curve = curve;
-    snprintf(address, sizeof address, "inproc://guard-%p", (void *)g);
-    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
-    if (zmq_socket_monitor(socket, address, ZMQ_EVENT_ACCEPTED) != 0 ||
-        !(g->events = zmq_socket(context, ZMQ_PAIR)) ||
-        zmq_setsockopt(g->events, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
-        zmq_setsockopt(g->events, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
-        zmq_connect(g->events, address) != 0) {
-        status st = wire_zmq_failed("monitoring", name);
+    status st = wire_monitor(w, socket, name, ZMQ_EVENT_ACCEPTED, &g->events);
+    if (st != ST_OK) {
         wire_guard_free(&g);
         return st;
     }

@@ -16,7 +16,7 @@ typedef struct wire_guard wire_guard;
 enum { WIRE_GUARD_MS = 25 }; /* between two looks; a peer has so long to pass its limit */
 
 /* Before zmq_bind of socket (borrowed; closed after the guard) to this port. */
-WARN_UNUSED status wire_guard_new(void *context, void *socket, const char *name, int port,
+WARN_UNUSED status wire_guard_new(wire *w, void *socket, const char *name, int port,
                                   const wire_limits *limits, bool curve, wire_guard **out);
 void wire_guard_free(wire_guard **g);
 

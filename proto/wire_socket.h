@@ -11,6 +11,7 @@ struct wire {
     void *context;
     wire_keys *keys;          /* NULL: none */
     endpoint_folders folders; /* of long ipc paths; closed when ZeroMQ's thread has ended */
+    uint64_t monitors;        /* made so far: a name each */
 };
 
 struct wire_socket {
@@ -30,6 +31,9 @@ struct wire_socket {
 
 /* ZeroMQ's error as a failure: "making a socket for" NAME. */
 WARN_UNUSED status wire_zmq_failed(const char *what, const char *name);
+/* *out: a PAIR that gets these ZMQ_EVENTs of the socket. To be closed, also after a failure unless
+ * NULL, behind zmq_socket_monitor(socket, NULL, 0). */
+WARN_UNUSED status wire_monitor(wire *w, void *socket, const char *name, int events, void **out);
 /* Reads what the monitor of a DEALER has to say, without waiting. */
 void wire_read_events(wire_socket *s);
 

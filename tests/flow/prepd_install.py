@@ -5,6 +5,7 @@ worker from there serves a daemon of the build tree; units that systemd understa
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def everything_is_in_its_place():
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
         links_nothing_of_the_trainer(p.path)
+        named = set(re.findall(r"\b[a-z/]*README\.md", said_by(p.file("bin/prepd"), "status", "--help")))
+        for folder, _, names in os.walk(p.path):
+            if "/share/doc" in folder:
+                continue
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as f:
+                    named |= {x.decode() for x in re.findall(rb"\b(?<!tessera/)[a-z]+/[a-z/]*README\.md", f.read())} - {"share/tessera/configs/README.md"}
+        missing = [x for x in named if not os.path.isfile(p.file("share/doc/tessera/" + x))]
+        check(len(named) > 1 and not missing, f"pages that are named and not installed: {missing}")
         for name in ("prepd.service", "prepd-worker@.service"):
             with open(p.file("lib/systemd/system/" + name)) as f:
                 text = f.read()

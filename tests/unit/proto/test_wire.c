@@ -206,7 +206,7 @@ static void test_wire__endpoints_refused(void **state)
                  "ipc://PATH or tcp://HOST:PORT");
     assert_fails(ST_CONFIG, wire_bind(w, "ipc://", NULL, &s), "PATH");
     assert_fails(ST_CANT_CREATE, wire_bind(w, "ipc:///nowhere/at/all", NULL, &s),
-                 "/nowhere/at/all");
+                 "/nowhere/at/: no socket can be made");
     wire_free(&w);
 
     assert_ok(wire_beside("ipc://a.sock", 1, &beside));
@@ -219,6 +219,20 @@ static void test_wire__endpoints_refused(void **state)
     assert_string_equal(beside, "tcp://127.0.0.1:5002");
     free(beside);
     assert_fails(ST_CONFIG, wire_beside("tcp://127.0.0.1:65535", 1, &beside), "ports after it");
+}
+
+/* A closed socket's monitor is taken down by a thread of ZeroMQ's, when it comes to it. */
+static void test_wire_connect__again_and_again(void **state)
+{
+    (void)state;
+    wire *w;
+    assert_ok(wire_new(&w));
+    for (int k = 0; k < 200; k++) {
+        wire_socket *s;
+        assert_ok(wire_connect(w, "tcp://127.0.0.1:1", &s));
+        wire_close(&s);
+    }
+    wire_free(&w);
 }
 
 static void test_wire_send__unroutable_peer(void **state)
@@ -448,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_wire_bind__in_use),
         cmocka_unit_test(test_wire_bind__stale_file_is_replaced),
         cmocka_unit_test(test_wire__endpoints_refused),
+        cmocka_unit_test(test_wire_connect__again_and_again),
         cmocka_unit_test(test_wire_send__unroutable_peer),
         cmocka_unit_test(test_wire_recv__peer_goes),
         cmocka_unit_test(test_wire_poll__descriptor),
