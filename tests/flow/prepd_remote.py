@@ -188,9 +188,11 @@ def one_with_a_copy_that_is_not_whole_is_dismissed():
         wait_for(site.answers, "the daemon answers")
         blind = site.worker(root=partial)
         check(blind.wait(LIMIT_S) == 66, "its records are taken")
-        site.worker()
+        whole = site.worker()
         wait_for(lambda: site.status()["train"]["state"] == "ready", "the index is built by the other one")
         check(site.stream() == quiet, "who indexed changed the stream")
+        whole.terminate()
+        check(whole.wait(LIMIT_S) == 0, "the worker with all files does not leave")
         site.again()
         check("index is stale" not in site.daemon.said() and "index loaded" in site.daemon.said(), site.daemon.said())
 
