@@ -192,7 +192,10 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
     if pair:
         socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = pair
-    endpoint, folder = shorten(endpoint)
+    try:
+        endpoint, folder = shorten(endpoint)
+    except OSError as e:
+        raise type(e)(f"{where}: the socket's folder can not be opened: {e.strerror}") from None
     socket.connect(endpoint)
     told = timeout <= TELL_S
 

@@ -46,14 +46,15 @@ static int match_split(const char *name, const char *split, char subtype[VQA_NAM
 
 typedef bool (*name_test)(const char *name);
 
+/* Not what macOS puts beside a file: ._NAME. */
 static bool is_questions(const char *name)
 {
-    return strstr(name, "OpenEnded") && ends_with(name, "questions.json");
+    return name[0] != '.' && strstr(name, "OpenEnded") && ends_with(name, "questions.json");
 }
 
 static bool is_annotations(const char *name)
 {
-    return ends_with(name, "annotations.json");
+    return name[0] != '.' && ends_with(name, "annotations.json");
 }
 
 /* The split a file of questions or annotations speaks of, for the list in an error: what is left of
@@ -138,6 +139,7 @@ typedef struct member_search {
     name_test test;
     const char *split;
     int best, here; /* here: in the zip file being read */
+    int alike;      /* members there that speak of the split as well as the best */
     char member[VQA_NAME_MAX], subtype[VQA_NAME_MAX];
 } member_search;
 
@@ -149,6 +151,8 @@ static status on_member(void *user, const zip_member *m)
     if (strlen(m->name) >= VQA_NAME_MAX || !s->test(name))
         return ST_OK;
     const int grade = match_split(name, s->split, word);
+    if (grade > 0)
+        s->alike = grade == s->here ? s->alike + 1 : grade > s->here ? 1 : s->alike;
     s->here = grade > s->here ? grade : s->here;
     if (grade <= s->best)
         return ST_OK;
@@ -172,7 +176,7 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
     while (st == ST_OK && (entry = readdir(dir))) {
         char path[VQA_PATH_MAX + VQA_NAME_MAX];
         const int best = s->best;
-        s->here = 0;
+        s->here = s->alike = 0;
         if (!ends_with(entry->d_name, ".zip") || !strstr(entry->d_name, word))
             continue;
         snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
@@ -180,7 +184,7 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
         if (st == ST_OK && s->best > best && strlen(path) < VQA_PATH_MAX)
             memcpy(out, path, strlen(path) + 1);
         if (s->here > best)
-            rival[0] = 0;
+            snprintf(rival, sizeof rival, "%s", s->alike > 1 ? "another member of it" : "");
         else if (best > 0 && s->here == best)
             snprintf(rival, sizeof rival, "%s", entry->d_name);
     }

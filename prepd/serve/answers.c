@@ -148,11 +148,12 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
         const json_value *r = json_item(list, (size_t)k);
         const int64_t j = solo >= 0 ? solo : l->item[k];
         const char *missing = json_text(json_find(r, "missing"), NULL);
+        const int64_t told = json_int(json_find(r, "bytes"), -1); /* -1: no record, see taking it */
         int64_t bytes, mtime_ns;
         dataset_image_stat(s->data, j, &bytes, &mtime_ns);
         const bool lacks = missing ? dataset_image_has(s->data, j, missing) &&
                                          look_at(s, missing, &bytes) == SIGHT_THERE
-                                   : bytes > 0 && bytes != json_int(json_find(r, "bytes"), -1);
+                                   : told >= 0 && bytes > 0 && bytes != told;
         if (!lacks)
             continue;
         missed++;

@@ -174,14 +174,12 @@ static status take_text(source *s, int64_t i, const json_value *r, const char *f
     return index_put_sample(s->index, i, &x);
 }
 
-/* Takes all records of a lease, or of its one solo item, which is then done with. */
-status index_build_take(dispatch *d, lease *l, const json_value *records, bool elsewhere,
-                        const char *from)
+static status take_all(const lease *l, int64_t n, const json_value *records, bool elsewhere,
+                       const char *from)
 {
     source *s = l->owner;
     const json_value *list;
-    int64_t solo = lease_solo_item(l);
-    int64_t n = solo >= 0 ? 1 : l->n_items;
+    const int64_t solo = lease_solo_item(l);
     TRY(json_want_array(records, "records", from, &list));
     if ((int64_t)json_count(list) != n)
         return FAIL_IN(ST_PROTOCOL, from, "%zu records for a lease of %lld", json_count(list),
@@ -194,6 +192,24 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, bool e
         else
             TRY(take_text(s, item, r, from));
     }
+    return ST_OK;
+}
+
+/* Takes all records of a lease, or of its one solo item, which is then done with. ST_PROTOCOL:
+ * they are not such records. */
+status index_build_take(dispatch *d, lease *l, const json_value *records, bool elsewhere,
+                        const char *from)
+{
+    source *s = l->owner;
+    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
+    const status st = take_all(l, n, records, elsewhere, from);
+    if (st == ST_BAD_INPUT) { /* said of a message, not of our data */
+        status_note why = *status_last();
+        why.code = ST_PROTOCOL;
+        status_set(&why);
+        return ST_PROTOCOL;
+    }
+    TRY(st);
     s->build.left -= n;
     s->build.images_left -= l->kind == LEASE_IMAGES ? n : 0;
     if (solo >= 0)

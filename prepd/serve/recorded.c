@@ -149,6 +149,9 @@ static status greet(server *s, consumer *c, const json_value *v, const char *nam
                               .step_rows = s->step_rows};
     if (h.ranks > 1)
         TRY(share_new(&o, s->record, s->codec, UINT64_MAX, &c->share));
+    if (c->share && by_cursor && c->at % (uint64_t)s->step_rows != 0)
+        log_warn("a cursor inside a step: good only if its %d ranks were served this recording",
+                 h.ranks);
     if (c->share && by_cursor)
         TRY(share_enter(c->share, &c->at));
     TRY(wire_msg_new(&c->next));

@@ -68,11 +68,12 @@ static status video_facts(workshop *s, const conf *c, const char *root, const fi
                           file_facts *out)
 {
     video_bytes bytes;
-    TRY(ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns));
+    status st = ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns);
     out->bytes = bytes.size;
+    TRY(st);
     if (!s->videos)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "a video where the terms promised none");
-    const status st = s->videos->header(&bytes, f->name, c, &out->info);
+    st = s->videos->header(&bytes, f->name, c, &out->info);
     ref_close(&bytes);
     return st;
 }

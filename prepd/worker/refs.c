@@ -127,17 +127,20 @@ status ref_open(const file_ref *f, const char *root, int64_t max_bytes, video_by
 {
     char full[PATH_MAX];
     video_bytes v = {.at = f->at < 0 ? 0 : f->at, .fd = -1, .path = f->in, .again = file_again};
+    status st;
+    *out = (video_bytes){.fd = -1};
     TRY(file_resolve(root, f->in, full, sizeof(full)));
     if (f->shipped) {
-        file_view view;
-        TRY(take_shipped(f, full, max_bytes, &view));
+        file_view view = {0};
+        st = take_shipped(f, full, max_bytes, &view);
         *out_mtime_ns = view.mtime_ns;
-        *out = (video_bytes){.memory = view.bytes, .fd = -1, .size = (int64_t)view.bytes.size};
-        return ST_OK;
+        *out = (video_bytes){
+            .memory = view.bytes, .fd = -1, .size = f->at < 0 ? view.file_bytes : f->bytes};
+        return st;
     }
-    TRY(file_open(full, f->at, f->bytes, max_bytes, &v.fd, &v.size, out_mtime_ns));
+    st = file_open(full, f->at, f->bytes, max_bytes, &v.fd, &v.size, out_mtime_ns);
     *out = v;
-    return ST_OK;
+    return st;
 }
 
 void ref_close(video_bytes *v)

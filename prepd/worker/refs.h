@@ -42,7 +42,8 @@ void ref_unview(const file_ref *f, file_view *v);
 WARN_UNUSED status ref_load(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
                             span *out);
 
-/* A video, which is read as it is decoded; to be closed. */
+/* A video, which is read as it is decoded; to be closed. Its size and time are given even if that
+ * fails, where it is there. */
 WARN_UNUSED status ref_open(const file_ref *f, const char *root, int64_t max_bytes,
                             video_bytes *out, int64_t *out_mtime_ns);
 void ref_close(video_bytes *v);

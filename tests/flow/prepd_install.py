@@ -14,7 +14,7 @@ import tempfile
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for, workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
-BUILD = os.path.dirname(os.path.dirname(BIN))
+BUILD = os.path.abspath(os.path.dirname(os.path.dirname(BIN)))
 
 
 TRAINERS = ("blas", "mpi", "cuda", "cudnn", "nccl")  # libraries, by a part of their names
@@ -63,7 +63,7 @@ def everything_is_in_its_place():
                 continue
             for name in names:
                 with open(os.path.join(folder, name), "rb") as f:
-                    named |= {x.decode() for x in re.findall(rb"\b(?<!tessera/)[a-z]+/[a-z/]*README\.md", f.read())} - {"share/tessera/configs/README.md"}
+                    named |= {x.decode() for x in re.findall(rb"(?<![a-z/])[a-z]+/[a-z/]*README\.md", f.read().replace(p.path.encode(), b""))}
         missing = [x for x in named if not os.path.isfile(p.file("share/doc/tessera/" + x))]
         check(len(named) > 1 and not missing, f"pages that are named and not installed: {missing}")
         for name in ("prepd.service", "prepd-worker@.service"):

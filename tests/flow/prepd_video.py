@@ -191,6 +191,27 @@ def bad_videos_are_named():
         check(fingerprint(rows[0]) == fingerprint(good), "the good one changed")
 
 
+def one_that_is_too_large_is_known_by_its_size():
+    """Its reader is not taken for one that has another file, and the next start knows it again."""
+    with Folder(images=16) as f:
+        for name, frames in (("small.avi", 10), ("large.avi", 120)):
+            check(write_video(in_data(f, name), frames=frames), "encoder")
+        limit = os.path.getsize(in_data(f, "small.avi"))
+        path = write_lines(in_data(f, "sizes.jsonl"), [clip("small.avi", "a", "b"), clip("large.avi", "a", "b")])
+        args = form(path, prepd__workers=-1, video__file_bytes=limit)
+        for word in ("index built", "index loaded"):
+            with Daemon(f.config, *args) as d:
+                wait_for(lambda: os.path.exists(f.file("d.sock.workers")), "the daemon")
+                p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("d.sock.workers"), "--data-root", f.file("data")])
+                try:
+                    rows = list(client.connect("ipc://" + f.file("d.sock"), timeout=60.0))
+                    check([int(i) for r in rows for i in r["doc_sample_id"]] == [0], "not the small one alone")
+                    check(p.poll() is None and word in d.said() and "stale" not in d.said(), d.said())
+                finally:
+                    p.kill()
+                    p.wait()
+
+
 def beside_pictures_in_a_mixture():
     with Folder(images=32) as f:
         path, n, _ = data_set(f)
@@ -230,4 +251,4 @@ def mapped(pid):
 
 if __name__ == "__main__":
     main(every_record_once_resumed_any_workers, frames_and_times_as_specified, a_clip_beyond_its_row,
-         bad_videos_are_named, every_clip_has_a_hash, beside_pictures_in_a_mixture, held_out_videos_alone)
+         bad_videos_are_named, one_that_is_too_large_is_known_by_its_size, every_clip_has_a_hash, beside_pictures_in_a_mixture, held_out_videos_alone)

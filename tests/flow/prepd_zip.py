@@ -74,6 +74,15 @@ def what_can_not_be_read_is_named():
         os.link(f.file("twice/v2_Questions_Train_mscoco.zip"), f.file("twice/v1_Questions_Train_mscoco.zip"))
         said = run("check", "-c", f.config, *args, code=78)
         check("v1_Questions" in said and "v2_Questions" in said and "leave one of them here" in said, said)
+        args, name = official(f, f.file("both")), f.file("both/v2_Questions_Train_mscoco.zip")
+        with zipfile.ZipFile(name, "a") as z:
+            inside = z.namelist()[0]
+            z.writestr("__MACOSX/._" + os.path.basename(inside), b"of macOS")
+        run("check", "-c", f.config, *args)
+        with zipfile.ZipFile(name, "a") as z:
+            z.writestr(inside.replace("v2_", "v1_"), z.read(inside))
+        said = run("check", "-c", f.config, *args, code=78)
+        check("another member of it" in said and "v2_Questions" in said, said)
         args = official(f, f.file("counted"))
         count_another(f.file("counted/train2014.zip"), 3)
         said = run("check", "-c", f.config, *args, code=65)
