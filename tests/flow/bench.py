@@ -5,11 +5,10 @@ import os
 import re
 import subprocess
 
-from prepd_flow import Daemon, Folder, check, main, run
+from prepd_flow import SANITIZED, Daemon, Folder, check, main, run
 from train_flow import SHORT, facts, options, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # then half of a process's memory is the sanitizer's
 KINDS = {"vision", "attention", "dense GEMM", "experts", "routing", "element-wise", "head",
          "optimiser", "collectives", "waiting for data", "idle", "step"}
 

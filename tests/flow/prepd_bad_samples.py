@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 from faults import trap
-from prepd_flow import BIN, Daemon, Folder, check, digest, listed, main, run, wait_for
+from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, digest, listed, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
-SANITIZED = "asan" in BIN  # whose handler of faults leaves with 1
 
 
 def damage(folder):
@@ -57,7 +56,7 @@ def samples_that_kill_their_workers():
             images = f.train_images()
             marks = {images[2]: ("abort", "signal 6"), images[5]: ("exit", "exit() in the middle"),
                      images[8]: ("hang", "longer than 0.3 s"), images[11]: ("header", "signal 6"),
-                     images[14]: ("fault", "exit code 1" if SANITIZED else "signal 11")}
+                     images[14]: ("fault", "exit code 1" if SANITIZED else "signal 11")}  # its handler of faults
             for image, (mark, _) in marks.items():
                 with open(image, "ab") as x:
                     x.write(b"POISON:" + mark.encode())

@@ -14,6 +14,7 @@ import threading
 import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # whose memory and handlers of signals are then not ours
 LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # of one command or wait: met only by what hangs
 BUSY_S = 60  # a daemon without a core is asked again for as long
 

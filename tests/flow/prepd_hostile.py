@@ -17,7 +17,7 @@ import time
 
 import zmq
 
-from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
+from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -30,7 +30,6 @@ CONNECTION = 32 << 10  # and what ZeroMQ holds of each
 # waits for a core. Kept, it would be over a gigabyte.
 BETWEEN_LOOKS = 256 << 20
 MIB = 1 << 20
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 # What an attack may do to a consumer beside it. It takes a core of two, and others may come to the machine after the
 # rate was measured: seen were a fifth of it, 2.4 s without a row. A loop that serves floods first gives none for as
 # long as they last; what came while all attacks of a test lasted is judged, but for their first second.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import Daemon, Folder, check, main, run, wait_for, workers_below
+from prepd_flow import SANITIZED, Daemon, Folder, check, main, run, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -118,7 +118,7 @@ def too_little_memory_for_its_workers():
     """A group that comes to its limit, by another's doing: the kernel kills workers (told apart by their score, or it
     would take the largest, that other). Not a row changes, nobody is blamed, and they come back."""
     with Group("memory") as g:
-        if not g or "asan" in os.environ.get("TESSERA_BIN", ""):
+        if not g or SANITIZED:
             print("skipped: no memory limits can be made here, or a sanitizer needs more")
             return
         usage, limit, events, swap = (

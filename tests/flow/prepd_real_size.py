@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, wait_for, workers_below
+from prepd_flow import LIMIT_S, SANITIZED, Daemon, Folder, check, main, run, wait_for, workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 SHARED = os.environ.get("TESSERA_SHARED", os.path.join(SOURCE, "..", "shared"))
@@ -25,7 +25,6 @@ QUESTIONS, IMAGES, ANSWERS = (443757, 82783, 4437570) if FULL else (44375, 8278,
 # Of the dispatcher, in MiB: 500 are asked for at full size. Its program and the row under way are a part of the tenth.
 DISPATCHER = 250 if FULL else 64
 WORKER = 128
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy
 
 from deaths import larger_pictures
 from faults import trap
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, digest, main, run, wait_for, workers_below
+from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, digest, main, run, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -24,7 +24,6 @@ IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
 LONG = IMAGES >= 50000
 EARLY = 10 if LONG else 2  # the share of the run by which everything has begun
 MIB = 1 << 20
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")
 
 
 def figures(pid):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from prepd_flow import BIN, Folder, check, children, main, wait_for
+from prepd_flow import BIN, SANITIZED, Folder, check, children, main, wait_for
 
 SYSTEMD = "/lib/systemd/systemd"
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(BIN)))
@@ -246,7 +246,7 @@ def workers_as_units_with_keys():
         not_again(m, "prepd-worker@1", 76)
 
 
-if "asan" in os.environ.get("TESSERA_BIN", ""):
+if SANITIZED:
     skip("a unit's sandbox leaves a sanitizer no way to look for leaks")
 if os.geteuid() != 0 or not os.path.exists(SYSTEMD) or not shutil.which("nsenter") or not shutil.which("ip"):
     skip("needs root, systemd, nsenter and ip")
