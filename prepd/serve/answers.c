@@ -121,11 +121,16 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     if (!file || w->missing_files < MISSING_LIMIT)
         return;
     const status st =
-        FAIL_IN(ST_NO_INPUT, file,
-                "this and %lld other files that the daemon has can not be opened by a worker "
-                "elsewhere (pid %d on %s), or are others there: its --data-root names the folder "
-                "of a whole copy",
-                (long long)w->missing_files - 1, (int)w->pid, w->host);
+        w->ship
+            ? FAIL_IN(ST_PROTOCOL, file,
+                      "a worker elsewhere (pid %d on %s) told another size of this and %lld other "
+                      "files than the daemon sent it",
+                      (int)w->pid, w->host, (long long)w->missing_files - 1)
+            : FAIL_IN(ST_NO_INPUT, file,
+                      "this and %lld other files that the daemon has can not be opened by a worker "
+                      "elsewhere (pid %d on %s), or are others there: its --data-root names the "
+                      "folder of a whole copy",
+                      (long long)w->missing_files - 1, (int)w->pid, w->host);
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
@@ -133,7 +138,8 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
 }
 
 /* Files of an index lease that this worker could not open and we can, or that have other sizes
- * here: the index must not depend on who read for it. */
+ * here than it says: the index must not depend on who read for it. A file that changed since it
+ * was sent counts too, but three of them dismiss it, not one. */
 static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
                             const char **out_file)
 {
@@ -142,7 +148,7 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
     const source *s = l->owner;
     int64_t missed = 0;
     *out_file = NULL;
-    if (w->local || w->ship || l->kind != LEASE_IMAGES) /* we read for it what is shipped */
+    if (w->local || l->kind != LEASE_IMAGES)
         return 0;
     for (int64_t k = 0; k < n; k++) {
         const json_value *r = json_item(list, (size_t)k);
@@ -180,7 +186,7 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
         dismiss_if_blind(d, w, file);
         return ST_OK;
     }
-    const status st = index_build_take(d, l, v, !w->local && !w->ship, name);
+    const status st = index_build_take(d, l, v, w, name);
     if (st != ST_OK && st != ST_PROTOCOL) { /* ours, not the worker's */
         dispatch_fail(d, st);
         return ST_OK;

@@ -37,6 +37,8 @@ void lease_free(lease **l)
         return;
     free((*l)->item);
     free((*l)->untried);
+    for (int i = 0; i < (*l)->n_claims; i++)
+        free((*l)->claim[i].facts);
     free(*l);
     *l = NULL;
 }
@@ -61,11 +63,11 @@ void lease_book_return(lease_book *b, lease *l)
     *at = l;
 }
 
-static lease *take_first(lease_book *b, bool solo)
+static lease *take_first(lease_book *b, bool solo, lease_filter may, const void *user)
 {
     for (lease **at = &b->lost; *at; at = &(*at)->next) {
         lease *l = *at;
-        if (l->solo != solo)
+        if (l->solo != solo || !may(user, l))
             continue;
         *at = l->next;
         l->next = NULL;
@@ -75,10 +77,29 @@ static lease *take_first(lease_book *b, bool solo)
     return NULL;
 }
 
+lease *lease_book_take_if(lease_book *b, bool fresh, lease_filter may, const void *user)
+{
+    lease *l = fresh ? take_first(b, true, may, user) : NULL;
+    return l ? l : take_first(b, false, may, user);
+}
+
+static bool any_may(const void *user, const lease *l)
+{
+    (void)user, (void)l;
+    return true;
+}
+
 lease *lease_book_take(lease_book *b, bool fresh)
 {
-    lease *l = fresh ? take_first(b, true) : NULL;
-    return l ? l : take_first(b, false);
+    return lease_book_take_if(b, fresh, any_may, NULL);
+}
+
+bool lease_book_has(const lease_book *b, bool fresh, lease_filter may, const void *user)
+{
+    for (const lease *l = b->lost; l; l = l->next)
+        if ((fresh || !l->solo) && may(user, l))
+            return true;
+    return false;
 }
 
 bool lease_book_wants_fresh(const lease_book *b)
@@ -201,8 +222,24 @@ void lease_solo_done(lease_book *b, lease *l)
 void lease_drop_item(lease *l, int64_t item)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < l->n_items; i++)
-        if (l->item[i] != item)
-            l->item[n++] = l->item[i];
+    for (int64_t i = 0; i < l->n_items; i++) {
+        if (l->item[i] == item)
+            continue;
+        for (int c = 0; c < l->n_claims; c++)
+            l->claim[c].facts[n] = l->claim[c].facts[i];
+        l->item[n++] = l->item[i];
+    }
     l->n_items = n;
+}
+
+status lease_add_claim(lease *l, uint64_t by, const uint64_t *facts)
+{
+    uint64_t *copy = NULL;
+    if (l->n_claims < LEASE_MAX_CLAIMS)
+        copy = calloc((size_t)l->n_items + 1, sizeof(*copy));
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records", (long long)l->n_items);
+    memcpy(copy, facts, (size_t)l->n_items * sizeof(*copy));
+    l->claim[l->n_claims++] = (lease_claim){by, copy};
+    return ST_OK;
 }

@@ -37,6 +37,14 @@ typedef enum lease_verdict {
 /* Losses by a worker's own doing before the items are tried one by one. */
 enum { LEASE_MAX_LOSSES = 2 };
 
+/* What one worker elsewhere told of the items of an index lease, until others say the same
+ * (claims.c). */
+typedef struct lease_claim {
+    uint64_t by;     /* worker_seat.number */
+    uint64_t *facts; /* [n_items] a hash of each record; owned */
+} lease_claim;
+enum { LEASE_MAX_CLAIMS = 2 };
+
 typedef struct lease {
     lease_kind kind;
     uint64_t number;  /* of this lease, unique in the dispatcher's life */
@@ -53,6 +61,8 @@ typedef struct lease {
     int64_t n_untried;
     int solo_deaths; /* of untried[0] */
     int rounds;      /* how often its items were tried alone */
+    lease_claim claim[LEASE_MAX_CLAIMS];
+    int n_claims; /* 2: they differ */
     struct lease *next;
 } lease;
 
@@ -72,6 +82,11 @@ void lease_free(lease **l);
 /* The first lost lease this worker may do, taken off the queue; NULL if none. A fresh worker gets a
  * solo one if there is any, others never do. */
 lease *lease_book_take(lease_book *b, bool fresh);
+/* The same of those that `may` allows. */
+typedef bool (*lease_filter)(const void *user, const lease *l);
+lease *lease_book_take_if(lease_book *b, bool fresh, lease_filter may, const void *user);
+/* True if there is one. */
+bool lease_book_has(const lease_book *b, bool fresh, lease_filter may, const void *user);
 /* True if a lost lease waits for a fresh worker. */
 bool lease_book_wants_fresh(const lease_book *b);
 /* Puts it at the end of the queue of lost ones: after a flag changed, or its worker refused it. */
@@ -94,7 +109,10 @@ lease_verdict lease_lost(lease_book *b, lease *l, loss how, int64_t *out_item);
 /* A solo item was done without harm. The lease is queued again: for the next item, or whole. */
 void lease_solo_done(lease_book *b, lease *l);
 
-/* Drops an item (an index image found to be poison). */
+/* Drops an item (an index image found to be poison), and what was told of it. */
 void lease_drop_item(lease *l, int64_t item);
+
+/* A copy of what was told of the lease's items, in their order. */
+WARN_UNUSED status lease_add_claim(lease *l, uint64_t by, const uint64_t *facts);
 
 #endif

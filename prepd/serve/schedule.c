@@ -95,7 +95,8 @@ static bool give_work(dispatch *d, worker_seat *w)
     wire_msg *files = NULL;
     for (const worker_seat *o = d->seats; o && !any_out; o = o->next)
         any_out = o->work != NULL;
-    lease *l = lease_book_take(&d->book, w->fresh);
+    const claim_asker asker = {d, w};
+    lease *l = lease_book_take_if(&d->book, w->fresh, claim_may_take, &asker);
     if (!l && (d->draining || produce(d, &l) != ST_OK)) {
         if (!d->draining)
             dispatch_fail(d, status_last()->code);
@@ -168,6 +169,19 @@ static void give_ahead(dispatch *d)
     }
 }
 
+/* Leases that the one who was asked first may not have: claims of its own. */
+static void give_claims(dispatch *d)
+{
+    claims_want_local(d);
+    for (worker_seat *w = d->seats, *next; w && d->book.lost && !d->stopping; w = next) {
+        next = w->next;
+        const claim_asker asker = {d, w};
+        if (!w->work && may_ship(d, w) && !(w->local && local_is_leaving(d, w->pid)) &&
+            lease_book_has(&d->book, w->fresh, claim_may_take, &asker) && !give_work(d, w))
+            return;
+    }
+}
+
 void seats_schedule(dispatch *d)
 {
     for (worker_seat *w = d->seats, *next; w; w = next) {
@@ -184,8 +198,10 @@ void seats_schedule(dispatch *d)
             w = longest_idle(d, false);
         if (!w)
             break;
-        if (!give_work(d, w))
+        if (!give_work(d, w)) {
+            give_claims(d);
             return;
+        }
     }
     give_ahead(d);
 }

@@ -279,6 +279,7 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     d->fingerprint = j.fingerprint;
     d->have_fingerprint = true;
     d->retired_ns = 0; /* here is a fresh one */
+    w->number = ++d->seats_seen;
     append_seat(d, w);
     if (w->local)
         local_joined(d, w->pid);

@@ -112,6 +112,7 @@ typedef struct session {
 /* A worker that joined. */
 typedef struct worker_seat {
     wire_peer peer;
+    uint64_t number; /* from 1, never given twice */
     pid_t pid;
     char host[64];
     bool local;      /* a child of ours */
@@ -198,6 +199,7 @@ struct dispatch {
     worker_seat *seats;
     keeper_seat *keepers;
     int n_sessions, n_seats, n_keepers;
+    uint64_t seats_seen; /* ever: numbers of seats */
     local_pool local;
     uint32_t turn;        /* round robin over producers */
     int64_t slice_end_ns; /* of planning in this turn of the loop */
@@ -241,12 +243,24 @@ void planning_leave(session *s);
 /* index_build.c */
 WARN_UNUSED status index_build_start(source *s);
 WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
-/* elsewhere: by a worker with a copy of the files. ST_PROTOCOL is the worker's doing, no other is.
- */
+/* What worker w told. ST_PROTOCOL is its doing, no other is. */
 WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
-                                    bool elsewhere, const char *from);
+                                    const worker_seat *w, const char *from);
 WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
 void index_build_progress(dispatch *d, source *s, bool last);
+
+/* claims.c: what workers elsewhere tell of the index counts once another process says the same. */
+typedef struct claim_asker {
+    const dispatch *d;
+    const worker_seat *w;
+} claim_asker;
+bool claim_may_take(const void *asker, const lease *l); /* a lease_filter */
+/* *out_settled: which of the records of the lease's items (k-th: facts[k]) count now. The others
+ * are leased again. ST_PROTOCOL: w contradicts itself. */
+WARN_UNUSED status claims_settle(dispatch *d, const lease *l, const int64_t *item,
+                                 const uint64_t *facts, int64_t n, const worker_seat *w,
+                                 const char *from, bool *out_settled);
+void claims_want_local(dispatch *d); /* where two differ, and no local worker could decide */
 
 /* greet.c */
 WARN_UNUSED status session_hello(dispatch *d, const wire_peer *from, wire_msg *m,

@@ -11,6 +11,7 @@ import tarfile
 
 from faults import sanitized, trouble
 from formats import fingerprint, in_data, llava, load, options, write_lines
+from middle import Middle
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
 from prepd_video import clip, data_set, write_video
 
@@ -139,5 +140,74 @@ def refused_unless_asked_for():
                 p.stderr.close()
 
 
-main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for,
+def false_size(r):
+    r["bytes"] += 1
+
+
+def false_pixels(r):
+    if "width" in r:
+        r["width"] += 64
+
+
+def false_cause(r):
+    for key in ("width", "height", "tokens", "targets"):
+        r.pop(key, None)
+    r["cause"] = "is cut off"
+
+
+def false_count(r):
+    if "tokens" in r:
+        r["tokens"] += 1
+
+
+def lies_told_by_one(f, want, lie, ship):
+    """Its records are the first that come, beside two others; want: the rows of a quiet epoch."""
+    shutil.rmtree(f.file("cache"), ignore_errors=True)
+    os.mkdir(f.file("cache"))
+    port = free_ports()
+    end = f"tcp://127.0.0.1:{port}"
+    made = []
+
+    def worker(at):
+        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{at}"]
+        made.append(subprocess.Popen(words if ship else [*words, "--data-root", f.file("data")], stderr=subprocess.PIPE))
+        n = len(made)
+        wait_for(lambda: len(json.loads(run("status", "--connect", end, "--json"))["workers"]) == n, f"{n} workers")
+
+    def change(records, _):
+        for r in records:
+            lie(r)
+    with Daemon(f.config, "--prepd.endpoint", end, "--prepd.cache_dir", f.file("cache"), "--training.epochs", "1",
+                "--prepd.workers", "-1", "--data.ship", str(ship).lower()) as d, Middle(port + 1, change) as middle:
+        try:
+            worker(middle.port)
+            worker(port + 1)
+            worker(port + 1)
+            middle.released()
+            rows = [fingerprint(r) for s in ("train", "eval") for r in client.connect(end, stream=s, timeout=60.0)]
+            status = json.loads(run("status", "--connect", end, "--json"))
+            said = f"{lie.__name__}, files {'sent' if ship else 'there'}: "
+            print(f"{said}{status['train']['quarantined_count']} quarantined, {sum(a != b for a, b in zip(rows, want))} rows "
+                  f"of {len(want)} changed, {len(rows)} came, {middle.lists} false lists", flush=True)
+            check(middle.lists > 0, "no lie was told")
+            check(rows == want and status["train"]["quarantined_count"] == 0, f"{said}the stream changed\n{d.said()}")
+            check(d.said().count("worker dismissed") == 1, f"{said}{d.said()}")
+            wait_for(lambda: made[0].poll() is not None, f"{said}who lied is dismissed")
+            check(all(p.poll() is None for p in made[1:]), f"{said}an honest worker left")
+        finally:
+            for p in made:
+                p.kill()
+                p.wait()
+                p.stderr.close()
+
+
+def false_records_cost_who_told_them():
+    """Sizes are held against the daemon's own look at the files; what it can not know a second worker must say too."""
+    with Folder(images=48) as f:
+        want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", options(training__epochs=1), 0)
+        for lie, ship in ((false_size, True), (false_pixels, True), (false_cause, False), (false_count, False)):
+            lies_told_by_one(f, want, lie, ship)
+
+
+main(rows_and_causes_as_with_files, false_records_cost_who_told_them, pieces_of_tars, refused_unless_asked_for,
      trouble_of_the_daemon_blames_nobody)

@@ -173,6 +173,37 @@ static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
     lease_free(&l[0]);
 }
 
+/* Not the one who claimed it. */
+static bool not_by(const void *user, const lease *l)
+{
+    return l->n_claims == 0 || l->claim[0].by != *(const uint64_t *)user;
+}
+
+static void test_lease__claims_go_with_their_items_and_to_others(void **state)
+{
+    (void)state;
+    static const uint64_t facts[] = {1, 2, 3, 4}, first = 7, second = 8;
+    lease_book b;
+    lease *l;
+    lease_book_init(&b, SOLO_LIMIT);
+    assert_ok(lease_new(&b, LEASE_IMAGES, NULL, 0, (int64_t[]){10, 20, 30, 40}, 4, &l));
+    assert_ok(lease_add_claim(l, first, facts));
+    assert_ok(lease_add_claim(l, second, facts));
+    assert_int_equal(lease_add_claim(l, second, facts), ST_NO_MEMORY);
+    lease_drop_item(l, 20);
+    for (int c = 0; c < 2; c++) {
+        assert_int_equal(l->claim[c].facts[0], 1);
+        assert_int_equal(l->claim[c].facts[1], 3);
+        assert_int_equal(l->claim[c].facts[2], 4);
+    }
+    lease_book_return(&b, l);
+    assert_false(lease_book_has(&b, true, not_by, &first));
+    assert_null(lease_book_take_if(&b, true, not_by, &first));
+    assert_true(lease_book_has(&b, false, not_by, &second));
+    assert_ptr_equal(lease_book_take_if(&b, false, not_by, &second), l);
+    lease_free(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
         cmocka_unit_test(test_lease_on__further_is_progress_and_nothing_else),
         cmocka_unit_test(test_lease__unbegun_is_first_again_and_blames_nobody),
+        cmocka_unit_test(test_lease__claims_go_with_their_items_and_to_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,148 @@
+/* claims.c: what a worker elsewhere tells of the index is a claim. It counts once another process
+ * tells the same; where two differ, a local worker decides, and who told something else is
+ * dismissed. What a local worker tells counts at once, and so does what the only worker there is
+ * tells: there is no other to ask.
+ *
+ * A claim travels with a lease of the same items (lease.h), so that a worker that dies or leaves
+ * while it confirms one changes nothing. */
+#include <string.h>
+#include <sys/types.h>
+
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
+{
+    worker_seat *w = d->seats;
+    while (w && w->number != number)
+        w = w->next;
+    return w;
+}
+
+/* Here, or on another machine than w. */
+static bool is_apart(const worker_seat *o, const worker_seat *w)
+{
+    return o->local || strcmp(o->host, w->host) != 0;
+}
+
+bool claim_may_take(const void *asker, const lease *l)
+{
+    const dispatch *d = ((const claim_asker *)asker)->d;
+    const worker_seat *w = ((const claim_asker *)asker)->w;
+    if (l->n_claims == 0 || w->local)
+        return true;
+    if (l->n_claims > 1)
+        return false;
+    const worker_seat *told = seat_of_number(d, l->claim[0].by);
+    if (!told || is_apart(w, told))
+        return true;
+    if (w == told)
+        return d->n_seats == 1;
+    for (const worker_seat *o = d->seats; o; o = o->next)
+        if (is_apart(o, told))
+            return false; /* and that one is asked */
+    return true;
+}
+
+static void dismiss(dispatch *d, uint64_t number, const source *s, lease_kind kind, int64_t item)
+{
+    worker_seat *w = seat_of_number(d, number);
+    if (!w)
+        return;
+    const char *what = kind == LEASE_IMAGES ? s->data->v->image_path(s->data, item) : s->name;
+    const status st =
+        FAIL_IN(ST_PROTOCOL, what,
+                "what a worker elsewhere (pid %d on %s) told of %s %lld for the index is not what "
+                "another found: it is dismissed, and its record is not used",
+                (int)w->pid, w->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
+                (long long)item);
+    log_warn("worker dismissed: %s", status_text());
+    if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
+        log_debug("worker could not be told to leave: %s", status_text());
+    seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
+}
+
+/* Where item stands in the lease. */
+static int64_t place_in(const lease *l, int64_t item)
+{
+    int64_t k = 0;
+    while (l->item[k] != item)
+        k++;
+    return k;
+}
+
+/* Whether w's record counts. A local worker decides; elsewhere a second one must say the same. */
+static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t facts,
+                   const worker_seat *w)
+{
+    if (w->local || (l->n_claims == 0 && d->n_seats == 1))
+        return true;
+    return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
+}
+
+/* The items that do not count, once more, with what is claimed of them so far and by w. */
+static status lease_again(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
+                          int64_t n, const worker_seat *w)
+{
+    uint64_t *before;
+    lease *again;
+    TRY(arena_calloc(&d->scratch, (size_t)n + 1, sizeof(*before), (void **)&before));
+    TRY(lease_new(&d->book, l->kind, l->owner, 0, item, n, &again));
+    for (int64_t k = 0; l->n_claims > 0 && k < n; k++)
+        before[k] = l->claim[0].facts[place_in(l, item[k])];
+    status st = l->n_claims > 0 ? lease_add_claim(again, l->claim[0].by, before) : ST_OK;
+    if (st == ST_OK)
+        st = lease_add_claim(again, w->number, facts);
+    if (st == ST_OK)
+        lease_book_return(&d->book, again);
+    else
+        lease_free(&again);
+    return st;
+}
+
+/* Those that told of a settled item something else. */
+static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t facts)
+{
+    for (int c = 0; c < l->n_claims; c++)
+        if (l->claim[c].facts[place_in(l, item)] != facts)
+            dismiss(d, l->claim[c].by, l->owner, l->kind, item);
+}
+
+status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
+                     int64_t n, const worker_seat *w, const char *from, bool *out_settled)
+{
+    int64_t *open;
+    uint64_t *open_facts;
+    int64_t n_open = 0;
+    arena_reset(&d->scratch);
+    TRY(arena_calloc(&d->scratch, (size_t)n + 1, sizeof(*open), (void **)&open));
+    TRY(arena_calloc(&d->scratch, (size_t)n + 1, sizeof(*open_facts), (void **)&open_facts));
+    for (int64_t k = 0; k < n; k++) {
+        out_settled[k] = counts(d, l, item[k], facts[k], w);
+        if (!out_settled[k] && l->n_claims == 1 && l->claim[0].by == w->number)
+            return FAIL_IN(ST_PROTOCOL, from, "told two records of item %lld that differ",
+                           (long long)item[k]);
+        if (out_settled[k])
+            continue;
+        open[n_open] = item[k];
+        open_facts[n_open++] = facts[k];
+    }
+    if (n_open > 0)
+        TRY(lease_again(d, l, open, open_facts, n_open, w));
+    for (int64_t k = 0; k < n; k++)
+        if (out_settled[k])
+            dismiss_deviants(d, l, item[k], facts[k]);
+    return ST_OK;
+}
+
+void claims_want_local(dispatch *d)
+{
+    const lease *l = d->book.lost;
+    while (l && l->n_claims < LEASE_MAX_CLAIMS)
+        l = l->next;
+    if (!l || d->local.target > 0 || d->draining)
+        return;
+    log_warn("two workers elsewhere tell different records of the same items for the index: a "
+             "local worker is started to decide");
+    local_scale(d, 1);
+}
