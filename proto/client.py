@@ -93,6 +93,14 @@ def image(part, grid):
     return width, pixels.reshape(n, width)
 
 
+def floats(pixels, resampler="torch"):
+    """The float32 values that the reference's image processor hands the model for these bytes, bit for bit: its default
+    one's, or with "pillow" those of its PIL processor, which rounds in another place."""
+    check(resampler in ("torch", "pillow"), "no arithmetic of the resampler", resampler)
+    x, half = pixels.astype(np.float32), np.float32(127.5)
+    return x / half - np.float32(1) if resampler == "pillow" else (x - half) / half
+
+
 def digest_of(row):
     h = xxhash.xxh3_128()
     names = {np.dtype(v): k for k, v in DTYPES.items()}

@@ -4,11 +4,13 @@ side, and a slow one that costs nobody else. Through the Python client, as a PyT
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 
 from formats import fingerprint, own_of
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
@@ -16,6 +18,7 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
 sys.path.insert(0, PROTO)
 import client  # noqa: E402
+import numpy as np  # noqa: E402
 import zmq  # noqa: E402
 
 STEP = 4  # training.global_batch_size of the folder
@@ -207,6 +210,23 @@ def the_page_s_lines_for_pytorch():
             kept.write(cursors[1])
         check(said(lines) == whole[2 * STEP:], "one rank alone from the other's cursor")
         check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
+
+
+def floats_are_the_reference_s():
+    """Of every byte value: the client's and the page's, against what the reference's processors made of them."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "..", "golden", "floats.json"), encoding="utf-8") as kept:
+        wanted = {k: np.frombuffer(bytes.fromhex(v), ">f4").astype("<f4") for k, v in json.load(kept).items()}
+    pixels = np.arange(256, dtype=np.uint8)
+    for resampler, values in wanted.items():
+        got = client.floats(pixels, resampler)
+        check(got.dtype == np.float32 and (got == values).all(), f"{resampler}: {got[got != values]}")
+    check((client.floats(pixels) == wanted["torch"]).all(), "the default is not the reference's default")
+    check((wanted["torch"] != wanted["pillow"]).sum() == 128, "the two processors are the same")
+    with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
+        line = re.search(r"pixel_values = (\(.*\))\.expand", page.read())[1]
+    patches = types.SimpleNamespace(float=lambda: pixels.astype(np.float32))
+    check((eval(line, {"patches": patches}) == wanted["torch"]).all(), f"the page's {line} is another arithmetic")
 
 
 def welcome(folder, **more):
@@ -419,7 +439,7 @@ def one_that_vanishes_is_forgotten():
 
 
 main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
-     the_page_s_lines_for_pytorch, another_data_set_is_refused, rows_of_another_version_are_refused,
+     the_page_s_lines_for_pytorch, floats_are_the_reference_s, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)
