@@ -49,8 +49,12 @@ static const verb verbs[] = {
      true, NULL},
     {"probe", verb_probe, "logits, loss and every gradient of one row",
      "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
-     "One forward and backward of a row (prepd sample writes one). G holds logits [T, V], loss,\n"
-     "aux_loss and grad.NAME of every parameter (of the mean loss over targets), all F32.",
+     "One forward and backward of a row (prepd sample writes one). G holds, all F32, logits [T, "
+     "V];\n"
+     "loss: of the tokens alone, the mean over targets; aux_loss: the routers' auxiliary loss, "
+     "not\n"
+     "multiplied by COEF; grad.NAME of every tensor NAME of the folder: of loss + COEF aux_loss.\n"
+     "COEF is 0 unless given, whatever config.json says.",
      false, NULL},
     {"export", verb_export, "a Hugging Face folder, written again",
      "--model DIR --out DIR [--layout published|v5|per-expert] [--dtype bf16|f32] [--shard-bytes "

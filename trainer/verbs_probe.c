@@ -1,7 +1,9 @@
 /* verbs_probe.c: trainer probe: one forward and backward of a row, every number written out.
  *
- * What parity with another implementation is measured with: logits [T, V], loss, aux_loss and
- * grad.NAME of every parameter, of the mean loss over targets, as float32 (float64 stays float64).
+ * What parity with another implementation is measured with: logits [T, V]; loss, the mean over
+ * targets of the tokens alone; aux_loss, the routers' auxiliary loss without its coefficient; and
+ * grad.NAME of every tensor of the folder, of loss + COEF aux_loss; as float32 (gradients of the
+ * double build stay float64).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include "common/verb.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/model/qwen3vl.h"
+#include "trainer/probe_gradients.h"
 #include "trainer/verbs.h"
 
 typedef struct probe {
@@ -22,7 +25,8 @@ typedef struct probe {
     params *params;
     model *model;
     stager *stager;
-    double *loss, *weight; /* device, [1] each */
+    char folder[STATUS_PATH_MAX]; /* of the weights */
+    double *loss, *weight;        /* device, [1] each */
     void *aux;
 } probe;
 
@@ -45,15 +49,14 @@ static void probe_close(probe *p)
 
 static status probe_open(probe *p, const char *name, const row *r, double aux_coef)
 {
-    char folder[STATUS_PATH_MAX];
-    TRY(model_files_find(name, folder));
+    TRY(model_files_find(name, p->folder));
     TRY(device_open(BACKEND_CPU, &(device_options){0}, &p->device));
     const backend_vtable *v = p->device->v;
     TRY(v->stream_new(p->device, &p->stream));
-    TRY(dims_load(folder, &p->dims));
+    TRY(dims_load(p->folder, &p->dims));
     TRY(params_new(&p->dims, &p->params));
     TRY(params_alloc(p->params, p->stream, true));
-    TRY(hf_load(p->params, p->stream, &p->dims, folder));
+    TRY(hf_load(p->params, p->stream, &p->dims, p->folder));
     model_options o = {.training = true, .router_aux_coef = aux_coef};
     batch_caps_for(r, 1, 1, 4, &o.cap);
     TRY(model_new(p->stream, &p->dims, p->params, &o, &p->model));
@@ -96,86 +99,69 @@ static double read_acc(const void *p, st_dtype dtype, int64_t i)
     return dtype == DT_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
 
-static void scale_acc(void *p, st_dtype dtype, int64_t n, double by)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (dtype == DT_F64)
-            ((double *)p)[i] *= by;
-        else
-            ((float *)p)[i] = (float)(((float *)p)[i] * by);
-}
-
-/* Gradients of the mean loss, one tensor per parameter under grad.NAME. */
-static status probe_gradients(probe *p, double weight, arena *a, st_tensor *out)
+/* The three sums of a forward and backward; gradients are left in the registry. */
+static status probe_backward(probe *p, const device_batch *b, double *loss, double *weight,
+                             double *aux)
 {
     const backend_vtable *v = p->device->v;
-    for (int64_t i = 0; i < p->params->n; i++) {
-        const param *q = &p->params->list[i];
-        size_t bytes = (size_t)q->count * st_dtype_size(v->acc);
-        void *host;
-        char name[160], *kept;
-        TRY(arena_alloc(a, bytes, &host));
-        TRY(v->to_host(p->stream, host, q->grad, bytes));
-        TRY(v->wait(p->stream));
-        if (weight > 0.0)
-            scale_acc(host, v->acc, q->count, 1.0 / weight);
-        int n = snprintf(name, sizeof name, "grad.%s", q->name);
-        TRY(arena_strndup(a, name, (size_t)n, &kept));
-        out[i] = (st_tensor){
-            .name = kept, .dtype = v->acc, .n_dims = q->n_dims, .data = span_of(host, bytes)};
-        for (int d = 0; d < q->n_dims; d++)
-            out[i].shape[d] = q->shape[d];
-    }
+    unsigned char aux_raw[8] = {0};
+    loss_sums sums = {p->loss, p->weight, p->aux};
+    TRY(v->zero(p->stream, p->loss, sizeof(double)));
+    TRY(v->zero(p->stream, p->weight, sizeof(double)));
+    TRY(v->zero(p->stream, p->aux, st_dtype_size(v->acc)));
+    TRY(params_zero_grad(p->params, p->stream));
+    TRY(model_forward_backward(p->model, p->stream, b, &sums));
+    TRY(v->to_host(p->stream, loss, p->loss, sizeof *loss));
+    TRY(v->to_host(p->stream, weight, p->weight, sizeof *weight));
+    TRY(v->to_host(p->stream, aux_raw, p->aux, st_dtype_size(v->acc)));
+    TRY(v->wait(p->stream));
+    *aux = read_acc(aux_raw, v->acc, 0);
     return ST_OK;
+}
+
+static status write_tensors(const probe *p, const row *r, void *logits, float loss, float aux,
+                            const st_tensor *gradients, int64_t n, const char *out_path)
+{
+    st_tensor *list = calloc((size_t)n + 3, sizeof *list);
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "probe: no memory for %" PRId64 " tensors", n + 3);
+    const st_dtype act = p->device->v->act;
+    const int64_t vocab = p->dims.text.vocab;
+    const size_t bytes = (size_t)(r->n_tokens * vocab) * st_dtype_size(act);
+    list[0] = (st_tensor){.name = "logits",
+                          .dtype = act,
+                          .n_dims = 2,
+                          .shape = {r->n_tokens, vocab},
+                          .data = span_of(logits, bytes)};
+    list[1] = (st_tensor){.name = "loss", .dtype = DT_F32, .data = span_of(&loss, sizeof loss)};
+    list[2] = (st_tensor){.name = "aux_loss", .dtype = DT_F32, .data = span_of(&aux, sizeof aux)};
+    memcpy(list + 3, gradients, (size_t)n * sizeof *list);
+    status st = st_write(out_path, list, (size_t)n + 3, NULL, 0);
+    free(list);
+    return st;
 }
 
 static status probe_run(probe *p, const row *r, double aux_coef, const char *out_path)
 {
-    const backend_vtable *v = p->device->v;
     device_batch *b;
     void *logits = NULL;
-    double loss = 0.0, weight = 0.0, aux_value = 0.0;
-    unsigned char aux_raw[8] = {0};
-    loss_sums sums = {p->loss, p->weight, p->aux};
+    st_tensor *gradients = NULL;
+    int64_t n = 0;
+    double sum = 0.0, weight = 0.0, aux = 0.0;
     arena a;
     arena_init(&a, 0);
     status st = ST_OK;
-    int64_t n = p->params->n + 3;
-    st_tensor *tensors = calloc((size_t)n, sizeof *tensors);
-    if (!tensors) {
-        st = FAIL(ST_NO_MEMORY, "probe: out of memory");
-        goto done;
-    }
     TRY_OR(done, stage_rows(p->stager, p->stream, r, 1, &b));
     TRY_OR(done, probe_logits(p, r, b, &a, &logits));
-    TRY_OR(done, v->zero(p->stream, p->loss, sizeof(double)));
-    TRY_OR(done, v->zero(p->stream, p->weight, sizeof(double)));
-    TRY_OR(done, v->zero(p->stream, p->aux, st_dtype_size(v->acc)));
-    TRY_OR(done, params_zero_grad(p->params, p->stream));
-    TRY_OR(done, model_forward_backward(p->model, p->stream, b, &sums));
-    TRY_OR(done, v->to_host(p->stream, &loss, p->loss, sizeof loss));
-    TRY_OR(done, v->to_host(p->stream, &weight, p->weight, sizeof weight));
-    TRY_OR(done, v->to_host(p->stream, aux_raw, p->aux, st_dtype_size(v->acc)));
-    TRY_OR(done, v->wait(p->stream));
-    aux_value = read_acc(aux_raw, v->acc, 0);
-    double mean = weight > 0.0 ? loss / weight : 0.0;
-    float facts[2] = {(float)(mean + aux_coef * aux_value), (float)aux_value};
-    tensors[0] = (st_tensor){.name = "logits",
-                             .dtype = v->act,
-                             .n_dims = 2,
-                             .shape = {r->n_tokens, p->dims.text.vocab},
-                             .data = span_of(logits, (size_t)(r->n_tokens * p->dims.text.vocab) *
-                                                         st_dtype_size(v->act))};
-    tensors[1] =
-        (st_tensor){.name = "loss", .dtype = DT_F32, .data = span_of(&facts[0], sizeof(float))};
-    tensors[2] =
-        (st_tensor){.name = "aux_loss", .dtype = DT_F32, .data = span_of(&facts[1], sizeof(float))};
-    TRY_OR(done, probe_gradients(p, weight, &a, tensors + 3));
-    TRY_OR(done, st_write(out_path, tensors, (size_t)n, NULL, 0));
-    printf("loss: %.9g  aux_loss: %.9g  targets: %g  tokens: %" PRId64 "\n", facts[0], aux_value,
-           weight, r->n_tokens);
+    TRY_OR(done, probe_backward(p, b, &sum, &weight, &aux));
+    double by = weight > 0.0 ? 1.0 / weight : 1.0, loss = weight > 0.0 ? sum / weight : 0.0;
+    TRY_OR(done, probe_gradients(p->params, p->stream, p->folder, by, &a, &gradients, &n));
+    TRY_OR(done, write_tensors(p, r, logits, (float)loss, (float)aux, gradients, n, out_path));
+    printf("token loss: %.9g  auxiliary loss: %.9g (gradients: token + %g auxiliary)  targets: %g  "
+           "tokens: %" PRId64 "\n",
+           loss, aux, aux_coef, weight, r->n_tokens);
 done:
-    free(tensors);
+    free(gradients);
     arena_done(&a);
     return st;
 }

@@ -84,13 +84,13 @@ def write_sparse(path, shapes, dtype="BF16"):
     return at
 
 
-def read(path):
-    """name -> (dtype, array as stored: bits of BF16), in the order of the data"""
+def read(path, bare=False):
+    """name -> (dtype, array as stored: bits of BF16), in the order of the data; bare: of a file that is no model's"""
     with open(path, "rb") as f:
         data = f.read()
     start = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:start])
-    expect(header.pop("__metadata__", None) == {"format": "pt"}, f"{path}: metadata format pt")
+    expect(bare or header.pop("__metadata__", None) == {"format": "pt"}, f"{path}: metadata format pt")
     out = {}
     for name, t in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = t["data_offsets"]

@@ -104,7 +104,8 @@ def losses(trainer, folder, flavour, model, seed):
             save_file(rows.pack(documents, [positions_of(model, flavour, d) for d in documents]), batch)
             command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", got, "--aux", repr(aux_coef)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            out[case] = loss, load_file(got)["loss"].item()
+            ours = load_file(got)
+            out[case] = loss, ours["loss"].item() + aux_coef * ours["aux_loss"].item()
     return out
 
 

@@ -47,6 +47,25 @@ def check_tensors(folder, want, what):
         expect(same(t, got[name]), f"{what}: {name} differs")
 
 
+def check_gradients(folder, at, layout):
+    """Gradients of a folder in another layout are named and laid out as its tensors are; else they are the same."""
+    def probe(model):
+        works("probe", "--model", model, "--batch", os.path.join(folder, "aux", "batch.safetensors"), "--out", at + ".out",
+              "--aux", "0.1")
+        raw, grads = read(at + ".out", bare=True), {}
+        for name, t in raw.items():
+            if name.startswith("grad."):
+                grads[name[5:]] = t
+        return grads
+
+    want = in_layout(fused(probe(folder)), layout)
+    stored = {n for part in files_of(at)[0].values() for n in part}
+    got = probe(at)
+    expect(got.keys() == want.keys() == stored, f"{at}: gradients' names {sorted(got.keys() ^ stored)[:4]}")
+    for name, t in want.items():
+        expect(same(t, got[name]), f"{at}: the gradient of {name} differs")
+
+
 def check_flavour(flavour, root):
     folder = os.path.join(CASES, flavour)
     stored = read(os.path.join(folder, "model.safetensors"))
@@ -99,6 +118,8 @@ def check_flavour(flavour, root):
         expect(size <= 20000 or len(tensors) == 1, f"{at}: a shard of {size} bytes")
     works("export", "--model", at, "--out", at + "-back", "--layout", "published", "--shard-bytes", "1000000000")
     check_tensors(at + "-back", stored, at + "-back")
+    if moe and os.path.exists(os.path.join(folder, "aux")):
+        check_gradients(folder, at, "v5")
     works("export", "--model", folder, "--out", at + "-bf16", "--dtype", "bf16")
     works("export", "--model", at + "-bf16", "--out", at + "-f32", "--dtype", "f32")
     works("export", "--model", at + "-f32", "--out", at + "-bf16-again", "--dtype", "bf16")

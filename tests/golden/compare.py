@@ -6,14 +6,14 @@
 
 Plain numpy. --exact compares the gradients of the double build with the reference's float64 run, in
 the cases that have it. A line per case: the worst relative error |ours - theirs| / |theirs| (Euclidean norms of
-whole tensors) of logits, loss and gradients, and the gradient that is worst. Exit 1 if any is over
-the tolerance, a tensor is missing, extra or of another shape. numpy missing: exit 77 (skipped).
+whole tensors) of logits, loss and gradients, and the gradient that is worst. The loss is the whole of what is
+minimised: the tokens' and, where the case has a coefficient, the auxiliary one, which probe writes apart. Exit 1 if
+any is over the tolerance, a tensor is missing, extra or of another shape. numpy missing: exit 77 (skipped).
 """
 
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -58,23 +58,6 @@ def read(path):
     return out
 
 
-def fuse_experts(tensors):
-    """Per-expert gradients (text-only names) as the fused ones that probe writes (spec 2.3)."""
-    out, parts = {}, {}
-    for name, value in tensors.items():
-        m = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
-        if m:
-            parts.setdefault(m[1], {})[int(m[2]), m[3]] = value.T
-        else:
-            out[name] = value
-    for at, one in parts.items():
-        experts = range(1 + max(e for e, _ in one))
-        both = [np.concatenate([one[e, "gate"], one[e, "up"]], axis=1) for e in experts]
-        out[at + ".gate_up_proj"] = np.stack(both)
-        out[at + ".down_proj"] = np.stack([one[e, "down"] for e in experts])
-    return out
-
-
 def errors_of(ours, theirs):
     """name -> relative error; a string where there is nothing to compare."""
     out = {}
@@ -110,7 +93,7 @@ def run_probe(trainer, folder, case, coef, out):
 
 def compare_case(trainer, folder, case, exactly, out):
     """(tensor -> error, own rounding, limit, what gradients are held against)"""
-    expected = fuse_experts(read(os.path.join(folder, case, "expected.safetensors")))
+    expected = read(os.path.join(folder, case, "expected.safetensors"))
     coef, rounding = expected.pop("aux_coef").item(), expected.pop("own_rounding").item()
     ours, wrong = run_probe(trainer, folder, case, coef, out)
     if ours is None:
@@ -118,15 +101,17 @@ def compare_case(trainer, folder, case, exactly, out):
     if coef == 0:  # aux_loss without coefficient: probe need not compute it
         expected.pop("aux_loss")
         ours.pop("aux_loss", None)
+    else:  # the reference's loss is what it minimises; probe writes its two parts
+        ours["loss"] = ours["loss"] + coef * ours["aux_loss"]
     exact = os.path.join(folder, case, "exact.safetensors")
     if exactly:
         grads = {n: v for n, v in ours.items() if n.startswith("grad.")}
-        return errors_of(grads, fuse_experts(read(exact))), rounding, EXACT, "float64"
+        return errors_of(grads, read(exact)), rounding, EXACT, "float64"
     errors = errors_of(ours, expected)
     over = any(isinstance(e, str) or e > TOLERANCE for e in errors.values())
     if not over or rounding <= CONDITIONED or not os.path.exists(exact):
         return errors, rounding, TOLERANCE, "float32"
-    expected.update(fuse_experts(read(exact)))
+    expected.update(read(exact))
     return errors_of(ours, expected), rounding, max(TOLERANCE, 2 * rounding), "float64"
 
 
