@@ -17,8 +17,8 @@ import time
 
 import zmq
 
-from prepd_flow import BIN, Daemon, Folder, check, children, free_ports, gone, main, run, wait_for, \
-    workers_below
+from prepd_flow import BIN, UNPRIVILEGED, Daemon, Folder, check, children, free_ports, gone, main, run, \
+    unprivileged, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -109,22 +109,10 @@ def a_signal_while_the_data_is_opened():
                 check("signal=" in d.said() and not os.path.exists(f.file("d.sock")), d.said())
 
 
-def as_nobody(f):
-    """What a command is begun with that a user without rights runs, and whose the folder is now; None where nobody can."""
-    by = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    if os.geteuid() != 0 or subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
-        print("skipped: needs root, and programs that others may run")
-        return None
-    subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
-    above = os.path.dirname(f.path)  # of tests/run it is, and only root may enter it
-    os.chmod(above, os.stat(above).st_mode | 0o011)
-    return by
-
-
 def no_process_for_another_worker():
     """Whoever can not start one (a limit of processes) goes on with those that are there, and tries again."""
     with Folder() as f:
-        by = as_nobody(f)
+        by = unprivileged(f)
         if not by:
             return
         with Daemon(f.config, by=by) as d:
@@ -132,7 +120,7 @@ def no_process_for_another_worker():
             wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
 
             def most(n):
-                subprocess.run([*by, "prlimit", f"--pid={d.p.pid}", f"--nproc={n}:"], check=True)
+                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={d.p.pid}", f"--nproc={n}:"], check=True)
 
             most(1)
             for left in (1, 0):
@@ -169,7 +157,7 @@ def killed_at_the_start_again_and_again():
 def no_process_for_a_keepers_worker():
     """The same of workers elsewhere: the one that is left goes on."""
     with Folder(**{"prepd.workers": -1}) as f:
-        by = as_nobody(f)
+        by = unprivileged(f)
         if not by:
             return
         with Daemon(f.config, by=by) as d, tempfile.TemporaryFile("w+") as log:
@@ -181,11 +169,11 @@ def no_process_for_a_keepers_worker():
             try:
                 ready(f)
                 wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
-                subprocess.run([*by, "prlimit", f"--pid={keeper.pid}", "--nproc=1:"], check=True)
+                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={keeper.pid}", "--nproc=1:"], check=True)
                 os.kill(workers_below(keeper.pid)[0], signal.SIGKILL)
                 wait_for(lambda: said().count("worker not started") > 1 or keeper.poll() is not None, "it tries, and again")
                 check(keeper.poll() is None and len(workers_below(keeper.pid)) == 1, said())
-                subprocess.run([*by, "prlimit", f"--pid={keeper.pid}", "--nproc=4096:"], check=True)
+                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={keeper.pid}", "--nproc=4096:"], check=True)
                 wait_for(workers_joined(f, 2), "both are back")
                 check(d.p.poll() is None, d.said())
             finally:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import threading
 import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
+SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # whose memory and handlers of signals are then not ours
 LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # of one command or wait: met only by what hangs
 BUSY_S = 60  # a daemon without a core is asked again for as long
@@ -62,6 +64,33 @@ class Folder:
 
     def __exit__(self, *_):
         shutil.rmtree(self.path)
+
+
+UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def unprivileged(f):
+    """What to put before a command line of prepd so that a user without rights runs it, who owns the folder from now on; None,
+    with a word on it, where that is not possible. The programs are copied into the folder, since the build may lie where only
+    root may enter. A shell in between starts the copy: setpriv still has root's rights when it starts a program."""
+    if os.geteuid() != 0:
+        print("skipped: only root can become another user")
+        return None
+    here, there = os.path.dirname(os.path.dirname(os.path.abspath(BIN))), f.file("programs")
+    shutil.copytree(os.path.join(here, "lib"), os.path.join(there, "lib"), ignore=lambda _, names: [
+        n for n in names if not n.startswith("libprepd_")])
+    os.mkdir(os.path.join(there, "bin"))
+    copy = shutil.copy(BIN, os.path.join(there, "bin"))
+    leaks = shutil.copy(os.path.join(SOURCE, "tests/lsan.supp"), there)  # a sanitizer ends a program that cannot read it
+    subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
+    above = os.path.dirname(f.path)  # tests/run makes it for itself, and only root may enter it
+    os.chmod(above, os.stat(above).st_mode | 0o011)
+    by = [*UNPRIVILEGED, "env", f"LSAN_OPTIONS=suppressions={leaks}:print_suppressions=0",
+          "sh", "-c", f'exec {shlex.quote(copy)} "$@"']
+    if subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
+        print(f"skipped: {above}, where temporary files go, lies where only root may enter")
+        return None
+    return by
 
 
 def busy(verb, p):
