@@ -256,6 +256,8 @@ static void told_to_stop(keeper *k, int number)
              strsignal(number));
 }
 
+/* The connection is opened before any worker is started: it takes threads, which a limit of
+ * processes may refuse later, and libzmq then aborts. */
 static status keep(keeper *k, int signals)
 {
     enum { TICK_MS = 100 };
@@ -263,6 +265,8 @@ static status keep(keeper *k, int signals)
     while (any_left_to_keep(k)) {
         struct pollfd wait = {.fd = signals, .events = POLLIN};
         struct signalfd_siginfo info;
+        if (!k->stopping)
+            TRY(attend(k));
         TRY(start_missing(k));
         if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
@@ -270,8 +274,6 @@ static status keep(keeper *k, int signals)
             if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
                 told_to_stop(k, (int)info.ssi_signo);
         reap(k);
-        if (!k->stopping)
-            TRY(attend(k));
         if (!k->stopping)
             continue;
         if (stop_ns == 0) {
