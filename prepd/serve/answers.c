@@ -24,6 +24,7 @@ static lease *end_work(dispatch *d, worker_seat *w)
     w->ahead = NULL;
     w->unbegun = w->work != NULL;
     w->last_item = false;
+    w->made_ns = 0;
     w->shipped = 0;
     w->fresh = false;
     w->leases_done++;
@@ -44,8 +45,9 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
         return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
                        wire_msg_parts(m), (unsigned)head->n_images);
-    w->travel_ns = clock_ns() - w->leased_ns;
-    w->row_bytes = (int64_t)wire_msg_bytes(m);
+    if (w->made_ns > 0) /* the rest of its time is the link's */
+        press_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
+                       clock_ns() - w->leased_ns - w->made_ns);
     lease *l = end_work(d, w);
     if (!l->owner)
         lease_free(&l); /* its consumer has gone */
@@ -257,24 +259,32 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
     return ST_OK;
 }
 
-void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
+/* What making a row took, which its worker tells before the row itself. */
+static void count_stages(dispatch *d, worker_seat *w, const json_value *stages,
+                         const json_value *cache)
 {
-    const json_value *stages = json_find(v, "stage_ns"), *cache = json_find(v, "cache");
-    for (int i = 0; cache && i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         const int64_t n = json_int(json_item(cache, (size_t)i), 0);
         d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
     }
-    for (int i = 0; stages && i < N_STAGES; i++) {
+    w->made_ns = 0;
+    for (int i = 0; i < N_STAGES; i++) {
         int64_t ns = json_int(json_item(stages, (size_t)i), 0);
         ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
         d->counts.stage_ns[i] += ns;
-        w->travel_ns -= ns; /* what is left once all are known is the link's */
+        w->made_ns += ns;
     }
-    if (stages && w->row_bytes > 0)
-        press_link_saw(&w->link, w->row_bytes, w->travel_ns);
-    w->row_bytes = 0;
+}
+
+void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
+{
+    const json_value *stages = json_find(v, "stage_ns");
     if (!w->work || head->row != w->work->number)
         return;
+    if (stages) {
+        count_stages(d, w, stages, json_find(v, "cache"));
+        return;
+    }
     const int64_t item = json_int(json_find(v, "item"), -1);
     const lease *l = w->work;
     w->since_ns = clock_ns();

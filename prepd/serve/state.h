@@ -127,8 +127,8 @@ typedef struct worker_seat {
     bool last_item;   /* it has begun the last one of work */
     bool unbegun;     /* nothing has been heard of work: a worker that leaves has not begun it */
     int64_t since_ns; /* of the lease or of the last ON */
-    int64_t leased_ns, travel_ns, row_bytes; /* of the last row: until it came, and its size */
-    press_link link;                         /* of one elsewhere */
+    int64_t leased_ns, made_ns; /* of the row in work: making it took made_ns; 0: not yet told */
+    press_link link;            /* of one elsewhere */
     int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;

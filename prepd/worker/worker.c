@@ -139,7 +139,8 @@ static status take_terms(worker *w, const json_value *v, span text)
     return w->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
 }
 
-/* Where the lease's time went; behind the answer, so that it delays nobody. */
+/* Where the lease's time went. It is told before the answer, so that whoever has a row finds its
+ * times in the status: the endpoint keeps the order of what a worker sends. */
 static status tell_stages(worker *w)
 {
     char json[240];
@@ -172,13 +173,15 @@ static status do_lease(worker *w, const json_value *v, uint64_t number)
     }
     TRY(wire_msg_new(&m));
     st = make_row(&w->shop, v, tell_on, w, m, &json);
+    if (st == ST_OK)
+        st = tell_stages(w);
     if (st == ST_OK && json)
         st = wire_send_json(w->socket, NULL, KIND_FAILED, number, json, strlen(json));
     else if (st == ST_OK)
         st = wire_send(w->socket, NULL, m);
     free(json);
     wire_msg_free(&m);
-    return st == ST_OK ? tell_stages(w) : st;
+    return st;
 }
 
 /* Libraries grow in ways nobody can free. Between two leases a worker may go at any time. */

@@ -17,7 +17,7 @@ import time
 
 import zmq
 
-from prepd_flow import BIN, UNPRIVILEGED, Daemon, Folder, check, children, free_ports, gone, main, run, \
+from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, children, free_ports, gone, main, run, \
     unprivileged, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
@@ -362,52 +362,77 @@ def strangers_are_refused_and_the_daemon_lives():
         context.destroy(0)
 
 
+@contextlib.contextmanager
+def worker_whose_words_are_changed(f, change):
+    """Elsewhere, as the daemon sees it: change(parts) may delay each message that it sends and returns what arrives."""
+    context, lines, done = zmq.Context(), {}, []
+    front = context.socket(zmq.ROUTER)
+    front.bind("ipc://" + f.file("between"))
+
+    def between():
+        while not done:
+            poller = zmq.Poller()
+            for s in (front, *lines.values()):
+                poller.register(s, zmq.POLLIN)
+            for s, _ in poller.poll(50):
+                if s is not front:
+                    front.send_multipart([next(k for k, v in lines.items() if v is s), *s.recv_multipart()])
+                    continue
+                who, *parts = front.recv_multipart()
+                if who not in lines:
+                    lines[who] = context.socket(zmq.DEALER)
+                    lines[who].connect("ipc://" + f.file("d.sock.workers"))
+                lines[who].send_multipart(change(parts))
+
+    thread = threading.Thread(target=between)
+    thread.start()
+    p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("between"), "--data-root", f.file("data")])
+    try:
+        yield p
+    finally:
+        p.kill()
+        p.wait()
+        done.append(True)
+        thread.join()
+        context.destroy(0)
+
+
 def records_that_are_none_cost_their_worker():
     """Said by a worker elsewhere, of another version perhaps: it goes, the daemon stays and has the index by another."""
-    with Folder(**{"prepd.workers": -1}) as f:
-        context, lines, done = zmq.Context(), {}, []
-        front = context.socket(zmq.ROUTER)
-        front.bind("ipc://" + f.file("between"))
+    def without_times(parts):
+        if b'"records"' in parts[1]:
+            parts[0] = parts[0][:40] + bytes(24)  # digest and check: not given
+            parts[1] = parts[1].replace(b'"mtime"', b'"time?"')
+        return parts
 
-        def between():  # a worker's records lose their times on the way
-            while not done:
-                poller = zmq.Poller()
-                for s in (front, *lines.values()):
-                    poller.register(s, zmq.POLLIN)
-                for s, _ in poller.poll(50):
-                    if s is not front:
-                        front.send_multipart([next(k for k, v in lines.items() if v is s), *s.recv_multipart()])
-                        continue
-                    who, head, *rest = front.recv_multipart()
-                    if who not in lines:
-                        lines[who] = context.socket(zmq.DEALER)
-                        lines[who].connect("ipc://" + f.file("d.sock.workers"))
-                    if b'"records"' in rest[0]:
-                        head = head[:40] + bytes(24)  # digest and check: not given
-                        rest[0] = rest[0].replace(b'"mtime"', b'"time?"')
-                    lines[who].send_multipart([head, *rest])
+    with Folder(**{"prepd.workers": -1}) as f, Daemon(f.config) as d:
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        with worker_whose_words_are_changed(f, without_times):
+            wait_for(lambda: "broke the protocol" in d.said() or d.p.poll() is not None, "its records are refused")
+            check(d.p.poll() is None and '"mtime" is missing' in d.said(), d.said())
+        good = subprocess.Popen([BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--data-root", f.file("data")])
+        try:
+            wait_for(lambda: status(f)["train"]["state"] == "ready", "the index is built by the good one")
+        finally:
+            good.kill()
+            good.wait()
 
-        with Daemon(f.config) as d:
-            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-            thread = threading.Thread(target=between)
-            thread.start()
-            words = ["--data-root", f.file("data")]
-            bad = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("between"), *words])
-            try:
-                wait_for(lambda: "broke the protocol" in d.said() or d.p.poll() is not None, "its records are refused")
-                check(d.p.poll() is None and '"mtime" is missing' in d.said(), d.said())
-            finally:
-                bad.kill()
-                bad.wait()
-                done.append(True)
-                thread.join()
-                context.destroy(0)
-            good = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("d.sock.workers"), *words])
-            try:
-                wait_for(lambda: status(f)["train"]["state"] == "ready", "the index is built by the good one")
-            finally:
-                good.kill()
-                good.wait()
+
+def what_a_row_took_is_known_when_it_comes():
+    """However slowly a worker's words arrive."""
+    def late(parts):
+        if b'"stage_ns"' in parts[1]:
+            time.sleep(0.3)
+        return parts
+
+    with Folder(**{"prepd.workers": -1}) as f, Daemon(f.config):
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        with worker_whose_words_are_changed(f, late):
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S), credit_bytes=1)
+            next(rows)
+            seconds = status(f)["stage_seconds"]
+            check(len(seconds) == 5 and all(s > 0 for s in seconds.values()), f"{seconds}")
+            rows.close()
 
 
 def scaled_and_drained():
@@ -485,5 +510,6 @@ main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_tha
      no_process_for_another_worker, killed_at_the_start_again_and_again, no_process_for_a_keepers_worker,
      a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
-     a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, records_that_are_none_cost_their_worker, scaled_and_drained,
+     a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, records_that_are_none_cost_their_worker,
+     what_a_row_took_is_known_when_it_comes, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

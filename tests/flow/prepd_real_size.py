@@ -120,6 +120,7 @@ def counted(f, options):
             patches += len(row["pixels"])
             visual += int((row["visual_row"] >= 0).sum())
         stages = json.loads(run("status", "-c", f.config, *options, "--json"))["stage_seconds"]
+        check(all(s > 0 for s in stages.values()), f"a stage took no time: {stages}")
     return sorted(samples), pictures, patches, visual, sum(stages[k] for k in ("read", "decode", "resize"))
 
 
