@@ -1,5 +1,6 @@
 """The scripts of deploy/, without root, network, systemd or Slurm: what they say of themselves and of wrong
-words, what quickstart makes of data that is not whole, which packages are missing, what is started."""
+words, what quickstart makes of data that is not whole, which packages are missing, what is started. And what style
+says of the top level where there is no git."""
 
 import os
 import shlex
@@ -93,6 +94,22 @@ def quickstart_makes_unfinished_data_again():
                 os.remove(path)
             check(quickstart(), f"the data that end with {files[end - 1]} were taken for whole")
             check(all(map(os.path.exists, files)), f"made again from {files[end - 1]}, not all is there")
+
+
+def what_lies_on_the_top_level_is_seen_without_git():
+    script = os.path.join(SOURCE, "tests/style/top_level")
+    with Place() as place, Place() as tree:
+        place.program("path/git", "exit 127")
+        shutil.copy(os.path.join(SOURCE, ".gitignore"), tree.path)
+        for name in ("README.md", "prepd/main.c", ".ci/run", "build/x", "build-asan/x", "outputs/x", "x.o", ".git/HEAD"):
+            tree.write(name, "")
+        os.rmdir(tree.file("path"))
+        check(place.run(script, tree.path) == "", "what belongs there is refused")
+        for name in ("notes.txt", ".hidden/x", "prep/main.c", "rebuild/x"):
+            tree.write(name, "")
+        said = subprocess.run([script, tree.path], capture_output=True, text=True, check=False)
+        wrong = [f"style: {name} does not belong on the top level" for name in (".hidden", "notes.txt", "prep", "rebuild")]
+        check(said.returncode == 1 and sorted(said.stdout.splitlines()) == wrong, said.stdout + said.stderr)
 
 
 # libone is there for two architectures, libtwo for another one alone; all else for all of them.
@@ -226,5 +243,6 @@ def a_toolkit_that_is_named_goes_before_the_path():
 
 
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, packages_of_this_architecture_are_asked_for,
+     what_lies_on_the_top_level_is_seen_without_git,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path)
