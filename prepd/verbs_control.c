@@ -177,11 +177,11 @@ static void print_status(const json_value *v)
     printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
            json_count(workers), (long long)busy, number(v, "workers_alive"),
            number(v, "workers_target"), number(v, "workers_replaced"));
-    printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside), "
-           "%lld waiting\n",
+    printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside, "
+           "%lld broken protocol), %lld waiting\n",
            oldest, number(v, "leases_lost"), number(v, "lost_by_crash"),
            number(v, "lost_by_timeout"), number(v, "lost_from_outside"),
-           number(v, "leases_waiting"));
+           number(v, "lost_by_breach"), number(v, "leases_waiting"));
     const json_value *cache = json_find(v, "cache");
     const long long hits = number(cache, "hits"), misses = number(cache, "misses");
     if (hits + misses > 0)

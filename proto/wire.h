@@ -143,6 +143,9 @@ WARN_UNUSED status wire_read_json(const wire_msg *m, const char *peer, frame *ou
 WARN_UNUSED status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code);
 /* Turns a KIND_ERROR's object into this thread's failure with the peer's code and reason. */
 WARN_UNUSED status wire_error(const json_value *error, const char *peer);
+/* The address of the message's connection, without its port; "": over ipc, or it has gone. */
+enum { WIRE_HOST_TEXT = 46 };
+void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT]);
 /* "peer 006b8b4567" for errors and logs; a long id is cut. */
 enum { WIRE_PEER_TEXT = 160 };
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT]);

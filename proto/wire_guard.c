@@ -204,20 +204,35 @@ static int64_t unread(connection *c, int fd)
     return came - c->read;
 }
 
-static void cut(wire_guard *g, int fd, int64_t bytes)
+/* Its address, "" where it has none; returns its port. */
+static int peer_of(int fd, char host[WIRE_HOST_TEXT])
 {
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
-    char host[INET6_ADDRSTRLEN] = "?";
+    host[0] = 0;
     if (getpeername(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET6) {
         const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&a;
-        inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
+        inet_ntop(AF_INET6, &in->sin6_addr, host, WIRE_HOST_TEXT);
     } else if (a.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)&a;
-        inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+        inet_ntop(AF_INET, &in->sin_addr, host, WIRE_HOST_TEXT);
     }
+    return port_of(&a);
+}
+
+void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT])
+{
+    out[0] = 0;
+    if (peer->connection > 0)
+        (void)peer_of(peer->connection, out);
+}
+
+static void cut(wire_guard *g, int fd, int64_t bytes)
+{
+    char host[WIRE_HOST_TEXT];
+    const int port = peer_of(fd, host);
     snprintf(g->last, sizeof g->last, "%s port %d: %lld bytes that make no message, or wait unread",
-             host, port_of(&a), (long long)bytes);
+             host[0] ? host : "?", port, (long long)bytes);
     shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees what it had and closes */
     g->at[fd] = (connection){0};
     g->cut++;

@@ -48,6 +48,8 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     if (w->made_ns > 0) /* the rest of its time is the link's */
         press_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
                        clock_ns() - w->leased_ns - w->made_ns);
+    if (!w->local)
+        breach_made_good(&d->breaches, w->from);
     lease *l = end_work(d, w);
     if (!l->owner)
         lease_free(&l); /* its consumer has gone */
@@ -202,6 +204,28 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
     return ST_OK;
 }
 
+/* All of a FAILED message before any of it counts: a worker that names what it was not given is
+ * believed in nothing. */
+static status check_failed(const lease *l, const json_value *v, const char *name,
+                           const json_value **out_list)
+{
+    const int64_t solo = lease_solo_item(l);
+    TRY(json_want_array(v, "samples", name, out_list));
+    if (json_count(*out_list) == 0)
+        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
+    for (size_t i = 0; i < json_count(*out_list); i++) {
+        const json_value *f = json_item(*out_list, i);
+        int64_t id;
+        const char *cause;
+        TRY(json_want_int(f, "id", name, &id));
+        TRY(json_want_text(f, "cause", name, &cause));
+        if (solo >= 0 ? id != solo : !lease_has(l, id))
+            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
+                           (long long)id);
+    }
+    return ST_OK;
+}
+
 /* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
 status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
                      const char *name)
@@ -209,7 +233,6 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
     lease *l = w->work;
     const json_value *list;
     const char *trouble = NULL, *missed = NULL; /* files */
-    bool blamed = false;
     if (!l || head->row != l->number)
         return ST_OK; /* late */
     if (!l->owner) {  /* its consumer has gone */
@@ -219,19 +242,10 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
     }
     if (l->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
-    TRY(json_want_array(v, "samples", name, &list));
+    TRY(check_failed(l, v, name, &list));
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *f = json_item(list, i);
-        int64_t id;
-        const char *cause;
-        bool ours = false;
-        TRY(json_want_int(f, "id", name, &id));
-        TRY(json_want_text(f, "cause", name, &cause));
-        for (int64_t k = 0; k < l->n_items && !ours; k++)
-            ours = l->item[k] == id;
-        if (!ours)
-            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
-                           (long long)id);
+        const int64_t id = json_int(json_find(f, "id"), -1);
         const char *missing = json_text(json_find(f, "missing"), NULL);
         const sight seen = missing && !w->local && !w->ship
                                ? look_at_indexed(d, lease_source(l), id, missing)
@@ -239,10 +253,8 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
         w->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
-        if (seen != SIGHT_GONE)
-            continue;
-        blamed = true;
-        seats_quarantine(d, lease_source(l), id, cause);
+        if (seen == SIGHT_GONE)
+            seats_quarantine(d, lease_source(l), id, json_text(json_find(f, "cause"), ""));
     }
     if (trouble) {
         lost_in_trouble(d, w, trouble);
@@ -253,8 +265,6 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
         lease_solo_done(&d->book, l);
     else
         lease_book_return(&d->book, l);
-    if (!blamed && w->missing_files == 0)
-        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
     dismiss_if_blind(d, w, missed);
     return ST_OK;
 }
@@ -276,21 +286,27 @@ static void count_stages(dispatch *d, worker_seat *w, const json_value *stages,
     }
 }
 
-void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v)
+status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                 const char *name)
 {
     const json_value *stages = json_find(v, "stage_ns");
     if (!w->work || head->row != w->work->number)
-        return;
+        return ST_OK;
     if (stages) {
         count_stages(d, w, stages, json_find(v, "cache"));
-        return;
+        return ST_OK;
     }
     const int64_t item = json_int(json_find(v, "item"), -1);
     const lease *l = w->work;
-    w->since_ns = clock_ns();
+    if (!lease_has(l, item))
+        return FAIL_IN(ST_PROTOCOL, name, "at work on %lld, which is not in the lease",
+                       (long long)item);
     w->unbegun = false;
-    if (lease_on(w->work, item)) /* a long one is no sign of trouble while it goes on */
-        d->answered_ns = w->since_ns;
+    /* Said again, or said of one that was passed, it gives no further time: a lease ends within
+     * prepd.sample_timeout for each of its items. A long one that goes on is no sign of trouble. */
+    if (lease_on(w->work, item))
+        d->answered_ns = w->since_ns = clock_ns();
     w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
                    item == l->item[l->n_items - 1];
+    return ST_OK;
 }

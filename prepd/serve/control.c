@@ -115,6 +115,7 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_INT("lost_by_crash", k->crashes);
     PUT_INT("lost_by_timeout", k->timeouts);
     PUT_INT("lost_from_outside", k->outside);
+    PUT_INT("lost_by_breach", k->breaches);
     PUT_INT("leases_waiting", lease_book_waiting(&d->book));
     PUT_INT("refused_messages", d->peers.refused);
     PUT_INT("refused_keys", d->peers.refused_keys);

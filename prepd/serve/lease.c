@@ -137,6 +137,14 @@ int64_t lease_solo_item(const lease *l)
     return l->solo && l->n_untried > 0 ? l->untried[0] : -1;
 }
 
+bool lease_has(const lease *l, int64_t item)
+{
+    for (int64_t k = 0; k < l->n_items; k++)
+        if (l->item[k] == item)
+            return true;
+    return false;
+}
+
 bool lease_on(lease *l, int64_t item)
 {
     l->suspect = item;
@@ -170,11 +178,8 @@ static void begin_solo(lease *l)
         return;
     }
     int64_t n = 0;
-    for (int64_t i = 0; i < l->n_items; i++)
-        if (l->item[i] == l->suspect) {
-            order[n++] = l->suspect;
-            break;
-        }
+    if (lease_has(l, l->suspect))
+        order[n++] = l->suspect;
     const bool all = n == 0 || l->rounds > 0;
     for (int64_t i = 0; all && i < l->n_items; i++) {
         bool seen = false;
@@ -190,16 +195,21 @@ static void begin_solo(lease *l)
     l->n_untried = n;
 }
 
+static bool is_own_doing(loss how)
+{
+    return how == LOSS_CRASH || how == LOSS_TIMEOUT;
+}
+
 lease_verdict lease_lost(lease_book *b, lease *l, loss how, int64_t *out_item)
 {
     lease_verdict verdict = LEASE_AGAIN;
-    if (how != LOSS_OUTSIDE && l->solo) {
+    if (is_own_doing(how) && l->solo) {
         if (++l->solo_deaths >= b->solo_limit) {
             *out_item = l->untried[0];
             verdict = LEASE_POISON;
             end_solo(l);
         }
-    } else if (how != LOSS_OUTSIDE) {
+    } else if (is_own_doing(how)) {
         if (++l->losses >= LEASE_MAX_LOSSES)
             begin_solo(l);
     }

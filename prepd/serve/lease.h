@@ -4,9 +4,10 @@
  * at a time. It is given again when its worker goes. One lost twice by the worker's own doing goes
  * solo: the item last reported in work is tried alone in a fresh worker; if that was harmless, or
  * unknown, the next time each item is. One that kills its worker alone `solo_limit` times is
- * poison. A death by an outside signal is nobody's fault and
- * changes nothing (design section 3, "Crash and quarantine"). A worker may be sent the next lease
- * while it does the last item of one; when it goes, that one was not begun.
+ * poison. A death by an outside signal blames no sample and changes nothing, and neither does a
+ * worker that is dismissed because it broke the protocol: what it says proves nothing, not even
+ * that it tried (design sections 3 and 9). A worker may be sent the next lease while it does the
+ * last item of one; when it goes, that one was not begun.
  *
  *   WAITING --lease_give--> OUT --lease_done--> (owner frees it)
  *      ^                     |
@@ -27,6 +28,7 @@ typedef enum loss {
     LOSS_OUTSIDE, /* a signal that another process sent, or it left in good order */
     LOSS_CRASH,   /* a crash signal of its own doing, or an exit while at work */
     LOSS_TIMEOUT, /* we killed it: too long on one sample */
+    LOSS_BREACH,  /* dismissed: it sent what no worker sends */
 } loss;
 
 typedef enum lease_verdict {
@@ -100,7 +102,10 @@ int64_t lease_book_waiting(const lease_book *b);
 /* The one item to be done now, or -1: the whole lease. */
 int64_t lease_solo_item(const lease *l);
 
-/* The worker reported to be on this item. True if it is further in the lease than it was. */
+bool lease_has(const lease *l, int64_t item);
+
+/* The worker reported to be on this item, which the lease has. True if it is further in the lease
+ * than it was: that happens at most n_items times, whatever it reports. */
 bool lease_on(lease *l, int64_t item);
 
 /* The worker that had it is gone; the lease is queued again at the front. */

@@ -66,6 +66,7 @@ static void put_work(const put *p, const dispatch *d, int64_t now)
     labelled(p, "prepd_leases_lost_total", "reason", "crash", (double)d->counts.crashes);
     labelled(p, "prepd_leases_lost_total", "reason", "timeout", (double)d->counts.timeouts);
     labelled(p, "prepd_leases_lost_total", "reason", "outside", (double)d->counts.outside);
+    labelled(p, "prepd_leases_lost_total", "reason", "breach", (double)d->counts.breaches);
     family(p, "prepd_stage_seconds_total", "counter", "time of all workers by stage of a row");
     for (int i = 0; i < N_STAGES; i++)
         labelled(p, "prepd_stage_seconds_total", "stage", stage_names[i],

@@ -39,6 +39,8 @@ void seats_check_time(dispatch *d, int64_t now)
             continue;
         if (w->local)
             local_kill(d, w->pid);
+        else
+            breach_note(&d->breaches, w->from, now);
         seat_gone(d, w, LOSS_OUTSIDE, "hangs beyond its own time limit");
     }
 }
@@ -131,12 +133,23 @@ static bool give_work(dispatch *d, worker_seat *w)
     return true;
 }
 
+static bool is_held(const dispatch *d, const worker_seat *w, int64_t now)
+{
+    return !w->local && breach_is_held(&d->breaches, w->from, now);
+}
+
+/* Those whose neighbours broke the protocol again and again have no work while others are here, be
+ * they busy: who is late may only wait for workers that do it. */
 static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 {
+    const int64_t now = clock_ns();
     worker_seat *best = NULL;
+    bool others = false;
+    for (const worker_seat *w = d->seats; w && !others; w = w->next)
+        others = !is_held(d, w, now);
     for (worker_seat *w = d->seats; w; w = w->next)
         if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns) &&
-            may_ship(d, w))
+            may_ship(d, w) && !(others && is_held(d, w, now)))
             best = w;
     return best;
 }

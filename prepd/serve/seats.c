@@ -77,6 +77,8 @@ static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
         d->counts.crashes++;
     else if (how == LOSS_TIMEOUT)
         d->counts.timeouts++;
+    else if (how == LOSS_BREACH)
+        d->counts.breaches++;
     else
         d->counts.outside++;
     if (lease_lost(&d->book, l, how, &item) != LEASE_POISON)
@@ -238,6 +240,7 @@ static worker_seat *seat_new(const wire_peer *from, const joiner *j)
     w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
     snprintf(w->keeper, sizeof(w->keeper), "%s", j->keeper);
     snprintf(w->host, sizeof(w->host), "%s", j->host);
+    wire_peer_host(from, w->from);
     return w;
 }
 
@@ -350,7 +353,7 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     else if (!w)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
     else if (head.kind == KIND_ON)
-        answer_on(d, w, &head, v);
+        st = answer_on(d, w, &head, v, name);
     else if (head.kind == KIND_RECORDS)
         st = answer_records(d, w, &head, v, name);
     else if (head.kind == KIND_FAILED)
@@ -365,6 +368,17 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     return st;
 }
 
+/* What it had is given again and blames no sample, however often: it proves nothing. One that is a
+ * child of ours is not left to its own devices. */
+static void dismiss(dispatch *d, worker_seat *w)
+{
+    if (w->local)
+        local_kill(d, w->pid);
+    else
+        breach_note(&d->breaches, w->from, clock_ns());
+    seat_gone(d, w, LOSS_BREACH, "broke the protocol");
+}
+
 void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
 {
     char name[WIRE_PEER_TEXT];
@@ -375,5 +389,5 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
     peers_refuse(&d->peers, d->workers, from, "worker", st);
     worker_seat *w = seat_of(d, from);
     if (w)
-        seat_gone(d, w, LOSS_CRASH, "broke the protocol");
+        dismiss(d, w);
 }

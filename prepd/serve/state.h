@@ -11,6 +11,7 @@
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
+#include "prepd/serve/breaches.h"
 #include "prepd/serve/http.h"
 #include "prepd/serve/lease.h"
 #include "prepd/serve/peers.h"
@@ -114,19 +115,20 @@ typedef struct worker_seat {
     wire_peer peer;
     uint64_t number; /* from 1, never given twice */
     pid_t pid;
-    char host[64];
-    bool local;      /* a child of ours */
-    bool fresh;      /* has done nothing yet */
-    bool begun;      /* has reported an item or an answer: its start went well */
-    bool ship;       /* has no data root: files come with its leases */
-    int64_t shipped; /* bytes of them under way */
-    char keeper[24]; /* whoever starts it again elsewhere and says how it died; "" none */
+    char host[64];             /* as it calls itself */
+    char from[WIRE_HOST_TEXT]; /* whose address its connection has; "" over ipc */
+    bool local;                /* a child of ours */
+    bool fresh;                /* has done nothing yet */
+    bool begun;                /* has reported an item or an answer: its start went well */
+    bool ship;                 /* has no data root: files come with its leases */
+    int64_t shipped;           /* bytes of them under way */
+    char keeper[24];           /* whoever starts it again elsewhere and says how it died; "" none */
     int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
     lease *ahead;     /* what it does next, sent before it has answered for work; NULL */
     bool last_item;   /* it has begun the last one of work */
     bool unbegun;     /* nothing has been heard of work: a worker that leaves has not begun it */
-    int64_t since_ns; /* of the lease or of the last ON */
+    int64_t since_ns; /* of the lease, or of its last item that was reported in order */
     int64_t leased_ns, made_ns; /* of the row in work: making it took made_ns; 0: not yet told */
     press_link link;            /* of one elsewhere */
     int64_t joined_ns, heard_ns, told_ns;
@@ -173,7 +175,7 @@ typedef struct serve_counts {
     uint64_t cached[2];    /* pictures found in the cache, and not */
     uint64_t shipped;      /* bytes of files sent with leases */
     uint64_t leases_ahead; /* sent to workers that were still at the one before */
-    uint64_t leases_lost, crashes, timeouts, outside;
+    uint64_t leases_lost, crashes, timeouts, outside, breaches;
     int64_t stage_ns[N_STAGES]; /* of all workers */
     int64_t longest_turn_ns;    /* of the loop: nobody was answered meanwhile */
     uint64_t rows_at_tick;
@@ -219,6 +221,7 @@ struct dispatch {
     arena scratch; /* one message at a time */
     serve_counts counts;
     peers peers;
+    breaches breaches;
     int64_t started_ns, ticked_ns, watchdog_ns;
 };
 
@@ -305,7 +308,8 @@ WARN_UNUSED status answer_records(dispatch *d, worker_seat *w, const frame *head
 WARN_UNUSED status answer_failed(dispatch *d, worker_seat *w, const frame *head,
                                  const json_value *v, const char *name);
 /* It is on another item, or tells where its time went. */
-void answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v);
+WARN_UNUSED status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                             const char *name);
 
 /* keepers.c */
 WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);

@@ -4,6 +4,7 @@ grows, and another consumer gets its rows as fast as the machine allows. prepd_h
 
 import contextlib
 import json
+import math
 import os
 import resource
 import shutil
@@ -17,7 +18,7 @@ import time
 
 import zmq
 
-from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
+from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -656,7 +657,152 @@ def places_far_ahead():
         t.settled("places far ahead")
 
 
-main(ids_that_peers_choose, places_far_ahead, bytes_that_are_no_protocol, many_connections,
+def joining(f):
+    """What a worker of this build says when it joins."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind("ipc://" + f.file("join.sock"))
+    p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("join.sock"), "--data-root", f.file("data")],
+                         stderr=subprocess.DEVNULL)
+    said = {}
+    while "fingerprint" not in said:  # its keeper speaks too
+        said = json.loads(router.recv_multipart()[2])
+    p.kill()
+    p.wait(60)
+    context.destroy(0)
+    return {k: v for k, v in said.items() if k not in ("keeper", "ship")}
+
+
+def answer(kind, number, body, images=0):
+    """As message(), of a lease or a row."""
+    parts = message(body, kind)
+    parts[0] = parts[0][:8] + struct.pack("<QI", number, images) + parts[0][20:]
+    return parts
+
+
+ROW, ON, RECORDS, FAILED, JOIN, LEASE = 4, 19, 20, 21, 16, 18
+# What a worker may send that broke the protocol, for a lease of this number, row and samples; k: how often before.
+BREACHES = (
+    lambda n, row, ids, k: [answer(ROW, row + 1, b"x")],
+    lambda n, row, ids, k: [answer(FAILED, n, {"samples": [{"id": ids[0], "cause": "a lie"}, {"id": 1 << 40, "cause": "x"}]})],
+    lambda n, row, ids, k: [answer(ROW, row, b"x", 3)],
+    lambda n, row, ids, k: [answer(RECORDS, n, {"records": []})],
+    lambda n, row, ids, k: [answer(ON, n, {"item": 1 << 40})],
+    lambda n, row, ids, k: [answer(FAILED, n, {"samples": []})],
+    lambda n, row, ids, k: [answer(FAILED, n, b"{")],
+    lambda n, row, ids, k: [[b"no header", b"x"]],
+    lambda n, row, ids, k: [answer(99, n, b"x")],
+    lambda n, row, ids, k: [message({"version": 1}, 1)],
+)
+
+
+class Breaker:
+    """A worker with all that is asked of one, which joins, takes a lease, is at work on one of its samples, and then
+    sends what no worker sends. Three have an address of their own: one machine is soon given no more work."""
+    made = 0
+
+    def __init__(self, context, port, join, address=None):
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        Breaker.made += 1
+        a, b = divmod(Breaker.made // 3, 250)
+        self.socket.connect(f"tcp://{address or f'127.0.{a + 1}.{b + 1}'}:0;127.0.0.1:{port}")
+        self.socket.send_multipart(message(join, JOIN))
+
+    def heard(self):
+        """How many bad answers it gave for what came."""
+        given = 0
+        while self.socket.poll(0):
+            head, *body = self.socket.recv_multipart()
+            kind, number = struct.unpack_from("<HQ", head, 6)
+            if kind != LEASE:
+                continue
+            said = json.loads(body[0])
+            ids = [d["id"] for d in said["docs"]]
+            self.socket.send_multipart(answer(ON, number, {"item": ids[Breaker.made % len(ids)]}))
+            for parts in BREACHES[Breaker.made % len(BREACHES)](number, said["row"], ids, given):
+                self.socket.send_multipart(parts)
+            given += 1
+        return given
+
+
+def breaches(t, join, wanted, limit_s=LIMIT_S, address=None):
+    """So many bad answers to leases, or those of so long."""
+    context, given, at_once, end = zmq.Context(), 0, 24, time.monotonic() + limit_s
+    open_ones = []
+    while given < wanted and time.monotonic() < end:
+        while len(open_ones) < at_once:
+            open_ones.append(Breaker(context, t.port + 1, join, address))
+        for b in list(open_ones):
+            n = b.heard()
+            given += n
+            if n:
+                open_ones.remove(b)
+                b.socket.close(200)
+        zmq.select([b.socket for b in open_ones], [], [], 0.02)
+        check(t.daemon.p.poll() is None, t.daemon.said()[-2000:])
+    context.destroy(200)
+    return given
+
+
+def one_machine_is_held_off(t, join):
+    """It gets work a few times, and then after pauses that double."""
+    start = time.monotonic()
+    given = breaches(t, join, 1 << 30, 3.0, "127.1.0.1")
+    took = time.monotonic() - start
+    check(3 <= given <= 4 + math.log2(1 + took), f"{given} leases for a machine whose workers broke the protocol for {took:.1f} s")
+
+
+def an_item_told_again_and_again(t, join):
+    """A worker that says for ever that it is at work on the same sample has no more time for it than another."""
+    context = zmq.Context()
+    b = Breaker(context, t.port + 1, dict(join, pid=424242), "127.1.0.2")
+    work, start = [], time.monotonic()
+
+    def lost():
+        while b.socket.poll(0):
+            head, *body = b.socket.recv_multipart()
+            kind, number = struct.unpack_from("<HQ", head, 6)
+            if kind == LEASE and not work:
+                work.append((number, json.loads(body[0])["docs"][0]["id"]))
+        if not work:
+            return False
+        b.socket.send_multipart(answer(ON, work[0][0], {"item": work[0][1]}))
+        return not any(w["pid"] == 424242 for w in t.status()["workers"])
+    wait_for(lost, "its lease is given to another", 60, 0.2)
+    print(f"an ON without an end held its row for {time.monotonic() - start:.1f} s at prepd.sample_timeout {TIMEOUT_S}", flush=True)
+    context.destroy(0)
+
+
+TIMEOUT_S = 3
+
+
+def workers_that_break_the_protocol():
+    """They have the right key and the right build. No sample is blamed, no row is another, and the stream goes on by the
+    one honest worker. prepd_hostile.py CONNECTIONS: as many bad answers, 2,000 at least."""
+    wanted = max(2000, CONNECTIONS)
+    with Folder(**{"prepd.workers": 1, "prepd.solo_deaths": 1, "prepd.sample_timeout": TIMEOUT_S}) as f, Target(f) as t:
+        join = joining(f)
+        start = time.monotonic()
+        given = breaches(t, join, wanted)
+        took = time.monotonic() - start
+        one_machine_is_held_off(t, join)
+        an_item_told_again_and_again(t, join)
+        n = len(t.consumer.rows)
+        wait_for(lambda: len(t.consumer.rows) > n + 50, "rows after it")
+        said = t.status()
+        check(said["train"]["quarantined_count"] == 0, f"{given} bad answers in {took:.1f} s: {said['train']['quarantined_count']} "
+              "healthy samples are quarantined")
+        check(said["lost_by_breach"] >= wanted - 50, f"{given} bad answers, {said['lost_by_breach']} breaches told")
+        seen = [(n, h) for n, _, h in t.consumer.rows]
+        again = Consumer(t.endpoint)
+        wait_for(lambda: len(again.rows) >= len(seen), "the rows again")
+        again.stop()
+        check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
+        print(f"{given} bad answers in {took:.1f} s, {said['lost_by_breach']} leases given again, {len(seen)} rows as without", flush=True)
+
+
+main(ids_that_peers_choose, places_far_ahead, workers_that_break_the_protocol, bytes_that_are_no_protocol, many_connections,
      more_connections_than_descriptors, floods_that_nobody_reads,
      frames_of_live_sessions_again, the_same_with_keys, floods_at_full_speed,
      the_longest_messages_at_full_speed, messages_without_an_end, pings_of_peers_that_went,

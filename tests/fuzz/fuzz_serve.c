@@ -262,6 +262,7 @@ static void throw_away(void)
     lease_book_init(&d.book, 2);
     d.counts = (serve_counts){0};
     d.peers = (peers){0};
+    d.breaches = (breaches){0};
     d.have_fingerprint = d.have_video_fingerprint = d.stopping = d.draining = false;
     d.drain_ns = d.retired_ns = 0;
     d.outcome = ST_OK;

@@ -37,6 +37,47 @@ static void test_lease__outside_deaths_blame_nobody(void **state)
     lease_free(&l);
 }
 
+/* Neither of the row nor of the one sample that is tried alone: what such a worker says proves
+ * nothing. */
+static void test_lease__breaches_blame_nobody(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b);
+    for (int i = 0; i < 100; i++) {
+        lease_on(l, 20);
+        assert_ptr_equal(lose(&b, l, LOSS_BREACH, false), l);
+        assert_false(l->solo);
+        assert_int_equal(l->losses, 0);
+    }
+    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    lease_on(l, 30);
+    assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(lease_solo_item(l), 30);
+        assert_ptr_equal(lose(&b, l, LOSS_BREACH, true), l);
+        assert_int_equal(l->solo_deaths, 0);
+    }
+    lease_free(&l);
+}
+
+/* However often and in whatever order it tells of them. */
+static void test_lease_on__no_more_often_than_it_has_items(void **state)
+{
+    (void)state;
+    lease_book b;
+    lease *l = make(&b); /* 10, 20, 30, 20 */
+    int further = 0;
+    for (int i = 0; i < 1000; i++)
+        further += lease_on(l, items[i % 4]);
+    assert_int_equal(further, 4);
+    assert_false(lease_on(l, 20));
+    assert_true(lease_has(l, 30));
+    assert_false(lease_has(l, 31));
+    assert_false(lease_has(l, -1));
+    lease_free(&l);
+}
+
 static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
 {
     (void)state;
@@ -208,12 +249,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lease__outside_deaths_blame_nobody),
+        cmocka_unit_test(test_lease__breaches_blame_nobody),
         cmocka_unit_test(test_lease__lost_twice_goes_solo_suspect_first),
         cmocka_unit_test(test_lease__harmless_items_are_cleared),
         cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
         cmocka_unit_test(test_lease__empty_row_survives_any_loss),
         cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
         cmocka_unit_test(test_lease_on__further_is_progress_and_nothing_else),
+        cmocka_unit_test(test_lease_on__no_more_often_than_it_has_items),
         cmocka_unit_test(test_lease__unbegun_is_first_again_and_blames_nobody),
         cmocka_unit_test(test_lease__claims_go_with_their_items_and_to_others),
     };
