@@ -1,5 +1,6 @@
 #include "prepd/dataset/dataset.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/utf8.h"
+#include "prepd/dataset/beneath.h"
 #include "prepd/dataset/chat_record.h"
 
 status dataset_open(const conf *c, dataset **out)
@@ -87,6 +89,25 @@ void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t
     }
     *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
     *out_mtime_ns = there ? mtime_ns : 0;
+}
+
+const char *dataset_holder(const dataset *d, int64_t j)
+{
+    return d->v->holder ? d->v->holder(d, j) : d->v->root(d);
+}
+
+int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags)
+{
+    char full[PATH_MAX + PLACE_PATH];
+    const char *holder = dataset_holder(d, j), *root = d->v->root(d);
+    if (strcmp(holder, root) == 0)
+        return beneath_open(root, path, flags);
+    const size_t n = strlen(holder);
+    snprintf(full, sizeof full, "%s%s%s", root, root[strlen(root) - 1] == '/' ? "" : "/", path);
+    if (strncmp(full, holder, n) == 0 && full[n] == '/')
+        return beneath_open(holder, full + n + 1, flags);
+    errno = EXDEV;
+    return -1;
 }
 
 void dataset_close(dataset **d)

@@ -81,6 +81,9 @@ typedef struct dataset_vtable {
     /* True if an image is a video file; no such function: none is. */
     bool (*videos)(const dataset *d);
     const char *(*root)(const dataset *d); /* absolute folder of the images */
+    /* Absolute folder that the file of image j has to lie in to be sent to others
+     * (dataset_image_open), root or another one: what the user named. No such function: root. */
+    const char *(*holder)(const dataset *d, int64_t j);
     /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
      * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
     const char *(*reference)(const dataset *d, int64_t i);
@@ -106,6 +109,11 @@ bool dataset_image_has(const dataset *d, int64_t j, const char *path);
 /* What is there now: bytes (of a piece, as the data set says; of a folder, all its frames together)
  * and the time of the last change; both 0 where it is no regular file or can not be read. */
 void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
+
+const char *dataset_holder(const dataset *d, int64_t j); /* dataset_vtable.holder */
+/* Opens a file of image j by its path relative to root, by beneath_open below what holds it: -1 and
+ * EXDEV where it lies outside. */
+int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;

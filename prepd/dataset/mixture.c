@@ -22,6 +22,7 @@ typedef struct mixed_source {
     bool have_conf, weighted, own_limit;
     dataset *d;
     int64_t first_image;
+    char *holder; /* dataset_vtable.holder, without links; heap; NULL: no images */
 } mixed_source;
 
 typedef struct mixture {
@@ -49,6 +50,7 @@ static void mixture_close(dataset *base)
         return;
     for (int k = 0; m->sources && k < m->n; k++) {
         dataset_close(&m->sources[k].d);
+        free(m->sources[k].holder);
         if (m->sources[k].have_conf)
             conf_done(&m->sources[k].c);
     }
@@ -222,6 +224,18 @@ static void common_folder(char *root, const char *path)
     root[end ? end : 1] = 0;
 }
 
+/* Our root may be far above: files of a source stay in what the user named for it. */
+static status find_holder(mixed_source *s)
+{
+    if (!s->d->v->images(s->d))
+        return ST_OK;
+    const char *holder = dataset_holder(s->d, 0);
+    s->holder = realpath(holder, NULL);
+    return s->holder ? ST_OK
+                     : FAIL_IN(ST_NO_INPUT, holder, "source %s: can not be read: %s", s->name,
+                               strerror(errno));
+}
+
 static status place_images(mixture *m)
 {
     char root[PATH_MAX], path[2 * PATH_MAX];
@@ -236,6 +250,7 @@ static status place_images(mixture *m)
     }
     const size_t skip = strlen(m->root);
     for (int k = 0; k < m->n; k++) {
+        TRY(find_holder(&m->sources[k]));
         const dataset *d = m->sources[k].d;
         m->sources[k].first_image = m->images.n;
         TRY(real_root(m, k, root));
@@ -360,6 +375,12 @@ static const char *mixture_root(const dataset *d)
     return as_mixture(d)->root;
 }
 
+static const char *mixture_holder(const dataset *d, int64_t j)
+{
+    const mixture *m = as_mixture(d);
+    return m->sources[source_of_image(m, j)].holder;
+}
+
 static hash128 mixture_identity(const dataset *d)
 {
     return as_mixture(d)->identity;
@@ -444,6 +465,7 @@ const dataset_vtable dataset_mixture = {
     .frame = mixture_frame,
     .videos = mixture_videos,
     .root = mixture_root,
+    .holder = mixture_holder,
     .chunk = mixture_chunk,
     .parts = mixture_parts,
     .reference = mixture_reference,

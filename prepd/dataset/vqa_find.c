@@ -345,6 +345,17 @@ static void note_folder(const char *note, char out[VQA_NAME_MAX])
     }
 }
 
+/* path without links into out; false where there is none, or it is too long. */
+static bool without_links(const char *path, char out[VQA_PATH_MAX])
+{
+    char *whole = realpath(path, NULL);
+    const bool fits = whole && strlen(whole) < VQA_PATH_MAX;
+    if (fits)
+        memcpy(out, whole, strlen(whole) + 1);
+    free(whole);
+    return fits;
+}
+
 status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_paths *p)
 {
     char named[VQA_NAME_MAX], path[3 * VQA_PATH_MAX];
@@ -367,12 +378,7 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
             if (pass ? !file_is_folder(path) : access(path, F_OK) != 0)
                 continue;
             snprintf(path, sizeof path, "%s/%s", root, candidates[k]);
-            char *whole = realpath(path, NULL);
-            bool fits = whole && strlen(whole) < VQA_PATH_MAX;
-            if (fits)
-                memcpy(p->root, whole, strlen(whole) + 1);
-            free(whole);
-            if (fits)
+            if (without_links(root, p->holder) && without_links(path, p->root))
                 return ST_OK;
         }
     return FAIL_IN(ST_NO_INPUT, root, "the folder can not be resolved: %s", strerror(errno));

@@ -14,6 +14,8 @@ typedef struct vqa_paths {
     char question_member[VQA_NAME_MAX], annotation_member[VQA_NAME_MAX]; /* of a zip file; "" */
     char images_json[VQA_PATH_MAX];  /* list of image names; "" if the folder has none */
     char root[VQA_PATH_MAX];         /* absolute folder that image paths start from */
+    char holder[VQA_PATH_MAX];       /* what the user named, without links, where root is found by
+                                        what the data set says; else "" */
     char image_folder[VQA_NAME_MAX]; /* under root, with a slash at its end, or "" */
     char subtype[VQA_NAME_MAX];      /* train2014: in the names COCO_train2014_%012d.jpg */
     char picture_zip[VQA_NAME_MAX];  /* under root; "" if they are files of their own */

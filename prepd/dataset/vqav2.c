@@ -323,6 +323,12 @@ static const char *vqa_reference(const dataset *base, int64_t i)
     return s->n == 1 && q->reference ? text_pool_at(&d->texts, q->reference) : NULL;
 }
 
+static const char *vqa_holder(const dataset *d, int64_t j)
+{
+    (void)j;
+    return as_vqa(d)->paths.holder[0] ? as_vqa(d)->paths.holder : vqa_root(d);
+}
+
 const dataset_vtable dataset_vqav2 = {
     .name = "vqav2",
     .open = vqa_open,
@@ -334,6 +340,7 @@ const dataset_vtable dataset_vqav2 = {
     .image_path = vqa_image_path,
     .place = vqa_place,
     .root = vqa_root,
+    .holder = vqa_holder,
     .reference = vqa_reference,
     .identity = vqa_identity,
 };

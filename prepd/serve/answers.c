@@ -141,6 +141,18 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
 }
 
+/* missing: a file of image j that w could not open, or NULL; told: the size it says, -1: no record,
+ * see taking it. What could not be sent is our own affair, and no bytes of it are told. */
+static bool contradicts(const worker_seat *w, const source *s, int64_t j, const char *missing,
+                        int64_t told)
+{
+    int64_t bytes, mtime_ns;
+    if (missing && !w->ship)
+        return dataset_image_has(s->data, j, missing) && look_at(s, missing, &bytes) == SIGHT_THERE;
+    dataset_image_stat(s->data, j, &bytes, &mtime_ns);
+    return told >= (w->ship ? 1 : 0) && bytes > 0 && bytes != told;
+}
+
 /* Files of an index lease that this worker could not open and we can, or that have other sizes
  * here than it says: the index must not depend on who read for it. A file that changed since it
  * was sent counts too, but three of them dismiss it, not one. */
@@ -158,13 +170,7 @@ static int64_t missed_files(const worker_seat *w, const lease *l, const json_val
         const json_value *r = json_item(list, (size_t)k);
         const int64_t j = solo >= 0 ? solo : l->item[k];
         const char *missing = json_text(json_find(r, "missing"), NULL);
-        const int64_t told = json_int(json_find(r, "bytes"), -1); /* -1: no record, see taking it */
-        int64_t bytes, mtime_ns;
-        dataset_image_stat(s->data, j, &bytes, &mtime_ns);
-        const bool lacks = missing ? dataset_image_has(s->data, j, missing) &&
-                                         look_at(s, missing, &bytes) == SIGHT_THERE
-                                   : told >= 0 && bytes > 0 && bytes != told;
-        if (!lacks)
+        if (!contradicts(w, s, j, missing, json_int(json_find(r, "bytes"), -1)))
             continue;
         missed++;
         *out_file = missing ? missing : s->data->v->image_path(s->data, j);

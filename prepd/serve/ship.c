@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,20 +47,28 @@ static status add_part(int fd, const struct stat *info, int64_t offset, int64_t 
     return ST_OK;
 }
 
-static status ship_one(const char *path, int64_t offset, int64_t bytes, int64_t most,
-                       wire_msg *parts, json_writer *w)
+/* Path of file k of an image, relative to the root; index as in ship_file. */
+static void name_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
+                      int64_t k, char *out, size_t size)
+{
+    const char *name = place->n_frames ? d->v->frame(d, j, (int32_t)(index ? index[k] : k)) : "";
+    snprintf(out, size, "%s%s%s", place->path, *name ? "/" : "", name);
+}
+
+static status ship_one(const dataset *d, int64_t j, const char *path, const image_place *place,
+                       int64_t most, wire_msg *parts, json_writer *w)
 {
     struct stat info;
     status st = ST_OK;
     json_begin_object(w);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int fd = dataset_image_open(d, j, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, &info) != 0) {
         json_put_key_int(w, "errno", errno);
     } else if (!S_ISREG(info.st_mode)) {
         json_put_key(w, "irregular");
         json_put_bool(w, true);
     } else {
-        st = add_part(fd, &info, offset, bytes, most, parts, w);
+        st = add_part(fd, &info, place->offset, place->bytes, most, parts, w);
     }
     if (fd >= 0)
         close(fd);
@@ -71,18 +79,49 @@ static status ship_one(const char *path, int64_t offset, int64_t bytes, int64_t 
 status ship_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
                  int64_t n, const conf *limits, wire_msg *parts, json_writer *w)
 {
-    char path[PATH_MAX + PLACE_PATH];
+    char path[2 * PLACE_PATH];
     const int64_t most = place->video ? limits->video_file_bytes : limits->image_file_bytes;
     status st = ST_OK;
     json_put_key(w, "shipped");
     json_begin_array(w);
     for (int64_t k = 0; st == ST_OK && k < (place->n_frames ? n : 1); k++) {
-        const char *name =
-            place->n_frames ? d->v->frame(d, j, (int32_t)(index ? index[k] : k)) : "";
-        snprintf(path, sizeof path, "%s/%s%s%s", d->v->root(d), place->path, *name ? "/" : "",
-                 name);
-        st = ship_one(path, place->offset, place->bytes, most, parts, w);
+        name_file(d, j, place, index, k, path, sizeof path);
+        st = ship_one(d, j, path, place, most, parts, w);
     }
     json_end_array(w);
     return st;
+}
+
+static bool lies_outside(const dataset *d, int64_t j, const char *path)
+{
+    const int fd = dataset_image_open(d, j, path, O_PATH);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 && errno == EXDEV;
+}
+
+status ship_check(const dataset *d)
+{
+    char path[2 * PLACE_PATH], first[2 * PLACE_PATH] = "";
+    const char *holder = "";
+    int64_t n = 0;
+    for (int64_t j = 0; j < d->v->images(d); j++) {
+        image_place place;
+        dataset_image_place(d, j, &place);
+        for (int64_t k = 0; k < (place.n_frames ? place.n_frames : 1); k++) {
+            name_file(d, j, &place, NULL, k, path, sizeof path);
+            if (!lies_outside(d, j, path) || n++ > 0)
+                continue;
+            strcpy(first, path);
+            holder = dataset_holder(d, j);
+        }
+    }
+    if (n == 0)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, first,
+                   "this and %lld other files lie outside %s, by a link or by what the data set "
+                   "says, and data.ship sends nothing from outside the folder that was named: name "
+                   "the folder that holds the files (data.images), mount it here (mount --bind), "
+                   "or set data.ship false and give workers the files (--data-root)",
+                   (long long)n - 1, holder);
 }

@@ -1,5 +1,6 @@
 /* ship.h: the bytes of a lease's files, read here and sent along to a worker that has no data root
- * (data.ship). Bytes only: nothing is decoded. What can not be read is said as the worker would
+ * (data.ship). Bytes only: nothing is decoded, and nothing from outside the data folder, whatever
+ * links lie in it (prepd/dataset/beneath.h). What can not be read is said as the worker would
  * have found it, so that who reads a file does not enter the stream. */
 #ifndef TESSERA_PREPD_SERVE_SHIP_H
 #define TESSERA_PREPD_SERVE_SHIP_H
@@ -8,6 +9,9 @@
 #include "common/json.h"
 #include "prepd/dataset/dataset.h"
 #include "proto/wire.h"
+
+/* ST_CONFIG with the first file that lies outside, where some do. */
+WARN_UNUSED status ship_check(const dataset *d);
 
 /* Reads image j of the data set, of a folder of frames those of index [n] (NULL: all n), into new
  * parts of the message and writes

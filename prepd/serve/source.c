@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "common/model_files.h"
 #include "prepd/dataset/cache_folder.h"
+#include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
 
 /* Of what the index records of the same data: raise it when a sample that was taken is refused, or
@@ -125,6 +126,8 @@ static status open_files(source *s, const conf *c)
 {
     char folder[PATH_MAX], key[HASH_TEXT];
     TRY(dataset_open(c, &s->data));
+    if (c->data_ship)
+        TRY(ship_check(s->data));
     TRY(index_key_of(s, &s->index_key));
     const status found = cache_folder(&s->c, folder);
     if (found != ST_OK && s->c.prepd_cache_dir[0])

@@ -1,5 +1,6 @@
 #include "prepd/worker/refs.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,6 +57,9 @@ static status take_shipped(const file_ref *f, const char *full, int64_t max_byte
     const json_value *v = json_item(f->shipped, (size_t)f->nth);
     const int64_t failed = json_int(json_find(v, "errno"), 0);
     const int64_t part = json_int(json_find(v, "part"), -1);
+    if (failed == EXDEV)
+        return FAIL_IN(ST_NO_INPUT, full,
+                       "lies outside the data folder now, by a link: data.ship does not send it");
     if (failed)
         return file_fail((int)failed, full, -1, "opened");
     if (json_bool(json_find(v, "irregular"), false))

@@ -12,9 +12,10 @@ RECORDS = 20  # proto/frame.h
 
 class Middle:
     """Workers connect to `port`. change(records, k): what becomes of the k-th list of index records that came (a list of
-    objects, changed where it is); it is called once released() was."""
+    objects, changed where it is); it is called once released() was. sent(part): sees each part that goes to a worker."""
 
-    def __init__(self, behind, change):
+    def __init__(self, behind, change=lambda records, k: None, sent=lambda part: None):
+        self.sent = sent
         self.change, self.lists, self.free, self.open = change, 0, threading.Event(), True
         self.context = zmq.Context()
         self.door = self.context.socket(zmq.ROUTER)
@@ -65,7 +66,10 @@ class Middle:
                 self.to_daemon(peer, parts)
             for peer, s in list(self.ends.items()):
                 if s in ready:
-                    self.door.send_multipart([peer, *s.recv_multipart()])
+                    parts = s.recv_multipart()
+                    for part in parts:
+                        self.sent(part)
+                    self.door.send_multipart([peer, *parts])
 
     def __enter__(self):
         return self

@@ -14,6 +14,7 @@ from formats import fingerprint, in_data, llava, load, options, write_lines
 from middle import Middle
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
 from prepd_video import clip, data_set, write_video
+from prepd_zip import official
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -209,5 +210,116 @@ def false_records_cost_who_told_them():
             lies_told_by_one(f, want, lie, ship)
 
 
-main(rows_and_causes_as_with_files, false_records_cost_who_told_them, pieces_of_tars, refused_unless_asked_for,
-     trouble_of_the_daemon_blames_nobody)
+SECRET = b"root:a secret of this machine:" * 4
+
+
+def nothing_outside_is_sent():
+    """A picture that becomes a link out of the data folder while the daemon runs: its bytes never reach a worker, its
+    samples cost themselves, and all other rows are those of before."""
+    with Folder(images=24) as f:
+        port = free_ports()
+        end = f"tcp://127.0.0.1:{port}"
+        image = f.train_images()[3]
+        bad = set(f.questions_of(image))
+        with open(f.file("secret"), "wb") as x:
+            x.write(SECRET)
+        seen = []
+        with Daemon(f.config, "--prepd.endpoint", end, "--training.epochs", "1", "--data.ship", "true") as d, \
+                Middle(port + 1, sent=lambda part: seen.append(SECRET in part)) as middle:
+            def status():
+                return json.loads(run("status", "--connect", end, "--json"))
+            wait_for(lambda: status()["train"]["state"] == "ready", "the index is built")
+            quiet = [fingerprint(r) for r in client.connect(end, timeout=60.0)]
+            run("scale", "0", "--connect", end)
+            wait_for(lambda: not status()["workers"], "local workers have left")
+            os.remove(image)
+            os.symlink(f.file("secret"), image)
+            p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{middle.port}"], stderr=subprocess.PIPE)
+            try:
+                middle.released()
+                rows = list(client.connect(end, timeout=60.0))
+                print(f"{sum(seen)} of {len(seen)} parts hold the secret, quarantined: {status()['train']['quarantined']}")
+                check(len(seen) > 8 and not any(seen), "a file outside the data folder was sent")
+                found = {q["id"]: q["cause"] for q in status()["train"]["quarantined"]}
+                check(set(found) == bad and all("lies outside" in c for c in found.values()), f"{found}, {d.said()}")
+                others = [k for k, r in enumerate(rows) if not bad & {int(i) for i in r["doc_sample_id"]}]
+                check(others and all(fingerprint(rows[k]) == quiet[k] for k in others), "other rows changed")
+            finally:
+                p.kill()
+                p.wait()
+                p.stderr.close()
+
+
+def refused(f, args, *names):
+    said = run("plan", "-c", f.config, "--data.ship", "true", *args, code=78)
+    check(all(n in said for n in (*names, "data.images", "mount --bind", "--data-root")), said)
+    run("plan", "-c", f.config, *args)  # without data.ship it may lie where it wants
+
+
+def talks(f, folder, images, form="conversations"):
+    write_lines(os.path.join(folder, "t.jsonl"), [llava(name, "q", "a") for name in images])
+    return options(data__format=form, data__path=os.path.join(folder, "t.jsonl"))
+
+
+def data_that_lies_outside_is_refused_at_the_start():
+    """Where it was named by the user it may lie behind links, and below that only where they stay inside."""
+    with Folder(images=24) as f:
+        pictures, ship = f.train_images(), ["--data.ship", "true"]
+        a, b, c = (f.file(n) for n in "abc")
+        for folder in (a, b, c):
+            os.makedirs(os.path.join(folder, "images"))
+            shutil.copy(pictures[0], os.path.join(folder, "images/1.jpg"))
+        os.symlink("1.jpg", os.path.join(a, "images/2.jpg"))
+        os.symlink("images", os.path.join(a, "more"))
+        os.symlink(a, f.file("named"))
+        inside = ["images/1.jpg", "images/2.jpg", "more/1.jpg", "absent.jpg"]
+        run("plan", "-c", f.config, *ship, *talks(f, a, inside))
+        run("plan", "-c", f.config, *ship, *talks(f, f.file("named"), inside))
+        os.symlink(pictures[1], os.path.join(b, "images/2.jpg"))
+        refused(f, talks(f, b, ["images/1.jpg", "images/2.jpg"]), "images/2.jpg: this and 0 other files", b)
+        os.symlink("../a/images", os.path.join(b, "out"))
+        refused(f, talks(f, b, ["out/1.jpg", "images/2.jpg"]), "out/1.jpg: this and 1 other files")
+        # The remedy, where all pictures are linked in from elsewhere.
+        run("plan", "-c", f.config, *ship, *talks(f, b, ["1.jpg"]), "--data.images", os.path.join(b, "out"))
+
+        # A mixture, whose folder is above both sources.
+        with open(f.file("mix.yaml"), "w") as x:
+            x.write("one:\n  format: conversations\n  path: a/t.jsonl\ntwo:\n  format: conversations\n  path: c/t.jsonl\n")
+        mixture = options(data__format="mixture", data__path=f.file("mix.yaml"))
+        talks(f, c, ["images/1.jpg"])
+        run("plan", "-c", f.config, *ship, *mixture)
+        os.symlink("../../a/images/1.jpg", os.path.join(c, "images/2.jpg"))
+        talks(f, c, ["images/1.jpg", "images/2.jpg"])
+        refused(f, mixture, "c/images/2.jpg", c)
+
+        # Tars, frames, archives, and a list of pictures that says by itself where they lie.
+        with tarfile.open(os.path.join(a, "train.tar"), "w") as t:
+            t.add(pictures[0], "1.jpg")
+            t.add(os.path.join(a, "t.jsonl"), "1.txt")
+        os.makedirs(f.file("tars"))
+        os.symlink(os.path.join(a, "train.tar"), f.file("tars/train.tar"))
+        refused(f, options(data__format="webdataset", data__path=f.file("tars")), "train.tar")
+        os.makedirs(os.path.join(a, "frames"))
+        for k in range(1, 5):
+            os.symlink(pictures[0] if k == 3 else "../images/1.jpg", os.path.join(a, f"frames/{k}.jpg"))
+        write_lines(os.path.join(a, "v.jsonl"), [clip("frames", "q", "a", fps=2)])
+        refused(f, options(data__format="video", data__path=os.path.join(a, "v.jsonl")), "frames/3.jpg")
+        zips = official(f, f.file("zips"))
+        run("plan", "-c", f.config, *ship, *zips)
+        os.rename(f.file("zips/train2014.zip"), f.file("train2014.zip"))
+        os.symlink(f.file("train2014.zip"), f.file("zips/train2014.zip"))
+        refused(f, zips, "train2014.zip")
+        for named in ("images/train2014/", "../elsewhere/"):
+            os.makedirs(f.file("elsewhere"), exist_ok=True)
+            shutil.copy(pictures[0], f.file("elsewhere"))
+            with open(in_data(f, "images.json"), "w") as x:
+                json.dump({"note": named, "images": [{"id": int(p[-16:-4]), "file_name": os.path.basename(p)}
+                                                     for p in pictures]}, x)
+            if named[0] == ".":
+                refused(f, [], os.path.basename(pictures[0]))
+            else:
+                run("plan", "-c", f.config, *ship)
+
+
+main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for, trouble_of_the_daemon_blames_nobody,
+     nothing_outside_is_sent, data_that_lies_outside_is_refused_at_the_start, false_records_cost_who_told_them)

@@ -101,4 +101,5 @@ def what_can_not_be_read_is_named():
             check(words in said and name in said, said)
 
 
-main(same_rows_without_unpacking, kept_places_are_believed_only_whole, what_can_not_be_read_is_named)
+if __name__ == "__main__":
+    main(same_rows_without_unpacking, kept_places_are_believed_only_whole, what_can_not_be_read_is_named)
