@@ -26,8 +26,8 @@ typedef enum json_type {
 } json_type;
 
 /* source names the input in errors. Refuses duplicate keys, trailing bytes, invalid UTF-8, half a
- * surrogate pair (\ud83d alone), nesting beyond 256. Integers beyond 64 bits become reals. A
- * document is read-only, so threads may share it. */
+ * surrogate pair (\ud83d alone), nesting beyond 256, more than nine million values. Integers beyond
+ * 64 bits become reals. A document is read-only, so threads may share it. */
 WARN_UNUSED status json_parse(const char *text, size_t size, const char *source, json_value **out);
 WARN_UNUSED status json_load(const char *path, json_value **out);
 void json_free(json_value **v);
@@ -70,9 +70,15 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
  * status other than ST_OK from `each` ends the reading and is returned as
  * it is. Fails if the file is no JSON, or has no such array; items before the bad place have been
  * handed out by then. */
+/* An item may have so many bytes, and about so many values (each costs about a hundred bytes). A
+ * longer one is handed out as NULL with its place and `bytes`; it was not kept and its inside not
+ * checked. A text longer than an item may be, outside of the array, ends the reading: ST_BAD_INPUT.
+ */
+enum { JSON_ITEM_BYTES = 64 << 20, JSON_ITEM_VALUES = 8 << 20 };
+
 typedef struct json_place {
     int64_t offset; /* of the item's first byte in the file (for a text: its end) */
-    int64_t bytes;  /* of an object or array; 0 for others */
+    int64_t bytes;  /* of an object or array, or of what is too long; 0 for others */
     int64_t line;   /* of the first byte, from 1 */
 } json_place;
 typedef status (*json_each)(void *user, const json_value *item, const json_place *at);

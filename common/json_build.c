@@ -27,6 +27,7 @@ void json_builder_reset(json_builder *b)
     b->text_room = NULL;
     b->text_left = 0;
     b->n_pairs = 0;
+    b->n_values = 0;
     b->depth = 0;
     b->key = NULL;
     b->key_size = 0;
@@ -76,6 +77,8 @@ status json_builder_scalar(json_builder *b, json_value v)
         b->pairs = grown;
         b->capacity = wanted;
     }
+    if (++b->n_values > JSON_MAX_VALUES)
+        return FAIL(ST_BAD_INPUT, "more than %d values", JSON_MAX_VALUES);
     json_pair pair = {b->key, b->key_size, v};
     b->pairs[b->n_pairs++] = pair;
     b->key = NULL;

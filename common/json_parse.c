@@ -1,64 +1,32 @@
 /* json_parse.c: the door to yajl. Its events build a document, or, for a file of hundreds of
- * megabytes, one small document per item of one array. */
-#include "common/json_tree.h"
+ * megabytes, one small document per item of one array (json_stream.c). */
+#include "common/json_parser.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <yajl/yajl_parse.h>
 
-#include "common/json_pairs.h"
 #include "common/utf8.h"
 
-enum { CHUNK_BYTES = 256 * 1024, NUMBER_MAX = 512, SMALL_DIGITS = 18, KEY_SHOWN = 100 };
+enum { SMALL_DIGITS = 18, KEY_SHOWN = 100 };
 
 typedef struct document {
     json_value root; /* first: the caller's pointer is the document's */
     arena memory;
 } document;
 
-typedef struct parser {
-    yajl_handle yajl;
-    const char *source;
-    const unsigned char *chunk; /* being parsed */
-    size_t chunk_size;
-    int64_t base;      /* offset of the chunk in the input */
-    int64_t line;      /* of the chunk's first byte, from 1 */
-    int64_t line_base; /* offset of that line's first byte */
-    json_pairs pairs;
-    json_builder build;
-    status st; /* of the callback that stopped the parse */
-
-    /* streaming only */
-    bool streaming;
-    const char *wanted;  /* member whose items are handed out; NULL: the top level is the array */
-    const char *without; /* member of the items that is not built; NULL: none */
-    bool leave_next;     /* its key was read, its value comes */
-    int64_t left_out;    /* open containers of that value */
-    json_each each;
-    void *user;
-    int64_t skipped;  /* open containers outside the array */
-    bool in_array;    /* between its brackets */
-    bool wanted_next; /* its key was read, its value comes */
-    bool found;
-    json_place item;
-    size_t counted;       /* bytes of the chunk whose lines are in counted_line */
-    int64_t counted_line; /* of the chunk's byte `counted` */
-} parser;
-
 /* Bytes of the chunk that yajl has taken, the current token included. */
-static size_t consumed(const parser *p)
+static size_t consumed(const json_parser *p)
 {
     size_t n = yajl_get_bytes_consumed(p->yajl);
     return n < p->chunk_size ? n : p->chunk_size;
 }
 
 /* Line of the chunk's byte `at`, and the offset where that line begins. */
-static void locate(const parser *p, size_t at, int64_t *out_line, int64_t *out_start)
+static void locate(const json_parser *p, size_t at, int64_t *out_line, int64_t *out_start)
 {
     *out_line = p->line;
     *out_start = p->line_base;
@@ -74,7 +42,7 @@ static void locate(const parser *p, size_t at, int64_t *out_line, int64_t *out_s
 
 /* The item in work begins at this byte of the chunk; before it, if a number straddles the border.
  * Lines are counted on from the last item. */
-static void item_begins(parser *p, int64_t at)
+static void item_begins(json_parser *p, int64_t at)
 {
     while ((int64_t)p->counted < at) {
         const unsigned char *from = p->chunk + p->counted;
@@ -86,8 +54,7 @@ static void item_begins(parser *p, int64_t at)
     p->item = (json_place){.offset = p->base + at, .line = p->counted_line};
 }
 
-/* at: of the chunk; below 0 on the line that was begun in the chunk before. */
-static status fail_at(const parser *p, int64_t at, const char *what)
+status json_parser_fail(const json_parser *p, int64_t at, const char *what)
 {
     int64_t line, start;
     locate(p, at > 0 ? (size_t)at : 0, &line, &start);
@@ -96,19 +63,27 @@ static status fail_at(const parser *p, int64_t at, const char *what)
                    (long long)(offset - start + 1), (long long)offset);
 }
 
-static status fail_here(const parser *p, const char *what)
+static status fail_here(const json_parser *p, const char *what)
 {
-    return fail_at(p, (int64_t)consumed(p), what);
+    return json_parser_fail(p, (int64_t)consumed(p), what);
+}
+
+/* A token was read. */
+static json_parser *taken(void *user)
+{
+    json_parser *p = (json_parser *)user;
+    p->token_end = p->base + (int64_t)consumed(p);
+    return p;
 }
 
 /* True for a token that is neither an item of the streamed array nor inside one. */
-static bool outside_item(const parser *p)
+static bool outside_item(const json_parser *p)
 {
     return p->streaming && !p->in_array;
 }
 
 /* Takes a builder's answer; a failure gets its place, if it has none, and stops the parse. */
-static int settle(parser *p, status st)
+static int settle(json_parser *p, status st)
 {
     if (st == ST_OK)
         return 1;
@@ -122,7 +97,7 @@ static int settle(parser *p, status st)
 }
 
 /* In place of a value that is not built. */
-static int put_nothing(parser *p)
+static int put_nothing(json_parser *p)
 {
     const json_value none = {.type = JSON_NULL};
     p->leave_next = false;
@@ -130,21 +105,21 @@ static int put_nothing(parser *p)
 }
 
 /* A value ended. If it was an item of the streamed array, hands it out. */
-static int value_done(parser *p)
+static int value_done(json_parser *p)
 {
     const json_value *v = p->streaming ? json_builder_value(&p->build) : NULL;
     if (!v)
         return 1;
     if (v->type == JSON_OBJECT || v->type == JSON_ARRAY)
         p->item.bytes = p->base + (int64_t)consumed(p) - p->item.offset;
-    p->st = p->each(p->user, v, &p->item);
+    p->st = p->each(p->user, p->item.bytes > JSON_ITEM_BYTES ? NULL : v, &p->item);
     arena_reset(p->build.memory);
     json_builder_reset(&p->build);
     return p->st == ST_OK;
 }
 
 /* Outside the items: values are skipped, but the wanted member must be an array. */
-static int skip_value(parser *p, json_type type)
+static int skip_value(json_parser *p, json_type type)
 {
     bool is_wanted = p->wanted_next || (!p->wanted && p->skipped == 0);
     p->wanted_next = false;
@@ -166,7 +141,7 @@ static int skip_value(parser *p, json_type type)
     return 1;
 }
 
-static int put_scalar(parser *p, json_value v, size_t token_bytes)
+static int put_scalar(json_parser *p, json_value v, size_t token_bytes)
 {
     if (outside_item(p))
         return skip_value(p, v.type);
@@ -182,13 +157,13 @@ static int put_scalar(parser *p, json_value v, size_t token_bytes)
 static int on_null(void *user)
 {
     json_value v = {.type = JSON_NULL};
-    return put_scalar((parser *)user, v, 4);
+    return put_scalar(taken(user), v, 4);
 }
 
 static int on_bool(void *user, int yes)
 {
     json_value v = {.type = JSON_BOOL, .as.yes = yes != 0};
-    return put_scalar((parser *)user, v, yes ? 4 : 5);
+    return put_scalar(taken(user), v, yes ? 4 : 5);
 }
 
 /* A whole number that surely fits; false: others. yajl has seen that it is a number. */
@@ -209,8 +184,8 @@ static bool small_int(const char *digits, size_t size, int64_t *out)
 
 static int on_number(void *user, const char *digits, size_t size)
 {
-    parser *p = (parser *)user;
-    char text[NUMBER_MAX];
+    json_parser *p = taken(user);
+    char text[JSON_NUMBER_MAX];
     json_value v = {.type = JSON_INT};
     if (p->left_out > 0)
         return 1;
@@ -234,7 +209,7 @@ static int on_number(void *user, const char *digits, size_t size)
 
 static int on_text(void *user, const unsigned char *s, size_t size)
 {
-    parser *p = (parser *)user;
+    json_parser *p = taken(user);
     if (!utf8_valid(s, size)) /* yajl lets surrogates and long forms pass */
         return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (outside_item(p))
@@ -248,7 +223,7 @@ static int on_text(void *user, const unsigned char *s, size_t size)
     return settle(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
 }
 
-static int begin(parser *p, bool is_object)
+static int begin(json_parser *p, bool is_object)
 {
     if (outside_item(p))
         return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
@@ -264,7 +239,7 @@ static int begin(parser *p, bool is_object)
     return settle(p, json_builder_begin(&p->build, is_object));
 }
 
-static int end(parser *p)
+static int end(json_parser *p)
 {
     if (p->left_out > 0)
         return --p->left_out > 0 ? 1 : put_nothing(p);
@@ -280,17 +255,17 @@ static int end(parser *p)
 
 static int on_begin_object(void *user)
 {
-    return begin((parser *)user, true);
+    return begin(taken(user), true);
 }
 
 static int on_begin_array(void *user)
 {
-    return begin((parser *)user, false);
+    return begin(taken(user), false);
 }
 
 static int on_end(void *user)
 {
-    return end((parser *)user);
+    return end(taken(user));
 }
 
 static bool is_name(const char *name, const unsigned char *key, size_t size)
@@ -300,7 +275,7 @@ static bool is_name(const char *name, const unsigned char *key, size_t size)
 
 static int on_key(void *user, const unsigned char *key, size_t size)
 {
-    parser *p = (parser *)user;
+    json_parser *p = taken(user);
     if (!utf8_valid(key, size))
         return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (p->left_out > 0)
@@ -315,7 +290,7 @@ static int on_key(void *user, const unsigned char *key, size_t size)
     return 1;
 }
 
-static const yajl_callbacks callbacks = {
+static const yajl_callbacks CALLS = {
     .yajl_null = on_null,
     .yajl_boolean = on_bool,
     .yajl_number = on_number,
@@ -327,27 +302,51 @@ static const yajl_callbacks callbacks = {
     .yajl_end_array = on_end,
 };
 
-static status parser_open(parser *p, const char *source, arena *memory)
+static status yajl_begin(json_parser *p)
 {
-    memset(p, 0, sizeof *p);
-    p->source = source;
-    p->line = 1;
-    json_builder_init(&p->build, memory);
-    p->yajl = yajl_alloc(&callbacks, NULL, p);
+    p->calls = CALLS;
+    p->yajl = yajl_alloc(&p->calls, NULL, p);
     if (!p->yajl)
         return FAIL(ST_NO_MEMORY, "no memory for a JSON parser");
     return ST_OK;
 }
 
-static void parser_close(parser *p)
+status json_parser_open(json_parser *p, const char *source, arena *memory)
+{
+    memset(p, 0, sizeof *p);
+    p->source = source;
+    p->line = 1;
+    json_builder_init(&p->build, memory);
+    return yajl_begin(p);
+}
+
+void json_parser_close(json_parser *p)
 {
     if (p->yajl)
         yajl_free(p->yajl);
+    p->yajl = NULL;
     json_builder_done(&p->build);
 }
 
+status json_parser_step_over(json_parser *p)
+{
+    const char *before = p->wanted ? "{\"\":[null" : "[null";
+    yajl_free(p->yajl);
+    TRY(yajl_begin(p));
+    p->calls = (yajl_callbacks){0};
+    yajl_parse(p->yajl, (const unsigned char *)before, strlen(before));
+    p->calls = CALLS;
+    arena_reset(p->build.memory);
+    json_builder_reset(&p->build);
+    p->pairs = (json_pairs){.seen = p->base};
+    p->leave_next = false;
+    p->left_out = 0;
+    p->token_end = p->base;
+    return ST_OK;
+}
+
 /* What yajl found wrong, in one line and with its place. */
-static status yajl_failure(parser *p, yajl_status code)
+static status yajl_failure(json_parser *p, yajl_status code)
 {
     if (code == yajl_status_client_canceled)
         return p->st;
@@ -359,7 +358,7 @@ static status yajl_failure(parser *p, yajl_status code)
     return fail_here(p, what);
 }
 
-static status feed(parser *p, const unsigned char *bytes, size_t size)
+status json_parser_feed(json_parser *p, const unsigned char *bytes, size_t size)
 {
     p->chunk = bytes;
     p->chunk_size = size;
@@ -373,26 +372,31 @@ static status feed(parser *p, const unsigned char *bytes, size_t size)
     if (code != yajl_status_ok)
         return yajl_failure(p, code);
     if (half >= 0)
-        return fail_at(p, good, "not JSON: an escaped surrogate without the other half");
+        return json_parser_fail(p, good, "not JSON: an escaped surrogate without the other half");
     return ST_OK;
 }
 
-static status finish(parser *p)
+void json_parser_advance(json_parser *p)
 {
-    /* Nothing is consumed any more: yajl's count restarts, ours stays at the end of the input. */
     locate(p, p->chunk_size, &p->line, &p->line_base);
     p->base += (int64_t)p->chunk_size;
     p->chunk_size = 0;
+}
+
+status json_parser_finish(json_parser *p)
+{
+    /* Nothing is consumed any more: yajl's count restarts, ours stays at the end of the input. */
+    json_parser_advance(p);
     yajl_status code = yajl_complete_parse(p->yajl);
     if (code != yajl_status_ok)
         return yajl_failure(p, code);
     return ST_OK;
 }
 
-static status parse_document(parser *p, const char *text, size_t size, json_value *out)
+static status parse_document(json_parser *p, const char *text, size_t size, json_value *out)
 {
-    TRY(feed(p, (const unsigned char *)text, size));
-    TRY(finish(p));
+    TRY(json_parser_feed(p, (const unsigned char *)text, size));
+    TRY(json_parser_finish(p));
     const json_value *v = json_builder_value(&p->build);
     if (!v)
         return fail_here(p, "not JSON: no value");
@@ -402,15 +406,15 @@ static status parse_document(parser *p, const char *text, size_t size, json_valu
 
 status json_parse(const char *text, size_t size, const char *source, json_value **out)
 {
-    parser p;
+    json_parser p;
     document *doc = (document *)calloc(1, sizeof *doc);
     if (!doc)
         return FAIL(ST_NO_MEMORY, "no memory for a JSON document");
     arena_init(&doc->memory, 0);
-    status st = parser_open(&p, source, &doc->memory);
+    status st = json_parser_open(&p, source, &doc->memory);
     if (st == ST_OK)
         st = parse_document(&p, text, size, &doc->root);
-    parser_close(&p);
+    json_parser_close(&p);
     if (st == ST_OK) {
         *out = &doc->root;
         return ST_OK;
@@ -428,116 +432,4 @@ void json_free(json_value **v)
     arena_done(&doc->memory);
     free(doc);
     *v = NULL;
-}
-
-static status open_file(const char *path, int *out_fd)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
-                       strerror(errno));
-    *out_fd = fd;
-    return ST_OK;
-}
-
-/* Up to size bytes; 0 at the end of the file. */
-static status read_some(int fd, const char *path, void *to, size_t size, size_t *out_n)
-{
-    ssize_t n;
-    do
-        n = read(fd, to, size);
-    while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
-    *out_n = (size_t)n;
-    return ST_OK;
-}
-
-status json_load(const char *path, json_value **out)
-{
-    status st = ST_OK;
-    char *text = NULL;
-    size_t size = 0, capacity = 0;
-    int fd;
-    TRY(open_file(path, &fd));
-    for (size_t n = 1; n > 0; size += n) {
-        if (capacity - size < CHUNK_BYTES) {
-            capacity = 2 * capacity + CHUNK_BYTES;
-            char *grown = (char *)realloc(text, capacity);
-            if (!grown) {
-                st = FAIL_IN(ST_NO_MEMORY, path, "no memory for %zu bytes of JSON", capacity);
-                goto done;
-            }
-            text = grown;
-        }
-        TRY_OR(done, read_some(fd, path, text + size, capacity - size, &n));
-    }
-    st = json_parse(text, size, path, out);
-done:
-    free(text);
-    close(fd);
-    return st;
-}
-
-static status stream_chunks(parser *p, json_next next, void *input, unsigned char *buffer)
-{
-    for (;;) {
-        size_t n;
-        TRY(next(input, buffer, CHUNK_BYTES, &n));
-        if (n == 0)
-            break;
-        TRY(feed(p, buffer, n));
-        locate(p, n, &p->line, &p->line_base);
-        p->base += (int64_t)n;
-        p->chunk_size = 0;
-    }
-    TRY(finish(p));
-    if (!p->found)
-        return FAIL_IN(ST_BAD_INPUT, p->source, "no member \"%s\" (expected an array)",
-                       p->wanted ? p->wanted : "");
-    return ST_OK;
-}
-
-status json_stream_from(const char *source, json_next next, void *input, const char *key,
-                        const char *without, json_each each, void *user)
-{
-    parser p;
-    arena memory;
-    arena_init(&memory, 0);
-    status st = parser_open(&p, source, &memory);
-    p.streaming = true;
-    p.wanted = key;
-    p.without = without;
-    p.each = each;
-    p.user = user;
-    unsigned char *buffer = (unsigned char *)malloc(CHUNK_BYTES);
-    if (st == ST_OK && !buffer)
-        st = FAIL(ST_NO_MEMORY, "no memory for a read buffer");
-    if (st == ST_OK)
-        st = stream_chunks(&p, next, input, buffer);
-    free(buffer);
-    parser_close(&p);
-    arena_done(&memory);
-    return st;
-}
-
-typedef struct open_json {
-    const char *path;
-    int fd;
-} open_json;
-
-static status next_of_file(void *input, void *to, size_t size, size_t *out_n)
-{
-    const open_json *f = (const open_json *)input;
-    return read_some(f->fd, f->path, to, size, out_n);
-}
-
-status json_stream_array(const char *path, const char *key, const char *without, json_each each,
-                         void *user)
-{
-    open_json f = {.path = path};
-    TRY(open_file(path, &f.fd));
-    status st = json_stream_from(path, next_of_file, &f, key, without, each, user);
-    close(f.fd);
-    return st;
 }

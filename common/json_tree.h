@@ -38,6 +38,10 @@ struct json_pair {
 /* Nesting beyond this is refused: whoever walks a value may recurse. */
 enum { JSON_MAX_DEPTH = 256 };
 
+/* More are refused: each costs about a hundred bytes. Above the limit of an item, which its reader
+ * finds between two pieces of input. */
+enum { JSON_MAX_VALUES = JSON_ITEM_VALUES + (1 << 20) };
+
 typedef struct json_frame {
     size_t first; /* of its children in the stack of pairs */
     bool is_object;
@@ -51,6 +55,7 @@ typedef struct json_builder {
     size_t text_left;
     json_pair *pairs; /* heap stack; kept between values */
     size_t n_pairs, capacity;
+    size_t n_values; /* built since the beginning or the last reset */
     json_frame frames[JSON_MAX_DEPTH];
     int depth;
     const char *key; /* of the value to come */

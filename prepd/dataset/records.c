@@ -166,14 +166,15 @@ static status on_item(void *user, const json_value *v, const json_place *at)
     scanning *s = (scanning *)user;
     record_place place = {.offset = s->before + at->offset, .line = at->line, .file = s->file};
     char cause[512];
-    if (at->bytes <= RECORD_BYTES && json_typeof(v) == JSON_OBJECT) {
+    if (v && json_typeof(v) == JSON_OBJECT) {
         place.bytes = (int32_t)at->bytes;
         return s->each(s->user, v, &place, NULL);
     }
-    if (at->bytes > RECORD_BYTES)
-        snprintf(cause, sizeof cause, "%.200s:%lld: a record of %lld bytes, at most %d are read",
+    if (!v)
+        snprintf(cause, sizeof cause,
+                 "%.200s:%lld: a record of %lld bytes; at most %d, and about %d values, are read",
                  records_name(s->f, s->file), (long long)at->line, (long long)at->bytes,
-                 RECORD_BYTES);
+                 RECORD_BYTES, JSON_ITEM_VALUES);
     else
         snprintf(cause, sizeof cause, "%.200s:%lld: expected an object, found %s",
                  records_name(s->f, s->file), (long long)at->line, json_type_name(json_typeof(v)));

@@ -11,7 +11,7 @@
 #include "common/json.h"
 #include "prepd/dataset/unpack.h"
 
-enum { RECORD_BYTES = 64 << 20 }; /* of one record; a longer one is refused */
+enum { RECORD_BYTES = JSON_ITEM_BYTES }; /* of one record; a longer one is refused */
 
 typedef struct record_place {
     int64_t offset; /* in the unpacked file */

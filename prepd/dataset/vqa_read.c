@@ -159,6 +159,9 @@ static status on_question(void *user, const json_value *item, const json_place *
     *q = (vqa_question){.offset = offset, .image = -1};
     where(r, offset, at);
     const char *text = "";
+    if (!item)
+        BLAME(d, q, "%s: a record of %" PRId64 " bytes; at most %d, and about %d values, are read",
+              at, place->bytes, JSON_ITEM_BYTES, JSON_ITEM_VALUES);
     if (json_want_int(item, "question_id", at, &q->id) == ST_OK)
         q->has_id = true;
     else

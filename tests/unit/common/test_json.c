@@ -104,6 +104,20 @@ static void test_parse__refuses(void **state)
     refuse(deep, "deeper than 256");
 }
 
+/* A few bytes each, a hundred in memory. */
+static void test_parse__refuses_values_without_end(void **state)
+{
+    enum { N = 10 << 20 };
+    json_value *v = NULL;
+    char *text = (char *)malloc(2 * N);
+    (void)state;
+    assert_non_null(text);
+    for (int i = 0; i < N; i++)
+        memcpy(text + 2 * i, i ? ",0" : "[0", 2);
+    assert_fails(ST_BAD_INPUT, json_parse(text, 2 * N, "t", &v), "values");
+    free(text);
+}
+
 /* Half a pair of surrogates is no character, whatever follows it. */
 static void test_parse__refuses_half_a_pair(void **state)
 {
@@ -339,6 +353,156 @@ static void test_stream__pairs_cross_chunks(void **state)
     }
 }
 
+/* An array whose second item is long; made as it is read. */
+typedef struct long_input {
+    const char *before, *filling, *after;
+    int64_t bytes; /* of the filling, which is repeated */
+    int64_t at;
+    size_t most;  /* given at once */
+    int64_t work; /* what yajl reads: the filling so far, again with every piece */
+} long_input;
+
+/* Bytes [at, at + n) of a text that is repeated. */
+static void repeat(char *to, const char *text, int64_t at, int64_t n)
+{
+    const int64_t step = (int64_t)strlen(text);
+    for (int64_t i = 0; i < n && i < step; i++)
+        to[i] = text[(at + i) % step];
+    for (int64_t had = step; had < n; had *= 2)
+        memcpy(to + had, to, (size_t)(had < n - had ? had : n - had));
+}
+
+static status next_of_long(void *input, void *to, size_t size, size_t *out_n)
+{
+    long_input *l = (long_input *)input;
+    const int64_t first = (int64_t)strlen(l->before), last = first + l->bytes;
+    const int64_t end = last + (int64_t)strlen(l->after);
+    const int64_t most = (int64_t)(size < l->most ? size : l->most);
+    size_t n = 0;
+    while ((int64_t)n < most && l->at < end) {
+        const bool filling = l->at >= first && l->at < last;
+        const int64_t left = most - (int64_t)n, rest = last - l->at;
+        const int64_t some = filling ? rest < left ? rest : left : 1;
+        if (filling)
+            repeat((char *)to + n, l->filling, l->at - first, some);
+        else
+            ((char *)to)[n] = l->at < first ? l->before[l->at] : l->after[l->at - last];
+        l->at += some;
+        n += (size_t)some;
+    }
+    if (size > l->most) /* asked again until there is as much as was wanted */
+        l->work += (int64_t)n;
+    else if (n > 0 && l->at > first)
+        l->work += l->at - first;
+    *out_n = n;
+    return ST_OK;
+}
+
+typedef struct long_items {
+    int n, n_refused;
+    size_t text_bytes;
+    json_place refused;
+} long_items;
+
+static status on_long_item(void *user, const json_value *item, const json_place *at)
+{
+    long_items *x = (long_items *)user;
+    x->n++;
+    if (!item) {
+        x->n_refused++;
+        x->refused = *at;
+    } else if (json_find(item, "t")) {
+        x->text_bytes = json_text_size(json_find(item, "t"));
+    }
+    return ST_OK;
+}
+
+/* Work and not time: what is read of a long text, with every reading again, is a few times the
+ * text. In pieces of 256 KiB alone it would be 8 times a text of 4 MiB, 128 times one of 64 MiB. */
+static void test_stream__a_long_text_is_linear(void **state)
+{
+    (void)state;
+    for (int64_t bytes = 4 << 20; bytes <= 16 << 20; bytes *= 2) {
+        long_input in = {"[{\"a\": 1},\n{\"t\": \"", "lorem \\\" ipsum ", "\"},\n{\"a\": 2}]", 0};
+        long_items got = {0};
+        in.bytes = bytes / 15 * 15;
+        in.most = SIZE_MAX;
+        assert_ok(json_stream_from("s", next_of_long, &in, NULL, NULL, on_long_item, &got));
+        assert_int_equal(got.n, 3);
+        assert_int_equal(got.n_refused, 0);
+        assert_int_equal(got.text_bytes, bytes / 15 * 14);
+        print_message("a text of %lld bytes: %.2f times read\n", (long long)bytes,
+                      (double)in.work / (double)bytes);
+        assert_in_range(in.work, bytes, 4 * bytes);
+    }
+}
+
+/* A reader that gives little at a time changes nothing. */
+static void test_stream__a_long_text_in_small_pieces(void **state)
+{
+    (void)state;
+    long_input in = {"[{\"t\": \"", "\\u00e9\\\\", "\"}]", 8 << 19};
+    long_items got = {0};
+    in.most = 4096;
+    assert_ok(json_stream_from("s", next_of_long, &in, NULL, NULL, on_long_item, &got));
+    assert_int_equal(got.text_bytes, 3 << 19);
+}
+
+/* Whatever it is long of: it is named with its place, not kept, and the others are handed out. */
+static void test_stream__steps_over_a_long_item(void **state)
+{
+    static const struct {
+        const char *before, *filling, *after;
+        int64_t bytes;
+        int64_t offset;
+    } cases[] = {
+        {"[{\"a\": 1},\n{\"t\": \"", "x\\\"]}", "\"},\n{\"a\": 2}]", JSON_ITEM_BYTES + 4, 11},
+        {"[{\"a\": 1},\n\"", "x\\\"]}\\\\ ", "\",\n{\"a\": 2}]", JSON_ITEM_BYTES + (1 << 20), 11},
+        {"[{\"a\": 1},\n{\"t\": [0", ",0", "]},\n{\"a\": 2}]", 2 * JSON_ITEM_VALUES + (1 << 19),
+         11},
+        {"{\"q\": [{\"a\": 1},\n{\"t\": [1", ", \"]\\\"}\"              ", "]},\n{\"a\": 2}]}",
+         JSON_ITEM_BYTES, 17},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        long_input in = {cases[i].before, cases[i].filling, cases[i].after, 0};
+        long_items got = {0};
+        const int64_t step = (int64_t)strlen(in.filling);
+        in.bytes = (cases[i].bytes + step - 1) / step * step;
+        in.most = SIZE_MAX;
+        assert_ok(json_stream_from("s", next_of_long, &in, in.before[0] == '{' ? "q" : NULL, NULL,
+                                   on_long_item, &got));
+        assert_int_equal(got.n, 3);
+        assert_int_equal(got.n_refused, 1);
+        assert_int_equal(got.refused.offset, cases[i].offset);
+        assert_int_equal(got.refused.line, 2);
+        assert_int_equal(got.refused.bytes, (int64_t)(strlen(in.before) + strcspn(in.after, ",")) +
+                                                in.bytes - cases[i].offset);
+    }
+}
+
+/* Where there is nothing to step over to, and what ends before it is closed. */
+static void test_stream__refuses_what_is_long_elsewhere(void **state)
+{
+    static const struct {
+        const char *before, *filling, *after, *words;
+        int64_t bytes;
+    } cases[] = {
+        {"{\"info\":\n\"", "xyz ", "\", \"q\": []}", "s:2: a text longer than 64 MiB", 65 << 20},
+        {"{\"q\": [", "7", "]}", "a number of more than 511 digits", 1 << 20},
+        {"{\"q\": [{\"t\": \"", "xyz ", "\"},,]}", "s:1: not JSON", 65 << 20},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        long_input in = {cases[i].before, cases[i].filling, cases[i].after, cases[i].bytes};
+        long_items got = {0};
+        in.most = SIZE_MAX;
+        assert_fails(ST_BAD_INPUT,
+                     json_stream_from("s", next_of_long, &in, "q", NULL, on_long_item, &got),
+                     cases[i].words);
+    }
+}
+
 static void test_load__names_a_missing_file(void **state)
 {
     (void)state;
@@ -393,11 +557,16 @@ int main(void)
         cmocka_unit_test(test_parse__large_object_is_indexed),
         cmocka_unit_test(test_parse__refuses),
         cmocka_unit_test(test_parse__refuses_half_a_pair),
+        cmocka_unit_test(test_parse__refuses_values_without_end),
         cmocka_unit_test(test_want__names_key_and_types),
         cmocka_unit_test(test_stream__hands_out_items_with_offsets),
         cmocka_unit_test(test_stream__leaves_a_member_out),
         cmocka_unit_test(test_stream__crosses_chunks),
         cmocka_unit_test(test_stream__pairs_cross_chunks),
+        cmocka_unit_test(test_stream__a_long_text_is_linear),
+        cmocka_unit_test(test_stream__a_long_text_in_small_pieces),
+        cmocka_unit_test(test_stream__steps_over_a_long_item),
+        cmocka_unit_test(test_stream__refuses_what_is_long_elsewhere),
         cmocka_unit_test(test_load__names_a_missing_file),
         cmocka_unit_test(test_writer__reads_back),
     };
