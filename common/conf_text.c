@@ -10,8 +10,8 @@
 
 enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
 
-/* A JSON text is a double-quoted YAML scalar, but for the characters that YAML forbids or takes for
- * line breaks (U+0080 to U+009F, U+2028, U+2029, U+FEFF, U+FFFE, U+FFFF). */
+/* A JSON text is a double-quoted YAML scalar, but for the characters that YAML forbids and that the
+ * writer of JSON has not escaped already (U+FEFF, U+FFFE, U+FFFF). */
 static void print_quoted(FILE *to, const char *text)
 {
     json_writer w;
@@ -19,14 +19,11 @@ static void print_quoted(FILE *to, const char *text)
     json_put_cstr(&w, text);
     for (const unsigned char *p = (const unsigned char *)(w.text ? w.text : "\"\""); *p; p++) {
         unsigned point = 0;
-        if (p[0] == 0xC2 && p[1] <= 0x9F)
-            point = p[1];
-        else if (p[0] >= 0xE0 && p[0] <= 0xEF) /* valid UTF-8: two bytes follow */
+        if (p[0] >= 0xE0 && p[0] <= 0xEF) /* valid UTF-8: two bytes follow */
             point = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-        if (point && (point <= 0x9F || point == 0x2028 || point == 0x2029 || point == 0xFEFF ||
-                      point >= 0xFFFE)) {
+        if (point == 0xFEFF || point >= 0xFFFE) {
             fprintf(to, "\\u%04x", point);
-            p += point <= 0x9F ? 1 : 2;
+            p += 2;
         } else {
             fputc(*p, to);
         }

@@ -92,7 +92,8 @@ WARN_UNUSED status json_stream_from(const char *source, json_next next, void *in
                                     void *user);
 
 /* Writing: text is appended to a growing buffer; commas are put by the writer. Texts that are not
- * UTF-8 get U+FFFD in place of the bad bytes; reals that are not finite become null. */
+ * UTF-8 get U+FFFD in place of the bad bytes; characters that would steer a terminal (visible.h)
+ * are escaped; reals that are not finite become null. */
 typedef struct json_writer {
     char *text; /* terminated; heap */
     size_t size, capacity;

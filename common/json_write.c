@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
+#include "common/visible.h"
 
 void json_writer_init(json_writer *w)
 {
@@ -113,6 +114,14 @@ static void put_escaped(json_writer *w, unsigned char c)
     append_cstr(w, text);
 }
 
+/* A character of several bytes; what would steer a terminal is shown as \u202e, which is JSON. */
+static void put_wide(json_writer *w, const char *s, size_t length)
+{
+    char one[VISIBLE_CHAR];
+    visible_char(s, length, one);
+    append_cstr(w, one);
+}
+
 void json_put_text(json_writer *w, const char *s, size_t size)
 {
     const unsigned char *p = (const unsigned char *)s;
@@ -129,7 +138,7 @@ void json_put_text(json_writer *w, const char *s, size_t size)
             break;
         size_t length = utf8_length(p + i, size - i);
         if (length > 1)
-            append(w, s + i, length);
+            put_wide(w, s + i, length);
         else if (length == 0)
             append(w, "\xEF\xBF\xBD", 3); /* U+FFFD: JSON is UTF-8, whatever a file name holds */
         else

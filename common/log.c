@@ -12,7 +12,7 @@
 
 #include "common/json.h"
 #include "common/status.h"
-#include "common/utf8.h"
+#include "common/visible.h"
 
 enum {
     ROLE_MAX = 64,
@@ -82,35 +82,12 @@ status log_keep(const char *path, int stderr_level)
     return ST_OK;
 }
 
-/* Text from outside (file names, a peer's words) must not forge lines or steer a terminal, which
- * takes U+0080 to U+009F for escape sequences too. */
-static size_t print_visible(char *to, size_t size, const char *from)
-{
-    const unsigned char *p = (const unsigned char *)from;
-    size_t n = 0;
-    for (size_t left = strlen(from), length; left > 0 && n + 7 < size;
-         p += length, left -= length) {
-        length = utf8_length(p, left);
-        if (length == 0 || *p < 0x20 || *p == 0x7F) {
-            length = 1;
-            n += (size_t)snprintf(to + n, size - n, "\\x%02x", *p);
-        } else if (length == 2 && p[0] == 0xC2 && p[1] <= 0x9F) {
-            n += (size_t)snprintf(to + n, size - n, "\\u%04x", p[1]);
-        } else {
-            memcpy(to + n, p, length);
-            n += length;
-        }
-    }
-    to[n] = 0;
-    return n;
-}
-
 static void event_plain(int level, const struct tm *t, const char *text)
 {
     char line[2 * TEXT_MAX + ROLE_MAX];
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d %-5s %s%s", t->tm_hour, t->tm_min,
                      t->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
-    size_t size = (size_t)n + print_visible(line + n, sizeof line - (size_t)n - 1, text);
+    size_t size = (size_t)n + visible_copy(line + n, sizeof line - (size_t)n - 1, text);
     line[size++] = '\n';
     write_line(level, line, size);
 }

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/visible.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
@@ -14,7 +15,7 @@
 
 enum { BAR_EVERY_MS = 200 };
 
-/* One line per bad sample: number, name, file, cause, by tabs. */
+/* One line per bad sample: number, name, file, cause, by tabs, of which names have none. */
 static status list_bad(const row *one, int64_t index, int64_t *n_bad)
 {
     json_value *list = NULL;
@@ -24,8 +25,9 @@ static status list_bad(const row *one, int64_t index, int64_t *n_bad)
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *q = json_item(list, i);
         printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
-               json_text(json_find(q, "name"), "-"), json_text(json_find(q, "file"), "-"),
-               json_text(json_find(q, "cause"), "-"));
+               visible(json_text(json_find(q, "name"), "-")).text,
+               visible(json_text(json_find(q, "file"), "-")).text,
+               visible(json_text(json_find(q, "cause"), "-")).text);
         (*n_bad)++;
     }
     json_free(&list);
@@ -120,7 +122,7 @@ static status hash_images(const conf *c, hash_count *out)
             hash_print(h, text);
         out->done += hashed;
         out->failed += !hashed;
-        printf("hash\t%s\t%s\n", text, d->v->image_path(d, j));
+        printf("hash\t%s\t%s\n", text, visible(d->v->image_path(d, j)).text);
     }
     dataset_close(&d);
     return ST_OK;

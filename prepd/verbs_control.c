@@ -5,6 +5,7 @@
 
 #include "common/json.h"
 #include "common/log.h"
+#include "common/visible.h"
 #include "prepd/verbs.h"
 #include "prepd/stages.h"
 #include "prepd/verbs_child.h"
@@ -148,10 +149,10 @@ static void print_source(const json_value *all, const char *name)
     const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
     const long long shown = (long long)json_count(bad), all_bad = number(s, "quarantined_count");
     printf("%-11s %s, %lld samples, %lld quarantined\n", name,
-           json_text(json_find(s, "state"), "-"), number(s, "samples"), all_bad);
+           visible(json_text(json_find(s, "state"), "-")).text, number(s, "samples"), all_bad);
     for (size_t i = 0; i < json_count(bad); i++)
         printf("            sample %lld: %s\n", number(json_item(bad, i), "id"),
-               json_text(json_find(json_item(bad, i), "cause"), "-"));
+               visible(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
     if (all_bad > shown)
         printf("            and %lld more\n", all_bad - shown);
 }
@@ -168,7 +169,7 @@ static void print_status(const json_value *v)
             oldest = age > oldest ? age : oldest;
         }
     printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", number(v, "pid"),
-           json_text(json_find(v, "endpoint"), "-"), real(v, "seconds"),
+           visible(json_text(json_find(v, "endpoint"), "-")).text, real(v, "seconds"),
            real(v, "rss_bytes") / 1048576.0,
            json_bool(json_find(v, "draining"), false) ? ", draining" : "");
     printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",
@@ -195,9 +196,9 @@ static void print_status(const json_value *v)
         const json_value *s = json_item(consumers, i);
         printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
                "%.1f MiB credit left\n",
-               json_text(json_find(s, "stream"), "-"), number(s, "rank"), number(s, "ranks"),
-               number(s, "rows_sent"), number(s, "next_row"), number(s, "in_work"),
-               real(s, "credit_bytes") / 1048576.0);
+               visible(json_text(json_find(s, "stream"), "-")).text, number(s, "rank"),
+               number(s, "ranks"), number(s, "rows_sent"), number(s, "next_row"),
+               number(s, "in_work"), real(s, "credit_bytes") / 1048576.0);
         const double left = json_real(json_find(s, "epoch_seconds_left"), -1);
         printf("            epoch %lld, %.1f %% done", number(s, "epoch"),
                100 * real(s, "epoch_share"));
@@ -231,9 +232,11 @@ status verb_keygen(int argc, char **argv)
                               "(prepd.keys)");
     TRY(wire_keys_make(out, name));
     if (name)
-        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n", out, name);
+        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n",
+               visible(out).text, visible(name).text);
     else
-        printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n", out);
+        printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n",
+               visible(out).text);
     return ST_OK;
 }
 

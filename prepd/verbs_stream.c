@@ -6,6 +6,7 @@
 
 #include "common/json.h"
 #include "common/log.h"
+#include "common/visible.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
 #include "proto/record.h"
@@ -146,7 +147,7 @@ status verb_record(int argc, char **argv)
     TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
     TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));
     TRY_OR(done, record_finish(&w));
-    printf("%s: %lld rows\n", out, (long long)rows);
+    printf("%s: %lld rows\n", visible(out).text, (long long)rows);
 done:
     if (w)
         record_abandon(&w);
@@ -205,8 +206,9 @@ status verb_sample(int argc, char **argv)
     TRY_OR(done, st);
     TRY_OR(done, refuse_bad(&one, index));
     TRY_OR(done, row_save(&one, out));
-    printf("%s: %lld tokens, %lld patches, %lld images\n", out, (long long)one.n_tokens,
-           (long long)(one.n_patches + one.n_video_patches), (long long)one.n_items);
+    printf("%s: %lld tokens, %lld patches, %lld images\n", visible(out).text,
+           (long long)one.n_tokens, (long long)(one.n_patches + one.n_video_patches),
+           (long long)one.n_items);
 done:
     end(&r);
     return st;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "common/log.h"
+#include "common/visible.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -148,7 +149,7 @@ status dry_run(const conf *c, const world *w)
     TRY_OR(done, open_dry(c, w, &d));
     printf("dry run: %s, %" PRId64 " parameters in %" PRId64 " tensors, %" PRId64
            " ranks %s; nothing is computed\n",
-           d.dims.name, d.whole->total, d.whole->n, d.layout.world,
+           visible(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
            w ? "in processes of their own" : "one after another");
     TRY_OR(done, layout_print(c, &d.layout, &d.dims, d.whole, stdout, NULL));
     fflush(stdout);

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "common/verb.h"
+#include "common/visible.h"
 #include "trainer/bench/bench.h"
 #include "trainer/verbs.h"
 
@@ -107,8 +108,8 @@ static status ops(const conf *c, const request *q)
         return bench_ops_counted(&z, &(bench_ceilings){.copy = 4.3e12, .product = 780e12}, stdout);
     TRY_OR(done, device_open(c->training_backend, &o, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
-    printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description, d.name,
-           (long long)z.tokens, (long long)z.patches);
+    printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
+           visible(d.name).text, (long long)z.tokens, (long long)z.patches);
     TRY_OR(done, bench_ceilings_measure(s, &ceilings));
     bench_ceilings_print(&ceilings, stdout);
     rates measured = {.memory = 0};

@@ -4,6 +4,7 @@
 
 #include "common/file.h"
 #include "common/model_files.h"
+#include "common/visible.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/report/digits.h"
 #include "trainer/verbs.h"
@@ -67,7 +68,7 @@ static void print_problems(const hf_report *r)
     for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
         for (int64_t i = 0; i < r->n_problems; i++) {
             if (r->problems[i].kind == kind)
-                printf("%-9s  %s\n", kinds[kind], r->problems[i].text);
+                printf("%-9s  %s\n", kinds[kind], visible(r->problems[i].text).text);
         }
     }
     printf("%lld missing, %lld extra, %lld misshapen\n", (long long)r->count[HF_MISSING],
@@ -89,7 +90,8 @@ static status inspect(const char *name, const model_dims *d, const params *p)
         TRY_OR(done, hf_check(&weights, p, &report));
     }
     TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
-    printf("%s: %s%s\n\n", d->name, d->model_type, d->text.tied ? ", tied embeddings" : "");
+    printf("%s: %s%s\n\n", visible(d->name).text, visible(d->model_type).text,
+           d->text.tied ? ", tied embeddings" : "");
     print_tensors(pieces, n, has ? &weights : NULL);
     if (has) {
         print_weights(&weights, &report, d->text.experts > 0);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/verb.h"
+#include "common/visible.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/eval/generate.h"
 #include "trainer/layout_plan.h"
@@ -158,7 +159,8 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
     if (st == ST_OK)
         st = layout_check(&ranks, &limits);
     if (st == ST_OK) {
-        printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", d->name, total, n);
+        printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
+               total, n);
         if (!q->sweep)
             st = layout_print(c, &ranks, d, p, stdout, NULL);
     }

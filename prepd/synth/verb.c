@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/verb.h"
+#include "common/visible.h"
 #include "prepd/synth/scene.h"
 #include "prepd/synth/synth.h"
 
@@ -28,7 +29,7 @@ status verb_synth(int argc, char **argv)
         o.sizes = SIZES_COCO;
     TRY(synth_write(&o));
     int64_t held_out = synth_held_out(o.images);
-    printf("%s: %lld pictures for train, %lld for val; model in %s/model\n", o.folder,
-           (long long)(o.images - held_out), (long long)held_out, o.folder);
+    printf("%s: %lld pictures for train, %lld for val; model in %s/model\n", visible(o.folder).text,
+           (long long)(o.images - held_out), (long long)held_out, visible(o.folder).text);
     return ST_OK;
 }

@@ -1,11 +1,16 @@
 """prepd's commands as a user types them: what they take over from a daemon's file, what they say, what --help says."""
 
+import io
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
+import unicodedata
+import urllib.request
 
 from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, digest, free_ports, main, run, unprivileged, wait_for
 
@@ -193,6 +198,59 @@ def the_private_daemon_s_cause_is_told_once():
         check("listed on standard output" in told(65, "check"), "check")
 
 
+def names_are_shown_and_steer_nothing():
+    """Names of files, samples, members of a tar and tensors: no byte of them reaches a terminal that steers it or ends a
+    line, in lists, messages, status, figures of the daemon and JSON."""
+    hostile = "\x1b[31m<script>'\"&\n\u009b2J\u202egpj.jpg"
+    shown = "\\x1b[31m<script>'\"&\\x0a\\u009b2J\\u202egpj.jpg"
+    listen = f"127.0.0.1:{free_ports()}"
+    with Folder(images=128, **{"prepd.workers": 1, "metrics.listen": listen}) as f:
+        folder = os.path.dirname(f.train_images()[0])
+        shutil.copy(f.train_images()[0], os.path.join(folder, hostile))
+        with open(f.train_images()[0], "rb") as whole, open(os.path.join(folder, "cut" + hostile), "wb") as cut:
+            cut.write(whole.read()[:700])
+        talk = {"conversations": [{"from": "human", "value": "<image>\nwhat?"}, {"from": "gpt", "value": "red"}]}
+        with open(f.file("talks.jsonl"), "w") as file:
+            for name in (hostile, "absent" + hostile, "cut" + hostile):
+                file.write(json.dumps({"id": hostile, "image": name, **talk}) + "\n")
+        words = ["-c", f.config, "--data.format", "conversations", "--data.path", f.file("talks.jsonl"), "--data.images",
+                 folder]
+        out = run("check", *words, "--hash", code=65)
+        plain(out, "\t")
+        lines = out.splitlines()
+        check(sum(line.startswith("hash\t") and line.endswith("\t" + shown) for line in lines) == 1, out)
+        check(sum(line.startswith("1\t") and "absent" + shown in line for line in lines) == 1, out)
+        with Daemon(f.config, *words[2:]) as d:
+            wait_for(lambda: "serving" in d.said(), "it serves")
+            next(client.connect("ipc://" + f.file("d.sock")))
+            wait_for(lambda: ", 1 quarantined" in run("status", "-c", f.config), "the cut picture is found")
+            status, told = run("status", "-c", f.config), run("status", "-c", f.config, "--json")
+            check("cut" + shown in status, status)
+            for text in (status, told, urllib.request.urlopen(f"http://{listen}/metrics").read().decode(), d.said()):
+                plain(text)
+            check(any("cut" + hostile in q["cause"] for q in json.loads(told)["train"]["quarantined"]), told)
+        with tarfile.open(f.file("s-000.tar"), "w") as tar:
+            for name in ("a\udcff\x1b.png", "a\udcff\x1b.json"):
+                member = tarfile.TarInfo(name)
+                member.size = 4
+                tar.addfile(member, io.BytesIO(b"null"))
+        out = run("check", "-c", f.config, "--data.format", "webdataset", "--data.path", f.file("s-000.tar"), code=65)
+        check("a\ufffd\\x1b" in plain(out, "\t\ufffd"), out)
+        if TRAINER in PROGRAMS:
+            header = json.dumps({hostile: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+            with open(f.file("data/model/model.safetensors"), "wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+            p = subprocess.run([TRAINER, "inspect", f.file("data/model")], capture_output=True, text=True)
+            check("extra      " + shown in plain(p.stdout) and plain(p.stderr), p.stdout[-500:] + p.stderr)
+
+
+def plain(text, allowed=()):
+    """The text, if nothing in it steers a terminal but ends of lines and what is allowed."""
+    bad = [c for c in text if (unicodedata.category(c) in ("Cc", "Cf", "Cs") or c == "\ufffd") and c != "\n" and c not in allowed]
+    check(not bad, f"{bad} in {text!r}")
+    return text
+
+
 def what_lacks_or_is_out_of_range():
     """The word, what it may be, and where it is told: 64 of the command line, 78 of the file."""
     with Folder() as f:
@@ -237,4 +295,4 @@ def what_lacks_or_is_out_of_range():
 
 main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index,
      help_of_every_verb, mistyped_words_have_a_suggestion, words_near_nothing_have_none, a_word_behind_a_switch,
-     the_private_daemon_s_cause_is_told_once, what_lacks_or_is_out_of_range)
+     the_private_daemon_s_cause_is_told_once, names_are_shown_and_steer_nothing, what_lacks_or_is_out_of_range)

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/visible.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/session_memory.h"
@@ -112,8 +113,8 @@ status bench_device_memory(const conf *c, int64_t layers, FILE *to)
         own.feed_replay = path;
     }
     TRY_OR(done, session_open(&own, SESSION_TRAIN, &s));
-    fprintf(to, "device: %s\nmodel: %s, %lld layers\n", s.device->description, s.dims.name,
-            (long long)s.dims.text.layers);
+    fprintf(to, "device: %s\nmodel: %s, %lld layers\n", s.device->description,
+            visible(s.dims.name).text, (long long)s.dims.text.layers);
     TRY_OR(done, session_memory_plan(&s, &p));
     TRY_OR(done, run(&s, c->training_steps, r));
     print(&s, &p, r, to);

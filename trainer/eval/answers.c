@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/visible.h"
 #include "trainer/eval/generate.h"
 
 enum { SHOWN_OF_A_ROW = 2 }; /* spread over the data set rather than one picture's questions */
@@ -101,7 +102,7 @@ static status tell(answers *a, const row *r, const json_value *references, const
         TRY_OR(done, vqa_tally_add(a->tally, json_item(references, (size_t)doc), words, &score));
     if (c->shown[i])
         printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
-               asked, wanted, words);
+               visible(asked).text, visible(wanted).text, visible(words).text);
     if (a->page)
         TRY_OR(done, page_add(a->page, r, doc, &(page_entry){asked, wanted, words, score}));
 done:

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/visible.h"
 #include "trainer/eval/vqa_score.h"
 
 enum { REFERENCES_MAX = 64 }; /* annotators of a question; VQAv2 has ten */
@@ -50,7 +51,7 @@ status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answ
 static void print_shares(const char *what, const vqa_share *list, int n, FILE *to)
 {
     for (int i = 0; i < n; i++)
-        fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, list[i].type,
+        fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, visible(list[i].type).text,
                 vqa_share_percent(&list[i]), list[i].n);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/visible.h"
 #include "common/yaml.h"
 
 static const double GIB = 1073741824.0;
@@ -140,7 +141,7 @@ void rates_print(const rates *r, FILE *to)
                                        [RATE_PUBLISHED] = "published",
                                        [RATE_NOMINAL] = "nominal",
                                        [RATE_MEASURED] = "measured"};
-    fprintf(to, "rates (%s):\n", r->source);
+    fprintf(to, "rates (%s):\n", visible(r->source).text);
     for (int k = 0; k < RATE_KEYS; k++)
         fprintf(to, "  %-26s %10.2f %s%s%s\n", keys[k].name, r->of[k] / keys[k].unit,
                 kind[r->kind[k]], r->from[k] ? ", " : "", r->from[k] ? r->from[k] : "");

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/visible.h"
 
 /* A curve of metrics.jsonl, or of eval.jsonl. */
 static const struct curve {
@@ -102,19 +103,30 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     return st;
 }
 
+static const char *html_name(char c)
+{
+    switch (c) {
+    case '<':
+        return "&lt;";
+    case '>':
+        return "&gt;";
+    case '&':
+        return "&amp;";
+    case '"':
+        return "&quot;";
+    case '\'':
+        return "&#39;";
+    }
+    return NULL;
+}
+
 void html_put_text(FILE *f, const char *text)
 {
-    for (const char *p = text; *p; p++) {
-        if (*p == '<')
-            fputs("&lt;", f);
-        else if (*p == '>')
-            fputs("&gt;", f);
-        else if (*p == '&')
-            fputs("&amp;", f);
-        else if (*p == '"')
-            fputs("&quot;", f);
-        else
-            fputc(*p, f);
+    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
+        const char *name = html_name(*text);
+        char one[VISIBLE_CHAR] = "\n";
+        n = *text == '\n' ? 1 : visible_char(text, left, one);
+        fputs(name ? name : one, f);
     }
 }
 

@@ -121,7 +121,8 @@ static void test_page__has_questions_under_their_pictures(void **state)
     vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .n = 2}}};
     assert_ok(page_new(path, &p));
     assert_ok(page_add(p, &r, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
-    assert_ok(page_add(p, &r, 0, &(page_entry){"where?", "left", "right", 0}));
+    assert_ok(
+        page_add(p, &r, 0, &(page_entry){"where?", "left\x1b[31m\xff'\n\xc2\x9b", "right", 0}));
     assert_ok(page_add(p, &r, 1, &(page_entry){"which?", "one", "two", -1}));
     assert_ok(page_add(p, &r, 2, &(page_entry){"and without?", "none", "none", 0.6}));
     assert_ok(page_finish(p, "the summary", &t));
@@ -136,6 +137,7 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_int_equal(times(text, "</section>"), 3);
     assert_int_equal(times(text, "<img "), 2);
     assert_int_equal(times(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
+    assert_int_equal(times(text, "<td>left\\x1b[31m\\xff&#39;\n\\u009b</td>"), 1);
     assert_int_equal(times(text, "class=\"right\""), 2);
     assert_int_equal(times(text, "class=\"wrong\""), 1);
     assert_int_equal(times(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
