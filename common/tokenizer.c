@@ -113,7 +113,7 @@ static status encode_words(const tokenizer *t, tokenizer_scratch *s, const stret
     split_walk walk;
     size_t start, end;
     bool more;
-    TRY(split_begin(s->split, x->text + from, to - from, &walk));
+    TRY(split_begin(t->split, s->split, x->text + from, to - from, &walk));
     for (;;) {
         TRY(split_next(t->split, s->split, &walk, &start, &end, &more));
         if (!more)

@@ -2,8 +2,9 @@
  *
  * Added tokens split the raw text (leftmost, longest); each fragment is NFC-normalised, cut by the
  * pre-tokeniser expression, mapped to byte symbols and merged by rank. Spec section 8; the ids are
- * those of the `tokenizers` library. A tokenizer is read-only after loading; each thread encodes
- * with its own scratch. */
+ * those of the `tokenizers` library, whose own character tables are used (tokenizer_classes.h), not
+ * those of the system's Unicode. A tokenizer is read-only after loading; each thread encodes with
+ * its own scratch. */
 #ifndef TESSERA_COMMON_TOKENIZER_H
 #define TESSERA_COMMON_TOKENIZER_H
 
@@ -53,5 +54,12 @@ WARN_UNUSED status tokenizer_decode(const tokenizer *t, const int32_t *id, size_
 int32_t tokenizer_added(const tokenizer *t, const char *content); /* id, or -1 */
 int32_t tokenizer_size(const tokenizer *t);                       /* largest id + 1 */
 hash128 tokenizer_digest(const tokenizer *t);                     /* of tokenizer.json's bytes */
+
+/* Ids depend on the file, on this code and on the system's library for normal forms. Of the
+ * character tables alone, without a tokenizer: */
+WARN_UNUSED status tokenizer_rules(hash128 *out);
+/* Of the ids of a fixed list of texts, some milliseconds: around every code point at which the
+ * class or the normal form changes. Two processes with the same one give the same ids. */
+WARN_UNUSED status tokenizer_fingerprint(const tokenizer *t, hash128 *out);
 
 #endif

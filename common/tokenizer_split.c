@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/tokenizer_words.h"
+
 /* ---- added tokens ---- */
 
 void added_set_done(added_set *s)
@@ -76,10 +78,10 @@ const added_token *added_set_find(const added_set *s, const uint8_t *text, size_
 
 /* ---- the expression ---- */
 
-/* PCRE2 counts U+180E (Mongolian vowel separator) as white space; Unicode since 6.3 and the
+/* The published expression is matched by tokenizer_words, any other by PCRE2 with PCRE2's classes.
+ * It counts U+180E (Mongolian vowel separator) as white space; Unicode since 6.3 and the
  * reference's engine do not. Before matching it is replaced by U+200B, which is of the same
- * category (Cf) and length in bytes and white space to neither. Over all other code points the two
- * engines agree on this expression's classes. */
+ * category (Cf) and length in bytes and white space to neither. */
 static const uint8_t VOWEL_SEPARATOR[3] = {0xE1, 0xA0, 0x8E};
 static const uint8_t ZERO_WIDTH_SPACE[3] = {0xE2, 0x80, 0x8B};
 
@@ -90,7 +92,8 @@ enum {
 };
 
 struct splitter {
-    pcre2_code *code;
+    word_classes *words; /* NULL: another expression than the published one */
+    pcre2_code *code;    /* NULL beside words */
 };
 
 struct splitter_scratch {
@@ -101,25 +104,37 @@ struct splitter_scratch {
     size_t capacity;
 };
 
-status splitter_new(const char *expression, size_t size, const char *file, splitter **out)
+static status compile(const char *expression, size_t size, const char *file, pcre2_code **out)
 {
     int code;
     PCRE2_SIZE at;
     char text[ERROR_TEXT];
-    splitter *s = calloc(1, sizeof *s);
-    if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for the pre-tokeniser expression");
-    s->code = pcre2_compile((PCRE2_SPTR)expression, size,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
-    if (!s->code) {
+    pcre2_code *compiled =
+        pcre2_compile((PCRE2_SPTR)expression, size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                      &code, &at, NULL);
+    if (!compiled) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-        free(s);
         return FAIL_IN(ST_BAD_INPUT, file,
                        "pre_tokenizer: expression \"%.200s\" does not compile at byte %zu: %s",
                        expression, (size_t)at, text);
     }
     /* Without JIT (a hardened kernel may refuse it) matching is slower and the same. */
-    (void)pcre2_jit_compile(s->code, PCRE2_JIT_COMPLETE);
+    (void)pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+    *out = compiled;
+    return ST_OK;
+}
+
+status splitter_new(const char *expression, size_t size, const char *file, splitter **out)
+{
+    splitter *s = calloc(1, sizeof *s);
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory for the pre-tokeniser expression");
+    status st = words_know(expression, size) ? word_classes_new(&s->words)
+                                             : compile(expression, size, file, &s->code);
+    if (st != ST_OK) {
+        splitter_free(&s);
+        return st;
+    }
     *out = s;
     return ST_OK;
 }
@@ -128,6 +143,7 @@ void splitter_free(splitter **s)
 {
     if (!*s)
         return;
+    word_classes_free(&(*s)->words);
     pcre2_code_free((*s)->code);
     free(*s);
     *s = NULL;
@@ -162,10 +178,11 @@ void splitter_scratch_free(splitter_scratch **x)
     *x = NULL;
 }
 
-status split_begin(splitter_scratch *x, const uint8_t *text, size_t size, split_walk *out)
+status split_begin(const splitter *s, splitter_scratch *x, const uint8_t *text, size_t size,
+                   split_walk *out)
 {
     *out = (split_walk){.text = text, .size = size};
-    if (!size || !memmem(text, size, VOWEL_SEPARATOR, sizeof VOWEL_SEPARATOR))
+    if (s->words || !size || !memmem(text, size, VOWEL_SEPARATOR, sizeof VOWEL_SEPARATOR))
         return ST_OK;
     if (size > x->capacity) {
         free(x->masked);
@@ -223,6 +240,10 @@ status split_next(const splitter *s, splitter_scratch *x, split_walk *w, size_t 
     if (!*out_more)
         return ST_OK;
     *out_start = w->at;
+    if (s->words) {
+        *out_end = w->at = words_next(s->words, w->text, w->size, w->at);
+        return ST_OK;
+    }
     if (w->match_end <= w->at) { /* nothing in hand */
         TRY(find_match(s, x, w));
         /* An empty match cuts, but where a piece starts there is nothing to cut off. */

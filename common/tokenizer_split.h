@@ -33,7 +33,9 @@ const added_token *added_set_find(const added_set *s, const uint8_t *text, size_
 typedef struct splitter splitter;
 typedef struct splitter_scratch splitter_scratch;
 
-/* Compiles the expression; file and place name it in errors. */
+/* The published expression is matched on the reference's character classes (tokenizer_words.h), any
+ * other is compiled by PCRE2 and has the classes of the Unicode that PCRE2 was built with. file
+ * names it in errors. */
 WARN_UNUSED status splitter_new(const char *expression, size_t size, const char *file,
                                 splitter **out);
 void splitter_free(splitter **s);
@@ -50,8 +52,8 @@ typedef struct split_walk {
     size_t match_end;
 } split_walk;
 
-WARN_UNUSED status split_begin(splitter_scratch *x, const uint8_t *text, size_t size,
-                               split_walk *out);
+WARN_UNUSED status split_begin(const splitter *s, splitter_scratch *x, const uint8_t *text,
+                               size_t size, split_walk *out);
 /* The next piece is text[*out_start, *out_end); *out_more false after the last. */
 WARN_UNUSED status split_next(const splitter *s, splitter_scratch *x, split_walk *w,
                               size_t *out_start, size_t *out_end, bool *out_more);

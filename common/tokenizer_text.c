@@ -4,6 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "common/tokenizer_classes.h"
+
 enum {
     REPLACEMENT = 0xFFFD,
     DECOMPOSED_MAX = 18, /* no canonical decomposition is longer (Unicode 15 has 4) */
@@ -114,30 +116,11 @@ bool nfc_settled(const uint8_t *text, size_t size)
     return true;
 }
 
-/* The reference's NFC tables are those of Unicode 9 (found by asking the `tokenizers` library 0.22
- * about every code point). Later combining marks, and the parts and whole of the one later
- * composite (U+11938), are ordinary characters to it: class 0, never taken apart or joined. */
-static const struct {
-    int32_t first, last;
-} LATER[] = {
-    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
-    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
-    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
-    {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
-    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
-    {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
-    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99},
-    {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42},
-    {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
-    {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
-};
-
+/* Characters that came after the reference's tables (Unicode 9) are ordinary ones to it: class 0,
+ * never taken apart or joined, whatever utf8proc's Unicode says of them. */
 static bool is_later(int32_t code)
 {
-    for (size_t i = 0; i < sizeof LATER / sizeof *LATER && code >= LATER[i].first; i++)
-        if (code <= LATER[i].last)
-            return true;
-    return false;
+    return !code_set_has(code_nfc, code);
 }
 
 static status decompose(const uint8_t *text, size_t size, nfc_scratch *s)

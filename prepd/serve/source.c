@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 #include "common/model_files.h"
+#include "common/tokenizer.h"
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
@@ -19,7 +20,7 @@
 /* Of what the index records of the same data: raise it when a sample that was taken is refused, or
  * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
  * Which libraries read the headers is not known here: no worker has joined yet. */
-enum { RECORDS_VERSION = 2 };
+enum { RECORDS_VERSION = 3 };
 
 /* Which frames of a clip are taken: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)
@@ -40,9 +41,12 @@ static status index_key_of(const source *s, hash128 *out)
 {
     const conf *c = &s->c;
     const hash128 data = s->data->v->identity(s->data);
+    hash128 rules;
     hasher *h = NULL;
+    TRY(tokenizer_rules(&rules));
     TRY(hasher_new(&h));
     hasher_add_u64(h, RECORDS_VERSION);
+    hasher_add(h, rules.bytes, sizeof(rules.bytes));
     hasher_add(h, data.bytes, sizeof(data.bytes));
     hasher_add(h, s->model_digest.bytes, sizeof(s->model_digest.bytes));
     hasher_add(h, c->data_system, strlen(c->data_system) + 1);

@@ -5,7 +5,9 @@
     VENV/bin/python tests/golden/make_strings.py --model DIR --prepd build/bin/prepd
 
 DIR holds the real tokenizer.json. Every kind below makes --count / kinds strings from --seed; a line
-per kind says how many ids differ. --sample FILE keeps N strings of every kind with their ids, as
+per kind says how many ids differ. Letters, numbers, spaces and what NFC acts on are drawn from the table that
+make_classes.py asked of the same release (common/tokenizer_classes.c), never from this interpreter's Unicode, which
+is older than the library's. --sample FILE keeps N strings of every kind with their ids, and all of `borders`, as
 JSON lines [kind, string, [ids]] for tests that have no PyPI. Exit 1 if any string differs.
 """
 
@@ -13,15 +15,15 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import time
-import unicodedata
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # before the library starts its threads
 
-from tokenizers import Tokenizer  # noqa: E402
+from tokenizers import Tokenizer, normalizers  # noqa: E402
 
 WORDS = """what colour is the red square left of a blue circle how many people are there in this
 picture two three yes no man woman playing tennis dog cat sitting on bench near window wearing hat
@@ -42,27 +44,34 @@ def scalar(r, low=0, high=0x110000):
             return chr(c)
 
 
-def tables():
-    """Characters where normal forms and properties are made of, from this interpreter's Unicode."""
-    marks, changed, assigned = [], [], []
-    for c in range(0x110000):
-        if 0xD800 <= c < 0xE000:
-            continue
-        ch = chr(c)
-        category = unicodedata.category(ch)
-        if category != "Cn":
-            assigned.append(ch)
-        if category.startswith("M"):
-            marks.append(ch)
-        if unicodedata.decomposition(ch) or unicodedata.combining(ch):
-            changed.append(ch)
-    return marks, changed, assigned
+def table(name):
+    """[first, last] of one table of common/tokenizer_classes.c"""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common", "tokenizer_classes.c")
+    with open(path, encoding="ascii") as f:
+        body = re.search(rf"code_range {name.upper()}\[\] = \{{(.*?)\n\}};", f.read(), re.S).group(1)
+    return [(int(a, 16), int(b, 16)) for a, b in re.findall(r"\{0x([0-9A-F]+), 0x([0-9A-F]+)\}", body)]
 
 
-MARKS, CHANGED, ASSIGNED = tables()
-BY_CATEGORY = {}
-for _c in ASSIGNED:
-    BY_CATEGORY.setdefault(unicodedata.category(_c), []).append(_c)
+def members(ranges):
+    return [chr(c) for a, b in ranges for c in range(a, b + 1) if not 0xD800 <= c < 0xE000]
+
+
+CLASSES = [table(name) for name in ("code_letters", "code_numbers", "code_spaces")]
+LETTERS, NUMBERS, WHITE = map(members, CLASSES)
+LAST = max(b for ranges in CLASSES for _, b in ranges) + 0x1000
+_known = set(LETTERS + NUMBERS + WHITE)
+OTHERS = [chr(c) for c in range(LAST) if not 0xD800 <= c < 0xE000 and chr(c) not in _known]
+NFC = members(table("code_nfc"))
+_nfd = normalizers.NFD().normalize_str
+MARKS = [c for c in NFC if _nfd("a" + c + "\u0334") != "a" + c + "\u0334" or _nfd("a\u0345" + c) != "a\u0345" + c]
+CHANGED = [c for c in NFC if _nfd(c) != c]
+
+
+def borders(added):
+    """Not drawn: around both ends of every range of the three classes, each code point after a space and before a
+    letter behind a mark: what it takes along tells letters from the rest; and between digits."""
+    points = sorted({c for ranges in CLASSES for a, b in ranges for c in (a - 1, a, b, b + 1) if not 0xD800 <= c < 0xE000})
+    return [" ".join(f"{chr(c)}_a1{chr(c)}" for c in points[i : i + 4]) for i in range(0, len(points), 4)]
 
 
 def question(r, added):
@@ -77,12 +86,16 @@ def basic_plane(r, added):
     return "".join(scalar(r, 0, 0x10000) for _ in range(r.randint(1, 16)))
 
 
-def categories(r, added):  # runs of one category after another: borders of the expression
+def classes(r, added):  # runs of one class after another: borders of the expression
     out = []
     for _ in range(r.randint(1, 6)):
-        out += r.choices(BY_CATEGORY[r.choice(sorted(BY_CATEGORY.keys() - {"Cs"}))], k=r.randint(1, 4))
-        out.append(r.choice(["", "", " ", "a", "\n"]))
+        out += r.choices(r.choice([LETTERS, NUMBERS, WHITE, OTHERS]), k=r.randint(1, 4))
+        out.append(r.choice(["", "", " ", "a", "\n", "'s"]))
     return "".join(out)
+
+
+def marks(r, added):  # every code point's neighbours in normal form, also those that came after the library's tables
+    return "".join(r.choice(["a", "", "\u0301", "\u0327"]) + r.choice(r.choice([MARKS, NFC, LETTERS, OTHERS])) for _ in range(r.randint(2, 8)))
 
 
 def combining(r, added):
@@ -110,9 +123,8 @@ def spaces(r, added):
 
 
 def digits(r, added):
-    kinds = BY_CATEGORY["Nd"] + BY_CATEGORY["Nl"] + BY_CATEGORY["No"]
     some = "".join(r.choices("0123456789", k=r.randint(1, 12)))
-    return r.choice(["", " ", "$", "x"]) + some + r.choice([".", ",", " ", ""]) + "".join(r.choices(kinds, k=r.randint(0, 4)))
+    return r.choice(["", " ", "$", "x"]) + some + r.choice([".", ",", " ", ""]) + "".join(r.choices(NUMBERS, k=r.randint(0, 4)))
 
 
 def contractions(r, added):
@@ -142,14 +154,21 @@ def mixture(r, added):
     return "".join(r.choice(kinds)(r, added) for _ in range(r.randint(2, 4)))
 
 
-KINDS = [question, planes, basic_plane, categories, combining, composed, hangul, spaces, digits, contractions,
+KINDS = [question, planes, basic_plane, classes, marks, combining, composed, hangul, spaces, digits, contractions,
          emoji, added_tokens, long_words, punctuation, mixture]
 
 
 def every_character(added):
-    """Not drawn: each Unicode scalar value once, between letters, 8 to a string."""
+    """Not drawn: each Unicode scalar value, between letters and, after a space, as in borders; 8 to a string."""
     alive = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    return ["a" + "b".join(alive[i : i + 8]) + "c" for i in range(0, len(alive), 8)]
+    return (["a" + "b".join(alive[i : i + 8]) + "c" for i in range(0, len(alive), 8)] +
+            [" ".join(c + "_a" for c in alive[i : i + 8]) for i in range(0, len(alive), 8)])
+
+
+def every_mark(added):
+    """Not drawn: each scalar value between marks of low and high class, and after what may join it."""
+    alive = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    return ["".join(f"e\u0345{c}\u0334 {c}\u0301 \u1100{c} " for c in alive[i : i + 4]) for i in range(0, len(alive), 4)]
 
 
 def ours(prepd, model, strings):
@@ -237,7 +256,12 @@ def main():
         wrong += n
         short = [(kind.__name__, s, i) for s, i in zip(strings, ids) if len(i) <= 120]
         kept += short[: args.keep]
+    strings = borders(added)
+    n, ids = compare("borders", strings, args, reference)
+    wrong += n
+    kept += [("borders", s, i) for s, i in zip(strings, ids)]
     wrong += compare("every_character", every_character(added), args, reference)[0]
+    wrong += compare("every_mark", every_mark(added), args, reference)[0]
     r = random.Random(args.seed)
     lines = [invalid_bytes(r) for _ in range(8000)]
     wrong += compare("invalid_bytes", [x.decode("utf-8", "replace") for x in lines], args, reference, lines)[0]

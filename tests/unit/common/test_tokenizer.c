@@ -454,7 +454,7 @@ static void check_pieces(const char *expression, const char *text, const char *c
     bool more;
     assert_ok(splitter_new(expression, strlen(expression), "test", &s));
     assert_ok(splitter_scratch_new(&x));
-    assert_ok(split_begin(x, (const uint8_t *)text, strlen(text), &w));
+    assert_ok(split_begin(s, x, (const uint8_t *)text, strlen(text), &w));
     for (;; want++) {
         assert_ok(split_next(s, x, &w, &start, &end, &more));
         assert_true(more == (*want != NULL));
@@ -485,6 +485,119 @@ static void test_split__vowel_separator_is_no_space(void **state)
     (void)state;
     check_pieces("\\s+|\\S+", "a\xE1\xA0\x8E\xE1\xA0\x8E b",
                  PIECES("a\xE1\xA0\x8E\xE1\xA0\x8E", " ", "b"));
+}
+
+#define PUBLISHED                                                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                          \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* The published expression, matched by hand, against the same in brackets, which PCRE2 matches: on
+ * characters whose class every Unicode of this century agrees about. */
+static void test_split__by_hand_as_by_pcre2(void **state)
+{
+    (void)state;
+    static const char *const pool[] = {"a",
+                                       "S",
+                                       "'",
+                                       "'s",
+                                       "'S",
+                                       "'\xC5\xBF",
+                                       "'re",
+                                       "'VE",
+                                       "'l",
+                                       "'lL",
+                                       "'M",
+                                       "'d",
+                                       "'T",
+                                       "\xC5\xBF",
+                                       " ",
+                                       "  ",
+                                       "\t",
+                                       "\n",
+                                       "\r",
+                                       "\r\n",
+                                       "\xC2\x85",
+                                       "_",
+                                       "-",
+                                       "1",
+                                       "\xC2\xB2",
+                                       "\xE3\x80\x80",
+                                       "\xE2\x80\xA8",
+                                       "\xC3\xA9",
+                                       "\x01",
+                                       "/",
+                                       "\xCC\x81",
+                                       "\xD9\xA3",
+                                       "\xE4\xB8\xAD",
+                                       "\xF0\x9D\x9F\x99",
+                                       "\xF0\xA0\x80\x80",
+                                       "\xF0\x9F\x98\x8A",
+                                       "\xF4\x8F\xBF\xBF",
+                                       "\xE2\x80\x8B",
+                                       "\x7F",
+                                       "e"};
+    dice d = dice_new("pieces");
+    splitter *ours = NULL, *theirs = NULL;
+    splitter_scratch *x = NULL;
+    assert_ok(splitter_new(PUBLISHED, sizeof PUBLISHED - 1, "test", &ours));
+    assert_ok(splitter_new("(?:" PUBLISHED ")", sizeof PUBLISHED + 3, "test", &theirs));
+    assert_ok(splitter_scratch_new(&x));
+    for (int round = 0; round < 40000; round++) {
+        char text[128] = "";
+        for (size_t k = roll(&d, 12); k; k--)
+            strcat(text, pool[roll(&d, sizeof pool / sizeof *pool)]);
+        const size_t size = strlen(text);
+        split_walk a, b;
+        bool more_a, more_b;
+        assert_ok(split_begin(ours, x, (const uint8_t *)text, size, &a));
+        assert_ok(split_begin(theirs, x, (const uint8_t *)text, size, &b));
+        do {
+            size_t start_a = 0, end_a = 0, start_b = 0, end_b = 0;
+            assert_ok(split_next(ours, x, &a, &start_a, &end_a, &more_a));
+            assert_ok(split_next(theirs, x, &b, &start_b, &end_b, &more_b));
+            if (more_a != more_b || start_a != start_b || end_a != end_b)
+                fail_msg("\"%s\": [%zu, %zu), PCRE2 [%zu, %zu)", text, start_a, end_a, start_b,
+                         end_b);
+        } while (more_a);
+    }
+    splitter_scratch_free(&x);
+    splitter_free(&ours);
+    splitter_free(&theirs);
+}
+
+/* Ids make the fingerprint, not bytes of a file: both forms of the golden one give the same. */
+static void test_fingerprint__is_of_the_ids(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"pairs", "strings"};
+    hash128 found[2], again, rules;
+    fixture f;
+    for (int k = 0; k < 2; k++) {
+        open_golden(&f, forms[k]);
+        assert_ok(tokenizer_fingerprint(f.t, &found[k]));
+        assert_ok(tokenizer_fingerprint(f.t, &again));
+        assert_memory_equal(&again, &found[k], sizeof again);
+        fixture_close(&f);
+    }
+    assert_memory_equal(&found[0], &found[1], sizeof found[0]);
+    assert_ok(tokenizer_rules(&rules));
+    assert_memory_not_equal(&rules, &found[0], sizeof rules);
+    if (!open_published(&f))
+        return;
+    assert_ok(tokenizer_fingerprint(f.t, &again));
+    assert_memory_not_equal(&again, &found[0], sizeof again);
+    fixture_close(&f);
+}
+
+/* A letter of Unicode 15 takes the mark before it along; PCRE2 10.42 takes it for a mark. */
+static void test_encode__letters_of_the_references_unicode(void **state)
+{
+    (void)state;
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    CHECK_IDS(&f, "\xF0\xB1\x8D\x90_a", 172, 109, 235, 238, 4306); /* U+31350 */
+    fixture_close(&f);
 }
 
 static void test_split__longest_added_token_wins(void **state)
@@ -519,6 +632,9 @@ int main(void)
         cmocka_unit_test(test_decode__replaces_cut_characters_and_skips_special),
         cmocka_unit_test(test_split__what_is_between_matches_is_a_piece),
         cmocka_unit_test(test_split__vowel_separator_is_no_space),
+        cmocka_unit_test(test_split__by_hand_as_by_pcre2),
+        cmocka_unit_test(test_fingerprint__is_of_the_ids),
+        cmocka_unit_test(test_encode__letters_of_the_references_unicode),
         cmocka_unit_test(test_split__longest_added_token_wins),
         cmocka_unit_test(test_encode__llama_cpp_vectors),
         cmocka_unit_test(test_encode__published_vectors),
