@@ -23,10 +23,10 @@ enum { TURN_BYTES = sizeof IM_START "assistant\n" IM_END "\n" - 1 };
 enum { IMAGE_BYTES = sizeof VISION_START IMAGE_PAD VISION_END - 1 };
 enum { PAIR_BYTES = CLIP_TEXT + sizeof VISION_START VIDEO_PAD VISION_END - 1 };
 
-/* Bytes [start, end) of the rendered text whose tokens are trained. */
+/* Bytes [start, end) of the rendered text that have one weight: texts of a trained turn. */
 typedef struct trained_span {
     int64_t start, end;
-    float weight; /* not 0 */
+    float weight; /* 0: these texts are not trained */
 } trained_span;
 
 /* A piece of pads: a picture's, or those of a clip's pair of frames. */
@@ -40,7 +40,7 @@ typedef struct rendering {
     int64_t size;
     trained_span *spans; /* [n_spans], ascending */
     int64_t n_spans;
-    bool weighted; /* a span has another weight than 1 */
+    bool weighted; /* a span has another weight than 0 and 1 */
     const chat_visual *visuals;
     pad_run *runs; /* [n_runs], ascending */
     int64_t n_runs, n_images;
@@ -111,9 +111,9 @@ static void open_turn(rendering *r, int role)
 static void put_span(rendering *r, int64_t start, int64_t end, float weight)
 {
     trained_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL;
-    if (weight <= 0 || start == end)
+    if (start == end)
         return;
-    r->weighted |= weight != 1.0F;
+    r->weighted |= weight > 0 && weight != 1.0F;
     if (last && last->end == start && last->weight == weight)
         last->end = end;
     else
@@ -253,14 +253,58 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
     return ST_OK;
 }
 
-/* Copies the tokens, each run's pad repeated, and labels those that begin inside a span. */
+/* Characters of the rendered text that begin in [start, end). */
+static int64_t characters(const rendering *r, int64_t start, int64_t end)
+{
+    int64_t n = 0;
+    for (int64_t i = start; i < end; i++)
+        n += ((uint8_t)r->text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* The span of a token that begins inside span `at` and ends at byte `end`: a token may reach into
+ * the texts after that one, as " Two" does where one text ends in a space. It belongs to the text
+ * that most of its characters come from, the later one at a tie, so that the first word of every
+ * stage is trained with that stage. */
+static const trained_span *token_span(const rendering *r, int64_t at, int64_t start, int64_t end)
+{
+    const trained_span *best = &r->spans[at];
+    if (end <= best->end)
+        return best;
+    int64_t most = characters(r, start, best->end);
+    for (int64_t k = at + 1; k < r->n_spans; k++) {
+        const trained_span *s = &r->spans[k];
+        if (s->start != r->spans[k - 1].end || s->start >= end)
+            break;
+        const int64_t n = characters(r, s->start, s->end < end ? s->end : end);
+        if (n >= most) {
+            best = s;
+            most = n;
+        }
+    }
+    return best;
+}
+
+/* The weight of the loss on token i, 0 for one that is not trained. *next is the first span that
+ * does not end before it. A token that begins in the template is not trained. */
+static float weight_of(const rendering *r, const token_list *tokens, size_t i, int64_t *next)
+{
+    const int64_t start = tokens->offset[i];
+    const int64_t end = i + 1 < tokens->n ? tokens->offset[i + 1] : r->size;
+    while (*next < r->n_spans && start >= r->spans[*next].end)
+        ++*next;
+    if (*next == r->n_spans || start < r->spans[*next].start)
+        return 0;
+    return token_span(r, *next, start, end)->weight;
+}
+
+/* Copies the tokens, each run's pad repeated, and labels those of trained texts. */
 static void fill(const rendering *r, const chat_ids *ids, const token_list *tokens, chat_text *out)
 {
     int64_t n = 0, run = 0, next = 0;
     out->n_targets = 0;
     for (size_t i = 0; i < tokens->n; i++) {
         int32_t id = tokens->id[i];
-        int64_t offset = tokens->offset[i];
         if (id == ids->image_pad || id == ids->video_pad) {
             const int64_t pads = r->visuals[r->runs[run].image].tokens;
             out->run_at[run++] = n;
@@ -272,13 +316,12 @@ static void fill(const rendering *r, const chat_ids *ids, const token_list *toke
             }
             continue;
         }
-        while (next < r->n_spans && offset >= r->spans[next].end)
-            next++;
-        bool trained = n > 0 && next < r->n_spans && offset >= r->spans[next].start;
+        const float weight = weight_of(r, tokens, i, &next);
+        const bool trained = n > 0 && weight > 0;
         out->ids[n] = id;
         out->labels[n] = trained ? id : NO_LABEL;
         if (out->weights)
-            out->weights[n] = trained ? r->spans[next].weight : 1.0F;
+            out->weights[n] = trained ? weight : 1.0F;
         n++;
         out->n_targets += trained;
     }

@@ -235,6 +235,65 @@ static void test_chat__answer_that_begins_with_a_newline(void **state)
     fixture_close(&f);
 }
 
+/* The texts of the answer have these weights; the tokens that are trained, each with its weight. */
+static void check_stages(fixture *f, const char *const *texts, const float *weights,
+                         const char *const *tokens, const float *want)
+{
+    no_turns(f);
+    TURN(f, ROLE_USER, "What?");
+    add_turn(f, ROLE_ASSISTANT, texts);
+    f->turns[1].weights = weights;
+    assert_ok(encode(f));
+    for (int64_t i = 0; i < f->out.n; i++) {
+        char *text;
+        size_t size;
+        if (f->out.labels[i] == NO_LABEL)
+            continue;
+        assert_non_null(*tokens);
+        assert_ok(tokenizer_decode(f->t, f->out.ids + i, 1, false, &text, &size));
+        assert_string_equal(text, *tokens);
+        free(text);
+        assert_true((f->out.weights ? f->out.weights[i] : 1.0F) == *want);
+        tokens++;
+        want++;
+    }
+    assert_null(*tokens);
+    f->turns[1].weights = NULL;
+}
+
+#define TEXTS(...)   ((const char *const[]){__VA_ARGS__, NULL})
+#define WEIGHTS(...) ((const float[]){__VA_ARGS__})
+
+/* prepd/dataset's own example first. Without the rule " Two" would be of the text before, whose
+ * space it begins with, and the second stage would lose its first word. */
+static void test_chat__a_token_between_texts_is_of_the_one_it_has_most_of(void **state)
+{
+    (void)state;
+    fixture f;
+    if (!open_published(&f))
+        HARNESS_SKIP("no shared tokenizer");
+    check_stages(&f, TEXTS("I see two. ", "Two."), WEIGHTS(0, 1), TEXTS(" Two", ".", "<|im_end|>"),
+                 WEIGHTS(1, 1, 1));
+    check_stages(&f, TEXTS("I see two. ", "Two."), WEIGHTS(1, 0), TEXTS("I", " see", " two", "."),
+                 WEIGHTS(1, 1, 1, 1));
+    check_stages(&f, TEXTS("I see two. ", "Two."), WEIGHTS(0.25F, 2),
+                 TEXTS("I", " see", " two", ".", " Two", ".", "<|im_end|>"),
+                 WEIGHTS(0.25F, 0.25F, 0.25F, 0.25F, 2, 2, 2));
+    /* Most of it is the earlier text's; as much of either; of three texts, the last two as much. */
+    check_stages(&f, TEXTS("pict", "ure"), WEIGHTS(0.5F, 2), TEXTS("picture", "<|im_end|>"),
+                 WEIGHTS(0.5F, 2));
+    check_stages(&f, TEXTS("ta", "ke"), WEIGHTS(0.5F, 2), TEXTS("take", "<|im_end|>"),
+                 WEIGHTS(2, 2));
+    check_stages(&f, TEXTS("a", "ns", "we"), WEIGHTS(0.5F, 2, 4), TEXTS("ans", "we", "<|im_end|>"),
+                 WEIGHTS(2, 4, 4));
+    check_stages(&f, TEXTS("p", "ic", "tu", "re"), WEIGHTS(0.5F, 2, 4, 8),
+                 TEXTS("picture", "<|im_end|>"), WEIGHTS(8, 8));
+    /* Characters count, not bytes: one of three bytes against one of one. */
+    check_stages(&f, TEXTS("\xE3\x80\x82", "\n"), WEIGHTS(0.5F, 2),
+                 TEXTS("\xE3\x80\x82\n", "<|im_end|>"), WEIGHTS(2, 2));
+    fixture_close(&f);
+}
+
 static void test_chat__word_assistant_in_a_question(void **state)
 {
     (void)state;
@@ -350,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_chat__example_b),
         cmocka_unit_test(test_chat__example_c),
         cmocka_unit_test(test_chat__answer_that_begins_with_a_newline),
+        cmocka_unit_test(test_chat__a_token_between_texts_is_of_the_one_it_has_most_of),
         cmocka_unit_test(test_chat__word_assistant_in_a_question),
         cmocka_unit_test(test_chat__system_comes_first_or_not_at_all),
         cmocka_unit_test(test_chat__labels_survive_normalisation),
