@@ -23,6 +23,7 @@ enum { OVERLONG_AUTO, OVERLONG_REFUSE, OVERLONG_SPLIT };
 enum { OVERSIZE_SHRINK, OVERSIZE_REFUSE };
 enum { DECODER_AUTO, DECODER_VIPS };
 enum { RESAMPLER_TORCH, RESAMPLER_PILLOW, RESAMPLER_VIPS };
+enum { VIDEO_PROMPT_4_57, VIDEO_PROMPT_5_23 };
 enum { FILTER_AUTO, FILTER_NONE, FILTER_PLANE };
 enum { CODEC_AUTO, CODEC_NONE, CODEC_ZSTD };
 enum { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
@@ -95,7 +96,8 @@ void conf_reference(FILE *to);
  * folders may be mounted elsewhere. Heap; the caller frees. */
 WARN_UNUSED status conf_stream_json(const conf *c, hash128 model_digest, char **out);
 /* NULL if both JSON objects agree, else the first key that differs, in a heap string
- * "training.seed: 1 here, 2 there". */
+ * "training.seed: 1 here, 2 there". A key that one of them does not have counts as its default:
+ * the stream is of a build that did not know it yet. */
 WARN_UNUSED status conf_stream_diff(const char *ours, const char *theirs, char **out_difference);
 
 #endif

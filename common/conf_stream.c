@@ -53,10 +53,27 @@ status conf_stream_json(const conf *c, hash128 model_digest, char **out)
     return json_writer_take(&w, out, NULL);
 }
 
-static void value_words(const json_value *v, char *out, size_t size)
+/* Of an option that one side does not name: its default. Options are younger than streams. */
+static void default_words(const char *key, char *out, size_t size)
+{
+    const conf_row *r = conf_row_find(key);
+    char text[CONF_TEXT_MAX];
+    if (!r || !conf_row_is_option(r) || r->flow != FLOW_STREAM || r->text_kind == TEXT_PATH) {
+        snprintf(out, size, "nothing");
+        return;
+    }
+    conf_default_text(r, text, sizeof text);
+    const bool quoted = r->kind == ROW_TEXT || r->kind == ROW_ENUM;
+    if (r->kind == ROW_REAL)
+        snprintf(out, size, "%.17g", r->real);
+    else
+        snprintf(out, size, "%s%.*s%s", quoted ? "\"" : "", SHOWN, text, quoted ? "\"" : "");
+}
+
+static void value_words(const json_value *v, const char *key, char *out, size_t size)
 {
     if (!v) {
-        snprintf(out, size, "nothing");
+        default_words(key, out, size);
         return;
     }
     switch (json_typeof(v)) {
@@ -108,8 +125,8 @@ static bool first_difference(const json_value *from, const json_value *ours,
         json_member(from, i, &key);
         char parting[64] = "";
         const json_value *a = json_find(ours, key), *b = json_find(theirs, key);
-        value_words(a, here, sizeof here);
-        value_words(b, there, sizeof there);
+        value_words(a, key, here, sizeof here);
+        value_words(b, key, there, sizeof there);
         if (is_text(a) && is_text(b) ? texts_differ(a, b, parting) : strcmp(here, there) != 0) {
             snprintf(out, size, "%.100s: %s here, %s there%s", key, here, there, parting);
             return true;

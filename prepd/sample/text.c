@@ -29,10 +29,12 @@ typedef struct trained_span {
     float weight; /* 0: these texts are not trained */
 } trained_span;
 
-/* A piece of pads: a picture's, or those of a clip's pair of frames. */
+/* A piece of pads: a picture's, or those of a clip's pair of frames. Places are where a token
+ * begins in the text. */
 typedef struct pad_run {
-    int64_t at; /* where its <|vision_start|> begins in the text */
+    int64_t at; /* of its <|vision_start|> */
     int32_t image;
+    int64_t open, close; /* of the pair around a whole clip, at its first and last run; else -1 */
 } pad_run;
 
 typedef struct rendering {
@@ -42,7 +44,8 @@ typedef struct rendering {
     int64_t n_spans;
     bool weighted; /* a span has another weight than 0 and 1 */
     const chat_visual *visuals;
-    pad_run *runs; /* [n_runs], ascending */
+    bool framed_clips; /* video.prompt 5.23: a pair of tokens around every clip */
+    pad_run *runs;     /* [n_runs], ascending */
     int64_t n_runs, n_images;
 } rendering;
 
@@ -81,22 +84,37 @@ static void put_words(rendering *r, const char *text)
     put(r, text, (int64_t)strlen(text));
 }
 
+static void put_clip(rendering *r, const chat_visual *v, int32_t image)
+{
+    pad_run *const first = &r->runs[r->n_runs];
+    const int64_t open = r->size;
+    if (r->framed_clips)
+        put_words(r, VISION_START);
+    for (int32_t p = 0; p < v->n_pairs; p++) {
+        char when[CLIP_TEXT];
+        put(r, when, clip_text(v->seconds[p], when));
+        r->runs[r->n_runs++] = (pad_run){r->size, image, -1, -1};
+        put_words(r, VISION_START VIDEO_PAD VISION_END);
+    }
+    if (!r->framed_clips)
+        return;
+    first->open = open;
+    r->runs[r->n_runs - 1].close = r->size;
+    put_words(r, VISION_END);
+}
+
 static status put_image(rendering *r, const sample *smp, int32_t image)
 {
     if (image >= smp->n_images || image != r->n_images)
         return FAIL(ST_BAD_INPUT, "%s: image %d of %d is shown in place %lld", smp->name,
                     (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
     const chat_visual *v = &r->visuals[r->n_images++];
-    for (int32_t p = 0; p < v->n_pairs; p++) {
-        char when[CLIP_TEXT];
-        put(r, when, clip_text(v->seconds[p], when));
-        r->runs[r->n_runs++] = (pad_run){r->size, image};
-        put_words(r, VISION_START VIDEO_PAD VISION_END);
+    if (v->n_pairs > 0) {
+        put_clip(r, v, image);
+        return ST_OK;
     }
-    if (v->n_pairs == 0) {
-        r->runs[r->n_runs++] = (pad_run){r->size, image};
-        put_words(r, VISION_START IMAGE_PAD VISION_END);
-    }
+    r->runs[r->n_runs++] = (pad_run){r->size, image, -1, -1};
+    put_words(r, VISION_START IMAGE_PAD VISION_END);
     return ST_OK;
 }
 
@@ -182,7 +200,7 @@ static status render_plain(const chat_ids *ids, const sample *smp, arena *a, ren
 static status render(const conf *c, const sample *smp, const chat_visual *visuals, arena *a,
                      rendering *out)
 {
-    rendering r = {.visuals = visuals};
+    rendering r = {.visuals = visuals, .framed_clips = c->video_prompt == VIDEO_PROMPT_5_23};
     void *p;
     TRY(arena_alloc(a, (size_t)text_bound(c, smp, visuals), &p));
     r.text = p;
@@ -212,12 +230,21 @@ static status render(const conf *c, const sample *smp, const chat_visual *visual
     return ST_OK;
 }
 
+static bool closes_clip(const rendering *r, int64_t run, int64_t offset)
+{
+    return run > 0 && r->runs[run - 1].close == offset;
+}
+
 /* What kind of visual control token stands at `offset` by the template, next run `run`: its id, or
  * -1. */
 static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, int64_t offset)
 {
+    if (closes_clip(r, run, offset))
+        return ids->vision_end;
     if (run >= r->n_runs)
         return -1;
+    if (r->runs[run].open == offset)
+        return ids->vision_start;
     const bool clip = r->visuals[r->runs[run].image].n_pairs > 0;
     int64_t at = offset - r->runs[run].at;
     if (at == 0)
@@ -248,7 +275,7 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
             return FAIL(ST_BAD_INPUT,
                         "%s%sits text holds %s literally, which stands for pictures; remove it",
                         smp->name, smp->name[0] ? ": " : "", name);
-        run += id == ids->vision_end;
+        run += id == ids->vision_end && !closes_clip(r, run, tokens->offset[i]);
     }
     return ST_OK;
 }

@@ -1,10 +1,11 @@
 /* text.h: a sample's turns -> Qwen3-VL chat template -> ids and labels (spec section 9).
  *
  * The whole string is rendered with every image as <|vision_start|><|image_pad|><|vision_end|>, and
- * a clip as "<0.3 seconds>" and the same with <|video_pad|> for each pair of frames, and tokenised
- * at once; then each pad is repeated (control tokens cut the text, so that gives the ids of the
- * string with n pads). Labels come from byte spans recorded while rendering (assistant text
- * and <|im_end|>), never from token counts. */
+ * a clip as "<0.3 seconds>" and the same with <|video_pad|> for each pair of frames (video.prompt
+ * 5.23: all of a clip between one more <|vision_start|> and <|vision_end|>), and tokenised at once;
+ * then each pad is repeated (control tokens cut the text, so that gives the ids of the string with
+ * n pads). Labels come from byte spans recorded while rendering (assistant text and <|im_end|>),
+ * never from token counts. */
 #ifndef TESSERA_PREPD_TEXT_H
 #define TESSERA_PREPD_TEXT_H
 

@@ -22,7 +22,7 @@
  * Which libraries read the headers is not known here: no worker has joined yet. */
 enum { RECORDS_VERSION = 3 };
 
-/* Which frames of a clip are taken: their times are part of a sample's text. */
+/* Which frames of a clip are taken, and how: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)
 {
     const conf *c = &s->c;
@@ -34,6 +34,7 @@ static void add_clip_options(const source *s, hasher *h)
     hasher_add_u64(h, (uint64_t)l.max_frames);
     hasher_add_u64(h, (uint64_t)c->video_input_frames);
     hasher_add_u64(h, (uint64_t)c->video_file_bytes);
+    hasher_add_u64(h, (uint64_t)c->video_prompt);
 }
 
 /* What an index record depends on besides the data set; a change of these builds it anew. */

@@ -116,6 +116,11 @@ def frames_and_times_as_specified():
         check(row["pixels_video"].shape == (32, 1536) and len(row["pixels"]) == 0, row["pixels_video"].shape)
         pairs = row["pixels_video"].reshape(32, 3, 2, 256)
         check((pairs[:, :, 0] != pairs[:, :, 1]).any(), "both frames of a pair are the same")
+        later = sample(f, path, 0, video__min_pixels=4096, video__max_pixels=25165824, video__prompt="5.23")
+        want = f"user\n<|vision_start|><0.3 seconds>{pads}<1.6 seconds>{pads}<|vision_end|>What?"
+        check(want in texts_of(f, later), texts_of(f, later))
+        check(len(later["input_ids"]) == len(row["input_ids"]) + 2 and
+              (later["pixels_video"] == row["pixels_video"]).all(), "more than the text differs")
         row = sample(f, path, 1)  # 11 frames at 2 a second: all of them, the last one twice
         check(row["grid_thw"][0][0] == 6, row["grid_thw"].tolist())
         for k in range(6):

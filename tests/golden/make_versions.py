@@ -12,25 +12,40 @@ positions    the position table (bfloat16, made here) interpolated on GRIDS: in 
 router       weights of the chosen experts from bfloat16 logits (made here): 4.57 and 5.23 round them to bfloat16, 5.2
              leaves them in float32
 aux          the auxiliary loss as the model adds it, on the same logits: 5.2 hands it probabilities
+prompts      ids of user turns with clips (CLIPS) by the whole processor and the tiny tokenizer: up to 5.2 a clip's
+             text takes the place of its vision_start and vision_end, in 5.23 it stands between them
 
 Numbers are hexadecimal bits, 4 digits for bfloat16 and 8 for float32.
 """
 
 import json
+import logging
 import os
 
+import numpy as np
 import torch
 import transformers
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl_moe import configuration_qwen3_vl_moe as configuration
 from transformers.models.qwen3_vl_moe import modeling_qwen3_vl_moe as modeling
+from transformers.video_utils import VideoMetadata
+
+VERSION = transformers.__version__
+if VERSION.startswith("4."):
+    from transformers import Qwen2VLImageProcessorFast as ImageProcessor
+else:  # the class without the word is that one
+    from transformers import Qwen2VLImageProcessor as ImageProcessor
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "versions.json")
-VERSION = transformers.__version__
 TEXT = [(5e6, 128), (1e6, 128), (1e7, 128), (5e6, 10), (1e6, 8), (5e6, 22)]  # theta, head_dim
 VISION = [72, 64, 16, 12]  # head_dim
 SIDE, WIDTH = 8, 6  # of the table
 GRIDS = [[1, 6, 10], [1, 20, 4], [1, 2, 2]]
 EXPERTS, TOP_K, TOKENS = 16, 4, 24
+PICTURE = {"picture": [64, 96]}  # height, width
+CLIP, SHORT = {"frames": 5, "fps": 2, "size": [64, 64]}, {"frames": 2, "fps": 1, "size": [32, 64]}
+CLIPS = [["Look: ", CLIP, "What happens?"], [CLIP], [SHORT, CLIP, "same?"], ["a", PICTURE, SHORT, PICTURE, " b ", SHORT, "\n"]]
 
 
 def bits(tensor):
@@ -95,16 +110,37 @@ def router():
     return logits, first, second, seen["gate"][0]  # 5: choices, weights; what the model calls router_logits
 
 
+def prompts():
+    fast = transformers.Qwen2TokenizerFast if VERSION.startswith("4.") else transformers.PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_file=os.path.join(os.path.dirname(PATH), "tokenizer", "pairs", "tokenizer.json"))
+    processor = Qwen3VLProcessor(
+        ImageProcessor(patch_size=16, merge_size=2, size={"shortest_edge": 1024, "longest_edge": 1 << 24}), tokenizer,
+        Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 1 << 24}))
+    out = []
+    for parts in CLIPS:
+        clips = [p for p in parts if "frames" in p]
+        pictures = [np.zeros((*p["picture"], 3), np.uint8) for p in parts if "picture" in p]
+        text = "".join(p if isinstance(p, str) else "<|vision_start|><|image_pad|><|vision_end|>" if "picture" in p else
+                       "<|vision_start|><|video_pad|><|vision_end|>" for p in parts)
+        made = processor(
+            text=[f"<|im_start|>user\n{text}<|im_end|>\n"], images=pictures or None, do_sample_frames=True,
+            videos=[np.zeros((c["frames"], 3, *c["size"]), np.uint8) for c in clips], return_tensors="pt",
+            video_metadata=[VideoMetadata(total_num_frames=c["frames"], fps=c["fps"]) for c in clips])
+        out.append(made["input_ids"][0].tolist())
+    return out
+
+
 def main():
+    logging.disable(logging.WARNING)
     with torch.no_grad():
         logits, expert, weight, recorded = router()
         aux = modeling.load_balancing_loss_func((recorded.float(),), EXPERTS, TOP_K)
     table, narrow = positions(torch.bfloat16)
     _, wide = positions(torch.float32)
     mine = {"positions_bf16": bits(narrow), "positions_f32": bits(wide), "expert": expert.tolist(),
-            "weight_dtype": str(weight.dtype)[6:], "weight": bits(weight), "aux": float(aux)}
+            "weight_dtype": str(weight.dtype)[6:], "weight": bits(weight), "aux": float(aux), "prompts": prompts()}
     shared = {"side": SIDE, "width": WIDTH, "grids": GRIDS, "table": bits(table), "logits": bits(logits),
-              "experts": EXPERTS, "top_k": TOP_K, "text": frequencies()}
+              "experts": EXPERTS, "top_k": TOP_K, "text": frequencies(), "clips": CLIPS}
     kept = {"shared": shared, "versions": {}}
     if os.path.exists(PATH):
         with open(PATH, encoding="utf-8") as f:
@@ -112,7 +148,7 @@ def main():
     if VERSION.startswith("4."):
         shared["vision"] = vision_frequencies()
         kept["shared"] = shared
-    assert all(kept["shared"][k] == v for k, v in shared.items()), "the versions were asked different things"
+    assert all(kept["shared"].setdefault(k, v) == v for k, v in shared.items()), "the versions were asked different things"
     kept["versions"][VERSION] = mine
     with open(PATH, "w", encoding="utf-8") as f:
         lines = [f"{json.dumps(v)}: {json.dumps(kept['versions'][v])}" for v in sorted(kept["versions"])]

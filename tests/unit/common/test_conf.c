@@ -405,6 +405,17 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     assert_int_equal(strncmp(difference, "model.path: ", 12), 0);
     free(difference);
     free(y);
+    /* A stream from before an option there is now has its default. */
+    assert_ok(
+        conf_stream_diff("{\"video.prompt\": \"4.57\", \"data.pack\": true, \"video.fps\": 0.0}",
+                         "{}", &difference));
+    assert_null(difference);
+    assert_ok(conf_stream_diff("{\"video.prompt\": \"5.23\"}", "{}", &difference));
+    assert_string_equal(difference, "video.prompt: \"5.23\" here, \"4.57\" there");
+    free(difference);
+    assert_ok(conf_stream_diff("{}", "{\"training.seed\": 1}", &difference));
+    assert_string_equal(difference, "training.seed: 0 here, 1 there");
+    free(difference);
     assert_ok(conf_stream_diff("{}", "{\"new.key\": true}", &difference));
     assert_string_equal(difference, "new.key: nothing here, true there");
     free(difference);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/json.h"
+#include "prepd/sample/clip.h"
 #include "prepd/sample/text.h"
 #include "proto/batch.h"
 
@@ -179,6 +181,81 @@ static void test_chat__example_c(void **state)
     f.smp.n_images = 2;
     f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
     assert_fails(ST_BAD_INPUT, encode(&f), "holds <|video_pad|> literally");
+    fixture_close(&f);
+}
+
+static int64_t whole(const json_value *list, size_t i)
+{
+    return json_int(json_item(list, i), -1);
+}
+
+/* A part of versions.json: a text, a picture or a clip. */
+static part read_part(fixture *f, const json_value *v)
+{
+    const json_value *size = json_find(v, "picture"), *frames = json_find(v, "frames");
+    const int32_t k = f->smp.n_images;
+    if (json_typeof(v) == JSON_TEXT)
+        return (part){json_text(v, ""), (int64_t)json_text_size(v), -1};
+    f->smp.n_images++;
+    if (!frames) {
+        f->visuals[k] = (chat_visual){whole(size, 0) * whole(size, 1) / 1024, NULL, 0};
+        return (part){.image = k};
+    }
+    const double fps = json_real(json_find(v, "fps"), 0);
+    const json_value *frame = json_find(v, "size");
+    int64_t n, *index;
+    fit_grid g;
+    double *seconds;
+    assert_ok(clip_choose(json_int(frames, 0), fps, &clip_published, &f->a, &index, &n));
+    assert_ok(clip_fit(n, whole(frame, 0), whole(frame, 1), &clip_published, &g));
+    assert_ok(arena_calloc(&f->a, (size_t)n, sizeof *seconds, (void **)&seconds));
+    for (int64_t p = 0; p < g.pairs; p++)
+        seconds[p] = clip_seconds(index, n, p, fps);
+    f->visuals[k] = (chat_visual){(int64_t)g.h * g.w / 4, seconds, g.pairs};
+    return (part){.image = k};
+}
+
+/* Clips' texts as versions of the reference write them: tests/golden/make_versions.py. */
+static void test_chat__clips_of_both_versions(void **state)
+{
+    static const struct {
+        const char *version;
+        int prompt;
+    } rows[] = {
+        {"4.57.3", VIDEO_PROMPT_4_57}, {"5.2.0", VIDEO_PROMPT_4_57}, {"5.23.0", VIDEO_PROMPT_5_23}};
+    const char *source = getenv("TESSERA_SOURCE");
+    char path[4096];
+    json_value *file;
+    fixture f;
+    (void)state;
+    open_tiny(&f);
+    snprintf(path, sizeof path, "%s/tests/golden/versions.json", source ? source : ".");
+    assert_ok(json_load(path, &file));
+    const json_value *clips = json_find(json_find(file, "shared"), "clips");
+    assert_true(json_count(clips) >= 4);
+    for (size_t v = 0; v < sizeof rows / sizeof *rows; v++) {
+        const json_value *made = json_find(json_find(file, "versions"), rows[v].version);
+        f.c.video_prompt = rows[v].prompt;
+        for (size_t i = 0; i < json_count(clips); i++) {
+            const json_value *parts = json_item(clips, i);
+            const json_value *want = json_item(json_find(made, "prompts"), i);
+            no_turns(&f);
+            TURN(&f, ROLE_USER, "");
+            TURN(&f, ROLE_ASSISTANT, "yes");
+            f.turns[0].n_parts = (int32_t)json_count(parts);
+            for (size_t k = 0; k < json_count(parts); k++)
+                f.parts[0][k] = read_part(&f, json_item(parts, k));
+            assert_ok(encode(&f));
+            assert_true(json_count(want) > 20 && f.out.n > (int64_t)json_count(want));
+            for (size_t k = 0; k < json_count(want); k++)
+                assert_int_equal(f.out.ids[k], json_int(json_item(want, k), -1));
+            assert_int_equal(f.out.ids[json_count(want)], f.ids.im_start); /* the answer's */
+        }
+    }
+    /* The pair around a clip stands nowhere else either. */
+    f.parts[0][f.turns[0].n_parts - 1] = (part){"<|vision_end|>", 14, -1};
+    assert_fails(ST_BAD_INPUT, encode(&f), "holds <|vision_end|> literally");
+    json_free(&file);
     fixture_close(&f);
 }
 
@@ -408,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_chat__example_a),
         cmocka_unit_test(test_chat__example_b),
         cmocka_unit_test(test_chat__example_c),
+        cmocka_unit_test(test_chat__clips_of_both_versions),
         cmocka_unit_test(test_chat__answer_that_begins_with_a_newline),
         cmocka_unit_test(test_chat__a_token_between_texts_is_of_the_one_it_has_most_of),
         cmocka_unit_test(test_chat__word_assistant_in_a_question),
