@@ -137,6 +137,12 @@ status proc_signal_fd(int *out_fd)
     return ST_OK;
 }
 
+bool proc_ignores(int sig)
+{
+    struct sigaction a;
+    return sigaction(sig, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
+}
+
 int64_t proc_rss_bytes(void)
 {
     long long pages = 0;

@@ -2,6 +2,7 @@
 #ifndef TESSERA_COMMON_PROC_H
 #define TESSERA_COMMON_PROC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -38,6 +39,8 @@ WARN_UNUSED status proc_self_path(char *out, size_t size);
 /* Blocks TERM, INT, HUP, CHLD for this process and gives a descriptor that becomes readable. Call
  * before any thread starts. */
 WARN_UNUSED status proc_signal_fd(int *out_fd);
+/* Whether this process ignores the signal: where nohup started it, SIGHUP. */
+bool proc_ignores(int sig);
 /* CPUs by affinity and the cgroup's cpu.max quota, at least 1. */
 int proc_cpus(void);
 /* Resident set and its peak in bytes, from /proc/self. */

@@ -12,9 +12,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/proc.h"
 
 /* Signals are of the process, so this state is too. */
-static atomic_bool heard, agreed, together;
+static atomic_bool heard, hung_up, agreed, together;
 static _Atomic int64_t begun_ns; /* since when the process is about to stop; 0: it is not */
 static int64_t given_ns;
 static bool tells;
@@ -32,7 +33,8 @@ static void begin_to_stop(void)
 static void on_signal(int number)
 {
     const int kept = errno;
-    (void)number;
+    if (number == SIGHUP)
+        atomic_store(&hung_up, true);
     atomic_store(&heard, true);
     begin_to_stop();
     errno = kept;
@@ -46,8 +48,9 @@ static void *see_to_the_end(void *unused)
     while (read(wake, &n, sizeof n) != (ssize_t)sizeof n) {
     }
     if (tells && atomic_load(&heard))
-        log_info("stopping behind the step under way, within checkpoint.exit_deadline; the same "
-                 "signal again ends it at once");
+        log_info("stopping after the step under way, within checkpoint.exit_deadline; %s",
+                 atomic_load(&hung_up) ? "the terminal has hung up (SIGHUP)"
+                                       : "the same signal again ends it at once");
     const int64_t until = atomic_load(&begun_ns) + given_ns;
     for (int64_t left; (left = until - clock_ns()) > 0;)
         nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000},
@@ -59,7 +62,8 @@ static void *see_to_the_end(void *unused)
 
 status stop_listen(double deadline_s, bool tells_)
 {
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    const struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    const struct sigaction hangup = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     pthread_t thread;
     given_ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
     tells = tells_;
@@ -72,6 +76,8 @@ status stop_listen(double deadline_s, bool tells_)
     pthread_detach(thread);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
+    if (!proc_ignores(SIGHUP)) /* nohup: a hang-up must not end it */
+        sigaction(SIGHUP, &hangup, NULL);
     return ST_OK;
 }
 

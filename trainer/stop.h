@@ -1,6 +1,9 @@
-/* stop.h: the one place that hears SIGTERM and SIGINT. The first sets a flag that the step and
- * whoever waits ask for; the same one again does what the system does by default. (Not the other
- * one: an interrupted launcher passes SIGTERM on to ranks that heard the terminal's SIGINT.)
+/* stop.h: the one place that hears SIGTERM, SIGINT and SIGHUP. The first sets a flag that the step
+ * and whoever waits ask for; the same one again does what the system does by default. (Not the
+ * other one: an interrupted launcher passes SIGTERM on to ranks that heard the terminal's SIGINT.)
+ * SIGHUP never does: a terminal that hangs up may send it twice, by its shell and by the kernel,
+ * and the checkpoint must not be lost to the second. Where SIGHUP was ignored when the process
+ * started (nohup), it stays ignored.
  *
  * Of several ranks none may stop where others go on: a step tells all of them that one has heard a
  * signal (step_report.stop), and behind the same step all are asked to stop. */

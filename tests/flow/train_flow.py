@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 from prepd_flow import BIN, LIMIT_S, check
@@ -15,6 +16,11 @@ SHORT = {"training.steps": 4, "training.local_batch_size": 1, "training.global_b
 
 def options(values):
     return [word for key, value in values.items() for word in ("--" + key, str(value))]
+
+
+def has_mpi():
+    """Whether ranks of the CPU can be started here."""
+    return bool(shutil.which("mpirun")) and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
 
 
 def settings(args):

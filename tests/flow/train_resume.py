@@ -5,18 +5,21 @@ train_resume.py [KILLS]    the quick form kills 9 times, the long one as often a
 epoch of so many more pictures (a kill takes about six steps, more on a busy machine); a third must fall inside
 a save; figures are printed"""
 
+import fcntl
 import glob
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 from resume_flow import STREAM, command, go, ledger, recorded, same
-from train_flow import trainer
+from train_flow import has_mpi, settings, trainer
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
 INSIDE = KILLS // 3
@@ -180,6 +183,58 @@ def told_to_stop_while_it_waits():
         same(f, "quiet", "stopped", 6)
 
 
+def hangs_up(f, name, ranks, **rows):
+    """The terminal that a run was started from goes: the kernel sends SIGHUP to its session's leader, once more where a
+    shell did before. Returns what it said until then."""
+    ours, theirs = pty.openpty()
+
+    def session():
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    p = subprocess.Popen([*command(f, name, **rows), *ranks], stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session,
+                         env=settings(ranks))
+    os.close(theirs)
+    said = b""
+    while b"grad_norm" not in said:
+        said += os.read(ours, 4096)
+    p.send_signal(signal.SIGHUP)
+    os.close(ours)
+    p.wait(LIMIT_S)
+    return said.decode(), p.returncode
+
+
+def a_hang_up_is_ignored(f, ranks, **rows):
+    """Of who was started by nohup."""
+    p = subprocess.Popen([*command(f, "nohup", **rows), *ranks], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         env=settings(ranks), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    check(any("grad_norm" in line for line in iter(p.stdout.readline, "")), "the trainer ended")
+    p.send_signal(signal.SIGHUP)
+    said = p.communicate(timeout=LIMIT_S)[0]
+    check(p.returncode == 0 and "trained: loss" in said and max(ledger(f, "nohup")) == 16, f"{p.returncode}\n{said}")
+
+
+def a_terminal_hangs_up():
+    """One rank and two leave a checkpoint, as after SIGTERM, and go on from it."""
+    two = {"training__backend": "cpu", "parallelism__tensor_parallel_degree": 2}
+    with Folder(**STREAM) as f:
+        rows = dict(recorded(f, 16), checkpoint__interval=0)
+        go(f, "quiet", **rows)
+        for ranks, layout in [([], {}), (["--nproc", "2"], two)][:1 + has_mpi()]:
+            for n in range(RACES):
+                name = f"run-{len(ranks)}-{n}"
+                said, code = hangs_up(f, name, ranks, **rows, **layout)
+                at = max(ledger(f, name))
+                if at < 16:
+                    break
+            check(at < 16 and code in (0, 74), f"exit code {code} after step {at}: {said}")
+            check(os.path.isdir(f.file(f"{name}/checkpoint/step-{at}")), f"step {at} was not kept: {said}")
+            said = go(f, name, *ranks, **rows, **layout)
+            check(f"going on from step {at}" in said and max(ledger(f, name)) == 16, said)
+            check(ranks or ledger(f, name) == ledger(f, "quiet"), "the ledgers differ")
+        a_hang_up_is_ignored(f, ranks, **rows, **layout)
+
+
 def told_to_stop_while_an_evaluation_connects():
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
         p = at_work(f, "stopped", training__steps=40, checkpoint__interval=0, eval__enable="true", eval__freq=4, eval__show=0)
@@ -286,5 +341,5 @@ def another_stream_is_refused():
             check("training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)
 
 
-main(killed_at_any_instant, told_to_stop_while_it_waits, told_to_stop_while_an_evaluation_connects, a_deadline_bounds_the_way_out,
+main(killed_at_any_instant, told_to_stop_while_it_waits, a_terminal_hangs_up, told_to_stop_while_an_evaluation_connects, a_deadline_bounds_the_way_out,
      a_second_signal_ends_it_at_once, goes_on_from_recordings_and_kept_steps, the_best_evaluated_step_is_kept, another_stream_is_refused)

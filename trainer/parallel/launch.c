@@ -116,7 +116,8 @@ static status wait_for_mpirun(int signals, pid_t mpirun)
             read(signals, &s, sizeof s) != sizeof s)
             return FAIL(ST_OS, "signalfd: %s", strerror(errno));
         if (s.ssi_signo != SIGCHLD) {
-            signal_ranks(mpirun, (int)s.ssi_signo);
+            if (launch_passes_on((int)s.ssi_signo))
+                signal_ranks(mpirun, (int)s.ssi_signo);
             continue;
         }
         if (waitpid(mpirun, &how, WNOHANG) != mpirun)

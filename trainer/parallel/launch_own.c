@@ -90,6 +90,13 @@ static void signal_all(const ranks *r, int number)
             kill(r->pid[i], number);
 }
 
+bool launch_passes_on(int number)
+{
+    /* A blocked signal that is ignored comes through the descriptor all the same, and mpirun's
+     * ranks have forgotten that theirs was ignored. */
+    return number != SIGCHLD && !(number == SIGHUP && proc_ignores(SIGHUP));
+}
+
 static void note_end(ranks *r, int rank, int how)
 {
     char what[64];
@@ -133,7 +140,8 @@ static status wait_for_ranks(int signals, ranks *r)
         int ready = poll(&(struct pollfd){signals, POLLIN, 0}, 1, ms);
         if (ready < 0 && errno != EINTR)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
-        if (ready > 0 && read(signals, &s, sizeof s) == sizeof s && s.ssi_signo != SIGCHLD)
+        if (ready > 0 && read(signals, &s, sizeof s) == sizeof s &&
+            launch_passes_on((int)s.ssi_signo))
             signal_all(r, (int)s.ssi_signo);
         reap(r);
         if (r->code && !killed && clock_ns() >= r->failed_at + GRACE_NS) {
