@@ -1,7 +1,9 @@
 """Samples of other formats through the trainer: prepd sample, then one forward and backward."""
 
+import html.parser
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -61,6 +63,85 @@ def conversations_reach_the_trainer():
             check(("loss_weight" in row), "the weights are not sent")
             loss, wanted = float(out["loss"].reshape(-1)[0]), mean_loss(row, out["logits"])
             check(abs(loss - wanted) < 1e-5 * wanted, f"loss {loss}, from the logits {wanted}")
+
+
+FORMS = {  # what is asked -> the record; {0} and {1} are pictures
+    "Which digit stands there?": {"image": "{0}", "conversations": [
+        {"from": "human", "value": "<image>\nWhich digit stands there?"}, {"from": "gpt", "value": "one"}]},
+    "Which one is below?": {"image": "{0}", "conversations": [
+        {"from": "human", "value": "Which one is below?\n<image>"}, {"from": "gpt", "value": "two"}]},
+    "Is [picture] above [picture] here?": {"images": ["{0}", "{1}", "{0}"], "messages": [
+        {"role": "user", "content": "<image>Is <image>\nabove <image> here?"}, {"role": "assistant", "content": "no"}]},
+    "What is seen?": {"image": "{1}", "messages": [
+        {"role": "system", "content": "Be short.\nBe right."}, {"role": "user", "content": "<image>What is seen?"},
+        {"role": "assistant", "content": "dots"}]},
+    "Two and two? In one word.": {"messages": [
+        {"role": "system", "content": "Be <b>bold</b>."}, {"role": "user", "content": "Two and two?\n\nIn one word."},
+        {"role": "assistant", "content": "four"}]},
+    "And without pictures?": {"messages": [
+        {"role": "user", "content": "And without pictures?"}, {"role": "assistant", "content": "none"},
+        {"role": "user", "content": "A second turn?"}, {"role": "assistant", "content": "yes"}]}}
+
+
+class Cells(html.parser.HTMLParser):
+    """The rows of a page's tables as lists of texts, and its pictures."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.pictures, self.into = [], 0, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.rows[-1].append("")
+        self.into = tag
+        self.pictures += tag == "img"
+
+    def handle_endtag(self, tag):
+        self.into = None
+
+    def handle_data(self, data):
+        if self.into == "td":
+            self.rows[-1][-1] += data
+
+
+def evaluated(f, model, path, **changed):
+    """What an evaluation of this file's samples says."""
+    args = options(data__path=path, eval__path=path, **changed)
+    with Daemon(f.config, *args):
+        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+        return trainer("eval", "-c", f.config, *args, *options(model__path=model, eval__page=f.file("page.html")))
+
+
+def held_out_questions_are_shown():
+    """In every form of a record: in the list and on the page."""
+    with Folder(images=32) as f:
+        model = with_weights(f)
+        pictures = sorted({s[0] for s in load(f)})
+        records = [json.loads(json.dumps(r).replace("{0}", pictures[0]).replace("{1}", pictures[1])) for r in FORMS.values()]
+        answers = ["one", "two", "no", "dots", "four", "none"]
+        said, cells, shown = "", [], 0
+        for n in range(0, len(records), 2):  # of a row no more are shown
+            path = write_lines(in_data(f, f"held-{n}.jsonl"), records[n:n + 2])
+            said += evaluated(f, model, path, data__format="conversations")
+            page = Cells(open(f.file("page.html")).read())
+            cells += [tuple(r[:2]) for r in page.rows if r]
+            shown += page.pictures
+        check(set(cells) == set(zip(FORMS, answers)) and shown == 5, f"{cells} {shown}")
+        for asked, answer in zip(FORMS, answers):
+            check(re.search(rf"^  sample [01] +{re.escape(asked)} +answer: {answer} ", said, re.MULTILINE), f"{asked}\n{said}")
+
+
+def short_rows_are_evaluated():
+    """Rows that have less room than as many answers as are generated at once, and one of a token."""
+    with Folder(images=16) as f:
+        model = with_weights(f)
+        for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second is cut behind its 16th token
+            path = write_lines(in_data(f, "held.jsonl"), [{"text": text}] * 2)
+            said = evaluated(f, model, path, data__format="text", training__seq_len=seq_len)
+            check("of 2 documents" in said and said.count("answer: ") == 2, said)
 
 
 def rows_of(f, *args):
@@ -153,4 +234,4 @@ def videos_are_trained():
         check(grads and all(np.abs(v).max() > 0 for v in grads.values()), f"no gradient: {list(grads)}")
 
 
-main(videos_are_trained, conversations_reach_the_trainer, shared_images_give_the_same_loss)
+main(held_out_questions_are_shown, short_rows_are_evaluated, videos_are_trained, conversations_reach_the_trainer, shared_images_give_the_same_loss)

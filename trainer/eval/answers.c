@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "common/visible.h"
 #include "trainer/eval/generate.h"
+#include "trainer/eval/question.h"
 
 enum { SHOWN_OF_A_ROW = 2 }; /* spread over the data set rather than one picture's questions */
 
@@ -59,31 +60,21 @@ static status choose(answers *a, const row *r, const json_value *references, con
     return ST_OK;
 }
 
-/* Text of ids in [begin, end) without special tokens; heap. */
-static status text_of(const session *s, const row *r, int64_t begin, int64_t end, char **out)
-{
-    size_t size;
-    return tokenizer_decode(s->tokenizer, r->input_ids + begin, (size_t)(end - begin), true, out,
-                            &size);
-}
-
 /* The question, the reference answer of document doc; heap. */
 static status texts_of(const session *s, const row *r, int64_t doc, char **out_asked,
                        char **out_wanted)
 {
-    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
+    const int64_t end = r->cu_seqlens[doc + 1];
+    int64_t cut = r->cu_seqlens[doc];
+    size_t size;
     while (cut < end && r->labels[cut] == NO_LABEL)
         cut++;
     int64_t reference_end = cut;
     while (reference_end < end && r->labels[reference_end] != NO_LABEL)
         reference_end++;
-    int64_t question = begin; /* after the last visual token */
-    for (int64_t t = begin; t < cut; t++)
-        if (r->visual_row[t] >= 0)
-            question = t + 1;
-    TRY(text_of(s, r, question, cut, out_asked));
-    (*out_asked)[strcspn(*out_asked, "\n")] = 0; /* the rest is the template's "assistant" */
-    return text_of(s, r, cut, reference_end, out_wanted);
+    TRY(question_of_document(r, doc, s->tokenizer, out_asked));
+    return tokenizer_decode(s->tokenizer, r->input_ids + cut, (size_t)(reference_end - cut), true,
+                            out_wanted, &size);
 }
 
 static status tell(answers *a, const row *r, const json_value *references, const chosen *c,

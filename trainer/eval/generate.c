@@ -12,9 +12,10 @@
 #include "trainer/model/kv_cache.h"
 #include "trainer/model/run.h"
 
-enum { DOCS = 32 /* answered at once: as many as share a step at about the cost of one */ };
+enum { DOCS = 32 /* most that are answered at once: they share a step at about the cost of one */ };
 
 struct generator {
+    int64_t docs;          /* answered at once: DOCS, or what the model has room for */
     stager *step;          /* of one token of each document */
     const device_batch *b; /* the last batch */
     kv_cache cache;
@@ -41,20 +42,29 @@ int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest, cons
            DOCS * d->text.vocab * (int64_t)st_dtype_size(v->act);
 }
 
+/* A step has a token of each document: no more than the model has room for, whose rows may be as
+ * short as one token. */
+static int64_t docs_at_once(const batch_caps *cap)
+{
+    const int64_t room = cap->tokens < cap->docs ? cap->tokens : cap->docs;
+    return room < DOCS ? room : DOCS;
+}
+
 status generate_new(const session *s, int64_t longest, generator **out)
 {
     device *dev = s->device;
-    const batch_caps one = {.tokens = DOCS, .docs = DOCS};
+    const int64_t docs = docs_at_once(&s->cap);
+    const batch_caps one = {.tokens = docs, .docs = docs};
     const row_share share = row_share_of(&s->mesh);
     const int64_t ranks = row_share_ranks(&share);
-    const int64_t queries = row_share_tokens(&share, DOCS) * share.tensor;
-    int64_t tokens = s->cap.tokens > DOCS ? s->cap.tokens : DOCS;
-    tokens = row_share_tokens(&share, tokens) * ranks;
+    const int64_t queries = row_share_tokens(&share, docs) * share.tensor;
+    const int64_t tokens = row_share_tokens(&share, s->cap.tokens) * ranks;
     size_t logits = (size_t)(DOCS * s->dims.text.vocab) * st_dtype_size(dev->v->act);
     status st;
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "generate: out of memory");
+    g->docs = docs;
     TRY_OR(undo, stager_new_shared(s->stream, &s->dims, &one, &share, &g->step));
     TRY_OR(undo, kv_cache_new(dev, &s->dims, &s->mesh, longest + DOCS * GENERATE_MAX, tokens,
                               queries, &g->cache));
@@ -309,8 +319,8 @@ static bool take(const session *s, const generator *g, const row *p, batch_caps 
     next.docs++;
     next.items += p->n_items;
     next.patches += p->n_patches;
-    if (next.docs > DOCS || next.docs > s->cap.docs || next.tokens > s->cap.tokens ||
-        next.items > s->cap.items || next.items > s->cap.frames || /* an image is one frame */
+    if (next.docs > g->docs || next.tokens > s->cap.tokens || next.items > s->cap.items ||
+        next.items > s->cap.frames || /* an image is one frame */
         next.patches > s->cap.patches || *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
         return false;
     *sum = next;
@@ -324,7 +334,7 @@ static status cut_prompts(const session *s, const generator *g, const row *r, co
 {
     batch_caps sum = {0};
     int64_t rows = 0, taken = 0;
-    while (taken < n && taken < DOCS) {
+    while (taken < n && taken < g->docs) {
         TRY(prompt_of_document(r, docs[taken], a, &prompts[taken]));
         if (!take(s, g, &prompts[taken], &sum, &rows))
             break;

@@ -1,0 +1,106 @@
+/* question.c: see question.h. A conversation's tokens are, by the chat template,
+ *
+ *   (<|im_start|> role \n what is said <|im_end|> \n)*  <|im_start|> assistant \n answer
+ *
+ * and the answer's are the first targets: what is asked stands between the last two <|im_start|>.
+ */
+#include "trainer/eval/question.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens [begin, end) of a turn's role and what is said; all up to `cut` where there are no turns.
+ */
+static void find_turn(const row *r, int64_t doc, int64_t cut, int32_t start, int64_t *out_begin,
+                      int64_t *out_end)
+{
+    int64_t at[2] = {-1, -1}; /* of the last <|im_start|>, and of the one before */
+    for (int64_t t = r->cu_seqlens[doc]; t < cut; t++)
+        if (start >= 0 && r->input_ids[t] == start) {
+            at[1] = at[0];
+            at[0] = t;
+        }
+    *out_begin = at[1] >= 0 ? at[1] : r->cu_seqlens[doc];
+    *out_end = at[1] >= 0 ? at[0] : cut;
+}
+
+/* A line in the making. */
+typedef struct line {
+    FILE *to;
+    bool begun;   /* it has a word */
+    bool picture; /* one stands after its last word */
+} line;
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void add_words(line *l, const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (is_space(text[i]))
+            continue;
+        const bool begins = i == 0 || is_space(text[i - 1]);
+        if (begins && l->picture && l->begun)
+            fputs(" [picture]", l->to);
+        if (begins && l->begun)
+            fputc(' ', l->to);
+        fputc(text[i], l->to);
+        l->begun = true;
+        l->picture = false;
+    }
+}
+
+/* Tokens without pictures. is_role: the first of a turn, whose first line names the speaker. */
+static status add_stretch(line *l, const row *r, int64_t begin, int64_t end, const tokenizer *t,
+                          bool is_role)
+{
+    char *text = NULL;
+    size_t size;
+    TRY(tokenizer_decode(t, r->input_ids + begin, (size_t)(end - begin), true, &text, &size));
+    const char *role_end = is_role ? memchr(text, '\n', size) : NULL;
+    const size_t skipped = role_end ? (size_t)(role_end + 1 - text) : 0;
+    add_words(l, text + skipped, size - skipped);
+    free(text);
+    return ST_OK;
+}
+
+static status add_turn(line *l, const row *r, int64_t begin, int64_t end, const tokenizer *t,
+                       bool has_role)
+{
+    for (int64_t from = begin, to; from < end; from = to) {
+        const bool is_picture = r->visual_row[from] >= 0;
+        for (to = from; to < end && (r->visual_row[to] >= 0) == is_picture; to++) {
+        }
+        if (is_picture)
+            l->picture = true;
+        else
+            TRY(add_stretch(l, r, from, to, t, has_role && from == begin));
+    }
+    return ST_OK;
+}
+
+status question_of_document(const row *r, int64_t doc, const tokenizer *t, char **out)
+{
+    const int32_t start = tokenizer_added(t, "<|im_start|>");
+    int64_t begin, end, cut = r->cu_seqlens[doc];
+    char *text = NULL;
+    size_t size;
+    while (cut < r->cu_seqlens[doc + 1] && r->labels[cut] == NO_LABEL)
+        cut++;
+    find_turn(r, doc, cut, start, &begin, &end);
+    line l = {.to = open_memstream(&text, &size)};
+    if (!l.to)
+        return FAIL(ST_NO_MEMORY, "no memory for a question");
+    status st = add_turn(&l, r, begin, end, t, end < cut);
+    if (fclose(l.to) != 0 && st == ST_OK)
+        st = FAIL(ST_NO_MEMORY, "no memory for a question");
+    if (st == ST_OK)
+        *out = text;
+    else
+        free(text);
+    return st;
+}
