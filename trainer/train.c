@@ -16,6 +16,7 @@
 #include "trainer/device/replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/layout_plan.h"
+#include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
 #include "trainer/session_memory.h"
 #include "trainer/stop.h"
@@ -102,6 +103,25 @@ static status check_options(const conf *c)
     return st;
 }
 
+/* Steps that are done again must not stand twice in what a run writes of them. A disk that refuses
+ * that costs no run. */
+static status rewind_files(const training *t)
+{
+    static const char *const name[] = {"ledger.jsonl", "metrics.jsonl", "eval.jsonl"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        int64_t moved;
+        status st = rewind_lines(t->conf->job_dump_folder, name[i], t->now.step, &moved);
+        if (st == ST_IO)
+            log_warn("%s may have steps twice: %s", name[i], status_text());
+        else
+            TRY(st);
+        if (moved > 0)
+            log_info("%s: %" PRId64 " lines of no step up to %" PRId64 " are moved to set-aside-%s",
+                     name[i], moved, t->now.step, name[i]);
+    }
+    return ST_OK;
+}
+
 static status open_run(training *t)
 {
     const conf *c = t->conf;
@@ -135,8 +155,10 @@ static status open_run(training *t)
             keeper_goes_on(t->keeper, t->from.progress.step);
     }
     TRY(speed_peak(t->session.stream, c->metrics_peak_tflops, &peak));
-    if (training_is_first(t) && !world_replayed(t->world)) /* there is no run to verify */
+    if (training_is_first(t) && !world_replayed(t->world)) { /* else there is no run to verify */
+        TRY(rewind_files(t));
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
+    }
     const char *folder = training_is_first(t) ? c->job_dump_folder : "";
     return reporter_new(c, &t->session, peak, folder, &t->reporter);
 }

@@ -48,7 +48,14 @@ def values(f, name, step):
         return state, file.read()
 
 
+def one_line_a_step(f, name, file="ledger.jsonl"):
+    with open(f.file(f"{name}/{file}")) as lines:
+        steps = [json.loads(line)["step"] for line in lines]
+    check(steps == list(range(1, len(steps) + 1)), f"{name}/{file} has a line of steps {steps}")
+
+
 def same(f, one, other, step):
+    one_line_a_step(f, other)
     check(ledger(f, one) == ledger(f, other), f"{one} and {other}: the ledgers differ")
     check(values(f, one, step) == values(f, other, step), f"{one} and {other}: values or moments differ")
 

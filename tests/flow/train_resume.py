@@ -18,7 +18,7 @@ import termios
 import time
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
-from resume_flow import STREAM, command, go, ledger, recorded, same
+from resume_flow import STREAM, command, go, ledger, one_line_a_step, recorded, same
 from train_flow import has_mpi, settings, trainer
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
@@ -302,6 +302,10 @@ def goes_on_from_recordings_and_kept_steps():
         said = go(f, "quiet", checkpoint__load_step=4, checkpoint__keep_latest_k=0, **rows)
         check("going on from step 4" in said and said.count("set aside") == 4, said)
         same(f, "quiet", "parts", 8)
+        for name in ("ledger.jsonl", "metrics.jsonl"):
+            one_line_a_step(f, "quiet", name)
+            with open(f.file("quiet/set-aside-" + name)) as left:
+                check([json.loads(line)["step"] for line in left] == [5, 6, 7, 8], name)
         # Every kept step is a folder that opens as a model.
         trainer("inspect", f.file("quiet/checkpoint/step-5"))
         said = go(f, "quiet", checkpoint__load_step=0, **rows)

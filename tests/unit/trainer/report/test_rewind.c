@@ -1,0 +1,156 @@
+/* Lines of steps when a run goes on: one for each step that stays, all others beside. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trainer/report/rewind.h"
+
+enum { TEXT = 4096 };
+
+static char folder[] = "/tmp/test_rewind_XXXXXX";
+
+static void path_of(const char *name, char out[64])
+{
+    snprintf(out, 64, "%s/%s", folder, name);
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[64];
+    path_of(name, path);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void expect(const char *name, const char *wanted)
+{
+    char path[64], text[TEXT];
+    path_of(name, path);
+    FILE *f = fopen(path, "re");
+    if (!wanted) {
+        assert_null(f);
+        return;
+    }
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    assert_string_equal(text, wanted);
+}
+
+static void begin(const char *text)
+{
+    char path[64];
+    path_of("set-aside-l", path);
+    unlink(path);
+    put("l", text);
+}
+
+static void rewind_to(int64_t step, int64_t moved)
+{
+    int64_t found = -1;
+    assert_ok(rewind_lines(folder, "l", step, &found));
+    assert_int_equal(found, moved);
+}
+
+#define ONE   "{\"step\":1,\"loss\":3}\n"
+#define TWO   "{\"step\":2,\"loss\":2}\n"
+#define THREE "{\"step\":3,\"loss\":1}\n"
+#define AGAIN "{\"step\":2,\"loss\":1.5}\n"
+
+static void test_rewind_lines__changes_nothing_that_is_in_order(void **state)
+{
+    (void)state;
+    begin(ONE TWO THREE);
+    rewind_to(3, 0);
+    rewind_to(9, 0);
+    expect("l", ONE TWO THREE);
+    expect("set-aside-l", NULL);
+    int64_t moved = -1;
+    assert_ok(rewind_lines(folder, "absent", 3, &moved));
+    assert_int_equal(moved, 0);
+    begin("");
+    rewind_to(0, 0);
+    expect("l", "");
+}
+
+static void test_rewind_lines__moves_later_steps(void **state)
+{
+    (void)state;
+    begin(ONE TWO THREE);
+    rewind_to(1, 2);
+    expect("l", ONE);
+    expect("set-aside-l", TWO THREE);
+    put("l", ONE AGAIN);
+    rewind_to(0, 2); /* from the beginning */
+    expect("l", "");
+    expect("set-aside-l", TWO THREE ONE AGAIN);
+}
+
+static void test_rewind_lines__moves_a_branch_that_was_left(void **state)
+{
+    (void)state;
+    begin(ONE TWO THREE AGAIN); /* as a version that moved nothing wrote them */
+    rewind_to(2, 2);
+    expect("l", ONE AGAIN);
+    expect("set-aside-l", TWO THREE);
+}
+
+static void test_rewind_lines__repairs_what_was_cut_short(void **state)
+{
+    (void)state;
+    begin(ONE TWO "{\"step\":3,\"lo");
+    rewind_to(2, 1);
+    expect("l", ONE TWO);
+    put("l", ONE "{\"step\":2,\"lo\n\nno line\n{\"no step\":1}\n" TWO "{\"step\":3,\"loss\":1}");
+    rewind_to(3, 4);
+    expect("l", ONE TWO THREE); /* whole but for its end */
+    /* one that died while it moved lines: what it has left of one does not swallow the next */
+    begin(ONE TWO);
+    put("set-aside-l", "{\"step\":7,\"lo");
+    rewind_to(1, 1);
+    expect("set-aside-l", "{\"step\":7,\"lo\n" TWO);
+}
+
+static void test_rewind_lines__names_the_folder_that_takes_nothing(void **state)
+{
+    (void)state;
+    char path[64];
+    int64_t moved = -1;
+    begin(ONE TWO);
+    path_of(".l.tmp", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_fails(ST_IO, rewind_lines(folder, "l", 1, &moved), ".l.tmp");
+    assert_int_equal(rmdir(path), 0);
+    expect("l", ONE TWO);
+    rewind_to(1, 1);
+    expect("l", ONE);
+    expect("set-aside-l", TWO TWO); /* twice rather than never */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rewind_lines__changes_nothing_that_is_in_order),
+        cmocka_unit_test(test_rewind_lines__moves_later_steps),
+        cmocka_unit_test(test_rewind_lines__moves_a_branch_that_was_left),
+        cmocka_unit_test(test_rewind_lines__repairs_what_was_cut_short),
+        cmocka_unit_test(test_rewind_lines__names_the_folder_that_takes_nothing),
+    };
+    if (!mkdtemp(folder))
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    static const char *const left[] = {"l", "set-aside-l"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        char path[64];
+        path_of(left[i], path);
+        unlink(path);
+    }
+    rmdir(folder);
+    return failed;
+}

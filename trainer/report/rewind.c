@@ -1,0 +1,176 @@
+#include "trainer/report/rewind.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/json.h"
+
+/* What becomes of each line. */
+typedef struct verdict {
+    int64_t step; /* -1: no line of a step */
+    bool stays;
+} verdict;
+
+typedef struct verdicts {
+    verdict *list;
+    int64_t n, capacity;
+    int64_t go;   /* lines that do not stay */
+    bool unended; /* the last line has no end of its own */
+} verdicts;
+
+static int64_t step_of(const char *line, size_t size, const char *path)
+{
+    json_value *v = NULL;
+    if (json_parse(line, size, path, &v) != ST_OK) {
+        status_clear(); /* cut short */
+        return -1;
+    }
+    const int64_t step = json_int(json_find(v, "step"), -1);
+    json_free(&v);
+    return step >= 0 ? step : -1;
+}
+
+static status add(verdicts *v, int64_t step)
+{
+    if (v->n == v->capacity) {
+        const int64_t capacity = v->capacity ? 2 * v->capacity : 1024;
+        verdict *more = realloc(v->list, (size_t)capacity * sizeof *more);
+        if (!more)
+            return FAIL(ST_NO_MEMORY, "no memory for %lld lines", (long long)capacity);
+        v->list = more;
+        v->capacity = capacity;
+    }
+    v->list[v->n++] = (verdict){.step = step};
+    return ST_OK;
+}
+
+/* From the end: a line stays where no later one has its step or one below. */
+static void decide(verdicts *v, int64_t step)
+{
+    int64_t below = INT64_MAX;
+    for (int64_t i = v->n - 1; i >= 0; i--) {
+        verdict *line = &v->list[i];
+        if (line->step >= 0 && line->step < below) {
+            below = line->step;
+            line->stays = line->step <= step;
+        }
+        v->go += !line->stays;
+    }
+}
+
+static status read_verdicts(FILE *f, const char *path, int64_t step, verdicts *out)
+{
+    char *line = NULL;
+    size_t room = 0;
+    status st = ST_OK;
+    for (ssize_t size; st == ST_OK && (size = getline(&line, &room, f)) > 0;) {
+        out->unended = line[size - 1] != '\n';
+        st = add(out, step_of(line, (size_t)size, path));
+    }
+    free(line);
+    if (st == ST_OK && ferror(f))
+        st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    decide(out, step);
+    return st;
+}
+
+/* Lines of f whose verdict is `stays`, each with an end. */
+static status copy_lines(FILE *f, const char *path, const verdicts *v, bool stays, FILE *to)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool ok = fseeko(f, 0, SEEK_SET) == 0;
+    for (int64_t i = 0; i < v->n && ok; i++) {
+        const ssize_t size = getline(&line, &room, f);
+        ok = size > 0;
+        if (!ok || v->list[i].stays != stays)
+            continue;
+        ok = fwrite(line, 1, (size_t)size, to) == (size_t)size;
+        if (ok && line[size - 1] != '\n')
+            ok = fputc('\n', to) != EOF;
+    }
+    free(line);
+    return ok ? ST_OK : FAIL_IN(ST_IO, path, "its lines can not be copied: %s", strerror(errno));
+}
+
+/* st: of the writing so far. */
+static status close_synced(FILE **f, const char *path, status st)
+{
+    if (st == ST_OK && (fflush(*f) != 0 || fsync(fileno(*f)) != 0))
+        st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    if (fclose(*f) != 0 && st == ST_OK)
+        st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    *f = NULL;
+    return st;
+}
+
+/* What goes, onto the end of the file beside. */
+static status set_aside(FILE *f, const char *path, const verdicts *v, const char *aside)
+{
+    FILE *to = fopen(aside, "a+e");
+    if (!to)
+        return FAIL_IN(ST_IO, aside, "%s", strerror(errno));
+    status st = ST_OK;
+    if (fseek(to, -1, SEEK_END) == 0 && fgetc(to) != '\n') /* one that died in the middle of this */
+        st = fseek(to, 0, SEEK_END) == 0 && fputc('\n', to) != EOF
+                 ? ST_OK
+                 : FAIL_IN(ST_IO, aside, "%s", strerror(errno));
+    if (st == ST_OK)
+        st = copy_lines(f, path, v, false, to);
+    return close_synced(&to, aside, st);
+}
+
+/* What stays, in place of all. */
+static status replace(FILE *f, const char *path, const verdicts *v, const char *temp)
+{
+    FILE *to = fopen(temp, "we");
+    if (!to)
+        return FAIL_IN(ST_IO, temp, "%s", strerror(errno));
+    status st = close_synced(&to, temp, copy_lines(f, path, v, true, to));
+    if (st == ST_OK && rename(temp, path) != 0)
+        st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+    if (st != ST_OK)
+        unlink(temp);
+    return st;
+}
+
+static status rewind_file(FILE *f, const char *folder, const char *name, const char *path,
+                          int64_t step, verdicts *v)
+{
+    char aside[STATUS_PATH_MAX], temp[STATUS_PATH_MAX];
+    if (snprintf(aside, sizeof aside, "%s/set-aside-%s", folder, name) >= STATUS_PATH_MAX ||
+        snprintf(temp, sizeof temp, "%s/.%s.tmp", folder, name) >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
+    TRY(read_verdicts(f, path, step, v));
+    if (v->go == 0 && !v->unended)
+        return ST_OK;
+    if (v->go > 0)
+        TRY(set_aside(f, path, v, aside));
+    TRY(replace(f, path, v, temp));
+    return file_sync_folder(folder);
+}
+
+status rewind_lines(const char *folder, const char *name, int64_t step, int64_t *out_set_aside)
+{
+    char path[STATUS_PATH_MAX];
+    verdicts v = {0};
+    *out_set_aside = 0;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
+    FILE *f = fopen(path, "re");
+    if (!f && errno == ENOENT)
+        return ST_OK;
+    if (!f)
+        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    status st = rewind_file(f, folder, name, path, step, &v);
+    fclose(f);
+    if (st == ST_OK)
+        *out_set_aside = v.go;
+    free(v.list);
+    return st;
+}
