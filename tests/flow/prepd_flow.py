@@ -69,10 +69,22 @@ class Folder:
 UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
+def open_to_others(f):
+    """Gives the folder to the user of UNPRIVILEGED; False, with a word on it, where that user cannot get there."""
+    subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
+    above = os.path.dirname(f.path)  # tests/run makes it for itself, and only root may enter it
+    os.chmod(above, os.stat(above).st_mode | 0o011)
+    # By a shell, since setpriv still has root's rights when it starts a program.
+    if subprocess.run([*UNPRIVILEGED, "sh", "-c", 'ls "$0"', f.path], capture_output=True).returncode == 0:
+        return True
+    print(f"skipped: {above}, where temporary files go, lies where only root may enter")
+    return False
+
+
 def unprivileged(f):
     """What to put before a command line of prepd so that a user without rights runs it, who owns the folder from now on; None,
     with a word on it, where that is not possible. The programs are copied into the folder, since the build may lie where only
-    root may enter. A shell in between starts the copy: setpriv still has root's rights when it starts a program."""
+    root may enter; a shell without rights starts the copy."""
     if os.geteuid() != 0:
         print("skipped: only root can become another user")
         return None
@@ -82,15 +94,10 @@ def unprivileged(f):
     os.mkdir(os.path.join(there, "bin"))
     copy = shutil.copy(BIN, os.path.join(there, "bin"))
     leaks = shutil.copy(os.path.join(SOURCE, "tests/lsan.supp"), there)  # a sanitizer ends a program that cannot read it
-    subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
-    above = os.path.dirname(f.path)  # tests/run makes it for itself, and only root may enter it
-    os.chmod(above, os.stat(above).st_mode | 0o011)
-    by = [*UNPRIVILEGED, "env", f"LSAN_OPTIONS=suppressions={leaks}:print_suppressions=0",
-          "sh", "-c", f'exec {shlex.quote(copy)} "$@"']
-    if subprocess.run([*by, BIN, "--version"], capture_output=True).returncode != 0:
-        print(f"skipped: {above}, where temporary files go, lies where only root may enter")
+    if not open_to_others(f):
         return None
-    return by
+    return [*UNPRIVILEGED, "env", f"LSAN_OPTIONS=suppressions={leaks}:print_suppressions=0",
+            "sh", "-c", f'exec {shlex.quote(copy)} "$@"']
 
 
 def busy(verb, p):

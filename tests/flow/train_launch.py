@@ -1,6 +1,6 @@
 """Ranks that others start: by torchrun (on the emulated device, with NCCL's shim) and by srun, where these are
 there (srun: with a controller that answers), the losses of one rank; and what a rank says that got a launcher's
-variables and no way to reach the others by MPI. TESSERA_TORCHRUN names a torchrun that is not in the path."""
+variables and no way to reach the others by MPI; the README's mpirun line, word for word. TESSERA_TORCHRUN names a torchrun that is not in the path."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from prepd_flow import LIMIT_S, Folder, check, free_ports, main
+from prepd_flow import LIMIT_S, SOURCE, UNPRIVILEGED, Folder, check, free_ports, main, open_to_others
 from resume_flow import recorded
 from train_flow import SHORT, TRAINER, options
 
@@ -68,6 +68,35 @@ def who_reads_the_log_of_ranks_may_leave():
         check(p.returncode == 0 and "trained: loss" in p.stdout, f"exit code {p.returncode}\n{p.stdout}")
 
 
+def readmes_line():
+    """The words of its mpirun line, up to the comment."""
+    with open(os.path.join(SOURCE, "README.md")) as f:
+        line, = [line for line in f if line.startswith("mpirun ")]
+    return line.split("#")[0].split()
+
+
+def the_readmes_own_line_starts_ranks():
+    """As root, whom Open MPI refuses unless told otherwise, and as a user without rights; in a folder with the programs below
+    build/ as there, with a configuration for FILE."""
+    kinds = ["root", "user"] if os.geteuid() == 0 else ["user"]
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_ALLOW")}
+    with Folder(images=16) as f:
+        recorded(f)
+        alone, _ = loss_of([TRAINER, *words_of(f, "alone", training__steps=2)])
+        for name in ("bin/trainer", "lib/libtessera_mpi.so"):
+            os.makedirs(os.path.dirname(f.file("build/" + name)))
+            shutil.copy(os.path.join(os.path.dirname(TRAINER), "..", name), f.file("build/" + name))
+        for kind in kinds:
+            by = UNPRIVILEGED if kind == "user" and len(kinds) > 1 else []
+            if by and not open_to_others(f):
+                continue
+            words = [word for w in readmes_line() for word in (words_of(f, kind, training__steps=2)[2:] if w == "FILE" else [w])]
+            p = subprocess.run([*by, *map(str, words)], cwd=f.path, env=dict(plain, TMPDIR=f.path), capture_output=True, text=True,
+                               timeout=LIMIT_S)
+            check(p.returncode == 0 and alone in p.stdout, f"{kind}, {words}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
+            check("4 ranks, by mpirun's variables" in p.stderr, p.stderr)
+
+
 def torchrun_starts_ranks():
     with Folder(images=16) as f:
         recorded(f)
@@ -94,7 +123,7 @@ def slurm_answers():
 if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
-cases = [ranks_that_mpi_did_not_start_say_how, who_reads_the_log_of_ranks_may_leave]
+cases = [ranks_that_mpi_did_not_start_say_how, the_readmes_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
 if TORCHRUN and os.path.isdir(SHIM):
     cases.append(torchrun_starts_ranks)
 else:
