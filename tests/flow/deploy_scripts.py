@@ -3,12 +3,16 @@ words, what quickstart makes of data that is not whole, which packages are missi
 says of the top level where there is no git."""
 
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 
-from prepd_flow import BIN, check, main
+from prepd_flow import BIN, LIMIT_S, check, main, wait_for
+from terminal import Terminal
 
 SOURCE = os.path.abspath(os.environ.get("TESSERA_SOURCE", "."))
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(BIN)), "trainer")
@@ -110,6 +114,94 @@ def what_lies_on_the_top_level_is_seen_without_git():
         said = subprocess.run([script, tree.path], capture_output=True, text=True, check=False)
         wrong = [f"style: {name} does not belong on the top level" for name in (".hidden", "notes.txt", "prep", "rebuild")]
         check(said.returncode == 1 and sorted(said.stdout.splitlines()) == wrong, said.stdout + said.stderr)
+
+
+# One that is interrupted ends as make does; a trainer ends its step and keeps a checkpoint.
+WAITS = """[ ! -e there ] || exit 0
+echo {name} waits; trap 'rm -f busy; exit 2' INT; touch busy there; for i in {{1..6000}}; do sleep 0.05; done"""
+TRAINS = """[ ! -e there ] || { echo 'trained: loss 2 to 1'; exit 0; }
+checkpoint=build/smoke/run/checkpoint; mkdir -p $checkpoint/step-50
+echo 'step: 50'; trap 'sleep 0.2; mkdir $checkpoint/step-118; echo the last words; exit 0' INT; touch there
+for i in {1..6000}; do sleep 0.05; done"""
+
+
+def begun(place, phase):
+    """What quickstart takes for the programs, of which the one of this phase waits when it is run first."""
+    for name in ("quickstart", "install-deps"):
+        os.makedirs(place.file("deploy"), exist_ok=True)
+        shutil.copy(os.path.join(SOURCE, "deploy", name), place.file("deploy"))
+    waits = {phase: WAITS.format(name=phase)}
+    place.program("path/dpkg", "echo native")
+    place.program("path/dpkg-query", "[ -e there ] && echo native installed || exit 1" if phase == "packages" else "echo all installed")
+    place.program("path/id", "echo 0")
+    # apt-get says that all went well where it was interrupted.
+    place.program("path/apt-get", '[ "$1" != install ] || {\n' + waits.get("packages", "").replace("exit 2", "echo W: dump >&2; exit 0") + "\n}")
+    place.program("path/cmake", waits.get("configure", ""))
+    place.program("path/ninja", waits.get("build", ""))
+    place.program("build/bin/prepd", "[ $1 != serve ] || { touch serves; trap 'rm serves; exit 0' TERM; while :; do sleep 0.05; done; }\n"
+                  "mkdir -p build/smoke\n" + waits.get("data", "") + "\ntouch build/smoke/v2_mscoco_val2014_annotations.json")
+    place.program("build/bin/trainer", TRAINS if phase == "training" else "echo 'trained: loss 2 to 1'")
+
+
+def in_a_pipe(words, env, ready):
+    """As Ctrl-C in `quickstart | cat`: all of the terminal's processes get the signal. Its exit code and what it said."""
+    p = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    wait_for(ready, "it waits")
+    os.killpg(p.pid, signal.SIGINT)
+    said = p.communicate(timeout=LIMIT_S)[0]
+    return p.returncode, said
+
+
+def on_a_terminal(words, env, ready):
+    terminal = Terminal(*words, env=env)
+    while not ready():
+        check(terminal.read(0.05), terminal.said)
+    terminal.ctrl_c()
+    return terminal.end(), terminal.said
+
+
+def ctrl_c_ends_quickstart_in_order():
+    """Whatever it does: a line of its own with what is there and that the same command goes on, which it does."""
+    for phase, step, way in (("packages", "packages", on_a_terminal), ("configure", "build", in_a_pipe),
+                             ("build", "build", on_a_terminal), ("data", "data", in_a_pipe),
+                             ("training", "training", on_a_terminal), ("training", "training", in_a_pipe)):
+        with Place() as place:
+            begun(place, phase)
+            words = [place.file("deploy/quickstart")]
+            env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"])
+            code, said = way(words, env, lambda: os.path.exists(place.file("there")))  # noqa: B023
+            lines = said.splitlines()
+            end = {"training": "after step 118; the same command goes on from there"}.get(
+                step, f'during "{step}"; the same command goes on')
+            check(code == 130 and lines[-1] == "quickstart: stopped " + end, f"{phase}: exit code {code}\n{said}")
+            check(("the last words" in lines) == (phase == "training"), said)
+            check("failed" not in said and "dump" not in said and len(lines) < 20, said)
+            check(not os.path.exists(place.file("busy")) and not os.path.exists(place.file("serves")), "something was left")
+            said = place.run(*words, cwd=place.path)
+            check(said.endswith("quickstart: loss 2 to 1\n"), said)
+
+
+# Seven seconds of a build of which the first line says what only a reader of logs wants.
+BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0.1; done; echo '[1/1] Generating y'"""
+
+
+def the_test_command_says_how_far_a_build_is():
+    """Every five seconds on a terminal, every thirty in a log."""
+    with Place() as place:
+        for name in ("cmake", "ctest"):
+            place.program("path/" + name)
+        place.program("path/ninja", BUILDS)
+        words = [os.path.join(SOURCE, "tests/run"), "--no-install", "--only", "unit"]
+        env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"])
+        began = time.monotonic()
+        terminal = Terminal(*words, env=env)
+        log = place.run(*words)
+        check(terminal.end() == 0, terminal.said)
+        took = time.monotonic() - began
+        for said, least, every_s in ((terminal.said, 1, 5), (log, 0, 30)):
+            told = len(re.findall(r"^built \d+ of 70$", said, re.M))
+            check(least <= told <= took / every_s + 1, f"{told} lines in {took:.1f} s: {said}")
+            check("Building" not in said and "[1/1] Generating y" in said, said)
 
 
 # libone is there for two architectures, libtwo for another one alone; all else for all of them.
@@ -242,7 +334,9 @@ def a_toolkit_that_is_named_goes_before_the_path():
             check(said == f"-- {place.file(found)}\n", f"{env}: {said}")
 
 
-main(their_help_is_their_head, quickstart_makes_unfinished_data_again, packages_of_this_architecture_are_asked_for,
+main(their_help_is_their_head, quickstart_makes_unfinished_data_again, ctrl_c_ends_quickstart_in_order,
+     the_test_command_says_how_far_a_build_is,
+     packages_of_this_architecture_are_asked_for,
      what_lies_on_the_top_level_is_seen_without_git,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path)

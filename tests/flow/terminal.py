@@ -1,0 +1,48 @@
+"""A terminal for a program that a test types at."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+from prepd_flow import LIMIT_S, check
+
+
+class Terminal:
+    """The program leads a session whose terminal this is, so that Ctrl-C reaches it and what it has started."""
+
+    def __init__(self, *words, cwd=None, env=None):
+        self.said = ""
+        self.ours, its = pty.openpty()
+        # setsid -c: the session of the program has the terminal that is its input.
+        self.p = subprocess.Popen(["setsid", "-c", *words], cwd=cwd, env=env, stdin=its, stdout=its, stderr=its)
+        os.close(its)
+
+    def read(self, wait_s):
+        """False: nothing more can come, since no process has the terminal any more."""
+        if not select.select([self.ours], [], [], wait_s)[0]:
+            return True
+        try:
+            data = os.read(self.ours, 65536)
+        except OSError:
+            return False
+        self.said += data.decode(errors="replace").replace("\r\n", "\n")
+        return bool(data)
+
+    def until(self, pattern):
+        end = time.monotonic() + LIMIT_S
+        while not re.search(pattern, self.said):
+            check(time.monotonic() < end and self.read(0.5), f"no {pattern}:\n{self.said}")
+
+    def ctrl_c(self):
+        os.write(self.ours, b"\x03")
+
+    def end(self):
+        """Its exit code, once nothing has the terminal any more."""
+        end = time.monotonic() + LIMIT_S
+        while self.read(0.5):
+            check(time.monotonic() < end, f"it does not end:\n{self.said}")
+        os.close(self.ours)
+        return self.p.wait(LIMIT_S)
