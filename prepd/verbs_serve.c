@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/proc.h"
 #include "prepd/serve/dispatch.h"
+#include "prepd/serve/io_threads.h"
 #include "prepd/serve/recorded.h"
 #include "prepd/verbs.h"
 #include "prepd/verbs_child.h"
@@ -53,6 +54,7 @@ status verb_serve(int argc, char **argv)
     const recorded_options recorded = {.path = recording,
                                        .endpoint = c.prepd_endpoint,
                                        .keys = c.prepd_keys,
+                                       .io_threads = io_threads_of(&c, proc_cpus()).n,
                                        .buffer_bytes = c.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)

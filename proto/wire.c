@@ -55,6 +55,13 @@ status wire_new(wire **out)
     return ST_OK;
 }
 
+status wire_io_threads(wire *w, int n)
+{
+    return zmq_ctx_set(w->context, ZMQ_IO_THREADS, n) == 0
+               ? ST_OK
+               : wire_zmq_failed("setting up", "ZeroMQ's threads");
+}
+
 void wire_free(wire **w)
 {
     if (!w || !*w)
@@ -98,7 +105,9 @@ static status set_options(wire_socket *s, const endpoint *e, const wire_limits *
         TRY(set_int(s->socket, options[i][0], options[i][1], s->name));
     if (s->is_router)
         TRY(set_int(s->socket, ZMQ_ROUTER_MANDATORY, 1, s->name));
-    if (zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &part_bytes, sizeof part_bytes) != 0)
+    const uint64_t io_threads = limits->io_threads;
+    if (zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &part_bytes, sizeof part_bytes) != 0 ||
+        zmq_setsockopt(s->socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0)
         return wire_zmq_failed("setting up", s->name);
     if (s->wire->keys && !e->is_ipc)
         TRY(wire_keys_apply(s->wire->keys, s->socket, s->name));

@@ -30,6 +30,9 @@ typedef struct wire_peer {
 } wire_peer;
 
 WARN_UNUSED status wire_new(wire **out);
+/* So many of ZeroMQ's threads read and write its connections, each of which stays with one of them;
+ * one if this was not called. Before its first socket and before its keys. */
+WARN_UNUSED status wire_io_threads(wire *w, int n);
 void wire_free(wire **w); /* after its sockets are closed */
 
 /* CURVE keys for the tcp sockets bound (daemon) or connected (others) from now on, from a folder of
@@ -48,8 +51,9 @@ WARN_UNUSED status wire_keys_make(const char *folder, const char *client);
 
 /* What one peer of a bound socket may make us hold; 0 = no bound. */
 typedef struct wire_limits {
-    int64_t part_bytes; /* largest part taken; a peer that sends more is cut off */
-    int unsent;         /* messages; past it wire_send is refused */
+    int64_t part_bytes;  /* largest part taken; a peer that sends more is cut off */
+    int unsent;          /* messages; past it wire_send is refused */
+    uint64_t io_threads; /* which of wire_io_threads its connections are given to, a bit each */
     /* tcp, of messages that are not read or not complete: a peer over its share is cut off, and
      * the worst one where all together are over theirs. ZeroMQ keeps up to 32 times as much memory
      * (for parts of no bytes at all). Looked at by wire_poll

@@ -124,6 +124,8 @@ void wire_guard_free(wire_guard **guard)
     *guard = NULL;
 }
 
+/* A connection is known by the first that tells of it: the monitor, or a message of its own, since
+ * the thread that accepts and the one that reads it may be two. */
 static void accepted(wire_guard *g, int fd)
 {
     if (fd < 0 || fd >= MAX_FD)
@@ -141,7 +143,8 @@ static void accepted(wire_guard *g, int fd)
      * descriptor. The port is asked last: if another comes in between, the cookie is an ended
      * one's. */
     const uint64_t cookie = cookie_of(fd);
-    g->at[fd] = (connection){.cookie = own_port(fd) == g->port ? cookie : 0};
+    if (!cookie || g->at[fd].cookie != cookie)
+        g->at[fd] = (connection){.cookie = own_port(fd) == g->port ? cookie : 0};
 }
 
 static void read_events(wire_guard *g)
@@ -176,12 +179,10 @@ int64_t wire_guard_framed(const wire_guard *g, int part_bytes)
 
 void wire_guard_count(wire_guard *g, int fd, int64_t bytes)
 {
-    if (!of(g, fd))
-        read_events(g); /* a connection is announced before its messages */
+    accepted(g, fd);
     connection *c = of(g, fd);
-    if (!c)
-        return;
-    c->read += bytes;
+    if (c)
+        c->read += bytes;
 }
 
 void wire_guard_know(wire_guard *g, int fd)

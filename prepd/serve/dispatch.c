@@ -130,7 +130,9 @@ static status may_bind_beside(const dispatch *d, const char *whose, const char *
 /* Nothing listens yet. */
 static status may_listen(dispatch *d)
 {
+    d->io = io_threads_of(d->c, proc_cpus());
     TRY(wire_new(&d->net));
+    TRY(wire_io_threads(d->net, d->io.n));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));
     TRY(wire_may_bind(d->net, d->c->prepd_endpoint));
@@ -158,8 +160,10 @@ static status start(dispatch *d)
     TRY(dispatch_make_terms(d));
     if (d->c->metrics_listen[0])
         TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
-    TRY(wire_bind(d->net, d->c->prepd_endpoint, &consumer_limits, &d->consumers));
-    wire_limits from_worker = worker_limits;
+    wire_limits from_consumer = consumer_limits, from_worker = worker_limits;
+    from_consumer.io_threads = d->io.consumers;
+    TRY(wire_bind(d->net, d->c->prepd_endpoint, &from_consumer, &d->consumers));
+    from_worker.io_threads = d->io.workers;
     from_worker.part_bytes += 2 * session_row_bytes(d->c);
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));

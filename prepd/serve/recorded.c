@@ -376,6 +376,7 @@ status recorded_serve(const recorded_options *o)
     TRY_OR(done, open_recording(&s));
     TRY_OR(done, proc_signal_fd(&s.signal_fd));
     TRY_OR(done, wire_new(&s.net));
+    TRY_OR(done, wire_io_threads(s.net, o->io_threads));
     if (o->keys[0] && !wire_is_ipc(o->endpoint))
         TRY_OR(done, wire_serve_keys(s.net, o->keys));
     TRY_OR(done, wire_bind(s.net, o->endpoint, &consumer_limits, &s.socket));

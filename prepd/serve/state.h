@@ -13,6 +13,7 @@
 #include "prepd/sample/clip.h"
 #include "prepd/serve/breaches.h"
 #include "prepd/serve/http.h"
+#include "prepd/serve/io_threads.h"
 #include "prepd/serve/lease.h"
 #include "prepd/serve/peers.h"
 #include "prepd/serve/press.h"
@@ -191,6 +192,7 @@ struct dispatch {
     int reloaded;            /* options the last reload changed */
     bool quiet, for_command; /* dispatch_run */
     wire *net;
+    io_threads io;
     wire_socket *consumers, *workers, *control;
     char *workers_endpoint, *control_endpoint;
     int signal_fd;

@@ -1,7 +1,7 @@
 /* hub.c: what the dispatcher costs: simulated workers that answer every lease at once with the same
  * bytes, and consumers that open nothing. What is left is the dispatcher.
  *
- *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES
+ *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES [KEYS]
  *
  * The daemon is a real one without workers of its own, over an index that is there already. Rows
  * have IMAGES parts of IMAGE_BYTES behind a block of BLOCK bytes. One line at the end, JSON. */
@@ -14,13 +14,13 @@
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
 
-enum { BLOCK = 20000, MAX_PEERS = 1024, SETTLE_S = 2 };
+enum { APART = 16, APART_US = 20000, BLOCK = 20000, MAX_PEERS = 1024, MAX_IO = 32, SETTLE_S = 2 };
 static const char JOIN[] =
     "{\"version\":\"" TESSERA_VERSION "\",\"fingerprint\":\"0123456789abcdef0123456789abcdef\","
     "\"host\":\"simulated\",\"pid\":1}";
 
 static atomic_bool finish;
-static const char *endpoint;
+static const char *endpoint, *keys;
 
 typedef struct consumer {
     pthread_t thread;
@@ -34,6 +34,7 @@ static void *consume(void *user)
     client *c = NULL;
     wire_msg *m = NULL;
     const client_options o = {.endpoint = endpoint,
+                              .keys = keys,
                               .stream = "train",
                               .ranks = 1,
                               .credit_bytes = me->ahead,
@@ -99,10 +100,14 @@ static void *work(void *user)
     if (!item)
         must(FAIL(ST_NO_MEMORY, "no memory for %d workers", w->n));
     must(wire_new(&net));
+    if (keys)
+        must(wire_use_keys(net, keys));
     must(wire_msg_new(&in));
     must(wire_msg_new(&out));
     must(wire_beside(endpoint, 1, &leases));
     for (int i = 0; i < w->n; i++) {
+        if (w->n <= APART) /* as processes that start come: libzmq gives each connection to the */
+            usleep(APART_US); /* thread that has fewest, and does not see those just given */
         must(wire_connect(net, leases, &item[i].socket));
         must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, JOIN, strlen(JOIN)));
     }
@@ -148,6 +153,54 @@ static int64_t rss_of(const char *pid)
     return pages * sysconf(_SC_PAGESIZE);
 }
 
+/* CPU time of the daemon's threads by the names that libzmq gives its own. */
+typedef struct thread_times {
+    int64_t io[MAX_IO], own; /* own: that of its first thread */
+} thread_times;
+
+static thread_times times_of(const char *pid)
+{
+    char path[600], name[64];
+    thread_times t = {0};
+    snprintf(path, sizeof path, "/proc/%s/task", pid);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        must(FAIL_IN(ST_NO_INPUT, path, "the daemon is gone"));
+    for (struct dirent *e; (e = readdir(tasks));) {
+        long long ns = 0;
+        int nth = -1;
+        snprintf(path, sizeof path, "/proc/%s/task/%s/comm", pid, e->d_name);
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (!f)
+            continue;
+        const char *io = fgets(name, sizeof name, f) ? strstr(name, "/IO/") : NULL;
+        fclose(f);
+        if (io)
+            nth = atoi(io + strlen("/IO/"));
+        snprintf(path, sizeof path, "/proc/%s/task/%s/schedstat", pid, e->d_name);
+        if (!(f = fopen(path, "r")))
+            continue;
+        if (fscanf(f, "%lld", &ns) != 1)
+            ns = 0;
+        fclose(f);
+        if (nth >= 0 && nth < MAX_IO)
+            t.io[nth] = ns;
+        else if (strcmp(e->d_name, pid) == 0)
+            t.own = ns;
+    }
+    closedir(tasks);
+    return t;
+}
+
+/* ,"own_ns":N,"io_ns":[N,...]: of those threads that did anything. */
+static void print_times(const thread_times *from, const thread_times *to)
+{
+    printf(",\"own_ns\":%lld,\"io_ns\":[", (long long)(to->own - from->own));
+    for (int k = 0; k < MAX_IO && to->io[k]; k++)
+        printf("%s%lld", k ? "," : "", (long long)(to->io[k] - from->io[k]));
+    printf("]");
+}
+
 static int by_rows(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -158,10 +211,11 @@ int main(int argc, char **argv)
 {
     static consumer consumers[MAX_PEERS];
     static int64_t rows[MAX_PEERS];
-    if (argc != 9)
+    if (argc != 9 && argc != 10)
         must(FAIL(ST_USAGE, "bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES "
-                            "SECONDS AHEAD_BYTES"));
+                            "SECONDS AHEAD_BYTES [KEYS]"));
     endpoint = argv[1];
+    keys = argv[9]; /* NULL: none */
     workers w = {
         .n = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
     const int n = atoi(argv[4]);
@@ -173,6 +227,8 @@ int main(int argc, char **argv)
         must(FAIL(ST_OS, "no thread"));
     /* A thread of their own each, since a client waits. */
     for (int i = 0; i < n; i++) {
+        if (n <= APART)
+            usleep(APART_US);
         consumers[i].ahead = atoll(argv[8]);
         if (pthread_create(&consumers[i].thread, NULL, consume, &consumers[i]) != 0)
             must(FAIL(ST_OS, "no thread"));
@@ -180,10 +236,12 @@ int main(int argc, char **argv)
     sleep(SETTLE_S);
     for (int i = 0; i < n; i++)
         consumers[i].rows = consumers[i].bytes = 0;
+    const thread_times before = times_of(argv[2]);
     const int64_t rss = rss_of(argv[2]), cpu = cpu_of(argv[2]), wall = clock_ns();
     sleep((unsigned)seconds);
     const int64_t spent = cpu_of(argv[2]) - cpu, passed = clock_ns() - wall;
     const int64_t rss_after = rss_of(argv[2]);
+    const thread_times after = times_of(argv[2]);
     int64_t all = 0, bytes = 0;
     for (int i = 0; i < n; i++) {
         rows[i] = consumers[i].rows;
@@ -192,9 +250,11 @@ int main(int argc, char **argv)
     }
     qsort(rows, (size_t)n, sizeof *rows, by_rows);
     printf("{\"rows\":%lld,\"bytes\":%lld,\"wall_ns\":%lld,\"cpu_ns\":%lld,\"rss\":[%lld,%lld],"
-           "\"least\":%lld,\"most\":%lld}\n",
+           "\"least\":%lld,\"most\":%lld",
            (long long)all, (long long)bytes, (long long)passed, (long long)spent, (long long)rss,
            (long long)rss_after, (long long)rows[0], (long long)rows[n - 1]);
+    print_times(&before, &after);
+    printf("}\n");
     fflush(stdout);
     _exit(0); /* consumers and workers end with the process: the daemon sees peers that went */
 }

@@ -1,5 +1,6 @@
 /* test_wire.c: sockets over ipc and loopback tcp, between threads; peers that are missing, gone,
  * strange or of another version. */
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -453,9 +454,50 @@ static void test_wire_keys__full_disk(void **state)
     harness_remove(&folder);
 }
 
+static int io_threads_here(void)
+{
+    int n = 0;
+    DIR *all = opendir("/proc/self/task");
+    assert_non_null(all);
+    for (struct dirent *e; (e = readdir(all));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f)
+            continue;
+        n += fgets(name, sizeof name, f) && strstr(name, "/IO/");
+        fclose(f);
+    }
+    closedir(all);
+    return n;
+}
+
+static void test_io_threads(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    const wire_limits last = {.io_threads = 1 << (N - 1)}, none = {.io_threads = 1 << N};
+    place p = place_ipc();
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    const int before = io_threads_here();
+    assert_ok(wire_new(&w));
+    assert_ok(wire_io_threads(w, N));
+    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, &none, &s), p.endpoint);
+    assert_ok(wire_bind(w, p.endpoint, &last, &s));
+    for (int ms = 0; io_threads_here() - before != N; ms++) { /* each names itself when it runs */
+        assert_true(ms < WAIT_MS);
+        usleep(1000);
+    }
+    wire_close(&s);
+    wire_free(&w);
+    place_done(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_io_threads),
         cmocka_unit_test(test_wire__ipc_round_trip),
         cmocka_unit_test(test_wire__ipc_in_a_deep_folder),
         cmocka_unit_test(test_wire__tcp_round_trip),

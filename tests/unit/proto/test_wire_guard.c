@@ -11,9 +11,18 @@
 
 #include "common/clock.h"
 #include "proto/wire.h"
+#include "proto/wire_guard.h"
+#include "proto/wire_socket.h"
 #include "tests/harness.h"
 
-enum { SHARE = 1 << 20, ALL = 4 << 20, KNOWN = 16 << 20, WAIT_MS = 20000, STEP_MS = 30 };
+enum {
+    IO_THREADS = 3,
+    SHARE = 1 << 20,
+    ALL = 4 << 20,
+    KNOWN = 16 << 20,
+    WAIT_MS = 20000,
+    STEP_MS = 30
+};
 
 typedef struct fixture {
     int port;
@@ -31,12 +40,13 @@ static void begin_with(fixture *f, int share, const char *keys)
                                 .unread_bytes = share,
                                 .all_unread_bytes = ALL,
                                 .known_bytes = KNOWN};
-    char endpoint[64];
-    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", f->port);
+    char address[64];
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", f->port);
     assert_ok(wire_new(&f->w));
+    assert_ok(wire_io_threads(f->w, IO_THREADS));
     if (keys)
         assert_ok(wire_serve_keys(f->w, keys));
-    assert_ok(wire_bind(f->w, endpoint, &limits, &f->s));
+    assert_ok(wire_bind(f->w, address, &limits, &f->s));
     assert_ok(wire_msg_new(&f->m));
 }
 
@@ -214,7 +224,7 @@ static void exactly(const char *keys)
     enum { LOW = 64 << 10, PARTS = 60, MESSAGES = 2000 };
     static const size_t sizes[] = {0, 100, 222, 223, 255, 256};
     uint8_t part[256] = {0};
-    char endpoint[64];
+    char address[64];
     fixture f = {.port = harness_port(NULL)};
     wire *w = NULL;
     wire_socket *s = NULL;
@@ -223,8 +233,8 @@ static void exactly(const char *keys)
     begin_with(&f, LOW, keys);
     if (keys)
         assert_ok(wire_use_keys(w, keys));
-    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", f.port);
-    assert_ok(wire_connect(w, endpoint, &s));
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", f.port);
+    assert_ok(wire_connect(w, address, &s));
     assert_ok(wire_msg_new(&m));
     for (int i = 0; i < MESSAGES; i++) {
         for (size_t k = 0; k < PARTS; k++)
@@ -256,6 +266,68 @@ static void with_keys_too(void **state)
     harness_remove(&folder);
 }
 
+/* A listener whose connections no monitor tells of: as one that another of ZeroMQ's threads reads
+ * before the first has told that it was accepted. */
+static int connection_of_ours(int port, int *out_theirs)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
+    assert_int_equal(bind(listener, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    *out_theirs = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(*out_theirs, (const struct sockaddr *)&a, sizeof a), 0);
+    const int fd = accept(listener, NULL, NULL);
+    assert_true(fd >= 0);
+    close(listener);
+    return fd;
+}
+
+/* Sends so much, which stays in the kernel as what ZeroMQ has not made messages of. */
+static void fill(int theirs, int fd, size_t bytes)
+{
+    static uint8_t all[1 << 16], taken[1 << 16];
+    for (size_t sent = 0; sent < bytes; sent += sizeof all) {
+        say(theirs, all, sizeof all);
+        assert_int_equal(recv(fd, taken, sizeof taken, MSG_WAITALL), sizeof taken);
+    }
+}
+
+static void a_message_tells_of_its_connection(void **state)
+{
+    (void)state;
+    const wire_limits limits = {.unread_bytes = SHARE, .all_unread_bytes = ALL};
+    const int port = harness_port(NULL);
+    char *folder = harness_temp(), address[400], last[WIRE_REFUSED_TEXT];
+    wire *w = NULL;
+    wire_socket *s = NULL;
+    wire_guard *g = NULL;
+    int theirs;
+    snprintf(address, sizeof address, "ipc://%s/s", folder);
+    assert_ok(wire_new(&w));
+    assert_ok(wire_bind(w, address, NULL, &s));
+    assert_ok(wire_guard_new(w, s->socket, "here", port, &limits, false, &g));
+    const int fd = connection_of_ours(port, &theirs);
+    for (int i = 0; i < 3; i++) { /* over the limit together, and each of them read */
+        fill(theirs, fd, SHARE / 2);
+        wire_guard_count(g, fd, SHARE / 2);
+    }
+    wire_guard_look(g);
+    assert_int_equal(wire_guard_were_cut(g, last), 0);
+    fill(theirs, fd, SHARE + SHARE / 2);
+    usleep(2000 * WIRE_GUARD_MS); /* until it looks again */
+    wire_guard_look(g);
+    assert_int_equal(wire_guard_were_cut(g, last), 1);
+    close(theirs);
+    close(fd);
+    wire_guard_free(&g);
+    wire_close(&s);
+    wire_free(&w);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +337,7 @@ int main(void)
         cmocka_unit_test(anothers_connection_is_let_be),
         cmocka_unit_test(what_is_read_counts_exactly),
         cmocka_unit_test(with_keys_too),
+        cmocka_unit_test(a_message_tells_of_its_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,50 @@
+/* How many threads of ZeroMQ's there are, and whose connections each has. */
+#include "tests/harness.h"
+
+#include "prepd/serve/io_threads.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+static io_threads over(const char *endpoint, const char *keys, int64_t wanted, int cpus)
+{
+    conf c = conf_defaults();
+    c.prepd_endpoint = endpoint;
+    c.prepd_keys = keys;
+    c.prepd_io_threads = wanted;
+    return io_threads_of(&c, cpus);
+}
+
+static void test_wanted__is_taken_and_split(void **state)
+{
+    (void)state;
+    static const struct {
+        int n;
+        uint64_t consumers, workers;
+    } want[] = {{1, 1, 1}, {2, 1, 2}, {3, 3, 6}, {4, 3, 12}, {32, 0xffff, 0xffff0000}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const io_threads t = over("ipc://s", "", want[i].n, 1);
+        assert_int_equal(t.n, want[i].n);
+        assert_int_equal(t.consumers, want[i].consumers);
+        assert_int_equal(t.workers, want[i].workers);
+        assert_int_equal(t.consumers | t.workers, (UINT64_C(1) << t.n) - 1); /* none is idle */
+    }
+}
+
+static void test_auto__goes_by_cpus_and_links(void **state)
+{
+    (void)state;
+    assert_int_equal(over("ipc://s", "", 0, 1).n, 1);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 2).n, 1);
+    assert_int_equal(over("ipc://s", "k", 0, 12).n, 2); /* ipc takes no keys */
+    assert_int_equal(over("tcp://127.0.0.1:1", "", 0, 12).n, 3);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 12).n, 4);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 256).n, 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wanted__is_taken_and_split),
+        cmocka_unit_test(test_auto__goes_by_cpus_and_links),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
