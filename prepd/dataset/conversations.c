@@ -6,34 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/dataset/chat_record.h"
-#include "prepd/dataset/clip_table.h"
-#include "prepd/dataset/names.h"
-#include "prepd/dataset/records.h"
-
-typedef struct conversation {
-    record_place at;
-    int32_t n_images;
-    int64_t first_image; /* in shown */
-    int64_t cause;       /* in causes; 0 = usable */
-} conversation;
-
-typedef struct conversations {
-    dataset base;
-    record_files *files;
-    bool random; /* any record can be read at any time */
-    chat_rules rules;
-    char *root; /* of the images */
-    int64_t limit;
-    conversation *all;
-    int64_t n, capacity;
-    int32_t *shown; /* images of the samples, one sample's side by side */
-    int64_t n_shown, shown_capacity;
-    name_list images;
-    clip_table clips;
-    text_pool causes;
-    hash128 identity;
-} conversations;
+#include "prepd/dataset/conversations.h"
 
 static const conversations *as_chat(const dataset *d)
 {
@@ -49,6 +22,7 @@ static void chat_close(dataset *base)
     name_list_done(&d->images);
     clip_table_done(&d->clips);
     text_pool_done(&d->causes);
+    free(d->contents);
     free(d->root);
     free(d->all);
     free(d->shown);
@@ -88,8 +62,10 @@ static status add_images(conversations *d, const chat_record *r, const char *sou
         const char *name;
         TRY(find_name(d, r->images[i].name, source, &name));
         const int64_t known = name_list_find(&d->images, name, strlen(name));
-        TRY(clip_table_note(&d->clips, known < 0 ? d->images.n : known, d->root, name,
-                            &r->images[i], source)); /* before it has a number: it may be refused */
+        const status st = clip_table_note(&d->clips, known < 0 ? d->images.n : known, d->root, name,
+                                          &r->images[i], source);
+        d->clip_refused |= st != ST_OK;
+        TRY(st); /* before it has a number: it may be refused */
         TRY(array_room((void **)&d->shown, d->n_shown, &d->shown_capacity, sizeof *d->shown));
         TRY(name_list_add(&d->images, name, strlen(name), &d->shown[d->n_shown]));
         d->n_shown++;
@@ -116,11 +92,13 @@ static status on_record(void *user, const json_value *v, const record_place *at,
     }
     place_text(d, at, source);
     arena_init(&a, 0);
+    const int64_t shown_before = d->n_shown;
     st = chat_record_read(v, &d->rules, source, &a, &r);
     if (st == ST_OK)
         st = add_images(d, &r, source, &c);
     if (st == ST_BAD_INPUT) {
         c.n_images = 0;
+        d->n_shown = shown_before;
         st = text_pool_format(&d->causes, &c.cause, "%s", status_text());
     }
     arena_done(&a);
@@ -129,9 +107,11 @@ static status on_record(void *user, const json_value *v, const record_place *at,
     return ST_OK;
 }
 
-static status compute_identity(conversations *d, const conf *c)
+status conversations_identify(conversations *d, const conf *c)
 {
     hasher *h = NULL;
+    if (!d->contents)
+        TRY(records_contents(d->files, &d->contents));
     TRY(hasher_new(&h));
     hasher_add(h, "conversations", 13);
     hasher_add_u64(h, (uint64_t)d->n);
@@ -139,10 +119,23 @@ static status compute_identity(conversations *d, const conf *c)
     hasher_add_u64(h, c->data_trim);
     hasher_add(h, c->data_stage_weights, strlen(c->data_stage_weights) + 1);
     clip_table_digest(&d->clips, h);
-    status st = records_digest(d->files, h);
+    hasher_add_u64(h, (uint64_t)records_count(d->files));
+    hasher_add(h, d->contents, (size_t)records_count(d->files) * sizeof *d->contents);
     d->identity = hasher_value(h);
     hasher_free(&h);
-    return st;
+    return ST_OK;
+}
+
+/* Every file from its beginning to its end, twice: for its records and for its digest. */
+static status read_all(conversations *d, const conf *c)
+{
+    TRY(records_scan(d->files, on_record, d));
+    if (d->n == 0)
+        return FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
+    name_list_seal(&d->images);
+    TRY(conversations_identify(d, c));
+    chat_cache_save(d, c);
+    return ST_OK;
 }
 
 static status chat_open(const conf *c, dataset **out)
@@ -168,14 +161,9 @@ static status chat_open(const conf *c, dataset **out)
         st = FAIL(ST_NO_MEMORY, "no memory for a path");
         goto failed;
     }
-    TRY_OR(failed, records_scan(d->files, on_record, d));
-    if (d->n == 0) {
-        st = FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
-        goto failed;
-    }
+    if (!chat_cache_load(d, c))
+        TRY_OR(failed, read_all(d, c));
     d->random = records_random(d->files);
-    name_list_seal(&d->images);
-    TRY_OR(failed, compute_identity(d, c));
     *out = &d->base;
     return ST_OK;
 failed:

@@ -327,14 +327,27 @@ status records_read(record_files *f, const record_place *at, json_value **out)
     return ST_OK;
 }
 
+status records_contents(const record_files *f, hash128 **out)
+{
+    hash128 *all = (hash128 *)malloc(((size_t)f->n + 1) * sizeof *all);
+    status st =
+        all ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for digests of %lld files", (long long)f->n);
+    for (int64_t k = 0; st == ST_OK && k < f->n; k++)
+        st = hash_file(f->files[k].path, &all[k]);
+    if (st == ST_OK)
+        *out = all;
+    else
+        free(all);
+    return st;
+}
+
 status records_digest(const record_files *f, hasher *h)
 {
+    hash128 *all = NULL;
+    TRY(records_contents(f, &all));
     hasher_add_u64(h, (uint64_t)f->n);
-    for (int64_t k = 0; k < f->n; k++) {
-        hash128 one;
-        TRY(hash_file(f->files[k].path, &one));
-        hasher_add(h, one.bytes, sizeof one.bytes);
-    }
+    hasher_add(h, all, (size_t)f->n * sizeof *all);
+    free(all);
     return ST_OK;
 }
 

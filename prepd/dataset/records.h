@@ -49,7 +49,8 @@ int64_t records_count(const record_files *f); /* of files */
 unpack *records_unpack(const record_files *f, int64_t file);
 void records_adopted(record_files *f); /* instead of a scan: every file was given its points */
 
-/* Of the files' bytes. */
+/* Of each file's bytes, [records_count]; heap. records_digest adds their number and these. */
+WARN_UNUSED status records_contents(const record_files *f, hash128 **out);
 WARN_UNUSED status records_digest(const record_files *f, hasher *h);
 
 /* False if some file must be read from restart points. */

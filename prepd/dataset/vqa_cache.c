@@ -1,5 +1,4 @@
-/* vqa_cache.c: the tables of vqa.h as a safetensors file, a tensor per column. Its key says of
- * which files, as they were, and under which options they were read. */
+/* vqa_cache.c: the tables of vqa.h, kept as a tensor per column. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -10,11 +9,10 @@
 #include <unistd.h>
 
 #include "common/log.h"
-#include "common/safetensors.h"
-#include "prepd/dataset/cache_folder.h"
+#include "prepd/dataset/kept.h"
 #include "prepd/dataset/vqa.h"
 
-enum { VERSION = 3, WORTH_BYTES = 8 << 20 /* of JSON; less is read at once */ };
+enum { VERSION = 4 };
 
 /* Columns of a question. */
 static const struct {
@@ -46,51 +44,49 @@ static status add_file(hasher *h, const char *path, int64_t *inout_bytes)
     return ST_OK;
 }
 
-/* Of the options alone: the file's name, so that a changed data set takes its predecessor's. */
-static void add_options(hasher *h, const conf *c)
+static void add_text(hasher *h, const char *text)
+{
+    hasher_add(h, text, strlen(text) + 1);
+}
+
+/* Which data set it is, and how it is read: sources of a mixture share a folder and have the same
+ * options. */
+static void add_name(hasher *h, const vqa *d, const conf *c)
 {
     hasher_add_u64(h, VERSION);
-    hasher_add(h, c->data_split, strlen(c->data_split) + 1);
-    hasher_add(h, c->data_suffix, strlen(c->data_suffix) + 1);
+    add_text(h, d->paths.questions);
+    add_text(h, d->paths.annotations);
+    add_text(h, d->paths.root);
+    add_text(h, d->paths.image_folder);
+    add_text(h, d->paths.subtype);
+    add_text(h, c->data_split);
+    add_text(h, c->data_suffix);
     hasher_add_u64(h, (uint64_t)c->data_group);
     hasher_add_u64(h, (uint64_t)c->data_limit);
     hasher_add_u64(h, (uint64_t)c->data_answer);
     hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
 }
 
-typedef struct cache_name {
-    char path[PATH_MAX];
-    char key[HASH_TEXT];
-} cache_name;
-
-static status hash_key(const vqa *d, const conf *c, int64_t *out_bytes, cache_name *out, hasher *h)
+static status hash_key(const vqa *d, const conf *c, int64_t *out_bytes, kept_name *out, hasher *h)
 {
-    char zip[2 * VQA_PATH_MAX], folder[PATH_MAX], name[HASH_TEXT];
+    char zip[2 * VQA_PATH_MAX];
     int64_t ignored = 0;
     *out_bytes = 0;
-    add_options(h, c);
-    hash_print(hasher_value(h), name);
+    add_name(h, d, c);
+    const hash128 name = hasher_value(h);
     TRY(add_file(h, d->paths.questions, out_bytes));
     TRY(add_file(h, d->paths.annotations, out_bytes));
-    hasher_add(h, d->paths.root, strlen(d->paths.root) + 1);
-    hasher_add(h, d->paths.image_folder, strlen(d->paths.image_folder) + 1);
-    hasher_add(h, d->paths.subtype, strlen(d->paths.subtype) + 1);
     if (d->paths.picture_zip[0]) {
         snprintf(zip, sizeof zip, "%s/%s", d->paths.root, d->paths.picture_zip);
         TRY(add_file(h, zip, &ignored));
     }
-    hash_print(hasher_value(h), out->key);
-    if (*out_bytes < WORTH_BYTES)
+    if (*out_bytes < KEPT_WORTH_BYTES)
         return ST_OK;
-    TRY(cache_folder(c, folder));
-    if (snprintf(out->path, sizeof out->path, "%s/vqav2-%s.safetensors", folder, name) >=
-        (int)sizeof out->path)
-        return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
-    return ST_OK;
+    return kept_name_make(c, "vqav2", name, hasher_value(h), out);
 }
 
 /* False where there is to be no cache. d->paths must have its pictures. */
-static bool name_cache(const vqa *d, const conf *c, cache_name *out)
+static bool name_cache(const vqa *d, const conf *c, kept_name *out)
 {
     hasher *h = NULL;
     int64_t bytes = 0;
@@ -102,23 +98,17 @@ static bool name_cache(const vqa *d, const conf *c, cache_name *out)
     hasher_free(&h);
     if (st != ST_OK)
         log_info("questions are not kept for the next start: %s", status_text());
-    return st == ST_OK && bytes >= WORTH_BYTES;
+    return st == ST_OK && bytes >= KEPT_WORTH_BYTES;
 }
 
 static status pack(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS], int *out_n)
 {
     const size_t rows = (size_t)d->n_questions;
     int n = 0;
-#define TENSOR(tensor_name, type, count, bytes)                                                    \
-    tensors[n++] = (st_tensor){.name = (tensor_name),                                              \
-                               .dtype = (type),                                                    \
-                               .n_dims = 1,                                                        \
-                               .shape = {(int64_t)(count)},                                        \
-                               .data = span_of((bytes), (size_t)(count)*st_dtype_size(type))}
-    TENSOR("image_paths", DT_I64, d->n_images, d->image_paths);
+    tensors[n++] = kept_column("image_paths", DT_I64, d->n_images, d->image_paths);
     if (d->places) {
-        TENSOR("places", DT_I64, 2 * d->n_places, d->places);
-        TENSOR("place_at", DT_I64, d->n_images, d->place_at);
+        tensors[n++] = kept_column("places", DT_I64, 2 * d->n_places, d->places);
+        tensors[n++] = kept_column("place_at", DT_I64, d->n_images, d->place_at);
     }
     for (size_t k = 0; k < COLUMNS; k++) {
         size_t size = st_dtype_size(columns[k].dtype);
@@ -127,79 +117,25 @@ static status pack(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS]
             return FAIL(ST_NO_MEMORY, "no memory for a column of %zu questions", rows);
         for (size_t i = 0; i < rows; i++)
             memcpy(column + i * size, (const char *)&d->questions[i] + columns[k].at, size);
-        TENSOR(columns[k].name, columns[k].dtype, rows, column);
+        tensors[n++] = kept_column(columns[k].name, columns[k].dtype, (int64_t)rows, column);
     }
-    TENSOR("texts", DT_U8, d->texts.size, d->texts.bytes);
-#undef TENSOR
+    tensors[n++] = kept_column("texts", DT_U8, (int64_t)d->texts.size, d->texts.bytes);
     *out_n = n;
     return ST_OK;
 }
 
-/* Of these arrays, in this order. The data set's identity does not tell of all that is kept: where
- * pictures lie in a zip file is not in it. */
-static status sum_of(const st_tensor *tensors, int n, char out[HASH_TEXT])
-{
-    hasher *h = NULL;
-    TRY(hasher_new(&h));
-    for (int k = 0; k < n; k++) {
-        hasher_add(h, tensors[k].name, strlen(tensors[k].name) + 1);
-        hasher_add_u64(h, tensors[k].data.size);
-        if (tensors[k].data.size)
-            hasher_add(h, tensors[k].data.data, tensors[k].data.size);
-    }
-    hash_print(hasher_value(h), out);
-    hasher_free(&h);
-    return ST_OK;
-}
-
-/* As pack() lays them out. */
-static status check_sum(const st_file *f, const char *path)
-{
-    const char *names[TENSORS], *wanted = st_meta_find(f, "sum");
-    st_tensor tensors[TENSORS];
-    char sum[HASH_TEXT];
-    int n = 0;
-    names[n++] = "image_paths";
-    if (st_find(f, "places")) {
-        names[n++] = "places";
-        names[n++] = "place_at";
-    }
-    for (size_t k = 0; k < COLUMNS; k++)
-        names[n++] = columns[k].name;
-    names[n++] = "texts";
-    for (int k = 0; k < n; k++) {
-        const st_tensor *t = st_find(f, names[k]);
-        if (!t)
-            return FAIL_IN(ST_BAD_INPUT, path, "%s is missing", names[k]);
-        tensors[k] = *t;
-    }
-    TRY(sum_of(tensors, n, sum));
-    if (!wanted || strcmp(wanted, sum) != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "it was changed since");
-    return ST_OK;
-}
-
-static status save(const vqa *d, const cache_name *name)
+static status save(const vqa *d, const kept_name *name)
 {
     st_tensor tensors[TENSORS];
     void *room[COLUMNS] = {NULL};
-    char identity[HASH_TEXT], suffix[32], sum[HASH_TEXT] = "", aside[PATH_MAX + 32];
+    char identity[HASH_TEXT], suffix[32];
     int n = 0;
     hash_print(d->identity, identity);
     snprintf(suffix, sizeof suffix, "%" PRId64, d->suffix_at);
-    /* A name of our own: two daemons may start at once. */
-    snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
-    const st_meta meta[] = {
-        {"key", name->key}, {"identity", identity}, {"suffix_at", suffix}, {"sum", sum}};
+    const st_meta words[] = {{"identity", identity}, {"suffix_at", suffix}};
     status st = pack(d, tensors, room, &n);
     if (st == ST_OK)
-        st = sum_of(tensors, n, sum);
-    if (st == ST_OK)
-        st = st_write(aside, tensors, (size_t)n, meta, sizeof meta / sizeof *meta);
-    if (st == ST_OK && rename(aside, name->path) != 0) {
-        st = FAIL_IN(ST_CANT_CREATE, name->path, "%s", strerror(errno));
-        unlink(aside);
-    }
+        st = kept_save(name, tensors, (size_t)n, words, sizeof words / sizeof *words);
     for (size_t k = 0; k < COLUMNS; k++)
         free(room[k]);
     return st;
@@ -207,7 +143,7 @@ static status save(const vqa *d, const cache_name *name)
 
 void vqa_cache_save(const vqa *d, const conf *c)
 {
-    cache_name name;
+    kept_name name;
     if (name_cache(d, c, &name) && save(d, &name) != ST_OK)
         log_info("questions are not kept for the next start: %s", status_text());
 }
@@ -294,25 +230,21 @@ status vqa_cache_take(vqa *d, const st_file *f, const char *path)
     return sound(d) ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
 }
 
-static status load(vqa *d, const cache_name *name, hash128 *out_identity)
+static status load(vqa *d, const kept_name *name, hash128 *out_identity)
 {
     st_file f;
-    TRY(st_open(name->path, &f));
-    const char *key = st_meta_find(&f, "key"), *identity = st_meta_find(&f, "identity");
-    status st = ST_OK;
-    if (!key || strcmp(key, name->key) != 0 || !identity || !hash_parse(identity, out_identity))
-        st = FAIL_IN(ST_NO_INPUT, name->path, "of other files or options");
-    else
-        st = check_sum(&f, name->path);
-    if (st == ST_OK)
-        st = vqa_cache_take(d, &f, name->path);
+    TRY(kept_open(name, &f));
+    const char *identity = st_meta_find(&f, "identity");
+    const status st = identity && hash_parse(identity, out_identity)
+                          ? vqa_cache_take(d, &f, name->path)
+                          : FAIL_IN(ST_BAD_INPUT, name->path, "it names no identity");
     st_close(&f);
     return st;
 }
 
 bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity)
 {
-    cache_name name;
+    kept_name name;
     if (d->paths.images_json[0] || vqa_find_pictures(c, &d->paths) != ST_OK ||
         !name_cache(d, c, &name) || access(name.path, R_OK) != 0)
         return false;

@@ -61,7 +61,7 @@ static char *make_set(void)
 }
 
 /* All that a data set shows, as one text; heap. */
-static char *shown(const char *root)
+static char *shown_in(const char *root, const char *cache)
 {
     conf c = conf_defaults();
     dataset *d;
@@ -69,6 +69,7 @@ static char *shown(const char *root)
     char *text = NULL;
     size_t size;
     c.data_path = root;
+    c.prepd_cache_dir = cache;
     arena_init(&a, 0);
     assert_ok(dataset_open(&c, &d));
     FILE *f = open_memstream(&text, &size);
@@ -87,6 +88,11 @@ static char *shown(const char *root)
     dataset_close(&d);
     arena_done(&a);
     return text;
+}
+
+static char *shown(const char *root)
+{
+    return shown_in(root, "");
 }
 
 static void cache_of(const char *root, char out[PATH])
@@ -180,11 +186,35 @@ static void test_cache__small_sets_leave_nothing(void **state)
     harness_remove(&root);
 }
 
+/* As the sources of a mixture are, where prepd.cache_dir is set. */
+static void test_cache__sets_lie_beside_each_other(void **state)
+{
+    (void)state;
+    char *roots[2] = {make_set(), make_set()}, *cache = harness_temp(), path[PATH];
+    struct stat was;
+    for (int k = 0; k < 2; k++)
+        free(shown_in(roots[k], cache));
+    for (int k = 0; k < 2; k++) { /* not read again: other bytes under the old size and time */
+        path_of(path, roots[k], "v2_OpenEnded_mscoco_train2014_questions.json");
+        assert_int_equal(stat(path, &was), 0);
+        put_questions(roots[k], "whom");
+        const struct timespec times[2] = {was.st_atim, was.st_mtim};
+        assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+        char *text = shown_in(roots[k], cache);
+        assert_non_null(strstr(text, "|what 0?|a0\n"));
+        free(text);
+    }
+    for (int k = 0; k < 2; k++)
+        harness_remove(&roots[k]);
+    harness_remove(&cache);
+}
+
 int main(void)
 {
     log_init("test", LOG_WARN, false); /* each damage is told */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cache__next_start_reads_it_and_not_the_files),
+        cmocka_unit_test(test_cache__sets_lie_beside_each_other),
         cmocka_unit_test(test_cache__damage_costs_time_alone),
         cmocka_unit_test(test_cache__small_sets_leave_nothing),
     };

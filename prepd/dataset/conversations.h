@@ -1,0 +1,52 @@
+/* conversations.h: inside of the adapter of conversation files: a place per record and the numbers
+ * of its images; texts are read when they are wanted. */
+#ifndef TESSERA_PREPD_DATASET_CONVERSATIONS_H
+#define TESSERA_PREPD_DATASET_CONVERSATIONS_H
+
+#include "common/hash.h"
+#include "common/safetensors.h"
+#include "prepd/dataset/chat_record.h"
+#include "prepd/dataset/clip_table.h"
+#include "prepd/dataset/names.h"
+#include "prepd/dataset/records.h"
+
+typedef struct conversation {
+    record_place at;
+    int32_t n_images;
+    int64_t first_image; /* in shown */
+    int64_t cause;       /* in causes; 0 = usable */
+} conversation;
+
+typedef struct conversations {
+    dataset base;
+    record_files *files;
+    bool random; /* any record can be read at any time */
+    chat_rules rules;
+    char *root; /* of the images */
+    int64_t limit;
+    conversation *all;
+    int64_t n, capacity;
+    int32_t *shown; /* images of the samples, one sample's side by side and in their order */
+    int64_t n_shown, shown_capacity;
+    name_list images;
+    clip_table clips;
+    bool clip_refused; /* a record is refused for what lies in a folder, which may change */
+    text_pool causes;
+    hash128 *contents; /* [files] of their bytes; NULL: not read yet */
+    hash128 identity;
+} conversations;
+
+/* identity, of all the rest; reads the files for contents where there is none. */
+WARN_UNUSED status conversations_identify(conversations *d, const conf *c);
+
+/* chat_cache.c: places and images of the last start, so that records need not be parsed again to
+ * begin. Load: false where there are none, or of other files (path, size, time of change), or where
+ * a folder of frames has others in it now; d is then as it was. Save: what fails costs time only.
+ */
+bool chat_cache_load(conversations *d, const conf *c);
+void chat_cache_save(const conversations *d, const conf *c);
+/* Of load, what is done once key and sum are right: every entry is checked against the files and
+ * the others. Apart for the fuzzer, who can not make a sum. */
+WARN_UNUSED status chat_cache_take(conversations *d, const st_file *f, const char *path);
+
+#endif

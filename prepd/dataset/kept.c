@@ -1,0 +1,127 @@
+#include "prepd/dataset/kept.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/span.h"
+#include "prepd/dataset/cache_folder.h"
+
+enum { MORE_WORDS = 8 };
+
+status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key, kept_name *out)
+{
+    char folder[PATH_MAX], text[HASH_TEXT];
+    hash_print(name, text);
+    hash_print(key, out->key);
+    TRY(cache_folder(c, folder));
+    if (snprintf(out->path, sizeof out->path, "%s/%s-%s.safetensors", folder, kind, text) >=
+        (int)sizeof out->path)
+        return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
+    return ST_OK;
+}
+
+st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data)
+{
+    return (st_tensor){.name = name,
+                       .dtype = dtype,
+                       .n_dims = 1,
+                       .shape = {n},
+                       .data = span_of(data, (size_t)n * st_dtype_size(dtype))};
+}
+
+static void add_named(hasher *h, const char *name, const void *data, size_t size)
+{
+    hasher_add(h, name, strlen(name) + 1);
+    hasher_add_u64(h, size);
+    if (size)
+        hasher_add(h, data, size);
+}
+
+/* Of each by itself and then added up: tensors of no bytes have no place in the file's order. */
+static status sum_of(const st_tensor *tensors, size_t n, const st_meta *words, size_t n_words,
+                     char out[HASH_TEXT])
+{
+    uint64_t sum[2] = {n, 0}, one[2];
+    hasher *h = NULL;
+    for (size_t k = 0; k < n + n_words; k++) {
+        if (k >= n && strcmp(words[k - n].key, "sum") == 0)
+            continue;
+        TRY(hasher_new(&h));
+        if (k < n)
+            add_named(h, tensors[k].name, tensors[k].data.data, tensors[k].data.size);
+        else
+            add_named(h, words[k - n].key, words[k - n].value, strlen(words[k - n].value));
+        const hash128 value = hasher_value(h);
+        hasher_free(&h);
+        memcpy(one, value.bytes, sizeof one);
+        sum[0] += one[0];
+        sum[1] += one[1];
+    }
+    hash128 all;
+    memcpy(all.bytes, sum, sizeof all.bytes);
+    hash_print(all, out);
+    return ST_OK;
+}
+
+status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, const st_meta *words,
+                 size_t n_words)
+{
+    st_meta all[MORE_WORDS];
+    char sum[HASH_TEXT] = "", aside[PATH_MAX + 32];
+    if (n_words + 2 > MORE_WORDS)
+        return FAIL(ST_INTERNAL, "%zu words beside what is kept", n_words);
+    memcpy(all, words, n_words * sizeof *words);
+    all[n_words] = (st_meta){"key", name->key};
+    TRY(sum_of(tensors, n, all, n_words + 1, sum));
+    all[n_words + 1] = (st_meta){"sum", sum};
+    /* A name of our own: two daemons may start at once. */
+    snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
+    TRY(st_write(aside, tensors, n, all, n_words + 2));
+    if (rename(aside, name->path) == 0)
+        return ST_OK;
+    const status st = FAIL_IN(ST_CANT_CREATE, name->path, "%s", strerror(errno));
+    unlink(aside);
+    return st;
+}
+
+static status check(const kept_name *name, const st_file *f)
+{
+    const char *key = st_meta_find(f, "key"), *wanted = st_meta_find(f, "sum");
+    char sum[HASH_TEXT];
+    if (!key || strcmp(key, name->key) != 0)
+        return FAIL_IN(ST_NO_INPUT, name->path, "of other files or options");
+    TRY(sum_of(f->tensors, f->n_tensors, f->meta, f->n_meta, sum));
+    if (!wanted || strcmp(wanted, sum) != 0)
+        return FAIL_IN(ST_BAD_INPUT, name->path, "it was changed since");
+    return ST_OK;
+}
+
+status kept_open(const kept_name *name, st_file *out)
+{
+    TRY(st_open(name->path, out));
+    const status st = check(name, out);
+    if (st != ST_OK)
+        st_close(out);
+    return st;
+}
+
+status kept_words(const st_file *f, const char *path, const char *name, int64_t numbers,
+                  int64_t want, const uint8_t **out, int64_t *out_n)
+{
+    const st_tensor *t;
+    TRY(st_want(f, name, DT_I64, 1, path, &t));
+    if (t->shape[0] % numbers || (want >= 0 && t->shape[0] != want * numbers))
+        return FAIL_IN(ST_BAD_INPUT, path, "%s has %" PRId64 " entries", name, t->shape[0]);
+    *out = t->data.data;
+    *out_n = t->shape[0] / numbers;
+    return ST_OK;
+}
+
+int64_t kept_number(const uint8_t *words, int64_t i)
+{
+    return (int64_t)load_u64(words + i * (int64_t)sizeof(int64_t));
+}

@@ -1,0 +1,123 @@
+/* kept_points.c: the restart points of unpack.h, of kept.h. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/dataset/kept.h"
+#include "prepd/dataset/unpack_kind.h"
+
+enum {
+    FILE_NUMBERS = 2,  /* restart points, unpacked bytes */
+    POINT_NUMBERS = 3, /* unpacked, packed, bits and fresh */
+    FRESH = 8,         /* above the bits */
+};
+
+static void store_point(const unpack_restart *p, int64_t *to, uint8_t **windows)
+{
+    to[0] = p->unpacked;
+    to[1] = p->packed;
+    to[2] = p->bits | p->fresh << FRESH;
+    if (p->fresh)
+        return;
+    memcpy(*windows, p->window, UNPACK_WINDOW);
+    *windows += UNPACK_WINDOW;
+}
+
+status kept_points_of(const record_files *files, kept_points *out)
+{
+    const int64_t n_files = records_count(files);
+    int64_t n_points = 0, n_windows = 0, at = 0;
+    for (int64_t f = 0; f < n_files; f++) {
+        const unpack *u = records_unpack(files, f);
+        for (int64_t i = 0; i < unpack_points(u); i++)
+            n_windows += !unpack_restarts(u)[i].fresh;
+        n_points += unpack_points(u);
+    }
+    out->files = malloc(((size_t)n_files * FILE_NUMBERS + 1) * sizeof *out->files);
+    out->points = malloc(((size_t)n_points * POINT_NUMBERS + 1) * sizeof *out->points);
+    out->windows = malloc((size_t)n_windows * UNPACK_WINDOW + 1);
+    if (!out->files || !out->points || !out->windows)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", n_points);
+    uint8_t *windows = out->windows;
+    for (int64_t f = 0; f < n_files; f++) {
+        const unpack *u = records_unpack(files, f);
+        out->files[f * FILE_NUMBERS] = unpack_points(u);
+        out->files[f * FILE_NUMBERS + 1] = unpack_total(u);
+        for (int64_t i = 0; i < unpack_points(u); i++)
+            store_point(&unpack_restarts(u)[i], out->points + POINT_NUMBERS * at++, &windows);
+    }
+    out->tensors[0] = kept_column("files", DT_I64, n_files * FILE_NUMBERS, out->files);
+    out->tensors[1] = kept_column("points", DT_I64, n_points * POINT_NUMBERS, out->points);
+    out->tensors[2] = kept_column("windows", DT_U8, n_windows * UNPACK_WINDOW, out->windows);
+    return ST_OK;
+}
+
+void kept_points_done(kept_points *k)
+{
+    free(k->files);
+    free(k->points);
+    free(k->windows);
+}
+
+/* Restart points of one file; windows: those after its own are of the next. */
+static status adopt(unpack *u, const uint8_t *words, int64_t n, int64_t total,
+                    const uint8_t **windows, int64_t *inout_windows)
+{
+    unpack_restart *p = calloc((size_t)n + 1, sizeof *p);
+    status st = ST_OK;
+    if (!p)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", n);
+    for (int64_t i = 0; i < n && st == ST_OK; i++) {
+        const int64_t flags = kept_number(words, i * POINT_NUMBERS + 2);
+        p[i] = (unpack_restart){.unpacked = kept_number(words, i * POINT_NUMBERS),
+                                .packed = kept_number(words, i * POINT_NUMBERS + 1),
+                                .bits = (int)(flags & ((1 << FRESH) - 1)),
+                                .fresh = flags >> FRESH & 1};
+        if (p[i].fresh)
+            continue;
+        if ((*inout_windows)-- <= 0)
+            st = FAIL(ST_BAD_INPUT, "fewer windows than restart points");
+        else
+            p[i].window = (uint8_t *)(uintptr_t)*windows; /* only read */
+        *windows += st == ST_OK ? UNPACK_WINDOW : 0;
+    }
+    if (st == ST_OK)
+        st = unpack_adopt(u, p, n, total);
+    free(p);
+    return st;
+}
+
+status kept_points_take(record_files *to, const st_file *f, const char *path)
+{
+    const uint8_t *files, *points;
+    const st_tensor *t;
+    int64_t n_files, n_points;
+    TRY(kept_words(f, path, "files", FILE_NUMBERS, records_count(to), &files, &n_files));
+    TRY(kept_words(f, path, "points", POINT_NUMBERS, -1, &points, &n_points));
+    TRY(st_want(f, "windows", DT_U8, 1, path, &t));
+    const uint8_t *windows = t->data.data;
+    int64_t left = t->shape[0] / UNPACK_WINDOW;
+    for (int64_t k = 0; k < n_files; k++) {
+        const int64_t n = kept_number(files, k * FILE_NUMBERS);
+        if (n < 1 || n > n_points)
+            return FAIL_IN(ST_BAD_INPUT, path, "a file of %" PRId64 " restart points", n);
+        TRY(adopt(records_unpack(to, k), points, n, kept_number(files, k * FILE_NUMBERS + 1),
+                  &windows, &left));
+        points += n * POINT_NUMBERS * (int64_t)sizeof(int64_t);
+        n_points -= n;
+    }
+    return ST_OK;
+}
+
+void kept_points_forget(record_files *files)
+{
+    for (int64_t k = 0; k < records_count(files); k++)
+        unpack_forget(records_unpack(files, k));
+}
+
+bool kept_place_is_sound(const record_files *files, const record_place *at)
+{
+    return at->file >= 0 && at->file < records_count(files) && at->line >= 1 && at->bytes >= 0 &&
+           at->bytes <= RECORD_BYTES && at->offset >= 0 &&
+           at->offset <= unpack_total(records_unpack(files, at->file)) - at->bytes;
+}

@@ -1,0 +1,232 @@
+/* Places and images of records of the last start: the same samples with them, with any damage of
+ * the file they are kept in, and after a file or a folder of frames has changed. */
+#include "tests/harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/rng.h"
+#include "prepd/dataset/dataset.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+enum {
+    PATH = 1024,
+    RECORDS = 300,
+    FILLER = 30 << 10, /* bytes a record: only large files are kept */
+    DAMAGES = 40,
+    FRAMES_AT = 10, /* a record that shows a folder of frames */
+    BROKEN_AT = 20, /* one that is no JSON */
+    BARE_AT = 30,   /* one whose texts show fewer pictures than it has */
+};
+
+static void put_record(FILE *f, int i, const char *word, const char *frames)
+{
+    if (i == BROKEN_AT) {
+        fputs("{\"image\": }\n", f);
+        return;
+    }
+    if (i == FRAMES_AT)
+        fprintf(f, "{\"video\": \"%s\", \"fps\": 2, ", frames);
+    else
+        fprintf(f, "{\"images\": [\"p/%d.jpg\", \"p/%d.jpg\"], ", i / 3, i / 3 + 1);
+    fprintf(f,
+            "\"filler\": \"%*s\", \"messages\": [{\"role\": \"user\", \"content\": \"%s%s %d?\"}, "
+            "{\"role\": \"assistant\", \"content\": \"a%d\"}]}\n",
+            FILLER, "",
+            i == FRAMES_AT ? "<video>"
+            : i == BARE_AT ? "<image>"
+                           : "<image><image>",
+            word, i, i);
+}
+
+static void put_records(const char *root, const char *word, const char *frames)
+{
+    char path[PATH];
+    snprintf(path, PATH, "%s/talks.jsonl", root);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < RECORDS; i++)
+        put_record(f, i, word, frames);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void put_frame(const char *root, const char *folder, int k)
+{
+    char path[PATH];
+    snprintf(path, PATH, "%s/%s", root, folder);
+    (void)!mkdir(path, 0777);
+    snprintf(path, PATH, "%s/%s/%d.jpg", root, folder, k);
+    const int fd = open(path, O_CREAT | O_WRONLY, 0666);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static char *make_set(void)
+{
+    char *root = harness_temp();
+    put_records(root, "what", "clip");
+    put_frame(root, "clip", 1);
+    put_frame(root, "clip", 2);
+    return root;
+}
+
+/* All that a data set shows, as one text; heap. */
+static char *shown(const char *root)
+{
+    char path[PATH], identity[HASH_TEXT], *text = NULL;
+    conf c = conf_defaults();
+    dataset *d;
+    arena a;
+    size_t size;
+    snprintf(path, PATH, "%s/talks.jsonl", root);
+    c.data_format = DATA_VIDEO;
+    c.data_path = path;
+    arena_init(&a, 0);
+    assert_ok(dataset_open(&c, &d));
+    FILE *f = open_memstream(&text, &size);
+    hash_print(d->v->identity(d), identity);
+    fprintf(f, "%s, %lld images\n", identity, (long long)d->v->images(d));
+    for (int64_t i = 0; i < d->v->samples(d); i++) {
+        sample s;
+        assert_ok(d->v->sample(d, i, &a, &s));
+        fprintf(f, "%s|%s|%s", s.name, s.cause ? s.cause : "",
+                s.n_turns ? s.turns[0].parts[s.turns[0].n_parts - 1].text : "");
+        for (int32_t k = 0; k < s.n_images; k++) {
+            image_place place;
+            dataset_image_place(d, s.images[k], &place);
+            fprintf(f, "|%s %d %g %s", place.path, place.n_frames, place.fps,
+                    place.n_frames ? d->v->frame(d, s.images[k], 0) : "");
+        }
+        fprintf(f, "\n");
+    }
+    fclose(f);
+    dataset_close(&d);
+    arena_done(&a);
+    return text;
+}
+
+/* False: there is none. */
+static bool cache_of(const char *root, char out[PATH])
+{
+    char folder[PATH];
+    bool found = false;
+    snprintf(folder, PATH, "%s/.tessera", root);
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (strncmp(e->d_name, "chats-", 6) == 0) {
+            snprintf(out, PATH, "%.700s/%.300s", folder, e->d_name);
+            found = true;
+        }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static void test_cache__next_start_reads_it_and_not_the_files(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH];
+    char *first = shown(root), *second = shown(root);
+    assert_string_equal(first, second);
+    assert_non_null(strstr(first, "talks.jsonl:1||what 0?|p/0.jpg 0 0 |p/1.jpg 0 0 \n"));
+    assert_non_null(strstr(first, "talks.jsonl:11||what 10?|clip 2 2 1.jpg\n"));
+    assert_non_null(strstr(first, "talks.jsonl:21|talks.jsonl:21: not JSON"));
+    assert_non_null(strstr(first, "talks.jsonl:31|talks.jsonl:31: "));
+    assert_true(cache_of(root, path));
+
+    /* Another file under the old size and time is not seen at opening: so it was not read. */
+    struct stat was;
+    snprintf(path, PATH, "%s/talks.jsonl", root);
+    assert_int_equal(stat(path, &was), 0);
+    put_records(root, "whom", "clip");
+    const struct timespec times[2] = {was.st_atim, was.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    char *unread = shown(root);
+    assert_memory_equal(unread, first, HASH_TEXT - 1); /* its identity */
+
+    /* Under its own time it is, and the cache is that of the new one. */
+    put_records(root, "whom", "clip");
+    char *changed = shown(root), *again = shown(root);
+    assert_non_null(strstr(changed, "||whom 0?|p/0.jpg"));
+    assert_string_equal(changed, again);
+    free(first);
+    free(second);
+    free(unread);
+    free(changed);
+    free(again);
+    harness_remove(&root);
+}
+
+static void test_cache__damage_costs_time_alone(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH] = "";
+    char *first = shown(root);
+    struct stat info;
+    rng_key key = rng_key_make(harness_seed(), "damage");
+    for (uint64_t round = 0; round < DAMAGES; round++) {
+        assert_true(cache_of(root, path));
+        assert_int_equal(stat(path, &info), 0);
+        FILE *f = fopen(path, "r+");
+        assert_non_null(f);
+        if (round % 10 == 9) { /* cut off */
+            assert_int_equal(
+                ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
+        } else { /* a run of other bytes */
+            fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
+            for (uint64_t i = 0; i <= round % 9; i++)
+                fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
+        }
+        fclose(f);
+        char *again = shown(root);
+        assert_string_equal(again, first);
+        free(again);
+    }
+    free(first);
+    harness_remove(&root);
+}
+
+static void test_cache__folders_of_frames_are_listed_at_every_start(void **state)
+{
+    (void)state;
+    char *root = make_set(), path[PATH];
+    char *first = shown(root);
+    put_frame(root, "clip", 3);
+    char *more = shown(root);
+    assert_non_null(strstr(more, "|clip 3 2 1.jpg\n"));
+    assert_int_not_equal(strncmp(more, first, HASH_TEXT - 1), 0);
+    free(first);
+    free(more);
+    harness_remove(&root);
+
+    /* A record refused for its folder is not remembered as such: somebody may fill it. */
+    root = harness_temp();
+    snprintf(path, PATH, "%s/empty", root);
+    assert_int_equal(mkdir(path, 0777), 0);
+    put_records(root, "what", "empty");
+    char *refused = shown(root);
+    assert_non_null(strstr(refused, "holds 0 pictures"));
+    put_frame(root, "empty", 1);
+    char *mended = shown(root);
+    assert_non_null(strstr(mended, "|empty 1 2 1.jpg\n"));
+    free(refused);
+    free(mended);
+    harness_remove(&root);
+}
+
+int main(void)
+{
+    log_init("test", LOG_WARN, false); /* each damage is told */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cache__next_start_reads_it_and_not_the_files),
+        cmocka_unit_test(test_cache__damage_costs_time_alone),
+        cmocka_unit_test(test_cache__folders_of_frames_are_listed_at_every_start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
