@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
+#include "trainer/device/shapes.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/again.h"
@@ -57,10 +58,29 @@ status session_model(session *s)
     return ST_OK;
 }
 
+/* Adapters belong to a base that others have too. */
+static status want_base(const session *s, bool have)
+{
+    if (have || s->from || s->params->lora_rank == 0 || s->conf->lora_random_base ||
+        shapes_only(s->stream->dev))
+        return ST_OK;
+    return FAIL_IN(ST_NO_INPUT, s->conf->model_path,
+                   "lora.rank is %" PRId64
+                   ", and %s: adapters would be trained beside random values. "
+                   "Name a folder with model.safetensors or model.safetensors.index.json, or set "
+                   "lora.random_base true where that is wanted",
+                   s->params->lora_rank,
+                   s->conf->model_layers ? "model.layers leaves layers of the model out"
+                                         : "there are no weights here");
+}
+
 status session_values(session *s)
 {
     const conf *c = s->conf;
     const enum session_use use = s->use;
+    const bool have =
+        c->model_layers == 0 && file_is_folder(c->model_path) && hf_has_weights(c->model_path);
+    TRY(want_base(s, have));
     TRY(params_alloc(s->params, s->stream, use == SESSION_TRAIN));
     if (s->from) {
         char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
@@ -78,8 +98,6 @@ status session_values(session *s)
                  s->from->path, s->params->bytes_read);
         return ST_OK;
     }
-    bool have =
-        c->model_layers == 0 && file_is_folder(c->model_path) && hf_has_weights(c->model_path);
     if (have) {
         TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
         TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));

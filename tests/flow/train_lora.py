@@ -1,17 +1,19 @@
 """LoRA: only adapters are trained, a run goes on bit for bit, and what it leaves opens twice: merged, and
-as an adapter's folder, which with the model it stands beside is the merged one."""
+as an adapter's folder, which with the model it stands beside is the merged one, for either version of the reference.
+A base without weights is refused."""
 
 import json
 import os
+import shutil
 import struct
 
 import numpy
 
-from prepd_flow import Folder, check, main
+from prepd_flow import Folder, check, main, run
 from resume_flow import STREAM, go, recorded, same
-from train_flow import trainer
+from train_flow import options, trainer
 
-TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"
+TARGETS = "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"
 RANK, ALPHA = 4, 12
 KINDS = {"F32": (numpy.uint32, 0), "BF16": (numpy.uint16, 16)}
 
@@ -29,50 +31,74 @@ def tensors(path):
     return out
 
 
-def delta(adapter, name, shape):
-    """What the adapter's files add to a stored tensor, or None; as PEFT reads them."""
+def delta(adapter, name, shape, reader):
+    """What the adapter's files add to a stored tensor, or None; as PEFT reads them for that reader."""
     module, scale = name.removesuffix(".weight"), ALPHA / RANK
     if len(shape) == 3:
         stem, last = module.rsplit(".", 1)
-        module = stem + (".base_layer" if last == "gate_up_proj" else "")
+        inside = f"base_model.model.{stem}.base_layer.lora_A.weight" in adapter
+        module = stem + (".base_layer" if inside and last == "gate_up_proj" else "")
     a, b = (adapter.get(f"base_model.model.{module}.lora_{x}.weight") for x in "AB")
     if a is None:
         return None
     if len(shape) == 2:
         return scale * b @ a
-    a, b = a.reshape(shape[0], RANK, shape[1]), b.reshape(shape[2], RANK, shape[0])
-    return scale * numpy.einsum("ore,eri->eio", b, a)
+    # PEFT: of a matrix [rows, columns] as the reader has it, A is over columns, B over rows.
+    rows, columns = shape[1:] if reader == "transformers4" else shape[:0:-1]
+    a, b = a.reshape(shape[0], RANK, columns), b.reshape(rows, RANK, shape[0])
+    value = scale * numpy.einsum("ore,eri->eoi", b, a)
+    return value if reader == "transformers4" else value.transpose(0, 2, 1)
+
+
+def opened(f, step, reader):
+    """The adapter's folder onto the base is the merged model; the tensors it changes, and its configuration."""
+    merged, adapter = tensors(step + "model.safetensors"), tensors(step + "adapter/adapter_model.safetensors")
+    state = tensors(step + "training/rank-00000-of-00001.safetensors")
+    changed = []
+    for name, value in merged.items():
+        base = state["value/" + name].reshape(value.shape)
+        more = delta(adapter, name, value.shape, reader)
+        wanted = base if more is None else base + more
+        if more is not None and numpy.abs(more).max() > 0:
+            changed.append(name.removesuffix(".weight"))
+        check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() / 256, name)
+    with open(step + "adapter/adapter_config.json") as file:
+        config = json.load(file)
+    check(config["r"] == RANK and config["lora_alpha"] == ALPHA, config)
+    return changed, config, len(adapter), state
+
+
+def targets_are(config, changed, reader):
+    parameters = [n for n in changed if n.endswith(("gate_up_proj", "experts.down_proj"))]
+    if reader == "transformers5":
+        parameters += [n + ".weight" for n in changed if n.endswith("mlp.gate")]
+    modules = set(changed) - set(parameters) - {n.removesuffix(".weight") for n in parameters}
+    check(set(config["target_modules"]) == modules, config)
+    check(set(config["target_parameters"]) == set(parameters), config)
 
 
 def adapter_and_model_are_the_merged_model():
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         lora = {"lora__rank": RANK, "lora__alpha": ALPHA, "lora__targets": TARGETS, "optimizer__lr": 0.01}
+        said = go(f, "bare", code=66, **rows, **lora)
+        check("lora.rank is 4" in said and "no weights here" in said and "lora.random_base" in said, said)
+        go(f, "base", **dict(rows, training__steps=1, optimizer__lr=0))
+        lora["model__path"] = f.file("base/checkpoint")
         said = go(f, "run", **rows, **lora)
         check("frozen" in said and "parameters are trained" in said, said)
         go(f, "parts", **dict(rows, training__steps=3), **lora)
-        check("going on from step 3" in go(f, "parts", **rows, **lora), "it began anew")
+        five = {"lora__adapter_for": "transformers5"}
+        check("going on from step 3" in go(f, "parts", **rows, **lora, **five), "it began anew")
         same(f, "run", "parts", 6)
 
-        step = f.file("run/checkpoint/step-6/")
-        merged = tensors(step + "model.safetensors")
-        adapter = tensors(step + "adapter/adapter_model.safetensors")
-        state = tensors(step + "training/rank-00000-of-00001.safetensors")
+        for name, reader in (("run", "transformers4"), ("parts", "transformers5")):
+            step = f.file(f"{name}/checkpoint/step-6/")
+            changed, config, n, state = opened(f, step, reader)
+            check(2 * len(changed) == n and len(changed) == 7 * sum("q_proj" in c for c in changed), f"{changed}")
+            targets_are(config, changed, reader)
         check({n.split("/")[1] for n in state if n.startswith("moment")} ==
               {n.split("/")[1] for n in state if "lora_" in n}, "moments of frozen values")
-        changed = 0
-        for name, value in merged.items():
-            base = state["value/" + name].reshape(value.shape)
-            more = delta(adapter, name, value.shape)
-            wanted = base if more is None else base + more
-            changed += more is not None and numpy.abs(more).max() > 0
-            check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() / 256, name)
-        check(2 * changed == len(adapter) and changed == 6 * sum("q_proj" in n for n in merged), f"{changed}")
-        with open(step + "adapter/adapter_config.json") as file:
-            config = json.load(file)
-        check(config["r"] == RANK and config["lora_alpha"] == ALPHA, config)
-        check(len(config["target_modules"]) == changed * 4 // 6 and len(config["target_parameters"]) == changed // 3,
-              config)
         trainer("inspect", f.file("run/checkpoint"))
 
         # It learns: the loss of the same rows falls, as slowly as adapters do.
@@ -80,6 +106,71 @@ def adapter_and_model_are_the_merged_model():
         check(losses[-1] < losses[0] - 0.02, losses)
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
+        square_experts_can_not_be_misread(f, rows, lora)
+        experts_of_text_only_models_are_linear_maps(f, lora)
+
+
+def square_experts_can_not_be_misread(f, rows, lora):
+    """hidden size = expert width, down_proj alone: the other one is there too, without effect, and its shapes are not
+    the same for both readers."""
+    shutil.copytree(f.file("data/model"), f.file("square"))
+    with open(f.file("square/config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    text = config["text_config"]
+    text["moe_intermediate_size"] = text["hidden_size"]
+    with open(f.file("square/config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    shapes = {}
+    for reader in ("transformers4", "transformers5"):
+        go(f, reader, **dict(rows, training__steps=2), **dict(lora, lora__targets="down_proj", lora__random_base="true",
+                                                            lora__adapter_for=reader, model__path=f.file("square")))
+        step = f.file(f"{reader}/checkpoint/step-2/")
+        changed, config, n, _ = opened(f, step, reader)
+        check(len(changed) == text["num_hidden_layers"] and n == 4 * len(changed), f"{changed}")
+        check(len(config["target_parameters"]) == 2 * len(changed), config)
+        adapter = tensors(step + "adapter/adapter_model.safetensors")
+        shapes[reader] = {n: a.shape for n, a in adapter.items() if "base_layer" in n}
+        check(not any(adapter[n].any() for n in shapes[reader]), "the other's values")
+    four, five = shapes.values()
+    check(four.keys() == five.keys() and all(four[n] != five[n] for n in four), shapes)
+
+
+def experts_of_text_only_models_are_linear_maps(f, lora):
+    """For either reader; where only gate and up have adapters, down has one of zeros, without which PEFT would fuse none
+    for the 5 series."""
+    with open(f.file("data/model/config.json"), encoding="utf-8") as file:
+        text = json.load(file)["text_config"]
+    shutil.copytree(f.file("data/model"), f.file("text"))
+    with open(f.file("text/config.json"), "w", encoding="utf-8") as file:
+        json.dump(dict(text, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], rope_scaling=None), file)
+    with open(f.file("lines.jsonl"), "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": f"the number of this line is {i} " * 30}) + "\n" for i in range(30))
+    data = {"data.format": "text", "data.path": f.file("lines.jsonl"), "training.epochs": 1}
+    run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
+    rows = {"feed__replay": f.file("text.rec"), **{k.replace(".", "__"): v for k, v in data.items()}}
+    go(f, "text-run", **rows, **dict(lora, training__steps=2, lora__targets="gate,gate_up_proj", lora__random_base="true",
+                                     model__path=f.file("text"), lora__adapter_for="transformers5"))
+    step = f.file("text-run/checkpoint/step-2/")
+    adapter, merged = tensors(step + "adapter/adapter_model.safetensors"), tensors(step + "model.safetensors")
+    state = tensors(step + "training/rank-00000-of-00001.safetensors")
+    changed, added, width = 0, {}, text["moe_intermediate_size"]
+    for name, value in merged.items():
+        more = delta(adapter, name, value.shape, "transformers5")
+        if more is None or "experts" not in name:
+            continue
+        _, _, layer, _, _, expert, which, _ = name.split(".")  # model.layers.L.mlp.experts.E.WHICH.weight
+        value_of = {n: state[f"value/model.layers.{layer}.mlp.experts.{n}"].reshape(text["num_experts"], *shape)[int(expert)]
+                    for n, shape in (("down_proj", (width, -1)), ("gate_up_proj", (-1, 2 * width)))}
+        base = {"down_proj": value_of["down_proj"], "gate_proj": value_of["gate_up_proj"][:, :width],
+                "up_proj": value_of["gate_up_proj"][:, width:]}[which].T
+        check(numpy.abs(value - base - more).max() <= numpy.abs(value).max() / 256, name)
+        added[which] = added.get(which, 0) + numpy.abs(more).max()
+        changed += 1
+    check(added["gate_proj"] > 0 and added["up_proj"] > 0 and added["down_proj"] == 0, f"{added}")
+    check(changed == 3 * text["num_experts"] * text["num_hidden_layers"], f"{changed}")
+    with open(step + "adapter/adapter_config.json") as file:
+        config = json.load(file)
+    check("target_parameters" not in config and 2 * len(config["target_modules"]) == len(adapter), config)
 
 
 main(adapter_and_model_are_the_merged_model)

@@ -65,9 +65,6 @@ def reference(args):
     with open(os.path.join(path, "adapter_config.json"), encoding="utf-8") as f:
         base = json.load(f)["base_model_name_or_path"]
     model = Qwen3VLMoeForConditionalGeneration.from_pretrained(base, dtype=torch.float32)
-    for module in model.modules():  # 4.57 stores experts [E, in, out] and does not say so
-        if type(module).__name__.endswith("TextExperts"):
-            module.is_transposed = True
     return PeftModel.from_pretrained(model, path).eval()
 
 

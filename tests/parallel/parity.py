@@ -26,7 +26,7 @@ from ranks import BIN, MPIRUN, TESTS, run  # noqa: E402
 STEP = 8       # rows; as mixed_rows.c has it
 
 # B begins at 0, and with it A's gradient: what a later step makes of A shows in its loss.
-ADAPTERS = {"lora.rank": 4, "lora.alpha": 12,
+ADAPTERS = {"lora.rank": 4, "lora.alpha": 12, "lora.random_base": "true",
             "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
 
 UPPER = {"freeze.vision": "true", "freeze.merger": "true",

@@ -16,8 +16,10 @@ static const char config_name[] = "adapter_config.json";
 /* One matrix of the file: the A or B of a base row, of all its experts or one. */
 typedef struct adapter_tensor {
     char name[TENSOR_NAME];
-    const param *p; /* the row of A or B */
-    bool is_b, linear;
+    const param *p; /* the row of values; NULL: zeros */
+    bool is_b;      /* lora_B of the file, */
+    bool of_b;      /* with values of B; of exchanged experts the file's B has those of A */
+    bool linear;
     int64_t expert, column; /* WHOLE, or one expert's, of B columns [column, column + rows) */
     int64_t shape[2];
 } adapter_tensor;
@@ -26,78 +28,136 @@ typedef struct adapter_list {
     adapter_tensor *tensor;
     int64_t n;
     stream *s;
+    adapter_reader reader;
+    int64_t rank;
+    const param **parameter; /* base rows that are target_parameters */
+    int64_t n_parameters;
 } adapter_list;
 
-/* The two tensors of a module: [r, in] and [out, r], r times the experts of one that has all. */
-static void add_pair(adapter_list *l, const param *w, const char *module, int64_t expert,
-                     int64_t column, int64_t out)
+static adapter_tensor *add_tensor(adapter_list *l, const char *module, bool is_b)
 {
-    bool linear = w->n_dims == 2;
+    adapter_tensor *t = &l->tensor[l->n++];
+    *t = (adapter_tensor){.is_b = is_b, .expert = WHOLE};
+    snprintf(t->name, sizeof t->name, "base_model.model.%s.lora_%c.weight", module,
+             is_b ? 'B' : 'A');
+    return t;
+}
+
+/* Of a linear map: [r, in] and [out, r]. */
+static void add_linear(adapter_list *l, const param *w, bool text_only)
+{
+    char module[160];
+    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(w), w->name);
     for (int b = 0; b < 2; b++) {
-        adapter_tensor *t = &l->tensor[l->n++];
-        const param *p = w + w->lora + b;
-        int64_t rank = p->shape[linear ? b : 2 - b];
-        rank *= !linear && expert == WHOLE ? w->shape[0] : 1;
-        *t = (adapter_tensor){
-            .p = p, .is_b = b, .linear = linear, .expert = expert, .column = column};
-        t->shape[0] = b ? out : rank;
-        t->shape[1] = b ? rank : w->shape[1];
-        snprintf(t->name, sizeof t->name, "base_model.model.%s.lora_%c.weight", module,
-                 b ? 'B' : 'A');
+        adapter_tensor *t = add_tensor(l, module, b);
+        t->p = w + w->lora + b;
+        t->linear = true;
+        memcpy(t->shape, t->p->shape, sizeof t->shape);
     }
+    if (w->group == GROUP_ROUTER && !text_only && l->reader == ADAPTER_TRANSFORMERS_5)
+        l->parameter[l->n_parameters++] = w;
 }
 
 /* Experts in one tensor. PEFT wraps a module once for each of its parameters: the first is inside.
  */
-static void add_fused(adapter_list *l, const param *w)
+static void add_fused(adapter_list *l, const param *w, bool inside)
 {
+    const bool exchanged = l->reader == ADAPTER_TRANSFORMERS_4;
+    const int64_t in = w->shape[exchanged ? 2 : 1], out = w->shape[exchanged ? 1 : 2];
     char module[160];
-    const char *last = strrchr(w->name, '.');
-    bool inside = strcmp(last, ".gate_up_proj") == 0 && (w + 1)->lora != 0;
-    snprintf(module, sizeof module, "%.*s%s", (int)(last - w->name), w->name,
+    snprintf(module, sizeof module, "%.*s%s", (int)(strrchr(w->name, '.') - w->name), w->name,
              inside ? ".base_layer" : "");
-    add_pair(l, w, module, WHOLE, 0, w->shape[2]);
+    for (int b = 0; b < 2; b++) {
+        adapter_tensor *t = add_tensor(l, module, b);
+        t->of_b = exchanged ? !b : b;
+        t->p = w->lora ? w + w->lora + t->of_b : NULL;
+        t->shape[b] = l->rank * w->shape[0];
+        t->shape[!b] = b ? out : in;
+    }
+    l->parameter[l->n_parameters++] = w;
 }
 
-static void add_separate(adapter_list *l, const param *w)
+static bool is_square(const param *w)
+{
+    return w->lora && w->shape[1] == w->shape[2];
+}
+
+/* gate_up: a module's first parameter, its other one follows. */
+static void add_fused_pair(adapter_list *l, const param *gate_up)
+{
+    const param *down = gate_up + 1;
+    bool first = gate_up->lora || is_square(down), second = down->lora || is_square(gate_up);
+    if (first)
+        add_fused(l, gate_up, second);
+    if (second)
+        add_fused(l, down, false);
+}
+
+static void add_expert(adapter_list *l, const param *w, int64_t e, const char *which,
+                       int64_t column, int64_t out)
 {
     char module[160];
-    const char *last = strrchr(w->name, '.');
-    bool pair = strcmp(last, ".gate_up_proj") == 0;
-    for (int64_t e = 0; e < w->shape[0]; e++)
-        for (int half = 0; half < (pair ? 2 : 1); half++) {
-            int64_t out = w->shape[2] / (pair ? 2 : 1);
-            snprintf(module, sizeof module, "%.*s.%lld.%s_proj", (int)(last - w->name), w->name,
-                     (long long)e,
-                     !pair  ? "down"
-                     : half ? "up"
-                            : "gate");
-            add_pair(l, w, module, e, half * out, out);
-        }
+    snprintf(module, sizeof module, "%.*s.%lld.%s_proj", (int)(strrchr(w->name, '.') - w->name),
+             w->name, (long long)e, which);
+    for (int b = 0; b < 2; b++) {
+        adapter_tensor *t = add_tensor(l, module, b);
+        t->p = w->lora ? w + w->lora + b : NULL;
+        t->of_b = b;
+        t->expert = e;
+        t->column = b ? column : 0;
+        t->shape[b] = l->rank;
+        t->shape[!b] = b ? out : w->shape[1];
+    }
 }
 
-static status list_make(const params *p, stream *s, adapter_list *out)
+/* PEFT fuses gate and up for the 5 series only where down has an adapter too: else zeros. */
+static void add_separate_pair(adapter_list *l, const param *gate_up)
 {
-    int64_t most = 0;
-    for (int64_t i = 0; i < p->n; i++)
-        if (p->list[i].lora)
-            most += 2 + (p->list[i].n_dims == 3 ? 4 * p->list[i].shape[0] : 0);
-    *out = (adapter_list){.tensor = calloc((size_t)most + 1, sizeof *out->tensor), .s = s};
-    if (!out->tensor)
-        return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
-    for (int64_t i = 0; i < p->n; i++) {
-        const param *w = &p->list[i];
-        char module[160];
-        if (!w->lora)
-            continue;
-        snprintf(module, sizeof module, "%.*s", (int)lora_module_size(w), w->name);
-        if (w->n_dims == 2)
-            add_pair(out, w, module, WHOLE, 0, w->shape[0]);
-        else if (p->text_only_names)
-            add_separate(out, w);
-        else
-            add_fused(out, w);
+    const param *down = gate_up + 1;
+    const int64_t width = gate_up->shape[2] / 2;
+    for (int64_t e = 0; e < gate_up->shape[0] && gate_up->lora; e++) {
+        add_expert(l, gate_up, e, "gate", 0, width);
+        add_expert(l, gate_up, e, "up", width, width);
     }
+    for (int64_t e = 0; e < down->shape[0] && (gate_up->lora || down->lora); e++)
+        add_expert(l, down, e, "down", 0, down->shape[2]);
+}
+
+static void add_row(adapter_list *l, const params *p, const param *w)
+{
+    if (w->n_dims == 2 && w->lora)
+        add_linear(l, w, p->text_only_names);
+    else if (w->group != GROUP_EXPERTS || w->adapter || !strstr(w->name, ".gate_up_proj"))
+        return;
+    else if (p->text_only_names)
+        add_separate_pair(l, w);
+    else
+        add_fused_pair(l, w);
+}
+
+static void list_free(adapter_list *l)
+{
+    free(l->tensor);
+    free(l->parameter);
+}
+
+static status list_make(const params *p, stream *s, adapter_reader reader, adapter_list *out)
+{
+    int64_t most = 1;
+    for (int64_t i = 0; i < p->n; i++)
+        most += 2 + (p->list[i].n_dims == 3 ? 4 * p->list[i].shape[0] : 0);
+    adapter_list l = {.tensor = calloc((size_t)most, sizeof *l.tensor),
+                      .s = s,
+                      .reader = reader,
+                      .rank = p->lora_rank,
+                      .parameter = calloc((size_t)p->n + 1, sizeof *l.parameter)};
+    if (!l.tensor || !l.parameter) {
+        list_free(&l);
+        return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
+    }
+    for (int64_t i = 0; i < p->n; i++)
+        add_row(&l, p, &p->list[i]);
+    *out = l;
     return ST_OK;
 }
 
@@ -105,13 +165,18 @@ static status list_make(const params *p, stream *s, adapter_list *out)
 static void arrange(const adapter_tensor *t, const double *from, double *to)
 {
     const int64_t experts = t->p->shape[0], rows = t->p->shape[1], columns = t->p->shape[2];
+    const bool exchanged = t->of_b != t->is_b;
     for (int64_t i = 0; i < t->shape[0]; i++)
         for (int64_t j = 0; j < t->shape[1]; j++, to++) {
             if (t->expert != WHOLE) /* transposed: A' [r, in], B' [out, r] */
                 *to = from[(t->expert * rows + j) * columns + t->column + i];
-            else if (!t->is_b) /* [E r, in] */
+            else if (!t->is_b && exchanged) /* [E r, out] of B */
+                *to = from[i * columns + j];
+            else if (!t->is_b) /* [E r, in] of A */
                 *to = from[(i / columns * rows + j) * columns + i % columns];
-            else /* [out, r E] */
+            else if (exchanged) /* [in, r E] of A */
+                *to = from[(j % experts * rows + i) * columns + j / experts];
+            else /* [out, r E] of B */
                 *to = from[(j % experts * rows + j / experts) * columns + i];
         }
 }
@@ -120,6 +185,10 @@ static status read_tensor(void *context, int64_t i, double *out)
 {
     const adapter_list *l = context;
     const adapter_tensor *t = &l->tensor[i];
+    if (!t->p) {
+        memset(out, 0, (size_t)(t->shape[0] * t->shape[1]) * sizeof *out);
+        return ST_OK;
+    }
     if (t->linear)
         return lora_read(t->p, l->s, 0, t->p->count, out);
     double *all = malloc((size_t)t->p->count * sizeof *all);
@@ -149,23 +218,36 @@ static status write_weights(const adapter_list *l, const char *folder)
     return st;
 }
 
-/* The modules whose lora_A the list has; with parameters: the fused tensors instead. */
-static void put_targets(json_writer *w, const params *p, bool parameters, const adapter_list *l)
+static bool is_parameter(const adapter_list *l, const adapter_tensor *t)
+{
+    bool found = !t->linear && t->expert == WHOLE;
+    for (int64_t i = 0; i < l->n_parameters && !found; i++)
+        found = t->p == l->parameter[i] + l->parameter[i]->lora;
+    return found;
+}
+
+/* The modules whose lora_A the list has, but for those of parameters. */
+static void put_modules(json_writer *w, const adapter_list *l)
 {
     static const char start[] = "base_model.model.", end[] = ".lora_A.weight";
     json_begin_array(w);
-    for (int64_t i = 0; i < p->n && parameters; i++)
-        if (p->list[i].lora && p->list[i].n_dims == 3)
-            json_put_cstr(w, p->list[i].name);
-    for (int64_t i = 0; i < l->n && !parameters; i++) {
+    for (int64_t i = 0; i < l->n; i++) {
         const adapter_tensor *t = &l->tensor[i];
         char module[TENSOR_NAME];
-        if (t->is_b || (!t->linear && t->expert == WHOLE))
+        if (t->is_b || is_parameter(l, t))
             continue;
         size_t n = strlen(t->name) - (sizeof start - 1) - (sizeof end - 1);
         snprintf(module, sizeof module, "%.*s", (int)n, t->name + sizeof start - 1);
         json_put_cstr(w, module);
     }
+    json_end_array(w);
+}
+
+static void put_parameters(json_writer *w, const adapter_list *l)
+{
+    json_begin_array(w);
+    for (int64_t i = 0; i < l->n_parameters; i++)
+        json_put_cstr(w, l->parameter[i]->name);
     json_end_array(w);
 }
 
@@ -198,10 +280,10 @@ static status write_config(const params *p, const adapter_list *l, const char *b
     json_put_key(&w, "inference_mode");
     json_put_bool(&w, true);
     json_put_key(&w, "target_modules");
-    put_targets(&w, p, false, l);
-    if (p->lora_experts && !p->text_only_names) {
+    put_modules(&w, l);
+    if (l->n_parameters > 0) {
         json_put_key(&w, "target_parameters");
-        put_targets(&w, p, true, l);
+        put_parameters(&w, l);
     }
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
@@ -212,18 +294,18 @@ static status write_config(const params *p, const adapter_list *l, const char *b
     return st;
 }
 
-status adapter_export(const params *p, stream *s, const char *base, const char *folder)
+status adapter_export(const params *p, stream *s, const char *base, adapter_reader reader,
+                      const char *folder)
 {
     adapter_list l;
     if (!p->lora_rank)
         return ST_OK;
     TRY(params_may_be_kept(p));
     TRY(file_make_folders(folder));
-    status st = list_make(p, s, &l);
-    if (st == ST_OK)
-        st = write_weights(&l, folder);
+    TRY(list_make(p, s, reader, &l));
+    status st = write_weights(&l, folder);
     if (st == ST_OK)
         st = write_config(p, &l, base, folder);
-    free(l.tensor);
+    list_free(&l);
     return st;
 }

@@ -99,7 +99,8 @@ static status fill_folder(keeper *k, const char *path)
     TRY(train_state_write(&k->view, k->view_stream, w, training));
     if (!k->together.first)
         return ST_OK;
-    TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path, adapter));
+    TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path,
+                       (adapter_reader)k->conf->lora_adapter_for, adapter));
     TRY(progress_write(&k->todo, training));
     folder_known *theirs = calloc((size_t)w.ranks, sizeof *theirs);
     if (!theirs)
