@@ -3,6 +3,7 @@
 #ifndef TESSERA_PREPD_VERBS_H
 #define TESSERA_PREPD_VERBS_H
 
+#include "common/json.h"
 #include "common/status.h"
 
 WARN_UNUSED status verb_serve(int argc, char **argv);    /* serve/dispatch.h */
@@ -18,5 +19,8 @@ WARN_UNUSED status verb_keygen(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_status(int argc, char **argv);   /* verbs_control.c */
 WARN_UNUSED status verb_scale(int argc, char **argv);
 WARN_UNUSED status verb_drain(int argc, char **argv);
+
+/* Asks the daemon at an endpoint on this machine one command (serve/control.c). */
+WARN_UNUSED status verb_ask(const char *endpoint, const char *command, json_value **out);
 
 #endif

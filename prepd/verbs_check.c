@@ -65,6 +65,29 @@ done:
     return st;
 }
 
+/* One line per damaged picture that is used all the same: "damaged", file, warning, by tabs. */
+static status list_damaged(const char *endpoint, int64_t *out_n)
+{
+    int64_t from = 0, count = 1;
+    while (from < count) {
+        char command[64];
+        json_value *v = NULL;
+        snprintf(command, sizeof(command), "{\"command\":\"damaged\",\"from\":%lld}",
+                 (long long)from);
+        TRY(verb_ask(endpoint, command, &v));
+        const json_value *list = json_find(v, "damaged");
+        for (size_t i = 0; i < json_count(list); i++)
+            printf("damaged\t%s\t%s\n",
+                   visible(json_text(json_find(json_item(list, i), "file"), "-")).text,
+                   visible(json_text(json_find(json_item(list, i), "warning"), "-")).text);
+        from = json_int(json_find(v, "next"), 0);
+        count = json_count(list) > 0 ? json_int(json_find(v, "count"), 0) : 0;
+        json_free(&v);
+    }
+    *out_n = from;
+    return ST_OK;
+}
+
 /* Of a folder's frames, one after the other. */
 static status hash_frames(const dataset *d, int64_t j, const image_place *place, hash128 *out)
 {
@@ -137,7 +160,7 @@ status verb_check(int argc, char **argv)
     client *rows = NULL;
     json_value *welcome = NULL;
     status st = ST_OK;
-    int64_t bad = 0, seen = 0;
+    int64_t bad = 0, seen = 0, damaged = 0;
     hash_count hashed = {0};
     const bool hash = verb_take_flag(&argc, argv, "--hash");
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
@@ -146,9 +169,12 @@ status verb_check(int argc, char **argv)
     const char *text = client_welcome(rows);
     TRY_OR(done, json_parse(text, strlen(text), "welcome", &welcome));
     TRY_OR(done, check_rows(rows, json_int(json_find(welcome, "samples"), 0), &bad, &seen));
+    TRY_OR(done, list_damaged(daemon.endpoint, &damaged));
     if (hash)
         TRY_OR(done, hash_images(&c, &hashed));
     printf("checked %lld samples, %lld bad", (long long)seen, (long long)bad);
+    if (damaged > 0)
+        printf(", %lld pictures damaged but used (data.damaged accept)", (long long)damaged);
     if (hash)
         printf(", %lld files hashed", (long long)hashed.done);
     if (hashed.failed > 0)

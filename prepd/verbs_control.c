@@ -14,6 +14,7 @@
 
 enum {
     ANSWER_MS = 5000, /* for a daemon to be there */
+    DAMAGED_SHOWN = 10,
     BUSY_MS = 55000, /* for one that is there and has no time: a command it has is done some time */
 };
 
@@ -134,6 +135,18 @@ done:
     return st;
 }
 
+status verb_ask(const char *endpoint, const char *command, json_value **out)
+{
+    daemon_address daemon = {0};
+    char *text = NULL;
+    status st = address_set(&daemon, endpoint, "");
+    if (st == ST_OK)
+        st = ask(&daemon, command, &text, out);
+    address_done(&daemon);
+    free(text);
+    return st;
+}
+
 static long long number(const json_value *v, const char *key)
 {
     return (long long)json_int(json_find(v, key), 0);
@@ -155,6 +168,16 @@ static void print_source(const json_value *all, const char *name)
                visible(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
     if (all_bad > shown)
         printf("            and %lld more\n", all_bad - shown);
+    const json_value *damaged = json_find(s, "damaged");
+    const long long n = number(s, "damaged_count");
+    if (n > 0)
+        printf("            %lld pictures damaged and used as they decode (data.damaged)\n", n);
+    for (size_t i = 0; i < json_count(damaged) && i < DAMAGED_SHOWN; i++)
+        printf("            picture %s: %s\n",
+               visible(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
+               visible(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
+    if (n > DAMAGED_SHOWN)
+        printf("            and %lld more: prepd check lists all\n", n - DAMAGED_SHOWN);
 }
 
 static void print_status(const json_value *v)

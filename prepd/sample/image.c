@@ -20,9 +20,9 @@ enum {
     STRIP_LINES = 16, /* decoded at once: the tile height of libvips' sequential loaders or more */
 };
 
-/* Last warning of the library: libpng tells the cause of a failure only there. One per process, as
- * the library itself is. */
-static char last_warning[256];
+/* Last warning of the library: libpng tells the cause of a failure only there. And the first one
+ * that concerns a PNG's pixels. One per process, as the library itself is. */
+static char last_warning[256], pixel_warning[256];
 
 static void keep_warning(const gchar *domain, GLogLevelFlags level, const gchar *message,
                          gpointer user)
@@ -31,6 +31,8 @@ static void keep_warning(const gchar *domain, GLogLevelFlags level, const gchar 
     (void)level;
     (void)user;
     snprintf(last_warning, sizeof last_warning, "%s", message ? message : "");
+    if (strncmp(last_warning, "IDAT: ", 6) == 0 && !pixel_warning[0])
+        memcpy(pixel_warning, last_warning, sizeof pixel_warning);
 }
 
 status image_library_init(const char *program)
@@ -62,7 +64,7 @@ void image_library_done(void)
 static void forget_errors(void)
 {
     vips_error_clear();
-    last_warning[0] = 0;
+    last_warning[0] = pixel_warning[0] = 0;
 }
 
 /* Failure with libvips' words on one line. */
@@ -309,6 +311,26 @@ static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
     return st;
 }
 
+/* What the library said of damage while it decoded the picture; NULL: nothing. libjpeg's warnings
+ * come among the errors of a picture that has none. */
+static status find_damage(span bytes, picture_format format, arena *a, const char **out)
+{
+    static const char jpeg[] = "VipsJpeg: ";
+    const char *errors = strstr(vips_error_buffer(), jpeg);
+    const char *from = errors ? errors + sizeof jpeg - 1 : pixel_warning;
+    char *copy = NULL;
+    if (*from)
+        TRY(arena_strndup(a, from, strcspn(from, "\n"), &copy));
+    *out = copy;
+    return copy || format != PICTURE_JPEG ? ST_OK : image_jpeg_end(bytes, a, out);
+}
+
+static status refuse_damaged(const char *file, const char *format, const char *warning)
+{
+    return FAIL_IN(ST_BAD_INPUT, file, "the %s is damaged, and data.damaged is refuse: %s", format,
+                   warning);
+}
+
 static status decode_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
 {
     opened o;
@@ -318,7 +340,7 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
     const int32_t height = vips_image_get_height(o.pixels);
     const size_t size = (size_t)width * (size_t)height * 3;
     const bool turn = o.orientation > 1, swap = orient_swaps_sides(o.orientation);
-    image im = {swap ? height : width, swap ? width : height, NULL};
+    image im = {swap ? height : width, swap ? width : height, NULL, NULL};
     const arena_mark start = arena_save(a);
     TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));
     const arena_mark mark = arena_save(a);
@@ -334,6 +356,7 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
         orient_apply(o.orientation, read, height, width, im.rgb);
         arena_release(a, mark);
     }
+    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &o.format), a, &im.warning));
     *out = im;
 done:
     if (st != ST_OK)
@@ -352,9 +375,16 @@ status image_decode_rows(span bytes, const char *file, const conf *limits, const
 {
     const char *name;
     bool done = false;
+    image im;
     if (past_libvips(bytes, limits, &name))
-        TRY(image_jpeg_decode(bytes, limits, rows, a, out, &done));
-    return done ? ST_OK : decode_vips(bytes, file, limits, a, out);
+        TRY(image_jpeg_decode(bytes, limits, rows, a, &im, &done));
+    if (!done)
+        TRY(decode_vips(bytes, file, limits, a, &im));
+    if (im.warning && limits->data_damaged == DAMAGED_REFUSE)
+        return refuse_damaged(file, sniff_format(bytes, &name) == PICTURE_JPEG ? "jpeg" : "png",
+                              im.warning);
+    *out = im;
+    return ST_OK;
 }
 
 /* The picture as libvips sees it, without a copy; NULL on failure. */

@@ -8,6 +8,11 @@
  * is truncated even if all pixels are there. Sizes are checked on the header, before anything is
  * decoded.
  *
+ * A damaged file may decode all the same, part of it grey or shifted, as in Pillow, which says
+ * nothing. The library's first warning comes with the picture (image.warning): every warning of
+ * libjpeg, those of libpng that concern the pixels ("IDAT: ..."); libwebp has none. data.damaged
+ * refuse makes it a failure.
+ *
  * Failures are ST_BAD_INPUT with the file's name (ST_NO_MEMORY from the arena), and cost that file
  * alone. Not thread-safe: libvips keeps its error text per process. */
 #ifndef TESSERA_PREPD_IMAGE_H
@@ -28,6 +33,8 @@ typedef struct image_info {
 typedef struct image {
     int32_t width, height;
     uint8_t *rgb; /* [height, width, 3] in the arena */
+    const char
+        *warning; /* NULL, or that the file is damaged, in the library's words; in the arena */
 } image;
 
 /* Where rows of a picture go while it is decoded, so that whoever wants them finds them in the

@@ -26,6 +26,8 @@ typedef struct decoder {
     uint8_t *read;          /* [kept, width, 3] as stored; [3, kept, stride] of planes */
     JDIMENSION kept;        /* lines: all, or a band that is written over by the next */
     int orientation;
+    bool keeps_warnings; /* the first one is kept; else a warning leaves */
+    char warning[JMSG_LENGTH_MAX];
     status st;
 } decoder;
 
@@ -38,8 +40,13 @@ static void leave(j_common_ptr j)
 /* Negative: a warning. Others trace what it does. */
 static void message(j_common_ptr j, int level)
 {
-    if (level < 0)
+    decoder *d = (decoder *)j->client_data;
+    if (level >= 0)
+        return;
+    if (!d->keeps_warnings)
         leave(j);
+    if (!d->warning[0])
+        d->errors.format_message(j, d->warning);
 }
 
 static void say_nothing(j_common_ptr j)
@@ -174,6 +181,60 @@ static bool read_picture(decoder *d)
     return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
 
+/* Up to the mark at the end. What goes wrong after the last line changes no pixel. */
+static void read_end(decoder *d)
+{
+    d->keeps_warnings = true;
+    if (setjmp(d->left) == 0)
+        jpeg_finish_decompress(&d->j);
+}
+
+/* Every line, small and thrown away. */
+static void read_small(decoder *d)
+{
+    struct jpeg_decompress_struct *j = &d->j;
+    if (setjmp(d->left))
+        return;
+    j->scale_num = 1;
+    j->scale_denom = DCTSIZE;
+    j->out_color_space = j->jpeg_color_space;
+    jpeg_start_decompress(j);
+    JSAMPARRAY line = j->mem->alloc_sarray((j_common_ptr)j, JPOOL_IMAGE,
+                                           j->output_width * (JDIMENSION)j->output_components, 1);
+    while (j->output_scanline < j->output_height)
+        if (jpeg_read_scanlines(j, line, 1) == 0)
+            return;
+    read_end(d);
+}
+
+static bool open_sequential(decoder *d)
+{
+    if (setjmp(d->left))
+        return false;
+    jpeg_create_decompress(&d->j);
+    jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
+    return jpeg_read_header(&d->j, TRUE) == JPEG_HEADER_OK && !jpeg_has_multiple_scans(&d->j);
+}
+
+static status keep_warning(const decoder *d, arena *a, const char **out)
+{
+    char *copy = NULL;
+    if (d->warning[0])
+        TRY(arena_strndup(a, d->warning, strlen(d->warning), &copy));
+    *out = copy;
+    return ST_OK;
+}
+
+status image_jpeg_end(span bytes, arena *a, const char **out)
+{
+    decoder d = {.bytes = bytes, .keeps_warnings = true};
+    prepare(&d);
+    if (open_sequential(&d))
+        read_small(&d);
+    jpeg_destroy_decompress(&d.j);
+    return keep_warning(&d, a, out);
+}
+
 bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32_t *out_height)
 {
     decoder d = {.bytes = bytes, .limits = limits};
@@ -200,6 +261,8 @@ status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
         return ST_OK;
     prepare(&d);
     const bool done = read_header(&d) && read_picture(&d);
+    if (done)
+        read_end(&d);
     const int32_t width = (int32_t)d.j.output_width, height = (int32_t)d.j.output_height;
     jpeg_destroy_decompress(&d.j);
     if (!done) {
@@ -207,7 +270,7 @@ status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
         return d.st;
     }
     const bool swap = orient_swaps_sides(d.orientation);
-    image im = {swap ? height : width, swap ? width : height, d.rows ? NULL : d.read};
+    image im = {swap ? height : width, swap ? width : height, d.rows ? NULL : d.read, NULL};
     if (d.orientation > 1) {
         status st = arena_alloc(a, (size_t)width * (size_t)height * 3, (void **)&im.rgb);
         if (st != ST_OK) {
@@ -215,6 +278,11 @@ status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
             return st;
         }
         orient_apply(d.orientation, d.read, height, width, im.rgb);
+    }
+    const status st = keep_warning(&d, a, &im.warning);
+    if (st != ST_OK) {
+        arena_release(a, start);
+        return st;
     }
     *out = im;
     *out_done = true;

@@ -3,9 +3,12 @@
  * libvips decodes JPEG with the same library and the same settings, so the pixels are the same bit
  * for bit; what is saved is everything around it (a pipeline, its threads and locks, one copy).
  * Plain: one scan, sequential, Huffman-coded, 8 bits, YCbCr, within the limits, at most one EXIF
- * and one XMP block, decoded without an error and without a single warning. All else is left to
- * libvips with what it says about it, so which files are refused, and in which words, is libvips'
- * alone. */
+ * and one XMP block, its lines decoded without an error and without a single warning. All else is
+ * left to libvips with what it says about it, so which files are refused, and in which words, is
+ * libvips' alone.
+ *
+ * What lies between the last line and the end of the file tells of damage too (a page of zeros may
+ * decode as anything, and leave data over): libvips does not look at it, image_jpeg_end does. */
 #ifndef TESSERA_PREPD_IMAGE_JPEG_H
 #define TESSERA_PREPD_IMAGE_JPEG_H
 
@@ -20,5 +23,9 @@ WARN_UNUSED bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_
  * caller takes libvips. Fails with ST_NO_MEMORY alone. */
 WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
                                      arena *a, image *out, bool *out_done);
+
+/* libjpeg's first warning about a sequential file, its end included, in the arena; *out NULL: there
+ * is none. By decoding all of it at an eighth of its size. */
+WARN_UNUSED status image_jpeg_end(span bytes, arena *a, const char **out);
 
 #endif

@@ -300,7 +300,7 @@ status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_valu
         return ST_OK;
     if (stages) {
         count_stages(d, w, stages, json_find(v, "cache"));
-        return ST_OK;
+        return damage_heard(d, w->work, json_find(v, "damaged"), name);
     }
     const int64_t item = json_int(json_find(v, "item"), -1);
     const lease *l = w->work;

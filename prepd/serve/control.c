@@ -1,6 +1,7 @@
 /* control.c: status, scale and drain of the running daemon, as JSON over the control endpoint.
  *
  *   {"command":"status"}  {"command":"scale","workers":N}  {"command":"drain"}
+ *   {"command":"damaged","from":K}: which pictures of the train section were decoded with warnings
  * Answers are an object with "ok"; status holds the figures (prepd/README.md lists them). */
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,22 @@ static void put_source(const source *s, json_writer *w)
         json_end_object(w);
     }
     json_end_array(w);
+    PUT_INT("damaged_count", s->damaged.n);
+    json_put_key(w, "damaged");
+    damage_put(s, 0, QUARANTINE_SHOWN, w);
     json_end_object(w);
+}
+
+/* All of them, a piece at a time: "next" is the number of those told so far. */
+static status put_damaged(const dispatch *d, const json_value *v, const char *name, json_writer *w)
+{
+    int64_t from;
+    TRY(json_want_int(v, "from", name, &from));
+    json_put_key(w, "damaged");
+    const int64_t next = damage_put(&d->train, from, QUARANTINE_SHOWN, w);
+    PUT_INT("next", next);
+    PUT_INT("count", d->train.damaged.n);
+    return ST_OK;
 }
 
 static void put_status(const dispatch *d, json_writer *w)
@@ -156,8 +172,10 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
     } else if (strcmp(what, "drain") == 0) {
         log_info("draining");
         d->draining = true;
+    } else if (strcmp(what, "damaged") == 0) {
+        TRY(put_damaged(d, v, name, w));
     } else {
-        return FAIL(ST_USAGE, "command \"%s\", expected status, scale or drain", what);
+        return FAIL(ST_USAGE, "command \"%s\", expected status, scale, drain or damaged", what);
     }
     return ST_OK;
 }

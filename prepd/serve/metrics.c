@@ -91,6 +91,10 @@ static void put_streams(const put *p, const dispatch *d)
     family(p, "prepd_quarantined", "gauge", "samples in quarantine by data section");
     labelled(p, "prepd_quarantined", "section", "train", (double)d->train.bad.n);
     labelled(p, "prepd_quarantined", "section", "eval", (double)d->eval.bad.n);
+    family(p, "prepd_damaged", "gauge",
+           "pictures that decoded with a warning that their file is damaged, by data section");
+    labelled(p, "prepd_damaged", "section", "train", (double)d->train.damaged.n);
+    labelled(p, "prepd_damaged", "section", "eval", (double)d->eval.damaged.n);
     family(p, "prepd_index_records_left", "gauge", "index records still to be made");
     labelled(p, "prepd_index_records_left", "section", "train",
              d->train.build.active ? (double)d->train.build.left : 0);

@@ -276,6 +276,7 @@ void source_done(source *s)
     plan_free(&s->plans[PLAN_PACKED].plan);
     plan_free(&s->plans[PLAN_SAMPLES].plan);
     quarantine_done(&s->bad);
+    quarantine_done(&s->damaged);
     index_free(&s->index);
     dataset_close(&s->data);
     free(s->index_path);

@@ -61,6 +61,7 @@ struct source {
     char *stream_json; /* conf_stream_json of c; heap */
     index_build build;
     quarantine bad;       /* found by this daemon's workers */
+    quarantine damaged;   /* by picture: decoded with these warnings */
     shared_plan plans[2]; /* by plan_kind */
     opening *opening;     /* under way in a thread of its own; NULL */
 };
@@ -312,6 +313,13 @@ WARN_UNUSED status answer_failed(dispatch *d, worker_seat *w, const frame *head,
 /* It is on another item, or tells where its time went. */
 WARN_UNUSED status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
                              const char *name);
+
+/* damage.c */
+/* "damaged" of what a worker tells of the row that it has made. */
+WARN_UNUSED status damage_heard(dispatch *d, const lease *l, const json_value *list,
+                                const char *name);
+/* [{"file":F,"warning":W}...] of at most `most` from this one on; returns the next one. */
+int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w);
 
 /* keepers.c */
 WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);

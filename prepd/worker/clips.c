@@ -188,6 +188,7 @@ static status folder_frames(clip_work *k, const char *root, const file_ref *f,
         if (im.width != first.width || im.height != first.height)
             return FAIL_IN(ST_BAD_INPUT, one.name, "a frame of %d x %d, the first has %d x %d",
                            im.width, im.height, first.width, first.height);
+        TRY(workshop_note_damage(k->s, one.name, im.warning));
         TRY(take_frame(k, i, &im));
         arena_release(&k->s->sample, mark);
     }

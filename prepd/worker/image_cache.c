@@ -32,7 +32,7 @@ enum {
     /* Of the patches of one file at one size. Raise it when they come out otherwise by our own
      * doing: orientation, colours, resampling, the order of patches. Libraries tell by their
      * fingerprint. */
-    PIXELS_VERSION = 1,
+    PIXELS_VERSION = 2, /* 2: none of a damaged file */
     HEADER_BYTES = 4096,
     HEAD_AT = 24,
     WAYS = 4,

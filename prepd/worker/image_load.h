@@ -12,7 +12,7 @@
 #include "prepd/sample/image.h"
 #include "prepd/sample/video.h"
 
-enum { IMAGE_API_VERSION = 6, VIDEO_API_VERSION = 2 };
+enum { IMAGE_API_VERSION = 7, VIDEO_API_VERSION = 2 };
 
 typedef struct image_api {
     int version;

@@ -57,6 +57,15 @@ static void put_failure(row_work *k, int64_t id, bool missing)
     k->n_failed++;
 }
 
+/* What its picture i was decoded with, if that was a warning. */
+static void take_damage(row_work *k, const document *doc, int32_t i)
+{
+    workshop *s = k->s;
+    if (s->damage)
+        s->damaged[s->n_damaged++] = (damaged_image){(int64_t)doc->sample_id, i, s->damage};
+    s->damage = NULL;
+}
+
 /* The pictures of one document. A picture that fails fails the sample; the row goes on, so that one
  * answer names all bad samples of the row. */
 static status doc_images(row_work *k, const json_value *v, const lease_clip *clips, document *doc)
@@ -70,9 +79,12 @@ static status doc_images(row_work *k, const json_value *v, const lease_clip *cli
         return ST_OK;
     for (int32_t i = 0; i < doc->n_images; i++) {
         const int64_t file = json_int(json_item(images, (size_t)i), -1);
+        k->s->damage = NULL;
         const status st = row_images_fill(&k->images, i, file, &clips[i], &patches[i]);
-        if (st == ST_OK)
+        if (st == ST_OK) {
+            take_damage(k, doc, i);
             continue;
+        }
         if (lease_must_end(k->s, st))
             return st;
         put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->s, st));
@@ -215,6 +227,8 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
         most += (int64_t)json_count(json_find(json_item(docs_json, (size_t)i), "grids"));
     TRY(arena_calloc(&s->row, (size_t)n_docs + 1, sizeof(*docs), (void **)&docs));
     TRY(row_images_begin(&k.images, most));
+    s->n_damaged = 0;
+    TRY(arena_calloc(&s->row, (size_t)most + 1, sizeof(*s->damaged), (void **)&s->damaged));
     json_writer_init(&k.failed);
     json_begin_object(&k.failed);
     json_put_key(&k.failed, "samples");

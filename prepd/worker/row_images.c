@@ -91,8 +91,9 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
                        im.width, im.height, (long long)f->width, (long long)f->height);
     if (im.rgb)
         TRY(cut_patches(k, &im, grid, patches));
+    TRY(workshop_note_damage(s, NULL, im.warning));
     workshop_stage_end(s, STAGE_RESIZE, &since);
-    if (s->cache)
+    if (s->cache && !im.warning) /* one that is damaged is told of every time */
         image_cache_put(s->cache, key, patches, bytes);
     workshop_stage_end(s, STAGE_READ, &since);
     return ST_OK;

@@ -22,6 +22,7 @@ enum {
     ASK_AGAIN_MS = 10000, /* an idle worker says that it is here */
     GIVE_UP_MS = 60000,   /* no word from the dispatcher for this long: leave */
     RECONNECT_MS = 500,
+    MOST_DAMAGED = 1024, /* pictures of a row that are told of */
 };
 static const int64_t TELL_EVERY_NS = 50000000; /* of index records, while all goes well */
 
@@ -139,18 +140,46 @@ static status take_terms(worker *w, const json_value *v, span text)
     return w->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
 }
 
-/* Where the lease's time went. It is told before the answer, so that whoever has a row finds its
- * times in the status: the endpoint keeps the order of what a worker sends. */
+static void put_damaged(const workshop *s, json_writer *out)
+{
+    json_put_key(out, "damaged");
+    json_begin_array(out);
+    for (int64_t i = 0; i < s->n_damaged && i < MOST_DAMAGED; i++) {
+        json_begin_object(out);
+        json_put_key_int(out, "id", s->damaged[i].sample);
+        json_put_key_int(out, "image", s->damaged[i].k);
+        json_put_key(out, "warning");
+        json_put_cstr(out, s->damaged[i].warning);
+        json_end_object(out);
+    }
+    json_end_array(out);
+}
+
+/* Where the lease's time went, and what was damaged. It is told before the answer, so that whoever
+ * has a row finds this in the status: the endpoint keeps the order of what a worker sends. */
 static status tell_stages(worker *w)
 {
-    char json[240];
-    const int64_t *t = w->shop.stage_ns;
-    int n = snprintf(json, sizeof(json), "{\"item\":-1,\"stage_ns\":[");
+    const workshop *s = &w->shop;
+    json_writer out;
+    json_writer_init(&out);
+    json_begin_object(&out);
+    json_put_key_int(&out, "item", -1);
+    json_put_key(&out, "stage_ns");
+    json_begin_array(&out);
     for (int i = 0; i < N_STAGES; i++)
-        n += snprintf(json + n, sizeof(json) - (size_t)n, "%s%lld", i ? "," : "", (long long)t[i]);
-    n += snprintf(json + n, sizeof(json) - (size_t)n, "],\"cache\":[%lld,%lld]}",
-                  (long long)w->shop.cache_hits, (long long)w->shop.cache_misses);
-    return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
+        json_put_int(&out, s->stage_ns[i]);
+    json_end_array(&out);
+    json_put_key(&out, "cache");
+    json_begin_array(&out);
+    json_put_int(&out, s->cache_hits);
+    json_put_int(&out, s->cache_misses);
+    json_end_array(&out);
+    if (s->n_damaged > 0)
+        put_damaged(s, &out);
+    json_end_object(&out);
+    const status st = send_json(w, KIND_ON, w->lease, &out);
+    json_writer_done(&out);
+    return st;
 }
 
 static status do_lease(worker *w, const json_value *v, uint64_t number)

@@ -34,6 +34,13 @@ typedef struct worker_options {
  * out_code: PROC_EXIT_AGAIN, it is to be started anew, with nothing of its past; else 0. */
 WARN_UNUSED status worker_run(const worker_options *o, int *out_code);
 
+/* A picture that was decoded with a warning (image.warning): image k of a sample. */
+typedef struct damaged_image {
+    int64_t sample;
+    int32_t k;
+    const char *warning;
+} damaged_image;
+
 /* What a lease needs; made from TERMS. */
 typedef struct workshop {
     const worker_options *o;
@@ -50,6 +57,9 @@ typedef struct workshop {
     image_cache *cache;               /* NULL: none */
     int64_t cache_hits, cache_misses; /* of the lease in work, as stage_ns */
     int64_t stage_ns[N_STAGES];
+    const char *damage; /* of the picture or clip decoded last, in words; NULL: none; in `row` */
+    damaged_image *damaged; /* [n_damaged] of the lease in work; in `row` */
+    int64_t n_damaged;
     wire_msg *items_made; /* its items' parts, where pixels travel as they are */
     arena row;            /* a lease: texts, patches, the row */
     arena sample;         /* one image: file, pixels */
@@ -62,6 +72,9 @@ void workshop_done(workshop *s);
 /* Before each image: `sample` is free again. What a large one took is given back, or it would be
  * missing within prepd.worker_bytes for the next, and a row of two might never be made. */
 void workshop_begin_image(workshop *s);
+
+/* What was decoded came with this warning (NULL: none). of: of a clip, which frame; else NULL. */
+WARN_UNUSED status workshop_note_damage(workshop *s, const char *of, const char *warning);
 
 /* The time since then was this stage's. */
 void workshop_stage_end(workshop *s, int stage, int64_t *inout_since);

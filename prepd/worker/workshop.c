@@ -156,3 +156,15 @@ void workshop_done(workshop *s)
     arena_done(&s->sample);
     *s = (workshop){0};
 }
+
+status workshop_note_damage(workshop *s, const char *of, const char *warning)
+{
+    char text[240];
+    char *copy;
+    if (!warning || s->damage)
+        return ST_OK;
+    snprintf(text, sizeof(text), "%.100s%s%s", of ? of : "", of ? ": " : "", warning);
+    TRY(arena_strndup(&s->row, text, strlen(text), &copy));
+    s->damage = copy;
+    return ST_OK;
+}

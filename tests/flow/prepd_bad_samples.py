@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import urllib.request
 
 from faults import trap
-from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, digest, listed, main, run, wait_for
+from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, digest, free_ports, listed, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -255,11 +257,79 @@ def real_photos_and_odd_ones():
             if name in ("hopper_gray.jpg", "pil_sample_cmyk.jpg", "hopper_orientation_6.jpg",
                         "Landscape_6.jpg", "transparent.png", "hopper_orientation_6.webp"):
                 check(bad == {False}, f"{name} was refused: {out}")
+        told = {name for image, name in zip(images, names) if os.path.basename(image) in listed_damage(out)}
+        print(f"of damage is told in {sorted(told)}")
+        check(told == {"hopper_bad_exif.jpg", "jpeg_ff00_header.jpg", "junk_jpeg_header.jpg"}, out)
         good = [i for im in f.train_images()[1::2] for i in f.questions_of(im)]
         check(not set(good) & set(found), "a good sample was blamed")
 
 
-main(what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged,
+def damaged_copies(images):
+    """Kinds of damage that every decoder passes over, in these files; {name: of what it warns}."""
+    def change(image, how):
+        with open(image, "rb") as x:
+            data = how(bytearray(x.read()))
+        with open(image, "wb") as x:
+            x.write(data)
+
+    def page(d):
+        at = len(d) // 2
+        return d[:at] + bytes(500) + d[at + 500:]
+
+    def claims(d):
+        at = d.index(b"\xff\xc0")
+        d[at + 5:at + 7] = struct.pack(">H", 4 * struct.unpack(">H", d[at + 5:at + 7])[0])
+        return d
+    change(images[0], lambda d: d[:len(d) // 2] + b"\xff\xd9")
+    change(images[1], page)
+    change(images[2], lambda d: d[:len(d) * 3 // 4] + bytes(len(d) // 4) + b"\xff\xd9")
+    change(images[3], claims)
+    return {os.path.basename(i): "Corrupt JPEG data: " for i in images[:4]}
+
+
+def listed_damage(out):
+    rows = [line.split("\t") for line in out.splitlines() if line.startswith("damaged\t")]
+    return {os.path.basename(r[1]): r[2] for r in rows}
+
+
+def damaged_pictures_are_told():
+    """Accepted by default, as by the reference, and told; refused where that is asked for. The same by either decoder."""
+    with Folder(images=48) as f:
+        images = f.train_images()
+        wanted = damaged_copies([images[k] for k in (1, 5, 9, 13)])
+        for decoder in ("auto", "vips"):
+            out = run("check", "-c", f.config, "--image.decoder", decoder)
+            found = listed_damage(out)
+            check(set(found) == set(wanted) and all(found[k].startswith(wanted[k]) for k in wanted), f"{found}\n{out}")
+            check(", 0 bad, 4 pictures damaged but used" in out, out)
+        bad = {i for k in (1, 5, 9, 13) for i in f.questions_of(images[k])}
+        with open(images[2], "r+b") as x:
+            x.truncate(100)
+        out = run("check", "-c", f.config, code=65)
+        check(set(listed_damage(out)) == set(wanted) and set(listed(out)) == set(f.questions_of(images[2])), out)
+        out = run("check", "-c", f.config, "--data.damaged", "refuse", code=65)
+        found = listed(out)
+        check(set(found) == bad | set(f.questions_of(images[2])) and not listed_damage(out), out)
+        check(all("data.damaged is refuse: Corrupt JPEG data" in found[i] for i in bad), f"{found}")
+
+        # What a run tells of them; each once, however often it is shown.
+        cache = ["--cache.folder", f.file("cache")]
+        os.mkdir(f.file("cache"))
+        port = free_ports()
+        for _ in range(2):
+            with Daemon(f.config, "--training.epochs", "2", "--metrics.listen", f"127.0.0.1:{port}", *cache) as d:
+                rows = list(client.connect("ipc://" + f.file("d.sock"), timeout=60.0))
+                status = json.loads(run("status", "-c", f.config, "--json"))["train"]
+                check(rows and status["damaged_count"] == 4, f"{status}")
+                check({os.path.basename(x["file"]): x["warning"] for x in status["damaged"]}.keys() == wanted.keys(), f"{status}")
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as x:
+                    check('prepd_damaged{section="train"} 4' in x.read().decode(), "the metric")
+                said = run("status", "-c", f.config)
+                check("4 pictures damaged and used as they decode" in said and "premature end" in said, said)
+                check(d.said().count("picture damaged, used as it decodes") == 4, d.said())
+
+
+main(damaged_pictures_are_told, what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged,
      what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
      real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
      samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)

@@ -14,17 +14,20 @@
 
 static const conf direct = {
     .image_file_bytes = 1 << 28, .image_input_pixels = 1 << 23, .image_decoder = DECODER_AUTO};
-static conf vips;
+static conf vips, strict; /* strict: data.damaged refuse */
 static arena pixels;
 static int n_headers;   /* read without libvips */
 static int n_by_rows;   /* pictures that were given out while they were decoded */
 static int n_by_planes; /* and before their conversion to RGB */
+static int n_warned;    /* decoded, with a warning */
 
 static int setup(void **state)
 {
     (void)state;
     vips = direct;
     vips.image_decoder = DECODER_VIPS;
+    strict = direct;
+    strict.data_damaged = DAMAGED_REFUSE;
     arena_init(&pixels, 0);
     return image_library_init("test_image_jpeg") != ST_OK;
 }
@@ -122,6 +125,23 @@ static void check_header(span bytes, const char *name)
     n_headers += image_jpeg_header(bytes, &direct, &width, &height);
 }
 
+/* The library's word on a damaged file comes with its pixels, whichever way it is read, and is a
+ * failure where that is asked for. */
+static void check_warning(span bytes, const char *name, const image *a, const image *b)
+{
+    image im;
+    if (!a->warning != !b->warning || (a->warning && strcmp(a->warning, b->warning) != 0))
+        fail_msg("%s: warned of \"%s\" and \"%s\"", name, a->warning, b->warning);
+    n_warned += a->warning != NULL;
+    if (!a->warning) {
+        assert_ok(image_decode(bytes, name, &strict, &pixels, &im));
+        return;
+    }
+    assert_fails(ST_BAD_INPUT, image_decode(bytes, name, &strict, &pixels, &im),
+                 "data.damaged is refuse");
+    assert_non_null(strstr(status_text(), a->warning));
+}
+
 /* Both ways to the same end. True if it was pixels. */
 static bool check_same(span bytes, const char *name)
 {
@@ -139,6 +159,8 @@ static bool check_same(span bytes, const char *name)
         fail_msg("%s: other pixels", name);
     else
         check_rows(bytes, name, &a);
+    if (st == ST_OK)
+        check_warning(bytes, name, &a, &b);
     arena_reset(&pixels);
     return st == ST_OK;
 }
@@ -265,7 +287,7 @@ static void cut_and_damaged(span s, size_t step)
 {
     uint8_t *copy = malloc(s.size);
     int whole = 0, plain = 0;
-    n_headers = 0;
+    n_headers = n_warned = 0;
     assert_non_null(copy);
     for (size_t n = 0; n < s.size; n += n < 700 ? 1 : 7) {
         uint8_t *cut = malloc(n ? n : 1); /* so that a sanitizer sees a read past it */
@@ -285,6 +307,7 @@ static void cut_and_damaged(span s, size_t step)
         }
     }
     assert_true(n_headers >= plain);
+    assert_true(n_warned > 100 && n_warned < whole);
     assert_true(whole > 1000 / (int)step && plain > 500 / (int)step &&
                 plain < whole); /* both ways were gone */
     free(copy);
@@ -303,6 +326,47 @@ static void test_image_jpeg__cut_and_damaged_as_libvips_finds_them(void **state)
     release(full);
     release(upright);
     release(turned);
+}
+
+/* The whole of a file's damage that decodes, one kind at a time, in a progressive file too. */
+static void test_image_jpeg__damage_is_told(void **state)
+{
+    (void)state;
+    static const char premature[] = "Corrupt JPEG data: premature end of data segment";
+    const span s = make_jpeg(160, 120, 85);
+    uint8_t *copy = malloc(s.size);
+    image im;
+    assert_non_null(copy);
+    const uint8_t *sof = memmem(s.data, s.size, "\xff\xc0", 2);
+    assert_non_null(sof);
+    enum { HALF_AND_END, PAGE, TAIL, CLAIMS, N_KINDS };
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        memcpy(copy, s.data, s.size);
+        size_t n = s.size;
+        if (kind == HALF_AND_END) {
+            n = s.size / 2;
+            memcpy(copy + n - 2, "\xff\xd9", 2);
+        } else if (kind == PAGE) {
+            memset(copy + s.size / 2, 0, s.size / 8);
+        } else if (kind == TAIL) {
+            memset(copy + s.size * 3 / 4, 0, s.size / 4);
+            memcpy(copy + n - 2, "\xff\xd9", 2);
+        } else {
+            copy[sof - s.data + 5] = 2; /* 120 lines and 512 more */
+        }
+        check_same(span_of(copy, n), "damaged.jpg");
+        assert_ok(image_decode(span_of(copy, n), "damaged.jpg", &direct, &pixels, &im));
+        assert_non_null(im.warning);
+        if (kind == PAGE || kind == TAIL ? !strstr(im.warning, "Corrupt JPEG data: ")
+                                         : strcmp(im.warning, premature) != 0)
+            fail_msg("kind %d: %s", kind, im.warning);
+    }
+    assert_ok(image_decode(s, "whole.jpg", &direct, &pixels, &im));
+    assert_null(im.warning); /* nothing is left of the one before */
+    assert_ok(image_decode(s, "whole.jpg", &vips, &pixels, &im));
+    assert_null(im.warning);
+    release(s);
+    free(copy);
 }
 
 static int64_t check_folder(const char *relative, int64_t *inout_plain)
@@ -357,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_image_jpeg__sizes_and_sampling),
         cmocka_unit_test(test_image_jpeg__planes_only_of_full_size),
         cmocka_unit_test(test_image_jpeg__turned_as_libvips_turns),
+        cmocka_unit_test(test_image_jpeg__damage_is_told),
         cmocka_unit_test(test_image_jpeg__cut_and_damaged_as_libvips_finds_them),
         cmocka_unit_test(test_image_jpeg__shared_pictures),
     };

@@ -1,0 +1,69 @@
+/* damage.c: pictures that decode, but with a warning that their file is damaged (data.damaged
+ * accept). They are used as they decode; here they are counted, and their names kept for who asks.
+ */
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "common/log.h"
+#include "prepd/serve/state.h"
+
+enum { WARNING_BYTES = 240 };
+static const int64_t TOLD = 10; /* of a section, in the log: a data set may have thousands */
+
+/* Picture k of a sample that the lease holds. */
+static status note(dispatch *d, source *s, int64_t id, int64_t k, const char *warning)
+{
+    sample smp;
+    bool fresh = false;
+    char text[WARNING_BYTES];
+    arena_reset(&d->scratch);
+    TRY(s->data->v->outline(s->data, id, &d->scratch, &smp));
+    if (k < 0 || k >= smp.n_images)
+        return FAIL(ST_PROTOCOL, "picture %lld of a sample that has %d", (long long)k,
+                    (int)smp.n_images);
+    snprintf(text, sizeof(text), "%s", warning);
+    if (quarantine_add(&s->damaged, smp.images[k], text, &fresh) != ST_OK) {
+        dispatch_fail(d, ST_NO_MEMORY); /* ours, not the worker's */
+        return ST_OK;
+    }
+    if (fresh && s->damaged.n <= TOLD)
+        log_warn("picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
+                 s->name, s->data->v->image_path(s->data, smp.images[k]), text,
+                 s->damaged.n == TOLD ? "; further ones are counted (prepd status)" : "");
+    return ST_OK;
+}
+
+status damage_heard(dispatch *d, const lease *l, const json_value *list, const char *name)
+{
+    if (!l->owner || l->kind != LEASE_ROW)
+        return ST_OK;
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *v = json_item(list, i);
+        const char *warning;
+        int64_t id, k;
+        TRY(json_want_int(v, "id", name, &id));
+        TRY(json_want_int(v, "image", name, &k));
+        TRY(json_want_text(v, "warning", name, &warning));
+        if (!lease_has(l, id))
+            return FAIL_IN(ST_PROTOCOL, name, "damage in sample %lld, which is not in the lease",
+                           (long long)id);
+        TRY(note(d, lease_source(l), id, k, warning));
+    }
+    return ST_OK;
+}
+
+int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w)
+{
+    int64_t i = from < 0 ? 0 : from;
+    json_begin_array(w);
+    for (; i < s->damaged.n && most-- > 0; i++) {
+        json_begin_object(w);
+        json_put_key(w, "file");
+        json_put_cstr(w, s->data->v->image_path(s->data, s->damaged.entry[i].sample));
+        json_put_key(w, "warning");
+        json_put_cstr(w, s->damaged.entry[i].cause);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    return i;
+}
