@@ -35,6 +35,11 @@ status dataset_open(const conf *c, dataset **out)
     return st;
 }
 
+hash128 dataset_contents(const dataset *d)
+{
+    return d->v->contents ? d->v->contents(d) : d->v->identity(d);
+}
+
 void dataset_image_place(const dataset *d, int64_t j, image_place *out)
 {
     out->offset = 0;

@@ -94,6 +94,9 @@ typedef struct dataset_vtable {
     int (*parts)(const dataset *d, const dataset_part **out);
     /* Digest of everything above except image bytes. */
     hash128 (*identity)(const dataset *d);
+    /* The same without the weights of parts, which say how often samples come and not what they
+     * are; no such function: identity. */
+    hash128 (*contents)(const dataset *d);
 } dataset_vtable;
 
 struct dataset {
@@ -103,6 +106,7 @@ struct dataset {
 /* Picks the adapter by data.format; formats not built in are refused by name. */
 WARN_UNUSED status dataset_open(const conf *c, dataset **out);
 void dataset_close(dataset **d);
+hash128 dataset_contents(const dataset *d);
 void dataset_image_place(const dataset *d, int64_t j, image_place *out);
 /* path, relative to root, is the file that image j lies in, or one of its frames. */
 bool dataset_image_has(const dataset *d, int64_t j, const char *path);

@@ -35,7 +35,7 @@ typedef struct mixture {
     int64_t n_samples;
     name_list images; /* relative to root */
     char root[PATH_MAX];
-    hash128 identity;
+    hash128 identity, contents;
 } mixture;
 
 static const mixture *as_mixture(const dataset *d)
@@ -268,7 +268,8 @@ static status place_images(mixture *m)
     return ST_OK;
 }
 
-static status compute_identity(mixture *m)
+/* With weights the stream's, without what an index is of. */
+static status digest_of(const mixture *m, bool weights, hash128 *out)
 {
     hasher *h = NULL;
     TRY(hasher_new(&h));
@@ -278,9 +279,10 @@ static status compute_identity(mixture *m)
         char weight[32]; /* as text: the same on every machine */
         const int n = snprintf(weight, sizeof weight, "%.17g", m->parts[k].weight);
         hasher_add(h, one.bytes, sizeof one.bytes);
-        hasher_add(h, weight, (size_t)n + 1);
+        if (weights)
+            hasher_add(h, weight, (size_t)n + 1);
     }
-    m->identity = hasher_value(h);
+    *out = hasher_value(h);
     hasher_free(&h);
     return ST_OK;
 }
@@ -307,7 +309,8 @@ static status mixture_open(const conf *c, dataset **out)
     for (int k = 0; k < m->n; k++)
         TRY_OR(failed, open_source(m, k));
     TRY_OR(failed, place_images(m));
-    TRY_OR(failed, compute_identity(m));
+    TRY_OR(failed, digest_of(m, true, &m->identity));
+    TRY_OR(failed, digest_of(m, false, &m->contents));
     m->from = NULL;
     *out = &m->base;
     return ST_OK;
@@ -384,6 +387,11 @@ static const char *mixture_holder(const dataset *d, int64_t j)
 static hash128 mixture_identity(const dataset *d)
 {
     return as_mixture(d)->identity;
+}
+
+static hash128 mixture_contents(const dataset *d)
+{
+    return as_mixture(d)->contents;
 }
 
 static int mixture_parts(const dataset *d, const dataset_part **out)
@@ -470,4 +478,5 @@ const dataset_vtable dataset_mixture = {
     .parts = mixture_parts,
     .reference = mixture_reference,
     .identity = mixture_identity,
+    .contents = mixture_contents,
 };

@@ -5,7 +5,7 @@
  *        0      4  magic "TSIX"
  *        4      4  version
  *        8     16  key: options and data set this index belongs to
- *       24     16  digest: identity of the data, see index_seal
+ *       24     16  digest of the contents, see index_seal
  *       40      8  samples
  *       48      8  images
  *       56      8  bytes of texts
@@ -49,7 +49,8 @@ struct data_index {
     const uint8_t *images, *samples; /* records: in ours, or in the mapping */
     const char *texts;
     size_t text_bytes;
-    hash128 identity, digest;
+    hash128 identity;         /* of what the digest of contents is, while building */
+    hash128 contents, digest; /* see index_mix */
     /* while building */
     uint8_t *own_images, *own_samples, *present;
     int64_t missing;
@@ -159,17 +160,17 @@ status index_put_sample(data_index *x, int64_t i, const index_sample *r)
     return ST_OK;
 }
 
-void index_identify(data_index *x, hash128 identity)
+void index_identify(data_index *x, hash128 contents)
 {
-    x->identity = identity;
+    x->identity = contents;
 }
 
 /* Over what the stream depends on: not the times of files, nor the order in which causes came. */
-static status compute_digest(data_index *x)
+static status digest_of(const data_index *x, hash128 identity, hash128 *out)
 {
     hasher *h = NULL;
     TRY(hasher_new(&h));
-    hasher_add(h, x->identity.bytes, sizeof x->identity.bytes);
+    hasher_add(h, identity.bytes, sizeof identity.bytes);
     hasher_add_u64(h, (uint64_t)x->n_images);
     for (int64_t j = 0; j < x->n_images; j++) {
         index_image r;
@@ -189,7 +190,7 @@ static status compute_digest(data_index *x)
         hasher_add_u64(h, (uint64_t)(uint32_t)r.text_tokens << 32 | (uint32_t)r.targets);
         hasher_add_u64(h, r.cause != NULL);
     }
-    x->digest = hasher_value(h);
+    *out = hasher_value(h);
     hasher_free(&h);
     return ST_OK;
 }
@@ -201,10 +202,16 @@ status index_seal(data_index *x)
                     x->n_samples + x->n_images);
     x->texts = x->pool.bytes ? x->pool.bytes : "";
     x->text_bytes = x->pool.bytes ? x->pool.size : 1;
-    TRY(compute_digest(x));
+    TRY(digest_of(x, x->identity, &x->contents));
+    x->digest = x->contents;
     free(x->present);
     x->present = NULL;
     return ST_OK;
+}
+
+status index_mix(data_index *x, hash128 identity)
+{
+    return digest_of(x, identity, &x->digest);
 }
 
 int64_t index_samples(const data_index *x)
@@ -220,6 +227,11 @@ int64_t index_images(const data_index *x)
 hash128 index_digest(const data_index *x)
 {
     return x->digest;
+}
+
+hash128 index_contents(const data_index *x)
+{
+    return x->contents;
 }
 
 static const char *cause_at(const data_index *x, uint64_t offset)
@@ -288,7 +300,7 @@ status index_save(const data_index *x, const char *path, hash128 key)
     store_u32(header, INDEX_MAGIC);
     store_u32(header + 4, INDEX_VERSION);
     memcpy(header + 8, key.bytes, sizeof key.bytes);
-    memcpy(header + 24, x->digest.bytes, sizeof x->digest.bytes);
+    memcpy(header + 24, x->contents.bytes, sizeof x->contents.bytes);
     store_u64(header + 40, (uint64_t)x->n_samples);
     store_u64(header + 48, (uint64_t)x->n_images);
     store_u64(header + 56, (uint64_t)x->text_bytes);
@@ -371,7 +383,8 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
     x->samples = body[1].data;
     x->texts = (const char *)body[2].data;
     x->text_bytes = texts;
-    memcpy(x->digest.bytes, p + 24, sizeof x->digest.bytes);
+    memcpy(x->contents.bytes, p + 24, sizeof x->contents.bytes);
+    x->digest = x->contents;
     *out = x;
     return ST_OK;
 }

@@ -33,9 +33,13 @@ typedef struct data_index data_index;
 WARN_UNUSED status index_new(int64_t n_samples, int64_t n_images, data_index **out);
 WARN_UNUSED status index_put_image(data_index *x, int64_t j, const index_image *r); /* copies */
 WARN_UNUSED status index_put_sample(data_index *x, int64_t i, const index_sample *r);
-/* The data set's identity (dataset_vtable.identity), to enter the digest; before index_seal. */
-void index_identify(data_index *x, hash128 identity);
+/* What the records are of (dataset_contents), to enter the digest; before index_seal. */
+void index_identify(data_index *x, hash128 contents);
 WARN_UNUSED status index_seal(data_index *x); /* every record present; computes the digest */
+/* Of a sealed or loaded one: its digest is from now on that of the same records under the data
+ * set's identity, which has the weights of a mixture besides. The file has the digest without: it
+ * is the same whatever the weights are. */
+WARN_UNUSED status index_mix(data_index *x, hash128 identity);
 
 WARN_UNUSED status index_save(const data_index *x, const char *path, hash128 key);
 /* ST_NO_INPUT if absent, ST_BAD_INPUT with the reason if stale or damaged: build it again. */
@@ -49,5 +53,6 @@ int64_t index_images(const data_index *x);
 void index_image_get(const data_index *x, int64_t j, index_image *out);
 void index_sample_get(const data_index *x, int64_t i, index_sample *out);
 hash128 index_digest(const data_index *x);
+hash128 index_contents(const data_index *x); /* the digest that the file has */
 
 #endif

@@ -104,11 +104,11 @@ status dispatch_new_terms(dispatch *d)
 }
 
 /* Reading a large data set takes its time, and its file system may hang: a signal is heard
- * meanwhile. */
+ * meanwhile. Where another prepd builds the index, that is waited for in the loop. */
 static status open_train(dispatch *d)
 {
     TRY(source_want(d, &d->train));
-    while (d->train.opening && !d->stopping && !d->draining) {
+    while (d->train.opening && !source_waits_for(&d->train) && !d->stopping && !d->draining) {
         wire_wait signals = {.fd = d->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
         dispatch_signals(d);
@@ -248,7 +248,10 @@ static void tell_supervisor(const dispatch *d)
     char line[256], place[64] = "no consumer";
     const serve_counts *k = &d->counts;
     const session *s = leading(d);
-    if (d->train.build.active) {
+    if (source_waits_for(&d->train)) {
+        snprintf(line, sizeof(line), "STATUS=waiting for the index, which is built by %s\n",
+                 source_waits_for(&d->train));
+    } else if (d->train.build.active) {
         snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
                  (long long)d->train.build.left);
     } else {
@@ -361,6 +364,9 @@ static status loop(dispatch *d)
         TRY(peers_read(&d->peers, d->control, from_control, d));
         sessions_deliver(d);
         tick(d);
+        const status opened = source_advance(d, &d->train);
+        if (opened != ST_OK)
+            dispatch_fail(d, opened);
         if (source_advance(d, &d->eval) != ST_OK)
             log_debug("held-out data: %s", status_text()); /* those who wait were told */
         planning_turn(d);

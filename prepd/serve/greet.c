@@ -32,6 +32,42 @@ static status take_begin(session *s, const json_value *begin, const char *name)
     return plan_from(s->plan, (uint64_t)epoch, (uint64_t)row, &s->from);
 }
 
+enum { WEIGHT_TEXT = 32 };
+
+static void weight_words(double weight, char out[WEIGHT_TEXT])
+{
+    if (weight > 0)
+        snprintf(out, WEIGHT_TEXT, "%g", weight);
+    else
+        snprintf(out, WEIGHT_TEXT, "none");
+}
+
+/* A cursor of the same records in other proportions, by the first source whose weight is another:
+ * which samples come when is another stream then. ST_OK: it is not that. */
+static status check_weights(const source *s, const json_value *cursor, const char *name)
+{
+    const dataset_part *parts = NULL;
+    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    const json_value *weights = json_find(cursor, "weights");
+    const char *contents = json_text(json_find(cursor, "contents"), "");
+    char ours[HASH_TEXT], was[WEIGHT_TEXT], is[WEIGHT_TEXT];
+    hash_print(index_contents(s->index), ours);
+    for (int k = 0; k < n && weights && strcmp(contents, ours) == 0; k++) {
+        const double weight = json_real(json_find(weights, parts[k].name), 0);
+        if (weight == parts[k].weight)
+            continue;
+        weight_words(weight, was);
+        weight_words(parts[k].weight, is);
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor is of a mixture whose source %s has weight %s, in %s it has %s: "
+            "rows after it would repeat some samples and leave out others. Set it back, "
+            "or begin the epochs anew (checkpoint.load_step 0); the index stays as it is",
+            parts[k].name, was, s->c.data_path, is);
+    }
+    return ST_OK;
+}
+
 static status take_cursor(session *s, const json_value *cursor, const char *name)
 {
     char ours[HASH_TEXT];
@@ -40,11 +76,13 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
     hash_print(index_digest(s->src->index), ours);
     TRY(json_want_text(cursor, "index", name, &theirs));
     TRY(json_want_int(cursor, "row", name, &row));
-    if (strcmp(ours, theirs) != 0)
+    if (strcmp(ours, theirs) != 0) {
+        TRY(check_weights(s->src, cursor, name));
         return FAIL_IN(ST_CONFIG, name,
                        "the cursor belongs to index %s, the data set here has index %s: files or "
                        "options changed since the checkpoint",
                        theirs, ours);
+    }
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
     const int64_t packing = json_int(json_find(cursor, "plan"), 1); /* 1 had no such word */

@@ -150,7 +150,8 @@ const char *metrics_unready(const dispatch *d)
     if (d->stopping || d->draining)
         return "leaving";
     if (!d->train.ready)
-        return "the index is being built";
+        return source_waits_for(&d->train) ? "another prepd builds the index"
+                                           : "the index is being built";
     return d->seats ? NULL : "no worker has joined";
 }
 

@@ -377,6 +377,27 @@ static void put_begin(const session *se, const planned_row *r, uint64_t next, js
     json_end_object(w);
 }
 
+/* Of a mixture: what its order depends on besides the index, by the names of its sources, and the
+ * index without it, so that who enters with other weights can be told. */
+static void put_weights(const source *s, json_writer *w)
+{
+    const dataset_part *parts = NULL;
+    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    char digest[HASH_TEXT];
+    if (n == 0)
+        return;
+    hash_print(index_contents(s->index), digest);
+    json_put_key(w, "contents");
+    json_put_cstr(w, digest);
+    json_put_key(w, "weights");
+    json_begin_object(w);
+    for (int k = 0; k < n; k++) {
+        json_put_key(w, parts[k].name);
+        json_put_real(w, parts[k].weight);
+    }
+    json_end_object(w);
+}
+
 status payload_cursor(session *se, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
@@ -400,6 +421,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_key_int(&w, "plan", PLAN_VERSION);
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
+    put_weights(se->src, &w);
     json_put_key(&w, "quarantine");
     status st = quarantine_json(&se->bad, &bad);
     if (st == ST_OK) {

@@ -21,6 +21,7 @@
  * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
  * Which libraries read the headers is not known here: no worker has joined yet. */
 enum { RECORDS_VERSION = 3 };
+enum { WAIT_MS = 100 }; /* between two looks at another's lock */
 
 /* Which frames of a clip are taken, and how: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)
@@ -41,7 +42,7 @@ static void add_clip_options(const source *s, hasher *h)
 static status index_key_of(const source *s, hash128 *out)
 {
     const conf *c = &s->c;
-    const hash128 data = s->data->v->identity(s->data);
+    const hash128 data = dataset_contents(s->data);
     hash128 rules;
     hasher *h = NULL;
     TRY(tokenizer_rules(&rules));
@@ -81,13 +82,20 @@ static bool images_unchanged(const source *s)
     return true;
 }
 
+/* The weights of a mixture are in the digest of its stream, not in the file. */
+static status mix(source *s)
+{
+    const hash128 identity = s->data->v->identity(s->data);
+    return hash_equal(identity, dataset_contents(s->data)) ? ST_OK : index_mix(s->index, identity);
+}
+
 static status load_cached(source *s)
 {
     status st = index_load(s->index_path, s->index_key, &s->index);
     if (st == ST_OK) {
         if (index_samples(s->index) == s->data->v->samples(s->data) &&
             index_images(s->index) == s->data->v->images(s->data) && images_unchanged(s))
-            return ST_OK;
+            return mix(s);
         index_free(&s->index);
         return ST_NO_INPUT;
     }
@@ -125,14 +133,91 @@ static status resolve(dispatch *d, source *s)
     return clip_limits_load(&s->c, &s->clips);
 }
 
-/* The data set, which borrows c, and its index if the cache has it: seconds where there are
- * millions of samples. */
-static status open_files(source *s, const conf *c)
+/* The file of an index as it lies there, to tell it from one that another prepd puts in its place.
+ */
+typedef struct file_mark {
+    ino_t inode; /* 0: there is none */
+    struct timespec changed;
+} file_mark;
+
+static file_mark mark_of(const char *path)
 {
-    char folder[PATH_MAX], key[HASH_TEXT];
-    TRY(dataset_open(c, &s->data));
-    if (c->data_ship)
-        TRY(ship_check(s->data));
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return (file_mark){0};
+    return (file_mark){info.st_ino, info.st_ctim};
+}
+
+static bool same_mark(file_mark a, file_mark b)
+{
+    return a.inode == b.inode && a.changed.tv_sec == b.changed.tv_sec &&
+           a.changed.tv_nsec == b.changed.tv_nsec;
+}
+
+/* Opens the files of a section beside the loop. The thread owns `made` until done is set, and reads
+ * the options that resolve() gave it; the loop touches neither. */
+struct opening {
+    pthread_t thread;
+    source made;
+    const conf *c;
+    status st;
+    status_note note; /* of the thread */
+    char holder[LOCK_HOLDER];
+    atomic_bool waits; /* for the holder, who was named before: it says so from now on */
+    atomic_bool leave; /* nobody wants it any more; heard while it waits */
+    atomic_bool done;
+};
+
+/* Waits for whoever builds the index. True: it has ended, and the lock is ours. False: there is no
+ * lock to be had, or nobody wants the index any more. */
+static bool lock_index(opening *o, cache_lock *out)
+{
+    const char *path = o->made.index_path;
+    char holder[LOCK_HOLDER];
+    for (;;) {
+        const lock_answer answer = cache_lock_take(path, out, holder);
+        if (answer == LOCK_OURS)
+            return true;
+        if (answer == LOCK_NONE) {
+            log_info("index can not be locked, so others that start now build it too: %s",
+                     status_text());
+            return false;
+        }
+        if (!atomic_load(&o->waits)) {
+            log_warn("index is built by %s: waiting for it section=%s file=%s", holder,
+                     o->made.name, path);
+            memcpy(o->holder, holder, sizeof(holder));
+            atomic_store(&o->waits, true);
+        }
+        if (atomic_load(&o->leave))
+            return false;
+        usleep(WAIT_MS * 1000);
+    }
+}
+
+/* The index from the cache; or none, and then the lock, so that only one prepd builds it. */
+static status find_index(opening *o)
+{
+    source *s = &o->made;
+    for (;;) {
+        const file_mark seen = mark_of(s->index_path);
+        const status st = load_cached(s);
+        if (st == ST_OK) {
+            log_info("index loaded section=%s file=%s", s->name, s->index_path);
+            return ST_OK;
+        }
+        if (st != ST_NO_INPUT)
+            log_warn("index is built again: %s", status_text());
+        if (!s->index_path[0] || !lock_index(o, &s->lock) ||
+            same_mark(seen, mark_of(s->index_path)))
+            return ST_OK;           /* built here */
+        cache_lock_leave(&s->lock); /* made meanwhile: all who waited may read it at once */
+    }
+}
+
+static status find_place(source *s)
+{
+    char folder[PATH_MAX], key[HASH_TEXT], path[PATH_MAX + HASH_TEXT + 16] = "";
     TRY(index_key_of(s, &s->index_key));
     const status found = cache_folder(&s->c, folder);
     if (found != ST_OK && s->c.prepd_cache_dir[0])
@@ -140,22 +225,22 @@ static status open_files(source *s, const conf *c)
     if (found != ST_OK) /* it is only a cache */
         log_warn("the index is not kept, and built at every start: %s", status_text());
     hash_print(s->index_key, key);
-    char path[PATH_MAX + HASH_TEXT + 16] = "";
     if (found == ST_OK)
         snprintf(path, sizeof(path), "%s/index-%s.tsx", folder, key);
     s->index_path = strdup(path);
-    if (!s->index_path)
-        return FAIL(ST_NO_MEMORY, "no memory for a path");
+    return s->index_path ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a path");
+}
+
+/* The data set, which borrows o->c, and its index if the cache has it: seconds where there are
+ * millions of samples. */
+static status open_files(opening *o)
+{
+    source *s = &o->made;
+    TRY(dataset_open(o->c, &s->data));
+    TRY(find_place(s));
     log_info("data set opened section=%s samples=%lld images=%lld", s->name,
              (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));
-    status st = load_cached(s);
-    if (st == ST_OK) {
-        log_info("index loaded section=%s file=%s", s->name, s->index_path);
-        return ST_OK;
-    }
-    if (st != ST_NO_INPUT)
-        log_warn("index is built again: %s", status_text());
-    return ST_OK;
+    return find_index(o);
 }
 
 /* The files are there. */
@@ -170,21 +255,10 @@ static status opened(dispatch *d, source *s)
     return s->ready ? ST_OK : index_build_start(s);
 }
 
-/* Opens the files of a section beside the loop. The thread owns `made` until done is set, and reads
- * the options that resolve() gave it; the loop touches neither. */
-struct opening {
-    pthread_t thread;
-    source made;
-    const conf *c;
-    status st;
-    status_note note; /* of the thread */
-    atomic_bool done;
-};
-
 static void *open_thread(void *user)
 {
     opening *o = user;
-    o->st = open_files(&o->made, o->c);
+    o->st = open_files(o);
     o->note = *status_last();
     atomic_store(&o->done, true);
     return NULL;
@@ -230,10 +304,18 @@ static status take_over(source *s)
     s->index = o->made.index;
     s->index_path = o->made.index_path;
     s->index_key = o->made.index_key;
+    s->lock = o->made.lock;
     const status st = o->st;
     status_set(&o->note);
     free(o);
     return st;
+}
+
+const char *source_waits_for(const source *s)
+{
+    return s->opening && !atomic_load(&s->opening->done) && atomic_load(&s->opening->waits)
+               ? s->opening->holder
+               : NULL;
 }
 
 status source_advance(dispatch *d, source *s)
@@ -257,6 +339,8 @@ status source_index_done(source *s)
     TRY(index_seal(s->index));
     if (s->index_path[0] && index_save(s->index, s->index_path, s->index_key) != ST_OK)
         log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
+    cache_lock_leave(&s->lock);
+    TRY(mix(s));
     s->ready = true;
     return ST_OK;
 }
@@ -264,7 +348,9 @@ status source_index_done(source *s)
 void source_done(source *s)
 {
     const char *name = s->name;
-    if (s->opening && !atomic_load(&s->opening->done)) {
+    if (source_waits_for(s))
+        atomic_store(&s->opening->leave, true);
+    else if (s->opening && !atomic_load(&s->opening->done)) {
         /* A file system that hangs: the process goes, and the thread with it. */
         pthread_detach(s->opening->thread);
         free(s->stream_json);
@@ -273,6 +359,7 @@ void source_done(source *s)
     }
     if (s->opening && take_over(s) != ST_OK)
         log_debug("data set not opened: %s", status_text());
+    cache_lock_leave(&s->lock);
     plan_free(&s->plans[PLAN_PACKED].plan);
     plan_free(&s->plans[PLAN_SAMPLES].plan);
     quarantine_done(&s->bad);

@@ -7,6 +7,7 @@
 
 #include "common/arena.h"
 #include "common/conf.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
@@ -56,6 +57,7 @@ struct source {
     data_index *index;
     clip_limits clips;
     char *index_path; /* heap; where the cache lies; "": nowhere */
+    cache_lock lock;  /* of it, while it is built here */
     hash128 index_key;
     hash128 model_digest;
     char *stream_json; /* conf_stream_json of c; heap */
@@ -231,6 +233,8 @@ struct dispatch {
 /* source.c */
 /* Opens it and loads the index, in a thread of its own. */
 WARN_UNUSED status source_want(dispatch *d, source *s);
+/* Whose index it waits for: another prepd builds it. NULL: it does not. */
+const char *source_waits_for(const source *s);
 /* Takes over what that thread opened, once it is done, and begins the index where there is none.
  * After a failure those who wait for it are told, and it may be wanted again. */
 WARN_UNUSED status source_advance(dispatch *d, source *s);

@@ -5,10 +5,14 @@ import collections
 import io
 import json
 import os
+import sys
 import tarfile
 
 from formats import fingerprint, in_data, llava, load, options, stream_of, write_lines
-from prepd_flow import Folder, check, digest, main, run
+from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
+
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
+import client  # noqa: E402
 
 
 def write_list(f, text):
@@ -72,6 +76,39 @@ def weighted_and_exact():
         check("source talks: 20 samples; 59 of an epoch" in said, said)
 
 
+def a_weight_is_the_streams_and_not_the_indexs():
+    """Another weight: the same index, another stream, and a cursor of the one before is told which weight it was."""
+    with Folder(images=32) as f:
+        def started(weights, cursor=None):
+            """Rows, and what the daemon said."""
+            args, _ = sources(f, weights)
+            with Daemon(f.config, *args, "--training.epochs", "1") as d:
+                wait_for(lambda: os.path.exists(f.file("d.sock.control")), d.said())
+                rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, cursor=cursor)
+                return [dict(r, cursor=json.loads(r["cursor"])) for r in rows], d.said()
+
+        first, said = started((1, 2, 1))
+        check("index built" in said, said)
+        cursor = first[0]["cursor"]
+        check(cursor["weights"] == {"vqa": 1, "talks": 2, "text": 1}, cursor)
+        second, said = started((1, 3, 1))
+        check("index loaded" in said and "index built" not in said, f"a weight cost an index\n{said}")
+        check([fingerprint(r) for r in second] != [fingerprint(r) for r in first], "the weight does not enter")
+        check(second[0]["cursor"]["contents"] == cursor["contents"], "another index")
+        check(second[0]["cursor"]["index"] != cursor["index"], "one identity of two streams")
+        for weights, words in (((1, 3, 1), "source talks has weight 2, in "), ((1, 3, 1), " it has 3: "),
+                               ((None, None, None), "source vqa has weight 1, in "), ((None, None, None), "it has none: ")):
+            try:
+                started(weights, cursor)
+                check(False, f"a cursor of other weights than {weights} was taken")
+            except RuntimeError as refused:
+                check(words in str(refused), f"{words!r} is not in {refused}")
+        before = {k: v for k, v in cursor.items() if k not in ("weights", "contents")}  # as older builds wrote it
+        rest, said = started((1, 2, 1), before)
+        check("index loaded" in said, said)
+        check([fingerprint(r) for r in rest] == [fingerprint(r) for r in first[1:]], "resumed, the rest differs")
+
+
 def a_mixture_of_one_is_that_one():
     with Folder(images=32) as f:
         samples = load(f)
@@ -116,5 +153,5 @@ def wrong_lists_are_refused():
                 check(word in said, f"{word!r} is not in\n{said}")
 
 
-main(every_sample_once_without_weights, weighted_and_exact, a_mixture_of_one_is_that_one,
+main(every_sample_once_without_weights, weighted_and_exact, a_weight_is_the_streams_and_not_the_indexs, a_mixture_of_one_is_that_one,
      wrong_lists_are_refused)

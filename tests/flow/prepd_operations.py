@@ -526,6 +526,58 @@ def killed_and_restarted_under_a_consumer():
         print(f"{deaths} daemons")
 
 
+def one_daemon_builds_the_index():
+    """Others that start on the same cold cache wait for it, say so, and build it themselves where that one died."""
+    with Folder(images=32) as f, contextlib.ExitStack() as all_:
+        cache = f.file("cache")
+
+        def start(name, workers):
+            end = "ipc://" + f.file(name)
+            d = all_.enter_context(Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", str(workers),
+                                          "--prepd.cache_dir", cache))
+            wait_for(lambda: os.path.exists(f.file(name + ".control")), f"{name}\n{d.said()}")
+            return d, lambda: json.loads(run("status", "--connect", end, "--json"))["train"]
+
+        def state(said, wanted, d):
+            wait_for(lambda: said()["state"] == wanted, f"state {wanted}\n{d.said()}")
+
+        def lock():
+            return [name for name in os.listdir(cache) if name.endswith(".lock")]
+
+        os.mkdir(cache)
+        a, of_a = start("a", -1)  # it has no worker: it builds as long as is wanted here
+        state(of_a, "building the index", a)
+        b, of_b = start("b", 1)
+        c, of_c = start("c", 1)
+        waiting = "waiting for an index that another prepd builds"
+        for d, of_d in ((b, of_b), (c, of_c)):
+            state(of_d, waiting, d)
+            who = f"pid {a.p.pid} on {socket.gethostname()}"
+            check(of_d()["waits_for"] == who and f"{who}: waiting for it" in d.said(), f"{of_d()}\n{d.said()}")
+        check(c.stop(signal.SIGTERM) == 0, f"one that waits does not stop\n{c.said()}")
+        name, = lock()
+        a.stop(signal.SIGKILL)
+        state(of_b, "ready", b)  # the kernel gave its lock up
+        check("index built" in b.said() and not lock(), f"{lock()}\n{b.said()}")
+        os.unlink(os.path.join(cache, name[:-len(".lock")]))
+
+        a, of_a = start("a2", -1)
+        state(of_a, "building the index", a)
+        c, of_c = start("c2", 1)
+        state(of_c, waiting, c)
+        run("scale", "1", "--connect", "ipc://" + f.file("a2"))
+        state(of_c, "ready", c)
+        check("index built" in a.said(), a.said())
+        check("index loaded" in c.said() and "index built" not in c.said(), f"it was built twice\n{c.said()}")
+        check(not lock(), f"left behind: {lock()}")
+        os.unlink(os.path.join(cache, name[:-len(".lock")]))
+
+        os.mkdir(os.path.join(cache, name))  # as where there are no locks: each builds it
+        d, of_d = start("d", 1)
+        state(of_d, "ready", d)
+        check("index built" in d.said() and "can not be locked" in d.said(), d.said())
+
+
 READING = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
@@ -568,4 +620,4 @@ main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, th
      all_quarantined_samples_are_counted, slow_connections_keep_nobody_out,
      a_daemon_without_time_is_waited_for, a_supervisor_that_does_not_read_holds_nobody, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
-     workers_have_no_privileges)
+     workers_have_no_privileges, one_daemon_builds_the_index)
