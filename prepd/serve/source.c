@@ -14,6 +14,7 @@
 #include "common/model_files.h"
 #include "common/tokenizer.h"
 #include "prepd/dataset/cache_folder.h"
+#include "prepd/sample/chat_template.h"
 #include "prepd/serve/ship.h"
 #include "prepd/serve/state.h"
 
@@ -118,6 +119,18 @@ static status check_held_out(const conf *c)
                    "data as eval.path");
 }
 
+/* The held-out data's template is the same one: told once. */
+static status check_template(const dispatch *d, const source *s)
+{
+    chat_template t;
+    TRY(chat_template_check(&s->c, &t));
+    if (t.path[0] && !t.releases && s == &d->train)
+        log_warn("%s is not used: conversations are written as the chat template of Qwen3-VL "
+                 "Instruct does (model.chat_template is instruct)",
+                 t.path);
+    return ST_OK;
+}
+
 /* What can be told at once, of the options alone. */
 static status resolve(dispatch *d, source *s)
 {
@@ -129,6 +142,7 @@ static status resolve(dispatch *d, source *s)
     }
     TRY(model_files_told(&s->c));
     TRY(model_files_digest(&s->c, &s->model_digest));
+    TRY(check_template(d, s));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
     return clip_limits_load(&s->c, &s->clips);
 }

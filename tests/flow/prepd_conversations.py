@@ -4,12 +4,13 @@ stream once, several images, bad records named."""
 import gzip
 import json
 import os
+import subprocess
 import sys
 
 import zstandard
 from formats import (fingerprint, in_data, llava, load, messages, options, stream_of, write_array,
                      write_lines)
-from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -78,6 +79,23 @@ def every_record_once_and_resumed():
                    for w in (1, 3)}) == 1, "the number of workers enters")
 
 
+def a_template_of_another_model():
+    """Refused before anything is read, and taken by the option that says so; the rows are those without it."""
+    with Folder(images=16) as f:
+        path = write_lines(in_data(f, "a.jsonl"), [llava(*s) for s in load(f)])
+        wanted = digest(f.config, "--steps", "2", *form(path))
+        template = f.file("data/model/chat_template.jinja")
+        with open(template, "w") as x:
+            x.write("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+        said = run("digest", "-c", f.config, "--steps", "2", *form(path), code=78)
+        for word in (template, "does not know this chat template", "Qwen3-VL Instruct", "model.chat_template"):
+            check(word in said, f"{word!r} is not in:\n{said}")
+        taken = subprocess.run([BIN, "digest", "-c", f.config, "--steps", "2",
+                                *form(path, model__chat_template="instruct")], capture_output=True, text=True)
+        check(taken.stdout.strip() == wanted, f"other rows: {taken.stdout}{taken.stderr}")
+        check(f"{template} is not used" in taken.stderr, f"no word of it: {taken.stderr}")
+
+
 def weights_of_stages():
     with Folder(images=32) as f:
         image = load(f)[0][0]
@@ -139,5 +157,5 @@ def shared_records():
             check(f"checked {n} samples, 0 bad" in said, f"{name}: {said}")
 
 
-main(same_rows_as_vqav2, every_record_once_and_resumed, weights_of_stages, bad_records_are_named,
+main(same_rows_as_vqav2, every_record_once_and_resumed, a_template_of_another_model, weights_of_stages, bad_records_are_named,
      a_file_is_not_held_out_from_itself, shared_records)

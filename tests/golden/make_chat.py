@@ -9,6 +9,10 @@ environment:
 Ids: apply_chat_template and Qwen3VLProcessor of transformers 4.57.3, with the tiny tokenizer of this folder and with
 the published one. Positions: get_rope_index of Qwen3VLModel. Labels: the reference has none; trained are the tokens
 that begin in an assistant's text, and its <|im_end|> (spec 9.2). -n in "ids" stands for n image pads.
+
+--same-as FILE (a chat_template.json, chat_template.jinja or tokenizer_config.json) writes nothing: it renders the
+conversations by that template too and says whether all texts are the same, so that the file's template may be listed
+as known (prepd/sample/chat_template.c).
 """
 
 import argparse
@@ -125,16 +129,37 @@ def expected(turns, processor, template):
     return {"ids": shorten(ids, pad), "trained": trained, "positions": places.tolist()}
 
 
+def template_of(path):
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    return text if path.endswith(".jinja") else json.loads(text)["chat_template"]
+
+
+def same_as(path, cases, processor, template):
+    """How many conversations the file's template renders otherwise; prints the first."""
+    other, wrong = template_of(path), 0
+    for turns in cases:
+        messages = [{"role": t["role"], "content": [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"}
+                                                    for p in t["parts"]]} for t in turns]
+        ours, theirs = (processor.apply_chat_template(messages, chat_template=x, tokenize=False) for x in (template, other))
+        if ours != theirs:
+            if not wrong:
+                print(f"ours   {ascii(ours)}\ntheirs {ascii(theirs)}")
+            wrong += 1
+    print(f"{path}: {wrong} of {len(cases)} conversations differ")
+    return 1 if wrong else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="the shared data folder")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=11, help="drawn ones, beside those made by hand")
     parser.add_argument("--out", default=os.path.join(HERE, "chat.json"))
+    parser.add_argument("--same-as", metavar="FILE")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    with open(os.path.join(args.data, "tokenizer", "chat_template.json")) as f:
-        template = json.load(f)["chat_template"]
+    template = template_of(os.path.join(args.data, "tokenizer", "chat_template.json"))
     size = {"shortest_edge": 1024, "longest_edge": 1 << 24}  # so that the tiny grids stay what they are
     keys = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
     processors = {}
@@ -144,6 +169,8 @@ def main():
                                             Qwen3VLVideoProcessor(), chat_template=template)
     rng = random.Random(args.seed)
     cases = hand_made() + [drawn(rng) for _ in range(args.cases)]
+    if args.same_as:
+        return same_as(args.same_as, cases, processors["tiny"], template)
     with open(args.out, "w") as f:
         f.write('{"cases": [\n')
         for i, turns in enumerate(cases):

@@ -1,0 +1,141 @@
+#include "prepd/sample/chat_template.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json.h"
+
+enum { JINJA_MAX = 1 << 20 }; /* bytes; published ones have some thousand */
+
+/* Templates that give the text that text.c writes, for every conversation that it takes. To add
+ * one: hold it against a known one with make_chat.py --same-as (tests/golden), then add the hash
+ * that the refusal prints, and the releases that have it. */
+static const struct {
+    const char *digest;
+    const char *releases;
+} KNOWN[] = {
+    {"02106194b02d7f3ba6c9c2c4e7ca9522", "Qwen3-VL Instruct (seen: 4B, 8B), Cosmos-Reason2-8B"},
+};
+
+static void recognise(const char *text, size_t size, chat_template *t)
+{
+    char digest[HASH_TEXT];
+    if (size && text[size - 1] == '\n')
+        size--;
+    t->digest = hash_bytes(text, size);
+    t->thinks = size && memmem(text, size, "<think>", strlen("<think>"));
+    hash_print(t->digest, digest);
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if (strcmp(KNOWN[i].digest, digest) == 0)
+            t->releases = KNOWN[i].releases;
+}
+
+/* *out_there false: the folder has no such file. */
+static status look_for(const conf *c, const char *name, char path[STATUS_PATH_MAX], bool *out_there)
+{
+    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    if (snprintf(path, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
+        return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
+    *out_there = folder[0] && access(path, F_OK) == 0;
+    return ST_OK;
+}
+
+static status from_jinja(const conf *c, chat_template *t, bool *out_found)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(look_for(c, "chat_template.jinja", path, out_found));
+    if (!*out_found)
+        return ST_OK;
+    FILE *f = fopen(path, "rbe");
+    if (!f)
+        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    status st = ST_OK;
+    char *text = malloc(JINJA_MAX + 1);
+    const size_t size = text ? fread(text, 1, JINJA_MAX + 1, f) : 0;
+    if (!text)
+        st = FAIL(ST_NO_MEMORY, "no memory for a chat template");
+    else if (ferror(f))
+        st = FAIL_IN(ST_IO, path, "cannot be read");
+    else if (size > JINJA_MAX)
+        st = FAIL_IN(ST_BAD_INPUT, path, "is longer than %d bytes", JINJA_MAX);
+    else
+        recognise(text, size, t);
+    memcpy(t->path, path, sizeof t->path);
+    free(text);
+    fclose(f);
+    return st;
+}
+
+/* Of several templates ([{"name": .., "template": ..}, ..]) the default one; else v itself. */
+static const json_value *default_of(const json_value *v)
+{
+    for (size_t i = 0; i < json_count(v) && json_typeof(v) == JSON_ARRAY; i++) {
+        const json_value *one = json_item(v, i);
+        if (strcmp(json_text(json_find(one, "name"), ""), "default") == 0)
+            return json_find(one, "template");
+    }
+    return v;
+}
+
+static status from_json(const conf *c, const char *name, chat_template *t, bool *out_found)
+{
+    char path[STATUS_PATH_MAX];
+    bool there;
+    json_value *file;
+    *out_found = false;
+    TRY(look_for(c, name, path, &there));
+    if (!there)
+        return ST_OK;
+    TRY(json_load(path, &file));
+    status st = ST_OK;
+    const json_value *v = default_of(json_given(file, "chat_template"));
+    if (v && json_typeof(v) != JSON_TEXT) {
+        st =
+            FAIL_IN(ST_BAD_INPUT, path,
+                    "chat_template is %s, expected a text, or a list of which one is named default",
+                    json_type_name(json_typeof(v)));
+    } else if (v) {
+        recognise(json_text(v, ""), json_text_size(v), t);
+        memcpy(t->path, path, sizeof t->path);
+        *out_found = true;
+    }
+    json_free(&file);
+    return st;
+}
+
+status chat_template_find(const conf *c, chat_template *out)
+{
+    chat_template t = {.path = ""};
+    char path[STATUS_PATH_MAX];
+    bool pictures, found = false;
+    TRY(look_for(c, "preprocessor_config.json", path, &pictures));
+    if (pictures)
+        TRY(from_json(c, "chat_template.json", &t, &found));
+    if (!found)
+        TRY(from_jinja(c, &t, &found));
+    if (!found)
+        TRY(from_json(c, "tokenizer_config.json", &t, &found));
+    *out = t;
+    return ST_OK;
+}
+
+status chat_template_check(const conf *c, chat_template *out)
+{
+    char digest[HASH_TEXT];
+    chat_template t = {.path = ""};
+    if (c->data_format != DATA_TEXT)
+        TRY(chat_template_find(c, &t));
+    *out = t;
+    if (!t.path[0] || t.releases || c->model_chat_template == CHAT_TEMPLATE_INSTRUCT)
+        return ST_OK;
+    hash_print(t.digest, digest);
+    return FAIL_IN(ST_CONFIG, t.path,
+                   "prepd does not know this chat template (%s)%s. It would write conversations as "
+                   "that of Qwen3-VL Instruct does: <|im_start|>, the role, a line end, the text, "
+                   "<|im_end|>. If the model is to be trained on that, set model.chat_template to "
+                   "instruct",
+                   digest, t.thinks ? ", which puts <think> into answers" : "");
+}

@@ -1,0 +1,152 @@
+/* Which chat template a folder has, found as the reference finds it, and whether it is known. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prepd/sample/chat_template.h"
+
+static char *folder;
+
+static int setup(void **state)
+{
+    (void)state;
+    folder = harness_temp();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    harness_remove(&folder);
+    return 0;
+}
+
+static conf options(void)
+{
+    return (conf){.model_path = folder, .model_tokenizer = "", .data_format = DATA_VQAV2};
+}
+
+/* text NULL: the folder has no such file. */
+static void put(const char *name, const char *text)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    if (!text)
+        return;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* The template is this text, from that file; "" for none. */
+static void check(const char *file, const char *text)
+{
+    const conf c = options();
+    const hash128 want = hash_bytes(text, strlen(text));
+    chat_template t;
+    assert_ok(chat_template_find(&c, &t));
+    assert_string_equal(*t.path ? t.path + strlen(folder) + 1 : "", file);
+    if (*file)
+        assert_memory_equal(&t.digest, &want, sizeof want);
+}
+
+/* As transformers 4.57.3 and 5.23 do: the processor takes chat_template.json before
+ * chat_template.jinja, the tokenizer knows the latter and its own settings. */
+static void test_chat_template__found_as_the_reference_does(void **state)
+{
+    (void)state;
+    check("", "");
+    put("tokenizer_config.json", "{\"eos_token\": \"x\", \"chat_template\": null}");
+    put("preprocessor_config.json", "{}");
+    check("", "");
+    put("tokenizer_config.json", "{\"chat_template\": \"of the tokenizer\"}");
+    check("tokenizer_config.json", "of the tokenizer");
+    put("chat_template.jinja", "of the folder\n");
+    check("chat_template.jinja", "of the folder");
+    put("chat_template.jinja", "of the folder"); /* without its last newline it is the same */
+    check("chat_template.jinja", "of the folder");
+    put("chat_template.json", "{\"chat_template\": \"of the processor\\n\"}");
+    check("chat_template.json", "of the processor");
+    put("preprocessor_config.json", NULL); /* no pictures, no processor */
+    check("chat_template.jinja", "of the folder");
+    put("chat_template.jinja", NULL);
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"},"
+        " {\"name\": \"default\", \"template\": \"d\"}]}");
+    check("tokenizer_config.json", "d");
+    conf c = options();
+    c.model_path = "a-preset";
+    chat_template t;
+    assert_ok(chat_template_find(&c, &t));
+    assert_string_equal(t.path, "");
+    c.model_tokenizer = folder;
+    assert_ok(chat_template_find(&c, &t));
+    assert_string_not_equal(t.path, "");
+}
+
+static void test_chat_template__bad_files_are_named(void **state)
+{
+    (void)state;
+    const conf c = options();
+    chat_template t;
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}]}");
+    assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
+    assert_non_null(strstr(status_text(), "chat_template is an array, expected a text"));
+    put("tokenizer_config.json", "{");
+    assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
+    put("tokenizer_config.json", NULL);
+}
+
+static void test_chat_template__unknown_is_refused(void **state)
+{
+    (void)state;
+    conf c = options();
+    chat_template t;
+    put("chat_template.jinja", "{{ messages }}<think>");
+    assert_fails(ST_CONFIG, chat_template_check(&c, &t), "chat_template.jinja");
+    assert_non_null(strstr(status_text(), "puts <think> into answers"));
+    assert_non_null(strstr(status_text(), "set model.chat_template to instruct"));
+    put("chat_template.jinja", "{{ messages }}");
+    assert_fails(ST_CONFIG, chat_template_check(&c, &t), "does not know this chat template (");
+    assert_null(strstr(status_text(), "<think>"));
+    c.model_chat_template = CHAT_TEMPLATE_INSTRUCT;
+    assert_ok(chat_template_check(&c, &t));
+    assert_null(t.releases);
+    c.model_chat_template = CHAT_TEMPLATE_KNOWN;
+    c.data_format = DATA_TEXT; /* plain text has no turns */
+    assert_ok(chat_template_check(&c, &t));
+    assert_string_equal(t.path, "");
+    put("chat_template.jinja", NULL);
+}
+
+static void test_chat_template__published_is_known(void **state)
+{
+    (void)state;
+    chat_template t;
+    char *published = harness_shared("data/tokenizer");
+    if (!published)
+        HARNESS_SKIP("no shared tokenizer");
+    conf c = options();
+    c.model_path = published;
+    assert_ok(chat_template_check(&c, &t));
+    assert_non_null(strstr(t.path, "chat_template.json"));
+    assert_non_null(strstr(t.releases, "Qwen3-VL Instruct"));
+    free(published);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat_template__found_as_the_reference_does),
+        cmocka_unit_test(test_chat_template__bad_files_are_named),
+        cmocka_unit_test(test_chat_template__unknown_is_refused),
+        cmocka_unit_test(test_chat_template__published_is_known),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
