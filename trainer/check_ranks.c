@@ -26,13 +26,13 @@ status check_for_ranks(conf *c, int n, layout *out)
     conf own = *c;
     if (own.world_size == 0)
         own.world_size = n;
-    if (layout_of(&own, out) == ST_OK && out->world == n) {
+    if (layout_of(&own, NULL, out) == ST_OK && out->world == n) {
         *c = own;
         return ST_OK;
     }
     check_for_one(c);
     c->world_size = n;
-    return layout_of(c, out);
+    return layout_of(c, NULL, out);
 }
 
 static status wait_for(pid_t child)

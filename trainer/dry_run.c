@@ -64,13 +64,12 @@ static status open_dry(const conf *c, const world *w, dry *d)
 {
     d->world = w;
     TRY(conf_copy(c, &d->conf));
-    TRY(layout_of(c, &d->layout));
     if (!c->model_path[0])
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d->dims));
     const layout_limits limits = params_limits(&d->dims);
-    TRY(layout_check(&d->layout, &limits));
+    TRY(layout_of(c, &limits, &d->layout));
     TRY(params_new(&d->dims, &d->whole));
     TRY(groups_apply(c, d->whole));
     TRY(stage_plan(c, &d->dims, d->whole, &d->layout));

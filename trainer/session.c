@@ -327,7 +327,7 @@ status session_check_layout(const conf *c, const world *w)
 {
     layout l;
     int there = w ? w->place.size : 1;
-    TRY(layout_of(c, &l));
+    TRY(layout_of(c, NULL, &l));
     if (l.world != there)
         return FAIL(ST_CONFIG,
                     "parallelism: the layout needs %" PRId64
@@ -344,7 +344,7 @@ static status open_mesh(session *s, const world *w)
     layout l;
     if (!w || w->place.size == 1)
         return ST_OK;
-    TRY(layout_of(s->conf, &l));
+    TRY(layout_of(s->conf, NULL, &l));
     return mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &s->mesh);
 }
 

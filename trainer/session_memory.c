@@ -37,7 +37,7 @@ static status print_for_gpu(const session *s)
     layout l;
     if (s->use != SESSION_TRAIN || s->mesh.layout.world > 1)
         return ST_OK;
-    TRY(layout_of(s->conf, &l));
+    TRY(layout_of(s->conf, NULL, &l));
     return layout_print(s->conf, &l, &s->dims, s->params, stdout, NULL);
 }
 

@@ -30,7 +30,7 @@ static status choose_recomputed(session *s)
 {
     char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
     layout l;
-    TRY(layout_of(s->conf, &l));
+    TRY(layout_of(s->conf, NULL, &l));
     TRY(again_of(s->conf, &l, &s->dims, s->params, s->conf->training_local_batch_size, &s->again));
     log_info("activation checkpointing %s; of the vision tower %s",
              again_text(&s->again.text, text), again_text(&s->again.vision, vision));

@@ -84,13 +84,12 @@ static status check_options(const conf *c)
     layout l;
     model_dims d;
     params *p;
-    TRY(layout_of(c, &l));
     if (!c->model_path[0])
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "model.path is not set: name a Hugging Face folder or a preset");
     TRY(dims_load(c->model_path, &d));
     layout_limits limits = params_limits(&d);
-    TRY(layout_check(&l, &limits));
+    TRY(layout_of(c, &limits, &l));
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
     if (st == ST_OK && l.world > 1)

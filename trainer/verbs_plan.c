@@ -153,11 +153,9 @@ static status plan_memory(const conf *c, const request *q, const model_dims *d)
     model_options frozen = {0};
     layout ranks;
     model_options_freeze(&frozen, p);
-    if (st == ST_OK)
-        st = layout_of(c, &ranks);
     const layout_limits limits = params_limits(d);
     if (st == ST_OK)
-        st = layout_check(&ranks, &limits);
+        st = layout_of(c, &limits, &ranks);
     if (st == ST_OK) {
         printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
                total, n);

@@ -322,7 +322,7 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
                     "about half this rate\n");
     if (c->comm_engine == ENGINE_REPLAY) {
         layout l;
-        TRY_OR(done, layout_of(c, &l));
+        TRY_OR(done, layout_of(c, NULL, &l));
         ranks = l.world;
     }
     print_projection(measured, n_layers, dims.text.layers, ranks, peak, to);

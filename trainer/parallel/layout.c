@@ -1,18 +1,21 @@
 #include "trainer/parallel/layout.h"
-#include "common/words.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096 };
+#include "common/words.h"
+#include "trainer/parallel/stages.h"
+
+enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096, RANKS_MOST = 65536 };
 
 /* What a layout is held against. */
 typedef struct rules {
     const layout_limits *model; /* NULL: any */
     int64_t micro_batches;      /* of a step */
     int64_t rows, batch;        /* of a micro-batch, and of the step; for words */
+    const char *points;         /* split points; "": stages are cut by time */
 } rules;
 
 static bool say(char *why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -73,8 +76,25 @@ static bool model_broken(const layout *l, const layout_limits *m, char *why)
                l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
 }
 
-/* why [WORDS]: the first rule that l breaks. */
-static bool broken(const layout *l, const rules *r, char *why)
+static bool points_broken(const layout *l, const char *points, char *why)
+{
+    const int64_t begun = stages_listed(points);
+    if (begun == 0 || begun + 1 == l->pipeline)
+        return false;
+    return say(why,
+               "parallelism.pipeline_parallel_split_points: \"%.200s\" begins %" PRId64
+               " stages behind the first, and parallelism.pipeline_parallel_degree is %" PRId64,
+               points, begun, l->pipeline);
+}
+
+/* Degrees within the ranges of their options, which the ranks of a large job could pass. */
+static bool out_of_range(const layout *l)
+{
+    return l->shard > RANKS_MOST || l->replicate > RANKS_MOST;
+}
+
+/* why [WORDS]: the first rule that l breaks, but for the batch. */
+static bool degrees_broken(const layout *l, const rules *r, char *why)
 {
     int64_t consumers = l->replicate * l->shard;
     if (consumers * l->context * l->tensor * l->pipeline != l->world)
@@ -83,8 +103,13 @@ static bool broken(const layout *l, const rules *r, char *why)
                    " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
                    " x pipeline %" PRId64,
                    l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
-    if (experts_broken(l, why) || (r->model && model_broken(l, r->model, why)))
-        return true;
+    return experts_broken(l, why) || (r->model && model_broken(l, r->model, why)) ||
+           points_broken(l, r->points, why);
+}
+
+static bool batch_broken(const layout *l, const rules *r, char *why)
+{
+    const int64_t consumers = l->replicate * l->shard;
     if (r->micro_batches > 0 && r->micro_batches % consumers == 0)
         return false;
     return say(why,
@@ -94,17 +119,23 @@ static bool broken(const layout *l, const rules *r, char *why)
                r->batch, r->rows, consumers);
 }
 
-/* How far apart two layouts are: doublings, those of shard for half, since it takes what is left.
- */
+static bool broken(const layout *l, const rules *r, char *why)
+{
+    return degrees_broken(l, r, why) || batch_broken(l, r, why);
+}
+
+/* How far apart two layouts are: doublings, those of shard for half, since it takes what is left,
+ * and those of stages for a little more than the others', whose bubble they have not. */
 static double distance(const layout *a, const layout *b)
 {
+    static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};
     const int64_t x[DEGREES] = {a->shard,    a->replicate, a->context,      a->tensor,
                                 a->pipeline, a->expert,    a->expert_tensor};
     const int64_t y[DEGREES] = {b->shard,    b->replicate, b->context,      b->tensor,
                                 b->pipeline, b->expert,    b->expert_tensor};
     double sum = 0;
     for (int i = 0; i < DEGREES; i++)
-        sum += (i == 0 ? 0.5 : 1) * fabs(log2((double)x[i] / (double)y[i]));
+        sum += weight[i] * fabs(log2((double)x[i] / (double)y[i]));
     return sum;
 }
 
@@ -124,8 +155,8 @@ static void try_experts(search *q, layout l)
         l.expert_tensor = wide ? l.tensor : 1;
         for (l.expert = 1; l.expert <= most && l.expert <= EXPERT_MOST; l.expert++) {
             double d = distance(&l, q->wanted);
-            if (most % l.expert != 0 || (q->best_distance >= 0 && d >= q->best_distance) ||
-                broken(&l, q->rules, why))
+            if (most % l.expert != 0 || out_of_range(&l) ||
+                (q->best_distance >= 0 && d >= q->best_distance) || broken(&l, q->rules, why))
                 continue;
             q->best = l;
             q->best_distance = d;
@@ -174,19 +205,31 @@ static void changes(const layout *from, const layout *to, char *out)
                           degree[i].to);
 }
 
-static status check(const layout *l, const rules *r)
+/* The batch next to the one that is asked for which this layout could share out. */
+static int64_t nearest_batch(const layout *l, const rules *r)
 {
-    char why[WORDS], other[WORDS];
-    layout near;
-    if (!broken(l, r, why))
-        return ST_OK;
-    if (!nearest(l, r, &near))
-        return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " ranks fits", why, l->world);
-    changes(l, &near, other);
-    return FAIL(ST_CONFIG, "%s; the nearest that fits: %s", why, other);
+    const int64_t step = r->rows * l->replicate * l->shard, below = r->batch / step * step;
+    return below > 0 && r->batch - below <= below + step - r->batch ? below : below + step;
 }
 
-status layout_of(const conf *c, layout *out)
+static status refuse(const layout *l, const rules *r, const char *why)
+{
+    char other[WORDS], batch[96] = "", ignored[WORDS];
+    layout near;
+    if (!r->model)
+        return FAIL(ST_CONFIG, "%s", why);
+    if (!degrees_broken(l, r, ignored))
+        snprintf(batch, sizeof batch, "; or training.global_batch_size %" PRId64,
+                 nearest_batch(l, r));
+    if (!nearest(l, r, &near))
+        return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " ranks fits this model%s%s%s", why,
+                    l->world, r->points[0] ? ", these split points" : "",
+                    r->batch ? " and batch" : "", batch);
+    changes(l, &near, other);
+    return FAIL(ST_CONFIG, "%s; the nearest that fits: %s%s", why, other, batch);
+}
+
+status layout_of(const conf *c, const layout_limits *m, layout *out)
 {
     layout l = {.replicate = c->dp_replicate,
                 .shard = c->dp_shard,
@@ -202,8 +245,14 @@ status layout_of(const conf *c, layout *out)
         l.world = others * (l.shard > 0 ? l.shard : 1);
     if (l.shard < 0)
         l.shard = l.world / others > 0 ? l.world / others : 1;
-    rules r = {.micro_batches = batch % rows ? 0 : batch / rows, .rows = rows, .batch = batch};
-    TRY(check(&l, &r));
+    const rules r = {.model = m,
+                     .micro_batches = batch % rows ? 0 : batch / rows,
+                     .rows = rows,
+                     .batch = batch,
+                     .points = c->pipeline_split_points};
+    char why[WORDS];
+    if (broken(&l, &r, why))
+        return refuse(&l, &r, why);
     l.accumulation = r.micro_batches / (l.replicate * l.shard);
     *out = l;
     return ST_OK;
@@ -211,6 +260,7 @@ status layout_of(const conf *c, layout *out)
 
 status layout_check(const layout *l, const layout_limits *m)
 {
-    int64_t micro_batches = l->accumulation * l->replicate * l->shard;
-    return check(l, &(rules){.model = m, .micro_batches = micro_batches});
+    char why[WORDS];
+    const rules r = {.model = m, .points = ""};
+    return degrees_broken(l, &r, why) ? FAIL(ST_CONFIG, "%s", why) : ST_OK;
 }

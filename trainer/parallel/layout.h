@@ -1,6 +1,6 @@
-/* layout.h: the degrees of a configuration (design section 7), checked against each other and
- * against what a model allows. A refusal names the rule and the nearest layout of as many ranks
- * that keeps all of them. */
+/* layout.h: the degrees of a configuration (design section 7), checked against each other, against
+ * the batch and against what a model allows. Pure: of options and a model, whatever machine this
+ * is. */
 #ifndef TESSERA_PARALLEL_LAYOUT_H
 #define TESSERA_PARALLEL_LAYOUT_H
 
@@ -37,9 +37,13 @@ typedef struct layout_limits {
     bool tied;                     /* pipeline: the head's weights are the embedding */
 } layout_limits;
 
-/* ST_CONFIG names the degrees that do not fit each other, or the batch that does not fit them. */
-WARN_UNUSED status layout_of(const conf *c, layout *out);
-/* ST_CONFIG names the degree that the model can not be cut by. */
+/* ST_CONFIG names the degrees that do not fit each other, the model or the batch, and the nearest
+ * layout of as many ranks that keeps every rule, or says that there is none; where the batch alone
+ * does not fit, also the nearest that would. m NULL: the model is not known here; its rules are
+ * not asked, and a refusal names no other layout, since the model might refuse that one. */
+WARN_UNUSED status layout_of(const conf *c, const layout_limits *m, layout *out);
+/* Of a layout that layout_of gave without a model. ST_CONFIG names the degree that the model can
+ * not be cut by. */
 WARN_UNUSED status layout_check(const layout *l, const layout_limits *m);
 
 #endif

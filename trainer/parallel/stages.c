@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/words.h"
+
 enum { HALVINGS = 64 };
 
 static int64_t at_least_one(int64_t n)
@@ -61,37 +63,86 @@ void stages_balance(const stage_costs *c, layout *l)
         balance_from(c, from, l);
 }
 
+static const char *next_word(const char *at)
+{
+    return at + strspn(at, ", ");
+}
+
+int64_t stages_listed(const char *text)
+{
+    int64_t n = 0;
+    for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", ")))
+        n++;
+    return n;
+}
+
+static const char POINTS[] = "parallelism.pipeline_parallel_split_points";
+
+/* The layers as they are written, in whatever order. */
+static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
+{
+    int64_t n = 0;
+    for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", "))) {
+        int used = 0;
+        if (sscanf(at, "layers.%" SCNd64 "%n", &layer[n++], &used) != 1 ||
+            (at[used] && !strchr(", ", at[used])))
+            return FAIL(ST_CONFIG, "%s: \"%s\" is no layers.N", POINTS, at);
+    }
+    return ST_OK;
+}
+
+/* The first of n points that does not fit; n: all do. Each begins a stage behind the one before. */
+static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (layer[i] < (i ? layer[i - 1] + 1 : least) || layer[i] >= layers)
+            return i;
+    return n;
+}
+
+/* The same points, moved as far as they must be. */
+static void move_points(int64_t *layer, int64_t n, int64_t layers, int64_t least)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t low = i ? layer[i - 1] + 1 : least;
+        layer[i] = layer[i] < low ? low : layer[i];
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const int64_t high = i + 1 < n ? layer[i + 1] - 1 : layers - 1;
+        layer[i] = layer[i] > high ? high : layer[i];
+    }
+}
+
+static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t layers,
+                            int64_t least)
+{
+    int64_t layer[LAYOUT_STAGES];
+    char fits[LAYOUT_STAGES * 32] = "";
+    size_t used = 0;
+    memcpy(layer, given, (size_t)n * sizeof *layer);
+    move_points(layer, n, layers, least);
+    for (int64_t i = 0; i < n; i++)
+        used = words_add(fits, sizeof fits, used, "%slayers.%" PRId64, i ? ", " : "", layer[i]);
+    return FAIL(ST_CONFIG,
+                "%s: stage %" PRId64 " can not begin with layers.%" PRId64 " (of %" PRId64
+                " layers the first stage takes at least %" PRId64
+                "; each other begins behind the one before); these fit: %s",
+                POINTS, at + 1, given[at], layers, least, fits);
+}
+
 status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *l)
 {
-    static const char key[] = "parallelism.pipeline_parallel_split_points";
-    int64_t n = 0, before = at_least_one(first_layers) - 1;
-    for (const char *at = text; *at;) {
-        int64_t layer;
-        int used = 0;
-        at += strspn(at, ", ");
-        if (!*at)
-            break;
-        if (sscanf(at, "layers.%" SCNd64 "%n", &layer, &used) != 1 ||
-            (at[used] && !strchr(", ", at[used])))
-            return FAIL(ST_CONFIG, "%s: \"%s\" is no layers.N", key, at);
-        if (n + 1 >= l->pipeline)
-            return FAIL(ST_CONFIG, "%s: \"%s\" begins more than %" PRId64 " stages", key, text,
-                        l->pipeline);
-        if (layer <= before || layer >= layers)
-            return FAIL(ST_CONFIG,
-                        "%s: stage %" PRId64 " can begin with layers.%" PRId64 " to layers.%" PRId64
-                        ", not layers.%" PRId64 " (of %" PRId64
-                        " layers the first stage takes at least %" PRId64
-                        "; each other begins behind the one before)",
-                        key, n + 1, before + 1, layers - 1, layer, layers,
-                        at_least_one(first_layers));
-        l->stage_end[n++] = (int32_t)layer;
-        before = layer;
-        at += used;
-    }
+    const int64_t n = stages_listed(text), least = at_least_one(first_layers);
+    int64_t layer[LAYOUT_STAGES];
     if (n + 1 != l->pipeline)
-        return FAIL(ST_CONFIG, "%s: \"%s\" begins %" PRId64 " stages, and there are %" PRId64, key,
-                    text, n + 1, l->pipeline);
+        return FAIL(ST_CONFIG, "%s: \"%s\" begins %" PRId64 " stages, and there are %" PRId64,
+                    POINTS, text, n + 1, l->pipeline);
+    TRY(read_points(text, layer));
+    const int64_t unfit = first_unfit(layer, n, layers, least);
+    if (unfit < n)
+        return refuse_points(layer, n, unfit, layers, least);
+    for (int64_t i = 0; i < n; i++)
+        l->stage_end[i] = (int32_t)layer[i];
     return ST_OK;
 }
 

@@ -198,7 +198,7 @@ static status check_replayed(const conf *c, const layout *l)
 status world_replay(const conf *c, world *out)
 {
     layout l;
-    TRY(layout_of(c, &l));
+    TRY(layout_of(c, NULL, &l));
     TRY(check_replayed(c, &l));
     comm_replay *r = calloc(1, sizeof *r);
     if (!r)

@@ -49,7 +49,7 @@ static status judge(const conf *c, const model_dims *d, const params *p, const r
 {
     layout l;
     const layout_limits limits = params_limits(d);
-    if (layout_of(c, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
+    if (layout_of(c, NULL, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
         return ST_OK; /* not a layout, or not of this model */
     all->tried++;
     int64_t consumers = l.replicate * l.shard;
@@ -60,7 +60,7 @@ static status judge(const conf *c, const model_dims *d, const params *p, const r
         recomputes again;
         conf one = *c;
         one.training_local_batch_size = rows;
-        TRY(layout_of(&one, &l)); /* how many micro-steps, and so how many under way */
+        TRY(layout_of(&one, NULL, &l)); /* how many micro-steps, and so how many under way */
         TRY(again_with(c, &l, d, p, rows, mode, &again));
         TRY(layout_plan_make(c, &l, d, p, rows, &again, &m));
         if ((double)m.total > c->memory_limit * r->memory)

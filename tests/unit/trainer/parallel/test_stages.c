@@ -99,10 +99,14 @@ static void test_stages_read__names_what_does_not_fit(void **state)
         {"layers.3,layers.7", NULL},
         {"layers.4, layers.11", NULL},
         {"layers.3", "begins 2 stages, and there are 3"},
-        {"layers.3,layers.4,layers.5", "begins more than 3 stages"},
-        {"layers.2,layers.5", "stage 1 can begin with layers.3 to layers.11, not layers.2"},
-        {"layers.5,layers.5", "stage 2 can begin with layers.6 to layers.11, not layers.5"},
-        {"layers.5,layers.12", "not layers.12"},
+        {"layers.3,layers.4,layers.5", "begins 4 stages, and there are 3"},
+        {"layers.2,layers.5",
+         "stage 1 can not begin with layers.2 (of 12 layers the first stage takes at least 3"},
+        {"layers.5,layers.5",
+         "each other begins behind the one before); these fit: layers.5, layers.6"},
+        {"layers.5,layers.12", "these fit: layers.5, layers.11"},
+        {"layers.20,layers.0", "these fit: layers.10, layers.11"},
+        {"layers.-1,layers.0", "these fit: layers.3, layers.4"},
         {"layers.5 7", "\"7\" is no layers.N"},
         {"layers.5x,layers.6", "is no layers.N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -45,7 +45,7 @@ static cost predict(setting *s, int mode)
     cost k;
     recomputes again;
     s->c.ac_mode = mode;
-    assert_ok(layout_of(&s->c, &l));
+    assert_ok(layout_of(&s->c, NULL, &l));
     assert_ok(again_of(&s->c, &l, &s->d, s->p, s->c.training_local_batch_size, &again));
     assert_ok(cost_of(&s->c, &l, &s->d, s->p, &s->r, &again, &k));
     return k;
@@ -146,7 +146,7 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     near((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
     layout cut;
     double uneven;
-    assert_ok(layout_of(&s.c, &cut));
+    assert_ok(layout_of(&s.c, NULL, &cut));
     assert_ok(stage_plan(&s.c, &s.d, s.p, &cut));
     assert_ok(stage_plan_uneven(&s.c, &s.d, s.p, &cut, &uneven));
     assert_true(uneven > 1 && uneven < 1.02);
@@ -219,7 +219,7 @@ static void test_again__keeps_what_fits(void **state)
     s.c.dp_shard = 8;
     s.c.training_global_batch_size = 32;
     s.c.training_local_batch_size = 4;
-    assert_ok(layout_of(&s.c, &l));
+    assert_ok(layout_of(&s.c, NULL, &l));
     double before = 0;
     for (int percent = 84; percent <= 98; percent += 7) {
         s.c.memory_limit = percent / 100.0;
@@ -254,7 +254,7 @@ static void test_again__options_decide(void **state)
     recomputes r;
     char text[AGAIN_TEXT_MAX];
     open_setting(&s, "qwen3-vl-30b-a3b");
-    assert_ok(layout_of(&s.c, &l));
+    assert_ok(layout_of(&s.c, NULL, &l));
     s.c.ac_mode = AC_SELECTIVE;
     s.c.ac_save = "attention, fc1";
     s.c.ac_vision_mode = AC_VISION_FULL;

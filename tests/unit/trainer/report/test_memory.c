@@ -158,10 +158,10 @@ static void test_layout__ranks_fit_each_other(void **state)
                   .training_global_batch_size = cases[i].global};
         layout l;
         if (cases[i].words) {
-            assert_fails(ST_CONFIG, layout_of(&c, &l), cases[i].words);
+            assert_fails(ST_CONFIG, layout_of(&c, NULL, &l), cases[i].words);
             continue;
         }
-        assert_ok(layout_of(&c, &l));
+        assert_ok(layout_of(&c, NULL, &l));
         assert_int_equal(l.accumulation, cases[i].accumulation);
         assert_int_equal(l.shard * l.tensor * l.context, l.world);
     }
@@ -282,7 +282,7 @@ static void test_layout__state_is_sharded(void **state)
               .training_seq_len = 4096};
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     assert_ok(params_new(&d, &p));
-    assert_ok(layout_of(&c, &l));
+    assert_ok(layout_of(&c, NULL, &l));
     assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &none));
     assert_ok(layout_plan_make(&c, &l, &d, p, 1, &all, &full));
     /* and what fills up the pieces of spans */
@@ -367,7 +367,7 @@ static void test_layout__stages_take_what_is_planned(void **state)
         assert_ok(dims_preset("debug", &d));
         d.text.layers = 12;
         assert_ok(params_new(&d, &p));
-        assert_ok(layout_of(&c, &l));
+        assert_ok(layout_of(&c, NULL, &l));
         assert_ok(layout_plan_make(&c, &l, &d, p, 1, &none, &whole));
         assert_ok(stage_plan(&c, &d, p, &l));
         const int each = (int)(l.world / l.pipeline);
@@ -403,7 +403,7 @@ static void test_layout__the_largest_stage_decides(void **state)
         conf c = pipeline_of(8, 4, cases[i].points);
         layout l;
         layout_plan m;
-        assert_ok(layout_of(&c, &l));
+        assert_ok(layout_of(&c, NULL, &l));
         assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &m));
         assert_int_equal(m.stage, cases[i].largest);
         /* 36 layers and more of 48, over two ranks */

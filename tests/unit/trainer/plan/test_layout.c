@@ -1,0 +1,249 @@
+/* Which layouts are refused, and that what a refusal names is none: whatever is asked for, of
+ * whatever model, the layout, the batch and the split points that it names pass the same check. */
+#include "tests/harness.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "trainer/model/params.h"
+#include "trainer/parallel/stages.h"
+
+enum { TRIED = 1000 };
+
+static const char FITS[] = "the nearest that fits: ", BATCH[] = "; or training.global_batch_size ",
+                  POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
+
+/* As a run checks it: options against each other, the layout, then the stages. */
+static status check(const conf *c, const layout_limits *m)
+{
+    layout l;
+    assert_true(c->expert_tensor_degree == 1 || c->expert_tensor_degree == c->tensor_degree);
+    TRY(layout_of(c, m, &l));
+    if (!c->pipeline_split_points[0] || l.pipeline == 1)
+        return ST_OK;
+    return stages_read(c->pipeline_split_points, m->layers, m->first_layers, &l);
+}
+
+/* The options as the words name them: "context_parallel_degree 2, expert_parallel_degree 4". */
+static void take_degrees(conf *c, const char *words)
+{
+    char key[128], value[32];
+    int used;
+    while (sscanf(words, "%90[a-z_] %30[0-9]%n", key + 12, value, &used) == 2) {
+        memcpy(key, "parallelism.", 12);
+        assert_ok(conf_set(c, key, value));
+        words += used;
+        if (strncmp(words, ", ", 2) != 0)
+            return;
+        words += 2;
+    }
+    fail_msg("no degrees: %s", words);
+}
+
+typedef struct tally {
+    int refused, layouts, batches, points, none;
+} tally;
+
+/* True if the refusal under way names something, which then fits. */
+static bool try_named(const conf *asked, const layout_limits *m, tally *t)
+{
+    char words[STATUS_MESSAGE_MAX];
+    snprintf(words, sizeof words, "%s", status_last()->message);
+    char *batch = strstr(words, BATCH), *fits = strstr(words, FITS),
+         *points = strstr(words, POINTS);
+    for (int way = 0; way < 3; way++) {
+        const char *named = way == 0 ? fits : way == 1 ? batch : points;
+        conf c;
+        if (!named)
+            continue;
+        assert_ok(conf_copy(asked, &c));
+        if (way == 0)
+            take_degrees(&c, fits + sizeof FITS - 1);
+        else if (way == 1)
+            c.training_global_batch_size = strtoll(batch + sizeof BATCH - 1, NULL, 10);
+        else
+            assert_ok(conf_set(&c, "parallelism.pipeline_parallel_split_points",
+                               points + sizeof POINTS - 1));
+        if (check(&c, m) != ST_OK && !(way != 2 && strstr(status_last()->message, POINTS)))
+            fail_msg("%s\nnamed, and refused itself: %s", words, status_last()->message);
+        t->layouts += way == 0;
+        t->batches += way == 1;
+        t->points += way == 2;
+        conf_done(&c);
+    }
+    return fits || points || batch;
+}
+
+/* Every layout of a few ranks, without the search that the refusal used. */
+static bool any_fits(const conf *asked, const layout_limits *m, int64_t world)
+{
+    conf c = *asked;
+    c.world_size = world;
+    for (c.dp_replicate = 1; c.dp_replicate <= world; c.dp_replicate++)
+        for (c.context_degree = 1; c.context_degree <= world; c.context_degree++)
+            for (c.tensor_degree = 1; c.tensor_degree <= world; c.tensor_degree++)
+                for (c.pipeline_degree = 1; c.pipeline_degree <= world; c.pipeline_degree++) {
+                    const int64_t rest =
+                        c.dp_replicate * c.context_degree * c.tensor_degree * c.pipeline_degree;
+                    layout l;
+                    if (world % rest)
+                        continue;
+                    c.dp_shard = world / rest;
+                    c.expert_degree = c.expert_tensor_degree = 1;
+                    if (layout_of(&c, NULL, &l) == ST_OK && layout_check(&l, m) == ST_OK)
+                        return true;
+                }
+    return false;
+}
+
+static int64_t draw(uint64_t n, const int64_t *of, int64_t size)
+{
+    static const rng_key key = {{7, 9}};
+    return of[rng_below(key, n, (uint64_t)size)];
+}
+
+#define DRAW(n, ...)                                                                               \
+    draw((n)++, (const int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void draw_model(uint64_t *n, layout_limits *m)
+{
+    static const char *const presets[] = {"qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b", "debug",
+                                          "tile"};
+    const int64_t which = DRAW(*n, 0, 0, 1, 2, 3, 4, 4, 4);
+    model_dims d;
+    if (which < 4) {
+        assert_ok(dims_preset(presets[which], &d));
+        *m = params_limits(&d);
+        return;
+    }
+    *m = (layout_limits){.heads = DRAW(*n, 1, 4, 6, 12, 16, 64),
+                         .intermediate = DRAW(*n, 0, 0, 96, 768, 1000),
+                         .experts = DRAW(*n, 0, 6, 8, 60, 128),
+                         .layers = DRAW(*n, 1, 2, 3, 6, 28, 48),
+                         .tied = DRAW(*n, 0, 0, 1)};
+    m->kv_heads = m->heads % 3 ? m->heads : m->heads / 3;
+    m->expert_width = m->experts ? DRAW(*n, 96, 768, 1000) : 0;
+    m->first_layers = m->layers > 3 ? DRAW(*n, 0, 3) : 0;
+}
+
+static void draw_options(uint64_t *n, conf *c)
+{
+    c->dp_replicate = DRAW(*n, 1, 1, 1, 2, 3, 4);
+    c->dp_shard = DRAW(*n, -1, -1, 1, 1, 2, 4, 5, 8);
+    c->context_degree = DRAW(*n, 1, 1, 1, 1, 2, 3, 6);
+    c->tensor_degree = DRAW(*n, 1, 1, 1, 1, 2, 4, 3);
+    c->pipeline_degree = DRAW(*n, 1, 1, 1, 1, 2, 3);
+    c->expert_degree = DRAW(*n, 1, 1, 2, 3, 4, 6, 8, 12);
+    c->expert_tensor_degree = DRAW(*n, 0, 1, 1) ? 1 : c->tensor_degree;
+    c->world_size = DRAW(*n, 0, 0, 0, 4, 6, 8, 12, 16, 60, 64);
+    c->training_local_batch_size = DRAW(*n, 1, 1, 2, 3);
+    c->training_global_batch_size = DRAW(*n, 1, 4, 6, 12, 32, 64, 96);
+}
+
+static void draw_points(uint64_t *n, conf *c, const layout_limits *m)
+{
+    char text[128];
+    const int64_t first = (int64_t)DRAW(*n, 0, 1, 3, 5, 9, 60), more = DRAW(*n, 0, 1, 4, 90);
+    if (DRAW(*n, 0, 0, 1) == 0)
+        snprintf(text, sizeof text, "%s", "");
+    else if (DRAW(*n, 0, 1))
+        snprintf(text, sizeof text, "layers.%" PRId64, first % (m->layers + 3));
+    else
+        snprintf(text, sizeof text, "layers.%" PRId64 ", layers.%" PRId64, first, first + more);
+    assert_ok(conf_set(c, "parallelism.pipeline_parallel_split_points", text));
+    if (DRAW(*n, 0, 1, 1) && text[0]) { /* they are what is wrong, not the other degrees */
+        c->pipeline_degree = stages_listed(text) + 1;
+        c->dp_replicate = c->context_degree = c->tensor_degree = c->expert_degree = 1;
+        c->expert_tensor_degree = 1;
+        c->world_size = 0;
+    }
+}
+
+static void check_one(uint64_t *n, const conf *fresh, tally *t)
+{
+    layout_limits m;
+    conf c;
+    assert_ok(conf_copy(fresh, &c));
+    draw_model(n, &m);
+    draw_options(n, &c);
+    draw_points(n, &c, &m);
+    if (check(&c, &m) != ST_OK) {
+        const bool none = strstr(status_last()->message, NONE) != NULL;
+        t->refused++;
+        t->none += none;
+        const int64_t world =
+            none ? strtoll(strstr(status_last()->message, NONE) + sizeof NONE - 1, NULL, 10) : 0;
+        const bool named = try_named(&c, &m, t);
+        if (none && world <= 12 && any_fits(&c, &m, world))
+            fail_msg("there is a layout of %lld ranks", (long long)world);
+        if (!named && !none)
+            fail_msg("a refusal without a way out: %s", status_last()->message);
+    }
+    conf_done(&c);
+}
+
+static void test_layout__what_a_refusal_names_fits(void **state)
+{
+    char name[] = "trainer", *argv[] = {name, NULL};
+    int argc = 1;
+    uint64_t n = 0;
+    tally t = {0};
+    conf fresh;
+    (void)state;
+    assert_ok(conf_load(&fresh, &argc, argv));
+    for (int i = 0; i < TRIED; i++)
+        check_one(&n, &fresh, &t);
+    conf_done(&fresh);
+    print_message("of %d layouts %d refused: %d name a layout, %d a batch, %d split points; of %d "
+                  "there is none\n",
+                  TRIED, t.refused, t.layouts, t.batches, t.points, t.none);
+    assert_true(t.layouts > 300 && t.batches > 20 && t.points > 20 && t.none > 50);
+}
+
+/* Those that the nearest was refused of. */
+static void test_layout__is_of_the_model(void **state)
+{
+    static const struct {
+        const char *preset;
+        int64_t shard, context, expert, batch;
+        const char *words;
+    } cases[] = {
+        {"qwen3-vl-30b-a3b", 1, 6, 12, 12, "; the nearest that fits: expert_parallel_degree 1"},
+        {"qwen3-vl-30b-a3b", 5, 1, 1, 12,
+         "; the nearest that fits: data_parallel_shard_degree 1, context_parallel_degree 5; or "
+         "training.global_batch_size 10"},
+        {"qwen3-vl-30b-a3b", 1, 1, 3, 12, "expert_parallel_degree 1"},
+    };
+    char name[] = "trainer", *argv[] = {name, NULL};
+    int argc = 1;
+    conf c;
+    (void)state;
+    assert_ok(conf_load(&c, &argc, argv));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_dims d;
+        layout l;
+        assert_ok(dims_preset(cases[i].preset, &d));
+        const layout_limits m = params_limits(&d);
+        c.dp_shard = cases[i].shard;
+        c.context_degree = cases[i].context;
+        c.expert_degree = cases[i].expert;
+        c.training_local_batch_size = 1;
+        c.training_global_batch_size = cases[i].batch;
+        assert_fails(ST_CONFIG, layout_of(&c, &m, &l), cases[i].words);
+        assert_int_equal(layout_of(&c, NULL, &l), ST_CONFIG);
+        assert_null(strstr(status_text(), FITS)); /* a model might refuse it */
+    }
+    conf_done(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout__what_a_refusal_names_fits),
+        cmocka_unit_test(test_layout__is_of_the_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
