@@ -323,10 +323,9 @@ static status open_step(session *s, enum session_use use)
     return step_open(s);
 }
 
-status session_check_layout(const conf *c, const world *w)
+status session_check_layout(const conf *c, int there)
 {
     layout l;
-    int there = w ? w->place.size : 1;
     TRY(layout_of(c, NULL, &l));
     if (l.world != there)
         return FAIL(ST_CONFIG,
@@ -368,7 +367,7 @@ static status meet(const conf *c, const world *w, enum session_use use, bool any
     out->use = use;
     status st = ST_OK;
     if (use != SESSION_EVAL || (w && w->place.size > 1)) /* one evaluates a model of any layout */
-        TRY(session_check_layout(c, w));
+        TRY(session_check_layout(c, w ? w->place.size : 1));
     TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, w));
     return ST_OK;

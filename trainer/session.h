@@ -75,8 +75,8 @@ WARN_UNUSED status session_open_rank(const conf *c, const world *w, session *out
 /* The same to train on whatever the daemon streams: its options are not compared with ours, so no
  * tokenizer is needed. For benches. */
 WARN_UNUSED status session_open_any(const conf *c, session *out);
-/* Refuses what these ranks can not run, before anything is opened. w: NULL for one rank. */
-WARN_UNUSED status session_check_layout(const conf *c, const world *w);
+/* Refuses a layout of another number of ranks than there are. */
+WARN_UNUSED status session_check_layout(const conf *c, int there);
 /* SESSION_TRAIN as a rank of w (NULL: alone), with values, moments and stream as the checkpoint
  * left them; without one (from NULL) as session_open. ST_CONFIG names the option where the stream
  * would be another. w and from are borrowed. */

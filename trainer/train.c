@@ -77,9 +77,22 @@ static status find_start(training *t)
     return st;
 }
 
-/* What options, model and recording refuse by themselves. A layout of several ranks is planned, so
- * that its refusal tells what it would take. */
-static status check_options(const conf *c)
+/* The plan of a layout of several ranks; where it is not to be shown, what it refuses. */
+static status print_layout(const conf *c, const layout *l, const model_dims *d, const params *p,
+                           bool shown)
+{
+    FILE *to = shown ? stdout : fopen("/dev/null", "we");
+    if (!to)
+        return FAIL_IN(ST_OS, "/dev/null", "can not be opened: %s", strerror(errno));
+    status st = layout_print(c, l, d, p, to, NULL);
+    if (shown)
+        fflush(stdout);
+    else
+        fclose(to);
+    return st;
+}
+
+status train_check(const conf *c, int there, bool shown)
 {
     layout l;
     model_dims d;
@@ -93,13 +106,13 @@ static status check_options(const conf *c)
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
     if (st == ST_OK && l.world > 1)
-        st = layout_print(c, &l, &d, p, stdout, NULL);
-    fflush(stdout);
+        st = print_layout(c, &l, &d, p, shown || l.world != there);
     params_free(&p);
-    if (st == ST_OK && c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
-        st =
-            FAIL_IN(ST_NO_INPUT, c->feed_replay, "can not open the recording: %s", strerror(errno));
-    return st;
+    TRY(st);
+    if (c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, c->feed_replay, "can not open the recording: %s",
+                       strerror(errno));
+    return session_check_layout(c, there);
 }
 
 /* Steps that are done again must not stand twice in what a run writes of them. A disk that refuses
@@ -125,8 +138,7 @@ static status open_run(training *t)
 {
     const conf *c = t->conf;
     double peak;
-    TRY(check_options(c)); /* refused before anything is written */
-    TRY(session_check_layout(c, t->world));
+    TRY(train_check(c, t->world->place.size, true)); /* refused before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
     if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])

@@ -54,13 +54,24 @@ static status run_rank(conf *c)
     return world_close(&w, evaluate_as(c, &w));
 }
 
+/* What a layout of n ranks refuses by itself. */
+static status check_ranks(conf *c, int n)
+{
+    model_dims d;
+    layout l;
+    TRY(dims_load(c->model_path, &d));
+    const layout_limits limits = params_limits(&d);
+    TRY(layout_of(c, &limits, &l));
+    return session_check_layout(c, n);
+}
+
 status verb_eval(int argc, char **argv)
 {
     conf c;
     int ranks;
     TRY(launch_take(&argc, argv, &ranks));
     if (ranks > 1)
-        return launch_again(ranks, NULL, argc, argv);
+        return launch_again(ranks, check_ranks, argc, argv);
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
     status st = verb_all_taken(argc, argv);

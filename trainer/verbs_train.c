@@ -21,6 +21,17 @@ static void set_dry(conf *c)
     log_set_level((int)c->log_level);
 }
 
+static status check_train(conf *c, int n)
+{
+    return train_check(c, n, false);
+}
+
+static status check_dry(conf *c, int n)
+{
+    set_dry(c);
+    return train_check(c, n, false);
+}
+
 static status run_rank(conf *c, bool dry)
 {
     world w;
@@ -52,7 +63,7 @@ status verb_train(int argc, char **argv)
     for (int i = 1; i < argc; i++)
         dry = dry || strcmp(argv[i], "--dry-run") == 0;
     if (ranks > 1)
-        return launch_again(ranks, dry ? set_dry : NULL, argc, argv);
+        return launch_again(ranks, dry ? check_dry : check_train, argc, argv);
     TRY(conf_load(&c, &argc, argv));
     log_init("trainer", c.log_level, c.log_json);
     dry = verb_take_flag(&argc, argv, "--dry-run"); /* the launcher has passed it on */

@@ -180,7 +180,7 @@ status launch_ranks(conf *c, int n, int argc, char **argv)
     return run_own(c, self, n, argc, argv);
 }
 
-status launch_again(int n, void (*change)(conf *), int argc, char **argv)
+status launch_again(int n, status (*check)(conf *, int), int argc, char **argv)
 {
     conf c;
     int rest = argc;
@@ -190,9 +190,12 @@ status launch_again(int n, void (*change)(conf *), int argc, char **argv)
     memcpy(copy, argv, (size_t)argc * sizeof *copy);
     status st = conf_load(&c, &rest, copy);
     if (st == ST_OK) {
-        if (change)
-            change(&c);
-        st = launch_ranks(&c, n, argc, argv);
+        log_init("trainer", c.log_level, c.log_json);
+        if (c.world_size == 0) /* as for the ranks (world_fit) */
+            c.world_size = n;
+        st = check(&c, n);
+        if (st == ST_OK)
+            st = launch_ranks(&c, n, argc, argv);
         conf_done(&c);
     }
     free(copy);
