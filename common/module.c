@@ -19,14 +19,21 @@ static status module_path(const char *file, char *out, size_t size)
     return ST_OK;
 }
 
+status module_find(const char *file, const char *what, const char *where_built, char *out,
+                   size_t size)
+{
+    TRY(module_path(file, out, size));
+    if (access(out, R_OK) != 0)
+        return FAIL(ST_UNAVAILABLE, "no %s: %s is not there (it is built %s)", what, out,
+                    where_built);
+    return ST_OK;
+}
+
 status module_open(const char *file, const char *symbol, const char *what, const char *where_built,
                    void **out_function)
 {
     char path[PATH_MAX];
-    TRY(module_path(file, path, sizeof path));
-    if (access(path, R_OK) != 0)
-        return FAIL(ST_UNAVAILABLE, "no %s: %s is not there (it is built %s)", what, path,
-                    where_built);
+    TRY(module_find(file, what, where_built, path, sizeof path));
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return FAIL(ST_UNAVAILABLE, "no %s: %s", what, dlerror());

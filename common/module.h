@@ -28,6 +28,9 @@ typedef struct module_host {
  * Every such function takes a module_host first. */
 WARN_UNUSED status module_open(const char *file, const char *symbol, const char *what,
                                const char *where_built, void **out_function);
+/* The path of such a library, for who has another use for it. */
+WARN_UNUSED status module_find(const char *file, const char *what, const char *where_built,
+                               char *out, size_t size);
 const module_host *module_program(void);
 
 /* Called inside a library, first: from here on failures and events go to the program. */

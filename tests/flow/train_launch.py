@@ -2,13 +2,15 @@
 there (srun: with a controller that answers), the losses of one rank; and what a rank says that got a launcher's
 variables and no way to reach the others by MPI; the README's mpirun line, word for word. TESSERA_TORCHRUN names a torchrun that is not in the path."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 
-from prepd_flow import LIMIT_S, SOURCE, UNPRIVILEGED, Folder, check, free_ports, main, open_to_others
+from prepd_flow import LIMIT_S, SOURCE, UNPRIVILEGED, Folder, below, check, free_ports, main, open_to_others
 from resume_flow import recorded
 from train_flow import SHORT, TRAINER, options
 
@@ -97,6 +99,67 @@ def the_readmes_own_line_starts_ranks():
             check("4 ranks, by mpirun's variables" in p.stderr, p.stderr)
 
 
+def what_is_refused_is_said_once():
+    """In the launcher, before any rank is there: so nothing is waited for, and nothing begun."""
+    wrong = [({"parallelism__expert_parallel_degree": 3}, 78, "expert_parallel_degree 3 must divide"),
+             ({"training__global_batch_size": 3, "training__local_batch_size": 1}, 78, "; or training.global_batch_size 4"),
+             ({"parallelism__world_size": 2}, 78, "the layout needs 2 ranks, a GPU each, and there are 4"),
+             ({"parallelism__pipeline_parallel_degree": 2,
+               "parallelism__pipeline_parallel_split_points": "layers.9"}, 78, "these fit: layers.3"),
+             ({"freeze__pattern": "no_such"}, 78, "is the name of no parameter"),
+             ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
+             ({"feed__replay": "none.rec"}, 66, "none.rec: can not open the recording")]
+    with Folder(images=16) as f:
+        open(f.file("rows.rec"), "w").close()
+        for changed, code, wanted in wrong:
+            words = words_of(f, "refused", **{"model__path": "debug", "training__local_batch_size": 1, **changed})
+            p = subprocess.run([TRAINER, *map(str, words), "--nproc", "4"], capture_output=True, text=True, timeout=LIMIT_S)
+            said = p.stderr.splitlines()
+            check(p.returncode == code and len(said) == 1 and wanted in said[0], f"{changed}: {p.returncode}, {p.stderr}")
+            check("starting" not in p.stderr and not os.path.exists(f.file("refused")), f"{changed}: ranks were started")
+
+
+def listening():
+    """{inode: address} of every TCP socket of this machine that listens."""
+    found = {}
+    for kind in "tcp", "tcp6":
+        with open(f"/proc/net/{kind}") as f:
+            for words in (line.split() for line in f.read().splitlines()[1:]):
+                if words[3] == "0A":
+                    found[words[9]] = words[1].split(":")[0]
+    return found
+
+
+def sockets_of(pid):
+    """(name, inodes) of a process that may end meanwhile."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/comm") as f:
+            name = f.read().strip()
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        return name, {link[8:-1] for link in links if link.startswith("socket:[")}
+    return "", set()
+
+
+def ranks_of_one_machine_listen_on_loopback():
+    """The launcher, mpirun and the ranks, from the start to the end."""
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    with Folder(images=16) as f:
+        recorded(f)
+        p = subprocess.Popen([TRAINER, *map(str, words_of(f, "heard")), "--nproc", "2"],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        seen = set()
+        while p.poll() is None:
+            pids, addresses = [p.pid, *below(p.pid)], listening()
+            for name, inodes in map(sockets_of, pids):
+                seen |= {(name, addresses[inode]) for inode in inodes if inode in addresses}
+            time.sleep(0.02)
+        said = p.stdout.read()
+        check(p.returncode == 0, said)
+        names = {name for name, _ in seen}
+        check("mpirun" in names and any(name.startswith("trainer") for name in names), f"not seen: {seen}")
+        check({address for _, address in seen} <= loopback, f"{sorted(seen)}")
+
+
 def torchrun_starts_ranks():
     with Folder(images=16) as f:
         recorded(f)
@@ -123,7 +186,8 @@ def slurm_answers():
 if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
-cases = [ranks_that_mpi_did_not_start_say_how, the_readmes_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
+cases = [ranks_that_mpi_did_not_start_say_how, ranks_of_one_machine_listen_on_loopback, what_is_refused_is_said_once,
+         the_readmes_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
 if TORCHRUN and os.path.isdir(SHIM):
     cases.append(torchrun_starts_ranks)
 else:

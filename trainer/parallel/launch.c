@@ -1,6 +1,7 @@
 #include "trainer/parallel/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/module.h"
 #include "common/proc.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launch_own.h"
@@ -19,8 +21,9 @@
 enum { RANKS_MAX = 1024 };
 
 /* What Open MPI needs where ranks are more than cores (else they wait spinning, a thousand times
- * slower), in a container (root), and to leave threads alone; and how many seconds ranks have to
- * tell what happened when one has died (a SIGTERM of ours does not go through mpirun). */
+ * slower), in a container (root), and to leave threads alone; to speak through shared memory and
+ * loopback alone, since all ranks are here (loopback.c does the rest); and how many seconds ranks
+ * have to tell what happened when one has died (a SIGTERM of ours does not go through mpirun). */
 static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "--oversubscribe",
                                               "--bind-to",
@@ -28,6 +31,12 @@ static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "--mca",
                                               "mpi_yield_when_idle",
                                               "1",
+                                              "--mca",
+                                              "btl",
+                                              "self,vader",
+                                              "--mca",
+                                              "oob_tcp_if_include",
+                                              "lo",
                                               "--mca",
                                               "odls_base_sigkill_timeout",
                                               "3",
@@ -73,15 +82,33 @@ static void command_line(char **to, char *self, char *count, int argc, char **ar
         to[k++] = argv[i];
 }
 
+/* LD_PRELOAD of mpirun: loopback.c's library before what there is. It is named by a descriptor: a
+ * path may hold the blanks and colons that separate names there. */
+static status preload(const char *path)
+{
+    const char *others = getenv("LD_PRELOAD");
+    char value[PATH_MAX];
+    const int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return FAIL_IN(ST_OS, path, "can not be opened: %s", strerror(errno));
+    const int n = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
+                           others && *others ? ":" : "", others ? others : "");
+    if (n >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)
+        return FAIL(ST_NO_MEMORY, "no room for LD_PRELOAD");
+    return ST_OK;
+}
+
 /* A terminal's interrupt goes to us, and by us to the ranks. */
-static status start_mpirun(char **command, pid_t *out)
+static status start_mpirun(char **command, const char *loopback, pid_t *out)
 {
     pid_t pid = -1;
-    const status st = proc_fork(&pid);
+    status st = proc_fork(&pid);
     if (pid != 0) {
         *out = pid;
         return st;
     }
+    if (st == ST_OK)
+        st = preload(loopback);
     if (st == ST_OK) {
         execvp(command[0], command);
         (void)FAIL(ST_UNAVAILABLE,
@@ -135,9 +162,11 @@ static status wait_for_mpirun(int signals, pid_t mpirun)
 
 static status run_mpirun(char *self, int n, int argc, char **argv)
 {
-    char count[16];
+    char count[16], loopback[PATH_MAX];
     int signals;
     pid_t mpirun;
+    TRY(module_find("libtessera_loopback.so", "library for mpirun", "where libopenmpi-dev is found",
+                    loopback, sizeof loopback));
     char **command = calloc((size_t)argc + N_SETTINGS + 8, sizeof *command);
     if (!command)
         return FAIL(ST_NO_MEMORY, "no memory for the command line of mpirun");
@@ -145,7 +174,7 @@ static status run_mpirun(char *self, int n, int argc, char **argv)
     command_line(command, self, count, argc, argv);
     status st = proc_signal_fd(&signals);
     if (st == ST_OK) {
-        st = start_mpirun(command, &mpirun);
+        st = start_mpirun(command, loopback, &mpirun);
         if (st == ST_OK)
             st = wait_for_mpirun(signals, mpirun);
         close(signals);

@@ -1,0 +1,57 @@
+/* loopback.c: a library that the launcher has mpirun preload: what would listen on all interfaces
+ * listens on loopback. All ranks of --nproc are here, but mpirun's own port (for daemons on other
+ * machines; Open MPI 4.1, oob/tcp) is bound to every address whatever its settings say.
+ *
+ * It is for mpirun alone: its name, the first in LD_PRELOAD, is taken out of there at once, so that
+ * ranks, and whatever else mpirun starts, are without it. Built without sanitizers, as mpirun is.
+ */
+#include <dlfcn.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
+
+int bind(int fd, const struct sockaddr *address, socklen_t size);
+
+__attribute__((constructor)) static void leave_children_alone(void)
+{
+    const char *all = getenv("LD_PRELOAD"), *others = all ? strchr(all, ':') : NULL;
+    if (others)
+        setenv("LD_PRELOAD", others + 1, 1);
+    else
+        unsetenv("LD_PRELOAD");
+}
+
+/* The address with loopback in place of "any". */
+static void narrow(struct sockaddr_storage *a)
+{
+    if (a->ss_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof in);
+        if (in.sin_addr.s_addr == htonl(INADDR_ANY))
+            in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        memcpy(a, &in, sizeof in);
+    } else if (a->ss_family == AF_INET6) {
+        struct sockaddr_in6 in;
+        memcpy(&in, a, sizeof in);
+        if (memcmp(&in.sin6_addr, &in6addr_any, sizeof in6addr_any) == 0)
+            in.sin6_addr = in6addr_loopback;
+        memcpy(a, &in, sizeof in);
+    }
+}
+
+__attribute__((visibility("default"))) int bind(int fd, const struct sockaddr *address,
+                                                socklen_t size)
+{
+    static bind_function real;
+    struct sockaddr_storage a = {0};
+    if (!real)
+        real = (bind_function)dlsym(RTLD_NEXT, "bind");
+    if (size > sizeof a)
+        return real(fd, address, size);
+    memcpy(&a, address, size);
+    narrow(&a);
+    return real(fd, (const struct sockaddr *)&a, size);
+}
