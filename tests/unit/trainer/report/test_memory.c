@@ -148,6 +148,7 @@ static void test_layout__ranks_fit_each_other(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         conf c = {.dp_replicate = 1,
                   .pipeline_degree = 1,
+                  .pipeline_split_points = "",
                   .world_size = cases[i].world,
                   .dp_shard = cases[i].shard,
                   .tensor_degree = cases[i].tensor,
@@ -271,6 +272,7 @@ static void test_layout__state_is_sharded(void **state)
     const recomputes all = {{.what = AGAIN_ALL}, {.what = AGAIN_ALL}};
     conf c = {.dp_replicate = 1,
               .pipeline_degree = 1,
+              .pipeline_split_points = "",
               .world_size = 8,
               .dp_shard = -1,
               .tensor_degree = 1,
