@@ -122,8 +122,7 @@ static status child_failed(int wstatus)
     return FAIL(ST_INTERNAL, "the private daemon ended by %s", what);
 }
 
-status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,
-                  client **out)
+static status open_stream(child_daemon *d, client_options *o, client **out)
 {
     const char *path = d->endpoint + strlen("ipc://");
     struct stat info;
@@ -133,14 +132,10 @@ status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t
             return child_failed(wstatus);
         usleep(2000);
     }
-    const client_options o = {.endpoint = d->endpoint,
-                              .stream = stream,
-                              .start_row = from_row,
-                              .ranks = 1,
-                              .credit_bytes = credit_bytes,
-                              .rows_later = true,
-                              .timeout_ms = SILENCE_MS};
-    status st = client_open(&o, out);
+    o->endpoint = d->endpoint;
+    o->ranks = 1;
+    o->timeout_ms = SILENCE_MS;
+    status st = client_open(o, out);
     if (st == ST_UNAVAILABLE) {
         status_note note = *status_last();
         usleep(200000); /* its death may be a moment behind its silence */
@@ -149,6 +144,20 @@ status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t
         status_set(&note);
     }
     return st;
+}
+
+status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,
+                  client **out)
+{
+    client_options o = {
+        .stream = stream, .start_row = from_row, .credit_bytes = credit_bytes, .rows_later = true};
+    return open_stream(d, &o, out);
+}
+
+status child_report(child_daemon *d, client **out)
+{
+    client_options o = {.stream = "train", .credit_bytes = 1, .report = true};
+    return open_stream(d, &o, out);
 }
 
 status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args)

@@ -28,6 +28,10 @@ void child_stop(child_daemon *d, status_note *note);
 WARN_UNUSED status child_open(child_daemon *d, const char *stream, int64_t from_row,
                               int64_t credit_bytes, client **out);
 
+/* The same of the train stream, whose WELCOME then has what plan_report says ("report") and how
+ * long planning took ("planning_ns"). No rows. */
+WARN_UNUSED status child_report(child_daemon *d, client **out);
+
 /* Options of options.def into c; anything left in argv is refused. The daemon's args are what was
  * given: args [n_args] borrowed from argv, heap array. */
 WARN_UNUSED status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args);

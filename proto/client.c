@@ -134,6 +134,10 @@ static status send_hello(client *c)
     json_put_key_int(&w, "credit_bytes", o->credit_bytes);
     json_put_key(&w, "rows_later");
     json_put_bool(&w, o->rows_later);
+    if (o->report) {
+        json_put_key(&w, "report");
+        json_put_bool(&w, true);
+    }
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK && size > HELLO_BYTES) /* who sends more is cut off, and hears no reason */

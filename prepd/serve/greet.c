@@ -175,6 +175,26 @@ static void put_buckets(json_writer *w, const plan *p)
     json_end_array(w);
 }
 
+/* For people; takes as long as it takes, which only a command waits for. */
+static status put_report(const session *s, json_writer *w)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for a report");
+    status st = plan_report(s->plan, f);
+    if (fclose(f) != 0 && st == ST_OK)
+        st = FAIL(ST_NO_MEMORY, "no memory for a report");
+    if (st == ST_OK) {
+        json_put_key(w, "report");
+        json_put_text(w, text, size);
+        json_put_key_int(w, "planning_ns", s->src->plans[s->kind].spent_ns);
+    }
+    free(text);
+    return st;
+}
+
 static status send_welcome(dispatch *d, const session *s)
 {
     const source *src = s->src;
@@ -214,8 +234,10 @@ static status send_welcome(dispatch *d, const session *s)
 #undef PUT_TEXT
 #undef PUT_INT
     put_buckets(&w, s->plan);
+    status st = s->report ? put_report(s, &w) : ST_OK;
     json_end_object(&w);
-    status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK)
+        st = json_writer_take(&w, &text, &size);
     if (st == ST_OK)
         st = wire_send_json(d->consumers, &s->peer, KIND_WELCOME, 0, text, size);
     free(text);
@@ -252,6 +274,7 @@ static status welcome(dispatch *d, session *s, const char *name)
     TRY(check_row(s, name));
     TRY(send_welcome(d, s));
     s->welcomed = true;
+    s->ended = s->end_sent = s->report;
     log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
              (unsigned long long)s->next_row);
     return ST_OK;
@@ -307,6 +330,7 @@ static status read_hello(dispatch *d, session *s, const json_value *v, const cha
     snprintf(s->stream, sizeof(s->stream), "%s", h.stream);
     s->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;
     s->kind = strcmp(h.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
+    s->report = d->for_command && json_bool(json_find(v, "report"), false);
     s->rows_later = json_bool(json_find(v, "rows_later"), false);
     s->credit = h.credit_bytes;
     s->rank = h.rank;

@@ -18,7 +18,10 @@ void planning_turn(dispatch *d)
 
 status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready)
 {
-    TRY(plan_prepare(s->plan, s->from, row, d->slice_end_ns, out_ready));
+    const int64_t began_ns = clock_ns();
+    const status st = plan_prepare(s->plan, s->from, row, d->slice_end_ns, out_ready);
+    s->src->plans[s->kind].spent_ns += clock_ns() - began_ns;
+    TRY(st);
     d->plans_wait |= !*out_ready;
     return ST_OK;
 }

@@ -41,6 +41,7 @@ typedef struct index_build {
 typedef struct shared_plan {
     plan *plan; /* NULL until a consumer wants it */
     int walkers;
+    int64_t spent_ns;   /* on making it */
     status_note failed; /* why it can not be made, code ST_OK: it can; those waiting are told */
 } shared_plan;
 
@@ -97,6 +98,7 @@ typedef struct session {
     bool welcomed, ended; /* ended: the last row is leased */
     bool end_sent;        /* END went out, or nobody is there to take it */
     bool rows_later;      /* WELCOME need not wait until all epochs are planned */
+    bool report;          /* it is a command that wants to read of the plan, and no rows */
     bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */
     uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
