@@ -119,16 +119,34 @@ static status check_held_out(const conf *c)
                    "data as eval.path");
 }
 
-/* The held-out data's template is the same one: told once. */
-static status check_template(const dispatch *d, const source *s)
+static status check_template(const source *s)
 {
     chat_template t;
     TRY(chat_template_check(&s->c, &t));
-    if (t.path[0] && !t.releases && s == &d->train)
+    if (t.path[0] && !t.releases)
         log_warn("%s is not used: conversations are written as the chat template of Qwen3-VL "
-                 "Instruct does (model.chat_template is instruct)",
-                 t.path);
+                 "Instruct does (model.chat_template is instruct) section=%s",
+                 t.path, s->name);
     return ST_OK;
+}
+
+/* The same of a mixture, once its sources are known: plain texts alone need no template. */
+static status check_mixture(const source *s)
+{
+    const dataset_part *parts;
+    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    bool plain = true;
+    arena a;
+    arena_init(&a, 0);
+    status st = ST_OK;
+    for (int k = 0; k < n && st == ST_OK; k++) {
+        sample first = {.plain = true};
+        if (parts[k].n > 0)
+            st = s->data->v->outline(s->data, parts[k].first, &a, &first);
+        plain = plain && first.plain;
+    }
+    arena_done(&a);
+    return st == ST_OK && !plain ? check_template(s) : st;
 }
 
 /* What can be told at once, of the options alone. */
@@ -142,7 +160,8 @@ static status resolve(dispatch *d, source *s)
     }
     TRY(model_files_told(&s->c));
     TRY(model_files_digest(&s->c, &s->model_digest));
-    TRY(check_template(d, s));
+    if (s->c.data_format != DATA_MIXTURE)
+        TRY(check_template(s));
     TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
     return clip_limits_load(&s->c, &s->clips);
 }
@@ -251,6 +270,7 @@ static status open_files(opening *o)
 {
     source *s = &o->made;
     TRY(dataset_open(o->c, &s->data));
+    TRY(check_mixture(s));
     TRY(find_place(s));
     log_info("data set opened section=%s samples=%lld images=%lld", s->name,
              (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));

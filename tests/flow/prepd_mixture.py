@@ -47,6 +47,12 @@ def every_sample_once_without_weights():
         check(got == {i: 1 for i in range(sum(sizes))}, "an epoch is not every sample once")
         said = run("check", "-c", f.config, *args)
         check(f"checked {sum(sizes)} samples, 0 bad" in said, said)
+        with open(f.file("data/model/chat_template.jinja"), "w") as x:
+            x.write("{{ messages }}")  # another model's: it matters where a source has turns
+        said = run("plan", "-c", f.config, *args, code=78)
+        check("does not know this chat template" in said, said)
+        args = write_list(f, f"text:\n  format: text\n  path: {in_data(f, 'text.jsonl')}\n")
+        run("plan", "-c", f.config, *args)
 
 
 def weighted_and_exact():
