@@ -92,6 +92,8 @@ typedef struct opened {
     const char *format;
     int orientation;
     bool clip_16_bit; /* 16-bit grey: Pillow clips it to a byte; else it keeps the high byte */
+    enum { ALPHA_NONE, ALPHA_BAND, ALPHA_KEY } alpha; /* what is laid on white */
+    uint8_t key[3];                                   /* ALPHA_KEY: the colour that is not there */
 } opened;
 
 static void opened_close(opened *o)
@@ -166,6 +168,15 @@ static status refuse_format(span bytes, const char *file, const char *name)
                    bytes.size > 3 ? b[3] : 0);
 }
 
+static void find_alpha(span bytes, picture_format format, opened *o)
+{
+    const int bands = vips_image_get_bands(o->pixels);
+    if (format == PICTURE_PNG && png_has_colours_alone(bytes))
+        o->alpha = png_key(bytes, o->key) ? ALPHA_KEY : ALPHA_NONE;
+    else if (format != PICTURE_JPEG && bands % 2 == 0)
+        o->alpha = ALPHA_BAND;
+}
+
 /* On success the caller closes *o. */
 static status open_bytes(span bytes, const char *file, const conf *limits, opened *o)
 {
@@ -203,6 +214,8 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     }
     o->orientation = find_orientation(o->pixels, format, bytes);
     o->clip_16_bit = format == PICTURE_PNG && png_is_grey(bytes);
+    if (limits->image_transparency == TRANSPARENCY_5_23)
+        find_alpha(bytes, format, o);
     return ST_OK;
 }
 
@@ -282,6 +295,26 @@ static void convert_line(const opened *o, const void *in, int64_t n, uint8_t *rg
         byte_line(in, n, bands, rgb);
 }
 
+static uint8_t alpha_at(const opened *o, const void *in, int64_t i, const uint8_t *rgb)
+{
+    const int64_t bands = vips_image_get_bands(o->pixels), at = (i + 1) * bands - 1;
+    if (o->alpha == ALPHA_KEY)
+        return memcmp(rgb, o->key, 3) == 0 ? 0 : 255;
+    return vips_image_get_format(o->pixels) == VIPS_FORMAT_USHORT
+               ? (uint8_t)(((const uint16_t *)in)[at] >> 8)
+               : ((const uint8_t *)in)[at];
+}
+
+/* Laid on white: colour * alpha + 255 * (255 - alpha), over 255, rounded. */
+static void whiten_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
+{
+    for (int64_t i = 0; i < n; i++, rgb += 3) {
+        const uint32_t alpha = alpha_at(o, in, i, rgb);
+        for (int c = 0; alpha < 255 && c < 3; c++)
+            rgb[c] = (uint8_t)((2 * (rgb[c] * alpha + 255 * (255 - alpha)) + 255) / 510);
+    }
+}
+
 /* All pixels, not yet turned: rgb [height, width, 3]. Strips go straight from libvips' region to
  * the result, so that the picture exists once. */
 static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
@@ -303,9 +336,12 @@ static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
             st = fail_vips(file, o->format, "is truncated or damaged");
             break;
         }
-        for (int line = y; line < y + lines; line++)
-            convert_line(o, VIPS_REGION_ADDR(region, 0, line), width,
-                         rgb + (size_t)line * (size_t)width * 3);
+        for (int line = y; line < y + lines; line++) {
+            uint8_t *to = rgb + (size_t)line * (size_t)width * 3;
+            convert_line(o, VIPS_REGION_ADDR(region, 0, line), width, to);
+            if (o->alpha != ALPHA_NONE)
+                whiten_line(o, VIPS_REGION_ADDR(region, 0, line), width, to);
+        }
     }
     g_object_unref(region);
     return st;

@@ -3,10 +3,10 @@
  * JPEG (first picture of MPO), PNG and WebP (first frame), told by their first bytes; anything else
  * is refused by the name of its format. Pixels are those of Pillow 11.3's
  * exif_transpose + convert("RGB"), bit for bit on every picture of tests/golden: grey and palette
- * replicated, alpha dropped, CMYK by Pillow's formula, 16 bit to its high byte but 16-bit grey
- * clipped; ICC profiles not applied. Stricter than Pillow in one point: a PNG without its end chunk
- * is truncated even if all pixels are there. Sizes are checked on the header, before anything is
- * decoded.
+ * replicated, alpha dropped (image.transparency 5.23: laid on white), CMYK by Pillow's formula, 16
+ * bit to its high byte but 16-bit grey clipped; ICC profiles not applied. Stricter than Pillow in
+ * one point: a PNG without its end chunk is truncated even if all pixels are there. Sizes are
+ * checked on the header, before anything is decoded.
  *
  * A damaged file may decode all the same, part of it grey or shifted, as in Pillow, which says
  * nothing. The library's first warning comes with the picture (image.warning): every warning of

@@ -39,10 +39,35 @@ span png_find(span bytes, const char *type)
     return has(bytes, type, &data) ? data : span_of(NULL, 0);
 }
 
+/* Behind the signature (8), a length (4), "IHDR" (4) and the sides (8). */
+enum { DEPTH_AT = 24, COLOUR_AT = 25, GREY = 0, TRUECOLOUR = 2 };
+
+static int colour_type(span bytes)
+{
+    return span_holds(bytes, COLOUR_AT, 1) ? bytes.data[COLOUR_AT] : -1;
+}
+
 bool png_is_grey(span bytes)
 {
-    enum { COLOUR_TYPE_AT = 25 }; /* signature 8, length 4, "IHDR" 4, sides 8, depth 1 */
-    return span_holds(bytes, COLOUR_TYPE_AT, 1) && bytes.data[COLOUR_TYPE_AT] == 0;
+    return colour_type(bytes) == GREY;
+}
+
+bool png_has_colours_alone(span bytes)
+{
+    return colour_type(bytes) == GREY || colour_type(bytes) == TRUECOLOUR;
+}
+
+bool png_key(span bytes, uint8_t out[3])
+{
+    const bool grey = png_is_grey(bytes);
+    const span trns = png_find(bytes, "tRNS");
+    if (!png_has_colours_alone(bytes) || trns.size < (grey ? 2 : 6))
+        return false;
+    for (int c = 0; c < 3; c++)
+        out[c] = trns.data[grey ? 1 : 2 * c + 1];
+    if (grey && bytes.data[DEPTH_AT] == 1)
+        memset(out, trns.data[0] || trns.data[1] ? 255 : 0, 3);
+    return true;
 }
 
 bool png_reaches_pixels(span bytes)

@@ -19,7 +19,12 @@ bool png_next(span bytes, uint64_t *at, png_chunk *out);
 /* The data of the first chunk of a type ("eXIf"), before or behind the pixels; empty if none. */
 span png_find(span bytes, const char *type);
 
-bool png_is_grey(span bytes); /* colour type 0: no alpha */
+bool png_is_grey(span bytes);           /* colour type 0: no alpha */
+bool png_has_colours_alone(span bytes); /* types 0 and 2: no palette, no band of alpha */
+/* Of a picture without palette and without a band of alpha: the colour that is transparent, as
+ * Pillow looks for it among the pixels made 8 bits: by its low bytes, whatever the depth, and of 1
+ * bit as black or white. False: there is none. */
+bool png_key(span bytes, uint8_t out[3]);
 /* Whether the chunks before the first of the pixels lie within the file: libpng asks for as much
  * memory as a chunk claims (eXIf: up to 2 GiB) before it reads it. */
 bool png_reaches_pixels(span bytes);

@@ -89,7 +89,7 @@ static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena 
             largest = w[k] > largest ? w[k] : largest;
     }
     x->steps = (most + STEP_TAPS - 1) / STEP_TAPS;
-    x->bits = method == RESAMPLER_PILLOW ? PILLOW_BITS : torch_bits(largest);
+    x->bits = method == RESAMPLER_TORCH ? torch_bits(largest) : PILLOW_BITS;
     const double one = (double)((int64_t)1 << x->bits);
     for (size_t k = 0; k < n_weights; k++)
         x->weights[k] = (int32_t)(real[k] * one + (real[k] < 0 ? -0.5 : 0.5));
@@ -178,14 +178,43 @@ static status prepare(resampler *r, int method, int32_t out_width, arena *a)
     return ST_OK;
 }
 
+/* As Pillow 13 decides it. */
+static bool height_first(int method, int32_t in_height, int32_t in_width, int32_t out_height,
+                         int32_t out_width)
+{
+    return method == RESAMPLER_PILLOW13 && out_height < in_height && out_width != in_width &&
+           (int64_t)in_height - out_height > 2 * ((int64_t)in_width - out_width);
+}
+
+/* The height alone, all of it at once: what the width pass then goes over. */
+static status shrink_height(const resample_kernels *kernels, int method, int channels,
+                            const uint8_t *in, int32_t in_height, int32_t width, int32_t out_height,
+                            arena *a, uint8_t **out)
+{
+    resampler *r;
+    uint8_t *rows;
+    TRY(arena_alloc(a, (size_t)out_height * (size_t)width * (size_t)channels, (void **)&rows));
+    TRY(resampler_with(kernels, method, channels, in, in_height, width, out_height, width, a, &r));
+    resampler_rows(r, 0, out_height, rows);
+    *out = rows;
+    return ST_OK;
+}
+
 status resampler_with(const resample_kernels *kernels, int method, int channels, const uint8_t *in,
                       int32_t in_height, int32_t in_width, int32_t out_height, int32_t out_width,
                       arena *a, resampler **out)
 {
-    assert(method == RESAMPLER_TORCH || method == RESAMPLER_PILLOW);
+    assert(method == RESAMPLER_TORCH || method == RESAMPLER_PILLOW || method == RESAMPLER_PILLOW13);
     assert(channels >= 1 && channels <= MAX_CHANNELS);
     assert(in_height > 0 && in_height <= MAX_SIDE && in_width > 0 && in_width <= MAX_SIDE);
     assert(out_height > 0 && out_height <= MAX_SIDE && out_width > 0 && out_width <= MAX_SIDE);
+    if (height_first(method, in_height, in_width, out_height, out_width)) {
+        uint8_t *rows;
+        TRY(shrink_height(kernels, method, channels, in, in_height, in_width, out_height, a,
+                          &rows));
+        in = rows;
+        in_height = out_height;
+    }
     resampler *r;
     TRY(arena_calloc(a, 1, sizeof *r, (void **)&r));
     r->kernels = kernels;

@@ -3,7 +3,8 @@
  *
  * Width pass first, its result stored as u8, then height; an axis of equal size is skipped.
  * RESAMPLER_TORCH: int16 weights with the reference's precision rule; RESAMPLER_PILLOW: 22-bit
- * int32 weights. */
+ * int32 weights. RESAMPLER_PILLOW13: the same, but the height first where it shrinks by more than
+ * twice as many pixels as the width (which may grow). */
 #ifndef TESSERA_PREPD_RESAMPLE_H
 #define TESSERA_PREPD_RESAMPLE_H
 
@@ -14,7 +15,7 @@
  */
 typedef struct resampler resampler;
 
-/* method: RESAMPLER_TORCH or RESAMPLER_PILLOW of conf.h; channels 1 to 4.
+/* method: RESAMPLER_TORCH, RESAMPLER_PILLOW or RESAMPLER_PILLOW13 of conf.h; channels 1 to 4.
  * in [in_height, in_width, channels] u8 borrowed until the last row was made. The resampler lies in
  * the arena, as does its scratch. */
 WARN_UNUSED status resampler_new(int method, int channels, const uint8_t *in, int32_t in_height,

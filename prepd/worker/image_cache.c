@@ -191,7 +191,8 @@ hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t
     store_u64(name + 64, (uint64_t)c->image_decoder);
     store_u64(name + 72, (uint64_t)height);
     store_u64(name + 80, (uint64_t)width);
-    store_u64(name + 88, PIXELS_VERSION);
+    store_u32(name + 88, PIXELS_VERSION);
+    store_u32(name + 92, (uint32_t)c->image_transparency);
     return hash_bytes(name, sizeof name);
 }
 

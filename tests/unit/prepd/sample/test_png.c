@@ -168,6 +168,48 @@ static void test_chunks__are_walked_to_the_end(void **state)
     free(f.at);
 }
 
+/* As Pillow compares it with pixels made 8 bits (golden_images has pictures of each). */
+static void test_key__is_that_of_pictures_of_colours_alone(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t depth, type;
+        uint8_t trns[6], bytes;
+        int key[3]; /* -1: none */
+    } cases[] = {
+        {8, 0, {0, 7}, 2, {7, 7, 7}},
+        {8, 0, {1, 1}, 2, {1, 1, 1}}, /* 257: its low byte */
+        {16, 0, {1, 44}, 2, {44, 44, 44}},
+        {1, 0, {0, 1}, 2, {255, 255, 255}},
+        {1, 0, {2, 0}, 2, {255, 255, 255}},
+        {1, 0, {0, 0}, 2, {0, 0, 0}},
+        {4, 0, {0, 17}, 2, {17, 17, 17}},
+        {8, 2, {0, 1, 0, 2, 0, 3}, 6, {1, 2, 3}},
+        {16, 2, {9, 1, 8, 2, 7, 3}, 6, {1, 2, 3}},
+        {8, 2, {0, 1, 0, 2}, 4, {-1}}, /* cut */
+        {8, 0, {0}, 0, {-1}},          /* no such chunk */
+        {8, 3, {0, 7}, 2, {-1}},
+        {8, 4, {0, 7}, 2, {-1}},
+        {8, 6, {0, 1, 0, 2, 0, 3}, 6, {-1}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        uint8_t key[3] = {9, 9, 9};
+        file f = new_file();
+        f.at[24] = cases[k].depth;
+        f.at[25] = cases[k].type;
+        if (cases[k].bytes)
+            put_chunk(&f, "tRNS", (const char *)cases[k].trns, cases[k].bytes);
+        end(&f);
+        const bool found = png_key(span_of(f.at, f.size), key);
+        assert_int_equal(found, cases[k].key[0] >= 0);
+        for (int c = 0; found && c < 3; c++)
+            assert_int_equal(key[c], cases[k].key[c]);
+        free(f.at);
+    }
+    uint8_t key[3];
+    assert_false(png_key(span_of("short", 5), key));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_texts__many_that_are_short_enough),
         cmocka_unit_test(test_texts__damaged_ones_are_the_librarys_to_refuse),
         cmocka_unit_test(test_chunks__are_walked_to_the_end),
+        cmocka_unit_test(test_key__is_that_of_pictures_of_colours_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,43 @@ static void test_resample__pillow_pictures(void **state)
     }
 }
 
+/* Sums of what Pillow 11.3 and 13.0 make of them: one where the height goes first. */
+static void test_resample__pillow13_takes_the_height_first(void **state)
+{
+    static const struct {
+        int32_t width, height, to_width, to_height;
+        uint64_t sum, sum13;
+    } cases[] = {
+        {60, 400, 64, 320, 0xf8f90a7b9d25aba5u, 0xa522c41e99406ff7u},
+        {30, 500, 64, 448, 0xcf350fb883ecbea6u, 0x677a98847dc60ba7u},
+        {500, 30, 448, 64, 0x6b1eb62eed771847u, 0x6b1eb62eed771847u},
+        {90, 1500, 32, 32, 0x4cd4760e8ef22328u, 0xf34946e8c6d8896eu},
+        {1500, 90, 32, 32, 0x613a2cb63bd851b4u, 0x613a2cb63bd851b4u},
+        {1000, 3000, 896, 2688, 0xeaea28206531ae84u, 0x50ae4a5b28cf0095u},
+        {333, 500, 320, 474, 0xbc83ff135a024433u, 0xbc83ff135a024433u}, /* twice as many: not yet */
+        {333, 500, 320, 473, 0xf2d55842046060b7u, 0x724b7887bf2ca9afu},
+        {500, 375, 512, 384, 0xa6b0d33ad59849f0u, 0xa6b0d33ad59849f0u},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t *in = picture(cases[i].width, cases[i].height);
+        const size_t n = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
+        uint8_t *out = malloc(n);
+        assert_non_null(out);
+        for (int newer = 0; newer < 2; newer++) {
+            const uint64_t want = newer ? cases[i].sum13 : cases[i].sum;
+            assert_ok(resample(newer ? RESAMPLER_PILLOW13 : RESAMPLER_PILLOW, 3, in,
+                               cases[i].height, cases[i].width, out, cases[i].to_height,
+                               cases[i].to_width, &scratch));
+            if (place_sum(out, n) != want)
+                fail_msg("%d x %d -> %d x %d, Pillow %s", cases[i].width, cases[i].height,
+                         cases[i].to_width, cases[i].to_height, newer ? "13" : "11.3");
+        }
+        free(in);
+        free(out);
+    }
+}
+
 static void test_resample__equal_size_copies_and_scratch_returns(void **state)
 {
     uint8_t *in = picture(40, 24), out[40 * 24 * 3];
@@ -205,6 +242,7 @@ static void test_resample__every_instruction_set_gives_the_same_bytes(void **sta
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         check_kernels(RESAMPLER_TORCH, 3, sizes[i], i + 1);
         check_kernels(RESAMPLER_PILLOW, 3, sizes[i], i + 1);
+        check_kernels(RESAMPLER_PILLOW13, 3, sizes[i], i + 1);
     }
     for (int i = 0; i < 600; i++) {
         int32_t size[4];
@@ -224,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_resample__torch_picture),
         cmocka_unit_test(test_resample__pillow_pictures),
         cmocka_unit_test(test_resample__every_instruction_set_gives_the_same_bytes),
+        cmocka_unit_test(test_resample__pillow13_takes_the_height_first),
         cmocka_unit_test(test_resample__equal_size_copies_and_scratch_returns),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -203,6 +203,9 @@ static void test_cache_key__what_patches_follow_from(void **state)
     assert_false(hash_equal(one, image_cache_key(y, span_of("abc", 3), 60, 90, grid, &c)));
     other.image_resampler = RESAMPLER_PILLOW;
     assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, grid, &other)));
+    other = c;
+    other.image_transparency = TRANSPARENCY_5_23;
+    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, grid, &other)));
     image_cache_close(&x);
     image_cache_close(&y);
     harness_remove(&folder);
