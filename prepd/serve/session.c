@@ -272,8 +272,9 @@ static void judge_quarantine(dispatch *d)
     const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
     dispatch_fail(d, FAIL(ST_BAD_INPUT,
                           "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
-                          "%.1f %%; one of them: sample %lld: %s; prepd check lists all: mend "
-                          "them, or raise the limit, and start again",
+                          "%.1f %%; one of them: sample %lld: %s; prepd check lists all: "
+                          "raise the limit to go on from the checkpoint, or mend them and begin "
+                          "anew",
                           share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
                           some ? (long long)some->sample : -1, some ? some->cause : "-"));
 }

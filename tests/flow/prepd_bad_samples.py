@@ -205,6 +205,38 @@ def files_that_change_after_indexing():
             check(not set(causes) & set(f.questions_of(longer) + f.questions_of(swapped)), f"not indexed again: {causes}")
 
 
+def a_mended_file_and_the_cursor():
+    """Of the same size in bytes and pixels: the index is made again, and the run goes on. Of another size, or gone: it
+    is another data set, and the cursor of before is refused by its index."""
+    with Folder(images=32, **{"training.epochs": 1}) as f:
+        def row(cursor=None):
+            """The next row, and what the daemon said."""
+            with Daemon(f.config) as d:
+                wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
+                rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, cursor=cursor)
+                return next(rows), d.said()
+
+        first, _ = row()
+        cursor = json.loads(first["cursor"])
+        image = f.train_images()[3]
+        with open(image, "rb") as x:
+            whole = x.read()
+        at = next(k for k in range(len(whole) - 40, 0, -1) if whole[k] not in (0, 0xFE, 0xFF) and whole[k - 1] != 0xFF)
+        other = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:]
+        with open(image, "wb") as x:
+            x.write(other)
+        second, said = row(cursor)
+        check("index is stale" in said and "index built" in said, f"it was not noticed\n{said}")
+        check(second["number"] == 1, f"row {second['number']} after row 0")
+        for change in (lambda: open(image, "ab").write(bytes(4)), lambda: os.remove(image)):
+            change()
+            try:
+                row(cursor)
+                check(False, "a cursor of other files was taken")
+            except RuntimeError as refused:
+                check("files or options changed since the checkpoint" in str(refused), str(refused))
+
+
 def what_is_no_file_leaves_the_index_as_it_is():
     """A folder and a pipe in the place of pictures, a frame that is a folder: refused once, and the next start has its
     index."""
@@ -330,6 +362,6 @@ def damaged_pictures_are_told():
 
 
 main(damaged_pictures_are_told, what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged,
-     what_the_index_refuses_is_not_counted, files_that_change_after_indexing,
+     what_the_index_refuses_is_not_counted, files_that_change_after_indexing, a_mended_file_and_the_cursor,
      real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
      samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)
