@@ -270,6 +270,8 @@ static status open_files(opening *o)
 {
     source *s = &o->made;
     TRY(dataset_open(o->c, &s->data));
+    if (o->c->data_ship)
+        TRY(ship_check(s->data));
     TRY(check_mixture(s));
     TRY(find_place(s));
     log_info("data set opened section=%s samples=%lld images=%lld", s->name,
