@@ -68,8 +68,8 @@ CHANGED = [c for c in NFC if _nfd(c) != c]
 
 
 def borders(added):
-    """Not drawn: around both ends of every range of the three classes, each code point after a space and before a
-    letter behind a mark: what it takes along tells letters from the rest; and between digits."""
+    """Not drawn: around both ends of every range of the three classes, each code point after a space and before "_a",
+    since a letter leaves "_a" whole and other characters take the mark along; and after a digit."""
     points = sorted({c for ranges in CLASSES for a, b in ranges for c in (a - 1, a, b, b + 1) if not 0xD800 <= c < 0xE000})
     return [" ".join(f"{chr(c)}_a1{chr(c)}" for c in points[i : i + 4]) for i in range(0, len(points), 4)]
 
