@@ -260,6 +260,13 @@ static void forget(conversations *d)
     text_pool_done(&d->causes);
 }
 
+void chat_cache_enter(const conversations *d, const conf *c, cache_lock *out)
+{
+    kept_name name;
+    if (records_bytes(d->files) >= KEPT_WORTH_PACKED && name_cache(d, c, &name))
+        kept_enter(&name, out);
+}
+
 bool chat_cache_load(conversations *d, const conf *c)
 {
     kept_name name;

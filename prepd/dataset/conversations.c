@@ -161,8 +161,11 @@ static status chat_open(const conf *c, dataset **out)
         st = FAIL(ST_NO_MEMORY, "no memory for a path");
         goto failed;
     }
-    if (!chat_cache_load(d, c))
-        TRY_OR(failed, read_all(d, c));
+    cache_lock lock = {0};
+    chat_cache_enter(d, c, &lock);
+    st = chat_cache_load(d, c) ? ST_OK : read_all(d, c);
+    cache_lock_leave(&lock);
+    TRY_OR(failed, st);
     d->random = records_random(d->files);
     *out = &d->base;
     return ST_OK;

@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/safetensors.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/chat_record.h"
 #include "prepd/dataset/clip_table.h"
 #include "prepd/dataset/names.h"
@@ -44,6 +45,8 @@ WARN_UNUSED status conversations_identify(conversations *d, const conf *c);
  * a folder of frames has others in it now; d is then as it was. Save: what fails costs time only.
  */
 bool chat_cache_load(conversations *d, const conf *c);
+/* Before load and until what was read instead is saved: see kept_enter. */
+void chat_cache_enter(const conversations *d, const conf *c, cache_lock *out);
 void chat_cache_save(const conversations *d, const conf *c);
 /* Of load, what is done once key and sum are right: every entry is checked against the files and
  * the others. Apart for the fuzzer, who can not make a sum. */

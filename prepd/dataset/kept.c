@@ -7,10 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "common/span.h"
 #include "prepd/dataset/cache_folder.h"
 
-enum { MORE_WORDS = 8 };
+enum { MORE_WORDS = 8, WAIT_MS = 100 };
 
 status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key, kept_name *out)
 {
@@ -22,6 +23,18 @@ status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key
         (int)sizeof out->path)
         return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
     return ST_OK;
+}
+
+void kept_enter(const kept_name *name, cache_lock *out)
+{
+    char holder[LOCK_HOLDER];
+    for (bool told = false;; told = true) {
+        if (cache_lock_take(name->path, out, holder) != LOCK_TAKEN)
+            return;
+        if (!told)
+            log_warn("data are parsed by %s: waiting for it file=%s", holder, name->path);
+        usleep(WAIT_MS * 1000);
+    }
 }
 
 st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data)

@@ -10,9 +10,14 @@
 #include "common/conf.h"
 #include "common/hash.h"
 #include "common/safetensors.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/records.h"
 
-enum { KEPT_WORTH_BYTES = 8 << 20 /* of what was parsed; less is parsed at once */ };
+enum {
+    KEPT_WORTH_BYTES = 8 << 20, /* of what was parsed; less is parsed at once */
+    KEPT_WORTH_PACKED =
+        KEPT_WORTH_BYTES / 16, /* of files that may be compressed, before they are */
+};
 
 typedef struct kept_name {
     char path[PATH_MAX];
@@ -24,6 +29,11 @@ typedef struct kept_name {
  * takes its predecessor's place; key: of all that what is kept depends on. */
 WARN_UNUSED status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key,
                                   kept_name *out);
+
+/* Before kept_open, until kept_save is done or not needed (cache_lock_leave): one prepd at a time
+ * parses a data set, the others wait here, say so in the log, and find what it kept. Without a lock
+ * where none can be had. */
+void kept_enter(const kept_name *name, cache_lock *out);
 
 /* A tensor of one dimension. */
 st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data);

@@ -374,6 +374,17 @@ int64_t records_unpacked(const record_files *f)
     return bytes;
 }
 
+int64_t records_bytes(const record_files *f)
+{
+    int64_t sum = 0;
+    for (int64_t k = 0; k < f->n; k++) {
+        int64_t bytes, mtime_ns;
+        unpack_stamp(f->files[k].bytes, &bytes, &mtime_ns);
+        sum += bytes;
+    }
+    return sum;
+}
+
 int64_t records_count(const record_files *f)
 {
     return f->n;

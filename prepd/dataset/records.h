@@ -45,6 +45,7 @@ WARN_UNUSED status records_read(record_files *f, const record_place *at, json_va
  * -1 until they were scanned to the end. */
 void records_stamp(const record_files *f, hasher *h);
 int64_t records_unpacked(const record_files *f);
+int64_t records_bytes(const record_files *f); /* as they lie there */
 int64_t records_count(const record_files *f); /* of files */
 unpack *records_unpack(const record_files *f, int64_t file);
 void records_adopted(record_files *f); /* instead of a scan: every file was given its points */

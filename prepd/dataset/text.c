@@ -86,8 +86,11 @@ static status text_open(const conf *c, dataset **out)
     d->base.v = &dataset_text;
     d->limit = c->data_limit;
     TRY_OR(failed, records_open(c, &d->files));
-    if (!text_cache_load(d, c))
-        TRY_OR(failed, read_all(d, c));
+    cache_lock lock = {0};
+    text_cache_enter(d, c, &lock);
+    st = text_cache_load(d, c) ? ST_OK : read_all(d, c);
+    cache_lock_leave(&lock);
+    TRY_OR(failed, st);
     d->random = records_random(d->files);
     *out = &d->base;
     return ST_OK;

@@ -3,6 +3,7 @@
 #define TESSERA_PREPD_DATASET_TEXT_H
 
 #include "common/safetensors.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/records.h"
 #include "prepd/dataset/tables.h"
@@ -26,6 +27,8 @@ typedef struct texts {
  * that terabytes need not be unpacked to begin. Load: false, and nothing is changed, where there
  * are none, or of other files (path, size, time of change). Save: what fails costs time only. */
 bool text_cache_load(texts *d, const conf *c);
+/* Before load and until what was read instead is saved: see kept_enter. */
+void text_cache_enter(const texts *d, const conf *c, cache_lock *out);
 void text_cache_save(const texts *d, const conf *c);
 /* Of load, what is done once key and sum are right: every entry is checked against the files and
  * the others. Apart for the fuzzer, who can not make a sum. */

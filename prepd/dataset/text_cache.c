@@ -133,6 +133,13 @@ static status load(texts *d, const kept_name *name)
     return st;
 }
 
+void text_cache_enter(const texts *d, const conf *c, cache_lock *out)
+{
+    kept_name name;
+    if (records_bytes(d->files) >= KEPT_WORTH_PACKED && name_cache(d, c, &name))
+        kept_enter(&name, out);
+}
+
 bool text_cache_load(texts *d, const conf *c)
 {
     kept_name name;

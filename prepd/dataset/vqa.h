@@ -6,6 +6,7 @@
 #include "common/hash.h"
 #include "common/json.h"
 #include "common/safetensors.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/tables.h"
 #include "prepd/dataset/vqa_find.h"
@@ -63,6 +64,8 @@ WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
  * now; else what is in d is of no use. The file has a sum, and every entry is checked besides; the
  * caller checks the identity. */
 bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity);
+/* Before load and until what was read instead is saved: see kept_enter. */
+void vqa_cache_enter(vqa *d, const conf *c, cache_lock *out);
 void vqa_cache_save(const vqa *d, const conf *c); /* fails into the log: it costs time alone */
 /* Of load, what is done once key and sum are right: every entry is checked against the others. */
 WARN_UNUSED status vqa_cache_take(vqa *d, const st_file *f, const char *path);

@@ -242,6 +242,14 @@ static status load(vqa *d, const kept_name *name, hash128 *out_identity)
     return st;
 }
 
+void vqa_cache_enter(vqa *d, const conf *c, cache_lock *out)
+{
+    kept_name name;
+    if (!d->paths.images_json[0] && vqa_find_pictures(c, &d->paths) == ST_OK &&
+        name_cache(d, c, &name))
+        kept_enter(&name, out);
+}
+
 bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity)
 {
     kept_name name;

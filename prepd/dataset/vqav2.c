@@ -174,17 +174,22 @@ static status vqa_open(const conf *c, dataset **out)
     if (c->data_overlong == OVERLONG_SPLIT)
         return FAIL(ST_CONFIG, "data.overlong split is for plain text; questions with a picture "
                                "can not be split: use refuse");
+    cache_lock lock = {0};
     TRY(new_vqa(c, &d));
+    vqa_cache_enter(d, c, &lock);
     status st = open_cached(c, d, &cached);
     if (st == ST_OK && !cached) {
         vqa_close(&d->base); /* whatever a bad cache has left in it */
-        TRY(new_vqa(c, &d));
-        st = open_read(c, d);
+        d = NULL;
+        st = new_vqa(c, &d);
+        if (st == ST_OK)
+            st = open_read(c, d);
     }
-    if (st != ST_OK)
-        vqa_close(&d->base);
-    else
+    cache_lock_leave(&lock);
+    if (st == ST_OK)
         *out = &d->base;
+    else if (d)
+        vqa_close(&d->base);
     return st;
 }
 

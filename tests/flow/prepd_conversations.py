@@ -1,6 +1,8 @@
 """Conversation files: the same rows as the VQAv2 files they were written from, every record of a
 stream once, several images, bad records named."""
 
+import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -144,6 +146,37 @@ def a_file_is_not_held_out_from_itself():
                     check(not ok and "eval.path" in str(refused), str(refused))
 
 
+def parsed_by_one_while_others_wait():
+    """Of a large file: who comes while another parses it takes what that one keeps, or parses it where that one died."""
+    with Folder(images=16) as f:
+        samples, cache = load(f), f.file("cache")
+        args = form(write_lines(in_data(f, "large.jsonl"), [dict(llava(*s), filler=" " * (1 << 20)) for s in samples[:9]]),
+                    prepd__cache_dir=cache)
+        os.mkdir(cache)
+
+        def serving(d):
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "it serves")
+            return d.said()
+
+        with Daemon(f.config, *args) as d:
+            check("of the last start" not in serving(d), d.said())
+        kept, = (os.path.join(cache, name) for name in os.listdir(cache) if name.startswith("chats-"))
+        for made in (True, False):
+            os.rename(kept, kept + ".made")
+            with open(kept + ".lock", "w") as lock, contextlib.ExitStack() as all_:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                lock.write("pid 7 elsewhere")
+                lock.flush()
+                d = all_.enter_context(Daemon(f.config, *args))
+                wait_for(lambda: "data are parsed by pid 7 elsewhere: waiting for it" in d.said(), d.said())
+                check(not os.path.exists(f.file("d.sock")), "it did not wait")
+                if made:
+                    os.rename(kept + ".made", kept)
+                lock.close()  # as the kernel does of who dies
+                check(("of the last start" in serving(d)) == made, d.said())
+                check(os.path.exists(kept) and not os.path.exists(kept + ".lock"), os.listdir(cache))
+
+
 def shared_records():
     """Real ones whose pictures are beside them: messages with several images, and LLaVA's form with PNGs."""
     shared = os.environ.get("TESSERA_SHARED") or os.path.join(os.environ.get("TESSERA_SOURCE", "."), "..", "shared")
@@ -158,4 +191,4 @@ def shared_records():
 
 
 main(same_rows_as_vqav2, every_record_once_and_resumed, a_template_of_another_model, weights_of_stages, bad_records_are_named,
-     a_file_is_not_held_out_from_itself, shared_records)
+     parsed_by_one_while_others_wait, a_file_is_not_held_out_from_itself, shared_records)
