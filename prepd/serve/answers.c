@@ -138,7 +138,9 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
+    if (w->ship) /* that is no bad copy */
+        breach_note(&d->breaches, w->from, clock_ns());
+    seat_gone(d, w, w->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
 }
 
 /* missing: a file of image j that w could not open, or NULL; told: the size it says, -1: no record,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "prepd/serve/state.h"
 
@@ -59,7 +60,8 @@ static void dismiss(dispatch *d, uint64_t number, const source *s, lease_kind ki
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    seat_gone(d, w, LOSS_OUTSIDE, "dismissed");
+    breach_note(&d->breaches, w->from, clock_ns());
+    seat_gone(d, w, LOSS_BREACH, "dismissed");
 }
 
 /* Where item stands in the lease. */

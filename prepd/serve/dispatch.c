@@ -337,13 +337,17 @@ static void tick(dispatch *d)
     measure(d, now);
 }
 
-/* Nothing is in work. What was made has been sent, as far as its consumer takes it. */
+/* Nothing is in work. What was made has been sent, as far as its consumer takes it. Records of an
+ * index that is not whole are not waited for: who could confirm them may have left. */
 static bool is_drained(const dispatch *d)
 {
     for (const worker_seat *w = d->seats; w; w = w->next)
         if (w->work)
             return false;
-    return !d->book.lost;
+    const lease *l = d->book.lost;
+    while (l && l->n_claims > 0)
+        l = l->next;
+    return !l;
 }
 
 static status loop(dispatch *d)

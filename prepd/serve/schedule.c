@@ -138,15 +138,21 @@ static bool is_held(const dispatch *d, const worker_seat *w, int64_t now)
     return !w->local && breach_is_held(&d->breaches, w->from, now);
 }
 
+static bool any_unheld(const dispatch *d, int64_t now)
+{
+    const worker_seat *w = d->seats;
+    while (w && is_held(d, w, now))
+        w = w->next;
+    return w != NULL;
+}
+
 /* Those whose neighbours broke the protocol again and again have no work while others are here, be
  * they busy: who is late may only wait for workers that do it. */
 static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 {
     const int64_t now = clock_ns();
+    const bool others = any_unheld(d, now);
     worker_seat *best = NULL;
-    bool others = false;
-    for (const worker_seat *w = d->seats; w && !others; w = w->next)
-        others = !is_held(d, w, now);
     for (worker_seat *w = d->seats; w; w = w->next)
         if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns) &&
             may_ship(d, w) && !(others && is_held(d, w, now)))
@@ -185,11 +191,14 @@ static void give_ahead(dispatch *d)
 /* Leases that the one who was asked first may not have: claims of its own. */
 static void give_claims(dispatch *d)
 {
+    const int64_t now = clock_ns();
+    const bool others = any_unheld(d, now);
     claims_want_local(d);
     for (worker_seat *w = d->seats, *next; w && d->book.lost && !d->stopping; w = next) {
         next = w->next;
         const claim_asker asker = {d, w};
         if (!w->work && may_ship(d, w) && !(w->local && local_is_leaving(d, w->pid)) &&
+            !(others && is_held(d, w, now)) &&
             lease_book_has(&d->book, w->fresh, claim_may_take, &asker) && !give_work(d, w))
             return;
     }
