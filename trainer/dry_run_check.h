@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"
 
 typedef enum dry_key {

@@ -6,7 +6,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/model/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/device/shapes.h"
 #include "trainer/checkpoint/train_state.h"

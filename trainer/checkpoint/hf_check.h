@@ -3,7 +3,7 @@
 #ifndef TESSERA_CHECKPOINT_HF_CHECK_H
 #define TESSERA_CHECKPOINT_HF_CHECK_H
 
-#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"
 
 const char *hf_layout_name(expert_layout l);
@@ -24,7 +24,7 @@ typedef struct hf_report {
 
 /* The layout is decided once for the checkpoint, by both expert tensors of every layer: where one
  * of them is square (hidden size = expert width or twice that), the other is not and tells. A tied
- * model may carry lm_head.weight; it is not used. */
+ * model may carry lm_head.weight, the embedding once more (model/head.h). */
 WARN_UNUSED status hf_check(const hf_folder *f, const params *p, hf_report *out);
 void hf_report_done(hf_report *r);
 /* BAD_INPUT that names the first problems of each kind, or OK. source: the folder. */

@@ -7,6 +7,7 @@
 
 #include "common/file.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/model/head.h"
 
 enum { CONFIG_MAX = 1 << 20 /* bytes; the real one has about 2,000 */ };
 
@@ -45,9 +46,9 @@ static status read_text(const char *folder, char **out)
     return ST_OK;
 }
 
-/* The value of a member that begins here, `"key" : "`, up to its closing quote; NULL if none does.
- */
-static const char *value_of(const char *at, const char *key, const char **out_end)
+/* The value of a member that begins here, `"key" : value`, a text without its quotes or another
+ * scalar; NULL if none does. */
+static const char *value_of(const char *at, const char *key, bool text, const char **out_end)
 {
     size_t n = strlen(key);
     static const char blank[] = " \t\r\n";
@@ -58,13 +59,39 @@ static const char *value_of(const char *at, const char *key, const char **out_en
     if (*at++ != ':')
         return NULL;
     at += strspn(at, blank);
-    const char *end = *at == '"' ? strchr(at + 1, '"') : NULL;
-    *out_end = end;
-    return end ? at + 1 : NULL;
+    if ((*at == '"') != text)
+        return NULL;
+    at += text;
+    *out_end = at + strcspn(at, text ? "\"" : ",}] \t\r\n");
+    return at;
 }
 
-/* text, which is JSON, with other values of "dtype" and "torch_dtype"; all else as it is. */
-static status write_with_dtype(const char *folder, const char *text, const char *dtype)
+/* Other values of members, wherever they are; NULL: as they are. */
+typedef struct changes {
+    const char *dtype, *tie;
+} changes;
+
+static const char *changed_value(const changes *c, const char *at, const char **out_new,
+                                 const char **out_end)
+{
+    const struct {
+        const char *key, *value;
+        bool text;
+    } members[] = {{"dtype", c->dtype, true},
+                   {"torch_dtype", c->dtype, true},
+                   {"tie_word_embeddings", c->tie, false}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        *out_new = members[i].value;
+        const char *value =
+            *out_new ? value_of(at, members[i].key, members[i].text, out_end) : NULL;
+        if (value)
+            return value;
+    }
+    return NULL;
+}
+
+/* text, which is JSON, with those changes; all else as it is. */
+static status write_changed(const char *folder, const char *text, const changes *c)
 {
     char *out = NULL;
     size_t size = 0;
@@ -72,14 +99,12 @@ static status write_with_dtype(const char *folder, const char *text, const char 
     if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
     for (const char *at = text; *at;) {
-        const char *end, *value = value_of(at, "dtype", &end);
-        if (!value)
-            value = value_of(at, "torch_dtype", &end);
+        const char *end, *new, *value = changed_value(c, at, &new, &end);
         if (!value) {
             fputc(*at++, file);
             continue;
         }
-        fprintf(file, "%.*s%s", (int)(value - at), at, dtype);
+        fprintf(file, "%.*s%s", (int)(value - at), at, new);
         at = end;
     }
     bool bad = ferror(file);
@@ -90,20 +115,36 @@ static status write_with_dtype(const char *folder, const char *text, const char 
     return st;
 }
 
+/* Does transformers 4.57 tie the head by the source's config.json? */
+static status tied_by_4(const char *source, bool *out)
+{
+    char path[STATUS_PATH_MAX];
+    json_value *config = NULL;
+    head_ties ties = {0};
+    TRY(hf_path(path, source, "config.json"));
+    TRY(json_load(path, &config));
+    status st = head_read_ties(config, path, &ties);
+    json_free(&config);
+    *out = ties.text;
+    return st;
+}
+
 status hf_write_config(const model_dims *d, const char *folder, const char *source,
                        const char *dtype)
 {
     model_dims from = {0};
-    bool same = false;
+    bool same = false, drops_head = false;
     char *text = NULL;
     if (source && file_is_folder(source) && dims_load(source, &from) == ST_OK)
         TRY(same_dims(d, &from, &same));
     status_clear(); /* a source that is no model is no fault */
-    if (same && !dtype)
+    if (same && !d->text.tied)
+        TRY(tied_by_4(source, &drops_head));
+    if (same && !dtype && !drops_head)
         return hf_copy_file(source, folder, "config.json");
     TRY(same ? read_text(source, &text) : dims_config_json(d, &text));
-    status st = dtype ? write_with_dtype(folder, text, dtype)
-                      : hf_write_text(folder, "config.json", text, strlen(text));
+    status st =
+        write_changed(folder, text, &(changes){.dtype = dtype, .tie = drops_head ? "false" : NULL});
     free(text);
     return st;
 }

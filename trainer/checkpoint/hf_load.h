@@ -6,7 +6,7 @@
 #ifndef TESSERA_CHECKPOINT_HF_LOAD_H
 #define TESSERA_CHECKPOINT_HF_LOAD_H
 
-#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"
 
 /* p must have its device memory. Waits for the device. */

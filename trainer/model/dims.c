@@ -7,6 +7,7 @@
 #include "common/file.h"
 #include "common/model_files.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/head.h"
 
 enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3, VISION_THETA = 10000 };
 
@@ -259,8 +260,9 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
     } else {
         TRY(read_text(config, source, false, moe, &d.text));
     }
-    /* Of the top level only: the text part's class default differs (spec trap 15). */
-    TRY(maybe_bool(config, "tie_word_embeddings", source, &d.text.tied));
+    head_ties ties;
+    TRY(head_read_ties(config, source, &ties));
+    d.text.tied = ties.top || ties.text; /* the weights may say otherwise: dims_load */
     read_ends(config, text, &d);
     TRY(dims_check(&d, source));
     *out = d;
@@ -380,7 +382,12 @@ status dims_load(const char *path_or_preset, model_dims *out)
         return FAIL(ST_USAGE, "model.path is longer than %d bytes", STATUS_PATH_MAX);
     json_value *config = NULL;
     TRY(json_load(file, &config));
+    head_ties ties;
     status st = dims_from_json(config, file, out);
+    if (st == ST_OK)
+        st = head_read_ties(config, file, &ties);
+    if (st == ST_OK)
+        st = head_is_tied(&ties, path_or_preset, dims_text_prefix(out), &out->text.tied);
     json_free(&config);
     if (st == ST_OK) {
         char name[STATUS_PATH_MAX];

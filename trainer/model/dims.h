@@ -51,7 +51,14 @@ static inline int64_t dims_vision_head_dim(const model_dims *d)
     return d->vision.hidden / d->vision.heads;
 }
 
-/* model.path: a folder with config.json, or a preset's name. */
+/* What the names of the text part's tensors begin with. */
+static inline const char *dims_text_prefix(const model_dims *d)
+{
+    return d->vision.depth == 0 ? "model." : "model.language_model.";
+}
+
+/* model.path: a folder with config.json, or a preset's name. Whether the head is tied follows from
+ * the folder's weights too (head.h). */
 WARN_UNUSED status dims_load(const char *path_or_preset, model_dims *out);
 WARN_UNUSED status dims_from_json(const json_value *config, const char *source, model_dims *out);
 WARN_UNUSED status dims_preset(const char *name, model_dims *out);

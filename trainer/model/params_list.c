@@ -202,7 +202,7 @@ status params_list(const model_dims *d, params *p)
                 .forward_only = true,
                 .layer = -1};
     p->text_only_names = d->vision.depth == 0;
-    p->text_prefix = p->text_only_names ? "model." : "model.language_model.";
+    p->text_prefix = dims_text_prefix(d);
     MATRIX(&l, t->vocab, t->hidden, "%sembed_tokens.weight", p->text_prefix);
     if (!l.failed)
         p->list[0].stays = t->tied;

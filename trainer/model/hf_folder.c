@@ -1,5 +1,5 @@
 /* hf_folder.c: see hf_folder.h. */
-#include "trainer/checkpoint/hf_folder.h"
+#include "trainer/model/hf_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What the reference makes of tie_word_embeddings and a stored lm_head.weight; kept in heads.json (check_heads.py).
+
+Needs PyPI, so it runs by hand, once per version, in environments as make_cases.py says, with transformers 4.57.3 or
+5.23.0; each run replaces its own version's part of the file:
+
+    VENV/bin/python tests/golden/make_heads.py
+
+Every combination of the key at the top level and in text_config (absent: -, true, false; text-only models have the top
+level alone) and of the stored head (none, equal to the embedding, another), loaded by from_pretrained from a kept
+folder that is changed so:
+
+tied      the head is the embedding: one parameter
+stored    a parameter of its own, with the stored values
+random    a parameter of its own, with values that nothing stored (a warning tells)
+"""
+
+import itertools
+import json
+import os
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import flavours
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATH = os.path.join(HERE, "heads.json")
+SAYS = {"-": None, "true": True, "false": False}
+FOLDERS = {"qwen3_vl_moe": "moe", "qwen3_vl": "dense", "qwen3_moe": "text"}
+
+
+def outcome(model_class, config, tensors, head):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+        model = model_class.from_pretrained(folder, dtype=torch.float32)
+    own, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    if own.data_ptr() == embedding.data_ptr():
+        return "tied"
+    return "stored" if head is not None and torch.equal(own, head) else "random"
+
+
+def table(model_type, name):
+    folder = os.path.join(HERE, "cases", name)
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        text = f.read()
+    stored = load_file(os.path.join(folder, "model.safetensors"))
+    other = stored.pop("lm_head.weight")
+    embedding = next(v for n, v in stored.items() if n.endswith("embed_tokens.weight"))
+    out = {}
+    for top, inner in itertools.product(SAYS, SAYS if "text_config" in json.loads(text) else "-"):
+        for kind, head in (("none", None), ("equal", embedding.clone()), ("other", other)):
+            config = json.loads(text)
+            for place, says in ((config, top), (config.get("text_config", {}), inner)):
+                place.pop("tie_word_embeddings", None)
+                if SAYS[says] is not None:
+                    place["tie_word_embeddings"] = SAYS[says]
+            tensors = stored if head is None else stored | {"lm_head.weight": head}
+            out[f"{top} {inner} {kind}"] = outcome(flavours.KINDS[model_type][1], config, tensors, head)
+    return out
+
+
+def main():
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    kept = {}
+    if os.path.exists(PATH):
+        with open(PATH, encoding="utf-8") as f:
+            kept = json.load(f)
+    kept[transformers.__version__] = {kind: table(kind, name) for kind, name in FOLDERS.items()}
+    with open(PATH, "w", encoding="utf-8") as f:
+        json.dump(dict(sorted(kept.items())), f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
