@@ -1,17 +1,12 @@
 /* dry_run.c: see dry_run.h. */
 #include "trainer/dry_run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
-#include "common/log.h"
 #include "common/visible.h"
 #include "trainer/bench/text_rows.h"
-#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/dry_run_play.h"
 #include "trainer/layout_plan.h"
@@ -22,19 +17,14 @@
 /* Processes share one, whose name is the job's. */
 static status make_folder(dry *d)
 {
-    const char *temp = getenv("TMPDIR");
-    char name[64] = "XXXXXX", rows[32] = "rows.rec";
+    char name[HASH_TEXT], rows[32] = "rows.rec";
     if (d->world) {
         hash_print(d->world->job, name);
         snprintf(rows, sizeof rows, "rows-%d.rec", d->world->place.rank);
     }
-    if (snprintf(d->folder, sizeof d->folder, "%s/dry-run-%s", temp && *temp ? temp : "/tmp",
-                 name) >= (int)sizeof d->folder)
-        return FAIL(ST_CANT_CREATE, "TMPDIR is too long");
-    if (d->world ? mkdir(d->folder, 0700) != 0 && errno != EEXIST : !mkdtemp(d->folder))
-        return FAIL_IN(ST_CANT_CREATE, d->folder, "%s", strerror(errno));
-    TRY(hf_path(d->rows, d->folder, rows));
-    return hf_path(d->written, d->folder, "step-1");
+    TRY(dry_folder_open(d->world ? name : NULL, &d->folder));
+    TRY(hf_path(d->rows, d->folder.path, rows));
+    return hf_path(d->written, d->folder.path, "step-1");
 }
 
 /* Whose table is printed. */
@@ -84,10 +74,11 @@ static status open_dry(const conf *c, const world *w, dry *d)
     return set_options(d);
 }
 
-static void close_dry(dry *d)
+/* Of ranks that have all done well the first removes what they shared; where one fails each does,
+ * whoever of them comes last. */
+static void close_dry(dry *d, bool well)
 {
-    if (d->folder[0] && is_first(d) && folder_remove(d->folder) != ST_OK)
-        log_warn("%s", status_text());
+    dry_folder_close(&d->folder, well && !is_first(d));
     free(d->counts);
     dry_source_close(&d->source);
     dry_owners_free(&d->owners);
@@ -155,6 +146,6 @@ status dry_run(const conf *c, const world *w)
     TRY_OR(done, w ? play_own(&d) : play_all(&d));
     dry_checks_print(&d.checks, d.layout.pipeline, stdout);
 done:
-    close_dry(&d);
+    close_dry(&d, st == ST_OK);
     return st;
 }

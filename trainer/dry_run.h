@@ -1,8 +1,8 @@
 /* dry_run.h: trainer train --dry-run: all ranks of a layout on devices of shapes (device/shapes.h):
  * played one after another by one process, with an engine that counts (parallel/comm_count.h), or a
- * process each (--nproc), with the engine of GPUs over a library that moves nothing (tests/nccl),
- * which compares their calls. No tensor memory, no arithmetic, no rows of a data set: one step of
- * full rows of text with the capacities of the configuration, one checkpoint.
+ * process each (--nproc), with the engine of GPUs over a library that moves nothing
+ * (parallel/nccl_double), which compares their calls. No tensor memory, no arithmetic, no rows of a
+ * data set: one step of full rows of text with the capacities of the configuration, one checkpoint.
  *
  * What is held against what:
  *
@@ -21,7 +21,8 @@
 #include "trainer/parallel/world.h"
 
 /* w: of a rank that is a process; NULL: all are played here. Prints a table to stdout; ST_INTERNAL
- * names the first thing that differs. Writes sparse files below TMPDIR and removes them. */
+ * names the first thing that differs. Writes sparse files below TMPDIR, which are removed however
+ * it ends. */
 WARN_UNUSED status dry_run(const conf *c, const world *w);
 
 #endif

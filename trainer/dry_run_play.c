@@ -216,7 +216,7 @@ static status play_opened(dry *d, session *s, const comm_ledger *ledger, int ran
     TRY(check_memory(d, s));
     TRY(step_run(s, 1, &r));
     TRY(check_calls(d, s, &r, ledger, rank));
-    if (d->counts) /* of processes the library does (tests/nccl) */
+    if (d->counts) /* of processes the library does (nccl_double) */
         TRY(check_order(d, rank));
     TRY(write_part(d, s));
     return d->world ? dry_ranks_owners(d, s) : ST_OK; /* all have written */

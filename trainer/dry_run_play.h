@@ -5,6 +5,7 @@
 
 #include "trainer/dry_run_check.h"
 #include "trainer/parallel/comm_count.h"
+#include "trainer/dry_run_folder.h"
 #include "trainer/session.h"
 
 /* The run that is played. */
@@ -14,7 +15,8 @@ typedef struct dry {
     model_dims dims;
     params *whole;      /* the registry, not cut */
     const world *world; /* of ranks that are processes: this one's; NULL: all are played here */
-    char folder[STATUS_PATH_MAX], rows[STATUS_PATH_MAX], written[STATUS_PATH_MAX];
+    dry_folder folder;
+    char rows[STATUS_PATH_MAX], written[STATUS_PATH_MAX];
     /* Bytes of weights of the first ranks of the stages played so far: gathered, reduced, summed
      * over replicas. */
     int64_t stages_got[3];

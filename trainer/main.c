@@ -11,7 +11,7 @@ static const verb verbs[] = {
      "prepd serve at prepd.endpoint, or from feed.replay. --dry-run: the ranks of the layout one\n"
      "after another, shapes alone: who stores and reads what, a step's calls and bytes, the\n"
      "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. With\n"
-     "--nproc each rank is a process, over a libnccl.so.2 that moves nothing (tests/nccl).\n"
+     "--nproc each rank is a process, over a library in NCCL's place that moves nothing.\n"
      "--nproc N: starts the N ranks of the layout on this machine, each with a GPU of its own, or\n"
      "on CPUs by Open MPI's mpirun. Without it this is the only rank, or one that torchrun, srun\n"
      "or mpirun started.\n"

@@ -42,8 +42,7 @@ static status run_rank(conf *c, bool dry)
         set_dry(c);
     else if (place.size > 1)
         TRY(engine_choose(c, world_gpu(&place)));
-    TRY(world_open(c, &w));
-    w.played = dry;
+    TRY(dry ? world_open_played(c, &w) : world_open(c, &w));
     world_fit(&w, c);
     status st = !dry ? train_run(c, &w) : dry_run(c, place.size > 1 ? &w : NULL);
     if (st == ST_OK && c->metrics_comm_ledger && !dry) {

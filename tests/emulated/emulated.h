@@ -13,16 +13,7 @@
 #define TESSERA_TESTS_EMULATED_H
 
 #include "trainer/device/backend.h"
-
-/* What a stream's handle is: where a library that has kernels of its own (tests/nccl) queues them.
- * poll(work, first) is called until it is true, `first` at the first call of each time that the
- * work runs; work must stay. False: no memory. */
-typedef struct emulated_handle {
-    int number; /* of the stream on its device */
-    void *stream;
-    bool (*add)(struct emulated_handle *h, bool (*poll)(void *work, bool first), void *work);
-    const void *(*capture)(const struct emulated_handle *h); /* graph under way, NULL: none */
-} emulated_handle;
+#include "trainer/device/emulated_handle.h"
 
 /* ahead: steps under way. graphs: whether it can capture. */
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);

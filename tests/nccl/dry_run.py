@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """trainer train --dry-run --nproc N: every rank a process on a device of shapes, collectives by the NCCL
-engine into the library of tests/nccl, which moves nothing and compares calls. What the ranks find is
+engine into the library that stands in for NCCL, which moves nothing and compares calls, whatever NCCL there is on the machine. What the ranks find is
 what one process finds that plays them all; what NCCL was asked for, by its own record, is what the
 ledgers have. Layouts of a small model; the mission's own, configs/vqav2-30b-buckets.yaml with 48 layers on
 8 ranks, from a sparse folder of 62 GB.
@@ -12,6 +12,8 @@ ledgers have. Layouts of a small model; the mission's own, configs/vqav2-30b-buc
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +24,10 @@ os.environ.setdefault("TESSERA_BIN", os.path.join(TOP, "build/bin"))
 sys.path.insert(0, os.path.join(HERE, "../flow"))
 from hf_files import expect, np, trainer  # noqa: E402
 from large_model import VL, folder, text, vision  # noqa: E402
+from prepd_flow import LIMIT_S, wait_for  # noqa: E402
 
-SHIM = os.path.join(os.environ.get("TESSERA_TESTS", os.path.join(TOP, "build/tests")), "nccl_shim")
+OTHERS = tempfile.mktemp(prefix="another-nccl")
+TRAINER = os.path.join(os.environ["TESSERA_BIN"], "trainer")
 MISSION = os.path.join(TOP, "configs/vqav2-30b-buckets.yaml")
 DEGREES = ["data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel",
            "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"]
@@ -43,9 +47,9 @@ def table(said):
     return {name: tuple(map(int, numbers)) for name, *numbers in rows}
 
 
-def dry(words, ranks, record=None, code=0, library=SHIM):
+def dry(words, ranks, record=None, code=0):
     """What is said; ranks 0: one process."""
-    env = {"LD_LIBRARY_PATH": library}
+    env = {"LD_LIBRARY_PATH": OTHERS}
     if record:
         env["TESSERA_NCCL_RECORD"] = record
     got, said, err = trainer("train", "--dry-run", *(["--nproc", str(ranks)] if ranks else []), *words, env=env)
@@ -128,24 +132,50 @@ def refused(root):
     words = ["--model.path", "debug", "--training.global_batch_size", "16"]
     err = dry(words + ["--parallelism.data_parallel_shard_degree", "2"], 4, code=78)
     expect("4 ranks are no product of" in err, err)
-    empty = os.path.join(root, "no-library")
-    os.mkdir(empty)
-    open(os.path.join(empty, "libnccl.so.2"), "w").close()
-    err = dry(words, 2, code=69, library=empty)
-    expect("NCCL can not be loaded" in err, err)
+
+
+def another_nccl(folder):
+    """A libnccl.so.2 like NCCL's own, found first, that must not be called: as on a machine that has one."""
+    names = ["GetVersion", "GetUniqueId", "GetErrorString", "GetLastError", "CommInitRankConfig", "CommSplit", "CommFinalize",
+             "CommDestroy", "CommAbort", "CommGetAsyncError", "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Send",
+             "Recv", "GroupStart", "GroupEnd"]
+    os.mkdir(folder)
+    source = os.path.join(folder, "nccl.c")
+    with open(source, "w") as f:
+        f.write("".join(f"void nccl{name}(void) {{ __builtin_trap(); }}\n" for name in names))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", os.path.join(folder, "libnccl.so.2"), source], check=True)
+
+
+def interrupted(root):
+    """A signal in the middle leaves nothing either."""
+    words = [TRAINER, "train", "--dry-run", "--nproc", "2", "--model.path", "qwen3-vl-30b-a3b", "--training.global_batch_size", "16"]
+    for number in signal.SIGTERM, signal.SIGINT, signal.SIGKILL:
+        p = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        wait_for(lambda: left_in(root) or p.poll() is not None, "its folder")
+        expect(p.poll() is None, "it ended before it was stopped")
+        os.killpg(p.pid, number) if number == signal.SIGKILL else p.send_signal(number)
+        p.wait(LIMIT_S)
+        wait_for(lambda: not left_in(root), f"nothing is left after {number!r}: {left_in(root)}")
+
+
+def left_in(root):
+    return [n for n in os.listdir(root) if n.startswith("dry-run")]
 
 
 def main():
     root = tempfile.mkdtemp()
     os.environ["TMPDIR"] = root
     try:
+        another_nccl(OTHERS)
         for degrees in LAYOUTS if sys.argv[1:] == ["--all"] else QUICK:
             small(root, degrees)
         mission(root)
         refused(root)
-        expect(not [n for n in os.listdir(root) if n.startswith("dry-run")], "something is left behind")
+        expect(not left_in(root), f"left behind: {left_in(root)}")
+        interrupted(root)
     finally:
         shutil.rmtree(root)
+        shutil.rmtree(OTHERS, ignore_errors=True)
     print("ok")
 
 

@@ -24,7 +24,7 @@ static inline bool shapes_only(const device *d)
 typedef enum shapes_place { SHAPES_NOWHERE, SHAPES_HOLLOW, SHAPES_PINNED } shapes_place;
 
 /* What a stream's handle is: for a library that is asked to move what is on such a device
- * (tests/nccl) and has to tell what there is to be moved. */
+ * (parallel/nccl_double) and has to tell what there is to be moved. */
 typedef struct shapes_handle {
     int number; /* of the stream on its device */
     const device *device;

@@ -6,8 +6,9 @@
 #include "common/module.h"
 #include "trainer/parallel/comm.h"
 
-typedef const comm_engine *(*comm_module_entry)(const module_host *host);
-const comm_engine *tessera_mpi_engine(const module_host *host);
-const comm_engine *tessera_nccl_engine(const module_host *host);
+/* library: the path of what the engine loads in its turn, kept; NULL: as the machine has it. */
+typedef const comm_engine *(*comm_module_entry)(const module_host *host, const char *library);
+const comm_engine *tessera_mpi_engine(const module_host *host, const char *library);
+const comm_engine *tessera_nccl_engine(const module_host *host, const char *library);
 
 #endif

@@ -445,8 +445,9 @@ static const comm_engine engine = {
 };
 
 __attribute__((visibility("default"))) const comm_engine *
-tessera_mpi_engine(const module_host *host)
+tessera_mpi_engine(const module_host *host, const char *library)
 {
+    (void)library; /* it is linked with MPI's */
     module_enter(host);
     return &engine;
 }

@@ -287,8 +287,9 @@ static const comm_engine engine = {
 };
 
 __attribute__((visibility("default"))) const comm_engine *
-tessera_nccl_engine(const module_host *host)
+tessera_nccl_engine(const module_host *host, const char *library)
 {
     module_enter(host);
+    nccl_is_at(library);
     return &engine;
 }

@@ -6,7 +6,7 @@
 /* Communicators that do not block, and ncclCommSplit: both since 2.18. */
 enum { LEAST_VERSION = NCCL_VERSION(2, 18, 1) };
 
-static const char file_name[] = "libnccl.so.2";
+static const char *file_name = "libnccl.so.2";
 static nccl_library library;
 static bool loaded;
 
@@ -32,6 +32,12 @@ static void find_windows(void *handle)
     library.windows = library.windows && library.name;
     NCCL_WINDOW_FUNCTIONS(FIND)
 #undef FIND
+}
+
+void nccl_is_at(const char *path)
+{
+    if (path)
+        file_name = path;
 }
 
 /* Only the thread that trains opens engines. */

@@ -50,10 +50,12 @@ typedef struct nccl_library {
     int version;
     ncclResult_t (*CommRevoke)(ncclComm_t comm, int flags); /* since 2.28.9; NULL before */
     /* Of a library that stands in for NCCL and can be told that there is no memory behind streams'
-     * addresses (tests/nccl); NULL: NCCL's own. */
+     * addresses (nccl_double); NULL: NCCL's own. */
     ncclResult_t (*TesseraHollow)(void);
 } nccl_library;
 
+/* Before it is loaded: a library that stands in for NCCL. NULL: libnccl.so.2, wherever it is. */
+void nccl_is_at(const char *path);
 /* Loads it once per process. UNAVAILABLE, with the file that is missing, or a version that can not
  * do what is asked of it. */
 WARN_UNUSED status nccl_open(void);

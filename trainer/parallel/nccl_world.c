@@ -337,12 +337,10 @@ static status join_all(nccl_world *w)
 static status prepare_hollow(void)
 {
     if (!nccl()->TesseraHollow)
-        return FAIL(ST_UNAVAILABLE, "this libnccl.so.2 moves bytes, and a dry run has none: ranks "
-                                    "of their own need the library of tests/nccl "
-                                    "(LD_LIBRARY_PATH names its folder)");
+        return FAIL(ST_INTERNAL, "a dry run's device has no bytes, and this NCCL would move some");
     return nccl()->TesseraHollow() == ncclSuccess
                ? ST_OK
-               : FAIL(ST_UNAVAILABLE, "this libnccl.so.2 refuses a dry run");
+               : FAIL(ST_UNAVAILABLE, "the library that stands in for NCCL refuses a dry run");
 }
 
 status nccl_world_attach(nccl_world *w, device *d)

@@ -1,6 +1,7 @@
 #include "trainer/parallel/world.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,16 +97,35 @@ int world_gpu(const world_place *p)
     return bound ? 0 : p->local_rank;
 }
 
-static status open_engine(const conf *c, const comm_engine **out)
+/* Ranks of a dry run have no bytes that NCCL could move: a library of ours takes its place,
+ * whatever the machine has. */
+static status open_nccl(bool played, comm_module_entry *entry, const char **out_library)
+{
+    static char double_path[PATH_MAX];
+    static const char where_built[] = "where nvcc and nccl.h are found";
+    status st = module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine", where_built,
+                            (void **)entry);
+    if (st == ST_OK && played) {
+        st = module_find("libtessera_nccl_double.so", "library in NCCL's place", where_built,
+                         double_path, sizeof double_path);
+        *out_library = double_path;
+    }
+    if (st != ST_OK && played)
+        return status_context(st, "ranks of a dry run as processes need the NCCL engine; without "
+                                  "--nproc one process plays them all");
+    return st;
+}
+
+static status open_engine(const conf *c, bool played, const comm_engine **out)
 {
     comm_module_entry entry;
+    const char *library = NULL;
     if (c->comm_engine == ENGINE_NCCL)
-        TRY(module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine",
-                        "where nvcc and nccl.h are found", (void **)&entry));
+        TRY(open_nccl(played, &entry, &library));
     else
         TRY(module_open("libtessera_mpi.so", "tessera_mpi_engine", "MPI engine",
                         "where libopenmpi-dev is found", (void **)&entry));
-    *out = entry(module_program());
+    *out = entry(module_program(), library);
     return ST_OK;
 }
 
@@ -161,7 +181,7 @@ static status open_ranks(const conf *c, world *w)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
     TRY(comm_ledger_new(&w->ledger));
-    TRY(open_engine(c, &w->engine));
+    TRY(open_engine(c, w->played, &w->engine));
     if (w->place.rank == 0 && w->engine->make_id)
         TRY(w->engine->make_id(id));
     TRY(meet_others(c, id, w));
@@ -226,9 +246,9 @@ status world_replay(const conf *c, world *out)
     return ST_OK;
 }
 
-status world_open(const conf *c, world *out)
+static status open_world(const conf *c, bool played, world *out)
 {
-    world w = {0};
+    world w = {.played = played};
     char role[32];
     TRY(world_place_find(&w.place));
     if (c->comm_engine == ENGINE_REPLAY && w.place.size == 1)
@@ -244,6 +264,16 @@ status world_open(const conf *c, world *out)
     }
     *out = w;
     return ST_OK;
+}
+
+status world_open(const conf *c, world *out)
+{
+    return open_world(c, false, out);
+}
+
+status world_open_played(const conf *c, world *out)
+{
+    return open_world(c, true, out);
 }
 
 status world_attach(const world *w, device *d)

@@ -41,6 +41,8 @@ typedef struct world {
 /* Finds the place, says so, and with several ranks meets the others (control.h), then loads the
  * engine (comm.engine) and joins. */
 WARN_UNUSED status world_open(const conf *c, world *out);
+/* The same for a dry run, whose collectives move nothing. */
+WARN_UNUSED status world_open_played(const conf *c, world *out);
 /* The place of comm.replay_rank in the layout, with the engine that plays the others
  * (comm_replay.h); world_open does it where comm.engine says so. CONFIG: there is no such layout,
  * or rows do not come from a recording. */

@@ -1,7 +1,7 @@
 /* windows.c: windows of the shim: shared memory of all ranks of a communicator, mapped side by side
  * as NCCL has it. As strict: registering ends when all ranks have come with the same size, and a
  * window has an address of its own beside that of the memory it was made of. */
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * can be done. Sums are in rank order, as the MPI engine makes them. */
 #include <string.h>
 
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 #include "trainer/parallel/comm_sum.h"
 
 enum { ARRIVE, COMPARE, WRITE, READ, AGAIN }; /* phases of a collective */

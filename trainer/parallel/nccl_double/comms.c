@@ -1,7 +1,7 @@
 /* comms.c: communicators of the shim: shared memory by the name in the unique id, joined by all
  * ranks before it is ready, as strictly as NCCL has it: nothing blocks, and a communicator that is
  * not ready may not be called. */
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -50,7 +50,7 @@ static struct ncclComm *live;
 static void breach(const char *what)
 {
     enum { BREACH = 99 };
-    fprintf(stderr, "libnccl.so.2 of tests/nccl: %s\n", what);
+    fprintf(stderr, "libnccl.so.2 of trainer/parallel/nccl_double: %s\n", what);
     _Exit(BREACH);
 }
 

@@ -1,7 +1,7 @@
 /* hollow.c: the shim on a device of shapes (trainer/device/shapes.h): calls are compared, counted
  * and recorded as ever, at any size, and no byte of an address that nobody may touch is moved. What
  * lies in pinned memory is real and is. The device has no queue, so calls run one by one. */
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 
 #include <stdio.h>
 

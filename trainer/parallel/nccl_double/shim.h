@@ -1,14 +1,14 @@
-/* shim.h: a library with NCCL's API for processes of one machine and streams of tests/emulated
- * (README.md). The inside, for its own files. */
-#ifndef TESSERA_TESTS_NCCL_SHIM_H
-#define TESSERA_TESTS_NCCL_SHIM_H
+/* shim.h: a library with NCCL's API for processes of one machine, on devices of shapes and on
+ * streams of an emulated device (README.md). The inside, for its own files. */
+#ifndef TESSERA_PARALLEL_NCCL_DOUBLE_SHIM_H
+#define TESSERA_PARALLEL_NCCL_DOUBLE_SHIM_H
 
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tests/emulated/emulated.h"
+#include "trainer/device/emulated_handle.h"
 #include "trainer/device/shapes.h"
 
 enum {

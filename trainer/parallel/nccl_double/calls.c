@@ -1,6 +1,6 @@
 /* calls.c: the collectives of the shim: each call goes onto its stream as work that polls. Messages
  * between begin and end of a group go as one. */
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 
 #include <stdlib.h>
 #include <unistd.h>

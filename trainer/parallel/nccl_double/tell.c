@@ -1,5 +1,5 @@
 /* tell.c: what the shim says: calls that differ, and the record of all that have run. */
-#include "tests/nccl/shim.h"
+#include "trainer/parallel/nccl_double/shim.h"
 
 #include <inttypes.h>
 #include <stdio.h>

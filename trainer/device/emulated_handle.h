@@ -1,0 +1,18 @@
+/* emulated_handle.h: the streams of a device that is emulated on the host (tests/emulated), as a
+ * library sees them that has kernels of its own (parallel/nccl_double). */
+#ifndef TESSERA_DEVICE_EMULATED_HANDLE_H
+#define TESSERA_DEVICE_EMULATED_HANDLE_H
+
+#include <stdbool.h>
+
+/* What a stream's handle is, which the library queues its kernels with.
+ * poll(work, first) is called until it is true, `first` at the first call of each time that the
+ * work runs; work must stay. False: no memory. */
+typedef struct emulated_handle {
+    int number; /* of the stream on its device */
+    void *stream;
+    bool (*add)(struct emulated_handle *h, bool (*poll)(void *work, bool first), void *work);
+    const void *(*capture)(const struct emulated_handle *h); /* graph under way, NULL: none */
+} emulated_handle;
+
+#endif
