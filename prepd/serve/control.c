@@ -76,8 +76,7 @@ static void put_source(const source *s, json_writer *w)
                       : source_waits_for(s) ? "waiting for an index that another prepd builds"
                       : s->opening          ? "being opened"
                                             : "not opened");
-    if (source_waits_for(s))
-        PUT_TEXT("waits_for", source_waits_for(s));
+    PUT_TEXT("waits_for", source_waits_for(s) ? source_waits_for(s) : "");
     if (s->opened) {
         PUT_INT("samples", s->data->v->samples(s->data));
         PUT_INT("records_left", s->build.active ? s->build.left : 0);
