@@ -13,7 +13,7 @@
 
 /* In the child, where only calls that a signal's handler may make are allowed: other threads may
  * have held any lock. */
-static _Noreturn void become(char *const argv[])
+static _Noreturn void become(char *const argv[], int out_fd)
 {
     static const char words[] = "can not be started\n";
     const struct sigaction normal = {.sa_handler = SIG_DFL};
@@ -24,7 +24,8 @@ static _Noreturn void become(char *const argv[])
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     close(STDIN_FILENO); /* the lowest one that is free is the next */
-    if (open("/dev/null", O_RDONLY) == STDIN_FILENO)
+    if (open("/dev/null", O_RDONLY) == STDIN_FILENO &&
+        (out_fd < 0 || dup2(out_fd, STDOUT_FILENO) == STDOUT_FILENO))
         execv(argv[0], argv);
     (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
     (void)!write(STDERR_FILENO, ": ", 2);
@@ -34,7 +35,7 @@ static _Noreturn void become(char *const argv[])
 
 /* Not posix_spawn: it stands still until the child has become the other program, for good where
  * somebody stops the child before. */
-status proc_spawn(char *const argv[], pid_t *out)
+static status spawn(char *const argv[], int out_fd, pid_t *out)
 {
     if (access(argv[0], X_OK) != 0)
         return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
@@ -42,9 +43,30 @@ status proc_spawn(char *const argv[], pid_t *out)
     if (pid < 0)
         return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
     if (pid == 0)
-        become(argv);
+        become(argv, out_fd);
     *out = pid;
     return ST_OK;
+}
+
+status proc_spawn(char *const argv[], pid_t *out)
+{
+    return spawn(argv, -1, out);
+}
+
+status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return FAIL(ST_OS, "no pipe for %s: %s", argv[0], strerror(errno));
+    status st = spawn(argv, ends[1], out);
+    close(ends[1]);
+    if (st == ST_OK && fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0)
+        st = FAIL(ST_OS, "fcntl: %s", strerror(errno));
+    if (st != ST_OK)
+        close(ends[0]);
+    else
+        *out_fd = ends[0];
+    return st;
 }
 
 status proc_follow_parent(pid_t parent, int sig)

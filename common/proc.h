@@ -12,6 +12,8 @@
  * what can not be started after all is a child that ends with the exit code of OS. The child dies
  * if we die where it asks for that itself (proc_follow_parent). */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
+/* The same; what the child writes to its stdout comes out of *out_fd, which does not wait. */
+WARN_UNUSED status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd);
 /* Called by a child right after start: ask for this signal when the parent goes (SIGTERM waits in a
  * process that somebody stopped, SIGKILL does not); ST_STOPPED if it has gone already. */
 WARN_UNUSED status proc_follow_parent(pid_t parent, int sig);

@@ -53,6 +53,16 @@ static const verb verbs[] = {
      "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face cache\n"
      "  --jsonl       each line is a JSON string, each answer a JSON array",
      false, NULL},
+    {"fingerprint", verb_fingerprint, "what makes pixels and ids on this machine", "[--model DIR]",
+     "Hashes of what makes rows on this machine, a line each: build (the sources of this program\n"
+     "that make rows), images and videos (what their libraries make of built-in ones), tokens "
+     "(what\n"
+     "a model's tokenizer makes of built-in texts). Workers whose lines differ from the daemon's\n"
+     "are refused.\n"
+     "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face cache; "
+     "without\n"
+     "                it there is no line of tokens",
+     false, "--parent --only"},
     {"digest", verb_digest, "one hash over the rows of some steps", CONFIG " --steps N [--from K]",
      "The digest of the rows of steps K to K+N-1, alone on the last line: equal streams have\n"
      "equal digests, whatever workers, deaths and transport. It is the chain of the digests of\n"

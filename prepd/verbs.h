@@ -6,17 +6,18 @@
 #include "common/json.h"
 #include "common/status.h"
 
-WARN_UNUSED status verb_serve(int argc, char **argv);    /* serve/dispatch.h */
-WARN_UNUSED status verb_worker(int argc, char **argv);   /* worker/worker.h */
-WARN_UNUSED status verb_check(int argc, char **argv);    /* verbs_check.c */
-WARN_UNUSED status verb_plan(int argc, char **argv);     /* verbs_plan.c */
-WARN_UNUSED status verb_sample(int argc, char **argv);   /* verbs_stream.c */
-WARN_UNUSED status verb_tokenize(int argc, char **argv); /* verbs_tokenize.c */
-WARN_UNUSED status verb_digest(int argc, char **argv);   /* verbs_stream.c */
-WARN_UNUSED status verb_record(int argc, char **argv);   /* verbs_stream.c */
-WARN_UNUSED status verb_synth(int argc, char **argv);    /* synth/verb.c */
-WARN_UNUSED status verb_keygen(int argc, char **argv);   /* verbs_control.c */
-WARN_UNUSED status verb_status(int argc, char **argv);   /* verbs_control.c */
+WARN_UNUSED status verb_serve(int argc, char **argv);       /* serve/dispatch.h */
+WARN_UNUSED status verb_worker(int argc, char **argv);      /* worker/worker.h */
+WARN_UNUSED status verb_check(int argc, char **argv);       /* verbs_check.c */
+WARN_UNUSED status verb_plan(int argc, char **argv);        /* verbs_plan.c */
+WARN_UNUSED status verb_sample(int argc, char **argv);      /* verbs_stream.c */
+WARN_UNUSED status verb_tokenize(int argc, char **argv);    /* verbs_tokenize.c */
+WARN_UNUSED status verb_fingerprint(int argc, char **argv); /* verbs_fingerprint.c */
+WARN_UNUSED status verb_digest(int argc, char **argv);      /* verbs_stream.c */
+WARN_UNUSED status verb_record(int argc, char **argv);      /* verbs_stream.c */
+WARN_UNUSED status verb_synth(int argc, char **argv);       /* synth/verb.c */
+WARN_UNUSED status verb_keygen(int argc, char **argv);      /* verbs_control.c */
+WARN_UNUSED status verb_status(int argc, char **argv);      /* verbs_control.c */
 WARN_UNUSED status verb_scale(int argc, char **argv);
 WARN_UNUSED status verb_drain(int argc, char **argv);
 

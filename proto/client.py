@@ -28,7 +28,7 @@ TELL_S = 1.0  # of silence: then it is told why nobody can answer
 # As prepd ends (sysexits.h): by what the daemon said, and by what went wrong here.
 EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAILABLE": 69, "ST_OS": 71,
               "ST_NO_MEMORY": 71, "ST_CANT_CREATE": 73, "ST_IO": 74, "ST_TIMEOUT": 75, "ST_STOPPED": 75,
-              "ST_PROTOCOL": 76, "ST_CONFIG": 78}
+              "ST_PROTOCOL": 76, "ST_MISMATCH": 69, "ST_CONFIG": 78}
 OWN_CODES = {TimeoutError: 69, FileNotFoundError: 66, PermissionError: 78, OSError: 74}
 
 

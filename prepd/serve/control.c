@@ -116,6 +116,8 @@ static void put_status(const dispatch *d, json_writer *w)
     PUT_TEXT("version", TESSERA_VERSION);
     PUT_INT("pid", getpid());
     PUT_TEXT("endpoint", d->c->prepd_endpoint);
+    PUT_TEXT("build", d->build);
+    fingerprints_put(&d->prints, w);
     PUT_REAL("seconds", (double)(now - d->started_ns) / 1e9);
     PUT_INT("rss_bytes", proc_rss_bytes());
     json_put_key(w, "draining");

@@ -108,6 +108,7 @@ status dispatch_new_terms(dispatch *d)
 static status open_train(dispatch *d)
 {
     TRY(source_want(d, &d->train));
+    TRY(prints_start(d)); /* beside it */
     while (d->train.opening && !source_waits_for(&d->train) && !d->stopping && !d->draining) {
         wire_wait signals = {.fd = d->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
@@ -357,6 +358,7 @@ static status loop(dispatch *d)
                             {.socket = d->consumers},
                             {.socket = d->control},
                             {.fd = d->signal_fd},
+                            {.fd = d->maker.pid ? d->maker.fd : -1},
                             {.fd = http_fd(d->metrics)}};
         TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), d->plans_wait ? 0 : TICK_MS));
         const int64_t turn_ns = clock_ns();
@@ -364,6 +366,7 @@ static status loop(dispatch *d)
             dispatch_signals(d);
         TRY(peers_read(&d->peers, d->workers, from_worker, d));
         local_reap(d);
+        prints_run(d);
         TRY(peers_read(&d->peers, d->consumers, from_consumer, d));
         TRY(peers_read(&d->peers, d->control, from_control, d));
         sessions_deliver(d);
@@ -410,6 +413,7 @@ static void stop(dispatch *d)
         lease_free(&w->ahead);
         seat_retire(d, w, !w->local && !for_good);
     }
+    prints_stop(d);
     local_stop(d);
     while (d->book.lost) {
         lease *l = lease_book_take(&d->book, true);
@@ -440,6 +444,7 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for
                     .n_args = n_args,
                     .quiet = quiet,
                     .for_command = for_command,
+                    .build = prepd_build,
                     .signal_fd = -1};
     d->train.name = "train";
     d->eval.name = "eval";

@@ -68,7 +68,7 @@ static status check_weights(const source *s, const json_value *cursor, const cha
     return ST_OK;
 }
 
-static status take_cursor(session *s, const json_value *cursor, const char *name)
+static status take_cursor(const dispatch *d, session *s, const json_value *cursor, const char *name)
 {
     char ours[HASH_TEXT];
     const char *theirs;
@@ -83,6 +83,7 @@ static status take_cursor(session *s, const json_value *cursor, const char *name
                        "options changed since the checkpoint",
                        theirs, ours);
     }
+    TRY(prints_check_cursor(d, s->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
     const int64_t packing = json_int(json_find(cursor, "plan"), 1); /* 1 had no such word */
@@ -210,6 +211,8 @@ static status send_welcome(dispatch *d, const session *s)
 #define PUT_INT(key, value)  (json_put_key(&w, key), json_put_int(&w, (int64_t)(value)))
     PUT_INT("version", FRAME_VERSION);
     PUT_TEXT("program", "prepd " TESSERA_VERSION);
+    PUT_TEXT("build", d->build);
+    fingerprints_put(&src->prints, &w);
     PUT_TEXT("stream", s->stream);
     json_put_key(&w, "options");
     json_put_raw(&w, src->stream_json, strlen(src->stream_json));
@@ -254,7 +257,7 @@ static status find_place(const dispatch *d, session *s, const char *name)
     TRY(json_parse(s->hello, strlen(s->hello), name, &said));
     TRY_OR(done, hello_cursor(said, &parsed, &cursor));
     if (cursor)
-        TRY_OR(done, take_cursor(s, cursor, name));
+        TRY_OR(done, take_cursor(d, s, cursor, name));
     else
         s->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
     TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
@@ -307,8 +310,9 @@ void sessions_greet(dispatch *d)
     for (session *s = d->sessions, *next; s; s = next) {
         bool ready = false;
         next = s->next;
-        if (s->welcomed || !s->src->ready)
+        if (s->welcomed || !s->src->ready || !prints_are_known(d))
             continue;
+        prints_of_source(d, s->src);
         wire_peer_print(&s->peer, name);
         status st = planning_want(s);
         if (st == ST_OK && !s->placed)

@@ -422,6 +422,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_key(&w, "index");
     json_put_cstr(&w, digest);
     put_weights(se->src, &w);
+    fingerprints_put(&se->src->prints, &w);
     json_put_key(&w, "quarantine");
     status st = quarantine_json(&se->bad, &bad);
     if (st == ST_OK) {

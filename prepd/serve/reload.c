@@ -10,8 +10,9 @@
 /* Options a running daemon may change. Workers learn them by new TERMS, for which they start anew
  * between two leases. */
 static const char *const changeable[] = {
-    "prepd.workers",      "prepd.sample_timeout",  "prepd.solo_deaths", "prepd.buffer_bytes",
-    "prepd.worker_bytes", "data.quarantine_limit", "log.level"};
+    "prepd.workers",      "prepd.sample_timeout", "prepd.solo_deaths",
+    "prepd.buffer_bytes", "prepd.worker_bytes",   "data.quarantine_limit",
+    "log.level",          "prepd.mixed_workers",  "prepd.mixed_resume"};
 
 static bool is_changeable(const char *key)
 {
@@ -71,6 +72,8 @@ static void apply(dispatch *d, const conf *now)
     c->prepd_solo_deaths = now->prepd_solo_deaths;
     c->prepd_buffer_bytes = now->prepd_buffer_bytes;
     c->prepd_worker_bytes = now->prepd_worker_bytes;
+    c->prepd_mixed_workers = now->prepd_mixed_workers;
+    c->prepd_mixed_resume = now->prepd_mixed_resume;
     c->data_quarantine_limit = now->data_quarantine_limit;
     c->log_level = now->log_level;
     d->book.solo_limit = (int)now->prepd_solo_deaths;

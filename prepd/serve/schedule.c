@@ -141,7 +141,7 @@ static bool is_held(const dispatch *d, const worker_seat *w, int64_t now)
 static bool any_unheld(const dispatch *d, int64_t now)
 {
     const worker_seat *w = d->seats;
-    while (w && is_held(d, w, now))
+    while (w && (!w->proved || is_held(d, w, now)))
         w = w->next;
     return w != NULL;
 }
@@ -154,8 +154,9 @@ static worker_seat *longest_idle(dispatch *d, bool only_fresh)
     const bool others = any_unheld(d, now);
     worker_seat *best = NULL;
     for (worker_seat *w = d->seats; w; w = w->next)
-        if (!w->work && (w->fresh || !only_fresh) && (!best || w->since_ns < best->since_ns) &&
-            may_ship(d, w) && !(others && is_held(d, w, now)))
+        if (!w->work && w->proved && (w->fresh || !only_fresh) &&
+            (!best || w->since_ns < best->since_ns) && may_ship(d, w) &&
+            !(others && is_held(d, w, now)))
             best = w;
     return best;
 }
@@ -197,7 +198,7 @@ static void give_claims(dispatch *d)
     for (worker_seat *w = d->seats, *next; w && d->book.lost && !d->stopping; w = next) {
         next = w->next;
         const claim_asker asker = {d, w};
-        if (!w->work && may_ship(d, w) && !(w->local && local_is_leaving(d, w->pid)) &&
+        if (!w->work && w->proved && may_ship(d, w) && !(w->local && local_is_leaving(d, w->pid)) &&
             !(others && is_held(d, w, now)) &&
             lease_book_has(&d->book, w->fresh, claim_may_take, &asker) && !give_work(d, w))
             return;

@@ -154,63 +154,99 @@ static status bury(dispatch *d, const char *keeper, const json_value *before, co
     return ST_OK; /* it had nothing in work */
 }
 
-/* A worker whose data may hold videos joins a second time, when it has loaded what decodes them.
- * One that gives other frames must go; what it has in work is nobody's fault. */
+/* Its own note stays the thread's. What it had in work is nobody's fault. */
+static status refuse_other(dispatch *d, worker_seat *w, status st)
+{
+    const status_note why = *status_last();
+    if (w->local)
+        local_said_why(d, w->pid);
+    seat_gone(d, w, LOSS_OUTSIDE, "is of another kind");
+    status_set(&why);
+    return st;
+}
+
+static bool has_said_all(const dispatch *d, const worker_seat *w)
+{
+    for (int k = 0; k < N_PRINTS; k++)
+        if ((k != PRINT_VIDEOS || d->videos) && (!w->prints.of[k][0] || !d->prints.of[k][0]))
+            return false;
+    return true;
+}
+
+status seat_prove(dispatch *d, worker_seat *w, const char *name)
+{
+    const print_kind other = fingerprints_other(&w->prints, &d->prints);
+    if (other < N_PRINTS && !d->c->prepd_mixed_workers)
+        return refuse_other(
+            d, w, prints_refuse_worker(&w->prints, &d->prints, other, w->pid, w->host, name));
+    if (!w->has_terms && d->prints.of[PRINT_IMAGES][0]) {
+        const status st = seat_send_terms(d, &w->peer);
+        if (st != ST_OK)
+            return refuse_other(d, w, st);
+        w->has_terms = true;
+    }
+    const bool was = w->proved;
+    w->proved = w->has_terms && (has_said_all(d, w) || d->c->prepd_mixed_workers);
+    if (w->proved && !was && other < N_PRINTS)
+        log_warn("worker of another kind taken (prepd.mixed_workers) pid=%d host=\"%s\" "
+                 "fingerprint=%s theirs=%s ours=%s",
+                 (int)w->pid, w->host, print_names[other], w->prints.of[other],
+                 d->prints.of[other]);
+    return ST_OK;
+}
+
+/* A worker joins a second time when it has loaded what TERMS name: then it knows the rest of its
+ * fingerprints. An idle one asks now and then whether all is well. */
 static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
 {
-    hash128 print;
-    const char *text = json_text(json_find(v, "video_fingerprint"), NULL);
-    if (text && !hash_parse(text, &print))
-        return FAIL_IN(ST_PROTOCOL, name, "fingerprint \"%s\" is not 32 hex digits", text);
-    if (text && !d->have_video_fingerprint) {
-        d->video_fingerprint = print;
-        d->have_video_fingerprint = true;
-    }
-    if (!text || hash_equal(print, d->video_fingerprint))
-        return seat_send_terms(d, &w->peer);
-    const long long pid = w->pid;
-    char host[sizeof w->host];
-    snprintf(host, sizeof host, "%s", w->host);
-    seat_gone(d, w, LOSS_OUTSIDE, "decodes videos differently");
-    return FAIL_IN(ST_CONFIG, name,
-                   "the videos this worker (pid %lld on %s) decodes differ from those of the "
-                   "workers already here; install the same FFmpeg",
-                   pid, host);
+    TRY(fingerprints_read(v, name, &w->prints));
+    const bool told = w->has_terms;
+    TRY(seat_prove(d, w, name));
+    return told ? seat_send_terms(d, &w->peer) : ST_OK;
 }
 
 /* What a worker says of itself. Texts lie in the message. */
 typedef struct joiner {
     const char *host, *keeper;
+    const char *version, *build;
     int64_t pid;
-    hash128 fingerprint;
+    fingerprints prints;
     bool local, ship;
 } joiner;
 
 static status read_joiner(const dispatch *d, const char *name, const json_value *v, joiner *out)
 {
-    const char *version, *fingerprint;
-    TRY(json_want_text(v, "version", name, &version));
-    TRY(json_want_text(v, "fingerprint", name, &fingerprint));
+    TRY(json_want_text(v, "version", name, &out->version));
     TRY(json_want_text(v, "host", name, &out->host));
     TRY(json_want_int(v, "pid", name, &out->pid));
-    if (strcmp(version, TESSERA_VERSION) != 0)
-        return FAIL_IN(ST_PROTOCOL, name, "worker of version %s, this daemon is %s", version,
-                       TESSERA_VERSION);
-    if (!hash_parse(fingerprint, &out->fingerprint))
-        return FAIL_IN(ST_PROTOCOL, name, "fingerprint \"%s\" is not 32 hex digits", fingerprint);
+    TRY(fingerprints_read(v, name, &out->prints));
+    out->build = json_text(json_find(v, "build"), "that it does not tell");
     out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(v, "ship"), false);
     out->keeper = json_text(json_find(v, "keeper"), "");
     return ST_OK;
 }
 
+/* The sources that rows are made by. A version is a name for many of them. */
+static status check_build(const dispatch *d, const char *name, const joiner *j)
+{
+    if (strcmp(j->build, d->build) == 0 && strcmp(j->version, TESSERA_VERSION) == 0)
+        return ST_OK;
+    if (d->c->prepd_mixed_workers) {
+        log_warn("worker of version %s, build %s taken (prepd.mixed_workers) pid=%lld host=\"%s\"",
+                 j->version, j->build, (long long)j->pid, j->host);
+        return ST_OK;
+    }
+    return FAIL_IN(ST_MISMATCH, name,
+                   "this worker (pid %lld on %s) is of version %s, build %s; this daemon is of "
+                   "version %s, build %s: install the same on both machines, or allow it "
+                   "(prepd.mixed_workers)",
+                   (long long)j->pid, j->host, j->version, j->build, TESSERA_VERSION, d->build);
+}
+
 static status may_join(const dispatch *d, const char *name, const joiner *j)
 {
-    if (d->have_fingerprint && !hash_equal(j->fingerprint, d->fingerprint))
-        return FAIL_IN(ST_CONFIG, name,
-                       "the images this worker (pid %lld on %s) decodes differ from those of the "
-                       "workers already here; install the same libvips and libjpeg",
-                       (long long)j->pid, j->host);
+    TRY(check_build(d, name, j));
     if (!j->ship)
         return ST_OK;
     if (!d->c->data_ship)
@@ -236,6 +272,7 @@ static worker_seat *seat_new(const wire_peer *from, const joiner *j)
     w->pid = (pid_t)j->pid;
     w->local = j->local;
     w->ship = j->ship;
+    w->prints = j->prints;
     w->fresh = true;
     w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
     snprintf(w->keeper, sizeof(w->keeper), "%s", j->keeper);
@@ -274,20 +311,13 @@ static status join(dispatch *d, const wire_peer *from, const char *name, const j
     w = seat_new(from, &j);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
-    status st = seat_send_terms(d, from);
-    if (st != ST_OK) {
-        free(w);
-        return st;
-    }
-    d->fingerprint = j.fingerprint;
-    d->have_fingerprint = true;
     d->retired_ns = 0; /* here is a fresh one */
     w->number = ++d->seats_seen;
     append_seat(d, w);
     if (w->local)
         local_joined(d, w->pid);
     log_debug("worker joined pid=%d host=\"%s\" local=%d", (int)w->pid, w->host, w->local);
-    return ST_OK;
+    return seat_prove(d, w, name);
 }
 
 /* Its work has begun: what it dies of from now on may be a sample's doing. */

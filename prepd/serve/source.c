@@ -286,6 +286,8 @@ static status opened(dispatch *d, source *s)
     if (!d->videos && s->data->v->videos && s->data->v->videos(s->data)) {
         d->videos = true; /* before any lease with one: what a worker is told stays in order */
         TRY(dispatch_new_terms(d));
+        for (worker_seat *w = d->seats; w; w = w->next)
+            w->proved = false; /* no work before it has started anew */
     }
     s->ready = s->index != NULL;
     return s->ready ? ST_OK : index_build_start(s);

@@ -9,6 +9,7 @@
 #include "common/conf.h"
 #include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
+#include "prepd/fingerprints.h"
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
@@ -57,8 +58,9 @@ struct source {
     dataset *data;
     data_index *index;
     clip_limits clips;
-    char *index_path; /* heap; where the cache lies; "": nowhere */
-    cache_lock lock;  /* of it, while it is built here */
+    char *index_path;    /* heap; where the cache lies; "": nowhere */
+    cache_lock lock;     /* of it, while it is built here */
+    fingerprints prints; /* what its rows are made by; from the first WELCOME on */
     hash128 index_key;
     hash128 model_digest;
     char *stream_json; /* conf_stream_json of c; heap */
@@ -124,6 +126,9 @@ typedef struct worker_seat {
     char host[64];             /* as it calls itself */
     char from[WIRE_HOST_TEXT]; /* whose address its connection has; "" over ipc */
     bool local;                /* a child of ours */
+    fingerprints prints;       /* as it said */
+    bool has_terms;            /* it may load what they name */
+    bool proved;               /* all of them are ours: it may have work */
     bool fresh;                /* has done nothing yet */
     bool begun;                /* has reported an item or an answer: its start went well */
     bool ship;                 /* has no data root: files come with its leases */
@@ -190,6 +195,16 @@ typedef struct serve_counts {
     int64_t tick_ns;
 } serve_counts;
 
+/* The process that makes fingerprints (prints.c). */
+typedef struct print_maker {
+    pid_t pid; /* 0: none */
+    int fd;    /* what it says */
+    char text[4096];
+    size_t n;
+    int64_t started_ns;
+    int deaths; /* in a row that told nothing */
+} print_maker;
+
 struct dispatch {
     conf *c;
     char *const *args; /* [n_args] it was resolved from; SIGHUP reads them again */
@@ -214,10 +229,11 @@ struct dispatch {
     int64_t slice_end_ns; /* of planning in this turn of the loop */
     bool plans_wait;      /* for the next one */
     int64_t retired_ns;   /* when a worker was last asked to start anew */
-    bool have_fingerprint, have_video_fingerprint;
-    hash128 fingerprint, video_fingerprint; /* of the decoders all workers have */
-    bool videos;                            /* in the data of an opened section */
-    char *terms;                            /* TERMS JSON; heap */
+    const char *build;    /* prepd_build */
+    fingerprints prints;  /* ours */
+    print_maker maker;
+    bool videos; /* in the data of an opened section */
+    char *terms; /* TERMS JSON; heap */
     char host[64];
     bool stopping, stop_now, draining, reload;
     bool signalled;      /* once; the next one is stop_now */
@@ -326,6 +342,24 @@ WARN_UNUSED status damage_heard(dispatch *d, const lease *l, const json_value *l
                                 const char *name);
 /* [{"file":F,"warning":W}...] of at most `most` from this one on; returns the next one. */
 int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w);
+
+/* Compares what it said with what is known; TERMS once its pictures are ours, work once all is.
+ * ST_MISMATCH: the seat is gone, and its worker is to be told. */
+WARN_UNUSED status seat_prove(dispatch *d, worker_seat *w, const char *name);
+
+/* prints.c */
+WARN_UNUSED status prints_start(dispatch *d); /* nothing if none is missing, or one is at it */
+void prints_run(dispatch *d);                 /* reads what it said; starts it again if it must */
+void prints_stop(dispatch *d);
+bool prints_are_known(const dispatch *d); /* all that the opened sections need */
+void prints_of_source(const dispatch *d, source *s);
+WARN_UNUSED status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
+                                        print_kind kind, int64_t pid, const char *host,
+                                        const char *name);
+/* Of a stream that goes on: its rows were made by what makes ours, or prepd.mixed_resume. A cursor
+ * from before there were fingerprints says nothing. */
+WARN_UNUSED status prints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
+                                       const char *name);
 
 /* keepers.c */
 WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);

@@ -66,16 +66,18 @@ static status send_json(worker *w, int kind, uint64_t number, json_writer *out)
 static status send_join(worker *w)
 {
     json_writer out;
-    char host[64] = "", digest[HASH_TEXT];
+    char host[64] = "";
+    fingerprints prints = w->shop.prints;
     if (gethostname(host, sizeof(host) - 1) != 0)
         snprintf(host, sizeof(host), "localhost");
-    hash_print(w->fingerprint, digest);
+    fingerprints_set(&prints, PRINT_IMAGES, w->fingerprint);
     json_writer_init(&out);
     json_begin_object(&out);
     json_put_key(&out, "version");
     json_put_cstr(&out, TESSERA_VERSION);
-    json_put_key(&out, "fingerprint");
-    json_put_cstr(&out, digest);
+    json_put_key(&out, "build");
+    json_put_cstr(&out, prepd_build);
+    fingerprints_put(&prints, &out);
     json_put_key(&out, "host");
     json_put_cstr(&out, host);
     json_put_key(&out, "pid");
@@ -86,11 +88,6 @@ static status send_join(worker *w)
         json_put_key(&out, "ship");
         json_put_bool(&out, !w->o->data_root);
         keeper_put_before(&out);
-    }
-    if (w->shop.videos) {
-        hash_print(w->shop.video_print, digest);
-        json_put_key(&out, "video_fingerprint");
-        json_put_cstr(&out, digest);
     }
     json_end_object(&out);
     status st = send_json(w, KIND_JOIN, 0, &out);
@@ -129,8 +126,7 @@ static status take_terms(worker *w, const json_value *v, span text)
         return ST_OK;
     }
     TRY(workshop_init(&w->shop, w->o, w->images, v));
-    if (w->shop.videos)
-        TRY(send_join(w)); /* again, with the fingerprint of these */
+    TRY(send_join(w)); /* again, with the fingerprints of what the terms name */
     TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
     TRY(image_cache_open(&w->shop.train, w->fingerprint, &w->shop.cache));
     TRY(sandbox_enter());

@@ -12,6 +12,7 @@
 #include "common/conf.h"
 #include "common/json.h"
 #include "common/tokenizer.h"
+#include "prepd/fingerprints.h"
 #include "prepd/sample/text.h"
 #include "prepd/stages.h"
 #include "prepd/worker/image_cache.h"
@@ -46,7 +47,7 @@ typedef struct workshop {
     const worker_options *o;
     const image_api *images;
     const video_api *videos; /* NULL: the data has none */
-    hash128 video_print;     /* of its decoder */
+    fingerprints prints;     /* of the videos' decoder, if there is one, and the tokenizer */
     conf train, eval;
     bool have_conf;
     tokenizer *tokens;

@@ -107,6 +107,7 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
                      const json_value *terms)
 {
     const char *yaml, *folder;
+    hash128 print;
     *s = (workshop){.o = o, .images = images};
     arena_init(&s->row, 0);
     arena_init(&s->sample, 0);
@@ -115,6 +116,8 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(model_files_folder(&s->train, &folder));
     TRY(check_model(&s->train, folder, terms));
     TRY(tokenizer_load(folder, &s->tokens));
+    TRY(tokenizer_fingerprint(s->tokens, &print));
+    fingerprints_set(&s->prints, PRINT_TOKENS, print);
     TRY(tokenizer_scratch_new(s->tokens, &s->token_scratch));
     TRY(chat_ids_find(s->tokens, &s->chat));
     TRY(check_ids(folder, &s->chat));
@@ -122,7 +125,8 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     TRY(wire_msg_new(&s->items_made));
     if (json_bool(json_find(terms, "videos"), false)) {
         TRY(video_load(&s->videos));
-        TRY(s->videos->fingerprint(&s->video_print));
+        TRY(s->videos->fingerprint(&print));
+        fingerprints_set(&s->prints, PRINT_VIDEOS, print);
     }
     return limit_memory(s->train.prepd_worker_bytes);
 }

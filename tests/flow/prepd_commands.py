@@ -49,6 +49,37 @@ def a_command_beside_the_daemon():
             check(d.p.poll() is None and d.stop() == 0, d.said())
 
 
+def the_build_s_name_is_of_its_sources():
+    """The same wherever they lie; of another byte or name another. Nothing but cmake is asked."""
+    source = os.path.join(os.path.abspath(os.environ.get("TESSERA_SOURCE", ".")))
+    names = os.path.join(os.path.dirname(os.path.dirname(BIN)), "prepd/row_sources.txt")
+
+    def name_of(folder, listed):
+        out = os.path.join(tempfile.gettempdir(), f"build_id{os.getpid()}.c")
+        subprocess.run(["cmake", f"-DSOURCE={folder}", f"-DLIST={listed}", f"-DOUT={out}", "-P",
+                        os.path.join(source, "prepd/build_id.cmake")], check=True, env={"PATH": "/usr/bin:/bin"}, timeout=LIMIT_S)
+        with open(out) as x:
+            text = x.read()
+        os.remove(out)
+        return text.split('"')[-2]
+    told = dict(line.split() for line in run("fingerprint").splitlines())
+    check(sorted(told) == ["build", "images", "videos"] and all(len(v) == 32 for v in told.values()), f"{told}")
+    check(told["build"] == name_of(source, names), f"{told}, not of these sources")
+    with tempfile.TemporaryDirectory() as folder:
+        listed, seen = os.path.join(folder, "list"), set()
+        for files in ({"a.c": "int a;"}, {"a.c": "int b;"}, {"b.c": "int a;"}, {"a.c": "int a;", "b.c": ""}):
+            for name, text in files.items():
+                with open(os.path.join(folder, name), "w") as x:
+                    x.write(text)
+            with open(listed, "w") as x:
+                x.write("\n".join(reversed(files)) + "\n")
+            seen.add(name_of(folder, listed))
+            with open(listed, "w") as x:
+                x.write("\n".join(files) + "\n")
+            seen.add(name_of(folder, listed))
+        check(len(seen) == 4, f"{seen}")
+
+
 def said(program, *words, code, stdout=subprocess.PIPE):
     """What it says of a command line; nothing but the exit code tells, so no word is run for long."""
     p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -313,6 +344,7 @@ def what_lacks_or_is_out_of_range():
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
 
 
-main(a_command_beside_the_daemon, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index, plan_opens_the_data_once,
+main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index,
+     plan_opens_the_data_once,
      help_of_every_verb, mistyped_words_have_a_suggestion, words_near_nothing_have_none, a_word_behind_a_switch,
      the_private_daemon_s_cause_is_told_once, names_are_shown_and_steer_nothing, what_lacks_or_is_out_of_range)

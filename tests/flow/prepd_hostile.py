@@ -678,12 +678,32 @@ def joining(f):
     p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("join.sock"), "--data-root", f.file("data")],
                          stderr=subprocess.DEVNULL)
     said = {}
-    while "fingerprint" not in said:  # its keeper speaks too
+    while "build" not in said:  # its keeper speaks too
         said = json.loads(router.recv_multipart()[2])
     p.kill()
     p.wait(60)
     context.destroy(0)
-    return {k: v for k, v in said.items() if k not in ("keeper", "ship")}
+    prints = dict(line.split() for line in run("fingerprint", "--model", f.file("data/model")).splitlines())
+    check(said["build"] == prints.pop("build") and said["fingerprints"]["images"] == prints["images"], f"{said} {prints}")
+    return {**{k: v for k, v in said.items() if k not in ("keeper", "ship")}, "fingerprints": prints}
+
+
+def one_of_another_build(t, join):
+    """Its code may make other rows of the same files: both are named."""
+    context = zmq.Context()
+    for change in ({"build": "0" * 32}, {"build": None}, {"version": "0.0.9"},
+                   *({"fingerprints": {**join["fingerprints"], kind: "0" * 32}} for kind in ("images", "tokens"))):
+        s = dealer(context, f"tcp://127.0.0.1:{t.port + 1}")
+        s.send_multipart(message({**join, **change}, JOIN))
+        text = told(s)
+        if "fingerprints" in change:
+            kind = next(k for k, v in change["fingerprints"].items() if v == "0" * 32)
+            check(f"fingerprint of {kind} {'0' * 32} there, {join['fingerprints'][kind]} here" in text, text)
+        else:
+            check(f"build {join['build']}: install the same" in text and
+                  (change.get("build") or change.get("version") or "that it does not tell") in text, text)
+        s.close()
+    context.destroy(0)
 
 
 def answer(kind, number, body, images=0):
@@ -796,6 +816,7 @@ def workers_that_break_the_protocol():
     wanted = max(2000, CONNECTIONS)
     with Folder(**{"prepd.workers": 1, "prepd.solo_deaths": 1, "prepd.sample_timeout": TIMEOUT_S}) as f, Target(f) as t:
         join = joining(f)
+        one_of_another_build(t, join)
         start = time.monotonic()
         given = breaches(t, join, wanted)
         took = time.monotonic() - start

@@ -1,6 +1,7 @@
 """Workers that are not the daemon's children: over tcp, with a data root of their own, that die,
 miss files, or decode differently."""
 
+import contextlib
 import errno
 import json
 import os
@@ -282,14 +283,103 @@ def a_frame_that_nobody_can_open_blames_no_worker():
                 p.wait()
 
 
+def printed(f, **environment):
+    """What prepd fingerprint says, by name."""
+    out = subprocess.run([BIN, "fingerprint", "--model", f.file("data/model")], capture_output=True, text=True, check=True,
+                         env={**os.environ, **environment}).stdout
+    return dict(line.split() for line in out.splitlines())
+
+
+@contextlib.contextmanager
+def machine_of(**environment):
+    """What is started meanwhile is started on such a machine."""
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in environment:
+            del os.environ[name]
+
+
+def refusal(endpoint, **more):
+    try:
+        next(client.connect(endpoint, timeout=60.0, **more))
+    except client.Refused as e:
+        return f"{e.code} {e}"
+    return ""
+
+
 def another_decoder_is_refused():
-    with Folder() as f, Site(f) as site:
-        odd = site.worker(**OTHER_JPEG)
-        check(odd.wait(60) == 78, "a worker with another decoder was taken")
-        check(b"differ" in odd.stderr.read(), "no reason given")
-        site.worker()
-        site.joined(1)
-        check(len(site.stream(4)) == 4, "the daemon suffered")
+    """Whoever comes first: the daemon knows by itself what is right, also without workers of its own. A stream goes on
+    with what made its first rows, or with the word of who runs it."""
+    with Folder(**{"prepd.workers": -1}) as f:
+        port = free_ports()
+        end = f"tcp://127.0.0.1:{port}"
+        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", f.file("data")]
+        ours, theirs = printed(f), printed(f, **OTHER_JPEG)
+        check(ours["images"] != theirs["images"] and ours["tokens"] == theirs["tokens"], f"{ours} {theirs}")
+
+        def odd(code):
+            p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, **OTHER_JPEG})
+            check(p.returncode == code, f"exit code {p.returncode}: {p.stderr}")
+            return p.stderr
+
+        def up(d, n):
+            wait_for(lambda: d.p.poll() is not None or
+                     subprocess.run([BIN, "status", "--connect", end], capture_output=True).returncode == 0, "the daemon answers")
+            if n:
+                run("scale", str(n), "--connect", end)
+
+        with Daemon(f.config, "--prepd.endpoint", end) as d:
+            up(d, 0)
+            said = odd(69)
+            check(f"fingerprint of images {theirs['images']} there, {ours['images']} here" in said, said)
+            up(d, 1)  # the daemon's own come later
+            rows = client.connect(end, timeout=60.0)
+            first = [next(rows) for _ in range(8)]
+            rows.close()
+            cursor = json.loads(first[3]["cursor"])
+            check(cursor["fingerprints"] == {k: ours[k] for k in ("images", "tokens")}, f"{cursor}")
+            told = json.loads(run("status", "--connect", end, "--json"))
+            check(told["build"] == ours["build"] and told["fingerprints"] == cursor["fingerprints"], f"{told}")
+        run("record", "-c", f.config, "--prepd.workers", "1", "--steps", "1", "--out", f.file("r"))
+        with open(f.file("r"), "rb") as x:
+            welcome = x.read(1 << 16)
+        check(ours["images"].encode() in welcome[:welcome.index(b"buckets")], "WELCOME carries no fingerprint")
+        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1") as d:
+            up(d, 0)
+            why = refusal(end, cursor=cursor)
+            check(why.startswith("ST_CONFIG") and ours["images"] in why and theirs["images"] in why and "prepd.mixed_resume" in why,
+                  why)
+            old = {k: v for k, v in cursor.items() if k != "fingerprints"}  # of 8c7a713
+            rows = client.connect(end, timeout=60.0, cursor=old)
+            row = next(rows)
+            check(row["number"] == 4 and row["pixels"].tobytes() != first[4]["pixels"].tobytes(), "what it refuses is no other row")
+            rows.close()
+            run("scale", "0", "--connect", end)  # the fleet has changed: who was refused is taken when it is started again
+            again = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, **OTHER_JPEG})
+            wait_for(lambda: [w["local"] for w in json.loads(run("status", "--connect", end, "--json"))["workers"]] == [False],
+                     "it is taken")
+            again.kill()
+            again.wait()
+        check("69" not in unit_stays_down(), "the unit of a worker that was refused is not started again")
+        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1", "--prepd.mixed_resume",
+                                              "true", "--prepd.mixed_workers", "true") as d:
+            up(d, 0)
+            rows = client.connect(end, timeout=60.0, cursor=cursor)
+            check(next(rows)["pixels"].tobytes() == row["pixels"].tobytes(), "other rows")
+            rows.close()
+            check("its stream goes on with others" in d.said(), d.said())
+            other = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if k not in OTHER_JPEG})
+            wait_for(lambda: "worker of another kind taken" in d.said(), "it is taken, and told of")
+            other.kill()
+            other.wait()
+
+
+def unit_stays_down():
+    """Exit codes after which systemd does not start workers again."""
+    with open(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "deploy/systemd/prepd-worker@.service")) as x:
+        return next(line for line in x if line.startswith("RestartPreventExitStatus=")).strip().split("=")[1].split()
 
 
 def other_words(model):
@@ -343,7 +433,7 @@ def another_decoder_of_videos_is_refused():
             rows = site.stream(8)
             check(rows and mapped(workers_below(good.pid)[0]), "no FFmpeg where there are videos")
             odd = site.worker(**other)
-            check(odd.wait(60) == 78, "a worker with another decoder of videos was taken")
+            check(odd.wait(60) == 69, "a worker with another decoder of videos was taken")
             check(b"videos" in odd.stderr.read(), "no reason given")
             check(site.stream(8) == rows, "the stream changed")
             check(not site.status()["train"]["quarantined"], "samples were blamed")

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+from faults import OTHER_JPEG
 from prepd_flow import LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, seed, wait_for
 from resume_flow import STREAM, command, ledger
 from train_flow import TRAINER, options
@@ -182,11 +183,11 @@ def a_run_that_waits_for_its_daemon_can_be_stopped():
     over(stopped_while_it_waits, "two ranks", "two that share rows")
 
 
-def refused_by_name(f, name, p):
+def refused_by_name(f, name, p, why):
     ended(f, name, p, 78)
     at, words = steps_done(f, name), said(f, name)
     last = words.strip().splitlines()[-1]
-    check("training.seed" in last and f"all {at} steps are kept" in last, words)
+    check(why in last and f"all {at} steps are kept" in last, words)
 
 
 def another_stream_is_no_return():
@@ -198,7 +199,31 @@ def another_stream_is_no_return():
         daemon.p.kill()
         daemon.p.wait()
         with Daemon(f.config, "--training.seed", "9"):
-            refused_by_name(f, "run", p)
+            refused_by_name(f, "run", p, "training.seed")
+
+
+def other_pixels_are_no_return():
+    """The same options, data and index, and another libjpeg: the daemon refuses the cursor, and the step that was saved."""
+    with Folder(**STREAM) as f:
+        daemon = Daemon(f.config)
+        p = start(f, "run", "one rank", **FEW, training__steps=400)
+        after(f, "run", p, 3)
+        daemon.p.kill()
+        daemon.p.wait()
+        os.environ.update(OTHER_JPEG)
+        try:
+            daemon = Daemon(f.config)
+        finally:
+            del os.environ["LD_PRELOAD"]
+        with daemon:
+            refused_by_name(f, "run", p, "fingerprint of images")
+            at = steps_done(f, "run")
+            p = start(f, "run", "one rank", **FEW, training__steps=400)
+            ended(f, "run", p, 78)
+            check("prepd.mixed_resume" in said(f, "run"), said(f, "run"))
+        with Daemon(f.config):
+            p = start(f, "run", "one rank", **FEW, training__steps=at + 2)
+            ended(f, "run", p, 0)
 
 
 def too_many_bad_samples_end_the_run():
@@ -339,5 +364,5 @@ def a_proxy_outlives_its_daemon():
 
 
 main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
-     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return, too_many_bad_samples_end_the_run,
+     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return, other_pixels_are_no_return, too_many_bad_samples_end_the_run,
      what_was_under_way_is_no_breach, a_proxy_outlives_its_daemon, one_that_had_planned_all_epochs_comes_back)

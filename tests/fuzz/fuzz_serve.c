@@ -85,6 +85,12 @@ static dataset data = {&vtable};
 static const char INDEX[] =
     "fef314d8f0ad0269a90921c955003302"; /* serve_seeds writes cursors of it */
 
+/* What its workers must tell; serve_seeds writes JOINs of it. */
+static const char BUILD[] = "99999999999999999999999999999999";
+static const char PRINTS[N_PRINTS][HASH_TEXT] = {"00000000000000000000000000000000",
+                                                 "11111111111111111111111111111111",
+                                                 "22222222222222222222222222222222"};
+
 static void make_index(data_index **out)
 {
     MUST(index_new(SAMPLES, SAMPLES, out));
@@ -152,7 +158,8 @@ static void make_dispatcher(void)
     options.data_ship = true;
     options.data_quarantine_limit = 100;
     FUZZ_HOLDS(mkdtemp(folder) != NULL);
-    d = (dispatch){.c = &options, .host = "here", .signal_fd = -1, .quiet = true};
+    d = (dispatch){.c = &options, .host = "here", .build = BUILD, .signal_fd = -1, .quiet = true};
+    memcpy(d.prints.of, PRINTS, sizeof PRINTS);
     d.train =
         (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};
     MUST(conf_copy(&options, &d.train.c));
@@ -263,7 +270,7 @@ static void throw_away(void)
     d.counts = (serve_counts){0};
     d.peers = (peers){0};
     d.breaches = (breaches){0};
-    d.have_fingerprint = d.have_video_fingerprint = d.stopping = d.draining = false;
+    d.stopping = d.draining = false;
     d.drain_ns = d.retired_ns = 0;
     d.outcome = ST_OK;
     d.turn = 0;

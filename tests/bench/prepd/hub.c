@@ -15,9 +15,8 @@
 #include "tests/bench/prepd/turns.h"
 
 enum { APART = 16, APART_US = 20000, BLOCK = 20000, MAX_PEERS = 1024, MAX_IO = 32, SETTLE_S = 2 };
-static const char JOIN[] =
-    "{\"version\":\"" TESSERA_VERSION "\",\"fingerprint\":\"0123456789abcdef0123456789abcdef\","
-    "\"host\":\"simulated\",\"pid\":1}";
+static const char JOIN[] = "{\"version\":\"" TESSERA_VERSION "\",\"build\":\"simulated\","
+                           "\"host\":\"simulated\",\"pid\":1}";
 
 static atomic_bool finish;
 static const char *endpoint, *keys;

@@ -1,0 +1,13 @@
+# cmake -DSOURCE=DIR -DLIST=FILE -DOUT=FILE.c -P build_id.cmake: the build id, a hash of the sources that rows are made by.
+# Of their bytes and their names in DIR, so that two builds of the same tree have the same one, whatever compiler or machine
+# built them, and no repository is needed.
+file(STRINGS ${LIST} names)
+list(SORT names)
+set(all "")
+foreach(name IN LISTS names)
+    file(SHA256 ${SOURCE}/${name} hash)
+    string(APPEND all "${name} ${hash}\n")
+endforeach()
+string(SHA256 id "${all}")
+string(SUBSTRING ${id} 0 32 id)
+file(WRITE ${OUT} "/* Written by build_id.cmake. */\n#include \"prepd/fingerprints.h\"\n\nconst char prepd_build[HASH_TEXT] = \"${id}\";\n")
