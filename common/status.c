@@ -1,5 +1,6 @@
 #include "common/status.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,7 @@ status status_fail(status code, const char *source, int source_line, const char 
 {
     /* The arguments may point into the last note (a FAIL that wraps status_text), so format aside
      * before anything is overwritten. */
+    const int os_error = errno;
     char message[STATUS_MESSAGE_MAX];
     va_list args;
     va_start(args, fmt);
@@ -33,6 +35,7 @@ status status_fail(status code, const char *source, int source_line, const char 
     last.offset = offset;
     last.source = source;
     last.source_line = source_line;
+    last.os_error = os_error;
     return code;
 }
 

@@ -57,6 +57,8 @@ typedef struct status_note {
     int64_t offset;
     const char *source; /* __FILE__ of the FAIL */
     int source_line;
+    int os_error; /* errno where the FAIL stands: of use where the code says that the system failed
+                   */
 } status_note;
 
 #define WARN_UNUSED __attribute__((warn_unused_result))

@@ -1,5 +1,5 @@
 /* fault_shim.c: LD_PRELOAD: calls on some files fail as on a machine in trouble. $FAULT_CALL (open,
- * pread or mmap) fails with $FAULT_ERRNO on files whose path holds $FAULT_PATH, in `prepd
+ * pread, mmap or statvfs) fails with $FAULT_ERRNO on files whose path holds $FAULT_PATH, in `prepd
  * $FAULT_VERB` (empty: in any process). How often is the number at the beginning of the file
  * $FAULT_LEFT (int32, shared by all processes), which counts down. */
 #include <dlfcn.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ static int (*real_open)(const char *, int, ...);
 static ssize_t (*real_pread)(int, void *, size_t, off_t);
 static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
 static long (*real_syscall)(long, ...);
+static int (*real_statvfs)(const char *, struct statvfs *);
 
 static const char *call, *part;
 static int error;
@@ -45,6 +47,7 @@ __attribute__((constructor)) static void begin(void)
     *(void **)&real_pread = dlsym(RTLD_NEXT, "pread");
     *(void **)&real_mmap = dlsym(RTLD_NEXT, "mmap");
     *(void **)&real_syscall = dlsym(RTLD_NEXT, "syscall");
+    *(void **)&real_statvfs = dlsym(RTLD_NEXT, "statvfs");
     call = getenv("FAULT_CALL");
     part = getenv("FAULT_PATH");
     if (!call || !part || !getenv("FAULT_LEFT") || !is_verb(getenv("FAULT_VERB")))
@@ -78,6 +81,11 @@ int open(const char *path, int flags, ...)
     if (fd >= 0 && fd < MAX_FD)
         marked[fd] = hit;
     return fd;
+}
+
+int statvfs(const char *path, struct statvfs *out)
+{
+    return fails("statvfs", left && strstr(path, part)) ? -1 : real_statvfs(path, out);
 }
 
 /* openat2, which the C library has no function for; one that only looks where a file lies is left

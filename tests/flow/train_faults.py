@@ -1,6 +1,7 @@
 """Checkpoints that are damaged or do not fit the disk are never believed and never cost the run; its
 ledger can be replayed."""
 
+import errno
 import fcntl
 import glob
 import json
@@ -11,9 +12,10 @@ import shutil
 import signal
 import subprocess
 
+from faults import ALWAYS, sanitized, trouble
 from prepd_flow import LIMIT_S, Folder, check, main, wait_for
 from resume_flow import STREAM, command, go, ledger, recorded, same
-from train_flow import SHORT, options, trainer
+from train_flow import SHORT, has_mpi, options, settings, trainer
 
 
 def damage_is_noticed():
@@ -86,6 +88,42 @@ def full_disk():
         check(p.returncode == 74 and "trained:" not in p.stdout, f"exit code {p.returncode}: {p.stderr}")
         check("is not kept, the last whole checkpoint is of step 0; make room" in p.stderr, p.stderr)
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")
+
+
+def on_a_small_disk(f, name, room, *words, code=0, **changed):
+    """A run whose folder is a file system of so many bytes, which goes with it: what it says, and its checkpoints."""
+    disk, listed = f.file(name), f.file(name + ".listed")
+    os.makedirs(disk, exist_ok=True)
+    script = (f"mount -t tmpfs -o size={room} none {disk} && shift && \"$@\"; code=$?; cd {disk}/checkpoint && ls -d step-* .step-* "
+              f">{listed} 2>&1; for s in step-*; do [ -e $s/training/manifest.json ] || exit 99; done; exit $code")
+    p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", "-", *command(f, name, **changed), *words], capture_output=True,
+                       text=True, timeout=LIMIT_S, env=settings(words))
+    check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    with open(listed) as file:
+        return p.stderr, sorted(n for n in file.read().split() if n.startswith("step-"))
+
+
+def the_oldest_makes_room():
+    """A disk with room for two checkpoints, and three are to be kept: no save fails, the last whole one always stands. The
+    same where the system does not tell how much room there is; by two ranks."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        print("skipped: no file system can be mounted here")
+        return
+    with Folder(images=32, **STREAM) as f:
+        rows = recorded(f, 8)
+        go(f, "quiet", **dict(rows, training__steps=1))
+        one = sum(os.path.getsize(os.path.join(d, n)) for d, _, names in os.walk(f.file("quiet/checkpoint/step-1")) for n in names)
+        runs = {"two": (2.6, (), {}), "ranks": (2.6, ("--nproc", "2"), dict(training__backend="cpu", parallelism__tensor_parallel_degree=2))}
+        for name, (room, words, changed) in list(runs.items())[:1 + has_mpi()]:
+            said, kept = on_a_small_disk(f, name, int(room * one), *words, **rows, **changed)
+            check("is not written" not in said and said.count("is removed, though checkpoint.keep_latest_k is 3") == 6, f"{name}: {said}")
+            check(kept == ["step-7", "step-8"], f"{name}: {kept}")
+        if not sanitized():
+            with trouble(f, "statvfs", errno.EIO, "checkpoint", ALWAYS, verb="train"):
+                said, kept = on_a_small_disk(f, "untold", int(2.6 * one), **rows)
+            check("is not written" not in said and "is removed, though" in said and kept[-1] == "step-8", f"{kept}: {said}")
+        said, kept = on_a_small_disk(f, "one", int(1.6 * one), code=74, **dict(rows, training__steps=2))
+        check("is removed" not in said and "checkpoint of step 2 is not written" in said and kept == ["step-1"], f"{kept}: {said}")
 
 
 def one_writes_here():
@@ -191,6 +229,6 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, no_room_for_lines,
+main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, the_oldest_makes_room, no_room_for_lines,
      who_reads_the_lines_may_leave, a_folder_that_takes_no_checkpoint_is_told_at_once, another_model_is_refused,
      verify_replays)

@@ -36,8 +36,10 @@ static status put_bytes(const target *t, const void *data, size_t size, off_t at
         ssize_t n = pwrite(t->fd, from, size, at);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n == 0)
+            errno = ENOSPC;
         if (n <= 0)
-            return FAIL_IN(ST_IO, t->path, "%s", n < 0 ? strerror(errno) : "the disk is full");
+            return FAIL_IN(ST_IO, t->path, "%s", strerror(errno));
         from += n;
         at += n;
         size -= (size_t)n;

@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/prune.h"
 #include "trainer/checkpoint/together.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/model/lora_params.h"
@@ -53,35 +54,6 @@ struct keeper {
 bool keeper_in_background(const conf *c)
 {
     return c->checkpoint_enable && c->checkpoint_async_mode != CHECKPOINT_SYNC;
-}
-
-/* The steps that policy keeps: the newest k and the best evaluated one; all others go. */
-static status prune(const keeper *k)
-{
-    int64_t *step = NULL, n = 0, best = -1, keep = k->conf->checkpoint_keep_latest_k;
-    double lowest = INFINITY;
-    status st;
-    TRY(folder_steps(k->folder, &step, &n));
-    for (int64_t i = 0; i < n && keep > 0; i++) {
-        char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-        progress p = {0};
-        TRY_OR(done, folder_step_path(path, k->folder, step[i], NULL));
-        TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
-        if (progress_read(training, &p) != ST_OK)
-            continue; /* not ours to judge */
-        if (isfinite(p.eval_loss) && p.eval_loss <= lowest) {
-            lowest = p.eval_loss;
-            best = step[i];
-        }
-        progress_done(&p);
-    }
-    for (int64_t i = 0; i + keep < n && keep > 0; i++)
-        if (step[i] != best)
-            TRY_OR(done, folder_drop(k->folder, step[i]));
-    st = ST_OK;
-done:
-    free(step);
-    return st;
 }
 
 static status fill_folder(keeper *k, const char *path)
@@ -122,6 +94,16 @@ static status make_writing(const keeper *k, int64_t step)
     return file_make_folders(training);
 }
 
+/* Before it, room on the disk; that takes a while, which the others are told. */
+static status begin_folder(const keeper *k, int64_t step)
+{
+    control_waits(k->watch, FILES);
+    if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
+        log_warn("no checkpoint makes room: %s", status_text()); /* there may be enough */
+    control_waits(k->watch, NULL);
+    return make_writing(k, step);
+}
+
 /* Another rank than the first: its part, and the mark that it is there. */
 static status write_part(keeper *k)
 {
@@ -131,24 +113,52 @@ static status write_part(keeper *k)
     return together_mark(&k->together, training, fill_folder(k, path));
 }
 
-static status write_checkpoint(keeper *k)
+/* By the first rank; what is left of a failure goes, so that it fills no disk. */
+static status try_writing(keeper *k)
 {
     char path[STATUS_PATH_MAX];
-    if (!k->together.first)
-        return write_part(k);
     TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
     status st = fill_folder(k, path);
     if (st == ST_OK)
         st = folder_commit(k->folder, k->todo.step);
     if (st != ST_OK) {
         status_note why = *status_last();
-        if (folder_remove(path) != ST_OK) /* room for the next, or for whatever filled the disk */
+        if (folder_remove(path) != ST_OK)
             log_warn("%s", status_text());
         status_set(&why);
-        return st;
     }
-    if (prune(k) != ST_OK) /* the save is done; the next one prunes again */
-        log_warn("old checkpoints are not pruned: %s", status_text());
+    return st;
+}
+
+/* After a save that found the disk full: the oldest checkpoint makes room, for another try where
+ * this rank writes alone, else for the next save, since the other ranks are done with this one. */
+static status make_room(keeper *k, status st, bool *out_again)
+{
+    const status_note why = *status_last();
+    bool gone = false;
+    *out_again = false;
+    if (!prune_was_full())
+        return st;
+    if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
+        log_warn("no checkpoint makes room: %s", status_text());
+    *out_again = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
+    status_set(&why);
+    return st;
+}
+
+static status write_checkpoint(keeper *k)
+{
+    bool again;
+    if (!k->together.first)
+        return write_part(k);
+    status st = try_writing(k);
+    if (st != ST_OK)
+        st = make_room(k, st, &again);
+    if (st != ST_OK && again)
+        st = try_writing(k);
+    TRY(st);
+    if (prune_by_policy(k->folder, k->conf->checkpoint_keep_latest_k) != ST_OK)
+        log_warn("old checkpoints are not pruned: %s", status_text()); /* the next save does it */
     return ST_OK;
 }
 
@@ -330,7 +340,7 @@ static status begin_save(keeper *k, int64_t step, int32_t *out)
     bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
     TRY(together_settled(&k->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
-    if (!kept && k->together.first && make_writing(k, step) != ST_OK) {
+    if (!kept && k->together.first && begin_folder(k, step) != ST_OK) {
         k->outcome = status_last()->code;
         k->note = *status_last();
         log_error("checkpoint of step %" PRId64 " is not written: %s", step, status_text());

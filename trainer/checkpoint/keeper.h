@@ -3,9 +3,9 @@
  *
  * keeper_save copies values and moments into host memory that was taken at the start and returns;
  * a thread of its own writes, syncs, seals and renames. One save at a time: the next waits for the
- * one before. A save that fails (a full disk) costs that checkpoint and is told; the run goes on
- * and the next save tries again. Kept: the newest checkpoint.keep_latest_k, and the one with the
- * lowest held-out loss. */
+ * one before. A save that fails costs that checkpoint and is told; the run goes on and the next
+ * save tries again. Kept: the newest checkpoint.keep_latest_k, and the one with the lowest held-out
+ * loss; fewer where the disk has no room for one more, but always the last whole one (prune.h). */
 #ifndef TESSERA_CHECKPOINT_KEEPER_H
 #define TESSERA_CHECKPOINT_KEEPER_H
 

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/prune.h"
 #include "trainer/parallel/agree.h"
 
 enum { POLL_NS = 50000000 };
@@ -118,12 +119,15 @@ status together_mark(const together *t, const char *training, status outcome)
     char name[64], digest[HASH_TEXT];
     if (outcome == ST_OK)
         outcome = own_digest(t, training, digest);
+    const bool full = outcome != ST_OK && prune_was_full();
     status_note why = *status_last();
     const char *text = outcome == ST_OK ? digest : status_text();
     if (outcome != ST_OK) /* room for the mark on a disk that is full */
         remove_own(t, training);
     snprintf(name, sizeof name, ".rank-%d.%s", t->writer.rank,
-             outcome == ST_OK ? "done" : "failed");
+             outcome == ST_OK ? "done"
+             : full           ? "full"
+                              : "failed");
     status st = hf_write_text(training, name, text, strlen(text));
     if (outcome == ST_OK)
         return st;
@@ -146,10 +150,13 @@ static bool read_mark(const char *path, char *out, size_t room)
 /* What a rank that failed said. */
 static status failed_mark(const char *training, int rank)
 {
-    char path[STATUS_PATH_MAX], text[512] = "";
+    char path[STATUS_PATH_MAX], full_path[STATUS_PATH_MAX], text[512] = "";
     TRY(mark_path(path, training, rank, "failed"));
-    if (!read_mark(path, text, sizeof text))
+    TRY(mark_path(full_path, training, rank, "full"));
+    const bool full = read_mark(full_path, text, sizeof text);
+    if (!full && !read_mark(path, text, sizeof text))
         return ST_OK;
+    errno = full ? ENOSPC : 0; /* what the note says of the system is the other rank's */
     return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "failed");
 }
 

@@ -1,7 +1,8 @@
 /* together.h: a checkpoint that several ranks write into one folder: who writes, and how the first
  * of them learns that all are done. That goes by files in the folder, since writing happens beside
  * the steps, where ranks say nothing to each other: .rank-R.done with the digest of the rank's own
- * training file, which is most of what it wrote, or .rank-R.failed with the reason.
+ * training file, which is most of what it wrote, or with the reason .rank-R.full where its disk
+ * was, else .rank-R.failed.
  *
  * Replicas store the same, so the ranks of the first write. */
 #ifndef TESSERA_CHECKPOINT_TOGETHER_H

@@ -1,0 +1,100 @@
+/* Which checkpoints go: by policy, and one by one where there is no room. */
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/file.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/progress.h"
+#include "trainer/checkpoint/prune.h"
+
+enum { STEPS = 5 };
+
+static char base[] = "/tmp/test_prune_XXXXXX";
+
+/* Steps 1 to STEPS, with their held-out losses. */
+static void make_steps(const double loss[STEPS])
+{
+    for (int64_t i = 0; i < STEPS; i++) {
+        char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+        progress p = {.step = i + 1, .rows = i + 1, .eval_loss = loss[i]};
+        assert_ok(folder_step_path(path, base, i + 1, NULL));
+        assert_ok(hf_path(training, path, FOLDER_TRAINING));
+        assert_ok(file_make_folders(training));
+        assert_ok(progress_write(&p, training));
+    }
+}
+
+static void expect_steps(int n, const int64_t *wanted)
+{
+    int64_t *step, found;
+    assert_ok(folder_steps(base, &step, &found));
+    assert_int_equal(found, n);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(step[i], wanted[i]);
+    free(step);
+}
+
+#define EXPECT(...)                                                                                \
+    expect_steps((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                        \
+                 (int64_t[]){__VA_ARGS__})
+
+static void test_prune_by_policy__keeps_the_newest_and_the_best(void **state)
+{
+    (void)state;
+    make_steps((double[]){3, 1, 2, NAN, 4});
+    assert_ok(prune_by_policy(base, 0));
+    EXPECT(1, 2, 3, 4, 5);
+    assert_ok(prune_by_policy(base, 2));
+    EXPECT(2, 4, 5);
+    assert_ok(prune_by_policy(base, 1));
+    EXPECT(2, 5);
+}
+
+static void test_prune_one__the_best_goes_last_and_the_whole_one_never(void **state)
+{
+    (void)state;
+    bool gone = true;
+    make_steps((double[]){3, 1, 2, NAN, 4});
+    assert_ok(prune_one(base, 4, 0, &gone)); /* all are to be kept */
+    assert_false(gone);
+    assert_ok(prune_one(base, 0, 3, &gone)); /* none is known to be whole */
+    assert_false(gone);
+    EXPECT(1, 2, 3, 4, 5);
+    assert_ok(prune_one(base, 4, 3, &gone));
+    assert_true(gone);
+    EXPECT(2, 3, 4, 5);
+    assert_ok(prune_one(base, 4, 3, &gone));
+    EXPECT(2, 4, 5);
+    assert_ok(prune_one(base, 4, 3, &gone));
+    EXPECT(2, 4);
+    assert_ok(prune_one(base, 4, 3, &gone));
+    assert_true(gone);
+    EXPECT(4);
+    assert_ok(prune_one(base, 4, 3, &gone));
+    assert_false(gone);
+    EXPECT(4);
+}
+
+static void test_prune_for_room__takes_nothing_where_there_is_room(void **state)
+{
+    (void)state;
+    make_steps((double[]){3, 1, 2, NAN, 4});
+    assert_ok(prune_for_room(base, 5, 1)); /* of a few bytes */
+    EXPECT(1, 2, 3, 4, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prune_by_policy__keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_prune_one__the_best_goes_last_and_the_whole_one_never),
+        cmocka_unit_test(test_prune_for_room__takes_nothing_where_there_is_room),
+    };
+    if (!mkdtemp(base))
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return folder_remove(base) == ST_OK ? failed : 1;
+}

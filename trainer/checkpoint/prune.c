@@ -1,0 +1,147 @@
+#include "trainer/checkpoint/prune.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "common/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/progress.h"
+
+/* Of a checkpoint's bytes, for what a file system keeps beside them. */
+enum { SPARE_SHARE = 64 };
+
+/* The one with the lowest held-out loss, the newest of equals; -1: none was evaluated. */
+static status find_best(const char *folder, const int64_t *step, int64_t n, int64_t *out)
+{
+    double lowest = INFINITY;
+    *out = -1;
+    for (int64_t i = 0; i < n; i++) {
+        char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+        progress p = {0};
+        TRY(folder_step_path(path, folder, step[i], NULL));
+        TRY(hf_path(training, path, FOLDER_TRAINING));
+        if (progress_read(training, &p) != ST_OK)
+            continue; /* not ours to judge */
+        if (isfinite(p.eval_loss) && p.eval_loss <= lowest) {
+            lowest = p.eval_loss;
+            *out = step[i];
+        }
+        progress_done(&p);
+    }
+    return ST_OK;
+}
+
+status prune_by_policy(const char *folder, int64_t keep)
+{
+    int64_t *step = NULL, n = 0, best;
+    status st;
+    if (keep == 0)
+        return ST_OK;
+    TRY(folder_steps(folder, &step, &n));
+    TRY_OR(done, find_best(folder, step, n, &best));
+    for (int64_t i = 0; i + keep < n; i++)
+        if (step[i] != best)
+            TRY_OR(done, folder_drop(folder, step[i]));
+done:
+    free(step);
+    return st;
+}
+
+/* The one that goes first where there is no room; -1: none may. */
+static status find_first(const char *folder, int64_t whole, int64_t *out, bool *out_is_best)
+{
+    int64_t *step = NULL, n = 0, best;
+    *out = -1;
+    TRY(folder_steps(folder, &step, &n));
+    status st = find_best(folder, step, n, &best);
+    for (int64_t i = n - 1; i >= 0 && st == ST_OK; i--)
+        if (step[i] != whole && (step[i] != best || *out < 0))
+            *out = step[i];
+    *out_is_best = *out == best;
+    free(step);
+    return st;
+}
+
+static status add_bytes(const char *path, int64_t block, int64_t *inout)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    status st = ST_OK;
+    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+        char inner[STATUS_PATH_MAX];
+        struct stat about;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        st = hf_path(inner, path, e->d_name);
+        if (st != ST_OK || lstat(inner, &about) != 0)
+            continue;
+        if (S_ISDIR(about.st_mode))
+            st = add_bytes(inner, block, inout);
+        else
+            *inout += ((int64_t)about.st_size + block - 1) / block * block;
+    }
+    closedir(dir);
+    return st;
+}
+
+/* Bytes that are there for this user, and those that one more checkpoint takes: as many as the last
+ * whole one. False: not known. */
+static bool find_room(const char *folder, int64_t whole, int64_t *out_free, int64_t *out_needed)
+{
+    char path[STATUS_PATH_MAX];
+    struct statvfs disk;
+    int64_t bytes = 0;
+    if (statvfs(folder, &disk) != 0 || disk.f_frsize == 0)
+        return false;
+    if (folder_step_path(path, folder, whole, NULL) != ST_OK ||
+        add_bytes(path, (int64_t)disk.f_frsize, &bytes) != ST_OK) {
+        status_clear();
+        return false;
+    }
+    *out_free = (int64_t)(disk.f_bavail * disk.f_frsize);
+    *out_needed = bytes + bytes / SPARE_SHARE;
+    return true;
+}
+
+status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone)
+{
+    int64_t step;
+    bool is_best;
+    *out_gone = false;
+    if (keep == 0 || whole == 0)
+        return ST_OK;
+    TRY(find_first(folder, whole, &step, &is_best));
+    if (step < 0)
+        return ST_OK;
+    TRY(folder_drop(folder, step));
+    *out_gone = true;
+    log_warn("%s: the disk has no room for one more checkpoint: that of step %" PRId64
+             ", the oldest%s, is removed, though checkpoint.keep_latest_k is %" PRId64
+             "; make room, or lower it",
+             folder, step, is_best ? " and the one with the lowest held-out loss" : "", keep);
+    return ST_OK;
+}
+
+status prune_for_room(const char *folder, int64_t whole, int64_t keep)
+{
+    bool gone = whole > 0;
+    int64_t there, needed;
+    while (gone && find_room(folder, whole, &there, &needed) && there < needed)
+        TRY(prune_one(folder, whole, keep, &gone));
+    return ST_OK;
+}
+
+bool prune_was_full(void)
+{
+    const status_note *why = status_last();
+    return (why->code == ST_IO || why->code == ST_CANT_CREATE) &&
+           (why->os_error == ENOSPC || why->os_error == EDQUOT);
+}
