@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
+#include "trainer/config_changes.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/layout_plan.h"
@@ -27,22 +28,6 @@ status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
     if (snprintf(out, STATUS_PATH_MAX, "%s/%s", c->job_dump_folder, c->checkpoint_folder) >=
         STATUS_PATH_MAX)
         return FAIL_IN(ST_CONFIG, c->job_dump_folder, "job.dump_folder: the path is too long");
-    return ST_OK;
-}
-
-static status config_text(const conf *c, char **out)
-{
-    char *text = NULL;
-    size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
-    conf_print(c, f);
-    if (fclose(f) != 0) {
-        free(text);
-        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
-    }
-    *out = text;
     return ST_OK;
 }
 

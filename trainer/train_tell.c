@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/words.h"
+#include "trainer/config_changes.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/report/html.h"
 #include "trainer/stop.h"
@@ -52,17 +53,16 @@ void tell_end(const training *t)
                  left, t->conf->feed_replay, t->conf->training_global_batch_size);
 }
 
+static void tell_change(void *unused, const char *key, const char *was, const char *now)
+{
+    (void)unused;
+    log_info("other than in the checkpoint: %s: %s%s%s%s", key, now, *was ? " (" : "", was,
+             *was ? " there)" : "");
+}
+
 void tell_changes(const char *was, const char *now)
 {
-    for (const char *line = now; *line;) {
-        size_t n = strcspn(line, "\n"), key = strcspn(line, ":");
-        char wanted[4096];
-        snprintf(wanted, sizeof wanted, "%.*s\n", (int)n, line);
-        if (key < n && line[0] != '#' && !strstr(was, wanted) && strncmp(line, "job.", 4) != 0 &&
-            strncmp(line, "checkpoint.", 11) != 0)
-            log_info("other than in the checkpoint: %.*s", (int)n, line);
-        line += n + (line[n] == '\n');
-    }
+    config_changes(was, now, tell_change, NULL);
 }
 
 status tell_evaluation(training *t)

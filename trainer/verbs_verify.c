@@ -6,8 +6,11 @@
 
 #include "common/log.h"
 #include "common/verb.h"
+#include "common/words.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/keeper.h"
+#include "trainer/config_changes.h"
 #include "trainer/report/ledger.h"
 #include "trainer/step.h"
 #include "trainer/train.h"
@@ -52,7 +55,51 @@ static status find_start(const conf *c, int64_t from, resume_point *out, bool *o
     return keeper_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
 }
 
-static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to)
+/* Options that differ from those of the run, "; key: VALUE here, VALUE in the run, .." */
+typedef struct changes {
+    char text[1024];
+    size_t n;
+} changes;
+
+static void add_change(void *user, const char *key, const char *was, const char *now)
+{
+    static const char *const harmless[] = {"metrics.", "eval.", "log.", "prepd.", "comm."};
+    changes *c = user;
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strncmp(key, harmless[i], strlen(harmless[i])) == 0)
+            return;
+    if (*was) /* one that the run's version did not have tells nothing */
+        c->n = words_add(c->text, sizeof c->text, c->n, "%s%s: %s here, %s in the run",
+                         c->n ? ", " : "; ", key, now, was);
+}
+
+/* By the newest checkpoint that says what the run's options were; a run without one does not. */
+static status find_changes(const conf *c, changes *out)
+{
+    char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], training[STATUS_PATH_MAX], *now = NULL;
+    int64_t *step = NULL, n = 0;
+    status st;
+    *out = (changes){0};
+    TRY(train_checkpoint_folder(c, folder));
+    TRY(folder_steps(folder, &step, &n));
+    TRY_OR(done, config_text(c, &now));
+    for (bool found = false; n > 0 && !found; n--) {
+        progress p = {0};
+        TRY_OR(done, folder_step_path(path, folder, step[n - 1], NULL));
+        TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
+        found = progress_read(training, &p) == ST_OK;
+        if (found)
+            config_changes(p.config, now, add_change, out);
+        progress_done(&p);
+    }
+done:
+    free(step);
+    free(now);
+    return st;
+}
+
+static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to,
+                     const changes *other)
 {
     int64_t compared = 0;
     for (int64_t step = from + 1; step <= to; step++) {
@@ -70,8 +117,10 @@ static status replay(session *s, const ledger_entry *list, int64_t n, int64_t fr
         ledger_entry now = ledger_entry_of(&report);
         ledger_difference(was, &now, words, sizeof words);
         if (words[0]) {
-            printf("verify: step %" PRId64 " is the first that differs: %s\n", step, words);
-            return FAIL(ST_BAD_INPUT, "step %" PRId64 " differs from the ledger: %s", step, words);
+            printf("verify: step %" PRId64 " is the first that differs: %s%s\n", step, words,
+                   other->text);
+            return FAIL(ST_BAD_INPUT, "step %" PRId64 " differs from the ledger: %s%s", step, words,
+                        other->text);
         }
         compared++;
     }
@@ -87,6 +136,7 @@ status verb_verify(int argc, char **argv)
     stretch want;
     session s = {0};
     resume_point start = {0};
+    changes other;
     ledger_entry *list = NULL;
     int64_t n = 0;
     bool found = false;
@@ -116,7 +166,8 @@ status verb_verify(int argc, char **argv)
         goto done;
     }
     TRY_OR(done, session_resume(&c, NULL, found ? &start : NULL, &s));
-    st = replay(&s, list, n, start.progress.step, want.to);
+    TRY_OR(done, find_changes(&c, &other));
+    st = replay(&s, list, n, start.progress.step, want.to, &other);
 done:
     session_close(&s);
     progress_done(&start.progress);

@@ -225,7 +225,9 @@ def verify_replays():
         said = trainer("verify", *here, "--from", "0", code=65)
         check("step 5 is the first that differs: loss" in said, said)
         said = trainer("verify", *here, "--from", "0", "--optimizer.lr", "0.01", code=65)
-        check("step 2 is the first that differs: loss" in said, said)
+        check("step 2 is the first that differs: loss" in said and "optimizer.lr: 0.01 here, 0.002 in the run" in said, said)
+        said = trainer("verify", *here, "--from", "0", "--lr_scheduler.warmup_steps", "3", "--training.steps", "5", code=65)
+        check("lr_scheduler.warmup_steps: 3 here," in said and "training.steps: 5 here, 6 in the run" in said, said)
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
