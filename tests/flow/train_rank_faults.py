@@ -81,6 +81,8 @@ def lose(f, name, backend, number, cause, **changed):
         os.kill(pids[rank], number)
         code = p.wait(LIMIT_S)
         check(code != 0, f"exit code {code}")
+        last = [line for line in read(f.file(name + ".said")).splitlines() if "trainer" in line][-1]
+        check(number != signal.SIGSTOP or f"rank {rank} (" in last and "stopped" in last, f"the last line: {last}")
     finally:
         for pid in [p.pid, *pids.values()]:
             try:

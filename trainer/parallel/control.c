@@ -23,6 +23,8 @@ enum { IDS_TOLD = 16, VERSION_MAX = 96 };
 /* How long work may take to end once the job is over; how long a last word may take. */
 static const int64_t GRACE_NS = INT64_C(5) * 1000 * 1000 * 1000;
 static const int64_t LAST_WORD_NS = INT64_C(2) * 1000 * 1000 * 1000;
+/* How long after that a rank that was stopped takes the others' end for its doing. */
+static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
 /* Beats within the silence that counts as a loss; and at most so far apart. */
 enum { BEATS = 5 };
 static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
@@ -36,8 +38,9 @@ struct control {
     int n_peers;
     struct pollfd *polled; /* [n_peers + 2] of the thread */
     pthread_t thread;
-    bool leaving;        /* the thread has seen `closing` */
-    int64_t leave_by_ns; /* with a last word on its way, no longer than this */
+    bool leaving;                     /* the thread has seen `closing` */
+    int64_t leave_by_ns;              /* with a last word on its way, no longer than this */
+    int64_t still_ns, still_until_ns; /* how long this process was stopped last, and until when */
 
     pthread_mutex_t lock; /* of what follows */
     int64_t step;
@@ -135,6 +138,26 @@ static void end_job(control *c, const char *why)
             status_clear(); /* it may be the one that is lost */
 }
 
+/* Has this rank been still for so long, a moment ago, that the others take it for lost? Then their
+ * end is its doing. */
+static bool was_still(const control *c)
+{
+    return c->still_ns + c->beat_ns >= c->silence_ns &&
+           clock_ns() - c->still_until_ns < STILL_TOLD_NS;
+}
+
+static void end_as_still(control *c, const char *who)
+{
+    char why[CONTROL_TEXT_MAX], host[CONTROL_HOST_MAX] = "?";
+    gethostname(host, sizeof host - 1);
+    snprintf(
+        why, sizeof why,
+        "rank %d (%s, pid %d), this one, was still for %.1f s: stopped (SIGSTOP), or its machine "
+        "was; the others have ended without it, %s among them",
+        c->rank, host, (int)getpid(), (double)c->still_ns * 1e-9, who);
+    end_job(c, why);
+}
+
 static void lose(control *c, control_peer *p, const char *how)
 {
     char why[CONTROL_TEXT_MAX], who[CONTROL_HOST_MAX + 64];
@@ -150,7 +173,10 @@ static void lose(control *c, control_peer *p, const char *how)
      */
     if (c->leaving && (c->rank != 0 || c->failed[0]))
         return;
-    end_job(c, why);
+    if (was_still(c))
+        end_as_still(c, who);
+    else
+        end_job(c, why);
 }
 
 /* ---- what comes ---- */
@@ -337,8 +363,10 @@ static void see_closing(control *c)
 }
 
 /* One that was stopped itself has not heard the others. */
-static void forgive(control *c, int64_t now)
+static void forgive(control *c, int64_t since, int64_t now)
 {
+    c->still_ns = now - since;
+    c->still_until_ns = now;
     for (int i = 0; i < c->n_peers; i++)
         c->peer[i].heard_ns = now;
 }
@@ -350,7 +378,7 @@ static void *watch(void *of)
     do {
         int64_t now = clock_ns();
         if (now - round > c->silence_ns / 2)
-            forgive(c, now);
+            forgive(c, round, now);
         round = now;
         see_closing(c);
         if (now >= next_beat) {

@@ -97,6 +97,39 @@ bool launch_passes_on(int number)
     return number != SIGCHLD && !(number == SIGHUP && proc_ignores(SIGHUP));
 }
 
+/* Has someone stopped it (SIGSTOP, a debugger)? */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    if (fscanf(f, "%*d %*s %c", &state) != 1)
+        state = 0;
+    fclose(f);
+    return state == 'T' || state == 't';
+}
+
+/* A rank that is stopped, and so the reason why another ended; -1: none. */
+static int find_stopped(const ranks *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+            return i;
+    return -1;
+}
+
+static void tell_first_end(const ranks *r, int rank, const char *what)
+{
+    const int stopped = find_stopped(r);
+    if (stopped < 0)
+        log_error("rank %d ended first: %s", rank, what);
+    else
+        log_error("rank %d (pid %d) is stopped (SIGSTOP): rank %d ended for that (%s)", stopped,
+                  (int)r->pid[stopped], rank, what);
+}
+
 static void note_end(ranks *r, int rank, int how)
 {
     char what[64];
@@ -106,7 +139,7 @@ static void note_end(ranks *r, int rank, int how)
         return;
     proc_end_of(how, what, sizeof what);
     if (r->code == 0) {
-        log_error("rank %d ended first: %s", rank, what);
+        tell_first_end(r, rank, what);
         r->code = WIFEXITED(how) ? WEXITSTATUS(how) : status_exit_code(ST_UNAVAILABLE);
         r->failed_at = clock_ns();
     }
@@ -124,7 +157,11 @@ static void reap(ranks *r)
 static void end_late(const ranks *r)
 {
     for (int i = 0; i < r->n; i++)
-        if (r->pid[i] > 0)
+        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+            log_error(
+                "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run, and is killed", i,
+                (int)r->pid[i]);
+        else if (r->pid[i] > 0)
             log_error("rank %d did not end within %g s of that and is killed", i,
                       (double)GRACE_NS * 1e-9);
     signal_all(r, SIGKILL);
