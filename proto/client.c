@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "proto/record.h"
+#include "proto/row_order.h"
 #include "proto/share.h"
 
 struct client {
@@ -26,6 +27,7 @@ struct client {
     client_options hello; /* what HELLO says, for the next one too; its texts are ours */
     bool joining;         /* HELLO is sent, WELCOME not there */
     bool heard;           /* a daemon was there, on this connection's predecessors */
+    row_order order;      /* of its rows */
     int64_t wait_ns;      /* since when WELCOME is waited for */
     int64_t tell_ns;      /* when hello.waiting is told next */
     /* recording */
@@ -198,6 +200,34 @@ static status keep_welcome(client *c, const json_value *v, span text)
     return c->welcome ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a WELCOME");
 }
 
+/* The number of the row that HELLO asks for. start_row counts from a recording's first. */
+static status asked_row(const client *c, const json_value *welcome, uint64_t *out)
+{
+    const char *cursor = c->hello.cursor;
+    json_value *v = NULL;
+    int64_t at;
+    if (!cursor || !cursor[0]) {
+        const int64_t first = json_int(json_find(json_find(welcome, "recording"), "first"), 0);
+        *out = (uint64_t)(c->hello.start_row + (first > 0 ? first : 0));
+        return ST_OK;
+    }
+    TRY(json_parse(cursor, strlen(cursor), "the cursor", &v));
+    status st = json_want_int(v, "row", "the cursor", &at);
+    json_free(&v);
+    if (st == ST_OK && at < 0)
+        st = FAIL(ST_BAD_INPUT, "the cursor goes on at row %lld", (long long)at);
+    if (st == ST_OK)
+        *out = (uint64_t)at;
+    return st;
+}
+
+static status begin_order(client *c, const json_value *welcome)
+{
+    uint64_t asked;
+    TRY(asked_row(c, welcome, &asked));
+    return row_order_begin(welcome, c->name, asked, c->hello.rank, c->hello.ranks, &c->order);
+}
+
 static status take_welcome(client *c)
 {
     frame head;
@@ -209,7 +239,9 @@ static status take_welcome(client *c)
         return FAIL_IN(ST_PROTOCOL, c->name, "%s in answer to hello, expected welcome",
                        frame_kind_name(head.kind));
     TRY(wire_read_json(c->m, c->name, &head, &v));
-    status st = keep_welcome(c, v, wire_msg_part(c->m, 1));
+    status st = begin_order(c, v);
+    if (st == ST_OK)
+        st = keep_welcome(c, v, wire_msg_part(c->m, 1));
     json_free(&v);
     return st;
 }
@@ -434,12 +466,34 @@ int64_t client_left_over(const client *c)
     return c->left_over;
 }
 
+/* Row i of the file follows the one before; or it is the first again, where a recording that was
+ * served in rounds was recorded. */
+static status check_recorded(const client *c, uint64_t i, uint64_t number)
+{
+    frame before, first;
+    if (i == 0)
+        return ST_OK;
+    TRY(record_head(c->record, i - 1, &before));
+    if (number == before.row + 1)
+        return ST_OK;
+    TRY(record_head(c->record, 0, &first));
+    return number == first.row
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, c->name,
+                         "row %llu stands after row %llu, expected was row %llu: the recording is "
+                         "not one stream's",
+                         (unsigned long long)number, (unsigned long long)before.row,
+                         (unsigned long long)(before.row + 1));
+}
+
 static status next_recorded(client *c, wire_msg *raw, frame *out_head)
 {
     if (c->next == c->end)
         return ST_END;
-    TRY(record_read(c->record, c->next % record_rows(c->record), raw));
+    const uint64_t i = c->next % record_rows(c->record);
+    TRY(record_read(c->record, i, raw));
     TRY(frame_decode(wire_msg_part(raw, 0), c->name, out_head));
+    TRY(check_recorded(c, i, out_head->row));
     c->next++;
     return c->share ? share_find(c->share, &c->next) : ST_OK;
 }
@@ -471,6 +525,7 @@ static status next_received(client *c, wire_msg *raw, frame *out_head)
     TRY(frame_decode(wire_msg_part(raw, 0), c->name, &head));
     switch (head.kind) {
     case KIND_ROW:
+        TRY(row_order_take(&c->order, c->name, head.row));
         TRY(return_credit(c, raw));
         *out_head = head;
         return ST_OK;

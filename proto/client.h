@@ -65,7 +65,8 @@ int64_t client_rows(const client *c); /* of a recording, once through; -1 of a d
 /* Rows at a recording's end that make no whole step, and are not sent; 0 of a daemon. */
 int64_t client_left_over(const client *c);
 
-/* Next row, decoded and checked into a (arrays live until the arena is reset). ST_END after the
+/* Next row, decoded and checked into a (arrays live until the arena is reset). A row out of order
+ * (row_order.h) fails: ST_PROTOCOL of a daemon, ST_BAD_INPUT of a recording. ST_END after the
  * last; ST_TIMEOUT; ST_UNAVAILABLE if the daemon went. out_head may be NULL. raw, if not NULL, gets
  * the message as it crossed the wire. */
 WARN_UNUSED status client_next(client *c, arena *a, row *out, frame *out_head, wire_msg *raw);

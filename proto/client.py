@@ -131,6 +131,45 @@ def decode(parts):
                 quarantine=metadata.get("quarantine", ""))
 
 
+class Order:
+    """Which row a consumer must get next (README.md, "Order"), as far as it can know: row_order.c's rules."""
+
+    def __init__(self, welcome, cursor, start_row, rank, ranks):
+        rounds = welcome.get("recording") or {}
+        self.first, self.rows = rounds.get("first", 0), rounds.get("rows", 0)
+        self.rank, self.ranks, self.size = rank, max(ranks, 1), welcome.get("global_batch_size") or 0
+        cursor = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
+        asked = cursor["row"] - self.first if cursor else start_row
+        row = welcome.get("row")
+        self.next = asked if row is None else row - self.first
+        late = self.next - asked
+        check(late == 0 or (self.ranks > 1 and late > 0 and (not self.size or late < self.size)),
+              "the stream begins at row", self.number(self.next), "and row", self.number(asked), "was asked for")
+        if self.rows and self.rows < 2 * self.size:
+            self.size = 0  # a number would not tell which round its row is of
+        self.got, self.step = 0, self.next // self.size if self.size else 0
+        self.entered = bool(self.size and self.next % self.size)
+
+    def number(self, place):
+        return self.first + place % self.rows if self.rows else place
+
+    def take(self, number):
+        place = number
+        if self.rows:
+            place = self.next - self.next % self.rows + number - self.first
+            place += self.rows if place < self.next else 0
+        check(self.number(place) == number and place >= self.next and (self.ranks > 1 or place == self.next),
+              "row", number, "came, expected was row", self.number(self.next))
+        if self.ranks > 1 and self.size:
+            step, share = place // self.size, self.size // self.ranks + (self.rank < self.size % self.ranks)
+            check(self.got < share if step == self.step else
+                  step == self.step + 1 and (self.got == share or self.entered),
+                  "row", number, "of step", step, "came after", self.got, "of this rank's", share, "rows of step", self.step)
+            self.got, self.entered = (self.got + 1, self.entered) if step == self.step else (1, False)
+            self.step = step
+        self.next = place + 1
+
+
 def shorten(endpoint):
     """(endpoint, None), or of an ipc path too long for a socket's address: (through its opened folder, the folder)"""
     if not endpoint.startswith("ipc://") or len(os.fsencode(endpoint)) <= 6 + 107:
@@ -225,6 +264,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 print(f"client.py: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
         raise zmq.Again
 
+    order = None
     try:
         send(HELLO, {"version": 1, "program": "client.py", "stream": stream, "options": None,
                      "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
@@ -232,7 +272,11 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         while True:
             parts = receive()
             kind = header(parts[0])[0]
-            if kind == ROW:
+            if kind == WELCOME:
+                order = Order(json.loads(bytes(parts[1])), cursor, start_row, rank, ranks)
+            elif kind == ROW:
+                check(order, "a row before WELCOME")
+                order.take(header(parts[0])[1])
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
                 yield decode(parts)
             elif kind == ERROR:
@@ -241,7 +285,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             elif kind == END:
                 return
             else:
-                check(kind in (WELCOME, CREDIT), "a message of kind", kind)
+                check(kind == CREDIT, "a message of kind", kind)
     except zmq.Again:
         about_keys = ", and are its keys these" if pair else ", and does it demand keys (keys=FOLDER, --keys)"
         why = absence(where) or f"is prepd serve running there{about_keys if is_tcp else ''}?"
@@ -275,8 +319,12 @@ def replay(path):
             check(found == kind and at + 32 + size <= index, "no chunk at byte", at)
             return data[at + 32:at + 32 + size]
 
+        before = start = None
         for (at,) in struct.iter_unpack("<Q", data[index:index + 8 * n_rows]):
             row = chunk(at, 2)
+            number = header(row[:64])[1]
+            check(before is None or number in (before + 1, start), path, "has row", number, "after row", before)
+            before, start = number, number if start is None else start
             size = struct.unpack_from("<Q", row, 64)[0]
             hashes = row[72 + size:]
             parts = [chunk(images[hashes[i:i + 16]], 1) for i in range(0, len(hashes), 16)]

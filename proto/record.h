@@ -25,6 +25,8 @@ const char *record_welcome(const record_reader *r);
 uint64_t record_rows(const record_reader *r);
 /* The i-th row's header and block, without its images. */
 WARN_UNUSED status record_read_block(const record_reader *r, uint64_t i, wire_msg *m);
+/* The i-th row's header alone; nothing of it is checked but its form. */
+WARN_UNUSED status record_head(const record_reader *r, uint64_t i, frame *out);
 /* The i-th recorded message, its bytes copied into m. ST_END past the last. */
 WARN_UNUSED status record_read(const record_reader *r, uint64_t i, wire_msg *m);
 

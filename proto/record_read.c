@@ -242,6 +242,15 @@ static status read_at(const record_reader *r, uint64_t i, bool with_images, wire
     return st;
 }
 
+status record_head(const record_reader *r, uint64_t i, frame *out)
+{
+    span row;
+    const uint64_t at = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
+    if (!find_chunk(r, at, CHUNK_ROW, &row) || row.size < ROW_AT_BLOCK)
+        return FAIL_IN(ST_BAD_INPUT, r->path, "row %llu is damaged", (unsigned long long)i);
+    return frame_decode(span_of(row.data, FRAME_BYTES), r->path, out);
+}
+
 status record_read(const record_reader *r, uint64_t i, wire_msg *m)
 {
     return read_at(r, i, true, m);

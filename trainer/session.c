@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/model_files.h"
+#include "proto/cursor.h"
 #include "trainer/checkpoint/keeper.h"
 #include "trainer/device/replay.h"
 #include "trainer/eval/generate.h"
@@ -43,6 +44,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
     o->stopped =
         stop_heard; /* a step without rows tells the others (step.h), and so does agree.h */
     o->reconnect_s = c->prepd_reconnect;
+    o->trains = mine;
     o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
                                  .ranks = mine ? consumers(s) : 1,
                                  .step_rows = mine ? c->training_global_batch_size : 0};
@@ -97,6 +99,30 @@ static status enter_stream(const session *s, const char *options, receiver_optio
     o->replay.skip = (uint64_t)s->from->progress.rows;
     o->client.cursor = s->from->progress.cursor;
     return ST_OK;
+}
+
+/* The row where the stream goes on is the one after those that were trained. */
+static status check_entry(const session *s)
+{
+    json_value *welcome = NULL;
+    const char *text = receiver_welcome(s->train);
+    int64_t next;
+    if (!s->from || s->conf->feed_replay[0] || s->from->progress.rows == 0)
+        return ST_OK;
+    TRY(cursor_read(s->from->progress.cursor, s->from->path, "train", 0, &next));
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    const json_value *recording = json_find(welcome, "recording"); /* in rounds */
+    const int64_t first = json_int(json_find(recording, "first"), 0);
+    const int64_t rows = json_int(json_find(recording, "rows"), 0);
+    json_free(&welcome);
+    const int64_t trained = s->from->progress.rows;
+    if (rows > 0 ? (next - first) % rows == trained % rows : next == trained)
+        return ST_OK;
+    return FAIL_IN(ST_BAD_INPUT, s->from->path,
+                   "the cursor kept here goes on at row %" PRId64 ", and %" PRId64
+                   " rows were trained: choose an earlier checkpoint (checkpoint.load_step), or "
+                   "begin anew with checkpoint.load_step 0",
+                   next, trained);
 }
 
 /* What a recording is of, as its WELCOME says. */
@@ -397,6 +423,7 @@ static status open_rest(const resume_point *from, session *out)
         TRY_OR(failed, session_stream(out, "train", c, &out->train));
         TRY_OR(failed, stream_options(out));
         TRY_OR(failed, check_recording(out));
+        TRY_OR(failed, check_entry(out));
     }
     TRY_OR(failed, open_shape(out));
     TRY_OR(failed, open_step(out, use));

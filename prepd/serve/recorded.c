@@ -130,11 +130,44 @@ static status find_start(const server *s, const json_value *v, const hello *h, c
     return st;
 }
 
+/* The recorder's WELCOME, with where this consumer begins, and which rows come round and round. */
+static status send_welcome(const server *s, const consumer *c)
+{
+    json_value *was = NULL;
+    json_writer w;
+    const char *welcome = record_welcome(s->record), *key;
+    char *text = NULL;
+    size_t size;
+    TRY(json_parse(welcome, strlen(welcome), s->path, &was));
+    json_writer_init(&w);
+    json_begin_object(&w);
+    for (size_t i = 0; i < json_count(was); i++) {
+        const json_value *v = json_member(was, i, &key);
+        if (strcmp(key, "row") == 0 || strcmp(key, "recording") == 0)
+            continue;
+        json_put_key(&w, key);
+        json_put_value(&w, v);
+    }
+    json_put_key_int(&w, "row", (int64_t)(s->first_row + c->at));
+    json_put_key(&w, "recording");
+    json_begin_object(&w);
+    json_put_key_int(&w, "first", (int64_t)s->first_row);
+    json_put_key_int(&w, "rows", (int64_t)s->rows);
+    json_end_object(&w);
+    json_end_object(&w);
+    status st = json_writer_take(&w, &text, &size);
+    if (st == ST_OK)
+        st = wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, text, size);
+    free(text);
+    json_writer_done(&w);
+    json_free(&was);
+    return st;
+}
+
 static status greet(server *s, consumer *c, const json_value *v, const char *name)
 {
     hello h;
     bool by_cursor;
-    const char *welcome = record_welcome(s->record);
     TRY(hello_read(v, s->step_rows, name, &h));
     if (strcmp(h.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has the train stream alone");
@@ -156,7 +189,7 @@ static status greet(server *s, consumer *c, const json_value *v, const char *nam
         TRY(share_enter(c->share, &c->at));
     TRY(wire_msg_new(&c->next));
     c->said_ns = clock_ns();
-    return wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, welcome, strlen(welcome));
+    return send_welcome(s, c);
 }
 
 static status join(server *s, const wire_peer *from, const json_value *v, const char *name)

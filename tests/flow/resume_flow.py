@@ -1,5 +1,6 @@
 """What the tests of checkpoints share: runs that keep every step, their ledgers and values."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -63,6 +64,38 @@ def same(f, one, other, step):
 def recorded(f, steps=8):
     run("record", "-c", f.config, "--steps", str(steps), "--out", f.file("rows.rec"))
     return {"feed__replay": f.file("rows.rec"), "training__steps": steps}
+
+
+class Digest(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def xxh3(data):
+    """XXH3-128 as 32 hex digits."""
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_128bits.restype = Digest
+    library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    digest = library.XXH3_128bits(data, len(data))
+    return f"{digest.high:016x}{digest.low:016x}"
+
+
+def resealed(folder, change):
+    """A checkpoint whose state was changed by someone who knows how one is sealed (seal.c)."""
+    with open(folder + "/training/state.json") as file:
+        state = json.load(file)
+    change(state)
+    text = json.dumps(state).encode()
+    with open(folder + "/training/state.json", "wb") as file:
+        file.write(text)
+    with open(folder + "/training/manifest.json") as file:
+        manifest = json.load(file)
+    seal = b""
+    for entry in manifest["files"]:
+        if entry["name"] == "training/state.json":
+            entry.update(bytes=len(text), digest=xxh3(text))
+        seal += entry["name"].encode() + b"\0" + struct.pack("<Q", entry["bytes"]) + entry["digest"].encode()
+    with open(folder + "/training/manifest.json", "w") as file:
+        json.dump(dict(manifest, seal=xxh3(seal)), file)
 
 
 def header(file):

@@ -13,8 +13,8 @@ import signal
 import subprocess
 
 from faults import ALWAYS, sanitized, trouble
-from prepd_flow import LIMIT_S, Folder, check, main, wait_for
-from resume_flow import STREAM, command, go, ledger, recorded, same
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, wait_for
+from resume_flow import STREAM, command, go, ledger, recorded, resealed, same
 from train_flow import SHORT, has_mpi, options, settings, trainer
 
 
@@ -126,6 +126,33 @@ def the_oldest_makes_room():
         check("is removed" not in said and "checkpoint of step 2 is not written" in said and kept == ["step-1"], f"{kept}: {said}")
 
 
+def a_cursor_that_cannot_be_is_refused():
+    """In a checkpoint that is sealed: none, one at another row, of another stream, of another index, of steps that do not
+    match. A damaged one is passed over for the one before; no run begins again at row 0."""
+    def cursor(**changed):
+        def change(state):
+            state["cursor"] = json.dumps(dict(json.loads(state["cursor"]), **changed))
+        return change
+
+    bad = {"there is no cursor": lambda s: s.update(cursor=""), "not an object": lambda s: s.update(cursor="null"),
+           "goes on at row 1000000, and 4 rows were trained": cursor(row=1000000, step=500000), "of the eval stream": cursor(stream="eval"),
+           "goes on at row 4 of step 7": cursor(step=7), "8 rows for 2 steps of 2 rows": lambda s: s.update(rows=8),
+           "belongs to index": cursor(index="0" * 32)}
+    with Folder(images=32, **STREAM) as f, Daemon(f.config):
+        go(f, "run", training__steps=2)
+        for n, (words, change) in enumerate(bad.items()):
+            shutil.copytree(f.file("run"), f.file(f"bad-{n}"))
+            resealed(f.file(f"bad-{n}/checkpoint/step-2"), change)
+            code = 78 if "index" in words else 65
+            said = go(f, f"bad-{n}", code=code, training__steps=3, checkpoint__load_step=2)
+            check(words in said and "step-2" in said or code == 78, f"{words}: {said}")
+            check(max(ledger(f, f"bad-{n}")) == 2, said)
+        said = go(f, "bad-0", training__steps=3)
+        check("checkpoint of step 2 is passed over" in said and "there is no cursor" in said and "going on from step 1" in said, said)
+        go(f, "run", training__steps=3)
+        same(f, "run", "bad-0", 3)
+
+
 def one_writes_here():
     with Folder(**STREAM) as f:
         rows = recorded(f, 1)
@@ -231,6 +258,6 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, all_are_damaged, one_writes_here, full_disk, the_oldest_makes_room, no_room_for_lines,
+main(damage_is_noticed, all_are_damaged, a_cursor_that_cannot_be_is_refused, one_writes_here, full_disk, the_oldest_makes_room, no_room_for_lines,
      who_reads_the_lines_may_leave, a_folder_that_takes_no_checkpoint_is_told_at_once, another_model_is_refused,
      verify_replays)

@@ -19,7 +19,14 @@ static status read_own(const char *folder, int64_t step, const comm *all,
     TRY(folder_step_path(path, folder, step, NULL));
     TRY(folder_check(path, all->rank, all->size));
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    return progress_read(training, out);
+    progress p = {0};
+    TRY(progress_read(training, &p));
+    status st = progress_check(&p, training);
+    if (st == ST_OK)
+        *out = p;
+    else
+        progress_done(&p);
+    return st;
 }
 
 /* Its bytes are whole for all ranks, or for none. */

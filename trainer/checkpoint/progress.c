@@ -1,10 +1,12 @@
 #include "trainer/checkpoint/progress.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
+#include "proto/cursor.h"
 #include "trainer/checkpoint/hf_write.h"
 
 static const char name[] = "state.json";
@@ -138,4 +140,31 @@ failed:
     progress_done(&p);
     json_free(&v);
     return st;
+}
+
+/* Rows of a step, as the stream's options say. */
+static status step_rows_of(const char *stream_options, const char *path, int64_t *out)
+{
+    json_value *v = NULL;
+    TRY(json_parse(stream_options, strlen(stream_options), path, &v));
+    status st = json_want_int(v, "training.global_batch_size", path, out);
+    json_free(&v);
+    if (st == ST_OK && *out < 1)
+        st = FAIL_IN(ST_BAD_INPUT, path, "training.global_batch_size is %lld", (long long)*out);
+    return st;
+}
+
+status progress_check(const progress *p, const char *path)
+{
+    int64_t step_rows, row;
+    const bool is_recording = !p->stream_options || !p->stream_options[0];
+    if (is_recording)
+        return p->rows >= p->step ? ST_OK
+                                  : FAIL_IN(ST_BAD_INPUT, path, "%lld rows for %lld steps",
+                                            (long long)p->rows, (long long)p->step);
+    TRY(step_rows_of(p->stream_options, path, &step_rows));
+    if (p->rows % step_rows != 0 || p->rows / step_rows != p->step)
+        return FAIL_IN(ST_BAD_INPUT, path, "%lld rows for %lld steps of %lld rows each",
+                       (long long)p->rows, (long long)p->step, (long long)step_rows);
+    return p->rows == 0 ? ST_OK : cursor_read(p->cursor, path, "train", step_rows, &row);
 }

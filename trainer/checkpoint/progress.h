@@ -26,5 +26,10 @@ WARN_UNUSED status progress_set_text(char **field, const char *text);
 /* FOLDER/state.json, synced */
 WARN_UNUSED status progress_write(const progress *p, const char *folder);
 WARN_UNUSED status progress_read(const char *folder, progress *out);
+/* Can a run go on from it? Of a daemon's stream: there is a cursor, of the train stream, none of
+ * whose members contradicts another, the step or the rows; of a recording: rows for every step.
+ * ST_BAD_INPUT names path, which is where p was read, and what is wrong. (Whether the cursor's row
+ * is that of `rows` is asked when WELCOME has told how rows are numbered, session.c.) */
+WARN_UNUSED status progress_check(const progress *p, const char *path);
 
 #endif

@@ -1,11 +1,15 @@
 #include "trainer/input/receive.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/log.h"
+#include "proto/cursor.h"
 #include "trainer/input/rejoin.h"
 #include "trainer/input/row_feed.h"
 
@@ -32,8 +36,11 @@ struct receiver {
     bool thread_runs;
     /* of the thread */
     double reconnect_s;
-    char *endpoint;   /* heap; NULL of a recording */
-    text_kept behind; /* cursor of the last row that arrived */
+    bool trains;
+    int64_t step_rows; /* of the daemon's stream; 0: WELCOME does not tell */
+    int ranks;         /* that share its steps */
+    char *endpoint;    /* heap; NULL of a recording */
+    text_kept behind;  /* cursor of the last row that arrived */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -70,12 +77,33 @@ static const char *text_of(const text_kept *k)
     return k->text ? k->text : "";
 }
 
+/* The cursor of a row goes on after it: at the next one, of several ranks at one of the same step,
+ * or at the next step. A checkpoint with another would train rows twice or not at all. */
+static status check_cursor(const receiver *r, const slot *s)
+{
+    const int64_t number = (int64_t)s->head.row, g = r->step_rows;
+    const int64_t last = r->ranks > 1 && g > 0 ? (number / g + 1) * g : number + 1;
+    char place[64];
+    int64_t next;
+    snprintf(place, sizeof place, "row %" PRId64, number);
+    if (cursor_read(s->row.cursor, place, "train", g, &next) != ST_OK)
+        return FAIL_IN(ST_PROTOCOL, r->endpoint, "%s", status_text());
+    return next > number && next <= last
+               ? ST_OK
+               : FAIL_IN(ST_PROTOCOL, r->endpoint,
+                         "row %" PRId64 " came with a cursor that goes on at row %" PRId64
+                         ", expected was one from %" PRId64 " to %" PRId64,
+                         number, next, number + 1, last);
+}
+
 /* The next row of the stream, wherever it comes from by now. */
 static status next_row(receiver *r, slot *s)
 {
     for (;;) {
         arena_reset(&s->memory);
         status st = client_next(r->source, &s->memory, &s->row, &s->head, NULL);
+        if (st == ST_OK && r->trains && r->endpoint)
+            TRY(check_cursor(r, s));
         if (st == ST_OK)
             return keep_text(&r->behind, s->row.cursor);
         if (st != ST_UNAVAILABLE || !r->endpoint || r->reconnect_s <= 0)
@@ -136,6 +164,16 @@ static void *receive_thread(void *user)
     }
 }
 
+static status read_step_rows(receiver *r)
+{
+    json_value *welcome = NULL;
+    const char *text = client_welcome(r->source);
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    r->step_rows = json_int(json_find(welcome, "global_batch_size"), 0);
+    json_free(&welcome);
+    return ST_OK;
+}
+
 static status open_source(receiver *r, const receiver_options *o)
 {
     if (o->replay.path && o->replay.path[0])
@@ -143,7 +181,8 @@ static status open_source(receiver *r, const receiver_options *o)
     r->endpoint = strdup(o->client.endpoint);
     if (!r->endpoint)
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
-    return client_open(&o->client, &r->source);
+    TRY(client_open(&o->client, &r->source));
+    return read_step_rows(r);
 }
 
 /* This rank's own way to the rows, or the one of the rank that shares its own. */
@@ -183,6 +222,8 @@ status receiver_open(const receiver_options *o, receiver **out)
     r->n_slots = o->slots;
     r->stopped = o->stopped;
     r->reconnect_s = o->reconnect_s;
+    r->trains = o->trains;
+    r->ranks = o->client.ranks;
     r->slots = calloc((size_t)o->slots, sizeof *r->slots);
     if (!r->slots) {
         st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)o->slots);

@@ -20,6 +20,7 @@ typedef enum behaviour {
     REFUSE,
     OTHER_VERSION,
     DIE_AFTER_TWO,
+    OUT_OF_ORDER, /* row 1 after row 2 */
     GARBAGE,
     SILENT,
     GO_AT_HELLO,      /* and do not come back */
@@ -151,6 +152,11 @@ static void *serve(void *user)
         assert_ok(wire_send(d->s, &d->peer, m));
         goto done;
     }
+    if (d->how == OUT_OF_ORDER) {
+        wire_msg *second = d->m[1];
+        d->m[1] = d->m[2];
+        d->m[2] = second;
+    }
     send_rows(d, m, d->how == DIE_AFTER_TWO ? 2 : ROWS);
     if (d->how == DIE_AFTER_TWO) {
         wire_close(&d->s);
@@ -275,6 +281,7 @@ static void test_client__refusals(void **state)
     assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "2.0 s");
     assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "closed the connection", "died");
+    assert_session_fails(OUT_OF_ORDER, ST_PROTOCOL, "row 1 came", "expected was row 3");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 

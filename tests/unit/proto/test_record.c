@@ -95,6 +95,43 @@ static void test_record__gives_back_the_messages(void **state)
     tear_down(&s);
 }
 
+/* How many rows of a recording of these of the setting's messages are given. */
+static int rows_played(const setting *s, const int *list, int n, status *out)
+{
+    char path[300];
+    record_writer *w = NULL;
+    client *c = NULL;
+    wire_msg *m = NULL;
+    int played = 0;
+    snprintf(path, sizeof path, "%s.again", s->path);
+    assert_ok(wire_msg_new(&m));
+    assert_ok(record_create(path, WELCOME, &w));
+    for (int i = 0; i < n; i++)
+        assert_ok(record_add(w, s->m[list[i]]));
+    assert_ok(record_finish(&w));
+    assert_ok(client_replay(&(replay_options){.path = path, .loops = 1}, &c));
+    while ((*out = client_next_raw(c, m, NULL)) == ST_OK)
+        played++;
+    client_close(&c);
+    wire_msg_free(&m);
+    return played;
+}
+
+static void test_client_replay__rows_out_of_order(void **state)
+{
+    (void)state;
+    setting s;
+    status st;
+    set_up(&s);
+    assert_int_equal(rows_played(&s, (int[]){0, 1, 2, 0, 1, 2}, 6, &st), 6); /* two rounds */
+    assert_int_equal(st, ST_END);
+    assert_int_equal(rows_played(&s, (int[]){0, 2, 1}, 3, &st), 1);
+    assert_fails(ST_BAD_INPUT, st, "row 102 stands after row 100, expected was row 101");
+    assert_int_equal(rows_played(&s, (int[]){2, 3, 3}, 3, &st), 2);
+    assert_fails(ST_BAD_INPUT, st, "row 103 stands after row 103");
+    tear_down(&s);
+}
+
 static void test_client_replay__loops(void **state)
 {
     (void)state;
@@ -360,6 +397,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_record__gives_back_the_messages),
+        cmocka_unit_test(test_client_replay__rows_out_of_order),
         cmocka_unit_test(test_client_replay__loops),
         cmocka_unit_test(test_client_replay__ranks_share_every_step),
         cmocka_unit_test(test_client_replay__every_rank_needs_a_row_of_a_step),

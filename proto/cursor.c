@@ -1,0 +1,81 @@
+#include "proto/cursor.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/json.h"
+
+/* A member that is there must be a number of 0 or more. */
+static status read_count(const json_value *v, const char *key, const char *source, int64_t *out)
+{
+    TRY(json_want_int(v, key, source, out));
+    return *out >= 0
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, source, "the cursor's %s is %lld", key, (long long)*out);
+}
+
+static status check_names(const json_value *v, const char *source, const char *stream)
+{
+    const char *theirs, *index;
+    hash128 digest;
+    TRY(json_want_text(v, "stream", source, &theirs));
+    TRY(json_want_text(v, "index", source, &index));
+    if (strcmp(theirs, stream) != 0)
+        return FAIL_IN(ST_BAD_INPUT, source, "the cursor is of the %.32s stream, not of %s", theirs,
+                       stream);
+    return hash_parse(index, &digest)
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, source, "the cursor's index \"%.40s\" is no digest", index);
+}
+
+/* The epoch that the next step begins in, or the one before; cursors of early versions lack it. */
+static status check_begin(const json_value *begin, const char *source, int64_t row, int64_t epoch)
+{
+    int64_t first, of;
+    if (!begin)
+        return ST_OK;
+    TRY(read_count(begin, "epoch", source, &of));
+    TRY(read_count(begin, "row", source, &first));
+    if (of > epoch || first >= row || (of == 0) != (first == 0))
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "the cursor goes on at row %lld of epoch %lld, and says that epoch %lld begins "
+            "at row %lld",
+            (long long)row, (long long)epoch, (long long)of, (long long)first);
+    return ST_OK;
+}
+
+static status check_members(const json_value *v, const char *source, const char *stream,
+                            int64_t step_rows, int64_t *out_row)
+{
+    int64_t row, step, epoch;
+    if (json_typeof(v) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, source, "the cursor is a %s, not an object",
+                       json_type_name(json_typeof(v)));
+    TRY(check_names(v, source, stream));
+    TRY(read_count(v, "row", source, &row));
+    TRY(read_count(v, "step", source, &step));
+    TRY(read_count(v, "epoch", source, &epoch));
+    if (row == 0)
+        return FAIL_IN(ST_BAD_INPUT, source, "the cursor goes on at row 0, which follows none");
+    if (step_rows > 0 && step != row / step_rows)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "the cursor goes on at row %lld of step %lld, and steps have %lld rows",
+                       (long long)row, (long long)step, (long long)step_rows);
+    TRY(check_begin(json_find(v, "begin"), source, row, epoch));
+    *out_row = row;
+    return ST_OK;
+}
+
+status cursor_read(const char *text, const char *source, const char *stream, int64_t step_rows,
+                   int64_t *out_row)
+{
+    json_value *v = NULL;
+    if (!text || !text[0])
+        return FAIL_IN(ST_BAD_INPUT, source, "there is no cursor");
+    TRY(json_parse(text, strlen(text), source, &v));
+    status st = check_members(v, source, stream, step_rows, out_row);
+    json_free(&v);
+    return st;
+}
