@@ -6,6 +6,7 @@
 
 #include "common/file.h"
 #include "common/model_files.h"
+#include "trainer/model/config_keys.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/head.h"
 
@@ -47,16 +48,6 @@ static status maybe_bool(const json_value *o, const char *key, const char *sourc
     return ST_OK;
 }
 
-/* A member whose only supported value is `only`. */
-static status only_text(const json_value *o, const char *key, const char *source, const char *only)
-{
-    const json_value *v = json_find(o, key);
-    if (v && strcmp(json_text(v, "(not a text)"), only) != 0)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s is \"%s\"; only \"%s\" is implemented", key,
-                       json_text(v, "(not a text)"), only);
-    return ST_OK;
-}
-
 static status only_int(const json_value *o, const char *key, const char *source, int64_t only)
 {
     int64_t v = only;
@@ -93,24 +84,27 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     const json_value *rope = json_find(o, "rope_parameters");
     if (!rope || json_typeof(rope) != JSON_OBJECT)
         rope = json_find(o, "rope_scaling");
+    TRY(config_keys_check(rope, IN_ROPE, vision, source));
     const json_value *theta = json_find(o, "rope_theta") ? o : rope;
     if (!theta || json_typeof(theta) != JSON_OBJECT)
         theta = o;
     TRY(json_want_real(theta, "rope_theta", source, &t->rope_theta));
+    double other = t->rope_theta;
+    TRY(maybe_real(rope, "rope_theta", source, &other));
+    if (other != t->rope_theta)
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "rope_theta is %g, and rope_scaling.rope_theta %g: releases of the reference "
+            "differ in which they take",
+            t->rope_theta, other);
     if (!rope || json_typeof(rope) != JSON_OBJECT) {
         if (vision)
             return FAIL_IN(ST_BAD_INPUT, source,
                            "rope_scaling with mrope_section is missing (a model with vision)");
         return ST_OK;
     }
-    TRY(only_text(rope, "rope_type", source, "default"));
     if (!vision)
         return ST_OK;
-    bool interleaved = true;
-    TRY(maybe_bool(rope, "mrope_interleaved", source, &interleaved));
-    if (!interleaved)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "rope_scaling.mrope_interleaved is false; only true is implemented");
     int n = 0;
     TRY(int_list(rope, "mrope_section", source, t->mrope_section, 3, &n));
     if (n != 3)
@@ -152,16 +146,7 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
     }
     TRY(maybe_real(o, "initializer_range", source, &t->initializer_range));
     TRY(maybe_int(o, "max_position_embeddings", source, &t->max_positions));
-    TRY(only_text(o, "hidden_act", source, "silu"));
-    bool bias = false;
-    TRY(maybe_bool(o, "attention_bias", source, &bias));
-    if (bias)
-        return FAIL_IN(ST_BAD_INPUT, source, "attention_bias is true; only false is implemented");
-    bool sliding = false; /* text-only classes have the key, and it changes attention */
-    TRY(maybe_bool(o, "use_sliding_window", source, &sliding));
-    if (sliding)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "use_sliding_window is true; only false is implemented");
+    TRY(config_keys_check(o, IN_TEXT, vision, source));
     return read_rope(o, source, vision, t);
 }
 
@@ -178,11 +163,7 @@ static status read_vision(const json_value *o, const char *source, int64_t hidde
     TRY(int_list(o, "deepstack_visual_indexes", source, v->deepstack, MAX_DEEPSTACK,
                  &v->n_deepstack));
     TRY(maybe_real(o, "initializer_range", source, &v->initializer_range));
-    TRY(only_int(o, "in_channels", source, CHANNELS));
-    TRY(only_int(o, "patch_size", source, PATCH));
-    TRY(only_int(o, "temporal_patch_size", source, TEMPORAL));
-    TRY(only_int(o, "spatial_merge_size", source, 2));
-    TRY(only_text(o, "hidden_act", source, "gelu_pytorch_tanh"));
+    TRY(config_keys_check(o, IN_VISION, true, source));
     double theta = VISION_THETA; /* a constant of the code until late releases wrote it down */
     TRY(maybe_real(json_find(o, "rope_parameters"), "rope_theta", source, &theta));
     if (theta != VISION_THETA)
@@ -237,6 +218,7 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
                        "model_type \"%s\" is not implemented; known: qwen3_vl_moe, qwen3_vl, "
                        "qwen3_moe, qwen3",
                        type);
+    TRY(config_keys_check(config, IN_TOP, vision, source));
     snprintf(d.model_type, sizeof d.model_type, "%s", type);
     const json_value *names = json_find(config, "architectures");
     snprintf(d.architecture, sizeof d.architecture, "%s", json_text(json_item(names, 0), ""));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
+#include "trainer/model/config_keys.h"
 #include "trainer/model/params.h"
 
 static void test_params__counts_of_published_sizes(void **state)
@@ -184,8 +185,6 @@ static void test_dims__bad_configs_are_named(void **state)
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "num_key_value_heads"},
         {"\"hidden_act\":\"silu\"", "\"hidden_act\":\"relu\"", "hidden_act"},
         {"\"attention_bias\":false", "\"attention_bias\":true", "attention_bias"},
-        {"\"attention_bias\":", "\"use_sliding_window\":true,\"attention_bias\":",
-         "use_sliding_window"},
         {"\"vision_config\":{", "\"vision_config\":{\"rope_parameters\":{\"rope_theta\":1e6},",
          "rope_theta"},
         {"\"rope_type\":\"default\"", "\"rope_type\":\"yarn\"", "rope_type"},
@@ -213,6 +212,103 @@ static void test_dims__bad_configs_are_named(void **state)
     assert_fails(ST_NO_INPUT, dims_load("no-such-model", &d), "qwen3-vl-30b-a3b");
 }
 
+/* A preset's config.json with one member more at a place, which takes the place of its own. */
+static status parse_with(bool vision, config_place place, const char *key, const char *value,
+                         model_dims *out)
+{
+    model_dims d;
+    char *text, changed[8192], quoted[64];
+    json_value *v;
+    assert_ok(dims_preset(vision ? "debug" : "qwen3-30b-a3b", &d));
+    assert_ok(dims_config_json(&d, &text));
+    const char *anchor = place == IN_VISION           ? "\"vision_config\":{"
+                         : place == IN_ROPE           ? "\"rope_scaling\":"
+                         : vision && place == IN_TEXT ? "\"text_config\":{"
+                                                      : "{";
+    char *at = strstr(text, anchor) + strlen(anchor);
+    if (place == IN_ROPE && !vision) {
+        snprintf(changed, sizeof changed, "%.*s{\"%s\":%s}%s", (int)(at - text), text, key, value,
+                 at + strlen("null"));
+    } else {
+        at += place == IN_ROPE;
+        snprintf(quoted, sizeof quoted, "\"%s\":", key);
+        char *own = strstr(at, quoted);
+        if (own)
+            own[1] = '~';
+        snprintf(changed, sizeof changed, "%.*s%s%s,%s", (int)(at - text), text, quoted, value, at);
+    }
+    free(text);
+    assert_ok(json_parse(changed, strlen(changed), "config.json", &v));
+    *out = (model_dims){0};
+    status st = dims_from_json(v, "config.json", out);
+    json_free(&v);
+    return st;
+}
+
+/* As config_keys.h writes a value: "null", "silu", "[full_attention]". */
+static void neutral_json(const char *value, size_t n, char *out, size_t size)
+{
+    if (value[0] == '[')
+        snprintf(out, size, "[\"%.*s\"]", (int)n - 2, value + 1);
+    else if (strchr("0123456789{", value[0]) || strncmp(value, "null", 4) == 0 ||
+             strncmp(value, "true", 4) == 0 || strncmp(value, "false", 5) == 0)
+        snprintf(out, size, "%.*s", (int)n, value);
+    else
+        snprintf(out, size, "\"%.*s\"", (int)n, value);
+}
+
+static void check_neutral(const config_key *k, bool vision)
+{
+    model_dims d;
+    char json[64];
+    for (const char *at = k->neutral; *at;) {
+        size_t n = strcspn(at, "|");
+        neutral_json(at, n, json, sizeof json);
+        assert_ok(parse_with(vision, k->place, k->key, json, &d));
+        at += n + (at[n] != 0);
+    }
+    assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "\"other\"", &d), k->key);
+    assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "\"other\"", &d), "other");
+    assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "7.25", &d), "is 7.25 (");
+    assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "[\"other\"]", &d), k->key);
+}
+
+/* One that is honoured is read, and so refuses a value of no type that it could have. */
+static void check_key(const config_key *k, bool vision)
+{
+    model_dims d, plain;
+    switch (k->use) {
+    case KEY_NEUTRAL:
+        check_neutral(k, vision);
+        break;
+    case KEY_HONOURED:
+        assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "\"other\"", &d), k->key);
+        break;
+    default:
+        assert_ok(parse_with(vision, IN_TOP, "unknown", "7", &plain));
+        assert_ok(parse_with(vision, k->place, k->key, "7", &d));
+        assert_memory_equal(&d.text, &plain.text, sizeof d.text);
+        assert_ok(parse_with(vision, k->place, k->key, "\"other\"", &d));
+        assert_memory_equal(&d.text, &plain.text, sizeof d.text);
+    }
+}
+
+static void test_dims__every_key_is_honoured_refused_or_without_effect(void **state)
+{
+    (void)state;
+    model_dims d;
+    for (int i = 0; i < n_config_keys; i++)
+        for (int vision = 0; vision < 2; vision++)
+            if (config_keys[i].models & (vision ? OF_VISION : OF_TEXT_ONLY))
+                check_key(&config_keys[i], vision);
+    assert_fails(ST_BAD_INPUT, parse_with(true, IN_TEXT, "attention_dropout", "0.1", &d),
+                 "attention_dropout is 0.1");
+    assert_fails(ST_BAD_INPUT, parse_with(true, IN_ROPE, "rope_theta", "123", &d),
+                 "rope_scaling.rope_theta 123");
+    assert_ok(parse_with(false, IN_TEXT, "sliding_window", "4096", &d)); /* as published */
+    assert_ok(parse_with(true, IN_TEXT, "router_jitter_noise", "0.1", &d));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_dims__spellings_of_every_version),
         cmocka_unit_test(test_dims__renormalisation_is_a_choice_of_text_only_models),
         cmocka_unit_test(test_dims__bad_configs_are_named),
+        cmocka_unit_test(test_dims__every_key_is_honoured_refused_or_without_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
