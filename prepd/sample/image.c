@@ -406,6 +406,23 @@ status image_decode(span bytes, const char *file, const conf *limits, arena *a, 
     return image_decode_rows(bytes, file, limits, NULL, a, out);
 }
 
+/* What libvips refuses for its many warnings alone is no failure. */
+static status decode_by_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
+{
+    const char *name;
+    bool done = false;
+    const status st = decode_vips(bytes, file, limits, a, out);
+    if (st != ST_BAD_INPUT || sniff_format(bytes, &name) != PICTURE_JPEG)
+        return st;
+    const status_note note = *status_last();
+    TRY(image_jpeg_decode_damaged(bytes, limits, a, out, &done));
+    status_clear();
+    if (done)
+        return ST_OK;
+    status_set(&note);
+    return st;
+}
+
 status image_decode_rows(span bytes, const char *file, const conf *limits, const image_rows *rows,
                          arena *a, image *out)
 {
@@ -415,7 +432,7 @@ status image_decode_rows(span bytes, const char *file, const conf *limits, const
     if (past_libvips(bytes, limits, &name))
         TRY(image_jpeg_decode(bytes, limits, rows, a, &im, &done));
     if (!done)
-        TRY(decode_vips(bytes, file, limits, a, &im));
+        TRY(decode_by_vips(bytes, file, limits, a, &im));
     if (im.warning && limits->data_damaged == DAMAGED_REFUSE)
         return refuse_damaged(file, sniff_format(bytes, &name) == PICTURE_JPEG ? "jpeg" : "png",
                               im.warning);

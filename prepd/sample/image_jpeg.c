@@ -4,6 +4,7 @@
 #include <stdio.h> /* jpeglib.h wants it */
 #include <string.h>
 
+#include <jerror.h>
 #include <jpeglib.h>
 
 #include "prepd/sample/orient.h"
@@ -27,6 +28,7 @@ typedef struct decoder {
     JDIMENSION kept;        /* lines: all, or a band that is written over by the next */
     int orientation;
     bool keeps_warnings; /* the first one is kept; else a warning leaves */
+    bool at_end;         /* all lines are there */
     char warning[JMSG_LENGTH_MAX];
     status st;
 } decoder;
@@ -43,10 +45,10 @@ static void message(j_common_ptr j, int level)
     decoder *d = (decoder *)j->client_data;
     if (level >= 0)
         return;
-    if (!d->keeps_warnings)
-        leave(j);
-    if (!d->warning[0])
+    if (d->keeps_warnings && !d->warning[0])
         d->errors.format_message(j, d->warning);
+    if (!d->keeps_warnings || (!d->at_end && j->err->msg_code == JWRN_JPEG_EOF))
+        leave(j); /* the file ends within its lines: that no one passes over */
 }
 
 static void say_nothing(j_common_ptr j)
@@ -184,7 +186,7 @@ static bool read_picture(decoder *d)
 /* Up to the mark at the end. What goes wrong after the last line changes no pixel. */
 static void read_end(decoder *d)
 {
-    d->keeps_warnings = true;
+    d->keeps_warnings = d->at_end = true;
     if (setjmp(d->left) == 0)
         jpeg_finish_decompress(&d->j);
 }
@@ -251,40 +253,49 @@ bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32
     return plain;
 }
 
+/* What was read, the right way up. */
+static status take_picture(decoder *d, int32_t height, int32_t width, image *out)
+{
+    const bool swap = orient_swaps_sides(d->orientation);
+    image im = {swap ? height : width, swap ? width : height, d->rows ? NULL : d->read, NULL};
+    if (d->orientation > 1) {
+        TRY(arena_alloc(d->a, (size_t)width * (size_t)height * 3, (void **)&im.rgb));
+        orient_apply(d->orientation, d->read, height, width, im.rgb);
+    }
+    TRY(keep_warning(d, d->a, &im.warning));
+    *out = im;
+    return ST_OK;
+}
+
+static status decode(decoder *d, image *out, bool *out_done)
+{
+    const arena_mark start = arena_save(d->a);
+    *out_done = false;
+    if (d->bytes.size > (uint64_t)d->limits->image_file_bytes)
+        return ST_OK;
+    prepare(d);
+    const bool done = read_header(d) && read_picture(d);
+    if (done)
+        read_end(d);
+    const int32_t width = (int32_t)d->j.output_width, height = (int32_t)d->j.output_height;
+    jpeg_destroy_decompress(&d->j);
+    const status st = done ? take_picture(d, height, width, out) : d->st;
+    *out_done = done && st == ST_OK;
+    if (!*out_done)
+        arena_release(d->a, start);
+    return st;
+}
+
 status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *a,
                          image *out, bool *out_done)
 {
     decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .a = a};
-    const arena_mark start = arena_save(a);
-    *out_done = false;
-    if (bytes.size > (uint64_t)limits->image_file_bytes)
-        return ST_OK;
-    prepare(&d);
-    const bool done = read_header(&d) && read_picture(&d);
-    if (done)
-        read_end(&d);
-    const int32_t width = (int32_t)d.j.output_width, height = (int32_t)d.j.output_height;
-    jpeg_destroy_decompress(&d.j);
-    if (!done) {
-        arena_release(a, start);
-        return d.st;
-    }
-    const bool swap = orient_swaps_sides(d.orientation);
-    image im = {swap ? height : width, swap ? width : height, d.rows ? NULL : d.read, NULL};
-    if (d.orientation > 1) {
-        status st = arena_alloc(a, (size_t)width * (size_t)height * 3, (void **)&im.rgb);
-        if (st != ST_OK) {
-            arena_release(a, start);
-            return st;
-        }
-        orient_apply(d.orientation, d.read, height, width, im.rgb);
-    }
-    const status st = keep_warning(&d, a, &im.warning);
-    if (st != ST_OK) {
-        arena_release(a, start);
-        return st;
-    }
-    *out = im;
-    *out_done = true;
-    return ST_OK;
+    return decode(&d, out, out_done);
+}
+
+status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *a, image *out,
+                                 bool *out_done)
+{
+    decoder d = {.bytes = bytes, .limits = limits, .a = a, .keeps_warnings = true};
+    return decode(&d, out, out_done);
 }

@@ -182,27 +182,28 @@ static span make_jpeg(int32_t width, int32_t height, int quality)
     return span_of(jpeg, size);
 }
 
-/* Noise whose luma is kept in h x v times as many samples as its colours; libvips writes no other
- * than 2 x 2 and 1 x 1. malloc's, by libjpeg. */
-static span make_sampled(int h, int v)
+/* Noise of side x side whose luma is kept in h x v times as many samples as its colours; libvips
+ * writes no other than 2 x 2 and 1 x 1. restarts: a mark after each group of blocks. malloc's, by
+ * libjpeg. */
+static span make_noise(int side, int h, int v, bool restarts)
 {
-    enum { SIDE = 32 };
     struct jpeg_compress_struct c;
     struct jpeg_error_mgr errors;
-    uint8_t line[SIDE * 3], *out = NULL;
+    uint8_t line[256 * 3], *out = NULL;
     unsigned long size = 0;
     uint32_t seed = 1;
     c.err = jpeg_std_error(&errors);
     jpeg_create_compress(&c);
     jpeg_mem_dest(&c, &out, &size);
-    c.image_width = c.image_height = SIDE;
+    c.image_width = c.image_height = (JDIMENSION)side;
     c.input_components = 3;
     c.in_color_space = JCS_RGB;
     jpeg_set_defaults(&c);
     c.comp_info[0].h_samp_factor = h;
     c.comp_info[0].v_samp_factor = v;
+    c.restart_interval = restarts;
     jpeg_start_compress(&c, TRUE);
-    for (int y = 0; y < SIDE; y++) {
+    for (int y = 0; y < side; y++) {
         JSAMPROW row = line;
         for (size_t i = 0; i < sizeof line; i++)
             line[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
@@ -256,7 +257,7 @@ static void test_image_jpeg__planes_only_of_full_size(void **state)
     (void)state;
     for (int h = 1; h <= 2; h++) {
         for (int v = 1; v <= 2; v++) {
-            const span s = make_sampled(h, v);
+            const span s = make_noise(32, h, v, false);
             n_by_planes = 0;
             assert_true(is_plain(s));
             assert_true(check_same(s, "sampled.jpg"));
@@ -361,6 +362,13 @@ static void test_image_jpeg__damage_is_told(void **state)
                                          : strcmp(im.warning, premature) != 0)
             fail_msg("kind %d: %s", kind, im.warning);
     }
+    const span marked = make_noise(256, 1, 1, true);
+    memcpy((uint8_t *)(uintptr_t)marked.data + marked.size / 2, "\xff\xd9", 2);
+    const span half = span_of(marked.data, marked.size / 2 + 2); /* 512 groups are not there */
+    assert_true(check_same(half, "without restarts.jpg"));
+    assert_ok(image_decode(half, "without restarts.jpg", &direct, &pixels, &im));
+    assert_non_null(im.warning);
+    release(marked);
     assert_ok(image_decode(s, "whole.jpg", &direct, &pixels, &im));
     assert_null(im.warning); /* nothing is left of the one before */
     assert_ok(image_decode(s, "whole.jpg", &vips, &pixels, &im));
