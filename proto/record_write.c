@@ -1,5 +1,6 @@
 /* record_write.c: rows to a file, every distinct image part once. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ typedef struct image_entry {
 struct record_writer {
     char *path, *temporary;
     FILE *file;
+    bool named;   /* it is at `temporary` already: a file system without files that have no name */
     char *buffer; /* of file */
     uint64_t at;  /* bytes written */
     uint64_t *rows;
@@ -62,10 +64,38 @@ void record_abandon(record_writer **w)
 {
     if (!w || !*w)
         return;
-    if ((*w)->file)
+    if ((*w)->file && (*w)->named)
         unlink((*w)->temporary);
     writer_free(*w);
     *w = NULL;
+}
+
+/* Without a name until it is whole, so that nothing is left of a recording that is broken off, not
+ * even by SIGKILL. */
+static FILE *open_file(record_writer *w)
+{
+    char *folder = strdup(w->path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash)
+        slash[slash == folder] = 0;
+    const int fd = folder ? open(slash ? folder : ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(folder);
+    w->named = fd < 0;
+    return fd < 0 ? fopen(w->temporary, "wbe") : fdopen(fd, "wb");
+}
+
+static status name_file(record_writer *w)
+{
+    char unnamed[64];
+    if (!w->named) {
+        snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", fileno(w->file));
+        unlink(w->temporary); /* of an earlier version that was broken off */
+        if (linkat(AT_FDCWD, unnamed, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW) != 0)
+            return FAIL_IN(ST_CANT_CREATE, w->temporary, "%s", strerror(errno));
+        w->named = true;
+    }
+    if (rename(w->temporary, w->path) != 0)
+        return FAIL_IN(ST_CANT_CREATE, w->path, "%s", strerror(errno));
+    return ST_OK;
 }
 
 static status set_up(record_writer *w, const char *path)
@@ -78,7 +108,7 @@ static status set_up(record_writer *w, const char *path)
         w->temporary = NULL;
     if (!w->path || !w->buffer || !w->images || !w->temporary)
         return FAIL(ST_NO_MEMORY, "no memory for a recording");
-    w->file = fopen(w->temporary, "wbe");
+    w->file = open_file(w);
     if (!w->file)
         return FAIL_IN(ST_CANT_CREATE, w->temporary, "%s", strerror(errno));
     setvbuf(w->file, w->buffer, _IOFBF, FILE_BUFFER);
@@ -267,8 +297,8 @@ status record_finish(record_writer **writer)
     hasher_free(&h);
     if (st == ST_OK && (fflush(w->file) != 0 || fsync(fileno(w->file)) != 0))
         st = write_failed(w);
-    if (st == ST_OK && rename(w->temporary, w->path) != 0)
-        st = FAIL_IN(ST_CANT_CREATE, w->path, "%s", strerror(errno));
+    if (st == ST_OK)
+        st = name_file(w);
     if (st != ST_OK) {
         record_abandon(writer);
         return st;

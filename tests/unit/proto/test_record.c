@@ -1,8 +1,12 @@
 /* test_record.c: recordings: the same messages back, images once, damage named. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/rng.h"
@@ -383,6 +387,33 @@ static void test_record__other_files(void **state)
     tear_down(&s);
 }
 
+/* A process that is killed can remove nothing. */
+static void test_record__broken_off_leaves_nothing(void **state)
+{
+    (void)state;
+    setting s;
+    record_writer *w = NULL;
+    set_up(&s);
+    unlink(s.path);
+    const int fd = open(s.folder, O_TMPFILE | O_WRONLY, 0600);
+    assert_true(fd >= 0 || errno == EOPNOTSUPP);
+    if (fd >= 0) {
+        close(fd);
+        const pid_t child = fork();
+        if (child == 0) {
+            if (record_create(s.path, WELCOME, &w) == ST_OK && record_add(w, s.m[0]) == ST_OK)
+                raise(SIGKILL);
+            _exit(1);
+        }
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFSIGNALED(how));
+        assert_int_equal(rmdir(s.folder), 0); /* it is empty */
+        assert_int_equal(mkdir(s.folder, 0700), 0);
+    }
+    tear_down(&s);
+}
+
 static void test_record_finish__folder_can_not_be_synced(void **state)
 {
     (void)state;
@@ -405,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_record_open__cut_short),
         cmocka_unit_test(test_record__damaged),
         cmocka_unit_test(test_record__other_files),
+        cmocka_unit_test(test_record__broken_off_leaves_nothing),
         cmocka_unit_test(test_record_finish__folder_can_not_be_synced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
