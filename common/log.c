@@ -27,6 +27,7 @@ static struct {
     _Atomic int level; /* may change while threads log */
     bool json;
     int file, stderr_level;
+    _Atomic bool hushed; /* of stderr */
 } state = {.role = "", .level = LOG_INFO, .json = false, .file = -1, .stderr_level = LOG_DEBUG};
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
@@ -41,6 +42,11 @@ void log_init(const char *role, int level, bool json)
 void log_set_level(int level)
 {
     state.level = level;
+}
+
+void log_hush(bool hushed)
+{
+    state.hushed = hushed;
 }
 
 bool log_on(int level)
@@ -64,7 +70,7 @@ static void write_to(int fd, const char *line, size_t size)
 
 static void write_line(int level, const char *line, size_t size)
 {
-    if (level <= state.stderr_level)
+    if (level <= state.stderr_level && !state.hushed)
         write_to(STDERR_FILENO, line, size);
     if (state.file >= 0)
         write_to(state.file, line, size);

@@ -19,6 +19,9 @@ void log_set_level(int level); /* at any time, from any thread */
 /* Every event goes to this file too, behind what is in it; to stderr only those up to `level`.
  * Before threads start. ST_CANT_CREATE. */
 WARN_UNUSED status log_keep(const char *path, int stderr_level);
+/* From here on nothing goes to stderr, or all again as before; to a kept file it does. At any time.
+ */
+void log_hush(bool hushed);
 bool log_on(int level);
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The thread's last failure as an error event, with the place in our source at debug level. */

@@ -49,10 +49,9 @@ def ranks_that_mpi_did_not_start_say_how():
                                                **{k: v.format(rank) for k, v in variables.items()}))
                      for rank in range(2)]
             try:
-                for rank in ranks:
-                    said, _ = rank.communicate(timeout=LIMIT_S)
-                    check(rank.returncode == 78 and wanted in said,
-                          f"exit code {rank.returncode}, wanted: {wanted}\n{said}")
+                said = "".join(rank.communicate(timeout=LIMIT_S)[0] for rank in ranks)
+                codes = [rank.returncode for rank in ranks]
+                check(codes == [78, 78] and wanted in said, f"exit codes {codes}, wanted: {wanted}\n{said}")
             finally:
                 for rank in ranks:
                     rank.kill()
@@ -117,6 +116,14 @@ def what_is_refused_is_said_once():
             said = p.stderr.splitlines()
             check(p.returncode == code and len(said) == 1 and wanted in said[0], f"{changed}: {p.returncode}, {p.stderr}")
             check("starting" not in p.stderr and not os.path.exists(f.file("refused")), f"{changed}: ranks were started")
+        # What only ranks find, by rank 0 alone; the logs of the others have it.
+        p = subprocess.run([TRAINER, *map(str, words_of(f, "found", training__local_batch_size=1)), "--nproc", "4"],
+                           capture_output=True, text=True, timeout=LIMIT_S)
+        told = [line for line in p.stderr.splitlines() if " error " in line]
+        check(p.returncode == 65 and len(told) == 1 and "trainer[0]: " in told[0] and "rows.rec" in told[0], p.stderr)
+        for rank in range(1, 4):
+            with open(f.file(f"found/log/rank-{rank}.log")) as log:
+                check("rows.rec" in log.read(), f"rank {rank}'s log has no cause")
 
 
 def listening():

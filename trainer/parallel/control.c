@@ -38,7 +38,9 @@ struct control {
     int n_peers;
     struct pollfd *polled; /* [n_peers + 2] of the thread */
     pthread_t thread;
-    bool leaving;                     /* the thread has seen `closing` */
+    bool leaving; /* the thread has seen `closing` */
+    bool refused; /* the job is over before its first step, as a rank said itself */
+    bool one_machine;
     int64_t leave_by_ns;              /* with a last word on its way, no longer than this */
     int64_t still_ns, still_until_ns; /* how long this process was stopped last, and until when */
 
@@ -122,16 +124,34 @@ status control_check(control *c)
 
 /* ---- the end ---- */
 
+/* What a rank said itself of its end. */
+static bool is_own_word(const char *why)
+{
+    int rank, used = 0;
+    return sscanf(why, "rank %d failed: %n", &rank, &used) == 1 && used > 0;
+}
+
+/* Before the first step all ranks meet the same refusal: of one machine rank 0 says it, once, when
+ * it ends; the logs of the others have it. */
+static void tell_end(control *c, const char *why)
+{
+    char place[CONTROL_TEXT_MAX];
+    tell_place(c, place, sizeof place);
+    c->refused = c->one_machine && c->step == 0 && is_own_word(why);
+    if (c->refused && c->rank == 0)
+        return;
+    log_hush(c->refused);
+    log_error("the run ends: %s; this rank: %s", why, place);
+}
+
 /* The job is over: this rank's log has it, rank 0 tells the others. */
 static void end_job(control *c, const char *why)
 {
-    char place[CONTROL_TEXT_MAX];
     if (atomic_load(&c->over))
         return;
     snprintf(c->lost, sizeof c->lost, "%s", why);
     atomic_store(&c->over, true);
-    tell_place(c, place, sizeof place);
-    log_error("the run ends: %s; this rank: %s", why, place);
+    tell_end(c, why);
     for (int i = 0; c->rank == 0 && i < c->n_peers; i++)
         if (c->peer[i].fd >= 0 && control_send(c->peer[i].fd, CONTROL_LOST, c->lost,
                                                strlen(c->lost), clock_ns()) != ST_OK)
@@ -342,8 +362,12 @@ static void say_last_word(control *c)
 }
 
 /* Ends a process that is stuck in its work. */
-static void end_process(void)
+static void end_process(const control *c)
 {
+    if (c->refused) { /* and so does not come to say it */
+        log_hush(false);
+        log_error("the run ends: %s", c->lost);
+    }
     log_error("work did not end within %g s of that; the process is ended",
               (double)GRACE_NS * 1e-9);
     fflush(NULL);
@@ -390,7 +414,7 @@ static void *watch(void *of)
         else if (!ended)
             ended = now;
         else if (now - ended > GRACE_NS && !c->leaving)
-            end_process();
+            end_process(c);
     } while (wait_for_news(c, next_beat));
     return NULL;
 }
@@ -457,6 +481,7 @@ status control_open(const control_options *o, void *id, control **out)
     c->rank = o->rank;
     c->size = o->size;
     c->ledger = o->ledger;
+    c->one_machine = o->one_machine;
     c->silence_ns = (int64_t)(o->silence_s * 1e9);
     c->beat_ns = c->silence_ns / BEATS < BEAT_MOST_NS ? c->silence_ns / BEATS : BEAT_MOST_NS;
     c->listener = -1;
@@ -478,6 +503,28 @@ status control_open(const control_options *o, void *id, control **out)
     return st;
 }
 
+/* One of the two is the other, said by another rank. */
+static bool is_same(const char *failed, const char *lost)
+{
+    enum { BEGINNING = 200 }; /* longer ones may be cut */
+    char part[BEGINNING + 1];
+    snprintf(part, sizeof part, "%s", failed);
+    return strstr(lost, part) || strcmp(failed, lost) == 0;
+}
+
+/* The last line of a rank that ends before the first step: one that rank 0 says is not said again,
+ * and what rank 0 does not say by itself is. */
+static void fit_last_line(const control *c, const char *failed)
+{
+    const bool said = atomic_load(&c->over) && is_same(failed, c->lost);
+    const bool heard =
+        c->one_machine && !atomic_load(&c->over) && c->step == 0 && c->peer[0].fd < 0;
+    if (c->rank != 0)
+        log_hush((c->refused && said) || heard);
+    else if (c->refused && !said)
+        log_error("the run ends: %s", c->lost);
+}
+
 status control_close(control **c, const char *failed)
 {
     uint64_t one = 1;
@@ -492,7 +539,9 @@ status control_close(control **c, const char *failed)
     if (write((*c)->wake, &one, sizeof one) < 0)
         log_warn("control channel: eventfd: %s", strerror(errno));
     pthread_join((*c)->thread, NULL);
-    if (!failed)
+    if (failed)
+        fit_last_line(*c, failed);
+    else
         st = control_check(*c);
     control_free(c);
     return st;

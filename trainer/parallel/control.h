@@ -22,6 +22,7 @@ typedef struct control_options {
     double timeout_s;    /* for all to come */
     double silence_s;
     comm_ledger *ledger; /* asked where the rank is; borrowed */
+    bool one_machine;    /* of all ranks: what rank 0 says is seen where the others' words are */
 } control_options;
 
 /* All ranks call it. id [CONTROL_ID_BYTES]: of rank 0 it is read, of the others written. */

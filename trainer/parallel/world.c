@@ -155,7 +155,8 @@ static status meet_others(const conf *c, void *id, world *w)
                          .size = w->place.size,
                          .timeout_s = c->comm_init_timeout,
                          .silence_s = c->comm_heartbeat_timeout,
-                         .ledger = w->ledger};
+                         .ledger = w->ledger,
+                         .one_machine = w->place.local_size == w->place.size};
     TRY(control_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
     TRY(options_text(c, &options));
     o.options = options;
