@@ -183,7 +183,7 @@ def a_run_that_waits_for_its_daemon_can_be_stopped():
     over(stopped_while_it_waits, "two ranks", "two that share rows")
 
 
-def refused_by_name(f, name, p, why):
+def refused_by_name(f, name, p, why="training.seed"):
     ended(f, name, p, 78)
     at, words = steps_done(f, name), said(f, name)
     last = words.strip().splitlines()[-1]
@@ -199,7 +199,7 @@ def another_stream_is_no_return():
         daemon.p.kill()
         daemon.p.wait()
         with Daemon(f.config, "--training.seed", "9"):
-            refused_by_name(f, "run", p, "training.seed")
+            refused_by_name(f, "run", p)
 
 
 def other_pixels_are_no_return():
