@@ -222,24 +222,18 @@ static void test_cut__what_does_not_divide_is_named(void **state)
     const struct {
         const char *preset;
         layout l;
-        const char *rule, *other;
+        const char *rule;
     } cases[] = {
         {"qwen3-vl-30b-a3b", layout_like(1, 1, 1, 8, 1, 1),
-         "tensor_parallel_degree 8 must divide the model's 4 key-value heads",
-         "data_parallel_shard_degree 2, tensor_parallel_degree 4"},
+         "tensor_parallel_degree 8 must divide the model's 4 key-value heads"},
         {"qwen3-vl-30b-a3b", layout_like(1, 3, 1, 1, 3, 1),
-         "expert_parallel_degree 3 must divide the model's 128 experts",
-         "expert_parallel_degree 1"},
+         "expert_parallel_degree 3 must divide the model's 128 experts"},
         {"qwen3-vl-30b-a3b", staged(47),
          "pipeline_parallel_degree 47 must be at most 46: the model has 48 layers, of which the "
-         "first "
-         "stage takes 3",
-         "pipeline_parallel_degree 1"},
-        {"qwen3-vl-2b", staged(2), "the model's head shares its weights with the embedding",
-         "data_parallel_shard_degree 2, pipeline_parallel_degree 1"},
+         "first stage takes 3"},
+        {"qwen3-vl-2b", staged(2), "the model's head shares its weights with the embedding"},
         {"debug", layout_like(1, 32, 1, 1, 32, 1),
-         "expert_parallel_degree 32 must divide the model's 16 experts",
-         "expert_parallel_degree 16"},
+         "expert_parallel_degree 32 must divide the model's 16 experts"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model_dims d;
@@ -248,7 +242,8 @@ static void test_cut__what_does_not_divide_is_named(void **state)
         assert_ok(params_new(&d, &p));
         assert_fails(ST_CONFIG, params_cut(p, &d, &cases[i].l, mesh_place_of(&cases[i].l, 0)),
                      cases[i].rule);
-        assert_non_null(strstr(status_text(), cases[i].other));
+        /* The batch is not known here, so no other layout is named: test_layout.c has those. */
+        assert_null(strstr(status_text(), "nearest"));
         params_free(&p);
     }
 }
