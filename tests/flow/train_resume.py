@@ -313,6 +313,8 @@ def goes_on_from_recordings_and_kept_steps():
         same(f, "quiet", "parts", 8)
         said = go(f, "quiet", code=66, checkpoint__load_step=77, **rows)
         check("step-77" in said, said)
+        said = go(f, "quiet", code=78, checkpoint__load_step=4, checkpoint__enable="false", **rows)
+        check("checkpoint.load_step 4" in said and "checkpoint.enable" in said, said)
 
 
 def the_best_evaluated_step_is_kept():
