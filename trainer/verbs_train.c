@@ -23,6 +23,7 @@ static void set_dry(conf *c)
 
 static status check_train(conf *c, int n)
 {
+    TRY(engine_check_ranks(c));
     return train_check(c, n, false);
 }
 

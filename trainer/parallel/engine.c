@@ -25,12 +25,18 @@ static status find_backend(conf *c, int gpu)
     return ST_OK;
 }
 
-status engine_choose(conf *c, int gpu)
+status engine_check_ranks(const conf *c)
 {
     if (c->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_CONFIG,
                     "comm.engine replay plays one rank of a layout in one process: start "
                     "it alone, without --nproc or a launcher");
+    return ST_OK;
+}
+
+status engine_choose(conf *c, int gpu)
+{
+    TRY(engine_check_ranks(c));
     if (is_open(c))
         TRY(find_backend(c, gpu));
     if (c->comm_engine == ENGINE_AUTO)

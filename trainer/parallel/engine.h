@@ -4,6 +4,8 @@
 
 #include "common/conf.h"
 
+/* CONFIG where comm.engine is one that several processes cannot share. */
+WARN_UNUSED status engine_check_ranks(const conf *c);
 /* Sets comm.engine where it is auto: nccl for CUDA, mpi for the CPU; and training.backend with it
  * where both are: CUDA if GPU `gpu` opens here. Ranks that find differently are told by the control
  * channel, which compares options. CONFIG: NCCL and no GPUs. */
