@@ -100,7 +100,7 @@ void conf_reference(FILE *to);
 WARN_UNUSED status conf_stream_json(const conf *c, hash128 model_digest, char **out);
 /* NULL if both JSON objects agree, else the first key that differs, in a heap string
  * "training.seed: 1 here, 2 there". A key that one of them does not have counts as its default:
- * the stream is of a build that did not know it yet. */
+ * the stream comes from a build that did not know it yet. */
 WARN_UNUSED status conf_stream_diff(const char *ours, const char *theirs, char **out_difference);
 
 #endif

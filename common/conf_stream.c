@@ -53,7 +53,7 @@ status conf_stream_json(const conf *c, hash128 model_digest, char **out)
     return json_writer_take(&w, out, NULL);
 }
 
-/* Of an option that one side does not name: its default. Options are younger than streams. */
+/* An option that one side does not name has its default: a stream may be older than the option. */
 static void default_words(const char *key, char *out, size_t size)
 {
     const conf_row *r = conf_row_find(key);

@@ -71,8 +71,9 @@ WARN_UNUSED status json_want_array(const json_value *object, const char *key, co
  * it is. Fails if the file is no JSON, or has no such array; items before the bad place have been
  * handed out by then. */
 /* An item may have so many bytes, and about so many values (each costs about a hundred bytes). A
- * longer one is handed out as NULL with its place and `bytes`; it was not kept and its inside not
- * checked. A text longer than an item may be, outside of the array, ends the reading: ST_BAD_INPUT.
+ * longer one is handed out as NULL with its place and `bytes`; it is not kept, and what is in it is
+ * not checked. A text longer than an item may be, outside of the array, ends the reading:
+ * ST_BAD_INPUT.
  */
 enum { JSON_ITEM_BYTES = 64 << 20, JSON_ITEM_VALUES = 8 << 20 };
 

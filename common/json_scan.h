@@ -1,7 +1,7 @@
 /* json_scan.h: inside of json.h: texts and brackets of JSON, told apart without building anything.
  *
  * yajl reads a token that straddles two pieces of input again from the token's beginning with
- * every further piece, and keeps all of it. Whoever feeds it must therefore know whether a piece
+ * every further piece, and keeps all of it. What feeds it must therefore know whether a piece
  * ends inside a text, and must step over a text or an item that is too long without yajl. */
 #ifndef TESSERA_COMMON_JSON_SCAN_H
 #define TESSERA_COMMON_JSON_SCAN_H

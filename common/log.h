@@ -19,7 +19,8 @@ void log_set_level(int level); /* at any time, from any thread */
 /* Every event goes to this file too, behind what is in it; to stderr only those up to `level`.
  * Before threads start. ST_CANT_CREATE. */
 WARN_UNUSED status log_keep(const char *path, int stderr_level);
-/* From here on nothing goes to stderr, or all again as before; to a kept file it does. At any time.
+/* From here on nothing goes to stderr, or everything does again; a kept file gets it either way.
+ * May be called at any time.
  */
 void log_hush(bool hushed);
 bool log_on(int level);

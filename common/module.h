@@ -28,7 +28,7 @@ typedef struct module_host {
  * Every such function takes a module_host first. */
 WARN_UNUSED status module_open(const char *file, const char *symbol, const char *what,
                                const char *where_built, void **out_function);
-/* The path of such a library, for who has another use for it. */
+/* The path of such a library, for a caller that does not open it here. */
 WARN_UNUSED status module_find(const char *file, const char *what, const char *where_built,
                                char *out, size_t size);
 const module_host *module_program(void);

@@ -12,7 +12,7 @@
  * what can not be started after all is a child that ends with the exit code of OS. The child dies
  * if we die where it asks for that itself (proc_follow_parent). */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
-/* The same; what the child writes to its stdout comes out of *out_fd, which does not wait. */
+/* The same; what the child writes to its stdout comes out of *out_fd, which does not block. */
 WARN_UNUSED status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd);
 /* Called by a child right after start: ask for this signal when the parent goes (SIGTERM waits in a
  * process that somebody stopped, SIGKILL does not); ST_STOPPED if it has gone already. */
@@ -41,7 +41,7 @@ WARN_UNUSED status proc_self_path(char *out, size_t size);
 /* Blocks TERM, INT, HUP, CHLD for this process and gives a descriptor that becomes readable. Call
  * before any thread starts. */
 WARN_UNUSED status proc_signal_fd(int *out_fd);
-/* Whether this process ignores the signal: where nohup started it, SIGHUP. */
+/* Whether this process ignores the signal, as it does SIGHUP where nohup started it. */
 bool proc_ignores(int sig);
 /* CPUs by affinity and the cgroup's cpu.max quota, at least 1. */
 int proc_cpus(void);

@@ -33,7 +33,7 @@ extern "C" {
     X(ST_TIMEOUT, 75, "timed out")                                                                 \
     X(ST_STOPPED, 75, "stopped by a signal")                                                       \
     X(ST_PROTOCOL, 76, "peer broke the protocol")                                                  \
-    X(ST_MISMATCH, 69, "made otherwise than the peer")                                             \
+    X(ST_MISMATCH, 69, "differs from the peer in what makes rows")                                 \
     X(ST_CONFIG, 78, "bad configuration")                                                          \
     X(ST_BAD_DEVICE, 69, "device error")                                                           \
     X(ST_END, 0, "end of stream")

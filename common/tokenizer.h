@@ -55,11 +55,12 @@ int32_t tokenizer_added(const tokenizer *t, const char *content); /* id, or -1 *
 int32_t tokenizer_size(const tokenizer *t);                       /* largest id + 1 */
 hash128 tokenizer_digest(const tokenizer *t);                     /* of tokenizer.json's bytes */
 
-/* Ids depend on the file, on this code and on the system's library for normal forms. Of the
- * character tables alone, without a tokenizer: */
+/* Ids depend on the file, on this code and on the system's library for normal forms. This one is of
+ * the character tables alone, without a tokenizer. */
 WARN_UNUSED status tokenizer_rules(hash128 *out);
-/* Of the ids of a fixed list of texts, some milliseconds: around every code point at which the
- * class or the normal form changes. Two processes with the same one give the same ids. */
+/* A hash of the ids of a fixed list of texts, around every code point at which the class or the
+ * normal form changes; it takes some milliseconds. Two processes with the same one give the same
+ * ids. */
 WARN_UNUSED status tokenizer_fingerprint(const tokenizer *t, hash128 *out);
 
 #endif

@@ -27,7 +27,7 @@ extern const code_set code_spaces;  /* \s */
  * is left alone, whatever a later Unicode says of it. */
 extern const code_set code_nfc;
 
-/* By halving: for single questions. tokenizer_words.h has a table for many. */
+/* By bisection: for single questions. tokenizer_words.h has a table for many. */
 static inline bool code_set_has(code_set set, int32_t code)
 {
     size_t low = 0, high = set.n;

@@ -1,4 +1,4 @@
-/* tokenizer_fingerprint.c: what two builds must agree in so that their ids do. */
+/* tokenizer_fingerprint.c: what two builds must agree in for their ids to be the same. */
 #include "common/tokenizer.h"
 
 #include "common/tokenizer_classes.h"
@@ -23,8 +23,8 @@ status tokenizer_rules(hash128 *out)
     return ST_OK;
 }
 
-/* " c_a1c'Se c": what the character takes along before a letter and between digits, and what normal
- * form makes of it between marks of low and high class. */
+/* " c_a1c'Se c": what the character takes along before a letter and between digits, and what the
+ * normal form makes of it between marks of low and high class. */
 static size_t around(int32_t code, char text[64])
 {
     static const char *const between[] = {" ", "_a1", "'Se\xCD\x85", "\xCC\xB4 "};

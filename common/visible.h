@@ -15,8 +15,8 @@ enum { VISIBLE_CHAR = 8, VISIBLE_TEXT = 4096 };
  * of the text it is. */
 size_t visible_char(const char *text, size_t size, char out[VISIBLE_CHAR]);
 
-/* A whole text; what does not fit is left away, at a character's border. The bytes written, without
- * the NUL. */
+/* A whole text; what does not fit is left out, at a character's border. Returns the bytes written,
+ * without the NUL. */
 size_t visible_copy(char *to, size_t size, const char *text);
 
 /* For an argument of printf, which it outlives:

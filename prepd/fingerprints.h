@@ -5,7 +5,7 @@
  * A fingerprint is a hash of what one of them makes of a fixed input that is built in
  * (image_fingerprint, video_fingerprint, tokenizer_fingerprint). The build id stands for our code:
  * a hash of the sources that rows are made by (build_id.cmake). The daemon has its own made in a
- * process of its own (serve/prints.c), workers say theirs in JOIN, and a stream carries the
+ * separate process (serve/prints.c), workers say theirs in JOIN, and a stream carries the
  * daemon's in WELCOME and in every cursor. */
 #ifndef TESSERA_PREPD_FINGERPRINTS_H
 #define TESSERA_PREPD_FINGERPRINTS_H
@@ -26,8 +26,8 @@ extern const char prepd_build[HASH_TEXT];       /* of this program */
 void fingerprints_set(fingerprints *f, print_kind kind, hash128 value);
 /* "fingerprints": {"images": .., ..}, those that are known. */
 void fingerprints_put(const fingerprints *f, json_writer *w);
-/* The member "fingerprints" of an object; without one all are unknown. ST_PROTOCOL of a text that
- * is no hash. */
+/* The member "fingerprints" of an object; without it all are unknown. ST_PROTOCOL for a text
+ * that is no hash. */
 WARN_UNUSED status fingerprints_read(const json_value *object, const char *source,
                                      fingerprints *out);
 /* The first kind that both know and that differs, else N_PRINTS. */

@@ -54,11 +54,10 @@ static const verb verbs[] = {
      "  --jsonl       each line is a JSON string, each answer a JSON array",
      false, NULL},
     {"fingerprint", verb_fingerprint, "what makes pixels and ids on this machine", "[--model DIR]",
-     "Hashes of what makes rows on this machine, a line each: build (the sources of this program\n"
-     "that make rows), images and videos (what their libraries make of built-in ones), tokens "
-     "(what\n"
-     "a model's tokenizer makes of built-in texts). Workers whose lines differ from the daemon's\n"
-     "are refused.\n"
+     "Prints hashes of what makes rows on this machine, one on a line: build (the sources of this\n"
+     "program that make rows), images and videos (what their libraries make of built-in ones) and\n"
+     "tokens (what a model's tokenizer makes of built-in texts). Workers whose lines differ from\n"
+     "the daemon's are refused.\n"
      "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face cache; "
      "without\n"
      "                it there is no line of tokens",

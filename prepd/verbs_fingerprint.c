@@ -39,7 +39,7 @@ static status of_tokens(const char *model, hash128 *out)
     return st;
 }
 
-/* A line for each, as soon as it is known: whoever waits for the first need not wait for all. */
+/* A line for each, as soon as it is known: what waits for the first need not wait for all. */
 static status tell(const char *self, const char *model, const char *only)
 {
     for (int k = 0; k < N_PRINTS; k++) {

@@ -215,7 +215,7 @@ static status asked_row(const client *c, const json_value *welcome, uint64_t *ou
     status st = json_want_int(v, "row", "the cursor", &at);
     json_free(&v);
     if (st == ST_OK && at < 0)
-        st = FAIL(ST_BAD_INPUT, "the cursor goes on at row %lld", (long long)at);
+        st = FAIL(ST_BAD_INPUT, "the cursor goes on at row %lld, which is below 0", (long long)at);
     if (st == ST_OK)
         *out = (uint64_t)at;
     return st;
@@ -480,8 +480,8 @@ static status check_recorded(const client *c, uint64_t i, uint64_t number)
     return number == first.row
                ? ST_OK
                : FAIL_IN(ST_BAD_INPUT, c->name,
-                         "row %llu stands after row %llu, expected was row %llu: the recording is "
-                         "not one stream's",
+                         "row %llu stands after row %llu where row %llu was expected: the "
+                         "recording is not of one stream",
                          (unsigned long long)number, (unsigned long long)before.row,
                          (unsigned long long)(before.row + 1));
 }

@@ -21,9 +21,10 @@ typedef struct client_options {
     int rank, ranks;            /* data-parallel consumer rank of ranks */
     int64_t credit_bytes;       /* granted at HELLO, given back as rows are taken */
     bool rows_later;            /* WELCOME may come before all epochs are planned, rows null */
-    bool report; /* of a command's own daemon: what its plan looks like, in WELCOME, and no rows */
+    bool report; /* asks a command's own daemon for its plan, which comes in WELCOME; no rows follow
+                  */
     int timeout_ms; /* longest silence while waiting for WELCOME or a row */
-    bool patient;   /* one that goes before WELCOME is waited for like one not yet there */
+    bool patient;   /* a daemon that goes before WELCOME is waited for like one not yet there */
     /* told while WELCOME is waited for, after a second and then every ten; NULL: nobody is */
     void (*waiting)(const char *endpoint, double seconds, const char *why);
     bool (*stopped)(void); /* asked while WELCOME is waited for; true: ST_STOPPED. NULL: never */

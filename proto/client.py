@@ -144,7 +144,7 @@ class Order:
         self.next = asked if row is None else row - self.first
         late = self.next - asked
         check(late == 0 or (self.ranks > 1 and late > 0 and (not self.size or late < self.size)),
-              "the stream begins at row", self.number(self.next), "and row", self.number(asked), "was asked for")
+              "the stream begins at row", self.number(self.next), "but row", self.number(asked), "was asked for")
         if self.rows and self.rows < 2 * self.size:
             self.size = 0  # a number would not tell which round its row is of
         self.got, self.step = 0, self.next // self.size if self.size else 0
@@ -159,7 +159,7 @@ class Order:
             place = self.next - self.next % self.rows + number - self.first
             place += self.rows if place < self.next else 0
         check(self.number(place) == number and place >= self.next and (self.ranks > 1 or place == self.next),
-              "row", number, "came, expected was row", self.number(self.next))
+              "row", number, "came where row", self.number(self.next), "was expected")
         if self.ranks > 1 and self.size:
             step, share = place // self.size, self.size // self.ranks + (self.rank < self.size % self.ranks)
             check(self.got < share if step == self.step else

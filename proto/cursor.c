@@ -10,9 +10,9 @@
 static status read_count(const json_value *v, const char *key, const char *source, int64_t *out)
 {
     TRY(json_want_int(v, key, source, out));
-    return *out >= 0
-               ? ST_OK
-               : FAIL_IN(ST_BAD_INPUT, source, "the cursor's %s is %lld", key, (long long)*out);
+    return *out >= 0 ? ST_OK
+                     : FAIL_IN(ST_BAD_INPUT, source, "the cursor's %s is %lld, which is below 0",
+                               key, (long long)*out);
 }
 
 static status check_names(const json_value *v, const char *source, const char *stream)
@@ -22,11 +22,12 @@ static status check_names(const json_value *v, const char *source, const char *s
     TRY(json_want_text(v, "stream", source, &theirs));
     TRY(json_want_text(v, "index", source, &index));
     if (strcmp(theirs, stream) != 0)
-        return FAIL_IN(ST_BAD_INPUT, source, "the cursor is of the %.32s stream, not of %s", theirs,
-                       stream);
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "the cursor is of the %.32s stream, not of the %s stream", theirs, stream);
     return hash_parse(index, &digest)
                ? ST_OK
-               : FAIL_IN(ST_BAD_INPUT, source, "the cursor's index \"%.40s\" is no digest", index);
+               : FAIL_IN(ST_BAD_INPUT, source, "the cursor's index \"%.40s\" is not a digest",
+                         index);
 }
 
 /* The epoch that the next step begins in, or the one before; cursors of early versions lack it. */
@@ -40,7 +41,7 @@ static status check_begin(const json_value *begin, const char *source, int64_t r
     if (of > epoch || first >= row || (of == 0) != (first == 0))
         return FAIL_IN(
             ST_BAD_INPUT, source,
-            "the cursor goes on at row %lld of epoch %lld, and says that epoch %lld begins "
+            "the cursor goes on at row %lld of epoch %lld, but says that epoch %lld begins "
             "at row %lld",
             (long long)row, (long long)epoch, (long long)of, (long long)first);
     return ST_OK;
@@ -61,7 +62,7 @@ static status check_members(const json_value *v, const char *source, const char 
         return FAIL_IN(ST_BAD_INPUT, source, "the cursor goes on at row 0, which follows none");
     if (step_rows > 0 && step != row / step_rows)
         return FAIL_IN(ST_BAD_INPUT, source,
-                       "the cursor goes on at row %lld of step %lld, and steps have %lld rows",
+                       "the cursor goes on at row %lld of step %lld, but steps have %lld rows",
                        (long long)row, (long long)step, (long long)step_rows);
     TRY(check_begin(json_find(v, "begin"), source, row, epoch));
     *out_row = row;

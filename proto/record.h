@@ -13,7 +13,8 @@ typedef struct record_writer record_writer;
 typedef struct record_reader record_reader;
 
 /* welcome: the WELCOME JSON of the recorded stream. The file has no name until record_finish
- * (path.tmp, where a file system has no such files), so one that is broken off leaves nothing. */
+ * (path.tmp, where a file system has no such files), so a recording that is broken off leaves
+ * nothing. */
 WARN_UNUSED status record_create(const char *path, const char *welcome, record_writer **out);
 WARN_UNUSED status record_add(record_writer *w, const wire_msg *m);
 /* fsync, rename; the writer is gone afterwards, the temporary file too if it failed. */

@@ -20,7 +20,8 @@ typedef struct image_entry {
 struct record_writer {
     char *path, *temporary;
     FILE *file;
-    bool named;   /* it is at `temporary` already: a file system without files that have no name */
+    bool
+        named; /* it is at `temporary` already, on a file system that has no files without a name */
     char *buffer; /* of file */
     uint64_t at;  /* bytes written */
     uint64_t *rows;
@@ -70,8 +71,8 @@ void record_abandon(record_writer **w)
     *w = NULL;
 }
 
-/* Without a name until it is whole, so that nothing is left of a recording that is broken off, not
- * even by SIGKILL. */
+/* Without a name until it is whole, so that a recording that is broken off, even by SIGKILL, leaves
+ * nothing. */
 static FILE *open_file(record_writer *w)
 {
     char *folder = strdup(w->path), *slash = folder ? strrchr(folder, '/') : NULL;

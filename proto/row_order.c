@@ -13,7 +13,8 @@ static uint64_t number_at(const row_order *o, uint64_t place)
     return o->rows ? o->first + place % o->rows : place;
 }
 
-/* A row asked for, or one later in its step where several ranks enter: each at its own. */
+/* The row asked for; or, where several ranks enter, a later one of its step: each enters at its
+ * own. */
 static bool is_start(const row_order *o, uint64_t asked, uint64_t row)
 {
     return row == asked ||
@@ -36,7 +37,7 @@ status row_order_begin(const json_value *welcome, const char *peer, uint64_t ask
         row = row > o.first ? row - o.first : 0;
         if (!is_start(&o, asked, row))
             return FAIL_IN(
-                ST_PROTOCOL, peer, "the stream begins at row %llu, row %llu was asked for",
+                ST_PROTOCOL, peer, "the stream begins at row %llu, but row %llu was asked for",
                 (unsigned long long)(row + o.first), (unsigned long long)(asked + o.first));
         o.next = row;
     }
@@ -65,7 +66,7 @@ static bool find_place(const row_order *o, uint64_t number, uint64_t *out)
 
 static status out_of_order(const row_order *o, const char *peer, uint64_t number)
 {
-    return FAIL_IN(ST_PROTOCOL, peer, "row %llu came, expected was row %llu%s",
+    return FAIL_IN(ST_PROTOCOL, peer, "row %llu came where row %llu%s was expected",
                    (unsigned long long)number, (unsigned long long)number_at(o, o->next),
                    o->ranks > 1 ? " or a later one of its step" : "");
 }
@@ -79,7 +80,7 @@ static status take_of_step(row_order *o, const char *peer, uint64_t number, uint
     if (step != o->step && !is_next)
         return FAIL_IN(
             ST_PROTOCOL, peer,
-            "row %llu came, of step %llu, expected was one of step %llu from row %llu on: "
+            "row %llu of step %llu came where one of step %llu from row %llu on was expected: "
             "rank %llu of %llu has got %llu of its %llu rows",
             (unsigned long long)number, (unsigned long long)step,
             (unsigned long long)(o->got == share ? o->step + 1 : o->step),
@@ -88,7 +89,7 @@ static status take_of_step(row_order *o, const char *peer, uint64_t number, uint
     if (step == o->step && o->got == share)
         return FAIL_IN(
             ST_PROTOCOL, peer,
-            "row %llu came, expected was one from row %llu on: rank %llu of %llu has got "
+            "row %llu came where one from row %llu on was expected: rank %llu of %llu has got "
             "its %llu rows of step %llu",
             (unsigned long long)number, (unsigned long long)number_at(o, (step + 1) * o->step_rows),
             (unsigned long long)rank, (unsigned long long)o->ranks, (unsigned long long)share,

@@ -19,13 +19,13 @@ typedef struct row_order {
     uint64_t rank, ranks;
     /* over all rounds; of a stream, numbers */
     uint64_t next; /* no row before this one may come */
-    uint64_t step; /* that it lies in */
+    uint64_t step; /* that `next` lies in */
     uint64_t got;  /* our rows of that step so far */
     bool entered;  /* in the middle of that step: how many were ours before is not known */
 } row_order;
 
 /* As a daemon's WELCOME says; peer names it in errors. asked: the number of the row that HELLO
- * asked for. ST_PROTOCOL where the stream begins elsewhere: none begins anew by itself. */
+ * asked for. ST_PROTOCOL where the stream begins elsewhere: no stream may begin anew by itself. */
 WARN_UNUSED status row_order_begin(const json_value *welcome, const char *peer, uint64_t asked,
                                    int rank, int ranks, row_order *out);
 /* A row with this number has come. ST_PROTOCOL names it, and the one that was to come. */

@@ -30,8 +30,8 @@ typedef struct wire_peer {
 } wire_peer;
 
 WARN_UNUSED status wire_new(wire **out);
-/* So many of ZeroMQ's threads read and write its connections, each of which stays with one of them;
- * one if this was not called. Before its first socket and before its keys. */
+/* n of ZeroMQ's threads read and write its connections, each of which stays with one of them; one
+ * thread if this is not called. Call it before the first socket and before the keys. */
 WARN_UNUSED status wire_io_threads(wire *w, int n);
 void wire_free(wire **w); /* after its sockets are closed */
 

@@ -124,8 +124,8 @@ void wire_guard_free(wire_guard **guard)
     *guard = NULL;
 }
 
-/* A connection is known by the first that tells of it: the monitor, or a message of its own, since
- * the thread that accepts and the one that reads it may be two. */
+/* A connection is known from the first word of it, the monitor's or its own first message, since
+ * one thread may accept it and another read it. */
 static void accepted(wire_guard *g, int fd)
 {
     if (fd < 0 || fd >= MAX_FD)

@@ -74,8 +74,8 @@ static status open_dry(const conf *c, const world *w, dry *d)
     return set_options(d);
 }
 
-/* Of ranks that have all done well the first removes what they shared; where one fails each does,
- * whoever of them comes last. */
+/* Where all ranks have done well the first removes what they shared; where one fails each removes
+ * it, so that the last to end does. */
 static void close_dry(dry *d, bool well)
 {
     dry_folder_close(&d->folder, well && !is_first(d));

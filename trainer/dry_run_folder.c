@@ -26,8 +26,8 @@ static status make(const char *name, char out[STATUS_PATH_MAX])
     return ST_OK;
 }
 
-/* The process beside: no signal to the run's group reaches it, and it holds nothing of the run's
- * open, whose ends others wait for. A byte: the folder stays. */
+/* The process beside the run: no signal to the run's group reaches it, and it holds open nothing of
+ * the run's whose end another process waits for. A byte means that the folder stays. */
 static void wait_and_remove(const char *path, int end)
 {
     enum { END = 3 };
@@ -76,7 +76,8 @@ void dry_folder_close(dry_folder *f, bool keep)
     if (!f->path[0])
         return;
     if (keep && f->remover > 0 && write(f->held, "", 1) < 0)
-        log_warn("%s: what removes it can not be told that it stays: %s", f->path, strerror(errno));
+        log_warn("%s: the process that removes it cannot be told to let it stay: %s", f->path,
+                 strerror(errno));
     close(f->held);
     if (f->remover > 0)
         while (waitpid(f->remover, &how, 0) < 0 && errno == EINTR)

@@ -49,11 +49,13 @@ static const verb verbs[] = {
      true, NULL},
     {"probe", verb_probe, "logits, loss and every gradient of one row",
      "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
-     "One forward and backward of a row (prepd sample writes one). G holds, all F32, logits [T, "
-     "V];\n"
-     "loss: of the tokens alone, the mean over targets; aux_loss: the routers' auxiliary loss, "
-     "not\n"
-     "multiplied by COEF; grad.NAME of every tensor NAME of the folder: of loss + COEF aux_loss.\n"
+     "One forward and backward of a row (prepd sample writes one). G holds these tensors, all "
+     "F32:\n"
+     "logits [T, V]; loss, of the tokens alone, the mean over targets; aux_loss, the routers' "
+     "auxiliary\n"
+     "loss, not multiplied by COEF; and for every tensor NAME of the folder grad.NAME, the "
+     "gradient\n"
+     "of loss + COEF aux_loss.\n"
      "COEF is 0 unless given, whatever config.json says.",
      false, NULL},
     {"export", verb_export, "a Hugging Face folder, written again",

@@ -19,7 +19,7 @@ static status stored_layout(const params *p, const char *folder, expert_layout *
     return st;
 }
 
-/* from [in, out] of one matrix: to [rows, in] of its columns [column, column + rows). */
+/* Copies columns [column, column + rows) of one matrix, `from` [in, out], to [rows, in]. */
 static void put_transposed(const double *from, int64_t in, int64_t out, int64_t column,
                            int64_t rows, double *to)
 {

@@ -1,5 +1,5 @@
 /* stop.h: the one place that hears SIGTERM, SIGINT and SIGHUP. The first sets a flag that the step
- * and whoever waits ask for; the same one again does what the system does by default. (Not the
+ * and every wait ask for; the same one again does what the system does by default. (Not the
  * other one: an interrupted launcher passes SIGTERM on to ranks that heard the terminal's SIGINT.)
  * SIGHUP never does: a terminal that hangs up may send it twice, by its shell and by the kernel,
  * and the checkpoint must not be lost to the second. Where SIGHUP was ignored when the process

@@ -68,7 +68,7 @@ static status print_layout(const conf *c, const layout *l, const model_dims *d, 
 {
     FILE *to = shown ? stdout : fopen("/dev/null", "we");
     if (!to)
-        return FAIL_IN(ST_OS, "/dev/null", "can not be opened: %s", strerror(errno));
+        return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
     status st = layout_print(c, l, d, p, to, NULL);
     if (shown)
         fflush(stdout);
@@ -101,13 +101,13 @@ status train_check(const conf *c, int there, bool shown)
     params_free(&p);
     TRY(st);
     if (c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
-        return FAIL_IN(ST_NO_INPUT, c->feed_replay, "can not open the recording: %s",
+        return FAIL_IN(ST_NO_INPUT, c->feed_replay, "cannot open the recording: %s",
                        strerror(errno));
     return session_check_layout(c, there);
 }
 
 /* Steps that are done again must not stand twice in what a run writes of them. A disk that refuses
- * that costs no run. */
+ * to change that does not end the run. */
 static status rewind_files(const training *t)
 {
     static const char *const name[] = {"ledger.jsonl", "metrics.jsonl", "eval.jsonl"};
@@ -119,7 +119,8 @@ static status rewind_files(const training *t)
         else
             TRY(st);
         if (moved > 0)
-            log_info("%s: %" PRId64 " lines of no step up to %" PRId64 " are moved to set-aside-%s",
+            log_info("%s: %" PRId64 " lines that belong to no step up to %" PRId64
+                     " are moved to set-aside-%s",
                      name[i], moved, t->now.step, name[i]);
     }
     return ST_OK;

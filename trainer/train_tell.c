@@ -56,7 +56,7 @@ void tell_end(const training *t)
 static void tell_change(void *unused, const char *key, const char *was, const char *now)
 {
     (void)unused;
-    log_info("other than in the checkpoint: %s: %s%s%s%s", key, now, *was ? " (" : "", was,
+    log_info("differs from the checkpoint: %s: %s%s%s%s", key, now, *was ? " (" : "", was,
              *was ? " there)" : "");
 }
 

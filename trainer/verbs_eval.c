@@ -54,7 +54,7 @@ static status run_rank(conf *c)
     return world_close(&w, evaluate_as(c, &w));
 }
 
-/* What a layout of n ranks refuses by itself. */
+/* What a layout of n ranks refuses by its own rules. */
 static status check_ranks(conf *c, int n)
 {
     model_dims d;

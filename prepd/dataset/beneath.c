@@ -25,7 +25,7 @@ static int open_folder(const char *folder)
     return open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* A link is told from what else can not be opened. */
+/* Tells a link from what else cannot be opened. */
 static int open_no_link(int at, const char *name, int flags)
 {
     struct stat info;

@@ -1,7 +1,7 @@
 /* beneath.h: opens what lies below a folder and never anything outside it, whatever links lie
  * there.
  *
- * The folder itself is the user's word: its own name may be, or lead through, a link. Below it a
+ * The folder itself is what the user named: it may be a link, or lie below one. Below it a
  * link is followed where it is relative and stays below the folder; an absolute one, one that
  * climbs out and one of /proc are refused. Where the kernel has no openat2 (before 5.6), or a
  * filter of system calls refuses it, no link at all is followed. What is mounted below the folder

@@ -52,7 +52,8 @@ static void read_who(int fd, char out[LOCK_HOLDER])
             *c = '?';
 }
 
-/* Its last holder removed it after it was opened here: a newcomer would make another. */
+/* Its last holder removed it after it was opened here, so that the next to come would make another.
+ */
 static bool is_gone(int fd, const char *path)
 {
     struct stat ours, there;

@@ -239,7 +239,7 @@ static status take_all(conversations *d, const conf *c, const st_file *f, const 
     TRY(conversations_identify(d, c));
     return hash_equal(d->identity, wanted)
                ? ST_OK
-               : FAIL_IN(ST_NO_INPUT, path, "folders of frames have changed since");
+               : FAIL_IN(ST_NO_INPUT, path, "folders of frames have changed since it was written");
 }
 
 /* What a failed load has left. */

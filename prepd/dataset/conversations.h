@@ -41,15 +41,16 @@ typedef struct conversations {
 WARN_UNUSED status conversations_identify(conversations *d, const conf *c);
 
 /* chat_cache.c: places and images of the last start, so that records need not be parsed again to
- * begin. Load: false where there are none, or of other files (path, size, time of change), or where
- * a folder of frames has others in it now; d is then as it was. Save: what fails costs time only.
+ * begin. Load: false where there are none, or they are of other files (path, size, time of
+ * change), or a folder of frames has others in it now; d is then as it was. Save: a failure costs
+ * only time.
  */
 bool chat_cache_load(conversations *d, const conf *c);
 /* Before load and until what was read instead is saved: see kept_enter. */
 void chat_cache_enter(const conversations *d, const conf *c, cache_lock *out);
 void chat_cache_save(const conversations *d, const conf *c);
-/* Of load, what is done once key and sum are right: every entry is checked against the files and
- * the others. Apart for the fuzzer, who can not make a sum. */
+/* The part of load that comes once key and sum are right: every entry is checked against the files
+ * and the other entries. It stands apart for the fuzzer, which cannot make a sum. */
 WARN_UNUSED status chat_cache_take(conversations *d, const st_file *f, const char *path);
 
 #endif

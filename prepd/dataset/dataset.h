@@ -82,7 +82,7 @@ typedef struct dataset_vtable {
     bool (*videos)(const dataset *d);
     const char *(*root)(const dataset *d); /* absolute folder of the images */
     /* Absolute folder that the file of image j has to lie in to be sent to others
-     * (dataset_image_open), root or another one: what the user named. No such function: root. */
+     * (dataset_image_open), root or another one: what the user named. NULL: root. */
     const char *(*holder)(const dataset *d, int64_t j);
     /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
      * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
@@ -95,7 +95,7 @@ typedef struct dataset_vtable {
     /* Digest of everything above except image bytes. */
     hash128 (*identity)(const dataset *d);
     /* The same without the weights of parts, which say how often samples come and not what they
-     * are; no such function: identity. */
+     * are. NULL: identity. */
     hash128 (*contents)(const dataset *d);
 } dataset_vtable;
 
@@ -115,8 +115,8 @@ bool dataset_image_has(const dataset *d, int64_t j, const char *path);
 void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
 
 const char *dataset_holder(const dataset *d, int64_t j); /* dataset_vtable.holder */
-/* Opens a file of image j by its path relative to root, by beneath_open below what holds it: -1 and
- * EXDEV where it lies outside. */
+/* Opens a file of image j, named by its path relative to root, with beneath_open below what holds
+ * it: -1 and EXDEV where it lies outside. */
 int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags);
 
 extern const dataset_vtable dataset_vqav2;

@@ -32,7 +32,7 @@ void kept_enter(const kept_name *name, cache_lock *out)
         if (cache_lock_take(name->path, out, holder) != LOCK_TAKEN)
             return;
         if (!told)
-            log_warn("data are parsed by %s: waiting for it file=%s", holder, name->path);
+            log_warn("the data are being parsed by %s: waiting for it file=%s", holder, name->path);
         usleep(WAIT_MS * 1000);
     }
 }
@@ -106,10 +106,10 @@ static status check(const kept_name *name, const st_file *f)
     const char *key = st_meta_find(f, "key"), *wanted = st_meta_find(f, "sum");
     char sum[HASH_TEXT];
     if (!key || strcmp(key, name->key) != 0)
-        return FAIL_IN(ST_NO_INPUT, name->path, "of other files or options");
+        return FAIL_IN(ST_NO_INPUT, name->path, "it was made from other files or options");
     TRY(sum_of(f->tensors, f->n_tensors, f->meta, f->n_meta, sum));
     if (!wanted || strcmp(wanted, sum) != 0)
-        return FAIL_IN(ST_BAD_INPUT, name->path, "it was changed since");
+        return FAIL_IN(ST_BAD_INPUT, name->path, "it was changed after it was written");
     return ST_OK;
 }
 

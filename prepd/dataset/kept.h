@@ -1,7 +1,7 @@
 /* kept.h: what an adapter parsed, kept beside the index for the next start: tensors in a
  * safetensors file. Its key says of which files, as they were, and under which options; its sum
- * that nothing in it changed since, for a wrong place would be another sample and nobody would
- * notice. It is a cache: what is absent, stale or damaged costs time alone. */
+ * says that nothing in it has changed since, for a wrong place would give another sample without
+ * any sign. It is a cache: what is absent, stale or damaged costs only time. */
 #ifndef TESSERA_PREPD_DATASET_KEPT_H
 #define TESSERA_PREPD_DATASET_KEPT_H
 

@@ -207,7 +207,7 @@ static status real_root(const mixture *m, int k, char out[PATH_MAX])
     const dataset *d = m->sources[k].d;
     out[0] = 0;
     if (d->v->images(d) && !realpath(d->v->root(d), out))
-        return FAIL_IN(ST_NO_INPUT, d->v->root(d), "source %s: can not be read: %s",
+        return FAIL_IN(ST_NO_INPUT, d->v->root(d), "source %s: it cannot be read: %s",
                        m->sources[k].name, strerror(errno));
     return ST_OK;
 }
@@ -232,7 +232,7 @@ static status find_holder(mixed_source *s)
     const char *holder = dataset_holder(s->d, 0);
     s->holder = realpath(holder, NULL);
     return s->holder ? ST_OK
-                     : FAIL_IN(ST_NO_INPUT, holder, "source %s: can not be read: %s", s->name,
+                     : FAIL_IN(ST_NO_INPUT, holder, "source %s: it cannot be read: %s", s->name,
                                strerror(errno));
 }
 

@@ -172,7 +172,8 @@ static status on_item(void *user, const json_value *v, const json_place *at)
     }
     if (!v)
         snprintf(cause, sizeof cause,
-                 "%.200s:%lld: a record of %lld bytes; at most %d, and about %d values, are read",
+                 "%.200s:%lld: a record of %lld bytes is not read; a record may have %d bytes and "
+                 "about %d values",
                  records_name(s->f, s->file), (long long)at->line, (long long)at->bytes,
                  RECORD_BYTES, JSON_ITEM_VALUES);
     else

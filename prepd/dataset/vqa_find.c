@@ -345,7 +345,7 @@ static void note_folder(const char *note, char out[VQA_NAME_MAX])
     }
 }
 
-/* path without links into out; false where there is none, or it is too long. */
+/* Writes path without links into out; false where there is no such path, or it is too long. */
 static bool without_links(const char *path, char out[VQA_PATH_MAX])
 {
     char *whole = realpath(path, NULL);

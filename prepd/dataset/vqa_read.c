@@ -160,7 +160,9 @@ static status on_question(void *user, const json_value *item, const json_place *
     where(r, offset, at);
     const char *text = "";
     if (!item)
-        BLAME(d, q, "%s: a record of %" PRId64 " bytes; at most %d, and about %d values, are read",
+        BLAME(d, q,
+              "%s: a record of %" PRId64
+              " bytes is not read; a record may have %d bytes and about %d values",
               at, place->bytes, JSON_ITEM_BYTES, JSON_ITEM_VALUES);
     if (json_want_int(item, "question_id", at, &q->id) == ST_OK)
         q->has_id = true;

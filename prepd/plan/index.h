@@ -33,12 +33,12 @@ typedef struct data_index data_index;
 WARN_UNUSED status index_new(int64_t n_samples, int64_t n_images, data_index **out);
 WARN_UNUSED status index_put_image(data_index *x, int64_t j, const index_image *r); /* copies */
 WARN_UNUSED status index_put_sample(data_index *x, int64_t i, const index_sample *r);
-/* What the records are of (dataset_contents), to enter the digest; before index_seal. */
+/* Which data the records are of (dataset_contents), for the digest; call it before index_seal. */
 void index_identify(data_index *x, hash128 contents);
 WARN_UNUSED status index_seal(data_index *x); /* every record present; computes the digest */
-/* Of a sealed or loaded one: its digest is from now on that of the same records under the data
- * set's identity, which has the weights of a mixture besides. The file has the digest without: it
- * is the same whatever the weights are. */
+/* For a sealed or loaded index: its digest is from now on that of the same records under the data
+ * set's identity, which includes the weights of a mixture. The file has the digest without them, so
+ * it is the same whatever the weights are. */
 WARN_UNUSED status index_mix(data_index *x, hash128 identity);
 
 WARN_UNUSED status index_save(const data_index *x, const char *path, hash128 key);

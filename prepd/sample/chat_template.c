@@ -58,9 +58,9 @@ static status from_jinja(const conf *c, chat_template *t, bool *out_found)
     if (!text)
         st = FAIL(ST_NO_MEMORY, "no memory for a chat template");
     else if (ferror(f))
-        st = FAIL_IN(ST_IO, path, "cannot be read");
+        st = FAIL_IN(ST_IO, path, "it cannot be read");
     else if (size > JINJA_MAX)
-        st = FAIL_IN(ST_BAD_INPUT, path, "is longer than %d bytes", JINJA_MAX);
+        st = FAIL_IN(ST_BAD_INPUT, path, "it is longer than %d bytes", JINJA_MAX);
     else
         recognise(text, size, t);
     memcpy(t->path, path, sizeof t->path);
@@ -93,10 +93,9 @@ static status from_json(const conf *c, const char *name, chat_template *t, bool 
     status st = ST_OK;
     const json_value *v = default_of(json_given(file, "chat_template"));
     if (v && json_typeof(v) != JSON_TEXT) {
-        st =
-            FAIL_IN(ST_BAD_INPUT, path,
-                    "chat_template is %s, expected a text, or a list of which one is named default",
-                    json_type_name(json_typeof(v)));
+        st = FAIL_IN(ST_BAD_INPUT, path,
+                     "chat_template is %s, expected a text, or a list with one named default",
+                     json_type_name(json_typeof(v)));
     } else if (v) {
         recognise(json_text(v, ""), json_text_size(v), t);
         memcpy(t->path, path, sizeof t->path);

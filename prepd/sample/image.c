@@ -305,7 +305,7 @@ static uint8_t alpha_at(const opened *o, const void *in, int64_t i, const uint8_
                : ((const uint8_t *)in)[at];
 }
 
-/* Laid on white: colour * alpha + 255 * (255 - alpha), over 255, rounded. */
+/* A colour laid on white: colour * alpha + 255 * (255 - alpha), over 255, rounded. */
 static void whiten_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
 {
     for (int64_t i = 0; i < n; i++, rgb += 3) {
@@ -406,7 +406,7 @@ status image_decode(span bytes, const char *file, const conf *limits, arena *a, 
     return image_decode_rows(bytes, file, limits, NULL, a, out);
 }
 
-/* What libvips refuses for its many warnings alone is no failure. */
+/* A picture that libvips refuses only because of its many warnings is not a failure. */
 static status decode_by_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
 {
     const char *name;

@@ -48,7 +48,7 @@ static void message(j_common_ptr j, int level)
     if (d->keeps_warnings && !d->warning[0])
         d->errors.format_message(j, d->warning);
     if (!d->keeps_warnings || (!d->at_end && j->err->msg_code == JWRN_JPEG_EOF))
-        leave(j); /* the file ends within its lines: that no one passes over */
+        leave(j); /* the file ends within its lines, which is never passed over */
 }
 
 static void say_nothing(j_common_ptr j)
@@ -183,7 +183,7 @@ static bool read_picture(decoder *d)
     return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
 
-/* Up to the mark at the end. What goes wrong after the last line changes no pixel. */
+/* Reads up to the mark at the end. What goes wrong after the last line changes no pixel. */
 static void read_end(decoder *d)
 {
     d->keeps_warnings = d->at_end = true;

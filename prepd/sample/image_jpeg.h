@@ -24,14 +24,14 @@ WARN_UNUSED bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_
 WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
                                      arena *a, image *out, bool *out_done);
 
-/* A file of which libvips has had enough (it gives up after about a hundred warnings: one that
- * loses its restart markers): as image_jpeg_decode, but warnings are passed over, as in Pillow,
- * unless the file ends within its lines. *out_done false: an error, or not plain. */
+/* For a file that libvips gives up (after about a hundred warnings, as of one that loses its
+ * restart markers): as image_jpeg_decode, but warnings are passed over, as in Pillow, unless the
+ * file ends within its lines. *out_done false: an error, or not plain. */
 WARN_UNUSED status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *a, image *out,
                                              bool *out_done);
 
 /* libjpeg's first warning about a sequential file, its end included, in the arena; *out NULL: there
- * is none. By decoding all of it at an eighth of its size. */
+ * is none. It decodes all of the file at an eighth of its size. */
 WARN_UNUSED status image_jpeg_end(span bytes, arena *a, const char **out);
 
 #endif

@@ -186,7 +186,7 @@ static bool height_first(int method, int32_t in_height, int32_t in_width, int32_
            (int64_t)in_height - out_height > 2 * ((int64_t)in_width - out_width);
 }
 
-/* The height alone, all of it at once: what the width pass then goes over. */
+/* The height pass alone, all of it at once; the width pass then goes over its rows. */
 static status shrink_height(const resample_kernels *kernels, int method, int channels,
                             const uint8_t *in, int32_t in_height, int32_t width, int32_t out_height,
                             arena *a, uint8_t **out)

@@ -127,12 +127,13 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     const status st =
         w->ship
             ? FAIL_IN(ST_PROTOCOL, file,
-                      "a worker elsewhere (pid %d on %s) told another size of this and %lld other "
-                      "files than the daemon sent it",
+                      "a worker elsewhere (pid %d on %s) tells sizes for this and %lld other files "
+                      "that "
+                      "differ from what the daemon sent it",
                       (int)w->pid, w->host, (long long)w->missing_files - 1)
             : FAIL_IN(ST_NO_INPUT, file,
-                      "this and %lld other files that the daemon has can not be opened by a worker "
-                      "elsewhere (pid %d on %s), or are others there: its --data-root names the "
+                      "this and %lld other files that the daemon has cannot be opened by a worker "
+                      "elsewhere (pid %d on %s), or differ there: its --data-root must name the "
                       "folder of a whole copy",
                       (long long)w->missing_files - 1, (int)w->pid, w->host);
     log_warn("worker dismissed: %s", status_text());
@@ -144,7 +145,7 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
 }
 
 /* missing: a file of image j that w could not open, or NULL; told: the size it says, -1: no record,
- * see taking it. What could not be sent is our own affair, and no bytes of it are told. */
+ * see taking it. What could not be sent is this side's affair, and no size of it is told. */
 static bool contradicts(const worker_seat *w, const source *s, int64_t j, const char *missing,
                         int64_t told)
 {
@@ -212,8 +213,8 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
     return ST_OK;
 }
 
-/* All of a FAILED message before any of it counts: a worker that names what it was not given is
- * believed in nothing. */
+/* Checks all of a FAILED message before any of it counts: a worker that names what it was not given
+ * is not believed in anything. */
 static status check_failed(const lease *l, const json_value *v, const char *name,
                            const json_value **out_list)
 {
@@ -310,8 +311,9 @@ status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_valu
         return FAIL_IN(ST_PROTOCOL, name, "at work on %lld, which is not in the lease",
                        (long long)item);
     w->unbegun = false;
-    /* Said again, or said of one that was passed, it gives no further time: a lease ends within
-     * prepd.sample_timeout for each of its items. A long one that goes on is no sign of trouble. */
+    /* An item reported again, or after a later one, gives no further time: a lease ends within
+     * prepd.sample_timeout for each of its items. A long lease that goes on is no sign of trouble.
+     */
     if (lease_on(w->work, item))
         d->answered_ns = w->since_ns = clock_ns();
     w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&

@@ -1,7 +1,7 @@
 /* claims.c: what a worker elsewhere tells of the index is a claim. It counts once another process
- * tells the same; where two differ, a local worker decides, and who told something else is
- * dismissed. What a local worker tells counts at once, and so does what the only worker there is
- * tells: there is no other to ask.
+ * tells the same; where two differ, a local worker decides, and one that told something else is
+ * dismissed. What a local worker tells counts at once, and so does what the only worker tells,
+ * since there is no other to ask.
  *
  * A claim travels with a lease of the same items (lease.h), so that a worker that dies or leaves
  * while it confirms one changes nothing. */
@@ -20,7 +20,7 @@ static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
     return w;
 }
 
-/* Here, or on another machine than w. */
+/* Local, or on another machine than w. */
 static bool is_apart(const worker_seat *o, const worker_seat *w)
 {
     return o->local || strcmp(o->host, w->host) != 0;
@@ -54,7 +54,7 @@ static void dismiss(dispatch *d, uint64_t number, const source *s, lease_kind ki
     const status st =
         FAIL_IN(ST_PROTOCOL, what,
                 "what a worker elsewhere (pid %d on %s) told of %s %lld for the index is not what "
-                "another found: it is dismissed, and its record is not used",
+                "another worker found: it is dismissed, and its record is not used",
                 (int)w->pid, w->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
                 (long long)item);
     log_warn("worker dismissed: %s", status_text());
@@ -82,7 +82,7 @@ static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t fac
     return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
 }
 
-/* The items that do not count, once more, with what is claimed of them so far and by w. */
+/* Leases the items that do not count once more, with what is claimed of them so far and by w. */
 static status lease_again(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
                           int64_t n, const worker_seat *w)
 {
@@ -102,7 +102,7 @@ static status lease_again(dispatch *d, const lease *l, const int64_t *item, cons
     return st;
 }
 
-/* Those that told of a settled item something else. */
+/* Those that told something else of a settled item. */
 static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t facts)
 {
     for (int c = 0; c < l->n_claims; c++)
@@ -122,7 +122,7 @@ status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uin
     for (int64_t k = 0; k < n; k++) {
         out_settled[k] = counts(d, l, item[k], facts[k], w);
         if (!out_settled[k] && l->n_claims == 1 && l->claim[0].by == w->number)
-            return FAIL_IN(ST_PROTOCOL, from, "told two records of item %lld that differ",
+            return FAIL_IN(ST_PROTOCOL, from, "it told two different records of item %lld",
                            (long long)item[k]);
         if (out_settled[k])
             continue;
@@ -144,7 +144,7 @@ void claims_want_local(dispatch *d)
         l = l->next;
     if (!l || d->local.target > 0 || d->draining)
         return;
-    log_warn("two workers elsewhere tell different records of the same items for the index: a "
+    log_warn("two workers elsewhere tell different records of the same items for the index; a "
              "local worker is started to decide");
     local_scale(d, 1);
 }

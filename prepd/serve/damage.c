@@ -1,5 +1,6 @@
 /* damage.c: pictures that decode, but with a warning that their file is damaged (data.damaged
- * accept). They are used as they decode; here they are counted, and their names kept for who asks.
+ * accept). They are used as they decode; here they are counted, and their names kept for status and
+ * check.
  */
 #include <stdio.h>
 #include <sys/types.h>
@@ -19,8 +20,8 @@ static status note(dispatch *d, source *s, int64_t id, int64_t k, const char *wa
     arena_reset(&d->scratch);
     TRY(s->data->v->outline(s->data, id, &d->scratch, &smp));
     if (k < 0 || k >= smp.n_images)
-        return FAIL(ST_PROTOCOL, "picture %lld of a sample that has %d", (long long)k,
-                    (int)smp.n_images);
+        return FAIL(ST_PROTOCOL, "damage is told of picture %lld of a sample that has %d pictures",
+                    (long long)k, (int)smp.n_images);
     snprintf(text, sizeof(text), "%s", warning);
     if (quarantine_add(&s->damaged, smp.images[k], text, &fresh) != ST_OK) {
         dispatch_fail(d, ST_NO_MEMORY); /* ours, not the worker's */

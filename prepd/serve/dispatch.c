@@ -250,7 +250,7 @@ static void tell_supervisor(const dispatch *d)
     const serve_counts *k = &d->counts;
     const session *s = leading(d);
     if (source_waits_for(&d->train)) {
-        snprintf(line, sizeof(line), "STATUS=waiting for the index, which is built by %s\n",
+        snprintf(line, sizeof(line), "STATUS=waiting for the index, which %s builds\n",
                  source_waits_for(&d->train));
     } else if (d->train.build.active) {
         snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
@@ -339,7 +339,7 @@ static void tick(dispatch *d)
 }
 
 /* Nothing is in work. What was made has been sent, as far as its consumer takes it. Records of an
- * index that is not whole are not waited for: who could confirm them may have left. */
+ * index that is not whole are not waited for: the workers that could confirm them may have left. */
 static bool is_drained(const dispatch *d)
 {
     for (const worker_seat *w = d->seats; w; w = w->next)

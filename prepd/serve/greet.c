@@ -42,8 +42,8 @@ static void weight_words(double weight, char out[WEIGHT_TEXT])
         snprintf(out, WEIGHT_TEXT, "none");
 }
 
-/* A cursor of the same records in other proportions, by the first source whose weight is another:
- * which samples come when is another stream then. ST_OK: it is not that. */
+/* Refuses a cursor of the same records in other proportions and names the first source whose weight
+ * differs: its stream has other samples in other places. ST_OK: the cursor is not that. */
 static status check_weights(const source *s, const json_value *cursor, const char *name)
 {
     const dataset_part *parts = NULL;
@@ -60,8 +60,8 @@ static status check_weights(const source *s, const json_value *cursor, const cha
         weight_words(parts[k].weight, is);
         return FAIL_IN(
             ST_CONFIG, name,
-            "the cursor is of a mixture whose source %s has weight %s, in %s it has %s: "
-            "rows after it would repeat some samples and leave out others. Set it back, "
+            "the cursor is of a mixture in which source %s has weight %s, in %s it has %s: "
+            "rows after it would repeat some samples and leave out others. Set the weight back, "
             "or begin the epochs anew (checkpoint.load_step 0); the index stays as it is",
             parts[k].name, was, s->c.data_path, is);
     }
@@ -176,7 +176,7 @@ static void put_buckets(json_writer *w, const plan *p)
     json_end_array(w);
 }
 
-/* For people; takes as long as it takes, which only a command waits for. */
+/* For people. It may take long: only a command waits for it. */
 static status put_report(const session *s, json_writer *w)
 {
     char *text = NULL;

@@ -146,7 +146,7 @@ static uint64_t facts_of(const int64_t *value, size_t n)
     return out;
 }
 
-/* Two who found a file bad may say it in other words. */
+/* Two workers that found a file bad may say so in other words. */
 static uint64_t facts_of_bad(void)
 {
     return facts_of(&(int64_t){-1}, 1);

@@ -378,7 +378,7 @@ static void put_begin(const session *se, const planned_row *r, uint64_t next, js
 }
 
 /* Of a mixture: what its order depends on besides the index, by the names of its sources, and the
- * index without it, so that who enters with other weights can be told. */
+ * index without it, so that a consumer that enters with other weights can be told. */
 static void put_weights(const source *s, json_writer *w)
 {
     const dataset_part *parts = NULL;

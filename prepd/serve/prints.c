@@ -1,8 +1,8 @@
-/* prints.c: this daemon's own fingerprints (prepd/fingerprints.h), and who is of its kind.
+/* prints.c: this daemon's own fingerprints (prepd/fingerprints.h), and which workers have the same.
  *
- * A child process makes them, `prepd fingerprint`, started when the daemon is and read beside the
- * loop: meanwhile the data set is read and workers load the same libraries, so that nothing waits
- * longer than it did. A worker that joins earlier is kept, without TERMS or work, until it can be
+ * A child process makes them, `prepd fingerprint`, started together with the daemon and read beside
+ * the loop: meanwhile the data set is read and workers load the same libraries, so that nothing
+ * waits longer for it. A worker that joins earlier is kept, without TERMS or work, until it can be
  * compared. The decoder of videos is asked once the data may hold any. */
 #include <errno.h>
 #include <signal.h>
@@ -63,7 +63,7 @@ static void take_line(dispatch *d, const char *line)
     hash128 value;
     int code, at = 0;
     if (sscanf(line, "error %d %n", &code, &at) == 1 && at > 0 && code > ST_OK && code < ST_COUNT) {
-        dispatch_fail(d, FAIL((status)code, "the fingerprints of this machine can not be made: %s",
+        dispatch_fail(d, FAIL((status)code, "the fingerprints of this machine cannot be made: %s",
                               line + at));
         return;
     }
@@ -87,10 +87,10 @@ static void take_lines(dispatch *d)
         memmove(m->text, m->text + used, m->n);
     }
     if (m->n == sizeof m->text)
-        m->n = 0; /* a line of nothing that it says */
+        m->n = 0; /* no line that it says is so long */
 }
 
-/* The loop reaps it with the others. */
+/* The loop reaps this process with the others. */
 static void has_ended(dispatch *d)
 {
     print_maker *m = &d->maker;
@@ -133,12 +133,12 @@ void prints_run(dispatch *d)
     if (m->pid && (got == 0 || (errno != EAGAIN && errno != EINTR)))
         has_ended(d);
     if (m->pid && clock_ns() - m->started_ns > LIMIT_S * 1000000000LL) {
-        log_warn("the process that makes fingerprints hangs, killed seconds=%d", LIMIT_S);
+        log_warn("the process that makes fingerprints hangs and is killed seconds=%d", LIMIT_S);
         m->started_ns = clock_ns();
         kill(m->pid, SIGKILL);
     }
     if (!d->stopping && !m->pid && prints_start(d) != ST_OK) {
-        log_warn("fingerprints can not be made yet: %s", status_text());
+        log_warn("the fingerprints of this machine cannot be made yet: %s", status_text());
         m->pid = 0;
     }
 }
@@ -166,9 +166,9 @@ status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours
                             int64_t pid, const char *host, const char *name)
 {
     return FAIL_IN(ST_MISMATCH, name,
-                   "this worker (pid %lld on %s) %s otherwise than the daemon: fingerprint of %s "
-                   "%s there, %s here; install the same %s on both machines, or allow it "
-                   "(prepd.mixed_workers)",
+                   "this worker (pid %lld on %s) %s differently from the daemon: fingerprint of %s "
+                   "%s there, %s here; install the same %s on both machines, or set "
+                   "prepd.mixed_workers to allow it",
                    (long long)pid, host, differs[kind].does, print_names[kind], theirs->of[kind],
                    ours->of[kind], differs[kind].remedy);
 }
@@ -182,15 +182,15 @@ status prints_check_cursor(const dispatch *d, const source *s, const json_value 
     if (kind == N_PRINTS)
         return ST_OK;
     if (d->c->prepd_mixed_resume) {
-        log_warn("the cursor of %s has fingerprint %s of %s, this daemon %s: its stream goes on "
-                 "with others (prepd.mixed_resume)",
+        log_warn("the cursor of %s has fingerprint %s of %s, this daemon has %s: its stream goes "
+                 "on with other rows (prepd.mixed_resume)",
                  name, was.of[kind], print_names[kind], s->prints.of[kind]);
         return ST_OK;
     }
     return FAIL_IN(ST_CONFIG, name,
-                   "the rows before this cursor were made by a daemon that %s otherwise: "
-                   "fingerprint of %s %s then, %s now; install the %s of then again, or go on with "
-                   "other rows (prepd.mixed_resume)",
+                   "the rows before this cursor were made by a daemon that %s differently: "
+                   "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
+                   "prepd.mixed_resume to go on with other rows",
                    differs[kind].does, print_names[kind], was.of[kind], s->prints.of[kind],
                    differs[kind].remedy);
 }

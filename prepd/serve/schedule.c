@@ -146,8 +146,8 @@ static bool any_unheld(const dispatch *d, int64_t now)
     return w != NULL;
 }
 
-/* Those whose neighbours broke the protocol again and again have no work while others are here, be
- * they busy: who is late may only wait for workers that do it. */
+/* Workers at an address that broke the protocol again and again get no work while others are here,
+ * even busy ones: what is late waits for workers that do it. */
 static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 {
     const int64_t now = clock_ns();
@@ -189,7 +189,7 @@ static void give_ahead(dispatch *d)
     }
 }
 
-/* Leases that the one who was asked first may not have: claims of its own. */
+/* Leases that the worker that was asked first may not have: claims of its own. */
 static void give_claims(dispatch *d)
 {
     const int64_t now = clock_ns();

@@ -154,7 +154,7 @@ static status bury(dispatch *d, const char *keeper, const json_value *before, co
     return ST_OK; /* it had nothing in work */
 }
 
-/* Its own note stays the thread's. What it had in work is nobody's fault. */
+/* The thread's own note stays. What the worker had in work is blamed on nothing. */
 static status refuse_other(dispatch *d, worker_seat *w, status st)
 {
     const status_note why = *status_last();
@@ -220,7 +220,7 @@ static status read_joiner(const dispatch *d, const char *name, const json_value 
     TRY(json_want_text(v, "host", name, &out->host));
     TRY(json_want_int(v, "pid", name, &out->pid));
     TRY(fingerprints_read(v, name, &out->prints));
-    out->build = json_text(json_find(v, "build"), "that it does not tell");
+    out->build = json_text(json_find(v, "build"), "unknown");
     out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(v, "ship"), false);
     out->keeper = json_text(json_find(v, "keeper"), "");
@@ -239,8 +239,8 @@ static status check_build(const dispatch *d, const char *name, const joiner *j)
     }
     return FAIL_IN(ST_MISMATCH, name,
                    "this worker (pid %lld on %s) is of version %s, build %s; this daemon is of "
-                   "version %s, build %s: install the same on both machines, or allow it "
-                   "(prepd.mixed_workers)",
+                   "version %s, build %s: install the same on both machines, or set "
+                   "prepd.mixed_workers to allow it",
                    (long long)j->pid, j->host, j->version, j->build, TESSERA_VERSION, d->build);
 }
 
@@ -398,8 +398,8 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     return st;
 }
 
-/* What it had is given again and blames no sample, however often: it proves nothing. One that is a
- * child of ours is not left to its own devices. */
+/* What it had is given again and no sample is blamed, however often: it proves nothing. A child of
+ * ours is killed as well. */
 static void dismiss(dispatch *d, worker_seat *w)
 {
     if (w->local)

@@ -118,10 +118,11 @@ status ship_check(const dataset *d)
     }
     if (n == 0)
         return ST_OK;
-    return FAIL_IN(ST_CONFIG, first,
-                   "this and %lld other files lie outside %s, by a link or by what the data set "
-                   "says, and data.ship sends nothing from outside the folder that was named: name "
-                   "the folder that holds the files (data.images), mount it here (mount --bind), "
-                   "or set data.ship false and give workers the files (--data-root)",
-                   (long long)n - 1, holder);
+    return FAIL_IN(
+        ST_CONFIG, first,
+        "this and %lld other files lie outside %s, through a link or as the data set "
+        "names them, and data.ship sends nothing from outside the folder that was named: name "
+        "the folder that holds the files (data.images), mount it here (mount --bind), "
+        "or set data.ship false and give workers the files (--data-root)",
+        (long long)n - 1, holder);
 }

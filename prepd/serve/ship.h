@@ -1,6 +1,6 @@
 /* ship.h: the bytes of a lease's files, read here and sent along to a worker that has no data root
  * (data.ship). Bytes only: nothing is decoded, and nothing from outside the data folder, whatever
- * links lie in it (prepd/dataset/beneath.h). What can not be read is said as the worker would
+ * links lie in it (prepd/dataset/beneath.h). What cannot be read is said as the worker would
  * have found it, so that who reads a file does not enter the stream. */
 #ifndef TESSERA_PREPD_SERVE_SHIP_H
 #define TESSERA_PREPD_SERVE_SHIP_H

@@ -124,7 +124,7 @@ static status check_template(const source *s)
     chat_template t;
     TRY(chat_template_check(&s->c, &t));
     if (t.path[0] && !t.releases)
-        log_warn("%s is not used: conversations are written as the chat template of Qwen3-VL "
+        log_warn("the template %s is not used: conversations are written as that of Qwen3-VL "
                  "Instruct does (model.chat_template is instruct) section=%s",
                  t.path, s->name);
     return ST_OK;
@@ -196,13 +196,13 @@ struct opening {
     status st;
     status_note note; /* of the thread */
     char holder[LOCK_HOLDER];
-    atomic_bool waits; /* for the holder, who was named before: it says so from now on */
-    atomic_bool leave; /* nobody wants it any more; heard while it waits */
+    atomic_bool waits; /* the thread waits for `holder`, which is written before */
+    atomic_bool leave; /* it is no longer wanted; heard while it waits */
     atomic_bool done;
 };
 
-/* Waits for whoever builds the index. True: it has ended, and the lock is ours. False: there is no
- * lock to be had, or nobody wants the index any more. */
+/* Waits for the process that builds the index. True: it has ended, and the lock is ours. False:
+ * there is no lock to be had, or the index is no longer wanted. */
 static bool lock_index(opening *o, cache_lock *out)
 {
     const char *path = o->made.index_path;
@@ -212,12 +212,12 @@ static bool lock_index(opening *o, cache_lock *out)
         if (answer == LOCK_OURS)
             return true;
         if (answer == LOCK_NONE) {
-            log_info("index can not be locked, so others that start now build it too: %s",
+            log_info("the index cannot be locked, so daemons that start now build it too: %s",
                      status_text());
             return false;
         }
         if (!atomic_load(&o->waits)) {
-            log_warn("index is built by %s: waiting for it section=%s file=%s", holder,
+            log_warn("the index is being built by %s: waiting for it section=%s file=%s", holder,
                      o->made.name, path);
             memcpy(o->holder, holder, sizeof(holder));
             atomic_store(&o->waits, true);
@@ -244,7 +244,7 @@ static status find_index(opening *o)
         if (!s->index_path[0] || !lock_index(o, &s->lock) ||
             same_mark(seen, mark_of(s->index_path)))
             return ST_OK;           /* built here */
-        cache_lock_leave(&s->lock); /* made meanwhile: all who waited may read it at once */
+        cache_lock_leave(&s->lock); /* made meanwhile: all that waited may read it at once */
     }
 }
 

@@ -100,7 +100,7 @@ typedef struct session {
     bool welcomed, ended; /* ended: the last row is leased */
     bool end_sent;        /* END went out, or nobody is there to take it */
     bool rows_later;      /* WELCOME need not wait until all epochs are planned */
-    bool report;          /* it is a command that wants to read of the plan, and no rows */
+    bool report;          /* a command that asks for a report of the plan, and no rows */
     bool press;           /* its link is the slower part */
     uint64_t next_row;    /* first row not yet looked at */
     uint64_t step;        /* step that rank_of describes; UINT64_MAX none */
@@ -133,7 +133,7 @@ typedef struct worker_seat {
     bool begun;                /* has reported an item or an answer: its start went well */
     bool ship;                 /* has no data root: files come with its leases */
     int64_t shipped;           /* bytes of them under way */
-    char keeper[24];           /* whoever starts it again elsewhere and says how it died; "" none */
+    char keeper[24];           /* what starts it again elsewhere and says how it died; "" none */
     int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
     lease *work;
     lease *ahead;     /* what it does next, sent before it has answered for work; NULL */
@@ -271,7 +271,7 @@ void planning_leave(session *s);
 /* index_build.c */
 WARN_UNUSED status index_build_start(source *s);
 WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
-/* What worker w told. ST_PROTOCOL is its doing, no other is. */
+/* What worker w told. ST_PROTOCOL is the worker's fault, any other failure is not. */
 WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
                                     const worker_seat *w, const char *from);
 WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
@@ -356,8 +356,8 @@ void prints_of_source(const dispatch *d, source *s);
 WARN_UNUSED status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
                                         print_kind kind, int64_t pid, const char *host,
                                         const char *name);
-/* Of a stream that goes on: its rows were made by what makes ours, or prepd.mixed_resume. A cursor
- * from before there were fingerprints says nothing. */
+/* For a stream that goes on: its rows were made by what makes ours, or prepd.mixed_resume allows
+ * another. A cursor from before there were fingerprints says nothing. */
 WARN_UNUSED status prints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
                                        const char *name);
 

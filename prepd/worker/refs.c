@@ -58,8 +58,9 @@ static status take_shipped(const file_ref *f, const char *full, int64_t max_byte
     const int64_t failed = json_int(json_find(v, "errno"), 0);
     const int64_t part = json_int(json_find(v, "part"), -1);
     if (failed == EXDEV)
-        return FAIL_IN(ST_NO_INPUT, full,
-                       "lies outside the data folder now, by a link: data.ship does not send it");
+        return FAIL_IN(
+            ST_NO_INPUT, full,
+            "now lies outside the data folder, through a link: data.ship does not send it");
     if (failed)
         return file_fail((int)failed, full, -1, "opened");
     if (json_bool(json_find(v, "irregular"), false))

@@ -151,8 +151,9 @@ static void put_damaged(const workshop *s, json_writer *out)
     json_end_array(out);
 }
 
-/* Where the lease's time went, and what was damaged. It is told before the answer, so that whoever
- * has a row finds this in the status: the endpoint keeps the order of what a worker sends. */
+/* Where the lease's time went, and what was damaged. It is told before the answer, so that a
+ * consumer that has a row finds this in the status: the endpoint keeps the order of what a worker
+ * sends. */
 static status tell_stages(worker *w)
 {
     const workshop *s = &w->shop;

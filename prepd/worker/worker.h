@@ -74,7 +74,7 @@ void workshop_done(workshop *s);
  * missing within prepd.worker_bytes for the next, and a row of two might never be made. */
 void workshop_begin_image(workshop *s);
 
-/* What was decoded came with this warning (NULL: none). of: of a clip, which frame; else NULL. */
+/* What was decoded came with this warning (NULL: none). of: the frame, of a clip; else NULL. */
 WARN_UNUSED status workshop_note_damage(workshop *s, const char *of, const char *warning);
 
 /* The time since then was this stage's. */

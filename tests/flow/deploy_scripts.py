@@ -161,7 +161,7 @@ def on_a_terminal(words, env, ready):
 
 
 def ctrl_c_ends_quickstart_in_order():
-    """Whatever it does: a line of its own with what is there and that the same command goes on, which it does."""
+    """In every phase: a line of its own says what is there and that the same command goes on, which it does."""
     for phase, step, way in (("packages", "packages", on_a_terminal), ("configure", "build", in_a_pipe),
                              ("build", "build", on_a_terminal), ("data", "data", in_a_pipe),
                              ("training", "training", on_a_terminal), ("training", "training", in_a_pipe)):
@@ -181,7 +181,7 @@ def ctrl_c_ends_quickstart_in_order():
             check(said.endswith("quickstart: loss 2 to 1\n"), said)
 
 
-# Seven seconds of a build of which the first line says what only a reader of logs wants.
+# Seven seconds of a build; only a reader of logs wants what its first line says.
 BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0.1; done; echo '[1/1] Generating y'"""
 
 

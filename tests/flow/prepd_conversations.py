@@ -147,7 +147,7 @@ def a_file_is_not_held_out_from_itself():
 
 
 def parsed_by_one_while_others_wait():
-    """Of a large file: who comes while another parses it takes what that one keeps, or parses it where that one died."""
+    """A daemon that comes while another parses a large file takes what that one keeps, or parses it where that one died."""
     with Folder(images=16) as f:
         samples, cache = load(f), f.file("cache")
         args = form(write_lines(in_data(f, "large.jsonl"), [dict(llava(*s), filler=" " * (1 << 20)) for s in samples[:9]]),
@@ -168,11 +168,11 @@ def parsed_by_one_while_others_wait():
                 lock.write("pid 7 elsewhere")
                 lock.flush()
                 d = all_.enter_context(Daemon(f.config, *args))
-                wait_for(lambda: "data are parsed by pid 7 elsewhere: waiting for it" in d.said(), d.said())
+                wait_for(lambda: "data are being parsed by pid 7 elsewhere: waiting for it" in d.said(), d.said())
                 check(not os.path.exists(f.file("d.sock")), "it did not wait")
                 if made:
                     os.rename(kept + ".made", kept)
-                lock.close()  # as the kernel does of who dies
+                lock.close()  # as the kernel does when a holder dies
                 check(("of the last start" in serving(d)) == made, d.said())
                 check(os.path.exists(kept) and not os.path.exists(kept + ".lock"), os.listdir(cache))
 

@@ -485,7 +485,7 @@ def workers_that_can_not_start_end_it():
         p = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
                            timeout=60, env={**os.environ, "TESSERA_IMAGE_MODULE": "/nowhere.so"})
         check(p.returncode == 69, f"exit code {p.returncode}\n{p.stderr}")
-        check("fingerprints of this machine can not be made" in p.stderr and "/nowhere.so" in p.stderr, p.stderr)
+        check("fingerprints of this machine cannot be made" in p.stderr and "/nowhere.so" in p.stderr, p.stderr)
 
 
 def a_broken_model_folder_ends_it():

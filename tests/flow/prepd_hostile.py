@@ -701,7 +701,7 @@ def one_of_another_build(t, join):
             check(f"fingerprint of {kind} {'0' * 32} there, {join['fingerprints'][kind]} here" in text, text)
         else:
             check(f"build {join['build']}: install the same" in text and
-                  (change.get("build") or change.get("version") or "that it does not tell") in text, text)
+                  (change.get("build") or change.get("version") or "build unknown") in text, text)
         s.close()
     context.destroy(0)
 
@@ -714,7 +714,7 @@ def answer(kind, number, body, images=0):
 
 
 ROW, ON, RECORDS, FAILED, JOIN, LEASE = 4, 19, 20, 21, 16, 18
-# What a worker may send that broke the protocol, for a lease of this number, row and samples; k: how often before.
+# What a worker that breaks the protocol may send, for a lease of this number, row and samples; k: how often before.
 BREACHES = (
     lambda n, row, ids, k: [answer(ROW, row + 1, b"x")],
     lambda n, row, ids, k: [answer(FAILED, n, {"samples": [{"id": ids[0], "cause": "a lie"}, {"id": 1 << 40, "cause": "x"}]})],
@@ -730,7 +730,7 @@ BREACHES = (
 
 
 class Breaker:
-    """A worker with all that is asked of one, which joins, takes a lease, is at work on one of its samples, and then
+    """A worker that meets all that is asked of one: it joins, takes a lease, is at work on one of its samples, and then
     sends what no worker sends. Three have an address of their own: one machine is soon given no more work."""
     made = 0
 
@@ -811,8 +811,8 @@ TIMEOUT_S = 3
 
 
 def workers_that_break_the_protocol():
-    """They have the right key and the right build. No sample is blamed, no row is another, and the stream goes on by the
-    one honest worker. prepd_hostile.py CONNECTIONS: as many bad answers, 2,000 at least."""
+    """They have the right key and the right build. No sample is blamed, no row differs, and the one honest worker keeps the
+    stream going. prepd_hostile.py CONNECTIONS: as many bad answers, 2,000 at least."""
     wanted = max(2000, CONNECTIONS)
     with Folder(**{"prepd.workers": 1, "prepd.solo_deaths": 1, "prepd.sample_timeout": TIMEOUT_S}) as f, Target(f) as t:
         join = joining(f)

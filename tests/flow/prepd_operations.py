@@ -575,7 +575,7 @@ def one_daemon_builds_the_index():
         os.mkdir(os.path.join(cache, name))  # as where there are no locks: each builds it
         d, of_d = start("d", 1)
         state(of_d, "ready", d)
-        check("index built" in d.said() and "can not be locked" in d.said(), d.said())
+        check("index built" in d.said() and "cannot be locked" in d.said(), d.said())
 
 
 READING = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH

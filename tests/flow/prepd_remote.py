@@ -310,8 +310,8 @@ def refusal(endpoint, **more):
 
 
 def another_decoder_is_refused():
-    """Whoever comes first: the daemon knows by itself what is right, also without workers of its own. A stream goes on
-    with what made its first rows, or with the word of who runs it."""
+    """Whichever worker comes first: the daemon knows by itself what is right, also without workers of its own. A stream goes
+    on with what made its first rows, or with something else where its user says so."""
     with Folder(**{"prepd.workers": -1}) as f:
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
@@ -356,7 +356,7 @@ def another_decoder_is_refused():
             row = next(rows)
             check(row["number"] == 4 and row["pixels"].tobytes() != first[4]["pixels"].tobytes(), "what it refuses is no other row")
             rows.close()
-            run("scale", "0", "--connect", end)  # the fleet has changed: who was refused is taken when it is started again
+            run("scale", "0", "--connect", end)  # the fleet has changed: one that was refused is taken when it is started again
             again = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, **OTHER_JPEG})
             wait_for(lambda: [w["local"] for w in json.loads(run("status", "--connect", end, "--json"))["workers"]] == [False],
                      "it is taken")
@@ -369,7 +369,7 @@ def another_decoder_is_refused():
             rows = client.connect(end, timeout=60.0, cursor=cursor)
             check(next(rows)["pixels"].tobytes() == row["pixels"].tobytes(), "other rows")
             rows.close()
-            check("its stream goes on with others" in d.said(), d.said())
+            check("its stream goes on with other rows" in d.said(), d.said())
             other = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if k not in OTHER_JPEG})
             wait_for(lambda: "worker of another kind taken" in d.said(), "it is taken, and told of")
             other.kill()

@@ -203,7 +203,7 @@ def lies_told_by_one(f, want, lie, ship):
 
 
 def false_records_cost_who_told_them():
-    """Sizes are held against the daemon's own look at the files; what it can not know a second worker must say too."""
+    """Sizes are held against the daemon's own look at the files; what it cannot know a second worker must say too."""
     with Folder(images=48) as f:
         want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", options(training__epochs=1), 0)
         for lie, ship in ((false_size, True), (false_pixels, True), (false_cause, False), (false_count, False)):
@@ -214,8 +214,8 @@ SECRET = b"root:a secret of this machine:" * 4
 
 
 def nothing_outside_is_sent():
-    """A picture that becomes a link out of the data folder while the daemon runs: its bytes never reach a worker, its
-    samples cost themselves, and all other rows are those of before."""
+    """A picture that becomes a link out of the data folder while the daemon runs: its bytes never reach a worker, only its
+    own samples are lost, and all other rows are those of before."""
     with Folder(images=24) as f:
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
@@ -253,7 +253,7 @@ def nothing_outside_is_sent():
 def refused(f, args, *names):
     said = run("plan", "-c", f.config, "--data.ship", "true", *args, code=78)
     check(all(n in said for n in (*names, "data.images", "mount --bind", "--data-root")), said)
-    run("plan", "-c", f.config, *args)  # without data.ship it may lie where it wants
+    run("plan", "-c", f.config, *args)  # without data.ship it may lie anywhere
 
 
 def talks(f, folder, images, form="conversations"):
@@ -262,7 +262,7 @@ def talks(f, folder, images, form="conversations"):
 
 
 def data_that_lies_outside_is_refused_at_the_start():
-    """Where it was named by the user it may lie behind links, and below that only where they stay inside."""
+    """Where the user named it, it may lie behind links, and below that only where they stay inside."""
     with Folder(images=24) as f:
         pictures, ship = f.train_images(), ["--data.ship", "true"]
         a, b, c = (f.file(n) for n in "abc")

@@ -138,7 +138,7 @@ def short_rows_are_evaluated():
     """Rows that have less room than as many answers as are generated at once, and one of a token."""
     with Folder(images=16) as f:
         model = with_weights(f)
-        for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second is cut behind its 16th token
+        for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second is cut after its 16th token
             path = write_lines(in_data(f, "held.jsonl"), [{"text": text}] * 2)
             said = evaluated(f, model, path, data__format="text", training__seq_len=seq_len)
             check("of 2 documents" in said and said.count("answer: ") == 2, said)

@@ -107,7 +107,7 @@ def what_is_refused_is_said_once():
                "parallelism__pipeline_parallel_split_points": "layers.9"}, 78, "these fit: layers.3"),
              ({"freeze__pattern": "no_such"}, 78, "is the name of no parameter"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
-             ({"feed__replay": "none.rec"}, 66, "none.rec: can not open the recording")]
+             ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording")]
     with Folder(images=16) as f:
         open(f.file("rows.rec"), "w").close()
         for changed, code, wanted in wrong:

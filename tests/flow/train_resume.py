@@ -293,7 +293,7 @@ def goes_on_from_recordings_and_kept_steps():
         go(f, "quiet", checkpoint__keep_latest_k=0, **rows)
         go(f, "parts", **dict(rows, training__steps=3))
         said = go(f, "parts", **rows)
-        check("going on from step 3" in said and "other than in the checkpoint: training.steps: 8" in said, said)
+        check("going on from step 3" in said and "differs from the checkpoint: training.steps: 8" in said, said)
         same(f, "quiet", "parts", 8)
         kept = sorted(os.listdir(f.file("parts/checkpoint")))
         check([k for k in kept if k.startswith("step-")] == ["step-6", "step-7", "step-8"], kept)

@@ -82,7 +82,7 @@ static bool is_square(const param *w)
     return w->lora && w->shape[1] == w->shape[2];
 }
 
-/* gate_up: a module's first parameter, its other one follows. */
+/* gate_up: a module's first parameter; its other one follows. */
 static void add_fused_pair(adapter_list *l, const param *gate_up)
 {
     const param *down = gate_up + 1;

@@ -16,7 +16,7 @@
  * too, with zeros where it has no adapter: loading it under the wrong version fails.
  *
  * Text-only models have linear maps per expert, whose gate and up share their A, for either
- * version: PEFT fuses them for the 5 series. (Fused ones 4.57 would leave out without a word.) */
+ * version: PEFT fuses them for the 5 series. (4.57 would leave out fused ones without a word.) */
 #ifndef TESSERA_CHECKPOINT_ADAPTER_H
 #define TESSERA_CHECKPOINT_ADAPTER_H
 

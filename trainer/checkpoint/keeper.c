@@ -94,12 +94,13 @@ static status make_writing(const keeper *k, int64_t step)
     return file_make_folders(training);
 }
 
-/* Before it, room on the disk; that takes a while, which the others are told. */
+/* Makes room on the disk first; that takes a while, which the other ranks are told. */
 static status begin_folder(const keeper *k, int64_t step)
 {
     control_waits(k->watch, FILES);
     if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
-        log_warn("no checkpoint makes room: %s", status_text()); /* there may be enough */
+        log_warn("no old checkpoint can be removed to make room: %s",
+                 status_text()); /* there may be enough */
     control_waits(k->watch, NULL);
     return make_writing(k, step);
 }
@@ -113,7 +114,7 @@ static status write_part(keeper *k)
     return together_mark(&k->together, training, fill_folder(k, path));
 }
 
-/* By the first rank; what is left of a failure goes, so that it fills no disk. */
+/* By the first rank. What a failure left is removed, so that it fills no disk. */
 static status try_writing(keeper *k)
 {
     char path[STATUS_PATH_MAX];
@@ -140,7 +141,7 @@ static status make_room(keeper *k, status st, bool *out_again)
     if (!prune_was_full())
         return st;
     if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
-        log_warn("no checkpoint makes room: %s", status_text());
+        log_warn("no old checkpoint can be removed to make room: %s", status_text());
     *out_again = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
     status_set(&why);
     return st;

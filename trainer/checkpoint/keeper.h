@@ -44,9 +44,9 @@ int64_t keeper_last_step(const keeper *k);
 /* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked,
  * and that a run can go on from what it says (progress_check): its path and progress. *out_found =
  * false where there is none, and with load_step 0; one that is damaged is told and passed over, but
- * for a load_step that was named. ST_BAD_INPUT where all are damaged; a disk that can not be read
- * is no damage and fails. Changes nothing on disk. The ranks of `all` each look at their share of
- * the bytes, and all find the same; NULL: one rank. watch: as above. */
+ * for a load_step that was named. ST_BAD_INPUT where all are damaged; a disk that cannot be read
+ * is not damage but a failure. Changes nothing on disk. The ranks of `all` each look at their share
+ * of the bytes, and all find the same; NULL: one rank. watch: as above. */
 WARN_UNUSED status keeper_find(const char *folder, int64_t load_step, const comm *all,
                                control *watch, char out_path[STATUS_PATH_MAX], progress *out,
                                bool *out_found);

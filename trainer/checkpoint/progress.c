@@ -160,11 +160,11 @@ status progress_check(const progress *p, const char *path)
     const bool is_recording = !p->stream_options || !p->stream_options[0];
     if (is_recording)
         return p->rows >= p->step ? ST_OK
-                                  : FAIL_IN(ST_BAD_INPUT, path, "%lld rows for %lld steps",
+                                  : FAIL_IN(ST_BAD_INPUT, path, "it has %lld rows for %lld steps",
                                             (long long)p->rows, (long long)p->step);
     TRY(step_rows_of(p->stream_options, path, &step_rows));
     if (p->rows % step_rows != 0 || p->rows / step_rows != p->step)
-        return FAIL_IN(ST_BAD_INPUT, path, "%lld rows for %lld steps of %lld rows each",
+        return FAIL_IN(ST_BAD_INPUT, path, "it has %lld rows for %lld steps of %lld rows each",
                        (long long)p->rows, (long long)p->step, (long long)step_rows);
     return p->rows == 0 ? ST_OK : cursor_read(p->cursor, path, "train", step_rows, &row);
 }

@@ -125,7 +125,7 @@ status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone
     *out_gone = true;
     log_warn("%s: the disk has no room for one more checkpoint: that of step %" PRId64
              ", the oldest%s, is removed, though checkpoint.keep_latest_k is %" PRId64
-             "; make room, or lower it",
+             "; make room, or lower that option",
              folder, step, is_best ? " and the one with the lowest held-out loss" : "", keep);
     return ST_OK;
 }

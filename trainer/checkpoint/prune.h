@@ -1,5 +1,5 @@
-/* prune.h: which checkpoints of a folder go: by checkpoint.keep_latest_k, and before that where the
- * disk has no room for one more. */
+/* prune.h: which checkpoints of a folder are removed: by checkpoint.keep_latest_k, and before that
+ * where the disk has no room for one more. */
 #ifndef TESSERA_CHECKPOINT_PRUNE_H
 #define TESSERA_CHECKPOINT_PRUNE_H
 

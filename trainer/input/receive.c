@@ -92,7 +92,7 @@ static status check_cursor(const receiver *r, const slot *s)
                ? ST_OK
                : FAIL_IN(ST_PROTOCOL, r->endpoint,
                          "row %" PRId64 " came with a cursor that goes on at row %" PRId64
-                         ", expected was one from %" PRId64 " to %" PRId64,
+                         " where one from %" PRId64 " to %" PRId64 " was expected",
                          number, next, number + 1, last);
 }
 

@@ -3,8 +3,8 @@
  *
  * A member is honoured (dims.c reads it), refused unless its value is neutral, that is the one
  * which this model computes with, or has no effect on what is trained here. What the reference does
- * not read either is not in the table, and ignored. tests/golden/check_config.py tries each against
- * the reference itself; when you add a row, add it there. */
+ * not read either is not in the table and is ignored. tests/golden/check_config.py tries each
+ * against the reference itself; when you add a row, add it there. */
 #ifndef TESSERA_MODEL_CONFIG_KEYS_H
 #define TESSERA_MODEL_CONFIG_KEYS_H
 

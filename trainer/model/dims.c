@@ -94,8 +94,8 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     if (other != t->rope_theta)
         return FAIL_IN(
             ST_BAD_INPUT, source,
-            "rope_theta is %g, and rope_scaling.rope_theta %g: releases of the reference "
-            "differ in which they take",
+            "rope_theta is %g and rope_scaling.rope_theta is %g: releases of the reference "
+            "differ in which of them they take; give both one value",
             t->rope_theta, other);
     if (!rope || json_typeof(rope) != JSON_OBJECT) {
         if (vision)

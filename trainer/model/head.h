@@ -1,10 +1,11 @@
 /* head.h: are the head's weights the embedding's? The reference's versions ask different places of
  * config.json, so the weights have the last word (tests/golden/heads.json):
  *
- *   lm_head.weight stored     tied only if the top level says so and it equals the embedding
- * (5.23); 4.57 drops one that differs where text_config says tied none stored               tied if
- * either place says so: the top level (5.23) or text_config (4.57) neither place says so untied,
- * and lm_head.weight must be there */
+ *   lm_head.weight is stored   tied only if the top level says so and it equals the embedding,
+ *                              as 5.23 has it; 4.57 drops one that differs where text_config
+ *                              says tied
+ *   none is stored             tied if the top level (5.23) or text_config (4.57) says so;
+ *                              where neither does, untied, and lm_head.weight must be there */
 #ifndef TESSERA_MODEL_HEAD_H
 #define TESSERA_MODEL_HEAD_H
 

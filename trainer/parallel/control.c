@@ -23,7 +23,7 @@ enum { IDS_TOLD = 16, VERSION_MAX = 96 };
 /* How long work may take to end once the job is over; how long a last word may take. */
 static const int64_t GRACE_NS = INT64_C(5) * 1000 * 1000 * 1000;
 static const int64_t LAST_WORD_NS = INT64_C(2) * 1000 * 1000 * 1000;
-/* How long after that a rank that was stopped takes the others' end for its doing. */
+/* For how long after that a stopped rank takes the others' end for its own doing. */
 static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
 /* Beats within the silence that counts as a loss; and at most so far apart. */
 enum { BEATS = 5 };
@@ -158,8 +158,8 @@ static void end_job(control *c, const char *why)
             status_clear(); /* it may be the one that is lost */
 }
 
-/* Has this rank been still for so long, a moment ago, that the others take it for lost? Then their
- * end is its doing. */
+/* Was this rank stopped a moment ago for so long that the others take it for lost? Then their end
+ * is its doing. */
 static bool was_still(const control *c)
 {
     return c->still_ns + c->beat_ns >= c->silence_ns &&
@@ -172,8 +172,8 @@ static void end_as_still(control *c, const char *who)
     gethostname(host, sizeof host - 1);
     snprintf(
         why, sizeof why,
-        "rank %d (%s, pid %d), this one, was still for %.1f s: stopped (SIGSTOP), or its machine "
-        "was; the others have ended without it, %s among them",
+        "rank %d (%s, pid %d), this one, did nothing for %.1f s: it was stopped (SIGSTOP), or its "
+        "machine was; the others, %s among them, have ended without it",
         c->rank, host, (int)getpid(), (double)c->still_ns * 1e-9, who);
     end_job(c, why);
 }
@@ -503,7 +503,7 @@ status control_open(const control_options *o, void *id, control **out)
     return st;
 }
 
-/* One of the two is the other, said by another rank. */
+/* The two say the same, one of them through another rank. */
 static bool is_same(const char *failed, const char *lost)
 {
     enum { BEGINNING = 200 }; /* longer ones may be cut */

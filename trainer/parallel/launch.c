@@ -90,7 +90,7 @@ static status preload(const char *path)
     char value[PATH_MAX];
     const int fd = open(path, O_RDONLY);
     if (fd < 0)
-        return FAIL_IN(ST_OS, path, "can not be opened: %s", strerror(errno));
+        return FAIL_IN(ST_OS, path, "cannot be opened: %s", strerror(errno));
     const int n = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
                            others && *others ? ":" : "", others ? others : "");
     if (n >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)

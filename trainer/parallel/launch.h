@@ -13,8 +13,8 @@ WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
  * says which; what it leaves open is chosen (engine.h). */
 WARN_UNUSED status launch_ranks(conf *c, int n, int argc, char **argv);
 /* The same of a verb's own words: the options are read for what they say of the ranks, which read
- * them again. check: what the words mean for the options besides, and what of them n ranks would
- * refuse; so that none is started, and the refusal is told once. */
+ * them again. check: what the words mean for the options besides, and what n ranks would refuse of
+ * them, so that no rank is started and the refusal is told once. */
 WARN_UNUSED status launch_again(int n, status (*check)(conf *, int), int argc, char **argv);
 
 #endif

@@ -97,7 +97,7 @@ bool launch_passes_on(int number)
     return number != SIGCHLD && !(number == SIGHUP && proc_ignores(SIGHUP));
 }
 
-/* Has someone stopped it (SIGSTOP, a debugger)? */
+/* Is it stopped (SIGSTOP, a debugger)? */
 static bool is_stopped(pid_t pid)
 {
     char path[64], state = 0;
@@ -126,8 +126,8 @@ static void tell_first_end(const ranks *r, int rank, const char *what)
     if (stopped < 0)
         log_error("rank %d ended first: %s", rank, what);
     else
-        log_error("rank %d (pid %d) is stopped (SIGSTOP): rank %d ended for that (%s)", stopped,
-                  (int)r->pid[stopped], rank, what);
+        log_error("rank %d (pid %d) is stopped (SIGSTOP): rank %d ended because of it (%s)",
+                  stopped, (int)r->pid[stopped], rank, what);
 }
 
 static void note_end(ranks *r, int rank, int how)

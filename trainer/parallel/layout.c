@@ -83,7 +83,7 @@ static bool points_broken(const layout *l, const char *points, char *why)
         return false;
     return say(why,
                "parallelism.pipeline_parallel_split_points: \"%.200s\" begins %" PRId64
-               " stages behind the first, and parallelism.pipeline_parallel_degree is %" PRId64,
+               " stages after the first, but parallelism.pipeline_parallel_degree is %" PRId64,
                points, begun, l->pipeline);
 }
 
@@ -124,8 +124,8 @@ static bool broken(const layout *l, const rules *r, char *why)
     return degrees_broken(l, r, why) || batch_broken(l, r, why);
 }
 
-/* How far apart two layouts are: doublings, those of shard for half, since it takes what is left,
- * and those of stages for a little more than the others', whose bubble they have not. */
+/* How far apart two layouts are, in doublings. Those of shard count half, since it takes what is
+ * left, and those of stages a little more than the others, which have no bubble. */
 static double distance(const layout *a, const layout *b)
 {
     static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};
@@ -205,7 +205,7 @@ static void changes(const layout *from, const layout *to, char *out)
                           degree[i].to);
 }
 
-/* The batch next to the one that is asked for which this layout could share out. */
+/* The batch nearest to the one asked for that this layout could share out. */
 static int64_t nearest_batch(const layout *l, const rules *r)
 {
     const int64_t step = r->rows * l->replicate * l->shard, below = r->batch / step * step;

@@ -1,6 +1,6 @@
 /* loopback.c: a library that the launcher has mpirun preload: what would listen on all interfaces
- * listens on loopback. All ranks of --nproc are here, but mpirun's own port (for daemons on other
- * machines; Open MPI 4.1, oob/tcp) is bound to every address whatever its settings say.
+ * listens on loopback instead. All ranks of --nproc are here, but mpirun's own port (for daemons on
+ * other machines; Open MPI 4.1, oob/tcp) is bound to every address whatever its settings say.
  *
  * It is for mpirun alone: its name, the first in LD_PRELOAD, is taken out of there at once, so that
  * ranks, and whatever else mpirun starts, are without it. Built without sanitizers, as mpirun is.

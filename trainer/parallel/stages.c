@@ -86,12 +86,12 @@ static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
         int used = 0;
         if (sscanf(at, "layers.%" SCNd64 "%n", &layer[n++], &used) != 1 ||
             (at[used] && !strchr(", ", at[used])))
-            return FAIL(ST_CONFIG, "%s: \"%s\" is no layers.N", POINTS, at);
+            return FAIL(ST_CONFIG, "%s: \"%s\" is not of the form layers.N", POINTS, at);
     }
     return ST_OK;
 }
 
-/* The first of n points that does not fit; n: all do. Each begins a stage behind the one before. */
+/* The first of n points that does not fit; n: all do. Each begins a stage after the one before. */
 static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
 {
     for (int64_t i = 0; i < n; i++)
@@ -124,9 +124,9 @@ static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t
     for (int64_t i = 0; i < n; i++)
         used = words_add(fits, sizeof fits, used, "%slayers.%" PRId64, i ? ", " : "", layer[i]);
     return FAIL(ST_CONFIG,
-                "%s: stage %" PRId64 " can not begin with layers.%" PRId64 " (of %" PRId64
+                "%s: stage %" PRId64 " cannot begin with layers.%" PRId64 " (of %" PRId64
                 " layers the first stage takes at least %" PRId64
-                "; each other begins behind the one before); these fit: %s",
+                "; each other one begins after the one before it); these fit: %s",
                 POINTS, at + 1, given[at], layers, least, fits);
 }
 

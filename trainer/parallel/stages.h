@@ -27,9 +27,9 @@ void stages_balance(const stage_costs *c, layout *l);
 /* Words in a list of split points. */
 int64_t stages_listed(const char *text);
 /* Fills it from a list of the layers that stages begin with, "layers.12, layers.30", one for each
- * but the first; layout_check has seen that there are layers enough. ST_CONFIG where they are not
- * as many, do not rise, or leave the first stage less than first_layers: then with a list that
- * fits. */
+ * but the first; layout_check has seen that there are layers enough. ST_CONFIG where their
+ * number is wrong, they do not rise, or they leave the first stage less than first_layers: then
+ * with a list that fits. */
 WARN_UNUSED status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *l);
 
 typedef enum pass_kind {

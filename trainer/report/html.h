@@ -12,8 +12,8 @@
 WARN_UNUSED status html_report(const char *folder, const char *title, const char *summary,
                                const char *config);
 
-/* Text as text: what HTML would take for its own is written as entities, what steers as in
- * visible.h; ends of lines stay. */
+/* Writes text as text: what HTML would take for its own becomes entities, what would steer a
+ * terminal is shown as in visible.h; ends of lines stay. */
 void html_put_text(FILE *f, const char *text);
 
 #endif

@@ -7,8 +7,8 @@
  * samples: XXH3-128 of the sample ids in stream order, 8 bytes little-endian each; "ids" lists them
  * where the step was skipped or metrics.ledger_ids asks for it. Reals read back exactly; one that
  * is not finite is null. One line per step: before a run that goes on does steps again, their lines
- * move to set-aside-ledger.jsonl (rewind.h). A reader takes what an earlier version, or a disk that
- * refused that, has left all the same: where a line's step is at or below the one before, lines of
+ * move to set-aside-ledger.jsonl (rewind.h). A reader also takes what an earlier version, or a disk
+ * that refused that move, has left: where a line's step is at or below the one before, lines of
  * that step and later ones that stand before are of a branch that was left; a line cut short by a
  * death is no line. */
 #ifndef TESSERA_TRAINER_LEDGER_H

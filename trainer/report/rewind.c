@@ -95,7 +95,7 @@ static status copy_lines(FILE *f, const char *path, const verdicts *v, bool stay
             ok = fputc('\n', to) != EOF;
     }
     free(line);
-    return ok ? ST_OK : FAIL_IN(ST_IO, path, "its lines can not be copied: %s", strerror(errno));
+    return ok ? ST_OK : FAIL_IN(ST_IO, path, "its lines cannot be copied: %s", strerror(errno));
 }
 
 /* st: of the writing so far. */

@@ -448,7 +448,8 @@ static void test_stream__a_long_text_in_small_pieces(void **state)
     assert_int_equal(got.text_bytes, 3 << 19);
 }
 
-/* Whatever it is long of: it is named with its place, not kept, and the others are handed out. */
+/* Whatever makes it long, an item is named with its place and not kept, and the others are handed
+ * out. */
 static void test_stream__steps_over_a_long_item(void **state)
 {
     static const struct {
@@ -481,7 +482,7 @@ static void test_stream__steps_over_a_long_item(void **state)
     }
 }
 
-/* Where there is nothing to step over to, and what ends before it is closed. */
+/* Where nothing follows what is stepped over, and what ends before it is closed. */
 static void test_stream__refuses_what_is_long_elsewhere(void **state)
 {
     static const struct {

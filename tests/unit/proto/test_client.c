@@ -281,7 +281,7 @@ static void test_client__refusals(void **state)
     assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "2.0 s");
     assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "closed the connection", "died");
-    assert_session_fails(OUT_OF_ORDER, ST_PROTOCOL, "row 1 came", "expected was row 3");
+    assert_session_fails(OUT_OF_ORDER, ST_PROTOCOL, "row 1 came", "where row 3");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 

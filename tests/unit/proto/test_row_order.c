@@ -27,11 +27,13 @@ static void test_row_order__one_consumer_gets_every_row(void **state)
     assert_ok(begin("{\"row\":40,\"global_batch_size\":4}", 40, 0, 1, &o));
     assert_ok(row_order_take(&o, PEER, 40));
     assert_ok(row_order_take(&o, PEER, 41));
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 43), "row 43 came, expected was row 42");
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 41), "row 41 came, expected was row 42");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 43),
+                 "row 43 came where row 42 was expected");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 41),
+                 "row 41 came where row 42 was expected");
     assert_ok(row_order_take(&o, PEER, 42));
     assert_fails(ST_PROTOCOL, begin("{\"row\":0}", 40, 0, 1, &o),
-                 "begins at row 0, row 40 was asked for");
+                 "begins at row 0, but row 40 was asked for");
     assert_ok(begin("{}", 5, 0, 1, &o)); /* one that does not say where it begins */
     assert_ok(row_order_take(&o, PEER, 5));
 }
@@ -44,8 +46,8 @@ static void test_row_order__a_recording_comes_round_and_round(void **state)
     assert_ok(begin(welcome, 102, 0, 1, &o));
     for (uint64_t i = 2; i < 11; i++)
         assert_ok(row_order_take(&o, PEER, 100 + i % 3));
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 103), "row 103 came, expected was row 102");
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 100), "expected was row 102");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 103), "row 103 came where row 102");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 100), "row 100 came where row 102");
     assert_fails(ST_PROTOCOL, begin("{\"recording\":{\"first\":1,\"rows\":0}}", 1, 0, 1, &o),
                  "which rows the recording has");
 }
@@ -98,14 +100,15 @@ static void test_row_order__ranks_get_no_more_and_no_less(void **state)
     static const char welcome[] = "{\"row\":0,\"global_batch_size\":4}";
     assert_ok(begin(welcome, 0, 1, 2, &o));
     assert_ok(row_order_take(&o, PEER, 1));
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 0), "row 0 came, expected was row 2");
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 4),
-                 "row 4 came, of step 1, expected was one of step 0 from row 2 on: rank 1 of 2 has "
-                 "got 1 of its 2 rows");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 0), "row 0 came where row 2");
+    assert_fails(
+        ST_PROTOCOL, row_order_take(&o, PEER, 4),
+        "row 4 of step 1 came where one of step 0 from row 2 on was expected: rank 1 of 2 has "
+        "got 1 of its 2 rows");
     assert_ok(row_order_take(&o, PEER, 2));
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 3),
-                 "row 3 came, expected was one from row 4 on");
-    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 8), "row 8 came, of step 2");
+                 "row 3 came where one from row 4 on was expected");
+    assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 8), "row 8 of step 2 came");
     assert_ok(row_order_take(&o, PEER, 6));
     assert_fails(ST_PROTOCOL, begin("{\"row\":0}", 4, 0, 2, &o), "row 4 was asked for");
     assert_fails(ST_PROTOCOL, begin(welcome, 8, 0, 2, &o), "row 8 was asked for");
@@ -138,7 +141,8 @@ static void test_cursor_read__refuses_what_it_cannot_be(void **state)
         {"{\"stream\":\"train\",\"row\":12,", "c:"},
         {"{}", "stream"},
         {"{\"stream\":\"eval\",\"row\":12,\"step\":3" REST, "of the eval stream"},
-        {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":0,\"index\":\"f\"}", "no digest"},
+        {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":0,\"index\":\"f\"}",
+         "not a digest"},
         {"{\"stream\":\"train\",\"step\":3" REST, "row"},
         {"{\"stream\":\"train\",\"row\":null,\"step\":3" REST, "row"},
         {"{\"stream\":\"train\",\"row\":-12,\"step\":-3" REST, "row is -12"},
@@ -150,7 +154,7 @@ static void test_cursor_read__refuses_what_it_cannot_be(void **state)
         {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":-1," INDEX "}", "epoch is -1"},
         {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":0,\"begin\":{\"epoch\":1,\"row\":8}"
          "," INDEX "}",
-         "of epoch 0, and says that epoch 1"},
+         "of epoch 0, but says that epoch 1"},
         {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":1,\"begin\":{\"epoch\":0,\"row\":8}"
          "," INDEX "}",
          "epoch 0 begins at row 8"},

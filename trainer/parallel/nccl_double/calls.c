@@ -70,8 +70,8 @@ static ncclResult_t collective_inside(shim_call call, const void *send, void *re
     return result == ncclSuccess ? queue(c, on, &p, 1) : result;
 }
 
-/* TESSERA_NCCL_STUCK: as a call behind a full queue of the GPU, which nothing but the end of what
- * is queued lets go on. */
+/* TESSERA_NCCL_STUCK: like a call that waits for a full queue of the GPU and goes on only when what
+ * is queued has ended. */
 static ncclResult_t collective(shim_call call, const void *send, void *recv, ncclComm_t c,
                                cudaStream_t on)
 {

@@ -143,7 +143,7 @@ static bool all_joined(struct ncclComm *c)
 {
     if (!c->joined && atomic_load(&c->shared->joined) == c->size) {
         c->joined = true;
-        shm_unlink(c->name); /* whoever is first; it stays while it is mapped */
+        shm_unlink(c->name); /* the first does; it stays while it is mapped */
     }
     return c->joined;
 }
@@ -288,7 +288,8 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
     return ncclSuccess;
 }
 
-/* As that, and it is gone; a thread may be in the middle of its work, so nothing is freed. */
+/* The same, and the communicator is gone; a thread may be in the middle of its work, so nothing is
+ * freed. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static struct ncclComm *_Atomic aborted; /* kept in sight: they are no leaks */

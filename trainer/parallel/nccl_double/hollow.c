@@ -1,6 +1,7 @@
 /* hollow.c: the shim on a device of shapes (trainer/device/shapes.h): calls are compared, counted
- * and recorded as ever, at any size, and no byte of an address that nobody may touch is moved. What
- * lies in pinned memory is real and is. The device has no queue, so calls run one by one. */
+ * and recorded as ever, at any size, and no byte is moved at an address that may not be touched.
+ * What lies in pinned memory is real and is moved. The device has no queue, so calls run one by
+ * one. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <stdio.h>

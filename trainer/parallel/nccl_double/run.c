@@ -202,7 +202,8 @@ static bool is_last(const shim_part *p)
     return p->first >= p->call.count * (int64_t)shim_type_size(p->call.type);
 }
 
-/* Done when the other has taken it all, so that who sends and is not received does not go on. */
+/* Done when the other has taken it all, so that a rank whose message is not received does not go
+ * on. */
 static void poll_send(struct ncclComm *c, shim_part *p)
 {
     shim_mail *m = shim_mail_of(c, c->rank, p->peer);

@@ -55,10 +55,10 @@ typedef struct shim_mail {
     char bytes[SHIM_MAIL_BYTES];
 } shim_mail;
 
-/* Shared memory of a communicator; members, mail [size, size] and stages [size] stand behind. */
+/* Shared memory of a communicator; members, mail [size, size] and stages [size] stand after it. */
 typedef struct shim_shared {
     atomic_int joined;
-    atomic_int differs; /* somebody has seen calls that differ .. */
+    atomic_int differs; /* a rank has seen calls that differ .. */
     atomic_int told;    /* .. and `said` says how */
     char said[1024];
 } shim_shared;

@@ -43,7 +43,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
         close(fd);
     if (at == MAP_FAILED)
         return ncclSystemError;
-    memset(at, 0x5a, size); /* not zero: who wants that has to say so */
+    memset(at, 0x5a, size); /* not zero: a caller that wants zeros has to write them */
     memory[i].at = at;
     memory[i].bytes = size;
     *ptr = at;
@@ -56,12 +56,12 @@ ncclResult_t ncclMemFree(void *ptr)
     if (!ptr || i == MEMORIES_MAX)
         return ncclInvalidArgument;
     munmap(memory[i].at, memory[i].bytes);
-    shm_unlink(memory[i].name); /* where nobody registered it */
+    shm_unlink(memory[i].name); /* where no rank registered it */
     memory[i].at = NULL;
     return ncclSuccess;
 }
 
-/* As many ranks as TESSERA_NCCL_LSA says, of all where it says nothing. */
+/* As many ranks as TESSERA_NCCL_LSA says, all where it is not set. */
 typedef struct shim_team {
     int ranks, rank, stride;
 } shim_team;

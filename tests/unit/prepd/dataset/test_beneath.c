@@ -57,7 +57,7 @@ static int remove_tree(void **state)
     return chdir("/") != 0 || system(command) != 0;
 }
 
-/* 0 if it opens the file inside, errno if nothing; -1: it reads another. */
+/* 0 if it opens the file inside, errno if it opens nothing; -1 if it reads another file. */
 static int try_open(opener o, const char *folder, const char *path)
 {
     char text[16] = "";

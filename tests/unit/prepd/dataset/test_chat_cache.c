@@ -205,7 +205,7 @@ static void test_cache__folders_of_frames_are_listed_at_every_start(void **state
     free(more);
     harness_remove(&root);
 
-    /* A record refused for its folder is not remembered as such: somebody may fill it. */
+    /* A record refused for its folder is not remembered as such: someone may fill it. */
     root = harness_temp();
     snprintf(path, PATH, "%s/empty", root);
     assert_int_equal(mkdir(path, 0777), 0);

@@ -125,7 +125,7 @@ static void check_header(span bytes, const char *name)
     n_headers += image_jpeg_header(bytes, &direct, &width, &height);
 }
 
-/* The library's word on a damaged file comes with its pixels, whichever way it is read, and is a
+/* The library's warning of a damaged file comes with its pixels, whichever way it is read, and is a
  * failure where that is asked for. */
 static void check_warning(span bytes, const char *name, const image *a, const image *b)
 {

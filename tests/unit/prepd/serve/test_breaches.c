@@ -1,4 +1,4 @@
-/* Who is given no work because its workers broke the protocol, and for how long. */
+/* Which machines get no work because their workers broke the protocol, and for how long. */
 #include "prepd/serve/breaches.h"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void test_breaches__rows_make_good(void **state)
     }
 }
 
-/* More addresses than places: who is held longest stays known. */
+/* More addresses than places: the one that is held longest stays known. */
 static void test_breaches__a_crowd_drives_out_no_one_that_is_held(void **state)
 {
     (void)state;

@@ -214,7 +214,7 @@ static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
     lease_free(&l[0]);
 }
 
-/* Not the one who claimed it. */
+/* Not the worker that claimed it. */
 static bool not_by(const void *user, const lease *l)
 {
     return l->n_claims == 0 || l->claim[0].by != *(const uint64_t *)user;

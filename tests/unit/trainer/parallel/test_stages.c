@@ -101,14 +101,14 @@ static void test_stages_read__names_what_does_not_fit(void **state)
         {"layers.3", "begins 2 stages, and there are 3"},
         {"layers.3,layers.4,layers.5", "begins 4 stages, and there are 3"},
         {"layers.2,layers.5",
-         "stage 1 can not begin with layers.2 (of 12 layers the first stage takes at least 3"},
+         "stage 1 cannot begin with layers.2 (of 12 layers the first stage takes at least 3"},
         {"layers.5,layers.5",
-         "each other begins behind the one before); these fit: layers.5, layers.6"},
+         "each other one begins after the one before it); these fit: layers.5, layers.6"},
         {"layers.5,layers.12", "these fit: layers.5, layers.11"},
         {"layers.20,layers.0", "these fit: layers.10, layers.11"},
         {"layers.-1,layers.0", "these fit: layers.3, layers.4"},
-        {"layers.5 7", "\"7\" is no layers.N"},
-        {"layers.5x,layers.6", "is no layers.N"}};
+        {"layers.5 7", "\"7\" is not of the form layers.N"},
+        {"layers.5x,layers.6", "is not of the form layers.N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         layout l = {.pipeline = 3};
         if (cases[i].words)

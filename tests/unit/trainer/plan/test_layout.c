@@ -203,7 +203,7 @@ static void test_layout__what_a_refusal_names_fits(void **state)
     assert_true(t.layouts > 300 && t.batches > 20 && t.points > 20 && t.none > 50);
 }
 
-/* Those that the nearest was refused of. */
+/* The nearest is one that this model allows. */
 static void test_layout__is_of_the_model(void **state)
 {
     static const struct {
