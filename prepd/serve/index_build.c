@@ -19,7 +19,7 @@ status index_build_start(source *s)
 {
     int64_t samples = s->data->v->samples(s->data), images = s->data->v->images(s->data);
     TRY(index_new(samples, images, &s->index));
-    index_identify(s->index, s->data->v->identity(s->data));
+    index_identify(s->index, dataset_contents(s->data));
     s->build = (index_build){.src = s,
                              .active = true,
                              .left = samples + images,

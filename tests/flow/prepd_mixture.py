@@ -85,10 +85,11 @@ def weighted_and_exact():
 def a_weight_is_the_streams_and_not_the_indexs():
     """Another weight: the same index, another stream, and a cursor of the one before is told which weight it was."""
     with Folder(images=32) as f:
-        def started(weights, cursor=None):
+        def started(weights, cursor=None, cache="warm"):
             """Rows, and what the daemon said."""
             args, _ = sources(f, weights)
-            with Daemon(f.config, *args, "--training.epochs", "1") as d:
+            os.makedirs(f.file(cache), exist_ok=True)
+            with Daemon(f.config, *args, "--training.epochs", "1", "--prepd.cache_dir", f.file(cache)) as d:
                 wait_for(lambda: os.path.exists(f.file("d.sock.control")), d.said())
                 rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, cursor=cursor)
                 return [dict(r, cursor=json.loads(r["cursor"])) for r in rows], d.said()
@@ -102,10 +103,11 @@ def a_weight_is_the_streams_and_not_the_indexs():
         check([fingerprint(r) for r in second] != [fingerprint(r) for r in first], "the weight does not enter")
         check(second[0]["cursor"]["contents"] == cursor["contents"], "another index")
         check(second[0]["cursor"]["index"] != cursor["index"], "one identity of two streams")
-        for weights, words in (((1, 3, 1), "source talks has weight 2, in "), ((1, 3, 1), " it has 3: "),
-                               ((None, None, None), "source vqa has weight 1, in "), ((None, None, None), "it has none: ")):
+        for weights, words, cache in (
+                ((1, 3, 1), "source talks has weight 2, in ", "cold"), ((1, 3, 1), " it has 3: ", "warm"),
+                ((None, None, None), "source vqa has weight 1, in ", "warm"), ((None, None, None), "it has none: ", "warm")):
             try:
-                started(weights, cursor)
+                started(weights, cursor, cache)
                 check(False, f"a cursor of other weights than {weights} was taken")
             except RuntimeError as refused:
                 check(words in str(refused), f"{words!r} is not in {refused}")
