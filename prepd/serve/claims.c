@@ -12,6 +12,8 @@
 #include "common/log.h"
 #include "prepd/serve/state.h"
 
+static const int64_t LOADING_NS = 60000000000; /* from JOIN to all fingerprints, at most */
+
 static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
 {
     worker_seat *w = d->seats;
@@ -26,6 +28,28 @@ static bool is_apart(const worker_seat *o, const worker_seat *w)
     return o->local || strcmp(o->host, w->host) != 0;
 }
 
+/* Whether o is waited for where w's record needs a second. Not one that may have no work: one that
+ * does not say what it is in the time that loading takes, or is held off for breaches that are not
+ * w's own (schedule.c). Such ones could come for ever, and w would wait as long. */
+static bool is_waited_for(const dispatch *d, const worker_seat *o, const worker_seat *w)
+{
+    const int64_t now = clock_ns();
+    if (o == w || o->local)
+        return o != w;
+    if (breach_is_held(&d->breaches, o->from, now) && !breach_is_held(&d->breaches, w->from, now))
+        return false;
+    return o->proved ||
+           (now - o->joined_ns < LOADING_NS && o->joined_ns - w->joined_ns < LOADING_NS);
+}
+
+static bool is_alone(const dispatch *d, const worker_seat *w)
+{
+    const worker_seat *o = d->seats;
+    while (o && !is_waited_for(d, o, w))
+        o = o->next;
+    return !o;
+}
+
 bool claim_may_take(const void *asker, const lease *l)
 {
     const dispatch *d = ((const claim_asker *)asker)->d;
@@ -38,9 +62,9 @@ bool claim_may_take(const void *asker, const lease *l)
     if (!told || is_apart(w, told))
         return true;
     if (w == told)
-        return d->n_seats == 1;
+        return is_alone(d, told);
     for (const worker_seat *o = d->seats; o; o = o->next)
-        if (is_apart(o, told))
+        if (is_apart(o, told) && is_waited_for(d, o, told))
             return false; /* and that one is asked */
     return true;
 }
@@ -77,7 +101,7 @@ static int64_t place_in(const lease *l, int64_t item)
 static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t facts,
                    const worker_seat *w)
 {
-    if (w->local || (l->n_claims == 0 && d->n_seats == 1))
+    if (w->local || (l->n_claims == 0 && is_alone(d, w)))
         return true;
     return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
 }
