@@ -208,7 +208,7 @@ static status asked_row(const client *c, const json_value *welcome, uint64_t *ou
     int64_t at;
     if (!cursor || !cursor[0]) {
         const int64_t first = json_int(json_find(json_find(welcome, "recording"), "first"), 0);
-        *out = (uint64_t)(c->hello.start_row + (first > 0 ? first : 0));
+        *out = (uint64_t)c->hello.start_row + (uint64_t)(first > 0 ? first : 0);
         return ST_OK;
     }
     TRY(json_parse(cursor, strlen(cursor), "the cursor", &v));

@@ -95,10 +95,10 @@ def image(part, grid):
 
 def floats(pixels, resampler="torch"):
     """The float32 values that the reference's image processor hands the model for these bytes, bit for bit: its default
-    one's, or with "pillow" those of its PIL processor, which rounds in another place."""
-    check(resampler in ("torch", "pillow"), "no arithmetic of the resampler", resampler)
+    one's, or with "pillow" or "pillow13" those of its PIL processor, which rounds in another place."""
+    check(resampler in ("torch", "pillow", "pillow13"), "no arithmetic of the resampler", resampler)
     x, half = pixels.astype(np.float32), np.float32(127.5)
-    return x / half - np.float32(1) if resampler == "pillow" else (x - half) / half
+    return x / half - np.float32(1) if resampler != "torch" else (x - half) / half
 
 
 def digest_of(row):

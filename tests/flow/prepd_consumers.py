@@ -222,6 +222,7 @@ def floats_are_the_reference_s():
         got = client.floats(pixels, resampler)
         check(got.dtype == np.float32 and (got == values).all(), f"{resampler}: {got[got != values]}")
     check((client.floats(pixels) == wanted["torch"]).all(), "the default is not the reference's default")
+    check((client.floats(pixels, "pillow13") == wanted["pillow"]).all(), "Pillow 13 only resizes otherwise")
     check((wanted["torch"] != wanted["pillow"]).sum() == 128, "the two processors are the same")
     with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
         line = re.search(r"pixel_values = (\(.*\))\.expand", page.read())[1]
