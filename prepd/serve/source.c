@@ -22,7 +22,10 @@
  * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
  * Which libraries read the headers is not known here: no worker has joined yet. */
 enum { RECORDS_VERSION = 3 };
-enum { WAIT_MS = 100 }; /* between two looks at another's lock */
+enum {
+    WAIT_MS = 100,    /* between two looks at another's lock */
+    LEAVE_LOOKS = 20, /* of one that stops, whether who waits for a lock has left */
+};
 
 /* Which frames of a clip are taken, and how: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)
@@ -383,12 +386,20 @@ status source_index_done(source *s)
     return ST_OK;
 }
 
+/* A thread that waits for the lock hears it at once, one that has it by now may be reading. */
+static void leave_lock(opening *o)
+{
+    atomic_store(&o->leave, true);
+    for (int k = 0; k < LEAVE_LOOKS && !atomic_load(&o->done); k++)
+        usleep(WAIT_MS * 1000);
+}
+
 void source_done(source *s)
 {
     const char *name = s->name;
     if (source_waits_for(s))
-        atomic_store(&s->opening->leave, true);
-    else if (s->opening && !atomic_load(&s->opening->done)) {
+        leave_lock(s->opening);
+    if (s->opening && !atomic_load(&s->opening->done)) {
         /* A file system that hangs: the process goes, and the thread with it. */
         pthread_detach(s->opening->thread);
         free(s->stream_json);
