@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "common/visible.h"
 #include "prepd/plan/report.h"
 #include "proto/assign.h"
 
@@ -95,7 +96,7 @@ static void report_sources(const plan *p, FILE *to)
         fprintf(to,
                 "source %s: %" PRId64 " samples; %" PRIu64 " of an epoch (%.2f %%), each %.3f "
                 "times\n",
-                parts[k].name, parts[k].n, l->per_epoch,
+                visible(parts[k].name).text, parts[k].n, l->per_epoch,
                 100.0 * (double)l->per_epoch / (double)p->epoch_units,
                 (double)l->per_epoch / (double)l->n);
     }

@@ -287,6 +287,10 @@ def names_are_shown_and_steer_nothing():
                 tar.addfile(member, io.BytesIO(b"null"))
         out = run("check", "-c", f.config, "--data.format", "webdataset", "--data.path", f.file("s-000.tar"), code=65)
         check("a\ufffd\\x1b" in plain(out, "\t\ufffd"), out)
+        with open(f.file("mix.yaml"), "w") as file:
+            json.dump({"s\x1b[31m": {"path": "data", "format": "vqav2", "weight": 1}}, file)
+        out = run("plan", "-c", f.config, "--data.format", "mixture", "--data.path", f.file("mix.yaml"))
+        check("source s\\x1b[31m: " in plain(out), out)
         if TRAINER in PROGRAMS:
             header = json.dumps({hostile: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
             with open(f.file("data/model/model.safetensors"), "wb") as file:
