@@ -234,7 +234,7 @@ void local_reap(dispatch *d)
     pid_t pid;
     while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
         local_child *c = child_of(d, pid);
-        if (c && WIFSTOPPED(wstatus))
+        if (WIFSTOPPED(wstatus) && (c || pid == d->maker.pid))
             kill(pid, SIGKILL); /* by somebody outside: what it has in work must not wait for him */
         else if (c)
             died(d, c, wstatus);
