@@ -22,6 +22,7 @@ enum {
     MAX_DEATHS = 3, /* in a row without a word: killed by someone, or a library that crashes */
     LIMIT_S = 60,   /* for one that hangs, as a worker that does not join */
 };
+static const int64_t PAUSE_NS = 1000000000; /* no process to be had */
 
 static bool is_wanted(const dispatch *d, print_kind kind)
 {
@@ -137,9 +138,10 @@ void prints_run(dispatch *d)
         m->started_ns = clock_ns();
         kill(m->pid, SIGKILL);
     }
-    if (!d->stopping && !m->pid && prints_start(d) != ST_OK) {
+    if (!d->stopping && !m->pid && clock_ns() >= m->not_before_ns && prints_start(d) != ST_OK) {
         log_warn("the fingerprints of this machine cannot be made yet: %s", status_text());
         m->pid = 0;
+        m->not_before_ns = clock_ns() + PAUSE_NS;
     }
 }
 

@@ -202,7 +202,8 @@ typedef struct print_maker {
     char text[4096];
     size_t n;
     int64_t started_ns;
-    int deaths; /* in a row that told nothing */
+    int64_t not_before_ns; /* started again, where it could not be */
+    int deaths;            /* in a row that told nothing */
 } print_maker;
 
 struct dispatch {
