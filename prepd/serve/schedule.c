@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "prepd/serve/state.h"
 
+enum { CLAIMS_PER_SEAT = 2 }; /* leases of the index that wait to be confirmed */
 static const int64_t TELL_REMOTE_NS = 1000000000;
 static const int64_t KEEPER_NS = 3000000000; /* to start another worker, which says how this died */
 /* A worker keeps its own time limit (time_limit.h). This is for one that can not: stopped by
@@ -45,15 +46,27 @@ void seats_check_time(dispatch *d, int64_t now)
     }
 }
 
+/* Records wait for a second worker faster than those that may confirm them do so: who has made them
+ * waits too, since each of them is looked at whenever work is given. */
+static bool claims_pile_up(const dispatch *d)
+{
+    int64_t room = CLAIMS_PER_SEAT * (int64_t)d->n_seats;
+    for (const lease *l = d->book.lost; l && room > 0; l = l->next)
+        room -= l->n_claims > 0;
+    return room <= 0;
+}
+
 /* New work in turn from every index being built and every consumer with credit. */
 static status produce(dispatch *d, lease **out)
 {
     const uint32_t n = 2 + (uint32_t)d->n_sessions;
+    const bool piled = claims_pile_up(d);
     *out = NULL;
     for (uint32_t tries = 0; tries < n && !*out; tries++) {
         uint32_t place = d->turn++ % n;
         if (place < 2) {
-            TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
+            if (!piled)
+                TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
             continue;
         }
         session *s = d->sessions;
