@@ -81,6 +81,8 @@ static void put_text_members(json_writer *w, const model_dims *d)
     put_real(w, "initializer_range", t->initializer_range);
     put_token(w, "bos_token_id", d->bos_token);
     put_token(w, "eos_token_id", d->eos_token);
+    if (t->has_pad)
+        json_put_key_int(w, "pad_token_id", t->pad_token);
     put_text(w, "dtype", "bfloat16");
     put_bool(w, "use_cache", true);
     put_bool(w, "tie_word_embeddings", t->tied);

@@ -113,6 +113,8 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
     }
     if (mode.training) /* one gradient may go to a stage while the next comes from another */
         t->dx = space_take(sp, width, z->act);
+    if (mode.training && d->has_pad && t->part.opens)
+        t->pad_row = space_take(sp, d->hidden, z->acc);
 }
 
 void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode)
@@ -287,6 +289,25 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
     return attention_bwd(t, r, l);
 }
 
+/* The row of a pad token is put back as it was: what a tied head has added stays. */
+static status add_embedding_gradient(const decoder *t, const run *r)
+{
+    const text_dims *d = &r->d->text;
+    const backend_vtable *v = r->s->dev->v;
+    const size_t bytes = (size_t)d->hidden * r->acc;
+    char *of_pad = (char *)t->embed->grad + (size_t)d->pad_token * bytes;
+    if (d->has_pad)
+        TRY(v->copy(r->s, t->pad_row, of_pad, bytes));
+    TRY(op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
+                                                   .width = d->hidden,
+                                                   .y_rows = d->vocab,
+                                                   .index = r->b->text_index,
+                                                   .x = t->dx,
+                                                   .y = t->embed->grad,
+                                                   .y_acc = true}));
+    return d->has_pad ? v->copy(r->s, of_pad, t->pad_row, bytes) : ST_OK;
+}
+
 status decoder_bwd(decoder *t, run *r, void *const *dfeature)
 {
     bool features = t->features_wanted && r->b->feature_rows > 0 && t->part.opens;
@@ -305,12 +326,6 @@ status decoder_bwd(decoder *t, run *r, void *const *dfeature)
     if (!t->embed->grad) /* frozen, or another stage's */
         return ST_OK;
     TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
-    TRY(op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
-                                                   .width = r->d->text.hidden,
-                                                   .y_rows = r->d->text.vocab,
-                                                   .index = r->b->text_index,
-                                                   .x = t->dx,
-                                                   .y = t->embed->grad,
-                                                   .y_acc = true}));
+    TRY(add_embedding_gradient(t, r));
     return units_leave(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT);
 }

@@ -42,6 +42,7 @@ typedef struct decoder {
     int32_t *count;       /* [L, E] slots per expert; NULL without MoE layers */
     moe_aux aux;
     void *dx;       /* [T, H] */
+    void *pad_row;  /* [H] acc; NULL where no token's embedding is without a gradient */
     void *add;      /* [T, H] scratch of deepstack additions */
     void *features; /* [ranks of the row, M, H] one feature of all, where several share images */
     attention_scratch attention_scratch;

@@ -112,6 +112,23 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     return ST_OK;
 }
 
+/* As torch's padding_idx: a negative one counts from the end. */
+static status read_pad(const json_value *o, const char *source, text_dims *t)
+{
+    static const char key[] = "pad_token_id";
+    const json_value *v = json_find(o, key);
+    int64_t id;
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    TRY(json_want_int(o, key, source, &id));
+    if (id < -t->vocab || id >= t->vocab)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, and vocab_size %lld", key, (long long)id,
+                       (long long)t->vocab);
+    t->has_pad = true;
+    t->pad_token = id < 0 ? id + t->vocab : id;
+    return ST_OK;
+}
+
 static status read_text(const json_value *o, const char *source, bool vision, bool moe,
                         text_dims *t)
 {
@@ -146,6 +163,7 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
     }
     TRY(maybe_real(o, "initializer_range", source, &t->initializer_range));
     TRY(maybe_int(o, "max_position_embeddings", source, &t->max_positions));
+    TRY(read_pad(o, source, t));
     TRY(config_keys_check(o, IN_TEXT, vision, source));
     return read_rope(o, source, vision, t);
 }

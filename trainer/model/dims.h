@@ -26,6 +26,8 @@ typedef struct text_dims {
     bool output_router_logits;
     int64_t mrope_section[3]; /* all 0: plain RoPE (text-only models) */
     int64_t max_positions;    /* max_position_embeddings; told, not enforced */
+    bool has_pad;             /* pad_token_id: the embedding of pad_token gets no gradient */
+    int64_t pad_token;
 } text_dims;
 
 typedef struct vision_dims {

@@ -293,6 +293,24 @@ static void check_key(const config_key *k, bool vision)
     }
 }
 
+/* Trainers of the reference write one into the folders of models that have none. */
+static void check_pad(bool vision)
+{
+    model_dims d;
+    char *text, beyond[32];
+    assert_ok(parse_with(vision, IN_TEXT, "pad_token_id", "null", &d));
+    assert_false(d.text.has_pad);
+    snprintf(beyond, sizeof beyond, "%lld", (long long)d.text.vocab);
+    assert_fails(ST_BAD_INPUT, parse_with(vision, IN_TEXT, "pad_token_id", beyond, &d), beyond);
+    assert_ok(parse_with(vision, IN_TEXT, "pad_token_id", "-1", &d));
+    assert_true(d.text.has_pad && d.text.pad_token == d.text.vocab - 1);
+    assert_ok(parse_with(vision, IN_TEXT, "pad_token_id", "7", &d));
+    assert_true(d.text.has_pad && d.text.pad_token == 7);
+    assert_ok(dims_config_json(&d, &text));
+    assert_non_null(strstr(text, "\"pad_token_id\":7"));
+    free(text);
+}
+
 static void test_dims__every_key_is_honoured_refused_or_without_effect(void **state)
 {
     (void)state;
@@ -306,6 +324,8 @@ static void test_dims__every_key_is_honoured_refused_or_without_effect(void **st
     assert_fails(ST_BAD_INPUT, parse_with(true, IN_ROPE, "rope_theta", "123", &d),
                  "rope_scaling.rope_theta 123");
     assert_ok(parse_with(false, IN_TEXT, "sliding_window", "4096", &d)); /* as published */
+    check_pad(true);
+    check_pad(false);
     assert_ok(parse_with(true, IN_TEXT, "router_jitter_noise", "0.1", &d));
 }
 

@@ -412,6 +412,68 @@ static void test_model__attention_is_bounded_in_both_directions(void **state)
     fixture_close(&f);
 }
 
+/* The debug model, its head tied or with the embedding's values, and a pad token or none. */
+static result run_with_pad(bool tied, bool has_pad, int64_t *inout_token, fixture *f)
+{
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    d.text.tied = tied;
+    d.text.has_pad = has_pad;
+    d.text.pad_token = *inout_token;
+    fixture_open(f, &d);
+    const param *embedding = params_get(f->p, "%sembed_tokens.weight", f->p->text_prefix);
+    if (!tied) {
+        double *values = malloc((size_t)embedding->count * sizeof *values);
+        assert_non_null(values);
+        assert_ok(params_read(embedding->value, f->s, 0, embedding->count, values));
+        assert_ok(
+            params_write(params_get(f->p, "lm_head.weight"), f->s, 0, embedding->count, values));
+        free(values);
+    }
+    row r = fixture_row(f, spec_documents, 3, false);
+    *inout_token = r.input_ids[0];
+    model_options o = options_for(&r, 1, 1, 4);
+    fixture_model(f, &o, false);
+    return run_rows(f, &r, 1);
+}
+
+static const double *grad_of(const fixture *f, const result *r, const char *name, int64_t line)
+{
+    for (int64_t i = 0; i < r->n; i++)
+        if (strstr(f->p->list[i].name, name))
+            return r->grad[i] + line * f->d.text.hidden;
+    fail_msg("no %s", name);
+    return NULL;
+}
+
+/* A pad token's embedding gets no gradient from the rows that have it; of a tied head it keeps what
+ * the head has for it. All else stays as it was. */
+static void test_model__pad_token_gets_no_gradient(void **state)
+{
+    (void)state;
+    fixture f[4];
+    result r[4];
+    int64_t pad = 0;
+    for (int i = 0; i < 4; i++) /* untied, tied; each without and with a pad token */
+        r[i] = run_with_pad(i >= 2, i % 2, &pad, &f[i]);
+    const int64_t n = f[0].d.text.hidden;
+    const double *head = grad_of(&f[0], &r[0], "lm_head", pad);
+    for (int i = 0; i < 4; i += 2) {
+        const double *without = grad_of(&f[i], &r[i], "embed_tokens", pad);
+        double *with = (double *)grad_of(&f[i + 1], &r[i + 1], "embed_tokens", pad);
+        double zero[256] = {0};
+        assert_true(n <= 256);
+        assert_true(distance(without, i ? head : zero, n) > 0.01);
+        assert_true(distance(with, i ? head : zero, n) <= (i ? rounding : 0));
+        memcpy(with, without, (size_t)n * sizeof *with);
+        assert_same(&f[i], &r[i + 1], &r[i], 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        result_done(&r[i]);
+        fixture_close(&f[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_model__forward_outputs_agree),
         cmocka_unit_test(test_model__shared_visual_rows),
         cmocka_unit_test(test_model__text_only),
+        cmocka_unit_test(test_model__pad_token_gets_no_gradient),
         cmocka_unit_test(test_model__attention_is_bounded_in_both_directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
