@@ -154,9 +154,10 @@ static void try_experts(search *q, layout l)
     for (int wide = 0; wide < (l.tensor > 1 ? 2 : 1); wide++) {
         l.expert_tensor = wide ? l.tensor : 1;
         for (l.expert = 1; l.expert <= most && l.expert <= EXPERT_MOST; l.expert++) {
-            double d = distance(&l, q->wanted);
-            if (most % l.expert != 0 || out_of_range(&l) ||
-                (q->best_distance >= 0 && d >= q->best_distance) || broken(&l, q->rules, why))
+            if (most % l.expert != 0 || out_of_range(&l))
+                continue;
+            const double d = distance(&l, q->wanted);
+            if ((q->best_distance >= 0 && d >= q->best_distance) || broken(&l, q->rules, why))
                 continue;
             q->best = l;
             q->best_distance = d;
