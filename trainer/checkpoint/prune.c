@@ -92,31 +92,61 @@ static status add_bytes(const char *path, int64_t block, int64_t *inout)
     return st;
 }
 
-/* Bytes that are there for this user, and those that one more checkpoint takes: as many as the last
- * whole one. False: not known. */
-static bool find_room(const char *folder, int64_t whole, int64_t *out_free, int64_t *out_needed)
+typedef struct room {
+    int64_t free;   /* bytes that are there for this user */
+    int64_t wanted; /* that one more checkpoint takes: as many as the last whole one */
+    int64_t others; /* of all that may go */
+} room;
+
+static status add_steps(const char *folder, int64_t whole, int64_t block, room *inout)
 {
-    char path[STATUS_PATH_MAX];
+    int64_t *step = NULL, n = 0;
+    status st;
+    TRY(folder_steps(folder, &step, &n));
+    for (int64_t i = 0; i < n; i++) {
+        char path[STATUS_PATH_MAX];
+        TRY_OR(done, folder_step_path(path, folder, step[i], NULL));
+        TRY_OR(done, add_bytes(path, block, step[i] == whole ? &inout->wanted : &inout->others));
+    }
+    st = ST_OK;
+done:
+    free(step);
+    return st;
+}
+
+/* False: not known. */
+static bool find_room(const char *folder, int64_t whole, room *out)
+{
     struct statvfs disk;
-    int64_t bytes = 0;
+    *out = (room){0};
     if (statvfs(folder, &disk) != 0 || disk.f_frsize == 0)
         return false;
-    if (folder_step_path(path, folder, whole, NULL) != ST_OK ||
-        add_bytes(path, (int64_t)disk.f_frsize, &bytes) != ST_OK) {
+    if (add_steps(folder, whole, (int64_t)disk.f_frsize, out) != ST_OK) {
         status_clear();
         return false;
     }
-    *out_free = (int64_t)(disk.f_bavail * disk.f_frsize);
-    *out_needed = bytes + bytes / SPARE_SHARE;
+    out->free = (int64_t)(disk.f_bavail * disk.f_frsize);
     return true;
+}
+
+static bool is_short(const room *r)
+{
+    return r->free < r->wanted + r->wanted / SPARE_SHARE;
+}
+
+/* Where not all of them together would do, none is lost for nothing. */
+static bool others_help(const room *r)
+{
+    return r->free + r->others >= r->wanted;
 }
 
 status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone)
 {
     int64_t step;
     bool is_best;
+    room r;
     *out_gone = false;
-    if (keep == 0 || whole == 0)
+    if (keep == 0 || whole == 0 || (find_room(folder, whole, &r) && !others_help(&r)))
         return ST_OK;
     TRY(find_first(folder, whole, &step, &is_best));
     if (step < 0)
@@ -133,8 +163,8 @@ status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone
 status prune_for_room(const char *folder, int64_t whole, int64_t keep)
 {
     bool gone = whole > 0;
-    int64_t there, needed;
-    while (gone && find_room(folder, whole, &there, &needed) && there < needed)
+    room r;
+    while (gone && find_room(folder, whole, &r) && is_short(&r))
         TRY(prune_one(folder, whole, keep, &gone));
     return ST_OK;
 }

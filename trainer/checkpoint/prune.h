@@ -14,12 +14,12 @@ WARN_UNUSED status prune_by_policy(const char *folder, int64_t keep);
 /* Before a checkpoint is written: while the disk has less room than the whole one of step `whole`
  * takes, the oldest other goes, the one with the lowest held-out loss after all others; each is
  * warned of. Never that of `whole`, the last that is known to be whole. Where the system does not
- * tell how much room there is, nothing goes. keep as above: with 0, which asks for all to be kept,
- * none goes. */
+ * tell how much room there is, or all others together would not make enough, nothing goes. keep as
+ * above: with 0, which asks for all to be kept, none goes. */
 WARN_UNUSED status prune_for_room(const char *folder, int64_t whole, int64_t keep);
 
-/* After a write that found the disk full all the same: the same one goes, whatever room there is
- * said to be. *out_gone: it did. */
+/* After a write that found the disk full all the same (a quota, or room that is not told of): the
+ * same one goes, unless all others would not make enough. *out_gone: it did. */
 WARN_UNUSED status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone);
 
 /* Did this thread's last failure come from a disk without room, or from a quota? */

@@ -2,7 +2,10 @@
 #include "tests/harness.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "common/file.h"
 #include "trainer/checkpoint/folder.h"
@@ -86,12 +89,43 @@ static void test_prune_for_room__takes_nothing_where_there_is_room(void **state)
     EXPECT(1, 2, 3, 4, 5);
 }
 
+/* A file of so many bytes, of which none is on the disk. */
+static void put_hollow(int64_t step, int64_t bytes)
+{
+    char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX];
+    assert_ok(folder_step_path(path, base, step, NULL));
+    assert_ok(hf_path(file, path, "hollow"));
+    FILE *f = fopen(file, "we");
+    assert_non_null(f);
+    assert_int_equal(ftruncate(fileno(f), bytes), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_prune_for_room__takes_none_that_would_not_help(void **state)
+{
+    (void)state;
+    const int64_t more = INT64_C(8) << 30;
+    struct statvfs disk;
+    bool gone = true;
+    make_steps((double[]){3, 1, 2, NAN, 4});
+    assert_int_equal(statvfs(base, &disk), 0);
+    put_hollow(5, (int64_t)(disk.f_bavail * disk.f_frsize) + more);
+    assert_ok(prune_for_room(base, 5, 1));
+    EXPECT(1, 2, 3, 4, 5);
+    assert_ok(prune_one(base, 5, 1, &gone));
+    assert_false(gone);
+    put_hollow(1, 2 * more); /* would do, as far as one sees; the others would not */
+    assert_ok(prune_for_room(base, 5, 1));
+    EXPECT(2, 3, 4, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prune_by_policy__keeps_the_newest_and_the_best),
         cmocka_unit_test(test_prune_one__the_best_goes_last_and_the_whole_one_never),
         cmocka_unit_test(test_prune_for_room__takes_nothing_where_there_is_room),
+        cmocka_unit_test(test_prune_for_room__takes_none_that_would_not_help),
     };
     if (!mkdtemp(base))
         return 1;
