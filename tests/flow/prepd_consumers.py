@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -230,6 +231,61 @@ def floats_are_the_reference_s():
     check((eval(line, {"patches": patches}) == wanted["torch"]).all(), f"the page's {line} is another arithmetic")
 
 
+def answers(*messages):
+    """A daemon that says these, as (kind, row, JSON), to the first that says HELLO."""
+    def serve(socket):
+        peer = socket.recv_multipart()[0]
+        for kind, row, said in messages:
+            text = json.dumps(said).encode()
+            socket.send_multipart([peer, client.HEADER.pack(b"TSRA", 1, kind, row, 0, 0, len(text), 0, bytes(16), bytes(8)), text])
+        socket.recv_multipart()  # BYE
+    return serve
+
+
+def rows_out_of_order_are_refused():
+    """By client.py, as by client.c (test_row_order.c): from a daemon that sends them, and by its rules alone."""
+    def refused(what, words):
+        try:
+            what()
+        except ValueError as e:
+            check(words in str(e), f"{e}, wanted: {words}")
+        else:
+            check(False, f"taken, wanted: {words}")
+
+    def order(welcome, cursor=None, start_row=0, rank=0, ranks=1, taken=()):
+        o = client.Order(welcome, cursor, start_row, rank, ranks)
+        for number in taken:
+            o.take(number)
+        return o
+    steps = {"row": 0, "global_batch_size": 4}
+    one = order({"row": 40}, '{"row": 40}', taken=(40, 41))
+    refused(lambda: one.take(43), "row 43 came, expected was row 42")
+    refused(lambda: one.take(41), "row 41 came, expected was row 42")
+    refused(lambda: order({"row": 0}, {"row": 40}), "begins at row 0 and row 40 was asked for")
+    rounds = order({"row": 102, "recording": {"first": 100, "rows": 3}}, {"row": 102}, taken=(102, 100, 101, 102))
+    refused(lambda: rounds.take(103), "row 103 came, expected was row 100")
+    second = order(steps, rank=1, ranks=2, taken=(1,))
+    refused(lambda: second.take(0), "row 0 came, expected was row 2")
+    refused(lambda: second.take(4), "row 4 of step 1 came after 1 of this rank's 2 rows of step 0")
+    second.take(2)
+    refused(lambda: second.take(3), "row 3 of step 0 came after 2")
+    second.take(6)
+    with tempfile.TemporaryDirectory() as folder:
+        context = zmq.Context()
+        for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came, expected was row 0"),
+                            (((client.ROW, 0, {}),), "a row before WELCOME"),
+                            (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 and row 0 was asked for")):
+            socket, end = context.socket(zmq.ROUTER), "ipc://" + os.path.join(folder, "d.sock")
+            socket.setsockopt(zmq.RCVTIMEO, 30000)
+            socket.bind(end)
+            daemon = threading.Thread(target=answers(*said), args=(socket,))
+            daemon.start()
+            refused(lambda: next(client.connect(end, timeout=30.0)), words)
+            daemon.join()
+            socket.close()
+        context.term()
+
+
 def welcome(folder, **more):
     """What a consumer is told that says this."""
     context = zmq.Context()
@@ -440,7 +496,7 @@ def one_that_vanishes_is_forgotten():
 
 
 main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
-     the_page_s_lines_for_pytorch, floats_are_the_reference_s, another_data_set_is_refused, rows_of_another_version_are_refused,
+     the_page_s_lines_for_pytorch, floats_are_the_reference_s, rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)
