@@ -35,10 +35,10 @@ static void wait_and_remove(const char *path, int end)
     ssize_t n;
     setsid();
     signal(SIGHUP, SIG_IGN);
+    dup2(end, END); /* first: where standard input was closed, it is one of those below */
     const int nothing = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < END; fd++)
         dup2(nothing, fd);
-    dup2(end, END);
     close_range(END + 1, ~0U, 0);
     do
         n = read(END, &keep, 1);

@@ -5,10 +5,11 @@ disk, and a folder that does not fit is refused."""
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 
-from hf_files import SANITIZED, expect, measured, np, trainer
+from hf_files import SANITIZED, TRAINER, expect, measured, np, trainer
 from large_model import VL, folder, text, vision
 
 MEMORY = 400 << 20  # 126 MiB: the pinned batch and the rows
@@ -120,6 +121,13 @@ def mission(root):
     expect("model.visual.blocks.26.norm2.bias" in err, err)
 
 
+def without_standard_input():
+    """Its number is then that of what the folder's remover waits for."""
+    line = [TRAINER, "train", "--dry-run", "--model.path", "debug", *words(GLOBAL)]
+    p = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, text=True, timeout=600)
+    expect(p.returncode == 0 and p.stdout.endswith("dry run: all agree\n"), p.stdout[-1000:] + p.stderr)
+
+
 def large():
     start = time.monotonic()
     said = dry("qwen3-vl-235b-a22b", {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 64,
@@ -142,6 +150,7 @@ def main():
     try:
         layouts_agree()
         early_ends_agree()
+        without_standard_input()
         mission(root)
         large()
         refused()
