@@ -54,10 +54,7 @@ static status open_dry(const conf *c, const world *w, dry *d)
 {
     d->world = w;
     TRY(conf_copy(c, &d->conf));
-    if (!c->model_path[0])
-        return FAIL_IN(ST_CONFIG, conf_place(c),
-                       "model.path is not set: name a Hugging Face folder or a preset");
-    TRY(dims_load(c->model_path, &d->dims));
+    TRY(session_dims(c, &d->dims));
     const layout_limits limits = params_limits(&d->dims);
     TRY(layout_of(c, &limits, &d->layout));
     TRY(params_new(&d->dims, &d->whole));

@@ -75,6 +75,8 @@ WARN_UNUSED status session_open_rank(const conf *c, const world *w, session *out
 /* The same to train on whatever the daemon streams: its options are not compared with ours, so no
  * tokenizer is needed. For benches. */
 WARN_UNUSED status session_open_any(const conf *c, session *out);
+/* The model of model.path, as far as model.layers leaves it. */
+WARN_UNUSED status session_dims(const conf *c, model_dims *out);
 /* Refuses a layout whose number of ranks is not that of the world. */
 WARN_UNUSED status session_check_layout(const conf *c, int there);
 /* SESSION_TRAIN as a rank of w (NULL: alone), with values, moments and stream as the checkpoint

@@ -37,14 +37,19 @@ static status choose_recomputed(session *s)
     return ST_OK;
 }
 
-status session_model(session *s)
+status session_dims(const conf *c, model_dims *out)
 {
-    const conf *c = s->conf;
     if (!c->model_path[0])
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "model.path is not set: name a Hugging Face folder or a preset");
-    TRY(dims_load(c->model_path, &s->dims));
-    TRY(cut_layers(c, &s->dims));
+    TRY(dims_load(c->model_path, out));
+    return cut_layers(c, out);
+}
+
+status session_model(session *s)
+{
+    const conf *c = s->conf;
+    TRY(session_dims(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));
     if (s->use == SESSION_TRAIN) { /* before the cut: adapters are cut as their matrices are */
         TRY(groups_apply(c, s->params));

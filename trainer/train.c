@@ -82,16 +82,13 @@ status train_check(const conf *c, int there, bool shown)
     layout l;
     model_dims d;
     params *p;
-    if (!c->model_path[0])
-        return FAIL_IN(ST_CONFIG, conf_place(c),
-                       "model.path is not set: name a Hugging Face folder or a preset");
     if (c->checkpoint_load_step > 0 && !c->checkpoint_enable)
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "checkpoint.load_step %" PRId64 " names a checkpoint to go on from, but "
                        "checkpoint.enable is false and no checkpoint is read: set it to true, or "
                        "leave checkpoint.load_step out to begin anew",
                        c->checkpoint_load_step);
-    TRY(dims_load(c->model_path, &d));
+    TRY(session_dims(c, &d));
     layout_limits limits = params_limits(&d);
     TRY(layout_of(c, &limits, &l));
     TRY(params_new(&d, &p));

@@ -59,7 +59,7 @@ static status check_ranks(conf *c, int n)
 {
     model_dims d;
     layout l;
-    TRY(dims_load(c->model_path, &d));
+    TRY(session_dims(c, &d));
     const layout_limits limits = params_limits(&d);
     TRY(layout_of(c, &limits, &l));
     return session_check_layout(c, n);

@@ -106,6 +106,8 @@ def what_is_refused_is_said_once():
              ({"parallelism__pipeline_parallel_degree": 2,
                "parallelism__pipeline_parallel_split_points": "layers.9"}, 78, "these fit: layers.3"),
              ({"freeze__pattern": "no_such"}, 78, "is the name of no parameter"),
+             ({"model__layers": 2}, 78, "debug can be cut to 3 to 4"),
+             ({"model__layers": 3, "parallelism__pipeline_parallel_degree": 2}, 78, "the model has 3 layers, of which"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
              ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording")]
     with Folder(images=16) as f:
@@ -116,6 +118,8 @@ def what_is_refused_is_said_once():
             said = p.stderr.splitlines()
             check(p.returncode == code and len(said) == 1 and wanted in said[0], f"{changed}: {p.returncode}, {p.stderr}")
             check("starting" not in p.stderr and not os.path.exists(f.file("refused")), f"{changed}: ranks were started")
+        p = subprocess.run([TRAINER, "eval", "--nproc", "2"], capture_output=True, text=True, timeout=LIMIT_S)
+        check(p.returncode == 78 and "model.path is not set" in p.stderr and p.stderr.count("\n") == 1, f"eval: {p.stderr}")
         # What only ranks find, by rank 0 alone; the logs of the others have it.
         p = subprocess.run([TRAINER, *map(str, words_of(f, "found", training__local_batch_size=1)), "--nproc", "4"],
                            capture_output=True, text=True, timeout=LIMIT_S)
