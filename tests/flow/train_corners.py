@@ -71,7 +71,7 @@ def recordings_end_inside_a_step():
 
 def evaluates_in_between():
     with Folder(**STREAM) as f, Daemon(f.config):
-        said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2)
+        said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2, checkpoint__enable="true")
         between = re.findall(r"^eval: step: (\d+)  loss: [0-9.]+  accuracy: [0-9.]+%  documents: (\d+)",
                              said, re.MULTILINE)
         check([b[0] for b in between] == ["2"], said)
@@ -90,6 +90,10 @@ def evaluates_in_between():
             page = file.read()
         for curve in (">loss<", ">held-out loss<", ">held-out accuracy<"):
             check(page.count(curve) == 1, f"no curve {curve}")
+        said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2, checkpoint__enable="true")
+        check(not steps_of(said) and "  images swapped: " in said, said)  # done: evaluated again, and still one line a step
+        with open(f.file("run/eval.jsonl")) as file:
+            check([json.loads(line)["step"] for line in file] == [2, 4], "the last step is there twice")
     with Folder(**STREAM, **{"eval.split": "test"}) as f, Daemon(f.config):
         said = talk(f, "missing", code=66, eval__enable="true")  # at once, not when the run ends
         check("test" in said and not steps_of(said), said)

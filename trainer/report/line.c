@@ -14,6 +14,7 @@
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"
 #include "trainer/report/digits.h"
+#include "trainer/report/rewind.h"
 #include "trainer/report/spike.h"
 #include "trainer/report/tensorboard.h"
 
@@ -377,14 +378,19 @@ void reporter_rest(reporter *r, int64_t ns)
     r->since_ns += ns;
 }
 
-/* One line more of eval.jsonl; it is opened for each, there are few. */
+/* One line more of eval.jsonl; it is opened for each, there are few. One that the step has already
+ * (evaluated on its way, and again as the last) goes aside. */
 static status append_evaluation(const reporter *r, int64_t step, const number *list, int n)
 {
-    char path[STATUS_PATH_MAX], *text;
+    char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], *text;
     size_t size;
+    int64_t moved;
     json_writer w;
+    snprintf(folder, sizeof folder, "%.*s", (int)(strlen(r->path) - strlen("/metrics.jsonl")),
+             r->path);
     snprintf(path, sizeof path, "%.*seval.jsonl", (int)(strlen(r->path) - strlen("metrics.jsonl")),
              r->path);
+    TRY(rewind_lines(folder, "eval.jsonl", step - 1, &moved));
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key(&w, "step");
