@@ -322,7 +322,7 @@ static void test_dims__every_key_is_honoured_refused_or_without_effect(void **st
     assert_fails(ST_BAD_INPUT, parse_with(true, IN_TEXT, "attention_dropout", "0.1", &d),
                  "attention_dropout is 0.1");
     assert_fails(ST_BAD_INPUT, parse_with(true, IN_ROPE, "rope_theta", "123", &d),
-                 "rope_scaling.rope_theta 123");
+                 "rope_scaling.rope_theta is 123");
     assert_ok(parse_with(false, IN_TEXT, "sliding_window", "4096", &d)); /* as published */
     check_pad(true);
     check_pad(false);
