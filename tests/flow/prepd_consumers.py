@@ -259,20 +259,20 @@ def rows_out_of_order_are_refused():
         return o
     steps = {"row": 0, "global_batch_size": 4}
     one = order({"row": 40}, '{"row": 40}', taken=(40, 41))
-    refused(lambda: one.take(43), "row 43 came, expected was row 42")
-    refused(lambda: one.take(41), "row 41 came, expected was row 42")
+    refused(lambda: one.take(43), "row 43 came where row 42 was expected")
+    refused(lambda: one.take(41), "row 41 came where row 42 was expected")
     refused(lambda: order({"row": 0}, {"row": 40}), "begins at row 0 and row 40 was asked for")
     rounds = order({"row": 102, "recording": {"first": 100, "rows": 3}}, {"row": 102}, taken=(102, 100, 101, 102))
-    refused(lambda: rounds.take(103), "row 103 came, expected was row 100")
+    refused(lambda: rounds.take(103), "row 103 came where row 100 was expected")
     second = order(steps, rank=1, ranks=2, taken=(1,))
-    refused(lambda: second.take(0), "row 0 came, expected was row 2")
+    refused(lambda: second.take(0), "row 0 came where row 2 was expected")
     refused(lambda: second.take(4), "row 4 of step 1 came after 1 of this rank's 2 rows of step 0")
     second.take(2)
     refused(lambda: second.take(3), "row 3 of step 0 came after 2")
     second.take(6)
     with tempfile.TemporaryDirectory() as folder:
         context = zmq.Context()
-        for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came, expected was row 0"),
+        for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came where row 0 was expected"),
                             (((client.ROW, 0, {}),), "a row before WELCOME"),
                             (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 and row 0 was asked for")):
             socket, end = context.socket(zmq.ROUTER), "ipc://" + os.path.join(folder, "d.sock")
