@@ -261,7 +261,7 @@ def rows_out_of_order_are_refused():
     one = order({"row": 40}, '{"row": 40}', taken=(40, 41))
     refused(lambda: one.take(43), "row 43 came where row 42 was expected")
     refused(lambda: one.take(41), "row 41 came where row 42 was expected")
-    refused(lambda: order({"row": 0}, {"row": 40}), "begins at row 0 and row 40 was asked for")
+    refused(lambda: order({"row": 0}, {"row": 40}), "begins at row 0 but row 40 was asked for")
     rounds = order({"row": 102, "recording": {"first": 100, "rows": 3}}, {"row": 102}, taken=(102, 100, 101, 102))
     refused(lambda: rounds.take(103), "row 103 came where row 100 was expected")
     second = order(steps, rank=1, ranks=2, taken=(1,))
@@ -274,7 +274,7 @@ def rows_out_of_order_are_refused():
         context = zmq.Context()
         for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came where row 0 was expected"),
                             (((client.ROW, 0, {}),), "a row before WELCOME"),
-                            (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 and row 0 was asked for")):
+                            (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 but row 0 was asked for")):
             socket, end = context.socket(zmq.ROUTER), "ipc://" + os.path.join(folder, "d.sock")
             socket.setsockopt(zmq.RCVTIMEO, 30000)
             socket.bind(end)
