@@ -8,7 +8,7 @@ import struct
 import subprocess
 
 from prepd_flow import check, run
-from train_flow import LIMIT_S, SHORT, TRAINER, options
+from train_flow import LIMIT_S, SHORT, TRAINER, options, settings
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
 KEPT = {"checkpoint.enable": "true", "checkpoint.interval": 1, "metrics.ledger_ids": "true",
@@ -23,7 +23,7 @@ def command(f, name, **changed):
 
 def go(f, name, *words, code=0, **changed):
     p = subprocess.run([*command(f, name, **changed), *words], capture_output=True, text=True,
-                       timeout=LIMIT_S)
+                       timeout=LIMIT_S, env=settings(words))
     check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
 
