@@ -58,6 +58,8 @@ WARN_UNUSED status json_want_int(const json_value *object, const char *key, cons
                                  int64_t *out);
 WARN_UNUSED status json_want_real(const json_value *object, const char *key, const char *source,
                                   double *out);
+WARN_UNUSED status json_want_bool(const json_value *object, const char *key, const char *source,
+                                  bool *out);
 WARN_UNUSED status json_want_text(const json_value *object, const char *key, const char *source,
                                   const char **out);
 WARN_UNUSED status json_want_array(const json_value *object, const char *key, const char *source,

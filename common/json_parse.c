@@ -385,7 +385,7 @@ void json_parser_advance(json_parser *p)
 
 status json_parser_finish(json_parser *p)
 {
-    /* Nothing is consumed any more: yajl's count restarts, ours stays at the end of the input. */
+    /* From here on yajl counts from 0 again; our count stays at the end of the input. */
     json_parser_advance(p);
     yajl_status code = yajl_complete_parse(p->yajl);
     if (code != yajl_status_ok)

@@ -150,6 +150,14 @@ status json_want_real(const json_value *object, const char *key, const char *sou
     return ST_OK;
 }
 
+status json_want_bool(const json_value *object, const char *key, const char *source, bool *out)
+{
+    const json_value *v;
+    TRY(want(object, key, source, JSON_BOOL, &v));
+    *out = v->as.yes;
+    return ST_OK;
+}
+
 status json_want_text(const json_value *object, const char *key, const char *source,
                       const char **out)
 {

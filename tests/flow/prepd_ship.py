@@ -262,7 +262,7 @@ def talks(f, folder, images, form="conversations"):
 
 
 def data_that_lies_outside_is_refused_at_the_start():
-    """Where the user named it, it may lie behind links, and below that only where they stay inside."""
+    """The folder that the user named may be reached through links; below it links count only where they stay inside."""
     with Folder(images=24) as f:
         pictures, ship = f.train_images(), ["--data.ship", "true"]
         a, b, c = (f.file(n) for n in "abc")

@@ -40,7 +40,7 @@ struct receiver {
     int64_t step_rows; /* of the daemon's stream; 0: WELCOME does not tell */
     int ranks;         /* that share its steps */
     char *endpoint;    /* heap; NULL of a recording */
-    text_kept behind;  /* cursor of the last row that arrived */
+    text_kept resume;  /* cursor of the last row that arrived */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -105,10 +105,10 @@ static status next_row(receiver *r, slot *s)
         if (st == ST_OK && r->trains && r->endpoint)
             TRY(check_cursor(r, s));
         if (st == ST_OK)
-            return keep_text(&r->behind, s->row.cursor);
+            return keep_text(&r->resume, s->row.cursor);
         if (st != ST_UNAVAILABLE || !r->endpoint || r->reconnect_s <= 0)
             return st;
-        TRY(rejoin(r->source, r->endpoint, text_of(&r->behind), r->reconnect_s));
+        TRY(rejoin(r->source, r->endpoint, text_of(&r->resume), r->reconnect_s));
     }
 }
 
@@ -267,7 +267,7 @@ void receiver_close(receiver **held)
         arena_done(&r->slots[i].memory);
     free(r->slots);
     free(r->cursor.text);
-    free(r->behind.text);
+    free(r->resume.text);
     free(r->endpoint);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
@@ -330,7 +330,7 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
                 st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
             else
                 wait_a_little(r);
-            /* Who share rows must stop behind the same one: it is the source's thread that does. */
+            /* Ranks that share rows must stop after the same one: the source's thread does that. */
             if (r->stopped && r->stopped() && hands_on(r))
                 client_interrupt(r->source);
         }

@@ -38,14 +38,7 @@ static status maybe_real(const json_value *o, const char *key, const char *sourc
 
 static status maybe_bool(const json_value *o, const char *key, const char *source, bool *inout)
 {
-    const json_value *v = json_find(o, key);
-    if (!v)
-        return ST_OK;
-    if (json_typeof(v) != JSON_BOOL)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s must be true or false, not %s", key,
-                       json_type_name(json_typeof(v)));
-    *inout = json_bool(v, false);
-    return ST_OK;
+    return json_find(o, key) ? json_want_bool(o, key, source, inout) : ST_OK;
 }
 
 static status only_int(const json_value *o, const char *key, const char *source, int64_t only)

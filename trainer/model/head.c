@@ -11,14 +11,7 @@ static const char key[] = "tie_word_embeddings";
 
 static status read_tie(const json_value *o, const char *source, bool *inout)
 {
-    const json_value *v = json_find(o, key);
-    if (!v)
-        return ST_OK;
-    if (json_typeof(v) != JSON_BOOL)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s must be true or false, not %s", key,
-                       json_type_name(json_typeof(v)));
-    *inout = json_bool(v, false);
-    return ST_OK;
+    return json_find(o, key) ? json_want_bool(o, key, source, inout) : ST_OK;
 }
 
 status head_read_ties(const json_value *config, const char *source, head_ties *out)

@@ -145,7 +145,9 @@ static void test_parse__refuses_half_a_pair(void **state)
 static void test_want__names_key_and_types(void **state)
 {
     (void)state;
-    json_value *v = parse("{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2}");
+    json_value *v =
+        parse("{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2, \"y\": true}");
+    bool y = false;
     int64_t i;
     double r;
     const char *s;
@@ -153,6 +155,10 @@ static void test_want__names_key_and_types(void **state)
     assert_ok(json_want_int(v, "a.b", "c.json", &i));
     assert_int_equal(i, 3);
     assert_ok(json_want_real(v, "r", "c.json", &r));
+    assert_ok(json_want_bool(v, "y", "c.json", &y));
+    assert_true(y);
+    assert_fails(ST_BAD_INPUT, json_want_bool(v, "r", "c.json", &y),
+                 "\"r\": expected true or false, found an integer");
     assert_ok(json_want_text(v, "text_config.hidden_size", "c.json", &s));
     assert_string_equal(s, "64");
     assert_fails(ST_BAD_INPUT, json_want_int(v, "text_config.hidden_size", "c.json", &i),
