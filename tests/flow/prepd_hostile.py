@@ -759,9 +759,9 @@ class Breaker:
         return given
 
 
-def breaches(t, join, wanted, limit_s=LIMIT_S, address=None):
+def breaches(t, join, wanted, limit_s=LIMIT_S, address=None, at_once=24):
     """So many bad answers to leases, or those of so long."""
-    context, given, at_once, end = zmq.Context(), 0, 24, time.monotonic() + limit_s
+    context, given, end = zmq.Context(), 0, time.monotonic() + limit_s
     open_ones = []
     while given < wanted and time.monotonic() < end:
         while len(open_ones) < at_once:
@@ -779,9 +779,11 @@ def breaches(t, join, wanted, limit_s=LIMIT_S, address=None):
 
 
 def one_machine_is_held_off(t, join):
-    """It gets work a few times, and then after pauses that double."""
+    """It gets work a few times, and then after pauses that double. One of its workers joins at a time: several could each
+    hold a lease before the first of them is seen to break the protocol."""
     start = time.monotonic()
-    given = breaches(t, join, 1 << 30, 3.0, "127.1.0.1")
+    given = breaches(t, join, 3, LIMIT_S, "127.1.0.1", 1)
+    given += breaches(t, join, 1 << 30, 3.0, "127.1.0.1", 1)
     took = time.monotonic() - start
     check(3 <= given <= 4 + math.log2(1 + took), f"{given} leases for a machine whose workers broke the protocol for {took:.1f} s")
 
