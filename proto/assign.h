@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* What tells how long a row takes. */
 typedef struct row_measure {

@@ -10,11 +10,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/arena.h"
-#include "common/hash.h"
-#include "common/safetensors.h"
-#include "common/span.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/base/hash.h"
+#include "common/model_folder/safetensors.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 
 enum {
     PATCH_SIDE = 16,          /* pixels */

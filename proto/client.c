@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/json/json.h"
 #include "proto/record.h"
 #include "proto/row_order.h"
 #include "proto/share.h"

@@ -3,7 +3,7 @@
 #ifndef TESSERA_PROTO_CLIENT_H
 #define TESSERA_PROTO_CLIENT_H
 
-#include "common/arena.h"
+#include "common/base/arena.h"
 #include "proto/batch.h"
 #include "proto/codec.h"
 #include "proto/frame.h"

@@ -1,4 +1,4 @@
-/* codec.c: rows to messages and back. zstd is in press.c, the filter in filter.c. */
+/* codec.c: rows to messages and back. zstd is in zstd_frames.c, the filter in filter.c. */
 #include "proto/codec.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "proto/filter.h"
 #include "proto/image_part.h"
-#include "proto/press.h"
+#include "proto/zstd_frames.h"
 
 enum { FIRST_IMAGE = 2 /* part number: header, block, images */, WHAT = 64 };
 

@@ -7,7 +7,7 @@
 #ifndef TESSERA_PROTO_CODEC_H
 #define TESSERA_PROTO_CODEC_H
 
-#include "common/arena.h"
+#include "common/base/arena.h"
 #include "proto/assign.h"
 #include "proto/batch.h"
 #include "proto/frame.h"

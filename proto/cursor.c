@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/json.h"
+#include "common/base/hash.h"
+#include "common/json/json.h"
 
 /* A member that is there must be a number of 0 or more. */
 static status read_count(const json_value *v, const char *key, const char *source, int64_t *out)

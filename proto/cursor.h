@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* ST_BAD_INPUT, naming source and member, where text is no cursor of this stream ("train") with
  * steps of step_rows rows, or one whose members contradict each other: a row that is not after the

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { ENDPOINT_PATH = 4096, ENDPOINT_TEXT = ENDPOINT_PATH + 8 };
 

@@ -6,9 +6,9 @@
 
 #include <stdint.h>
 
-#include "common/hash.h"
-#include "common/span.h"
-#include "common/status.h"
+#include "common/base/hash.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 
 enum {
     FRAME_MAGIC = 0x41525354, /* "TSRA" read little-endian */

@@ -2,8 +2,8 @@
 #ifndef TESSERA_PROTO_IMAGE_PART_H
 #define TESSERA_PROTO_IMAGE_PART_H
 
-#include "common/span.h"
-#include "common/status.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 #include "proto/codec.h"
 
 enum { IMAGE_HEAD_BYTES = 32, IMAGE_CHECK_BYTES = 8 };

@@ -5,7 +5,7 @@
 #ifndef TESSERA_PROTO_RECORD_FORMAT_H
 #define TESSERA_PROTO_RECORD_FORMAT_H
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "proto/frame.h"
 
 enum {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "proto/record.h"
 #include "proto/record_format.h"
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 
 typedef struct row_order {
     uint64_t first, rows; /* of a recording: its first row's number, and how many; rows 0: none */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/endpoint.h"
 #include "proto/wire_keys.h"
 #include "proto/wire_socket.h"

@@ -13,9 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/json.h"
-#include "common/span.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 #include "proto/frame.h"
 
 typedef struct wire wire;               /* one ZeroMQ context */

@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
 #include "proto/wire_socket.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/wire_msg.h"
 #include "proto/wire_socket.h"
 

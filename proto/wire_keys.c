@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 
 enum {
     KEY_TEXT = 41, /* Z85 of 32 bytes, and the zero */

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Path under the shared data ($TESSERA_SHARED, else ../shared beside the source tree) or NULL: the
  * test then calls skip(). The string is the caller's to free. */

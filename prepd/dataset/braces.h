@@ -3,7 +3,7 @@
 #ifndef TESSERA_PREPD_DATASET_BRACES_H
 #define TESSERA_PREPD_DATASET_BRACES_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Calls each for every name in order; a pattern without braces is one name. ST_CONFIG for braces
  * that do not close or hold nothing, or beyond a million names. */

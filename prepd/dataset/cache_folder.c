@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 
 static bool usable_folder(const char *path, mode_t mode)
 {

@@ -4,7 +4,7 @@
 
 #include <limits.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 
 /* prepd.cache_dir; else .tessera in the data's folder; else, where that can not be written (said in
  * the log), the user's cache folder, else one of the user's own in the temporary one. Made where it

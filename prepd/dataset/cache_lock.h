@@ -6,7 +6,7 @@
 
 #include <limits.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { LOCK_HOLDER = 128 };
 typedef struct cache_lock {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "prepd/dataset/conversations.h"
 #include "prepd/dataset/kept.h"
 

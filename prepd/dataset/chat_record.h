@@ -19,7 +19,7 @@
 #ifndef TESSERA_PREPD_DATASET_CHAT_RECORD_H
 #define TESSERA_PREPD_DATASET_CHAT_RECORD_H
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/dataset/dataset.h"
 
 enum { MAX_STAGES = 64 };

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/file.h"
-#include "common/utf8.h"
+#include "common/base/file.h"
+#include "common/base/utf8.h"
 
 static bool is_picture(const char *name)
 {

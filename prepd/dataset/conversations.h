@@ -3,8 +3,8 @@
 #ifndef TESSERA_PREPD_DATASET_CONVERSATIONS_H
 #define TESSERA_PREPD_DATASET_CONVERSATIONS_H
 
-#include "common/hash.h"
-#include "common/safetensors.h"
+#include "common/base/hash.h"
+#include "common/model_folder/safetensors.h"
 #include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/chat_record.h"
 #include "prepd/dataset/clip_table.h"

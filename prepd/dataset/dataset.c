@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/utf8.h"
+#include "common/base/utf8.h"
 #include "prepd/dataset/beneath.h"
 #include "prepd/dataset/chat_record.h"
 

@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 
 typedef struct dataset dataset;
 

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/span.h"
+#include "common/program/log.h"
+#include "common/base/span.h"
 #include "prepd/dataset/cache_folder.h"
 
 enum { MORE_WORDS = 8, WAIT_MS = 100 };

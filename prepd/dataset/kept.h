@@ -7,9 +7,9 @@
 
 #include <limits.h>
 
-#include "common/conf.h"
-#include "common/hash.h"
-#include "common/safetensors.h"
+#include "common/conf/conf.h"
+#include "common/base/hash.h"
+#include "common/model_folder/safetensors.h"
 #include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/records.h"
 

@@ -2,7 +2,7 @@
 #ifndef TESSERA_PREPD_DATASET_LINES_H
 #define TESSERA_PREPD_DATASET_LINES_H
 
-#include "common/span.h"
+#include "common/base/span.h"
 #include "prepd/dataset/unpack.h"
 
 typedef struct line_place {

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/yaml.h"
-#include "common/words.h"
+#include "common/conf/yaml.h"
+#include "common/base/words.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/names.h"
 

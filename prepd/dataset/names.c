@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 /* The name's number, or -1 and the key that is free for it: names of one hash take the keys after
  * it. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "prepd/dataset/lines.h"
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/tables.h"

@@ -6,9 +6,9 @@
 #ifndef TESSERA_PREPD_DATASET_RECORDS_H
 #define TESSERA_PREPD_DATASET_RECORDS_H
 
-#include "common/conf.h"
-#include "common/hash.h"
-#include "common/json.h"
+#include "common/conf/conf.h"
+#include "common/base/hash.h"
+#include "common/json/json.h"
 #include "prepd/dataset/unpack.h"
 
 enum { RECORD_BYTES = JSON_ITEM_BYTES }; /* of one record; a longer one is refused */

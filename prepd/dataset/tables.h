@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Terminated texts one after another; named by offset, because the pool moves while it grows.
  * Offset 0 is the empty text. */

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { TAR_NAME_MAX = 4096 };
 

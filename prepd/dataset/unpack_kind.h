@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { UNPACK_WINDOW = 32768 }; /* deflate looks back so far */
 

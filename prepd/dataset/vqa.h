@@ -3,9 +3,9 @@
 #ifndef TESSERA_PREPD_DATASET_VQA_H
 #define TESSERA_PREPD_DATASET_VQA_H
 
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/safetensors.h"
+#include "common/base/hash.h"
+#include "common/json/json.h"
+#include "common/model_folder/safetensors.h"
 #include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/tables.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "prepd/dataset/kept.h"
 #include "prepd/dataset/vqa.h"
 

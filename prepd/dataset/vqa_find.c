@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "prepd/dataset/zip.h"
 
 /* Where the two files may lie under data.path: flat as the archives unpack, or sorted. */

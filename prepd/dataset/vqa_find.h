@@ -3,8 +3,8 @@
 #ifndef TESSERA_PREPD_DATASET_VQA_FIND_H
 #define TESSERA_PREPD_DATASET_VQA_FIND_H
 
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 
 enum { VQA_PATH_MAX = 4096, VQA_NAME_MAX = 256 };
 

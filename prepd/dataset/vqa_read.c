@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/rng.h"
+#include "common/json/json.h"
+#include "common/base/rng.h"
 #include "prepd/dataset/names.h"
 
 /* What the item callbacks share. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "prepd/dataset/vqa.h"
 
 static const vqa *as_vqa(const dataset *d)

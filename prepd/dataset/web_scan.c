@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "common/utf8.h"
+#include "common/base/utf8.h"
 #include "prepd/dataset/braces.h"
 #include "prepd/dataset/webdataset.h"
 

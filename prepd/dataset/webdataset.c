@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/utf8.h"
+#include "common/base/utf8.h"
 
 static const webdataset *as_web(const dataset *d)
 {

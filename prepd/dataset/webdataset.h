@@ -3,7 +3,7 @@
 #ifndef TESSERA_PREPD_DATASET_WEBDATASET_H
 #define TESSERA_PREPD_DATASET_WEBDATASET_H
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "prepd/dataset/chat_record.h"
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/tar.h"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/span.h"
+#include "common/base/span.h"
 #include "prepd/dataset/unpack_kind.h"
 
 /* APPNOTE 6.3: records by their signature and fixed size. */

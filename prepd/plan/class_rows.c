@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "prepd/plan/pack.h"
-#include "prepd/plan/state.h"
+#include "prepd/plan/planner.h"
 
 enum {
     ENOUGH = 8, /* rows: of fewer, the one that is not full weighs too much */

@@ -28,8 +28,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
-#include "common/span.h"
+#include "common/base/file.h"
+#include "common/base/span.h"
 #include "prepd/dataset/tables.h"
 
 enum {

@@ -8,8 +8,8 @@
 #ifndef TESSERA_PREPD_INDEX_H
 #define TESSERA_PREPD_INDEX_H
 
-#include "common/hash.h"
-#include "common/span.h"
+#include "common/base/hash.h"
+#include "common/base/span.h"
 #include "prepd/dataset/dataset.h"
 
 typedef struct index_image {

@@ -3,8 +3,8 @@
 #ifndef TESSERA_PREPD_PLAN_LISTS_H
 #define TESSERA_PREPD_PLAN_LISTS_H
 
-#include "common/arena.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/base/status.h"
 #include "prepd/plan/pack.h"
 
 typedef struct lists {

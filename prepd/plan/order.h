@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 typedef struct order {
     rng_key key;

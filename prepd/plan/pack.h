@@ -6,8 +6,8 @@
 #ifndef TESSERA_PREPD_PLAN_PACK_H
 #define TESSERA_PREPD_PLAN_PACK_H
 
-#include "common/arena.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/base/status.h"
 
 typedef struct pack_item {
     int64_t tokens, patches; /* each within its budget */

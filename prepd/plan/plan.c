@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "prepd/plan/order.h"
-#include "prepd/plan/state.h"
+#include "prepd/plan/planner.h"
 
 enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
 

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/plan/index.h"
 #include "prepd/sample/fit.h"

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/visible.h"
+#include "common/base/visible.h"
 #include "prepd/plan/report.h"
 #include "proto/assign.h"
 

@@ -2,7 +2,7 @@
 #ifndef TESSERA_PREPD_PLAN_REPORT_H
 #define TESSERA_PREPD_PLAN_REPORT_H
 
-#include "prepd/plan/state.h"
+#include "prepd/plan/planner.h"
 
 enum { GREEDY_BUFFER = 204 }; /* samples: what a common loader holds */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/plan/state.h"
+#include "prepd/plan/planner.h"
 
 enum { SOME = 4096 }; /* samples of a piece: milliseconds */
 

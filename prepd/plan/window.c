@@ -3,7 +3,7 @@
 
 #include "prepd/plan/order.h"
 #include "prepd/plan/pack.h"
-#include "prepd/plan/state.h"
+#include "prepd/plan/planner.h"
 
 /* Lays the units of the window side by side by rows; within a row they keep the epoch's order. */
 static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window,

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 
 enum { JINJA_MAX = 1 << 20 }; /* bytes; published ones have some thousand */
 

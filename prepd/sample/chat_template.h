@@ -10,9 +10,9 @@
 
 #include <stdbool.h>
 
-#include "common/conf.h"
-#include "common/hash.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/hash.h"
+#include "common/base/status.h"
 
 typedef struct chat_template {
     char path[STATUS_PATH_MAX]; /* of the file it stands in; "" where the folder has none */

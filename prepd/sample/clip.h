@@ -9,9 +9,9 @@
 
 #include <stdint.h>
 
-#include "common/arena.h"
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 #include "prepd/sample/fit.h"
 
 typedef struct clip_limits {

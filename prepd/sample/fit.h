@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 
 typedef struct fit_limits {
     int64_t min_pixels,

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/sample/clip.h"
 #include "prepd/sample/fit.h"
 #include "proto/batch.h"

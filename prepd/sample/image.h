@@ -20,10 +20,10 @@
 
 #include <stdint.h>
 
-#include "common/arena.h"
-#include "common/conf.h"
-#include "common/span.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/conf/conf.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 
 typedef struct image_info {
     int32_t width, height; /* oriented */

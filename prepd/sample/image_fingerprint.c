@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "prepd/sample/image_builtin.h"
 #include "prepd/sample/image_jpeg.h"
 #include "prepd/sample/ycc.h"

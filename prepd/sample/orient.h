@@ -6,7 +6,7 @@
 #ifndef TESSERA_PREPD_ORIENT_H
 #define TESSERA_PREPD_ORIENT_H
 
-#include "common/span.h"
+#include "common/base/span.h"
 
 /* Tag 0x0112 of the first directory of an EXIF block (with or without "Exif\0\0" before it):
  * 1..8, and 1 too where its value is none of these; 0 if the block is damaged or has no such tag

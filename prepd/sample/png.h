@@ -3,8 +3,8 @@
 #ifndef TESSERA_PREPD_PNG_H
 #define TESSERA_PREPD_PNG_H
 
-#include "common/span.h"
-#include "common/status.h"
+#include "common/base/span.h"
+#include "common/base/status.h"
 
 /* A chunk, as far as it lies in the file. */
 typedef struct png_chunk {

@@ -8,8 +8,8 @@
 #ifndef TESSERA_PREPD_RESAMPLE_H
 #define TESSERA_PREPD_RESAMPLE_H
 
-#include "common/arena.h"
-#include "common/status.h"
+#include "common/base/arena.h"
+#include "common/base/status.h"
 
 /* A picture that is made row by row, so that what comes next finds the rows in the nearest cache.
  */

@@ -2,7 +2,7 @@
 #ifndef TESSERA_PREPD_SNIFF_H
 #define TESSERA_PREPD_SNIFF_H
 
-#include "common/span.h"
+#include "common/base/span.h"
 
 typedef enum picture_format {
     PICTURE_JPEG,

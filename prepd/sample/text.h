@@ -9,8 +9,8 @@
 #ifndef TESSERA_PREPD_TEXT_H
 #define TESSERA_PREPD_TEXT_H
 
-#include "common/conf.h"
-#include "common/tokenizer.h"
+#include "common/conf/conf.h"
+#include "common/tokenizer/tokenizer.h"
 #include "prepd/dataset/dataset.h"
 
 typedef struct chat_ids {

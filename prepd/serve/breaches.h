@@ -4,7 +4,7 @@
  * A breach costs no sample anything: the lease is given again. So a peer that is broken, or
  * malicious, could take the same late row for ever. The first FREE_BREACHES are forgiven; each
  * further one keeps work from all workers at that address twice as long as the one before, up to a
- * minute, as long as there are others (schedule.c). Every row that comes from there makes good for
+ * minute, as long as there are others (leasing.c). Every row that comes from there makes good for
  * one. */
 #ifndef TESSERA_PREPD_BREACHES_H
 #define TESSERA_PREPD_BREACHES_H

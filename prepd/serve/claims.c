@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/types.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 
 static const int64_t LOADING_NS = 60000000000; /* from JOIN to all fingerprints, at most */
 
@@ -30,7 +30,7 @@ static bool is_apart(const worker_seat *o, const worker_seat *w)
 
 /* Whether o is waited for where w's record needs a second. Not one that may have no work: one that
  * does not say what it is in the time that loading takes, or is held off for breaches that are not
- * w's own (schedule.c). Such ones could come for ever, and w would wait as long. */
+ * w's own (leasing.c). Such ones could come for ever, and w would wait as long. */
 static bool is_waited_for(const dispatch *d, const worker_seat *o, const worker_seat *w)
 {
     const int64_t now = clock_ns();

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 
 enum { WARNING_BYTES = 240 };
 static const int64_t TOLD = 10; /* of a section, in the log: a data set may have thousands */

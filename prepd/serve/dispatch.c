@@ -10,12 +10,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/proc.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
 #include "prepd/serve/hello.h"
 #include "prepd/serve/notify.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 
 enum {
     TICK_MS = 100,

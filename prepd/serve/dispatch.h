@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 
 /* Serves until stopped by a signal, drained, or failed. ST_OK after a clean stop. quiet: no
  * progress bar. for_command: the one consumer is the command that started this daemon, which tells

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
 #include "prepd/serve/hello.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 
 enum {
     TOLD_SHARE = 8,

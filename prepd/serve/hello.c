@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
-#include "common/log.h"
+#include "common/conf/conf.h"
+#include "common/program/log.h"
 
 enum { MAX_RANKS = 65536 };
 static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB: beyond it a sum could overflow */

@@ -1,10 +1,10 @@
-/* hello.h: what is asked of a consumer, whoever serves it: the dispatcher (greet.c, session.c) or a
- * recording (recorded.c). */
+/* hello.h: what is asked of a consumer, whoever serves it: the dispatcher (greet.c, consumers.c) or
+ * a recording (recorded.c). */
 #ifndef TESSERA_PREPD_HELLO_H
 #define TESSERA_PREPD_HELLO_H
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 #include "proto/wire.h"
 
 /* Of a socket for consumers, whose largest message is a HELLO with a cursor's quarantine list. */

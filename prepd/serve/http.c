@@ -9,7 +9,7 @@
 
 #include <microhttpd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
 static const int64_t LIFE_NS = 5000000000; /* of a connection: one request, one answer */

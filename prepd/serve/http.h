@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef struct http http;
 

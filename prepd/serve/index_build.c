@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 
 enum {
     IMAGES_PER_LEASE = 32,          /* a header read each: milliseconds */

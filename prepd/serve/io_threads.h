@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 
 typedef struct io_threads {
     int n;

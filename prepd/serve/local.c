@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/proc.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
+#include "prepd/serve/dispatch_state.h"
 
 enum {
     GIVE_UP_SAID = 3,   /* deaths in a row before any work, with a reason given: it will not pass */

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/proc.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/base/proc.h"
+#include "prepd/serve/dispatch_state.h"
 
 typedef struct put {
     FILE *f;

@@ -28,7 +28,7 @@
 #include <string.h>
 
 #include "prepd/serve/ship.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 
 static void put_plain(json_writer *w, const sample *s)
 {

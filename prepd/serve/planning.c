@@ -2,9 +2,9 @@
  *
  * All consumers of a stream walk over one plan: it is a function of index, options and seed, and
  * what a consumer brings along (row, rank, quarantine list) stays with its session. */
-#include "common/clock.h"
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 
 /* Work on plans in a turn of the loop: as long as it takes to be noticed by nobody. One piece (a
  * window of data.window samples) is always done. */

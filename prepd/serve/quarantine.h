@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 
 typedef struct quarantined {
     int64_t sample;

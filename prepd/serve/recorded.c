@@ -7,11 +7,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/proc.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
 #include "prepd/serve/hello.h"
-#include "prepd/serve/peers.h"
+#include "prepd/serve/peer_limits.h"
 #include "proto/record.h"
 #include "proto/share.h"
 

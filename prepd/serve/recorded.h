@@ -5,7 +5,7 @@
 #ifndef TESSERA_PREPD_RECORDED_H
 #define TESSERA_PREPD_RECORDED_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef struct recorded_options {
     const char *path, *endpoint;

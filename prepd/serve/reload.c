@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "prepd/serve/notify.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 
 /* Options a running daemon may change. Workers learn them by new TERMS, for which they start anew
  * between two leases. */

@@ -1,5 +1,5 @@
 /* seats.c: workers as the dispatcher sees them: who joined, how they go, what their samples are
- * blamed for; what they answer is in answers.c.
+ * blamed for; what they answer is in worker_answers.c.
  *
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
  * message of a worker without a seat or without a lease is late and dropped: its lease has been
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 
 static worker_seat *seat_of(dispatch *d, const wire_peer *peer)
 {

@@ -5,8 +5,8 @@
 #ifndef TESSERA_PREPD_SERVE_SHIP_H
 #define TESSERA_PREPD_SERVE_SHIP_H
 
-#include "common/conf.h"
-#include "common/json.h"
+#include "common/conf/conf.h"
+#include "common/json/json.h"
 #include "prepd/dataset/dataset.h"
 #include "proto/wire.h"
 

@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/model_files.h"
-#include "common/tokenizer.h"
+#include "common/program/log.h"
+#include "common/model_folder/model_files.h"
+#include "common/tokenizer/tokenizer.h"
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/sample/chat_template.h"
 #include "prepd/serve/ship.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 
 /* Of what the index records of the same data: raise it when a sample that was taken is refused, or
  * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.

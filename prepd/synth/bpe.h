@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 
 enum { BPE_BYTES = 256, BPE_MAX_MERGES = 768, BPE_TOKEN_BYTES = 64 };
 

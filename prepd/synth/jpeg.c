@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <turbojpeg.h>
 
-#include "prepd/synth/files.h"
+#include "prepd/synth/synth_files.h"
 
 struct jpeg_writer {
     tjhandle turbo;

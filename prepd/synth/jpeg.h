@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef struct jpeg_writer jpeg_writer; /* compressor and its buffer; one thread */
 

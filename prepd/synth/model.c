@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "prepd/synth/bpe.h"
-#include "prepd/synth/files.h"
+#include "prepd/synth/synth_files.h"
 #include "prepd/synth/scene.h"
 
 /* What the vocabulary is trained on beside the questions and answers: the words of the chat

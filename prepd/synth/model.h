@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Writes config.json, generation_config.json, preprocessor_config.json,
  * video_preprocessor_config.json, tokenizer.json and tokenizer_config.json into an existing folder.

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 enum { SIZES_SMALL, SIZES_COCO };
 enum { FORM_SQUARE, FORM_RING, FORM_TRIANGLE, FORM_CROSS, N_FORMS };

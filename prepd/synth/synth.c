@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "prepd/synth/files.h"
+#include "common/base/clock.h"
+#include "prepd/synth/synth_files.h"
 #include "prepd/synth/jpeg.h"
 #include "prepd/synth/model.h"
 #include "prepd/synth/paint.h"
-#include "prepd/synth/vqa.h"
+#include "prepd/synth/vqa_files.h"
 
 enum { JPEG_QUALITY = 92, MAX_SIDE = 640 };
 enum { HELD_OUT_SHARE = 10, HELD_OUT_LEAST = 64 };

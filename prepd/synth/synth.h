@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { SYNTH_MIN_IMAGES = 2, SYNTH_MAX_IMAGES = 1000000 };
 

@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "prepd/sample/clip.h"
 #include "prepd/sample/patch.h"
 #include "prepd/sample/resample.h"

@@ -23,7 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 
 enum {
     CACHE_MAGIC = 0x43505354,

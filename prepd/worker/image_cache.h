@@ -15,9 +15,9 @@
 
 #include <stdbool.h>
 
-#include "common/conf.h"
-#include "common/hash.h"
-#include "common/span.h"
+#include "common/conf/conf.h"
+#include "common/base/hash.h"
+#include "common/base/span.h"
 #include "prepd/sample/fit.h"
 
 typedef struct image_cache image_cache;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/proc.h"
+#include "common/base/proc.h"
 
 enum { PATH_BYTES = PATH_MAX + 64 };
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/proc.h"
+#include "common/base/proc.h"
 
 enum { STACK_BYTES = 65536, FLUSH_MS = 20 /* an idle machine needs under one */ };
 

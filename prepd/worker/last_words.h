@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Handlers for the crash signals that have none yet, on a stack of their own, and for exit() from
  * within a library, which then has the code PROC_EXIT_BUSY. */

@@ -2,9 +2,9 @@
 #ifndef TESSERA_PREPD_REFS_H
 #define TESSERA_PREPD_REFS_H
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/sample/video.h"
-#include "prepd/worker/files.h"
+#include "prepd/worker/image_files.h"
 #include "proto/wire.h"
 
 typedef struct file_ref {

@@ -5,7 +5,7 @@
 #ifndef TESSERA_PREPD_ROW_H
 #define TESSERA_PREPD_ROW_H
 
-#include "common/arena.h"
+#include "common/base/arena.h"
 #include "prepd/sample/fit.h"
 #include "prepd/sample/text.h"
 #include "proto/batch.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "prepd/sample/patch.h"
 #include "prepd/sample/resample.h"
 

@@ -9,7 +9,7 @@
 #ifndef TESSERA_PREPD_SANDBOX_H
 #define TESSERA_PREPD_SANDBOX_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* For good: no privileges by running a program (no_new_privs), and of root's those alone by which
  * files of other users are read (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; writing ends with the

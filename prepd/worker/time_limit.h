@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Once per process; the limit holds for the items begun from now on. */
 WARN_UNUSED status time_limit_install(double seconds);

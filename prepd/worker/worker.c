@@ -8,10 +8,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/proc.h"
-#include "prepd/worker/keeper.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
+#include "prepd/worker/supervisor.h"
 #include "prepd/worker/last_words.h"
 #include "prepd/worker/sandbox.h"
 #include "prepd/worker/time_limit.h"

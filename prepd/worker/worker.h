@@ -9,12 +9,12 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "common/conf.h"
-#include "common/json.h"
-#include "common/tokenizer.h"
-#include "prepd/fingerprints.h"
+#include "common/conf/conf.h"
+#include "common/json/json.h"
+#include "common/tokenizer/tokenizer.h"
+#include "prepd/worker/fingerprints.h"
 #include "prepd/sample/text.h"
-#include "prepd/stages.h"
+#include "prepd/worker/stage_times.h"
 #include "prepd/worker/image_cache.h"
 #include "prepd/worker/image_load.h"
 #include "proto/codec.h"
@@ -26,7 +26,7 @@ typedef struct worker_options {
     const char *data_root; /* NULL: the lease's own root (local workers), or its files come along */
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
     pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */
-    const char *keeper;    /* keeper.h; NULL: a child of the dispatcher */
+    const char *keeper;    /* supervisor.h; NULL: a child of the dispatcher */
     bool heard;            /* the keeper has heard a dispatcher there */
     const char *program;   /* argv[0], for vips */
 } worker_options;

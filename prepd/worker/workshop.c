@@ -6,8 +6,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/model_files.h"
+#include "common/base/clock.h"
+#include "common/model_folder/model_files.h"
 #include "prepd/worker/worker.h"
 
 /* The options of TERMS as the YAML they are, read by the one parser there is. */

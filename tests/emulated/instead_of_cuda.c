@@ -3,7 +3,7 @@
  * captured steps. */
 #include <stdio.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/emulated/emulated.h"
 
 status __real_device_open(int kind, const device_options *o, device **out);

@@ -105,7 +105,7 @@ def what_lies_on_the_top_level_is_seen_without_git():
     with Place() as place, Place() as tree:
         place.program("path/git", "exit 127")
         shutil.copy(os.path.join(SOURCE, ".gitignore"), tree.path)
-        for name in ("README.md", "prepd/main.c", ".ci/run", "build/x", "build-asan/x", "outputs/x", "x.o", ".git/HEAD"):
+        for name in ("README.md", "prepd/cli/main.c", ".ci/run", "build/x", "build-asan/x", "outputs/x", "x.o", ".git/HEAD"):
             tree.write(name, "")
         os.rmdir(tree.file("path"))
         check(place.run(script, tree.path) == "", "what belongs there is refused")

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "proto/codec.h"
-#include "proto/press.h"
+#include "proto/zstd_frames.h"
 
 enum { MAX_PARTS = 64, ARENA_BYTES = 64 << 20, IMAGE_DECODED_AT = 8 };
 

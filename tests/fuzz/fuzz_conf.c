@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/fuzz/fuzz.h"
 
 static status load(const void *data, size_t size, conf *c)

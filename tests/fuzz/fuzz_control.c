@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "trainer/parallel/control_frame.h"
+#include "trainer/parallel/rank_link_frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,7 +1,7 @@
 /* Any bytes: refused, or a document that, written out, reads back as itself. */
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "tests/fuzz/fuzz.h"
 
 static char *text_of(const json_value *v)

@@ -1,6 +1,6 @@
 /* Any bytes as a block of tensors: refused, or tensors that cover exactly the data, every byte of
  * which can be read. */
-#include "common/safetensors.h"
+#include "common/model_folder/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

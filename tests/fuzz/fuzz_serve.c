@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum { SAMPLES = 60, SOCKETS = 3, PEERS = 2, MOST_MESSAGES = 64, WAIT_MS = 10000 };

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "prepd/dataset/text.h"
+#include "prepd/dataset/plain_text.h"
 #include "prepd/dataset/unpack_kind.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tokenizer.h"
-#include "common/utf8.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/base/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

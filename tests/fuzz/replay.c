@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

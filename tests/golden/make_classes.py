@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes common/tokenizer_classes.c: what each code point is to the pinned release of the reference.
+"""Writes common/tokenizer/tokenizer_classes.c: what each code point is to the pinned release of the reference.
 
 Needs PyPI, so it runs by hand, again whenever the pin rises:
 
@@ -30,7 +30,7 @@ PER_LINE = 5
 CONTRACTIONS = ["s", "t", "re", "ve", "m", "ll", "d"]
 
 HEAD = """/* Written by tests/golden/make_classes.py, which asked tokenizers {version}. Do not edit. */
-#include "common/tokenizer_classes.h"
+#include "common/tokenizer/tokenizer_classes.h"
 
 /* clang-format off */
 """

@@ -6,7 +6,7 @@
 
 DIR holds the real tokenizer.json. Every kind below makes --count / kinds strings from --seed; a line
 per kind says how many ids differ. Letters, numbers, spaces and what NFC acts on are drawn from the table that
-make_classes.py asked of the same release (common/tokenizer_classes.c), never from this interpreter's Unicode, which
+make_classes.py asked of the same release (common/tokenizer/tokenizer_classes.c), never from this interpreter's Unicode, which
 is older than the library's. --sample FILE keeps N strings of every kind with their ids, and all of `borders`, as
 JSON lines [kind, string, [ids]] for tests that have no PyPI. Exit 1 if any string differs.
 """
@@ -45,7 +45,7 @@ def scalar(r, low=0, high=0x110000):
 
 
 def table(name):
-    """[first, last] of one table of common/tokenizer_classes.c"""
+    """[first, last] of one table of common/tokenizer/tokenizer_classes.c"""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common", "tokenizer_classes.c")
     with open(path, encoding="ascii") as f:
         body = re.search(rf"code_range {name.upper()}\[\] = \{{(.*?)\n\}};", f.read(), re.S).group(1)

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
-#include "common/log.h"
+#include "common/conf/conf.h"
+#include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/parallel/comm_module.h"
 

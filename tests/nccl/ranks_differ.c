@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/shapes.h"
 #include "trainer/parallel/mesh.h"

@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/proc.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"

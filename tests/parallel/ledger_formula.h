@@ -3,7 +3,7 @@
 #ifndef TESSERA_TESTS_LEDGER_FORMULA_H
 #define TESSERA_TESTS_LEDGER_FORMULA_H
 
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 /* Of the last step of a run that slots_watch has listened to. ST_BAD_INPUT names the collective. */
 WARN_UNUSED status ledger_formula_check(const session *s, const step_report *last,

@@ -18,11 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "tests/nccl/record.h"
+#include "common/program/log.h"
+#include "tests/nccl/call_record.h"
 #include "tests/parallel/ledger_formula.h"
 #include "tests/parallel/slots_watch.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 static const char loss_name[] = "loss";
 

@@ -1,6 +1,6 @@
 /* cpu.c: the cases on the CPU: the machine's best compilation of the ops, then the plain one, each
  * with 1 and with 3 threads. */
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/parity/parity.h"
 
 static int variants(void)

@@ -1,6 +1,6 @@
 /* cuda.c: the cases on a GPU, through libtessera_cuda.so as the trainer loads it, each twice: the
  * same bits. Without a GPU the program says so and is skipped. */
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/parity/parity.h"
 
 static int variants(void)

@@ -23,8 +23,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
 #include "tests/harness.h"
 #include "trainer/ops/table.h"
 

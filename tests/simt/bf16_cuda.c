@@ -1,5 +1,5 @@
 /* bf16_cuda.c: a GPU, through libtessera_cuda.so as the trainer loads it. */
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/simt/bf16_device.h"
 
 const bool bf16_device_lacks_products = false;

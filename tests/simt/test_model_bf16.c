@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/simt/bf16_device.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/convert.h"

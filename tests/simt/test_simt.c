@@ -8,7 +8,7 @@
 
 #include "tests/harness.h"
 #include "tests/simt/device.h"
-#include "tests/simt/faults.h"
+#include "tests/simt/broken_kernels.h"
 #include "tests/simt/simt.h"
 
 enum { THREADS = 64, BLOCKS = 5 };
@@ -69,7 +69,7 @@ static void test_simt_fault__named(void **state)
         int fault;
         const char *words;
     } list[] = {
-        {FAULT_SPLIT_BARRIER, "thread 63 is at the barrier faults.cu:"},
+        {FAULT_SPLIT_BARRIER, "thread 63 is at the barrier broken_kernels.cu:"},
         {FAULT_EARLY_RETURN, "thread 5 has returned"},
         {FAULT_MISSING_LANE, "for lane 31, which has returned"},
         {FAULT_OUTSIDE_MASK, "lane 3 shuffles from lane 4"},

@@ -5,7 +5,7 @@
 #ifndef TESSERA_BATCH_ROW_SHARE_H
 #define TESSERA_BATCH_ROW_SHARE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/batch.h"
 #include "trainer/model/dims.h"
 

@@ -3,7 +3,7 @@
 #ifndef TESSERA_BATCH_VIEW_H
 #define TESSERA_BATCH_VIEW_H
 
-#include "trainer/batch/stage.h"
+#include "trainer/batch/stager.h"
 
 /* Scratch of a group's sharing; heap. */
 typedef struct view_scratch {

@@ -4,7 +4,7 @@
 #ifndef TESSERA_BENCH_BENCH_H
 #define TESSERA_BENCH_BENCH_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/model/dims.h"
 #include "trainer/ops/table.h"
 #include "trainer/plan/rates.h"
@@ -60,8 +60,8 @@ bench_spread bench_spread_of(double *values, int64_t n);
 WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
                                double load, bool live, FILE *to);
 
-/* What a run takes of its device's memory, each part beside its plan (memory.h, memory_gpu.h):
- * training.steps steps at this depth. Fails for nothing that it finds. */
+/* What a run takes of its device's memory, each part beside its plan (plan/memory.h,
+ * plan/memory_gpu.h): training.steps steps at this depth. Fails for nothing that it finds. */
 WARN_UNUSED status bench_device_memory(const conf *c, int64_t layers, FILE *to);
 
 #endif

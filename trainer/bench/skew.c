@@ -7,7 +7,7 @@
 #include "trainer/bench/bench.h"
 #include "trainer/bench/skew.h"
 #include "trainer/model/convert.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 /* A round moves each bias by up to its own reach, in logits, towards the load that is wanted. A
  * reach shrinks where the load passed what was wanted and grows where not: it finds the spread of

@@ -3,7 +3,7 @@
 #ifndef TESSERA_BENCH_SKEW_H
 #define TESSERA_BENCH_SKEW_H
 
-#include "trainer/session.h"
+#include "trainer/run/session.h"
 
 typedef struct skew skew;
 

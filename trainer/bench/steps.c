@@ -7,15 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/skew.h"
 #include "trainer/bench/text_rows.h"
-#include "trainer/device/replay.h"
+#include "trainer/device/graph_replay.h"
 #include "trainer/report/profile.h"
 #include "trainer/report/speed.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 /* A lane has two buffers, and a step is captured for each on its second use: steps 3 and 4. */
 enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5, DEPTHS_MAX = 8 };

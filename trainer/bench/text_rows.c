@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/rng.h"
-#include "common/words.h"
+#include "common/base/rng.h"
+#include "common/base/words.h"
 #include "proto/codec.h"
 #include "proto/record.h"
 

@@ -6,7 +6,7 @@
 #ifndef TESSERA_BENCH_TEXT_ROWS_H
 #define TESSERA_BENCH_TEXT_ROWS_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/model/dims.h"
 
 /* In a file of their own, for a bench that is given no recording: two steps of rows of

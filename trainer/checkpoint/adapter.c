@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/json.h"
+#include "common/base/file.h"
+#include "common/json/json.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/model/lora_params.h"

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
-#include "common/log.h"
+#include "common/base/file.h"
+#include "common/program/log.h"
 #include "trainer/checkpoint/hf_write.h"
 
 status folder_lock(const char *folder, int *out_fd)

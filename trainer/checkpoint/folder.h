@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/hash.h"
-#include "common/status.h"
+#include "common/base/hash.h"
+#include "common/base/status.h"
 
 #define FOLDER_TRAINING "training"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/words.h"
+#include "common/base/words.h"
 #include "trainer/model/convert.h"
 
 static const char *const kind_names[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/model/head.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
 #include "trainer/checkpoint/hf_slices.h"

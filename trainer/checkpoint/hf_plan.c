@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/model/convert.h"
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "trainer/model/convert.h"
 #include "trainer/model/lora_params.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "common/safetensors.h"
+#include "common/model_folder/safetensors.h"
 #include "trainer/model/params.h"
 
 /* folder/name in out, or BAD_INPUT where it is too long. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "proto/cursor.h"
 #include "trainer/checkpoint/hf_write.h"
 

@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-#include "common/conf.h"
-#include "common/status.h"
+#include "common/conf/conf.h"
+#include "common/base/status.h"
 
 typedef struct progress {
     int64_t step;                 /* finished */
@@ -16,7 +16,7 @@ typedef struct progress {
     double eval_loss;             /* held out, with these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, with the quarantine list; heap, "" of a recording */
     char *stream_options;         /* conf_stream_json of the stream; heap, "" of a recording */
-    char *recording;              /* what it holds (session.h); heap, "" of a daemon */
+    char *recording;              /* what it holds (run/session.h); heap, "" of a daemon */
     char *config;                 /* every option, as YAML; heap */
 } progress;
 
@@ -29,7 +29,7 @@ WARN_UNUSED status progress_read(const char *folder, progress *out);
 /* Can a run go on from it? Of a daemon's stream: there is a cursor, of the train stream, none of
  * whose members contradicts another, the step or the rows; of a recording: rows for every step.
  * ST_BAD_INPUT names path, which is where p was read, and what is wrong. (Whether the cursor's row
- * is that of `rows` is asked when WELCOME has told how rows are numbered, session.c.) */
+ * is that of `rows` is asked when WELCOME has told how rows are numbered, run/session.c.) */
 WARN_UNUSED status progress_check(const progress *p, const char *path);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* All but the newest `keep` and the one with the lowest held-out loss go; keep 0: none. */
 WARN_UNUSED status prune_by_policy(const char *folder, int64_t keep);

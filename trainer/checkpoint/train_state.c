@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/safetensors.h"
-#include "common/words.h"
+#include "common/model_folder/safetensors.h"
+#include "common/base/words.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/device/shapes.h"
 

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/safetensors.h"
-#include "common/status.h"
+#include "common/model_folder/safetensors.h"
+#include "common/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,7 +40,7 @@ struct stream {
     device *dev;
     const struct ops_table *ops;
     void *handle;          /* backend's own; cuda: the cudaStream_t */
-    struct replay *replay; /* of replay.h; NULL: nothing is captured */
+    struct replay *replay; /* of graph_replay.h; NULL: nothing is captured */
     int part;              /* PART_*: what is being queued, for report/profile.h */
 };
 

@@ -15,7 +15,7 @@
 #include <cblas.h>
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef struct blas_library {
     void (*sgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, float,

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "trainer/device/blas.h"
 #include "trainer/device/pool.h"
 #include "trainer/ops/real.h"

@@ -7,7 +7,7 @@
 
 #include <cublasLt.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define CUBLAS_FUNCTIONS(X)                                                                        \
     X(Create)                                                                                      \

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
-#include "common/log.h"
+#include "common/conf/conf.h"
+#include "common/program/log.h"
 #include "trainer/device/cublas.h"
 #include "trainer/device/cudnn.h"
 #include "trainer/device/nvml.h"

@@ -1,5 +1,5 @@
 /* cuda.h: what the CUDA ops may ask of their stream: its handle, facts of the GPU, scratch memory,
- * and how to fail: FAIL and TRY of common/status.h, as everywhere.
+ * and how to fail: FAIL and TRY of common/base/status.h, as everywhere.
  *
  * Ops that call a library need more: cuda_device.h. The host build of the kernels (tests/simt)
  * gives its own cuda_runtime.h and answers the same calls. */

@@ -1,8 +1,9 @@
-/* cuda_module.h: what libtessera_cuda.so shows to load.c, its only user (common/module.h). */
+/* cuda_module.h: what libtessera_cuda.so shows to load.c, its only user (common/program/module.h).
+ */
 #ifndef TESSERA_DEVICE_CUDA_MODULE_H
 #define TESSERA_DEVICE_CUDA_MODULE_H
 
-#include "common/module.h"
+#include "common/program/module.h"
 #include "trainer/device/backend.h"
 
 #ifdef __cplusplus

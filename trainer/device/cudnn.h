@@ -5,7 +5,7 @@
 #ifndef TESSERA_DEVICE_CUDNN_H
 #define TESSERA_DEVICE_CUDNN_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Loads it once per process. UNAVAILABLE, with what is missing. */
 WARN_UNUSED status cudnn_open(void);

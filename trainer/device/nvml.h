@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* bus: as cudaDeviceGetPCIBusId writes it. UNAVAILABLE where the library or the GPU is not found.
  */

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 enum {
     SPIN_NS = 30000, /* about what waking a sleeping thread costs */

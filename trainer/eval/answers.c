@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/visible.h"
+#include "common/json/json.h"
+#include "common/base/visible.h"
 #include "trainer/eval/generate.h"
 #include "trainer/eval/question.h"
 

@@ -6,7 +6,7 @@
 
 #include "trainer/eval/page.h"
 #include "trainer/eval/vqa_tally.h"
-#include "trainer/session.h"
+#include "trainer/run/session.h"
 
 typedef struct answers {
     session *session;
@@ -14,7 +14,8 @@ typedef struct answers {
     int64_t judged;   /* questions chosen for the tally */
     vqa_tally *tally; /* added to */
     page *page;       /* NULL: none */
-    /* what went wrong with an answer on this rank alone, after which none is told: for agree.h */
+    /* what went wrong with an answer on this rank alone, after which none is told: for
+     * rows_agreed.h */
     status_note trouble;
 } answers;
 

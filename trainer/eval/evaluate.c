@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "trainer/eval/agree.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "trainer/eval/rows_agreed.h"
 #include "trainer/eval/answers.h"
-#include "trainer/eval/lender.h"
-#include "trainer/stop.h"
+#include "trainer/eval/image_swap.h"
+#include "trainer/run/stop.h"
 
 /* What a pass over a row's targets needs on the host. */
 typedef struct verdicts {

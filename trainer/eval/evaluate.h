@@ -7,7 +7,7 @@
  *
  * Of several data-parallel ranks each judges every so manieth row; sums are over all of them, and
  * all get the same figures, those of one rank. Rows come to each from the daemon; all go on with a
- * row, or end, together (agree.h).
+ * row, or end, together (rows_agreed.h).
  *
  * The first eval.generate questions that come with their annotators' answers are also answered in
  * the model's own words, by greedy generation, and judged by VQAv2's official accuracy. */
@@ -15,7 +15,7 @@
 #define TESSERA_TRAINER_EVALUATE_H
 
 #include "trainer/eval/vqa_tally.h"
-#include "trainer/session.h"
+#include "trainer/run/session.h"
 
 typedef struct evaluation {
     double loss; /* mean over targets */

@@ -10,7 +10,7 @@
 
 #include "trainer/eval/prompt.h"
 #include "trainer/model/kv_cache.h"
-#include "trainer/model/run.h"
+#include "trainer/model/model_pass.h"
 
 enum { DOCS = 32 /* most that are answered at once: they share a step at about the cost of one */ };
 

@@ -9,7 +9,7 @@
 #ifndef TESSERA_TRAINER_GENERATE_H
 #define TESSERA_TRAINER_GENERATE_H
 
-#include "trainer/session.h"
+#include "trainer/run/session.h"
 
 enum { GENERATE_MAX = 16 /* words of an answer */ };
 

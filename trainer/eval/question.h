@@ -2,7 +2,7 @@
 #ifndef TESSERA_EVAL_QUESTION_H
 #define TESSERA_EVAL_QUESTION_H
 
-#include "common/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "proto/batch.h"
 
 /* The text of the user's turn before the document's first target, on one line: its words with

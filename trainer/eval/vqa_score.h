@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { VQA_ANSWER_MAX = 1024 }; /* bytes of an answer that are looked at, with the end */
 

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/visible.h"
+#include "common/base/visible.h"
 #include "trainer/eval/vqa_score.h"
 
 enum { REFERENCES_MAX = 64 }; /* annotators of a question; VQAv2 has ten */

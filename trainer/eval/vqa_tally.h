@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 
 enum {
     VQA_TYPES_MAX = 128,

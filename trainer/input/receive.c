@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/json/json.h"
+#include "common/program/log.h"
 #include "proto/cursor.h"
 #include "trainer/input/rejoin.h"
 #include "trainer/input/row_feed.h"

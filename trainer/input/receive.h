@@ -12,7 +12,7 @@
 #define TESSERA_TRAINER_RECEIVE_H
 
 #include "proto/client.h"
-#include "trainer/parallel/feed.h"
+#include "trainer/parallel/row_broadcast.h"
 
 typedef struct receiver receiver;
 

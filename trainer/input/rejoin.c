@@ -2,8 +2,8 @@
 
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
 
 enum {
     LOOK_MS = 1000,

@@ -1,5 +1,6 @@
-/* row_feed.h: rows from the rank that receives them to those that share them (parallel/feed.h), as
- * they were checked and decompressed there. A message is u64 numbers, little-endian, then bytes:
+/* row_feed.h: rows from the rank that receives them to those that share them
+ * (parallel/row_broadcast.h), as they were checked and decompressed there. A message is u64
+ * numbers, little-endian, then bytes:
  *
  *   kind, bytes behind the numbers, 15 numbers of its kind
  *
@@ -14,7 +15,7 @@
 
 #include "proto/batch.h"
 #include "proto/frame.h"
-#include "trainer/parallel/feed.h"
+#include "trainer/parallel/row_broadcast.h"
 
 /* The source's side; any of them ST_STOPPED once interrupted. */
 WARN_UNUSED status row_feed_welcome(feed *f, const char *welcome);

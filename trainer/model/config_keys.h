@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 
 typedef enum config_place { IN_TOP, IN_TEXT, IN_VISION, IN_ROPE } config_place;
 typedef enum config_use { KEY_HONOURED, KEY_NEUTRAL, KEY_WITHOUT_EFFECT } config_use;

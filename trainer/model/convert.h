@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/safetensors.h"
+#include "common/model_folder/safetensors.h"
 
 bool convert_known(st_dtype d);
 /* n numbers; the arrays may be unaligned and must not overlap. The dtype must be known. */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/model_files.h"
+#include "common/base/file.h"
+#include "common/model_folder/model_files.h"
 #include "trainer/model/config_keys.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/head.h"

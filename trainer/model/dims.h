@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 
 enum { MAX_DEEPSTACK = 8, MAX_DENSE_LAYERS = 256 };
 

@@ -10,7 +10,7 @@
  * are read before a round's second meeting, back before the next round's first, borders before the
  * first round's. The first round is held even where nobody has a slot, which orders two exchanges.
  * Which rounds are needed all ranks find of the same numbers, so they meet as often. */
-#include "common/log.h"
+#include "common/program/log.h"
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
 #include "trainer/parallel/agree.h"

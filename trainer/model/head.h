@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-#include "common/json.h"
-#include "common/status.h"
+#include "common/json/json.h"
+#include "common/base/status.h"
 
 /* What the two places of tie_word_embeddings say; text-only models have one, which is both. */
 typedef struct head_ties {

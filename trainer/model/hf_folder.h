@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/safetensors.h"
+#include "common/model_folder/safetensors.h"
 
 typedef struct hf_folder {
     st_file *files; /* mapped */

@@ -11,7 +11,7 @@
 #ifndef TESSERA_MODEL_KV_CACHE_H
 #define TESSERA_MODEL_KV_CACHE_H
 
-#include "trainer/model/run.h"
+#include "trainer/model/model_pass.h"
 
 typedef struct kv_cache {
     int64_t rows;            /* tokens it has room for */

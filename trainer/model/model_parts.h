@@ -2,8 +2,8 @@
 #ifndef TESSERA_MODEL_MODEL_PARTS_H
 #define TESSERA_MODEL_MODEL_PARTS_H
 
-#include "trainer/loss/loss.h"
-#include "trainer/model/border.h"
+#include "trainer/model/loss.h"
+#include "trainer/model/pipeline_exchange.h"
 #include "trainer/model/decoder.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/model/vision.h"

@@ -9,7 +9,7 @@
 
 #include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
-#include "trainer/parallel/comm_replay.h"
+#include "trainer/parallel/comm_simulated.h"
 
 enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
 

@@ -6,12 +6,12 @@
 #ifndef TESSERA_MODEL_PARAMS_H
 #define TESSERA_MODEL_PARAMS_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/slice.h"
-#include "trainer/parallel/units.h"
+#include "trainer/parallel/fsdp.h"
 
 typedef enum param_group {
     GROUP_VISION, /* patch embedding, blocks */
@@ -117,8 +117,8 @@ param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf,
 /* ST_CONFIG of a rank that is replayed alone: its values are of no model. Who writes values asks.
  */
 WARN_UNUSED status params_may_be_kept(const params *p);
-/* The ranks of m store every local tensor in equal pieces (units.h), its owners' each; before
- * params_alloc. m: borrowed. */
+/* The ranks of m store every local tensor in equal pieces (parallel/fsdp.h), its owners' each;
+ * before params_alloc. m: borrowed. */
 void params_share(params *p, const mesh *m, bool reshard);
 /* What a rank takes of its device, in elements of the stored blocks and bytes of the buffers that
  * units are gathered into; of a mesh that was only sketched as well. In params_store.c, as the next

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/proc.h"
-#include "common/rng.h"
+#include "common/base/proc.h"
+#include "common/base/rng.h"
 #include "trainer/device/pool.h"
 #include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"

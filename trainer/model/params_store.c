@@ -1,5 +1,5 @@
 /* params_store.c: the registry's device memory: what this rank stores of every unit, and where the
- * model finds it whole (parallel/units.h). */
+ * model finds it whole (parallel/fsdp.h). */
 #include <limits.h>
 #include <stdlib.h>
 

@@ -7,11 +7,11 @@
 #ifndef TESSERA_MODEL_QWEN3VL_H
 #define TESSERA_MODEL_QWEN3VL_H
 
-#include "trainer/batch/stage.h"
+#include "trainer/batch/stager.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/params.h"
 #include "trainer/model/recompute.h"
-#include "trainer/parallel/stages.h"
+#include "trainer/parallel/pipeline_stages.h"
 
 typedef struct model model;
 typedef struct kv_cache kv_cache;               /* kv_cache.h */

@@ -5,7 +5,7 @@
 #ifndef TESSERA_MODEL_SEQUENCE_H
 #define TESSERA_MODEL_SEQUENCE_H
 
-#include "trainer/model/run.h"
+#include "trainer/model/model_pass.h"
 
 /* *out [Tc, width] act: x [T, width] of every tensor rank; in room, unless there is one. */
 WARN_UNUSED status sequence_gather(const run *r, comm_at at, const void *x, int64_t width,

@@ -1,7 +1,7 @@
 /* vision.c: see vision.h.
  *
  *   X0 = P Wt + b          P = (u8 - 127.5) / 127.5, [S, 1536] -> [S, D]
- *   X0 += table corners    aligned-corner bilinear interpolation (corners made by stage.c)
+ *   X0 += table corners    aligned-corner bilinear interpolation (corners made by stager.c)
  *   X(i+1) = block_i(X(i)); behind block deepstack[j]: feature(1 + j) = merger_(1 + j)(X(i+1))
  *   feature(0) = merger_0(X(B))
  */

@@ -1,5 +1,5 @@
 /* paced.h: what collectives do to one rank's memory, at the pace of a link: for the engine that
- * plays a rank without the others (parallel/comm_replay.h).
+ * plays a rank without the others (parallel/comm_simulated.h).
  *
  * paced_copy: of each run y[i] = x[i mod x_bytes], i < bytes; x_bytes 0: zeros. Bytes of any kind.
  *             y may be x where bytes is x_bytes (moved onto itself); else they do not overlap, nor

@@ -13,7 +13,7 @@
  *                    weight [n, 4] acc, index [n, 4] int32.
  * rows_weighted_bwd: dtable[index[i, q]] += weight[i, q] * dy[i] in fixed order; dtable acc.
  *
- * Indices are checked where they come from outside (batch/stage.h: ids, visual rows, corners). One
+ * Indices are checked where they come from outside (batch/stager.h: ids, visual rows, corners). One
  * that still lies beyond y_rows or table_rows, or a negative corner, is a mistake of ours:
  * BAD_INPUT on the CPU; on CUDA, where the host does not see them, the kernel stops and the
  * stream's next wait answers BAD_DEVICE. */

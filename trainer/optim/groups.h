@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/model/params.h"
 
 /* Before params_alloc. ST_CONFIG: a rule that is not understood or matches nothing, and where

@@ -7,7 +7,7 @@
 #ifndef TESSERA_TRAINER_OPTIM_H
 #define TESSERA_TRAINER_OPTIM_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/model/params.h"
 #include "trainer/ops/table.h"
 

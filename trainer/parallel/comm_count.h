@@ -1,11 +1,11 @@
 /* comm_count.h: an engine that moves nothing: calls come back at once, and of every group it is
  * kept what was asked for, so that ranks that are played one after another can be held against each
- * other (trainer/dry_run.h). On a device of shapes a call whose buffers lie in no allocation is
- * refused. */
+ * other (trainer/check/dry_run.h). On a device of shapes a call whose buffers lie in no allocation
+ * is refused. */
 #ifndef TESSERA_PARALLEL_COMM_COUNT_H
 #define TESSERA_PARALLEL_COMM_COUNT_H
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "trainer/parallel/comm.h"
 
 enum { COUNTED_GROUPS_MAX = 16 };

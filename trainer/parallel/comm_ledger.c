@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 /* What calls are for is written in the source, so there are few. */
 enum { TALLIES = 256 };

@@ -1,9 +1,9 @@
-/* comm_module.h: what the libraries of engines show to world.c, their only user (common/module.h).
- * Each has one symbol: tessera_mpi_engine of libtessera_mpi.so, .. */
+/* comm_module.h: what the libraries of engines show to world.c, their only user
+ * (common/program/module.h). Each has one symbol: tessera_mpi_engine of libtessera_mpi.so, .. */
 #ifndef TESSERA_PARALLEL_COMM_MODULE_H
 #define TESSERA_PARALLEL_COMM_MODULE_H
 
-#include "common/module.h"
+#include "common/program/module.h"
 #include "trainer/parallel/comm.h"
 
 /* library: the path of what the engine loads in its turn, kept; NULL: as the machine has it. */

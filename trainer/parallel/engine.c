@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "trainer/device/backend.h"
 
 static bool is_open(const conf *c)

@@ -2,7 +2,7 @@
 #ifndef TESSERA_PARALLEL_ENGINE_H
 #define TESSERA_PARALLEL_ENGINE_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 
 /* CONFIG where comm.engine is one that several processes cannot share. */
 WARN_UNUSED status engine_check_ranks(const conf *c);

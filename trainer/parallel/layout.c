@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "common/words.h"
-#include "trainer/parallel/stages.h"
+#include "common/base/words.h"
+#include "trainer/parallel/pipeline_stages.h"
 
 enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096, RANKS_MOST = 65536 };
 

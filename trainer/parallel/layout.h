@@ -4,7 +4,7 @@
 #ifndef TESSERA_PARALLEL_LAYOUT_H
 #define TESSERA_PARALLEL_LAYOUT_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 
 enum { LAYOUT_STAGES = 64 };
 
@@ -13,7 +13,7 @@ typedef struct layout {
     int64_t expert, expert_tensor;                       /* re-divide shard x context x tensor */
     int64_t world;
     int64_t accumulation; /* micro-steps per step */
-    /* decoder layers before each stage's end, the last one's left out (stages.h) */
+    /* decoder layers before each stage's end, the last one's left out (pipeline_stages.h) */
     int32_t stage_end[LAYOUT_STAGES];
 } layout;
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 /* MPI counts in int; a message is at most this long. */
 static const int64_t MESSAGE_BYTES = INT64_C(1) << 30;

@@ -7,7 +7,7 @@
 
 #include <nccl.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(GetVersion)                                                                                  \

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
 
 /* Between looks of the thread; between looks of a call under way. How long the thread lets a call
  * finish before it ends things beside it. */

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Waits for poll's `what`; false where it did not come. Looks again at least once a second. */
 bool tcp_ready(int fd, short what, int64_t deadline_ns);

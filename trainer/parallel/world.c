@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/file.h"
-#include "common/log.h"
-#include "common/proc.h"
+#include "common/base/file.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
 #include "trainer/parallel/comm_module.h"
 #include "trainer/parallel/layout.h"
 

@@ -3,12 +3,12 @@
 #ifndef TESSERA_PARALLEL_WORLD_H
 #define TESSERA_PARALLEL_WORLD_H
 
-#include "common/conf.h"
-#include "common/hash.h"
+#include "common/conf/conf.h"
+#include "common/base/hash.h"
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/comm_ledger.h"
-#include "trainer/parallel/comm_replay.h"
-#include "trainer/parallel/control.h"
+#include "trainer/parallel/comm_simulated.h"
+#include "trainer/parallel/rank_link.h"
 
 typedef struct world_place {
     int rank, size;             /* of the job */
@@ -32,20 +32,20 @@ typedef struct world {
     comm_ledger *ledger;       /* NULL: alone, and so the next */
     control *control;
     hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
-    bool played; /* a rank of a dry run: shapes alone (trainer/dry_run.h) */
+    bool played; /* a rank of a dry run: shapes alone (trainer/check/dry_run.h) */
     /* "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8 GPUs": stands wherever
      * figures do. "": these are all ranks */
     char replayed[160];
 } world;
 
-/* Finds the place, says so, and with several ranks meets the others (control.h), then loads the
+/* Finds the place, says so, and with several ranks meets the others (rank_link.h), then loads the
  * engine (comm.engine) and joins. */
 WARN_UNUSED status world_open(const conf *c, world *out);
 /* The same for a dry run, whose collectives move nothing. */
 WARN_UNUSED status world_open_played(const conf *c, world *out);
 /* The place of comm.replay_rank in the layout, with the engine that plays the others
- * (comm_replay.h); world_open does it where comm.engine says so. CONFIG: there is no such layout,
- * or rows do not come from a recording. */
+ * (comm_simulated.h); world_open does it where comm.engine says so. CONFIG: there is no such
+ * layout, or rows do not come from a recording. */
 WARN_UNUSED status world_replay(const conf *c, world *out);
 /* The words, or NULL. w NULL: alone. */
 static inline const char *world_replayed(const world *w)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "trainer/model/params_sketch.h"
-#include "trainer/plan/again.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/received.h"
 #include "trainer/plan/stage_plan.h"
 

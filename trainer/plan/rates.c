@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/visible.h"
-#include "common/yaml.h"
+#include "common/base/visible.h"
+#include "common/conf/yaml.h"
 
 static const double GIB = 1073741824.0;
 

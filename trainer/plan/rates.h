@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef enum rate_key {
     RATE_DENSE,            /* FLOP/s of dense products */

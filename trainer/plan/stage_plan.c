@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "trainer/model/unit_order.h"
-#include "trainer/parallel/stages.h"
+#include "trainer/parallel/pipeline_stages.h"
 #include "trainer/plan/cost.h"
 
 /* A row through the model. */

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "trainer/layout_plan.h"
-#include "trainer/plan/again.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/recompute_plan.h"
 
 enum { CONTEXT_TOKENS = 16384 /* rows shorter than this are not cut over context ranks */ };
 

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/json.h"
-#include "common/visible.h"
+#include "common/json/json.h"
+#include "common/base/visible.h"
 
 /* A curve of metrics.jsonl, or of eval.jsonl. */
 static const struct curve {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* summary: lines for the top, config: options as YAML; both plain text. */
 WARN_UNUSED status html_report(const char *folder, const char *title, const char *summary,

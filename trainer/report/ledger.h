@@ -14,7 +14,7 @@
 #ifndef TESSERA_TRAINER_LEDGER_H
 #define TESSERA_TRAINER_LEDGER_H
 
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 typedef struct ledger ledger;
 

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/words.h"
+#include "common/base/clock.h"
+#include "common/json/json.h"
+#include "common/program/log.h"
+#include "common/base/words.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "trainer/eval/evaluate.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 typedef struct reporter reporter;
 

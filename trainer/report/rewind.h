@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Leaves in FOLDER/NAME one line for each step up to `step`, of the branch that the run followed to
  * the end (a line of a step at or below the one before begins another branch there). All others,

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/rng.h"
 #include "trainer/ops/table.h"
 #include "trainer/plan/rates.h"
 

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/span.h"
+#include "common/base/span.h"
 
 enum { EVENT_BYTES = 8192, TAG_MAX = 64, SCALARS_MAX = 64, HEAD_BYTES = 12, TAIL_BYTES = 4 };
 /* Field numbers shifted by three, and the wire type: 0 varint, 1 eight bytes, 2 length, 5 four. */

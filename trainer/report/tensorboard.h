@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 typedef struct tensorboard tensorboard;
 

@@ -4,7 +4,7 @@
  *   bench_feed ENDPOINT RECORDING */
 #include <stdio.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "prepd/serve/recorded.h"
 
 int main(int argc, char **argv)

@@ -8,9 +8,9 @@
 #include <time.h>
 #include <turbojpeg.h>
 
-#include "common/arena.h"
-#include "common/clock.h"
-#include "common/span.h"
+#include "common/base/arena.h"
+#include "common/base/clock.h"
+#include "common/base/span.h"
 #include "tests/bench/prepd/turns.h"
 
 typedef struct jpegs {

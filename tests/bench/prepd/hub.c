@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
 

@@ -22,7 +22,7 @@ typedef struct setting {
     ZSTD_paramSwitch_e literals; /* Huffman coding of what no match covers */
 } setting;
 
-/* The first is what prepd uses (proto/press.c). */
+/* The first is what prepd uses (proto/zstd_frames.c). */
 static const setting settings[] = {
     {"literals only", -131072, ZSTD_ps_enable},
     {"-5", -5, ZSTD_ps_auto},

@@ -6,7 +6,7 @@
  * A turn opens that many rows. Bytes are those of pixels; images their number. */
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
 

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/bench/prepd/turns.h"
 
 enum { SETTLE_S = 1, PART = 1 << 20 };

@@ -7,7 +7,7 @@
  * IMAGES pictures an epoch ends. A turn lets one epoch pass, in which the worker gets under way,
  * and times the EPOCHS behind it; between turns nothing is taken, so the worker runs out of credit
  * and sleeps. CPU time is all threads' of the worker: image work, and ZeroMQ's. */
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* Ends the program with the note of what failed. */
 static inline void must(status st)

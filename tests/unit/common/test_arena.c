@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/arena.h"
+#include "common/base/arena.h"
 
 static void test_alloc__aligned_and_apart(void **state)
 {

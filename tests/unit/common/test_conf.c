@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/conf.h"
-#include "common/json.h"
+#include "common/conf/conf.h"
+#include "common/json/json.h"
 
 typedef struct room {
     char *folder;

@@ -9,8 +9,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "common/json.h"
-#include "common/log.h"
+#include "common/json/json.h"
+#include "common/program/log.h"
 
 /* What the events of say() write to stderr. */
 static const char *captured(void (*say)(void))

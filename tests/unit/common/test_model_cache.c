@@ -1,6 +1,6 @@
 /* test_model_cache.c: which words are names in the Hugging Face cache, what its folders are called,
  * which files of a folder count. */
-#include "common/model_cache.h"
+#include "common/model_folder/model_cache.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/model_files.h"
+#include "common/model_folder/model_files.h"
 #include "tests/harness.h"
 
 static void test_model_cache__names(void **state)

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/proc.h"
+#include "common/base/proc.h"
 
 static int exit_of(pid_t pid)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 /* kat_vectors of Random123 (the authors' own test data), philox4x32 with 10 rounds. */
 static void test_block__published_known_answers(void **state)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/safetensors.h"
+#include "common/model_folder/safetensors.h"
 
 /* A block of this header and n bytes of data; heap. */
 static uint8_t *block_of(const char *json, size_t n_data, size_t *out_size)

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 static status fail_deep(void)
 {

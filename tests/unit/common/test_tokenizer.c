@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/rng.h"
-#include "common/tokenizer.h"
-#include "common/tokenizer_split.h"
-#include "common/tokenizer_text.h"
+#include "common/json/json.h"
+#include "common/base/rng.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_split.h"
+#include "common/tokenizer/tokenizer_text.h"
 
 #include <utf8proc.h>
 

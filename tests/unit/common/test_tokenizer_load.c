@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/tokenizer.h"
+#include "common/json/json.h"
+#include "common/tokenizer/tokenizer.h"
 
 static char *read_golden(const char *form)
 {

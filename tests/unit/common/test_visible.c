@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/visible.h"
+#include "common/base/visible.h"
 
 static void test_copy__shows_what_steers(void **state)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/words.h"
+#include "common/base/words.h"
 
 static void test_add__behind_what_is_there(void **state)
 {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 
 /* Enum rows take their first choice, which is the default of those prepd reads. */
 static inline conf conf_defaults(void)
@@ -15,7 +15,7 @@ static inline conf conf_defaults(void)
 #define OPTION_REAL(field, key, value, ...) c.field = value;
 #define OPTION_BOOL(field, key, value, ...) c.field = value;
 #define OPTION_TEXT(field, key, value, ...) c.field = value;
-#include "common/options.def"
+#include "common/conf/options.def"
     c.place = "";
     return c;
 }

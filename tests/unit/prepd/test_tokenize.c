@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/tokenizer.h"
-#include "prepd/verbs.h"
+#include "common/tokenizer/tokenizer.h"
+#include "prepd/cli/verbs.h"
 
 typedef struct child {
     pid_t pid;

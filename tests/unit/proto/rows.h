@@ -2,7 +2,7 @@
 #ifndef TESSERA_TESTS_PROTO_ROWS_H
 #define TESSERA_TESTS_PROTO_ROWS_H
 
-#include "common/arena.h"
+#include "common/base/arena.h"
 #include "proto/batch.h"
 
 /* What a row is made of. */

@@ -1,7 +1,7 @@
 /* test_assign.c: rows of a step to ranks: equal counts, even load, the same every time. */
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "proto/assign.h"
 #include "tests/harness.h"
 

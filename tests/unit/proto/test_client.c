@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/client.h"
 #include "proto/record.h"
 #include "tests/harness.h"

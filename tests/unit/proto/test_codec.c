@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "proto/codec.h"
 #include "proto/image_part.h"
 #include "tests/harness.h"

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "proto/client.h"
 #include "proto/record.h"
 #include "tests/folders_refuse.h"

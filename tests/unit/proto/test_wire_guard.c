@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/wire.h"
 #include "proto/wire_guard.h"
 #include "proto/wire_socket.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "trainer/ops/cpu/cpu.h"
 
 static void sleep_until(int64_t ns)

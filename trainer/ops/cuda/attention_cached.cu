@@ -4,7 +4,7 @@
  * 32 numbers of it; the warps' sums meet in shared memory in their order. Reads keys and values of
  * the document once per query head (those that share a kv head meet in the L2), 4 bytes a number
  * pair, so DRAM is the limit. Scores, probabilities and sums in f32, the result rounded once. */
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum { WARPS = 8, PER_LANE = CACHED_HEAD_DIM_MAX / LANES };
 

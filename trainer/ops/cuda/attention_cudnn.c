@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/ops/attention_work.h"
 #include "trainer/ops/cuda/attention_graphs.h"

@@ -2,7 +2,7 @@
  * grid is fixed, since only the device knows how many rows those are. */
 #include "trainer/ops/cuda/attention_pack.h"
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum { THREADS = 256, TAIL_BLOCKS = 264 /* two per multiprocessor of an H200 */ };
 

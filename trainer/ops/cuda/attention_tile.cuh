@@ -9,7 +9,7 @@
 
 #include <limits.h>
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/mma.cuh"
 
 enum {

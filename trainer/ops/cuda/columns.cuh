@@ -3,7 +3,7 @@
 #ifndef TESSERA_OPS_CUDA_COLUMNS_CUH
 #define TESSERA_OPS_CUDA_COLUMNS_CUH
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum { COLUMN_WARPS = 32 }; /* of a block: so many parts are read at once for each column */
 

@@ -3,7 +3,7 @@
 #define TESSERA_OPS_CUDA_GROUPED_GEMM_CUH
 
 #include "trainer/ops/cuda/grouped_index.h"
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 /* A, B and the output of each mode, as grouped_index.h names them. */
 typedef struct grouped_arrays {

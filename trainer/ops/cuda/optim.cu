@@ -4,7 +4,7 @@
  * element: sum_squares reads 4; adamw reads 16 and writes 12, 14 with the bf16 copy. DRAM is the
  * limit of both. Squares are summed in double: per thread, per warp, per block, then over chunks,
  * in an order that depends on the list alone. */
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
     THREADS = 256,

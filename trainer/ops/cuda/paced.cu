@@ -7,7 +7,7 @@
  *
  * To keep up, a block has THREADS x UNROLL x 16 bytes under way: 32 KiB, at about a microsecond
  * each time around some 30 GB/s; 16 blocks reach a link of NVLink by that count, on no GPU yet. */
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
     THREADS = 512,

@@ -3,7 +3,7 @@
 #ifndef TESSERA_OPS_CUDA_PIECE_CUH
 #define TESSERA_OPS_CUDA_PIECE_CUH
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 template <int N> struct piece;
 template <> struct piece<VECTOR> {

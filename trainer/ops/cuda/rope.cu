@@ -3,7 +3,7 @@
  * Tables are made once per micro-batch: 8 bytes an angle, and the accurate sine and cosine, since
  * angles reach 262,144. The rotation reads and writes each element once, 4 bytes an element; its
  * tables come from the caches, where the heads of a token share them. */
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 typedef struct frequencies {
     float omega[ROPE_HALF_DIM_MAX];

@@ -2,7 +2,7 @@
 #ifndef TESSERA_OPS_CUDA_ROUTE_CUH
 #define TESSERA_OPS_CUDA_ROUTE_CUH
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum { EXPERTS_MAX = 1024 };
 static const unsigned WHOLE_WARP = 0xffffffffu;

@@ -4,7 +4,7 @@
  * Bytes an element: gather 4 (2 where a row is left as it is or zeroed), scatter 6 (10 into float),
  * rows_weighted 4, the table coming from the L2 cache. A block covers whole rows, a thread moves 16
  * bytes; the index is read by all threads of a row at once. */
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/scatter.cuh"
 
 enum { CORNERS = 4 };

@@ -11,7 +11,7 @@
 #ifndef TESSERA_OPS_CUDA_SCATTER_CUH
 #define TESSERA_OPS_CUDA_SCATTER_CUH
 
-#include "trainer/ops/cuda/launch.cuh"
+#include "trainer/ops/cuda/kernel_launch.cuh"
 
 template <class Y> struct scatter_args {
     int64_t items, width, y_rows;

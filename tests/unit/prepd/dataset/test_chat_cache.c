@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/rng.h"
+#include "common/program/log.h"
+#include "common/base/rng.h"
 #include "prepd/dataset/dataset.h"
 #include "tests/unit/prepd/conf_defaults.h"
 

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "common/rng.h"
-#include "common/span.h"
-#include "prepd/dataset/text.h"
+#include "common/base/rng.h"
+#include "common/base/span.h"
+#include "prepd/dataset/plain_text.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum { DOCUMENTS = 36, DOCUMENT_BYTES = 1 << 19, DAMAGES = 24 };

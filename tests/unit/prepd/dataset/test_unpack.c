@@ -7,7 +7,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "prepd/dataset/unpack.h"
 
 enum { TOTAL = 40 << 20, PROBES = 24 };

@@ -1,6 +1,6 @@
 #include "tests/unit/prepd/plan/fake_data.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/harness.h"
 
 static void fake_close(dataset *d)

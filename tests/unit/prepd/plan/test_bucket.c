@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/plan/fake_data.h"
 

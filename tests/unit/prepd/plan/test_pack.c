@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "prepd/plan/lists.h"
 #include "prepd/plan/pack.h"
 #include "prepd/plan/plan.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/plan/fake_data.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/sample/clip.h"
 
 static int64_t whole(const json_value *list, size_t i)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/sample/image.h"
 #include "prepd/sample/image_builtin.h"
 #include "tests/harness.h"

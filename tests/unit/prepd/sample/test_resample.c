@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "prepd/sample/resample_kernels.h"
 #include "tests/harness.h"
 

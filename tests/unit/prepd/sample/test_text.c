@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/sample/clip.h"
 #include "prepd/sample/text.h"
 #include "proto/batch.h"

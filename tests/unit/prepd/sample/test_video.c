@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "prepd/sample/video.h"
 #include "tests/video_file.h"
 

@@ -1,6 +1,6 @@
 /* Whose word an index record waits for: never for that of a worker that may have no work. */
-#include "common/clock.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
 enum { S = 1000000000 };

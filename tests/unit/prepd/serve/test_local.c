@@ -3,8 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/log.h"
-#include "prepd/serve/state.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
 static dispatch d;

@@ -6,8 +6,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "prepd/serve/state.h"
+#include "common/base/clock.h"
+#include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
 static const int64_t S = 1000000000;

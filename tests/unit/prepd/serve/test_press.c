@@ -1,7 +1,7 @@
 /* When images are compressed: what is slower, the workers or a link. */
 #include "tests/harness.h"
 
-#include "prepd/serve/press.h"
+#include "prepd/serve/compression_choice.h"
 
 enum { ROW = 10000000 };
 

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "prepd/serve/hello.h"
-#include "prepd/serve/state.h"
+#include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };

@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/tokenizer.h"
+#include "common/base/hash.h"
+#include "common/json/json.h"
+#include "common/tokenizer/tokenizer.h"
 #include "prepd/synth/bpe.h"
-#include "prepd/synth/files.h"
+#include "prepd/synth/synth_files.h"
 #include "prepd/synth/scene.h"
 #include "prepd/synth/synth.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "prepd/dataset/chat_record.h"
 #include "prepd/worker/row.h"
 

@@ -1,5 +1,5 @@
 /* Image files are found under the data root only, whole, and of the size the index recorded. */
-#include "prepd/worker/files.h"
+#include "prepd/worker/image_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/proc.h"
+#include "common/base/proc.h"
 #include "prepd/worker/last_words.h"
 #include "tests/harness.h"
 

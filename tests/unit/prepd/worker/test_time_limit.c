@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/proc.h"
+#include "common/base/proc.h"
 #include "prepd/worker/time_limit.h"
 #include "tests/harness.h"
 

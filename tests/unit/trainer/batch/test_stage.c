@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/batch/bucket.h"
+#include "trainer/batch/shape_bucket.h"
 
 static void open_staged(fixture *f, const row *rows, int64_t n, int64_t steps, device_batch **out)
 {

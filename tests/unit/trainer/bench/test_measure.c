@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "trainer/batch/bucket.h"
-#include "trainer/batch/stage_caps.h"
+#include "common/json/json.h"
+#include "trainer/batch/shape_bucket.h"
+#include "trainer/batch/stager_caps.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/cases.h"
 #include "trainer/bench/text_rows.h"

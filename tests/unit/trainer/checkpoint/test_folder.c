@@ -1,5 +1,5 @@
 /* Folders of checkpoints: a step that is saved again takes the place of the one before at once. */
-#include "common/file.h"
+#include "common/base/file.h"
 #include "tests/folders_refuse.h"
 #include "tests/harness.h"
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/checkpoint/hf_export.h"

@@ -7,7 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "common/file.h"
+#include "common/base/file.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/progress.h"

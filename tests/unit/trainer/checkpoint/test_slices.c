@@ -2,13 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/hash.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
 #include "tests/harness.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
-#include "trainer/checkpoint/together.h"
+#include "trainer/checkpoint/rank_sync.h"
 
 typedef struct bench {
     model_dims d;

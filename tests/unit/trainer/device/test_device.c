@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/ops/table.h"
 
 static void test_device_open__cpu(void **state)

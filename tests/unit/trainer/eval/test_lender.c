@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "trainer/eval/lender.h"
+#include "trainer/eval/image_swap.h"
 
 enum { GRID = 16 * PATCH_BYTES }; /* bytes of a 4 x 4 grid */
 

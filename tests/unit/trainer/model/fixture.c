@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
-#include "trainer/model/run.h"
+#include "common/base/rng.h"
+#include "trainer/model/model_pass.h"
 
 const document spec_documents[3] = {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}};
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
 
 static const double wanted = 1e-6;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/lora_params.h"
 

@@ -6,7 +6,7 @@
 
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/ops/table.h"
-#include "trainer/plan/again.h"
+#include "trainer/plan/recompute_plan.h"
 
 enum {
     PRODUCTS = AGAIN_QKV | AGAIN_ATTENTION | AGAIN_PROJ | AGAIN_FC1 | AGAIN_FC2,

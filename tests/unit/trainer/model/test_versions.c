@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/ops/table.h"
 

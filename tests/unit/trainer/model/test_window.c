@@ -25,7 +25,7 @@ static status host_all_gather(const comm *c, const void *send, void *recv, int64
     TRY(answered());
     for (int r = 0; r < c->size; r++)
         memcpy((char *)recv + r * bytes, send, (size_t)bytes);
-    if (play.other != ST_OK) { /* a word begins with its code (agree.c) */
+    if (play.other != ST_OK) { /* a word begins with its code (parallel/agree.c) */
         const int64_t code = play.other;
         memcpy((char *)recv + bytes, &code, sizeof code);
     }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_graphs.h"

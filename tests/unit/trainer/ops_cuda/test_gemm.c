@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/unit/trainer/ops_cuda/cublas_host.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/model/convert.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "trainer/optim/optim.h"
 
 #ifdef TESSERA_REAL_F64

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "common/conf.h"
-#include "trainer/optim/schedule.h"
+#include "common/conf/conf.h"
+#include "trainer/optim/lr_schedule.h"
 
 static void near(double a, double b)
 {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/program/log.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/parallel/world.h"
 

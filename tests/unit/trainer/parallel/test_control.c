@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "trainer/parallel/control.h"
-#include "trainer/parallel/control_frame.h"
+#include "common/base/clock.h"
+#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/rank_link_frame.h"
 
 enum { MOST = 8, WORDS = 4096 };
 

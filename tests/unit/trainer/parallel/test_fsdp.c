@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-#include "common/conf.h"
-#include "trainer/parallel/units.h"
+#include "common/conf/conf.h"
+#include "trainer/parallel/fsdp.h"
 
 enum { UNITS = 4, RANKS = 2, PIECE = UNIT_ALIGN, BUFFERS = 2 };
 

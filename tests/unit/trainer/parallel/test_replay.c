@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/train_state.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 enum { RANKS = 4, RANK = 1, N = 6 };
 

@@ -4,7 +4,7 @@
 
 #include "tests/harness.h"
 
-#include "trainer/parallel/stages.h"
+#include "trainer/parallel/pipeline_stages.h"
 
 enum { MOST = 12 };
 

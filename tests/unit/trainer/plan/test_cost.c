@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/layout_plan.h"
-#include "trainer/plan/again.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/sweep.h"
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "trainer/model/params.h"
-#include "trainer/parallel/stages.h"
+#include "trainer/parallel/pipeline_stages.h"
 
 enum { TRIED = 1000 };
 

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/json/json.h"
 #include "trainer/report/bar.h"
 #include "trainer/report/line.h"
 

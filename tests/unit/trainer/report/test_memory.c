@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "trainer/device/shapes.h"
-#include "trainer/layout_plan.h"
-#include "trainer/memory.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/memory.h"
 #include "trainer/model/exchange.h"
 #include "trainer/plan/stage_plan.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/profile.h"
 

@@ -3,9 +3,9 @@
 #ifndef TESSERA_TESTS_STEP_BENCH_H
 #define TESSERA_TESTS_STEP_BENCH_H
 
-#include "common/conf.h"
+#include "common/conf/conf.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 enum { STEPS = 9, ACCUMULATION = 2, LOCAL = 2, SEQ_LEN = 96, PATCHES = 160, ROWS = 6 };
 

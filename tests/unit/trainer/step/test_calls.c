@@ -4,7 +4,7 @@
 
 #include "tests/emulated/emulated.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/memory_gpu.h"
+#include "trainer/plan/memory_gpu.h"
 
 /* Calls of one forward and backward on these capacities. */
 static int64_t captured(const model_dims *d, const model_options *o)

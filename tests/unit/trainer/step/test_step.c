@@ -10,9 +10,9 @@
 
 #include "tests/emulated/emulated.h"
 #include "tests/unit/trainer/step/step_bench.h"
-#include "trainer/device/replay.h"
+#include "trainer/device/graph_replay.h"
 #include "trainer/report/profile.h"
-#include "trainer/step.h"
+#include "trainer/run/step.h"
 
 enum { RESULTS = 6 };
 

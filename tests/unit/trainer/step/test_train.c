@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/json.h"
+#include "common/json/json.h"
 #include "trainer/bench/text_rows.h"
-#include "trainer/train.h"
+#include "trainer/train/train.h"
 
 enum { STEPS = 2, SEQ_LEN = 64, ROWS = 4 };
 

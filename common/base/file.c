@@ -1,0 +1,73 @@
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status file_sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(ST_IO, folder, "can not open: %s", strerror(errno));
+    int failed = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+    close(fd);
+    return failed ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(failed)) : ST_OK;
+}
+
+status file_sync_parent(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return file_sync_folder(".");
+    const size_t n = slash == path ? 1 : (size_t)(slash - path);
+    if (n >= sizeof folder)
+        return FAIL_IN(ST_IO, path, "the path is longer than %zu bytes", sizeof folder - 1);
+    memcpy(folder, path, n);
+    folder[n] = 0;
+    return file_sync_folder(folder);
+}
+
+bool file_write_all(int fd, const void *data, size_t size)
+{
+    enum { MOST = 1 << 30 }; /* write(2) stops short of 2 GiB */
+    const char *at = data;
+    while (size > 0) {
+        const ssize_t n = write(fd, at, size < MOST ? size : MOST);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+status file_make_folders(const char *path)
+{
+    char part[STATUS_PATH_MAX];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return FAIL_IN(ST_CANT_CREATE, path, "the path is longer than %zu bytes", sizeof part - 1);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
+        *p = kept;
+        if (!kept)
+            return ST_OK;
+    }
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}

@@ -1,0 +1,192 @@
+#include "common/base/proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* In the child, where only calls that a signal's handler may make are allowed: other threads may
+ * have held any lock. */
+static _Noreturn void become(char *const argv[], int out_fd)
+{
+    static const char words[] = "can not be started\n";
+    const struct sigaction normal = {.sa_handler = SIG_DFL};
+    sigset_t none;
+    for (int sig = 1; sig < NSIG; sig++)
+        sigaction(sig, &normal, NULL); /* not of SIGKILL and SIGSTOP, and of some of libc's own */
+    /* Our blocked signals (proc_signal_fd) must not be the child's. */
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    close(STDIN_FILENO); /* the lowest one that is free is the next */
+    if (open("/dev/null", O_RDONLY) == STDIN_FILENO &&
+        (out_fd < 0 || dup2(out_fd, STDOUT_FILENO) == STDOUT_FILENO))
+        execv(argv[0], argv);
+    (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
+    (void)!write(STDERR_FILENO, ": ", 2);
+    (void)!write(STDERR_FILENO, words, sizeof words - 1);
+    _exit(status_exit_code(ST_OS));
+}
+
+/* Not posix_spawn: it stands still until the child has become the other program, for good where
+ * somebody stops the child before. */
+static status spawn(char *const argv[], int out_fd, pid_t *out)
+{
+    if (access(argv[0], X_OK) != 0)
+        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+    const pid_t pid = fork();
+    if (pid < 0)
+        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+    if (pid == 0)
+        become(argv, out_fd);
+    *out = pid;
+    return ST_OK;
+}
+
+status proc_spawn(char *const argv[], pid_t *out)
+{
+    return spawn(argv, -1, out);
+}
+
+status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return FAIL(ST_OS, "no pipe for %s: %s", argv[0], strerror(errno));
+    status st = spawn(argv, ends[1], out);
+    close(ends[1]);
+    if (st == ST_OK && fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0)
+        st = FAIL(ST_OS, "fcntl: %s", strerror(errno));
+    if (st != ST_OK)
+        close(ends[0]);
+    else
+        *out_fd = ends[0];
+    return st;
+}
+
+status proc_follow_parent(pid_t parent, int sig)
+{
+    if (prctl(PR_SET_PDEATHSIG, (unsigned long)sig) != 0)
+        return FAIL(ST_OS, "prctl(PR_SET_PDEATHSIG): %s", strerror(errno));
+    /* The parent may have gone before the prctl; then nobody would tell us. */
+    if (getppid() != parent)
+        return FAIL(ST_STOPPED, "the process that started this one (pid %d) has gone", (int)parent);
+    return ST_OK;
+}
+
+status proc_fork(pid_t *out)
+{
+    const pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        return FAIL(ST_OS, "fork: %s", strerror(errno));
+    *out = pid;
+    if (pid > 0)
+        return ST_OK;
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    return proc_follow_parent(parent, SIGTERM);
+}
+
+/* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
+ * kernel's memory killer): no decoder sends them to itself. */
+static bool is_crash(int sig)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+    for (size_t i = 0; i < sizeof(crashes) / sizeof(*crashes); i++)
+        if (sig == crashes[i])
+            return true;
+    return false;
+}
+
+proc_end proc_end_of(int wstatus, char *what, size_t size)
+{
+    if (WIFSIGNALED(wstatus)) {
+        const int sig = WTERMSIG(wstatus);
+        snprintf(what, size, "signal %d (%s)", sig, strsignal(sig));
+        return sig == SIGALRM ? PROC_END_TIME : is_crash(sig) ? PROC_END_CRASH : PROC_END_OUTSIDE;
+    }
+    const int code = WEXITSTATUS(wstatus);
+    if (code > PROC_EXIT_OUTSIDE && is_crash(code - PROC_EXIT_OUTSIDE)) {
+        snprintf(what, size, "signal %d (%s), sent by another process", code - PROC_EXIT_OUTSIDE,
+                 strsignal(code - PROC_EXIT_OUTSIDE));
+        return PROC_END_OUTSIDE;
+    }
+    if (code == PROC_EXIT_BUSY) {
+        snprintf(what, size, "exit() in the middle of a sample");
+        return PROC_END_CRASH;
+    }
+    if (code == PROC_EXIT_AGAIN) {
+        snprintf(what, size, "starts anew");
+        return PROC_END_LEFT;
+    }
+    snprintf(what, size, "exit code %d", code);
+    return code == 0 || (code >= 64 && code <= 78) ? PROC_END_LEFT : PROC_END_CRASH;
+}
+
+status proc_self_path(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size);
+    if (n < 0)
+        return FAIL_IN(ST_OS, "/proc/self/exe", "readlink: %s", strerror(errno));
+    if ((size_t)n >= size)
+        return FAIL_IN(ST_OS, "/proc/self/exe", "path longer than %zu bytes", size);
+    out[n] = 0;
+    return ST_OK;
+}
+
+status proc_signal_fd(int *out_fd)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    int err = pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (err)
+        return FAIL(ST_OS, "pthread_sigmask: %s", strerror(err));
+    int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return FAIL(ST_OS, "signalfd: %s", strerror(errno));
+    *out_fd = fd;
+    return ST_OK;
+}
+
+bool proc_ignores(int sig)
+{
+    struct sigaction a;
+    return sigaction(sig, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
+}
+
+int64_t proc_rss_bytes(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%*s %lld", &pages) != 1)
+        pages = 0;
+    fclose(f);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+int64_t proc_peak_rss_bytes(void)
+{
+    long long kib = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "re");
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %lld kB", &kib) == 1)
+            break;
+    fclose(f);
+    return (int64_t)kib * 1024;
+}

@@ -1,0 +1,124 @@
+#include "common/base/rng.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/span.h"
+
+/* Word 3 of the counter keeps the uses of one key apart, so that rng_below's second try is not
+ * some other counter's first. */
+enum { USE_DRAW = 0, USE_PERMUTE = 1 };
+
+/* Philox 4x32: multipliers and Weyl increments of Salmon et al. 2011, section 3.3. */
+#define PHILOX_M0 UINT32_C(0xD2511F53)
+#define PHILOX_M1 UINT32_C(0xCD9E8D57)
+#define PHILOX_W0 UINT32_C(0x9E3779B9)
+#define PHILOX_W1 UINT32_C(0xBB67AE85)
+enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8 };
+
+void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
+    uint32_t k0 = key.word[0], k1 = key.word[1];
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)PHILOX_M0 * a, p1 = (uint64_t)PHILOX_M1 * c;
+        a = (uint32_t)(p1 >> 32) ^ b ^ k0;
+        b = (uint32_t)p1;
+        c = (uint32_t)(p0 >> 32) ^ d ^ k1;
+        d = (uint32_t)p0;
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
+    }
+    out[0] = a;
+    out[1] = b;
+    out[2] = c;
+    out[3] = d;
+}
+
+rng_key rng_key_make(uint64_t seed, const char *purpose)
+{
+    hash128 seed_bytes = {{0}};
+    store_u64(seed_bytes.bytes, seed);
+    hash128 h = hash_chain(seed_bytes, hash_bytes(purpose, strlen(purpose)));
+    rng_key key = {{load_u32(h.bytes), load_u32(h.bytes + 4)}};
+    return key;
+}
+
+static void draw(rng_key key, uint64_t counter, uint32_t attempt, uint32_t out[4])
+{
+    const uint32_t block[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), attempt, USE_DRAW};
+    rng_block(key, block, out);
+}
+
+static uint64_t join(const uint32_t *w)
+{
+    return (uint64_t)w[0] | (uint64_t)w[1] << 32;
+}
+
+uint64_t rng_u64(rng_key key, uint64_t counter)
+{
+    uint32_t w[4];
+    draw(key, counter, 0, w);
+    return join(w);
+}
+
+uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n)
+{
+    assert(n > 0);
+    /* Lemire 2019: the high half of x * n, drawing again in the few cases that would bias it. */
+    const uint64_t unfair = (0 - n) % n;
+    for (uint32_t attempt = 0;; attempt++) {
+        uint32_t w[4];
+        draw(key, counter, attempt, w);
+        unsigned __int128 product = (unsigned __int128)join(w) * n;
+        if ((uint64_t)product >= unfair)
+            return (uint64_t)(product >> 64);
+    }
+}
+
+static double unit_interval(uint64_t bits)
+{
+    return (double)(bits >> 11) * 0x1.0p-53;
+}
+
+double rng_uniform(rng_key key, uint64_t counter)
+{
+    return unit_interval(rng_u64(key, counter));
+}
+
+double rng_normal(rng_key key, uint64_t counter)
+{
+    uint32_t w[4];
+    draw(key, counter, 0, w);
+    double radius = sqrt(-2.0 * log(1.0 - unit_interval(join(w)))); /* 1 - [0, 1): never log 0 */
+    return radius * cos(2.0 * M_PI * unit_interval(join(w + 2)));
+}
+
+uint64_t rng_permute(rng_key key, uint64_t n, uint64_t i)
+{
+    assert(i < n);
+    if (n == 1)
+        return 0;
+    int bits = 64 - __builtin_clzll(n - 1);
+    int half = (bits + 1) / 2;
+    const uint64_t mask = (UINT64_C(1) << half) - 1;
+    /* The even power of two is below 4 n, so the walk takes under four steps on average; it ends,
+     * because the network is a bijection and i itself lies below n. */
+    uint64_t x = i;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
+            const uint32_t block[4] = {(uint32_t)right, (uint32_t)n,
+                                       (uint32_t)(n >> 32) ^ round << 24, USE_PERMUTE};
+            uint32_t w[4];
+            rng_block(key, block, w);
+            uint64_t next = left ^ (w[0] & mask);
+            left = right;
+            right = next;
+        }
+        x = left << half | right;
+    } while (x >= n);
+    return x;
+}

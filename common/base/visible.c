@@ -1,0 +1,63 @@
+#include "common/base/visible.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/utf8.h"
+
+static bool is_steering(unsigned point)
+{
+    return (point >= 0x80 && point <= 0x9F) || (point >= 0x2028 && point <= 0x202E) ||
+           (point >= 0x2066 && point <= 0x2069) || point == 0x200E || point == 0x200F;
+}
+
+/* Of a valid character of two or three bytes; 0 of others, which are all shown. */
+static unsigned point_of(const unsigned char *p, size_t length)
+{
+    if (length == 2)
+        return (p[0] & 31u) << 6 | (p[1] & 63u);
+    return length == 3 ? (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u) : 0;
+}
+
+size_t visible_char(const char *text, size_t size, char out[VISIBLE_CHAR])
+{
+    const unsigned char *p = (const unsigned char *)text;
+    const size_t length = utf8_length(p, size);
+    if (length == 0 || *p < 0x20 || *p == 0x7F) {
+        snprintf(out, VISIBLE_CHAR, "\\x%02x", *p);
+        return 1;
+    }
+    const unsigned point = point_of(p, length);
+    if (is_steering(point)) {
+        snprintf(out, VISIBLE_CHAR, "\\u%04x", point & 0xFFFF);
+        return length;
+    }
+    memcpy(out, p, length);
+    out[length] = 0;
+    return length;
+}
+
+size_t visible_copy(char *to, size_t size, const char *text)
+{
+    size_t n = 0;
+    for (size_t left = strlen(text); left > 0;) {
+        char one[VISIBLE_CHAR];
+        const size_t taken = visible_char(text, left, one), more = strlen(one);
+        if (n + more >= size)
+            break;
+        memcpy(to + n, one, more);
+        n += more;
+        text += taken;
+        left -= taken;
+    }
+    to[n] = 0;
+    return n;
+}
+
+visible_text visible(const char *text)
+{
+    visible_text out;
+    visible_copy(out.text, sizeof out.text, text);
+    return out;
+}

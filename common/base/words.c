@@ -1,0 +1,17 @@
+#include "common/base/words.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+size_t words_add(char *out, size_t size, size_t used, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    const int n = vsnprintf(out + used, size - used, format, values);
+    va_end(values);
+    if (n < 0) {
+        out[used] = 0;
+        return used;
+    }
+    return (size_t)n < size - used ? used + (size_t)n : size - 1;
+}

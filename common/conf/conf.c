@@ -1,0 +1,265 @@
+/* conf.c: defaults, file and command line, in this order, into one struct. */
+#include "common/conf/conf.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/conf/conf_table.h"
+#include "common/base/file.h"
+#include "common/conf/yaml.h"
+
+static const char command_line[] = "command line";
+
+/* The option behind the key, and the value as that option spells it. */
+static const conf_row *resolve(const char *key, const char **value)
+{
+    const conf_row *r = conf_row_find(key);
+    if (r && strcmp(r->key, "compile.enable") == 0) { /* a switch there, a scope here */
+        if (strcasecmp(*value, "true") == 0)
+            *value = "step";
+        else if (strcasecmp(*value, "false") == 0)
+            *value = "off";
+    }
+    return r ? conf_row_target(r) : NULL;
+}
+
+typedef struct loading {
+    conf *c;
+    conf_origin origin;
+    int64_t *set_at; /* [conf_n_rows] line in the file, 0 = not yet */
+} loading;
+
+static status set_from_file(void *user, const yaml_item *item)
+{
+    loading *l = (loading *)user;
+    const char *value = item->is_null ? "" : item->text;
+    l->origin.line = item->line;
+    if (item->is_null && conf_is_section(item->key))
+        return ST_OK; /* "eval:" with nothing in it */
+    const conf_row *r = resolve(item->key, &value);
+    if (!r)
+        return conf_unknown_key(item->key, &l->origin);
+    int64_t *before = &l->set_at[r - conf_rows];
+    if (*before)
+        return CONF_FAIL(&l->origin, "%s sets %s, which line %lld has set already", item->key,
+                         r->key, (long long)*before);
+    *before = item->line;
+    if (item->is_list && r->kind != ROW_TEXT)
+        return CONF_FAIL(&l->origin, "%s: expected one value, found a list", r->key);
+    return conf_value_set(l->c, r, value, &l->origin);
+}
+
+/* The folder of the file, absolute, links resolved. */
+static status folder_of(const char *file, char out[PATH_MAX])
+{
+    char copy[PATH_MAX];
+    if (strlen(file) >= sizeof copy)
+        return FAIL_IN(ST_NO_INPUT, file, "the path is longer than %d bytes", PATH_MAX - 1);
+    strcpy(copy, file);
+    if (!realpath(dirname(copy), out))
+        return FAIL_IN(ST_NO_INPUT, file, "its folder: %s", strerror(errno));
+    return ST_OK;
+}
+
+static status load_file(conf *c, const char *file)
+{
+    char base[PATH_MAX];
+    if (file_is_folder(file))
+        return FAIL_IN(ST_USAGE, file, "is a folder; -c takes a YAML file");
+    loading l = {c, {file, -1, base, ST_CONFIG}, NULL};
+    TRY(folder_of(file, base));
+    void *lines;
+    TRY(arena_calloc(&c->texts, conf_n_rows, sizeof *l.set_at, &lines));
+    l.set_at = (int64_t *)lines;
+    return yaml_read(file, set_from_file, &l);
+}
+
+/* Relative defaults: the endpoint lies beside the file, so that both programs meet wherever they
+ * are started; the rest in the working directory. */
+static status set_defaults(conf *c, const char *file, const char *here)
+{
+    char beside[PATH_MAX];
+    if (file)
+        TRY(folder_of(file, beside));
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        char text[CONF_TEXT_MAX];
+        bool meets = r->kind == ROW_TEXT && r->text_kind == TEXT_ENDPOINT && file;
+        conf_origin origin = {"options.def", -1, meets ? beside : here, ST_INTERNAL};
+        if (!conf_row_is_option(r))
+            continue;
+        conf_default_text(r, text, sizeof text);
+        TRY(conf_value_set(c, r, text, &origin));
+    }
+    return ST_OK;
+}
+
+static bool is_option_flag(const char *arg)
+{
+    const char *end = arg + strcspn(arg, "=");
+    const char *dot = strchr(arg, '.');
+    return strncmp(arg, "--", 2) == 0 && dot && dot < end && dot > arg + 2;
+}
+
+static bool is_file_flag(const char *arg)
+{
+    return strcmp(arg, "-c") == 0 || strcmp(arg, "--config") == 0;
+}
+
+/* Takes argv[*at] and, where it has one apart, its value; *at is left on the last taken. */
+static status set_from_flag(conf *c, int argc, char **argv, int *at, const char *here)
+{
+    conf_origin origin = {command_line, -1, here, ST_USAGE};
+    char key[256];
+    const char *arg = argv[*at] + 2, *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    if (length >= sizeof key)
+        return FAIL_IN(ST_USAGE, command_line, "a key of %zu bytes", length);
+    memcpy(key, arg, length);
+    key[length] = 0;
+    const char *following = *at + 1 < argc ? argv[*at + 1] : NULL;
+    const char *value = equals ? equals + 1 : following;
+    const char *meant = value ? value : "";
+    const conf_row *r = resolve(key, &meant);
+    if (!r)
+        return conf_unknown_key(key, &origin);
+    bool apart = !equals && following && strncmp(following, "--", 2) != 0;
+    if (r->kind == ROW_BOOL && apart) /* "--log.json serve": serve is not its value */
+        apart = conf_bool_parse(following, &(bool){false});
+    if (!equals && !apart) {
+        if (r->kind != ROW_BOOL)
+            return FAIL_IN(ST_USAGE, command_line, "--%s needs a value", key);
+        meant = "true";
+    }
+    *at += apart;
+    return conf_value_set(c, r, meant, &origin);
+}
+
+static status find_file(int argc, char **argv, const char **out)
+{
+    *out = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (!is_file_flag(argv[i]))
+            continue;
+        if (i + 1 == argc)
+            return FAIL_IN(ST_USAGE, command_line, "%s needs a file", argv[i]);
+        if (*out)
+            return FAIL_IN(ST_USAGE, command_line, "two configuration files: %s and %s", *out,
+                           argv[i + 1]);
+        *out = argv[++i];
+    }
+    return ST_OK;
+}
+
+/* For errors about options that do not fit each other. */
+static status note_place(conf *c, const char *file, bool flags)
+{
+    char place[PATH_MAX + 32], *kept;
+    snprintf(place, sizeof place, "%s%s%s", file ? file : "", file && flags ? " and the " : "",
+             flags ? command_line : "");
+    TRY(arena_strndup(&c->texts, place, strlen(place), &kept));
+    c->place = kept;
+    return ST_OK;
+}
+
+static status load(conf *c, int *argc, char **argv)
+{
+    char here[PATH_MAX];
+    const char *file;
+    bool flags = false;
+    int left = *argc > 0 ? 1 : 0;
+    if (!getcwd(here, sizeof here))
+        return FAIL(ST_OS, "the working directory: %s", strerror(errno));
+    TRY(find_file(*argc, argv, &file));
+    TRY(set_defaults(c, file, here));
+    if (file)
+        TRY(load_file(c, file));
+    for (int i = 1; i < *argc; i++) {
+        if (is_file_flag(argv[i]))
+            i++;
+        else if (!is_option_flag(argv[i]))
+            argv[left++] = argv[i];
+        else {
+            TRY(set_from_flag(c, *argc, argv, &i, here));
+            flags = true;
+        }
+    }
+    if (left < *argc)
+        argv[left] = NULL;
+    *argc = left;
+    TRY(note_place(c, file, flags));
+    return conf_check(c);
+}
+
+status conf_load(conf *c, int *argc, char **argv)
+{
+    memset(c, 0, sizeof *c);
+    arena_init(&c->texts, 0);
+    c->place = "";
+    status st = load(c, argc, argv);
+    if (st != ST_OK)
+        conf_done(c);
+    return st;
+}
+
+void conf_done(conf *c)
+{
+    if (!c)
+        return;
+    arena_done(&c->texts);
+    memset(c, 0, sizeof *c);
+}
+
+status conf_set(conf *c, const char *key, const char *value)
+{
+    char here[PATH_MAX];
+    if (!getcwd(here, sizeof here))
+        return FAIL(ST_OS, "the working directory: %s", strerror(errno));
+    conf_origin origin = {command_line, -1, here, ST_USAGE};
+    const conf_row *r = resolve(key, &value);
+    if (!r)
+        return conf_unknown_key(key, &origin);
+    return conf_value_set(c, r, value, &origin);
+}
+
+status conf_copy(const conf *from, conf *to)
+{
+    *to = *from;
+    arena_init(&to->texts, 0);
+    char *kept;
+    TRY(arena_strndup(&to->texts, from->place, strlen(from->place), &kept));
+    to->place = kept;
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        if (conf_rows[i].kind != ROW_TEXT)
+            continue;
+        const char **text = conf_text(to, &conf_rows[i]);
+        TRY(arena_strndup(&to->texts, *text, strlen(*text), &kept));
+        *text = kept;
+    }
+    return ST_OK;
+}
+
+status conf_eval(const conf *c, conf *out)
+{
+    conf e;
+    status st = conf_copy(c, &e);
+    if (st != ST_OK) {
+        conf_done(&e);
+        return st;
+    }
+    if (*e.eval_path)
+        e.data_path = e.eval_path;
+    e.data_split = e.eval_split;
+    e.data_limit = e.eval_limit;
+    e.data_shuffle = false;
+    e.data_answer = ANSWER_MAJORITY;
+    e.data_references = true;
+    e.training_epochs = 1;
+    *out = e;
+    return ST_OK;
+}

@@ -1,0 +1,253 @@
+#include "common/conf/conf_table.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define AT(field) offsetof(struct conf, field)
+
+const conf_row conf_rows[] = {
+#define OPTION_SECTION(name, words) {.kind = ROW_SECTION, .key = name, .help = words},
+#define OPTION_ALIAS(alias, meant)  {.kind = ROW_ALIAS, .key = alias, .text = meant, .unit = ""},
+#define OPTION_INT(field, name, def, min, max, what, who, flows, words)                            \
+    {.kind = ROW_INT,                                                                              \
+     .key = name,                                                                                  \
+     .offset = AT(field),                                                                          \
+     .owner = OWNER_##who,                                                                         \
+     .flow = FLOW_##flows,                                                                         \
+     .help = words,                                                                                \
+     .unit = what,                                                                                 \
+     .integer = def,                                                                               \
+     .integer_min = min,                                                                           \
+     .integer_max = max},
+#define OPTION_REAL(field, name, def, min, max, what, who, flows, words)                           \
+    {.kind = ROW_REAL,                                                                             \
+     .key = name,                                                                                  \
+     .offset = AT(field),                                                                          \
+     .owner = OWNER_##who,                                                                         \
+     .flow = FLOW_##flows,                                                                         \
+     .help = words,                                                                                \
+     .unit = what,                                                                                 \
+     .real = def,                                                                                  \
+     .real_min = min,                                                                              \
+     .real_max = max},
+#define OPTION_BOOL(field, name, def, who, flows, words)                                           \
+    {.kind = ROW_BOOL,                                                                             \
+     .key = name,                                                                                  \
+     .offset = AT(field),                                                                          \
+     .owner = OWNER_##who,                                                                         \
+     .flow = FLOW_##flows,                                                                         \
+     .help = words,                                                                                \
+     .unit = "",                                                                                   \
+     .yes = def},
+#define OPTION_TEXT(field, name, def, what, who, flows, words)                                     \
+    {.kind = ROW_TEXT,                                                                             \
+     .key = name,                                                                                  \
+     .offset = AT(field),                                                                          \
+     .owner = OWNER_##who,                                                                         \
+     .flow = FLOW_##flows,                                                                         \
+     .help = words,                                                                                \
+     .unit = "",                                                                                   \
+     .text = def,                                                                                  \
+     .text_kind = TEXT_##what},
+#define OPTION_ENUM(field, name, def, list, who, flows, words)                                     \
+    {.kind = ROW_ENUM,                                                                             \
+     .key = name,                                                                                  \
+     .offset = AT(field),                                                                          \
+     .owner = OWNER_##who,                                                                         \
+     .flow = FLOW_##flows,                                                                         \
+     .help = words,                                                                                \
+     .unit = "",                                                                                   \
+     .text = def,                                                                                  \
+     .choices = list},
+#include "common/conf/options.def"
+};
+
+const size_t conf_n_rows = sizeof conf_rows / sizeof conf_rows[0];
+
+bool conf_row_is_option(const conf_row *r)
+{
+    return r->kind != ROW_SECTION && r->kind != ROW_ALIAS;
+}
+
+const conf_row *conf_row_find(const char *key)
+{
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (conf_rows[i].kind != ROW_SECTION && strcmp(conf_rows[i].key, key) == 0)
+            return &conf_rows[i];
+    return NULL;
+}
+
+const conf_row *conf_row_target(const conf_row *r)
+{
+    return r->kind == ROW_ALIAS ? conf_row_find(r->text) : r;
+}
+
+bool conf_is_section(const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (strncmp(r->key, name, n) == 0 && (r->key[n] == '.' || r->kind == ROW_SECTION) &&
+            (r->key[n] == '.' || r->key[n] == 0))
+            return true;
+    }
+    return false;
+}
+
+const char *conf_first_key(const char *section)
+{
+    const size_t n = strlen(section);
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (strncmp(conf_rows[i].key, section, n) == 0 && conf_rows[i].key[n] == '.' &&
+            conf_row_is_option(&conf_rows[i]))
+            return conf_rows[i].key;
+    return section;
+}
+
+size_t conf_distance(const char *a, const char *b)
+{
+    enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is not looked at */
+    size_t n = strnlen(a, WIDTH), m = strnlen(b, WIDTH), row[WIDTH + 1];
+    for (size_t j = 0; j <= m; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+            size_t best = diagonal + !same;
+            diagonal = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+bool conf_is_near(const char *word, size_t distance)
+{
+    enum { EDITS = 2, OF_LENGTH = 3 };
+    const size_t share = strlen(word) / OF_LENGTH;
+    return distance <= (share > EDITS ? share : EDITS);
+}
+
+const char *conf_nearest_key(const char *key)
+{
+    const char *nearest = NULL;
+    size_t least = SIZE_MAX;
+    bool whole = strchr(key, '.') != NULL;
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION)
+            continue;
+        size_t d = conf_distance(key, whole ? r->key : strchr(r->key, '.') + 1);
+        if (d < least) {
+            least = d;
+            nearest = r->key;
+        }
+    }
+    return conf_is_near(key, least) ? nearest : NULL;
+}
+
+int conf_choice_count(const conf_row *r)
+{
+    int n = 1;
+    for (const char *p = r->choices; *p; p++)
+        n += *p == '|';
+    return n;
+}
+
+void conf_choice_name(const conf_row *r, int i, char *out, size_t size)
+{
+    const char *p = r->choices;
+    while (i-- > 0)
+        p = strchr(p, '|') + 1;
+    snprintf(out, size, "%.*s", (int)strcspn(p, "|"), p);
+}
+
+int conf_choice_find(const conf_row *r, const char *text)
+{
+    char name[64];
+    for (int i = 0; i < conf_choice_count(r); i++) {
+        conf_choice_name(r, i, name, sizeof name);
+        if (strcasecmp(name, text) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* Shortest text that reads back the same. */
+static void real_text(double v, char *out, size_t size)
+{
+    if (v == floor(v) && fabs(v) < 1e15) {
+        snprintf(out, size, "%.0f", v); /* 30, where %g would write 3e+01 */
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(out, size, "%.*g", digits, v);
+        if (strtod(out, NULL) == v)
+            return;
+    }
+}
+
+void conf_value_text(const conf *c, const conf_row *r, char *out, size_t size)
+{
+    const char *field = (const char *)c + r->offset;
+    switch (r->kind) {
+    case ROW_INT:
+        snprintf(out, size, "%" PRId64, *(const int64_t *)(const void *)field);
+        break;
+    case ROW_REAL:
+        real_text(*(const double *)(const void *)field, out, size);
+        break;
+    case ROW_BOOL:
+        snprintf(out, size, "%s", *(const bool *)field ? "true" : "false");
+        break;
+    case ROW_TEXT:
+        snprintf(out, size, "%s", *(const char *const *)(const void *)field);
+        break;
+    case ROW_ENUM:
+        conf_choice_name(r, *(const int *)(const void *)field, out, size);
+        break;
+    default:
+        out[0] = 0;
+    }
+}
+
+void conf_default_text(const conf_row *r, char *out, size_t size)
+{
+    if (r->kind == ROW_INT)
+        snprintf(out, size, "%" PRId64, r->integer);
+    else if (r->kind == ROW_REAL)
+        real_text(r->real, out, size);
+    else if (r->kind == ROW_BOOL)
+        snprintf(out, size, "%s", r->yes ? "true" : "false");
+    else
+        snprintf(out, size, "%s", r->text ? r->text : "");
+}
+
+void conf_range_text(const conf_row *r, char *out, size_t size)
+{
+    const char *space = r->unit && *r->unit ? " " : "";
+    char low[40], high[40];
+    if (r->kind == ROW_INT && r->integer_max == INT64_MAX) {
+        snprintf(out, size, "at least %" PRId64 "%s%s", r->integer_min, space, r->unit);
+    } else if (r->kind == ROW_INT) {
+        snprintf(out, size, "%" PRId64 " to %" PRId64 "%s%s", r->integer_min, r->integer_max, space,
+                 r->unit);
+    } else if (r->kind == ROW_REAL) {
+        real_text(r->real_min, low, sizeof low);
+        real_text(r->real_max, high, sizeof high);
+        snprintf(out, size, "%s to %s%s%s", low, high, space, r->unit);
+    } else {
+        out[0] = 0;
+    }
+}

@@ -1,0 +1,220 @@
+/* conf_text.c: the table as a user reads it: --print-config, --help, configs/README.md. */
+#include "common/conf/conf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/conf/conf_table.h"
+#include "common/json/json.h"
+
+enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
+
+/* A JSON text is a double-quoted YAML scalar, but for the characters that YAML forbids and that the
+ * writer of JSON has not escaped already (U+FEFF, U+FFFE, U+FFFF). */
+static void print_quoted(FILE *to, const char *text)
+{
+    json_writer w;
+    json_writer_init(&w);
+    json_put_cstr(&w, text);
+    for (const unsigned char *p = (const unsigned char *)(w.text ? w.text : "\"\""); *p; p++) {
+        unsigned point = 0;
+        if (p[0] >= 0xE0 && p[0] <= 0xEF) /* valid UTF-8: two bytes follow */
+            point = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (point == 0xFEFF || point >= 0xFFFE) {
+            fprintf(to, "\\u%04x", point);
+            p += 2;
+        } else {
+            fputc(*p, to);
+        }
+    }
+    json_writer_done(&w);
+}
+
+void conf_print(const conf *c, FILE *to)
+{
+    char text[CONF_TEXT_MAX];
+    const char *between = "";
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION) {
+            fprintf(to, "%s# %s: %s\n", between, r->key, r->help);
+            between = "\n";
+        }
+        if (!conf_row_is_option(r))
+            continue;
+        conf_value_text(c, r, text, sizeof text);
+        if (r->kind != ROW_TEXT) {
+            fprintf(to, "%s: %s\n", r->key, text);
+            continue;
+        }
+        fprintf(to, "%s: ", r->key);
+        print_quoted(to, text);
+        fputc('\n', to);
+    }
+}
+
+/* Words folded at HELP_WIDTH, every line indented. */
+static void print_folded(FILE *to, const char *words)
+{
+    int column = 0;
+    for (const char *p = words; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column > 0 && column + 1 + n > HELP_WIDTH) {
+            fputc('\n', to);
+            column = 0;
+        }
+        if (column == 0)
+            column = fprintf(to, "%*s", HELP_INDENT, "");
+        else
+            column += fprintf(to, " ");
+        column += fprintf(to, "%.*s", n, p);
+        p += n;
+        p += strspn(p, " ");
+    }
+    fputc('\n', to);
+}
+
+static const char *value_name(const conf_row *r)
+{
+    switch (r->kind) {
+    case ROW_INT:
+        return "N";
+    case ROW_REAL:
+        return "X";
+    case ROW_BOOL:
+        return "[true|false]";
+    case ROW_ENUM:
+        return r->choices;
+    default:
+        return r->text_kind == TEXT_PATH ? "PATH" : r->text_kind == TEXT_ENDPOINT ? "URL" : "TEXT";
+    }
+}
+
+static void help_row(FILE *to, const conf_row *r)
+{
+    char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
+    conf_default_text(r, text, sizeof text);
+    conf_range_text(r, range, sizeof range);
+    fprintf(to, "  --%s %s\n", r->key, value_name(r));
+    snprintf(words, sizeof words, "%s (default %.400s%s%s)", r->help, *text ? text : "empty",
+             *range ? "; " : "", range);
+    print_folded(to, words);
+}
+
+static bool is_among(const char *const *keys, const char *key)
+{
+    for (; *keys; keys++)
+        if (strcmp(*keys, key) == 0)
+            return true;
+    return false;
+}
+
+void conf_help(FILE *to, bool for_trainer, const char *const *only)
+{
+    const conf_row *section = NULL;
+    row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
+    fprintf(to,
+            "Options: in the YAML file of -c (section: / key: value), or here as --section.key "
+            "VALUE,\nwhich wins. Relative paths start at the file's folder, here at the working "
+            "directory.\n");
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION)
+            section = r;
+        if (!conf_row_is_option(r) || r->owner == other || (only && !is_among(only, r->key)))
+            continue;
+        if (section)
+            fprintf(to, "\n%s: %s\n", section->key, section->help);
+        section = NULL;
+        help_row(to, r);
+    }
+}
+
+/* Text in a table cell: | would end it, < would be markup. */
+static void cell(FILE *to, const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == '|')
+            fputs("\\|", to);
+        else if (*p == '<')
+            fputs("&lt;", to);
+        else
+            fputc(*p, to);
+    }
+}
+
+static void reference_type(FILE *to, const conf_row *r)
+{
+    char name[64], range[128];
+    switch (r->kind) {
+    case ROW_INT:
+    case ROW_REAL:
+        conf_range_text(r, range, sizeof range);
+        fprintf(to, "%s, %s", r->kind == ROW_INT ? "integer" : "number", range);
+        break;
+    case ROW_BOOL:
+        fputs("true or false", to);
+        break;
+    case ROW_ENUM:
+        for (int i = 0; i < conf_choice_count(r); i++) {
+            conf_choice_name(r, i, name, sizeof name);
+            fprintf(to, "%s`%s`", i ? ", " : "", name);
+        }
+        break;
+    default:
+        fputs(r->text_kind == TEXT_PATH       ? "path"
+              : r->text_kind == TEXT_ENDPOINT ? "endpoint"
+                                              : "text",
+              to);
+    }
+}
+
+static void reference_row(FILE *to, const conf_row *r)
+{
+    static const char *const owners[] = {"prepd", "trainer", "both"};
+    char text[CONF_TEXT_MAX];
+    conf_default_text(r, text, sizeof text);
+    fprintf(to, "| `%s` | ", r->key);
+    reference_type(to, r);
+    fprintf(to, " | %s%s%s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
+            *text ? "`" : "", owners[r->owner], r->flow == FLOW_STREAM ? "yes" : "");
+    cell(to, r->help);
+    fputs(" |\n", to);
+}
+
+void conf_reference(FILE *to)
+{
+    fprintf(
+        to,
+        "# Options\n\n"
+        "<!-- Made from common/conf/options.def by `prepd --reference`. Do not edit. -->\n\n"
+        "One YAML file serves both programs, and each checks all of it. A key stands in its\n"
+        "section (`training:`, then `seq_len: 2048`) or dotted (`training.seq_len: 2048`); on\n"
+        "the command line it is `--training.seq_len 2048` or `--training.seq_len=2048`, which\n"
+        "wins over the file. Relative paths start at the file's folder, on the command line at\n"
+        "the working directory. Whole numbers may be written `1e6` or `1_000_000`, `true` and\n"
+        "`false` also `yes`, `no`, `on`, `off`, `1`, `0`. Bytes may have a unit: `8GiB` (`KiB`,\n"
+        "`MiB`, `GiB`, `TiB`). A key that does not exist is an error that names one that is near.\n"
+        "`--print-config` shows what a run resolves to, in a form that can be loaded again.\n\n"
+        "*Stream* options change the rows that prepd makes: both ends compare them when they\n"
+        "meet, and a run can only be resumed with the same ones.\n");
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *r = &conf_rows[i];
+        if (r->kind == ROW_SECTION)
+            fprintf(to,
+                    "\n## %s\n\n%c%s.\n\n"
+                    "| key | value | default | read by | stream | meaning |\n"
+                    "|---|---|---|---|---|---|\n",
+                    r->key, r->help[0] >= 'a' && r->help[0] <= 'z' ? r->help[0] - 32 : r->help[0],
+                    r->help + 1);
+        else if (conf_row_is_option(r))
+            reference_row(to, r);
+    }
+    fputs("\n## Other spellings\n\nAccepted so that torchtitan's keys can be kept. Enumerated "
+          "values are read without regard\nto case.\n\n| written | means |\n|---|---|\n",
+          to);
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (conf_rows[i].kind == ROW_ALIAS)
+            fprintf(to, "| `%s` | `%s` |\n", conf_rows[i].key, conf_rows[i].text);
+}

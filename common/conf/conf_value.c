@@ -1,0 +1,251 @@
+/* conf_value.c: the text of one value, checked against its row and stored. */
+#include "common/conf/conf_table.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/file.h"
+#include "common/model_folder/model_cache.h"
+
+enum { PORT_MAX = 65533 /* and two more follow */ };
+
+/* The number without underscores between digits (1_000_000); false if they stand elsewhere. */
+static bool plain_number(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *p = text; *p; p++) {
+        if (*p == '_') {
+            if (p == text || !isdigit((unsigned char)p[-1]) || !isdigit((unsigned char)p[1]))
+                return false;
+            continue;
+        }
+        if (n + 1 >= size || !(isdigit((unsigned char)*p) || strchr("+-.eE", *p)))
+            return false; /* no hexadecimal, no inf, no spaces */
+        out[n++] = *p;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+static bool parse_int(const char *text, int64_t *out)
+{
+    char digits[64], *end;
+    if (!plain_number(text, digits, sizeof digits))
+        return false;
+    errno = 0;
+    long long v = strtoll(digits, &end, 10);
+    if (!*end && errno == 0) {
+        *out = v;
+        return true;
+    }
+    double real = strtod(digits, &end); /* 1e6 */
+    if (*end || !(fabs(real) < 0x1p63) || real != floor(real) || !strpbrk(digits, "eE"))
+        return false;
+    *out = (int64_t)real;
+    return true;
+}
+
+/* The factor of a binary unit at the end of text (8GiB, 8 GiB), which is cut off; 1 if there is
+ * none. */
+static int64_t cut_unit(char *text)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    enum { LETTERS = 3, N_UNITS = sizeof units / sizeof *units };
+    const size_t n = strlen(text);
+    char *end = text + n - (n > LETTERS ? LETTERS : n);
+    for (int i = 0; i < N_UNITS; i++) {
+        if (strcasecmp(end, units[i]) != 0)
+            continue;
+        end -= end > text && end[-1] == ' ';
+        *end = 0;
+        return INT64_C(1) << 10 * (i + 1);
+    }
+    return 1;
+}
+
+static bool parse_bytes(const char *text, int64_t *out)
+{
+    char number[80];
+    if (snprintf(number, sizeof number, "%s", text) >= (int)sizeof number)
+        return false;
+    const int64_t unit = cut_unit(number);
+    int64_t v;
+    return parse_int(number, &v) && !__builtin_mul_overflow(v, unit, out);
+}
+
+static bool parse_real(const char *text, double *out)
+{
+    char digits[64], *end;
+    if (!plain_number(text, digits, sizeof digits))
+        return false;
+    double v = strtod(digits, &end);
+    if (*end || end == digits || !isfinite(v))
+        return false;
+    *out = v;
+    return true;
+}
+
+bool conf_bool_parse(const char *text, bool *out)
+{
+    static const char *const words[][2] = {
+        {"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        for (int v = 0; v < 2; v++)
+            if (strcasecmp(text, words[i][v]) == 0) {
+                *out = v;
+                return true;
+            }
+    return false;
+}
+
+static status set_int(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char range[128];
+    int64_t v;
+    conf_range_text(r, range, sizeof range);
+    const bool bytes = strcmp(r->unit, "bytes") == 0;
+    if (bytes ? !parse_bytes(text, &v) : !parse_int(text, &v))
+        return CONF_FAIL(origin, "%s: expected a whole number (%s%s), found \"%.100s\"", r->key,
+                         range, bytes ? ", or in KiB, MiB, GiB, TiB" : "", text);
+    if (v < r->integer_min || v > r->integer_max)
+        return CONF_FAIL(origin, "%s: %lld is out of range; allowed: %s", r->key, (long long)v,
+                         range);
+    *conf_int(c, r) = v;
+    return ST_OK;
+}
+
+static status set_real(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char range[128];
+    double v;
+    conf_range_text(r, range, sizeof range);
+    if (!parse_real(text, &v))
+        return CONF_FAIL(origin, "%s: expected a number (%s), found \"%.100s\"", r->key, range,
+                         text);
+    if (v < r->real_min || v > r->real_max)
+        return CONF_FAIL(origin, "%s: %g is out of range; allowed: %s", r->key, v, range);
+    *conf_real(c, r) = v;
+    return ST_OK;
+}
+
+static status set_enum(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    int choice = conf_choice_find(r, text);
+    if (choice >= 0) {
+        *conf_enum(c, r) = choice;
+        return ST_OK;
+    }
+    char name[64], nearest[64] = "", list[512] = "";
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < conf_choice_count(r); i++) {
+        conf_choice_name(r, i, name, sizeof name);
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", name);
+        size_t d = conf_distance(text, name);
+        if (d < least) {
+            least = d;
+            memcpy(nearest, name, sizeof nearest);
+        }
+    }
+    bool close_enough = least <= strlen(nearest) / 2;
+    return CONF_FAIL(origin, "%s: \"%.100s\" is not one of: %s%s%s%s", r->key, text, list,
+                     close_enough ? "; did you mean " : "", close_enough ? nearest : "",
+                     close_enough ? "?" : "");
+}
+
+/* What a relative path means: beside the file that gives it. But a model that is no folder there
+ * may be Org/Name in the Hugging Face cache, and a word without a slash stays as it is: a preset.
+ */
+static const char *meaning(const conf_row *r, const char *text, const char *joined,
+                           char found[STATUS_PATH_MAX])
+{
+    bool model = strcmp(r->key, "model.path") == 0;
+    if ((!model && strcmp(r->key, "model.tokenizer") != 0) || file_is_folder(joined))
+        return joined;
+    if (model_cache_find(text, found))
+        return found;
+    return model && !strchr(text, '/') ? text : joined;
+}
+
+/* ipc://PATH or tcp://HOST:PORT; a path too long for a socket, and what a host may be, is proto's
+ * affair. */
+static bool is_endpoint(const char *text)
+{
+    if (strncmp(text, "ipc://", 6) == 0)
+        return text[6] != 0;
+    const char *port = strrchr(text, ':');
+    if (strncmp(text, "tcp://", 6) != 0 || port <= text + 6 || !isdigit((unsigned char)port[1]))
+        return false;
+    char *end;
+    const long n = strtol(port + 1, &end, 10);
+    return !*end && n >= 1 && n <= PORT_MAX;
+}
+
+static status set_text(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    char joined[CONF_TEXT_MAX], found[STATUS_PATH_MAX];
+    const char *path = text, *scheme = "";
+    if (strlen(text) >= CONF_TEXT_MAX)
+        return CONF_FAIL(origin, "%s: longer than %d bytes", r->key, CONF_TEXT_MAX - 1);
+    if (r->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
+        return CONF_FAIL(origin,
+                         "%s: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
+                         "1 to %d",
+                         r->key, text, PORT_MAX);
+    if (r->text_kind == TEXT_ENDPOINT && strncmp(text, "ipc://", 6) == 0) {
+        scheme = "ipc://";
+        path = text + 6;
+    }
+    bool is_path = r->text_kind == TEXT_PATH || *scheme;
+    if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract */
+        while (strncmp(path, "./", 2) == 0)
+            path += 2;
+        if ((size_t)snprintf(joined, sizeof joined, "%s%s%s%s", scheme, origin->base,
+                             strcmp(origin->base, "/") == 0 ? "" : "/", path) >= sizeof joined)
+            return CONF_FAIL(origin, "%s: the path is longer than %d bytes", r->key,
+                             CONF_TEXT_MAX - 1);
+        text = meaning(r, text, joined, found);
+    }
+    char *kept;
+    TRY(arena_strndup(&c->texts, text, strlen(text), &kept));
+    *conf_text(c, r) = kept;
+    return ST_OK;
+}
+
+status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+{
+    switch (r->kind) {
+    case ROW_INT:
+        return set_int(c, r, text, origin);
+    case ROW_REAL:
+        return set_real(c, r, text, origin);
+    case ROW_BOOL:
+        if (!conf_bool_parse(text, conf_bool(c, r)))
+            return CONF_FAIL(
+                origin, "%s: expected true or false (yes, no, on, off, 1, 0), found \"%.100s\"",
+                r->key, text);
+        return ST_OK;
+    case ROW_ENUM:
+        return set_enum(c, r, text, origin);
+    default:
+        return set_text(c, r, text, origin);
+    }
+}
+
+status conf_unknown_key(const char *key, const conf_origin *origin)
+{
+    if (conf_is_section(key)) {
+        const char *first = conf_first_key(key);
+        return CONF_FAIL(origin,
+                         "%s is a section and takes no value of its own: its keys stand below it, "
+                         "indented (%s:, then %s: ..), or dotted (%s: ..)",
+                         key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
+    }
+    const char *near = conf_nearest_key(key);
+    return CONF_FAIL(origin, "there is no option \"%.200s\"%s%s%s", key,
+                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}

@@ -1,0 +1,108 @@
+#include "common/model_folder/model_files.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/base/utf8.h"
+
+/* "/here/Org/Name" -> "Org/Name", what was asked for before the working folder came in front. */
+static const char *last_two_words(const char *path)
+{
+    const char *at = path + strlen(path);
+    for (int slashes = 0; at > path; at--) {
+        if (at[-1] == '/' && ++slashes == 2)
+            break;
+    }
+    return at;
+}
+
+status model_files_absent(status code, const char *key, const char *path)
+{
+    char looked[STATUS_PATH_MAX + 64];
+    model_cache_explain(last_two_words(path), looked, sizeof looked);
+    return FAIL(code, "%s: %s is no folder, and %s", key, path, looked);
+}
+
+status model_files_find(const char *name, char out[STATUS_PATH_MAX])
+{
+    if (!file_is_folder(name)) {
+        if (model_cache_find(name, out))
+            return ST_OK;
+        if (model_cache_is_name(name))
+            return model_files_absent(ST_NO_INPUT, "model", name);
+    }
+    if (snprintf(out, STATUS_PATH_MAX, "%s", name) >= STATUS_PATH_MAX)
+        return FAIL(ST_USAGE, "the model's path is longer than %d bytes", STATUS_PATH_MAX - 1);
+    return ST_OK;
+}
+
+status model_files_folder(const conf *c, const char **out)
+{
+    if (c->model_tokenizer[0]) {
+        if (!file_is_folder(c->model_tokenizer))
+            return model_files_absent(ST_CONFIG, "model.tokenizer", c->model_tokenizer);
+        *out = c->model_tokenizer;
+        return ST_OK;
+    }
+    if (!c->model_path[0])
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder, or a preset and "
+                       "model.tokenizer");
+    if (!file_is_folder(c->model_path) && strchr(c->model_path, '/'))
+        return model_files_absent(ST_CONFIG, "model.path", c->model_path);
+    if (!file_is_folder(c->model_path))
+        return FAIL_IN(
+            ST_CONFIG, conf_place(c),
+            "model.path %s is no folder; beside a preset's name set model.tokenizer to the "
+            "folder of tokenizer.json",
+            c->model_path);
+    *out = c->model_path;
+    return ST_OK;
+}
+
+status model_files_told(const conf *c)
+{
+    const char *folder;
+    TRY(model_files_folder(c, &folder));
+    if (utf8_valid(folder, strlen(folder)))
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, folder,
+                   "%s: the folder's name is not UTF-8, as what workers are told is: rename it, or "
+                   "give it a link",
+                   folder == c->model_path ? "model.path" : "model.tokenizer");
+}
+
+static status add_file(hasher *h, const char *folder, const char *name, bool required)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return FAIL_IN(ST_CONFIG, folder, "the path of its %s is longer than %d bytes", name,
+                       PATH_MAX - 1);
+    if (!required && access(path, F_OK) != 0)
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    hash128 file;
+    TRY(hash_file(path, &file));
+    hasher_add(h, name, __builtin_strlen(name) + 1);
+    hasher_add(h, file.bytes, sizeof file.bytes);
+    return ST_OK;
+}
+
+status model_files_digest(const conf *c, hash128 *out)
+{
+    status st = ST_OK;
+    const char *folder;
+    hasher *h = NULL;
+    TRY(model_files_folder(c, &folder));
+    TRY(hasher_new(&h));
+    TRY_OR(done, add_file(h, folder, "tokenizer.json", true));
+    TRY_OR(done, add_file(h, folder, "preprocessor_config.json", false));
+    TRY_OR(done, add_file(h, folder, "video_preprocessor_config.json", false));
+    *out = hasher_value(h);
+done:
+    hasher_free(&h);
+    return st;
+}

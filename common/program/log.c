@@ -1,0 +1,289 @@
+#include "common/program/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/json/json.h"
+#include "common/base/status.h"
+#include "common/base/visible.h"
+
+enum {
+    ROLE_MAX = 64,
+    TEXT_MAX = STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 512,
+    FIELDS_MAX = 64,
+    KEY_MAX = 64,
+};
+
+/* One log per process; set once by main before threads start, read-only afterwards. */
+static struct {
+    char role[ROLE_MAX];
+    _Atomic int level; /* may change while threads log */
+    bool json;
+    int file, stderr_level;
+    _Atomic bool hushed; /* of stderr */
+} state = {.role = "", .level = LOG_INFO, .json = false, .file = -1, .stderr_level = LOG_DEBUG};
+
+static const char *const level_name[] = {"error", "warn", "info", "debug"};
+
+void log_init(const char *role, int level, bool json)
+{
+    snprintf(state.role, sizeof state.role, "%s", role);
+    state.level = level;
+    state.json = json;
+}
+
+void log_set_level(int level)
+{
+    state.level = level;
+}
+
+void log_hush(bool hushed)
+{
+    state.hushed = hushed;
+}
+
+bool log_on(int level)
+{
+    return level <= state.level;
+}
+
+/* One write per event, so that lines of several processes on one terminal do not mix. */
+static void write_to(int fd, const char *line, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(fd, line, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return; /* nobody left to tell */
+        line += n;
+        size -= (size_t)n;
+    }
+}
+
+static void write_line(int level, const char *line, size_t size)
+{
+    if (level <= state.stderr_level && !state.hushed)
+        write_to(STDERR_FILENO, line, size);
+    if (state.file >= 0)
+        write_to(state.file, line, size);
+}
+
+status log_keep(const char *path, int stderr_level)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "log: %s", strerror(errno));
+    if (state.file >= 0)
+        close(state.file);
+    state.file = fd;
+    state.stderr_level = stderr_level;
+    return ST_OK;
+}
+
+static void event_plain(int level, const struct tm *t, const char *text)
+{
+    char line[2 * TEXT_MAX + ROLE_MAX];
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d %-5s %s%s", t->tm_hour, t->tm_min,
+                     t->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
+    size_t size = (size_t)n + visible_copy(line + n, sizeof line - (size_t)n - 1, text);
+    line[size++] = '\n';
+    write_line(level, line, size);
+}
+
+/* Length of the key if the word is key=value, else 0. */
+static size_t key_length(const char *word)
+{
+    size_t n = 0;
+    while (islower((unsigned char)word[n]) || isdigit((unsigned char)word[n]) || word[n] == '_')
+        n++;
+    return word[n] == '=' && n > 0 && n < KEY_MAX ? n : 0;
+}
+
+typedef struct field {
+    const char *key, *value; /* the value without its quotes */
+    size_t key_size, size;
+    bool quoted;
+} field;
+
+typedef struct fields {
+    field list[FIELDS_MAX];
+    int n;
+} fields;
+
+static bool is_new_key(const fields *f, const char *word)
+{
+    const size_t size = key_length(word);
+    for (int i = 0; i < f->n; i++)
+        if (f->list[i].key_size == size && memcmp(f->list[i].key, word, size) == 0)
+            return false;
+    return size > 0;
+}
+
+/* The quote that ends a value: what else is quoted inside of it may stand there as it is. So it is
+ * the last byte of the text, or another field follows; not one that there is already, which the
+ * value could forge. NULL: none. */
+static const char *closing_quote(const fields *f, const char *p)
+{
+    for (; *p; p++) {
+        if (*p == '"' && (!p[1] || (p[1] == ' ' && is_new_key(f, p + 1 + strspn(p + 1, " ")))))
+            return p;
+        if (*p == '\\' && p[1] && p[2]) /* a quote at the end ends it all the same */
+            p++;
+    }
+    return NULL;
+}
+
+/* The field at the word; where it ends, NULL if it is none. */
+static const char *read_field(fields *f, const char *word)
+{
+    if (f->n == FIELDS_MAX || !is_new_key(f, word))
+        return NULL;
+    field *x = &f->list[f->n++];
+    x->key = word;
+    x->key_size = key_length(word);
+    x->value = word + x->key_size + 1;
+    x->quoted = *x->value == '"';
+    x->value += x->quoted;
+    const char *end = x->quoted ? closing_quote(f, x->value) : x->value + strcspn(x->value, " \"");
+    if (!end || (!x->quoted && *end == '"'))
+        return NULL;
+    x->size = (size_t)(end - x->value);
+    return end + x->quoted;
+}
+
+/* True if the text is fields and nothing else from here on. */
+static bool read_fields(fields *f, const char *text)
+{
+    f->n = 0;
+    while (text && *text) {
+        text = read_field(f, text);
+        text = text && (*text == ' ' || !*text) ? text + strspn(text, " ") : NULL;
+    }
+    if (!text)
+        f->n = 0;
+    return text != NULL;
+}
+
+/* Start of the trailing key=value words; the end of the text if there are none. */
+static const char *fields_start(const char *text, fields *f)
+{
+    while (*text && !read_fields(f, text)) {
+        text += strcspn(text, " ");
+        text += strspn(text, " ");
+    }
+    return text;
+}
+
+/* A backslash before a quote or a backslash is taken off. */
+static void put_quoted(json_writer *w, const char *value, size_t size)
+{
+    char text[TEXT_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < size; i++) {
+        i += value[i] == '\\' && i + 1 < size && strchr("\\\"", value[i + 1]);
+        text[n++] = value[i];
+    }
+    json_put_text(w, text, n);
+}
+
+static void put_field_value(json_writer *w, const char *value, size_t n)
+{
+    char number[48], *end = NULL;
+    if (n > 0 && n < sizeof number && (isdigit((unsigned char)value[0]) || value[0] == '-')) {
+        memcpy(number, value, n);
+        number[n] = 0;
+        double real = strtod(number, &end);
+        if (!*end && !strpbrk(number, "xX") && strspn(number, "-0123456789") == n && n < 18) {
+            json_put_int(w, strtoll(number, NULL, 10));
+            return;
+        }
+        if (!*end && !strpbrk(number, "xXiInN")) {
+            json_put_real(w, real);
+            return;
+        }
+    }
+    json_put_text(w, value, n);
+}
+
+static void event_json(int level, const struct timespec *now, const char *text)
+{
+    struct tm utc;
+    char stamp[64];
+    gmtime_r(&now->tv_sec, &utc);
+    size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(stamp + n, sizeof stamp - n, ".%03ldZ", now->tv_nsec / 1000000);
+    fields f = {.n = 0};
+    size_t event = (size_t)(fields_start(text, &f) - text);
+    while (event > 0 && text[event - 1] == ' ')
+        event--;
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "time");
+    json_put_cstr(&w, stamp);
+    json_put_key(&w, "level");
+    json_put_cstr(&w, level_name[level]);
+    json_put_key(&w, "role");
+    json_put_cstr(&w, state.role);
+    json_put_key(&w, "pid");
+    json_put_int(&w, getpid());
+    json_put_key(&w, "event");
+    json_put_text(&w, text, event);
+    if (f.n) { /* in an object of their own: a field may be called "time" */
+        json_put_key(&w, "fields");
+        json_begin_object(&w);
+        for (const field *x = f.list; x < f.list + f.n; x++) {
+            char name[KEY_MAX];
+            snprintf(name, sizeof name, "%.*s", (int)x->key_size, x->key);
+            json_put_key(&w, name);
+            if (x->quoted)
+                put_quoted(&w, x->value, x->size);
+            else
+                put_field_value(&w, x->value, x->size);
+        }
+        json_end_object(&w);
+    }
+    json_end_object(&w);
+    char *line = NULL;
+    size_t size = 0;
+    if (json_writer_take(&w, &line, &size) != ST_OK)
+        return;
+    line[size] = '\n'; /* in place of the terminator */
+    write_line(level, line, size + 1);
+    free(line);
+}
+
+void log_event(int level, const char *fmt, ...)
+{
+    if (!log_on(level))
+        return;
+    char text[TEXT_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    struct timespec now;
+    struct tm local;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    if (state.json)
+        event_json(level, &now, text);
+    else
+        event_plain(level, &local, text);
+}
+
+void log_status(void)
+{
+    const status_note *note = status_last();
+    log_error("%s", status_text());
+    log_debug("raised code=%s source=%s:%d", status_name(note->code),
+              note->source ? note->source : "?", note->source_line);
+}

@@ -1,0 +1,230 @@
+#include "common/tokenizer/tokenizer_bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CACHE_SLOTS = 8192,     /* 1 MiB per thread; a VQA vocabulary of questions fits */
+    CACHE_PIECE_BYTES = 32, /* longer pieces are rare and seldom come back */
+    CACHE_TOKENS = 8,
+};
+
+typedef struct symbol {
+    int32_t id; /* -1 once merged into its left neighbour */
+    int32_t start, prev, next;
+} symbol;
+
+typedef struct candidate {
+    int32_t rank, at; /* symbol `at` with the next one */
+    int32_t id;
+} candidate;
+
+typedef struct cached {
+    uint8_t size, n; /* size 0: empty */
+    uint8_t piece[CACHE_PIECE_BYTES];
+    bpe_token tokens[CACHE_TOKENS];
+} cached;
+
+struct bpe_scratch {
+    symbol *symbols;
+    candidate *heap;
+    bpe_token *tokens;
+    size_t n_heap, capacity; /* capacity in bytes of piece */
+    cached cache[CACHE_SLOTS];
+};
+
+static size_t pair_slot(const bpe_merges *m, int32_t left, int32_t right)
+{
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    key *= 0x9E3779B97F4A7C15u; /* 2^64 / golden ratio: spreads neighbouring ids */
+    return (size_t)(key >> 32 ^ key >> 11) & m->mask;
+}
+
+status bpe_merges_init(bpe_merges *m, size_t n_merges)
+{
+    size_t slots = 16;
+    while (slots < n_merges + n_merges / 2)
+        slots *= 2;
+    m->slots = malloc(slots * sizeof *m->slots);
+    if (!m->slots)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu merges", n_merges);
+    m->mask = slots - 1;
+    for (size_t i = 0; i < slots; i++)
+        m->slots[i].left = -1;
+    return ST_OK;
+}
+
+void bpe_merges_done(bpe_merges *m)
+{
+    free(m->slots);
+    *m = (bpe_merges){0};
+}
+
+/* The slot that holds the pair, or the empty one where it belongs. */
+static bpe_merge *find_slot(const bpe_merges *m, int32_t left, int32_t right)
+{
+    size_t i = pair_slot(m, left, right);
+    while (m->slots[i].left >= 0 && (m->slots[i].left != left || m->slots[i].right != right))
+        i = (i + 1) & m->mask;
+    return &m->slots[i];
+}
+
+void bpe_merges_put(bpe_merges *m, bpe_merge merge)
+{
+    *find_slot(m, merge.left, merge.right) = merge;
+}
+
+const bpe_merge *bpe_merges_find(const bpe_merges *m, int32_t left, int32_t right)
+{
+    const bpe_merge *found = find_slot(m, left, right);
+    return found->left >= 0 ? found : NULL;
+}
+
+status bpe_scratch_new(bpe_scratch **out)
+{
+    bpe_scratch *s = calloc(1, sizeof *s);
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory for the tokenizer's cache");
+    *out = s;
+    return ST_OK;
+}
+
+void bpe_scratch_free(bpe_scratch **s)
+{
+    if (!*s)
+        return;
+    free((*s)->symbols);
+    free((*s)->heap);
+    free((*s)->tokens);
+    free(*s);
+    *s = NULL;
+}
+
+static status reserve(bpe_scratch *s, size_t size)
+{
+    if (size <= s->capacity)
+        return ST_OK;
+    /* The heap takes one candidate per neighbouring pair and two per merge: under 3 per byte. The
+     * index type bounds a piece. */
+    if (size > INT32_MAX / 4)
+        return FAIL(ST_BAD_INPUT, "a piece of %zu bytes without a break; at most %d are encoded",
+                    size, INT32_MAX / 4);
+    free(s->symbols);
+    free(s->heap);
+    free(s->tokens);
+    s->capacity = 0;
+    size_t capacity = size < 256 ? 256 : size;
+    s->symbols = malloc(capacity * sizeof *s->symbols);
+    s->heap = malloc(3 * capacity * sizeof *s->heap);
+    s->tokens = malloc(capacity * sizeof *s->tokens);
+    if (!s->symbols || !s->heap || !s->tokens)
+        return FAIL(ST_NO_MEMORY, "no memory to encode a piece of %zu bytes", size);
+    s->capacity = capacity;
+    return ST_OK;
+}
+
+static int before(candidate a, candidate b)
+{
+    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
+}
+
+static void heap_push(bpe_scratch *s, candidate c)
+{
+    size_t i = s->n_heap++;
+    for (; i && before(c, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = c;
+}
+
+static candidate heap_pop(bpe_scratch *s)
+{
+    candidate top = s->heap[0], last = s->heap[--s->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < s->n_heap; i = child) {
+        if (child + 1 < s->n_heap && before(s->heap[child + 1], s->heap[child]))
+            child++;
+        if (!before(s->heap[child], last))
+            break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = last;
+    return top;
+}
+
+/* Offers symbol `at` with its right neighbour for merging, if both exist. */
+static void offer(const bpe_merges *m, bpe_scratch *s, int32_t at)
+{
+    if (at < 0 || s->symbols[at].next < 0)
+        return;
+    const bpe_merge *merge =
+        bpe_merges_find(m, s->symbols[at].id, s->symbols[s->symbols[at].next].id);
+    if (merge)
+        heap_push(s, (candidate){merge->rank, at, merge->id});
+}
+
+static size_t merge_piece(const bpe_merges *m, const int32_t *byte_id, bpe_scratch *s,
+                          const uint8_t *piece, int32_t size)
+{
+    for (int32_t i = 0; i < size; i++)
+        s->symbols[i] = (symbol){byte_id[piece[i]], i, i - 1, i + 1 < size ? i + 1 : -1};
+    s->n_heap = 0;
+    for (int32_t i = 0; i < size; i++)
+        offer(m, s, i);
+    while (s->n_heap) {
+        candidate best = heap_pop(s);
+        symbol *left = &s->symbols[best.at];
+        if (left->id < 0 || left->next < 0)
+            continue;
+        symbol *right = &s->symbols[left->next];
+        /* A neighbour may have merged since this was offered. The reference then compares what the
+         * pair becomes, not its rank; so do we. */
+        const bpe_merge *now = bpe_merges_find(m, left->id, right->id);
+        if (!now || now->id != best.id)
+            continue;
+        left->id = best.id;
+        left->next = right->next;
+        right->id = -1;
+        if (left->next >= 0)
+            s->symbols[left->next].prev = best.at;
+        offer(m, s, left->prev);
+        offer(m, s, best.at);
+    }
+    size_t n = 0;
+    for (int32_t i = 0; i >= 0; i = s->symbols[i].next)
+        s->tokens[n++] = (bpe_token){s->symbols[i].id, s->symbols[i].start};
+    return n;
+}
+
+static cached *cache_slot(bpe_scratch *s, const uint8_t *piece, size_t size)
+{
+    uint64_t h = size;
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ piece[i]) * 0x100000001B3u; /* FNV-1a's prime */
+    return &s->cache[(h ^ h >> 29) % CACHE_SLOTS];
+}
+
+status bpe_encode(const bpe_merges *m, const int32_t *byte_id, bpe_scratch *s, const uint8_t *piece,
+                  size_t size, const bpe_token **out, size_t *out_n)
+{
+    if (size == 0) {
+        *out_n = 0;
+        return ST_OK;
+    }
+    cached *slot = size <= CACHE_PIECE_BYTES ? cache_slot(s, piece, size) : NULL;
+    if (slot && slot->size == size && !memcmp(slot->piece, piece, size)) {
+        *out = slot->tokens;
+        *out_n = slot->n;
+        return ST_OK;
+    }
+    TRY(reserve(s, size));
+    size_t n = merge_piece(m, byte_id, s, piece, (int32_t)size);
+    if (slot && n <= CACHE_TOKENS) {
+        slot->size = (uint8_t)size;
+        slot->n = (uint8_t)n;
+        memcpy(slot->piece, piece, size);
+        memcpy(slot->tokens, s->tokens, n * sizeof *s->tokens);
+    }
+    *out = s->tokens;
+    *out_n = n;
+    return ST_OK;
+}

@@ -1,0 +1,281 @@
+/* tokenizer_load.c: tokenizer.json -> struct tokenizer. Everything that would change the ids and is
+ * not implemented is refused by name; everything that does not (truncation, padding, the trimming
+ * of offsets) is left aside. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/tokenizer/tokenizer_loading.h"
+#include "common/tokenizer/tokenizer_text.h"
+
+/* bytes; published files have about 11 million */
+enum { FILE_MAX = 512 * 1024 * 1024 };
+
+/* ---- the document ---- */
+
+static status read_file(const char *file, char **out, size_t *out_size)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_IN(errno == ENOENT || errno == ENOTDIR ? ST_NO_INPUT : ST_IO, file,
+                       "can not be opened: %s", strerror(errno));
+    struct stat info;
+    status st = ST_OK;
+    char *text = NULL;
+    size_t size = 0;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size > FILE_MAX) {
+        st = FAIL_IN(ST_BAD_INPUT, file, "is no regular file of at most %d bytes", FILE_MAX);
+        goto done;
+    }
+    text = malloc((size_t)info.st_size + 1);
+    if (!text) {
+        st = FAIL_IN(ST_NO_MEMORY, file, "no memory for %lld bytes", (long long)info.st_size);
+        goto done;
+    }
+    while (size < (size_t)info.st_size) {
+        ssize_t n = read(fd, text + size, (size_t)info.st_size - size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            st = FAIL_AT(ST_IO, file, -1, (int64_t)size, "can not be read: %s",
+                         n ? strerror(errno) : "the file became shorter");
+            goto done;
+        }
+        size += (size_t)n;
+    }
+    text[size] = 0;
+    *out = text;
+    *out_size = size;
+    text = NULL;
+done:
+    free(text);
+    close(fd);
+    return st;
+}
+
+status loading_optional(const loading *l, const json_value *object, const char *at, const char *key,
+                        json_type type, const json_value **out)
+{
+    const json_value *v = json_find(object, key);
+    *out = NULL;
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    if (json_typeof(v) != type)
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s%s%s is %s, expected %s", at, *at ? "." : "", key,
+                       json_type_name(json_typeof(v)), json_type_name(type));
+    *out = v;
+    return ST_OK;
+}
+
+status loading_required(const loading *l, const json_value *object, const char *at, const char *key,
+                        json_type type, const json_value **out)
+{
+    TRY(loading_optional(l, object, at, key, type, out));
+    if (!*out)
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s%s%s is missing, expected %s", at, *at ? "." : "",
+                       key, json_type_name(type));
+    return ST_OK;
+}
+
+status loading_must_be_off(const loading *l, const json_value *object, const char *at,
+                           const char *key)
+{
+    const json_value *v = json_find(object, key);
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    if (json_typeof(v) == JSON_BOOL && !json_bool(v, true))
+        return ST_OK;
+    if (json_typeof(v) == JSON_TEXT && !json_text_size(v))
+        return ST_OK;
+    return FAIL_IN(ST_BAD_INPUT, l->file, "%s.%s is set, which is not implemented", at, key);
+}
+
+static status type_of(const loading *l, const json_value *object, const char *at, const char **out)
+{
+    const json_value *v;
+    if (json_typeof(object) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s is %s, expected an object", at,
+                       json_type_name(json_typeof(object)));
+    TRY(loading_required(l, object, at, "type", JSON_TEXT, &v));
+    *out = json_text(v, "");
+    return ST_OK;
+}
+
+/* ---- added tokens ---- */
+
+static status load_added(loading *l, const json_value *added)
+{
+    static const char *const off[] = {"lstrip", "rstrip", "single_word"};
+    nfc_scratch scratch = {0};
+    mapped_text composed = {0};
+    status st = ST_OK;
+    for (size_t i = 0; i < json_count(added); i++) {
+        char at[64];
+        snprintf(at, sizeof at, "added_tokens[%zu]", i);
+        const json_value *item = json_item(added, i), *content, *special, *normalized;
+        TRY_OR(done, loading_required(l, item, at, "content", JSON_TEXT, &content));
+        TRY_OR(done, loading_optional(l, item, at, "special", JSON_BOOL, &special));
+        TRY_OR(done, loading_optional(l, item, at, "normalized", JSON_BOOL, &normalized));
+        for (size_t k = 0; k < sizeof off / sizeof *off; k++)
+            TRY_OR(done, loading_must_be_off(l, item, at, off[k]));
+        const uint8_t *text = (const uint8_t *)json_text(content, "");
+        size_t size = json_text_size(content);
+        int32_t id = (int32_t)json_int(json_find(item, "id"), 0);
+        if (!size) {
+            st = FAIL_IN(ST_BAD_INPUT, l->file, "%s.content is empty", at);
+            goto done;
+        }
+        if (l->t->tokens[id].kind > TOKEN_BASE) {
+            st = FAIL_IN(ST_BAD_INPUT, l->file, "%s repeats id %d", at, id);
+            goto done;
+        }
+        TRY_OR(done, loading_put_text(l, id, text, size,
+                                      special && json_bool(special, false) ? TOKEN_SPECIAL
+                                                                           : TOKEN_ADDED));
+        /* "normalized" is true where it is not said, for tokens that are not special. */
+        bool in_normalised =
+            normalized ? json_bool(normalized, false) : !(special && json_bool(special, false));
+        if (in_normalised && l->t->nfc) {
+            TRY_OR(done, nfc_normalise(text, size, &scratch, &composed));
+            text = composed.bytes;
+            size = composed.size;
+        }
+        TRY_OR(done, added_set_put(in_normalised ? &l->t->normalised : &l->t->raw, text, size, id));
+    }
+    added_set_seal(&l->t->raw);
+    added_set_seal(&l->t->normalised);
+done:
+    nfc_scratch_done(&scratch);
+    mapped_text_done(&composed);
+    return st;
+}
+
+/* ---- the steps around the model ---- */
+
+static status load_normalizer(loading *l, const json_value *root)
+{
+    const json_value *v = json_find(root, "normalizer");
+    const char *type;
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    TRY(type_of(l, v, "normalizer", &type));
+    if (strcmp(type, "NFC"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "normalizer.type is \"%.64s\", expected NFC or null",
+                       type);
+    l->t->nfc = true;
+    return ST_OK;
+}
+
+static status load_split(loading *l, const json_value *split)
+{
+    const char *at = "pre_tokenizer.pretokenizers[0]", *type;
+    const json_value *pattern, *expression, *behavior;
+    TRY(type_of(l, split, at, &type));
+    if (strcmp(type, "Split"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s.type is \"%.64s\", expected Split", at, type);
+    TRY(loading_required(l, split, at, "pattern", JSON_OBJECT, &pattern));
+    TRY(loading_required(l, pattern, "pre_tokenizer.pretokenizers[0].pattern", "Regex", JSON_TEXT,
+                         &expression));
+    TRY(loading_required(l, split, at, "behavior", JSON_TEXT, &behavior));
+    if (strcmp(json_text(behavior, ""), "Isolated"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s.behavior is \"%.64s\", expected Isolated", at,
+                       json_text(behavior, ""));
+    TRY(loading_must_be_off(l, split, at, "invert"));
+    return splitter_new(json_text(expression, ""), json_text_size(expression), l->file,
+                        &l->t->split);
+}
+
+static status load_pre_tokenizer(loading *l, const json_value *root)
+{
+    const char *wanted = "expected a Sequence of Split by an expression and ByteLevel";
+    const json_value *v, *steps;
+    const char *type;
+    TRY(loading_required(l, root, "", "pre_tokenizer", JSON_OBJECT, &v));
+    TRY(type_of(l, v, "pre_tokenizer", &type));
+    if (strcmp(type, "Sequence"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "pre_tokenizer.type is \"%.64s\", %s", type, wanted);
+    TRY(loading_required(l, v, "pre_tokenizer", "pretokenizers", JSON_ARRAY, &steps));
+    if (json_count(steps) != 2)
+        return FAIL_IN(ST_BAD_INPUT, l->file, "pre_tokenizer.pretokenizers has %zu items, %s",
+                       json_count(steps), wanted);
+    TRY(load_split(l, json_item(steps, 0)));
+    const json_value *bytes = json_item(steps, 1);
+    const char *at = "pre_tokenizer.pretokenizers[1]";
+    TRY(type_of(l, bytes, at, &type));
+    if (strcmp(type, "ByteLevel"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s.type is \"%.64s\", expected ByteLevel", at, type);
+    TRY(loading_must_be_off(l, bytes, at, "add_prefix_space"));
+    return loading_must_be_off(l, bytes, at, "use_regex");
+}
+
+/* post_processor and decoder: ByteLevel, or nothing. */
+static status check_step(const loading *l, const json_value *root, const char *key)
+{
+    const json_value *v = json_find(root, key);
+    const char *type;
+    if (!v || json_typeof(v) == JSON_NULL)
+        return ST_OK;
+    TRY(type_of(l, v, key, &type));
+    if (strcmp(type, "ByteLevel"))
+        return FAIL_IN(ST_BAD_INPUT, l->file, "%s.type is \"%.64s\", expected ByteLevel or null",
+                       key, type);
+    return ST_OK;
+}
+
+static status load_document(loading *l)
+{
+    const json_value *added;
+    const json_value *root = l->document;
+    if (json_typeof(root) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, l->file, "is %s, expected an object",
+                       json_type_name(json_typeof(root)));
+    TRY(loading_optional(l, root, "", "added_tokens", JSON_ARRAY, &added));
+    for (size_t i = 0; added && i < json_count(added); i++)
+        if (json_typeof(json_item(added, i)) != JSON_OBJECT)
+            return FAIL_IN(ST_BAD_INPUT, l->file, "added_tokens[%zu] is %s, expected an object", i,
+                           json_type_name(json_typeof(json_item(added, i))));
+    TRY(load_normalizer(l, root));
+    TRY(load_pre_tokenizer(l, root));
+    TRY(check_step(l, root, "post_processor"));
+    TRY(check_step(l, root, "decoder"));
+    TRY(loading_model(l, root, added));
+    return added ? load_added(l, added) : ST_OK;
+}
+
+status tokenizer_parse(const char *text, size_t size, const char *source, tokenizer **out)
+{
+    status st;
+    loading l = {.file = source, .t = calloc(1, sizeof *l.t)};
+    if (!l.t)
+        return FAIL(ST_NO_MEMORY, "no memory for a tokenizer");
+    byte_symbols(l.to_byte);
+    l.t->digest = hash_bytes(text, size);
+    TRY_OR(done, json_parse(text, size, source, &l.document));
+    TRY_OR(done, load_document(&l));
+    *out = l.t;
+    l.t = NULL;
+done:
+    tokenizer_free(&l.t);
+    json_free(&l.document);
+    free(l.symbols);
+    return st;
+}
+
+status tokenizer_load(const char *folder, tokenizer **out)
+{
+    char *file, *text = NULL;
+    size_t size = 0;
+    status st;
+    if (asprintf(&file, "%s/tokenizer.json", folder) < 0)
+        return FAIL(ST_NO_MEMORY, "no memory for a path");
+    TRY_OR(done, read_file(file, &text, &size));
+    st = tokenizer_parse(text, size, file, out);
+done:
+    free(text);
+    free(file);
+    return st;
+}

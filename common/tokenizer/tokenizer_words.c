@@ -1,0 +1,146 @@
+#include "common/tokenizer/tokenizer_words.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/tokenizer/tokenizer_classes.h"
+
+static const char EXPRESSION[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+bool words_know(const char *expression, size_t size)
+{
+    return size == sizeof EXPRESSION - 1 && !memcmp(expression, EXPRESSION, size);
+}
+
+typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NEWLINE } kind; /* NEWLINE: \r or \n */
+
+enum { TABLE_END = 0x40000 }; /* no letter, number or space lies at or above; checked */
+
+struct word_classes {
+    uint8_t kind_of[TABLE_END]; /* code points from here on are OTHER */
+};
+
+static bool mark(word_classes *w, code_set set, kind k)
+{
+    for (size_t i = 0; i < set.n; i++) {
+        const code_range r = set.ranges[i];
+        if (r.last >= TABLE_END)
+            return false;
+        memset(w->kind_of + r.first, k, (size_t)(r.last - r.first + 1));
+    }
+    return true;
+}
+
+status word_classes_new(word_classes **out)
+{
+    word_classes *w = calloc(1, sizeof *w);
+    if (!w)
+        return FAIL(ST_NO_MEMORY, "no memory for the tokenizer's character classes");
+    if (!mark(w, code_letters, LETTER) || !mark(w, code_numbers, NUMBER) ||
+        !mark(w, code_spaces, SPACE)) {
+        free(w);
+        return FAIL(ST_INTERNAL, "a character class reaches beyond U+%X", TABLE_END - 1);
+    }
+    w->kind_of['\r'] = w->kind_of['\n'] = NEWLINE;
+    *out = w;
+    return ST_OK;
+}
+
+void word_classes_free(word_classes **w)
+{
+    free(*w);
+    *w = NULL;
+}
+
+/* A character of valid text. */
+typedef struct character {
+    kind kind;
+    size_t end; /* where the next one begins */
+} character;
+
+static inline character look(const word_classes *w, const uint8_t *text, size_t at)
+{
+    const uint8_t *p = text + at;
+    if (p[0] < 0x80)
+        return (character){w->kind_of[p[0]], at + 1};
+    if (p[0] < 0xE0)
+        return (character){w->kind_of[(p[0] & 0x1F) << 6 | (p[1] & 0x3F)], at + 2};
+    if (p[0] < 0xF0)
+        return (character){w->kind_of[(p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F)],
+                           at + 3};
+    const int32_t code =
+        (p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F);
+    return (character){code < TABLE_END ? w->kind_of[code] : OTHER, at + 4};
+}
+
+/* End of the run of one kind that begins at `at`; `at` itself where there is none. */
+static inline size_t run_of(const word_classes *w, const uint8_t *text, size_t size, size_t at,
+                            kind wanted)
+{
+    while (at < size) {
+        const character c = look(w, text, at);
+        if (c.kind != wanted)
+            break;
+        at = c.end;
+    }
+    return at;
+}
+
+/* 's 't 're 've 'm 'll 'd in either case: end of one at `at`, or `at`. In the reference s is also
+ * U+017F, the long s, whose other case it is; no other letter here has a further one. */
+static size_t contraction(const uint8_t *text, size_t size, size_t at)
+{
+    const size_t left = size - at;
+    if (left < 2)
+        return at;
+    const uint8_t first = text[at + 1] | 0x20, second = left > 2 ? text[at + 2] | 0x20 : 0;
+    if (first == 's' || first == 't' || first == 'm' || first == 'd')
+        return at + 2;
+    if ((second == 'e' && (first == 'r' || first == 'v')) || (second == 'l' && first == 'l'))
+        return at + 3;
+    return left > 2 && text[at + 1] == 0xC5 && text[at + 2] == 0xBF ? at + 3 : at;
+}
+
+/* A run of white space from `at`, nothing else matched: up to its last line end; or, without one,
+ * all of it at the end of the text, else all but its last character, which goes with what follows;
+ * or that one character. */
+static size_t white(const word_classes *w, const uint8_t *text, size_t size, size_t at)
+{
+    size_t end = at, last = at, newline = at;
+    while (end < size) {
+        const character c = look(w, text, end);
+        if (c.kind != SPACE && c.kind != NEWLINE)
+            break;
+        last = end;
+        end = c.end;
+        if (c.kind == NEWLINE)
+            newline = end;
+    }
+    if (newline > at)
+        return newline;
+    return end == size || last == at ? end : last;
+}
+
+size_t words_next(const word_classes *w, const uint8_t *text, size_t size, size_t at)
+{
+    const character c = look(w, text, at);
+    if (c.kind == LETTER)
+        return run_of(w, text, size, c.end, LETTER);
+    if (c.kind == NUMBER)
+        return c.end;
+    if (c.kind == NEWLINE)
+        return white(w, text, size, at);
+    if (text[at] == '\'') {
+        const size_t end = contraction(text, size, at);
+        if (end > at)
+            return end;
+    }
+    const kind next = c.end < size ? look(w, text, c.end).kind : NEWLINE;
+    if (next == LETTER)
+        return run_of(w, text, size, c.end, LETTER);
+    if (c.kind == SPACE && !(text[at] == ' ' && next == OTHER))
+        return white(w, text, size, at);
+    return run_of(w, text, size, run_of(w, text, size, c.end, OTHER), NEWLINE);
+}

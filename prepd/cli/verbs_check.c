@@ -1,0 +1,196 @@
+/* verbs_check.c: every sample of a data set once, through workers; each bad one named. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/json/json.h"
+#include "common/base/visible.h"
+#include "prepd/dataset/dataset.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/cli/verbs_child.h"
+#include "prepd/worker/image_files.h"
+
+enum { BAR_EVERY_MS = 200 };
+
+/* One line per bad sample: number, name, file, cause, by tabs, of which names have none. */
+static status list_bad(const row *one, int64_t index, int64_t *n_bad)
+{
+    json_value *list = NULL;
+    if (!one->quarantine || !one->quarantine[0])
+        return ST_OK;
+    TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *q = json_item(list, i);
+        printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
+               visible(json_text(json_find(q, "name"), "-")).text,
+               visible(json_text(json_find(q, "file"), "-")).text,
+               visible(json_text(json_find(q, "cause"), "-")).text);
+        (*n_bad)++;
+    }
+    json_free(&list);
+    return ST_OK;
+}
+
+static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_t *out_seen)
+{
+    arena a;
+    status st = ST_OK;
+    int64_t seen = 0, told_ns = clock_ns();
+    const bool bar = isatty(STDERR_FILENO);
+    arena_init(&a, 0);
+    *out_bad = 0;
+    for (;; seen++) {
+        row one;
+        arena_reset(&a);
+        st = client_next(rows, &a, &one, NULL, NULL);
+        if (st != ST_OK)
+            break;
+        TRY_OR(done, list_bad(&one, seen, out_bad));
+        if (bar && clock_ns() - told_ns > (int64_t)BAR_EVERY_MS * 1000000) {
+            told_ns = clock_ns();
+            fprintf(stderr, "\rchecked %lld of %lld, %lld bad", (long long)seen + 1,
+                    (long long)samples, (long long)*out_bad);
+        }
+    }
+    if (bar)
+        fprintf(stderr, "\r\033[K");
+    *out_seen = seen;
+    if (st == ST_END)
+        st = ST_OK;
+done:
+    arena_done(&a);
+    return st;
+}
+
+/* One line per damaged picture that is used all the same: "damaged", file, warning, by tabs. */
+static status list_damaged(const char *endpoint, int64_t *out_n)
+{
+    int64_t from = 0, count = 1;
+    while (from < count) {
+        char command[64];
+        json_value *v = NULL;
+        snprintf(command, sizeof(command), "{\"command\":\"damaged\",\"from\":%lld}",
+                 (long long)from);
+        TRY(verb_ask(endpoint, command, &v));
+        const json_value *list = json_find(v, "damaged");
+        for (size_t i = 0; i < json_count(list); i++)
+            printf("damaged\t%s\t%s\n",
+                   visible(json_text(json_find(json_item(list, i), "file"), "-")).text,
+                   visible(json_text(json_find(json_item(list, i), "warning"), "-")).text);
+        from = json_int(json_find(v, "next"), 0);
+        count = json_count(list) > 0 ? json_int(json_find(v, "count"), 0) : 0;
+        json_free(&v);
+    }
+    *out_n = from;
+    return ST_OK;
+}
+
+/* Of a folder's frames, one after the other. */
+static status hash_frames(const dataset *d, int64_t j, const image_place *place, hash128 *out)
+{
+    char path[PATH_MAX];
+    hash128 whole = {{0}}, one;
+    for (int32_t k = 0; k < place->n_frames; k++) {
+        snprintf(path, sizeof(path), "%s/%s/%s", d->v->root(d), place->path, d->v->frame(d, j, k));
+        TRY(hash_file(path, &one));
+        whole = hash_chain(whole, one);
+    }
+    *out = whole;
+    return ST_OK;
+}
+
+/* Of a file, of a piece of one, or of a folder of frames. */
+static status hash_image(const dataset *d, int64_t j, hash128 *out)
+{
+    char path[PATH_MAX];
+    image_place place;
+    arena a;
+    span bytes;
+    int64_t file_bytes, mtime_ns;
+    dataset_image_place(d, j, &place);
+    dataset_image_stat(d, j, &file_bytes, &mtime_ns);
+    if (file_bytes == 0 && mtime_ns == 0)
+        return FAIL_IN(ST_NO_INPUT, d->v->image_path(d, j), "is no file that can be read");
+    if (place.n_frames)
+        return hash_frames(d, j, &place, out);
+    if (place.bytes < 0) {
+        snprintf(path, sizeof(path), "%s/%s", d->v->root(d), place.path);
+        return hash_file(path, out);
+    }
+    TRY(file_resolve(d->v->root(d), place.path, path, sizeof(path)));
+    arena_init(&a, 0);
+    status st = file_read_piece(path, place.offset, place.bytes, INT64_MAX, &a, &bytes, &mtime_ns);
+    if (st == ST_OK)
+        *out = hash_bytes(bytes.data, bytes.size);
+    arena_done(&a);
+    return st;
+}
+
+typedef struct hash_count {
+    int64_t done, failed;
+} hash_count;
+
+static status hash_images(const conf *c, hash_count *out)
+{
+    dataset *d = NULL;
+    TRY(dataset_open(c, &d));
+    for (int64_t j = 0; j < d->v->images(d); j++) {
+        char text[HASH_TEXT] = "-";
+        hash128 h;
+        const bool hashed = hash_image(d, j, &h) == ST_OK;
+        if (hashed)
+            hash_print(h, text);
+        out->done += hashed;
+        out->failed += !hashed;
+        printf("hash\t%s\t%s\n", text, visible(d->v->image_path(d, j)).text);
+    }
+    dataset_close(&d);
+    return ST_OK;
+}
+
+status verb_check(int argc, char **argv)
+{
+    conf c;
+    char **args;
+    int n_args;
+    child_daemon daemon = {0};
+    client *rows = NULL;
+    json_value *welcome = NULL;
+    status st = ST_OK;
+    int64_t bad = 0, seen = 0, damaged = 0;
+    hash_count hashed = {0};
+    const bool hash = verb_take_flag(&argc, argv, "--hash");
+    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY_OR(done, child_start(&c, args, n_args, &daemon));
+    TRY_OR(done, child_open(&daemon, "sample", 0, c.prepd_ahead_bytes, &rows));
+    const char *text = client_welcome(rows);
+    TRY_OR(done, json_parse(text, strlen(text), "welcome", &welcome));
+    TRY_OR(done, check_rows(rows, json_int(json_find(welcome, "samples"), 0), &bad, &seen));
+    TRY_OR(done, list_damaged(daemon.endpoint, &damaged));
+    if (hash)
+        TRY_OR(done, hash_images(&c, &hashed));
+    printf("checked %lld samples, %lld bad", (long long)seen, (long long)bad);
+    if (damaged > 0)
+        printf(", %lld pictures damaged but used (data.damaged accept)", (long long)damaged);
+    if (hash)
+        printf(", %lld files hashed", (long long)hashed.done);
+    if (hashed.failed > 0)
+        printf(", %lld could not be", (long long)hashed.failed);
+    printf("\n");
+    if (bad > 0)
+        st = FAIL(ST_BAD_INPUT,
+                  "%lld of %lld samples can not be used; they are listed on standard output",
+                  (long long)bad, (long long)seen);
+done:;
+    status_note note = *status_last();
+    json_free(&welcome);
+    client_close(&rows);
+    child_stop(&daemon, &note);
+    free(args);
+    conf_done(&c);
+    status_set(&note);
+    return st;
+}

@@ -1,0 +1,192 @@
+#include "prepd/cli/verbs_child.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/program/log.h"
+#include "common/base/proc.h"
+#include "proto/wire.h"
+
+enum {
+    MORE_ARGS = 20, /* of the private daemon, beside those of the command */
+    STOP_LIMIT_MS = 6000,
+    /* Silence that means the child hangs: its own limits (a sample's time, workers that can not
+     * start) end it long before, with a cause. */
+    SILENCE_MS = 600000,
+};
+
+status child_start(const conf *c, char *const *args, int n_args, child_daemon *out)
+{
+    const char *tmp = getenv("TMPDIR");
+    char self[STATUS_PATH_MAX];
+    const char *base = tmp && tmp[0] == '/' && strlen(tmp) < STATUS_PATH_MAX - 32 ? tmp : "/tmp";
+    *out = (child_daemon){0};
+    TRY(proc_self_path(self, sizeof(self)));
+    snprintf(out->folder, sizeof(out->folder), "%s/prepd-XXXXXX", base);
+    if (!mkdtemp(out->folder))
+        return FAIL_IN(ST_CANT_CREATE, out->folder, "mkdtemp: %s", strerror(errno));
+    snprintf(out->endpoint, sizeof(out->endpoint), "ipc://%s/s", out->folder);
+    char **argv = calloc((size_t)n_args + MORE_ARGS, sizeof(*argv));
+    if (!argv) {
+        rmdir(out->folder);
+        return FAIL(ST_NO_MEMORY, "no memory for a command line");
+    }
+    char parent[16], workers[16];
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    /* Those that the file has elsewhere do not know of this one. */
+    snprintf(workers, sizeof(workers), "%d", c->prepd_workers < 0 ? 0 : (int)c->prepd_workers);
+    int n = 0;
+    argv[n++] = self;
+    argv[n++] = (char[]){"serve"};
+    for (int i = 0; i < n_args; i++)
+        argv[n++] = args[i];
+    argv[n++] = (char[]){"--prepd.endpoint"};
+    argv[n++] = out->endpoint;
+    /* A command looks at the data as they are; it does not judge a run. */
+    argv[n++] = (char[]){"--data.quarantine_limit"};
+    argv[n++] = (char[]){"100"};
+    /* The daemon that the file is for may be running, and have its port. */
+    argv[n++] = (char[]){"--metrics.listen"};
+    argv[n++] = (char[]){""};
+    argv[n++] = (char[]){"--prepd.workers"};
+    argv[n++] = workers;
+    argv[n++] = (char[]){"--parent"};
+    argv[n++] = parent;
+    argv[n++] = (char[]){"--quiet"};
+    status st = proc_spawn(argv, &out->pid);
+    free(argv);
+    if (st != ST_OK) {
+        out->pid = 0;
+        rmdir(out->folder);
+    }
+    return st;
+}
+
+/* True if it is still there; else its exit status. */
+static bool alive(child_daemon *d, int *out_wstatus)
+{
+    if (d->pid && waitpid(d->pid, out_wstatus, WNOHANG) == d->pid)
+        d->pid = 0;
+    return d->pid != 0;
+}
+
+/* Of what came by the stream: the cause alone, or nothing where the child ended with it. */
+static void leave_cause(const child_daemon *d, int wstatus, status_note *note)
+{
+    static const char refused[] = "refused: ";
+    const size_t n = sizeof refused - 1;
+    if (!d->endpoint[0] || strcmp(note->input, d->endpoint) != 0)
+        return;
+    snprintf(note->input, sizeof note->input, "the private daemon");
+    if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus)) {
+        note->message[0] = 0;
+    } else if (strncmp(note->message, refused, n) == 0) {
+        note->input[0] = 0;
+        memmove(note->message, note->message + n, strlen(note->message + n) + 1);
+    }
+}
+
+void child_stop(child_daemon *d, status_note *note)
+{
+    int wstatus = 0;
+    if (d->pid)
+        kill(d->pid, SIGTERM);
+    for (int ms = 0; alive(d, &wstatus); ms += 5) {
+        if (ms > STOP_LIMIT_MS)
+            kill(d->pid, SIGKILL);
+        usleep(5000);
+    }
+    leave_cause(d, wstatus, note);
+    if (d->folder[0])
+        rmdir(d->folder); /* empty: the daemon removed its sockets */
+    d->folder[0] = 0;
+}
+
+/* A child that failed said on stderr why; its exit code becomes ours. */
+static status child_failed(int wstatus)
+{
+    char what[96];
+    for (int s = ST_OK + 1; s < ST_COUNT; s++)
+        if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) &&
+            status_exit_code((status)s) == WEXITSTATUS(wstatus)) {
+            status_clear();
+            return (status)s;
+        }
+    proc_end_of(wstatus, what, sizeof(what));
+    return FAIL(ST_INTERNAL, "the private daemon ended by %s", what);
+}
+
+static status open_stream(child_daemon *d, client_options *o, client **out)
+{
+    const char *path = d->endpoint + strlen("ipc://");
+    struct stat info;
+    int wstatus = 0;
+    while (stat(path, &info) != 0) {
+        if (!alive(d, &wstatus))
+            return child_failed(wstatus);
+        usleep(2000);
+    }
+    o->endpoint = d->endpoint;
+    o->ranks = 1;
+    o->timeout_ms = SILENCE_MS;
+    status st = client_open(o, out);
+    if (st == ST_UNAVAILABLE) {
+        status_note note = *status_last();
+        usleep(200000); /* its death may be a moment behind its silence */
+        if (!alive(d, &wstatus))
+            return child_failed(wstatus);
+        status_set(&note);
+    }
+    return st;
+}
+
+status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,
+                  client **out)
+{
+    client_options o = {
+        .stream = stream, .start_row = from_row, .credit_bytes = credit_bytes, .rows_later = true};
+    return open_stream(d, &o, out);
+}
+
+status child_report(child_daemon *d, client **out)
+{
+    client_options o = {.stream = "train", .credit_bytes = 1, .report = true};
+    return open_stream(d, &o, out);
+}
+
+status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args)
+{
+    char **args = calloc((size_t)argc + 1, sizeof(*args));
+    if (!args)
+        return FAIL(ST_NO_MEMORY, "no memory for a command line");
+    memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof(*args));
+    const int n = argc - 1;
+    status st = conf_load(c, &argc, argv);
+    if (st == ST_OK) {
+        st = verb_all_taken(argc, argv);
+        if (st != ST_OK)
+            conf_done(c);
+    }
+    if (st != ST_OK || !out_args) {
+        free(args);
+        return st;
+    }
+    *out_args = args;
+    *out_n_args = n;
+    log_init("prepd", c->log_level, c->log_json);
+    return ST_OK;
+}
+
+status verb_endpoint(const char *text)
+{
+    char *reachable = NULL;
+    const status st = wire_reachable(text, &reachable);
+    free(reachable);
+    return st == ST_CONFIG ? FAIL(ST_USAGE, "--connect: %s", status_text()) : st;
+}

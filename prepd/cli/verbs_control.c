@@ -1,0 +1,316 @@
+/* verbs_control.c: status, scale and drain of a running daemon. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/json.h"
+#include "common/program/log.h"
+#include "common/base/visible.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/worker/stage_times.h"
+#include "prepd/cli/verbs_child.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+enum {
+    ANSWER_MS = 5000, /* for a daemon to be there */
+    DAMAGED_SHOWN = 10,
+    BUSY_MS = 55000, /* for one that is there and has no time: a command it has is done some time */
+};
+
+/* Where the daemon is, and with which keys: --connect ENDPOINT and --keys DIR, or prepd.endpoint
+ * and prepd.keys of -c FILE. Both heap; keys "" = none. */
+typedef struct daemon_address {
+    char *endpoint, *keys;
+} daemon_address;
+
+static void address_done(daemon_address *a)
+{
+    free(a->endpoint);
+    free(a->keys);
+}
+
+static status address_set(daemon_address *a, const char *endpoint, const char *keys)
+{
+    a->endpoint = strdup(endpoint);
+    a->keys = strdup(keys);
+    return a->endpoint && a->keys ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+}
+
+/* Takes its words out of argv. */
+static status find_daemon(int *argc, char **argv, daemon_address *out)
+{
+    const char *given, *keys;
+    conf c;
+    TRY(verb_take(argc, argv, "--connect", &given));
+    TRY(verb_take(argc, argv, "--keys", &keys));
+    if (given) {
+        TRY(verb_endpoint(given));
+        return address_set(out, given, keys ? keys : "");
+    }
+    TRY(conf_load(&c, argc, argv));
+    status st = address_set(out, c.prepd_endpoint, keys ? keys : c.prepd_keys);
+    conf_done(&c);
+    return st;
+}
+
+/* One that is just being started is waited for; a missing permission comes by no waiting. */
+static status look(const char *control)
+{
+    const status st = wire_listens(control);
+    if (st == ST_UNAVAILABLE)
+        log_info("waiting for a daemon, at most %d s: %s", ANSWER_MS / 1000, status_text());
+    return st == ST_UNAVAILABLE ? ST_OK : st;
+}
+
+static status no_answer(const char *control)
+{
+    if (wire_listens(control) != ST_OK)
+        return FAIL(ST_UNAVAILABLE, "no daemon within %d s: %s", ANSWER_MS / 1000, status_text());
+    return FAIL_IN(ST_UNAVAILABLE, control,
+                   "no daemon answers within %d s: is prepd serve running, with this "
+                   "prepd.endpoint?",
+                   ANSWER_MS / 1000);
+}
+
+static status hear(wire_socket *s, const char *control, wire_msg *m)
+{
+    status st = wire_recv(s, ANSWER_MS, NULL, m);
+    if (st != ST_TIMEOUT)
+        return st;
+    if (!wire_greeted(s))
+        return no_answer(control);
+    log_info("the daemon is there and has not answered yet; waiting, at most %d s",
+             (ANSWER_MS + BUSY_MS) / 1000);
+    st = wire_recv(s, BUSY_MS, NULL, m);
+    if (st != ST_TIMEOUT)
+        return st;
+    return FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there, but gave no answer in %d s",
+                   (ANSWER_MS + BUSY_MS) / 1000);
+}
+
+/* Sends the command; the answer as text (heap) and parsed. */
+static status ask(const daemon_address *daemon, const char *command, char **out_text,
+                  json_value **out)
+{
+    char *control = NULL;
+    wire *net = NULL;
+    wire_socket *s = NULL;
+    wire_msg *m = NULL;
+    frame head;
+    status st = ST_OK;
+    char *reachable = NULL;
+    TRY(wire_reachable(daemon->endpoint, &reachable));
+    TRY_OR(done, wire_beside(reachable, 2, &control));
+    TRY_OR(done, look(control));
+    TRY_OR(done, wire_new(&net));
+    if (daemon->keys[0])
+        TRY_OR(done, wire_use_keys(net, daemon->keys));
+    TRY_OR(failed, wire_connect(net, control, &s));
+    TRY_OR(failed, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
+    TRY_OR(failed, wire_msg_new(&m));
+    TRY_OR(failed, hear(s, control, m));
+    TRY_OR(failed, wire_read_json(m, control, &head, out));
+    if (head.kind == KIND_ERROR) {
+        st = wire_error(*out, control);
+        json_free(out);
+        goto failed;
+    }
+    span body = wire_msg_part(m, 1);
+    *out_text = strndup((const char *)body.data, body.size);
+    if (!*out_text) {
+        json_free(out);
+        st = FAIL(ST_NO_MEMORY, "no memory for an answer");
+    }
+    goto done;
+failed: /* of tcp it names a port that the user did not write */
+    if (!wire_is_ipc(control))
+        st = status_context(st, "the control port of %s", daemon->endpoint);
+done:
+    wire_msg_free(&m);
+    wire_close(&s);
+    wire_free(&net);
+    free(control);
+    free(reachable);
+    return st;
+}
+
+status verb_ask(const char *endpoint, const char *command, json_value **out)
+{
+    daemon_address daemon = {0};
+    char *text = NULL;
+    status st = address_set(&daemon, endpoint, "");
+    if (st == ST_OK)
+        st = ask(&daemon, command, &text, out);
+    address_done(&daemon);
+    free(text);
+    return st;
+}
+
+static long long number(const json_value *v, const char *key)
+{
+    return (long long)json_int(json_find(v, key), 0);
+}
+
+static double real(const json_value *v, const char *key)
+{
+    return json_real(json_find(v, key), 0);
+}
+
+static void print_source(const json_value *all, const char *name)
+{
+    const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
+    const long long shown = (long long)json_count(bad), all_bad = number(s, "quarantined_count");
+    printf("%-11s %s, %lld samples, %lld quarantined\n", name,
+           visible(json_text(json_find(s, "state"), "-")).text, number(s, "samples"), all_bad);
+    for (size_t i = 0; i < json_count(bad); i++)
+        printf("            sample %lld: %s\n", number(json_item(bad, i), "id"),
+               visible(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
+    if (all_bad > shown)
+        printf("            and %lld more\n", all_bad - shown);
+    const json_value *damaged = json_find(s, "damaged");
+    const long long n = number(s, "damaged_count");
+    if (n > 0)
+        printf("            %lld pictures damaged and used as they decode (data.damaged)\n", n);
+    for (size_t i = 0; i < json_count(damaged) && i < DAMAGED_SHOWN; i++)
+        printf("            picture %s: %s\n",
+               visible(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
+               visible(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
+    if (n > DAMAGED_SHOWN)
+        printf("            and %lld more: prepd check lists all\n", n - DAMAGED_SHOWN);
+}
+
+static void print_status(const json_value *v)
+{
+    const json_value *workers = json_find(v, "workers"), *consumers = json_find(v, "consumers");
+    int64_t busy = 0;
+    double oldest = 0;
+    for (size_t i = 0; i < json_count(workers); i++)
+        if (json_bool(json_find(json_item(workers, i), "busy"), false)) {
+            const double age = real(json_item(workers, i), "seconds");
+            busy++;
+            oldest = age > oldest ? age : oldest;
+        }
+    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", number(v, "pid"),
+           visible(json_text(json_find(v, "endpoint"), "-")).text, real(v, "seconds"),
+           real(v, "rss_bytes") / 1048576.0,
+           json_bool(json_find(v, "draining"), false) ? ", draining" : "");
+    printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",
+           number(v, "rows"), number(v, "samples"), real(v, "bytes") / 1048576.0,
+           real(v, "rows_per_s"), real(v, "samples_per_s"));
+    printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
+           json_count(workers), (long long)busy, number(v, "workers_alive"),
+           number(v, "workers_target"), number(v, "workers_replaced"));
+    printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside, "
+           "%lld broken protocol), %lld waiting\n",
+           oldest, number(v, "leases_lost"), number(v, "lost_by_crash"),
+           number(v, "lost_by_timeout"), number(v, "lost_from_outside"),
+           number(v, "lost_by_breach"), number(v, "leases_waiting"));
+    const json_value *cache = json_find(v, "cache");
+    const long long hits = number(cache, "hits"), misses = number(cache, "misses");
+    if (hits + misses > 0)
+        printf("cache       %lld pictures found, %lld not (%.1f %%)\n", hits, misses,
+               100.0 * (double)hits / (double)(hits + misses));
+    printf("stages      ");
+    for (int i = 0; i < N_STAGES; i++)
+        printf("%s %.1f s%s", stage_names[i], real(json_find(v, "stage_seconds"), stage_names[i]),
+               i + 1 < N_STAGES ? ", " : " (all workers together)\n");
+    for (size_t i = 0; i < json_count(consumers); i++) {
+        const json_value *s = json_item(consumers, i);
+        printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
+               "%.1f MiB credit left\n",
+               visible(json_text(json_find(s, "stream"), "-")).text, number(s, "rank"),
+               number(s, "ranks"), number(s, "rows_sent"), number(s, "next_row"),
+               number(s, "in_work"), real(s, "credit_bytes") / 1048576.0);
+        const double left = json_real(json_find(s, "epoch_seconds_left"), -1);
+        printf("            epoch %lld, %.1f %% done", number(s, "epoch"),
+               100 * real(s, "epoch_share"));
+        printf(left >= 0 ? ", %.0f min left\n" : "\n", left / 60);
+    }
+    print_source(v, "train");
+    print_source(v, "eval");
+}
+
+static status run_command(int argc, char **argv, const char *command, char **out_text,
+                          json_value **out)
+{
+    daemon_address daemon = {0};
+    status st = find_daemon(&argc, argv, &daemon);
+    if (st == ST_OK)
+        st = verb_all_taken(argc, argv);
+    if (st == ST_OK)
+        st = ask(&daemon, command, out_text, out);
+    address_done(&daemon);
+    return st;
+}
+
+status verb_keygen(int argc, char **argv)
+{
+    const char *out, *name;
+    TRY(verb_take(&argc, argv, "--out", &out));
+    TRY(verb_take(&argc, argv, "--client", &name));
+    TRY(verb_all_taken(argc, argv));
+    if (!out || !*out)
+        return FAIL(ST_USAGE, "keygen: --out DIR is needed, the folder of the daemon's keys "
+                              "(prepd.keys)");
+    TRY(wire_keys_make(out, name));
+    if (name)
+        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n",
+               visible(out).text, visible(name).text);
+    else
+        printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n",
+               visible(out).text);
+    return ST_OK;
+}
+
+status verb_status(int argc, char **argv)
+{
+    char *text = NULL;
+    json_value *v = NULL;
+    const bool json = verb_take_flag(&argc, argv, "--json");
+    TRY(run_command(argc, argv, "{\"command\":\"status\"}", &text, &v));
+    if (json)
+        printf("%s\n", text);
+    else
+        print_status(v);
+    free(text);
+    json_free(&v);
+    return ST_OK;
+}
+
+status verb_scale(int argc, char **argv)
+{
+    enum { MOST = 1024 };
+    char *text = NULL, command[64];
+    json_value *v = NULL;
+    daemon_address daemon = {0};
+    int64_t n;
+    status st;
+    TRY_OR(done, find_daemon(&argc, argv, &daemon));
+    if (argc < 2) {
+        st = FAIL(ST_USAGE, "scale needs the number of workers: prepd scale N -c FILE");
+        goto done;
+    }
+    TRY_OR(done, verb_number("scale", argv[1], 0, MOST, &n));
+    argv[1] = argv[0];
+    TRY_OR(done, verb_all_taken(argc - 1, argv + 1));
+    snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}", (long long)n);
+    TRY_OR(done, ask(&daemon, command, &text, &v));
+    printf("workers wanted: %lld\n", number(v, "workers_target"));
+done:
+    address_done(&daemon);
+    free(text);
+    json_free(&v);
+    return st;
+}
+
+status verb_drain(int argc, char **argv)
+{
+    char *text = NULL;
+    json_value *v = NULL;
+    TRY(run_command(argc, argv, "{\"command\":\"drain\"}", &text, &v));
+    printf("draining\n");
+    free(text);
+    json_free(&v);
+    return ST_OK;
+}

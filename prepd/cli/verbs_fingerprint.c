@@ -1,0 +1,89 @@
+/* verbs_fingerprint.c: what makes pixels and ids here. A daemon starts this as the process that
+ * makes its own fingerprints: image code never runs in the dispatcher. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model_folder/model_files.h"
+#include "common/base/proc.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/program/verb.h"
+#include "prepd/worker/fingerprints.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/worker/image_load.h"
+#include "prepd/worker/sandbox.h"
+
+static status of_images(const char *self, hash128 *out)
+{
+    const image_api *images;
+    TRY(image_load(self, &images));
+    return images->fingerprint(out);
+}
+
+static status of_videos(hash128 *out)
+{
+    const video_api *videos;
+    TRY(video_load(&videos));
+    return videos->fingerprint(out);
+}
+
+static status of_tokens(const char *model, hash128 *out)
+{
+    char folder[STATUS_PATH_MAX];
+    tokenizer *t = NULL;
+    TRY(model_files_find(model, folder));
+    TRY(tokenizer_load(folder, &t));
+    const status st = tokenizer_fingerprint(t, out);
+    tokenizer_free(&t);
+    return st;
+}
+
+/* A line for each, as soon as it is known: what waits for the first need not wait for all. */
+static status tell(const char *self, const char *model, const char *only)
+{
+    for (int k = 0; k < N_PRINTS; k++) {
+        char text[HASH_TEXT];
+        hash128 print;
+        if ((only && !strstr(only, print_names[k])) || (k == PRINT_TOKENS && !model))
+            continue;
+        TRY(k == PRINT_IMAGES   ? of_images(self, &print)
+            : k == PRINT_VIDEOS ? of_videos(&print)
+                                : of_tokens(model, &print));
+        hash_print(print, text);
+        printf("%s %s\n", print_names[k], text);
+        fflush(stdout);
+    }
+    return ST_OK;
+}
+
+/* For a daemon, which tells its user itself what went wrong. */
+static status tell_daemon(pid_t parent, const char *self, const char *model, const char *only)
+{
+    TRY(proc_follow_parent(parent, SIGKILL));
+    status st = sandbox_shed_privileges();
+    if (st == ST_OK)
+        st = tell(self, model, only);
+    if (st == ST_OK)
+        return ST_OK;
+    printf("error %d %s\n", (int)st, status_text());
+    fflush(stdout);
+    exit(status_exit_code(st));
+}
+
+status verb_fingerprint(int argc, char **argv)
+{
+    const char *self = argv[-1], *model, *parent, *only;
+    int64_t pid = 0;
+    TRY(verb_take(&argc, argv, "--model", &model));
+    TRY(verb_take(&argc, argv, "--parent", &parent));
+    TRY(verb_take(&argc, argv, "--only", &only));
+    if (parent)
+        TRY(verb_number("--parent", parent, 1, INT32_MAX, &pid));
+    TRY(verb_all_taken(argc, argv));
+    setenv("VIPS_CONCURRENCY", "1", 1);
+    if (parent)
+        return tell_daemon((pid_t)pid, self, model, only);
+    printf("build %s\n", prepd_build);
+    return tell(self, model, NULL);
+}

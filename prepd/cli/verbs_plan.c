@@ -1,0 +1,51 @@
+/* verbs_plan.c: what the stream will look like; nothing is decoded but headers, for the index. The
+ * private daemon, which has data set, index and plan, says it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/json.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/cli/verbs_child.h"
+
+static status print_report(const char *welcome)
+{
+    json_value *v = NULL;
+    const char *report;
+    int64_t samples, planning_ns;
+    TRY(json_parse(welcome, strlen(welcome), "welcome", &v));
+    status st = json_want_text(v, "report", "welcome", &report);
+    if (st == ST_OK)
+        st = json_want_int(v, "samples", "welcome", &samples);
+    if (st == ST_OK)
+        st = json_want_int(v, "planning_ns", "welcome", &planning_ns);
+    if (st == ST_OK)
+        printf("%splanning: %.2f s for epoch 0, %.2f us a sample\n", report,
+               (double)planning_ns / 1e9,
+               (double)planning_ns / 1e3 / (samples ? (double)samples : 1));
+    json_free(&v);
+    return st;
+}
+
+status verb_plan(int argc, char **argv)
+{
+    conf c;
+    char **args;
+    int n_args;
+    child_daemon daemon = {0};
+    client *stream = NULL;
+    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    status st = child_start(&c, args, n_args, &daemon);
+    if (st == ST_OK) {
+        st = child_report(&daemon, &stream);
+        if (st == ST_OK)
+            st = print_report(client_welcome(stream));
+        status_note note = *status_last();
+        client_close(&stream);
+        child_stop(&daemon, &note);
+        status_set(&note);
+    }
+    free(args);
+    conf_done(&c);
+    return st;
+}

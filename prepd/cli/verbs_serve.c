@@ -1,0 +1,127 @@
+/* verbs_serve.c: the command lines of serve and worker. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/program/log.h"
+#include "common/base/proc.h"
+#include "prepd/serve/dispatch.h"
+#include "prepd/serve/io_threads.h"
+#include "prepd/serve/recorded.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/cli/verbs_child.h"
+#include "prepd/worker/supervisor.h"
+#include "prepd/worker/worker.h"
+#include "proto/wire.h"
+
+static status take_parent(int *argc, char **argv, int64_t *out)
+{
+    const char *parent;
+    *out = 0;
+    TRY(verb_take(argc, argv, "--parent", &parent));
+    return parent ? verb_number("--parent", parent, 1, INT32_MAX, out) : ST_OK;
+}
+
+/* A command's private daemon lies in a folder of its own; if the command was killed, nobody else
+ * removes it. */
+static void remove_private_folder(const char *endpoint)
+{
+    const char *path = endpoint + strlen("ipc://");
+    const char *slash = strrchr(path, '/');
+    char folder[STATUS_PATH_MAX];
+    if (!wire_is_ipc(endpoint) || !slash || slash == path || slash - path >= STATUS_PATH_MAX)
+        return;
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path), path);
+    rmdir(folder); /* the daemon has removed its sockets; a folder with more in it stays */
+}
+
+status verb_serve(int argc, char **argv)
+{
+    conf c;
+    char **args;
+    int n_args;
+    int64_t parent;
+    const char *recording;
+    const bool quiet = verb_take_flag(&argc, argv, "--quiet");
+    TRY(verb_take(&argc, argv, "--recording", &recording));
+    TRY(take_parent(&argc, argv, &parent));
+    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
+    log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
+    const recorded_options recorded = {.path = recording,
+                                       .endpoint = c.prepd_endpoint,
+                                       .keys = c.prepd_keys,
+                                       .io_threads = io_threads_of(&c, proc_cpus()).n,
+                                       .buffer_bytes = c.prepd_buffer_bytes};
+    status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
+    if (st == ST_OK)
+        st = recording ? recorded_serve(&recorded)
+                       : dispatch_run(&c, args, n_args, quiet, parent > 0);
+    if (parent)
+        remove_private_folder(c.prepd_endpoint);
+    free(args);
+    conf_done(&c);
+    return st;
+}
+
+/* The command line of the workers a keeper starts: what it was given, without --workers. */
+static status keep_workers(const worker_options *o, int64_t n)
+{
+    char self[STATUS_PATH_MAX];
+    char *args[16];
+    int n_args = 0;
+    const struct {
+        const char *flag, *value;
+    } options[] = {{"--connect", o->endpoint},
+                   {"--keys", o->keys},
+                   {"--data-root", o->data_root},
+                   {"--model", o->model}};
+    TRY(proc_self_path(self, sizeof(self)));
+    args[n_args++] = self;
+    args[n_args++] = (char[]){"worker"};
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        if (!options[i].value)
+            continue;
+        args[n_args++] = (char *)(uintptr_t)options[i].flag; /* proc_spawn only reads them */
+        args[n_args++] = (char *)(uintptr_t)options[i].value;
+    }
+    return keeper_run(args, n_args, (int)n, o->endpoint, o->keys);
+}
+
+static status run_worker(const worker_options *o)
+{
+    int code = 0;
+    TRY(worker_run(o, &code));
+    if (code)
+        exit(code);
+    return ST_OK;
+}
+
+status verb_worker(int argc, char **argv)
+{
+    worker_options o = {.program = argv[-1]};
+    const char *workers;
+    int64_t parent, n = 1;
+    TRY(take_parent(&argc, argv, &parent));
+    o.heard = verb_take_flag(&argc, argv, "--heard"); /* by a keeper, as --parent and --keeper */
+    TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
+    TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
+    TRY(verb_take(&argc, argv, "--model", &o.model));
+    TRY(verb_take(&argc, argv, "--keys", &o.keys));
+    TRY(verb_take(&argc, argv, "--keeper", &o.keeper));
+    TRY(verb_take(&argc, argv, "--workers", &workers));
+    if (workers)
+        TRY(verb_number("--workers", workers, 1, 1024, &n));
+    o.parent = (pid_t)parent;
+    TRY(verb_all_taken(argc, argv));
+    if (!o.endpoint)
+        return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
+                              "with .workers appended; tcp: the next port)");
+    TRY(verb_endpoint(o.endpoint));
+    if (o.data_root && access(o.data_root, R_OK | X_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, o.data_root, "--data-root: %s", strerror(errno));
+    return o.parent ? run_worker(&o) : keep_workers(&o, n);
+}

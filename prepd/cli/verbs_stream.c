@@ -1,0 +1,215 @@
+/* verbs_stream.c: digest, record and sample: consumers of a private daemon's stream. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json/json.h"
+#include "common/program/log.h"
+#include "common/base/visible.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/cli/verbs_child.h"
+#include "proto/record.h"
+
+/* What the three have in common. */
+typedef struct stream_run {
+    conf c;
+    char **args;
+    int n_args;
+    child_daemon daemon;
+    client *rows;
+    arena a;
+} stream_run;
+
+static status begin(stream_run *r, int argc, char **argv)
+{
+    *r = (stream_run){0};
+    arena_init(&r->a, 0);
+    return verb_conf(argc, argv, &r->c, &r->args, &r->n_args);
+}
+
+static status open_stream(stream_run *r, const char *stream, int64_t from_row)
+{
+    TRY(child_start(&r->c, r->args, r->n_args, &r->daemon));
+    return child_open(&r->daemon, stream, from_row, r->c.prepd_ahead_bytes, &r->rows);
+}
+
+static void end(stream_run *r)
+{
+    status_note note = *status_last();
+    client_close(&r->rows);
+    child_stop(&r->daemon, &note);
+    arena_done(&r->a);
+    if (r->args)
+        conf_done(&r->c);
+    free(r->args);
+    status_set(&note);
+}
+
+/* --steps N and --from K as rows of the stream. */
+typedef struct step_range {
+    int64_t steps, from;
+} step_range;
+
+static status take_range(int *argc, char **argv, step_range *out)
+{
+    const char *steps, *from;
+    out->from = 0;
+    TRY(verb_take(argc, argv, "--steps", &steps));
+    TRY(verb_take(argc, argv, "--from", &from));
+    TRY(verb_number("--steps", steps, 1, INT32_MAX, &out->steps));
+    if (from)
+        TRY(verb_number("--from", from, 0, INT32_MAX, &out->from));
+    return ST_OK;
+}
+
+/* Decoded and checked rows; the chain over their digests in stream order. */
+static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_rows)
+{
+    hash128 chain = hash_bytes("", 0);
+    int64_t k = 0;
+    for (; k < n; k++) {
+        row one;
+        frame head;
+        hash128 digest;
+        arena_reset(&r->a);
+        status st = client_next(r->rows, &r->a, &one, &head, NULL);
+        if (st == ST_END)
+            break;
+        TRY(st);
+        TRY(row_digest(&one, &digest));
+        chain = hash_chain(chain, digest);
+    }
+    *out = chain;
+    *out_rows = k;
+    return ST_OK;
+}
+
+status verb_digest(int argc, char **argv)
+{
+    stream_run r;
+    step_range range;
+    status st = ST_OK;
+    hash128 chain;
+    int64_t rows;
+    char text[HASH_TEXT];
+    TRY(take_range(&argc, argv, &range));
+    TRY(begin(&r, argc, argv));
+    const int64_t g = r.c.training_global_batch_size;
+    TRY_OR(done, open_stream(&r, "train", range.from * g));
+    TRY_OR(done, digest_rows(&r, range.steps * g, &chain, &rows));
+    if (rows < range.steps * g)
+        log_warn("the stream ended after %lld of %lld rows", (long long)rows,
+                 (long long)(range.steps * g));
+    hash_print(chain, text);
+    printf("%s\n", text);
+done:
+    end(&r);
+    return st;
+}
+
+static status write_rows(stream_run *r, record_writer *w, int64_t n, int64_t *out_rows)
+{
+    wire_msg *m = NULL;
+    status st = ST_OK;
+    int64_t k = 0;
+    TRY(wire_msg_new(&m));
+    for (; k < n; k++) {
+        wire_msg_clear(m);
+        st = client_next_raw(r->rows, m, NULL);
+        if (st == ST_END)
+            break;
+        TRY_OR(done, st);
+        TRY_OR(done, record_add(w, m));
+    }
+    st = ST_OK;
+    *out_rows = k;
+done:
+    wire_msg_free(&m);
+    return st;
+}
+
+status verb_record(int argc, char **argv)
+{
+    stream_run r;
+    step_range range;
+    const char *out;
+    status st = ST_OK;
+    int64_t rows;
+    record_writer *w = NULL;
+    TRY(take_range(&argc, argv, &range));
+    TRY(verb_take(&argc, argv, "--out", &out));
+    if (!out)
+        return FAIL(ST_USAGE, "--out FILE is needed, for the rows");
+    TRY(begin(&r, argc, argv));
+    const int64_t g = r.c.training_global_batch_size;
+    TRY_OR(done, open_stream(&r, "train", range.from * g));
+    TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
+    TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));
+    TRY_OR(done, record_finish(&w));
+    printf("%s: %lld rows\n", visible(out).text, (long long)rows);
+done:
+    if (w)
+        record_abandon(&w);
+    end(&r);
+    return st;
+}
+
+/* How many there are is in WELCOME. */
+static status past_the_end(const stream_run *r, int64_t index)
+{
+    json_value *welcome = NULL;
+    TRY(json_parse(client_welcome(r->rows), strlen(client_welcome(r->rows)), "welcome", &welcome));
+    const int64_t samples = json_int(json_find(welcome, "samples"), 0);
+    json_free(&welcome);
+    return FAIL(ST_USAGE,
+                "--index %lld is past the last sample: the data set has %lld (0 to %lld; "
+                "data.limit counts)",
+                (long long)index, (long long)samples, (long long)samples - 1);
+}
+
+/* A quarantined or refused sample has its cause in the row's metadata. */
+static status refuse_bad(const row *one, int64_t index)
+{
+    json_value *list = NULL;
+    status st = ST_OK;
+    if (!one->quarantine || !one->quarantine[0])
+        return ST_OK;
+    TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
+    if (json_count(list) > 0) {
+        const json_value *q = json_item(list, 0);
+        st = FAIL(ST_BAD_INPUT, "sample %lld (%s) can not be used: %s", (long long)index,
+                  json_text(json_find(q, "name"), "unnamed"),
+                  json_text(json_find(q, "cause"), "no cause given"));
+    }
+    json_free(&list);
+    return st;
+}
+
+status verb_sample(int argc, char **argv)
+{
+    stream_run r;
+    const char *number, *out;
+    int64_t index;
+    status st = ST_OK;
+    row one;
+    TRY(verb_take(&argc, argv, "--index", &number));
+    TRY(verb_take(&argc, argv, "--out", &out));
+    TRY(verb_number("--index", number, 0, INT64_MAX, &index));
+    if (!out)
+        return FAIL(ST_USAGE, "--out FILE.safetensors is needed, for the row");
+    TRY(begin(&r, argc, argv));
+    TRY_OR(done, open_stream(&r, "sample", index));
+    st = client_next(r.rows, &r.a, &one, NULL, NULL);
+    if (st == ST_END)
+        st = past_the_end(&r, index);
+    TRY_OR(done, st);
+    TRY_OR(done, refuse_bad(&one, index));
+    TRY_OR(done, row_save(&one, out));
+    printf("%s: %lld tokens, %lld patches, %lld images\n", visible(out).text,
+           (long long)one.n_tokens, (long long)(one.n_patches + one.n_video_patches),
+           (long long)one.n_items);
+done:
+    end(&r);
+    return st;
+}

@@ -1,0 +1,165 @@
+/* verbs_tokenize.c: `prepd tokenize --model DIR [--jsonl]`: lines of standard input -> ids, one
+ * line each.
+ *
+ * A line is what stands before its LF (a CR stays part of it; the last LF may be missing), as raw
+ * bytes, or with --jsonl one JSON string. What is answered is flushed before waiting for more
+ * input, so that another program can hold a conversation through two pipes. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json/json.h"
+#include "common/model_folder/model_files.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/program/verb.h"
+#include "prepd/cli/verbs.h"
+
+enum { READ_BYTES = 65536 };
+
+static const char STDIN_NAME[] = "standard input";
+
+typedef struct answering {
+    tokenizer *t;
+    tokenizer_scratch *scratch;
+    token_list tokens;
+    bool jsonl;
+    int64_t line; /* of the input, from 1 */
+} answering;
+
+static status read_options(int argc, char **argv, const char **out_model, bool *out_jsonl)
+{
+    *out_jsonl = verb_take_flag(&argc, argv, "--jsonl");
+    TRY(verb_take(&argc, argv, "--model", out_model));
+    TRY(verb_all_taken(argc, argv));
+    if (!*out_model || !**out_model)
+        return FAIL(ST_USAGE, "tokenize needs --model DIR, the folder of tokenizer.json");
+    return ST_OK;
+}
+
+static void put_ids(const answering *a)
+{
+    if (a->jsonl)
+        putchar('[');
+    for (size_t i = 0; i < a->tokens.n; i++) {
+        if (i)
+            fputs(a->jsonl ? ", " : " ", stdout);
+        printf("%d", a->tokens.id[i]);
+    }
+    fputs(a->jsonl ? "]\n" : "\n", stdout);
+}
+
+static status answer_line(answering *a, const char *text, size_t size)
+{
+    json_value *value = NULL;
+    a->line++;
+    a->tokens.n = 0;
+    if (a->jsonl) {
+        if (json_parse(text, size, STDIN_NAME, &value) != ST_OK) {
+            status code = status_last()->code;
+            return FAIL_AT(code, STDIN_NAME, a->line, -1, "expected a JSON string: %s",
+                           status_last()->message);
+        }
+        if (json_typeof(value) != JSON_TEXT) {
+            json_type found = json_typeof(value);
+            json_free(&value);
+            return FAIL_AT(ST_BAD_INPUT, STDIN_NAME, a->line, -1,
+                           "expected a JSON string, found %s", json_type_name(found));
+        }
+        text = json_text(value, "");
+        size = json_text_size(value);
+    }
+    status st = tokenizer_encode(a->t, a->scratch, text, size, &a->tokens);
+    json_free(&value);
+    if (st != ST_OK)
+        return status_context(st, "%s, line %lld", STDIN_NAME, (long long)a->line);
+    put_ids(a);
+    return ST_OK;
+}
+
+static status flush(void)
+{
+    if (fflush(stdout) || ferror(stdout))
+        return FAIL(ST_IO, "standard output can not be written: %s", strerror(errno));
+    return ST_OK;
+}
+
+/* Answers every whole line in [0, size) of the buffer; *out_used: bytes of those lines. */
+static status answer_lines(answering *a, const char *buffer, size_t size, size_t searched,
+                           size_t *out_used)
+{
+    size_t used = 0;
+    const char *end;
+    while ((end = memchr(buffer + searched, '\n', size - searched))) {
+        TRY(answer_line(a, buffer + used, (size_t)(end - buffer) - used));
+        used = searched = (size_t)(end - buffer) + 1;
+    }
+    *out_used = used;
+    return ST_OK;
+}
+
+static status answer_input(answering *a)
+{
+    char *buffer = NULL;
+    size_t size = 0, capacity = 0;
+    status st = ST_OK;
+    for (;;) {
+        if (capacity - size < READ_BYTES) {
+            size_t grown = 2 * capacity + READ_BYTES;
+            char *moved = realloc(buffer, grown);
+            if (!moved) {
+                st = FAIL_AT(ST_NO_MEMORY, STDIN_NAME, a->line + 1, -1,
+                             "no memory for a line of %zu bytes", grown);
+                break;
+            }
+            buffer = moved;
+            capacity = grown;
+        }
+        TRY_OR(done, flush());
+        ssize_t n = read(STDIN_FILENO, buffer + size, capacity - size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            st = FAIL_IN(ST_IO, STDIN_NAME, "can not be read: %s", strerror(errno));
+            break;
+        }
+        if (n == 0) {
+            if (size)
+                st = answer_line(a, buffer, size);
+            break;
+        }
+        size_t used, searched = size;
+        size += (size_t)n;
+        TRY_OR(done, answer_lines(a, buffer, size, searched, &used));
+        memmove(buffer, buffer + used, size - used);
+        size -= used;
+    }
+done:
+    free(buffer);
+    return st;
+}
+
+status verb_tokenize(int argc, char **argv)
+{
+    const char *model = NULL;
+    char folder[STATUS_PATH_MAX];
+    answering a = {0};
+    status st;
+    TRY(read_options(argc, argv, &model, &a.jsonl));
+    TRY(model_files_find(model, folder));
+    TRY(tokenizer_load(folder, &a.t));
+    TRY_OR(done, tokenizer_scratch_new(a.t, &a.scratch));
+    st = answer_input(&a);
+    if (st != ST_OK) { /* the lines before the bad one were right and are given */
+        (void)fflush(stdout);
+        goto done;
+    }
+    st = flush();
+done:
+    token_list_done(&a.tokens);
+    tokenizer_scratch_free(&a.scratch);
+    tokenizer_free(&a.t);
+    return st;
+}

@@ -1,0 +1,148 @@
+/* row_range.c: the rows of windows one after the other, from the first row of an epoch on; what
+ * finds any row by bisection, and where the stream ends. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "prepd/plan/planner.h"
+
+/* Beyond these nobody trains, and sums could overflow. */
+static const uint64_t MOST_EPOCHS = (uint64_t)1 << 31, MOST_ROWS = (uint64_t)1 << 62;
+
+status stretch_init(plan_stretch *s, uint64_t epoch, uint64_t row)
+{
+    *s = (plan_stretch){.epoch = epoch, .end_row = UINT64_MAX, .full_rows = UINT64_MAX};
+    TRY(array_room((void **)&s->first_row, 0, &s->known_capacity, sizeof *s->first_row));
+    s->first_row[0] = row;
+    s->n_known = 1;
+    return ST_OK;
+}
+
+void stretch_done(plan_stretch *s)
+{
+    free(s->first_row);
+    s->first_row = NULL;
+}
+
+uint64_t stretch_begin(const plan *p, const plan_stretch *s)
+{
+    return s->epoch * p->n_windows;
+}
+
+uint64_t stretch_known(const plan *p, const plan_stretch *s)
+{
+    return stretch_begin(p, s) + (uint64_t)(s->n_known - 1);
+}
+
+/* What is remembered of a window's first row, of a window that is known. */
+static uint64_t first_of(const plan *p, const plan_stretch *s, uint64_t window)
+{
+    return s->first_row[window - stretch_begin(p, s)];
+}
+
+static uint64_t round_up(uint64_t v, uint64_t step)
+{
+    return (v + step - 1) / step * step;
+}
+
+/* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
+ * and the last step completed. */
+static void find_end(const plan *p, plan_stretch *s)
+{
+    const double rest = p->c->training_epochs - (double)p->whole_epochs;
+    uint64_t rows = first_of(p, s, p->whole_epochs * p->n_windows);
+    if (rest > 0) {
+        uint64_t last = first_of(p, s, (p->whole_epochs + 1) * p->n_windows) - rows;
+        rows += (uint64_t)ceil(rest * (double)last - 1e-9);
+    }
+    s->full_rows = rows;
+    s->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
+}
+
+status stretch_add(plan *p, plan_stretch *s, int64_t n_rows)
+{
+    TRY(array_room((void **)&s->first_row, s->n_known, &s->known_capacity, sizeof *s->first_row));
+    s->first_row[s->n_known] = s->first_row[s->n_known - 1] + (uint64_t)n_rows;
+    s->n_known++;
+    if (stretch_known(p, s) == p->last_window)
+        find_end(p, s);
+    return ST_OK;
+}
+
+uint64_t stretch_rows(const plan *p, const plan_stretch *s)
+{
+    const uint64_t known = stretch_known(p, s), whole = p->whole_epochs * p->n_windows;
+    const bool in_part = !plan_endless(p) && known < p->last_window && known > whole;
+    return first_of(p, s, in_part ? whole : known);
+}
+
+uint64_t stretch_window(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first)
+{
+    int64_t low = 0, high = s->n_known - 1; /* first_row[low] <= row < first_row[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (s->first_row[middle] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    *out_first = s->first_row[low];
+    return stretch_begin(p, s) + (uint64_t)low;
+}
+
+static status check_place(const plan *p, uint64_t epoch, uint64_t row)
+{
+    const double epochs = p->c->training_epochs;
+    if (p->kind == PLAN_SAMPLES || epoch > MOST_EPOCHS || row > MOST_ROWS || epoch > row ||
+        (epoch == 0 && row > 0) || (epochs > 0 && (double)epoch >= epochs))
+        return FAIL(ST_PROTOCOL, "epoch %" PRIu64 " from row %" PRIu64 " is none of this stream",
+                    epoch, row);
+    return ST_OK;
+}
+
+status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out)
+{
+    plan_stretch *s = NULL;
+    TRY(check_place(p, epoch, row));
+    if (epoch == 0) {
+        *out = NULL;
+        return ST_OK;
+    }
+    for (s = p->others; s; s = s->next)
+        if (s->epoch == epoch && s->first_row[0] == row) {
+            s->walkers++;
+            *out = s;
+            return ST_OK;
+        }
+    s = (plan_stretch *)calloc(1, sizeof *s);
+    if (!s)
+        return FAIL(ST_NO_MEMORY, "no memory for a stretch of rows");
+    const status st = stretch_init(s, epoch, row);
+    if (st != ST_OK) {
+        free(s);
+        return st;
+    }
+    s->walkers = 1;
+    s->next = p->others;
+    p->others = s;
+    *out = s;
+    return ST_OK;
+}
+
+void plan_leave(plan *p, plan_stretch **held)
+{
+    plan_stretch *s = *held, **at = &p->others;
+    *held = NULL;
+    if (!s || --s->walkers > 0)
+        return;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    stretch_done(s);
+    free(s);
+}
+
+uint64_t plan_first_row(const plan_stretch *s)
+{
+    return s ? s->first_row[0] : 0;
+}

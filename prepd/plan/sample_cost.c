@@ -1,0 +1,133 @@
+/* sample_cost.c: what a sample costs in a row, or why it can not be in one. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "prepd/plan/planner.h"
+
+#define REFUSE(...)                                                                                \
+    do {                                                                                           \
+        *out_cause = true;                                                                         \
+        return FAIL(ST_BAD_INPUT, __VA_ARGS__);                                                    \
+    } while (0)
+
+/* The grid of an image of the index as the processor has it, with at most `room` patches; a
+ * negative room: without a limit. */
+static status fit_grid_of(const plan *p, const index_image *im, int64_t room, fit_grid *out)
+{
+    int64_t n;
+    if (im->frames == 0)
+        return room < 0 ? fit_image(im->height, im->width, p->limits, out)
+                        : fit_shrink(im->height, im->width, p->limits, room, out);
+    TRY(clip_count(im->frames, im->fps, &p->clips, &n));
+    return room < 0 ? clip_fit(n, im->height, im->width, &p->clips, out)
+                    : clip_shrink(n, im->height, im->width, &p->clips, room, out);
+}
+
+/* The grids of the sample's images as the processor has them, and their patches in all. */
+static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int64_t *out_patches,
+                            bool *out_cause)
+{
+    int64_t patches = 0;
+    for (int32_t k = 0; k < s->n_images; k++) {
+        index_image im;
+        index_image_get(p->x, s->images[k], &im);
+        const char *path = p->d->v->image_path(p->d, s->images[k]);
+        if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* names the file itself */
+            REFUSE("%s", im.cause);
+        if (im.cause)
+            REFUSE("%s: %s", path, im.cause);
+        if (fit_grid_of(p, &im, -1, &grids[k]) != ST_OK)
+            REFUSE("%s: %s", path, status_last()->message);
+        patches += fit_patches(grids[k]);
+    }
+    *out_patches = patches;
+    return ST_OK;
+}
+
+/* Shrinks the images until they have at most `room` patches; each keeps its share of the room. */
+static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t natural,
+                           fit_grid *grids, bool *out_cause)
+{
+    int64_t left = room;
+    for (int32_t k = 0; k < s->n_images; k++) {
+        index_image im;
+        index_image_get(p->x, s->images[k], &im);
+        int64_t share = (int64_t)((__int128)fit_patches(grids[k]) * room / natural);
+        if (share > left)
+            share = left;
+        if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
+            REFUSE("%s: can not be shrunk into its row: %s",
+                   p->d->v->image_path(p->d, s->images[k]), status_last()->message);
+        left -= fit_patches(grids[k]);
+    }
+    return ST_OK;
+}
+
+static bool shows_clip(const plan *p, const sample *s)
+{
+    bool any = false;
+    for (int32_t k = 0; k < s->n_images && !any; k++) {
+        index_image im;
+        index_image_get(p->x, s->images[k], &im);
+        any = im.frames > 0;
+    }
+    return any;
+}
+
+status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *out_cause)
+{
+    index_sample r;
+    sample s;
+    fit_grid *grids;
+    int64_t patches;
+    *out_cause = false;
+    TRY(p->d->v->outline(p->d, i, a, &s));
+    if (s.cause)
+        REFUSE("%s", s.cause);
+    index_sample_get(p->x, i, &r);
+    if (r.cause)
+        REFUSE("%s", r.cause);
+    const bool split = s.plain && p->c->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
+    if (r.text_tokens > p->token_budget && !split)
+        REFUSE("its text of %d tokens is longer than a row of %" PRId64
+               " (training.seq_len); data.overlong refuse%s",
+               r.text_tokens, p->token_budget,
+               shows_clip(p, &s) ? "; the times of its clips are part of it: video.max_frames"
+                                 : "");
+    TRY(arena_calloc(a, (size_t)s.n_images + 1, sizeof *grids, (void **)&grids));
+    TRY(natural_grids(p, &s, grids, &patches, out_cause));
+    /* Four patches become one token. */
+    int64_t room = 4 * (p->token_budget - r.text_tokens);
+    if (room > p->patch_budget)
+        room = p->patch_budget;
+    if (s.n_images > 0 && patches > room) {
+        if (p->c->data_oversize == OVERSIZE_REFUSE)
+            REFUSE("its pictures have %" PRId64
+                   " patches, beside %d tokens of text a row of %" PRId64 " tokens and %" PRId64
+                   " patches has room for %" PRId64 "; data.oversize refuse",
+                   patches, r.text_tokens, p->token_budget, p->patch_budget, room);
+        TRY(shrink_grids(p, &s, room, patches, grids, out_cause));
+        patches = 0;
+        for (int32_t k = 0; k < s.n_images; k++)
+            patches += fit_patches(grids[k]);
+    }
+    int32_t frames = 0, frame = 0;
+    for (int32_t k = 0; k < s.n_images; k++) {
+        const int32_t each = grids[k].h * grids[k].w;
+        frames += fit_runs(grids[k]);
+        frame = each > frame ? each : frame;
+    }
+    *out = (planned_doc){
+        .sample = i,
+        .tokens = (int32_t)(r.text_tokens + patches / 4),
+        .whole = (int32_t)(r.text_tokens + patches / 4),
+        .images = s.images,
+        .patches = (int32_t)patches,
+        .frames = frames,
+        .frame = frame,
+        .targets = r.targets,
+        .grids = grids,
+        .n_images = s.n_images,
+    };
+    return ST_OK;
+}

@@ -1,0 +1,359 @@
+/* consumers.c: consumers: HELLO, credit, rows in stream order, END.
+ *
+ * A row is leased only with credit for its planned bytes, reserved until it is sent, so a late row
+ * can always finish; rows done early wait in their slots. One row is always allowed, however small
+ * the credit. A session is one consumer's walk over the rows of one stream that its rank is owed.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/hello.h"
+#include "prepd/serve/dispatch_state.h"
+#include "proto/assign.h"
+
+enum {
+    /* Planned bytes of a row: six i32 or f32 per token, a patch, an image part's head, and room for
+     * borders, ids and cursor. An upper bound; what was not needed is given back when it is sent.
+     */
+    TOKEN_BYTES = 32,
+    PATCH_WIRE_BYTES = 772,
+    ROW_BYTES = 16384,
+    DECISION_BYTES = 256,   /* of a quarantined sample, in the cursor */
+    REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
+};
+
+enum { NOBODY = -1 };              /* of a rank */
+enum { QUARANTINE_JUDGED = 1000 }; /* samples before data.quarantine_limit is judged */
+
+session *session_find(dispatch *d, const wire_peer *peer)
+{
+    for (session *s = d->sessions; s; s = s->next)
+        if (s->peer.size == peer->size && memcmp(s->peer.id, peer->id, peer->size) == 0)
+            return s;
+    return NULL;
+}
+
+void session_free(session *s)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        wire_msg_free(&s->slots[(s->first_slot + i) % SESSION_SLOTS].msg);
+    planning_leave(s);
+    quarantine_done(&s->bad);
+    free(s->rank_of);
+    free(s->hello);
+    free(s);
+}
+
+void session_close(dispatch *d, session *s, const char *error)
+{
+    const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
+    if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(code, "%s", error)) != ST_OK)
+        log_debug("consumer could not be told: %s", status_text());
+    for (worker_seat *w = d->seats; w; w = w->next) {
+        if (w->work && w->work->owner == s)
+            w->work->owner = NULL;
+        if (w->ahead && w->ahead->owner == s)
+            w->ahead->owner = NULL;
+    }
+    lease_book_forget(&d->book, s);
+    session **at = &d->sessions;
+    while (*at && *at != s)
+        at = &(*at)->next;
+    if (*at) {
+        *at = s->next;
+        d->n_sessions--;
+    }
+    log_info("consumer left stream=%s rank=%d of=%d rows=%llu", s->stream, s->rank, s->ranks,
+             (unsigned long long)s->rows_sent);
+    session_free(s);
+}
+
+static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
+{
+    frame head;
+    json_value *v = NULL;
+    status st = ST_OK;
+    session *s = session_find(d, from);
+    TRY(wire_read_json(m, name, &head, &v));
+    if (head.kind == KIND_HELLO) {
+        st = d->draining ? FAIL(ST_UNAVAILABLE, "the daemon is being drained")
+                         : session_hello(d, from, m, v, name);
+    } else if (head.kind == KIND_CREDIT && s) {
+        st = credit_take(v, name, &s->credit, &s->unreturned);
+    } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && s)) {
+        if (s)
+            session_close(d, s, NULL);
+    } else if (head.kind != KIND_CREDIT) {
+        st = hello_is_other(name, head.kind);
+    } else {
+        st = hello_is_missing(name);
+    }
+    json_free(&v);
+    return st;
+}
+
+void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
+{
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(from, name);
+    status st = handle(d, from, m, name);
+    if (st == ST_OK)
+        return;
+    peers_refuse(&d->peers, d->consumers, from, "consumer", st);
+    session *s = session_find(d, from);
+    if (s)
+        session_close(d, s, NULL);
+}
+
+static int64_t row_cost(const planned_row *r)
+{
+    row_measure m = {.tokens = r->tokens, .patches = r->patches};
+    for (int64_t i = 0; i < r->n_docs; i++)
+        m.squares += (int64_t)r->docs[i].tokens * r->docs[i].tokens;
+    return assign_cost(&m);
+}
+
+/* The last step of a stream of single samples may be short: what is behind its end is nobody's.
+ * ST_END: no row is left. */
+static status assign_step(dispatch *d, session *s, uint64_t step)
+{
+    const int64_t g = s->src->c.training_global_batch_size;
+    int64_t *cost = calloc((size_t)g, sizeof(*cost));
+    status st = ST_OK;
+    if (!cost)
+        return FAIL(ST_NO_MEMORY, "no memory for a step of %lld rows", (long long)g);
+    int64_t n = 0;
+    for (; n < g; n++) {
+        planned_row r;
+        arena_reset(&d->scratch);
+        st = plan_row(s->plan, s->from, step * (uint64_t)g + (uint64_t)n, &d->scratch, &r);
+        if (st == ST_END && n > 0)
+            break;
+        TRY_OR(done, st);
+        cost[n] = row_cost(&r);
+    }
+    TRY_OR(done, assign_rows(cost, n, s->ranks, s->rank_of));
+    for (int64_t k = n; k < g; k++)
+        s->rank_of[k] = NOBODY;
+    s->step = step;
+done:
+    free(cost);
+    return st;
+}
+
+/* The last row that next_owed asks the plan for. */
+static uint64_t last_looked_at(const session *s)
+{
+    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
+    return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
+}
+
+/* The first row from next_row on that this rank is owed, whose step is then the one of rank_of. */
+static status next_owed(dispatch *d, session *s, uint64_t *out)
+{
+    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
+    for (; s->ranks > 1; s->next_row++) {
+        if (s->step != s->next_row / g)
+            TRY(assign_step(d, s, s->next_row / g));
+        if (s->rank_of[s->next_row % g] == s->rank)
+            break;
+    }
+    *out = s->next_row;
+    return ST_OK;
+}
+
+/* Where this consumer goes on after a row of the step of rank_of. With several ranks a cursor
+ * points into the same step as long as the step owes this rank a row, else to the next step: there
+ * all ranks agree. */
+static uint64_t row_after(const session *s, uint64_t row)
+{
+    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
+    if (s->ranks == 1)
+        return row + 1;
+    for (uint64_t k = row + 1; k % g != 0; k++)
+        if (s->rank_of[k % g] == s->rank)
+            return k;
+    return (row / g + 1) * g;
+}
+
+stream_place session_place(const session *s)
+{
+    const uint64_t rows = plan_epoch_rows(s->plan);
+    const uint64_t in_epoch = rows ? s->next_row % rows : 0;
+    return (stream_place){
+        .epoch = rows ? (int64_t)(s->next_row / rows) : 0,
+        .share = rows ? (double)in_epoch / (double)rows : 1.0,
+        .seconds_left = s->rows_per_s > 0 ? (double)(rows - in_epoch) / s->rows_per_s : -1.0,
+    };
+}
+
+static void end_if_done(dispatch *d, session *s)
+{
+    if (!s->ended || s->n_slots > 0 || s->end_sent)
+        return;
+    char json[64];
+    int n = snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)s->rows_sent);
+    const status st =
+        wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n);
+    s->end_sent = st != ST_TIMEOUT; /* else sessions_deliver tries again */
+    if (st != ST_OK && s->end_sent)
+        log_debug("consumer could not be told of the end: %s", status_text());
+}
+
+/* Within its credit and its share of what we hold for all. A consumer may grant any credit; if it
+ * then does not read, that is its share's affair. */
+static bool may_reserve(const dispatch *d, const session *s)
+{
+    const int64_t share = d->c->prepd_buffer_bytes / d->n_sessions;
+    return (s->need <= s->credit && s->reserved + s->unreturned + s->need <= share) ||
+           (s->n_slots == 0 && s->unreturned <= 0);
+}
+
+int64_t session_row_bytes(const conf *c)
+{
+    return c->training_seq_len * TOKEN_BYTES + plan_patches_of(c) * PATCH_WIRE_BYTES + ROW_BYTES;
+}
+
+status session_produce(dispatch *d, session *s, lease **out)
+{
+    uint64_t number;
+    planned_row r;
+    status st;
+    if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(d, s)))
+        return ST_OK;
+    bool ready;
+    TRY(planning_row(d, s, last_looked_at(s), &ready));
+    if (!ready)
+        return ST_OK;
+    st = next_owed(d, s, &number);
+    arena_reset(&d->scratch);
+    if (st == ST_OK)
+        st = plan_row(s->plan, s->from, number, &d->scratch, &r);
+    if (st == ST_END) {
+        s->ended = true;
+        end_if_done(d, s);
+        return ST_OK;
+    }
+    if (st != ST_OK)
+        return st;
+    s->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
+              ROW_BYTES + s->bad.n * DECISION_BYTES +
+              (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
+    if (!may_reserve(d, s))
+        return ST_OK;
+    int64_t *item = NULL;
+    TRY(arena_alloc(&d->scratch, ((size_t)r.n_docs + 1) * sizeof(*item), (void **)&item));
+    for (int64_t i = 0; i < r.n_docs; i++)
+        item[i] = r.docs[i].sample;
+    TRY(lease_new(&d->book, LEASE_ROW, s, number, item, r.n_docs, out));
+    s->slots[(s->first_slot + s->n_slots++) % SESSION_SLOTS] =
+        (slot){.row = number, .reserved = s->need, .n_docs = r.n_docs};
+    s->credit -= s->need;
+    s->reserved += s->need;
+    s->need = 0;
+    s->next_row = (*out)->after = row_after(s, number);
+    return ST_OK;
+}
+
+/* Of what was sent, so that a sample is known to be good or bad when it counts: workers are rows
+ * ahead of the consumer, and more so while one row waits for a sample that hangs. Decisions that
+ * came with a cursor are not this run's doing, and what the index refuses never gets here. */
+static void judge_quarantine(dispatch *d)
+{
+    const serve_counts *k = &d->counts;
+    const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
+    if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
+        return;
+    const source *s = d->train.bad.n ? &d->train : &d->eval;
+    const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
+    dispatch_fail(d, FAIL(ST_BAD_INPUT,
+                          "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
+                          "%.1f %%; one of them: sample %lld: %s; prepd check lists all: "
+                          "raise the limit to go on from the checkpoint, or mend them and begin "
+                          "anew",
+                          share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
+                          some ? (long long)some->sample : -1, some ? some->cause : "-"));
+}
+
+/* Sends the rows that are ready, in order, as far as the consumer takes them. False if it has
+ * gone. */
+static bool deliver(dispatch *d, session *s)
+{
+    status st;
+    while (s->n_slots > 0 && s->slots[s->first_slot].msg) {
+        slot *first = &s->slots[s->first_slot];
+        int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
+        st = wire_send(d->consumers, &s->peer, first->msg);
+        if (st == ST_TIMEOUT)
+            return true; /* sessions_deliver tries again */
+        if (st != ST_OK) {
+            log_info("consumer gone: %s", status_text());
+            return false;
+        }
+        wire_msg_free(&first->msg);
+        s->credit += first->reserved - bytes;
+        s->reserved -= first->reserved;
+        s->unreturned += bytes;
+        s->said_ns = clock_ns();
+        s->rows_sent++;
+        d->counts.rows++;
+        d->counts.bytes += (uint64_t)bytes;
+        d->counts.samples += (uint64_t)first->n_docs;
+        d->counts.blank += (uint64_t)first->n_blank;
+        s->first_slot = (s->first_slot + 1) % SESSION_SLOTS;
+        s->n_slots--;
+    }
+    judge_quarantine(d);
+    end_if_done(d, s);
+    return true;
+}
+
+void sessions_deliver(dispatch *d)
+{
+    for (session *s = d->sessions, *next; s; s = next) {
+        next = s->next;
+        if (s->n_slots > 0 && s->slots[s->first_slot].msg && !deliver(d, s))
+            session_close(d, s, NULL);
+        else
+            end_if_done(d, s);
+    }
+}
+
+/* Tells consumers that hear nothing that the daemon is there; one that has gone without BYE is
+ * found out this way, since sending to it fails. */
+void sessions_still_here(dispatch *d, int64_t now)
+{
+    for (session *s = d->sessions, *next; s; s = next) {
+        next = s->next;
+        if (now - s->said_ns < STILL_HERE_NS)
+            continue;
+        s->said_ns = now;
+        if (consumer_is_there(d->consumers, &s->peer))
+            continue;
+        log_info("consumer gone: %s", status_text());
+        session_close(d, s, NULL);
+    }
+}
+
+void session_row(dispatch *d, session *s, lease *l, wire_msg *m)
+{
+    for (int i = 0; i < s->n_slots; i++) {
+        slot *at = &s->slots[(s->first_slot + i) % SESSION_SLOTS];
+        if (at->row != l->row || at->msg)
+            continue;
+        for (int64_t k = 0; k < l->n_items && s->src->bad.n; k++)
+            at->n_blank += quarantine_find(&s->src->bad, l->item[k]) != NULL;
+        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, m) != ST_OK) {
+            dispatch_fail(d, status_last()->code);
+            return;
+        }
+        break;
+    }
+    lease_free(&l);
+    if (!deliver(d, s))
+        session_close(d, s, NULL);
+}

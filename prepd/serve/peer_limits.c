@@ -1,0 +1,97 @@
+#include "prepd/serve/peer_limits.h"
+
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+
+enum {
+    MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
+    MESSAGES_MS = 25,        /* and so long, if they are large */
+    DISCARDED_PER_TURN = 16384,
+    OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
+    REFUSALS_TOLD = 20,
+};
+
+/* A connection can not be closed from this side (ZeroMQ has no call for it). Its messages are
+ * thrown away as fast as they are read instead. */
+static offender *find_offender(peers *p, const wire_peer *peer)
+{
+    for (int i = 0; i < MAX_OFFENDERS; i++)
+        if (p->offenders[i].offences && p->offenders[i].peer.size == peer->size &&
+            memcmp(p->offenders[i].peer.id, peer->id, peer->size) == 0)
+            return &p->offenders[i];
+    return NULL;
+}
+
+void peers_offence(peers *p)
+{
+    if (!p->reading)
+        return;
+    offender *o = find_offender(p, p->reading);
+    if (!o) {
+        o = &p->offenders[p->next_offender++ % MAX_OFFENDERS]; /* the oldest makes way */
+        *o = (offender){.peer = *p->reading};
+    }
+    if (++o->offences == OFFENCES)
+        log_warn("a connection is no longer listened to: %d of its messages were refused",
+                 OFFENCES);
+}
+
+void peers_refuse(peers *p, wire_socket *s, const wire_peer *to, const char *what, status st)
+{
+    p->refused++;
+    peers_offence(p);
+    if (p->told++ < REFUSALS_TOLD)
+        log_warn("%s refused: %s", what, status_text());
+    if (wire_send_error(s, to, 0, st) != ST_OK)
+        log_debug("it could not be told: %s", status_text());
+}
+
+status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user)
+{
+    wire_msg *m = NULL;
+    status st = ST_OK;
+    TRY(wire_msg_new(&m));
+    const int64_t end_ns = clock_ns() + MESSAGES_MS * 1000000LL;
+    for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN && clock_ns() < end_ns; i++) {
+        wire_peer from;
+        wire_msg_clear(m);
+        st = wire_recv(s, 0, &from, m);
+        const offender *o = st == ST_OK || st == ST_PROTOCOL ? find_offender(p, &from) : NULL;
+        if (o && o->offences >= OFFENCES) {
+            if (++discarded < DISCARDED_PER_TURN)
+                i--;
+            continue;
+        }
+        p->reading = &from;
+        if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
+            peers_refuse(p, s, &from, "message", st);
+            continue;
+        }
+        if (st != ST_OK)
+            break;
+        handle(user, &from, m);
+    }
+    p->reading = NULL;
+    wire_msg_free(&m);
+    return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
+}
+
+void peers_tell(peers *p, wire *net, wire_socket *const *sockets, int n)
+{
+    char text[WIRE_REFUSED_TEXT];
+    for (int i = 0; i < n; i++) {
+        const int64_t cut = wire_were_cut(sockets[i], text);
+        if (cut > 0)
+            log_warn("peer cut off times=%lld last=\"%s\"", (long long)cut, text);
+        p->refused += (uint64_t)cut;
+    }
+    const int64_t keys = wire_keys_were_refused(net, text);
+    if (keys > 0)
+        log_warn("key refused times=%lld last=\"%s\"", (long long)keys, text);
+    p->refused_keys += (uint64_t)keys;
+    if (p->told > REFUSALS_TOLD)
+        log_warn("refused %lld more, not shown", (long long)(p->told - REFUSALS_TOLD));
+    p->told = 0;
+}

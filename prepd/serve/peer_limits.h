@@ -1,0 +1,35 @@
+/* peer_limits.h: whoever sends to a bound socket. None of them may fill the log, or keep others
+ * waiting: so many messages are read in a turn, refused ones are told and counted and not all
+ * logged, and who sends what is refused again and again is no longer listened to. */
+#ifndef TESSERA_PREPD_PEERS_H
+#define TESSERA_PREPD_PEERS_H
+
+#include "proto/wire.h"
+
+/* A connection whose messages were refused. */
+enum { MAX_OFFENDERS = 64 };
+typedef struct offender {
+    wire_peer peer;
+    int offences;
+} offender;
+
+typedef struct peers {
+    offender offenders[MAX_OFFENDERS];
+    unsigned next_offender;
+    const wire_peer *reading;       /* whose message is being handled */
+    int64_t told;                   /* refusals that were logged since peers_tell */
+    uint64_t refused, refused_keys; /* messages and peers; keys; since the start */
+} peers;
+
+typedef void (*peers_handle)(void *user, const wire_peer *from, wire_msg *m);
+
+/* Hands over what has come, as much as a turn has room for. */
+WARN_UNUSED status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user);
+/* Tells it the thread's note, and the log, if that was not told too many. */
+void peers_refuse(peers *p, wire_socket *s, const wire_peer *to, const char *what, status st);
+/* Of the peer whose message is being handled. */
+void peers_offence(peers *p);
+/* Logs what was kept back, and whom ZeroMQ's side refused; to be called every few seconds. */
+void peers_tell(peers *p, wire *net, wire_socket *const *sockets, int n);
+
+#endif

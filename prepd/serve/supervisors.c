@@ -1,0 +1,57 @@
+/* supervisors.c: the processes elsewhere that start workers again (worker/supervisor.h): who is
+ * there, so that a daemon drained for good can tell them. Their workers may be between two lives
+ * just then, or have never come so far as to join. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
+
+/* One says every second that it is there; ZeroMQ does not tell that it has gone. */
+static const int64_t SILENT_NS = 10000000000;
+
+void keepers_tick(dispatch *d, int64_t now)
+{
+    for (keeper_seat **at = &d->keepers; *at;) {
+        keeper_seat *k = *at;
+        if (now - k->heard_ns < SILENT_NS) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        d->n_keepers--;
+        free(k);
+    }
+}
+
+status keeper_heard(dispatch *d, const wire_peer *from, const char *name)
+{
+    const int64_t now = clock_ns();
+    for (keeper_seat *k = d->keepers; k; k = k->next)
+        if (k->peer.size == from->size && memcmp(k->peer.id, from->id, from->size) == 0) {
+            k->heard_ns = now;
+            return ST_OK;
+        }
+    if (d->n_keepers >= MAX_SEATS)
+        return FAIL_IN(ST_UNAVAILABLE, name, "%d keepers of workers are here already", MAX_SEATS);
+    keeper_seat *k = calloc(1, sizeof *k);
+    if (!k)
+        return FAIL(ST_NO_MEMORY, "no memory for a keeper of workers");
+    *k = (keeper_seat){.peer = *from, .heard_ns = now, .next = d->keepers};
+    d->keepers = k;
+    d->n_keepers++;
+    return ST_OK;
+}
+
+void keepers_leave(dispatch *d, bool tell)
+{
+    while (d->keepers) {
+        keeper_seat *k = d->keepers;
+        if (tell && wire_send_json(d->workers, &k->peer, KIND_BYE, 0, "{}", 2) != ST_OK)
+            log_debug("a keeper could not be told to leave: %s", status_text());
+        d->keepers = k->next;
+        free(k);
+    }
+    d->n_keepers = 0;
+}

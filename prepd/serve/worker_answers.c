@@ -1,0 +1,322 @@
+/* worker_answers.c: what a worker sends for a lease: the row, index records, or what could not be
+ * decoded; and what it tells in between. */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/dataset/file_error.h"
+#include "prepd/serve/dispatch_state.h"
+
+enum {
+    MISSING_LIMIT = 3
+}; /* files a worker may miss that the dispatcher sees, before it must go */
+
+static lease *end_work(dispatch *d, worker_seat *w)
+{
+    lease *l = w->work;
+    w->work = w->ahead;
+    w->ahead = NULL;
+    w->unbegun = w->work != NULL;
+    w->last_item = false;
+    w->made_ns = 0;
+    w->shipped = 0;
+    w->fresh = false;
+    w->leases_done++;
+    w->since_ns = w->leased_ns = clock_ns();
+    d->answered_ns = w->since_ns;
+    return l;
+}
+
+status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, const char *name)
+{
+    if (!w->work)
+        return ST_OK; /* late */
+    if (w->work->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "a row for a lease of another kind");
+    if (head->row != w->work->row)
+        return FAIL_IN(ST_PROTOCOL, name, "row %llu for a lease of row %llu",
+                       (unsigned long long)head->row, (unsigned long long)w->work->row);
+    if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
+        return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
+                       wire_msg_parts(m), (unsigned)head->n_images);
+    if (w->made_ns > 0) /* the rest of its time is the link's */
+        press_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
+                       clock_ns() - w->leased_ns - w->made_ns);
+    if (!w->local)
+        breach_made_good(&d->breaches, w->from);
+    lease *l = end_work(d, w);
+    if (!l->owner)
+        lease_free(&l); /* its consumer has gone */
+    else if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        session_row(d, l->owner, l, m);
+    return ST_OK;
+}
+
+/* A file that a worker misses, as we see it. */
+typedef enum sight {
+    SIGHT_THERE,  /* as for local workers: then the worker is at fault */
+    SIGHT_GONE,   /* the file is */
+    SIGHT_TROUBLE /* neither: it can not be had now */
+} sight;
+
+/* size: of the file that is there. */
+static sight look_at(const source *s, const char *file, int64_t *out_size)
+{
+    char path[PATH_MAX];
+    struct stat info;
+    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
+    *out_size = fstat(fd, &info) == 0 ? (int64_t)info.st_size : 0;
+    close(fd);
+    return SIGHT_THERE;
+}
+
+/* Of an indexed sample: one that has become another is gone. A peer names the file: nothing is
+ * opened for it but what it was leased. */
+static sight look_at_indexed(dispatch *d, const source *s, int64_t id, const char *file)
+{
+    sample smp;
+    int32_t i = 0;
+    arena_reset(&d->scratch);
+    if (s->data->v->outline(s->data, id, &d->scratch, &smp) != ST_OK)
+        return SIGHT_GONE;
+    while (i < smp.n_images && !dataset_image_has(s->data, smp.images[i], file))
+        i++;
+    if (i == smp.n_images)
+        return SIGHT_GONE;
+    int64_t size, bytes, mtime_ns;
+    const sight seen = look_at(s, file, &size);
+    if (seen != SIGHT_THERE)
+        return seen;
+    image_place place;
+    index_image x;
+    dataset_image_place(s->data, smp.images[i], &place);
+    dataset_image_stat(s->data, smp.images[i], &bytes, &mtime_ns);
+    index_image_get(s->index, smp.images[i], &x);
+    const bool same = place.bytes < 0 ? bytes == x.file_bytes : place.offset <= size - place.bytes;
+    return same ? SIGHT_THERE : SIGHT_GONE;
+}
+
+/* Neither it nor we can have the file now: judged as if the worker had died of it, which begins
+ * anew. */
+static void lost_in_trouble(dispatch *d, worker_seat *w, const char *file)
+{
+    static const char json[] = "{\"again\":true}";
+    char what[128];
+    snprintf(what, sizeof(what), "%.80s can be had neither there nor here", file);
+    if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+        log_debug("worker could not be told to begin anew: %s", status_text());
+    seat_gone(d, w, LOSS_CRASH, what);
+}
+
+/* file: one that it could not open just now; NULL: none. Its user is told where it runs. */
+static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
+{
+    if (!file || w->missing_files < MISSING_LIMIT)
+        return;
+    const status st =
+        w->ship
+            ? FAIL_IN(ST_PROTOCOL, file,
+                      "a worker elsewhere (pid %d on %s) tells sizes for this and %lld other files "
+                      "that "
+                      "differ from what the daemon sent it",
+                      (int)w->pid, w->host, (long long)w->missing_files - 1)
+            : FAIL_IN(ST_NO_INPUT, file,
+                      "this and %lld other files that the daemon has cannot be opened by a worker "
+                      "elsewhere (pid %d on %s), or differ there: its --data-root must name the "
+                      "folder of a whole copy",
+                      (long long)w->missing_files - 1, (int)w->pid, w->host);
+    log_warn("worker dismissed: %s", status_text());
+    if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
+        log_debug("worker could not be told to leave: %s", status_text());
+    if (w->ship) /* that is no bad copy */
+        breach_note(&d->breaches, w->from, clock_ns());
+    seat_gone(d, w, w->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
+}
+
+/* missing: a file of image j that w could not open, or NULL; told: the size it says, -1: no record,
+ * see taking it. What could not be sent is this side's affair, and no size of it is told. */
+static bool contradicts(const worker_seat *w, const source *s, int64_t j, const char *missing,
+                        int64_t told)
+{
+    int64_t bytes, mtime_ns;
+    if (missing && !w->ship)
+        return dataset_image_has(s->data, j, missing) && look_at(s, missing, &bytes) == SIGHT_THERE;
+    dataset_image_stat(s->data, j, &bytes, &mtime_ns);
+    return told >= (w->ship ? 1 : 0) && bytes > 0 && bytes != told;
+}
+
+/* Files of an index lease that this worker could not open and we can, or that have other sizes
+ * here than it says: the index must not depend on who read for it. A file that changed since it
+ * was sent counts too, but three of them dismiss it, not one. */
+static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
+                            const char **out_file)
+{
+    const json_value *list = json_find(v, "records");
+    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
+    const source *s = l->owner;
+    int64_t missed = 0;
+    *out_file = NULL;
+    if (w->local || l->kind != LEASE_IMAGES)
+        return 0;
+    for (int64_t k = 0; k < n; k++) {
+        const json_value *r = json_item(list, (size_t)k);
+        const int64_t j = solo >= 0 ? solo : l->item[k];
+        const char *missing = json_text(json_find(r, "missing"), NULL);
+        if (!contradicts(w, s, j, missing, json_int(json_find(r, "bytes"), -1)))
+            continue;
+        missed++;
+        *out_file = missing ? missing : s->data->v->image_path(s->data, j);
+    }
+    return missed;
+}
+
+status answer_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                      const char *name)
+{
+    lease *l = w->work;
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (l->kind == LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
+    bool solo = lease_solo_item(l) >= 0;
+    const char *file;
+    const int64_t missed = missed_files(w, l, v, &file);
+    if (missed > 0) {
+        w->missing_files += missed;
+        end_work(d, w);
+        lease_book_return(&d->book, l);
+        dismiss_if_blind(d, w, file);
+        return ST_OK;
+    }
+    const status st = index_build_take(d, l, v, w, name);
+    if (st != ST_OK && st != ST_PROTOCOL) { /* ours, not the worker's */
+        dispatch_fail(d, st);
+        return ST_OK;
+    }
+    TRY(st);
+    end_work(d, w);
+    if (solo && l->n_items > 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_free(&l);
+    return ST_OK;
+}
+
+/* Checks all of a FAILED message before any of it counts: a worker that names what it was not given
+ * is not believed in anything. */
+static status check_failed(const lease *l, const json_value *v, const char *name,
+                           const json_value **out_list)
+{
+    const int64_t solo = lease_solo_item(l);
+    TRY(json_want_array(v, "samples", name, out_list));
+    if (json_count(*out_list) == 0)
+        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
+    for (size_t i = 0; i < json_count(*out_list); i++) {
+        const json_value *f = json_item(*out_list, i);
+        int64_t id;
+        const char *cause;
+        TRY(json_want_int(f, "id", name, &id));
+        TRY(json_want_text(f, "cause", name, &cause));
+        if (solo >= 0 ? id != solo : !lease_has(l, id))
+            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
+                           (long long)id);
+    }
+    return ST_OK;
+}
+
+/* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
+status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                     const char *name)
+{
+    lease *l = w->work;
+    const json_value *list;
+    const char *trouble = NULL, *missed = NULL; /* files */
+    if (!l || head->row != l->number)
+        return ST_OK; /* late */
+    if (!l->owner) {  /* its consumer has gone */
+        end_work(d, w);
+        lease_free(&l);
+        return ST_OK;
+    }
+    if (l->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
+    TRY(check_failed(l, v, name, &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *f = json_item(list, i);
+        const int64_t id = json_int(json_find(f, "id"), -1);
+        const char *missing = json_text(json_find(f, "missing"), NULL);
+        const sight seen = missing && !w->local && !w->ship
+                               ? look_at_indexed(d, lease_source(l), id, missing)
+                               : SIGHT_GONE;
+        w->missing_files += seen == SIGHT_THERE;
+        missed = seen == SIGHT_THERE ? missing : missed;
+        trouble = seen == SIGHT_TROUBLE ? missing : trouble;
+        if (seen == SIGHT_GONE)
+            seats_quarantine(d, lease_source(l), id, json_text(json_find(f, "cause"), ""));
+    }
+    if (trouble) {
+        lost_in_trouble(d, w, trouble);
+        return ST_OK;
+    }
+    end_work(d, w);
+    if (lease_solo_item(l) >= 0)
+        lease_solo_done(&d->book, l);
+    else
+        lease_book_return(&d->book, l);
+    dismiss_if_blind(d, w, missed);
+    return ST_OK;
+}
+
+/* What making a row took, which its worker tells before the row itself. */
+static void count_stages(dispatch *d, worker_seat *w, const json_value *stages,
+                         const json_value *cache)
+{
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = json_int(json_item(cache, (size_t)i), 0);
+        d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
+    }
+    w->made_ns = 0;
+    for (int i = 0; i < N_STAGES; i++) {
+        int64_t ns = json_int(json_item(stages, (size_t)i), 0);
+        ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
+        d->counts.stage_ns[i] += ns;
+        w->made_ns += ns;
+    }
+}
+
+status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+                 const char *name)
+{
+    const json_value *stages = json_find(v, "stage_ns");
+    if (!w->work || head->row != w->work->number)
+        return ST_OK;
+    if (stages) {
+        count_stages(d, w, stages, json_find(v, "cache"));
+        return damage_heard(d, w->work, json_find(v, "damaged"), name);
+    }
+    const int64_t item = json_int(json_find(v, "item"), -1);
+    const lease *l = w->work;
+    if (!lease_has(l, item))
+        return FAIL_IN(ST_PROTOCOL, name, "at work on %lld, which is not in the lease",
+                       (long long)item);
+    w->unbegun = false;
+    /* An item reported again, or after a later one, gives no further time: a lease ends within
+     * prepd.sample_timeout for each of its items. A long lease that goes on is no sign of trouble.
+     */
+    if (lease_on(w->work, item))
+        d->answered_ns = w->since_ns = clock_ns();
+    w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
+                   item == l->item[l->n_items - 1];
+    return ST_OK;
+}

@@ -1,0 +1,87 @@
+#include "prepd/synth/synth_files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status files_path(char out[FILES_PATH_MAX], const char *folder, const char *fmt, ...)
+{
+    char name[FILES_PATH_MAX];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(name, sizeof name, fmt, args);
+    va_end(args);
+    if (n < 0 || n >= FILES_PATH_MAX ||
+        snprintf(out, FILES_PATH_MAX, "%s/%s", folder, name) >= FILES_PATH_MAX)
+        return FAIL_IN(ST_BAD_INPUT, folder, "the path is longer than %d bytes", FILES_PATH_MAX);
+    return ST_OK;
+}
+
+status files_write(const char *path, const void *data, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f)
+        return FAIL_IN(ST_CANT_CREATE, path, "can not create: %s", strerror(errno));
+    size_t written = fwrite(data, 1, size, f);
+    int closed = fclose(f);
+    if (written != size || closed)
+        return FAIL_IN(ST_IO, path, "writing %zu bytes failed: %s", size, strerror(errno));
+    return ST_OK;
+}
+
+status files_write_json(const char *folder, const char *name, json_writer *w)
+{
+    char path[FILES_PATH_MAX];
+    char *text = NULL;
+    size_t size;
+    TRY(files_path(path, folder, "%s", name));
+    TRY(json_writer_take(w, &text, &size));
+    status st = files_write(path, text, size);
+    free(text);
+    return st;
+}
+
+status files_make_folder(const char *path)
+{
+    char partial[FILES_PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof partial)
+        return FAIL_IN(ST_BAD_INPUT, path, "a path of 1 to %d bytes is wanted", FILES_PATH_MAX - 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != 0)
+            continue;
+        memcpy(partial, path, i);
+        partial[i] = 0;
+        struct stat info;
+        if (mkdir(partial, 0777) == 0)
+            continue;
+        if (errno != EEXIST)
+            return FAIL_IN(ST_CANT_CREATE, partial, "can not make the folder: %s", strerror(errno));
+        if (stat(partial, &info) || !S_ISDIR(info.st_mode))
+            return FAIL_IN(ST_CANT_CREATE, partial, "a folder is wanted, this is something else");
+    }
+    return ST_OK;
+}
+
+status files_remove(const char *folder, const char *prefix)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return errno == ENOENT ? ST_OK
+                               : FAIL_IN(ST_IO, folder, "can not read: %s", strerror(errno));
+    status st = ST_OK;
+    struct dirent *entry;
+    while (st == ST_OK && (entry = readdir(dir))) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+            continue;
+        if (unlinkat(dirfd(dir), entry->d_name, 0) && errno != EISDIR && errno != ENOENT)
+            st = FAIL_IN(ST_IO, folder, "can not remove %s: %s", entry->d_name, strerror(errno));
+    }
+    closedir(dir);
+    return st;
+}

@@ -1,0 +1,250 @@
+/* make_row.c: a lease of a row done: its texts and image files into one message. */
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "prepd/sample/clip.h"
+#include "prepd/worker/lease_read.h"
+#include "prepd/worker/row_images.h"
+
+static const char SOURCE[] = "lease";
+enum { MAX_SIDE = 1 << 20 }; /* patches along one axis a lease may ask for */
+
+typedef struct row_work {
+    workshop *s;
+    const json_value *lease;
+    const conf *c;
+    image_filter filter;
+    image_codec codec;
+    row_images images;
+    json_writer failed;
+    int64_t n_failed;
+    const document *before; /* NULL: none yet */
+    chat_text whole;        /* its text, of which it may have a part */
+} row_work;
+
+static status read_grids(const json_value *list, const lease_clip *clips, arena *a, fit_grid **out)
+{
+    fit_grid *grid;
+    const size_t n = json_count(list);
+    TRY(arena_calloc(a, n + 1, sizeof(*grid), (void **)&grid));
+    for (size_t i = 0; i < n; i++) {
+        const int64_t h = json_int(json_item(json_item(list, i), 0), 0);
+        const int64_t w = json_int(json_item(json_item(list, i), 1), 0);
+        if (h < 2 || w < 2 || h % 2 || w % 2 || h > MAX_SIDE || w > MAX_SIDE)
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "grid of %lld x %lld patches", (long long)h,
+                           (long long)w);
+        grid[i] = (fit_grid){(int32_t)h * PATCH_SIDE, (int32_t)w * PATCH_SIDE, (int32_t)h,
+                             (int32_t)w, (int32_t)clip_pairs(clips[i].n)};
+    }
+    *out = grid;
+    return ST_OK;
+}
+
+static void put_failure(row_work *k, int64_t id, bool missing)
+{
+    const char *root = k->images.root;
+    json_writer *w = &k->failed;
+    json_begin_object(w);
+    json_put_key(w, "id");
+    json_put_int(w, id);
+    json_put_key(w, "cause");
+    json_put_cstr(w, lease_cause(root, status_text()));
+    if (missing) {
+        json_put_key(w, "missing");
+        json_put_cstr(w, lease_cause(root, status_last()->input));
+    }
+    json_end_object(w);
+    k->n_failed++;
+}
+
+/* What its picture i was decoded with, if that was a warning. */
+static void take_damage(row_work *k, const document *doc, int32_t i)
+{
+    workshop *s = k->s;
+    if (s->damage)
+        s->damaged[s->n_damaged++] = (damaged_image){(int64_t)doc->sample_id, i, s->damage};
+    s->damage = NULL;
+}
+
+/* The pictures of one document. A picture that fails fails the sample; the row goes on, so that one
+ * answer names all bad samples of the row. */
+static status doc_images(row_work *k, const json_value *v, const lease_clip *clips, document *doc)
+{
+    const json_value *images = json_find(v, "images");
+    uint8_t **patches;
+    TRY(arena_calloc(&k->s->row, (size_t)doc->n_images + 1, sizeof(*patches), (void **)&patches));
+    doc->patches = patches;
+    TRY(row_images_add(&k->images, doc));
+    if (doc->quarantined)
+        return ST_OK;
+    for (int32_t i = 0; i < doc->n_images; i++) {
+        const int64_t file = json_int(json_item(images, (size_t)i), -1);
+        k->s->damage = NULL;
+        const status st = row_images_fill(&k->images, i, file, &clips[i], &patches[i]);
+        if (st == ST_OK) {
+            take_damage(k, doc, i);
+            continue;
+        }
+        if (lease_must_end(k->s, st))
+            return st;
+        put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->s, st));
+        break;
+    }
+    return ST_OK;
+}
+
+/* The whole text of a document's sample; another part of one has it from the document before. */
+static status whole_text(row_work *k, const json_value *v, const chat_visual *visuals,
+                         const document *doc)
+{
+    workshop *s = k->s;
+    sample smp;
+    if (json_bool(json_find(v, "same"), false))
+        return k->before && k->before->sample_id == doc->sample_id && doc->n_images == 0
+                   ? ST_OK
+                   : FAIL_IN(ST_PROTOCOL, SOURCE, "sample %llu is not that of the document before",
+                             (unsigned long long)doc->sample_id);
+    int64_t since = clock_ns();
+    TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
+    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, visuals, &s->row,
+                    &k->whole));
+    workshop_stage_end(s, STAGE_TEXT, &since);
+    return ST_OK;
+}
+
+static status make_doc(row_work *k, const json_value *v, document *doc)
+{
+    workshop *s = k->s;
+    fit_grid *grids;
+    lease_clip *clips;
+    chat_visual *visuals;
+    int64_t id, tokens, from, whole;
+    doc->n_images = (int32_t)json_count(json_find(v, "grids"));
+    TRY(clips_read(json_find(v, "clips"), doc->n_images, &s->row, &clips));
+    TRY(read_grids(json_find(v, "grids"), clips, &s->row, &grids));
+    TRY(json_want_int(v, "tokens", SOURCE, &tokens));
+    TRY(json_want_int(v, "id", SOURCE, &id));
+    doc->sample_id = (uint64_t)id;
+    doc->part = (int32_t)json_int(json_find(v, "part"), 0);
+    doc->grids = grids;
+    doc->shared = json_bool(json_find(v, "shared"), false);
+    doc->quarantined = json_bool(json_find(v, "bad"), false);
+    TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
+    for (int32_t i = 0; i < doc->n_images; i++)
+        TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &s->row, &visuals[i]));
+    TRY(whole_text(k, v, visuals, doc));
+    k->before = doc;
+    doc->text = k->whole;
+    from = json_int(json_find(v, "from"), 0);
+    whole = json_int(json_find(v, "whole"), tokens);
+    if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
+        return FAIL_IN(ST_INTERNAL, SOURCE,
+                       "sample %llu has %lld tokens, the plan says %lld: worker and index disagree",
+                       (unsigned long long)doc->sample_id, (long long)doc->text.n,
+                       (long long)whole);
+    if (tokens < whole && doc->n_images > 0)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures can not be split");
+    doc->text.ids += from;
+    doc->text.labels += from;
+    doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
+    doc->text.n = tokens;
+    return doc_images(k, v, clips, doc);
+}
+
+static status text_member(workshop *s, const json_value *lease, const char *key, const char **out)
+{
+    const char *text;
+    char *copy;
+    TRY(json_want_text(lease, key, SOURCE, &text));
+    TRY(arena_strndup(&s->row, text, strlen(text), &copy));
+    *out = copy;
+    return ST_OK;
+}
+
+/* auto: as the lease says. */
+static image_filter filter_of(const conf *c, bool press)
+{
+    if (c->prepd_image_filter == FILTER_AUTO)
+        return press ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+    return c->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+}
+
+static image_codec codec_of(const conf *c, bool press)
+{
+    if (c->prepd_image_codec == CODEC_AUTO)
+        return press ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+    return c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+}
+
+static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *out)
+{
+    workshop *s = k->s;
+    row r;
+    int64_t number;
+    TRY(json_want_int(k->lease, "row", SOURCE, &number));
+    TRY(row_build(docs, n_docs, &s->row, &r));
+    TRY(text_member(s, k->lease, "cursor", &r.cursor));
+    TRY(text_member(s, k->lease, "quarantine", &r.quarantine));
+    if (json_find(k->lease, "references"))
+        TRY(text_member(s, k->lease, "references", &r.references));
+    int64_t since = clock_ns();
+    if (k->images.in_place) {
+        row_images_finish(&k->images);
+        TRY(codec_encode_made(s->packer, &r, (uint64_t)number, s->items_made, out));
+    } else {
+        TRY(codec_encode(s->packer, &r, (uint64_t)number, k->filter, k->codec, out));
+    }
+    workshop_stage_end(s, STAGE_PACK, &since);
+    return ST_OK;
+}
+
+status make_row(workshop *s, const json_value *lease, on_item on, void *user, wire_msg *out,
+                char **out_failed)
+{
+    const json_value *docs_json;
+    document *docs;
+    int64_t most = 0;
+    size_t size;
+    status st = ST_OK;
+    row_work k = {.s = s, .lease = lease, .c = lease_conf(s, lease)};
+    const bool press = json_bool(json_find(lease, "press"), false);
+    k.filter = filter_of(&s->train, press);
+    k.codec = codec_of(&s->train, press);
+    k.images = (row_images){
+        .s = s,
+        .c = k.c,
+        .in_place = k.filter == IMAGE_FILTER_NONE && k.codec == IMAGE_CODEC_NONE,
+    };
+    arena_reset(&s->row);
+    memset(s->stage_ns, 0, sizeof(s->stage_ns));
+    s->cache_hits = s->cache_misses = 0;
+    *out_failed = NULL;
+    TRY(lease_root(s, lease, &k.images.root));
+    TRY(json_want_array(lease, "docs", SOURCE, &docs_json));
+    TRY(json_want_array(lease, "files", SOURCE, &k.images.files));
+    const int64_t n_docs = (int64_t)json_count(docs_json);
+    for (int64_t i = 0; i < n_docs; i++)
+        most += (int64_t)json_count(json_find(json_item(docs_json, (size_t)i), "grids"));
+    TRY(arena_calloc(&s->row, (size_t)n_docs + 1, sizeof(*docs), (void **)&docs));
+    TRY(row_images_begin(&k.images, most));
+    s->n_damaged = 0;
+    TRY(arena_calloc(&s->row, (size_t)most + 1, sizeof(*s->damaged), (void **)&s->damaged));
+    json_writer_init(&k.failed);
+    json_begin_object(&k.failed);
+    json_put_key(&k.failed, "samples");
+    json_begin_array(&k.failed);
+    for (int64_t i = 0; i < n_docs; i++) {
+        const json_value *v = json_item(docs_json, (size_t)i);
+        TRY_OR(done, on(user, json_int(json_find(v, "id"), -1)));
+        TRY_OR(done, make_doc(&k, v, &docs[i]));
+    }
+    json_end_array(&k.failed);
+    json_end_object(&k.failed);
+    if (k.n_failed > 0)
+        st = json_writer_take(&k.failed, out_failed, &size);
+    else
+        st = finish_row(&k, docs, n_docs, out);
+done:
+    json_writer_done(&k.failed);
+    return st;
+}

@@ -1,0 +1,330 @@
+#include "prepd/worker/supervisor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
+#include "proto/wire.h"
+
+enum {
+    QUICK_MS = 1000,   /* a life this short may be a failure to start */
+    QUICK_DEATHS = 16, /* so many of them in a row before the next is started after a pause */
+    PAUSE_MS = 1000,
+    LEAVE_LIMIT_MS = 10000, /* after SIGTERM, to finish a row */
+    SAY_MS = 1000,          /* between two words to the dispatcher */
+    WHAT_BYTES = 80,
+    ENVIRONMENT_BYTES = 160,
+};
+static const char BEFORE[] = "TESSERA_WORKER_BEFORE", HEARD[] = "--heard";
+static const int64_t MS = 1000000;
+
+typedef struct kept {
+    pid_t pid; /* 0 = to be started at start_ns, unless it has left */
+    int64_t started_ns, start_ns;
+    int quick_deaths; /* in a row */
+    bool left;
+    char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" of the one that died, "" none */
+} kept;
+
+typedef struct keeper {
+    const char *endpoint;
+    wire *net;
+    wire_socket *socket; /* NULL: to be connected */
+    wire_msg *m;
+    int64_t said_ns; /* on this connection; 0 not yet */
+    bool heard;      /* a dispatcher was there; from then on one that is away is waited for */
+    int64_t away_ns; /* since when there is none; 0: there is */
+    int64_t tell_ns; /* when that is told next */
+    char id[24];
+    char **argv;
+    int n_argv;   /* the next one's place, for --heard */
+    kept *worker; /* [n] */
+    int n;
+    bool stopping, signalled, stop_now; /* by the second signal */
+    status outcome;
+} keeper;
+
+void keeper_put_before(json_writer *w)
+{
+    const char *text = getenv(BEFORE);
+    int pid = 0, at = 0;
+    char how[16];
+    if (text && sscanf(text, "%d %15s %n", &pid, how, &at) == 2 && at > 0) {
+        json_put_key(w, "before");
+        json_begin_object(w);
+        json_put_key(w, "pid");
+        json_put_int(w, pid);
+        json_put_key(w, "how");
+        json_put_cstr(w, how);
+        json_put_key(w, "what");
+        json_put_cstr(w, text + at);
+        json_end_object(w);
+    }
+    unsetenv(BEFORE);
+}
+
+static status start_one(keeper *k, kept *w)
+{
+    if (w->before[0])
+        setenv(BEFORE, w->before, 1);
+    status st = proc_spawn(k->argv, &w->pid);
+    unsetenv(BEFORE);
+    w->before[0] = 0;
+    w->started_ns = clock_ns();
+    if (st != ST_OK)
+        w->pid = 0;
+    return st;
+}
+
+static bool any_alive(const keeper *k)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid)
+            return true;
+    return false;
+}
+
+/* No process is left for one more: those that are there go on meanwhile. */
+static status start_missing(keeper *k)
+{
+    for (int i = 0; i < k->n && !k->stopping; i++) {
+        kept *w = &k->worker[i];
+        if (w->pid || w->left || clock_ns() < w->start_ns)
+            continue;
+        const status st = start_one(k, w);
+        if (st == ST_OK)
+            continue;
+        if (!any_alive(k))
+            return st;
+        log_warn("worker not started: %s", status_text());
+        w->start_ns = clock_ns() + PAUSE_MS * MS;
+    }
+    return ST_OK;
+}
+
+/* The code a worker chose to leave with, as a status: it has said why. */
+static status left_because(int code)
+{
+    for (int s = ST_OK + 1; s < ST_COUNT; s++)
+        if (status_exit_code((status)s) == code)
+            return FAIL((status)s, "a worker has left with code %d (its message is above)", code);
+    return FAIL(ST_INTERNAL, "a worker has left with code %d", code);
+}
+
+/* No memory or a failed disk may pass; refused, misconfigured or told to go will not. */
+static bool may_pass(int code)
+{
+    return code == status_exit_code(ST_NO_MEMORY) || code == status_exit_code(ST_IO) ||
+           code == status_exit_code(ST_INTERNAL);
+}
+
+static void ended(keeper *k, kept *w, int wstatus)
+{
+    static const char *const words[] = {[PROC_END_LEFT] = "outside",
+                                        [PROC_END_OUTSIDE] = "outside",
+                                        [PROC_END_CRASH] = "crash",
+                                        [PROC_END_TIME] = "timeout"};
+    char what[WHAT_BYTES];
+    const int64_t now = clock_ns();
+    const proc_end end = proc_end_of(wstatus, what, sizeof(what));
+    const int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
+    const bool at_work = end == PROC_END_TIME || code == PROC_EXIT_BUSY;
+    const bool quick = !at_work && now - w->started_ns < QUICK_MS * MS;
+    const int pid = (int)w->pid;
+    snprintf(w->before, sizeof(w->before), "%d %s %s", pid, words[end], what);
+    w->pid = 0;
+    w->start_ns = now;
+    if (k->stopping || code == 0) {
+        w->left = true;
+        return;
+    }
+    if (code == PROC_EXIT_AGAIN) {
+        w->quick_deaths = 0;
+        return;
+    }
+    w->quick_deaths = quick ? w->quick_deaths + 1 : 0;
+    if (end == PROC_END_LEFT && !may_pass(code)) {
+        k->stopping = w->left = true;
+        k->outcome = left_because(code);
+        return;
+    }
+    log_info("worker replaced pid=%d cause=\"%s\"", pid, what);
+    if (w->quick_deaths > QUICK_DEATHS)
+        w->start_ns += PAUSE_MS * MS;
+}
+
+static void reap(keeper *k)
+{
+    int wstatus;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
+        for (int i = 0; i < k->n; i++) {
+            if (k->worker[i].pid != pid)
+                continue;
+            if (WIFSTOPPED(wstatus))
+                kill(pid, SIGKILL); /* by somebody outside; what it has in work must not wait */
+            else
+                ended(k, &k->worker[i], wstatus);
+        }
+    }
+}
+
+static void signal_all(const keeper *k, int sig)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid)
+            kill(k->worker[i].pid, sig);
+}
+
+static bool any_left_to_keep(const keeper *k)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->worker[i].pid || (!k->worker[i].left && !k->stopping))
+            return true;
+    return false;
+}
+
+/* A dispatcher that is not there is told after a second and then every ten. */
+static void tell_away(keeper *k)
+{
+    enum { FIRST_MS = 1000, EVERY_MS = 10000 };
+    const int64_t now = clock_ns();
+    if (wire_greeted(k->socket)) {
+        k->away_ns = 0;
+    } else if (k->away_ns == 0) {
+        k->away_ns = now;
+        k->tell_ns = now + FIRST_MS * MS;
+    } else if (now >= k->tell_ns) {
+        k->tell_ns = now + EVERY_MS * MS;
+        log_info("waiting for the daemon at %s since %.0f s: %s", k->endpoint,
+                 (double)(now - k->away_ns) * 1e-9,
+                 wire_listens(k->endpoint) == ST_OK ? "nobody answers there" : status_text());
+    }
+}
+
+/* Says that it is there, and hears whether it is to go. A connection that ended is made anew: the
+ * daemon may come back; that keys are refused is for the workers to find out and to say. */
+static status attend(keeper *k)
+{
+    char json[48];
+    const int64_t now = clock_ns();
+    frame head;
+    if (!k->socket) {
+        TRY(wire_connect(k->net, k->endpoint, &k->socket));
+        if (k->heard)
+            wire_expect(k->socket);
+        k->said_ns = 0;
+    }
+    /* The first word waits in the socket for the connection; no others behind it. */
+    if (k->said_ns == 0 || (now - k->said_ns >= SAY_MS * MS && wire_greeted(k->socket))) {
+        const int n = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", k->id);
+        const status sent = wire_send_json(k->socket, NULL, KIND_JOIN, 0, json, (size_t)n);
+        (void)sent; /* if it is lost, so is the connection */
+        k->said_ns = now;
+    }
+    if (!k->heard && wire_greeted(k->socket)) {
+        k->heard = true;
+        k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* proc_spawn only reads it */
+    }
+    tell_away(k);
+    wire_msg_clear(k->m);
+    const status st = wire_recv(k->socket, 0, NULL, k->m);
+    if (st != ST_OK && st != ST_TIMEOUT)
+        wire_close(&k->socket);
+    if (st == ST_OK && wire_msg_parts(k->m) > 0 &&
+        frame_decode(wire_msg_part(k->m, 0), k->endpoint, &head) == ST_OK && head.kind == KIND_BYE)
+        k->stopping = true;
+    return ST_OK;
+}
+
+static void told_to_stop(keeper *k, int number)
+{
+    k->stop_now = k->signalled;
+    k->signalled = k->stopping = true;
+    log_info("%s signal=%s",
+             k->stop_now ? "stopping at once"
+                         : "leaving when what is in work is done; another signal ends it at once",
+             strsignal(number));
+}
+
+/* The connection is opened before any worker is started: it takes threads, which a limit of
+ * processes may refuse later, and libzmq then aborts. */
+static status keep(keeper *k, int signals)
+{
+    enum { TICK_MS = 100 };
+    int64_t stop_ns = 0;
+    while (any_left_to_keep(k)) {
+        struct pollfd wait = {.fd = signals, .events = POLLIN};
+        struct signalfd_siginfo info;
+        if (!k->stopping)
+            TRY(attend(k));
+        TRY(start_missing(k));
+        if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
+            return FAIL(ST_OS, "poll: %s", strerror(errno));
+        while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
+            if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
+                told_to_stop(k, (int)info.ssi_signo);
+        reap(k);
+        if (!k->stopping)
+            continue;
+        if (stop_ns == 0) {
+            stop_ns = clock_ns();
+            signal_all(k, SIGTERM);
+        } else if (k->stop_now || clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
+            signal_all(k, SIGKILL);
+        }
+    }
+    return k->outcome;
+}
+
+status keeper_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
+{
+    keeper k = {.n = n, .endpoint = endpoint};
+    char parent[16];
+    int signals = -1;
+    status st = ST_OK;
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    snprintf(k.id, sizeof(k.id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
+    k.worker = calloc((size_t)n, sizeof(*k.worker));
+    k.argv = calloc((size_t)n_args + 6, sizeof(*k.argv));
+    if (!k.worker || !k.argv) {
+        st = FAIL(ST_NO_MEMORY, "no memory for %d workers", n);
+        goto done;
+    }
+    memcpy(k.argv, args, (size_t)n_args * sizeof(*args));
+    k.argv[n_args] = (char[]){"--parent"};
+    k.argv[n_args + 1] = parent;
+    k.argv[n_args + 2] = (char[]){"--keeper"};
+    k.argv[n_args + 3] = k.id;
+    k.n_argv = n_args + 4;
+    signal(SIGPIPE, SIG_IGN);               /* who reads our log may leave */
+    TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
+    TRY_OR(done, wire_new(&k.net));
+    if (keys)
+        TRY_OR(done, wire_use_keys(k.net, keys));
+    TRY_OR(done, wire_msg_new(&k.m));
+    if (wire_listens(endpoint) == ST_CONFIG) { /* waiting mends no permission */
+        st = ST_CONFIG;
+        goto done;
+    }
+    st = keep(&k, signals);
+    signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
+done:
+    wire_msg_free(&k.m);
+    wire_close(&k.socket);
+    wire_free(&k.net);
+    if (signals >= 0)
+        close(signals);
+    free(k.worker);
+    free(k.argv);
+    return st;
+}

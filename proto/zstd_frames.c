@@ -1,0 +1,129 @@
+/* zstd_frames.c: zstd for row blocks and image parts. */
+#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader, ZSTD_c_literalCompressionMode */
+#include "proto/zstd_frames.h"
+
+#include <stdlib.h>
+#include <zstd.h>
+
+enum {
+    LEVEL = 1,
+    ENTROPY_LEVEL = -131072, /* the match finder skips so far that it finds nothing */
+    WINDOW_LOG_MAX = 27,
+};
+
+struct press {
+    ZSTD_CCtx *block, *entropy;
+    ZSTD_DCtx *open;
+    uint8_t *out; /* heap [capacity] */
+    size_t capacity;
+};
+
+static status zstd_failed(const char *what, size_t code)
+{
+    return FAIL(ST_INTERNAL, "zstd: %s: %s", what, ZSTD_getErrorName(code));
+}
+
+static status set(ZSTD_CCtx *c, ZSTD_cParameter which, int value)
+{
+    size_t code = ZSTD_CCtx_setParameter(c, which, value);
+    return ZSTD_isError(code) ? zstd_failed("setting a parameter", code) : ST_OK;
+}
+
+static status set_up(press *p)
+{
+    if (!p->block || !p->entropy || !p->open)
+        return FAIL(ST_NO_MEMORY, "no memory for zstd");
+    TRY(set(p->block, ZSTD_c_compressionLevel, LEVEL));
+    TRY(set(p->block, ZSTD_c_checksumFlag, 1));
+    /* An experimental parameter: a libzstd without it gets the ordinary fast level. */
+    int level = ENTROPY_LEVEL;
+    if (ZSTD_isError(
+            ZSTD_CCtx_setParameter(p->entropy, ZSTD_c_literalCompressionMode, (int)ZSTD_ps_enable)))
+        level = LEVEL;
+    TRY(set(p->entropy, ZSTD_c_compressionLevel, level));
+    size_t code = ZSTD_DCtx_setParameter(p->open, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
+    return ZSTD_isError(code) ? zstd_failed("setting the window limit", code) : ST_OK;
+}
+
+status press_new(press **out)
+{
+    press *p = calloc(1, sizeof *p);
+    if (!p)
+        return FAIL(ST_NO_MEMORY, "no memory for zstd");
+    p->block = ZSTD_createCCtx();
+    p->entropy = ZSTD_createCCtx();
+    p->open = ZSTD_createDCtx();
+    status st = set_up(p);
+    if (st == ST_OK)
+        *out = p;
+    else
+        press_free(&p);
+    return st;
+}
+
+void press_free(press **p)
+{
+    if (!p || !*p)
+        return;
+    ZSTD_freeCCtx((*p)->block);
+    ZSTD_freeCCtx((*p)->entropy);
+    ZSTD_freeDCtx((*p)->open);
+    free((*p)->out);
+    free(*p);
+    *p = NULL;
+}
+
+status press_squeeze(press *p, span in, int entropy_only, span *out)
+{
+    size_t bound = ZSTD_compressBound(in.size);
+    if (bound > p->capacity) {
+        uint8_t *grown = realloc(p->out, bound);
+        if (!grown)
+            return FAIL(ST_NO_MEMORY, "no memory to compress %zu bytes", in.size);
+        p->out = grown;
+        p->capacity = bound;
+    }
+    size_t size =
+        ZSTD_compress2(entropy_only ? p->entropy : p->block, p->out, p->capacity, in.data, in.size);
+    if (ZSTD_isError(size))
+        return zstd_failed("compressing", size);
+    *out = span_of(p->out, size);
+    return ST_OK;
+}
+
+status press_check(span in, uint64_t size, const char *peer, const char *what)
+{
+    ZSTD_frameHeader h;
+    size_t code = ZSTD_getFrameHeader(&h, in.data, in.size);
+    if (code != 0 || h.frameType != ZSTD_frame)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes that do not begin a zstd frame", what,
+                       in.size);
+    if (h.frameContentSize != size)
+        return FAIL_IN(
+            ST_PROTOCOL, peer, "%s: the zstd frame declares %lld bytes, the header %llu", what,
+            h.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN ? -1LL : (long long)h.frameContentSize,
+            (unsigned long long)size);
+    /* A frame of one segment has its content as window: that memory is taken anyway. */
+    if (h.windowSize > (1ULL << WINDOW_LOG_MAX) && h.windowSize > h.frameContentSize)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd window of %llu bytes, at most 2^%d", what,
+                       (unsigned long long)h.windowSize, WINDOW_LOG_MAX);
+    if (h.dictID != 0)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd frame wants dictionary %u, expected none", what,
+                       h.dictID);
+    if (ZSTD_findFrameCompressedSize(in.data, in.size) != in.size)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes are not exactly one whole zstd frame",
+                       what, in.size);
+    return ST_OK;
+}
+
+status press_open(press *p, span in, uint8_t *out, uint64_t size, const char *peer,
+                  const char *what)
+{
+    size_t got = ZSTD_decompressDCtx(p->open, out, size, in.data, in.size);
+    if (ZSTD_isError(got))
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd: %s", what, ZSTD_getErrorName(got));
+    if (got != size)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd gave %zu bytes, expected %llu", what, got,
+                       (unsigned long long)size);
+    return ST_OK;
+}

@@ -1,0 +1,76 @@
+/* call_record.c: see call_record.h. */
+#include "tests/nccl/call_record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct sum {
+    int64_t calls, bytes;
+} sum;
+
+static comm_kind kind_of(const char *word)
+{
+    static const char *const name[COMM_KINDS] = {[COMM_ALL_GATHER] = "ncclAllGather",
+                                                 [COMM_REDUCE_SCATTER] = "ncclReduceScatter",
+                                                 [COMM_ALL_REDUCE] = "ncclAllReduce",
+                                                 [COMM_BROADCAST] = "ncclBroadcast",
+                                                 [COMM_SEND] = "ncclSend",
+                                                 [COMM_RECV] = "ncclRecv"};
+    int k = 0;
+    while (k < COMM_KINDS && !(name[k] && strcmp(name[k], word) == 0))
+        k++;
+    return (comm_kind)k;
+}
+
+static status read_record(const char *path, sum *out)
+{
+    char word[32], type[32];
+    int size, rank, stream_number;
+    long long count, bytes;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return FAIL_IN(ST_NO_INPUT, path, "there is no record of NCCL's calls");
+    while (fscanf(f, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
+                  type, &bytes) == 7) {
+        comm_kind k = kind_of(word);
+        if (k == COMM_KINDS)
+            break;
+        out[k].calls++;
+        out[k].bytes += bytes;
+    }
+    bool whole = feof(f);
+    fclose(f);
+    return whole ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "a line is no call");
+}
+
+/* Messages of exchanges have no calls of their own in the ledger. */
+static status compare(comm_kind k, sum want, sum got, bool calls)
+{
+    if (want.bytes == got.bytes && (want.calls == got.calls || !calls))
+        return ST_OK;
+    return FAIL(ST_BAD_INPUT, "%s: the ledger has %lld calls, %lld bytes; NCCL %lld calls, %lld",
+                comm_kind_name(k), (long long)want.calls, (long long)want.bytes,
+                (long long)got.calls, (long long)got.bytes);
+}
+
+status record_check(const comm_ledger *l, int rank)
+{
+    const char *prefix = getenv("TESSERA_NCCL_RECORD");
+    char path[STATUS_PATH_MAX];
+    sum want[COMM_KINDS] = {0}, got[COMM_KINDS] = {0};
+    const comm_tally *list;
+    if (!prefix)
+        return ST_OK;
+    snprintf(path, sizeof path, "%s.%d", prefix, rank);
+    TRY(read_record(path, got));
+    int n = comm_ledger_list(l, &list);
+    for (int i = 0; i < n; i++) {
+        comm_kind k = list[i].kind == COMM_ALL_TO_ALL ? COMM_RECV : list[i].kind;
+        want[k].calls += list[i].calls;
+        want[k].bytes += list[i].bytes;
+    }
+    for (int k = 0; k < COMM_PEERS; k++) /* loads and stores are no calls of NCCL's */
+        TRY(compare((comm_kind)k, want[k], got[k], k < COMM_SEND));
+    return ST_OK;
+}

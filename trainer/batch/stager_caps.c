@@ -1,0 +1,125 @@
+#include "trainer/batch/stager_caps.h"
+
+static int64_t row_frames(const row *r)
+{
+    int64_t frames = 0;
+    for (int64_t i = 0; i < r->n_items; i++)
+        frames += r->grid_thw[3 * i];
+    return frames;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t longest_of(const row *r)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < r->n_docs; i++)
+        longest = larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
+    return longest;
+}
+
+static int64_t frame_of(const row *r)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < r->n_items; i++)
+        most = larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
+    return most;
+}
+
+static int64_t row_targets(const row *r)
+{
+    int64_t n = 0;
+    for (int64_t t = 0; t < r->n_tokens; t++)
+        n += r->labels[t] != NO_LABEL;
+    return n;
+}
+
+batch_caps batch_caps_count(const row *rows, int64_t n_rows)
+{
+    batch_caps c = {0};
+    for (int64_t i = 0; i < n_rows; i++) {
+        c.tokens += rows[i].n_tokens;
+        c.docs += rows[i].n_docs;
+        c.patches += rows[i].n_patches + rows[i].n_video_patches;
+        c.items += rows[i].n_items;
+        c.frames += row_frames(&rows[i]);
+        c.targets += row_targets(&rows[i]);
+        c.longest = larger(c.longest, longest_of(&rows[i]));
+        c.frame = larger(c.frame, frame_of(&rows[i]));
+    }
+    return c;
+}
+
+static void grow(int64_t *cap, int64_t need, int64_t step)
+{
+    need = (need + step - 1) / step * step;
+    if (need > *cap)
+        *cap = need;
+}
+
+void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
+                    batch_caps *inout_caps)
+{
+    batch_caps c = batch_caps_count(rows, n_rows);
+    grow(&inout_caps->tokens, c.tokens, token_step);
+    grow(&inout_caps->docs, c.docs, 1);
+    grow(&inout_caps->patches, c.patches, patch_step);
+    grow(&inout_caps->items, c.items, 1);
+    grow(&inout_caps->frames, c.frames, 1);
+    grow(&inout_caps->targets, c.targets, 1);
+}
+
+batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share)
+{
+    batch_caps c = *cap;
+    if (share->blind)
+        c.patches = c.frames = 0;
+    return c;
+}
+
+batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share)
+{
+    batch_caps c = batch_caps_seen(cap, share);
+    c.tokens = row_share_tokens(share, cap->tokens);
+    c.targets = cap->targets < c.tokens || row_share_ranks(share) == 1 ? cap->targets : c.tokens;
+    return c;
+}
+
+static unsigned long long first_sample(const row *rows, int64_t n_rows)
+{
+    for (int64_t i = 0; i < n_rows; i++) {
+        if (rows[i].n_docs > 0)
+            return rows[i].doc_sample_id[0];
+    }
+    return 0;
+}
+
+status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row *rows, int64_t n)
+{
+    const struct {
+        const char *what;
+        int64_t need, cap;
+    } limit[] = {
+        {"tokens", need->tokens, cap->tokens},    {"documents", need->docs, cap->docs},
+        {"patches", need->patches, cap->patches}, {"images", need->items, cap->items},
+        {"frames", need->frames, cap->frames},    {"targets", need->targets, cap->targets}};
+    for (size_t i = 0; i < sizeof limit / sizeof limit[0]; i++) {
+        if (limit[i].need > limit[i].cap)
+            return FAIL(ST_BAD_INPUT,
+                        "%lld %s of the rows from sample %llu on do not fit the batch's capacity "
+                        "of %lld",
+                        (long long)limit[i].need, limit[i].what, first_sample(rows, n),
+                        (long long)limit[i].cap);
+    }
+    return ST_OK;
+}
+
+bool batch_caps_hold(const batch_caps *c, const batch_caps *n)
+{
+    return n->tokens <= c->tokens && n->docs <= c->docs && n->patches <= c->patches &&
+           n->items <= c->items && n->frames <= c->frames && n->targets <= c->targets &&
+           (!c->longest || n->longest <= c->longest) && (!c->frame || n->frame <= c->frame);
+}

@@ -1,0 +1,148 @@
+/* dry_run.c: see dry_run.h. */
+#include "trainer/check/dry_run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/visible.h"
+#include "trainer/bench/text_rows.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/check/dry_run_play.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/stage_plan.h"
+
+/* ---- what is played on ---- */
+
+/* Processes share one, whose name is the job's. */
+static status make_folder(dry *d)
+{
+    char name[HASH_TEXT], rows[32] = "rows.rec";
+    if (d->world) {
+        hash_print(d->world->job, name);
+        snprintf(rows, sizeof rows, "rows-%d.rec", d->world->place.rank);
+    }
+    TRY(dry_folder_open(d->world ? name : NULL, &d->folder));
+    TRY(hf_path(d->rows, d->folder.path, rows));
+    return hf_path(d->written, d->folder.path, "step-1");
+}
+
+/* Whose table is printed. */
+static bool is_first(const dry *d)
+{
+    return !d->world || d->world->place.rank == 0;
+}
+
+/* A dry run's own rows, one step, nothing else that a run may be asked for. */
+static status set_options(dry *d)
+{
+    conf *c = &d->conf;
+    const struct {
+        const char *key, *value;
+    } set[] = {{"feed.replay", d->rows},        {"eval.enable", "false"},
+               {"training.steps", "1"},         {"cuda_graph.scope", "off"},
+               {"checkpoint.enable", "false"},  {"metrics.comm_ledger", "false"},
+               {"comm.expert_exchange", "host"}};
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        TRY(conf_set(c, set[i].key, set[i].value));
+    const int64_t budget = c->data_patch_budget ? c->data_patch_budget : 4 * c->training_seq_len;
+    return text_rows_record(d->rows, &d->dims, c->training_global_batch_size, c->training_seq_len,
+                            0, d->dims.vision.depth ? budget : 0);
+}
+
+static status open_dry(const conf *c, const world *w, dry *d)
+{
+    d->world = w;
+    TRY(conf_copy(c, &d->conf));
+    TRY(session_dims(c, &d->dims));
+    const layout_limits limits = params_limits(&d->dims);
+    TRY(layout_of(c, &limits, &d->layout));
+    TRY(params_new(&d->dims, &d->whole));
+    TRY(groups_apply(c, d->whole));
+    TRY(stage_plan(c, &d->dims, d->whole, &d->layout));
+    TRY(dry_source_open(d->whole, c->model_path, &d->source));
+    TRY(dry_owners_new(d->whole->n, (int)d->layout.world, &d->owners));
+    if (!w) {
+        d->counts = calloc((size_t)d->layout.world, sizeof *d->counts);
+        if (!d->counts)
+            return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", d->layout.world);
+    }
+    TRY(make_folder(d));
+    return set_options(d);
+}
+
+/* Where all ranks have done well the first removes what they shared; where one fails each removes
+ * it, so that the last to end does. */
+static void close_dry(dry *d, bool well)
+{
+    dry_folder_close(&d->folder, well && !is_first(d));
+    free(d->counts);
+    dry_source_close(&d->source);
+    dry_owners_free(&d->owners);
+    params_free(&d->whole);
+    conf_done(&d->conf);
+}
+
+/* ---- all of them ---- */
+
+static status check_files(dry *d)
+{
+    return dry_check_files(&d->checks, &d->source, d->whole,
+                           (int)(d->layout.world / d->layout.replicate), d->written);
+}
+
+static resume_point written_point(const dry *d)
+{
+    resume_point from = {.progress = {.step = 1, .rows = d->conf.training_global_batch_size}};
+    snprintf(from.path, sizeof from.path, "%s", d->written);
+    return from;
+}
+
+static status play_all(dry *d)
+{
+    const int last = (int)d->layout.world - 1;
+    for (int rank = 0; rank <= last; rank++)
+        TRY(dry_play(d, rank, NULL));
+    for (int rank = 0; rank <= last; rank++)
+        for (int g = 0; g < d->counts[rank].n; g++) {
+            d->checks.sent += d->counts[rank].group[g].sent;
+            d->checks.received += d->counts[rank].group[g].received;
+        }
+    TRY(dry_check(&d->checks, DRY_SENT, d->checks.sent, d->checks.received));
+    TRY(dry_owners_check(&d->checks, &d->owners, d->whole, &d->layout));
+    TRY(check_files(d));
+    const resume_point from = written_point(d);
+    TRY(dry_play(d, 0, &from));
+    return last > 0 ? dry_play(d, last, &from) : ST_OK;
+}
+
+/* Of processes: this one's rank. The first looks at what all have done. */
+static status play_own(dry *d)
+{
+    const int rank = d->world->place.rank;
+    TRY(dry_play(d, rank, NULL));
+    if (rank == 0) {
+        TRY(dry_owners_check(&d->checks, &d->owners, d->whole, &d->layout));
+        TRY(check_files(d));
+    }
+    const resume_point from = written_point(d);
+    return dry_play(d, rank, &from);
+}
+
+status dry_run(const conf *c, const world *w)
+{
+    dry d = {0};
+    status st;
+    TRY_OR(done, open_dry(c, w, &d));
+    printf("dry run: %s, %" PRId64 " parameters in %" PRId64 " tensors, %" PRId64
+           " ranks %s; nothing is computed\n",
+           visible(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
+           w ? "in processes of their own" : "one after another");
+    TRY_OR(done, layout_print(c, &d.layout, &d.dims, d.whole, stdout, NULL));
+    fflush(stdout);
+    TRY_OR(done, w ? play_own(&d) : play_all(&d));
+    dry_checks_print(&d.checks, d.layout.pipeline, stdout);
+done:
+    close_dry(&d, st == ST_OK);
+    return st;
+}

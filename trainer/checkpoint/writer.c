@@ -1,0 +1,416 @@
+#include "trainer/checkpoint/writer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/program/log.h"
+#include "trainer/checkpoint/adapter.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/prune.h"
+#include "trainer/checkpoint/rank_sync.h"
+#include "trainer/checkpoint/train_state.h"
+#include "trainer/model/lora_params.h"
+
+enum { BLOCKS = 3 };
+static const char FILES[] = "its checkpoint"; /* what a rank is said to wait for */
+
+struct keeper {
+    const conf *conf;
+    char folder[STATUS_PATH_MAX];
+    const model_dims *dims;
+    params *live;
+    stream *live_stream;
+    /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
+    bool background;
+    together together;
+    control *watch;
+    atomic_bool leaving; /* keeper_free has begun */
+    params view;
+    stream *view_stream;
+    device *host;
+    void *snapshot[BLOCKS];
+
+    pthread_t thread;
+    bool thread_runs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool busy, quit;
+    progress todo;
+    status outcome; /* of the last save */
+    status_note note;
+    int64_t last_step;
+};
+
+bool keeper_in_background(const conf *c)
+{
+    return c->checkpoint_enable && c->checkpoint_async_mode != CHECKPOINT_SYNC;
+}
+
+static status fill_folder(keeper *k, const char *path)
+{
+    char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
+    const state_writer w = k->together.writer;
+    const hf_export_options o = {.source = k->conf->model_path,
+                                 .tokenizer = k->conf->model_tokenizer,
+                                 .dtype = HF_EXPORT_AS_SOURCE,
+                                 .writer = w.rank,
+                                 .writers = w.ranks};
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(hf_path(adapter, path, ADAPTER_FOLDER));
+    TRY(hf_export(&k->view, k->view_stream, k->dims, path, &o));
+    TRY(train_state_write(&k->view, k->view_stream, w, training));
+    if (!k->together.first)
+        return ST_OK;
+    TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path,
+                       (adapter_reader)k->conf->lora_adapter_for, adapter));
+    TRY(progress_write(&k->todo, training));
+    folder_known *theirs = calloc((size_t)w.ranks, sizeof *theirs);
+    if (!theirs)
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", w.ranks);
+    status st = together_wait(&k->together, training, &k->leaving, theirs);
+    if (st == ST_OK)
+        st = folder_seal(path, theirs, w.ranks - 1);
+    free(theirs);
+    return st;
+}
+
+/* The folder that is written into, empty. */
+static status make_writing(const keeper *k, int64_t step)
+{
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, step, "writing"));
+    TRY(folder_remove(path));
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    return file_make_folders(training);
+}
+
+/* Makes room on the disk first; that takes a while, which the other ranks are told. */
+static status begin_folder(const keeper *k, int64_t step)
+{
+    control_waits(k->watch, FILES);
+    if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
+        log_warn("no old checkpoint can be removed to make room: %s",
+                 status_text()); /* there may be enough */
+    control_waits(k->watch, NULL);
+    return make_writing(k, step);
+}
+
+/* Another rank than the first: its part, and the mark that it is there. */
+static status write_part(keeper *k)
+{
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    return together_mark(&k->together, training, fill_folder(k, path));
+}
+
+/* By the first rank. What a failure left is removed, so that it fills no disk. */
+static status try_writing(keeper *k)
+{
+    char path[STATUS_PATH_MAX];
+    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
+    status st = fill_folder(k, path);
+    if (st == ST_OK)
+        st = folder_commit(k->folder, k->todo.step);
+    if (st != ST_OK) {
+        status_note why = *status_last();
+        if (folder_remove(path) != ST_OK)
+            log_warn("%s", status_text());
+        status_set(&why);
+    }
+    return st;
+}
+
+/* After a save that found the disk full: the oldest checkpoint makes room, for another try where
+ * this rank writes alone, else for the next save, since the other ranks are done with this one. */
+static status make_room(keeper *k, status st, bool *out_again)
+{
+    const status_note why = *status_last();
+    bool gone = false;
+    *out_again = false;
+    if (!prune_was_full())
+        return st;
+    if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
+        log_warn("no old checkpoint can be removed to make room: %s", status_text());
+    *out_again = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
+    status_set(&why);
+    return st;
+}
+
+static status write_checkpoint(keeper *k)
+{
+    bool again;
+    if (!k->together.first)
+        return write_part(k);
+    status st = try_writing(k);
+    if (st != ST_OK)
+        st = make_room(k, st, &again);
+    if (st != ST_OK && again)
+        st = try_writing(k);
+    TRY(st);
+    if (prune_by_policy(k->folder, k->conf->checkpoint_keep_latest_k) != ST_OK)
+        log_warn("old checkpoints are not pruned: %s", status_text()); /* the next save does it */
+    return ST_OK;
+}
+
+static void save_and_tell(keeper *k)
+{
+    int64_t start = clock_ns();
+    status st = write_checkpoint(k);
+    k->outcome = st;
+    if (st == ST_OK) {
+        k->last_step = k->todo.step;
+        if (k->together.first)
+            log_info("checkpoint written step=%" PRId64 " seconds=%.1f", k->todo.step,
+                     (double)(clock_ns() - start) * 1e-9);
+        return;
+    }
+    k->note = *status_last();
+    log_error("checkpoint of step %" PRId64 " is not written: %s; the last whole one is of step "
+              "%" PRId64,
+              k->todo.step, status_text(), k->last_step);
+}
+
+static void *writer_thread(void *user)
+{
+    keeper *k = user;
+    pthread_mutex_lock(&k->lock);
+    for (;;) {
+        while (!k->busy && !k->quit)
+            pthread_cond_wait(&k->changed, &k->lock);
+        if (!k->busy)
+            break;
+        pthread_mutex_unlock(&k->lock); /* todo and snapshot are the thread's while busy */
+        save_and_tell(k);
+        pthread_mutex_lock(&k->lock);
+        k->busy = false;
+        pthread_cond_broadcast(&k->changed);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+/* k->view: the live registry, its arrays moved from the live blocks into the snapshot's. */
+static status make_view(keeper *k)
+{
+    k->view = *k->live;
+    k->view.list = malloc((size_t)k->live->n * sizeof *k->view.list);
+    if (!k->view.list)
+        return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
+    memcpy(k->view.list, k->live->list, (size_t)k->live->n * sizeof *k->view.list);
+    k->view.values = k->snapshot[0];
+    k->view.moments1 = k->snapshot[1];
+    k->view.moments2 = k->snapshot[2];
+    k->view.acts = k->view.grads = NULL;
+#define MOVED(row, field, block)                                                                   \
+    ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
+    for (int64_t i = 0; i < k->live->n; i++) {
+        const param *from = &k->live->list[i];
+        param *to = &k->view.list[i]; /* whole, of an adapter, comes with each save */
+        to->value = to->act = MOVED(from, value, values);
+        to->moment1 = MOVED(from, moment1, moments1);
+        to->moment2 = MOVED(from, moment2, moments2);
+        to->grad = NULL;
+    }
+#undef MOVED
+    return ST_OK;
+}
+
+static status open_background(keeper *k)
+{
+    const backend_vtable *v = k->live_stream->dev->v;
+    device *d = k->live_stream->dev;
+    const size_t size = st_dtype_size(v->acc);
+    TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[0]));
+    for (int i = 1; i < BLOCKS; i++)
+        TRY(v->alloc_host(d, (size_t)k->live->trained_elements * size, &k->snapshot[i]));
+    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
+    TRY(k->host->v->stream_new(k->host, &k->view_stream));
+    if (k->host->v->acc != v->acc)
+        return FAIL(ST_INTERNAL, "the snapshot's dtype %s is not the device's %s",
+                    st_dtype_name(k->host->v->acc), st_dtype_name(v->acc));
+    TRY(make_view(k));
+    if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
+        return FAIL(ST_OS, "can not start the thread that writes checkpoints");
+    k->thread_runs = true;
+    return ST_OK;
+}
+
+status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p, stream *s,
+                  control *watch, keeper **out)
+{
+    keeper *k = calloc(1, sizeof *k);
+    if (!k)
+        return FAIL(ST_NO_MEMORY, "no memory to keep checkpoints");
+    *k = (keeper){.conf = c,
+                  .dims = d,
+                  .live = p,
+                  .live_stream = s,
+                  .view = *p,
+                  .view_stream = s,
+                  .watch = watch};
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    snprintf(k->folder, sizeof k->folder, "%s", folder);
+    k->together = together_of(p);
+    k->background = keeper_in_background(c) && k->together.writes;
+    status st = file_make_folders(folder);
+    if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
+        st = FAIL_IN(ST_CANT_CREATE, folder,
+                     "checkpoints can not be written here: %s (job.dump_folder, checkpoint.folder)",
+                     strerror(errno));
+    st = together_see(&k->together, folder, st);
+    if (st == ST_OK && k->background)
+        st = open_background(k);
+    if (st != ST_OK) {
+        keeper_free(&k);
+        return st;
+    }
+    *out = k;
+    return ST_OK;
+}
+
+void keeper_free(keeper **held)
+{
+    keeper *k = *held;
+    if (!k)
+        return;
+    atomic_store(&k->leaving, true);
+    if (k->thread_runs) {
+        pthread_mutex_lock(&k->lock);
+        k->quit = true;
+        pthread_cond_broadcast(&k->changed);
+        pthread_mutex_unlock(&k->lock);
+        pthread_join(k->thread, NULL);
+    }
+    if (k->background) {
+        const backend_vtable *v = k->live_stream->dev->v;
+        for (int i = 0; i < BLOCKS; i++)
+            if (k->snapshot[i])
+                v->release_host(k->live_stream->dev, k->snapshot[i]);
+        if (k->host && k->view_stream != k->live_stream)
+            k->host->v->stream_free(&k->view_stream);
+        device_close(&k->host);
+        if (k->view.list != k->live->list)
+            free(k->view.list);
+    }
+    progress_done(&k->todo);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+    *held = NULL;
+}
+
+static status take_snapshot(keeper *k)
+{
+    const backend_vtable *v = k->live_stream->dev->v;
+    const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
+    const int64_t n[BLOCKS] = {k->live->block_elements, k->live->trained_elements,
+                               k->live->trained_elements};
+    for (int i = 0; i < BLOCKS; i++)
+        TRY(v->to_host(k->live_stream, k->snapshot[i], from[i],
+                       (size_t)n[i] * st_dtype_size(v->acc)));
+    return v->wait(k->live_stream);
+}
+
+enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
+
+/* Values of adapters, wherever they are stored: merging asks for all of a matrix's. */
+static status take_adapters(keeper *k)
+{
+    TRY(lora_gather(k->live, k->live_stream));
+    for (int64_t i = 0; i < k->live->n && k->background; i++)
+        k->view.list[i].whole = k->live->list[i].whole;
+    return ST_OK;
+}
+
+/* What the first rank finds, for all of them. */
+static status begin_save(keeper *k, int64_t step, int32_t *out)
+{
+    /* How the one before went was told. */
+    bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
+    TRY(together_settled(&k->together, ST_OK, step));
+    *out = kept ? SAVE_KEPT : SAVE_GO;
+    if (!kept && k->together.first && begin_folder(k, step) != ST_OK) {
+        k->outcome = status_last()->code;
+        k->note = *status_last();
+        log_error("checkpoint of step %" PRId64 " is not written: %s", step, status_text());
+        *out = SAVE_NO_FOLDER;
+    }
+    return together_agree(&k->together, out);
+}
+
+status keeper_save(keeper *k, const progress *p)
+{
+    int32_t begin;
+    TRY(begin_save(k, p->step, &begin));
+    if (begin != SAVE_GO)
+        return ST_OK;
+    TRY(take_adapters(k));
+    if (!k->together.writes)
+        return ST_OK;
+    TRY(progress_copy(p, &k->todo));
+    if (!k->background) {
+        control_waits(k->watch, FILES);
+        save_and_tell(k);
+        control_waits(k->watch, NULL);
+        return ST_OK;
+    }
+    TRY(take_snapshot(k));
+    pthread_mutex_lock(&k->lock);
+    k->busy = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return ST_OK;
+}
+
+status keeper_wait(keeper *k)
+{
+    status st = ST_OK;
+    control_waits(k->watch, FILES);
+    pthread_mutex_lock(&k->lock);
+    while (k->busy)
+        pthread_cond_wait(&k->changed, &k->lock);
+    control_waits(k->watch, NULL);
+    if (k->outcome != ST_OK) {
+        st = k->outcome;
+        status_set(&k->note);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return st;
+}
+
+status keeper_publish(keeper *k, int64_t step)
+{
+    if (!k->together.first)
+        return ST_OK;
+    control_waits(k->watch, FILES); /* a disk without hard links has all of it copied */
+    status st = folder_publish(k->folder, step);
+    control_waits(k->watch, NULL);
+    return st;
+}
+
+status keeper_settle(const keeper *k, status mine, int64_t step)
+{
+    return together_settled(&k->together, mine, step);
+}
+
+void keeper_goes_on(keeper *k, int64_t from)
+{
+    k->last_step = from;
+}
+
+int64_t keeper_last_step(const keeper *k)
+{
+    return k->last_step;
+}

@@ -1,0 +1,18 @@
+/* verbs.h: what the trainer can be told to do. A verb takes the arguments after its name in
+ * argv[1..argc) and returns the status that becomes the exit code. */
+#ifndef TESSERA_TRAINER_VERBS_H
+#define TESSERA_TRAINER_VERBS_H
+
+#include "common/base/status.h"
+
+status verb_bench(int argc, char **argv);
+status verb_train(int argc, char **argv);
+status verb_eval(int argc, char **argv);
+status verb_verify(int argc, char **argv);
+status verb_check(int argc, char **argv);
+status verb_plan(int argc, char **argv);
+status verb_probe(int argc, char **argv);
+status verb_export(int argc, char **argv);
+status verb_inspect(int argc, char **argv);
+
+#endif

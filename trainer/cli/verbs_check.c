@@ -1,0 +1,335 @@
+/* verbs_check.c: trainer check: what must not change a step does not, on the user's own model and
+ * rows. Every case runs the same steps from the same start, on one rank unless it says otherwise,
+ * and is held against the first. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/program/log.h"
+#include "common/program/verb.h"
+#include "trainer/check/check_ranks.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/eval/prompt.h"
+#include "trainer/parallel/launcher.h"
+#include "trainer/cli/verbs.h"
+
+typedef struct table {
+    const conf *conf;  /* for one rank */
+    const conf *asked; /* as the options have it */
+    int ranks;         /* --nproc; 0: not given */
+    int argc;
+    char **argv; /* of the verb, without --nproc */
+    trace base;
+    int64_t steps;
+    double limit; /* largest relative difference that is rounding */
+    bool exact;   /* computing again gives the same bits */
+    int off;      /* cases beyond it */
+} table;
+
+/* exact: the case must agree to the bit. */
+static void tell(table *t, const char *name, double loss, double norm, bool exact)
+{
+    bool same = loss == 0.0 && norm == 0.0;
+    bool ok = same || (!exact && loss <= t->limit && norm <= t->limit);
+    t->off += !ok;
+    if (same)
+        printf("%-54s %12s %14s  ok\n", name, "to the bit", "to the bit");
+    else
+        printf("%-54s %12.2e %14.2e  %s\n", name, loss, norm, ok ? "ok" : "OFF");
+    fflush(stdout);
+}
+
+static void compare(table *t, const char *name, const trace *got, bool exact)
+{
+    double loss, norm;
+    trace_compare(&t->base, got, t->steps, &loss, &norm);
+    tell(t, name, loss, norm, exact);
+}
+
+static status run_case(const conf *c, int64_t steps, trace *out, table *base)
+{
+    session s = {0};
+    status st = session_open(c, SESSION_TRAIN, &s);
+    if (st == ST_OK)
+        st = trace_steps(&s, 1, steps, out);
+    if (st == ST_OK && base) {
+        st_dtype act = s.device->v->act;
+        base->limit = act == DT_F64 ? 1e-10 : act == DT_F32 ? 2e-5 : 2e-2;
+        base->exact = act != DT_BF16;
+    }
+    session_close(&s);
+    return st;
+}
+
+static status vary(table *t, const char *name, const conf *c, bool exact)
+{
+    trace got;
+    TRY(run_case(c, t->steps, &got, NULL));
+    compare(t, name, &got, exact);
+    return ST_OK;
+}
+
+/* One step, a checkpoint, and the rest from it. */
+static status save_one(const conf *c, const char *folder, trace *out)
+{
+    session s = {0};
+    keeper *k = NULL;
+    progress now = {.step = 1, .rows = c->training_global_batch_size};
+    status st;
+    TRY_OR(done, session_open(c, SESSION_TRAIN, &s));
+    TRY_OR(done, trace_steps(&s, 1, 1, out));
+    TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, NULL, &k));
+    TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
+    TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
+    TRY_OR(done, progress_set_text(&now.recording, s.recording ? s.recording : ""));
+    TRY_OR(done, keeper_save(k, &now));
+    st = keeper_wait(k);
+done:
+    keeper_free(&k);
+    progress_done(&now);
+    session_close(&s);
+    return st;
+}
+
+static status resumed(table *t)
+{
+    char folder[STATUS_PATH_MAX];
+    conf c = *t->conf;
+    session s = {0};
+    resume_point from = {0};
+    trace got;
+    bool found = false;
+    status st;
+    c.checkpoint_async_mode = CHECKPOINT_SYNC;
+    snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
+    TRY_OR(done, save_one(&c, folder, &got));
+    TRY_OR(done, keeper_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
+    TRY_OR(done, session_resume(&c, NULL, &from, &s));
+    TRY_OR(done, trace_steps(&s, 2, t->steps, &got));
+    compare(t, "resumed after step 1 against straight", &got, true);
+done:
+    session_close(&s);
+    progress_done(&from.progress);
+    if (folder_remove(folder) != ST_OK)
+        log_warn("%s", status_text());
+    return st;
+}
+
+/* Loss (a sum) and gradient norm of rows in micro-batches of their own. The update that tells the
+ * norm has a rate of 0. */
+static status gradients(session *s, const row *rows, int64_t n, double out[2])
+{
+    const backend_vtable *v = s->device->v;
+    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    optimizer_report made;
+    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
+    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
+    TRY(params_zero_grad(s->params, s->stream));
+    for (int64_t i = 0; i < n; i++) {
+        device_batch *b;
+        TRY(stage_rows(s->stager, s->stream, &rows[i], 1, &b));
+        TRY(model_forward_backward(s->model, s->stream, b, &sums));
+        TRY(v->wait(s->stream));
+    }
+    TRY(optimizer_step(s->optimizer, s->stream, 1, 0.0, s->sums.weight));
+    TRY(v->to_host(s->stream, &out[0], s->sums.loss, sizeof(double)));
+    TRY(optimizer_read(s->optimizer, s->stream, &made));
+    out[1] = made.grad_norm;
+    return ST_OK;
+}
+
+/* The first row whole, and its documents one by one. */
+static status unpacked(table *t)
+{
+    session s = {0};
+    received got = {0};
+    arena a;
+    row *one = NULL;
+    double packed[2], apart[2];
+    int64_t waited = 0;
+    char name[64];
+    arena_init(&a, 0);
+    status st = session_open(t->conf, SESSION_TRAIN, &s);
+    if (st == ST_OK)
+        st = receiver_next(s.train, &got, &waited);
+    if (st != ST_OK)
+        goto done;
+    if (got.row.n_video_patches || got.row.n_docs == 0) {
+        printf("%-54s %s\n", "documents one by one",
+               "skipped: the first row has video, or nothing");
+        goto done;
+    }
+    TRY_OR(done, arena_calloc(&a, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
+    for (int64_t d = 0; d < got.row.n_docs; d++)
+        TRY_OR(done, prompt_whole_document(&got.row, d, &a, &one[d]));
+    TRY_OR(done, gradients(&s, &got.row, 1, packed));
+    TRY_OR(done, gradients(&s, one, got.row.n_docs, apart));
+    snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);
+    tell(t, name, trace_distance(packed[0], apart[0]), trace_distance(packed[1], apart[1]), false);
+done:
+    if (got.slot)
+        receiver_give_back(s.train, &got);
+    arena_done(&a);
+    session_close(&s);
+    return st;
+}
+
+/* Activation checkpointing: text and vision alike, then apart. */
+static status check_recomputed(table *t)
+{
+    static const struct {
+        const char *name;
+        int mode, vision;
+        const char *option, *save;
+    } cases[] = {
+        {"none", AC_NONE, AC_VISION_SAME, "op", "auto"},
+        {"selective, op", AC_SELECTIVE, AC_VISION_SAME, "op", "auto"},
+        {"selective, op, save attention", AC_SELECTIVE, AC_VISION_SAME, "op", "attention"},
+        {"selective, 2", AC_SELECTIVE, AC_VISION_SAME, "2", "auto"},
+        {"full", AC_FULL, AC_VISION_SAME, "op", "auto"},
+        {"none, vision_mode full", AC_NONE, AC_VISION_FULL, "op", "auto"},
+        {"full, vision_mode selective", AC_FULL, AC_VISION_SELECTIVE, "op", "auto"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        conf c = *t->conf;
+        c.ac_mode = cases[i].mode;
+        c.ac_vision_mode = cases[i].vision;
+        c.ac_selective = cases[i].option;
+        c.ac_save = c.ac_vision_save = cases[i].save;
+        snprintf(name, sizeof name, "activation checkpointing %s", cases[i].name);
+        TRY(vary(t, name, &c, t->exact));
+    }
+    return ST_OK;
+}
+
+/* The same steps on several ranks, which this process starts. */
+static status several(table *t)
+{
+    static const char name[] = "one rank against several";
+    trace got;
+    layout l;
+    conf c = *t->asked;
+    char line[96];
+    if (t->ranks < 2) {
+        printf("%-54s %s\n", name, "skipped: --nproc N starts them");
+        return ST_OK;
+    }
+    TRY(check_for_ranks(&c, t->ranks, &l));
+    TRY(check_start_ranks(&c, t->ranks, t->argc, t->argv, t->steps, &got));
+    snprintf(line, sizeof line, "%d ranks", t->ranks);
+    const struct {
+        const char *words;
+        int64_t n;
+    } degrees[] = {{"replicate", l.replicate},
+                   {"shard", l.shard},
+                   {"context", l.context},
+                   {"tensor", l.tensor},
+                   {"pipeline", l.pipeline},
+                   {"expert", l.expert},
+                   {"expert-tensor", l.expert_tensor}};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (degrees[i].n > 1)
+            snprintf(line + strlen(line), sizeof line - strlen(line), ", %s %" PRId64,
+                     degrees[i].words, degrees[i].n);
+    compare(t, line, &got, false);
+    return ST_OK;
+}
+
+static status check_all(table *t)
+{
+    conf c = *t->conf;
+    printf("%-54s %12s %14s\n", "held against one rank, as configured", "loss", "gradient norms");
+    TRY(vary(t, "the same again", &c, true));
+    TRY(check_recomputed(t));
+    c.training_local_batch_size =
+        c.training_local_batch_size == 1 ? c.training_global_batch_size : 1;
+    if (c.training_global_batch_size > 1)
+        TRY(vary(t,
+                 c.training_local_batch_size == 1 ? "micro-batches of one row"
+                                                  : "one micro-batch of all rows",
+                 &c, false));
+    c = *t->conf;
+    c.training_threads = c.training_threads == 1 ? 2 : 1;
+    TRY(vary(t, c.training_threads == 1 ? "one thread" : "two threads", &c, true));
+    TRY(unpacked(t));
+    TRY(resumed(t));
+    return several(t);
+}
+
+/* Takes "--steps N" and "--trace FILE" out of what the options left. */
+static status read_words(int argc, char **argv, int64_t *out_steps, const char **out_trace)
+{
+    const char *steps;
+    *out_steps = 2;
+    TRY(verb_take(&argc, argv, "--steps", &steps));
+    TRY(verb_take(&argc, argv, "--trace", out_trace));
+    if (steps) /* one alone can not be resumed */
+        TRY(verb_number("--steps", steps, 2, TRACE_STEPS, out_steps));
+    return verb_all_taken(argc, argv);
+}
+
+/* All of the table. */
+static status compare_all(table *t, conf *c)
+{
+    conf one = *c;
+    check_for_one(&one);
+    t->conf = &one;
+    t->asked = c;
+    if (t->ranks > 1) { /* what does not fit is told before anything is run */
+        conf other = *c;
+        layout l;
+        TRY(check_for_ranks(&other, t->ranks, &l));
+    }
+    TRY(file_make_folders(c->job_dump_folder));
+    TRY(run_case(&one, t->steps, &t->base, t));
+    TRY(check_all(t));
+    if (t->off)
+        return FAIL(ST_BAD_INPUT, "%d of the cases differ by more than rounding (%g)", t->off,
+                    t->limit);
+    return ST_OK;
+}
+
+/* The arguments again, for ranks: conf_load takes what it reads out of argv. */
+static status keep_words(int argc, char **argv, char ***out)
+{
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line");
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    *out = copy;
+    return ST_OK;
+}
+
+status verb_check(int argc, char **argv)
+{
+    conf c;
+    table t = {0};
+    const char *into;
+    TRY(launch_take(&argc, argv, &t.ranks));
+    TRY(keep_words(argc, argv, &t.argv));
+    t.argc = argc;
+    status st = conf_load(&c, &argc, argv);
+    if (st != ST_OK) {
+        free(t.argv);
+        return st;
+    }
+    log_init("trainer", c.log_level < LOG_WARN ? c.log_level : LOG_WARN, c.log_json);
+    TRY_OR(done, read_words(argc, argv, &t.steps, &into));
+    if (c.loss_router_aux > 0 && !into)
+        printf("loss.router_aux_coef is taken as 0: its statistics are over a micro-batch\n");
+    c.loss_router_aux = 0;
+    c.eval_enable = false;
+    st = into && t.ranks > 1 ? check_launch(&c, t.ranks, t.argc, t.argv)
+         : into              ? check_as_rank(&c, t.steps, into)
+                             : compare_all(&t, &c);
+done:
+    conf_done(&c);
+    free(t.argv);
+    return st;
+}

@@ -1,0 +1,82 @@
+/* verbs_eval.c: trainer eval: held-out loss and accuracy of a folder with weights, on one rank or
+ * several. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/program/log.h"
+#include "common/program/verb.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/parallel/engine.h"
+#include "trainer/parallel/launcher.h"
+#include "trainer/cli/verbs.h"
+
+static void print_all(const evaluation *e)
+{
+    printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
+           " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
+           e->loss, evaluation_percent(e->right, e->documents), e->documents,
+           evaluation_percent(e->swapped_right, e->swapped_documents), e->swapped_documents,
+           e->seconds);
+    if (!e->vqa.all.n)
+        return;
+    printf("vqa: accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e->vqa.all),
+           e->vqa.all.n);
+    vqa_tally_print(&e->vqa, stdout);
+}
+
+static status evaluate_as(const conf *c, const world *w)
+{
+    session s = {0};
+    evaluation e;
+    status st;
+    TRY(world_log(w, c));
+    TRY_OR(done, session_open_rank(c, w, &s));
+    TRY_OR(done, evaluate(&s, true, c->eval_show, &e));
+    session_check_first_loss(&s, e.loss);
+    print_all(&e);
+done:
+    session_close(&s);
+    return st;
+}
+
+static status run_rank(conf *c)
+{
+    world w;
+    world_place place;
+    TRY(world_place_find(&place));
+    if (c->comm_engine == ENGINE_REPLAY)
+        return FAIL(ST_CONFIG, "comm.engine replay: held-out figures are summed over all ranks, of "
+                               "which one is there: trainer eval needs another engine");
+    if (place.size > 1)
+        TRY(engine_choose(c, world_gpu(&place)));
+    TRY(world_open(c, &w));
+    world_fit(&w, c);
+    return world_close(&w, evaluate_as(c, &w));
+}
+
+/* What a layout of n ranks refuses by its own rules. */
+static status check_ranks(conf *c, int n)
+{
+    model_dims d;
+    layout l;
+    TRY(session_dims(c, &d));
+    const layout_limits limits = params_limits(&d);
+    TRY(layout_of(c, &limits, &l));
+    return session_check_layout(c, n);
+}
+
+status verb_eval(int argc, char **argv)
+{
+    conf c;
+    int ranks;
+    TRY(launch_take(&argc, argv, &ranks));
+    if (ranks > 1)
+        return launch_again(ranks, check_ranks, argc, argv);
+    TRY(conf_load(&c, &argc, argv));
+    log_init("trainer", c.log_level, c.log_json);
+    status st = verb_all_taken(argc, argv);
+    if (st == ST_OK)
+        st = run_rank(&c);
+    conf_done(&c);
+    return st;
+}

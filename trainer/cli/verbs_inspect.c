@@ -1,0 +1,127 @@
+/* verbs_inspect.c: trainer inspect NAME|DIR: the tensors of a model, and how a folder differs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/model_folder/model_files.h"
+#include "common/base/visible.h"
+#include "trainer/checkpoint/hf_check.h"
+#include "trainer/report/digits.h"
+#include "trainer/cli/verbs.h"
+
+static const char *const group_names[GROUP_COUNT] = {"vision", "merger", "text", "router",
+                                                     "experts"};
+
+/* weights: NULL for a preset or a folder without any. */
+static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder *weights)
+{
+    int64_t count[GROUP_COUNT] = {0}, tensors[GROUP_COUNT] = {0}, bytes[GROUP_COUNT] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const param_piece *piece = &pieces[i];
+        const st_tensor *t = weights ? hf_folder_find(weights, piece->name) : NULL;
+        int group = (int)piece->p->group;
+        char shape[HF_SHAPE_TEXT];
+        count[group] += piece->count;
+        tensors[group]++;
+        printf("%-64s  %-24s  %12lld", piece->name,
+               hf_shape_text(piece->n_dims, piece->shape, shape), (long long)piece->count);
+        if (t) {
+            bytes[group] += (int64_t)t->data.size;
+            printf("  %-4s  %13zu B", st_dtype_name(t->dtype), t->data.size);
+        } else if (weights) {
+            printf("  %-4s  %13s  ", "-", "missing");
+        }
+        printf("  %s\n", group_names[group]);
+    }
+    printf("\n");
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        if (tensors[group] == 0)
+            continue;
+        printf("%-8s  %15lld parameters in %lld tensors", group_names[group],
+               (long long)count[group], (long long)tensors[group]);
+        if (weights)
+            printf(", %lld bytes", (long long)bytes[group]);
+        printf("\n");
+    }
+}
+
+/* Files, and how many tensors have which dtype. */
+static void print_weights(const hf_folder *f, const hf_report *r, bool moe)
+{
+    int64_t of_dtype[DT_COUNT] = {0}, bytes = 0;
+    for (int64_t i = 0; i < f->n_tensors; i++) {
+        of_dtype[f->tensors[i]->dtype]++;
+        bytes += (int64_t)f->tensors[i]->data.size;
+    }
+    printf("\nweights: %lld bytes in %lld tensors in %lld file%s", (long long)bytes,
+           (long long)f->n_tensors, (long long)f->n_files, f->n_files == 1 ? "" : "s");
+    for (int d = 0; d < DT_COUNT; d++) {
+        if (of_dtype[d] > 0)
+            printf(", %lld %s", (long long)of_dtype[d], st_dtype_name((st_dtype)d));
+    }
+    printf("\n%s%s", moe ? hf_layout_name(r->layout) : "", moe ? "\n" : "");
+}
+
+static void print_problems(const hf_report *r)
+{
+    static const char *const kinds[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};
+    for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
+        for (int64_t i = 0; i < r->n_problems; i++) {
+            if (r->problems[i].kind == kind)
+                printf("%-9s  %s\n", kinds[kind], visible(r->problems[i].text).text);
+        }
+    }
+    printf("%lld missing, %lld extra, %lld misshapen\n", (long long)r->count[HF_MISSING],
+           (long long)r->count[HF_EXTRA], (long long)r->count[HF_MISSHAPEN]);
+}
+
+/* Everything is printed; then a folder with problems is a failure. */
+static status inspect(const char *name, const model_dims *d, const params *p)
+{
+    hf_folder weights = {0};
+    hf_report report = {.layout = params_published(p)};
+    param_piece *pieces = NULL;
+    int64_t n = 0;
+    char total[DIGITS_TEXT], tensors[DIGITS_TEXT];
+    bool has = file_is_folder(name) && hf_has_weights(name);
+    status st;
+    if (has) {
+        TRY(hf_folder_open(name, &weights));
+        TRY_OR(done, hf_check(&weights, p, &report));
+    }
+    TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
+    printf("%s: %s%s\n\n", visible(d->name).text, visible(d->model_type).text,
+           d->text.tied ? ", tied embeddings" : "");
+    print_tensors(pieces, n, has ? &weights : NULL);
+    if (has) {
+        print_weights(&weights, &report, d->text.experts > 0);
+        print_problems(&report);
+    }
+    printf("\n%s parameters in %s tensors\n", digits_with_commas(p->total, total),
+           digits_with_commas(n, tensors));
+    st = hf_report_status(&report, name);
+done:
+    free(pieces);
+    hf_report_done(&report);
+    hf_folder_close(&weights);
+    return st;
+}
+
+status verb_inspect(int argc, char **argv)
+{
+    model_dims d;
+    params *p = NULL;
+    char folder[STATUS_PATH_MAX];
+    if (argc < 2) {
+        dims_list_presets(stdout);
+        return ST_OK;
+    }
+    if (argc > 2)
+        return FAIL(ST_USAGE, "inspect takes one name or folder, and \"%s\" is another", argv[2]);
+    TRY(model_files_find(argv[1], folder));
+    TRY(dims_load(folder, &d));
+    TRY(params_new(&d, &p));
+    status st = inspect(folder, &d, p);
+    params_free(&p);
+    return st;
+}

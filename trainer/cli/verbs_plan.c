@@ -1,0 +1,238 @@
+/* verbs_plan.c: trainer plan: what a configuration costs, before it is run. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/program/verb.h"
+#include "common/base/visible.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/eval/generate.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/memory.h"
+#include "trainer/optim/groups.h"
+#include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/sweep.h"
+#include "trainer/cli/verbs.h"
+
+enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
+
+/* The words of this verb beside the options. */
+typedef struct request {
+    const char *documents, *grids, *measured;
+    int64_t sweep; /* ranks; 0: no */
+} request;
+
+/* Reads positive integers separated by commas; x separates three where per_item is 3. */
+static status read_list(const char *flag, const char *text, int per_item, int64_t *out,
+                        int64_t *out_n)
+{
+    int64_t n = 0;
+    const char *p = text;
+    for (;;) {
+        for (int i = 0; i < per_item; i++) {
+            char *end;
+            long long v = strtoll(p, &end, 10);
+            bool separated = i + 1 < per_item ? *end == 'x' : *end == ',' || *end == 0;
+            if (end == p || v <= 0 || v > 100000000 || !separated)
+                return FAIL(ST_USAGE, "%s: expected %s, got \"%s\" at byte %td", flag,
+                            per_item == 3 ? "TxHxW,TxHxW,.. in patches" : "L,L,.. in tokens", text,
+                            p - text);
+            if (n == MAX_ITEMS * 3)
+                return FAIL(ST_USAGE, "%s: more than %d entries", flag, MAX_ITEMS);
+            out[n++] = v;
+            p = *end ? end + 1 : end;
+        }
+        if (!*p)
+            break;
+    }
+    *out_n = n / per_item;
+    return ST_OK;
+}
+
+static void print_flops(const flops *f)
+{
+    /* Backward costs twice the forward; the patch embedding has no gradient to pixels. */
+    const struct {
+        const char *name;
+        int64_t forward, training;
+    } rows[] = {
+        {"text linear", f->text_linear, 3 * f->text_linear},
+        {"text attention", f->text_attention, 3 * f->text_attention},
+        {"head", f->head, 3 * f->head},
+        {"patch embedding", f->patch_embed, 2 * f->patch_embed},
+        {"vision blocks", f->vision_blocks, 3 * f->vision_blocks},
+        {"vision attention", f->vision_attention, 3 * f->vision_attention},
+        {"mergers", f->mergers, 3 * f->mergers},
+        {"total", f->forward, f->training},
+    };
+    printf("%-18s %22s %22s\n", "FLOPs", "forward", "training");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        printf("%-18s %22" PRId64 " %22" PRId64 "\n", rows[i].name, rows[i].forward,
+               rows[i].training);
+}
+
+static status plan_flops(const model_dims *d, const char *documents, const char *grids)
+{
+    int64_t *numbers = calloc(MAX_ITEMS * 3 + 3, sizeof *numbers);
+    int32_t *grid = calloc(MAX_ITEMS * 3 + 3, sizeof *grid);
+    status st = ST_OK;
+    int64_t n_grids = 0, n_documents = 0;
+    if (!numbers || !grid) {
+        st = FAIL(ST_NO_MEMORY, "plan: out of memory");
+        goto done;
+    }
+    if (grids) {
+        TRY_OR(done, read_list("--grids", grids, 3, numbers, &n_grids));
+        for (int64_t i = 0; i < 3 * n_grids; i++)
+            grid[i] = (int32_t)numbers[i];
+        for (int64_t i = 0; i < n_grids; i++)
+            if (grid[3 * i + 1] % 2 || grid[3 * i + 2] % 2) {
+                st = FAIL(ST_USAGE, "--grids: %dx%dx%d: height and width in patches are even",
+                          grid[3 * i], grid[3 * i + 1], grid[3 * i + 2]);
+                goto done;
+            }
+        if (d->vision.depth == 0) {
+            st = FAIL(ST_USAGE, "--grids: %s has no vision tower", d->name);
+            goto done;
+        }
+    }
+    if (documents)
+        TRY_OR(done, read_list("--documents", documents, 1, numbers, &n_documents));
+    flops f;
+    dims_flops(d, numbers, n_documents, grid, n_grids, &f);
+    print_flops(&f);
+done:
+    free(numbers);
+    free(grid);
+    return st;
+}
+
+/* Whether train would refuse the layout on this machine; said, not failed: plan is for any. */
+static status print_fit(const memory_layout *l, double limit)
+{
+    device *dev = NULL;
+    size_t used, total;
+    TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
+    status st = dev->v->memory(dev, &used, &total);
+    device_close(&dev);
+    TRY(st);
+    if (memory_layout_check(l, limit * (double)total) == ST_OK)
+        printf("fits this machine\n");
+    else
+        printf("does not fit this machine: %s\n", status_text());
+    return ST_OK;
+}
+
+/* Bytes, work and time of the layout, or the best of all of `ranks` ranks. */
+static status plan_cost(const conf *c, const request *q, const layout *l, const model_dims *d,
+                        const params *p)
+{
+    rates r = rates_h200();
+    cost k;
+    if (q->measured)
+        TRY(rates_read(q->measured, &r));
+    rates_print(&r, stdout);
+    if (q->sweep)
+        return sweep(c, q->sweep, d, p, &r, BEST_LAYOUTS, stdout);
+    recomputes again;
+    TRY(again_of(c, l, d, p, c->training_local_batch_size, &again));
+    TRY(cost_of(c, l, d, p, &r, &again, &k));
+    cost_print(&k, l, stdout);
+    return ST_OK;
+}
+
+static status plan_memory(const conf *c, const request *q, const model_dims *d)
+{
+    params *p;
+    TRY(params_new(d, &p));
+    status st = groups_apply(c, p);
+    if (st == ST_OK)
+        groups_print(c, p, stdout);
+    int64_t total = p->total, n = p->n, trained = params_trained(p);
+    model_options frozen = {0};
+    layout ranks;
+    model_options_freeze(&frozen, p);
+    const layout_limits limits = params_limits(d);
+    if (st == ST_OK)
+        st = layout_of(c, &limits, &ranks);
+    if (st == ST_OK) {
+        printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
+               total, n);
+        if (!q->sweep)
+            st = layout_print(c, &ranks, d, p, stdout, NULL);
+    }
+    recomputes again = {0};
+    if (st == ST_OK)
+        st = again_of(c, &ranks, d, p, c->training_local_batch_size, &again);
+    if (st == ST_OK)
+        st = plan_cost(c, q, &ranks, d, p);
+    params_free(&p);
+    TRY(st);
+    if (ranks.world > 1 || q->sweep)
+        return ST_OK;
+    int64_t seq = c->training_seq_len;
+    memory_layout l = {
+        .dims = d,
+        .backend = &backend_cpu,
+        .n_params = total,
+        .n_trained = trained,
+        .tower_frozen = frozen.tower_frozen,
+        .vision_frozen = frozen.vision_frozen,
+        .lora_rank = frozen.lora_rank,
+        .lora_experts = frozen.lora_experts,
+        .rows = c->training_local_batch_size,
+        .seq_len = seq,
+        .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,
+        .ahead = memory_rows_ahead(c),
+        .training = true,
+        .again = again,
+        .router_aux_coef = c->loss_router_aux,
+        .keeps = keeper_in_background(c),
+        .answers = generate_wanted(c, true),
+    };
+    memory_plan m;
+    TRY(memory_layout_plan(&l, &m));
+    printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", l.rows * seq,
+           d->vision.depth ? l.rows * l.patch_budget : 0);
+    printf("device memory of the cpu backend (float32), one rank:\n");
+    memory_plan_print(&m, stdout);
+    return print_fit(&l, c->memory_limit);
+}
+
+static status read_request(int argc, char **argv, request *q)
+{
+    const char *sweep;
+    *q = (request){0};
+    TRY(verb_take(&argc, argv, "--documents", &q->documents));
+    TRY(verb_take(&argc, argv, "--grids", &q->grids));
+    TRY(verb_take(&argc, argv, "--measured", &q->measured));
+    TRY(verb_take(&argc, argv, "--sweep", &sweep));
+    if (sweep)
+        TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &q->sweep));
+    return verb_all_taken(argc, argv);
+}
+
+status verb_plan(int argc, char **argv)
+{
+    conf c;
+    request q;
+    model_dims d;
+    TRY(conf_load(&c, &argc, argv));
+    status st;
+    TRY_OR(done, read_request(argc, argv, &q));
+    if (!c.model_path[0]) {
+        st = FAIL(ST_USAGE,
+                  "plan needs a model: -c FILE that names model.path, or --model.path with a "
+                  "folder or a preset (trainer inspect lists them)");
+        goto done;
+    }
+    TRY_OR(done, dims_load(c.model_path, &d));
+    if (q.documents || q.grids)
+        TRY_OR(done, plan_flops(&d, q.documents, q.grids));
+    else
+        TRY_OR(done, plan_memory(&c, &q, &d));
+done:
+    conf_done(&c);
+    return st;
+}

@@ -1,0 +1,177 @@
+/* verbs_verify.c: trainer verify: steps of a run again, against its ledger. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/program/log.h"
+#include "common/program/verb.h"
+#include "common/base/words.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/run/config_changes.h"
+#include "trainer/report/ledger.h"
+#include "trainer/run/step.h"
+#include "trainer/train/train.h"
+#include "trainer/cli/verbs.h"
+
+typedef struct stretch {
+    int64_t from, to; /* -1: not said */
+} stretch;
+
+static status read_args(int argc, char **argv, stretch *out)
+{
+    *out = (stretch){-1, -1};
+    const char *from, *to;
+    TRY(verb_take(&argc, argv, "--from", &from));
+    TRY(verb_take(&argc, argv, "--to", &to));
+    if (from)
+        TRY(verb_number("--from", from, 0, INT64_MAX, &out->from));
+    if (to)
+        TRY(verb_number("--to", to, 0, INT64_MAX, &out->to));
+    return verb_all_taken(argc, argv);
+}
+
+static const ledger_entry *find(const ledger_entry *list, int64_t n, int64_t step)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i].step == step)
+            return &list[i];
+    return NULL;
+}
+
+/* The checkpoint to begin at, if any. */
+static status find_start(const conf *c, int64_t from, resume_point *out, bool *out_found)
+{
+    char folder[STATUS_PATH_MAX];
+    int64_t *step = NULL, n = 0;
+    TRY(train_checkpoint_folder(c, folder));
+    if (from < 0) {
+        TRY(folder_steps(folder, &step, &n));
+        from = n ? step[0] : 0;
+        free(step);
+    }
+    return keeper_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
+}
+
+/* Options that differ from those of the run, "; key: VALUE here, VALUE in the run, .." */
+typedef struct changes {
+    char text[1024];
+    size_t n;
+} changes;
+
+static void add_change(void *user, const char *key, const char *was, const char *now)
+{
+    static const char *const harmless[] = {"metrics.", "eval.", "log.", "prepd.", "comm."};
+    changes *c = user;
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strncmp(key, harmless[i], strlen(harmless[i])) == 0)
+            return;
+    if (*was) /* one that the run's version did not have tells nothing */
+        c->n = words_add(c->text, sizeof c->text, c->n, "%s%s: %s here, %s in the run",
+                         c->n ? ", " : "; ", key, now, was);
+}
+
+/* By the newest checkpoint that says what the run's options were; a run without one does not. */
+static status find_changes(const conf *c, changes *out)
+{
+    char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], training[STATUS_PATH_MAX], *now = NULL;
+    int64_t *step = NULL, n = 0;
+    status st;
+    *out = (changes){0};
+    TRY(train_checkpoint_folder(c, folder));
+    TRY(folder_steps(folder, &step, &n));
+    TRY_OR(done, config_text(c, &now));
+    for (bool found = false; n > 0 && !found; n--) {
+        progress p = {0};
+        TRY_OR(done, folder_step_path(path, folder, step[n - 1], NULL));
+        TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
+        found = progress_read(training, &p) == ST_OK;
+        if (found)
+            config_changes(p.config, now, add_change, out);
+        progress_done(&p);
+    }
+done:
+    free(step);
+    free(now);
+    return st;
+}
+
+static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to,
+                     const changes *other)
+{
+    int64_t compared = 0;
+    for (int64_t step = from + 1; step <= to; step++) {
+        const ledger_entry *was = find(list, n, step);
+        step_report report;
+        char words[256];
+        status st = step_run(s, step, &report);
+        if (st == ST_END && !was)
+            break;
+        if (st == ST_END)
+            return FAIL(ST_BAD_INPUT, "the stream ends before step %" PRId64, step);
+        TRY(st);
+        if (!was)
+            return FAIL(ST_BAD_INPUT, "the ledger has no step %" PRId64, step);
+        ledger_entry now = ledger_entry_of(&report);
+        ledger_difference(was, &now, words, sizeof words);
+        if (words[0]) {
+            printf("verify: step %" PRId64 " is the first that differs: %s%s\n", step, words,
+                   other->text);
+            return FAIL(ST_BAD_INPUT, "step %" PRId64 " differs from the ledger: %s%s", step, words,
+                        other->text);
+        }
+        compared++;
+    }
+    printf("verify: %" PRId64 " steps, %" PRId64 " to %" PRId64
+           ", agree with the ledger to the bit\n",
+           compared, from + 1, from + compared);
+    return ST_OK;
+}
+
+status verb_verify(int argc, char **argv)
+{
+    conf c;
+    stretch want;
+    session s = {0};
+    resume_point start = {0};
+    changes other;
+    ledger_entry *list = NULL;
+    int64_t n = 0;
+    bool found = false;
+    if (argc < 2)
+        return FAIL(ST_USAGE, "verify needs the options of the run: -c FILE, or at least "
+                              "--job.dump_folder DIR");
+    TRY(conf_load(&c, &argc, argv));
+    log_init("trainer", c.log_level, c.log_json);
+    c.eval_enable = false;
+    status st = read_args(argc, argv, &want);
+    if (st != ST_OK)
+        goto done;
+    st = ledger_read(c.job_dump_folder, &list, &n);
+    if (st == ST_NO_INPUT)
+        st = FAIL(ST_NO_INPUT, "%s; job.dump_folder must be the folder of a run that made a step",
+                  status_text());
+    TRY_OR(done, st);
+    TRY_OR(done, find_start(&c, want.from, &start, &found));
+    int64_t last = n ? list[n - 1].step : 0;
+    if (want.to < 0 || want.to > last)
+        want.to = last;
+    if (want.to <= start.progress.step) {
+        st = FAIL(ST_BAD_INPUT,
+                  "the ledger of %s ends at step %" PRId64 " and the replay would begin after "
+                  "step %" PRId64 ": name an earlier --from",
+                  c.job_dump_folder, last, start.progress.step);
+        goto done;
+    }
+    TRY_OR(done, session_resume(&c, NULL, found ? &start : NULL, &s));
+    TRY_OR(done, find_changes(&c, &other));
+    st = replay(&s, list, n, start.progress.step, want.to, &other);
+done:
+    session_close(&s);
+    progress_done(&start.progress);
+    free(list);
+    conf_done(&c);
+    return st;
+}

@@ -1,0 +1,115 @@
+#include "trainer/eval/image_swap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_GRIDS = 4096 }; /* beyond any preprocessor's number of grids; more find no partner */
+
+typedef struct lent_grid {
+    int32_t grid[3];
+    uint8_t *current, *other; /* other is NULL until a second picture came */
+} lent_grid;
+
+struct lender {
+    lent_grid grids[MAX_GRIDS];
+    int64_t n;
+};
+
+status lender_new(lender **out)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "lender: out of memory");
+}
+
+void lender_free(lender **held)
+{
+    lender *l = *held;
+    if (!l)
+        return;
+    for (int64_t i = 0; i < l->n; i++) {
+        free(l->grids[i].current);
+        free(l->grids[i].other);
+    }
+    free(l);
+    *held = NULL;
+}
+
+static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
+{
+    *out = malloc(bytes ? bytes : 1);
+    if (!*out)
+        return FAIL(ST_NO_MEMORY, "lender: out of memory");
+    memcpy(*out, pixels, bytes);
+    return ST_OK;
+}
+
+/* The grid's entry, made where it is new; NULL where the table is full. */
+static lent_grid *entry_of(lender *l, const int32_t *grid)
+{
+    int64_t i = 0;
+    while (i < l->n && memcmp(l->grids[i].grid, grid, sizeof l->grids[i].grid) != 0)
+        i++;
+    if (i == MAX_GRIDS)
+        return NULL;
+    if (i == l->n) {
+        memcpy(l->grids[i].grid, grid, sizeof l->grids[i].grid);
+        l->n++;
+    }
+    return &l->grids[i];
+}
+
+/* Writes another picture of this grid over pixels. *out_lent = false where there was none yet. */
+static status exchange_one(lender *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
+                           bool *out_lent)
+{
+    lent_grid *g = entry_of(l, grid);
+    *out_lent = false;
+    if (!g)
+        return ST_OK;
+    if (!g->current)
+        return copy_of(pixels, bytes, &g->current);
+    if (memcmp(g->current, pixels, bytes) != 0) {
+        uint8_t *seen;
+        TRY(copy_of(pixels, bytes, &seen));
+        free(g->other);
+        g->other = g->current;
+        g->current = seen;
+    }
+    if (g->other) {
+        memcpy(pixels, g->other, bytes);
+        *out_lent = true;
+    }
+    return ST_OK;
+}
+
+status lender_exchange(lender *l, row *r, bool *lent)
+{
+    const int64_t unit = MERGE_SIDE * MERGE_SIDE;
+    int64_t n_merged = r->n_patches / unit, patch = 0, t = 0;
+    bool *has = calloc((size_t)(n_merged + 1), sizeof *has); /* merged row -> exchanged */
+    if (!has)
+        return FAIL(ST_NO_MEMORY, "lender: out of memory");
+    status st = ST_OK;
+    for (int64_t i = 0; i < r->n_items; i++) {
+        const int32_t *g = &r->grid_thw[3 * i];
+        int64_t patches = (int64_t)g[0] * g[1] * g[2];
+        bool ok;
+        TRY_OR(done, exchange_one(l, g, r->pixels + patch * PATCH_BYTES,
+                                  (size_t)patches * PATCH_BYTES, &ok));
+        for (int64_t m = patch / unit; m < (patch + patches) / unit; m++)
+            has[m] = ok;
+        patch += patches;
+    }
+    for (int64_t d = 0; d < r->n_docs; d++) {
+        bool any = false, all = true;
+        for (; t < r->cu_seqlens[d + 1]; t++)
+            if (r->visual_row[t] >= 0) {
+                any = true;
+                all = all && has[r->visual_row[t]];
+            }
+        lent[d] = any && all;
+    }
+done:
+    free(has);
+    return st;
+}

@@ -1,0 +1,77 @@
+/* pipeline_exchange.c: see pipeline_exchange.h. */
+#include "trainer/model/pipeline_exchange.h"
+
+static const char activations[] = "send activations", gradients[] = "send their gradients",
+                  statistics[] = "send router statistics";
+
+/* One array of a border: from this stage where `out`, else to it. */
+typedef struct cargo {
+    const char *what;
+    void *at;
+    int64_t count;
+    st_dtype dtype;
+    int stage; /* the other one */
+    bool out;
+} cargo;
+
+enum { MOST_CARGO = 4 };
+
+static void add(cargo *list, int *inout_n, cargo c)
+{
+    list[(*inout_n)++] = c;
+}
+
+/* What a pass leaves behind (out) or begins with. Both sides of a border list the same. */
+static void list_of(const border *b, bool out, const comm *c, const stream *s, const model_dims *d,
+                    cargo *list, int *inout_n)
+{
+    const decoder *t = b->t;
+    if (b->kind == PASS_NONE)
+        return;
+    const bool ahead = b->kind == PASS_FORWARD || (b->kind == PASS_BOTH && !out);
+    const int64_t layer = ahead == out ? t->part.end : t->part.first;
+    if (ahead == out ? t->part.closes : t->part.opens)
+        return;
+    cargo one = {.what = ahead ? activations : gradients,
+                 .at = ahead ? t->x[layer] : t->dx,
+                 .count = b->tokens * d->text.hidden,
+                 .dtype = s->dev->v->act,
+                 .stage = ahead == out ? c->rank + 1 : c->rank - 1,
+                 .out = out};
+    if (ahead || decoder_reaches_below(t, layer))
+        add(list, inout_n, one);
+    if (!t->aux.on)
+        return;
+    one.what = statistics;
+    one.at = out && !ahead ? t->aux.sent : t->aux.count_total;
+    one.count = moe_aux_elements(d->text.experts);
+    one.dtype = s->dev->v->acc;
+    add(list, inout_n, one);
+}
+
+static status move(const comm *c, stream *s, const cargo *x)
+{
+    const comm_at at = {x->what, -1};
+    if (x->out)
+        return comm_send(c, s, at, x->at, x->count, x->dtype, x->stage);
+    return comm_recv(c, s, at, x->at, x->count, x->dtype, x->stage);
+}
+
+status border_cross(const comm *pipeline, stream *s, const model_dims *d, const border *done,
+                    const border *next)
+{
+    cargo list[MOST_CARGO];
+    int n = 0;
+    list_of(done, true, pipeline, s, d, list, &n);
+    list_of(next, false, pipeline, s, d, list, &n);
+    if (n == 0)
+        return ST_OK;
+    if (done->kind != PASS_NONE && done->t->aux.on)
+        TRY(s->dev->v->copy(s, done->t->aux.sent, done->t->aux.count_total,
+                            (size_t)moe_aux_elements(d->text.experts) *
+                                st_dtype_size(s->dev->v->acc)));
+    TRY(comm_begin(pipeline, s));
+    for (int i = 0; i < n; i++)
+        TRY(move(pipeline, s, &list[i]));
+    return comm_end(pipeline, s);
+}

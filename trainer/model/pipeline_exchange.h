@@ -1,0 +1,24 @@
+/* pipeline_exchange.h: what crosses the border between two pipeline stages (parallel/README.md):
+ * activations forward, their gradient back, and with the auxiliary loss its statistics both ways:
+ * so far of the layers before, then of all.
+ *
+ * T tokens of this rank, H hidden, E experts. */
+#ifndef TESSERA_MODEL_BORDER_H
+#define TESSERA_MODEL_BORDER_H
+
+#include "trainer/model/decoder.h"
+#include "trainer/parallel/pipeline_stages.h"
+
+/* A pass, where it meets its stage's borders. */
+typedef struct border {
+    pass_kind kind;
+    const decoder *t; /* where the micro-batch's activations are */
+    int64_t tokens;   /* T */
+} border;
+
+/* What `done` made goes out and what `next` needs comes in, at once, so from and to different
+ * arrays: neighbours may send to each other. pipeline: the group of stages, in their order. */
+WARN_UNUSED status border_cross(const comm *pipeline, stream *s, const model_dims *d,
+                                const border *done, const border *next);
+
+#endif

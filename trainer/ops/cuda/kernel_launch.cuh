@@ -1,0 +1,270 @@
+/* kernel_launch.cuh: what the hand-written kernels share: launching, bf16 in 16-byte pieces, sums
+ * of fixed order. Compiled by nvcc for the GPU and by a C++ compiler for the harness of tests/simt.
+ *
+ *     extern "C" status cuda_NAME(stream *s, const NAME_args *a)
+ *     {
+ *         return LAUNCH(s, name_kernel, grid_of(ceil_div(n, THREADS)), THREADS, 0, *a);
+ *     }
+ *
+ * A launcher checks shapes, chooses a kernel and launches; it allocates nothing but cuda_scratch
+ * and never waits, so that a step can be captured. */
+#ifndef TESSERA_OPS_CUDA_LAUNCH_CUH
+#define TESSERA_OPS_CUDA_LAUNCH_CUH
+
+#include <assert.h>
+#include <cuda_bf16.h>
+
+#include "trainer/device/cuda.h"
+#include "trainer/ops/table.h"
+
+/* The entries; those without a definition stay empty (table.c). */
+#define OP(name) extern "C" status cuda_##name(stream *s, const struct name##_args *a);
+#include "trainer/ops/ops.def"
+
+typedef __nv_bfloat16 bf16;
+
+enum {
+    LANES = 32, /* of a warp */
+    VECTOR = 8  /* bf16 in one 16-byte access, the widest of a thread */
+};
+
+/* ---- host ---- */
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* More blocks than a grid holds become a number that the launch refuses. */
+static inline dim3 grid_of(int64_t x, int64_t y = 1)
+{
+    const int64_t refused = 0xffffffff;
+    return dim3((unsigned)(x < refused ? x : refused), (unsigned)(y < refused ? y : refused));
+}
+
+/* Whether every one of these addresses allows accesses of `bytes`, a power of two. */
+template <class... P> static inline bool aligned(int bytes, const P *...p)
+{
+    return (((uintptr_t)p | ...) & (uintptr_t)(bytes - 1)) == 0;
+}
+
+template <class... P> static inline bool aligned16(const P *...p)
+{
+    return aligned(16, p...);
+}
+
+/* Threads over [rows, items]: x along a row, which loops over what blockDim.x leaves of it, y over
+ * the block's rows. Short rows share a block; neighbours stay neighbours in memory. */
+enum { TILE_THREADS = 256 };
+
+static inline dim3 tile_block(int64_t items)
+{
+    const int64_t most = TILE_THREADS;
+    unsigned x = (unsigned)(items < 1 ? 1 : items < most ? items : most);
+    return dim3(x, TILE_THREADS / x);
+}
+
+static inline dim3 tile_grid(int64_t rows, int64_t items)
+{
+    return items == 0 ? dim3(0) : grid_of(ceil_div(rows, tile_block(items).y));
+}
+
+/* No blocks: nothing to do, so that sizes of 0 need no care elsewhere. */
+template <class... P, class... A>
+static status launch(const char *file, int line, const char *name, stream *s, void (*kernel)(P...),
+                     dim3 grid, dim3 block, size_t shared, A... args)
+{
+    if (grid.x == 0 || grid.y == 0)
+        return ST_OK;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = cuda_handle(s);
+    cudaError_t error = cudaLaunchKernelEx(&c, kernel, args...);
+    if (error != cudaSuccess)
+        return status_fail(ST_BAD_DEVICE, file, line, NULL, -1, -1,
+                           "%s: %u x %u blocks of %u threads, %zu bytes shared: CUDA error %d, %s",
+                           name, grid.x, grid.y, block.x * block.y, shared, (int)error,
+                           cudaGetErrorString(error));
+    return ST_OK;
+}
+
+/* A kernel with several template arguments stands in brackets: (kernel<8, true>). */
+#define LAUNCH(s, kernel, grid, block, shared, ...)                                                \
+    launch(__FILE__, __LINE__, #kernel, s, kernel, grid, block, shared, __VA_ARGS__)
+
+/* Before a launch with more than 48 KB of dynamic shared memory; legal while a step is captured. */
+template <class... P> static status allow_shared(void (*kernel)(P...), size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+             ST_BAD_DEVICE, "shared memory of a kernel");
+    return ST_OK;
+}
+
+/* ---- device ---- */
+
+/* For what only a mistake of ours can break (an index that nobody checked): the kernel stops, its
+ * stream's next wait answers BAD_DEVICE, and the GPU is lost to this process. */
+#ifdef __CUDACC__
+#define DEVICE_CHECK(condition) assert(condition)
+#else
+#define DEVICE_CHECK(condition) ((condition) ? (void)0 : simt_stop(#condition, __FILE__, __LINE__))
+#endif
+
+/* Dynamic shared memory as bytes, aligned to 16; the launch says how many. */
+#ifdef __CUDACC__
+#define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
+#else
+#define SHARED_BYTES(name) unsigned char *const name = (unsigned char *)simt_shared()
+#endif
+
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ bf16 to_bf16(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* 2^x in one instruction, to 2 units in the last place; nothing below 2^-126. */
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+static const float LOG2E = 1.44269504088896340736f;
+
+static __device__ __forceinline__ unsigned pack2(float low, float high)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    unsigned bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+/* A bf16 is the upper half of its float. */
+static __device__ __forceinline__ void unpack8(float (&out)[VECTOR], uint4 bits)
+{
+    const unsigned w[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = __uint_as_float(w[i] << 16);
+        out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+}
+
+static __device__ __forceinline__ uint4 pack8(const float (&in)[VECTOR])
+{
+    return make_uint4(pack2(in[0], in[1]), pack2(in[2], in[3]), pack2(in[4], in[5]),
+                      pack2(in[6], in[7]));
+}
+
+/* p aligned to 16. */
+static __device__ __forceinline__ void load8(float (&out)[VECTOR], const bf16 *p)
+{
+    unpack8(out, *(const uint4 *)p);
+}
+
+static __device__ __forceinline__ void store8(bf16 *p, const float (&in)[VECTOR])
+{
+    *(uint4 *)p = pack8(in);
+}
+
+/* WIDTH neighbouring elements at once; p aligned to them. VECTOR; 4 for rows of such lengths; 1 for
+ * all others. */
+template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *p)
+{
+    if constexpr (WIDTH == VECTOR) {
+        load8(out, p);
+    } else if constexpr (WIDTH == 4) {
+        uint2 bits = *(const uint2 *)p;
+        out[0] = __uint_as_float(bits.x << 16);
+        out[1] = __uint_as_float(bits.x & 0xffff0000u);
+        out[2] = __uint_as_float(bits.y << 16);
+        out[3] = __uint_as_float(bits.y & 0xffff0000u);
+    } else {
+        static_assert(WIDTH == 1, "widths are 8, 4 and 1");
+        out[0] = to_float(p[0]);
+    }
+}
+
+template <int WIDTH> static __device__ __forceinline__ void store(bf16 *p, const float (&in)[WIDTH])
+{
+    if constexpr (WIDTH == VECTOR)
+        store8(p, in);
+    else if constexpr (WIDTH == 4)
+        *(uint2 *)p = make_uint2(pack2(in[0], in[1]), pack2(in[2], in[3]));
+    else
+        p[0] = to_bf16(in[0]);
+}
+
+template <int WIDTH>
+static __device__ __forceinline__ void load(float (&out)[WIDTH], const float *p)
+{
+    if constexpr (WIDTH >= 4) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += 4) {
+            float4 v = *(const float4 *)(p + i);
+            out[i] = v.x;
+            out[i + 1] = v.y;
+            out[i + 2] = v.z;
+            out[i + 3] = v.w;
+        }
+    } else {
+        out[0] = p[0];
+    }
+}
+
+template <int WIDTH>
+static __device__ __forceinline__ void store(float *p, const float (&in)[WIDTH])
+{
+    if constexpr (WIDTH >= 4) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += 4)
+            *(float4 *)(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+    } else {
+        p[0] = in[0];
+    }
+}
+
+/* Every lane gets the sum, in the same order: lanes that differ in bit 4 first. */
+static __device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int with = LANES / 2; with > 0; with /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, with);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int with = LANES / 2; with > 0; with /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, with));
+    return x;
+}
+
+/* Sum over a block of WARPS full warps in one dimension; every thread gets it and must call. May
+ * be called again at once: partial is used between barriers. */
+template <int WARPS> static __device__ __forceinline__ float block_sum(float x)
+{
+    __shared__ float partial[WARPS];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    x = warp_sum(x);
+    __syncthreads();
+    if (lane == 0)
+        partial[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < WARPS ? partial[lane] : 0);
+}
+
+#endif

@@ -1,0 +1,219 @@
+/* comm_simulated.c: see comm_simulated.h. */
+#include "trainer/parallel/comm_simulated.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "trainer/ops/table.h"
+
+static int64_t transfer_ns(const comm_replay *r, int64_t bytes)
+{
+    return llround((double)bytes / r->bytes_per_s * 1e9);
+}
+
+int64_t comm_replay_ns(const comm_replay *r, int64_t bytes)
+{
+    return bytes > 0 ? r->latency_ns + transfer_ns(r, bytes) : 0;
+}
+
+/* A call under way: runs are collected, and go out when there is no room for more. */
+typedef struct moving {
+    const comm_replay *r;
+    stream *s;
+    paced_copy_args a;
+    int64_t bytes; /* of the runs in it */
+} moving;
+
+static moving begin(const comm *c, stream *s)
+{
+    const comm_replay *r = c->handle;
+    return (moving){
+        .r = r, .s = s, .a.pace = {.wait_ns = r->latency_ns, .blocks = (int32_t)r->blocks}};
+}
+
+static status flush(moving *m)
+{
+    if (m->bytes == 0)
+        return ST_OK;
+    m->a.pace.span_ns = transfer_ns(m->r, m->bytes);
+    TRY(op_paced_copy(m->s, &m->a));
+    m->a.pace.wait_ns = 0; /* the latency is the call's */
+    m->a.n = 0;
+    m->bytes = 0;
+    return ST_OK;
+}
+
+static status add(moving *m, void *y, const void *x, int64_t bytes, int64_t x_bytes)
+{
+    if (bytes == 0)
+        return ST_OK;
+    if (m->a.n == PACED_RUNS)
+        TRY(flush(m));
+    m->a.run[m->a.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
+    m->bytes += bytes;
+    return ST_OK;
+}
+
+/* Where a rank's own part has a place of its own: no link is in between. */
+static status keep_own(stream *s, const void *from, void *to, int64_t bytes)
+{
+    return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
+}
+
+static status replay_all_gather(const comm *c, stream *s, const void *send, void *recv,
+                                int64_t count, st_dtype dtype)
+{
+    const int64_t piece = count * (int64_t)st_dtype_size(dtype);
+    char *to = recv, *mine = to + c->rank * piece;
+    moving m = begin(c, s);
+    TRY(keep_own(s, send, mine, piece));
+    TRY(add(&m, to, mine, c->rank * piece, piece));
+    TRY(add(&m, mine + piece, mine, (c->size - 1 - c->rank) * piece, piece));
+    return flush(&m);
+}
+
+static status replay_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+                                    int64_t count, st_dtype dtype)
+{
+    const comm_replay *r = c->handle;
+    const backend_vtable *v = s->dev->v;
+    const int64_t bytes = (c->size - 1) * count * (int64_t)st_dtype_size(dtype);
+    if (dtype != v->acc && dtype != v->act)
+        return FAIL(ST_INTERNAL, "replay: no pieces of %s are summed", st_dtype_name(dtype));
+    if (count == 0)
+        return ST_OK;
+    return op_paced_sum(s, &(paced_sum_args){.pace = {.wait_ns = r->latency_ns,
+                                                      .span_ns = transfer_ns(r, bytes),
+                                                      .blocks = (int32_t)r->blocks},
+                                             .n = count,
+                                             .pieces = c->size,
+                                             .acc = dtype == v->acc,
+                                             .x = send,
+                                             .y = recv});
+}
+
+/* What is received of `bytes` at p lands on itself: first what there is once, then the rest. */
+static status move_in_place(const comm *c, stream *s, void *p, int64_t bytes, int64_t received)
+{
+    moving m = begin(c, s);
+    for (int64_t n; received > 0; received -= n) {
+        n = received < bytes ? received : bytes;
+        TRY(add(&m, p, p, n, n));
+        TRY(flush(&m)); /* runs of a call do not overlap */
+    }
+    return ST_OK;
+}
+
+static status replay_all_reduce(const comm *c, stream *s, void *inout, int64_t count,
+                                st_dtype dtype, comm_reduction reduction)
+{
+    const int64_t size = (int64_t)st_dtype_size(dtype);
+    (void)reduction;
+    return move_in_place(c, s, inout, count * size,
+                         comm_all_reduce_gets(c->rank, c->size, count) * size);
+}
+
+static status replay_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+                               int root)
+{
+    const int64_t bytes = count * (int64_t)st_dtype_size(dtype);
+    return move_in_place(c, s, inout, bytes, c->rank == root ? 0 : bytes);
+}
+
+static status replay_all_to_all(const comm *c, stream *s, const void *send,
+                                const int64_t *send_first, const int64_t *send_count, void *recv,
+                                const int64_t *recv_first, const int64_t *recv_count,
+                                st_dtype dtype)
+{
+    const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[c->rank] * size;
+    const char *mine = (const char *)send + send_first[c->rank] * size;
+    char *to = recv;
+    moving m = begin(c, s);
+    if (send_count[c->rank] != recv_count[c->rank])
+        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
+                    (long long)send_count[c->rank], (long long)recv_count[c->rank]);
+    TRY(keep_own(s, mine, to + recv_first[c->rank] * size, own));
+    for (int p = 0; p < c->size; p++)
+        if (p != c->rank)
+            TRY(add(&m, to + recv_first[p] * size, mine, recv_count[p] * size, own));
+    return flush(&m);
+}
+
+static status no_peer(void)
+{
+    return FAIL(ST_INTERNAL, "a rank that is replayed has nobody to hear from");
+}
+
+static status replay_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
+                          int to)
+{
+    (void)c, (void)s, (void)send, (void)count, (void)dtype, (void)to;
+    return no_peer();
+}
+
+static status replay_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
+                          int from)
+{
+    (void)c, (void)s, (void)recv, (void)count, (void)dtype, (void)from;
+    return no_peer();
+}
+
+static status replay_edge(const comm *c, stream *s)
+{
+    (void)c, (void)s;
+    return no_peer();
+}
+
+static status replay_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+{
+    (void)c, (void)send, (void)recv, (void)bytes;
+    return no_peer();
+}
+
+static status replay_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+{
+    (void)c, (void)inout, (void)bytes, (void)root;
+    return no_peer();
+}
+
+static void replay_set_timeout(void *world, double seconds)
+{
+    (void)world, (void)seconds; /* a call ends by itself */
+}
+
+static void replay_leave(void *world, bool well)
+{
+    (void)well;
+    free(world);
+}
+
+static status replay_group_new(void *world, const int *world_rank, int size, void **out_handle)
+{
+    (void)world_rank, (void)size;
+    *out_handle = world;
+    return ST_OK;
+}
+
+static void replay_group_free(void *handle)
+{
+    (void)handle;
+}
+
+const comm_engine comm_replay_engine = {
+    .name = "replay",
+    .set_timeout = replay_set_timeout,
+    .leave = replay_leave,
+    .group_new = replay_group_new,
+    .group_free = replay_group_free,
+    .all_gather = replay_all_gather,
+    .reduce_scatter = replay_reduce_scatter,
+    .all_reduce = replay_all_reduce,
+    .broadcast = replay_broadcast,
+    .all_to_all = replay_all_to_all,
+    .send = replay_send,
+    .recv = replay_recv,
+    .begin = replay_edge,
+    .end = replay_edge,
+    .host_all_gather = replay_host_all_gather,
+    .host_broadcast = replay_host_broadcast,
+};

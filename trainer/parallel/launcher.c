@@ -1,0 +1,232 @@
+#include "trainer/parallel/launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/program/log.h"
+#include "common/program/module.h"
+#include "common/base/proc.h"
+#include "trainer/parallel/engine.h"
+#include "trainer/parallel/launcher_own.h"
+
+enum { RANKS_MAX = 1024 };
+
+/* What Open MPI needs where ranks are more than cores (else they wait spinning, a thousand times
+ * slower), in a container (root), and to leave threads alone; to speak through shared memory and
+ * loopback alone, since all ranks are here (loopback.c does the rest); and how many seconds ranks
+ * have to tell what happened when one has died (a SIGTERM of ours does not go through mpirun). */
+static const char *const mpirun_settings[] = {"--allow-run-as-root",
+                                              "--oversubscribe",
+                                              "--bind-to",
+                                              "none",
+                                              "--mca",
+                                              "mpi_yield_when_idle",
+                                              "1",
+                                              "--mca",
+                                              "btl",
+                                              "self,vader",
+                                              "--mca",
+                                              "oob_tcp_if_include",
+                                              "lo",
+                                              "--mca",
+                                              "odls_base_sigkill_timeout",
+                                              "3",
+                                              "--quiet"};
+enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
+
+status launch_take(int *argc, char **argv, int *out)
+{
+    int kept = 1;
+    *out = 0;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--nproc") != 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        char *end = NULL;
+        long n = i + 1 < *argc ? strtol(argv[i + 1], &end, 10) : 0;
+        if (n < 1 || n > RANKS_MAX || *end)
+            return FAIL(ST_USAGE, "--nproc takes the number of ranks to start here, 1 to %d",
+                        RANKS_MAX);
+        *out = (int)n;
+        i++;
+    }
+    *argc = kept;
+    return ST_OK;
+}
+
+/* Fills `to` (room for all of it) with mpirun's command line. */
+static void command_line(char **to, char *self, char *count, int argc, char **argv)
+{
+    char said[1024] = "";
+    int k = 0;
+    to[k++] = (char *)"mpirun";
+    to[k++] = (char *)"-np";
+    to[k++] = count;
+    for (int i = 0; i < N_SETTINGS; i++)
+        to[k++] = (char *)mpirun_settings[i];
+    for (int i = 0; i < k; i++)
+        snprintf(said + strlen(said), sizeof said - strlen(said), " %s", to[i]);
+    log_info("starting %s ranks:%s trainer %s ..", count, said, argv[0]);
+    to[k++] = self;
+    for (int i = 0; i < argc; i++)
+        to[k++] = argv[i];
+}
+
+/* LD_PRELOAD of mpirun: loopback.c's library before what there is. It is named by a descriptor: a
+ * path may hold the blanks and colons that separate names there. */
+static status preload(const char *path)
+{
+    const char *others = getenv("LD_PRELOAD");
+    char value[PATH_MAX];
+    const int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return FAIL_IN(ST_OS, path, "cannot be opened: %s", strerror(errno));
+    const int n = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
+                           others && *others ? ":" : "", others ? others : "");
+    if (n >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)
+        return FAIL(ST_NO_MEMORY, "no room for LD_PRELOAD");
+    return ST_OK;
+}
+
+/* A terminal's interrupt goes to us, and by us to the ranks. */
+static status start_mpirun(char **command, const char *loopback, pid_t *out)
+{
+    pid_t pid = -1;
+    status st = proc_fork(&pid);
+    if (pid != 0) {
+        *out = pid;
+        return st;
+    }
+    if (st == ST_OK)
+        st = preload(loopback);
+    if (st == ST_OK) {
+        execvp(command[0], command);
+        (void)FAIL(ST_UNAVAILABLE,
+                   "mpirun: %s (CPU ranks run under Open MPI: deploy/install-deps brings it)",
+                   strerror(errno));
+    }
+    log_status();
+    _exit(status_exit_code(ST_UNAVAILABLE));
+}
+
+/* mpirun would give its ranks a few seconds before it kills them; they get the signal from us, and
+ * the time they need for a checkpoint. */
+static void signal_ranks(pid_t mpirun, int number)
+{
+    char path[64];
+    int pid;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)mpirun, (int)mpirun);
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%d", &pid) == 1)
+        kill(pid, number);
+    if (f)
+        fclose(f);
+}
+
+static status wait_for_mpirun(int signals, pid_t mpirun)
+{
+    struct signalfd_siginfo s;
+    int how;
+    char what[64];
+    for (;;) {
+        if (poll(&(struct pollfd){signals, POLLIN, 0}, 1, -1) < 0 ||
+            read(signals, &s, sizeof s) != sizeof s)
+            return FAIL(ST_OS, "signalfd: %s", strerror(errno));
+        if (s.ssi_signo != SIGCHLD) {
+            if (launch_passes_on((int)s.ssi_signo))
+                signal_ranks(mpirun, (int)s.ssi_signo);
+            continue;
+        }
+        if (waitpid(mpirun, &how, WNOHANG) != mpirun)
+            continue;
+        if (WIFEXITED(how) && WEXITSTATUS(how) != 0) { /* a rank's own: its log has said why */
+            fflush(NULL);
+            _exit(WEXITSTATUS(how));
+        }
+        if (WIFEXITED(how))
+            return ST_OK;
+        proc_end_of(how, what, sizeof what);
+        return FAIL(ST_UNAVAILABLE, "mpirun ended by %s", what);
+    }
+}
+
+static status run_mpirun(char *self, int n, int argc, char **argv)
+{
+    char count[16], loopback[PATH_MAX];
+    int signals;
+    pid_t mpirun;
+    TRY(module_find("libtessera_loopback.so", "library for mpirun", "where libopenmpi-dev is found",
+                    loopback, sizeof loopback));
+    char **command = calloc((size_t)argc + N_SETTINGS + 8, sizeof *command);
+    if (!command)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line of mpirun");
+    snprintf(count, sizeof count, "%d", n);
+    command_line(command, self, count, argc, argv);
+    status st = proc_signal_fd(&signals);
+    if (st == ST_OK) {
+        st = start_mpirun(command, loopback, &mpirun);
+        if (st == ST_OK)
+            st = wait_for_mpirun(signals, mpirun);
+        close(signals);
+    }
+    free(command);
+    return st;
+}
+
+static status run_own(const conf *c, char *self, int n, int argc, char **argv)
+{
+    char **command = calloc((size_t)argc + 2, sizeof *command);
+    if (!command)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line of a rank");
+    command[0] = self;
+    for (int i = 0; i < argc; i++)
+        command[1 + i] = argv[i];
+    status st = launch_own(command, n, (int)c->comm_port);
+    free(command);
+    return st;
+}
+
+status launch_ranks(conf *c, int n, int argc, char **argv)
+{
+    char self[PATH_MAX];
+    TRY(proc_self_path(self, sizeof self));
+    if (getenv("OMPI_COMM_WORLD_RANK") || getenv("RANK"))
+        return FAIL(ST_USAGE, "--nproc: this process was started as a rank already");
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave; that ends no ranks */
+    TRY(engine_choose_apart(c));
+    if (c->comm_engine == ENGINE_MPI)
+        return run_mpirun(self, n, argc, argv);
+    return run_own(c, self, n, argc, argv);
+}
+
+status launch_again(int n, status (*check)(conf *, int), int argc, char **argv)
+{
+    conf c;
+    int rest = argc;
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the command line");
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    status st = conf_load(&c, &rest, copy);
+    if (st == ST_OK) {
+        log_init("trainer", c.log_level, c.log_json);
+        if (c.world_size == 0) /* as for the ranks (world_fit) */
+            c.world_size = n;
+        st = check(&c, n);
+        if (st == ST_OK)
+            st = launch_ranks(&c, n, argc, argv);
+        conf_done(&c);
+    }
+    free(copy);
+    return st;
+}

@@ -1,0 +1,225 @@
+/* launcher_own.c: see launcher_own.h. */
+#include "trainer/parallel/launcher_own.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
+
+/* How long the others may go on when one has failed: they hear of it by the control channel, and
+ * have to leave their work within five seconds. Before they have met they would wait for it. */
+static const int64_t GRACE_NS = INT64_C(10) * 1000 * 1000 * 1000;
+
+typedef struct ranks {
+    pid_t *pid; /* [n]; 0: it has ended */
+    int n, left;
+    int code;          /* of the first that failed; 0: none has */
+    int64_t failed_at; /* when */
+} ranks;
+
+/* One that nobody listens at; somebody may come before rank 0 does, who then says so. */
+static status free_port(int *out)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return FAIL(ST_OS, "socket: %s", strerror(errno));
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
+        close(fd);
+        return FAIL(ST_OS, "no free port: %s", strerror(errno));
+    }
+    close(fd);
+    *out = ntohs(a.sin_port);
+    return ST_OK;
+}
+
+static int set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    return setenv(name, text, 1);
+}
+
+static status set_common(int n, int port)
+{
+    int found = port;
+    if (port == 0 && !getenv("MASTER_PORT"))
+        TRY(free_port(&found));
+    if (set_number("WORLD_SIZE", n) != 0 || set_number("LOCAL_WORLD_SIZE", n) != 0 ||
+        setenv("MASTER_ADDR", "127.0.0.1", 0) != 0 ||
+        (found > 0 && set_number("MASTER_PORT", found) != 0))
+        return FAIL(ST_NO_MEMORY, "no memory for the ranks' environment");
+    return ST_OK;
+}
+
+/* A terminal's interrupt goes to us, and by us to the ranks. */
+static status start_rank(char **command, int rank, pid_t *out)
+{
+    pid_t pid = -1;
+    const status st = proc_fork(&pid);
+    if (pid != 0) {
+        *out = pid;
+        return st;
+    }
+    if (st == ST_OK && set_number("RANK", rank) == 0 && set_number("LOCAL_RANK", rank) == 0) {
+        execv(command[0], command);
+        (void)FAIL(ST_OS, "%s: %s", command[0], strerror(errno));
+    }
+    log_status();
+    _exit(status_exit_code(ST_OS));
+}
+
+static void signal_all(const ranks *r, int number)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0)
+            kill(r->pid[i], number);
+}
+
+bool launch_passes_on(int number)
+{
+    /* A blocked signal that is ignored comes through the descriptor all the same, and mpirun's
+     * ranks have forgotten that theirs was ignored. */
+    return number != SIGCHLD && !(number == SIGHUP && proc_ignores(SIGHUP));
+}
+
+/* Is it stopped (SIGSTOP, a debugger)? */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    if (fscanf(f, "%*d %*s %c", &state) != 1)
+        state = 0;
+    fclose(f);
+    return state == 'T' || state == 't';
+}
+
+/* A rank that is stopped, and so the reason why another ended; -1: none. */
+static int find_stopped(const ranks *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+            return i;
+    return -1;
+}
+
+static void tell_first_end(const ranks *r, int rank, const char *what)
+{
+    const int stopped = find_stopped(r);
+    if (stopped < 0)
+        log_error("rank %d ended first: %s", rank, what);
+    else
+        log_error("rank %d (pid %d) is stopped (SIGSTOP): rank %d ended because of it (%s)",
+                  stopped, (int)r->pid[stopped], rank, what);
+}
+
+static void note_end(ranks *r, int rank, int how)
+{
+    char what[64];
+    r->pid[rank] = 0;
+    r->left--;
+    if (WIFEXITED(how) && WEXITSTATUS(how) == 0)
+        return;
+    proc_end_of(how, what, sizeof what);
+    if (r->code == 0) {
+        tell_first_end(r, rank, what);
+        r->code = WIFEXITED(how) ? WEXITSTATUS(how) : status_exit_code(ST_UNAVAILABLE);
+        r->failed_at = clock_ns();
+    }
+}
+
+static void reap(ranks *r)
+{
+    int how;
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0 && waitpid(r->pid[i], &how, WNOHANG) == r->pid[i])
+            note_end(r, i, how);
+}
+
+/* Those that do not end by themselves. */
+static void end_late(const ranks *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+            log_error(
+                "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run, and is killed", i,
+                (int)r->pid[i]);
+        else if (r->pid[i] > 0)
+            log_error("rank %d did not end within %g s of that and is killed", i,
+                      (double)GRACE_NS * 1e-9);
+    signal_all(r, SIGKILL);
+}
+
+static status wait_for_ranks(int signals, ranks *r)
+{
+    struct signalfd_siginfo s;
+    bool killed = false;
+    while (r->left > 0) {
+        int64_t left = r->code ? r->failed_at + GRACE_NS - clock_ns() : -1;
+        int ms = r->code == 0 || killed ? -1 : left > 0 ? (int)(left / 1000000) + 1 : 0;
+        int ready = poll(&(struct pollfd){signals, POLLIN, 0}, 1, ms);
+        if (ready < 0 && errno != EINTR)
+            return FAIL(ST_OS, "poll: %s", strerror(errno));
+        if (ready > 0 && read(signals, &s, sizeof s) == sizeof s &&
+            launch_passes_on((int)s.ssi_signo))
+            signal_all(r, (int)s.ssi_signo);
+        reap(r);
+        if (r->code && !killed && clock_ns() >= r->failed_at + GRACE_NS) {
+            end_late(r);
+            killed = true;
+        }
+    }
+    return ST_OK;
+}
+
+static status run_ranks(char **command, int signals, ranks *r)
+{
+    status st = ST_OK;
+    for (int i = 0; i < r->n && st == ST_OK; i++) {
+        st = start_rank(command, i, &r->pid[i]);
+        r->left += st == ST_OK;
+    }
+    if (st == ST_OK)
+        return wait_for_ranks(signals, r);
+    signal_all(r, SIGKILL);
+    return st;
+}
+
+status launch_own(char **command, int n, int port)
+{
+    int signals;
+    ranks r = {.n = n};
+    TRY(set_common(n, port));
+    log_info("starting %d ranks: RANK=0..%d trainer %s ..", n, n - 1, command[1]);
+    r.pid = calloc((size_t)n, sizeof *r.pid);
+    if (!r.pid)
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks", n);
+    status st = proc_signal_fd(&signals);
+    if (st == ST_OK) {
+        st = run_ranks(command, signals, &r);
+        close(signals);
+    }
+    free(r.pid);
+    if (st == ST_OK && r.code != 0) { /* a rank's own: its log has said why */
+        fflush(NULL);
+        _exit(r.code);
+    }
+    return st;
+}

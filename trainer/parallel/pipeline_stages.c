@@ -1,0 +1,176 @@
+/* pipeline_stages.c: see pipeline_stages.h. */
+#include "trainer/parallel/pipeline_stages.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/words.h"
+
+enum { HALVINGS = 64 };
+
+static int64_t at_least_one(int64_t n)
+{
+    return n > 1 ? n : 1;
+}
+
+/* Stages from `from` on. From the last one on, each takes the layers that it has time for: so the
+ * first of them, which hold the most micro-batches, get no more than they must. False where the
+ * first can not. */
+static bool fill(const stage_costs *c, int from, double time, layout *l)
+{
+    const int64_t begin = layout_first_layer(l, from);
+    const int64_t least = begin + (from == 0 ? at_least_one(c->first_layers) : 1);
+    int64_t end = c->layers;
+    for (int64_t stage = l->pipeline - 1; stage > from; stage--) {
+        double used = stage == l->pipeline - 1 ? c->behind : 0;
+        int64_t first = end - 1; /* one at least */
+        used += c->layer[first];
+        if (used > time)
+            return false;
+        while (first - 1 >= least + stage - 1 - from && used + c->layer[first - 1] <= time)
+            used += c->layer[--first];
+        l->stage_end[stage - 1] = (int32_t)first;
+        end = first;
+    }
+    double used = (from == 0 ? c->before : 0) + (from + 1 == l->pipeline ? c->behind : 0);
+    for (int64_t i = begin; i < end; i++)
+        used += c->layer[i];
+    return used <= time;
+}
+
+static void balance_from(const stage_costs *c, int from, layout *l)
+{
+    double low = 0, high = c->before + c->behind;
+    for (int64_t i = 0; i < c->layers; i++)
+        high += c->layer[i];
+    high *= 2; /* whatever the order of sums */
+    for (int i = 0; i < HALVINGS; i++) {
+        double middle = (low + high) / 2;
+        if (fill(c, from, middle, l))
+            high = middle;
+        else
+            low = middle;
+    }
+    fill(c, from, high, l);
+}
+
+/* Behind a stage that is the slowest whatever the others do, those are balanced among themselves:
+ * else the last would take all that there is time for, and its memory. */
+void stages_balance(const stage_costs *c, layout *l)
+{
+    for (int from = 0; from + 1 < l->pipeline; from++)
+        balance_from(c, from, l);
+}
+
+static const char *next_word(const char *at)
+{
+    return at + strspn(at, ", ");
+}
+
+int64_t stages_listed(const char *text)
+{
+    int64_t n = 0;
+    for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", ")))
+        n++;
+    return n;
+}
+
+static const char POINTS[] = "parallelism.pipeline_parallel_split_points";
+
+/* The layers as they are written, in whatever order. */
+static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
+{
+    int64_t n = 0;
+    for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", "))) {
+        int used = 0;
+        if (sscanf(at, "layers.%" SCNd64 "%n", &layer[n++], &used) != 1 ||
+            (at[used] && !strchr(", ", at[used])))
+            return FAIL(ST_CONFIG, "%s: \"%s\" is not of the form layers.N", POINTS, at);
+    }
+    return ST_OK;
+}
+
+/* The first of n points that does not fit; n: all do. Each begins a stage after the one before. */
+static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (layer[i] < (i ? layer[i - 1] + 1 : least) || layer[i] >= layers)
+            return i;
+    return n;
+}
+
+/* The same points, moved as far as they must be. */
+static void move_points(int64_t *layer, int64_t n, int64_t layers, int64_t least)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t low = i ? layer[i - 1] + 1 : least;
+        layer[i] = layer[i] < low ? low : layer[i];
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const int64_t high = i + 1 < n ? layer[i + 1] - 1 : layers - 1;
+        layer[i] = layer[i] > high ? high : layer[i];
+    }
+}
+
+static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t layers,
+                            int64_t least)
+{
+    int64_t layer[LAYOUT_STAGES];
+    char fits[LAYOUT_STAGES * 32] = "";
+    size_t used = 0;
+    memcpy(layer, given, (size_t)n * sizeof *layer);
+    move_points(layer, n, layers, least);
+    for (int64_t i = 0; i < n; i++)
+        used = words_add(fits, sizeof fits, used, "%slayers.%" PRId64, i ? ", " : "", layer[i]);
+    return FAIL(ST_CONFIG,
+                "%s: stage %" PRId64 " cannot begin with layers.%" PRId64 " (of %" PRId64
+                " layers the first stage takes at least %" PRId64
+                "; each other one begins after the one before it); these fit: %s",
+                POINTS, at + 1, given[at], layers, least, fits);
+}
+
+status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *l)
+{
+    const int64_t n = stages_listed(text), least = at_least_one(first_layers);
+    int64_t layer[LAYOUT_STAGES];
+    if (n + 1 != l->pipeline)
+        return FAIL(ST_CONFIG, "%s: \"%s\" begins %" PRId64 " stages, and there are %" PRId64,
+                    POINTS, text, n + 1, l->pipeline);
+    TRY(read_points(text, layer));
+    const int64_t unfit = first_unfit(layer, n, layers, least);
+    if (unfit < n)
+        return refuse_points(layer, n, unfit, layers, least);
+    for (int64_t i = 0; i < n; i++)
+        l->stage_end[i] = (int32_t)layer[i];
+    return ST_OK;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t stage_flights(int stage, int stages, int64_t n)
+{
+    return smaller(stages - stage, n);
+}
+
+int64_t stage_passes(int stage, int stages, int64_t n)
+{
+    return stage == stages - 1 ? n : 2 * n;
+}
+
+stage_pass stage_pass_at(int stage, int stages, int64_t n, int64_t i)
+{
+    if (stage == stages - 1)
+        return (stage_pass){PASS_BOTH, i};
+    const int64_t ahead = smaller(stages - 1 - stage, n); /* forwards before the first backward */
+    if (i < ahead)
+        return (stage_pass){PASS_FORWARD, i};
+    if (i >= 2 * n - ahead)
+        return (stage_pass){PASS_BACKWARD, i - n};
+    const int64_t turn = (i - ahead) / 2;
+    return (i - ahead) % 2 == 0 ? (stage_pass){PASS_FORWARD, ahead + turn}
+                                : (stage_pass){PASS_BACKWARD, turn};
+}

@@ -1,0 +1,73 @@
+/* rank_link_find.c: where rank 0 is, of rank_link_join.h. */
+#include "trainer/parallel/rank_link_join.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* torchrun's port; a job of Slurm or mpirun has one by its number, so that two can share a machine.
+ * All below the ports that the kernel gives to whoever connects. */
+enum { PORT_DEFAULT = 29500, PORT_FIRST = 20000, PORTS = 9500, MPIRUN_JOB_SHIFT = 16 };
+
+static int port_of_job(const char *number, int shift)
+{
+    return PORT_FIRST + (int)((strtoul(number, NULL, 10) >> shift) % PORTS);
+}
+
+/* The first of "a,b", "node[01-04,7]", "node[3,5]-x". */
+static void first_node(const char *list, char *out, size_t size)
+{
+    size_t prefix = strcspn(list, "[,");
+    if (list[prefix] != '[') {
+        snprintf(out, size, "%.*s", (int)prefix, list);
+        return;
+    }
+    const char *number = list + prefix + 1, *behind = strchr(list, ']');
+    int digits = (int)strcspn(number, "-,]");
+    int tail = behind ? (int)strcspn(behind + 1, ",") : 0;
+    snprintf(out, size, "%.*s%.*s%.*s", (int)prefix, list, digits, number, tail,
+             behind ? behind + 1 : "");
+}
+
+static status port_of(const char *variable, int *out)
+{
+    const char *text = getenv(variable);
+    char *end = NULL;
+    long n = text ? strtol(text, &end, 10) : 0;
+    if (n < 1 || n > 65535 || *end)
+        return FAIL(ST_CONFIG, "%s is \"%s\", not a port", variable, text);
+    *out = (int)n;
+    return ST_OK;
+}
+
+status control_find(const char *address, int64_t port, bool one_machine, control_place *out)
+{
+    control_place p = {"", PORT_DEFAULT};
+    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
+    const char *job = getenv("SLURM_JOB_ID"), *mpirun_job = getenv("OMPI_MCA_ess_base_jobid");
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (getenv("MASTER_PORT")) {
+        TRY(port_of("MASTER_PORT", &p.port));
+        if (agent && strcmp(agent, "True") == 0)
+            p.port++; /* torchrun's agent listens there itself */
+    } else if (mpirun_job) {
+        p.port = port_of_job(mpirun_job, MPIRUN_JOB_SHIFT);
+    } else if (job) {
+        p.port = port_of_job(job, 0);
+    }
+    if (port)
+        p.port = (int)port;
+    if (address[0])
+        snprintf(p.host, sizeof p.host, "%s", address);
+    else if (master && *master)
+        snprintf(p.host, sizeof p.host, "%s", master);
+    else if (one_machine)
+        snprintf(p.host, sizeof p.host, "127.0.0.1");
+    else if (nodes && *nodes)
+        first_node(nodes, p.host, sizeof p.host);
+    else
+        return FAIL(ST_CONFIG, "ranks are on several machines, and the one of rank 0 is not known: "
+                               "set MASTER_ADDR or comm.address on all of them");
+    *out = p;
+    return ST_OK;
+}

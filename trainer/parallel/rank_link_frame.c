@@ -1,0 +1,127 @@
+#include "trainer/parallel/rank_link_frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint8_t magic[4] = {'T', 'S', 'R', 'K'};
+enum { HELLO_NUMBERS = 12, LINE_MAX_SHOWN = 200 };
+
+static size_t most_bytes(int kind)
+{
+    switch (kind) {
+    case CONTROL_HELLO:
+        return CONTROL_HELLO_MAX;
+    case CONTROL_WELCOME:
+        return CONTROL_ID_BYTES;
+    case CONTROL_BYE:
+        return 0;
+    default:
+        return CONTROL_TEXT_MAX;
+    }
+}
+
+void control_header_put(uint8_t out[CONTROL_HEADER], control_kind kind, size_t size)
+{
+    memcpy(out, magic, sizeof magic);
+    store_u16(out + 4, CONTROL_PROTOCOL);
+    store_u16(out + 6, (uint16_t)kind);
+    store_u32(out + 8, (uint32_t)size);
+}
+
+status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_kind,
+                          size_t *out_size)
+{
+    int protocol = load_u16(in + 4), kind = load_u16(in + 6);
+    size_t size = load_u32(in + 8);
+    if (memcmp(in, magic, sizeof magic) != 0)
+        return FAIL(ST_PROTOCOL, "not a rank of this program");
+    if (protocol != CONTROL_PROTOCOL)
+        return FAIL(ST_PROTOCOL, "another version of the program: control protocol %d, ours is %d",
+                    protocol, CONTROL_PROTOCOL);
+    if (kind < CONTROL_HELLO || kind > CONTROL_WAITS)
+        return FAIL(ST_PROTOCOL, "a message of unknown kind %d", kind);
+    if (size > most_bytes(kind))
+        return FAIL(ST_PROTOCOL, "a message of kind %d with %zu bytes, %zu at most", kind, size,
+                    most_bytes(kind));
+    *out_kind = (control_kind)kind;
+    *out_size = size;
+    return ST_OK;
+}
+
+status control_hello_put(const control_hello *h, uint8_t **out, size_t *out_size)
+{
+    const char *text[] = {h->host, h->version, h->options};
+    size_t size = HELLO_NUMBERS;
+    for (int i = 0; i < 3; i++)
+        size += strlen(text[i]) + 1;
+    if (size > CONTROL_HELLO_MAX)
+        return FAIL(ST_CONFIG, "the options are %zu bytes long, more than ranks exchange", size);
+    uint8_t *at = malloc(size);
+    if (!at)
+        return FAIL(ST_NO_MEMORY, "no memory for a greeting of %zu bytes", size);
+    *out = at;
+    *out_size = size;
+    store_u32(at, h->rank);
+    store_u32(at + 4, h->size);
+    store_u32(at + 8, h->pid);
+    at += HELLO_NUMBERS;
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(text[i]) + 1;
+        memcpy(at, text[i], n);
+        at += n;
+    }
+    return ST_OK;
+}
+
+status control_hello_get(span payload, control_hello *out)
+{
+    const char **text[] = {&out->host, &out->version, &out->options};
+    size_t at = HELLO_NUMBERS;
+    if (payload.size < HELLO_NUMBERS)
+        return FAIL(ST_PROTOCOL, "a greeting of %zu bytes", payload.size);
+    out->rank = load_u32(payload.data);
+    out->size = load_u32(payload.data + 4);
+    out->pid = load_u32(payload.data + 8);
+    for (int i = 0; i < 3; i++) {
+        const char *start = (const char *)payload.data + at;
+        const char *end = at < payload.size ? memchr(start, 0, payload.size - at) : NULL;
+        if (!end)
+            return FAIL(ST_PROTOCOL, "a greeting whose texts do not end");
+        *text[i] = start;
+        at += (size_t)(end - start) + 1;
+    }
+    if (at != payload.size)
+        return FAIL(ST_PROTOCOL, "a greeting with %zu bytes too many", payload.size - at);
+    return ST_OK;
+}
+
+/* Options that may be a rank's own. */
+static bool is_own(const char *line)
+{
+    static const char *const own[] = {"prepd.endpoint:", "log.", "training.threads:"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strncmp(line, own[i], strlen(own[i])) == 0)
+            return true;
+    return false;
+}
+
+bool control_options_differ(const char *ours, const char *theirs, char *out, size_t size)
+{
+    while (*ours || *theirs) {
+        size_t a = strcspn(ours, "\n"), b = strcspn(theirs, "\n");
+        if ((a != b || memcmp(ours, theirs, a) != 0) && !is_own(ours)) {
+            size_t key = strcspn(theirs, ":");
+            bool same_key = key < b && strncmp(ours, theirs, key + 1) == 0;
+            const char *value = same_key ? theirs + key + 1 : theirs;
+            int shown = (int)(same_key ? b - key - 1 : b);
+            snprintf(out, size, "%.*s here,%s%.*s there",
+                     (int)(a < LINE_MAX_SHOWN ? a : LINE_MAX_SHOWN), ours, same_key ? "" : " ",
+                     shown < LINE_MAX_SHOWN ? shown : LINE_MAX_SHOWN, value);
+            return true;
+        }
+        ours += a + (ours[a] == '\n');
+        theirs += b + (theirs[b] == '\n');
+    }
+    return false;
+}

@@ -1,0 +1,53 @@
+/* rank_link_frame.h: what ranks tell each other beside their collectives, as bytes.
+ *
+ *   0  magic "TSRK"      4  protocol, u16      6  kind, u16      8  bytes that follow, u32
+ *
+ * little-endian. HELLO: rank, size, pid (u32 each), then host, version and options as texts with
+ * their zero. WELCOME: ID_BYTES for the engine. REFUSE, LOST: a text. BEAT: where its rank is, a
+ * text. WAITS: the same, and its rank waits for something beside its calls, or of rank 0 some other
+ * does. BYE: nothing. Texts carry no zero at their end but HELLO's. */
+#ifndef TESSERA_PARALLEL_CONTROL_FRAME_H
+#define TESSERA_PARALLEL_CONTROL_FRAME_H
+
+#include "common/base/span.h"
+#include "common/base/status.h"
+
+enum {
+    CONTROL_PROTOCOL = 1,
+    CONTROL_HEADER = 12,
+    CONTROL_TEXT_MAX = 4096,
+    CONTROL_HELLO_MAX = 1 << 17,
+    CONTROL_ID_BYTES = 128
+};
+
+typedef enum control_kind {
+    CONTROL_HELLO = 1,
+    CONTROL_WELCOME,
+    CONTROL_REFUSE,
+    CONTROL_BEAT,
+    CONTROL_LOST,
+    CONTROL_BYE,
+    CONTROL_WAITS
+} control_kind;
+
+typedef struct control_hello {
+    uint32_t rank, size, pid;
+    const char *host, *version;
+    const char *options; /* "key: value" lines, of conf_print */
+} control_hello;
+
+void control_header_put(uint8_t out[CONTROL_HEADER], control_kind kind, size_t size);
+/* ST_PROTOCOL: not ours, another protocol, an unknown kind, or more bytes than its kind may have.
+ */
+WARN_UNUSED status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_kind,
+                                      size_t *out_size);
+/* The payload; heap, the caller frees. */
+WARN_UNUSED status control_hello_put(const control_hello *h, uint8_t **out, size_t *out_size);
+/* Texts are borrowed from the payload. */
+WARN_UNUSED status control_hello_get(span payload, control_hello *out);
+
+/* The first option that `theirs` has otherwise, of those that all ranks must agree on: "key: value
+ * here, value there" in `out`. False if there is none. */
+bool control_options_differ(const char *ours, const char *theirs, char *out, size_t size);
+
+#endif

@@ -1,0 +1,294 @@
+#include "trainer/parallel/rank_link_join.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/words.h"
+#include "trainer/parallel/tcp.h"
+
+/* How long one that has connected may take to say who it is, and between two tries to connect. */
+static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
+enum { AGAIN_NS = 100 * 1000 * 1000, NAMED = 512 };
+
+/* ---- frames ---- */
+
+status control_send(int fd, control_kind kind, const void *bytes, size_t size, int64_t deadline_ns)
+{
+    uint8_t header[CONTROL_HEADER];
+    control_header_put(header, kind, size);
+    TRY(tcp_send(fd, header, sizeof header, deadline_ns));
+    return tcp_send(fd, bytes, size, deadline_ns);
+}
+
+/* Heap, the caller frees; a zero behind it. */
+static status receive(int fd, int64_t deadline_ns, control_kind *out_kind, uint8_t **out,
+                      size_t *out_size)
+{
+    uint8_t header[CONTROL_HEADER];
+    TRY(tcp_recv(fd, header, sizeof header, deadline_ns));
+    TRY(control_header_get(header, out_kind, out_size));
+    uint8_t *bytes = calloc(*out_size + 1, 1);
+    if (!bytes)
+        return FAIL(ST_NO_MEMORY, "no memory for a message of %zu bytes", *out_size);
+    status st = tcp_recv(fd, bytes, *out_size, deadline_ns);
+    if (st != ST_OK)
+        free(bytes);
+    else
+        *out = bytes;
+    return st;
+}
+
+void control_refuse(int fd, const char *why)
+{
+    size_t n = strlen(why);
+    int64_t deadline = clock_ns() + HELLO_NS;
+    if (control_send(fd, CONTROL_REFUSE, why, n < CONTROL_TEXT_MAX ? n : CONTROL_TEXT_MAX,
+                     deadline) == ST_OK) {
+        uint8_t rest[256]; /* closed with bytes unread, it would lose the words on their way */
+        shutdown(fd, SHUT_WR);
+        while (clock_ns() < deadline && tcp_ready(fd, POLLIN, deadline) &&
+               recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
+            ;
+    } else {
+        status_clear();
+    }
+    close(fd);
+}
+
+static status resolve(const control_place *at, struct addrinfo **out)
+{
+    char port[16];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    snprintf(port, sizeof port, "%d", at->port);
+    int rc = getaddrinfo(at->host, port, &hints, out);
+    if (rc != 0)
+        return FAIL(ST_CONFIG, "rank 0's address %s: %s (MASTER_ADDR or comm.address)", at->host,
+                    gai_strerror(rc));
+    return ST_OK;
+}
+
+static void peer_set(control_peer *p, int fd, int rank, int pid, const char *host)
+{
+    memset(p, 0, sizeof *p);
+    p->fd = fd;
+    p->rank = rank;
+    p->pid = pid;
+    p->heard_ns = clock_ns();
+    snprintf(p->host, sizeof p->host, "%s", host);
+    snprintf(p->place, sizeof p->place, "starting");
+}
+
+/* ---- rank 0 ---- */
+
+static status listen_at(const control_place *at, int backlog, int *out)
+{
+    struct addrinfo *list;
+    int one = 1;
+    TRY(resolve(at, &list));
+    int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    bool bound =
+        fd >= 0 && bind(fd, list->ai_addr, list->ai_addrlen) == 0 && listen(fd, backlog) == 0;
+    int err = errno;
+    freeaddrinfo(list);
+    if (bound) {
+        *out = fd;
+        return ST_OK;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (err == EADDRINUSE)
+        return FAIL(ST_UNAVAILABLE,
+                    "port %d of %s is busy: another job? choose one with MASTER_PORT or comm.port",
+                    at->port, at->host);
+    return FAIL(ST_CONFIG, "rank 0 can not listen at %s port %d: %s (MASTER_ADDR, MASTER_PORT)",
+                at->host, at->port, strerror(err));
+}
+
+/* ST_CONFIG where the job can not be: everybody must hear of it. */
+static status check_hello(const control_hello *me, const control_hello *other)
+{
+    char difference[1024];
+    if (other->size != me->size)
+        return FAIL(ST_CONFIG, "rank %u of %s was told of %u ranks, rank 0 of %s of %u",
+                    other->rank, other->host, other->size, me->host, me->size);
+    if (strcmp(other->version, me->version) != 0)
+        return FAIL(ST_CONFIG, "rank %u of %s is %s, rank 0 of %s is %s: all must be one build",
+                    other->rank, other->host, other->version, me->host, me->version);
+    if (control_options_differ(me->options, other->options, difference, sizeof difference))
+        return FAIL(ST_CONFIG, "rank %u of %s has other options than rank 0 of %s: %s", other->rank,
+                    other->host, me->host, difference);
+    return ST_OK;
+}
+
+/* One that has connected; takes fd. ST_OK also where it is none of ours, and has been sent away. */
+static status greet(int fd, const control_hello *me, control_peer *peers, int *inout_here)
+{
+    control_kind kind;
+    control_hello h;
+    uint8_t *bytes = NULL;
+    size_t size;
+    char why[512];
+    status st = receive(fd, clock_ns() + HELLO_NS, &kind, &bytes, &size);
+    if (st == ST_OK)
+        st = kind == CONTROL_HELLO ? control_hello_get(span_of(bytes, size), &h)
+                                   : FAIL(ST_PROTOCOL, "it does not say who it is");
+    if (st != ST_OK) {
+        log_warn("somebody who connected to rank 0 is sent away: %s", status_text());
+        snprintf(why, sizeof why, "%s", status_text());
+        control_refuse(fd, why);
+        status_clear();
+        free(bytes);
+        return ST_OK;
+    }
+    st = check_hello(me, &h);
+    if (st != ST_OK) {
+        snprintf(why, sizeof why, "%s", status_text());
+        control_refuse(fd, why);
+    } else if (h.rank == 0 || h.rank >= me->size || peers[h.rank - 1].fd >= 0) {
+        snprintf(why, sizeof why, "rank %u is here already: are there two jobs at this port?",
+                 h.rank);
+        log_warn("rank %u of %s (pid %u) is sent away: %s", h.rank, h.host, h.pid, why);
+        control_refuse(fd, why);
+    } else {
+        peer_set(&peers[h.rank - 1], fd, (int)h.rank, (int)h.pid, h.host);
+        (*inout_here)++;
+    }
+    free(bytes);
+    return st;
+}
+
+static status somebody_missing(const control_place *at, const control_peer *peers, int n,
+                               double timeout_s)
+{
+    char names[NAMED] = "";
+    size_t used = 0;
+    int missing = 0;
+    for (int i = 0; i < n; i++) {
+        if (peers[i].fd >= 0)
+            continue;
+        missing++;
+        if (used + 16 < sizeof names) /* half a number would be another rank's */
+            used = words_add(names, sizeof names, used, " %d", peers[i].rank);
+    }
+    return FAIL(ST_TIMEOUT, "%d of %d ranks did not come to %s port %d within %g s: rank%s%s",
+                missing, n + 1, at->host, at->port, timeout_s, missing == 1 ? "" : "s", names);
+}
+
+static void send_all_away(control_peer *peers, int n)
+{
+    char why[1024];
+    snprintf(why, sizeof why, "%s", status_text());
+    for (int i = 0; i < n; i++)
+        if (peers[i].fd >= 0) {
+            control_refuse(peers[i].fd, why);
+            peers[i].fd = -1;
+        }
+}
+
+status control_gather(const control_place *at, const control_hello *me, const void *id,
+                      double timeout_s, int *out_listener, control_peer *out)
+{
+    int listener, n = (int)me->size - 1, here = 0;
+    int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
+    status st = ST_OK;
+    for (int i = 0; i < n; i++)
+        out[i] = (control_peer){.fd = -1, .rank = i + 1};
+    TRY(listen_at(at, n + 8, &listener));
+    while (here < n && st == ST_OK) {
+        int fd = tcp_ready(listener, POLLIN, deadline) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
+                                                       : -1;
+        if (fd >= 0) {
+            tcp_set_up(fd);
+            st = greet(fd, me, out, &here);
+        } else if (clock_ns() > deadline) {
+            st = somebody_missing(at, out, n, timeout_s);
+        }
+    }
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        out[i].heard_ns = clock_ns();
+        st = control_send(out[i].fd, CONTROL_WELCOME, id, CONTROL_ID_BYTES, clock_ns() + HELLO_NS);
+        if (st != ST_OK)
+            st = status_context(st, "rank %d of %s", out[i].rank, out[i].host);
+    }
+    if (st == ST_OK) {
+        *out_listener = listener;
+        return ST_OK;
+    }
+    send_all_away(out, n);
+    close(listener);
+    return st;
+}
+
+/* ---- the others ---- */
+
+static status connect_until(const control_place *at, double timeout_s, int64_t deadline, int *out)
+{
+    struct addrinfo *list;
+    TRY(resolve(at, &list));
+    int fd = tcp_connect(list, deadline);
+    while (fd < 0 && clock_ns() < deadline) {
+        nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+        fd = tcp_connect(list, deadline);
+    }
+    int err = errno;
+    freeaddrinfo(list);
+    if (fd < 0)
+        return FAIL(ST_TIMEOUT, "rank 0 can not be reached at %s port %d within %g s: %s", at->host,
+                    at->port, timeout_s, strerror(err));
+    tcp_set_up(fd);
+    *out = fd;
+    return ST_OK;
+}
+
+/* What rank 0 answers. */
+static status be_welcomed(int fd, int64_t deadline, void *out_id)
+{
+    control_kind kind;
+    uint8_t *bytes = NULL;
+    size_t size;
+    TRY(receive(fd, deadline, &kind, &bytes, &size));
+    status st = ST_OK;
+    if (kind == CONTROL_REFUSE)
+        st = FAIL(ST_CONFIG, "it refuses: %s", (const char *)bytes);
+    else if (kind != CONTROL_WELCOME || size != CONTROL_ID_BYTES)
+        st = FAIL(ST_PROTOCOL, "it answers with a message of kind %d", (int)kind);
+    else
+        memcpy(out_id, bytes, size);
+    free(bytes);
+    return st;
+}
+
+status control_come(const control_place *at, const control_hello *me, double timeout_s,
+                    void *out_id, control_peer *out)
+{
+    int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
+    uint8_t *hello = NULL;
+    size_t size;
+    int fd;
+    TRY(control_hello_put(me, &hello, &size));
+    status st = connect_until(at, timeout_s, deadline, &fd);
+    if (st == ST_OK) {
+        st = control_send(fd, CONTROL_HELLO, hello, size, deadline);
+        if (st == ST_OK) /* rank 0 is as patient with those that are not there yet */
+            st = be_welcomed(fd, deadline + HELLO_NS, out_id);
+        if (st == ST_OK)
+            peer_set(out, fd, 0, 0, at->host);
+        else
+            close(fd);
+        if (st != ST_OK)
+            st = status_context(st, "rank 0 at %s port %d", at->host, at->port);
+    }
+    free(hello);
+    return st;
+}

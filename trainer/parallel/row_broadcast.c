@@ -1,0 +1,293 @@
+#include "trainer/parallel/row_broadcast.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/span.h"
+#include "trainer/parallel/tcp.h"
+
+enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, AGAIN_NS = 50 * 1000 * 1000 };
+/* How long one that has connected may take to say who it is. */
+static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
+
+struct feed {
+    int n, me;   /* members; this rank's place among them, 0: the source */
+    int *member; /* [n] ranks of the world */
+    int *fd;     /* [n] of the source, by member; of the others [0] alone. -1: none */
+    bool *gone;  /* [n] */
+    atomic_bool interrupted;
+};
+
+/* What every rank tells all others. */
+typedef struct card {
+    char host[HOST_BYTES];       /* its name */
+    char machine[MACHINE_BYTES]; /* the same text: the same loopback device */
+    int32_t port;                /* of a source; 0: this rank is none */
+    uint8_t secret[SECRET_BYTES];
+} card;
+
+/* What a peer says when it has connected. */
+typedef struct hello {
+    uint8_t secret[SECRET_BYTES];
+    uint8_t member[4];
+} hello;
+
+/* The kernel's boot and its network namespace: containers of a machine may have loopbacks of their
+ * own, and machines one name. */
+static void name_machine(char *out, size_t size)
+{
+    char boot[64] = "", net[48] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f) {
+        if (!fgets(boot, sizeof boot, f))
+            boot[0] = 0;
+        fclose(f);
+    }
+    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    net[n > 0 ? n : 0] = 0;
+    snprintf(out, size, "%.*s %s", (int)strcspn(boot, "\n"), boot, net);
+}
+
+static bool one_machine(const feed *f, const card *cards)
+{
+    for (int i = 1; i < f->n; i++)
+        if (strcmp(cards[f->member[i]].machine, cards[f->member[0]].machine) != 0)
+            return false;
+    return true;
+}
+
+/* A port that is free. */
+static status listen_here(bool loopback, int backlog, int *out, int32_t *out_port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, size) != 0 || listen(fd, backlog) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
+        status st = FAIL(ST_OS, "no port to hand rows on: %s", strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return st;
+    }
+    *out = fd;
+    *out_port = ntohs(a.sin_port);
+    return ST_OK;
+}
+
+/* ---- the source ---- */
+
+/* One that has connected; takes fd. Who does not belong here is sent away. */
+static void greet(feed *f, int fd, const card *mine, int *inout_here)
+{
+    hello h;
+    if (tcp_recv(fd, &h, sizeof h, clock_ns() + HELLO_NS) == ST_OK &&
+        memcmp(h.secret, mine->secret, sizeof h.secret) == 0) {
+        uint32_t member = load_u32(h.member);
+        if (member > 0 && member < (uint32_t)f->n && f->fd[member] < 0) {
+            tcp_set_up(fd);
+            f->fd[member] = fd;
+            (*inout_here)++;
+            return;
+        }
+    }
+    log_warn("somebody who connected for rows is sent away");
+    status_clear();
+    close(fd);
+}
+
+static status gather(feed *f, int listener, const card *mine, int64_t deadline_ns)
+{
+    int here = 1;
+    while (here < f->n) {
+        int fd = tcp_ready(listener, POLLIN, deadline_ns)
+                     ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
+                     : -1;
+        if (fd >= 0)
+            greet(f, fd, mine, &here);
+        else if (clock_ns() > deadline_ns)
+            return FAIL(ST_TIMEOUT, "%d of %d ranks did not come for their rows", f->n - here,
+                        f->n - 1);
+    }
+    return ST_OK;
+}
+
+/* ---- the others ---- */
+
+static status come(feed *f, const card *source, bool loopback, int64_t deadline_ns)
+{
+    const char *host = loopback ? "127.0.0.1" : source->host;
+    struct addrinfo *list, hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    char port[16];
+    hello h;
+    snprintf(port, sizeof port, "%d", source->port);
+    int rc = getaddrinfo(host, port, &hints, &list);
+    if (rc != 0)
+        return FAIL(ST_CONFIG, "%s, where rank %d receives rows: %s", host, f->member[0],
+                    gai_strerror(rc));
+    int fd = tcp_connect(list, deadline_ns);
+    while (fd < 0 && clock_ns() < deadline_ns) {
+        nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+        fd = tcp_connect(list, deadline_ns);
+    }
+    int err = errno;
+    freeaddrinfo(list);
+    if (fd < 0)
+        return FAIL(ST_TIMEOUT,
+                    "rank %d, which receives the rows, is not reached at %s port %d: %s",
+                    f->member[0], host, source->port, strerror(err));
+    tcp_set_up(fd);
+    f->fd[0] = fd;
+    memcpy(h.secret, source->secret, sizeof h.secret);
+    store_u32(h.member, (uint32_t)f->me);
+    return tcp_send(fd, &h, sizeof h, deadline_ns);
+}
+
+/* ---- opening and closing ---- */
+
+static status feed_new(const mesh *m, feed **out)
+{
+    const size_t world = (size_t)m->layout.world;
+    feed *f = calloc(1, sizeof *f);
+    if (f) {
+        f->member = calloc(world, sizeof *f->member);
+        f->fd = calloc(world, sizeof *f->fd);
+        f->gone = calloc(world, sizeof *f->gone);
+    }
+    if (!f || !f->member || !f->fd || !f->gone) {
+        feed_close(&f);
+        return FAIL(ST_NO_MEMORY, "no memory to hand rows on");
+    }
+    f->n = mesh_feed_members(&m->layout, m->rank, f->member);
+    while (f->member[f->me] != m->rank)
+        f->me++;
+    for (size_t i = 0; i < world; i++)
+        f->fd[i] = -1;
+    *out = f;
+    return ST_OK;
+}
+
+/* Twice over the engine: who is where, then at which port. cards [world]. */
+static status exchange_cards(const mesh *m, const card *mine, card *cards)
+{
+    return comm_host_all_gather(mesh_comm(m, MESH_WORLD), (comm_at){"find the source of rows", -1},
+                                mine, cards, (int64_t)sizeof *mine);
+}
+
+static status open_source(feed *f, const card *cards, int *out_listener, card *mine)
+{
+    if (getrandom(mine->secret, sizeof mine->secret, 0) != (ssize_t)sizeof mine->secret)
+        return FAIL(ST_OS, "no random bytes: %s", strerror(errno));
+    return listen_here(one_machine(f, cards), f->n, out_listener, &mine->port);
+}
+
+static status meet(feed *f, const mesh *m, double timeout_s, card *cards)
+{
+    card mine = {0};
+    int listener = -1;
+    int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
+    if (gethostname(mine.host, sizeof mine.host - 1) != 0)
+        return FAIL(ST_OS, "gethostname: %s", strerror(errno));
+    name_machine(mine.machine, sizeof mine.machine);
+    TRY(exchange_cards(m, &mine, cards));
+    status st = f->me == 0 ? open_source(f, cards, &listener, &mine) : ST_OK;
+    if (st == ST_OK)
+        st = exchange_cards(m, &mine, cards);
+    if (st == ST_OK)
+        st = f->me == 0 ? gather(f, listener, &mine, deadline)
+                        : come(f, &cards[f->member[0]], one_machine(f, cards), deadline);
+    if (listener >= 0)
+        close(listener);
+    return st;
+}
+
+status feed_open(const mesh *m, double timeout_s, feed **out)
+{
+    feed *f = NULL;
+    *out = NULL;
+    if (m->layout.replicate * m->layout.shard == m->layout.world)
+        return ST_OK;
+    TRY(feed_new(m, &f));
+    card *cards = calloc((size_t)m->layout.world, sizeof *cards);
+    status st = cards ? meet(f, m, timeout_s, cards)
+                      : FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", m->layout.world);
+    free(cards);
+    if (st != ST_OK)
+        feed_close(&f);
+    *out = f;
+    return st;
+}
+
+void feed_close(feed **fp)
+{
+    feed *f = *fp;
+    if (!f)
+        return;
+    for (int i = 0; i < f->n; i++)
+        if (f->fd[i] >= 0)
+            close(f->fd[i]);
+    free(f->member);
+    free(f->fd);
+    free(f->gone);
+    free(f);
+    *fp = NULL;
+}
+
+bool feed_is_source(const feed *f)
+{
+    return f->me == 0;
+}
+
+int feed_source(const feed *f)
+{
+    return f->member[0];
+}
+
+static status interrupted(void)
+{
+    return FAIL(ST_STOPPED, "interrupted while rows were handed on");
+}
+
+status feed_send(feed *f, const void *bytes, size_t size)
+{
+    for (int i = 1; i < f->n; i++) {
+        if (f->gone[i])
+            continue;
+        if (tcp_send(f->fd[i], bytes, size, INT64_MAX) != ST_OK) {
+            status_clear();
+            f->gone[i] = true;
+        }
+    }
+    return atomic_load(&f->interrupted) ? interrupted() : ST_OK;
+}
+
+status feed_recv(feed *f, void *bytes, size_t size)
+{
+    status st = tcp_recv(f->fd[0], bytes, size, INT64_MAX);
+    if (atomic_load(&f->interrupted))
+        return interrupted();
+    if (st != ST_OK)
+        st = status_context(st, "rank %d, which receives this rank's rows", f->member[0]);
+    return st;
+}
+
+/* Closing is left to feed_close: the number of a closed one may be another's already. */
+void feed_interrupt(feed *f)
+{
+    atomic_store(&f->interrupted, true);
+    for (int i = 0; i < f->n; i++)
+        if (f->fd[i] >= 0)
+            shutdown(f->fd[i], SHUT_RDWR);
+}

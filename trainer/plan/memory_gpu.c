@@ -1,0 +1,136 @@
+#include "trainer/plan/memory_gpu.h"
+
+#include "trainer/ops/attention_work.h"
+#include "trainer/parallel/mesh.h"
+
+enum { MULTIPROCESSORS = 132 }; /* of an H200 */
+
+/* The context: published readings of an idle one are 555 MiB on 188 multiprocessors and 107 on 24
+ * (llama.cpp, pull request 23604, both of 2026): 2.73 MiB each and 41 besides. */
+static const double CONTEXT_MIB = 41.0, CONTEXT_MIB_EACH = 2.73;
+
+/* Kernels of cuBLASLt (a dozen shapes), cuDNN's four compiled graphs, ours, and the stacks that the
+ * largest of them wants on every multiprocessor: a guess, nothing is published for such a mix. */
+static const double LIBRARIES_MIB = 256.0;
+
+/* Of one node of an instantiated graph: launch descriptor, up to 4 KiB of parameters, links. A
+ * guess between them; drivers before 550 took 64 KiB. */
+static const double NODE_BYTES = 4096.0;
+/* Most ops are one kernel, sums in two phases two, routing and scattering three to five. */
+static const double KERNELS_PER_CALL = 1.6;
+
+/* NCCL's buffers. Of a communicator: published readings are 544 MiB of two A100, 688 of four (NCCL,
+ * issue 964). Of every rank that messages go to or come from: an exchange of eight H100 took 3.28
+ * GB more, 32 channels of 14 MiB for each of seven (issue 1685). */
+static const double COMMUNICATOR_MIB = 688.0, PEER_MIB = 32 * 14.0;
+
+static const double MIB = 1048576.0;
+enum { PRODUCT_BYTES = 32 << 20 }; /* the most a dense product asks for (ops/cuda/gemm.c) */
+
+/* cuDNN's deterministic backward of one micro-step's segments: dp of a group of heads, gradients of
+ * keys and values for each query head, row sums where a head's width is no multiple of 16, log-sums
+ * and row sums of heads that begin at no 16 bytes, and lists of places. 0 where our own kernels do
+ * it. */
+static double attention_bytes(int64_t tokens, int64_t segments, int64_t longest, int64_t heads,
+                              int64_t kv_heads, int64_t width)
+{
+    enum { LISTS = 5, LIBRARY = 64 << 10 };
+    if (tokens == 0 || segments == 0 || !attention_is_dense(tokens, segments, longest))
+        return 0.0;
+    int64_t groups = attention_groups(segments, longest, heads, kv_heads);
+    if (groups == 0)
+        return 0.0;
+    double dp = attention_dp_head(segments, longest) * (double)(heads / groups);
+    double whole = heads > kv_heads ? 4.0 * (double)(tokens * heads * width) : 0.0;
+    double sums = width % 16 ? 4.0 * (double)(segments * heads / groups) * (double)longest : 0.0;
+    int64_t copied = attention_copied_row(heads, groups) * (width % 16 ? 1 : 2);
+    sums += 4.0 * (double)(tokens * copied);
+    return dp + whole + sums + 8.0 * LISTS * (double)(segments + 1) + LIBRARY;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double text_bytes(const model_dims *d, const batch_caps *c)
+{
+    const text_dims *t = &d->text;
+    int64_t longest = c->longest ? c->longest : c->tokens;
+    return attention_bytes(c->tokens, c->docs, longest, t->heads, t->kv_heads, t->head_dim);
+}
+
+static double vision_bytes(const model_dims *d, const batch_caps *c)
+{
+    if (d->vision.depth == 0)
+        return 0.0;
+    return attention_bytes(c->patches, c->frames, c->frame ? c->frame : c->patches, d->vision.heads,
+                           d->vision.heads, dims_vision_head_dim(d));
+}
+
+int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t targets)
+{
+    /* Counted on a device that keeps what it captures (tests/unit/trainer/step/test_calls.c). */
+    enum { BASE = 8, LAYER = 41, LAYER_AGAIN = 13, CHUNK = 4 };
+    enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
+    const int64_t rows = model_logit_rows(o);
+    const recomputes *r = &o->again;
+    int64_t layers = 0,
+            blocks = 0; /* that compute anything again: as many calls as full, at most */
+    for (int64_t l = 0; l < d->text.layers; l++)
+        layers += recompute_of(&r->text, l) != 0;
+    for (int64_t b = 0; b < d->vision.depth; b++)
+        blocks += recompute_of(&r->vision, b) != 0;
+    const int64_t mergers = r->vision.what && r->vision.every <= 1 ? 1 + d->vision.n_deepstack : 0;
+    int64_t calls =
+        BASE + d->text.layers * LAYER + layers * LAYER_AGAIN + (targets + rows - 1) / rows * CHUNK;
+    if (d->vision.depth)
+        calls += TOWER + d->vision.depth * BLOCK + blocks * BLOCK_AGAIN +
+                 (1 + d->vision.n_deepstack) * MERGER + mergers * MERGER_AGAIN +
+                 d->vision.n_deepstack * STACK;
+    return calls;
+}
+
+/* Messages go between ranks that share experts, and between neighbouring stages. */
+static double ranks_bytes(const mesh *m)
+{
+    if (!m || m->layout.world == 1)
+        return 0.0;
+    const layout *l = &m->layout;
+    const int stage = m->place.pipeline;
+    const int64_t peers = l->expert - 1 + (stage > 0) + (stage + 1 < l->pipeline);
+    return COMM_STAGE_BYTES +
+           MIB * (COMMUNICATOR_MIB * mesh_communicators(l, m->rank) + PEER_MIB * (double)peers);
+}
+
+/* Graphs of one shape and buffer (device_batch.variant): with video and without, where a row may
+ * have more frames than pictures. Rows that share pictures nearly all do. */
+static int variants(const batch_caps *c)
+{
+    return c->frames > c->items ? 2 : 1;
+}
+
+void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
+                     memory_gpu *out)
+{
+    double workspace = PRODUCT_BYTES, nodes = 0.0;
+    for (int i = 0; i < s->n && o->training; i++) {
+        const batch_caps *c = &s->caps[i];
+        workspace = larger(workspace, larger(text_bytes(d, c), vision_bytes(d, c)));
+        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(d, o, c->targets) * s->buffers *
+                 variants(c);
+    }
+    *out = (memory_gpu){
+        .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * MULTIPROCESSORS) * MIB),
+        .libraries = (int64_t)(LIBRARIES_MIB * MIB),
+        .workspace = (int64_t)workspace,
+        .graphs = (int64_t)(NODE_BYTES * nodes),
+        .nodes = (int64_t)nodes,
+        .ranks = (int64_t)ranks_bytes(o->mesh),
+    };
+}
+
+int64_t memory_gpu_total(const memory_gpu *m)
+{
+    return m->context + m->libraries + m->workspace + m->graphs + m->ranks;
+}

@@ -1,0 +1,305 @@
+#include "trainer/plan/recompute_plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/plan/layout_plan.h"
+
+enum { MACS = 2, ACT = 2 /* bytes of bf16 */, N_KINDS = 5, TOWERS = 2 };
+
+/* What `op` may keep: the names of activation_checkpoint.save. */
+static const struct {
+    const char *name;
+    unsigned kind;
+} kinds[N_KINDS] = {{"qkv", AGAIN_QKV},
+                    {"attention", AGAIN_ATTENTION},
+                    {"proj", AGAIN_PROJ},
+                    {"fc1", AGAIN_FC1},
+                    {"fc2", AGAIN_FC2}};
+static const unsigned products = AGAIN_QKV | AGAIN_ATTENTION | AGAIN_PROJ | AGAIN_FC1 | AGAIN_FC2;
+
+int64_t again_kept(const recompute *r, int64_t n, unsigned kind)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += !(recompute_of(r, i) & kind);
+    return sum;
+}
+
+/* Appends to a text of AGAIN_TEXT_MAX. */
+static void add(char *text, const char *words)
+{
+    snprintf(text + strlen(text), AGAIN_TEXT_MAX - strlen(text), "%s", words);
+}
+
+const char *again_text(const recompute *r, char text[AGAIN_TEXT_MAX])
+{
+    char number[48];
+    bool none = true;
+    snprintf(text, AGAIN_TEXT_MAX, "%s", r->what == 0 ? "none" : "full");
+    if (r->what == AGAIN_ALL && r->every > 1)
+        snprintf(text, AGAIN_TEXT_MAX, "selective: of layers %lld, %lld, ..", (long long)r->every,
+                 (long long)(2 * r->every));
+    if (r->what == 0 || r->what == AGAIN_ALL)
+        return text;
+    snprintf(text, AGAIN_TEXT_MAX, "selective: keeps ");
+    for (int i = 0; i < N_KINDS; i++)
+        if (!(r->what & r->partly & kinds[i].kind) || r->layers == 0) {
+            add(text, r->what & kinds[i].kind ? "" : none ? "" : ", ");
+            add(text, r->what & kinds[i].kind ? "" : kinds[i].name);
+            none = none && (r->what & kinds[i].kind);
+        } else {
+            snprintf(number, sizeof number, "%s%s in %lld layers", none ? "" : ", ", kinds[i].name,
+                     (long long)r->layers);
+            add(text, number);
+            none = false;
+        }
+    if (none)
+        add(text, "routes alone");
+    return text;
+}
+
+/* Kinds named in a list that conf_check has read. */
+static unsigned named(const char *list)
+{
+    unsigned found = 0;
+    for (const char *p = list; *p;) {
+        p += strspn(p, ", ");
+        size_t n = strcspn(p, ", ");
+        for (int i = 0; i < N_KINDS; i++)
+            if (strlen(kinds[i].name) == n && strncmp(p, kinds[i].name, n) == 0)
+                found |= kinds[i].kind;
+        p += n;
+    }
+    return found;
+}
+
+/* Seconds of a token of a layer, or a patch of a block, by what makes the kind. */
+static double seconds_of(const conf *c, const layout *l, const model_dims *d, bool vision,
+                         unsigned kind)
+{
+    const rates r = rates_h200();
+    const row_kind mean = row_kind_of(c, d);
+    const double h = (double)(vision ? d->vision.hidden : d->text.hidden);
+    const double wide = vision ? h : (double)(d->text.heads * d->text.head_dim);
+    const double narrow = vision ? h : (double)(d->text.kv_heads * d->text.head_dim);
+    const bool moe = !vision && dims_layer_is_moe(d, d->text.layers - 1);
+    const bool shared = l->expert * l->expert_tensor > 1;
+    const double slots = moe ? (double)d->text.top_k : 1;
+    const double width = (double)(vision ? d->vision.intermediate
+                                  : moe  ? d->text.expert_width
+                                         : d->text.intermediate);
+    const double product = r.of[moe ? RATE_EXPERTS : RATE_DENSE];
+    const double fc1 = MACS * slots * h * width * (vision ? 1 : 2) / product;
+    switch (kind) {
+    case AGAIN_QKV:
+        return MACS * h * (wide + 2 * narrow) / r.of[RATE_DENSE];
+    case AGAIN_ATTENTION:
+        if (vision)
+            return 2 * MACS * wide * mean.grid[1] * mean.grid[2] / r.of[RATE_VISION_ATTENTION];
+        return MACS * wide * (double)(mean.document + 1) / r.of[RATE_ATTENTION];
+    case AGAIN_PROJ:
+        return MACS * h * wide / r.of[RATE_DENSE];
+    case AGAIN_FC1:
+        return moe && shared ? 0 : fc1; /* shared experts keep nothing of it */
+    default:
+        if (!moe || !shared)
+            return moe ? fc1 / 2 : 0;
+        return 1.5 * fc1 + 2 * slots * h * ACT / r.of[RATE_LINK]; /* tokens go to experts again */
+    }
+}
+
+/* One thing that may be kept, of a tower. */
+typedef struct choice {
+    bool vision;
+    unsigned kind;
+    double worth; /* seconds saved per byte kept */
+} choice;
+
+static int worthier(const void *a, const void *b)
+{
+    const choice *x = a, *y = b;
+    if (x->worth != y->worth)
+        return x->worth > y->worth ? -1 : 1;
+    return x->kind < y->kind ? -1 : x->kind > y->kind;
+}
+
+static status list_choices(const conf *c, const layout *l, const model_dims *d, bool text,
+                           bool vision, choice *list, int *out_n)
+{
+    const bool open[TOWERS] = {text, vision && d->vision.depth > 0};
+    const model_options o = {.cap = {.tokens = c->training_seq_len, .patches = 4096},
+                             .training = true};
+    int n = 0;
+    for (int tower = 0; tower < TOWERS; tower++)
+        for (int i = 0; i < N_KINDS && open[tower]; i++) {
+            const int64_t things = tower ? o.cap.patches : o.cap.tokens;
+            int64_t bytes[TOWERS];
+            TRY(layout_kinds_bytes(d, &o, kinds[i].kind, &bytes[0], &bytes[1]));
+            double seconds = seconds_of(c, l, d, tower == 1, kinds[i].kind);
+            if (bytes[tower] > 0 && seconds > 0)
+                list[n++] = (choice){tower == 1, kinds[i].kind,
+                                     seconds * (double)things / (double)bytes[tower]};
+        }
+    qsort(list, (size_t)n, sizeof *list, worthier);
+    *out_n = n;
+    return ST_OK;
+}
+
+/* A rank counts its memory itself when it starts (run/session.c), by the rows that the stream has:
+ * what is chosen here must stand there, so it leaves this share of the card. */
+static const double MARGIN = 0.03;
+
+static bool fits(const conf *c, const layout_plan *m)
+{
+    conf less = *c;
+    less.memory_limit -= MARGIN;
+    return layout_fits(&less, m);
+}
+
+/* The most layers of a tower that can keep this kind. */
+static status keep_partly(const conf *c, const layout *l, const model_dims *d, const params *p,
+                          int64_t rows, const choice *one, recomputes *inout)
+{
+    recomputes more = *inout;
+    recompute *tower = one->vision ? &more.vision : &more.text;
+    int64_t low = 0, high = one->vision ? d->vision.depth : d->text.layers;
+    layout_plan m;
+    tower->partly = one->kind;
+    while (low < high) {
+        tower->layers = (low + high + 1) / 2;
+        TRY(layout_plan_make(c, l, d, p, rows, &more, &m));
+        if (fits(c, &m))
+            low = tower->layers;
+        else
+            high = tower->layers - 1;
+    }
+    tower->layers = low;
+    if (low > 0)
+        *inout = more;
+    return ST_OK;
+}
+
+/* Keeps, of what is open, the worthiest that fits. */
+static status choose(const conf *c, const layout *l, const model_dims *d, const params *p,
+                     int64_t rows, bool text, bool vision, recomputes *inout)
+{
+    choice list[TOWERS * N_KINDS];
+    int n;
+    layout_plan m;
+    TRY(layout_plan_make(c, l, d, p, rows, inout, &m));
+    if (!fits(c, &m))
+        return ST_OK; /* as it is, nothing more is to be kept */
+    TRY(list_choices(c, l, d, text, vision, list, &n));
+    for (int i = 0; i < n; i++) {
+        recomputes more = *inout;
+        *(list[i].vision ? &more.vision.what : &more.text.what) &= ~list[i].kind;
+        TRY(layout_plan_make(c, l, d, p, rows, &more, &m));
+        if (!fits(c, &m))
+            return keep_partly(c, l, d, p, rows, &list[i], inout);
+        *inout = more;
+    }
+    return ST_OK;
+}
+
+/* One tower's, as far as the options say. */
+static recompute of_options(int mode, const char *option, const char *save, bool *out_open)
+{
+    *out_open = false;
+    if (mode != AC_SELECTIVE)
+        return (recompute){.what = mode == AC_FULL ? AGAIN_ALL : 0};
+    if (strcmp(option, "op") != 0)
+        return (recompute){.what = AGAIN_ALL, .every = atoll(option)};
+    *out_open = strcmp(save, "auto") == 0;
+    return (recompute){.what = AGAIN_CHEAP | (products & ~named(save))};
+}
+
+status again_of(const conf *c, const layout *l, const model_dims *d, const params *p, int64_t rows,
+                recomputes *out)
+{
+    const int eye =
+        c->ac_vision_mode == AC_VISION_SAME ? c->ac_mode : c->ac_vision_mode - AC_VISION_NONE;
+    bool text, vision;
+    recomputes r = {.text = of_options(c->ac_mode, c->ac_selective, c->ac_save, &text),
+                    .vision = of_options(eye, c->ac_selective, c->ac_vision_save, &vision)};
+    if (text || vision)
+        TRY(choose(c, l, d, p, rows, text, vision, &r));
+    *out = r;
+    return ST_OK;
+}
+
+status again_with(const conf *c, const layout *l, const model_dims *d, const params *p,
+                  int64_t rows, int mode, recomputes *out)
+{
+    conf other = *c;
+    other.ac_mode = mode;
+    other.ac_vision_mode = AC_VISION_SAME;
+    other.ac_selective = "op";
+    other.ac_save = other.ac_vision_save = "auto";
+    return again_of(&other, l, d, p, rows, out);
+}
+
+/* The first of n layers that backward reaches. */
+static int64_t lowest(int64_t n, double reached)
+{
+    return n - (int64_t)llround(reached * (double)n);
+}
+
+static int64_t layers_again(const recompute *r, int64_t n, double reached, unsigned kind)
+{
+    int64_t sum = 0;
+    for (int64_t i = lowest(n, reached); i < n; i++)
+        sum += (recompute_of(r, i) & kind) != 0;
+    return sum;
+}
+
+double again_share(const recompute *r, int64_t n, double reached, unsigned kind)
+{
+    return n > 0 ? (double)layers_again(r, n, reached, kind) / (double)n : 0;
+}
+
+/* Multiply-adds of a token in layer l. */
+static void count_layer(const text_dims *t, bool is_moe, unsigned what, int64_t *dense,
+                        int64_t *experts)
+{
+    const int64_t q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
+    const int64_t slots = t->top_k * t->hidden * t->expert_width;
+    *dense += what & AGAIN_QKV ? t->hidden * (q + 2 * kv) : 0;
+    *dense += what & AGAIN_PROJ ? t->hidden * q : 0;
+    if (!is_moe) {
+        *dense += what & AGAIN_FC1 ? 2 * t->hidden * t->intermediate : 0;
+        return;
+    }
+    *dense += what & AGAIN_ROUTE ? t->hidden * t->experts : 0;
+    *experts += what & AGAIN_FC1 ? 2 * slots : 0;
+    *experts += what & AGAIN_FC2 ? slots : 0;
+}
+
+void again_count(const recomputes *r, const model_dims *d, const training_share *share,
+                 const flops *f, int64_t tokens, int64_t patches, again_flops *out)
+{
+    const text_dims *t = &d->text;
+    const vision_dims *v = &d->vision;
+    int64_t dense = 0, experts = 0, block;
+    for (int64_t l = lowest(t->layers, share->text_dgrad); l < t->layers; l++)
+        count_layer(t, dims_layer_is_moe(d, l), recompute_of(&r->text, l), &dense, &experts);
+    *out = (again_flops){.dense = MACS * tokens * dense,
+                         .experts = MACS * tokens * experts,
+                         .attention =
+                             f->text_attention / t->layers *
+                             layers_again(&r->text, t->layers, share->text_dgrad, AGAIN_ATTENTION)};
+    if (v->depth == 0)
+        return;
+#define AGAIN_BLOCKS(kind) layers_again(&r->vision, v->depth, share->vision_dgrad, kind)
+    block = 3 * v->hidden * v->hidden * AGAIN_BLOCKS(AGAIN_QKV) +
+            v->hidden * v->hidden * AGAIN_BLOCKS(AGAIN_PROJ) +
+            v->hidden * v->intermediate * AGAIN_BLOCKS(AGAIN_FC1);
+    out->dense += MACS * patches * block;
+    out->vision_attention = f->vision_attention / v->depth * AGAIN_BLOCKS(AGAIN_ATTENTION);
+#undef AGAIN_BLOCKS
+    if (share->merger_dgrad > 0 && r->vision.every <= 1 && (r->vision.what & AGAIN_FC1)) {
+        const int64_t merged = v->merge * v->merge, wide = merged * v->hidden;
+        out->dense += MACS * (patches / merged) * (1 + v->n_deepstack) * wide * wide;
+    }
+}

@@ -1,0 +1,39 @@
+/* recompute_plan.h: activation checkpointing of a configuration: what each tower computes again,
+ * chosen where the options leave it open, and what that costs.
+ *
+ * `selective` with `op` keeps the outputs of expensive ops. With `save: auto` those are kept that
+ * take longest to compute per byte, by the shipped rates of an H200 and the plan's row (row_kind),
+ * as many as the plan of memory.limit of an H200 holds, 3 % of the card spared; the last one in as
+ * many layers as do. It is a function of the options and the model alone, so that all ranks of a
+ * layout choose alike. */
+#ifndef TESSERA_PLAN_AGAIN_H
+#define TESSERA_PLAN_AGAIN_H
+
+#include "trainer/optim/groups.h"
+#include "trainer/parallel/layout.h"
+#include "trainer/plan/cost.h"
+
+/* p: the registry after groups_apply. rows: of a micro-batch. */
+WARN_UNUSED status again_of(const conf *c, const layout *l, const model_dims *d, const params *p,
+                            int64_t rows, recomputes *out);
+/* The same with modes of its own (AC_NONE ..) in place of the options'; selective: op. */
+WARN_UNUSED status again_with(const conf *c, const layout *l, const model_dims *d, const params *p,
+                              int64_t rows, int mode, recomputes *out);
+
+enum { AGAIN_TEXT_MAX = 96 };
+/* "none", "full", or what selective keeps: "selective: keeps proj, attention in 21 layers". */
+const char *again_text(const recompute *r, char text[AGAIN_TEXT_MAX]);
+
+/* FLOPs that the backward of a step computes again; not useful ones. */
+typedef struct again_flops {
+    int64_t dense, experts, attention, vision_attention;
+} again_flops;
+/* f: forward of the step's rows, with these tokens and patches. */
+void again_count(const recomputes *r, const model_dims *d, const training_share *share,
+                 const flops *f, int64_t tokens, int64_t patches, again_flops *out);
+/* How many of n layers keep this kind. */
+int64_t again_kept(const recompute *r, int64_t n, unsigned kind);
+/* Share of n layers, of which backward reaches `reached`, that compute this kind again. */
+double again_share(const recompute *r, int64_t n, double reached, unsigned kind);
+
+#endif

@@ -1,0 +1,66 @@
+#include "trainer/run/config_changes.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_MAX = 128, VALUE_MAX = 4096 };
+
+status config_text(const conf *c, char **out)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
+    conf_print(c, f);
+    if (fclose(f) != 0) {
+        free(text);
+        return FAIL(ST_NO_MEMORY, "no memory for the options as text");
+    }
+    *out = text;
+    return ST_OK;
+}
+
+static void copy(char *to, size_t room, const char *from, size_t size)
+{
+    snprintf(to, room, "%.*s", (int)size, from);
+}
+
+/* The value of "key: value" in a text; false: it has no such line. */
+static bool find_value(const char *text, const char *key, char out[VALUE_MAX])
+{
+    const size_t n = strlen(key);
+    out[0] = 0;
+    for (const char *line = text; *line;) {
+        const size_t size = strcspn(line, "\n");
+        if (size > n + 1 && strncmp(line, key, n) == 0 && line[n] == ':') {
+            copy(out, VALUE_MAX, line + n + 2, size - n - 2);
+            return true;
+        }
+        line += size + (line[size] == '\n');
+    }
+    return false;
+}
+
+static bool changes_steps(const char *key)
+{
+    return strncmp(key, "job.", 4) != 0 && strncmp(key, "checkpoint.", 11) != 0;
+}
+
+void config_changes(const char *was, const char *now, config_change each, void *user)
+{
+    for (const char *line = now; *line;) {
+        const size_t size = strcspn(line, "\n"), colon = strcspn(line, ":");
+        char key[KEY_MAX], before[VALUE_MAX], after[VALUE_MAX];
+        if (colon + 2 <= size && line[0] != '#') {
+            copy(key, sizeof key, line, colon);
+            copy(after, sizeof after, line + colon + 2, size - colon - 2);
+            find_value(was, key, before);
+            if (changes_steps(key) && strcmp(before, after) != 0)
+                each(user, key, before, after);
+        }
+        line += size + (line[size] == '\n');
+    }
+}

@@ -1,0 +1,514 @@
+#include "trainer/run/session.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/json.h"
+#include "common/program/log.h"
+#include "common/model_folder/model_files.h"
+#include "proto/cursor.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/device/graph_replay.h"
+#include "trainer/eval/generate.h"
+#include "trainer/model/model_pass.h"
+#include "trainer/parallel/layout.h"
+#include "trainer/plan/memory.h"
+#include "trainer/run/session_device.h"
+#include "trainer/run/session_memory.h"
+#include "trainer/run/session_model.h"
+#include "trainer/run/step.h"
+#include "trainer/run/stop.h"
+
+/* A share of what a model that knows nothing loses. */
+static const double NEAR_BLIND = 0.9;
+
+/* Data-parallel consumers of the stream. */
+static int consumers(const session *s)
+{
+    return (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
+}
+
+static void tell_waiting(const char *endpoint, double seconds, const char *why)
+{
+    log_info("waiting for prepd at %s since %.0f s: %s", endpoint, seconds, why);
+}
+
+static void client_settings(const session *s, const char *stream_name, const char *options,
+                            receiver_options *o)
+{
+    const conf *c = s->conf;
+    /* Held-out rows go to every rank. */
+    const bool mine = strcmp(stream_name, "train") == 0;
+    o->stopped = stop_heard; /* a step without rows tells the others (step.h), and so does
+                                eval/rows_agreed.h */
+    o->reconnect_s = c->prepd_reconnect;
+    o->trains = mine;
+    o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
+                                 .ranks = mine ? consumers(s) : 1,
+                                 .step_rows = mine ? c->training_global_batch_size : 0};
+    o->client = (client_options){
+        .endpoint = c->prepd_endpoint,
+        .keys = c->prepd_keys,
+        .stream = stream_name,
+        .stream_options = options,
+        .rank = mine ? s->mesh.place.consumer : 0,
+        .ranks = mine ? consumers(s) : 1,
+        .credit_bytes = c->prepd_ahead_bytes,
+        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs to know the end */
+        .timeout_ms = (int)(c->feed_timeout * 1000.0),
+        .patient = true,
+        .waiting = tell_waiting,
+        .stopped = stop_heard,
+    };
+    /* Of held-out rows one for each consumer. */
+    const int64_t held_out = consumers(s) + 1;
+    o->slots = mine ? memory_rows_ahead(c) : c->feed_ahead > held_out ? c->feed_ahead : held_out;
+}
+
+/* The stream of a run that goes on must be the one it began with. options: NULL of a recording. */
+static status check_stream(const resume_point *from, const char *options)
+{
+    char *difference = NULL;
+    bool was_recording = !from->progress.stream_options || !from->progress.stream_options[0];
+    if (was_recording != !options)
+        return FAIL_IN(ST_CONFIG, from->path,
+                       "feed.replay: the run kept here took its rows from %s, this one from %s; go "
+                       "on as it began, or choose another job.dump_folder, or begin anew with "
+                       "checkpoint.load_step 0",
+                       was_recording ? "a recording" : "a daemon",
+                       options ? "a daemon" : "a recording");
+    if (!options)
+        return ST_OK;
+    TRY(conf_stream_diff(options, from->progress.stream_options, &difference));
+    if (!difference)
+        return ST_OK;
+    status st = FAIL_IN(ST_CONFIG, from->path,
+                        "the run kept here has another stream: %s; give it the same options, or "
+                        "choose another job.dump_folder, or begin anew with checkpoint.load_step 0",
+                        difference);
+    free(difference);
+    return st;
+}
+
+/* Where the train stream goes on. */
+static status enter_stream(const session *s, const char *options, receiver_options *o)
+{
+    TRY(check_stream(s->from, options));
+    o->replay.skip = (uint64_t)s->from->progress.rows;
+    o->client.cursor = s->from->progress.cursor;
+    return ST_OK;
+}
+
+/* The row where the stream goes on is the one after those that were trained. */
+static status check_entry(const session *s)
+{
+    json_value *welcome = NULL;
+    const char *text = receiver_welcome(s->train);
+    int64_t next;
+    if (!s->from || s->conf->feed_replay[0] || s->from->progress.rows == 0)
+        return ST_OK;
+    TRY(cursor_read(s->from->progress.cursor, s->from->path, "train", 0, &next));
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    const json_value *recording = json_find(welcome, "recording"); /* in rounds */
+    const int64_t first = json_int(json_find(recording, "first"), 0);
+    const int64_t rows = json_int(json_find(recording, "rows"), 0);
+    json_free(&welcome);
+    const int64_t trained = s->from->progress.rows;
+    if (rows > 0 ? (next - first) % rows == trained % rows : next == trained)
+        return ST_OK;
+    return FAIL_IN(ST_BAD_INPUT, s->from->path,
+                   "the cursor kept here goes on at row %" PRId64 ", but %" PRId64
+                   " rows were trained: choose an earlier checkpoint (checkpoint.load_step), or "
+                   "begin anew with checkpoint.load_step 0",
+                   next, trained);
+}
+
+/* What a recording is of, as its WELCOME says. */
+static status recording_of(const receiver *r, char **out)
+{
+    json_value *welcome = NULL;
+    json_writer w;
+    const char *text = receiver_welcome(r), *key;
+    size_t size;
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    const json_value *options = json_find(welcome, "options");
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "index");
+    json_put_cstr(&w, json_text(json_find(welcome, "index"), ""));
+    for (size_t i = 0; i < json_count(options); i++) {
+        const json_value *v = json_member(options, i, &key);
+        json_put_key(&w, key);
+        json_put_value(&w, v);
+    }
+    json_end_object(&w);
+    status st = json_writer_take(&w, out, &size);
+    json_writer_done(&w);
+    json_free(&welcome);
+    return st;
+}
+
+/* Rows are counted in a recording: it must be the one they were counted in. */
+static status check_recording(session *s)
+{
+    char *difference = NULL;
+    if (!s->conf->feed_replay[0])
+        return ST_OK;
+    TRY(recording_of(s->train, &s->recording));
+    const char *was = s->from ? s->from->progress.recording : NULL;
+    if (!was || !was[0])
+        return ST_OK;
+    TRY(conf_stream_diff(s->recording, was, &difference));
+    if (!difference)
+        return ST_OK;
+    status st = FAIL_IN(ST_CONFIG, s->conf->feed_replay,
+                        "the run kept in %s took its rows from another recording: %s; name that "
+                        "one, or choose another job.dump_folder, or begin anew with "
+                        "checkpoint.load_step 0",
+                        s->from->path, difference);
+    free(difference);
+    return st;
+}
+
+static status options_of(const conf *c, char **out)
+{
+    hash128 model_digest;
+    TRY(model_files_digest(c, &model_digest));
+    return conf_stream_json(c, model_digest, out);
+}
+
+status session_stream(const session *s, const char *stream_name, const conf *c, receiver **out)
+{
+    receiver_options o = {0};
+    const bool trains = strcmp(stream_name, "train") == 0, goes_on = s->from && trains;
+    if (c->feed_replay[0]) {
+        client_settings(s, stream_name, NULL, &o);
+        o.replay.path = c->feed_replay;
+        /* training.steps decides how often it is run through; without, and to evaluate, once. */
+        bool endless = s->use == SESSION_TRAIN && c->training_steps > 0;
+        o.replay.loops = endless ? 0 : 1;
+        if (goes_on)
+            TRY(enter_stream(s, NULL, &o));
+        log_info("rows come from the recording %s", c->feed_replay);
+        return receiver_open(&o, out);
+    }
+    char *options = NULL;
+    if (!s->any_stream)
+        TRY(options_of(c, &options));
+    client_settings(s, stream_name, options, &o);
+    status st = goes_on ? enter_stream(s, options, &o) : ST_OK;
+    if (st == ST_OK && trains)
+        st = feed_open(&s->mesh, c->comm_init_timeout, &o.feed);
+    if (st == ST_OK) {
+        if (!o.feed || feed_is_source(o.feed))
+            log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
+        st = receiver_open(&o, out);
+    }
+    free(options);
+    return st;
+}
+
+static bool answers_wanted(const session *s)
+{
+    return generate_wanted(s->conf, s->use == SESSION_TRAIN);
+}
+
+/* Capacities come from WELCOME, a daemon's or a recording's: its plan knows them. */
+static status read_shape(const session *s, receiver *r, int64_t *out_seq_len, bucket_list *out)
+{
+    json_value *welcome = NULL;
+    const char *text = receiver_welcome(r);
+    int64_t seq_len = 0, patches = 0;
+    status st = ST_OK;
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    TRY_OR(done, json_want_int(welcome, "seq_len", "WELCOME", &seq_len));
+    TRY_OR(done, json_want_int(welcome, "patch_budget", "WELCOME", &patches));
+    if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8) {
+        st = FAIL(ST_PROTOCOL, "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches",
+                  seq_len, patches);
+        goto done;
+    }
+    const batch_caps widest = memory_caps(1, seq_len, patches);
+    TRY_OR(done, bucket_list_read(welcome, s->conf->training_local_batch_size, &widest, out));
+    *out_seq_len = seq_len;
+done:
+    json_free(&welcome);
+    return st;
+}
+
+static status rows_of(receiver *r, int64_t *out)
+{
+    json_value *welcome = NULL;
+    const char *text = receiver_welcome(r);
+    *out = receiver_rows(r);
+    if (*out >= 0)
+        return ST_OK;
+    TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
+    *out = json_int(json_find(welcome, "rows"), -1);
+    json_free(&welcome);
+    return ST_OK;
+}
+
+bool session_evaluates(const conf *c)
+{
+    return c->eval_enable && !c->feed_replay[0];
+}
+
+/* The largest a batch may be: of the stream, and of the held-out rows, which are asked for here, so
+ * that a split that is not there does not show at the run's end. */
+static status open_shape(session *s)
+{
+    receiver *held = NULL;
+    bucket_list l;
+    int64_t seq_len, rows = s->conf->training_local_batch_size;
+    const bool trains = s->use == SESSION_TRAIN;
+    s->stream_rows = -1;
+    if (trains) {
+        TRY(rows_of(s->train, &s->stream_rows));
+        TRY(read_shape(s, s->train, &s->seq_len, &s->buckets));
+        s->cap = s->buckets.cap[s->buckets.n - 1];
+    }
+    if (!trains || session_evaluates(s->conf)) {
+        TRY(session_stream(s, "eval", s->conf, &held));
+        status st = read_shape(s, held, &seq_len, &l);
+        receiver_close(&held);
+        TRY(st);
+        bucket_include(&s->cap, &l.cap[l.n - 1]);
+        if (!trains) {
+            s->buckets = l;
+            s->seq_len = seq_len;
+        }
+    }
+    s->cap.longest = s->cap.frame = 0; /* texts grow while answers are generated */
+    return session_memory_check(s, s->cap.tokens / rows, s->cap.patches / rows, answers_wanted(s));
+}
+
+/* What ops work in, as one block of the planned size. */
+static status reserve_workspace(const session *s)
+{
+    const backend_vtable *v = s->device->v;
+    memory_plan p;
+    if (!v->reserve)
+        return ST_OK;
+    TRY(session_memory_plan(s, &p));
+    return v->reserve(s->stream, (size_t)p.gpu.workspace);
+}
+
+static status open_step(session *s, enum session_use use)
+{
+    const conf *c = s->conf;
+    const backend_vtable *v = s->device->v;
+    size_t acc = st_dtype_size(v->acc);
+    TRY(v->alloc(s->device, sizeof(double), (void **)&s->sums.loss));
+    TRY(v->alloc(s->device, sizeof(double), (void **)&s->sums.weight));
+    TRY(v->alloc(s->device, acc, &s->sums.aux));
+    model_options o = {
+        .cap = s->cap,
+        .mesh = &s->mesh,
+        .training = use == SESSION_TRAIN,
+        .again = s->again,
+        .router_aux_coef = c->loss_router_aux,
+        .exchange = memory_exchange_way(c, &s->mesh.layout),
+    };
+    model_options_freeze(&o, s->params);
+    TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
+    lane_options l = {.cap = s->cap,
+                      .buckets = s->buckets.cap,
+                      .n_buckets = s->buckets.n,
+                      .share = row_share_of(&s->mesh),
+                      .in_use = model_flights(s->model),
+                      .aux_coefficient = c->loss_router_aux,
+                      .weighting = c->loss_weighting};
+    TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
+    s->stager = lane_stager(s->lane);
+    s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
+    s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
+    if (!s->got || !s->rows)
+        return FAIL(ST_NO_MEMORY, "session: out of memory");
+    if (answers_wanted(s))
+        TRY(generate_new(s, s->cap.tokens / c->training_local_batch_size, &s->generator));
+    if (use != SESSION_TRAIN)
+        return ST_OK;
+    s->accumulation = c->training_global_batch_size / c->training_local_batch_size / consumers(s);
+    groups_share(s->params, &s->dims, &s->share);
+    s->schedule = (schedule){
+        .peak = c->optimizer_lr,
+        .steps = c->training_steps > 0 ? c->training_steps
+                 : s->stream_rows > 0  ? s->stream_rows / c->training_global_batch_size
+                                       : 0,
+        .warmup_steps = c->lr_warmup_steps,
+        .decay_ratio = c->lr_decay_ratio,
+        .decay_type = c->lr_decay_type,
+        .min_factor = c->lr_min_factor,
+    };
+    TRY(optimizer_new(c, s->params, s->stream, &s->optimizer));
+    TRY(reserve_workspace(s));
+    TRY(session_capture(s));
+    return step_open(s);
+}
+
+status session_check_layout(const conf *c, int there)
+{
+    layout l;
+    TRY(layout_of(c, NULL, &l));
+    if (l.world != there)
+        return FAIL(ST_CONFIG,
+                    "parallelism: the layout needs %" PRId64
+                    " ranks, a GPU each, and there are %d; the plan above is "
+                    "what it would take (trainer train --nproc %" PRId64 ", torchrun, srun and "
+                    "mpirun start ranks; for one rank leave every degree at 1, "
+                    "data_parallel_shard_degree -1 and world_size 0)",
+                    l.world, there, l.world);
+    return ST_OK;
+}
+
+static status open_mesh(session *s, const world *w)
+{
+    layout l;
+    if (!w || w->place.size == 1)
+        return ST_OK;
+    TRY(layout_of(s->conf, NULL, &l));
+    return mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &s->mesh);
+}
+
+/* What a checkpoint says of the stream. */
+static status stream_options(session *s)
+{
+    if (s->conf->feed_replay[0] || s->any_stream)
+        return ST_OK;
+    return options_of(s->conf, &s->stream_options);
+}
+
+/* Device and mesh. */
+static status meet(const conf *c, const world *w, enum session_use use, bool any_stream,
+                   session *out)
+{
+    memset(out, 0, sizeof *out);
+    out->any_stream = any_stream;
+    out->world = w;
+    mesh_alone(&out->mesh);
+    out->conf = c;
+    out->use = use;
+    status st = ST_OK;
+    if (use != SESSION_EVAL || (w && w->place.size > 1)) /* one evaluates a model of any layout */
+        TRY(session_check_layout(c, w ? w->place.size : 1));
+    TRY_OR(failed, session_device(out));
+    TRY_OR(failed, open_mesh(out, w));
+    return ST_OK;
+failed:
+    session_close(out);
+    return st;
+}
+
+static status open_rest(const resume_point *from, session *out)
+{
+    const conf *c = out->conf;
+    const enum session_use use = out->use;
+    status st = ST_OK;
+    out->from = from;
+    TRY_OR(failed, session_model(out));
+    const char *folder;
+    const bool reads = !out->world || !out->world->played; /* shapes alone have no words */
+    if (reads && model_files_folder(c, &folder) == ST_OK)
+        TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
+    if (!c->feed_replay[0]) { /* a recording says itself how long its rows are */
+        int64_t seq_len = c->training_seq_len, budget = c->data_patch_budget;
+        TRY_OR(failed, session_memory_check(out, seq_len, budget ? budget : 4 * seq_len,
+                                            answers_wanted(out)));
+    }
+    TRY_OR(failed, session_values(out));
+    if (use == SESSION_TRAIN) {
+        TRY_OR(failed, session_stream(out, "train", c, &out->train));
+        TRY_OR(failed, stream_options(out));
+        TRY_OR(failed, check_recording(out));
+        TRY_OR(failed, check_entry(out));
+    }
+    TRY_OR(failed, open_shape(out));
+    TRY_OR(failed, open_step(out, use));
+    return ST_OK;
+failed:
+    session_close(out);
+    return st;
+}
+
+static status open_from(const conf *c, const world *w, enum session_use use, bool any_stream,
+                        const resume_point *from, session *out)
+{
+    TRY(meet(c, w, use, any_stream, out));
+    return open_rest(from, out);
+}
+
+status session_open(const conf *c, enum session_use use, session *out)
+{
+    return open_from(c, NULL, use, false, NULL, out);
+}
+
+status session_open_rank(const conf *c, const world *w, session *out)
+{
+    return open_from(c, w, SESSION_EVAL, false, NULL, out);
+}
+
+status session_open_any(const conf *c, session *out)
+{
+    return open_from(c, NULL, SESSION_TRAIN, true, NULL, out);
+}
+
+status session_meet(const conf *c, const world *w, session *out)
+{
+    return meet(c, w, SESSION_TRAIN, false, out);
+}
+
+status session_go_on(const resume_point *from, session *inout)
+{
+    return open_rest(from, inout);
+}
+
+status session_resume(const conf *c, const world *w, const resume_point *from, session *out)
+{
+    return open_from(c, w, SESSION_TRAIN, false, from, out);
+}
+
+void session_close(session *s)
+{
+    receiver_close(&s->train);
+    if (s->stream) {
+        const backend_vtable *v = s->device->v;
+        step_close(s);
+        replay_free(s->stream);
+        optimizer_free(&s->optimizer, s->stream);
+        generate_free(&s->generator, s);
+        lane_free(&s->lane);
+        model_free(&s->model, s->stream);
+        if (s->params)
+            params_release(s->params, s->stream);
+        v->release(s->device, s->sums.loss);
+        v->release(s->device, s->sums.weight);
+        v->release(s->device, s->sums.aux);
+        v->stream_free(&s->stream);
+    }
+    free(s->got);
+    free(s->rows);
+    free(s->stream_options);
+    free(s->recording);
+    params_free(&s->params);
+    tokenizer_free(&s->tokenizer);
+    mesh_close(&s->mesh);
+    if (s->device)
+        world_detach(s->world);
+    device_close(&s->device);
+    memset(s, 0, sizeof *s);
+}
+
+void session_check_first_loss(const session *s, double loss)
+{
+    double blind = log((double)s->dims.text.vocab);
+    if (!isfinite(loss))
+        log_warn("the first loss is not a finite number: are there such weights in %s?",
+                 s->conf->model_path);
+    else if (s->from_weights && !(loss <= NEAR_BLIND * blind))
+        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
+                 "they trained, and is this their layout?",
+                 loss, blind, s->conf->model_path);
+}

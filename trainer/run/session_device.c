@@ -1,0 +1,58 @@
+/* session_device.c: see session_device.h. */
+#include "trainer/run/session_device.h"
+
+#include "common/program/log.h"
+#include "trainer/device/graph_replay.h"
+#include "trainer/device/shapes.h"
+#include "trainer/model/moe.h"
+
+/* A rank's GPU is that of its place on the machine. Only where collectives go through host memory
+ * may ranks share one. */
+status session_device(session *s)
+{
+    const conf *c = s->conf;
+    const bool gpus = s->world && c->training_backend != BACKEND_CPU;
+    device_options o = {.index = gpus ? world_gpu(&s->world->place) : 0,
+                        .share = gpus && c->comm_engine == ENGINE_MPI,
+                        .threads = (int)c->training_threads,
+                        .attention = c->training_attention,
+                        .deterministic = c->training_deterministic};
+    const bool played = s->world && s->world->played;
+    TRY(device_open(played ? BACKEND_SHAPES : (int)c->training_backend, &o, &s->device));
+    log_info("device %s", s->device->description);
+    TRY(world_attach(s->world, s->device));
+    return s->device->v->stream_new(s->device, &s->stream);
+}
+
+/* Where the host reads counts of shared experts inside a step, no graph can hold it; of a
+ * pipeline's passes a graph would have to be made for each place that a micro-batch is kept in. */
+static const char *scope(const session *s)
+{
+    const bool shared =
+        moe_is_shared(&s->mesh.layout) && s->dims.text.experts > 0 && !model_exchange(s->model);
+    const bool staged = s->mesh.layout.pipeline > 1;
+    if ((!shared && !staged) || !s->device->v->capture_begin)
+        return s->conf->cuda_graph_scope;
+    log_warn(
+        "cuda_graph.scope: steps run uncaptured where the host reads counts of shared experts, or "
+        "ranks are stages of a pipeline");
+    return "off";
+}
+
+static status captured(void *ledger, int64_t piece, bool begins)
+{
+    return comm_ledger_captured(ledger, piece, begins);
+}
+
+static void again(void *ledger, int64_t piece)
+{
+    comm_ledger_again(ledger, piece);
+}
+
+status session_capture(session *s)
+{
+    TRY(replay_new(s->stream, scope(s)));
+    if (s->world)
+        replay_watched(s->stream, &(replay_watch){s->world->ledger, captured, again});
+    return ST_OK;
+}

@@ -1,0 +1,122 @@
+/* session_model.c: see session_model.h. */
+#include "trainer/run/session_model.h"
+
+#include <inttypes.h>
+
+#include "common/base/file.h"
+#include "common/program/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/model/hf_folder.h"
+#include "trainer/checkpoint/hf_load.h"
+#include "trainer/device/shapes.h"
+#include "trainer/checkpoint/train_state.h"
+#include "trainer/parallel/layout.h"
+#include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/stage_plan.h"
+
+/* A model cut for benches: deepstack features still need their layers. */
+static status cut_layers(const conf *c, model_dims *d)
+{
+    if (c->model_layers == 0)
+        return ST_OK;
+    if (c->model_layers > d->text.layers || c->model_layers < d->vision.n_deepstack)
+        return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
+                    c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
+    d->text.layers = c->model_layers;
+    return ST_OK;
+}
+
+static status choose_recomputed(session *s)
+{
+    char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
+    layout l;
+    TRY(layout_of(s->conf, NULL, &l));
+    TRY(again_of(s->conf, &l, &s->dims, s->params, s->conf->training_local_batch_size, &s->again));
+    log_info("activation checkpointing %s; of the vision tower %s",
+             again_text(&s->again.text, text), again_text(&s->again.vision, vision));
+    return ST_OK;
+}
+
+status session_dims(const conf *c, model_dims *out)
+{
+    if (!c->model_path[0])
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "model.path is not set: name a Hugging Face folder or a preset");
+    TRY(dims_load(c->model_path, out));
+    return cut_layers(c, out);
+}
+
+status session_model(session *s)
+{
+    const conf *c = s->conf;
+    TRY(session_dims(c, &s->dims));
+    TRY(params_new(&s->dims, &s->params));
+    if (s->use == SESSION_TRAIN) { /* before the cut: adapters are cut as their matrices are */
+        TRY(groups_apply(c, s->params));
+        TRY(choose_recomputed(s));
+    }
+    if (s->mesh.layout.world == 1)
+        return ST_OK;
+    TRY(stage_plan(c, &s->dims, s->params, &s->mesh.layout));
+    TRY(params_cut(s->params, &s->dims, &s->mesh.layout, s->mesh.place));
+    params_share(s->params, &s->mesh, c->fsdp_reshard != RESHARD_NEVER);
+    return ST_OK;
+}
+
+/* Adapters belong to a base that others have too. */
+static status want_base(const session *s, bool have)
+{
+    if (have || s->from || s->params->lora_rank == 0 || s->conf->lora_random_base ||
+        shapes_only(s->stream->dev))
+        return ST_OK;
+    return FAIL_IN(ST_NO_INPUT, s->conf->model_path,
+                   "lora.rank is %" PRId64
+                   ", and %s: adapters would be trained beside random values. "
+                   "Name a folder with model.safetensors or model.safetensors.index.json, or set "
+                   "lora.random_base true where that is wanted",
+                   s->params->lora_rank,
+                   s->conf->model_layers ? "model.layers leaves layers of the model out"
+                                         : "there are no weights here");
+}
+
+status session_values(session *s)
+{
+    const conf *c = s->conf;
+    const enum session_use use = s->use;
+    const bool have =
+        c->model_layers == 0 && file_is_folder(c->model_path) && hf_has_weights(c->model_path);
+    TRY(want_base(s, have));
+    TRY(params_alloc(s->params, s->stream, use == SESSION_TRAIN));
+    if (s->from) {
+        char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
+        snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
+        status st = train_state_load(s->params, s->stream, training);
+        if (st == ST_BAD_INPUT) /* every byte of it was checked */
+            return status_context(st,
+                                  "the run kept here trains another model or other parts of one "
+                                  "(model.path, freeze, lora): go on as it began, or choose "
+                                  "another job.dump_folder, or begin anew with "
+                                  "checkpoint.load_step 0");
+        TRY(st);
+        s->from_weights = true;
+        log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, s->from->progress.step,
+                 s->from->path, s->params->bytes_read);
+        return ST_OK;
+    }
+    if (have) {
+        TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
+        TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));
+        s->from_weights = true;
+    } else if (use == SESSION_EVAL) {
+        return FAIL_IN(ST_NO_INPUT, c->model_path,
+                       "no model.safetensors or model.safetensors.index.json here: nothing to "
+                       "evaluate (a finished run leaves one in job.dump_folder)");
+    } else {
+        TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
+    }
+    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64, s->dims.name,
+             s->params->total, s->params->n,
+             have ? "loaded from its weights" : "initialised from training.seed",
+             s->params->bytes_read);
+    return ST_OK;
+}

@@ -1,0 +1,507 @@
+#include "trainer/run/step.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/program/log.h"
+#include "proto/assign.h"
+#include "trainer/device/graph_replay.h"
+#include "trainer/model/exchange.h"
+#include "trainer/run/nonfinite.h"
+#include "trainer/run/step_totals.h"
+#include "trainer/run/stop.h"
+
+enum {
+    LENGTHS = 256, /* handed to dims_flops in runs of this many documents */
+    SLOTS_MAX = 4
+};
+
+/* Samples of a step, in stream order. */
+typedef struct sample_list {
+    uint64_t *id; /* heap */
+    int64_t n, capacity;
+} sample_list;
+
+/* What comes over behind a step. Pinned. */
+typedef struct step_facts {
+    double loss, weight;
+    double aux[1]; /* as acc */
+    optimizer_facts update;
+    step_totals ours, totals;      /* of several ranks: going over, coming back */
+    double own_loss;               /* of this rank's rows alone */
+    int64_t moved[EXCHANGE_MOVED]; /* to and from shared experts */
+    double void_weight;            /* going over in place of the weight of a void step */
+} step_facts;
+
+/* A step from its queueing until it is told, and what the report points at after that. */
+typedef struct step_slot {
+    step_report report;
+    sample_list samples;
+    char *cursor; /* heap */
+    size_t cursor_bytes;
+    step_facts *facts;
+    int32_t *expert_count; /* [L, E], pinned; NULL without experts */
+    event *wanted, *ready; /* the device could begin; its first batch was there */
+    int64_t first_wait_ns; /* of the host, for that */
+    event *done;
+} step_slot;
+
+struct step_slots {
+    int64_t n;            /* 1 + ahead */
+    int64_t queued, told; /* steps, in all */
+    step_totals *totals;  /* device; NULL of one rank */
+    step_slot slot[SLOTS_MAX];
+    device_batch *batch[LAYOUT_STAGES]; /* by flight of the model: those under way */
+    int64_t unsaid_wait_ns;             /* of steps told, which the other ranks have not heard */
+    status_note no_rows;                /* why this rank has none any more; ST_OK: it has */
+    bool is_void;                       /* the last step told */
+    char where[1024];                   /* step_report.where */
+};
+
+static size_t expert_count_bytes(const session *s)
+{
+    const text_dims *t = &s->dims.text;
+    return model_expert_count(s->model) ? (size_t)(t->layers * t->experts) * sizeof(int32_t) : 0;
+}
+
+status step_open(session *s)
+{
+    const backend_vtable *v = s->device->v;
+    const size_t counts = expert_count_bytes(s);
+    s->steps = calloc(1, sizeof *s->steps);
+    if (!s->steps)
+        return FAIL(ST_NO_MEMORY, "no memory for steps under way");
+    s->steps->n = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
+    if (step_shared(s))
+        TRY(v->alloc(s->device, sizeof(step_totals), (void **)&s->steps->totals));
+    for (int64_t i = 0; i < s->steps->n; i++) {
+        step_slot *t = &s->steps->slot[i];
+        TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
+        if (counts)
+            TRY(v->alloc_host(s->device, counts, (void **)&t->expert_count));
+        TRY(v->event_new(s->device, &t->wanted));
+        TRY(v->event_new(s->device, &t->ready));
+        TRY(v->event_new(s->device, &t->done));
+    }
+    return ST_OK;
+}
+
+void step_close(session *s)
+{
+    if (!s->steps)
+        return;
+    const backend_vtable *v = s->device->v;
+    if (step_under_way(s) > 0 && v->wait(s->stream) != ST_OK) /* buffers go next */
+        log_error("steps under way: %s", status_text());
+    for (int64_t i = 0; i < s->steps->n; i++) {
+        step_slot *t = &s->steps->slot[i];
+        free(t->samples.id);
+        free(t->cursor);
+        if (t->facts)
+            v->release_host(s->device, t->facts);
+        if (t->expert_count)
+            v->release_host(s->device, t->expert_count);
+        event **const events[] = {&t->wanted, &t->ready, &t->done};
+        for (size_t e = 0; e < sizeof events / sizeof *events; e++)
+            if (*events[e])
+                v->event_free(events[e]);
+    }
+    if (s->steps->totals)
+        v->release(s->device, s->steps->totals);
+    free(s->steps);
+    s->steps = NULL;
+}
+
+int64_t step_under_way(const session *s)
+{
+    return s->steps->queued - s->steps->told;
+}
+
+bool step_is_void(const session *s)
+{
+    return s->steps && s->steps->is_void;
+}
+
+/* The ids of a row's samples join those of the step. */
+static status note_samples(sample_list *l, const row *w)
+{
+    if (l->n + w->n_docs > l->capacity) {
+        int64_t capacity = 2 * (l->n + w->n_docs);
+        uint64_t *id = realloc(l->id, (size_t)capacity * sizeof *id);
+        if (!id)
+            return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sample ids", capacity);
+        l->id = id;
+        l->capacity = capacity;
+    }
+    if (w->n_docs)
+        memcpy(l->id + l->n, w->doc_sample_id, (size_t)w->n_docs * sizeof *l->id);
+    l->n += w->n_docs;
+    return ST_OK;
+}
+
+/* As the daemon and a reader of a recording have it. */
+static int64_t predicted_cost(const row *w)
+{
+    row_measure m = {.tokens = w->n_tokens, .patches = w->n_patches + w->n_video_patches};
+    for (int64_t d = 0; d < w->n_docs; d++) {
+        int64_t n = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
+        m.squares += n * n;
+    }
+    return assign_cost(&m);
+}
+
+/* Counts what the rows really hold: documents and grids, no padding. */
+static status account(session *s, const received *rows, int64_t n_rows, step_slot *t)
+{
+    step_report *r = &t->report;
+    for (int64_t i = 0; i < n_rows; i++) {
+        const row *w = &rows[i].row;
+        int64_t length[LENGTHS];
+        for (int64_t d = 0; d < w->n_docs;) {
+            int64_t n = 0;
+            for (; d < w->n_docs && n < LENGTHS; d++, n++)
+                length[n] = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
+            flops f;
+            dims_flops(&s->dims, length, n, NULL, 0, &f);
+            flops_add(&r->flops, &f);
+        }
+        TRY(note_samples(&t->samples, w));
+        flops f;
+        dims_flops(&s->dims, NULL, 0, w->grid_thw, w->n_items, &f);
+        flops_add(&r->flops, &f);
+        r->cost += predicted_cost(w);
+        r->tokens += w->n_tokens;
+        r->patches += w->n_patches + w->n_video_patches;
+        r->documents += w->n_docs;
+        r->images += w->n_items;
+        r->rows_digest = hash_chain(r->rows_digest, rows[i].head.digest);
+    }
+    r->rows += n_rows;
+    r->row_capacity += s->conf->training_local_batch_size * s->seq_len;
+    return ST_OK;
+}
+
+static status keep_cursor(step_slot *t, const char *cursor)
+{
+    size_t bytes = strlen(cursor) + 1;
+    if (bytes > t->cursor_bytes) {
+        char *p = realloc(t->cursor, 2 * bytes);
+        if (!p)
+            return FAIL(ST_NO_MEMORY, "no memory for a cursor of %zu bytes", bytes);
+        t->cursor = p;
+        t->cursor_bytes = 2 * bytes;
+    }
+    memcpy(t->cursor, cursor, bytes);
+    return ST_OK;
+}
+
+/* What came from the rank that received the row, while earlier steps computed: counted with the
+ * step that takes it. */
+static void count_shared(const session *s, const received *got)
+{
+    const comm peers = comm_alone("feed");
+    if (!got->shared_bytes)
+        return;
+    comm_ledger *l = mesh_comm(&s->mesh, MESH_WORLD)->ledger;
+    comm_ledger_enter(l, &peers, COMM_BROADCAST, (comm_at){"share rows", -1}, got->shared_bytes);
+    comm_ledger_leave(l);
+}
+
+static status next_row(session *s, received *out, int64_t *inout_waited_ns)
+{
+    control *c = s->world ? s->world->control : NULL;
+    control_waits(c, "rows"); /* others may be as patient as this rank is */
+    status st = receiver_next(s->train, out, inout_waited_ns);
+    control_waits(c, NULL);
+    return st;
+}
+
+/* The rows of a micro-batch, into s->got. */
+static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
+{
+    for (*out_n = 0; *out_n < s->conf->training_local_batch_size; ++*out_n) {
+        status st = next_row(s, &s->got[*out_n], &r->wait_ns);
+        if (st == ST_END && !(first && *out_n == 0))
+            return FAIL(ST_PROTOCOL, "the stream ended inside step %" PRId64, r->step);
+        TRY(st);
+        s->rows[*out_n] = s->got[*out_n].row;
+        count_shared(s, &s->got[*out_n]);
+    }
+    return ST_OK;
+}
+
+/* One pass over a micro-batch; captured where steps are. */
+static status run_pass(session *s, const model_pass *p)
+{
+    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->b->variant};
+    bool done;
+    TRY(replay_begin(s->stream, &key, &done));
+    if (done)
+        return ST_OK;
+    return replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
+}
+
+/* From here on this rank's steps are void. ST_OK: the step goes on with an empty row. */
+static status go_without_rows(session *s, status st)
+{
+    if (st == ST_END || st == ST_BAD_DEVICE)
+        return st;
+    s->steps->no_rows = *status_last();
+    s->steps->no_rows.code = st;
+    return ST_OK;
+}
+
+static status stage_nothing(session *s, device_batch **out)
+{
+    int32_t border[] = {0};
+    const row empty = {.cu_seqlens = border};
+    return lane_stage(s->lane, &empty, 1, out);
+}
+
+/* Rows of a micro-batch on their way to the device; an empty one where there are none. */
+static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
+{
+    *out_n = 0;
+    if (s->steps->no_rows.code != ST_OK)
+        return stage_nothing(s, out);
+    status st = take_rows(s, first, &t->report, out_n);
+    s->stream->part = PART_TEXT;
+    if (st == ST_OK)
+        st = lane_stage(s->lane, s->rows, *out_n, out);
+    if (st == ST_OK)
+        return account(s, s->got, *out_n, t);
+    TRY(go_without_rows(s, st));
+    return stage_nothing(s, out);
+}
+
+/* Waits for the rows of the next micro-batch, and sends them. */
+static status take_batch(session *s, bool first, step_slot *t, device_batch **out)
+{
+    int64_t n;
+    status st = stage_next(s, first, t, &n, out);
+    if (st != ST_OK)
+        goto done;
+    if (first) {
+        t->first_wait_ns = t->report.wait_ns;
+        TRY_OR(done, s->device->v->event_record(s->stream, t->ready));
+    }
+    t->report.targets += (*out)->targets;
+    t->report.own_tokens += batch_sizes(*out).tokens;
+    t->report.own_features += (*out)->feature_rows;
+    t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
+    t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
+    if (s->world) /* should a rank be lost from here on, it is known with which samples */
+        control_at_step(s->world->control, t->report.step, t->samples.id, t->samples.n);
+done:
+    for (int64_t i = 0; i < n; i++)
+        receiver_give_back(s->train, &s->got[i]);
+    return st;
+}
+
+/* One pass of the step, between what the stages before and behind have of it. */
+static status take_pass(session *s, const stage_pass *p, step_slot *t)
+{
+    struct step_slots *all = s->steps;
+    const int flight = (int)(p->micro_batch % model_flights(s->model));
+    if (p->kind != PASS_BACKWARD)
+        TRY(take_batch(s, p->micro_batch == 0, t, &all->batch[flight]));
+    const model_pass next = {p->kind, flight, all->batch[flight]};
+    TRY(model_hand_over(s->model, s->stream, &next));
+    TRY(run_pass(s, &next));
+    return p->kind == PASS_FORWARD ? ST_OK : lane_used(s->lane);
+}
+
+/* Gradients of all micro-batches. */
+static status take_passes(session *s, step_slot *t)
+{
+    const int stage = s->mesh.place.pipeline, stages = (int)s->mesh.layout.pipeline;
+    const int64_t n = stage_passes(stage, stages, s->accumulation);
+    for (int64_t i = 0; i < n; i++) {
+        const stage_pass p = stage_pass_at(stage, stages, s->accumulation, i);
+        TRY(take_pass(s, &p, t));
+    }
+    return model_hand_over(s->model, s->stream, &(model_pass){PASS_NONE});
+}
+
+static status clear(session *s)
+{
+    const backend_vtable *v = s->device->v;
+    s->stream->part = PART_OPTIMIZER;
+    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
+    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
+    TRY(v->zero(s->stream, s->sums.aux, st_dtype_size(v->acc)));
+    if (model_exchange(s->model))
+        TRY(exchange_clear_moved(s->stream, model_exchange(s->model)));
+    return params_zero_grad(s->params, s->stream);
+}
+
+/* Sums over ranks, then the update. */
+static status update_all(session *s)
+{
+    if (step_shared(s))
+        TRY(step_totals_sum(s, s->steps->totals));
+    TRY(params_sum_replicas(s->params, s->stream));
+    return optimizer_update(s->optimizer, s->stream, s->sums.weight);
+}
+
+static status update(session *s)
+{
+    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_UPDATE};
+    bool done;
+    TRY(replay_begin(s->stream, &key, &done));
+    if (done)
+        return ST_OK;
+    return replay_end(s->stream, update_all(s));
+}
+
+static status fetch(session *s, step_slot *t)
+{
+    const backend_vtable *v = s->device->v;
+    step_facts *f = t->facts;
+    TRY(v->to_host(s->stream, &f->loss, s->sums.loss, sizeof f->loss));
+    TRY(v->to_host(s->stream, &f->weight, s->sums.weight, sizeof f->weight));
+    TRY(v->to_host(s->stream, f->aux, s->sums.aux, st_dtype_size(v->acc)));
+    TRY(optimizer_fetch(s->optimizer, s->stream, &f->update));
+    if (step_shared(s))
+        TRY(v->to_host(s->stream, &f->totals, s->steps->totals, sizeof f->totals));
+    if (model_exchange(s->model))
+        TRY(exchange_fetch_moved(s->stream, model_exchange(s->model), f->moved));
+    if (t->expert_count)
+        TRY(v->to_host(s->stream, t->expert_count, model_expert_count(s->model),
+                       expert_count_bytes(s)));
+    return v->event_record(s->stream, t->done);
+}
+
+/* A weight that no rows have: the sum over ranks is the same, and all of them skip the update. */
+static status send_void(session *s, step_slot *t)
+{
+    if (s->steps->no_rows.code == ST_OK)
+        return ST_OK;
+    t->facts->void_weight = -INFINITY;
+    return s->device->v->to_device(s->stream, s->sums.weight, &t->facts->void_weight,
+                                   sizeof t->facts->void_weight);
+}
+
+static status send_counts(session *s, step_slot *t)
+{
+    if (!step_shared(s))
+        return ST_OK;
+    t->report.stop = stop_heard();
+    step_totals_of(s, &t->report, s->steps->unsaid_wait_ns, &t->facts->ours);
+    s->steps->unsaid_wait_ns = 0;
+    TRY(s->device->v->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
+                              sizeof t->facts->own_loss));
+    return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
+                                   sizeof t->facts->ours);
+}
+
+status step_queue(session *s, int64_t step)
+{
+    struct step_slots *all = s->steps;
+    if (step_under_way(s) == all->n)
+        return FAIL(ST_INTERNAL, "step %" PRId64 " is queued before an earlier one was told", step);
+    step_slot *t = &all->slot[all->queued % all->n];
+    step_report *r = &t->report;
+    memset(r, 0, sizeof *r);
+    r->step = step;
+    t->samples.n = 0;
+    t->first_wait_ns = 0;
+    TRY(clear(s));
+    TRY(s->device->v->event_record(s->stream, t->wanted));
+    TRY(take_passes(s, t));
+
+    r->flops.training = groups_training_flops(&r->flops, &s->share);
+    r->sample = t->samples.id;
+    r->n_samples = t->samples.n;
+    r->samples_digest = hash_bytes(t->samples.id, (size_t)t->samples.n * sizeof *t->samples.id);
+    TRY(keep_cursor(t, receiver_cursor(s->train)));
+    r->cursor = t->cursor;
+    r->expert_count = t->expert_count;
+
+    r->lr = schedule_lr(&s->schedule, step);
+    s->stream->part = PART_OPTIMIZER;
+    TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
+    TRY(send_void(s, t));
+    TRY(send_counts(s, t));
+    TRY(update(s));
+    TRY(fetch(s, t));
+    comm_ledger_close_step(s->mesh.group[MESH_WORLD].ledger);
+    all->queued++;
+    return ST_OK;
+}
+
+/* Why a step is void, as this rank knows it. */
+static status tell_void(session *s, const step_report *r)
+{
+    s->steps->is_void = true;
+    if (s->steps->no_rows.code != ST_OK) {
+        status_set(&s->steps->no_rows);
+        return s->steps->no_rows.code;
+    }
+    if (r->stop)
+        return FAIL(ST_STOPPED, "another rank was stopped while it waited for rows");
+    return FAIL(ST_UNAVAILABLE, "another rank has no rows any more; its log says why");
+}
+
+/* Behind a step whose gradient is not finite, which all ranks know alike. */
+static status find_where(session *s, const step_facts *f, step_report *r)
+{
+    struct step_slots *all = s->steps;
+    if (!r->skipped || !(r->weight > 0.0))
+        return ST_OK;
+    r->where = all->where;
+    return nonfinite_find(s, r, step_shared(s) ? f->own_loss : f->loss,
+                          step_under_way(s) == 0 ? all->batch : NULL, all->where,
+                          sizeof all->where);
+}
+
+status step_told(session *s, step_report *out)
+{
+    struct step_slots *all = s->steps;
+    step_slot *t = &all->slot[all->told % all->n];
+    step_report *r = &t->report;
+    TRY(s->device->v->event_wait(s->device, t->done));
+    TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
+    if (t->first_wait_ns > r->input_ns) /* it was busy with the step before meanwhile */
+        r->wait_ns -= t->first_wait_ns - r->input_ns;
+    s->steps->unsaid_wait_ns += r->wait_ns;
+    all->told++;
+    const step_facts *f = t->facts;
+    optimizer_report updated = optimizer_report_of(&f->update);
+    r->loss = f->weight > 0.0 ? f->loss / f->weight : 0.0;
+    r->weight = f->weight;
+    r->aux = s->device->v->acc == DT_F64 ? f->aux[0] : (double)*(const float *)f->aux;
+    r->grad_norm = updated.grad_norm;
+    memcpy(r->group_norm, updated.group_norm, sizeof r->group_norm);
+    r->skipped = updated.skipped;
+    if (step_shared(s))
+        step_totals_into(s, &f->totals, r);
+    if (model_exchange(s->model))
+        exchange_told_moved(model_exchange(s->model), f->moved,
+                            s->dims.text.hidden * (int64_t)st_dtype_size(s->device->v->act));
+    if (r->stop)
+        stop_agree();
+    TRY(find_where(s, f, r));
+    *out = *r;
+    return isinf(f->weight) ? tell_void(s, r) : ST_OK;
+}
+
+status step_run(session *s, int64_t step, step_report *out)
+{
+    TRY(step_queue(s, step));
+    return step_told(s, out);
+}
+
+received_work step_received_work(const session *s, const step_report *step)
+{
+    return (received_work){.micro_steps = s->accumulation,
+                           .tokens = step->own_tokens,
+                           .feature_rows = step->own_features,
+                           .again = s->again.text,
+                           .act = st_dtype_size(s->device->v->act),
+                           .acc = st_dtype_size(s->device->v->acc),
+                           .aux = s->conf->loss_router_aux};
+}

@@ -1,0 +1,108 @@
+#include "trainer/run/stop.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "common/base/proc.h"
+
+/* Signals are of the process, so this state is too. */
+static atomic_bool heard, hung_up, agreed, together;
+static _Atomic int64_t begun_ns; /* since when the process is about to stop; 0: it is not */
+static int64_t given_ns;
+static bool tells;
+static int wake = -1; /* an eventfd, written once begun_ns is known */
+
+/* From here on the process has so long. What may be called in a signal's handler is. */
+static void begin_to_stop(void)
+{
+    const uint64_t one = 1;
+    int64_t none = 0;
+    if (atomic_compare_exchange_strong(&begun_ns, &none, clock_ns()))
+        (void)!write(wake, &one, sizeof one);
+}
+
+static void on_signal(int number)
+{
+    const int kept = errno;
+    if (number == SIGHUP)
+        atomic_store(&hung_up, true);
+    atomic_store(&heard, true);
+    begin_to_stop();
+    errno = kept;
+}
+
+/* A thread: says what a handler must not, and ends the process where nobody else does in time. */
+static void *see_to_the_end(void *unused)
+{
+    uint64_t n;
+    (void)unused;
+    while (read(wake, &n, sizeof n) != (ssize_t)sizeof n) {
+    }
+    if (tells && atomic_load(&heard))
+        log_info("stopping after the step under way, within checkpoint.exit_deadline; %s",
+                 atomic_load(&hung_up) ? "the terminal has hung up (SIGHUP)"
+                                       : "the same signal again ends it at once");
+    const int64_t until = atomic_load(&begun_ns) + given_ns;
+    for (int64_t left; (left = until - clock_ns()) > 0;)
+        nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000},
+                  NULL);
+    log_error("not done within checkpoint.exit_deadline; given up, the last whole checkpoint "
+              "stands");
+    _exit(status_exit_code(ST_TIMEOUT));
+}
+
+status stop_listen(double deadline_s, bool tells_)
+{
+    const struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    const struct sigaction hangup = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    pthread_t thread;
+    given_ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
+    tells = tells_;
+    wake = eventfd(0, EFD_CLOEXEC);
+    if (wake < 0)
+        return FAIL(ST_OS, "no eventfd for checkpoint.exit_deadline: %s", strerror(errno));
+    const int failed = pthread_create(&thread, NULL, see_to_the_end, NULL);
+    if (failed)
+        return FAIL(ST_OS, "no thread for checkpoint.exit_deadline: %s", strerror(failed));
+    pthread_detach(thread);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGINT, &a, NULL);
+    if (!proc_ignores(SIGHUP)) /* nohup: a hang-up must not end it */
+        sigaction(SIGHUP, &hangup, NULL);
+    return ST_OK;
+}
+
+void stop_by_deadline(void)
+{
+    begin_to_stop();
+}
+
+bool stop_heard(void)
+{
+    return atomic_load(&heard);
+}
+
+bool stop_asked(void)
+{
+    return atomic_load(&together) ? atomic_load(&agreed) : stop_heard();
+}
+
+void stop_together(void)
+{
+    atomic_store(&together, true);
+}
+
+void stop_agree(void)
+{
+    begin_to_stop();
+    atomic_store(&agreed, true);
+}

@@ -1,0 +1,260 @@
+/* train.c: a run is opened, driven to its end, and leaves its model. Steps: train_steps.c. */
+#include "trainer/train/train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/program/log.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/run/config_changes.h"
+#include "trainer/device/graph_replay.h"
+#include "trainer/eval/page.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/report/rewind.h"
+#include "trainer/report/speed.h"
+#include "trainer/run/session_memory.h"
+#include "trainer/run/stop.h"
+#include "trainer/train/training.h"
+
+status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
+{
+    if (snprintf(out, STATUS_PATH_MAX, "%s/%s", c->job_dump_folder, c->checkpoint_folder) >=
+        STATUS_PATH_MAX)
+        return FAIL_IN(ST_CONFIG, c->job_dump_folder, "job.dump_folder: the path is too long");
+    return ST_OK;
+}
+
+static status take_folder(training *t)
+{
+    const conf *c = t->conf;
+    t->now.eval_loss = t->now.first_loss = t->now.last_loss = NAN;
+    TRY(config_text(c, &t->now.config));
+    TRY(file_make_folders(c->job_dump_folder));
+    if (training_is_first(t))
+        TRY(folder_lock(c->job_dump_folder, &t->lock));
+    return train_checkpoint_folder(c, t->folder);
+}
+
+/* Of all ranks the same. */
+static status find_start(training *t)
+{
+    const conf *c = t->conf;
+    if (!c->checkpoint_enable)
+        return ST_OK;
+    TRY(keeper_find(t->folder, c->checkpoint_load_step, mesh_comm(&t->session.mesh, MESH_WORLD),
+                    t->world->control, t->from.path, &t->from.progress, &t->resumes));
+    if (!t->resumes)
+        return ST_OK;
+    tell_changes(t->from.progress.config, t->now.config);
+    char *config = t->now.config;
+    t->now.config = NULL;
+    status st = progress_copy(&t->from.progress, &t->now);
+    free(t->now.config);
+    t->now.config = config;
+    t->now.eval_loss = NAN;
+    return st;
+}
+
+/* The plan of a layout of several ranks; where it is not to be shown, what it refuses. */
+static status print_layout(const conf *c, const layout *l, const model_dims *d, const params *p,
+                           bool shown)
+{
+    FILE *to = shown ? stdout : fopen("/dev/null", "we");
+    if (!to)
+        return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
+    status st = layout_print(c, l, d, p, to, NULL);
+    if (shown)
+        fflush(stdout);
+    else
+        fclose(to);
+    return st;
+}
+
+status train_check(const conf *c, int there, bool shown)
+{
+    layout l;
+    model_dims d;
+    params *p;
+    if (c->checkpoint_load_step > 0 && !c->checkpoint_enable)
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "checkpoint.load_step %" PRId64 " names a checkpoint to go on from, but "
+                       "checkpoint.enable is false and no checkpoint is read: set it to true, or "
+                       "leave checkpoint.load_step out to begin anew",
+                       c->checkpoint_load_step);
+    TRY(session_dims(c, &d));
+    layout_limits limits = params_limits(&d);
+    TRY(layout_of(c, &limits, &l));
+    TRY(params_new(&d, &p));
+    status st = groups_apply(c, p);
+    if (st == ST_OK && l.world > 1)
+        st = print_layout(c, &l, &d, p, shown || l.world != there);
+    params_free(&p);
+    TRY(st);
+    if (c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, c->feed_replay, "cannot open the recording: %s",
+                       strerror(errno));
+    return session_check_layout(c, there);
+}
+
+/* Steps that are done again must not stand twice in what a run writes of them. A disk that refuses
+ * to change that does not end the run. */
+static status rewind_files(const training *t)
+{
+    static const char *const name[] = {"ledger.jsonl", "metrics.jsonl", "eval.jsonl"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        int64_t moved;
+        status st = rewind_lines(t->conf->job_dump_folder, name[i], t->now.step, &moved);
+        if (st == ST_IO)
+            log_warn("%s may have steps twice: %s", name[i], status_text());
+        else
+            TRY(st);
+        if (moved > 0)
+            log_info("%s: %" PRId64 " lines that belong to no step up to %" PRId64
+                     " are moved to set-aside-%s",
+                     name[i], moved, t->now.step, name[i]);
+    }
+    return ST_OK;
+}
+
+static status open_run(training *t)
+{
+    const conf *c = t->conf;
+    double peak;
+    TRY(train_check(c, t->world->place.size, true)); /* refused before anything is written */
+    TRY(world_log(t->world, c));
+    TRY(take_folder(t));
+    if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])
+        TRY(page_try(c->eval_page)); /* not hours later, at the first evaluation */
+    TRY(session_meet(c, t->world, &t->session));
+    TRY(find_start(t));
+    TRY(session_go_on(t->resumes ? &t->from : NULL, &t->session));
+    if (c->metrics_profile) {
+        replay_free(t->session.stream); /* calls are measured one by one */
+        TRY(profile_new(t->session.stream, &t->profile));
+    }
+    TRY(progress_set_text(&t->now.stream_options,
+                          t->session.stream_options ? t->session.stream_options : ""));
+    TRY(progress_set_text(&t->now.recording, t->session.recording ? t->session.recording : ""));
+    groups_print(c, t->session.params, stdout);
+    memory_plan plan;
+    TRY(session_memory_plan(&t->session, &plan));
+    memory_plan_print(&plan, stdout);
+    if (c->checkpoint_enable) { /* not of a rank that is replayed: conf_check */
+        if (training_is_first(t))
+            TRY(keeper_clear_after(t->folder, t->now.step));
+        TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
+                       t->world->control, &t->keeper));
+        if (t->resumes)
+            keeper_goes_on(t->keeper, t->from.progress.step);
+    }
+    TRY(speed_peak(t->session.stream, c->metrics_peak_tflops, &peak));
+    if (training_is_first(t) && !world_replayed(t->world)) { /* else there is no run to verify */
+        TRY(rewind_files(t));
+        TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
+    }
+    const char *folder = training_is_first(t) ? c->job_dump_folder : "";
+    return reporter_new(c, &t->session, peak, folder, &t->reporter);
+}
+
+static void close_run(training *t)
+{
+    keeper_free(&t->keeper);
+    ledger_close(&t->ledger);
+    reporter_free(&t->reporter);
+    profile_free(&t->profile);
+    session_close(&t->session);
+    progress_done(&t->now);
+    progress_done(&t->from.progress);
+    folder_unlock(&t->lock);
+}
+
+/* What the run leaves: its last checkpoint, and the model for everybody in the folder itself. */
+static status leave_model(training *t)
+{
+    const conf *c = t->conf;
+    if (t->now.step == 0)
+        return ST_OK; /* nothing was trained */
+    /* Several ranks leave their model by a checkpoint: it is then written in parts. */
+    const bool alone = t->session.mesh.layout.world == 1;
+    const bool is_over = !stop_asked() && !t->no_rows;
+    if (c->checkpoint_last_save_model_only && is_over && alone) {
+        hf_export_options o = {
+            .source = c->model_path, .tokenizer = c->model_tokenizer, .dtype = HF_EXPORT_AS_SOURCE};
+        TRY(hf_export(t->session.params, t->session.stream, &t->session.dims, t->folder, &o));
+        log_info("model written to %s", t->folder);
+        return ST_OK;
+    }
+    bool is_kept = t->resumes && t->from.progress.step == t->now.step;
+    if (!is_kept)
+        TRY(training_save(t));
+    status st = tell_unkept(t, keeper_wait(t->keeper));
+    if (st == ST_OK)
+        st = keeper_publish(t->keeper, t->now.step);
+    /* Who leaves with an error ends the others: not while one of them still writes. */
+    TRY(keeper_settle(t->keeper, st, t->now.step));
+    if (training_is_first(t))
+        log_info("model written to %s", t->folder);
+    return ST_OK;
+}
+
+/* What the steps left, written; st: how they ended. */
+static status finish(training *t, status st)
+{
+    const conf *c = t->conf;
+    const status_note why = *status_last();
+    if (t->no_rows)
+        stop_by_deadline();
+    if (reporter_finish(t->reporter) != ST_OK) /* no line is worth the model that is to be left */
+        log_warn("the last line is missing: %s", status_text());
+    if (t->profile)
+        profile_print(profile_read(t->profile), stdout);
+    if (t->profile && world_replayed(t->world))
+        printf("%s\n", world_replayed(t->world));
+    if (c->metrics_report && training_is_first(t))
+        tell_report(t);
+    if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
+        st = leave_model(t);
+    if (t->no_rows)
+        return tell_no_rows(t, &why, st);
+    TRY(st);
+    if (t->bad_step)
+        return FAIL(ST_BAD_INPUT,
+                    "step %" PRId64
+                    ": the gradient is not finite and training.nonfinite says stop: %s",
+                    t->now.step, t->bad);
+    return tell_result(t);
+}
+
+/* A try, whose model nobody will miss. */
+static bool is_short(const conf *c)
+{
+    return c->training_steps > 0 && c->training_steps < c->checkpoint_interval;
+}
+
+status train_run(const conf *c, const world *w)
+{
+    training t = {.conf = c, .world = w, .lock = -1};
+    status st;
+    if (c->eval_enable && !session_evaluates(c))
+        log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
+    if (!c->checkpoint_enable && !is_short(c) && w->place.rank == 0 && !world_replayed(w))
+        log_warn("checkpoint.enable is off: no model of this run is kept");
+    TRY_OR(done, open_run(&t));
+    if (t.session.mesh.layout.world > 1)
+        stop_together();
+    /* Not before: until here there is nothing to finish. */
+    TRY_OR(done, stop_listen(c->checkpoint_exit_deadline, w->place.rank == 0));
+    st = training_steps(&t);
+    if (st == ST_OK || t.no_rows)
+        st = finish(&t, st);
+done:
+    close_run(&t);
+    return st;
+}
