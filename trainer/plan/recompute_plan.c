@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "trainer/plan/layout_plan.h"
+#include "trainer/plan/rates.h"
+#include "trainer/plan/row_work.h"
 
 enum { MACS = 2, ACT = 2 /* bytes of bf16 */, N_KINDS = 5, TOWERS = 2 };
 

@@ -9,9 +9,9 @@
 #ifndef TESSERA_PLAN_AGAIN_H
 #define TESSERA_PLAN_AGAIN_H
 
+#include "trainer/model/recompute.h"
 #include "trainer/optim/groups.h"
 #include "trainer/parallel/layout.h"
-#include "trainer/plan/cost.h"
 
 /* p: the registry after groups_apply. rows: of a micro-batch. */
 WARN_UNUSED status again_of(const conf *c, const layout *l, const model_dims *d, const params *p,

@@ -5,7 +5,9 @@
 
 #include "trainer/model/unit_order.h"
 #include "trainer/parallel/pipeline_stages.h"
-#include "trainer/plan/cost.h"
+#include "trainer/optim/groups.h"
+#include "trainer/plan/rates.h"
+#include "trainer/plan/row_work.h"
 
 /* A row through the model. */
 typedef struct row_time {
