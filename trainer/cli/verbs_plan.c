@@ -13,6 +13,7 @@
 #include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/sweep.h"
+#include "trainer/run/session.h"
 #include "trainer/cli/verbs.h"
 
 enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
@@ -227,7 +228,7 @@ status verb_plan(int argc, char **argv)
                   "folder or a preset (trainer inspect lists them)");
         goto done;
     }
-    TRY_OR(done, dims_load(c.model_path, &d));
+    TRY_OR(done, session_dims(&c, &d));
     if (q.documents || q.grids)
         TRY_OR(done, plan_flops(&d, q.documents, q.grids));
     else
