@@ -3,8 +3,8 @@
  * one product in the number type; both are repeated by the loop here, so 4 eps for the library's
  * cosine. */
 #include "tests/parity/parity.h"
+#include "trainer/device/real.h"
 
-#include "trainer/ops/real.h"
 
 /* theta^(-above / below) in float32: exponent, power and reciprocal are rounded one by one. */
 static double rounded_angle(double position, double theta, int64_t above, int64_t below)

@@ -14,7 +14,7 @@
 #include "common/base/clock.h"
 #include "trainer/device/blas.h"
 #include "trainer/device/pool.h"
-#include "trainer/ops/real.h"
+#include "trainer/device/real.h"
 
 /* Opaque here, so that nothing includes upward (see ops/cpu/table.c). */
 extern const struct ops_table ops_cpu;

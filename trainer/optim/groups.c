@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/digits.h"
 #include "trainer/model/lora_params.h"
-#include "trainer/report/digits.h"
 
 static const char *const names[GROUP_COUNT] = {"vision", "merger", "text", "router", "experts"};
 static const char table_name[] = "model.visual.pos_embed.weight";

@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/digits.h"
 #include "common/json/json.h"
 #include "common/program/log.h"
 #include "common/base/words.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"
-#include "trainer/report/digits.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/spike.h"
 #include "trainer/report/tensorboard.h"

@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "trainer/device/cpu.h"
-#include "trainer/ops/real.h"
+#include "trainer/device/real.h"
 #include "trainer/ops/table.h"
 
 #define CPU_PASTE_(name, variant) name##_##variant
