@@ -7,35 +7,8 @@
 
 #include "common/base/status.h"
 #include "proto/batch.h"
+#include "trainer/model/device_batch.h"
 #include "trainer/model/dims.h"
-
-/* The ranks that share a row, and this one's place among them. */
-typedef struct row_share {
-    int64_t context, tensor;
-    int64_t context_rank, tensor_rank;
-    bool blind; /* a later pipeline stage's: no vision tower, so no pixels are staged */
-} row_share;
-
-static inline row_share row_share_alone(void)
-{
-    return (row_share){.context = 1, .tensor = 1};
-}
-
-static inline int64_t row_share_ranks(const row_share *v)
-{
-    return v->context * v->tensor;
-}
-
-static inline int64_t row_share_rank(const row_share *v)
-{
-    return v->context_rank * v->tensor + v->tensor_rank;
-}
-
-/* Tokens of a rank where n are shared out: the same for all, the last ones padded. */
-static inline int64_t row_share_tokens(const row_share *v, int64_t n)
-{
-    return (n + row_share_ranks(v) - 1) / row_share_ranks(v);
-}
 
 /* order [ranks, each]: packed token at each place of each context rank, rising, then -1. Documents
  * are tokens [cu[i], cu[i + 1]); n_tokens = cu[n_docs] <= ranks * each. A document whose work is

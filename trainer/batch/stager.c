@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
+#include "trainer/batch/row_share.h"
 #include "trainer/batch/stager_caps.h"
 #include "trainer/batch/stager_visual.h"
 #include "trainer/batch/view.h"

@@ -72,22 +72,6 @@ void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t
     grow(&inout_caps->targets, c.targets, 1);
 }
 
-batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share)
-{
-    batch_caps c = *cap;
-    if (share->blind)
-        c.patches = c.frames = 0;
-    return c;
-}
-
-batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share)
-{
-    batch_caps c = batch_caps_seen(cap, share);
-    c.tokens = row_share_tokens(share, cap->tokens);
-    c.targets = cap->targets < c.tokens || row_share_ranks(share) == 1 ? cap->targets : c.tokens;
-    return c;
-}
-
 static unsigned long long first_sample(const row *rows, int64_t n_rows)
 {
     for (int64_t i = 0; i < n_rows; i++) {

@@ -4,8 +4,6 @@
 
 #include "trainer/batch/stager.h"
 
-/* What is staged of rows within cap: no patches of a rank that sees none. */
-batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share);
 batch_caps batch_caps_count(const row *rows, int64_t n_rows);
 /* BAD_INPUT by sample id where they do not fit. */
 WARN_UNUSED status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row *rows,

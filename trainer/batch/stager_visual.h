@@ -4,6 +4,7 @@
 #ifndef TESSERA_BATCH_STAGE_VISUAL_H
 #define TESSERA_BATCH_STAGE_VISUAL_H
 
+#include "trainer/batch/row_share.h"
 #include "trainer/batch/stager.h"
 
 typedef struct visual_stage {

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/batch/row_share.h"
+
 status view_scratch_new(const batch_caps *whole, const row_share *share, view_scratch *out)
 {
     int64_t all = row_share_tokens(share, whole->tokens) * row_share_ranks(share);

@@ -13,6 +13,7 @@
 #include "common/program/log.h"
 #include "common/model_folder/model_files.h"
 #include "common/program/verb.h"
+#include "trainer/batch/stager.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/cli/probe_gradients.h"

@@ -2,9 +2,9 @@
 #ifndef TESSERA_MODEL_RUN_H
 #define TESSERA_MODEL_RUN_H
 
-#include "trainer/batch/stager.h"
 #include "trainer/device/backend.h"
 #include "trainer/device/graph_replay.h"
+#include "trainer/model/device_batch.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/parallel/mesh.h"

@@ -7,7 +7,7 @@
 #ifndef TESSERA_MODEL_QWEN3VL_H
 #define TESSERA_MODEL_QWEN3VL_H
 
-#include "trainer/batch/stager.h"
+#include "trainer/model/device_batch.h"
 #include "trainer/model/dims.h"
 #include "trainer/model/params.h"
 #include "trainer/model/recompute.h"

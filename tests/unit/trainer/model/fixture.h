@@ -4,6 +4,7 @@
 #define TESSERA_TESTS_MODEL_FIXTURE_H
 
 #include "tests/harness.h"
+#include "trainer/batch/stager.h"
 #include "trainer/model/qwen3vl.h"
 
 typedef struct fixture {
