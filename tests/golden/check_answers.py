@@ -25,7 +25,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer, Qwen3VLMoeForConditionalGeneration
 
-NEW_TOKENS = 16  # GENERATE_MAX of trainer/eval/generate.h
+NEW_TOKENS = 16  # GENERATE_MAX of trainer/generate/generate.h
 
 
 def our_answers(args, folder):

@@ -14,7 +14,7 @@
 #include "trainer/check/check_ranks.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/writer.h"
-#include "trainer/eval/prompt.h"
+#include "trainer/generate/prompt.h"
 #include "trainer/parallel/launcher.h"
 #include "trainer/cli/verbs.h"
 

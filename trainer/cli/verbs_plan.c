@@ -7,7 +7,7 @@
 #include "common/program/verb.h"
 #include "common/base/visible.h"
 #include "trainer/checkpoint/writer.h"
-#include "trainer/eval/generate.h"
+#include "trainer/generate/generate.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
 #include "trainer/optim/groups.h"

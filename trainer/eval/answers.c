@@ -6,8 +6,8 @@
 
 #include "common/json/json.h"
 #include "common/base/visible.h"
-#include "trainer/eval/generate.h"
 #include "trainer/eval/question.h"
+#include "trainer/generate/generate.h"
 
 enum { SHOWN_OF_A_ROW = 2 }; /* spread over the data set rather than one picture's questions */
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "trainer/eval/picture.h"
-#include "trainer/eval/prompt.h"
+#include "trainer/generate/prompt.h"
 #include "trainer/report/html.h"
 
 struct page {

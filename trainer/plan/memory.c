@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "trainer/batch/upload_ring.h"
-#include "trainer/eval/generate.h"
+#include "trainer/generate/generate.h"
 #include "trainer/model/model_pass.h"
 
 enum { MIN_SEQ_LEN = 16 }; /* training.seq_len's least */

@@ -31,7 +31,7 @@ typedef struct resume_point {
     progress progress;
 } resume_point;
 
-typedef struct generator generator; /* eval/generate.h */
+typedef struct generator generator; /* generate/generate.h */
 
 typedef struct session {
     const conf *conf;

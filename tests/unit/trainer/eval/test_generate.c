@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "trainer/eval/answers.h"
-#include "trainer/eval/generate.h"
-#include "trainer/eval/prompt.h"
+#include "trainer/generate/generate.h"
+#include "trainer/generate/prompt.h"
 #include "trainer/ops/table.h"
 
 enum { NEW_TOKENS = 6 };

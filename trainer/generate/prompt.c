@@ -1,4 +1,4 @@
-#include "trainer/eval/prompt.h"
+#include "trainer/generate/prompt.h"
 
 #include <string.h>
 

@@ -3,12 +3,12 @@
  *   prompts of some documents --prefill--> logits of their last tokens, keys and values kept
  *   the word chosen of each  ----step----> logits of these, theirs kept too; until all have ended
  */
-#include "trainer/eval/generate.h"
+#include "trainer/generate/generate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/eval/prompt.h"
+#include "trainer/generate/prompt.h"
 #include "trainer/model/kv_cache.h"
 #include "trainer/model/model_pass.h"
 
