@@ -109,12 +109,12 @@ status answers_row(answers *a, const row *r, const bool *counted)
     json_value *references = NULL;
     chosen c = {0};
     status st = ST_OK;
-    if (!s->generator || !s->tokenizer || !generate_can(s, r))
+    if (!s->generator || !s->tokenizer || !generate_can(s->generator, r))
         return ST_OK;
     if (r->references[0])
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
     TRY_OR(done, choose(a, r, references, counted, &c));
-    TRY_OR(done, generate_answers(s, r, c.doc, c.n, GENERATE_MAX, c.words));
+    TRY_OR(done, generate_answers(s->generator, r, c.doc, c.n, GENERATE_MAX, c.words));
     for (int64_t i = 0; i < c.n && a->trouble.code == ST_OK; i++)
         if (tell(a, r, references, &c, i) != ST_OK)
             a->trouble = *status_last();

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/base/html_text.h"
 #include "trainer/eval/picture.h"
 #include "trainer/generate/prompt.h"
-#include "trainer/report/html.h"
 
 struct page {
     const char *path;

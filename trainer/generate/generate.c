@@ -15,6 +15,7 @@
 enum { DOCS = 32 /* most that are answered at once: they share a step at about the cost of one */ };
 
 struct generator {
+    generator_options o;
     int64_t docs;          /* answered at once: DOCS, or what the model has room for */
     stager *step;          /* of one token of each document */
     const device_batch *b; /* the last batch */
@@ -50,23 +51,24 @@ static int64_t docs_at_once(const batch_caps *cap)
     return room < DOCS ? room : DOCS;
 }
 
-status generate_new(const session *s, int64_t longest, generator **out)
+status generate_new(const generator_options *o, generator **out)
 {
-    device *dev = s->device;
-    const int64_t docs = docs_at_once(&s->cap);
+    device *dev = o->stream->dev;
+    const int64_t docs = docs_at_once(&o->cap);
     const batch_caps one = {.tokens = docs, .docs = docs};
-    const row_share share = row_share_of(&s->mesh);
+    const row_share share = row_share_of(o->mesh);
     const int64_t ranks = row_share_ranks(&share);
     const int64_t queries = row_share_tokens(&share, docs) * share.tensor;
-    const int64_t tokens = row_share_tokens(&share, s->cap.tokens) * ranks;
-    size_t logits = (size_t)(DOCS * s->dims.text.vocab) * st_dtype_size(dev->v->act);
+    const int64_t tokens = row_share_tokens(&share, o->cap.tokens) * ranks;
+    size_t logits = (size_t)(DOCS * o->dims->text.vocab) * st_dtype_size(dev->v->act);
     status st;
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "generate: out of memory");
+    g->o = *o;
     g->docs = docs;
-    TRY_OR(undo, stager_new_shared(s->stream, &s->dims, &one, &share, &g->step));
-    TRY_OR(undo, kv_cache_new(dev, &s->dims, &s->mesh, longest + DOCS * GENERATE_MAX, tokens,
+    TRY_OR(undo, stager_new_shared(o->stream, o->dims, &one, &share, &g->step));
+    TRY_OR(undo, kv_cache_new(dev, o->dims, o->mesh, o->longest + DOCS * GENERATE_MAX, tokens,
                               queries, &g->cache));
     TRY_OR(undo, dev->v->alloc(dev, logits, &g->logits));
     TRY_OR(undo, dev->v->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
@@ -80,22 +82,22 @@ status generate_new(const session *s, int64_t longest, generator **out)
     *out = g;
     return ST_OK;
 undo:
-    generate_free(&g, s);
+    generate_free(&g);
     return st;
 }
 
-void generate_free(generator **gp, const session *s)
+void generate_free(generator **gp)
 {
     generator *g = *gp;
     if (!g)
         return;
-    const backend_vtable *v = s->device->v;
-    stager_free(&g->step, s->stream);
-    kv_cache_free(&g->cache, s->device);
-    v->release(s->device, g->logits);
-    v->release(s->device, g->last);
-    v->release_host(s->device, g->host_logits);
-    v->release_host(s->device, g->index);
+    device *dev = g->o.stream->dev;
+    stager_free(&g->step, g->o.stream);
+    kv_cache_free(&g->cache, dev);
+    dev->v->release(dev, g->logits);
+    dev->v->release(dev, g->last);
+    dev->v->release_host(dev, g->host_logits);
+    dev->v->release_host(dev, g->index);
     free(g->said);
     free(g);
     *gp = NULL;
@@ -142,57 +144,56 @@ static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const mo
     return (int32_t)best;
 }
 
-bool generate_can(const session *s, const row *r)
+bool generate_can(const generator *g, const row *r)
 {
-    const st_dtype act = s->device->v->act;
+    const st_dtype act = g->o.stream->dev->v->act;
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
 /* Where a token of the last batch is among those of this rank, of its context rank's queries (all
  * tensor ranks'); outside [0, how many there are): another's. */
-static int64_t place_of(const session *s, const generator *g, int64_t token, bool query)
+static int64_t place_of(const generator *g, int64_t token, bool query)
 {
-    const row_share share = row_share_of(&s->mesh);
+    const row_share share = row_share_of(g->o.mesh);
     const int64_t each = batch_sizes(g->b).tokens;
     const int64_t rank = query ? share.context_rank * share.tensor : row_share_rank(&share);
     return (g->b->host_place ? g->b->host_place[token] : token) - rank * each;
 }
 
 /* word[i] of the documents whose last tokens this rank has, -1 of the others. */
-static status choose_own(const session *s, generator *g, const growing *doc, int64_t n,
-                         int32_t *word)
+static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *word)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = g->o.stream->dev->v;
     const size_t act = st_dtype_size(v->act);
-    const int64_t vocab = s->dims.text.vocab;
+    const int64_t vocab = g->o.dims->text.vocab;
     int64_t own[DOCS], n_own = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t at = place_of(s, g, doc[i].at, false);
+        const int64_t at = place_of(g, doc[i].at, false);
         word[i] = -1;
         if (at < 0 || at >= batch_sizes(g->b).tokens)
             continue;
         g->index[n_own] = (int32_t)at;
         own[n_own++] = i;
     }
-    if (!model_chooses(s->model))
+    if (!model_chooses(g->o.model))
         return ST_OK;
-    TRY(v->to_device(s->stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
-    TRY(model_logits(s->model, s->stream, g->last, n_own, g->logits));
-    TRY(v->to_host(s->stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
-    TRY(v->wait(s->stream));
+    TRY(v->to_device(g->o.stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
+    TRY(model_logits(g->o.model, g->o.stream, g->last, n_own, g->logits));
+    TRY(v->to_host(g->o.stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
+    TRY(v->wait(g->o.stream));
     for (int64_t i = 0; i < n_own; i++)
         word[own[i]] = best_word((const char *)g->host_logits + (size_t)(i * vocab) * act, v->act,
-                                 vocab, &s->dims);
+                                 vocab, g->o.dims);
     return ST_OK;
 }
 
 /* Words of all documents from the ranks that have chosen them: those of a row, then, since other
  * consumers may round otherwise, what the first of the last stage has, on all. */
-static status hear_words(const session *s, const generator *g, int64_t n, int32_t *word)
+static status hear_words(const generator *g, int64_t n, int32_t *word)
 {
-    const comm *peers = mesh_comm(&s->mesh, MESH_ROW), *all = mesh_comm(&s->mesh, MESH_WORLD);
+    const comm *peers = mesh_comm(g->o.mesh, MESH_ROW), *all = mesh_comm(g->o.mesh, MESH_WORLD);
     const comm_at at = {"choose words", -1};
-    const int64_t stages = s->mesh.layout.pipeline;
+    const int64_t stages = g->o.mesh->layout.pipeline;
     if (all->size == 1)
         return ST_OK;
     TRY(comm_host_all_gather(peers, at, word, g->said, n * (int64_t)sizeof *word));
@@ -205,18 +206,17 @@ static status hear_words(const session *s, const generator *g, int64_t n, int32_
 }
 
 /* The word of each document behind its last token; those that have ended leave the list. */
-static status choose(const session *s, generator *g, growing *doc, int64_t *inout_n,
-                     int64_t max_new, token_list *out)
+static status choose(generator *g, growing *doc, int64_t *inout_n, int64_t max_new, token_list *out)
 {
     const int64_t n = *inout_n;
     int32_t word[DOCS];
-    TRY(choose_own(s, g, doc, n, word));
-    TRY(hear_words(s, g, n, word));
+    TRY(choose_own(g, doc, n, word));
+    TRY(hear_words(g, n, word));
     *inout_n = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t id = word[i];
         token_list *answer = &out[doc[i].answer];
-        if (id == s->dims.eos_token)
+        if (id == g->o.dims->eos_token)
             continue;
         TRY(push(answer, id));
         doc[i].id = id;
@@ -226,31 +226,31 @@ static status choose(const session *s, generator *g, growing *doc, int64_t *inou
     return ST_OK;
 }
 
-static status send(const session *s, generator *g, int32_t *to, int64_t n, int64_t capacity,
-                   int32_t pad)
+static status send(generator *g, int32_t *to, int64_t n, int64_t capacity, int32_t pad)
 {
     for (int64_t i = n; i < capacity; i++)
         g->index[i] = pad;
-    TRY(s->device->v->to_device(s->stream, to, g->index, (size_t)capacity * sizeof *g->index));
-    return s->device->v->wait(s->stream); /* index is used again */
+    TRY(g->o.stream->dev->v->to_device(g->o.stream, to, g->index,
+                                       (size_t)capacity * sizeof *g->index));
+    return g->o.stream->dev->v->wait(g->o.stream); /* index is used again */
 }
 
 /* Tokens of the last batch on all ranks that share it, padding included. */
-static int64_t all_tokens(const session *s, const generator *g)
+static int64_t all_tokens(const generator *g)
 {
-    const row_share share = row_share_of(&s->mesh);
+    const row_share share = row_share_of(g->o.mesh);
     return batch_sizes(g->b).tokens * row_share_ranks(&share);
 }
 
 /* A cached pass over the batch that was staged last. */
-static status pass(const session *s, generator *g, bool step)
+static status pass(generator *g, bool step)
 {
     g->cache.step = step;
-    return model_forward_cached(s->model, s->stream, g->b, &g->cache);
+    return model_forward_cached(g->o.model, g->o.stream, g->b, &g->cache);
 }
 
 /* Keys and values of the prompts. */
-static status prefill(const session *s, generator *g, const row *prompts, growing *doc, int64_t n)
+static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
 {
     device_batch *b;
     int64_t rows = 0, t = 0;
@@ -266,30 +266,29 @@ static status prefill(const session *s, generator *g, const row *prompts, growin
         doc[i].at = (int32_t)(t - 1);
         rows += p->n_tokens + GENERATE_MAX;
     }
-    TRY(stage_rows(s->stager, s->stream, prompts, n, &b));
+    TRY(stage_rows(g->o.prompts, g->o.stream, prompts, n, &b));
     g->b = b;
-    TRY(kv_cache_clear(&g->cache, s->stream));
-    TRY(send(s, g, g->cache.row, t, all_tokens(s, g), -1));
-    return pass(s, g, false);
+    TRY(kv_cache_clear(&g->cache, g->o.stream));
+    TRY(send(g, g->cache.row, t, all_tokens(g), -1));
+    return pass(g, false);
 }
 
 /* What each query of a step sees: `what` of its document; 0 where there is none. */
-static status send_by_query(const session *s, generator *g, int32_t *to, const growing *doc,
-                            int64_t n, bool lengths)
+static status send_by_query(generator *g, int32_t *to, const growing *doc, int64_t n, bool lengths)
 {
-    const row_share share = row_share_of(&s->mesh);
+    const row_share share = row_share_of(g->o.mesh);
     const int64_t queries = batch_sizes(g->b).tokens * share.tensor;
     memset(g->index, 0, (size_t)queries * sizeof *g->index);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t at = place_of(s, g, i, true);
+        const int64_t at = place_of(g, i, true);
         if (at >= 0 && at < queries)
             g->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
     }
-    return send(s, g, to, queries, queries, 0);
+    return send(g, to, queries, queries, 0);
 }
 
 /* One token of each document. r: a row with room for DOCS of them. */
-static status step(const session *s, generator *g, row *r, growing *doc, int64_t n)
+static status step(generator *g, row *r, growing *doc, int64_t n)
 {
     device_batch *b;
     r->n_tokens = r->n_docs = n;
@@ -302,26 +301,25 @@ static status step(const session *s, generator *g, row *r, growing *doc, int64_t
         doc[i].at = (int32_t)i;
         g->index[i] = (int32_t)(doc[i].first + doc[i].length++);
     }
-    TRY(stage_rows(g->step, s->stream, r, 1, &b));
+    TRY(stage_rows(g->step, g->o.stream, r, 1, &b));
     g->b = b;
-    TRY(send(s, g, g->cache.row, n, all_tokens(s, g), -1));
-    TRY(send_by_query(s, g, g->cache.first, doc, n, false));
-    TRY(send_by_query(s, g, g->cache.length, doc, n, true));
-    return pass(s, g, true);
+    TRY(send(g, g->cache.row, n, all_tokens(g), -1));
+    TRY(send_by_query(g, g->cache.first, doc, n, false));
+    TRY(send_by_query(g, g->cache.length, doc, n, true));
+    return pass(g, true);
 }
 
 /* What a batch has taken of its capacities. */
-static bool take(const session *s, const generator *g, const row *p, batch_caps *sum,
-                 int64_t *inout_rows)
+static bool take(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
 {
     batch_caps next = *sum;
     next.tokens += p->n_tokens;
     next.docs++;
     next.items += p->n_items;
     next.patches += p->n_patches;
-    if (next.docs > g->docs || next.tokens > s->cap.tokens || next.items > s->cap.items ||
-        next.items > s->cap.frames || /* an image is one frame */
-        next.patches > s->cap.patches || *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
+    if (next.docs > g->docs || next.tokens > g->o.cap.tokens || next.items > g->o.cap.items ||
+        next.items > g->o.cap.frames || /* an image is one frame */
+        next.patches > g->o.cap.patches || *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
         return false;
     *sum = next;
     *inout_rows += p->n_tokens + GENERATE_MAX;
@@ -329,14 +327,14 @@ static bool take(const session *s, const generator *g, const row *p, batch_caps 
 }
 
 /* As many of these documents as fit together, at least one. */
-static status cut_prompts(const session *s, const generator *g, const row *r, const int64_t *docs,
-                          int64_t n, arena *a, row prompts[DOCS], int64_t *out_n)
+static status cut_prompts(const generator *g, const row *r, const int64_t *docs, int64_t n,
+                          arena *a, row prompts[DOCS], int64_t *out_n)
 {
     batch_caps sum = {0};
     int64_t rows = 0, taken = 0;
     while (taken < n && taken < g->docs) {
         TRY(prompt_of_document(r, docs[taken], a, &prompts[taken]));
-        if (!take(s, g, &prompts[taken], &sum, &rows))
+        if (!take(g, &prompts[taken], &sum, &rows))
             break;
         taken++;
     }
@@ -348,31 +346,31 @@ static status cut_prompts(const session *s, const generator *g, const row *r, co
 }
 
 /* Answers the documents of one batch. */
-static status answer_batch(const session *s, generator *g, const row *prompts, int64_t n,
-                           int64_t max_new, arena *a, token_list *out)
+static status answer_batch(generator *g, const row *prompts, int64_t n, int64_t max_new, arena *a,
+                           token_list *out)
 {
     growing doc[DOCS] = {0};
     row r = {.n_tokens = DOCS, .n_docs = DOCS};
     TRY(row_alloc(&r, a, 0));
     for (int64_t i = 0; i < n; i++)
         doc[i].answer = i;
-    TRY(prefill(s, g, prompts, doc, n));
-    TRY(choose(s, g, doc, &n, max_new, out));
+    TRY(prefill(g, prompts, doc, n));
+    TRY(choose(g, doc, &n, max_new, out));
     while (n > 0) {
-        TRY(step(s, g, &r, doc, n));
-        TRY(choose(s, g, doc, &n, max_new, out));
+        TRY(step(g, &r, doc, n));
+        TRY(choose(g, doc, &n, max_new, out));
     }
     return ST_OK;
 }
 
-status generate_answers(const session *s, const row *r, const int64_t *docs, int64_t n,
-                        int64_t max_new, token_list *out)
+status generate_answers(generator *g, const row *r, const int64_t *docs, int64_t n, int64_t max_new,
+                        token_list *out)
 {
-    if (!generate_can(s, r))
+    if (!generate_can(g, r))
         return FAIL(ST_BAD_DEVICE,
                     "generate: reads logits of f32, f64 or bf16 (%s gives %s), and rows without "
                     "video",
-                    s->device->v->name, st_dtype_name(s->device->v->act));
+                    g->o.stream->dev->v->name, st_dtype_name(g->o.stream->dev->v->act));
     if (max_new > GENERATE_MAX)
         return FAIL(ST_INTERNAL, "generate: %lld words asked, room for %d", (long long)max_new,
                     GENERATE_MAX);
@@ -381,9 +379,9 @@ status generate_answers(const session *s, const row *r, const int64_t *docs, int
     status st = ST_OK;
     for (int64_t done = 0, taken; done < n && st == ST_OK; done += taken) {
         row prompts[DOCS];
-        st = cut_prompts(s, s->generator, r, docs + done, n - done, &a, prompts, &taken);
+        st = cut_prompts(g, r, docs + done, n - done, &a, prompts, &taken);
         if (st == ST_OK)
-            st = answer_batch(s, s->generator, prompts, taken, max_new, &a, out + done);
+            st = answer_batch(g, prompts, taken, max_new, &a, out + done);
         arena_reset(&a);
     }
     arena_done(&a);

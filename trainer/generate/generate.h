@@ -9,7 +9,10 @@
 #ifndef TESSERA_TRAINER_GENERATE_H
 #define TESSERA_TRAINER_GENERATE_H
 
-#include "trainer/run/session.h"
+#include "common/conf/conf.h"
+#include "common/tokenizer/tokenizer.h"
+#include "trainer/batch/stager.h"
+#include "trainer/model/qwen3vl.h"
 
 enum { GENERATE_MAX = 16 /* words of an answer */ };
 
@@ -24,16 +27,28 @@ static inline bool generate_wanted(const conf *c, bool training)
  * one). */
 int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest,
                        const backend_vtable *v);
-/* Of an opened session, which it borrows. */
-WARN_UNUSED status generate_new(const session *s, int64_t longest, generator **out);
-void generate_free(generator **g, const session *s);
+typedef struct generator generator;
+
+/* What words are generated with. All of it is borrowed until generate_free. */
+typedef struct generator_options {
+    stream *stream;
+    const model_dims *dims;
+    const mesh *mesh;
+    model *model;
+    stager *prompts;
+    batch_caps cap;  /* of the model and of prompts */
+    int64_t longest; /* tokens of a document */
+} generator_options;
+
+WARN_UNUSED status generate_new(const generator_options *o, generator **out);
+void generate_free(generator **g);
 
 /* Whether answers to this row can be generated here: logits of f32, f64 or bf16, no video. */
-bool generate_can(const session *s, const row *r);
+bool generate_can(const generator *g, const row *r);
 
 /* Continues each of these documents of r, cut before its first target, until eos or max_new words.
- * Ids are appended to out [n], which are empty. With s->generator; every rank calls it. */
-WARN_UNUSED status generate_answers(const session *s, const row *r, const int64_t *docs, int64_t n,
+ * Ids are appended to out [n], which are empty. Every rank calls it. */
+WARN_UNUSED status generate_answers(generator *g, const row *r, const int64_t *docs, int64_t n,
                                     int64_t max_new, token_list *out);
 
 #endif

@@ -3,7 +3,6 @@
 #include <assert.h>
 
 #include "trainer/model/unit_order.h"
-#include "trainer/run/step_totals.h"
 
 typedef struct list {
     received_line *line;

@@ -3,6 +3,7 @@
 #ifndef TESSERA_PLAN_RECEIVED_H
 #define TESSERA_PLAN_RECEIVED_H
 
+#include "trainer/model/dims.h"
 #include "trainer/model/params.h"
 #include "trainer/model/recompute.h"
 
@@ -30,6 +31,9 @@ typedef struct received_line {
 } received_line;
 
 enum { RECEIVED_LINES = 40 };
+
+/* Numbers that the ranks of a step add up beside its loss (run/step_totals.h). */
+enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
 
 /* Bytes of weights, and of their gradients, by the group that stores them together. */
 typedef struct received_weights {

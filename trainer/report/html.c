@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/html_text.h"
 #include "common/json/json.h"
-#include "common/base/visible.h"
 
 /* A curve of metrics.jsonl, or of eval.jsonl. */
 static const struct curve {
@@ -101,33 +101,6 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     *out = list;
     *out_n = kept;
     return st;
-}
-
-static const char *html_name(char c)
-{
-    switch (c) {
-    case '<':
-        return "&lt;";
-    case '>':
-        return "&gt;";
-    case '&':
-        return "&amp;";
-    case '"':
-        return "&quot;";
-    case '\'':
-        return "&#39;";
-    }
-    return NULL;
-}
-
-void html_put_text(FILE *f, const char *text)
-{
-    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
-        const char *name = html_name(*text);
-        char one[VISIBLE_CHAR] = "\n";
-        n = *text == '\n' ? 1 : visible_char(text, left, one);
-        fputs(name ? name : one, f);
-    }
 }
 
 /* Borders of the values that can be drawn; false if there are none. */

@@ -4,16 +4,10 @@
 #ifndef TESSERA_REPORT_HTML_H
 #define TESSERA_REPORT_HTML_H
 
-#include <stdio.h>
-
 #include "common/base/status.h"
 
 /* summary: lines for the top, config: options as YAML; both plain text. */
 WARN_UNUSED status html_report(const char *folder, const char *title, const char *summary,
                                const char *config);
-
-/* Writes text as text: what HTML would take for its own becomes entities, what would steer a
- * terminal is shown as in visible.h; ends of lines stay. */
-void html_put_text(FILE *f, const char *text);
 
 #endif

@@ -11,7 +11,6 @@
 #include "proto/cursor.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/generate/generate.h"
 #include "trainer/model/model_pass.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
@@ -296,6 +295,18 @@ static status reserve_workspace(const session *s)
     return v->reserve(s->stream, (size_t)p.gpu.workspace);
 }
 
+static status open_generator(session *s)
+{
+    const generator_options o = {.stream = s->stream,
+                                 .dims = &s->dims,
+                                 .mesh = &s->mesh,
+                                 .model = s->model,
+                                 .prompts = s->stager,
+                                 .cap = s->cap,
+                                 .longest = s->cap.tokens / s->conf->training_local_batch_size};
+    return generate_new(&o, &s->generator);
+}
+
 static status open_step(session *s, enum session_use use)
 {
     const conf *c = s->conf;
@@ -328,7 +339,7 @@ static status open_step(session *s, enum session_use use)
     if (!s->got || !s->rows)
         return FAIL(ST_NO_MEMORY, "session: out of memory");
     if (answers_wanted(s))
-        TRY(generate_new(s, s->cap.tokens / c->training_local_batch_size, &s->generator));
+        TRY(open_generator(s));
     if (use != SESSION_TRAIN)
         return ST_OK;
     s->accumulation = c->training_global_batch_size / c->training_local_batch_size / consumers(s);
@@ -478,7 +489,7 @@ void session_close(session *s)
         step_close(s);
         replay_free(s->stream);
         optimizer_free(&s->optimizer, s->stream);
-        generate_free(&s->generator, s);
+        generate_free(&s->generator);
         lane_free(&s->lane);
         model_free(&s->model, s->stream);
         if (s->params)

@@ -8,6 +8,7 @@
 #include "trainer/batch/shape_bucket.h"
 #include "trainer/batch/upload_ring.h"
 #include "trainer/checkpoint/progress.h"
+#include "trainer/generate/generate.h"
 #include "trainer/input/receive.h"
 #include "trainer/model/params.h"
 #include "trainer/model/qwen3vl.h"
@@ -30,8 +31,6 @@ typedef struct resume_point {
     char path[STATUS_PATH_MAX];
     progress progress;
 } resume_point;
-
-typedef struct generator generator; /* generate/generate.h */
 
 typedef struct session {
     const conf *conf;

@@ -5,8 +5,7 @@
 
 #include "trainer/run/step.h"
 
-enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
-
+/* STEP_TOTALS: plan/received.h, which predicts their bytes. */
 typedef struct step_totals {
     double count[STEP_TOTALS]; /* sums */
     double dearest, waited;    /* the most of any: step_report.cost and wait_ns */

@@ -9,6 +9,7 @@
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 #include "trainer/ops/table.h"
+#include "trainer/run/session.h"
 
 enum { NEW_TOKENS = 6 };
 
@@ -143,6 +144,18 @@ static session session_of(fixture *f)
     return s;
 }
 
+static status open_generator(session *s)
+{
+    const generator_options o = {.stream = s->stream,
+                                 .dims = &s->dims,
+                                 .mesh = &s->mesh,
+                                 .model = s->model,
+                                 .prompts = s->stager,
+                                 .cap = s->cap,
+                                 .longest = s->cap.tokens};
+    return generate_new(&o, &s->generator);
+}
+
 /* All documents at once with kept keys and values; again where ops run on capacities, and with room
  * for one prompt at a time. */
 static void test_generate_answers__is_what_recomputing_chooses(void **state)
@@ -174,15 +187,15 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     for (int way = 0; way < 3; way++) {
         stager_fix_shapes(f.g, way == 1);
         s.cap.docs = way == 2 ? 1 : o.cap.docs;
-        assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+        assert_ok(open_generator(&s));
         memset(got, 0, sizeof got);
-        assert_ok(generate_answers(&s, &r, docs, 3, NEW_TOKENS, got));
+        assert_ok(generate_answers(s.generator, &r, docs, 3, NEW_TOKENS, got));
         for (int i = 0; i < 3; i++) {
             assert_int_equal(got[i].n, want[docs[i]].n);
             assert_memory_equal(got[i].id, want[docs[i]].id, got[i].n * sizeof(int32_t));
             token_list_done(&got[i]);
         }
-        generate_free(&s.generator, &s);
+        generate_free(&s.generator);
     }
     for (int i = 0; i < 3; i++)
         token_list_done(&want[i]);
@@ -212,19 +225,19 @@ static void test_generate_answers__each_word_costs_one_token(void **state)
     fixture_model(&f, &o, false);
     session s = session_of(&f);
     s.dims.eos_token = -1;
-    assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+    assert_ok(open_generator(&s));
     ops_table counting = *f.s->ops;
     route_below = counting.route_fwd;
     counting.route_fwd = count_rows;
     f.s->ops = &counting;
     token_list got[3] = {0};
     rows_seen = 0;
-    assert_ok(generate_answers(&s, &r, (int64_t[]){0, 1, 2}, 3, NEW_TOKENS, got));
+    assert_ok(generate_answers(s.generator, &r, (int64_t[]){0, 1, 2}, 3, NEW_TOKENS, got));
     int64_t prompts = r.n_tokens - 3 * 2; /* without their targets */
     assert_int_equal(rows_seen, d.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
     for (int i = 0; i < 3; i++)
         token_list_done(&got[i]);
-    generate_free(&s.generator, &s);
+    generate_free(&s.generator);
     fixture_close(&f);
 }
 
@@ -261,7 +274,7 @@ static void test_answers__are_counted_where_one_fails(void **state)
     session s = session_of(&f);
     s.conf = &c;
     s.tokenizer = golden_tokenizer();
-    assert_ok(generate_new(&s, s.cap.tokens, &s.generator));
+    assert_ok(open_generator(&s));
     memset(tally, 0, sizeof tally);
     for (int fails = 0; fails < 2; fails++) {
         a[fails] = (answers){.session = &s, .show = 3, .tally = &tally[fails]};
@@ -277,7 +290,7 @@ static void test_answers__are_counted_where_one_fails(void **state)
         assert_int_equal(a[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
     }
     tokenizer_free(&s.tokenizer);
-    generate_free(&s.generator, &s);
+    generate_free(&s.generator);
     fixture_close(&f);
 }
 
