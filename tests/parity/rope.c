@@ -5,7 +5,6 @@
 #include "tests/parity/parity.h"
 #include "trainer/device/real.h"
 
-
 /* theta^(-above / below) in float32: exponent, power and reciprocal are rounded one by one. */
 static double rounded_angle(double position, double theta, int64_t above, int64_t below)
 {

@@ -45,8 +45,8 @@ WARN_UNUSED status memory_plan_make(const model_dims *d, int64_t n_params, int64
 /* Adds what checkpoints in the background take (checkpoint.async_mode). */
 void memory_plan_add_snapshot(memory_plan *p, int64_t n_params, int64_t n_trained,
                               const backend_vtable *backend);
-/* Adds what answering held-out questions takes (generate/generate.h), of rows of seq_len tokens, on a
- * rank of m (NULL: of one). */
+/* Adds what answering held-out questions takes (generate/generate.h), of rows of seq_len tokens, on
+ * a rank of m (NULL: of one). */
 void memory_plan_add_answers(memory_plan *p, const model_dims *d, const mesh *m, int64_t seq_len,
                              const backend_vtable *backend);
 /* Adds the buffers that units are gathered into (params_size). */
