@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "common/base/compare.h"
 #include "common/base/utf8.h"
 #include "prepd/dataset/braces.h"
 #include "prepd/dataset/webdataset.h"
@@ -204,11 +205,6 @@ static status add_shard(void *user, const char *path)
     return note_shard(d, under + (*under == '/'));
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static status shards_of_folder(webdataset *d, const conf *c)
 {
     struct dirent *entry;
@@ -241,7 +237,7 @@ static status shards_of_folder(webdataset *d, const conf *c)
                      "shards/{00000..00127}.tar",
                      c->data_split, others);
     else
-        qsort(names, (size_t)n, sizeof *names, by_name);
+        qsort(names, (size_t)n, sizeof *names, compare_texts);
     for (int64_t k = 0; k < n && st == ST_OK; k++)
         st = note_shard(d, names[k]);
 done:

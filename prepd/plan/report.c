@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "common/base/compare.h"
 #include "common/base/visible.h"
 #include "prepd/plan/report.h"
 #include "proto/assign.h"
@@ -23,17 +24,11 @@ static double padding(int64_t filled, int64_t capacity)
     return capacity ? 100.0 - share(filled, capacity) : 0.0;
 }
 
-static int cheaper(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* What the dearest rank of n rows costs however they are given out, in equal numbers: not below the
  * mean, nor below the dearest row with the cheapest beside it. Sorts. */
 static double least_possible(int64_t *cost, int64_t n, int ranks, int64_t total)
 {
-    qsort(cost, (size_t)n, sizeof *cost, cheaper);
+    qsort(cost, (size_t)n, sizeof *cost, compare_ints);
     int64_t most = cost[n - 1];
     for (int64_t k = 0; k + 1 < n / ranks; k++)
         most += cost[k];

@@ -4,16 +4,11 @@
 #include <string.h>
 
 #include "trainer/bench/bench.h"
+#include "common/base/compare.h"
 #include "trainer/report/speed.h"
 
 enum { GPU_COPY_MIB = 2048 /* many times the L2 */, CPU_COPY_MIB = 64 };
 static const double CEILING_S = 0.5;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 typedef struct copy_job {
     void *to, *from;
@@ -112,7 +107,7 @@ bench_spread bench_spread_of(double *values, int64_t n)
     bench_spread s = {0};
     if (n == 0)
         return s;
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    qsort(values, (size_t)n, sizeof *values, compare_reals);
     for (int64_t i = 0; i < n; i++)
         s.mean += values[i] / (double)n;
     for (int64_t i = 0; i < n; i++)

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/compare.h"
 #include "common/base/file.h"
 #include "common/program/log.h"
 #include "trainer/checkpoint/hf_write.h"
@@ -85,12 +86,6 @@ status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t s
     return hf_path(out, folder, name);
 }
 
-static int by_step(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 status folder_steps(const char *folder, int64_t **out, int64_t *out_n)
 {
     int64_t *list = NULL, n = 0, capacity = 0;
@@ -117,7 +112,7 @@ status folder_steps(const char *folder, int64_t **out, int64_t *out_n)
     if (dir)
         closedir(dir);
     if (n)
-        qsort(list, (size_t)n, sizeof *list, by_step);
+        qsort(list, (size_t)n, sizeof *list, compare_ints);
     *out = list;
     *out_n = n;
     return ST_OK;

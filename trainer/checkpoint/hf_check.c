@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/compare.h"
 #include "common/base/words.h"
 #include "trainer/model/convert.h"
 
@@ -115,11 +116,6 @@ static status check_piece(const hf_folder *f, const param_piece *piece, hf_repor
     return ST_OK;
 }
 
-static int by_piece_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Tensors of the folder that are no piece. */
 static status find_extra(const hf_folder *f, const params *p, const param_piece *pieces, int64_t n,
                          hf_report *r)
@@ -129,12 +125,12 @@ static status find_extra(const hf_folder *f, const params *p, const param_piece 
         return FAIL(ST_NO_MEMORY, "no memory for %lld tensor names", (long long)n);
     for (int64_t i = 0; i < n; i++)
         names[i] = pieces[i].name;
-    qsort(names, (size_t)n, sizeof *names, by_piece_name);
+    qsort(names, (size_t)n, sizeof *names, compare_texts);
     bool tied = params_find(p, "lm_head.weight") == NULL;
     status st = ST_OK;
     for (int64_t i = 0; i < f->n_tensors && st == ST_OK; i++) {
         const char *name = f->tensors[i]->name;
-        if (bsearch(&name, names, (size_t)n, sizeof *names, by_piece_name) ||
+        if (bsearch(&name, names, (size_t)n, sizeof *names, compare_texts) ||
             (tied && strcmp(name, "lm_head.weight") == 0))
             continue;
         st = problem(r, HF_EXTRA, "%s", name);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/compare.h"
 #include "common/program/log.h"
 #include "common/base/rng.h"
 #include "trainer/ops/table.h"
@@ -15,12 +16,6 @@ enum {
     CHUNK = 1 << 18 /* numbers drawn; larger arrays repeat them */
 };
 static const double PEAK_S = 0.5;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 status speed_time(stream *s, speed_call call, const void *context, double limit_s, double *out_ns)
 {
@@ -43,7 +38,7 @@ status speed_time(stream *s, speed_call call, const void *context, double limit_
         TRY_OR(done, v->event_ns(from, to, &one));
         ns[n++] = (double)one;
     }
-    qsort(ns, (size_t)n, sizeof *ns, by_value);
+    qsort(ns, (size_t)n, sizeof *ns, compare_reals);
     *out_ns = n % 2 ? ns[n / 2] : (ns[n / 2 - 1] + ns[n / 2]) / 2;
 done:
     v->event_free(&from);

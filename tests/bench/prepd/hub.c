@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/compare.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
 
@@ -200,12 +201,6 @@ static void print_times(const thread_times *from, const thread_times *to)
     printf("]");
 }
 
-static int by_rows(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv)
 {
     static consumer consumers[MAX_PEERS];
@@ -247,7 +242,7 @@ int main(int argc, char **argv)
         all += rows[i];
         bytes += consumers[i].bytes;
     }
-    qsort(rows, (size_t)n, sizeof *rows, by_rows);
+    qsort(rows, (size_t)n, sizeof *rows, compare_ints);
     printf("{\"rows\":%lld,\"bytes\":%lld,\"wall_ns\":%lld,\"cpu_ns\":%lld,\"rss\":[%lld,%lld],"
            "\"least\":%lld,\"most\":%lld",
            (long long)all, (long long)bytes, (long long)passed, (long long)spent, (long long)rss,

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <zstd.h>
 
+#include "common/base/compare.h"
 #include "proto/client.h"
 #include "proto/filter.h"
 #include "tests/bench/prepd/turns.h"
@@ -110,15 +111,9 @@ static void one_turn(const setting *s, bool filter, const pictures *p, tools *t,
     c->open_s[round] = open;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *v, int n)
 {
-    qsort(v, (size_t)n, sizeof(*v), by_size);
+    qsort(v, (size_t)n, sizeof(*v), compare_reals);
     return v[n / 2];
 }
 
