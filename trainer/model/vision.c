@@ -145,55 +145,53 @@ static status embed(const vision *v, const run *r)
                                                         .y = v->x[0]});
 }
 
-/* A rank without images enters and leaves units as the others do, and computes nothing. */
-static bool has_images(const run *r)
-{
-    return r->n.patches > 0;
-}
-
 static void use_tables(const vision *v, run *r)
 {
     r->vision_cos = v->cos;
     r->vision_sin = v->sin;
 }
 
+/* Opens a unit. Its work, which goes to replay_end, is the caller's where out_open is true: not
+ * where it was queued as captured before, and not on a rank without images, which enters and leaves
+ * units as the others do and computes nothing. */
+static status enter_unit(const run *r, int unit, unit_use use, int pass, bool *out_open)
+{
+    bool done = true;
+    TRY(units_enter(r->units, r->s, unit, use));
+    if (r->n.patches > 0)
+        TRY(run_piece(r, REPLAY_VISION, pass, unit, &done));
+    *out_open = !done;
+    return ST_OK;
+}
+
 static status embed_fwd(const vision *v, const run *r)
 {
-    TRY(units_enter(r->units, r->s, unit_patch(), UNIT_FORWARD));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit_patch(), &done));
-        if (!done)
-            TRY(replay_end(r->s, embed(v, r)));
-    }
+    bool open;
+    TRY(enter_unit(r, unit_patch(), UNIT_FORWARD, REPLAY_FORWARD, &open));
+    if (open)
+        TRY(replay_end(r->s, embed(v, r)));
     return units_leave(r->units, r->s, unit_patch(), UNIT_FORWARD);
 }
 
 static status block_fwd(const vision *v, const run *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
-    TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
-        if (!done)
-            TRY(replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], AGAIN_ALL,
-                                                  v->x[b + 1])));
-    }
+    bool open;
+    TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
+    if (open)
+        TRY(replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], AGAIN_ALL,
+                                              v->x[b + 1])));
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
 
 static status feature_fwd(const vision *v, const run *r, int j, const void *x)
 {
     const int unit = unit_merger(r->d, j);
-    TRY(units_enter(r->units, r->s, unit, UNIT_FORWARD));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_FORWARD, unit, &done));
-        if (!done)
-            TRY(replay_end(r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], AGAIN_ALL,
-                                            v->feature[j])));
-    }
+    bool open;
+    TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
+    if (open)
+        TRY(replay_end(
+            r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], AGAIN_ALL, v->feature[j])));
     return units_leave(r->units, r->s, unit, UNIT_FORWARD);
 }
 
@@ -225,13 +223,10 @@ static status merger_back(const vision *v, const run *r, int j, const void *x, b
 static status feature_bwd(const vision *v, const run *r, int j, const void *x, bool reached)
 {
     const int unit = unit_merger(r->d, j);
-    TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit, &done));
-        if (!done)
-            TRY(replay_end(r->s, merger_back(v, r, j, x, reached)));
-    }
+    bool open;
+    TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
+    if (open)
+        TRY(replay_end(r->s, merger_back(v, r, j, x, reached)));
     return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
 }
 
@@ -246,13 +241,10 @@ static status block_back(const vision *v, const run *r, int64_t b)
 static status block_bwd(const vision *v, const run *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
-    TRY(units_enter(r->units, r->s, unit, UNIT_BACKWARD));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit, &done));
-        if (!done)
-            TRY(replay_end(r->s, block_back(v, r, b)));
-    }
+    bool open;
+    TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
+    if (open)
+        TRY(replay_end(r->s, block_back(v, r, b)));
     return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
 }
 
@@ -275,13 +267,10 @@ static status embed_back(const vision *v, const run *r)
 
 static status embed_bwd(const vision *v, const run *r)
 {
-    TRY(units_enter(r->units, r->s, unit_patch(), UNIT_GRADIENT));
-    if (has_images(r)) {
-        bool done;
-        TRY(run_piece(r, REPLAY_VISION, REPLAY_BACKWARD, unit_patch(), &done));
-        if (!done)
-            TRY(replay_end(r->s, embed_back(v, r)));
-    }
+    bool open;
+    TRY(enter_unit(r, unit_patch(), UNIT_GRADIENT, REPLAY_BACKWARD, &open));
+    if (open)
+        TRY(replay_end(r->s, embed_back(v, r)));
     return units_leave(r->units, r->s, unit_patch(), UNIT_GRADIENT);
 }
 
