@@ -255,22 +255,6 @@ static status slowest_stage(const conf *c, const layout *l, const model_dims *d,
     return l->pipeline == 1 ? ST_OK : stage_plan_uneven(c, d, p, l, out);
 }
 
-/* Runs of layers of a stage, were they interleaved. */
-enum { RUNS = 2 };
-
-static bool may_interleave(const layout *l, const model_dims *d)
-{
-    return l->pipeline > 1 && l->accumulation % l->pipeline == 0 &&
-           d->text.layers >= RUNS * l->pipeline;
-}
-
-/* Seconds of a step, for the borders that there would be then and are not now. */
-static double borders_more(const cost *k, const layout *l)
-{
-    const double now = (double)(l->pipeline - 1), then = (double)(RUNS * l->pipeline - 1);
-    return k->traffic[TRAFFIC_PIPELINE].seconds * (then / now - 1.0);
-}
-
 status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
                const recomputes *again, cost *out)
 {
@@ -296,10 +280,6 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     double stages = (double)l->pipeline, micros = (double)l->accumulation;
     k.bubble = (compute + k.exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
     k.step = compute + k.exposed + k.bubble + k.update;
-    if (may_interleave(l, d))
-        k.interleaved = (compute + k.exposed + borders_more(&k, l)) * uneven *
-                            (1.0 + (stages - 1.0) / RUNS / micros) +
-                        k.update;
     double tokens = (double)(c->training_global_batch_size * k.row.seq_len);
     k.tokens_per_s = tokens / (double)l->world / k.step;
     k.mfu = (double)k.flops.training / (double)l->world / k.step / r->of[RATE_PEAK];
@@ -352,8 +332,6 @@ void cost_print(const cost *k, const layout *l, FILE *to)
     part(to, "optimiser", k->update, k->step);
     part(to, "between ranks, not hidden", k->exposed, k->step);
     part(to, "pipeline bubble", k->bubble, k->step);
-    if (k->interleaved > 0)
-        part(to, "interleaved, not built", k->interleaved, k->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step", k->step * 1e3,
             k->tokens_per_s, 100.0 * k->mfu);
 }

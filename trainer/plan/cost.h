@@ -4,11 +4,7 @@
  * once, through the adapters of all ranks there that take part; tokens to experts cross by each
  * rank's own. Gathers and reductions of weights run beside the compute of their pass and cost what
  * is left over; everything else between ranks is waited for. A pipeline of P stages idles (P - 1)
- * of every M + P - 1 micro-steps. It is a prediction and is printed as one.
- *
- * Interleaved is what the schedule that is not built would take: stage p with runs p and P + p of 2
- * P of the decoder's, half as much to fill, 2 P - 1 borders in place of P - 1, and as even as one
- * run is; M has to be a multiple of P (README.md of parallel). */
+ * of every M + P - 1 micro-steps. It is a prediction and is printed as one. */
 #ifndef TESSERA_PLAN_COST_H
 #define TESSERA_PLAN_COST_H
 
@@ -50,7 +46,6 @@ typedef struct cost {
     double exposed;   /* between ranks, not hidden */
     double bubble;    /* of pipeline stages: filling, and waiting for the slowest */
     double step;
-    double interleaved;  /* the step were each stage two runs of layers; 0: it can not be */
     double tokens_per_s; /* of one rank */
     double mfu;          /* useful, of RATE_PEAK */
 } cost;

@@ -153,14 +153,6 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     /* 32 + 1 micro-steps at the pace of the slower stage */
     const double even = k.step - k.update - k.bubble;
     near(k.step - k.update, even * uneven * 33 / 32, 1e-6);
-    /* of two runs each: half to fill, three borders in place of one, at the link's pace */
-    const double borders = 2 * (double)k.traffic[TRAFFIC_PIPELINE].bytes / s.r.of[RATE_LINK];
-    near(k.interleaved - k.update, (even + borders) * uneven * 65 / 64, 1e-6);
-    s.c.training_global_batch_size = 33;
-    assert_true(predict(&s, AC_NONE).interleaved == 0); /* no multiple of the stages */
-    s.c.training_global_batch_size = 32;
-    s.c.pipeline_degree = 1;
-    assert_true(predict(&s, AC_NONE).interleaved == 0);
     close_setting(&s);
 }
 
