@@ -37,7 +37,6 @@ enum { WEIGHTING_TOKEN, WEIGHTING_SAMPLE, WEIGHTING_SQRT };
 enum { AC_NONE, AC_SELECTIVE, AC_FULL };
 enum { AC_VISION_SAME, AC_VISION_NONE, AC_VISION_SELECTIVE, AC_VISION_FULL };
 enum { RESHARD_DEFAULT, RESHARD_ALWAYS, RESHARD_NEVER };
-enum { SCHEDULE_1F1B };
 enum { MFU_USEFUL, MFU_TORCHTITAN };
 enum { ENGINE_AUTO, ENGINE_MPI, ENGINE_NCCL, ENGINE_REPLAY };
 enum { EXPERT_EXCHANGE_AUTO, EXPERT_EXCHANGE_DEVICE, EXPERT_EXCHANGE_HOST };
@@ -88,9 +87,10 @@ WARN_UNUSED status conf_eval(const conf *c, conf *out);
 
 /* "key: value" of every option, loadable again (--print-config). */
 void conf_print(const conf *c, FILE *to);
-/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH; of these only
- * some keys (NULL at the end of them), or all: NULL. */
-void conf_help(FILE *to, bool for_trainer, const char *const *only);
+/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH; of these the
+ * BASIC ones, with `all` the EXPERT ones too; or only some keys (NULL at the end of them), whatever
+ * their level. Returns how many EXPERT ones it has left out. */
+int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all);
 /* configs/README.md. */
 void conf_reference(FILE *to);
 

@@ -13,65 +13,73 @@
 const conf_row conf_rows[] = {
 #define OPTION_SECTION(name, words) {.kind = ROW_SECTION, .key = name, .help = words},
 #define OPTION_ALIAS(alias, meant)  {.kind = ROW_ALIAS, .key = alias, .text = meant, .unit = ""},
-#define OPTION_INT(field, name, def, min, max, what, who, flows, words)                            \
+#define OPTION_INT(field, name, def, min, max, what, who, flows, how, words)                       \
     {.kind = ROW_INT,                                                                              \
      .key = name,                                                                                  \
      .offset = AT(field),                                                                          \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
+     .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = what,                                                                                 \
      .integer = def,                                                                               \
      .integer_min = min,                                                                           \
      .integer_max = max},
-#define OPTION_REAL(field, name, def, min, max, what, who, flows, words)                           \
+#define OPTION_REAL(field, name, def, min, max, what, who, flows, how, words)                      \
     {.kind = ROW_REAL,                                                                             \
      .key = name,                                                                                  \
      .offset = AT(field),                                                                          \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
+     .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = what,                                                                                 \
      .real = def,                                                                                  \
      .real_min = min,                                                                              \
      .real_max = max},
-#define OPTION_BOOL(field, name, def, who, flows, words)                                           \
+#define OPTION_BOOL(field, name, def, who, flows, how, words)                                      \
     {.kind = ROW_BOOL,                                                                             \
      .key = name,                                                                                  \
      .offset = AT(field),                                                                          \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
+     .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = "",                                                                                   \
      .yes = def},
-#define OPTION_TEXT(field, name, def, what, who, flows, words)                                     \
+#define OPTION_TEXT(field, name, def, what, who, flows, how, words)                                \
     {.kind = ROW_TEXT,                                                                             \
      .key = name,                                                                                  \
      .offset = AT(field),                                                                          \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
+     .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .text_kind = TEXT_##what},
-#define OPTION_ENUM(field, name, def, list, who, flows, words)                                     \
+#define OPTION_ENUM(field, name, def, list, who, flows, how, words)                                \
     {.kind = ROW_ENUM,                                                                             \
      .key = name,                                                                                  \
      .offset = AT(field),                                                                          \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
+     .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .choices = list},
 #include "common/conf/options.def"
+#define OPTION_REMOVED(name, value, advice)                                                        \
+    {.kind = ROW_REMOVED, .key = name, .text = value, .unit = "", .help = advice},
+#include "common/conf/removed.def"
 };
 
 const size_t conf_n_rows = sizeof conf_rows / sizeof conf_rows[0];
 
 bool conf_row_is_option(const conf_row *r)
 {
-    return r->kind != ROW_SECTION && r->kind != ROW_ALIAS;
+    return r->kind >= ROW_INT;
 }
 
 const conf_row *conf_row_find(const char *key)
@@ -146,7 +154,7 @@ const char *conf_nearest_key(const char *key)
     bool whole = strchr(key, '.') != NULL;
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION)
+        if (r->kind == ROW_SECTION || r->kind == ROW_REMOVED)
             continue;
         size_t d = conf_distance(key, whole ? r->key : strchr(r->key, '.') + 1);
         if (d < least) {

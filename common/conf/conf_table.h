@@ -1,4 +1,4 @@
-/* conf_table.h: inside of conf.h: the rows of options.def as data. */
+/* conf_table.h: inside of conf.h: the rows of options.def and removed.def as data. */
 #ifndef TESSERA_COMMON_CONF_TABLE_H
 #define TESSERA_COMMON_CONF_TABLE_H
 
@@ -11,6 +11,7 @@
 typedef enum row_kind {
     ROW_SECTION, /* key = the section's name */
     ROW_ALIAS,   /* text = the key it stands for */
+    ROW_REMOVED, /* text = the value it had, help = the advice (removed.def) */
     ROW_INT,
     ROW_REAL,
     ROW_BOOL,
@@ -21,6 +22,7 @@ typedef enum row_kind {
 typedef enum text_kind { TEXT_PLAIN, TEXT_PATH, TEXT_ENDPOINT } text_kind;
 typedef enum row_owner { OWNER_PREPD, OWNER_TRAINER, OWNER_BOTH } row_owner;
 typedef enum row_flow { FLOW_LOCAL, FLOW_STREAM } row_flow;
+typedef enum row_level { LEVEL_BASIC, LEVEL_EXPERT } row_level;
 
 typedef struct conf_row {
     row_kind kind;
@@ -28,6 +30,7 @@ typedef struct conf_row {
     size_t offset; /* of the field in struct conf */
     row_owner owner;
     row_flow flow;
+    row_level level;
     const char *help;
     const char *unit;    /* "" if none */
     const char *text;    /* TEXT, ENUM: the default; ALIAS: the key meant */
@@ -41,8 +44,8 @@ typedef struct conf_row {
 extern const conf_row conf_rows[];
 extern const size_t conf_n_rows;
 
-bool conf_row_is_option(const conf_row *r);         /* neither section nor alias */
-const conf_row *conf_row_find(const char *key);     /* option or alias; NULL if none */
+bool conf_row_is_option(const conf_row *r);         /* no section, alias or removed one */
+const conf_row *conf_row_find(const char *key);     /* no section; NULL if none */
 const conf_row *conf_row_target(const conf_row *r); /* of an alias; else itself */
 bool conf_is_section(const char *name);
 const char *conf_first_key(const char *section); /* of a section there is */
@@ -103,7 +106,7 @@ typedef struct conf_origin {
 #define CONF_FAIL(origin, ...)                                                                     \
     FAIL_AT((origin)->code, (origin)->name, (origin)->line, -1, __VA_ARGS__)
 
-/* Checks text against the row (no alias) and stores it. */
+/* Checks text against the row (no alias) and stores it, if it is no removed one. */
 WARN_UNUSED status conf_value_set(conf *c, const conf_row *r, const char *text,
                                   const conf_origin *origin);
 /* true, yes, on, 1 and their opposites; false if text is none of them. */

@@ -96,7 +96,8 @@ static void help_row(FILE *to, const conf_row *r)
     char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
     conf_default_text(r, text, sizeof text);
     conf_range_text(r, range, sizeof range);
-    fprintf(to, "  --%s %s\n", r->key, value_name(r));
+    fprintf(to, "  --%s %s%s\n", r->key, value_name(r),
+            r->level == LEVEL_EXPERT ? "   (expert)" : "");
     snprintf(words, sizeof words, "%s (default %.400s%s%s)", r->help, *text ? text : "empty",
              *range ? "; " : "", range);
     print_folded(to, words);
@@ -110,8 +111,9 @@ static bool is_among(const char *const *keys, const char *key)
     return false;
 }
 
-void conf_help(FILE *to, bool for_trainer, const char *const *only)
+int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all)
 {
+    int left_out = 0;
     const conf_row *section = NULL;
     row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
     fprintf(to,
@@ -124,11 +126,16 @@ void conf_help(FILE *to, bool for_trainer, const char *const *only)
             section = r;
         if (!conf_row_is_option(r) || r->owner == other || (only && !is_among(only, r->key)))
             continue;
+        if (r->level == LEVEL_EXPERT && !all && !only) {
+            left_out++;
+            continue;
+        }
         if (section)
             fprintf(to, "\n%s: %s\n", section->key, section->help);
         section = NULL;
         help_row(to, r);
     }
+    return left_out;
 }
 
 /* Text in a table cell: | would end it, < would be markup. */
@@ -177,8 +184,9 @@ static void reference_row(FILE *to, const conf_row *r)
     conf_default_text(r, text, sizeof text);
     fprintf(to, "| `%s` | ", r->key);
     reference_type(to, r);
-    fprintf(to, " | %s%s%s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
-            *text ? "`" : "", owners[r->owner], r->flow == FLOW_STREAM ? "yes" : "");
+    fprintf(to, " | %s%s%s | %s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
+            *text ? "`" : "", owners[r->owner], r->flow == FLOW_STREAM ? "yes" : "",
+            r->level == LEVEL_EXPERT ? "expert" : "");
     cell(to, r->help);
     fputs(" |\n", to);
 }
@@ -198,14 +206,15 @@ void conf_reference(FILE *to)
         "`MiB`, `GiB`, `TiB`). A key that does not exist is an error that names one that is near.\n"
         "`--print-config` shows what a run resolves to, in a form that can be loaded again.\n\n"
         "*Stream* options change the rows that prepd makes: both ends compare them when they\n"
-        "meet, and a run can only be resumed with the same ones.\n");
+        "meet, and a run can only be resumed with the same ones. *Expert* options are those whose\n"
+        "default serves nearly every run; `VERB --help` lists them with `--all`.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
         if (r->kind == ROW_SECTION)
             fprintf(to,
                     "\n## %s\n\n%c%s.\n\n"
-                    "| key | value | default | read by | stream | meaning |\n"
-                    "|---|---|---|---|---|---|\n",
+                    "| key | value | default | read by | stream | level | meaning |\n"
+                    "|---|---|---|---|---|---|---|\n",
                     r->key, r->help[0] >= 'a' && r->help[0] <= 'z' ? r->help[0] - 32 : r->help[0],
                     r->help + 1);
         else if (conf_row_is_option(r))
@@ -217,4 +226,11 @@ void conf_reference(FILE *to)
     for (size_t i = 0; i < conf_n_rows; i++)
         if (conf_rows[i].kind == ROW_ALIAS)
             fprintf(to, "| `%s` | `%s` |\n", conf_rows[i].key, conf_rows[i].text);
+    fputs("\n## Removed\n\nThe one value that such an option had is still accepted and changes "
+          "nothing; leave it out.\n\n| written | value | why |\n|---|---|---|\n",
+          to);
+    for (size_t i = 0; i < conf_n_rows; i++)
+        if (conf_rows[i].kind == ROW_REMOVED)
+            fprintf(to, "| `%s` | `%s` | %s |\n", conf_rows[i].key, conf_rows[i].text,
+                    conf_rows[i].help);
 }

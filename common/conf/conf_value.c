@@ -216,9 +216,20 @@ static status set_text(conf *c, const conf_row *r, const char *text, const conf_
     return ST_OK;
 }
 
+static status check_removed(const conf_row *r, const char *text, const conf_origin *origin)
+{
+    if (strcasecmp(text, r->text) == 0)
+        return ST_OK;
+    return CONF_FAIL(origin,
+                     "%s: \"%.100s\" is refused, since the option was removed: %s; leave it out",
+                     r->key, text, r->help);
+}
+
 status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
 {
     switch (r->kind) {
+    case ROW_REMOVED:
+        return check_removed(r, text, origin);
     case ROW_INT:
         return set_int(c, r, text, origin);
     case ROW_REAL:

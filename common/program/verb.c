@@ -19,7 +19,8 @@ static void help_all(const program *p, FILE *to)
     for (int i = 0; i < p->n; i++)
         fprintf(to, "  %-9s %s\n", p->verbs[i].name, p->verbs[i].summary);
     fprintf(to,
-            "\n  %s VERB --help                    its usage, and the options it reads\n"
+            "\n  %s VERB --help                    its usage and the options it reads; --all: the "
+            "expert ones too\n"
             "  %s VERB -c FILE --print-config    the resolved options\n"
             "  %s --reference                    every option of both programs, as a page\n"
             "  %s --version\n\n"
@@ -28,7 +29,7 @@ static void help_all(const program *p, FILE *to)
             p->name, p->name, p->name, p->name);
 }
 
-static void help_verb(const program *p, const verb *v)
+static void help_verb(const program *p, const verb *v, bool all)
 {
     printf("usage: %s %s %s\n\n%s\n", p->name, v->name, v->usage, v->help);
     if (!v->options)
@@ -36,7 +37,9 @@ static void help_verb(const program *p, const verb *v)
     printf("\n  -c FILE           options from a YAML file\n"
            "  --section.key V   one option, over the file\n"
            "  --print-config    the resolved options, and no more\n\n");
-    conf_help(stdout, p->trainer, v->reads);
+    const int left_out = conf_help(stdout, p->trainer, v->reads, all);
+    if (left_out > 0)
+        printf("\n%d more, which few runs need: %s %s --help --all\n", left_out, p->name, v->name);
 }
 
 static status unknown_verb(const program *p, const char *name)
@@ -164,7 +167,7 @@ static status print_config(int argc, char **argv)
 static status run_verb(const program *p, const verb *v, int argc, char **argv)
 {
     if (asks(argc, argv, "--help") || asks(argc, argv, "-h")) {
-        help_verb(p, v);
+        help_verb(p, v, asks(argc, argv, "--all"));
         return ST_OK;
     }
     TRY(check_words(p, v, argc, argv));

@@ -338,14 +338,27 @@ static void test_print__loads_again_to_the_same(void **state)
 
 static void print_help(const conf *c, FILE *to)
 {
-    conf_help(to, c != NULL, NULL);
+    assert_true(conf_help(to, c != NULL, NULL, false) > 0);
 }
 
 static void print_two(const conf *c, FILE *to)
 {
     static const char *const keys[] = {"prepd.endpoint", "log.json", NULL};
     (void)c;
-    conf_help(to, false, keys);
+    assert_int_equal(conf_help(to, false, keys, false), 0);
+}
+
+static void print_all(const conf *c, FILE *to)
+{
+    (void)c;
+    assert_int_equal(conf_help(to, true, NULL, true), 0);
+}
+
+static void print_expert(const conf *c, FILE *to)
+{
+    static const char *const keys[] = {"comm.replay_rank", NULL};
+    (void)c;
+    assert_int_equal(conf_help(to, true, keys, false), 0);
 }
 
 static void print_reference(const conf *c, FILE *to)
@@ -370,11 +383,58 @@ static void test_help__shows_the_program_its_rows(void **state)
     assert_null(strstr(two, "--prepd.keys"));
     assert_null(strstr(two, "\njob:"));
     assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
-                                      "`2048` | both | yes | capacity of a row |"));
+                                      "`2048` | both | yes |  | capacity of a row |"));
     assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
     free(prepd);
     free(trainer);
     free(two);
+    free(reference);
+}
+
+static void test_help__shows_expert_rows_where_they_are_asked_for(void **state)
+{
+    (void)state;
+    conf any;
+    char *plain = printed(&any, print_help), *all = printed(&any, print_all);
+    char *one = printed(NULL, print_expert), *reference = printed(NULL, print_reference);
+    assert_null(strstr(plain, "--comm.replay_rank"));
+    assert_null(strstr(plain, "(expert)"));
+    assert_non_null(strstr(all, "\n  --comm.replay_rank N   (expert)\n"));
+    assert_non_null(strstr(all, "\n  --training.seq_len N\n"));
+    assert_non_null(strstr(one, "\n  --comm.replay_rank N   (expert)\n"));
+    assert_non_null(strstr(reference,
+                           "| `comm.replay_rank` | integer, 0 to 1048575 | `1` | trainer "
+                           "|  | expert | "));
+    free(plain);
+    free(all);
+    free(one);
+    free(reference);
+}
+
+static void test_removed__only_the_value_it_had(void **state)
+{
+    const room *r = *state;
+    conf c;
+    assert_ok(load_text(r, &c, "optimizer:\n  name: AdamW\n"));
+    conf_done(&c);
+    assert_ok(load(r, &c, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n", "--optimizer.name",
+                   "adamw", "--parallelism.pipeline_parallel_schedule=1f1b", NULL));
+    char *text = printed(&c, conf_print);
+    assert_null(strstr(text, "optimizer.name"));
+    assert_null(strstr(text, "pipeline_parallel_schedule"));
+    free(text);
+    conf_done(&c);
+    refuse(r, "optimizer:\n  name: lion\n",
+           "optimizer.name: \"lion\" is refused, since the option was removed: AdamW is the only "
+           "optimiser; leave it out");
+    refuse(r, "parallelism.pipeline_parallel_schedule: GPipe\n",
+           "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, since the option was "
+           "removed: 1F1B is the only schedule; leave it out");
+    assert_fails(ST_USAGE, load(r, &c, "", "--optimizer.name", "sgd", NULL, NULL),
+                 "the option was removed: AdamW is the only optimiser; leave it out");
+    char *reference = printed(NULL, print_reference);
+    assert_non_null(
+        strstr(reference, "| `optimizer.name` | `adamw` | AdamW is the only optimiser |"));
     free(reference);
 }
 
@@ -479,6 +539,8 @@ int main(void)
         cmocka_unit_test(test_paths__file_and_command_line_have_their_folders),
         cmocka_unit_test(test_print__loads_again_to_the_same),
         cmocka_unit_test(test_help__shows_the_program_its_rows),
+        cmocka_unit_test(test_help__shows_expert_rows_where_they_are_asked_for),
+        cmocka_unit_test(test_removed__only_the_value_it_had),
         cmocka_unit_test(test_stream__compares_only_what_changes_rows),
         cmocka_unit_test(test_stream__compares_long_texts_whole),
         cmocka_unit_test(test_eval__is_data_with_eval_over_it),
