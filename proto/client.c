@@ -124,22 +124,17 @@ static status send_hello(client *c)
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_int(&w, "version", FRAME_VERSION);
-    json_put_key(&w, "program");
-    json_put_cstr(&w, program);
-    json_put_key(&w, "stream");
-    json_put_cstr(&w, o->stream);
+    json_put_key_cstr(&w, "program", program);
+    json_put_key_cstr(&w, "stream", o->stream);
     put_json_or_null(&w, "options", o->stream_options);
     put_json_or_null(&w, "cursor", o->cursor);
     json_put_key_int(&w, "start_row", o->start_row);
     json_put_key_int(&w, "rank", o->rank);
     json_put_key_int(&w, "ranks", o->ranks);
     json_put_key_int(&w, "credit_bytes", o->credit_bytes);
-    json_put_key(&w, "rows_later");
-    json_put_bool(&w, o->rows_later);
-    if (o->report) {
-        json_put_key(&w, "report");
-        json_put_bool(&w, true);
-    }
+    json_put_key_bool(&w, "rows_later", o->rows_later);
+    if (o->report)
+        json_put_key_bool(&w, "report", true);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK && size > HELLO_BYTES) /* who sends more is cut off, and hears no reason */

@@ -107,10 +107,8 @@ status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status
     size_t size;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "code");
-    json_put_cstr(&w, status_name(code));
-    json_put_key(&w, "message");
-    json_put_cstr(&w, text_for_peer());
+    json_put_key_cstr(&w, "code", status_name(code));
+    json_put_key_cstr(&w, "message", text_for_peer());
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK) {

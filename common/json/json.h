@@ -113,12 +113,22 @@ void json_put_key(json_writer *w, const char *key);
 void json_put_text(json_writer *w, const char *s, size_t size);
 void json_put_cstr(json_writer *w, const char *s);
 void json_put_int(json_writer *w, int64_t v);
-void json_put_key_int(json_writer *w, const char *key, int64_t v); /* both */
 void json_put_real(json_writer *w, double v); /* shortest text that reads back the same */
 void json_put_bool(json_writer *w, bool v);
 void json_put_null(json_writer *w);
 void json_put_value(json_writer *w, const json_value *v);         /* a parsed one, whole */
 void json_put_raw(json_writer *w, const char *json, size_t size); /* a finished value */
+/* A member of an object: the key and its value. */
+void json_put_key_text(json_writer *w, const char *key, const char *s, size_t size);
+void json_put_key_cstr(json_writer *w, const char *key, const char *s);
+void json_put_key_int(json_writer *w, const char *key, int64_t v);
+void json_put_key_real(json_writer *w, const char *key, double v);
+void json_put_key_bool(json_writer *w, const char *key, bool v);
+void json_put_key_null(json_writer *w, const char *key);
+void json_put_key_value(json_writer *w, const char *key, const json_value *v);
+void json_put_key_raw(json_writer *w, const char *key, const char *json, size_t size);
+void json_begin_key_object(json_writer *w, const char *key);
+void json_begin_key_array(json_writer *w, const char *key);
 /* ST_NO_MEMORY if any append failed; otherwise hands the text over (heap, terminated). */
 WARN_UNUSED status json_writer_take(json_writer *w, char **out_text, size_t *out_size);
 

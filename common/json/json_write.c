@@ -176,12 +176,6 @@ void json_put_int(json_writer *w, int64_t v)
     w->need_comma = true;
 }
 
-void json_put_key_int(json_writer *w, const char *key, int64_t v)
-{
-    json_put_key(w, key);
-    json_put_int(w, v);
-}
-
 void json_put_real(json_writer *w, double v)
 {
     char text[40];
@@ -243,8 +237,7 @@ void json_put_value(json_writer *w, const json_value *v)
         json_begin_object(w);
         for (size_t i = 0; i < json_count(v); i++) {
             const json_value *member = json_member(v, i, &key);
-            json_put_key(w, key);
-            json_put_value(w, member);
+            json_put_key_value(w, key, member);
         }
         json_end_object(w);
         break;
@@ -256,6 +249,66 @@ void json_put_raw(json_writer *w, const char *json, size_t size)
     separate(w);
     append(w, json, size);
     w->need_comma = true;
+}
+
+void json_put_key_text(json_writer *w, const char *key, const char *s, size_t size)
+{
+    json_put_key(w, key);
+    json_put_text(w, s, size);
+}
+
+void json_put_key_cstr(json_writer *w, const char *key, const char *s)
+{
+    json_put_key(w, key);
+    json_put_cstr(w, s);
+}
+
+void json_put_key_int(json_writer *w, const char *key, int64_t v)
+{
+    json_put_key(w, key);
+    json_put_int(w, v);
+}
+
+void json_put_key_real(json_writer *w, const char *key, double v)
+{
+    json_put_key(w, key);
+    json_put_real(w, v);
+}
+
+void json_put_key_bool(json_writer *w, const char *key, bool v)
+{
+    json_put_key(w, key);
+    json_put_bool(w, v);
+}
+
+void json_put_key_null(json_writer *w, const char *key)
+{
+    json_put_key(w, key);
+    json_put_null(w);
+}
+
+void json_put_key_value(json_writer *w, const char *key, const json_value *v)
+{
+    json_put_key(w, key);
+    json_put_value(w, v);
+}
+
+void json_put_key_raw(json_writer *w, const char *key, const char *json, size_t size)
+{
+    json_put_key(w, key);
+    json_put_raw(w, json, size);
+}
+
+void json_begin_key_object(json_writer *w, const char *key)
+{
+    json_put_key(w, key);
+    json_begin_object(w);
+}
+
+void json_begin_key_array(json_writer *w, const char *key)
+{
+    json_put_key(w, key);
+    json_begin_array(w);
 }
 
 status json_writer_take(json_writer *w, char **out_text, size_t *out_size)

@@ -36,17 +36,13 @@ static status check_tensor(const st_tensor *t, uint64_t at)
 
 static void put_tensor(json_writer *w, const st_tensor *t, uint64_t at)
 {
-    json_put_key(w, t->name);
-    json_begin_object(w);
-    json_put_key(w, "dtype");
-    json_put_cstr(w, st_dtype_name(t->dtype));
-    json_put_key(w, "shape");
-    json_begin_array(w);
+    json_begin_key_object(w, t->name);
+    json_put_key_cstr(w, "dtype", st_dtype_name(t->dtype));
+    json_begin_key_array(w, "shape");
     for (int i = 0; i < t->n_dims; i++)
         json_put_int(w, t->shape[i]);
     json_end_array(w);
-    json_put_key(w, "data_offsets");
-    json_begin_array(w);
+    json_begin_key_array(w, "data_offsets");
     json_put_int(w, (int64_t)at);
     json_put_int(w, (int64_t)(at + t->data.size));
     json_end_array(w);
@@ -59,12 +55,9 @@ static status put_header(json_writer *w, const st_tensor *tensors, size_t n_tens
     uint64_t at = 0;
     json_begin_object(w);
     if (n_meta) {
-        json_put_key(w, "__metadata__");
-        json_begin_object(w);
-        for (size_t i = 0; i < n_meta; i++) {
-            json_put_key(w, meta[i].key);
-            json_put_cstr(w, meta[i].value);
-        }
+        json_begin_key_object(w, "__metadata__");
+        for (size_t i = 0; i < n_meta; i++)
+            json_put_key_cstr(w, meta[i].key, meta[i].value);
         json_end_object(w);
     }
     for (size_t i = 0; i < n_tensors; i++) {

@@ -227,19 +227,13 @@ static void event_json(int level, const struct timespec *now, const char *text)
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "time");
-    json_put_cstr(&w, stamp);
-    json_put_key(&w, "level");
-    json_put_cstr(&w, level_name[level]);
-    json_put_key(&w, "role");
-    json_put_cstr(&w, state.role);
-    json_put_key(&w, "pid");
-    json_put_int(&w, getpid());
-    json_put_key(&w, "event");
-    json_put_text(&w, text, event);
+    json_put_key_cstr(&w, "time", stamp);
+    json_put_key_cstr(&w, "level", level_name[level]);
+    json_put_key_cstr(&w, "role", state.role);
+    json_put_key_int(&w, "pid", getpid());
+    json_put_key_text(&w, "event", text, event);
     if (f.n) { /* in an object of their own: a field may be called "time" */
-        json_put_key(&w, "fields");
-        json_begin_object(&w);
+        json_begin_key_object(&w, "fields");
         for (const field *x = f.list; x < f.list + f.n; x++) {
             char name[KEY_MAX];
             snprintf(name, sizeof name, "%.*s", (int)x->key_size, x->key);

@@ -223,8 +223,7 @@ static status pick_answer(reading *r, const json_value *item, const char *at, co
 
 static void put_text_of(json_writer *w, const json_value *item, const char *key)
 {
-    json_put_key(w, key);
-    json_put_cstr(w, json_text(json_find(item, key), ""));
+    json_put_key_cstr(w, key, json_text(json_find(item, key), ""));
 }
 
 /* What the official evaluation needs of an annotation. */
@@ -236,12 +235,10 @@ static status keep_reference(vqa *d, vqa_question *q, const json_value *item)
     size_t size;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "question_id");
-    json_put_int(&w, q->id);
+    json_put_key_int(&w, "question_id", q->id);
     put_text_of(&w, item, "question_type");
     put_text_of(&w, item, "answer_type");
-    json_put_key(&w, "answers");
-    json_begin_array(&w);
+    json_begin_key_array(&w, "answers");
     for (size_t i = 0; i < json_count(answers); i++)
         json_put_cstr(&w, json_text(json_find(json_item(answers, i), "answer"), ""));
     json_end_array(&w);

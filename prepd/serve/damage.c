@@ -59,10 +59,8 @@ int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w)
     json_begin_array(w);
     for (; i < s->damaged.n && most-- > 0; i++) {
         json_begin_object(w);
-        json_put_key(w, "file");
-        json_put_cstr(w, s->data->v->image_path(s->data, s->damaged.entry[i].sample));
-        json_put_key(w, "warning");
-        json_put_cstr(w, s->damaged.entry[i].cause);
+        json_put_key_cstr(w, "file", s->data->v->image_path(s->data, s->damaged.entry[i].sample));
+        json_put_key_cstr(w, "warning", s->damaged.entry[i].cause);
         json_end_object(w);
     }
     json_end_array(w);

@@ -156,8 +156,7 @@ static void put_buckets(json_writer *w, const plan *p)
 {
     int n;
     const shape_bucket *b = plan_buckets(p, &n);
-    json_put_key(w, "buckets");
-    json_begin_array(w);
+    json_begin_key_array(w, "buckets");
     for (int i = 0; i < n; i++) {
         const struct {
             const char *name;
@@ -167,10 +166,8 @@ static void put_buckets(json_writer *w, const plan *p)
             {"documents", b[i].documents}, {"longest", b[i].longest}, {"images", b[i].images},
             {"frames", b[i].frames},       {"frame", b[i].frame},     {"rows", b[i].rows}};
         json_begin_object(w);
-        for (size_t k = 0; k < sizeof(member) / sizeof(*member); k++) {
-            json_put_key(w, member[k].name);
-            json_put_int(w, member[k].value);
-        }
+        for (size_t k = 0; k < sizeof(member) / sizeof(*member); k++)
+            json_put_key_int(w, member[k].name, member[k].value);
         json_end_object(w);
     }
     json_end_array(w);
@@ -188,8 +185,7 @@ static status put_report(const session *s, json_writer *w)
     if (fclose(f) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a report");
     if (st == ST_OK) {
-        json_put_key(w, "report");
-        json_put_text(w, text, size);
+        json_put_key_text(w, "report", text, size);
         json_put_key_int(w, "planning_ns", s->src->plans[s->kind].spent_ns);
     }
     free(text);
@@ -207,35 +203,30 @@ static status send_welcome(dispatch *d, const session *s)
     hash_print(src->index_key, key);
     json_writer_init(&w);
     json_begin_object(&w);
-#define PUT_TEXT(key, value) (json_put_key(&w, key), json_put_cstr(&w, value))
-#define PUT_INT(key, value)  (json_put_key(&w, key), json_put_int(&w, (int64_t)(value)))
-    PUT_INT("version", FRAME_VERSION);
-    PUT_TEXT("program", "prepd " TESSERA_VERSION);
-    PUT_TEXT("build", d->build);
+    json_put_key_int(&w, "version", FRAME_VERSION);
+    json_put_key_cstr(&w, "program", "prepd " TESSERA_VERSION);
+    json_put_key_cstr(&w, "build", d->build);
     fingerprints_put(&src->prints, &w);
-    PUT_TEXT("stream", s->stream);
-    json_put_key(&w, "options");
-    json_put_raw(&w, src->stream_json, strlen(src->stream_json));
-    PUT_TEXT("index", digest);
-    PUT_TEXT("index_file", src->index_path);
-    PUT_TEXT("index_key", key);
-    PUT_INT("samples", index_samples(src->index));
-    PUT_INT("refused", plan_refused(s->plan));
-    PUT_INT("quarantined", s->bad.n);
-    PUT_INT("seq_len", src->c.training_seq_len);
-    PUT_INT("token_budget", plan_token_budget(s->plan));
-    PUT_INT("patch_budget", plan_patch_budget(s->plan));
-    PUT_INT("global_batch_size", src->c.training_global_batch_size);
-    PUT_INT("epoch_rows", plan_epoch_rows(s->plan));
+    json_put_key_cstr(&w, "stream", s->stream);
+    json_put_key_raw(&w, "options", src->stream_json, strlen(src->stream_json));
+    json_put_key_cstr(&w, "index", digest);
+    json_put_key_cstr(&w, "index_file", src->index_path);
+    json_put_key_cstr(&w, "index_key", key);
+    json_put_key_int(&w, "samples", index_samples(src->index));
+    json_put_key_int(&w, "refused", plan_refused(s->plan));
+    json_put_key_int(&w, "quarantined", s->bad.n);
+    json_put_key_int(&w, "seq_len", src->c.training_seq_len);
+    json_put_key_int(&w, "token_budget", plan_token_budget(s->plan));
+    json_put_key_int(&w, "patch_budget", plan_patch_budget(s->plan));
+    json_put_key_int(&w, "global_batch_size", src->c.training_global_batch_size);
+    json_put_key_int(&w, "epoch_rows", plan_epoch_rows(s->plan));
     if (rows == UINT64_MAX && !plan_endless(s->plan)) /* END will tell */
-        (json_put_key(&w, "rows"), json_put_null(&w));
+        json_put_key_null(&w, "rows");
     else
-        PUT_INT("rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
-    PUT_INT("row", s->next_row);
-    PUT_INT("rank", s->rank);
-    PUT_INT("ranks", s->ranks);
-#undef PUT_TEXT
-#undef PUT_INT
+        json_put_key_int(&w, "rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
+    json_put_key_int(&w, "row", s->next_row);
+    json_put_key_int(&w, "rank", s->rank);
+    json_put_key_int(&w, "ranks", s->ranks);
     put_buckets(&w, s->plan);
     status st = s->report ? put_report(s, &w) : ST_OK;
     json_end_object(&w);

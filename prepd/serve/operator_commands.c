@@ -13,29 +13,21 @@
 #include "common/base/proc.h"
 #include "prepd/serve/dispatch_state.h"
 
-#define PUT_INT(key, value)  (json_put_key(w, key), json_put_int(w, (int64_t)(value)))
-#define PUT_REAL(key, value) (json_put_key(w, key), json_put_real(w, value))
-#define PUT_TEXT(key, value) (json_put_key(w, key), json_put_cstr(w, value))
-
 /* The whole list is in every row's cursor; an answer has a bounded size. */
 enum { QUARANTINE_SHOWN = 1000 };
 
 static void put_workers(const dispatch *d, int64_t now, json_writer *w)
 {
-    json_put_key(w, "workers");
-    json_begin_array(w);
+    json_begin_key_array(w, "workers");
     for (const worker_seat *s = d->seats; s; s = s->next) {
         json_begin_object(w);
-        PUT_INT("pid", s->pid);
-        PUT_TEXT("host", s->host);
-        json_put_key(w, "local");
-        json_put_bool(w, s->local);
-        json_put_key(w, "busy");
-        json_put_bool(w, s->work != NULL);
-        PUT_REAL("seconds", (double)(now - s->since_ns) / 1e9);
-        json_put_key(w, "ship");
-        json_put_bool(w, s->ship);
-        PUT_INT("leases", s->leases_done);
+        json_put_key_int(w, "pid", s->pid);
+        json_put_key_cstr(w, "host", s->host);
+        json_put_key_bool(w, "local", s->local);
+        json_put_key_bool(w, "busy", s->work != NULL);
+        json_put_key_real(w, "seconds", (double)(now - s->since_ns) / 1e9);
+        json_put_key_bool(w, "ship", s->ship);
+        json_put_key_int(w, "leases", s->leases_done);
         json_end_object(w);
     }
     json_end_array(w);
@@ -43,25 +35,24 @@ static void put_workers(const dispatch *d, int64_t now, json_writer *w)
 
 static void put_sessions(const dispatch *d, json_writer *w)
 {
-    json_put_key(w, "consumers");
-    json_begin_array(w);
+    json_begin_key_array(w, "consumers");
     for (const session *s = d->sessions; s; s = s->next) {
         json_begin_object(w);
-        PUT_TEXT("stream", s->stream);
-        PUT_INT("rank", s->rank);
-        PUT_INT("ranks", s->ranks);
-        PUT_INT("next_row", s->next_row);
-        PUT_INT("rows_sent", s->rows_sent);
-        PUT_INT("in_work", s->n_slots);
-        PUT_INT("credit_bytes", s->credit);
-        PUT_INT("unreturned_bytes", s->unreturned);
-        PUT_INT("reserved_bytes", s->reserved);
-        PUT_INT("quarantined", s->bad.n);
+        json_put_key_cstr(w, "stream", s->stream);
+        json_put_key_int(w, "rank", s->rank);
+        json_put_key_int(w, "ranks", s->ranks);
+        json_put_key_int(w, "next_row", s->next_row);
+        json_put_key_int(w, "rows_sent", s->rows_sent);
+        json_put_key_int(w, "in_work", s->n_slots);
+        json_put_key_int(w, "credit_bytes", s->credit);
+        json_put_key_int(w, "unreturned_bytes", s->unreturned);
+        json_put_key_int(w, "reserved_bytes", s->reserved);
+        json_put_key_int(w, "quarantined", s->bad.n);
         if (s->welcomed) {
             const stream_place p = session_place(s);
-            PUT_INT("epoch", p.epoch);
-            PUT_REAL("epoch_share", p.share);
-            PUT_REAL("epoch_seconds_left", p.seconds_left);
+            json_put_key_int(w, "epoch", p.epoch);
+            json_put_key_real(w, "epoch_share", p.share);
+            json_put_key_real(w, "epoch_seconds_left", p.seconds_left);
         }
         json_end_object(w);
     }
@@ -70,29 +61,28 @@ static void put_sessions(const dispatch *d, json_writer *w)
 
 static void put_source(const source *s, json_writer *w)
 {
-    json_put_key(w, s->name);
-    json_begin_object(w);
-    PUT_TEXT("state", s->ready              ? "ready"
+    json_begin_key_object(w, s->name);
+    json_put_key_cstr(w, "state",
+                      s->ready              ? "ready"
                       : s->opened           ? "building the index"
                       : source_waits_for(s) ? "waiting for an index that another prepd builds"
                       : s->opening          ? "being opened"
                                             : "not opened");
-    PUT_TEXT("waits_for", source_waits_for(s) ? source_waits_for(s) : "");
+    json_put_key_cstr(w, "waits_for", source_waits_for(s) ? source_waits_for(s) : "");
     if (s->opened) {
-        PUT_INT("samples", s->data->v->samples(s->data));
-        PUT_INT("records_left", s->build.active ? s->build.left : 0);
+        json_put_key_int(w, "samples", s->data->v->samples(s->data));
+        json_put_key_int(w, "records_left", s->build.active ? s->build.left : 0);
     }
-    PUT_INT("quarantined_count", s->bad.n);
-    json_put_key(w, "quarantined");
-    json_begin_array(w);
+    json_put_key_int(w, "quarantined_count", s->bad.n);
+    json_begin_key_array(w, "quarantined");
     for (int64_t i = 0; i < s->bad.n && i < QUARANTINE_SHOWN; i++) {
         json_begin_object(w);
-        PUT_INT("id", s->bad.entry[i].sample);
-        PUT_TEXT("cause", s->bad.entry[i].cause);
+        json_put_key_int(w, "id", s->bad.entry[i].sample);
+        json_put_key_cstr(w, "cause", s->bad.entry[i].cause);
         json_end_object(w);
     }
     json_end_array(w);
-    PUT_INT("damaged_count", s->damaged.n);
+    json_put_key_int(w, "damaged_count", s->damaged.n);
     json_put_key(w, "damaged");
     damage_put(s, 0, QUARANTINE_SHOWN, w);
     json_end_object(w);
@@ -105,8 +95,8 @@ static status put_damaged(const dispatch *d, const json_value *v, const char *na
     TRY(json_want_int(v, "from", name, &from));
     json_put_key(w, "damaged");
     const int64_t next = damage_put(&d->train, from, QUARANTINE_SHOWN, w);
-    PUT_INT("next", next);
-    PUT_INT("count", d->train.damaged.n);
+    json_put_key_int(w, "next", next);
+    json_put_key_int(w, "count", d->train.damaged.n);
     return ST_OK;
 }
 
@@ -114,45 +104,42 @@ static void put_status(const dispatch *d, json_writer *w)
 {
     const serve_counts *k = &d->counts;
     int64_t now = clock_ns();
-    PUT_TEXT("version", TESSERA_VERSION);
-    PUT_INT("pid", getpid());
-    PUT_TEXT("endpoint", d->c->prepd_endpoint);
-    PUT_TEXT("build", d->build);
+    json_put_key_cstr(w, "version", TESSERA_VERSION);
+    json_put_key_int(w, "pid", getpid());
+    json_put_key_cstr(w, "endpoint", d->c->prepd_endpoint);
+    json_put_key_cstr(w, "build", d->build);
     fingerprints_put(&d->prints, w);
-    PUT_REAL("seconds", (double)(now - d->started_ns) / 1e9);
-    PUT_INT("rss_bytes", proc_rss_bytes());
-    json_put_key(w, "draining");
-    json_put_bool(w, d->draining);
-    PUT_INT("rows", k->rows);
-    PUT_INT("samples", k->samples);
-    PUT_INT("bytes", k->bytes);
-    PUT_INT("leases_pressed", k->pressed);
-    PUT_REAL("rows_per_s", k->rows_per_s);
-    PUT_REAL("samples_per_s", k->samples_per_s);
-    PUT_REAL("longest_turn_seconds", (double)k->longest_turn_ns / 1e9);
-    PUT_INT("shipped_bytes", k->shipped);
-    PUT_INT("leases_ahead", k->leases_ahead);
-    PUT_INT("leases_lost", k->leases_lost);
-    PUT_INT("lost_by_crash", k->crashes);
-    PUT_INT("lost_by_timeout", k->timeouts);
-    PUT_INT("lost_from_outside", k->outside);
-    PUT_INT("lost_by_breach", k->breaches);
-    PUT_INT("leases_waiting", lease_book_waiting(&d->book));
-    PUT_INT("refused_messages", d->peers.refused);
-    PUT_INT("refused_keys", d->peers.refused_keys);
-    PUT_INT("keepers", d->n_keepers);
-    PUT_INT("workers_target", d->local.target);
-    PUT_INT("workers_alive", local_alive(d));
-    PUT_INT("workers_replaced", d->local.respawned);
-    json_put_key(w, "cache");
-    json_begin_object(w);
-    PUT_INT("hits", k->cached[0]);
-    PUT_INT("misses", k->cached[1]);
+    json_put_key_real(w, "seconds", (double)(now - d->started_ns) / 1e9);
+    json_put_key_int(w, "rss_bytes", proc_rss_bytes());
+    json_put_key_bool(w, "draining", d->draining);
+    json_put_key_int(w, "rows", k->rows);
+    json_put_key_int(w, "samples", k->samples);
+    json_put_key_int(w, "bytes", k->bytes);
+    json_put_key_int(w, "leases_pressed", k->pressed);
+    json_put_key_real(w, "rows_per_s", k->rows_per_s);
+    json_put_key_real(w, "samples_per_s", k->samples_per_s);
+    json_put_key_real(w, "longest_turn_seconds", (double)k->longest_turn_ns / 1e9);
+    json_put_key_int(w, "shipped_bytes", k->shipped);
+    json_put_key_int(w, "leases_ahead", k->leases_ahead);
+    json_put_key_int(w, "leases_lost", k->leases_lost);
+    json_put_key_int(w, "lost_by_crash", k->crashes);
+    json_put_key_int(w, "lost_by_timeout", k->timeouts);
+    json_put_key_int(w, "lost_from_outside", k->outside);
+    json_put_key_int(w, "lost_by_breach", k->breaches);
+    json_put_key_int(w, "leases_waiting", lease_book_waiting(&d->book));
+    json_put_key_int(w, "refused_messages", d->peers.refused);
+    json_put_key_int(w, "refused_keys", d->peers.refused_keys);
+    json_put_key_int(w, "keepers", d->n_keepers);
+    json_put_key_int(w, "workers_target", d->local.target);
+    json_put_key_int(w, "workers_alive", local_alive(d));
+    json_put_key_int(w, "workers_replaced", d->local.respawned);
+    json_begin_key_object(w, "cache");
+    json_put_key_int(w, "hits", k->cached[0]);
+    json_put_key_int(w, "misses", k->cached[1]);
     json_end_object(w);
-    json_put_key(w, "stage_seconds");
-    json_begin_object(w);
+    json_begin_key_object(w, "stage_seconds");
     for (int i = 0; i < N_STAGES; i++)
-        PUT_REAL(stage_names[i], (double)k->stage_ns[i] / 1e9);
+        json_put_key_real(w, stage_names[i], (double)k->stage_ns[i] / 1e9);
     json_end_object(w);
     put_workers(d, now, w);
     put_sessions(d, w);
@@ -173,7 +160,7 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
             return FAIL(ST_USAGE, "%lld workers, expected 0 to %d", (long long)n, MAX_LOCAL);
         log_info("scaled workers=%lld were=%d", (long long)n, d->local.target);
         local_scale(d, (int)n);
-        PUT_INT("workers_target", n);
+        json_put_key_int(w, "workers_target", n);
     } else if (strcmp(what, "drain") == 0) {
         log_info("draining");
         d->draining = true;
@@ -195,8 +182,7 @@ static status answer(dispatch *d, const wire_peer *from, wire_msg *m, const char
     TRY(wire_read_json(m, name, &head, &v));
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "ok");
-    json_put_bool(&w, true);
+    json_put_key_bool(&w, "ok", true);
     status st = head.kind == KIND_COMMAND
                     ? command(d, v, name, &w)
                     : FAIL_IN(ST_PROTOCOL, name, "%s on the control endpoint, expected command",

@@ -34,29 +34,24 @@ static void put_plain(json_writer *w, const sample *s)
 {
     if (!s->plain)
         return;
-    json_put_key(w, "plain");
-    json_put_bool(w, true);
+    json_put_key_bool(w, "plain", true);
 }
 
 static void put_turns(json_writer *w, const sample *s)
 {
-    json_put_key(w, "turns");
-    json_begin_array(w);
+    json_begin_key_array(w, "turns");
     for (int32_t t = 0; t < s->n_turns; t++) {
         const turn *u = &s->turns[t];
         json_begin_object(w);
         json_put_key_int(w, "role", u->role);
-        json_put_key(w, "trained");
-        json_put_bool(w, u->trained);
+        json_put_key_bool(w, "trained", u->trained);
         if (u->weights) {
-            json_put_key(w, "weights");
-            json_begin_array(w);
+            json_begin_key_array(w, "weights");
             for (int32_t p = 0; p < u->n_parts; p++)
                 json_put_real(w, (double)u->weights[p]);
             json_end_array(w);
         }
-        json_put_key(w, "parts");
-        json_begin_array(w);
+        json_begin_key_array(w, "parts");
         for (int32_t p = 0; p < u->n_parts; p++) {
             if (u->parts[p].text)
                 json_put_text(w, u->parts[p].text, (size_t)u->parts[p].text_bytes);
@@ -95,21 +90,18 @@ static status put_clips(const source *s, const sample *smp, arena *a, json_write
     }
     if (!any)
         return ST_OK;
-    json_put_key(w, "clips");
-    json_begin_array(w);
+    json_begin_key_array(w, "clips");
     for (int32_t k = 0; k < smp->n_images; k++) {
         if (t[k].n == 0) {
             json_put_null(w);
             continue;
         }
         json_begin_object(w);
-        json_put_key(w, "index");
-        json_begin_array(w);
+        json_begin_key_array(w, "index");
         for (int64_t i = 0; i < t[k].n; i++)
             json_put_int(w, t[k].index[i]);
         json_end_array(w);
-        json_put_key(w, "fps");
-        json_put_real(w, t[k].fps);
+        json_put_key_real(w, "fps", t[k].fps);
         json_end_object(w);
     }
     json_end_array(w);
@@ -120,10 +112,8 @@ static status put_clips(const source *s, const sample *smp, arena *a, json_write
 static void put_frames(const dataset *d, int64_t j, const image_place *place, const taken *t,
                        json_writer *w)
 {
-    json_put_key(w, "fps");
-    json_put_real(w, place->fps);
-    json_put_key(w, "frames");
-    json_begin_array(w);
+    json_put_key_real(w, "fps", place->fps);
+    json_begin_key_array(w, "frames");
     for (int64_t i = 0; i < (t ? t->n : place->n_frames); i++)
         json_put_cstr(w, d->v->frame(d, j, (int32_t)(t ? t->index[i] : i)));
     json_end_array(w);
@@ -139,25 +129,20 @@ static status put_file(const source *s, int64_t j, const index_image *known, con
     dataset_image_place(d, j, &place);
     int64_t bytes = known ? known->file_bytes : -1;
     json_begin_object(w);
-    json_put_key(w, "path");
-    json_put_cstr(w, d->v->image_path(d, j));
+    json_put_key_cstr(w, "path", d->v->image_path(d, j));
     if (place.bytes >= 0) {
-        json_put_key(w, "in");
-        json_put_cstr(w, place.path);
+        json_put_key_cstr(w, "in", place.path);
         json_put_key_int(w, "at", place.offset);
         bytes = place.bytes;
     }
-    if (bytes >= 0) {
+    if (bytes >= 0)
         json_put_key_int(w, "bytes", bytes);
-    }
     if (known && !known->frames) {
         json_put_key_int(w, "height", known->height);
         json_put_key_int(w, "width", known->width);
     }
-    if (place.video) {
-        json_put_key(w, "video");
-        json_put_bool(w, true);
-    }
+    if (place.video)
+        json_put_key_bool(w, "video", true);
     if (place.n_frames)
         put_frames(d, j, &place, t, w);
     if (ship)
@@ -170,16 +155,13 @@ static status put_file(const source *s, int64_t j, const index_image *known, con
 static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship, json_writer *w)
 {
     const dataset *d = s->data;
-    json_put_key(w, "root");
-    json_put_cstr(w, d->v->root(d));
-    json_put_key(w, "files");
-    json_begin_array(w);
+    json_put_key_cstr(w, "root", d->v->root(d));
+    json_begin_key_array(w, "files");
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
             TRY(put_file(s, l->item[i], NULL, NULL, ship, w));
     json_end_array(w);
-    json_put_key(w, "images");
-    json_begin_array(w);
+    json_begin_key_array(w, "images");
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
             json_put_int(w, l->item[i]);
@@ -189,8 +171,7 @@ static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship
 
 static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_writer *w)
 {
-    json_put_key(w, "samples");
-    json_begin_array(w);
+    json_begin_key_array(w, "samples");
     for (int64_t i = 0; i < l->n_items; i++) {
         sample smp;
         if (solo >= 0 && l->item[i] != solo)
@@ -226,8 +207,7 @@ static int64_t file_number(file_set *f, int32_t image)
 static status put_files(const source *s, const file_set *f, arena *a, wire_msg *ship,
                         json_writer *w)
 {
-    json_put_key(w, "files");
-    json_begin_array(w);
+    json_begin_key_array(w, "files");
     for (int64_t i = 0; i < f->n; i++) {
         index_image x;
         taken t;
@@ -252,25 +232,19 @@ static status put_doc(const session *se, const planned_doc *p, bool shared, bool
         json_put_key_int(w, "whole", p->whole);
     }
     put_plain(w, smp);
-    if (shared) {
-        json_put_key(w, "shared");
-        json_put_bool(w, true);
-    }
-    json_put_key(w, "bad");
-    json_put_bool(w, quarantine_find(&se->bad, p->sample) != NULL);
+    if (shared)
+        json_put_key_bool(w, "shared", true);
+    json_put_key_bool(w, "bad", quarantine_find(&se->bad, p->sample) != NULL);
     if (same) {
-        json_put_key(w, "same");
-        json_put_bool(w, true);
+        json_put_key_bool(w, "same", true);
     } else {
         put_turns(w, smp);
     }
-    json_put_key(w, "images");
-    json_begin_array(w);
+    json_begin_key_array(w, "images");
     for (int32_t k = 0; k < smp->n_images; k++)
         json_put_int(w, file_number(files, smp->images[k]));
     json_end_array(w);
-    json_put_key(w, "grids");
-    json_begin_array(w);
+    json_begin_key_array(w, "grids");
     for (int32_t k = 0; k < p->n_images; k++) {
         json_begin_array(w);
         json_put_int(w, p->grids[k].h);
@@ -289,14 +263,10 @@ static status put_decision(const source *s, int64_t id, const char *cause, arena
     TRY(s->data->v->outline(s->data, id, a, &smp));
     json_begin_object(w);
     json_put_key_int(w, "id", id);
-    json_put_key(w, "cause");
-    json_put_cstr(w, cause);
-    json_put_key(w, "name");
-    json_put_cstr(w, smp.name ? smp.name : "");
-    if (smp.n_images > 0) {
-        json_put_key(w, "file");
-        json_put_cstr(w, s->data->v->image_path(s->data, smp.images[0]));
-    }
+    json_put_key_cstr(w, "cause", cause);
+    json_put_key_cstr(w, "name", smp.name ? smp.name : "");
+    if (smp.n_images > 0)
+        json_put_key_cstr(w, "file", s->data->v->image_path(s->data, smp.images[0]));
     json_end_object(w);
     return ST_OK;
 }
@@ -325,8 +295,7 @@ static status put_quarantine(const session *se, const planned_row *r, arena *a, 
     }
     json_end_array(&list);
     TRY_OR(done, json_writer_take(&list, &text, &size));
-    json_put_key(w, "quarantine");
-    json_put_text(w, text, size);
+    json_put_key_text(w, "quarantine", text, size);
 done:
     free(text);
     json_writer_done(&list);
@@ -354,10 +323,8 @@ static status put_references(const source *s, const planned_row *r, json_writer 
     }
     json_end_array(&list);
     TRY(json_writer_take(&list, &text, &size));
-    if (any) {
-        json_put_key(w, "references");
-        json_put_text(w, text, size);
-    }
+    if (any)
+        json_put_key_text(w, "references", text, size);
     free(text);
     return ST_OK;
 }
@@ -370,8 +337,7 @@ static void put_begin(const session *se, const planned_row *r, uint64_t next, js
     uint64_t first;
     const uint64_t epoch =
         plan_epoch_of(se->plan, se->from, step < r->number ? step : r->number, &first);
-    json_put_key(w, "begin");
-    json_begin_object(w);
+    json_begin_key_object(w, "begin");
     json_put_key_int(w, "epoch", (int64_t)epoch);
     json_put_key_int(w, "row", (int64_t)first);
     json_end_object(w);
@@ -387,14 +353,10 @@ static void put_weights(const source *s, json_writer *w)
     if (n == 0)
         return;
     hash_print(index_contents(s->index), digest);
-    json_put_key(w, "contents");
-    json_put_cstr(w, digest);
-    json_put_key(w, "weights");
-    json_begin_object(w);
-    for (int k = 0; k < n; k++) {
-        json_put_key(w, parts[k].name);
-        json_put_real(w, parts[k].weight);
-    }
+    json_put_key_cstr(w, "contents", digest);
+    json_begin_key_object(w, "weights");
+    for (int k = 0; k < n; k++)
+        json_put_key_real(w, parts[k].name, parts[k].weight);
     json_end_object(w);
 }
 
@@ -407,20 +369,14 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     hash_print(index_digest(se->src->index), digest);
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "stream");
-    json_put_cstr(&w, se->stream);
-    json_put_key(&w, "row");
-    json_put_int(&w, (int64_t)next);
-    json_put_key(&w, "step");
-    json_put_int(&w, (int64_t)(next / (uint64_t)se->src->c.training_global_batch_size));
-    json_put_key(&w, "epoch");
-    json_put_int(&w, (int64_t)r->epoch);
-    json_put_key(&w, "window");
-    json_put_int(&w, (int64_t)r->window);
+    json_put_key_cstr(&w, "stream", se->stream);
+    json_put_key_int(&w, "row", (int64_t)next);
+    json_put_key_int(&w, "step", (int64_t)(next / (uint64_t)se->src->c.training_global_batch_size));
+    json_put_key_int(&w, "epoch", (int64_t)r->epoch);
+    json_put_key_int(&w, "window", (int64_t)r->window);
     put_begin(se, r, next, &w);
     json_put_key_int(&w, "plan", PLAN_VERSION);
-    json_put_key(&w, "index");
-    json_put_cstr(&w, digest);
+    json_put_key_cstr(&w, "index", digest);
     put_weights(se->src, &w);
     fingerprints_put(&se->src->prints, &w);
     json_put_key(&w, "quarantine");
@@ -446,19 +402,15 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     for (int64_t i = 0; i < r.n_docs; i++)
         most += r.docs[i].n_images;
     TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
-    json_put_key(w, "stream");
-    json_put_cstr(w, s->name);
-    json_put_key(w, "root");
-    json_put_cstr(w, s->data->v->root(s->data));
+    json_put_key_cstr(w, "stream", s->name);
+    json_put_key_cstr(w, "root", s->data->v->root(s->data));
     json_put_key_int(w, "row", (int64_t)l->row);
     TRY(payload_cursor(se, &r, l->after, &cursor));
-    json_put_key(w, "cursor");
-    json_put_cstr(w, cursor);
+    json_put_key_cstr(w, "cursor", cursor);
     free(cursor);
     TRY(put_quarantine(se, &r, a, w));
     TRY(put_references(s, &r, w));
-    json_put_key(w, "docs");
-    json_begin_array(w);
+    json_begin_key_array(w, "docs");
     sample smp = {0};
     for (int64_t i = 0; i < r.n_docs; i++) {
         /* A long text of many parts is read and said once. */
@@ -488,24 +440,17 @@ status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **o
     arena_reset(a);
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "kind");
-    json_put_cstr(&w, kinds[l->kind]);
+    json_put_key_cstr(&w, "kind", kinds[l->kind]);
     if (l->kind == LEASE_ROW) {
-        json_put_key(&w, "press");
-        json_put_bool(&w, press);
+        json_put_key_bool(&w, "press", press);
         TRY_OR(done, put_row(l, solo, a, ship, &w));
     } else {
         source *s = l->owner;
-        json_put_key(&w, "stream");
-        json_put_cstr(&w, s->name);
-        if (l->losses > 0 || l->solo) {
-            json_put_key(&w, "each");
-            json_put_bool(&w, true);
-        }
-        if (solo >= 0 && l->solo_deaths + 1 >= d->book.solo_limit) {
-            json_put_key(&w, "last");
-            json_put_bool(&w, true);
-        }
+        json_put_key_cstr(&w, "stream", s->name);
+        if (l->losses > 0 || l->solo)
+            json_put_key_bool(&w, "each", true);
+        if (solo >= 0 && l->solo_deaths + 1 >= d->book.solo_limit)
+            json_put_key_bool(&w, "last", true);
         if (l->kind == LEASE_IMAGES)
             TRY_OR(done, put_images(s, l, solo, ship, &w));
         else

@@ -78,10 +78,8 @@ status quarantine_json(quarantine *q, const char **out)
         json_begin_array(&w);
         for (int64_t i = 0; i < q->n; i++) {
             json_begin_object(&w);
-            json_put_key(&w, "id");
-            json_put_int(&w, q->entry[i].sample);
-            json_put_key(&w, "cause");
-            json_put_cstr(&w, q->entry[i].cause);
+            json_put_key_int(&w, "id", q->entry[i].sample);
+            json_put_key_cstr(&w, "cause", q->entry[i].cause);
             json_end_object(&w);
         }
         json_end_array(&w);

@@ -145,12 +145,10 @@ static status send_welcome(const server *s, const consumer *c)
         const json_value *v = json_member(was, i, &key);
         if (strcmp(key, "row") == 0 || strcmp(key, "recording") == 0)
             continue;
-        json_put_key(&w, key);
-        json_put_value(&w, v);
+        json_put_key_value(&w, key, v);
     }
     json_put_key_int(&w, "row", (int64_t)(s->first_row + c->at));
-    json_put_key(&w, "recording");
-    json_begin_object(&w);
+    json_begin_key_object(&w, "recording");
     json_put_key_int(&w, "first", (int64_t)s->first_row);
     json_put_key_int(&w, "rows", (int64_t)s->rows);
     json_end_object(&w);

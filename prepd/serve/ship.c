@@ -65,8 +65,7 @@ static status ship_one(const dataset *d, int64_t j, const char *path, const imag
     if (fd < 0 || fstat(fd, &info) != 0) {
         json_put_key_int(w, "errno", errno);
     } else if (!S_ISREG(info.st_mode)) {
-        json_put_key(w, "irregular");
-        json_put_bool(w, true);
+        json_put_key_bool(w, "irregular", true);
     } else {
         st = add_part(fd, &info, place->offset, place->bytes, most, parts, w);
     }
@@ -82,8 +81,7 @@ status ship_file(const dataset *d, int64_t j, const image_place *place, const in
     char path[2 * PLACE_PATH];
     const int64_t most = place->video ? limits->video_file_bytes : limits->image_file_bytes;
     status st = ST_OK;
-    json_put_key(w, "shipped");
-    json_begin_array(w);
+    json_begin_key_array(w, "shipped");
     for (int64_t k = 0; st == ST_OK && k < (place->n_frames ? n : 1); k++) {
         name_file(d, j, place, index, k, path, sizeof path);
         st = ship_one(d, j, path, place, most, parts, w);

@@ -70,52 +70,38 @@ static size_t token_symbols(const bpe *b, int token, char out[2 * BPE_TOKEN_BYTE
     return n;
 }
 
-static void put_flag(json_writer *w, const char *key, bool v)
-{
-    json_put_key(w, key);
-    json_put_bool(w, v);
-}
-
-static void put_cstr(json_writer *w, const char *key, const char *v)
-{
-    json_put_key(w, key);
-    json_put_cstr(w, v);
-}
-
 static void put_added_flags(json_writer *w, bool special)
 {
-    put_flag(w, "single_word", false);
-    put_flag(w, "lstrip", false);
-    put_flag(w, "rstrip", false);
-    put_flag(w, "normalized", false);
-    put_flag(w, "special", special);
+    json_put_key_bool(w, "single_word", false);
+    json_put_key_bool(w, "lstrip", false);
+    json_put_key_bool(w, "rstrip", false);
+    json_put_key_bool(w, "normalized", false);
+    json_put_key_bool(w, "special", special);
 }
 
 /* The ByteLevel step that serves as pre-tokeniser, post-processor and decoder. */
 static void put_byte_level(json_writer *w)
 {
     json_begin_object(w);
-    put_cstr(w, "type", "ByteLevel");
-    put_flag(w, "add_prefix_space", false);
-    put_flag(w, "trim_offsets", false);
-    put_flag(w, "use_regex", false);
+    json_put_key_cstr(w, "type", "ByteLevel");
+    json_put_key_bool(w, "add_prefix_space", false);
+    json_put_key_bool(w, "trim_offsets", false);
+    json_put_key_bool(w, "use_regex", false);
     json_end_object(w);
 }
 
 static void put_pre_tokenizer(json_writer *w)
 {
     json_begin_object(w);
-    put_cstr(w, "type", "Sequence");
-    json_put_key(w, "pretokenizers");
-    json_begin_array(w);
+    json_put_key_cstr(w, "type", "Sequence");
+    json_begin_key_array(w, "pretokenizers");
     json_begin_object(w);
-    put_cstr(w, "type", "Split");
-    json_put_key(w, "pattern");
-    json_begin_object(w);
-    put_cstr(w, "Regex", SPLIT);
+    json_put_key_cstr(w, "type", "Split");
+    json_begin_key_object(w, "pattern");
+    json_put_key_cstr(w, "Regex", SPLIT);
     json_end_object(w);
-    put_cstr(w, "behavior", "Isolated");
-    put_flag(w, "invert", false);
+    json_put_key_cstr(w, "behavior", "Isolated");
+    json_put_key_bool(w, "invert", false);
     json_end_object(w);
     put_byte_level(w);
     json_end_array(w);
@@ -126,26 +112,21 @@ static void put_model(const bpe *b, json_writer *w)
 {
     char symbols[2 * BPE_TOKEN_BYTES + 1];
     json_begin_object(w);
-    put_cstr(w, "type", "BPE");
-    json_put_key(w, "dropout");
-    json_put_null(w);
-    json_put_key(w, "unk_token");
-    json_put_null(w);
-    put_cstr(w, "continuing_subword_prefix", "");
-    put_cstr(w, "end_of_word_suffix", "");
-    put_flag(w, "fuse_unk", false);
-    put_flag(w, "byte_fallback", false);
-    put_flag(w, "ignore_merges", false);
-    json_put_key(w, "vocab");
-    json_begin_object(w);
+    json_put_key_cstr(w, "type", "BPE");
+    json_put_key_null(w, "dropout");
+    json_put_key_null(w, "unk_token");
+    json_put_key_cstr(w, "continuing_subword_prefix", "");
+    json_put_key_cstr(w, "end_of_word_suffix", "");
+    json_put_key_bool(w, "fuse_unk", false);
+    json_put_key_bool(w, "byte_fallback", false);
+    json_put_key_bool(w, "ignore_merges", false);
+    json_begin_key_object(w, "vocab");
     for (int i = 0; i < b->n_tokens; i++) {
         token_symbols(b, i, symbols);
-        json_put_key(w, symbols);
-        json_put_int(w, i);
+        json_put_key_int(w, symbols, i);
     }
     json_end_object(w);
-    json_put_key(w, "merges");
-    json_begin_array(w);
+    json_begin_key_array(w, "merges");
     for (int i = 0; i < b->n_merges; i++) {
         json_begin_array(w);
         token_symbols(b, b->left[i], symbols);
@@ -161,25 +142,20 @@ static void put_model(const bpe *b, json_writer *w)
 void bpe_write(const bpe *b, json_writer *w)
 {
     json_begin_object(w);
-    put_cstr(w, "version", "1.0");
-    json_put_key(w, "truncation");
-    json_put_null(w);
-    json_put_key(w, "padding");
-    json_put_null(w);
-    json_put_key(w, "added_tokens");
-    json_begin_array(w);
+    json_put_key_cstr(w, "version", "1.0");
+    json_put_key_null(w, "truncation");
+    json_put_key_null(w, "padding");
+    json_begin_key_array(w, "added_tokens");
     for (int i = 0; i < N_ADDED; i++) {
         json_begin_object(w);
-        json_put_key(w, "id");
-        json_put_int(w, b->n_tokens + i);
-        put_cstr(w, "content", added_tokens[i].content);
+        json_put_key_int(w, "id", b->n_tokens + i);
+        json_put_key_cstr(w, "content", added_tokens[i].content);
         put_added_flags(w, added_tokens[i].special);
         json_end_object(w);
     }
     json_end_array(w);
-    json_put_key(w, "normalizer");
-    json_begin_object(w);
-    put_cstr(w, "type", "NFC");
+    json_begin_key_object(w, "normalizer");
+    json_put_key_cstr(w, "type", "NFC");
     json_end_object(w);
     json_put_key(w, "pre_tokenizer");
     put_pre_tokenizer(w);
@@ -195,31 +171,26 @@ void bpe_write(const bpe *b, json_writer *w)
 void bpe_write_config(const bpe *b, json_writer *w)
 {
     json_begin_object(w);
-    put_flag(w, "add_bos_token", false);
-    put_flag(w, "add_prefix_space", false);
-    json_put_key(w, "added_tokens_decoder");
-    json_begin_object(w);
+    json_put_key_bool(w, "add_bos_token", false);
+    json_put_key_bool(w, "add_prefix_space", false);
+    json_begin_key_object(w, "added_tokens_decoder");
     for (int i = 0; i < N_ADDED; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", b->n_tokens + i);
-        json_put_key(w, id);
-        json_begin_object(w);
-        put_cstr(w, "content", added_tokens[i].content);
+        json_begin_key_object(w, id);
+        json_put_key_cstr(w, "content", added_tokens[i].content);
         put_added_flags(w, added_tokens[i].special);
         json_end_object(w);
     }
     json_end_object(w);
-    json_put_key(w, "bos_token");
-    json_put_null(w);
-    put_flag(w, "clean_up_tokenization_spaces", false);
-    put_cstr(w, "eos_token", "<|im_end|>");
-    put_cstr(w, "errors", "replace");
-    json_put_key(w, "model_max_length");
-    json_put_int(w, 4096);
-    put_cstr(w, "pad_token", "<|endoftext|>");
-    put_flag(w, "split_special_tokens", false);
-    put_cstr(w, "tokenizer_class", "Qwen2Tokenizer");
-    json_put_key(w, "unk_token");
-    json_put_null(w);
+    json_put_key_null(w, "bos_token");
+    json_put_key_bool(w, "clean_up_tokenization_spaces", false);
+    json_put_key_cstr(w, "eos_token", "<|im_end|>");
+    json_put_key_cstr(w, "errors", "replace");
+    json_put_key_int(w, "model_max_length", 4096);
+    json_put_key_cstr(w, "pad_token", "<|endoftext|>");
+    json_put_key_bool(w, "split_special_tokens", false);
+    json_put_key_cstr(w, "tokenizer_class", "Qwen2Tokenizer");
+    json_put_key_null(w, "unk_token");
     json_end_object(w);
 }

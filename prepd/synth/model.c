@@ -44,28 +44,9 @@ static status train_vocabulary(bpe *out)
     return bpe_train(texts, n, 640, out);
 }
 
-static void put_real(json_writer *w, const char *key, double v)
-{
-    json_put_key(w, key);
-    json_put_real(w, v);
-}
-
-static void put_bool(json_writer *w, const char *key, bool v)
-{
-    json_put_key(w, key);
-    json_put_bool(w, v);
-}
-
-static void put_cstr(json_writer *w, const char *key, const char *v)
-{
-    json_put_key(w, key);
-    json_put_cstr(w, v);
-}
-
 static void put_ints(json_writer *w, const char *key, const int *v, int n)
 {
-    json_put_key(w, key);
-    json_begin_array(w);
+    json_begin_key_array(w, key);
     for (int i = 0; i < n; i++)
         json_put_int(w, v[i]);
     json_end_array(w);
@@ -79,7 +60,7 @@ static void put_text_config(const bpe *b, json_writer *w)
     int vocabulary =
         (bpe_size(b) + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
     json_begin_object(w);
-    put_cstr(w, "model_type", "qwen3_vl_moe_text");
+    json_put_key_cstr(w, "model_type", "qwen3_vl_moe_text");
     json_put_key_int(w, "vocab_size", vocabulary);
     json_put_key_int(w, "hidden_size", 128);
     json_put_key_int(w, "intermediate_size", 256);
@@ -87,31 +68,30 @@ static void put_text_config(const bpe *b, json_writer *w)
     json_put_key_int(w, "num_attention_heads", 8);
     json_put_key_int(w, "num_key_value_heads", 2);
     json_put_key_int(w, "head_dim", 32);
-    put_cstr(w, "hidden_act", "silu");
-    put_bool(w, "attention_bias", false);
-    put_real(w, "attention_dropout", 0.0);
+    json_put_key_cstr(w, "hidden_act", "silu");
+    json_put_key_bool(w, "attention_bias", false);
+    json_put_key_real(w, "attention_dropout", 0.0);
     json_put_key_int(w, "num_experts", 8);
     json_put_key_int(w, "num_experts_per_tok", 2);
     json_put_key_int(w, "moe_intermediate_size", 96);
-    put_bool(w, "norm_topk_prob", true);
+    json_put_key_bool(w, "norm_topk_prob", true);
     json_put_key_int(w, "decoder_sparse_step", 1);
     put_ints(w, "mlp_only_layers", NULL, 0);
-    put_real(w, "router_aux_loss_coef", 0.001);
-    put_real(w, "rms_norm_eps", 1e-6);
+    json_put_key_real(w, "router_aux_loss_coef", 0.001);
+    json_put_key_real(w, "rms_norm_eps", 1e-6);
     json_put_key_int(w, "rope_theta", SMALL_THETA);
-    json_put_key(w, "rope_scaling");
-    json_begin_object(w);
-    put_cstr(w, "rope_type", "default");
-    put_bool(w, "mrope_interleaved", true);
+    json_begin_key_object(w, "rope_scaling");
+    json_put_key_cstr(w, "rope_type", "default");
+    json_put_key_bool(w, "mrope_interleaved", true);
     put_ints(w, "mrope_section", sections, 3);
     json_end_object(w);
     json_put_key_int(w, "max_position_embeddings", 4096);
-    put_real(w, "initializer_range", SMALL_INITIAL);
+    json_put_key_real(w, "initializer_range", SMALL_INITIAL);
     json_put_key_int(w, "bos_token_id", bpe_added_id(b, "<|endoftext|>"));
     json_put_key_int(w, "eos_token_id", bpe_added_id(b, "<|im_end|>"));
-    put_cstr(w, "dtype", "bfloat16");
-    put_bool(w, "use_cache", true);
-    put_bool(w, "tie_word_embeddings", false);
+    json_put_key_cstr(w, "dtype", "bfloat16");
+    json_put_key_bool(w, "use_cache", true);
+    json_put_key_bool(w, "tie_word_embeddings", false);
     json_end_object(w);
 }
 
@@ -119,12 +99,12 @@ static void put_vision_config(json_writer *w)
 {
     static const int deepstack[] = {0, 1, 2};
     json_begin_object(w);
-    put_cstr(w, "model_type", "qwen3_vl_moe");
+    json_put_key_cstr(w, "model_type", "qwen3_vl_moe");
     json_put_key_int(w, "depth", 4);
     json_put_key_int(w, "hidden_size", 96);
     json_put_key_int(w, "num_heads", 4);
     json_put_key_int(w, "intermediate_size", 192);
-    put_cstr(w, "hidden_act", "gelu_pytorch_tanh");
+    json_put_key_cstr(w, "hidden_act", "gelu_pytorch_tanh");
     json_put_key_int(w, "in_channels", 3);
     json_put_key_int(w, "patch_size", 16);
     json_put_key_int(w, "temporal_patch_size", 2);
@@ -132,23 +112,22 @@ static void put_vision_config(json_writer *w)
     json_put_key_int(w, "num_position_embeddings", 64);
     put_ints(w, "deepstack_visual_indexes", deepstack, 3);
     json_put_key_int(w, "out_hidden_size", 128);
-    put_real(w, "initializer_range", SMALL_INITIAL);
+    json_put_key_real(w, "initializer_range", SMALL_INITIAL);
     json_end_object(w);
 }
 
 static void put_config(const bpe *b, json_writer *w)
 {
     json_begin_object(w);
-    json_put_key(w, "architectures");
-    json_begin_array(w);
+    json_begin_key_array(w, "architectures");
     json_put_cstr(w, "Qwen3VLMoeForConditionalGeneration");
     json_end_array(w);
-    put_cstr(w, "model_type", "qwen3_vl_moe");
+    json_put_key_cstr(w, "model_type", "qwen3_vl_moe");
     json_put_key_int(w, "image_token_id", bpe_added_id(b, "<|image_pad|>"));
     json_put_key_int(w, "video_token_id", bpe_added_id(b, "<|video_pad|>"));
     json_put_key_int(w, "vision_start_token_id", bpe_added_id(b, "<|vision_start|>"));
     json_put_key_int(w, "vision_end_token_id", bpe_added_id(b, "<|vision_end|>"));
-    put_bool(w, "tie_word_embeddings", false);
+    json_put_key_bool(w, "tie_word_embeddings", false);
     json_put_key(w, "text_config");
     put_text_config(b, w);
     json_put_key(w, "vision_config");
@@ -162,7 +141,7 @@ static void put_generation(const bpe *b, json_writer *w)
     json_begin_object(w);
     json_put_key_int(w, "bos_token_id", ends[1]);
     json_put_key_int(w, "pad_token_id", ends[1]);
-    put_bool(w, "do_sample", false);
+    json_put_key_bool(w, "do_sample", false);
     put_ints(w, "eos_token_id", ends, 2);
     json_end_object(w);
 }
@@ -172,8 +151,7 @@ static void put_processor(json_writer *w, int64_t min_pixels, int64_t max_pixels
                           const char *type)
 {
     json_begin_object(w);
-    json_put_key(w, "size");
-    json_begin_object(w);
+    json_begin_key_object(w, "size");
     json_put_key_int(w, "longest_edge", max_pixels);
     json_put_key_int(w, "shortest_edge", min_pixels);
     json_end_object(w);
@@ -182,14 +160,13 @@ static void put_processor(json_writer *w, int64_t min_pixels, int64_t max_pixels
     json_put_key_int(w, "merge_size", 2);
     static const char *const keys[] = {"image_mean", "image_std"};
     for (int k = 0; k < 2; k++) {
-        json_put_key(w, keys[k]);
-        json_begin_array(w);
+        json_begin_key_array(w, keys[k]);
         for (int c = 0; c < 3; c++)
             json_put_real(w, 0.5);
         json_end_array(w);
     }
-    put_cstr(w, "processor_class", "Qwen3VLProcessor");
-    put_cstr(w, key, type);
+    json_put_key_cstr(w, "processor_class", "Qwen3VLProcessor");
+    json_put_key_cstr(w, key, type);
     json_end_object(w);
 }
 

@@ -57,14 +57,10 @@ static status write_mark(const synth_options *o)
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "made_by");
-    json_put_cstr(&w, "prepd synth " TESSERA_VERSION);
-    json_put_key(&w, "images");
-    json_put_int(&w, o->images);
-    json_put_key(&w, "seed");
-    json_put_int(&w, (int64_t)o->seed);
-    json_put_key(&w, "sizes");
-    json_put_cstr(&w, o->sizes == SIZES_COCO ? "coco" : "small");
+    json_put_key_cstr(&w, "made_by", "prepd synth " TESSERA_VERSION);
+    json_put_key_int(&w, "images", o->images);
+    json_put_key_int(&w, "seed", (int64_t)o->seed);
+    json_put_key_cstr(&w, "sizes", o->sizes == SIZES_COCO ? "coco" : "small");
     json_end_object(&w);
     status st = files_write_json(o->folder, MARK, &w);
     json_writer_done(&w);

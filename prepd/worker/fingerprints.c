@@ -11,13 +11,11 @@ void fingerprints_set(fingerprints *f, print_kind kind, hash128 value)
 
 void fingerprints_put(const fingerprints *f, json_writer *w)
 {
-    json_put_key(w, "fingerprints");
-    json_begin_object(w);
+    json_begin_key_object(w, "fingerprints");
     for (int k = 0; k < N_PRINTS; k++) {
         if (!f->of[k][0])
             continue;
-        json_put_key(w, print_names[k]);
-        json_put_cstr(w, f->of[k]);
+        json_put_key_cstr(w, print_names[k], f->of[k]);
     }
     json_end_object(w);
 }

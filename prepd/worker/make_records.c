@@ -7,12 +7,6 @@
 enum { START_BYTES = 16 << 10 }; /* most headers of JPEGs are shorter */
 static const char SOURCE[] = "lease";
 
-static void put_text(json_writer *w, const char *key, const char *v)
-{
-    json_put_key(w, key);
-    json_put_cstr(w, v);
-}
-
 static status image_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
                           file_facts *out)
 {
@@ -39,8 +33,7 @@ static void put_facts(const file_facts *x, json_writer *w)
     if (x->info.frames == 0)
         return;
     json_put_key_int(w, "frames", x->info.frames);
-    json_put_key(w, "fps");
-    json_put_real(w, x->info.fps);
+    json_put_key_real(w, "fps", x->info.fps);
 }
 
 /* last: of a file that was tried alone as often as it may be, what went wrong is its record. */
@@ -62,9 +55,9 @@ static status file_record(workshop *s, const conf *c, const char *root, const fi
     if (st == ST_OK) {
         put_facts(&x, w);
     } else {
-        put_text(w, "cause", lease_cause(root, status_text()));
+        json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
         if (lease_is_missing(s, st))
-            put_text(w, "missing", lease_cause(root, status_last()->input));
+            json_put_key_cstr(w, "missing", lease_cause(root, status_last()->input));
     }
     json_end_object(w);
     return ST_OK;
@@ -121,7 +114,7 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
             json_put_key_int(w, "tokens", text.n);
             json_put_key_int(w, "targets", text.n_targets);
         } else {
-            put_text(w, "cause", status_text());
+            json_put_key_cstr(w, "cause", status_text());
         }
         json_end_object(w);
     }
@@ -136,8 +129,7 @@ status make_records(workshop *s, const json_value *lease, on_item on, void *user
     const bool images = strcmp(json_text(json_find(lease, "kind"), ""), "images") == 0;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "records");
-    json_begin_array(&w);
+    json_begin_key_array(&w, "records");
     st = images ? image_records(s, lease, on, user, &w) : text_records(s, lease, on, user, &w);
     json_end_array(&w);
     json_end_object(&w);

@@ -45,14 +45,10 @@ static void put_failure(row_work *k, int64_t id, bool missing)
     const char *root = k->images.root;
     json_writer *w = &k->failed;
     json_begin_object(w);
-    json_put_key(w, "id");
-    json_put_int(w, id);
-    json_put_key(w, "cause");
-    json_put_cstr(w, lease_cause(root, status_text()));
-    if (missing) {
-        json_put_key(w, "missing");
-        json_put_cstr(w, lease_cause(root, status_last()->input));
-    }
+    json_put_key_int(w, "id", id);
+    json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
+    if (missing)
+        json_put_key_cstr(w, "missing", lease_cause(root, status_last()->input));
     json_end_object(w);
     k->n_failed++;
 }
@@ -231,8 +227,7 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     TRY(arena_calloc(&s->row, (size_t)most + 1, sizeof(*s->damaged), (void **)&s->damaged));
     json_writer_init(&k.failed);
     json_begin_object(&k.failed);
-    json_put_key(&k.failed, "samples");
-    json_begin_array(&k.failed);
+    json_begin_key_array(&k.failed, "samples");
     for (int64_t i = 0; i < n_docs; i++) {
         const json_value *v = json_item(docs_json, (size_t)i);
         TRY_OR(done, on(user, json_int(json_find(v, "id"), -1)));

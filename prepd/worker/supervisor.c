@@ -59,14 +59,10 @@ void keeper_put_before(json_writer *w)
     int pid = 0, at = 0;
     char how[16];
     if (text && sscanf(text, "%d %15s %n", &pid, how, &at) == 2 && at > 0) {
-        json_put_key(w, "before");
-        json_begin_object(w);
-        json_put_key(w, "pid");
-        json_put_int(w, pid);
-        json_put_key(w, "how");
-        json_put_cstr(w, how);
-        json_put_key(w, "what");
-        json_put_cstr(w, text + at);
+        json_begin_key_object(w, "before");
+        json_put_key_int(w, "pid", pid);
+        json_put_key_cstr(w, "how", how);
+        json_put_key_cstr(w, "what", text + at);
         json_end_object(w);
     }
     unsetenv(BEFORE);

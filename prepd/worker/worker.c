@@ -73,20 +73,14 @@ static status send_join(worker *w)
     fingerprints_set(&prints, PRINT_IMAGES, w->fingerprint);
     json_writer_init(&out);
     json_begin_object(&out);
-    json_put_key(&out, "version");
-    json_put_cstr(&out, TESSERA_VERSION);
-    json_put_key(&out, "build");
-    json_put_cstr(&out, prepd_build);
+    json_put_key_cstr(&out, "version", TESSERA_VERSION);
+    json_put_key_cstr(&out, "build", prepd_build);
     fingerprints_put(&prints, &out);
-    json_put_key(&out, "host");
-    json_put_cstr(&out, host);
-    json_put_key(&out, "pid");
-    json_put_int(&out, getpid());
+    json_put_key_cstr(&out, "host", host);
+    json_put_key_int(&out, "pid", getpid());
     if (w->o->keeper) {
-        json_put_key(&out, "keeper");
-        json_put_cstr(&out, w->o->keeper);
-        json_put_key(&out, "ship");
-        json_put_bool(&out, !w->o->data_root);
+        json_put_key_cstr(&out, "keeper", w->o->keeper);
+        json_put_key_bool(&out, "ship", !w->o->data_root);
         keeper_put_before(&out);
     }
     json_end_object(&out);
@@ -138,14 +132,12 @@ static status take_terms(worker *w, const json_value *v, span text)
 
 static void put_damaged(const workshop *s, json_writer *out)
 {
-    json_put_key(out, "damaged");
-    json_begin_array(out);
+    json_begin_key_array(out, "damaged");
     for (int64_t i = 0; i < s->n_damaged && i < MOST_DAMAGED; i++) {
         json_begin_object(out);
         json_put_key_int(out, "id", s->damaged[i].sample);
         json_put_key_int(out, "image", s->damaged[i].k);
-        json_put_key(out, "warning");
-        json_put_cstr(out, s->damaged[i].warning);
+        json_put_key_cstr(out, "warning", s->damaged[i].warning);
         json_end_object(out);
     }
     json_end_array(out);
@@ -161,13 +153,11 @@ static status tell_stages(worker *w)
     json_writer_init(&out);
     json_begin_object(&out);
     json_put_key_int(&out, "item", -1);
-    json_put_key(&out, "stage_ns");
-    json_begin_array(&out);
+    json_begin_key_array(&out, "stage_ns");
     for (int i = 0; i < N_STAGES; i++)
         json_put_int(&out, s->stage_ns[i]);
     json_end_array(&out);
-    json_put_key(&out, "cache");
-    json_begin_array(&out);
+    json_begin_key_array(&out, "cache");
     json_put_int(&out, s->cache_hits);
     json_put_int(&out, s->cache_misses);
     json_end_array(&out);

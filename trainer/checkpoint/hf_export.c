@@ -36,17 +36,12 @@ static status write_index(const hf_plan *e, const char *folder)
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "metadata");
-    json_begin_object(&w);
-    json_put_key(&w, "total_size");
-    json_put_int(&w, e->total_bytes);
+    json_begin_key_object(&w, "metadata");
+    json_put_key_int(&w, "total_size", e->total_bytes);
     json_end_object(&w);
-    json_put_key(&w, "weight_map");
-    json_begin_object(&w);
-    for (int64_t i = 0; i < e->n; i++) {
-        json_put_key(&w, e->items[i].piece.name);
-        json_put_cstr(&w, e->files[e->items[i].file]);
-    }
+    json_begin_key_object(&w, "weight_map");
+    for (int64_t i = 0; i < e->n; i++)
+        json_put_key_cstr(&w, e->items[i].piece.name, e->files[e->items[i].file]);
     json_end_object(&w);
     json_end_object(&w);
     TRY(json_writer_take(&w, &text, &size));

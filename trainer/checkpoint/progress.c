@@ -53,14 +53,7 @@ status progress_copy(const progress *from, progress *out)
 
 static void put_text(json_writer *w, const char *key, const char *text)
 {
-    json_put_key(w, key);
-    json_put_cstr(w, text ? text : "");
-}
-
-static void put_real(json_writer *w, const char *key, double value)
-{
-    json_put_key(w, key);
-    json_put_real(w, value);
+    json_put_key_cstr(w, key, text ? text : "");
 }
 
 status progress_write(const progress *p, const char *folder)
@@ -70,15 +63,12 @@ status progress_write(const progress *p, const char *folder)
     size_t size;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "version");
-    json_put_int(&w, STATE_VERSION);
-    json_put_key(&w, "step");
-    json_put_int(&w, p->step);
-    json_put_key(&w, "rows");
-    json_put_int(&w, p->rows);
-    put_real(&w, "first_loss", p->first_loss);
-    put_real(&w, "last_loss", p->last_loss);
-    put_real(&w, "eval_loss", p->eval_loss);
+    json_put_key_int(&w, "version", STATE_VERSION);
+    json_put_key_int(&w, "step", p->step);
+    json_put_key_int(&w, "rows", p->rows);
+    json_put_key_real(&w, "first_loss", p->first_loss);
+    json_put_key_real(&w, "last_loss", p->last_loss);
+    json_put_key_real(&w, "eval_loss", p->eval_loss);
     put_text(&w, "cursor", p->cursor);
     put_text(&w, "stream_options", p->stream_options);
     put_text(&w, "recording", p->recording);

@@ -51,12 +51,9 @@ static status put_file(sealing *s, const char *path, const char *name)
     hash_print(digest, text);
     add_to_seal(s->h, name, (int64_t)about.st_size, text);
     json_begin_object(w);
-    json_put_key(w, "name");
-    json_put_cstr(w, name);
-    json_put_key(w, "bytes");
-    json_put_int(w, (int64_t)about.st_size);
-    json_put_key(w, "digest");
-    json_put_cstr(w, text);
+    json_put_key_cstr(w, "name", name);
+    json_put_key_int(w, "bytes", (int64_t)about.st_size);
+    json_put_key_cstr(w, "digest", text);
     json_end_object(w);
     return ST_OK;
 }
@@ -101,15 +98,12 @@ status folder_seal(const char *path, const folder_known *known, int n)
     TRY(hasher_new(&s.h));
     json_writer_init(&s.w);
     json_begin_object(&s.w);
-    json_put_key(&s.w, "version");
-    json_put_int(&s.w, MANIFEST_VERSION);
-    json_put_key(&s.w, "files");
-    json_begin_array(&s.w);
+    json_put_key_int(&s.w, "version", MANIFEST_VERSION);
+    json_begin_key_array(&s.w, "files");
     status st = put_files(&s, path, "");
     json_end_array(&s.w);
     hash_print(hasher_value(s.h), text);
-    json_put_key(&s.w, "seal");
-    json_put_cstr(&s.w, text);
+    json_put_key_cstr(&s.w, "seal", text);
     json_end_object(&s.w);
     if (st == ST_OK)
         st = json_writer_take(&s.w, &json, &size);

@@ -70,8 +70,7 @@ static void put_digest(json_writer *w, const char *key, hash128 digest)
 {
     char text[HASH_TEXT];
     hash_print(digest, text);
-    json_put_key(w, key);
-    json_put_cstr(w, text);
+    json_put_key_cstr(w, key, text);
 }
 
 status ledger_add(ledger *l, const step_report *r)
@@ -80,21 +79,15 @@ status ledger_add(ledger *l, const step_report *r)
     char *text = NULL;
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "step");
-    json_put_int(&w, r->step);
-    json_put_key(&w, "documents");
-    json_put_int(&w, r->documents);
+    json_put_key_int(&w, "step", r->step);
+    json_put_key_int(&w, "documents", r->documents);
     put_digest(&w, "samples", r->samples_digest);
     put_digest(&w, "rows", r->rows_digest);
-    json_put_key(&w, "loss");
-    json_put_real(&w, r->loss);
-    json_put_key(&w, "grad_norm");
-    json_put_real(&w, r->grad_norm);
-    json_put_key(&w, "skipped");
-    json_put_bool(&w, r->skipped);
+    json_put_key_real(&w, "loss", r->loss);
+    json_put_key_real(&w, "grad_norm", r->grad_norm);
+    json_put_key_bool(&w, "skipped", r->skipped);
     if (l->with_ids || r->skipped) {
-        json_put_key(&w, "ids");
-        json_begin_array(&w);
+        json_begin_key_array(&w, "ids");
         for (int64_t i = 0; i < r->n_samples; i++)
             json_put_int(&w, (int64_t)r->sample[i]);
         json_end_array(&w);

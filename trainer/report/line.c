@@ -253,22 +253,14 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        json_put_key(&w, counts[i].key);
-        json_put_int(&w, counts[i].value);
-    }
-    for (int i = 0; i < n; i++) {
-        json_put_key(&w, reals[i].key);
-        json_put_real(&w, reals[i].value);
-    }
-    json_put_key(&w, "skipped");
-    json_put_bool(&w, s->skipped);
-    json_put_key(&w, "rows_digest");
-    json_put_cstr(&w, digest);
-    if (world_replayed(r->session->world)) {
-        json_put_key(&w, "model");
-        json_put_cstr(&w, world_replayed(r->session->world));
-    }
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_put_key_int(&w, counts[i].key, counts[i].value);
+    for (int i = 0; i < n; i++)
+        json_put_key_real(&w, reals[i].key, reals[i].value);
+    json_put_key_bool(&w, "skipped", s->skipped);
+    json_put_key_cstr(&w, "rows_digest", digest);
+    if (world_replayed(r->session->world))
+        json_put_key_cstr(&w, "model", world_replayed(r->session->world));
     json_end_object(&w);
     char *text;
     size_t size;
@@ -393,12 +385,9 @@ static status append_evaluation(const reporter *r, int64_t step, const number *l
     TRY(rewind_lines(folder, "eval.jsonl", step - 1, &moved));
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "step");
-    json_put_int(&w, step);
-    for (int i = 0; i < n; i++) {
-        json_put_key(&w, list[i].key);
-        json_put_real(&w, list[i].value);
-    }
+    json_put_key_int(&w, "step", step);
+    for (int i = 0; i < n; i++)
+        json_put_key_real(&w, list[i].key, list[i].value);
     json_end_object(&w);
     TRY(json_writer_take(&w, &text, &size));
     FILE *f = fopen(path, "ae");

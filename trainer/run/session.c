@@ -135,12 +135,10 @@ static status recording_of(const receiver *r, char **out)
     const json_value *options = json_find(welcome, "options");
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key(&w, "index");
-    json_put_cstr(&w, json_text(json_find(welcome, "index"), ""));
+    json_put_key_cstr(&w, "index", json_text(json_find(welcome, "index"), ""));
     for (size_t i = 0; i < json_count(options); i++) {
         const json_value *v = json_member(options, i, &key);
-        json_put_key(&w, key);
-        json_put_value(&w, v);
+        json_put_key_value(&w, key, v);
     }
     json_end_object(&w);
     status st = json_writer_take(&w, out, &size);

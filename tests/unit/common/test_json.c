@@ -61,8 +61,7 @@ static void test_parse__large_object_is_indexed(void **state)
     for (int i = 0; i < N; i++) {
         char key[32];
         snprintf(key, sizeof key, "key %d", i);
-        json_put_key(&w, key);
-        json_put_int(&w, i);
+        json_put_key_int(&w, key, i);
     }
     json_end_object(&w);
     char *text;
@@ -539,8 +538,7 @@ static void test_writer__reads_back(void **state)
     json_put_null(&w);
     json_put_raw(&w, "{\"k\":1}", 7);
     json_begin_object(&w);
-    json_put_key(&w, "k");
-    json_put_int(&w, INT64_MIN);
+    json_put_key_int(&w, "k", INT64_MIN);
     json_end_object(&w);
     json_end_array(&w);
     char *text;
@@ -553,6 +551,39 @@ static void test_writer__reads_back(void **state)
     assert_true(json_real(json_item(v, 0), 0) == 0.1);
     assert_true(json_int(json_find(json_item(v, 8), "k"), 0) == INT64_MIN);
     json_free(&v);
+    free(text);
+    json_writer_done(&w);
+}
+
+static void test_writer__members(void **state)
+{
+    (void)state;
+    json_value *parsed = parse("[1,{\"x\":null}]");
+    json_writer w;
+    json_writer_init(&w);
+    json_begin_object(&w);
+    json_put_key_text(&w, "text", "ab", 1);
+    json_put_key_cstr(&w, "cstr", "ab");
+    json_put_key_int(&w, "int", -7);
+    json_put_key_real(&w, "real", 0.5);
+    json_put_key_bool(&w, "bool", false);
+    json_put_key_null(&w, "null");
+    json_put_key_value(&w, "value", parsed);
+    json_put_key_raw(&w, "raw", "[]", 2);
+    json_begin_key_object(&w, "object");
+    json_begin_key_array(&w, "array");
+    json_put_int(&w, 1);
+    json_end_array(&w);
+    json_end_object(&w);
+    json_end_object(&w);
+    json_free(&parsed);
+    char *text;
+    size_t size;
+    assert_ok(json_writer_take(&w, &text, &size));
+    assert_string_equal(text,
+                        "{\"text\":\"a\",\"cstr\":\"ab\",\"int\":-7,\"real\":0.5,\"bool\":false,"
+                        "\"null\":null,\"value\":[1,{\"x\":null}],\"raw\":[],"
+                        "\"object\":{\"array\":[1]}}");
     free(text);
     json_writer_done(&w);
 }
@@ -576,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_stream__refuses_what_is_long_elsewhere),
         cmocka_unit_test(test_load__names_a_missing_file),
         cmocka_unit_test(test_writer__reads_back),
+        cmocka_unit_test(test_writer__members),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,10 +72,8 @@ static void test_quarantine__lists_are_joined(void **state)
     json_begin_array(&w);
     for (int64_t i = N - 1; i >= 1; i--) {
         json_begin_object(&w);
-        json_put_key(&w, "id");
-        json_put_int(&w, i == N - 1 ? 9 : i);
-        json_put_key(&w, "cause");
-        json_put_cstr(&w, i == N - 1 ? "told first" : "told");
+        json_put_key_int(&w, "id", i == N - 1 ? 9 : i);
+        json_put_key_cstr(&w, "cause", i == N - 1 ? "told first" : "told");
         json_end_object(&w);
     }
     json_end_array(&w);

@@ -79,16 +79,15 @@ static void put_record(const json_value *turns, form how, json_writer *w)
 {
     int n_images = 0;
     json_begin_object(w);
-    json_put_key(w, how == MESSAGES ? "messages" : "conversations");
-    json_begin_array(w);
+    json_begin_key_array(w, how == MESSAGES ? "messages" : "conversations");
     for (size_t i = 0; i < json_count(turns); i++) {
         static const char *const from[] = {"system", "human", "gpt"};
         const char *role = json_text(json_find(json_item(turns, i), "role"), "");
         const json_value *parts = json_find(json_item(turns, i), "parts");
         char text[4096] = "";
         json_begin_object(w);
-        json_put_key(w, how == MESSAGES ? "role" : "from");
-        json_put_cstr(w, how == MESSAGES ? role : from[role_of(role)]);
+        json_put_key_cstr(w, how == MESSAGES ? "role" : "from",
+                          how == MESSAGES ? role : from[role_of(role)]);
         json_put_key(w, how == MESSAGES ? "content" : "value");
         if (how == MESSAGES)
             json_begin_array(w);
@@ -98,12 +97,9 @@ static void put_record(const json_value *turns, form how, json_writer *w)
             n_images += picture;
             if (how == MESSAGES) {
                 json_begin_object(w);
-                json_put_key(w, "type");
-                json_put_cstr(w, picture ? "image" : "text");
-                if (!picture) {
-                    json_put_key(w, "text");
-                    json_put_value(w, p);
-                }
+                json_put_key_cstr(w, "type", picture ? "image" : "text");
+                if (!picture)
+                    json_put_key_value(w, "text", p);
                 json_end_object(w);
             } else {
                 const char *more = picture ? "<image>" : json_text(p, "");
@@ -118,8 +114,7 @@ static void put_record(const json_value *turns, form how, json_writer *w)
         json_end_object(w);
     }
     json_end_array(w);
-    json_put_key(w, how == MESSAGES ? "images" : "image");
-    json_begin_array(w);
+    json_begin_key_array(w, how == MESSAGES ? "images" : "image");
     for (int k = 0; k < n_images; k++)
         json_put_cstr(w, "a.jpg");
     json_end_array(w);
