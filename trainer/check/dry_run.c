@@ -2,13 +2,17 @@
 #include "trainer/check/dry_run.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/visible.h"
+#include "common/program/log.h"
+#include "common/program/module.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/check/dry_run_play.h"
+#include "trainer/device/shapes.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -39,10 +43,10 @@ static status set_options(dry *d)
     conf *c = &d->conf;
     const struct {
         const char *key, *value;
-    } set[] = {{"feed.replay", d->rows},        {"eval.enable", "false"},
-               {"training.steps", "1"},         {"cuda_graph.scope", "off"},
-               {"checkpoint.enable", "false"},  {"metrics.comm_ledger", "false"},
-               {"comm.expert_exchange", "host"}};
+    } set[] = {{"feed.replay", d->rows},         {"eval.enable", "false"},
+               {"training.steps", "1"},          {"cuda_graph.scope", "off"},
+               {"checkpoint.enable", "false"},   {"metrics.comm_ledger", "false"},
+               {"comm.expert_exchange", "host"}, {"lora.random_base", "true"}};
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         TRY(conf_set(c, set[i].key, set[i].value));
     const int64_t budget = c->data_patch_budget ? c->data_patch_budget : 4 * c->training_seq_len;
@@ -129,7 +133,7 @@ static status play_own(dry *d)
     return dry_play(d, rank, &from);
 }
 
-status dry_run(const conf *c, const world *w)
+static status play(const conf *c, const world *w)
 {
     dry d = {0};
     status st;
@@ -145,4 +149,45 @@ status dry_run(const conf *c, const world *w)
 done:
     close_dry(&d, st == ST_OK);
     return st;
+}
+
+/* ---- this process ---- */
+
+/* Its device has no memory, but the engine is that of GPUs. */
+void dry_run_set(conf *c)
+{
+    c->training_backend = BACKEND_CUDA;
+    c->comm_engine = ENGINE_NCCL;
+    if (c->log_level > LOG_WARN) /* the table is what is to be read, not the ranks' chatter */
+        c->log_level = LOG_WARN;
+    log_set_level((int)c->log_level);
+}
+
+/* Ranks have no bytes that NCCL could move: a library of ours takes its place, whatever the machine
+ * has. */
+static status find_double(char *out, size_t size)
+{
+    static const char where_built[] = "where nvcc and nccl.h are found";
+    status st = module_find("libtessera_nccl.so", "NCCL engine", where_built, out, size);
+    if (st == ST_OK)
+        st = module_find("libtessera_nccl_double.so", "library in NCCL's place", where_built, out,
+                         size);
+    return st == ST_OK ? st
+                       : status_context(st, "ranks of a dry run as processes need the NCCL engine; "
+                                            "without --nproc one process plays them all");
+}
+
+status dry_run(conf *c)
+{
+    static char library[PATH_MAX]; /* the engine keeps it */
+    world_place place;
+    world w;
+    TRY(world_place_find(&place));
+    const bool alone = place.size == 1;
+    dry_run_set(c);
+    if (!alone)
+        TRY(find_double(library, sizeof library));
+    TRY(world_open_on(c, BACKEND_SHAPES, alone ? NULL : library, &w));
+    world_fit(&w, c);
+    return world_close(&w, play(c, alone ? NULL : &w));
 }

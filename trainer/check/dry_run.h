@@ -18,11 +18,12 @@
 #define TESSERA_TRAINER_DRY_RUN_H
 
 #include "common/conf/conf.h"
-#include "trainer/parallel/world.h"
 
-/* w: of a rank that is a process; NULL: all are played here. Prints a table to stdout; ST_INTERNAL
- * names the first thing that differs. Writes sparse files below TMPDIR, which are removed however
- * it ends. */
-WARN_UNUSED status dry_run(const conf *c, const world *w);
+/* Sets the backend, the engine and the level of the log that a dry run has, whatever c says. */
+void dry_run_set(conf *c);
+/* This process is one of the ranks, or plays them all where it is alone. Prints a table to stdout;
+ * ST_INTERNAL names the first thing that differs. Writes sparse files below TMPDIR, which are
+ * removed however it ends. */
+WARN_UNUSED status dry_run(conf *c);
 
 #endif

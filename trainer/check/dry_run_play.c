@@ -242,7 +242,7 @@ static status play_here(dry *d, int rank, const resume_point *from)
     world w = {.place = {rank, size, rank, size, "a dry run"},
                .engine = &comm_count_engine,
                .joined = from ? &again : &d->counts[rank],
-               .played = true};
+               .backend = BACKEND_SHAPES};
     TRY(comm_ledger_new(&w.ledger));
     status st = play_in(d, &w, rank, from);
     comm_ledger_free(&w.ledger);

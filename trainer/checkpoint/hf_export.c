@@ -12,7 +12,6 @@
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/hf_plan.h"
 #include "trainer/checkpoint/hf_slices.h"
-#include "trainer/device/shapes.h"
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
@@ -53,7 +52,7 @@ static status write_index(const hf_plan *e, const char *folder)
 static status write_weights(const hf_plan *e, const char *folder, const hf_export_options *o,
                             stream *s)
 {
-    const bool slices = o->writers > 1 || shapes_only(s->dev);
+    const bool slices = o->writers > 1 || !device_has_storage(s->dev);
     if (slices)
         TRY(hf_write_slices(e, folder, o->writer == 0, s, o->value_bytes));
     for (int64_t file = 0, first = 0; file < e->n_files && !slices; file++) {

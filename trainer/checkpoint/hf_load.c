@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "trainer/checkpoint/hf_check.h"
-#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
@@ -13,7 +12,7 @@ enum { CHUNK = 1 << 18 /* values moved at once */ };
 typedef struct load_buffers {
     double *matrix, *row; /* [CHUNK], or [in, out] of one expert as held; [in] */
     int64_t *bytes;       /* taken from the files */
-    bool shapes_only;     /* counted, not read */
+    bool counts_only;     /* values are not read: the device could not keep them */
 } load_buffers;
 
 /* n values of t from element `first` on */
@@ -21,7 +20,7 @@ static void take(const st_tensor *t, int64_t first, int64_t n, double *to, const
 {
     const int64_t size = (int64_t)st_dtype_size(t->dtype);
     *b->bytes += n * size;
-    if (!b->shapes_only)
+    if (!b->counts_only)
         convert_to_double(to, t->data.data + first * size, t->dtype, n);
 }
 
@@ -62,7 +61,7 @@ static void take_columns(const param *p, const st_tensor *t, int64_t first, int6
             continue;
         int64_t at = first + from * stored_in + h->first[1];
         take(t, at, in, b.row, &b);
-        for (int64_t i = 0; i < in && !b.shapes_only; i++)
+        for (int64_t i = 0; i < in && !b.counts_only; i++)
             b.matrix[i * out + j] = b.row[i];
         begin = begin < 0 ? at : begin;
         end = at + in;
@@ -124,7 +123,8 @@ static status load_all(const hf_folder *f, const param_piece *pieces, int64_t n,
         longest = p->local[1] > longest ? p->local[1] : longest;
     }
     load_buffers b = {malloc((size_t)largest * sizeof(double)),
-                      malloc((size_t)longest * sizeof(double)), inout_bytes, shapes_only(s->dev)};
+                      malloc((size_t)longest * sizeof(double)), inout_bytes,
+                      !device_has_storage(s->dev)};
     status st = b.matrix && b.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
     for (int64_t i = 0, run = 1; i < n && st == ST_OK; i += run) {
         const param *p = pieces[i].p;

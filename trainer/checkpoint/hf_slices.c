@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
 #include "trainer/model/lora_params.h"
 
@@ -19,7 +18,7 @@ typedef struct target {
     int fd;
     off_t at; /* of its first byte */
     st_dtype dtype;
-    bool shapes_only; /* values are counted; in the file they stay a hole */
+    bool counts_only; /* the device has no values: in the file they stay a hole */
     int64_t *bytes;   /* of values, so far */
 } target;
 
@@ -53,7 +52,7 @@ static status put_values(const target *t, int64_t stored, int64_t n, const doubl
 {
     size_t size = st_dtype_size(t->dtype);
     *t->bytes += n * (int64_t)size;
-    if (t->shapes_only)
+    if (t->counts_only)
         return ST_OK;
     convert_from_double(bytes, t->dtype, from, n);
     return put_bytes(t, bytes, (size_t)n * size, t->at + (off_t)((size_t)stored * size));
@@ -88,7 +87,7 @@ static status put_columns(const param *p, const target *t, const transposed *m, 
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
         if (column < 0 || column >= m->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high && !t->shapes_only; i++)
+        for (int64_t i = low; i < high && !t->counts_only; i++)
             b->column[i - low] = b->values[i * out + j - begin];
         TRY(put_values(t, m->first + column * in + h->first[1] + low, high - low, b->column,
                        b->bytes));
@@ -109,7 +108,7 @@ static status put_piece(const param_piece *piece, const target *t, stream *s, co
         int64_t expert = transposes ? p->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        if (!t->shapes_only)
+        if (!t->counts_only)
             TRY(lora_read_merged(p, s, at, n, b->values));
         if (!transposes) {
             TRY(put_runs(p, t, at, n, b));
@@ -129,7 +128,7 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target t = {.path = path, .shapes_only = shapes_only(s->dev), .bytes = inout_bytes};
+    target t = {.path = path, .counts_only = !device_has_storage(s->dev), .bytes = inout_bytes};
     TRY(hf_header(items, n, &header, &size));
     off_t end = (off_t)size;
     for (int64_t i = 0; i < n; i++)
@@ -150,7 +149,7 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
         st = put_piece(&items[i].piece, &t, s, b);
         t.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(t.dtype));
     }
-    if (st == ST_OK && !t.shapes_only && fsync(t.fd) != 0)
+    if (st == ST_OK && !t.counts_only && fsync(t.fd) != 0)
         st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));
     if (close(t.fd) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));

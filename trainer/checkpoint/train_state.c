@@ -10,7 +10,6 @@
 #include "common/model_folder/safetensors.h"
 #include "common/base/words.h"
 #include "trainer/checkpoint/hf_write.h"
-#include "trainer/device/shapes.h"
 
 enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
 static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
@@ -84,7 +83,7 @@ static status put(FILE *f, const char *path, const void *data, size_t size)
     return ST_OK;
 }
 
-/* Of a device of shapes the values are a hole. */
+/* Where a device has no storage the values are a hole. */
 static status put_hole(FILE *f, const char *path, const state_list *l)
 {
     off_t end = ftello(f);
@@ -98,7 +97,7 @@ static status put_hole(FILE *f, const char *path, const state_list *l)
 static status put_arrays(FILE *f, const char *path, const state_list *l, stream *s, void *chunk)
 {
     const backend_vtable *v = s->dev->v;
-    if (shapes_only(s->dev))
+    if (!device_has_storage(s->dev))
         return put_hole(f, path, l);
     for (size_t i = 0; i < l->n; i++)
         for (size_t at = 0, size = l->tensor[i].data.size; at < size; at += CHUNK_BYTES) {

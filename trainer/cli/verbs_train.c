@@ -11,16 +11,6 @@
 #include "trainer/train/train.h"
 #include "trainer/cli/verbs.h"
 
-/* Its device has no memory, but the engine is that of GPUs. */
-static void set_dry(conf *c)
-{
-    c->training_backend = BACKEND_CUDA;
-    c->comm_engine = ENGINE_NCCL;
-    if (c->log_level > LOG_WARN) /* the table is what is to be read, not the ranks' chatter */
-        c->log_level = LOG_WARN;
-    log_set_level((int)c->log_level);
-}
-
 static status check_train(conf *c, int n)
 {
     TRY(engine_check_ranks(c));
@@ -29,24 +19,21 @@ static status check_train(conf *c, int n)
 
 static status check_dry(conf *c, int n)
 {
-    set_dry(c);
+    dry_run_set(c);
     return train_check(c, n, false);
 }
 
-static status run_rank(conf *c, bool dry)
+static status run_rank(conf *c)
 {
     world w;
     world_place place;
-    signal(SIGPIPE, SIG_IGN); /* who reads our lines may leave; that ends no run */
     TRY(world_place_find(&place));
-    if (dry)
-        set_dry(c);
-    else if (place.size > 1)
+    if (place.size > 1)
         TRY(engine_choose(c, world_gpu(&place)));
-    TRY(dry ? world_open_played(c, &w) : world_open(c, &w));
+    TRY(world_open(c, &w));
     world_fit(&w, c);
-    status st = !dry ? train_run(c, &w) : dry_run(c, place.size > 1 ? &w : NULL);
-    if (st == ST_OK && c->metrics_comm_ledger && !dry) {
+    status st = train_run(c, &w);
+    if (st == ST_OK && c->metrics_comm_ledger) {
         comm_ledger_print(w.ledger, stdout);
         if (world_replayed(&w))
             printf("%s\n", w.replayed);
@@ -72,8 +59,9 @@ status verb_train(int argc, char **argv)
     if (c.metrics_profile)
         c.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
     status st = verb_all_taken(argc, argv);
+    signal(SIGPIPE, SIG_IGN); /* who reads our lines may leave; that ends no run */
     if (st == ST_OK)
-        st = run_rank(&c, dry);
+        st = dry ? dry_run(&c) : run_rank(&c);
     conf_done(&c);
     return st;
 }

@@ -100,7 +100,9 @@ typedef struct backend_vtable {
     status (*reserve)(stream *s, size_t bytes);
     bool overhead;  /* memory is a GPU's own: its driver, libraries and graphs take some of it */
     bool immediate; /* device memory is the host's, and a call has done its work when it returns */
-    bool hollow;    /* there is no memory behind its addresses (device/shapes.h) */
+    /* Device memory has addresses and no storage: what is written there is gone, and what is read
+     * from there is zero (device/shapes.h). Pinned memory is real. */
+    bool no_storage;
     bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
     int ahead;         /* steps that may be queued before the host reads what the first one did */
 } backend_vtable;
@@ -124,6 +126,13 @@ struct device {
     char description[512];   /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
     char no_gpu[512];        /* why this is the CPU where a GPU was looked for; "" otherwise */
 };
+
+/* Does device memory hold what is written to it? Where it does not, moving values is time wasted.
+ */
+static inline bool device_has_storage(const device *d)
+{
+    return !d->v->no_storage;
+}
 
 /* Around a backend's waits. */
 static inline void device_wait_begins(device *d)

@@ -136,7 +136,7 @@ static status shapes_stream_new(device *d, stream **out)
     shapes_stream *s = calloc(1, sizeof *s);
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory for a stream");
-    s->handle = (shapes_handle){((shapes_device *)d)->streams++, d, place_of};
+    s->handle = (shapes_handle){{.number = ((shapes_device *)d)->streams++}, d, place_of};
     s->base = (stream){.dev = d, .ops = d->ops, .handle = &s->handle};
     *out = &s->base;
     return ST_OK;
@@ -264,7 +264,7 @@ const backend_vtable backend_shapes = {
     .event_wait = shapes_event_wait,
     .event_ns = shapes_event_ns,
     .memory = shapes_memory,
-    .hollow = true,
+    .no_storage = true,
     .fixed_shapes = true,
     .ahead = 1,
 };

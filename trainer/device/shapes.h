@@ -10,15 +10,10 @@
 #define TESSERA_DEVICE_SHAPES_H
 
 #include "trainer/device/backend.h"
+#include "trainer/device/emulated_handle.h"
 
 extern const backend_vtable backend_shapes;
 enum { BACKEND_SHAPES = 16 }; /* for device_open; of no option, beside training.backend's values */
-
-/* Are there no values behind this device's addresses? */
-static inline bool shapes_only(const device *d)
-{
-    return d->v->hollow;
-}
 
 /* Where bytes lie: all of them in one allocation. */
 typedef enum shapes_place { SHAPES_NOWHERE, SHAPES_HOLLOW, SHAPES_PINNED } shapes_place;
@@ -26,7 +21,7 @@ typedef enum shapes_place { SHAPES_NOWHERE, SHAPES_HOLLOW, SHAPES_PINNED } shape
 /* What a stream's handle is: for a library that is asked to move what is on such a device
  * (parallel/nccl_double) and has to tell what there is to be moved. */
 typedef struct shapes_handle {
-    int number; /* of the stream on its device */
+    emulated_handle base; /* without `add`, by which it is known */
     const device *device;
     shapes_place (*place)(const device *d, const void *p, size_t bytes);
 } shapes_handle;

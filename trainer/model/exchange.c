@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/device/shapes.h"
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
 
@@ -82,7 +81,7 @@ static status gather_borders(pass *p, const int32_t *offset)
     TRY(v->to_host(p->r->s, e->host_borders, e->borders,
                    (size_t)(p->c->size * n) * sizeof(int32_t)));
     TRY(v->wait(p->r->s));
-    if (shapes_only(p->r->s->dev))
+    if (!device_has_storage(p->r->s->dev))
         even_borders(p);
     for (int owner = 0; owner < p->c->size; owner++) {
         int64_t rows = 0;

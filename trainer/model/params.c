@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
 #include "trainer/parallel/comm_simulated.h"
 
@@ -111,7 +110,7 @@ status params_write(const param *p, stream *s, int64_t first, int64_t n, const d
     assert(first >= 0 && n >= 0 && first + n <= p->n_local);
     int64_t begin = first > p->own_first ? first : p->own_first;
     int64_t own_end = p->own_first + p->own_n, end = first + n < own_end ? first + n : own_end;
-    if (end <= begin || shapes_only(s->dev))
+    if (end <= begin || !device_has_storage(s->dev))
         return ST_OK;
     return write_own(p, s, begin - p->own_first, end - begin, from + (begin - first));
 }
@@ -135,7 +134,7 @@ status params_read(const void *acc_array, stream *s, int64_t first, int64_t n, d
 
 status params_refresh(params *p, stream *s)
 {
-    if (!p->acts || shapes_only(s->dev))
+    if (!p->acts || !device_has_storage(s->dev))
         return ST_OK;
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)

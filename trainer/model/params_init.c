@@ -7,7 +7,6 @@
 #include "common/base/proc.h"
 #include "common/base/rng.h"
 #include "trainer/device/pool.h"
-#include "trainer/device/shapes.h"
 #include "trainer/model/convert.h"
 #include "trainer/model/params.h"
 
@@ -81,7 +80,7 @@ static status init_row(drawing *d, stream *s, pool *threads)
 
 static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
 {
-    if (shapes_only(s->dev))
+    if (!device_has_storage(s->dev))
         return ST_OK;
     const backend_vtable *v = s->dev->v;
     const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;

@@ -34,7 +34,7 @@ static void note(const comm *c, int64_t kind, int64_t count, st_dtype dtype, int
 static status room(const stream *s, const void *p, int64_t count, st_dtype dtype)
 {
     size_t bytes = (size_t)count * st_dtype_size(dtype);
-    if (!shapes_only(s->dev) || shapes_hold(s->dev, p, bytes))
+    if (shapes_hold(s->dev, p, bytes))
         return ST_OK;
     return FAIL(ST_INTERNAL, "a buffer of %zu bytes lies in no allocation of the device", bytes);
 }

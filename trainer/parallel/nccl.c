@@ -19,7 +19,6 @@ static status find_functions(void *handle)
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     *(void **)&library.CommRevoke = dlsym(handle, "ncclCommRevoke");
-    *(void **)&library.TesseraHollow = dlsym(handle, "ncclTesseraHollow");
     return ST_OK;
 }
 

@@ -49,9 +49,6 @@ typedef struct nccl_library {
     bool windows;  /* all of these are there */
     int version;
     ncclResult_t (*CommRevoke)(ncclComm_t comm, int flags); /* since 2.28.9; NULL before */
-    /* Of a library that stands in for NCCL and can be told that there is no memory behind streams'
-     * addresses (nccl_double); NULL: NCCL's own. */
-    ncclResult_t (*TesseraHollow)(void);
 } nccl_library;
 
 /* Before it is loaded: a library that stands in for NCCL. NULL: libnccl.so.2, wherever it is. */

@@ -303,13 +303,14 @@ static status add_group(nccl_world *w, const int *world_rank, int size, nccl_gro
     return ST_OK;
 }
 
-/* Host values are real in a dry run too: there its memory is the host's. */
+/* Host values are real on every device: where it has no storage they go through pinned memory. */
 static status open_stage(nccl_world *w)
 {
     const backend_vtable *v = w->device->v;
+    const bool kept = device_has_storage(w->device);
     void *device_memory = NULL, *host = NULL, *stop = NULL;
     TRY(v->stream_new(w->device, &w->stage.stream));
-    TRY((v->hollow ? v->alloc_host : v->alloc)(w->device, COMM_STAGE_BYTES, &device_memory));
+    TRY((kept ? v->alloc : v->alloc_host)(w->device, COMM_STAGE_BYTES, &device_memory));
     w->stage.device = device_memory;
     TRY(v->alloc_host(w->device, COMM_STAGE_BYTES, &host));
     w->stage.host = host;
@@ -333,20 +334,8 @@ static status join_all(nccl_world *w)
     return leave(w, st);
 }
 
-/* NCCL would read and write what nobody may touch. */
-static status prepare_hollow(void)
-{
-    if (!nccl()->TesseraHollow)
-        return FAIL(ST_INTERNAL, "a dry run's device has no bytes, and this NCCL would move some");
-    return nccl()->TesseraHollow() == ncclSuccess
-               ? ST_OK
-               : FAIL(ST_UNAVAILABLE, "the library that stands in for NCCL refuses a dry run");
-}
-
 status nccl_world_attach(nccl_world *w, device *d)
 {
-    if (d->v->hollow)
-        TRY(prepare_hollow());
     w->device = d;
     if (!w->groups)
         TRY(join_all(w));
@@ -363,7 +352,7 @@ void nccl_world_detach(nccl_world *w)
     if (w->stage.stream)
         v->stream_free(&w->stage.stream);
     if (w->stage.device)
-        (v->hollow ? v->release_host : v->release)(w->device, w->stage.device);
+        (device_has_storage(w->device) ? v->release : v->release_host)(w->device, w->stage.device);
     if (w->stage.host)
         v->release_host(w->device, w->stage.host);
     atomic_store(&w->closing, true);

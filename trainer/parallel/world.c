@@ -97,31 +97,12 @@ int world_gpu(const world_place *p)
     return bound ? 0 : p->local_rank;
 }
 
-/* Ranks of a dry run have no bytes that NCCL could move: a library of ours takes its place,
- * whatever the machine has. */
-static status open_nccl(bool played, comm_module_entry *entry, const char **out_library)
-{
-    static char double_path[PATH_MAX];
-    static const char where_built[] = "where nvcc and nccl.h are found";
-    status st = module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine", where_built,
-                            (void **)entry);
-    if (st == ST_OK && played) {
-        st = module_find("libtessera_nccl_double.so", "library in NCCL's place", where_built,
-                         double_path, sizeof double_path);
-        *out_library = double_path;
-    }
-    if (st != ST_OK && played)
-        return status_context(st, "ranks of a dry run as processes need the NCCL engine; without "
-                                  "--nproc one process plays them all");
-    return st;
-}
-
-static status open_engine(const conf *c, bool played, const comm_engine **out)
+static status open_engine(const conf *c, const char *library, const comm_engine **out)
 {
     comm_module_entry entry;
-    const char *library = NULL;
     if (c->comm_engine == ENGINE_NCCL)
-        TRY(open_nccl(played, &entry, &library));
+        TRY(module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine",
+                        "where nvcc and nccl.h are found", (void **)&entry));
     else
         TRY(module_open("libtessera_mpi.so", "tessera_mpi_engine", "MPI engine",
                         "where libopenmpi-dev is found", (void **)&entry));
@@ -178,11 +159,11 @@ static bool somebody_waits(void *of)
     return control_is_waiting(of) || control_others_wait(of);
 }
 
-static status open_ranks(const conf *c, world *w)
+static status open_ranks(const conf *c, const char *library, world *w)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
     TRY(comm_ledger_new(&w->ledger));
-    TRY(open_engine(c, w->played, &w->engine));
+    TRY(open_engine(c, library, &w->engine));
     if (w->place.rank == 0 && w->engine->make_id)
         TRY(w->engine->make_id(id));
     TRY(meet_others(c, id, w));
@@ -247,9 +228,9 @@ status world_replay(const conf *c, world *out)
     return ST_OK;
 }
 
-static status open_world(const conf *c, bool played, world *out)
+status world_open_on(const conf *c, int backend, const char *library, world *out)
 {
-    world w = {.played = played};
+    world w = {.backend = backend};
     char role[32];
     TRY(world_place_find(&w.place));
     if (c->comm_engine == ENGINE_REPLAY && w.place.size == 1)
@@ -259,7 +240,7 @@ static status open_world(const conf *c, bool played, world *out)
         log_init(role, c->log_level, c->log_json);
         if (w.place.rank > 0)
             TRY(print_nothing());
-        status st = open_ranks(c, &w);
+        status st = open_ranks(c, library, &w);
         if (st != ST_OK)
             return world_close(&w, st);
     }
@@ -269,12 +250,7 @@ static status open_world(const conf *c, bool played, world *out)
 
 status world_open(const conf *c, world *out)
 {
-    return open_world(c, false, out);
-}
-
-status world_open_played(const conf *c, world *out)
-{
-    return open_world(c, true, out);
+    return world_open_on(c, 0, NULL, out);
 }
 
 status world_attach(const world *w, device *d)

@@ -32,7 +32,7 @@ typedef struct world {
     comm_ledger *ledger;       /* NULL: alone, and so the next */
     control *control;
     hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
-    bool played; /* a rank of a dry run: shapes alone (trainer/check/dry_run.h) */
+    int backend; /* BACKEND_* of device_open that its ranks use; 0: training.backend's */
     /* "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8 GPUs": stands wherever
      * figures do. "": these are all ranks */
     char replayed[160];
@@ -41,8 +41,9 @@ typedef struct world {
 /* Finds the place, says so, and with several ranks meets the others (rank_link.h), then loads the
  * engine (comm.engine) and joins. */
 WARN_UNUSED status world_open(const conf *c, world *out);
-/* The same for a dry run, whose collectives move nothing. */
-WARN_UNUSED status world_open_played(const conf *c, world *out);
+/* The same on devices of another kind than training.backend's. library: the path of what the engine
+ * loads in the place of its own (comm_module.h). */
+WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library, world *out);
 /* The place of comm.replay_rank in the layout, with the engine that plays the others
  * (comm_simulated.h); world_open does it where comm.engine says so. CONFIG: there is no such
  * layout, or rows do not come from a recording. */

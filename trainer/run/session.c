@@ -419,7 +419,7 @@ static status open_rest(const resume_point *from, session *out)
     out->from = from;
     TRY_OR(failed, session_model(out));
     const char *folder;
-    const bool reads = !out->world || !out->world->played; /* shapes alone have no words */
+    const bool reads = device_has_storage(out->device); /* else no word is ever read from it */
     if (reads && model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
     if (!c->feed_replay[0]) { /* a recording says itself how long its rows are */

@@ -3,7 +3,6 @@
 
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/device/shapes.h"
 #include "trainer/model/moe.h"
 
 /* A rank's GPU is that of its place on the machine. Only where collectives go through host memory
@@ -17,8 +16,8 @@ status session_device(session *s)
                         .threads = (int)c->training_threads,
                         .attention = c->training_attention,
                         .deterministic = c->training_deterministic};
-    const bool played = s->world && s->world->played;
-    TRY(device_open(played ? BACKEND_SHAPES : (int)c->training_backend, &o, &s->device));
+    const int other = s->world ? s->world->backend : 0;
+    TRY(device_open(other ? other : (int)c->training_backend, &o, &s->device));
     log_info("device %s", s->device->description);
     TRY(world_attach(s->world, s->device));
     return s->device->v->stream_new(s->device, &s->stream);

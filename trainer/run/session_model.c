@@ -8,7 +8,6 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/model/hf_folder.h"
 #include "trainer/checkpoint/hf_load.h"
-#include "trainer/device/shapes.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/recompute_plan.h"
@@ -66,8 +65,7 @@ status session_model(session *s)
 /* Adapters belong to a base that others have too. */
 static status want_base(const session *s, bool have)
 {
-    if (have || s->from || s->params->lora_rank == 0 || s->conf->lora_random_base ||
-        shapes_only(s->stream->dev))
+    if (have || s->from || s->params->lora_rank == 0 || s->conf->lora_random_base)
         return ST_OK;
     return FAIL_IN(ST_NO_INPUT, s->conf->model_path,
                    "lora.rank is %" PRId64

@@ -28,8 +28,7 @@ void shim_work_free(shim_work *w)
 
 static int stream_number(cudaStream_t on)
 {
-    return shim_is_hollow() ? ((const shapes_handle *)on)->number
-                            : ((const emulated_handle *)on)->number;
+    return ((const emulated_handle *)on)->number;
 }
 
 /* Work of one communicator runs in the order of its calls, on whatever streams. */
@@ -45,7 +44,7 @@ static ncclResult_t queue(struct ncclComm *c, cudaStream_t handle, const shim_pa
     for (int i = 0; i < n; i++)
         own[i] = part[i];
     *w = (shim_work){.comm = c, .part = own, .n = n};
-    if (shim_is_hollow())
+    if (shim_shapes_of(handle))
         return shim_start(c, w);
     emulated_handle *on = (emulated_handle *)handle;
     w->capture = on->capture(on);
@@ -61,12 +60,10 @@ static ncclResult_t collective_inside(shim_call call, const void *send, void *re
                                       cudaStream_t on)
 {
     shim_part p = {.call = call, .send = send, .recv = recv};
-    ncclResult_t result = ncclSuccess;
     if (depth > 0 || !on || shim_type_size(call.type) == 0 || !is_ready(c))
         return ncclInvalidUsage;
     p.call.stream = stream_number(on);
-    if (shim_is_hollow())
-        result = shim_find_place(c, (const shapes_handle *)on, &p);
+    ncclResult_t result = shim_find_place(c, on, &p);
     return result == ncclSuccess ? queue(c, on, &p, 1) : result;
 }
 
@@ -121,14 +118,12 @@ static ncclResult_t message_inside(shim_call call, const void *send, void *recv,
                                    cudaStream_t on)
 {
     const int peer = call.root;
-    ncclResult_t result = ncclSuccess;
     if (!on || shim_type_size(call.type) == 0 || !is_ready(c) || peer < 0 || peer >= c->size ||
         peer == c->rank)
         return ncclInvalidUsage;
     call.stream = stream_number(on);
     shim_part p = {.call = call, .send = send, .recv = recv, .peer = peer};
-    if (shim_is_hollow())
-        result = shim_find_place(c, (const shapes_handle *)on, &p);
+    ncclResult_t result = shim_find_place(c, on, &p);
     if (result != ncclSuccess)
         return result;
     if (depth == 0)

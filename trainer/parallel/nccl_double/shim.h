@@ -120,11 +120,12 @@ typedef struct shim_work {
 bool shim_poll(void *work, bool first);
 void shim_work_free(shim_work *w); /* accepts NULL */
 
-/* hollow.c: streams are those of a device of shapes (ncclTesseraHollow). Then a call is under way
+/* hollow.c. NULL: the stream is of a device with storage. On one of shapes a call is under way
  * until ncclCommGetAsyncError has seen it end, with a poll each time. */
-bool shim_is_hollow(void);
-/* Sets p->call.hollow; ncclInvalidArgument where a buffer does not lie in one allocation. */
-ncclResult_t shim_find_place(struct ncclComm *c, const shapes_handle *h, shim_part *p);
+const shapes_handle *shim_shapes_of(cudaStream_t on);
+/* Sets p->call.hollow; ncclInvalidArgument where a buffer does not lie in one allocation of a
+ * device of shapes. */
+ncclResult_t shim_find_place(struct ncclComm *c, cudaStream_t on, shim_part *p);
 ncclResult_t shim_start(struct ncclComm *c, shim_work *w);
 ncclResult_t shim_go_on(struct ncclComm *c);
 
