@@ -1,5 +1,5 @@
 /* dry_run.h: trainer train --dry-run: all ranks of a layout on devices of shapes (device/shapes.h):
- * played one after another by one process, with an engine that counts (parallel/comm_count.h), or a
+ * played one after another by one process, with an engine that counts (comm_count.h), or a
  * process each (--nproc), with the engine of GPUs over a library that moves nothing
  * (parallel/nccl_double), which compares their calls. No tensor memory, no arithmetic, no rows of a
  * data set: one step of full rows of text with the capacities of the configuration, one checkpoint.

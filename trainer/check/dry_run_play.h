@@ -4,7 +4,7 @@
 #define TESSERA_TRAINER_DRY_RUN_PLAY_H
 
 #include "trainer/check/dry_run_check.h"
-#include "trainer/parallel/comm_count.h"
+#include "trainer/check/comm_count.h"
 #include "trainer/check/dry_run_folder.h"
 #include "trainer/run/session.h"
 

@@ -1,7 +1,7 @@
 /* comm_count.h: an engine that moves nothing: calls come back at once, and of every group it is
  * kept what was asked for, so that ranks that are played one after another can be held against each
- * other (dry_run.h). Its device is one of shapes; a call whose buffers lie in no allocation of it is
- * refused. */
+ * other (dry_run.h). Its device is one of shapes; a call whose buffers lie in no allocation of it
+ * is refused. */
 #ifndef TESSERA_PARALLEL_COMM_COUNT_H
 #define TESSERA_PARALLEL_COMM_COUNT_H
 

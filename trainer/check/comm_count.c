@@ -1,5 +1,5 @@
 /* comm_count.c: see comm_count.h. */
-#include "trainer/parallel/comm_count.h"
+#include "trainer/check/comm_count.h"
 
 #include <string.h>
 
