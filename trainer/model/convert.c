@@ -4,27 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/bf16.h"
+
 bool convert_known(st_dtype d)
 {
     return d == DT_F64 || d == DT_F32 || d == DT_F16 || d == DT_BF16;
-}
-
-static float bf16_to_float(uint16_t half)
-{
-    uint32_t bits = (uint32_t)half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t float_to_bf16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN: keep the sign, make it quiet */
-        return (uint16_t)(bits >> 16 | 0x0040u);
-    uint32_t half = 0x7fffu + (bits >> 16 & 1); /* ties to even */
-    return (uint16_t)((bits + half) >> 16);
 }
 
 static double f16_to_double(uint16_t half)
@@ -122,7 +106,7 @@ void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_
             memcpy(p, &half, sizeof half);
             break;
         default:
-            half = float_to_bf16(double_to_odd_float(from[i]));
+            half = bf16_from_float(double_to_odd_float(from[i]));
             memcpy(p, &half, sizeof half);
         }
     }

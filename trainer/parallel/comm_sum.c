@@ -1,7 +1,8 @@
 #include "trainer/parallel/comm_sum.h"
 
 #include <math.h>
-#include <string.h>
+
+#include "common/base/bf16.h"
 
 /* One element after the other: what into held is read before it is written. */
 #define REDUCE(type)                                                                               \
@@ -21,36 +22,19 @@
         return ST_OK;                                                                              \
     } while (0)
 
-static float widen(uint16_t half)
-{
-    uint32_t bits = (uint32_t)half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t narrow(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (isnan(f))
-        return (uint16_t)(bits >> 16 | 0x0040u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
 static status reduce_bf16(uint16_t *into, const void *const *from, int n, int64_t count,
                           comm_reduction reduction)
 {
     for (int64_t i = 0; i < count; i++) {
-        float sum = widen(((const uint16_t *)from[0])[i]);
+        float sum = bf16_to_float(((const uint16_t *)from[0])[i]);
         for (int r = 1; r < n; r++) {
-            float x = widen(((const uint16_t *)from[r])[i]);
+            float x = bf16_to_float(((const uint16_t *)from[r])[i]);
             if (reduction == COMM_SUM)
                 sum += x;
             else if (x > sum || isnan(x))
                 sum = x;
         }
-        into[i] = narrow(sum);
+        into[i] = bf16_from_float(sum);
     }
     return ST_OK;
 }
