@@ -164,8 +164,8 @@ status row_digest(const row *r, hash128 *out)
         if (!view(r, (tensor_id)id, &t))
             continue;
         const char *dtype = st_dtype_name(t.dtype);
-        hasher_add(h, t.name, strlen(t.name) + 1);
-        hasher_add(h, dtype, strlen(dtype) + 1);
+        hasher_add_text(h, t.name);
+        hasher_add_text(h, dtype);
         hasher_add_u64(h, (uint64_t)t.n_dims);
         for (int d = 0; d < t.n_dims; d++)
             hasher_add_u64(h, (uint64_t)t.shape[d]);

@@ -152,6 +152,11 @@ void hasher_add(hasher *h, const void *data, size_t size)
         XXH3_128bits_update(h->state, data, size);
 }
 
+void hasher_add_text(hasher *h, const char *text)
+{
+    hasher_add(h, text, strlen(text) + 1);
+}
+
 void hasher_add_u64(hasher *h, uint64_t v)
 {
     uint8_t bytes[8];

@@ -30,7 +30,8 @@ WARN_UNUSED status hasher_new(hasher **out);
 void hasher_free(hasher **h);
 void hasher_reset(hasher *h);
 void hasher_add(hasher *h, const void *data, size_t size);
-void hasher_add_u64(hasher *h, uint64_t v); /* 8 bytes little-endian */
+void hasher_add_text(hasher *h, const char *text); /* and its end, so that two are not one */
+void hasher_add_u64(hasher *h, uint64_t v);        /* 8 bytes little-endian */
 hash128 hasher_value(const hasher *h);
 
 #endif

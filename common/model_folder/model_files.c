@@ -86,7 +86,7 @@ static status add_file(hasher *h, const char *folder, const char *name, bool req
         return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
     hash128 file;
     TRY(hash_file(path, &file));
-    hasher_add(h, name, __builtin_strlen(name) + 1);
+    hasher_add_text(h, name);
     hasher_add(h, file.bytes, sizeof file.bytes);
     return ST_OK;
 }

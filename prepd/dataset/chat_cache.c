@@ -15,35 +15,18 @@ enum {
     FILE_BITS = 32,
 };
 
-static void add_text(hasher *h, const char *text)
-{
-    hasher_add(h, text, strlen(text) + 1);
-}
-
-static status name_of(const conversations *d, const conf *c, hasher *h, kept_name *out)
-{
-    hasher_add_u64(h, VERSION);
-    add_text(h, c->data_path);
-    add_text(h, c->data_split);
-    add_text(h, d->root);
-    add_text(h, c->data_stage_weights);
-    hasher_add_u64(h, (uint64_t)c->data_loss_on);
-    hasher_add_u64(h, c->data_trim);
-    hasher_add_u64(h, (uint64_t)c->video_input_frames);
-    const hash128 name = hasher_value(h);
-    records_stamp(d->files, h);
-    return kept_name_make(c, "chats", name, hasher_value(h), out);
-}
-
 /* False where there is to be no cache. */
 static bool name_cache(const conversations *d, const conf *c, kept_name *out)
 {
-    hasher *h = NULL;
-    if (c->data_limit || hasher_new(&h) != ST_OK) /* a part of the files was read */
+    hasher *h;
+    if (!kept_name_begin(c, VERSION, &h))
         return false;
-    const status st = name_of(d, c, h, out);
-    hasher_free(&h);
-    return st == ST_OK;
+    hasher_add_text(h, d->root);
+    hasher_add_text(h, c->data_stage_weights);
+    hasher_add_u64(h, (uint64_t)c->data_loss_on);
+    hasher_add_u64(h, c->data_trim);
+    hasher_add_u64(h, (uint64_t)c->video_input_frames);
+    return kept_name_end(c, "chats", d->files, &h, out);
 }
 
 /* --- what is kept, as arrays --- */

@@ -164,7 +164,7 @@ void clip_table_digest(const clip_table *t, hasher *h)
         hasher_add(h, rate, (size_t)n + 1);
         for (int32_t k = 0; k < e->n_frames; k++) {
             const char *name = clip_table_frame(t, j, k);
-            hasher_add(h, name, strlen(name) + 1);
+            hasher_add_text(h, name);
         }
     }
 }

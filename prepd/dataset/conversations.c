@@ -117,7 +117,7 @@ status conversations_identify(conversations *d, const conf *c)
     hasher_add_u64(h, (uint64_t)d->n);
     hasher_add_u64(h, (uint64_t)c->data_loss_on);
     hasher_add_u64(h, c->data_trim);
-    hasher_add(h, c->data_stage_weights, strlen(c->data_stage_weights) + 1);
+    hasher_add_text(h, c->data_stage_weights);
     clip_table_digest(&d->clips, h);
     hasher_add_u64(h, (uint64_t)records_count(d->files));
     hasher_add(h, d->contents, (size_t)records_count(d->files) * sizeof *d->contents);

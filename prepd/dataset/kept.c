@@ -25,6 +25,26 @@ status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key
     return ST_OK;
 }
 
+bool kept_name_begin(const conf *c, uint64_t version, hasher **out)
+{
+    if (c->data_limit || hasher_new(out) != ST_OK)
+        return false;
+    hasher_add_u64(*out, version);
+    hasher_add_text(*out, c->data_path);
+    hasher_add_text(*out, c->data_split);
+    return true;
+}
+
+bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **h,
+                   kept_name *out)
+{
+    const hash128 name = hasher_value(*h);
+    records_stamp(files, *h);
+    const status st = kept_name_make(c, kind, name, hasher_value(*h), out);
+    hasher_free(h);
+    return st == ST_OK;
+}
+
 void kept_enter(const kept_name *name, cache_lock *out)
 {
     char holder[LOCK_HOLDER];
@@ -48,7 +68,7 @@ st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *d
 
 static void add_named(hasher *h, const char *name, const void *data, size_t size)
 {
-    hasher_add(h, name, strlen(name) + 1);
+    hasher_add_text(h, name);
     hasher_add_u64(h, size);
     if (size)
         hasher_add(h, data, size);

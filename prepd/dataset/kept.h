@@ -30,6 +30,13 @@ typedef struct kept_name {
 WARN_UNUSED status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key,
                                   kept_name *out);
 
+/* The same of record files. Between the two the caller adds to the hash which data set it is and
+ * how it is read, beyond data.path and data.split. False, and nothing to free, where there is to be
+ * no cache: only a part of the files is read (data.limit), or its name cannot be made. */
+bool kept_name_begin(const conf *c, uint64_t version, hasher **out);
+bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **h,
+                   kept_name *out);
+
 /* Before kept_open, until kept_save is done or not needed (cache_lock_leave): one prepd at a time
  * parses a data set, the others wait here, say so in the log, and find what it kept. Without a lock
  * where none can be had. */

@@ -14,25 +14,11 @@ enum {
     FILE_BITS = 32,
 };
 
-static status name_of(const texts *d, const conf *c, hasher *h, kept_name *out)
-{
-    hasher_add_u64(h, VERSION);
-    hasher_add(h, c->data_path, strlen(c->data_path) + 1);
-    hasher_add(h, c->data_split, strlen(c->data_split) + 1);
-    const hash128 name = hasher_value(h);
-    records_stamp(d->files, h);
-    return kept_name_make(c, "text", name, hasher_value(h), out);
-}
-
 /* False where there is to be no cache. */
 static bool name_cache(const texts *d, const conf *c, kept_name *out)
 {
-    hasher *h = NULL;
-    if (c->data_limit || hasher_new(&h) != ST_OK) /* a part of the files was read */
-        return false;
-    const status st = name_of(d, c, h, out);
-    hasher_free(&h);
-    return st == ST_OK;
+    hasher *h;
+    return kept_name_begin(c, VERSION, &h) && kept_name_end(c, "text", d->files, &h, out);
 }
 
 static status save(const texts *d, const kept_name *name)

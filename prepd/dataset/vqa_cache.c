@@ -36,7 +36,7 @@ static status add_file(hasher *h, const char *path, int64_t *inout_bytes)
     struct stat info;
     if (stat(path, &info) != 0)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
-    hasher_add(h, path, strlen(path) + 1);
+    hasher_add_text(h, path);
     hasher_add_u64(h, (uint64_t)info.st_size);
     hasher_add_u64(h, (uint64_t)info.st_mtim.tv_sec);
     hasher_add_u64(h, (uint64_t)info.st_mtim.tv_nsec);
@@ -44,23 +44,18 @@ static status add_file(hasher *h, const char *path, int64_t *inout_bytes)
     return ST_OK;
 }
 
-static void add_text(hasher *h, const char *text)
-{
-    hasher_add(h, text, strlen(text) + 1);
-}
-
 /* Which data set it is, and how it is read: sources of a mixture share a folder and have the same
  * options. */
 static void add_name(hasher *h, const vqa *d, const conf *c)
 {
     hasher_add_u64(h, VERSION);
-    add_text(h, d->paths.questions);
-    add_text(h, d->paths.annotations);
-    add_text(h, d->paths.root);
-    add_text(h, d->paths.image_folder);
-    add_text(h, d->paths.subtype);
-    add_text(h, c->data_split);
-    add_text(h, c->data_suffix);
+    hasher_add_text(h, d->paths.questions);
+    hasher_add_text(h, d->paths.annotations);
+    hasher_add_text(h, d->paths.root);
+    hasher_add_text(h, d->paths.image_folder);
+    hasher_add_text(h, d->paths.subtype);
+    hasher_add_text(h, c->data_split);
+    hasher_add_text(h, c->data_suffix);
     hasher_add_u64(h, (uint64_t)c->data_group);
     hasher_add_u64(h, (uint64_t)c->data_limit);
     hasher_add_u64(h, (uint64_t)c->data_answer);

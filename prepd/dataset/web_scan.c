@@ -173,7 +173,7 @@ static status on_member(void *user, const tar_member *m, int fd)
     if (!k->open || strcmp(key, k->key) != 0)
         TRY(begin_sample(k, key));
     const char *last = strrchr(dot, '.') + 1;
-    hasher_add(k->h, m->name, strlen(m->name) + 1);
+    hasher_add_text(k->h, m->name);
     hasher_add_u64(k->h, (uint64_t)m->bytes);
     if (snprintf(ending, sizeof ending, "/%s/", dot + 1) < (int)sizeof ending &&
         strlen(k->endings) + strlen(ending) < sizeof k->endings) {

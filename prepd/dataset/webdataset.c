@@ -142,8 +142,8 @@ static status web_open(const conf *c, dataset **out)
     hasher_add(h, "webdataset", 10);
     hasher_add_u64(h, (uint64_t)c->data_loss_on);
     hasher_add_u64(h, c->data_trim);
-    hasher_add(h, c->data_stage_weights, strlen(c->data_stage_weights) + 1);
-    hasher_add(h, c->data_prompt, strlen(c->data_prompt) + 1);
+    hasher_add_text(h, c->data_stage_weights);
+    hasher_add_text(h, c->data_prompt);
     TRY_OR(done, web_scan(d, h));
     hasher_add_u64(h, (uint64_t)d->n);
     if (d->any_video)

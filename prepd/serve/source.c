@@ -55,8 +55,8 @@ static status index_key_of(const source *s, hash128 *out)
     hasher_add(h, rules.bytes, sizeof(rules.bytes));
     hasher_add(h, data.bytes, sizeof(data.bytes));
     hasher_add(h, s->model_digest.bytes, sizeof(s->model_digest.bytes));
-    hasher_add(h, c->data_system, strlen(c->data_system) + 1);
-    hasher_add(h, c->data_suffix, strlen(c->data_suffix) + 1);
+    hasher_add_text(h, c->data_system);
+    hasher_add_text(h, c->data_suffix);
     hasher_add_u64(h, c->data_label_newline);
     hasher_add_u64(h, (uint64_t)c->image_input_pixels);
     hasher_add_u64(h, (uint64_t)c->image_file_bytes);

@@ -16,7 +16,7 @@ enum { MANIFEST_VERSION = 1 };
 
 static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *digest)
 {
-    hasher_add(h, name, strlen(name) + 1);
+    hasher_add_text(h, name);
     hasher_add_u64(h, (uint64_t)bytes);
     hasher_add(h, digest, strlen(digest));
 }
