@@ -1,8 +1,8 @@
-/* load.c: which backend a run gets. The CPU is linked in; CUDA is a library of its own, looked for
+/* open.c: which backend a run gets. The CPU is linked in; CUDA is a library of its own, looked for
  * only when wanted, so that one binary starts with and without a driver. */
 #include "common/conf/conf.h"
 #include "common/program/log.h"
-#include "trainer/device/cuda_module.h"
+#include "trainer/ops/cuda/cuda_module.h"
 #include "trainer/device/shapes.h"
 
 /* Of ops/table.c; the table stays opaque here, so that nothing includes upward. */

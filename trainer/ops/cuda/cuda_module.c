@@ -1,5 +1,5 @@
 /* cuda_module.c: the way into libtessera_cuda.so. */
-#include "trainer/device/cuda_module.h"
+#include "trainer/ops/cuda/cuda_module.h"
 
 extern const backend_vtable backend_cuda;
 
