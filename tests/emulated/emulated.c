@@ -6,6 +6,7 @@
 
 #include "common/conf/conf.h"
 #include "tests/emulated/queue.h"
+#include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 
 enum { PINNED_MAX = 64 };

@@ -5,6 +5,7 @@
 
 #include "common/conf/conf.h"
 #include "tests/emulated/emulated.h"
+#include "trainer/ops/open.h"
 
 status __real_device_open(int kind, const device_options *o, device **out);
 status __wrap_device_open(int kind, const device_options *o, device **out);

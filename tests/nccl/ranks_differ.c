@@ -14,6 +14,7 @@
 #include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/shapes.h"
+#include "trainer/ops/open.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 

@@ -2,6 +2,7 @@
  * with 1 and with 3 threads. */
 #include "common/conf/conf.h"
 #include "tests/parity/parity.h"
+#include "trainer/ops/open.h"
 
 static int variants(void)
 {

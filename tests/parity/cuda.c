@@ -2,6 +2,7 @@
  * same bits. Without a GPU the program says so and is skipped. */
 #include "common/conf/conf.h"
 #include "tests/parity/parity.h"
+#include "trainer/ops/open.h"
 
 static int variants(void)
 {

@@ -1,6 +1,7 @@
 /* bf16_cuda.c: a GPU, through libtessera_cuda.so as the trainer loads it. */
 #include "common/conf/conf.h"
 #include "tests/simt/bf16_device.h"
+#include "trainer/ops/open.h"
 
 const bool bf16_device_lacks_products = false;
 const char *const bf16_device_flavours[] = {"debug", "tile", NULL};

@@ -20,6 +20,7 @@
 #include "trainer/checkpoint/rank_sync.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/model/lora_params.h"
+#include "trainer/ops/open.h"
 
 enum { BLOCKS = 3 };
 static const char FILES[] = "its checkpoint"; /* what a rank is said to wait for */

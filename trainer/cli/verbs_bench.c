@@ -9,6 +9,7 @@
 #include "common/base/visible.h"
 #include "trainer/bench/bench.h"
 #include "trainer/cli/verbs.h"
+#include "trainer/ops/open.h"
 
 enum { DEPTHS = 8, FRAME = 1200 /* patches of a 640 x 480 picture */ };
 

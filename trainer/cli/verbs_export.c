@@ -6,6 +6,7 @@
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/cli/verbs.h"
+#include "trainer/ops/open.h"
 
 typedef struct export_args {
     const char *model, *out;

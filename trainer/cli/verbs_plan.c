@@ -8,6 +8,7 @@
 #include "common/base/visible.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/generate/generate.h"
+#include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
 #include "trainer/optim/groups.h"

@@ -18,6 +18,7 @@
 #include "trainer/model/qwen3vl.h"
 #include "trainer/cli/probe_gradients.h"
 #include "trainer/cli/verbs.h"
+#include "trainer/ops/open.h"
 
 typedef struct probe {
     device *device;

@@ -66,7 +66,7 @@ typedef struct device_counts {
 typedef struct backend_vtable {
     const char *name; /* "cpu", "cuda" */
     st_dtype act, acc;
-    status (*open)(const device_options *o, device **out);
+    status (*open)(const device_options *o, device **out); /* without its ops */
     void (*close)(device *d);
     /* Zeroed, aligned to 256. Only before step 1. */
     status (*alloc)(device *d, size_t bytes, void **out);
@@ -159,10 +159,14 @@ static inline status device_call_ended(stream *s)
 
 extern const backend_vtable backend_cpu;
 
-/* kind: BACKEND_* of conf.h. cuda where wanted and absent: ST_UNAVAILABLE with the reason; auto
- * takes the CPU and says why in the log. */
-WARN_UNUSED status device_open(int kind, const device_options *o, device **out);
-void device_close(device **d);
+/* Of one that device_open (ops/open.h) has opened. */
+static inline void device_close(device **d)
+{
+    if (!*d)
+        return;
+    (*d)->v->close(*d);
+    *d = NULL;
+}
 
 #ifdef __cplusplus
 }

@@ -16,12 +16,6 @@
 #include "trainer/device/pool.h"
 #include "trainer/device/real.h"
 
-/* Opaque here, so that nothing includes upward (see ops/cpu/table.c). */
-extern const struct ops_table ops_cpu;
-#ifdef TESSERA_OPS_AVX2
-extern const struct ops_table ops_cpu_avx2;
-#endif
-
 enum {
     DEVICE_ALIGN = 256,  /* the contract of alloc */
     SCRATCH_ALIGN = 64,  /* a cache line, and the widest vector */
@@ -115,6 +109,15 @@ static int cpu_count(void)
     return n > 0 ? (int)n : 1;
 }
 
+bool cpu_has_avx2(void)
+{
+#ifdef TESSERA_OPS_AVX2
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return false;
+#endif
+}
+
 static status cpu_open(const device_options *o, device **out)
 {
     if (o->index != 0)
@@ -133,14 +136,7 @@ static status cpu_open(const device_options *o, device **out)
         return st;
     }
     d->base.v = &backend_cpu;
-    d->base.ops = &ops_cpu;
-    const char *set = "";
-#ifdef TESSERA_OPS_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        d->base.ops = &ops_cpu_avx2;
-        set = ", AVX2";
-    }
-#endif
+    const char *set = cpu_has_avx2() ? ", AVX2" : "";
     char name[64];
     cpu_model_name(name, sizeof name);
     snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s%s",

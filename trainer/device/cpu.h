@@ -21,6 +21,9 @@ typedef void (*cpu_body)(const void *context, part p);
  * make its result depend on it, nor on the thread, which only chooses among scratch areas. */
 void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context);
 
+/* Whether this build has ops for AVX2 (and FMA) and this processor runs them. */
+bool cpu_has_avx2(void);
+
 /* Parts know their thread by a number below this. */
 int cpu_threads(const stream *s);
 

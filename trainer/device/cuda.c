@@ -14,7 +14,6 @@
 #include "trainer/device/cudnn.h"
 #include "trainer/device/nvml.h"
 
-extern const struct ops_table ops_cuda;
 extern const backend_vtable backend_cuda;
 
 enum { LEAST_SM = 80 }; /* bf16 products and asynchronous copies begin there */
@@ -138,7 +137,6 @@ static status cuda_open(const device_options *o, device **out)
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
     d->base.v = &backend_cuda;
-    d->base.ops = &ops_cuda;
     d->options = *o;
     d->options.index = index;
     status st = read_facts(d, &p);

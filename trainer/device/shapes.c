@@ -6,9 +6,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Opaque here, so that nothing includes upward (see ops/shapes.c). */
-extern const struct ops_table ops_shapes;
-
 enum { BLOCKS_MAX = 256 }; /* a run takes about thirty, all at its start */
 
 typedef struct block {
@@ -84,7 +81,6 @@ static status shapes_open(const device_options *o, device **out)
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
     d->base.v = &backend_shapes;
-    d->base.ops = &ops_shapes;
     snprintf(d->base.description, sizeof d->base.description, "shapes alone");
     *out = &d->base;
     return ST_OK;

@@ -1,15 +1,16 @@
-/* open.c: which backend a run gets. The CPU is linked in; CUDA is a library of its own, looked for
- * only when wanted, so that one binary starts with and without a driver. */
+/* open.c: see open.h. The CPU is linked in; CUDA is a library of its own, looked for only when
+ * wanted, so that one binary starts with and without a driver. */
+#include "trainer/ops/open.h"
+
 #include "common/conf/conf.h"
 #include "common/program/log.h"
-#include "trainer/ops/cuda/cuda_module.h"
+#include "trainer/device/cpu.h"
 #include "trainer/device/shapes.h"
-
-/* Of ops/table.c; the table stays opaque here, so that nothing includes upward. */
-extern const char *ops_first_missing(const struct ops_table *t);
+#include "trainer/ops/cuda_module.h"
+#include "trainer/ops/table.h"
 
 /* The library stays open: devices hold its functions. */
-static status cuda_backend(const backend_vtable **out)
+static status cuda_backend(cuda_module *out)
 {
     cuda_module_entry entry;
     TRY(module_open("libtessera_cuda.so", "tessera_cuda_backend", "CUDA backend",
@@ -18,11 +19,29 @@ static status cuda_backend(const backend_vtable **out)
     return ST_OK;
 }
 
+static status open_with(const backend_vtable *v, const ops_table *ops, const device_options *o,
+                        device **out)
+{
+    TRY(v->open(o, out));
+    (*out)->ops = ops;
+    return ST_OK;
+}
+
 static status cuda_open(const device_options *o, device **out)
 {
-    const backend_vtable *v = NULL;
-    TRY(cuda_backend(&v));
-    return v->open(o, out);
+    cuda_module cuda;
+    TRY(cuda_backend(&cuda));
+    return open_with(cuda.backend, cuda.ops, o, out);
+}
+
+static status cpu_open(const device_options *o, device **out)
+{
+    const ops_table *ops = &ops_cpu;
+#ifdef TESSERA_OPS_AVX2
+    if (cpu_has_avx2())
+        ops = &ops_cpu_avx2;
+#endif
+    return open_with(&backend_cpu, ops, o, out);
 }
 
 /* In the place of a GPU. */
@@ -31,7 +50,7 @@ static status fall_back(const device_options *o, const char *why, device **out)
     device_options cpu = *o;
     cpu.index = 0;
     log_info("CPU is used reason=\"%s\"", why);
-    TRY(backend_cpu.open(&cpu, out));
+    TRY(cpu_open(&cpu, out));
     snprintf((*out)->no_gpu, sizeof(*out)->no_gpu, "%s", why);
     return ST_OK;
 }
@@ -39,9 +58,9 @@ static status fall_back(const device_options *o, const char *why, device **out)
 static status open_kind(int kind, const device_options *o, device **out)
 {
     if (kind == BACKEND_CPU)
-        return backend_cpu.open(o, out);
+        return cpu_open(o, out);
     if (kind == BACKEND_SHAPES)
-        return backend_shapes.open(o, out);
+        return open_with(&backend_shapes, &ops_shapes, o, out);
     if (kind == BACKEND_CUDA)
         return cuda_open(o, out);
     device *d = NULL;
@@ -74,12 +93,4 @@ status device_open(int kind, const device_options *o, device **out)
     }
     *out = d;
     return ST_OK;
-}
-
-void device_close(device **d)
-{
-    if (!*d)
-        return;
-    (*d)->v->close(*d);
-    *d = NULL;
 }

@@ -2,8 +2,6 @@
  * done. */
 #include "trainer/ops/table.h"
 
-extern const ops_table ops_shapes;
-
 #define OP(name)                                                                                   \
     static status nothing_##name(stream *s, const struct name##_args *a)                           \
     {                                                                                              \

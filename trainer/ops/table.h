@@ -28,7 +28,8 @@ typedef struct ops_table {
 #include "trainer/ops/ops.def"
 } ops_table;
 
-extern const ops_table ops_cpu;
+extern const ops_table ops_cpu, ops_cpu_avx2; /* the second where TESSERA_OPS_AVX2 is set */
+extern const ops_table ops_shapes;            /* of a device of shapes alone */
 
 /* Name of the first empty entry, or NULL: the table is whole. */
 const char *ops_first_missing(const ops_table *t);

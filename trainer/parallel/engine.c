@@ -8,6 +8,7 @@
 
 #include "common/program/log.h"
 #include "trainer/device/backend.h"
+#include "trainer/ops/open.h"
 
 static bool is_open(const conf *c)
 {

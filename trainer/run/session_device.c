@@ -4,6 +4,7 @@
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/moe.h"
+#include "trainer/ops/open.h"
 
 /* A rank's GPU is that of its place on the machine. Only where collectives go through host memory
  * may ranks share one. */

@@ -1,11 +1,11 @@
 /* cuda_module.c: the way into libtessera_cuda.so. */
-#include "trainer/ops/cuda/cuda_module.h"
+#include "trainer/ops/cuda_module.h"
 
 extern const backend_vtable backend_cuda;
+extern const ops_table ops_cuda;
 
-__attribute__((visibility("default"))) const backend_vtable *
-tessera_cuda_backend(const module_host *host)
+__attribute__((visibility("default"))) cuda_module tessera_cuda_backend(const module_host *host)
 {
     module_enter(host);
-    return &backend_cuda;
+    return (cuda_module){&backend_cuda, &ops_cuda};
 }

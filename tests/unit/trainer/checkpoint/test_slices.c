@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/rank_sync.h"
+#include "trainer/ops/open.h"
 
 typedef struct bench {
     model_dims d;

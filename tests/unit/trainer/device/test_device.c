@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
+#include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 
 static void test_device_open__cpu(void **state)

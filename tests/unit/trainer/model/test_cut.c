@@ -4,6 +4,7 @@
 
 #include "tests/harness.h"
 #include "trainer/model/params.h"
+#include "trainer/ops/open.h"
 
 static layout layout_like(int64_t replicate, int64_t shard, int64_t context, int64_t tensor,
                           int64_t expert, int64_t expert_tensor)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
+#include "trainer/ops/open.h"
 #include "trainer/optim/optim.h"
 
 #ifdef TESSERA_REAL_F64

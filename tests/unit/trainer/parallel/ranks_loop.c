@@ -13,6 +13,7 @@
 
 #include "common/program/log.h"
 #include "tests/emulated/emulated.h"
+#include "trainer/ops/open.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 

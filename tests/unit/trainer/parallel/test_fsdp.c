@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "common/conf/conf.h"
+#include "trainer/ops/open.h"
 #include "trainer/parallel/fsdp.h"
 
 enum { UNITS = 4, RANKS = 2, PIECE = UNIT_ALIGN, BUFFERS = 2 };

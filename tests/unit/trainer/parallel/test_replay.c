@@ -11,6 +11,7 @@
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/train_state.h"
+#include "trainer/ops/open.h"
 #include "trainer/run/step.h"
 
 enum { RANKS = 4, RANK = 1, N = 6 };

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/json/json.h"
+#include "trainer/ops/open.h"
 #include "trainer/report/bar.h"
 #include "trainer/report/line.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trainer/device/shapes.h"
+#include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
 #include "trainer/model/exchange.h"

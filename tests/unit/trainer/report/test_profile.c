@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/conf/conf.h"
+#include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/profile.h"
 

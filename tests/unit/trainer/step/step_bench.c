@@ -9,6 +9,7 @@
 #include "proto/record.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/graph_replay.h"
+#include "trainer/ops/open.h"
 
 /* Rows of text, images, a video, no targets; each step gets others. */
 static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33}},

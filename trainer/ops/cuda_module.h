@@ -6,14 +6,20 @@
 
 #include "common/program/module.h"
 #include "trainer/device/backend.h"
+#include "trainer/ops/table.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+typedef struct cuda_module {
+    const backend_vtable *backend;
+    const ops_table *ops;
+} cuda_module;
+
 /* The library's one symbol, "tessera_cuda_backend". */
-typedef const backend_vtable *(*cuda_module_entry)(const module_host *host);
-const backend_vtable *tessera_cuda_backend(const module_host *host);
+typedef cuda_module (*cuda_module_entry)(const module_host *host);
+cuda_module tessera_cuda_backend(const module_host *host);
 
 #ifdef __cplusplus
 }
