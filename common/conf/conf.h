@@ -62,7 +62,7 @@ typedef struct conf {
  * defaults from the working directory; the default endpoint from the file's folder, so that both
  * programs meet. model.path without a slash that names no folder is left as it is: a preset;
  * model.path and model.tokenizer as Org/Name mean a snapshot in the Hugging Face cache
- * (common/model_folder/model_cache.h) where no folder has that name. */
+ * (common/base/model_cache.h) where no folder has that name. */
 WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
 void conf_done(conf *c);
 

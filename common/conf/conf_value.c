@@ -10,7 +10,7 @@
 #include <strings.h>
 
 #include "common/base/file.h"
-#include "common/model_folder/model_cache.h"
+#include "common/base/model_cache.h"
 
 enum { PORT_MAX = 65533 /* and two more follow */ };
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "common/conf/conf.h"
-#include "common/model_folder/model_cache.h"
+#include "common/base/model_cache.h"
 
 /* model.tokenizer, or model.path if that is a folder. ST_CONFIG, with the remedy, beside a preset
  * without model.tokenizer. Borrowed from the conf. */

@@ -7,7 +7,7 @@
 #include "common/program/log.h"
 #include "common/base/visible.h"
 #include "prepd/cli/verbs.h"
-#include "prepd/worker/stage_times.h"
+#include "prepd/agreed/stage_times.h"
 #include "prepd/cli/verbs_child.h"
 #include "proto/frame.h"
 #include "proto/wire.h"

@@ -9,7 +9,7 @@
 #include "common/base/proc.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/program/verb.h"
-#include "prepd/worker/fingerprints.h"
+#include "prepd/agreed/fingerprints.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/worker/image_load.h"
 #include "prepd/worker/sandbox.h"

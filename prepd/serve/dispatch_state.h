@@ -9,7 +9,7 @@
 #include "common/conf/conf.h"
 #include "prepd/dataset/cache_lock.h"
 #include "prepd/dataset/dataset.h"
-#include "prepd/worker/fingerprints.h"
+#include "prepd/agreed/fingerprints.h"
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
@@ -20,7 +20,7 @@
 #include "prepd/serve/peer_limits.h"
 #include "prepd/serve/compression_choice.h"
 #include "prepd/serve/quarantine.h"
-#include "prepd/worker/stage_times.h"
+#include "prepd/agreed/stage_times.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 

@@ -1,4 +1,4 @@
-/* fingerprint_check.c: this daemon's own fingerprints (prepd/worker/fingerprints.h), and which
+/* fingerprint_check.c: this daemon's own fingerprints (prepd/agreed/fingerprints.h), and which
  * workers have the same.
  *
  * A child process makes them, `prepd fingerprint`, started together with the daemon and read beside

@@ -57,7 +57,7 @@ def the_build_s_name_is_of_its_sources():
     def name_of(folder, listed):
         out = os.path.join(tempfile.gettempdir(), f"build_id{os.getpid()}.c")
         subprocess.run(["cmake", f"-DSOURCE={folder}", f"-DLIST={listed}", f"-DOUT={out}", "-P",
-                        os.path.join(source, "prepd/build_id.cmake")], check=True, env={"PATH": "/usr/bin:/bin"}, timeout=LIMIT_S)
+                        os.path.join(source, "prepd/agreed/build_id.cmake")], check=True, env={"PATH": "/usr/bin:/bin"}, timeout=LIMIT_S)
         with open(out) as x:
             text = x.read()
         os.remove(out)

@@ -1,6 +1,6 @@
 /* test_model_cache.c: which words are names in the Hugging Face cache, what its folders are called,
  * which files of a folder count. */
-#include "common/model_folder/model_cache.h"
+#include "common/base/model_cache.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "prepd/worker/fingerprints.h"
+#include "prepd/agreed/fingerprints.h"
 
 #include <string.h>
 

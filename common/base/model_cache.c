@@ -1,5 +1,5 @@
 /* model_cache.c: see model_cache.h. */
-#include "common/model_folder/model_cache.h"
+#include "common/base/model_cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
