@@ -1,25 +1,10 @@
 /* json_message.c: messages of JSON: all kinds but rows. A lease may bring files behind it. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/json/json.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
-
-static const char PEER_WORD[] = "peer ";
-
-void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
-{
-    enum { SHOWN = 64 };
-    char *p = out + sprintf(out, PEER_WORD);
-    for (size_t i = 0; i < peer->size && i < SHOWN; i++)
-        p += sprintf(p, "%02x", peer->id[i]);
-    if (peer->size > SHOWN)
-        strcpy(p, "..");
-    if (peer->size == 0)
-        strcpy(p, "unnamed");
-}
 
 status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row, const char *json,
                       size_t size)
@@ -89,17 +74,6 @@ status wire_read_json(const wire_msg *m, const char *peer, frame *out_head, json
     return ST_OK;
 }
 
-/* The thread's note for the one it is about: who that is is our own name for it. */
-static const char *text_for_peer(void)
-{
-    status_note note = *status_last();
-    if (strncmp(note.input, PEER_WORD, strlen(PEER_WORD)) == 0) {
-        snprintf(note.input, sizeof note.input, "%s", note.offset >= 0 ? "your message" : "");
-        status_set(&note);
-    }
-    return status_text();
-}
-
 status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code)
 {
     json_writer w;
@@ -108,7 +82,7 @@ status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_cstr(&w, "code", status_name(code));
-    json_put_key_cstr(&w, "message", text_for_peer());
+    json_put_key_cstr(&w, "message", wire_peer_text());
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK) {

@@ -4,13 +4,11 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/base/clock.h"
 #include "proto/endpoint.h"
 #include "proto/wire_keys.h"
 #include "proto/wire_socket.h"
@@ -22,19 +20,12 @@ enum {
     UNHEARD_MS = 10000, /* of a link with something on its way */
     HANDSHAKE_MS = 5000,
     RECONNECT_MAX_MS = 1000,
-    CUT_LIMIT = 3,  /* a daemon that starts or stops may cut one off; this is its answer, unless a
-                     * daemon was heard there before (wire_expect) */
     BACKLOG = 1024, /* a thousand workers may connect at once */
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, /* by which a peer that went is noticed */
 };
 static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
-
-status wire_zmq_failed(const char *what, const char *name)
-{
-    return FAIL(ST_OS, "%s %s: %s", what, name, zmq_strerror(zmq_errno()));
-}
 
 status wire_new(wire **out)
 {
@@ -239,22 +230,6 @@ failed:
     return st;
 }
 
-status wire_monitor(wire *w, void *socket, const char *name, int events, void **out)
-{
-    char address[64];
-    const int zero = 0;
-    /* A name is given up by a thread of ZeroMQ's, some time after its socket was closed. */
-    snprintf(address, sizeof address, "inproc://monitor-%llu", (unsigned long long)w->monitors++);
-    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
-    if (zmq_socket_monitor(socket, address, events) != 0 ||
-        !(*out = zmq_socket(w->context, ZMQ_PAIR)) ||
-        zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
-        zmq_setsockopt(*out, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
-        zmq_connect(*out, address) != 0)
-        return wire_zmq_failed("monitoring", name);
-    return ST_OK;
-}
-
 status wire_connect(wire *w, const char *text, wire_socket **out)
 {
     endpoint e;
@@ -273,34 +248,6 @@ status wire_connect(wire *w, const char *text, wire_socket **out)
 failed:
     wire_close(&s);
     return st;
-}
-
-void wire_read_events(wire_socket *s)
-{
-    while (s->monitor) {
-        uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
-        char address[256];
-        int size = zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT);
-        if (size < 0 && zmq_errno() == EINTR)
-            continue;
-        if (size < 0)
-            return;
-        (void)!zmq_recv(s->monitor, address, sizeof address, ZMQ_DONTWAIT);
-        uint16_t what = 0;
-        uint32_t value = 0;
-        if (size >= (int)sizeof event) {
-            memcpy(&what, event, sizeof what);
-            memcpy(&value, event + sizeof what, sizeof value);
-        }
-        s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
-        /* Not one that took too long: the other side may be stopped or have no time. */
-        s->cut +=
-            what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
-        s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
-                      what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
-                      (s->cut >= CUT_LIMIT && !s->greeted && !s->expected);
-    }
 }
 
 bool wire_greeted(wire_socket *s)

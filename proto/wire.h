@@ -153,6 +153,9 @@ void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT]);
 /* "peer 006b8b4567" for errors and logs; a long id is cut. */
 enum { WIRE_PEER_TEXT = 160 };
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT]);
+/* status_text() for the peer that the thread's note is about: who that is is our own name for it.
+ */
+const char *wire_peer_text(void);
 
 /* Step 1 = workers, 2 = control: "ENDPOINT.workers" and "ENDPOINT.control" for ipc, the next two
  * ports for tcp. Heap. */

@@ -1,6 +1,7 @@
 /* tokenizer_loading.h: inside of loading: the file being read, and its typed members.
  *
- * tokenizer_load.c reads the file and the steps around the model, tokenizer_vocab.c the model. */
+ * tokenizer_load.c reads the file and the steps around the model, tokenizer_vocab.c the model; both
+ * look members up by tokenizer_members.c. */
 #ifndef TESSERA_COMMON_TOKENIZER_LOADING_H
 #define TESSERA_COMMON_TOKENIZER_LOADING_H
 

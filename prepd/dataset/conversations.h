@@ -37,7 +37,7 @@ typedef struct conversations {
     hash128 identity;
 } conversations;
 
-/* identity, of all the rest; reads the files for contents where there is none. */
+/* chat_identity.c: identity, of all the rest; reads the files for contents where there is none. */
 WARN_UNUSED status conversations_identify(conversations *d, const conf *c);
 
 /* chat_cache.c: places and images of the last start, so that records need not be parsed again to

@@ -13,6 +13,7 @@
 #include "common/base/words.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/names.h"
+#include "prepd/dataset/open_source.h"
 
 enum { MAX_SOURCES = 256, NAME_BYTES = 64 };
 
@@ -192,7 +193,7 @@ static status open_source(mixture *m, int k)
         return FAIL_IN(ST_CONFIG, m->file, "source %s: a mixture of mixtures", s->name);
     if (!s->own_limit)
         s->c.data_limit = m->from->data_limit;
-    status st = dataset_open(&s->c, &s->d);
+    status st = dataset_open_source(&s->c, &s->d);
     if (st != ST_OK)
         return status_context(st, "source %s", s->name);
     m->parts[k].first = m->n_samples;

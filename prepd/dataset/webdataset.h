@@ -52,6 +52,7 @@ typedef struct webdataset {
 WARN_UNUSED status web_find_shards(webdataset *d, const conf *c);
 WARN_UNUSED status web_scan(webdataset *d, hasher *h);
 
+/* web_words.c */
 /* Words of a sample as turns, its images as numbers from 0 in the order of the tar; bytes [n] of
  * the member that s->kind names. ST_BAD_INPUT with the source. */
 WARN_UNUSED status web_read_words(const webdataset *d, const web_sample *s, const char *bytes,

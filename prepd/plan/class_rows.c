@@ -41,6 +41,16 @@ static status keep_full(const plan *p, const pack_item *items, const int64_t *me
     return ST_OK;
 }
 
+status plan_pack_mixed(plan *p, const pack_item *items, int64_t n, int64_t *row_of,
+                       int64_t *out_rows)
+{
+    int64_t rows;
+    TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
+    TRY(pack_level(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, rows));
+    *out_rows = rows;
+    return ST_OK;
+}
+
 status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units, int64_t n,
                          int64_t *row_of, int64_t *out_rows)
 {

@@ -2,13 +2,10 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "prepd/plan/order.h"
 #include "prepd/plan/planner.h"
-
-enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
 
 /* Keeps the measures of a window's rows, for the buckets. */
 static status note_rows(plan *p, const window_plan *w)
@@ -281,51 +278,4 @@ uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint6
     const uint64_t epoch = stretch_window(p, s, row < last ? row : last, &first) / p->n_windows;
     *out_first = s->first_row[(epoch - s->epoch) * p->n_windows];
     return epoch;
-}
-
-uint64_t plan_rows(const plan *p, const plan_stretch *s)
-{
-    return s ? s->end_row : p->whole.end_row;
-}
-
-bool plan_endless(const plan *p)
-{
-    return p->kind == PLAN_PACKED && p->last_window == UINT64_MAX;
-}
-
-int64_t plan_token_budget(const plan *p)
-{
-    return p->token_budget;
-}
-
-int64_t plan_patches_of(const conf *c)
-{
-    return c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
-}
-
-int64_t plan_patch_budget(const plan *p)
-{
-    return p->patch_budget;
-}
-
-const char *plan_cause(const plan *p, int64_t i)
-{
-    int64_t at = id_map_get(&p->cause_of, i);
-    return at < 0 ? NULL : text_pool_at(&p->causes, at);
-}
-
-int64_t plan_refused(const plan *p)
-{
-    return p->d->v->samples(p->d) - p->n_usable;
-}
-
-const shape_bucket *plan_buckets(const plan *p, int *out_n)
-{
-    *out_n = p->n_buckets;
-    return p->buckets;
-}
-
-uint64_t plan_epoch_rows(const plan *p)
-{
-    return p->kind == PLAN_SAMPLES ? p->whole.end_row : p->whole.first_row[p->n_windows];
 }

@@ -62,16 +62,6 @@ static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out
     return ST_OK;
 }
 
-status plan_pack_mixed(plan *p, const pack_item *items, int64_t n, int64_t *row_of,
-                       int64_t *out_rows)
-{
-    int64_t rows;
-    TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
-    TRY(pack_level(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, rows));
-    *out_rows = rows;
-    return ST_OK;
-}
-
 static status make_window(plan *p, uint64_t global, window_plan *w)
 {
     uint64_t epoch = global / p->n_windows, window = global % p->n_windows;

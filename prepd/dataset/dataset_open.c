@@ -1,0 +1,8 @@
+/* dataset_open.c: the data set that data.format names. */
+#include "prepd/dataset/open_source.h"
+
+status dataset_open(const conf *c, dataset **out)
+{
+    return c->data_format == DATA_MIXTURE ? dataset_open_by(&dataset_mixture, c, out)
+                                          : dataset_open_source(c, out);
+}

@@ -1,0 +1,61 @@
+/* wire_monitor.c: what ZeroMQ tells of a socket's connections, and of its own errors. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "proto/wire_socket.h"
+
+enum {
+    CUT_LIMIT = 3 /* a daemon that starts or stops may cut one off; this is its answer, unless a
+                   * daemon was heard there before (wire_expect) */
+};
+
+status wire_zmq_failed(const char *what, const char *name)
+{
+    return FAIL(ST_OS, "%s %s: %s", what, name, zmq_strerror(zmq_errno()));
+}
+
+status wire_monitor(wire *w, void *socket, const char *name, int events, void **out)
+{
+    char address[64];
+    const int zero = 0;
+    /* A name is given up by a thread of ZeroMQ's, some time after its socket was closed. */
+    snprintf(address, sizeof address, "inproc://monitor-%llu", (unsigned long long)w->monitors++);
+    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
+    if (zmq_socket_monitor(socket, address, events) != 0 ||
+        !(*out = zmq_socket(w->context, ZMQ_PAIR)) ||
+        zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
+        zmq_setsockopt(*out, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
+        zmq_connect(*out, address) != 0)
+        return wire_zmq_failed("monitoring", name);
+    return ST_OK;
+}
+
+void wire_read_events(wire_socket *s)
+{
+    while (s->monitor) {
+        uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
+        char address[256];
+        int size = zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT);
+        if (size < 0 && zmq_errno() == EINTR)
+            continue;
+        if (size < 0)
+            return;
+        (void)!zmq_recv(s->monitor, address, sizeof address, ZMQ_DONTWAIT);
+        uint16_t what = 0;
+        uint32_t value = 0;
+        if (size >= (int)sizeof event) {
+            memcpy(&what, event, sizeof what);
+            memcpy(&value, event + sizeof what, sizeof value);
+        }
+        s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
+        /* Not one that took too long: the other side may be stopped or have no time. */
+        s->cut +=
+            what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
+        s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
+                      what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+                      (s->cut >= CUT_LIMIT && !s->greeted && !s->expected);
+    }
+}

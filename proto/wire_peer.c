@@ -1,0 +1,29 @@
+/* wire_peer.c: how a peer is called, in logs and to itself. */
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/wire.h"
+
+static const char PEER_WORD[] = "peer ";
+
+void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
+{
+    enum { SHOWN = 64 };
+    char *p = out + sprintf(out, PEER_WORD);
+    for (size_t i = 0; i < peer->size && i < SHOWN; i++)
+        p += sprintf(p, "%02x", peer->id[i]);
+    if (peer->size > SHOWN)
+        strcpy(p, "..");
+    if (peer->size == 0)
+        strcpy(p, "unnamed");
+}
+
+const char *wire_peer_text(void)
+{
+    status_note note = *status_last();
+    if (strncmp(note.input, PEER_WORD, strlen(PEER_WORD)) == 0) {
+        snprintf(note.input, sizeof note.input, "%s", note.offset >= 0 ? "your message" : "");
+        status_set(&note);
+    }
+    return status_text();
+}
