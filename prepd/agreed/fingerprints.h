@@ -5,7 +5,7 @@
  * A fingerprint is a hash of what one of them makes of a fixed input that is built in
  * (image_fingerprint, video_fingerprint, tokenizer_fingerprint). The build id stands for our code:
  * a hash of the sources that rows are made by (build_id.cmake). The daemon has its own made in a
- * separate process (serve/fingerprint_check.c), workers say theirs in JOIN, and a stream carries
+ * separate process (serve/fingerprint_maker.c), workers say theirs in JOIN, and a stream carries
  * the daemon's in WELCOME and in every cursor. */
 #ifndef TESSERA_PREPD_FINGERPRINTS_H
 #define TESSERA_PREPD_FINGERPRINTS_H

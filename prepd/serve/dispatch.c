@@ -20,8 +20,6 @@
 enum {
     TICK_MS = 100,
     OPENING_MS = 5,
-    LAST_WORDS_MS = 200,
-    DRAIN_S = 20,            /* after SIGTERM */
     SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
@@ -36,15 +34,6 @@ static const wire_limits worker_limits = {
 static const wire_limits control_limits = {
     .part_bytes = 1 << 16, .unsent = 16, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
 
-void dispatch_fail(dispatch *d, status st)
-{
-    if (d->stopping && d->outcome != ST_OK)
-        return; /* the first cause counts */
-    d->outcome = st;
-    d->cause = *status_last();
-    d->stopping = true;
-}
-
 /* A connection is a descriptor: as many as the system lets us have. */
 static void raise_descriptors(void)
 {
@@ -56,47 +45,17 @@ static void raise_descriptors(void)
         log_debug("descriptor limit stays: %s", strerror(errno));
 }
 
-/* What a worker must know to do any lease: all options, as YAML that loads again, and which
- * tokenizer the index is of. */
-status dispatch_make_terms(dispatch *d)
+/* After a failure those who wait for the section are told, and it may be wanted again. */
+static status advance_source(dispatch *d, source *s)
 {
-    char *yaml = NULL, model[HASH_TEXT];
-    size_t yaml_size = 0, size;
-    FILE *f = open_memstream(&yaml, &yaml_size);
-    if (!f)
-        return FAIL(ST_NO_MEMORY, "no memory for the terms");
-    conf_print(d->c, f);
-    if (fclose(f) != 0) {
-        free(yaml);
-        return FAIL(ST_NO_MEMORY, "no memory for the terms");
-    }
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "version", TESSERA_VERSION);
-    json_put_key_text(&w, "options", yaml, yaml_size);
-    hash_print(d->train.model_digest, model);
-    json_put_key_cstr(&w, "model", model);
-    json_put_key_bool(&w, "videos", d->videos);
-    json_end_object(&w);
-    char *text = NULL;
-    status st = json_writer_take(&w, &text, &size);
-    if (st == ST_OK) {
-        free(d->terms);
-        d->terms = text;
-    }
-    json_writer_done(&w);
-    free(yaml);
+    const status st = source_advance(d, s);
+    if (st == ST_OK)
+        return ST_OK;
+    const status_note why = *status_last();
+    sessions_refuse(d, s, st);
+    source_done(s);
+    status_set(&why);
     return st;
-}
-
-status dispatch_new_terms(dispatch *d)
-{
-    TRY(dispatch_make_terms(d));
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (seat_send_terms(d, &w->peer) != ST_OK)
-            log_debug("worker could not be told: %s", status_text());
-    return ST_OK;
 }
 
 /* Reading a large data set takes its time, and its file system may hang: a signal is heard
@@ -109,7 +68,7 @@ static status open_train(dispatch *d)
         wire_wait signals = {.fd = d->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
         dispatch_signals(d);
-        TRY(source_advance(d, &d->train));
+        TRY(advance_source(d, &d->train));
     }
     d->stopping |= d->draining;
     return ST_OK;
@@ -166,58 +125,6 @@ static status start(dispatch *d)
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
     return local_start(d);
-}
-
-/* SIGTERM: what is in work is finished and sent, within a limit; nothing new is begun. */
-static void drain(dispatch *d)
-{
-    d->draining = true;
-    d->drain_ns = clock_ns() + (int64_t)DRAIN_S * 1000000000;
-    notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=30000000\n");
-}
-
-void dispatch_signals(dispatch *d)
-{
-    struct signalfd_siginfo info;
-    while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGCHLD)
-            continue; /* children are reaped after their last messages were read */
-        if (info.ssi_signo == SIGHUP) {
-            d->reload = true;
-            continue;
-        }
-        d->stop_now |= d->signalled;
-        d->signalled = true;
-        if (info.ssi_signo == SIGTERM && !d->draining && !d->stop_now)
-            drain(d);
-        else
-            d->stopping = true;
-        log_info("%s signal=%s",
-                 d->stop_now   ? "stopping at once"
-                 : d->stopping ? "stopping; another signal ends it at once"
-                               : "draining what is in work; another signal ends it at once",
-                 strsignal((int)info.ssi_signo));
-    }
-}
-
-static void from_worker(void *d, const wire_peer *from, wire_msg *m)
-{
-    seat_message(d, from, m);
-}
-
-void dispatch_last_words(dispatch *d, pid_t pid)
-{
-    const int64_t end_ns = clock_ns() + LAST_WORDS_MS * 1000000LL;
-    while (seat_of_pid(d, pid) && clock_ns() < end_ns) {
-        wire_wait wait = {.socket = d->workers};
-        status st = wire_poll(&wait, 1, 5);
-        if (st == ST_OK)
-            st = peers_read(&d->peers, d->workers, from_worker, d);
-        if (st != ST_OK) {
-            dispatch_fail(d, st);
-            return;
-        }
-    }
 }
 
 static void from_consumer(void *d, const wire_peer *from, wire_msg *m)
@@ -360,17 +267,17 @@ static status loop(dispatch *d)
         const int64_t turn_ns = clock_ns();
         if (wait[3].ready)
             dispatch_signals(d);
-        TRY(peers_read(&d->peers, d->workers, from_worker, d));
+        TRY(seats_read(d));
         local_reap(d);
         prints_run(d);
         TRY(peers_read(&d->peers, d->consumers, from_consumer, d));
         TRY(peers_read(&d->peers, d->control, from_control, d));
         sessions_deliver(d);
         tick(d);
-        const status opened = source_advance(d, &d->train);
+        const status opened = advance_source(d, &d->train);
         if (opened != ST_OK)
             dispatch_fail(d, opened);
-        if (source_advance(d, &d->eval) != ST_OK)
+        if (advance_source(d, &d->eval) != ST_OK)
             log_debug("held-out data: %s", status_text()); /* those who wait were told */
         planning_turn(d);
         sessions_greet(d);

@@ -5,6 +5,8 @@
 #ifndef TESSERA_PREPD_STATE_H
 #define TESSERA_PREPD_STATE_H
 
+#include <sys/types.h>
+
 #include "common/base/arena.h"
 #include "common/conf/conf.h"
 #include "prepd/dataset/cache_lock.h"
@@ -249,15 +251,33 @@ struct dispatch {
     int64_t started_ns, ticked_ns, watchdog_ns;
 };
 
+/* state.c */
+void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
+
+/* signals.c */
+void dispatch_signals(dispatch *d); /* reads the signalfd: sets stopping, stop_now */
+
+/* terms.c */
+WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they are now */
+/* Makes them and tells the workers: those that have others start anew. */
+WARN_UNUSED status dispatch_new_terms(dispatch *d);
+WARN_UNUSED status seat_send_terms(dispatch *d, const wire_peer *to);
+
+/* source_index.c */
+/* What an index record depends on besides the data set; a change of these builds it anew. */
+WARN_UNUSED status source_index_key(const source *s, hash128 *out);
+/* s->index from its file. NO_INPUT: there is none, or it does not fit the data. */
+WARN_UNUSED status source_load_index(source *s);
+WARN_UNUSED status source_index_done(source *s); /* all records are there: seals and keeps it */
+
 /* source.c */
 /* Opens it and loads the index, in a thread of its own. */
 WARN_UNUSED status source_want(dispatch *d, source *s);
 /* Whose index it waits for: another prepd builds it. NULL: it does not. */
 const char *source_waits_for(const source *s);
 /* Takes over what that thread opened, once it is done, and begins the index where there is none.
- * After a failure those who wait for it are told, and it may be wanted again. */
+ * After a failure it is the caller's to tell those who wait for it, then to call source_done. */
 WARN_UNUSED status source_advance(dispatch *d, source *s);
-WARN_UNUSED status source_index_done(source *s);
 void source_done(source *s);
 
 /* planning.c */
@@ -270,13 +290,18 @@ WARN_UNUSED status planning_ready(dispatch *d, session *s, bool *out_ready); /* 
 void planning_leave(session *s);
 
 /* index_build.c */
+enum { INDEX_LEASE_ITEMS = 128 }; /* most of a lease; keeps one of texts near 64 KiB of JSON */
 WARN_UNUSED status index_build_start(source *s);
 WARN_UNUSED status index_build_produce(dispatch *d, source *s, lease **out); /* NULL: nothing */
+WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
+/* Seals the index if no record is left to come. */
+WARN_UNUSED status index_build_finish(dispatch *d, source *s);
+void index_build_progress(dispatch *d, source *s, bool last);
+
+/* index_records.c */
 /* What worker w told. ST_PROTOCOL is the worker's fault, any other failure is not. */
 WARN_UNUSED status index_build_take(dispatch *d, lease *l, const json_value *records,
                                     const worker_seat *w, const char *from);
-WARN_UNUSED status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause);
-void index_build_progress(dispatch *d, source *s, bool last);
 
 /* claims.c: what workers elsewhere tell of the index counts once another process says the same. */
 typedef struct claim_asker {
@@ -308,22 +333,35 @@ int64_t
 session_row_bytes(const conf *c); /* that a row of such a stream can reserve at most, about */
 session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void session_free(session *s);
-void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
 WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
 void sessions_still_here(dispatch *d, int64_t now);
 void sessions_deliver(dispatch *d); /* rows that a consumer could not take before */
 void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
 void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */
 
+/* consumer_messages.c */
+void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
+
 /* seats.c */
-void seat_message(dispatch *d, const wire_peer *from, wire_msg *m);
+worker_seat *seat_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
 void seat_retire(dispatch *d, worker_seat *w, bool again); /* one that holds no lease */
-
-WARN_UNUSED status seat_send_terms(dispatch *d, const wire_peer *to);
+void seat_give_back(dispatch *d, lease *l);                /* one that was not begun; NULL: none */
 source *lease_source(const lease *l);
+
+/* joining.c */
+/* JOIN, a first or a further one. */
+WARN_UNUSED status seat_join(dispatch *d, const wire_peer *from, const char *name,
+                             const json_value *v);
+/* Compares what it said with what is known; TERMS once its pictures are ours, work once all is.
+ * ST_MISMATCH: the seat is gone, and its worker is to be told. */
+WARN_UNUSED status seat_prove(dispatch *d, worker_seat *w, const char *name);
+
+/* worker_messages.c */
+WARN_UNUSED status seats_read(dispatch *d); /* all that has come from workers */
+void seat_message(dispatch *d, const wire_peer *from, wire_msg *m);
 
 /* worker_answers.c */
 /* Each ends what the worker has in work, unless it is late. */
@@ -344,15 +382,14 @@ WARN_UNUSED status damage_heard(dispatch *d, const lease *l, const json_value *l
 /* [{"file":F,"warning":W}...] of at most `most` from this one on; returns the next one. */
 int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w);
 
-/* Compares what it said with what is known; TERMS once its pictures are ours, work once all is.
- * ST_MISMATCH: the seat is gone, and its worker is to be told. */
-WARN_UNUSED status seat_prove(dispatch *d, worker_seat *w, const char *name);
-
-/* fingerprint_check.c */
+/* fingerprint_maker.c */
 WARN_UNUSED status prints_start(dispatch *d); /* nothing if none is missing, or one is at it */
 void prints_run(dispatch *d);                 /* reads what it said; starts it again if it must */
 void prints_stop(dispatch *d);
-bool prints_are_known(const dispatch *d); /* all that the opened sections need */
+
+/* fingerprint_check.c */
+bool prints_are_wanted(const dispatch *d, print_kind kind); /* needed and not known */
+bool prints_are_known(const dispatch *d);                   /* all that the opened sections need */
 void prints_of_source(const dispatch *d, source *s);
 WARN_UNUSED status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
                                         print_kind kind, int64_t pid, const char *host,
@@ -382,7 +419,6 @@ WARN_UNUSED status local_start(dispatch *d);
 void local_tick(dispatch *d, int64_t now);
 int local_wanted(const conf *c); /* prepd.workers, or one per CPU */
 void local_scale(dispatch *d, int target);
-void local_reap(dispatch *d);
 void local_joined(dispatch *d, pid_t pid);
 void local_begun(dispatch *d, pid_t pid);
 void local_said_why(dispatch *d, pid_t pid); /* the thread's note is why it can not begin */
@@ -390,6 +426,12 @@ bool local_is_child(const dispatch *d, pid_t pid);
 void local_kill(dispatch *d, pid_t pid); /* it does not keep its own time limit */
 bool local_is_leaving(const dispatch *d, pid_t pid);
 int local_alive(const dispatch *d);
+local_child *local_child_of(const dispatch *d, pid_t pid); /* NULL: not one of ours */
+/* One ended before it began any work: the pool waits, or gives up. */
+void local_failed_at_start(dispatch *d, const char *what);
+
+/* reaping.c */
+void local_reap(dispatch *d);
 void local_stop(dispatch *d); /* BYE is sent; waits, then kills */
 
 /* operator_commands.c */
@@ -404,14 +446,7 @@ int metrics_answer(void *user, const char *path, FILE *out); /* an http_handler 
 void dispatch_reload(dispatch *d);
 
 /* dispatch.c */
-WARN_UNUSED status dispatch_make_terms(dispatch *d); /* from the options as they are now */
-/* Makes them and tells the workers: those that have others start anew. */
-WARN_UNUSED status dispatch_new_terms(dispatch *d);
-void dispatch_signals(dispatch *d); /* reads the signalfd: sets stopping, stop_now */
-/* Of a worker whose process has ended, if it has a seat: what it said before may be on its way. */
-void dispatch_last_words(dispatch *d, pid_t pid);
 /* Tells the supervisor that the loop turns and work comes back, as often as it wants to hear it. */
 void dispatch_watchdog(dispatch *d, int64_t now);
-void dispatch_fail(dispatch *d, status st); /* ends the run with the thread's note */
 
 #endif

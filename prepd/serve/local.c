@@ -19,9 +19,7 @@ enum {
     GIVE_UP_LATE = 60,  /* once some have worked: about a minute, the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,
-    KILLED_AT_START = 16, /* so many in a row that somebody kills before they begin: a pause */
-    JOIN_LIMIT_S = 60,    /* a worker that has not joined by then hangs */
-    LEAVE_LIMIT_MS = 3000,
+    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
 };
 
 static const int64_t MS = 1000000;
@@ -80,7 +78,7 @@ static int staying(const local_pool *p)
     return n;
 }
 
-static local_child *child_of(const dispatch *d, pid_t pid)
+local_child *local_child_of(const dispatch *d, pid_t pid)
 {
     for (int i = 0; i < MAX_LOCAL; i++)
         if (pid > 0 && d->local.child[i].pid == pid)
@@ -90,19 +88,19 @@ static local_child *child_of(const dispatch *d, pid_t pid)
 
 bool local_is_child(const dispatch *d, pid_t pid)
 {
-    return child_of(d, pid) != NULL;
+    return local_child_of(d, pid) != NULL;
 }
 
 void local_joined(dispatch *d, pid_t pid)
 {
-    local_child *c = child_of(d, pid);
+    local_child *c = local_child_of(d, pid);
     if (c)
         c->joined = true;
 }
 
 void local_begun(dispatch *d, pid_t pid)
 {
-    local_child *c = child_of(d, pid);
+    local_child *c = local_child_of(d, pid);
     if (c)
         c->begun = true;
     d->local.any_begun = true;
@@ -112,34 +110,20 @@ void local_begun(dispatch *d, pid_t pid)
 
 void local_said_why(dispatch *d, pid_t pid)
 {
-    if (child_of(d, pid))
+    if (local_child_of(d, pid))
         d->local.why = *status_last();
 }
 
 void local_kill(dispatch *d, pid_t pid)
 {
-    if (child_of(d, pid))
+    if (local_child_of(d, pid))
         kill(pid, SIGKILL);
-}
-
-static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
-{
-    switch (proc_end_of(wstatus, what, size)) {
-    case PROC_END_OUTSIDE:
-        return LOSS_OUTSIDE;
-    case PROC_END_TIME:
-        return LOSS_TIMEOUT;
-    case PROC_END_LEFT:
-        return c->leaving || WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN ? LOSS_OUTSIDE : LOSS_CRASH;
-    default:
-        return LOSS_CRASH;
-    }
 }
 
 /* One that ends before it began any work is tried again after a while, but not for ever. All that
  * end before that while is over count as one: of what many have in common there is no more than of
  * what one has. */
-static void failed_at_start(dispatch *d, const char *what)
+void local_failed_at_start(dispatch *d, const char *what)
 {
     local_pool *p = &d->local;
     if (clock_ns() < p->not_before_ns)
@@ -170,7 +154,7 @@ static void not_spawned(dispatch *d)
     log_warn("worker not started: %s", status_text());
     if (local_alive(d) == 0) {
         d->local.why = why;
-        failed_at_start(d, why.message);
+        local_failed_at_start(d, why.message);
         d->local.why.code = ST_OK; /* not what a worker that is started later dies of */
     }
     d->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
@@ -201,46 +185,6 @@ void local_tick(dispatch *d, int64_t now)
     }
 }
 
-static void died(dispatch *d, local_child *c, int wstatus)
-{
-    char what[80];
-    local_pool *p = &d->local;
-    loss how = loss_of(c, wstatus, what, sizeof(what));
-    if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it knew why */
-        dispatch_last_words(d, c->pid);
-    local_child was = *c;
-    *c = (local_child){0};
-    worker_seat *seat = seat_of_pid(d, was.pid);
-    if (seat)
-        seat_gone(d, seat, how, what);
-    if (d->stopping || was.leaving)
-        return;
-    p->respawned++;
-    if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
-        return; /* as it was told to */
-    if (was.begun || how == LOSS_OUTSIDE) {
-        log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
-        if (!was.begun && ++p->killed_at_start > KILLED_AT_START)
-            p->not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
-        return;
-    }
-    log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
-    failed_at_start(d, what);
-}
-
-void local_reap(dispatch *d)
-{
-    int wstatus;
-    pid_t pid;
-    while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
-        local_child *c = child_of(d, pid);
-        if (WIFSTOPPED(wstatus) && (c || pid == d->maker.pid))
-            kill(pid, SIGKILL); /* by somebody outside: what it has in work must not wait for him */
-        else if (c)
-            died(d, c, wstatus);
-    }
-}
-
 /* The youngest go first; the seat is told to leave when it has no work, see seats_schedule. */
 void local_scale(dispatch *d, int target)
 {
@@ -260,30 +204,6 @@ void local_scale(dispatch *d, int target)
 
 bool local_is_leaving(const dispatch *d, pid_t pid)
 {
-    const local_child *c = child_of(d, pid);
+    const local_child *c = local_child_of(d, pid);
     return c && c->leaving;
-}
-
-void local_stop(dispatch *d)
-{
-    local_pool *p = &d->local;
-    int64_t limit = clock_ns() + LEAVE_LIMIT_MS * MS;
-    for (int i = 0; i < MAX_LOCAL; i++) {
-        if (!p->child[i].pid)
-            continue;
-        p->child[i].leaving = true;
-        kill(p->child[i].pid, d->stop_now ? SIGKILL : SIGTERM);
-    }
-    while (local_alive(d) > 0) {
-        local_reap(d);
-        dispatch_signals(d); /* a second one: at once */
-        if (d->stop_now || clock_ns() > limit)
-            for (int i = 0; i < MAX_LOCAL; i++)
-                if (p->child[i].pid)
-                    kill(p->child[i].pid, SIGKILL);
-        if (local_alive(d) > 0)
-            usleep(5000);
-    }
-    free(p->endpoint);
-    p->endpoint = NULL;
 }

@@ -1,0 +1,143 @@
+/* fingerprint_maker.c: this daemon's own fingerprints, made by a child process.
+ *
+ * `prepd fingerprint` is started together with the daemon and read beside the loop: meanwhile the
+ * data set is read and workers load the same libraries, so that nothing waits longer for it. A
+ * worker that joins earlier is kept, without TERMS or work, until it can be compared. The decoder
+ * of videos is asked once the data may hold any. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/proc.h"
+#include "common/model_folder/model_files.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
+
+enum {
+    MAX_DEATHS = 3, /* in a row without a word: killed by someone, or a library that crashes */
+    LIMIT_S = 60,   /* for one that hangs, as a worker that does not join */
+};
+static const int64_t PAUSE_NS = 1000000000; /* no process to be had */
+
+status prints_start(dispatch *d)
+{
+    print_maker *m = &d->maker;
+    char self[STATUS_PATH_MAX], parent[16], only[64] = "";
+    const char *folder;
+    if (m->pid || prints_are_known(d))
+        return ST_OK;
+    TRY(proc_self_path(self, sizeof self));
+    TRY(model_files_folder(d->c, &folder));
+    snprintf(parent, sizeof parent, "%d", (int)getpid());
+    for (int k = 0; k < N_PRINTS; k++)
+        if (prints_are_wanted(d, (print_kind)k))
+            snprintf(only + strlen(only), sizeof only - strlen(only), "%s,", print_names[k]);
+    char *argv[] = {
+        self, (char[]){"fingerprint"}, (char[]){"--parent"},      parent, (char[]){"--only"},
+        only, (char[]){"--model"},     (char *)(uintptr_t)folder, NULL};
+    m->n = 0;
+    m->started_ns = clock_ns();
+    return proc_spawn_reading(argv, &m->pid, &m->fd);
+}
+
+/* "images HEX", or "error CODE WORDS". */
+static void take_line(dispatch *d, const char *line)
+{
+    hash128 value;
+    int code, at = 0;
+    if (sscanf(line, "error %d %n", &code, &at) == 1 && at > 0 && code > ST_OK && code < ST_COUNT) {
+        dispatch_fail(d, FAIL((status)code, "the fingerprints of this machine cannot be made: %s",
+                              line + at));
+        return;
+    }
+    for (int k = 0; k < N_PRINTS; k++) {
+        const size_t n = strlen(print_names[k]);
+        if (strncmp(line, print_names[k], n) == 0 && line[n] == ' ' &&
+            hash_parse(line + n + 1, &value))
+            fingerprints_set(&d->prints, (print_kind)k, value);
+    }
+}
+
+static void take_lines(dispatch *d)
+{
+    print_maker *m = &d->maker;
+    char *end;
+    while ((end = memchr(m->text, '\n', m->n))) {
+        const size_t used = (size_t)(end - m->text) + 1;
+        *end = 0;
+        take_line(d, m->text);
+        m->n -= used;
+        memmove(m->text, m->text + used, m->n);
+    }
+    if (m->n == sizeof m->text)
+        m->n = 0; /* no line that it says is so long */
+}
+
+/* The loop reaps this process with the others. */
+static void has_ended(dispatch *d)
+{
+    print_maker *m = &d->maker;
+    close(m->fd);
+    m->pid = 0;
+    m->fd = -1;
+    if (d->stopping || prints_are_known(d)) {
+        m->deaths = 0;
+        return;
+    }
+    if (++m->deaths >= MAX_DEATHS)
+        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
+                              "%d times in a row the process that makes this machine's "
+                              "fingerprints died before it told them; prepd fingerprint shows why",
+                              m->deaths));
+}
+
+static void prove_all(dispatch *d)
+{
+    char name[WIRE_PEER_TEXT];
+    for (worker_seat *w = d->seats, *next; w && !d->stopping; w = next) {
+        const wire_peer peer = w->peer;
+        next = w->next;
+        wire_peer_print(&peer, name);
+        const status st = seat_prove(d, w, name);
+        if (st != ST_OK)
+            peers_refuse(&d->peers, d->workers, &peer, "worker", st);
+    }
+}
+
+void prints_run(dispatch *d)
+{
+    print_maker *m = &d->maker;
+    ssize_t got = -1;
+    while (m->pid && (got = read(m->fd, m->text + m->n, sizeof m->text - m->n)) > 0) {
+        m->n += (size_t)got;
+        take_lines(d);
+        prove_all(d);
+    }
+    if (m->pid && (got == 0 || (errno != EAGAIN && errno != EINTR)))
+        has_ended(d);
+    if (m->pid && clock_ns() - m->started_ns > LIMIT_S * 1000000000LL) {
+        log_warn("the process that makes fingerprints hangs and is killed seconds=%d", LIMIT_S);
+        m->started_ns = clock_ns();
+        kill(m->pid, SIGKILL);
+    }
+    if (!d->stopping && !m->pid && clock_ns() >= m->not_before_ns && prints_start(d) != ST_OK) {
+        log_warn("the fingerprints of this machine cannot be made yet: %s", status_text());
+        m->pid = 0;
+        m->not_before_ns = clock_ns() + PAUSE_NS;
+    }
+}
+
+void prints_stop(dispatch *d)
+{
+    print_maker *m = &d->maker;
+    if (!m->pid)
+        return;
+    kill(m->pid, SIGKILL);
+    (void)waitpid(m->pid, NULL, 0); /* it may have been reaped */
+    close(m->fd);
+    m->pid = 0;
+}

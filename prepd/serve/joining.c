@@ -1,0 +1,199 @@
+/* joining.c: JOIN: who may work here. A worker says what it is; it is told the terms once its
+ * pictures are ours, and has work once all is. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
+
+/* "before" of a JOIN: how the process died that this one replaces. The dispatcher saw at most that
+ * a connection ended. */
+static status bury(dispatch *d, const char *keeper, const json_value *before, const char *name)
+{
+    static const struct {
+        const char *word;
+        loss how;
+    } ends[] = {{"outside", LOSS_OUTSIDE}, {"crash", LOSS_CRASH}, {"timeout", LOSS_TIMEOUT}};
+    const char *how, *what;
+    int64_t pid;
+    TRY(json_want_int(before, "pid", name, &pid));
+    TRY(json_want_text(before, "how", name, &how));
+    TRY(json_want_text(before, "what", name, &what));
+    worker_seat *w = d->seats;
+    while (w && (w->pid != pid || !keeper[0] || strcmp(w->keeper, keeper) != 0))
+        w = w->next;
+    for (size_t i = 0; w && i < sizeof(ends) / sizeof(*ends); i++)
+        if (strcmp(how, ends[i].word) == 0) {
+            seat_gone(d, w, ends[i].how, what);
+            return ST_OK;
+        }
+    return ST_OK; /* it had nothing in work */
+}
+
+/* The thread's own note stays. What the worker had in work is blamed on nothing. */
+static status refuse_other(dispatch *d, worker_seat *w, status st)
+{
+    const status_note why = *status_last();
+    if (w->local)
+        local_said_why(d, w->pid);
+    seat_gone(d, w, LOSS_OUTSIDE, "is of another kind");
+    status_set(&why);
+    return st;
+}
+
+static bool has_said_all(const dispatch *d, const worker_seat *w)
+{
+    for (int k = 0; k < N_PRINTS; k++)
+        if ((k != PRINT_VIDEOS || d->videos) && (!w->prints.of[k][0] || !d->prints.of[k][0]))
+            return false;
+    return true;
+}
+
+status seat_prove(dispatch *d, worker_seat *w, const char *name)
+{
+    const print_kind other = fingerprints_other(&w->prints, &d->prints);
+    if (other < N_PRINTS && !d->c->prepd_mixed_workers)
+        return refuse_other(
+            d, w, prints_refuse_worker(&w->prints, &d->prints, other, w->pid, w->host, name));
+    if (!w->has_terms && d->prints.of[PRINT_IMAGES][0]) {
+        const status st = seat_send_terms(d, &w->peer);
+        if (st != ST_OK)
+            return refuse_other(d, w, st);
+        w->has_terms = true;
+    }
+    const bool was = w->proved;
+    w->proved = w->has_terms && (has_said_all(d, w) || d->c->prepd_mixed_workers);
+    if (w->proved && !was && other < N_PRINTS)
+        log_warn("worker of another kind taken (prepd.mixed_workers) pid=%d host=\"%s\" "
+                 "fingerprint=%s theirs=%s ours=%s",
+                 (int)w->pid, w->host, print_names[other], w->prints.of[other],
+                 d->prints.of[other]);
+    return ST_OK;
+}
+
+/* A worker joins a second time when it has loaded what TERMS name: then it knows the rest of its
+ * fingerprints. An idle one asks now and then whether all is well. */
+static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
+{
+    TRY(fingerprints_read(v, name, &w->prints));
+    const bool told = w->has_terms;
+    TRY(seat_prove(d, w, name));
+    return told ? seat_send_terms(d, &w->peer) : ST_OK;
+}
+
+/* What a worker says of itself. Texts lie in the message. */
+typedef struct joiner {
+    const char *host, *keeper;
+    const char *version, *build;
+    int64_t pid;
+    fingerprints prints;
+    bool local, ship;
+} joiner;
+
+static status read_joiner(const dispatch *d, const char *name, const json_value *v, joiner *out)
+{
+    TRY(json_want_text(v, "version", name, &out->version));
+    TRY(json_want_text(v, "host", name, &out->host));
+    TRY(json_want_int(v, "pid", name, &out->pid));
+    TRY(fingerprints_read(v, name, &out->prints));
+    out->build = json_text(json_find(v, "build"), "unknown");
+    out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
+    out->ship = !out->local && json_bool(json_find(v, "ship"), false);
+    out->keeper = json_text(json_find(v, "keeper"), "");
+    return ST_OK;
+}
+
+/* The sources that rows are made by. A version is a name for many of them. */
+static status check_build(const dispatch *d, const char *name, const joiner *j)
+{
+    if (strcmp(j->build, d->build) == 0 && strcmp(j->version, TESSERA_VERSION) == 0)
+        return ST_OK;
+    if (d->c->prepd_mixed_workers) {
+        log_warn("worker of version %s, build %s taken (prepd.mixed_workers) pid=%lld host=\"%s\"",
+                 j->version, j->build, (long long)j->pid, j->host);
+        return ST_OK;
+    }
+    return FAIL_IN(ST_MISMATCH, name,
+                   "this worker (pid %lld on %s) is of version %s, build %s; this daemon is of "
+                   "version %s, build %s: install the same on both machines, or set "
+                   "prepd.mixed_workers to allow it",
+                   (long long)j->pid, j->host, j->version, j->build, TESSERA_VERSION, d->build);
+}
+
+static status may_join(const dispatch *d, const char *name, const joiner *j)
+{
+    TRY(check_build(d, name, j));
+    if (!j->ship)
+        return ST_OK;
+    if (!d->c->data_ship)
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "worker (pid %lld on %s) without --data-root DIR: say where the images lie on "
+            "its machine, or let the daemon send them (data.ship true)",
+            (long long)j->pid, j->host);
+    if (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD)
+        return FAIL_IN(ST_CONFIG, name,
+                       "data.ship: image.file_bytes and video.file_bytes may be at most %d, what a "
+                       "message holds",
+                       FRAME_MAX_PAYLOAD);
+    return ST_OK;
+}
+
+static worker_seat *seat_new(const wire_peer *from, const joiner *j)
+{
+    worker_seat *w = calloc(1, sizeof(*w));
+    if (!w)
+        return NULL;
+    w->peer = *from;
+    w->pid = (pid_t)j->pid;
+    w->local = j->local;
+    w->ship = j->ship;
+    w->prints = j->prints;
+    w->fresh = true;
+    w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
+    snprintf(w->keeper, sizeof(w->keeper), "%s", j->keeper);
+    snprintf(w->host, sizeof(w->host), "%s", j->host);
+    wire_peer_host(from, w->from);
+    return w;
+}
+
+/* At the end: the longest idle is served first. */
+static void append_seat(dispatch *d, worker_seat *w)
+{
+    worker_seat **at = &d->seats;
+    while (*at)
+        at = &(*at)->next;
+    *at = w;
+    d->n_seats++;
+    wire_know(d->workers, &w->peer);
+}
+
+status seat_join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
+{
+    joiner j;
+    worker_seat *w = seat_find(d, from);
+    if (w) /* still there: an idle worker asks now and then */
+        return join_again(d, w, name, v);
+    TRY(read_joiner(d, name, v, &j));
+    TRY(may_join(d, name, &j));
+    worker_seat *old = j.local ? seat_of_pid(d, (pid_t)j.pid) : NULL;
+    if (old)
+        seat_gone(d, old, LOSS_OUTSIDE, "joined again");
+    if (d->n_seats >= MAX_SEATS)
+        return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
+    const json_value *before = json_find(v, "before");
+    if (before && !j.local)
+        TRY(bury(d, j.keeper, before, name));
+    w = seat_new(from, &j);
+    if (!w)
+        return FAIL(ST_NO_MEMORY, "no memory for a worker");
+    d->retired_ns = 0; /* here is a fresh one */
+    w->number = ++d->seats_seen;
+    append_seat(d, w);
+    if (w->local)
+        local_joined(d, w->pid);
+    log_debug("worker joined pid=%d host=\"%s\" local=%d", (int)w->pid, w->host, w->local);
+    return seat_prove(d, w, name);
+}

@@ -1,0 +1,116 @@
+/* reaping.c: local workers that have ended: what they said last, whose fault it was, and whether
+ * they are started again (local.c). */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/proc.h"
+#include "common/program/log.h"
+#include "prepd/serve/dispatch_state.h"
+
+enum {
+    LAST_WORDS_MS = 200,
+    LEAVE_LIMIT_MS = 3000,
+    KILLED_AT_START =
+        16, /* so many in a row that something kills them before they begin: a pause */
+    KILLED_PAUSE_MS = 1000,
+};
+
+static const int64_t MS = 1000000;
+
+static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
+{
+    switch (proc_end_of(wstatus, what, size)) {
+    case PROC_END_OUTSIDE:
+        return LOSS_OUTSIDE;
+    case PROC_END_TIME:
+        return LOSS_TIMEOUT;
+    case PROC_END_LEFT:
+        return c->leaving || WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN ? LOSS_OUTSIDE : LOSS_CRASH;
+    default:
+        return LOSS_CRASH;
+    }
+}
+
+/* Of a worker whose process has ended, if it has a seat: what it said before may be on its way. */
+static void hear_last_words(dispatch *d, pid_t pid)
+{
+    const int64_t end_ns = clock_ns() + LAST_WORDS_MS * 1000000LL;
+    while (seat_of_pid(d, pid) && clock_ns() < end_ns) {
+        wire_wait wait = {.socket = d->workers};
+        status st = wire_poll(&wait, 1, 5);
+        if (st == ST_OK)
+            st = seats_read(d);
+        if (st != ST_OK) {
+            dispatch_fail(d, st);
+            return;
+        }
+    }
+}
+
+static void died(dispatch *d, local_child *c, int wstatus)
+{
+    char what[80];
+    local_pool *p = &d->local;
+    loss how = loss_of(c, wstatus, what, sizeof(what));
+    if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it knew why */
+        hear_last_words(d, c->pid);
+    local_child was = *c;
+    *c = (local_child){0};
+    worker_seat *seat = seat_of_pid(d, was.pid);
+    if (seat)
+        seat_gone(d, seat, how, what);
+    if (d->stopping || was.leaving)
+        return;
+    p->respawned++;
+    if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
+        return; /* as it was told to */
+    if (was.begun || how == LOSS_OUTSIDE) {
+        log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
+        if (!was.begun && ++p->killed_at_start > KILLED_AT_START)
+            p->not_before_ns = clock_ns() + KILLED_PAUSE_MS * MS;
+        return;
+    }
+    log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
+    local_failed_at_start(d, what);
+}
+
+void local_reap(dispatch *d)
+{
+    int wstatus;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
+        local_child *c = local_child_of(d, pid);
+        if (WIFSTOPPED(wstatus) && (c || pid == d->maker.pid))
+            kill(pid, SIGKILL); /* stopped from outside: what it has in work must not wait for that
+                                   to end */
+        else if (c)
+            died(d, c, wstatus);
+    }
+}
+
+void local_stop(dispatch *d)
+{
+    local_pool *p = &d->local;
+    int64_t limit = clock_ns() + LEAVE_LIMIT_MS * MS;
+    for (int i = 0; i < MAX_LOCAL; i++) {
+        if (!p->child[i].pid)
+            continue;
+        p->child[i].leaving = true;
+        kill(p->child[i].pid, d->stop_now ? SIGKILL : SIGTERM);
+    }
+    while (local_alive(d) > 0) {
+        local_reap(d);
+        dispatch_signals(d); /* a second one: at once */
+        if (d->stop_now || clock_ns() > limit)
+            for (int i = 0; i < MAX_LOCAL; i++)
+                if (p->child[i].pid)
+                    kill(p->child[i].pid, SIGKILL);
+        if (local_alive(d) > 0)
+            usleep(5000);
+    }
+    free(p->endpoint);
+    p->endpoint = NULL;
+}

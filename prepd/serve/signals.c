@@ -1,0 +1,44 @@
+/* signals.c: SIGTERM, SIGINT and SIGHUP as flags, which the loop reads. */
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/program/log.h"
+#include "prepd/serve/notify.h"
+#include "prepd/serve/dispatch_state.h"
+
+enum { DRAIN_S = 20 }; /* after SIGTERM */
+
+/* SIGTERM: what is in work is finished and sent, within a limit; nothing new is begun. */
+static void drain(dispatch *d)
+{
+    d->draining = true;
+    d->drain_ns = clock_ns() + (int64_t)DRAIN_S * 1000000000;
+    notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=30000000\n");
+}
+
+void dispatch_signals(dispatch *d)
+{
+    struct signalfd_siginfo info;
+    while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD)
+            continue; /* children are reaped after their last messages were read */
+        if (info.ssi_signo == SIGHUP) {
+            d->reload = true;
+            continue;
+        }
+        d->stop_now |= d->signalled;
+        d->signalled = true;
+        if (info.ssi_signo == SIGTERM && !d->draining && !d->stop_now)
+            drain(d);
+        else
+            d->stopping = true;
+        log_info("%s signal=%s",
+                 d->stop_now   ? "stopping at once"
+                 : d->stopping ? "stopping; another signal ends it at once"
+                               : "draining what is in work; another signal ends it at once",
+                 strsignal((int)info.ssi_signo));
+    }
+}

@@ -1,0 +1,107 @@
+/* source_index.c: the index of a data section as a file: what it depends on, and whether it still
+ * fits its data. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/program/log.h"
+#include "common/tokenizer/tokenizer.h"
+#include "prepd/serve/dispatch_state.h"
+
+/* Of what the index records of the same data: raise it when a sample that was taken is refused, or
+ * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
+ * Which libraries read the headers is not known here: no worker has joined yet. */
+enum { RECORDS_VERSION = 3 };
+
+/* Which frames of a clip are taken, and how: their times are part of a sample's text. */
+static void add_clip_options(const source *s, hasher *h)
+{
+    const conf *c = &s->c;
+    const clip_limits l = s->clips;
+    char fps[32];
+    const int n = snprintf(fps, sizeof fps, "%.17g", l.fps);
+    hasher_add(h, fps, (size_t)n + 1);
+    hasher_add_u64(h, (uint64_t)l.min_frames);
+    hasher_add_u64(h, (uint64_t)l.max_frames);
+    hasher_add_u64(h, (uint64_t)c->video_input_frames);
+    hasher_add_u64(h, (uint64_t)c->video_file_bytes);
+    hasher_add_u64(h, (uint64_t)c->video_prompt);
+}
+
+/* What an index record depends on besides the data set; a change of these builds it anew. */
+status source_index_key(const source *s, hash128 *out)
+{
+    const conf *c = &s->c;
+    const hash128 data = dataset_contents(s->data);
+    hash128 rules;
+    hasher *h = NULL;
+    TRY(tokenizer_rules(&rules));
+    TRY(hasher_new(&h));
+    hasher_add_u64(h, RECORDS_VERSION);
+    hasher_add(h, rules.bytes, sizeof(rules.bytes));
+    hasher_add(h, data.bytes, sizeof(data.bytes));
+    hasher_add(h, s->model_digest.bytes, sizeof(s->model_digest.bytes));
+    hasher_add_text(h, c->data_system);
+    hasher_add_text(h, c->data_suffix);
+    hasher_add_u64(h, c->data_label_newline);
+    hasher_add_u64(h, (uint64_t)c->image_input_pixels);
+    hasher_add_u64(h, (uint64_t)c->image_file_bytes);
+    hasher_add_u64(h, (uint64_t)c->data_group);
+    hasher_add_u64(h, (uint64_t)c->data_limit);
+    hasher_add_u64(h, (uint64_t)c->data_answer);
+    add_clip_options(s, h);
+    hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
+    *out = hasher_value(h);
+    hasher_free(&h);
+    return ST_OK;
+}
+
+/* An image that changed since it was indexed makes the index stale. */
+static bool images_unchanged(const source *s)
+{
+    for (int64_t j = 0; j < index_images(s->index); j++) {
+        int64_t bytes, mtime;
+        index_image x;
+        index_image_get(s->index, j, &x);
+        dataset_image_stat(s->data, j, &bytes, &mtime);
+        if (bytes != x.file_bytes || mtime != x.mtime_ns) {
+            log_info("index is stale: %s changed since", s->data->v->image_path(s->data, j));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The weights of a mixture are in the digest of its stream, not in the file. */
+static status mix(source *s)
+{
+    const hash128 identity = s->data->v->identity(s->data);
+    return hash_equal(identity, dataset_contents(s->data)) ? ST_OK : index_mix(s->index, identity);
+}
+
+status source_load_index(source *s)
+{
+    status st = index_load(s->index_path, s->index_key, &s->index);
+    if (st == ST_OK) {
+        if (index_samples(s->index) == s->data->v->samples(s->data) &&
+            index_images(s->index) == s->data->v->images(s->data) && images_unchanged(s))
+            return mix(s);
+        index_free(&s->index);
+        return ST_NO_INPUT;
+    }
+    if (st == ST_BAD_INPUT) {
+        log_warn("index is built again: %s", status_text());
+        st = ST_NO_INPUT;
+    }
+    return st;
+}
+
+status source_index_done(source *s)
+{
+    TRY(index_seal(s->index));
+    if (s->index_path[0] && index_save(s->index, s->index_path, s->index_key) != ST_OK)
+        log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
+    cache_lock_leave(&s->lock);
+    TRY(mix(s));
+    s->ready = true;
+    return ST_OK;
+}

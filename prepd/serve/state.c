@@ -1,0 +1,11 @@
+/* state.c: how a run ends: every file of serve/ may say so, the loop sees it. */
+#include "prepd/serve/dispatch_state.h"
+
+void dispatch_fail(dispatch *d, status st)
+{
+    if (d->stopping && d->outcome != ST_OK)
+        return; /* the first cause counts */
+    d->outcome = st;
+    d->cause = *status_last();
+    d->stopping = true;
+}
