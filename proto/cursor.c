@@ -30,12 +30,15 @@ static status check_names(const json_value *v, const char *source, const char *s
                          index);
 }
 
-/* The epoch that the next step begins in, or the one before; cursors of early versions lack it. */
+/* The epoch that the next step begins in, or the one before. */
 static status check_begin(const json_value *begin, const char *source, int64_t row, int64_t epoch)
 {
     int64_t first, of;
     if (!begin)
-        return ST_OK;
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "the cursor does not tell where its epoch begins (begin), as those of an "
+                       "early prepd: go on with the programs it is from, or begin the epochs anew "
+                       "(checkpoint.load_step 0)");
     TRY(read_count(begin, "epoch", source, &of));
     TRY(read_count(begin, "row", source, &first));
     if (of > epoch || first >= row || (of == 0) != (first == 0))

@@ -16,12 +16,29 @@ enum {
 /* How far into a stream without end one may begin: all before it is planned on the way. */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 
-/* Where the cursor's epoch begins. One without it is from before there was such a word. */
+/* A cursor tells how its rows were packed and where its epoch begins, or it is of an early prepd.
+ */
+static status check_packing(const json_value *cursor, const char *name)
+{
+    if (!json_find(cursor, "plan") || !json_find(cursor, "begin"))
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor is of an early prepd: its rows were packed by version 1, or it "
+                       "does not tell where its epoch begins; go on with the prepd it is from, or "
+                       "begin the epochs anew (checkpoint.load_step 0)");
+    int64_t packing;
+    TRY(json_want_int(cursor, "plan", name, &packing));
+    if (packing == PLAN_VERSION)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, name,
+                   "the cursor is of rows packed by version %lld, this prepd packs by %d: go on "
+                   "with the prepd it is from, or begin the epoch anew",
+                   (long long)packing, PLAN_VERSION);
+}
+
+/* Where the cursor's epoch begins. */
 static status take_begin(session *s, const json_value *begin, const char *name)
 {
     int64_t epoch, row;
-    if (!begin || s->kind == PLAN_SAMPLES)
-        return ST_OK;
     TRY(json_want_int(begin, "epoch", name, &epoch));
     TRY(json_want_int(begin, "row", name, &row));
     const int64_t g = s->src->c.training_global_batch_size, next = (int64_t)s->next_row;
@@ -86,18 +103,13 @@ static status take_cursor(const dispatch *d, session *s, const json_value *curso
     TRY(prints_check_cursor(d, s->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
-    const int64_t packing = json_int(json_find(cursor, "plan"), 1); /* 1 had no such word */
-    if (s->kind == PLAN_PACKED && packing != PLAN_VERSION)
-        return FAIL_IN(
-            ST_CONFIG, name,
-            "the cursor is of rows packed by version %lld, this prepd packs by %d: go on "
-            "with the prepd it is from, or begin the epoch anew",
-            (long long)packing, PLAN_VERSION);
+    if (s->kind == PLAN_PACKED)
+        TRY(check_packing(cursor, name));
     const json_value *bad = json_find(cursor, "quarantine");
     if (bad)
         TRY(quarantine_merge(&s->bad, bad, index_samples(s->src->index), name));
     s->next_row = (uint64_t)row;
-    return take_begin(s, json_find(cursor, "begin"), name);
+    return s->kind == PLAN_PACKED ? take_begin(s, json_find(cursor, "begin"), name) : ST_OK;
 }
 
 /* What consumers said (HELLO until the index is there, then the lists that cursors brought) is kept

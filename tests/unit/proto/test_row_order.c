@@ -124,8 +124,9 @@ static void test_cursor_read__takes_what_prepd_writes(void **state)
     assert_ok(
         cursor_read("{\"stream\":\"train\",\"row\":12,\"step\":3" REST, "c", "train", 4, &row));
     assert_int_equal(row, 12);
-    assert_ok(cursor_read("{\"stream\":\"eval\",\"row\":5,\"step\":1,\"epoch\":0," INDEX "}", "c",
-                          "eval", 4, &row));
+    assert_ok(cursor_read("{\"stream\":\"eval\",\"row\":5,\"step\":1,\"epoch\":0,\"begin\":{"
+                          "\"epoch\":0,\"row\":0}," INDEX "}",
+                          "c", "eval", 4, &row));
     assert_int_equal(row, 5);
 }
 
@@ -152,6 +153,8 @@ static void test_cursor_read__refuses_what_it_cannot_be(void **state)
         {"{\"stream\":\"train\",\"row\":12,\"step\":4" REST, "row 12 of step 4"},
         {"{\"stream\":\"train\",\"row\":8,\"step\":2" REST, "epoch 1 begins at row 8"},
         {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":-1," INDEX "}", "epoch is -1"},
+        {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":1," INDEX "}",
+         "begin the epochs anew"},
         {"{\"stream\":\"train\",\"row\":12,\"step\":3,\"epoch\":0,\"begin\":{\"epoch\":1,\"row\":8}"
          "," INDEX "}",
          "of epoch 0, but says that epoch 1"},
