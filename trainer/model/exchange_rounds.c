@@ -1,16 +1,8 @@
 /* exchange_rounds.c: see exchange_rounds.h: a round's memory and the experts' work on its rows. */
 #include "trainer/model/exchange_rounds.h"
 
+#include "trainer/model/grouped_product.h"
 #include "trainer/ops/table.h"
-
-/* Rows of a round over a rank's own slots, which is what an owner gets of even routing: with a
- * quarter more, the usual unevenness still takes one round. */
-enum { ROOM_NUMERATOR = 5, ROOM_DENOMINATOR = 4 };
-
-int64_t exchange_rows_for(int64_t slots)
-{
-    return (slots * ROOM_NUMERATOR + ROOM_DENOMINATOR - 1) / ROOM_DENOMINATOR;
-}
 
 static void layout_host(exchange *e, space *sp, const shape *z)
 {
@@ -33,11 +25,6 @@ static void layout_device(exchange *e, space *sp, const shape *z)
     e->place = space_take(sp, d->experts, sizeof(int32_t));
     e->order = space_take(sp, d->experts / z->ranks->expert + 1, sizeof(int32_t));
     e->rounds = space_take(sp, 1, sizeof(int32_t));
-}
-
-int64_t exchange_rows(const shape *z)
-{
-    return exchange_rows_for(z->cap.tokens * z->ranks->expert_tensor * z->d->text.top_k);
 }
 
 void exchange_layout(exchange *e, space *sp, const shape *z)

@@ -170,23 +170,6 @@ status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width, co
                                                     .dx_accumulate = dx_add});
 }
 
-status grouped_product(const run *r, int mode, const param *w, int64_t rows, const int32_t *offset,
-                       void *x, void *y)
-{
-    if (mode == GROUPED_WGRAD && !w->grad)
-        return ST_OK; /* frozen */
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = mode,
-                                                      .experts = w->local[0],
-                                                      .k = w->local[1],
-                                                      .n = w->local[2],
-                                                      .rows_cap = rows,
-                                                      .offset = offset,
-                                                      .x = x,
-                                                      .w = w->act,
-                                                      .y = y,
-                                                      .dw = w->grad});
-}
-
 status add_to(const run *r, int64_t n, const void *x, void *y)
 {
     return op_add(r->s, &(add_args){.n = n, .a = x, .y = y});

@@ -52,12 +52,6 @@ WARN_UNUSED status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64
                                const void *x, const void *rstd, const void *dy, void *dx,
                                bool dx_add);
 
-/* Of rows by expert, x [rows, K] and y [rows, N], offset [E + 1] their borders: y = x W_e
- * (GROUPED_FWD), x = y Wt_e (GROUPED_DGRAD), or dW_e += xt y (GROUPED_WGRAD). W [E, K, N]: what
- * this rank has of it. */
-WARN_UNUSED status grouped_product(const run *r, int mode, const param *w, int64_t rows,
-                                   const int32_t *offset, void *x, void *y);
-
 /* y += x, n elements */
 WARN_UNUSED status add_to(const run *r, int64_t n, const void *x, void *y);
 

@@ -1,6 +1,7 @@
 /* lora.c: see lora.h. Rows of the registry and merged values are in lora_params.c. */
 #include "trainer/model/lora.h"
 
+#include "trainer/model/grouped_product.h"
 #include "trainer/model/layers.h"
 #include "trainer/model/moe.h"
 #include "trainer/ops/table.h"

@@ -9,6 +9,7 @@
  * dm_t = sum_k [dg|du] GU_et + dz Wg, dz from dw (and from the aux loss). */
 #include "trainer/model/moe.h"
 
+#include "trainer/model/grouped_product.h"
 #include "trainer/ops/table.h"
 
 void moe_bind(moe *w, params *p, int layer)

@@ -80,24 +80,6 @@ static void score_block(const head_view *w, real *s, int64_t i0, int64_t rows, i
               w->k_stride, 0, s, keys);
 }
 
-real HEAD_SOFTMAX_ROW(real *s, int64_t n)
-{
-    real max = s[0], sum = 0;
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < n; j++)
-        max = s[j] > max ? s[j] : max;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) {
-        s[j] = real_exp(s[j] - max);
-        sum += s[j];
-    }
-    real scale = 1 / sum;
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        s[j] *= scale;
-    return max + REAL_LOG(sum);
-}
-
 static void head_fwd(const head_view *w, real *o, real *lse, real *s)
 {
     for (int64_t i0 = 0; i0 < w->n; i0 += BLOCK_Q) {
@@ -181,25 +163,6 @@ status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
     cpu_run(s, a->segments * a->heads, task_work(a->cu, a->segments, a->head_dim, 2), heads_fwd,
             &job);
     return ST_OK;
-}
-
-void HEAD_DOTS(const head_view *w, const head_grads *g)
-{
-    for (int64_t i = 0; i < w->n; i++) {
-        const real *x = g->o + i * w->o_stride, *y = g->do_ + i * w->o_stride;
-        real sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < w->d; j++)
-            sum += x[j] * y[j];
-        g->dot[i * w->lse_stride] = sum;
-    }
-}
-
-void HEAD_PROBABILITY(real *p, real lse, int64_t n)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        p[j] = real_exp(p[j] - lse);
 }
 
 /* Adds one query head's part to dk, dv and writes its dq. scratch: 2 * BLOCK_Q * keys. */

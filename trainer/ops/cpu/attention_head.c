@@ -1,0 +1,40 @@
+/* attention_head.c: what both ways of a head do with rows of scores and of gradients
+ * (attention_head.h). */
+#include "trainer/ops/cpu/attention_head.h"
+
+real HEAD_SOFTMAX_ROW(real *s, int64_t n)
+{
+    real max = s[0], sum = 0;
+#pragma omp simd reduction(max : max)
+    for (int64_t j = 0; j < n; j++)
+        max = s[j] > max ? s[j] : max;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        s[j] = real_exp(s[j] - max);
+        sum += s[j];
+    }
+    real scale = 1 / sum;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        s[j] *= scale;
+    return max + REAL_LOG(sum);
+}
+
+void HEAD_DOTS(const head_view *w, const head_grads *g)
+{
+    for (int64_t i = 0; i < w->n; i++) {
+        const real *x = g->o + i * w->o_stride, *y = g->do_ + i * w->o_stride;
+        real sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < w->d; j++)
+            sum += x[j] * y[j];
+        g->dot[i * w->lse_stride] = sum;
+    }
+}
+
+void HEAD_PROBABILITY(real *p, real lse, int64_t n)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        p[j] = real_exp(p[j] - lse);
+}
