@@ -70,7 +70,7 @@ static double vision_bytes(const model_dims *d, const batch_caps *c)
 
 int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t targets)
 {
-    /* Counted on a device that keeps what it captures (tests/unit/trainer/step/test_calls.c). */
+    /* Counted on a device that keeps what it captures (tests/unit/trainer/run/test_calls.c). */
     enum { BASE = 8, LAYER = 41, LAYER_AGAIN = 13, CHUNK = 4 };
     enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
     const int64_t rows = model_logit_rows(o);

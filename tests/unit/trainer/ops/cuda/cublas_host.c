@@ -1,5 +1,5 @@
 /* cublas_host.c: see cublas_host.h. */
-#include "tests/unit/trainer/ops_cuda/cublas_host.h"
+#include "tests/unit/trainer/ops/cuda/cublas_host.h"
 
 #include <stdlib.h>
 #include <string.h>

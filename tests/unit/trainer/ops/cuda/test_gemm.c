@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/rng.h"
-#include "tests/unit/trainer/ops_cuda/cublas_host.h"
+#include "tests/unit/trainer/ops/cuda/cublas_host.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/model/convert.h"
 #include "trainer/ops/table.h"

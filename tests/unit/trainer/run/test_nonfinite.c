@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/trainer/step/step_bench.h"
+#include "tests/unit/trainer/run/step_bench.h"
 
 #define LAYER "model.language_model.layers.1.self_attn."
 

@@ -1,4 +1,4 @@
-#include "tests/unit/trainer/step/step_bench.h"
+#include "tests/unit/trainer/run/step_bench.h"
 
 #include "tests/harness.h"
 

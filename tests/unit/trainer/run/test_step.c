@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "tests/emulated/emulated.h"
-#include "tests/unit/trainer/step/step_bench.h"
+#include "tests/unit/trainer/run/step_bench.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/report/profile.h"
 #include "trainer/run/step.h"
