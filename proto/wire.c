@@ -3,7 +3,6 @@
 #include "proto/wire.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
  * can always finish; rows done early wait in their slots. One row is always allowed, however small
  * the credit. A session is one consumer's walk over the rows of one stream that its rank is owed.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

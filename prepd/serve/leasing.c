@@ -1,6 +1,5 @@
 /* leasing.c: which worker does what next, and who is taking too long. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "prepd/serve/dispatch_state.h"

@@ -1,11 +1,7 @@
 /* local.c: local worker processes: spawned by exec, replaced when they die, counted when they can
  * not even start. The dispatcher never forks into image code: a worker is `prepd worker`. */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"

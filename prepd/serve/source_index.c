@@ -1,7 +1,6 @@
 /* source_index.c: the index of a data section as a file: what it depends on, and whether it still
  * fits its data. */
 #include <stdio.h>
-#include <string.h>
 
 #include "common/program/log.h"
 #include "common/tokenizer/tokenizer.h"

@@ -4,7 +4,6 @@
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
  * message of a worker without a seat or without a lease is late and dropped: its lease has been
  * given again. */
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/program/log.h"
