@@ -1,6 +1,6 @@
 /* zstd_frames.h: one-shot zstd frames, made and opened. Proto's door to zstd; private to it. */
-#ifndef TESSERA_PROTO_PRESS_H
-#define TESSERA_PROTO_PRESS_H
+#ifndef TESSERA_PROTO_ZSTD_FRAMES_H
+#define TESSERA_PROTO_ZSTD_FRAMES_H
 
 #include "common/base/span.h"
 #include "common/base/status.h"

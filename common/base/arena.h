@@ -3,8 +3,8 @@
  * An arena grows by blocks up to a cap and is reset or released to a mark; after the first rows a
  * reset arena allocates nothing. Pointers are valid until the reset or release that covers them.
  * Not shared between threads. */
-#ifndef TESSERA_COMMON_ARENA_H
-#define TESSERA_COMMON_ARENA_H
+#ifndef TESSERA_COMMON_BASE_ARENA_H
+#define TESSERA_COMMON_BASE_ARENA_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* bf16.h: bfloat16 in the host's memory: the upper half of a float. */
-#ifndef TESSERA_COMMON_BF16_H
-#define TESSERA_COMMON_BF16_H
+#ifndef TESSERA_COMMON_BASE_BF16_H
+#define TESSERA_COMMON_BASE_BF16_H
 
 #include <stdint.h>
 #include <string.h>

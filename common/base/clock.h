@@ -1,6 +1,6 @@
 /* clock.h: monotonic time in nanoseconds. Wall time only enters logs. */
-#ifndef TESSERA_COMMON_CLOCK_H
-#define TESSERA_COMMON_CLOCK_H
+#ifndef TESSERA_COMMON_BASE_CLOCK_H
+#define TESSERA_COMMON_BASE_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>

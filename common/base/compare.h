@@ -1,7 +1,7 @@
 /* compare.h: comparisons for qsort and bsearch of plain values. What sorts a struct of its own
  * keeps its comparison beside the struct. */
-#ifndef TESSERA_COMMON_COMPARE_H
-#define TESSERA_COMMON_COMPARE_H
+#ifndef TESSERA_COMMON_BASE_COMPARE_H
+#define TESSERA_COMMON_BASE_COMPARE_H
 
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* digits.h: large counts for people: 31070754032 -> "31,070,754,032". */
-#ifndef TESSERA_COMMON_DIGITS_H
-#define TESSERA_COMMON_DIGITS_H
+#ifndef TESSERA_COMMON_BASE_DIGITS_H
+#define TESSERA_COMMON_BASE_DIGITS_H
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* file.h: what several writers of files need of the file system. */
-#ifndef TESSERA_COMMON_FILE_H
-#define TESSERA_COMMON_FILE_H
+#ifndef TESSERA_COMMON_BASE_FILE_H
+#define TESSERA_COMMON_BASE_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

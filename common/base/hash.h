@@ -1,7 +1,7 @@
 /* hash.h: XXH3-128, for payload checksums, digests and identities of data (not for security).
  * The only door to xxhash. */
-#ifndef TESSERA_COMMON_HASH_H
-#define TESSERA_COMMON_HASH_H
+#ifndef TESSERA_COMMON_BASE_HASH_H
+#define TESSERA_COMMON_BASE_HASH_H
 
 #include <stdbool.h>
 #include <stddef.h>

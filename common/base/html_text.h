@@ -1,6 +1,6 @@
 /* html_text.h: texts from outside on a page of HTML. */
-#ifndef TESSERA_COMMON_HTML_TEXT_H
-#define TESSERA_COMMON_HTML_TEXT_H
+#ifndef TESSERA_COMMON_BASE_HTML_TEXT_H
+#define TESSERA_COMMON_BASE_HTML_TEXT_H
 
 #include <stdio.h>
 

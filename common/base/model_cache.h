@@ -4,8 +4,8 @@
  *
  * ROOT is, as those tools choose it: HF_HUB_CACHE, else HF_HOME/hub, else
  * XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Nothing is ever downloaded. */
-#ifndef TESSERA_COMMON_MODEL_CACHE_H
-#define TESSERA_COMMON_MODEL_CACHE_H
+#ifndef TESSERA_COMMON_BASE_MODEL_CACHE_H
+#define TESSERA_COMMON_BASE_MODEL_CACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>

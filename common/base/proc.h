@@ -1,6 +1,6 @@
 /* proc.h: processes and signals: spawn, reap, a signalfd, CPUs this process may use. */
-#ifndef TESSERA_COMMON_PROC_H
-#define TESSERA_COMMON_PROC_H
+#ifndef TESSERA_COMMON_BASE_PROC_H
+#define TESSERA_COMMON_BASE_PROC_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* rng.h: randomness that can be sought: every value is a function of (key, counter), so nothing
  * depends on who drew before. Philox 4x32-10 (Salmon et al. 2011, SC'11). */
-#ifndef TESSERA_COMMON_RNG_H
-#define TESSERA_COMMON_RNG_H
+#ifndef TESSERA_COMMON_BASE_RNG_H
+#define TESSERA_COMMON_BASE_RNG_H
 
 #include <stdint.h>
 

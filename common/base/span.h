@@ -1,7 +1,7 @@
 /* span.h: bytes that somebody else owns, and little-endian loads that never overrun.
  * Every reader of outside bytes goes through these, so bounds are checked in one place. */
-#ifndef TESSERA_COMMON_SPAN_H
-#define TESSERA_COMMON_SPAN_H
+#ifndef TESSERA_COMMON_BASE_SPAN_H
+#define TESSERA_COMMON_BASE_SPAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

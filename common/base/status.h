@@ -8,8 +8,8 @@
  * A status is for the world (disk, wire, peer, device). assert is for our own mistakes and never
  * for outside data.
  */
-#ifndef TESSERA_COMMON_STATUS_H
-#define TESSERA_COMMON_STATUS_H
+#ifndef TESSERA_COMMON_BASE_STATUS_H
+#define TESSERA_COMMON_BASE_STATUS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* utf8.h: is this UTF-8? */
-#ifndef TESSERA_COMMON_UTF8_H
-#define TESSERA_COMMON_UTF8_H
+#ifndef TESSERA_COMMON_BASE_UTF8_H
+#define TESSERA_COMMON_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>

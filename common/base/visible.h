@@ -4,8 +4,8 @@
  * Control characters, DEL and bytes that are not UTF-8 become \x1b; U+0080 to U+009F, which
  * terminals take for escape sequences too, line separators and what turns the direction of writing
  * become \u202e. All else stays as it is, a backslash too. */
-#ifndef TESSERA_COMMON_VISIBLE_H
-#define TESSERA_COMMON_VISIBLE_H
+#ifndef TESSERA_COMMON_BASE_VISIBLE_H
+#define TESSERA_COMMON_BASE_VISIBLE_H
 
 #include <stddef.h>
 

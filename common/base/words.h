@@ -1,6 +1,6 @@
 /* words.h: words put behind each other in a buffer. */
-#ifndef TESSERA_COMMON_WORDS_H
-#define TESSERA_COMMON_WORDS_H
+#ifndef TESSERA_COMMON_BASE_WORDS_H
+#define TESSERA_COMMON_BASE_WORDS_H
 
 #include <stddef.h>
 

@@ -4,8 +4,8 @@
  * deep; keys of nested mappings are joined by dots. Refused, with the line: duplicate keys, aliases
  * (a few bytes of them can stand for gigabytes), several documents, lists of anything else or of
  * texts with a comma, NUL, files over 1 MiB. */
-#ifndef TESSERA_COMMON_YAML_H
-#define TESSERA_COMMON_YAML_H
+#ifndef TESSERA_COMMON_CONF_YAML_H
+#define TESSERA_COMMON_CONF_YAML_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* model_files.h: where a configuration's tokenizer and processor settings lie, and the digest both
  * programs compare in HELLO: folders may be mounted elsewhere, the bytes must agree. */
-#ifndef TESSERA_COMMON_MODEL_FILES_H
-#define TESSERA_COMMON_MODEL_FILES_H
+#ifndef TESSERA_COMMON_MODEL_FOLDER_MODEL_FILES_H
+#define TESSERA_COMMON_MODEL_FOLDER_MODEL_FILES_H
 
 #include <stdbool.h>
 

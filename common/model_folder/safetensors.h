@@ -4,8 +4,8 @@
  * end of the header (spec section 2.5). The reader refuses: N over 100,000,000 or past the end,
  * duplicate names, unknown dtypes, shapes whose product overflows or differs from the offsets,
  * overlap, holes, data short of or beyond the file: each by tensor name. */
-#ifndef TESSERA_COMMON_SAFETENSORS_H
-#define TESSERA_COMMON_SAFETENSORS_H
+#ifndef TESSERA_COMMON_MODEL_FOLDER_SAFETENSORS_H
+#define TESSERA_COMMON_MODEL_FOLDER_SAFETENSORS_H
 
 #include <stdint.h>
 

@@ -4,8 +4,8 @@
  * Modules return a status; storytellers log. Fields after the text are key=value pairs made with
  * the format string: log_info("worker joined id=%d host=%s", id, host). A value with spaces stands
  * in quotes (cause=\"%s\"), others hold neither; quotes inside of it need no backslash. */
-#ifndef TESSERA_COMMON_LOG_H
-#define TESSERA_COMMON_LOG_H
+#ifndef TESSERA_COMMON_PROGRAM_LOG_H
+#define TESSERA_COMMON_PROGRAM_LOG_H
 
 #include <stdbool.h>
 

@@ -5,8 +5,8 @@
  * the program's functions, handed over at the start, so that FAIL, TRY and log_info mean the same
  * on both sides: each library is linked with module_inside.c in place of common/base/status.c and
  * log.c. */
-#ifndef TESSERA_COMMON_MODULE_H
-#define TESSERA_COMMON_MODULE_H
+#ifndef TESSERA_COMMON_PROGRAM_MODULE_H
+#define TESSERA_COMMON_PROGRAM_MODULE_H
 
 #include "common/base/status.h"
 

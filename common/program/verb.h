@@ -4,8 +4,8 @@
  * A verb names each --word that it takes in its usage or its help: what stands in neither is
  * refused before the verb runs, with the nearest that does, if one is near. A usage that begins
  * with neither - nor [- takes words without dashes. */
-#ifndef TESSERA_COMMON_VERB_H
-#define TESSERA_COMMON_VERB_H
+#ifndef TESSERA_COMMON_PROGRAM_VERB_H
+#define TESSERA_COMMON_PROGRAM_VERB_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
  * a hash of the sources that rows are made by (build_id.cmake). The daemon has its own made in a
  * separate process (serve/fingerprint_maker.c), workers say theirs in JOIN, and a stream carries
  * the daemon's in WELCOME and in every cursor. */
-#ifndef TESSERA_PREPD_FINGERPRINTS_H
-#define TESSERA_PREPD_FINGERPRINTS_H
+#ifndef TESSERA_PREPD_AGREED_FINGERPRINTS_H
+#define TESSERA_PREPD_AGREED_FINGERPRINTS_H
 
 #include "common/base/hash.h"
 #include "common/json/json.h"

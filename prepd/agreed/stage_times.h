@@ -1,6 +1,6 @@
 /* stage_times.h: where a worker's time goes, as it reports and the dispatcher shows it. */
-#ifndef TESSERA_PREPD_STAGES_H
-#define TESSERA_PREPD_STAGES_H
+#ifndef TESSERA_PREPD_AGREED_STAGE_TIMES_H
+#define TESSERA_PREPD_AGREED_STAGE_TIMES_H
 
 enum { STAGE_READ, STAGE_DECODE, STAGE_RESIZE, STAGE_TEXT, STAGE_PACK, N_STAGES };
 

@@ -1,7 +1,7 @@
 /* verbs.h: what `prepd VERB` does. argv[0] is the verb; --help and words that it does
  * not know never arrive here (common/program/verb.h). */
-#ifndef TESSERA_PREPD_VERBS_H
-#define TESSERA_PREPD_VERBS_H
+#ifndef TESSERA_PREPD_CLI_VERBS_H
+#define TESSERA_PREPD_CLI_VERBS_H
 
 #include "common/json/json.h"
 #include "common/base/status.h"

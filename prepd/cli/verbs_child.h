@@ -1,7 +1,7 @@
 /* verbs_child.h: a private daemon for one command, so that digest, sample, check, record and plan
  * see what a trainer would see, and image code runs in workers only. */
-#ifndef TESSERA_PREPD_VERBS_CHILD_H
-#define TESSERA_PREPD_VERBS_CHILD_H
+#ifndef TESSERA_PREPD_CLI_VERBS_CHILD_H
+#define TESSERA_PREPD_CLI_VERBS_CHILD_H
 
 #include <sys/types.h>
 

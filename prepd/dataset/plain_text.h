@@ -1,6 +1,6 @@
 /* plain_text.h: inside of the adapter of plain text: a place per document. */
-#ifndef TESSERA_PREPD_DATASET_TEXT_H
-#define TESSERA_PREPD_DATASET_TEXT_H
+#ifndef TESSERA_PREPD_DATASET_PLAIN_TEXT_H
+#define TESSERA_PREPD_DATASET_PLAIN_TEXT_H
 
 #include "common/model_folder/safetensors.h"
 #include "prepd/dataset/cache_lock.h"

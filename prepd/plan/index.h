@@ -5,8 +5,8 @@
  * The file (index-<hash of options and data set identity>.tsx in prepd.cache_dir) is written to a
  * temporary name and renamed; magic, version, counts and an XXH3-128 of everything are checked
  * before use, and an image whose size or mtime changed since makes it stale. */
-#ifndef TESSERA_PREPD_INDEX_H
-#define TESSERA_PREPD_INDEX_H
+#ifndef TESSERA_PREPD_PLAN_INDEX_H
+#define TESSERA_PREPD_PLAN_INDEX_H
 
 #include "common/base/hash.h"
 #include "common/base/span.h"

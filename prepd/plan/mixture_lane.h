@@ -2,8 +2,8 @@
  * epoch of its own, each a keyed permutation. Where a source must be read in pieces (tar, gzip)
  * whole pieces are permuted, and the units of a piece follow each other. A function of (seed, lane,
  * position). */
-#ifndef TESSERA_PREPD_PLAN_LANE_H
-#define TESSERA_PREPD_PLAN_LANE_H
+#ifndef TESSERA_PREPD_PLAN_MIXTURE_LANE_H
+#define TESSERA_PREPD_PLAN_MIXTURE_LANE_H
 
 #include <stdbool.h>
 #include <stdint.h>

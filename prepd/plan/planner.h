@@ -1,6 +1,6 @@
 /* planner.h: inside of the plan. */
-#ifndef TESSERA_PREPD_PLAN_STATE_H
-#define TESSERA_PREPD_PLAN_STATE_H
+#ifndef TESSERA_PREPD_PLAN_PLANNER_H
+#define TESSERA_PREPD_PLAN_PLANNER_H
 
 #include "prepd/dataset/tables.h"
 #include "prepd/plan/mixture_lane.h"

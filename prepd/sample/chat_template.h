@@ -5,8 +5,8 @@
  * model's may do anything), and then the model would be trained on a text in which it is
  * never asked. So the template is found as the reference finds it and must be one of those that are
  * known, by the hash of its text, to give the same. */
-#ifndef TESSERA_PREPD_CHAT_TEMPLATE_H
-#define TESSERA_PREPD_CHAT_TEMPLATE_H
+#ifndef TESSERA_PREPD_SAMPLE_CHAT_TEMPLATE_H
+#define TESSERA_PREPD_SAMPLE_CHAT_TEMPLATE_H
 
 #include <stdbool.h>
 

@@ -4,8 +4,8 @@
  *
  * Frames are taken in pairs (the last one twice where their number is odd); a pair is one grid in
  * time, and stands in the text as its time, <|vision_start|>, its pads, <|vision_end|>. */
-#ifndef TESSERA_PREPD_CLIP_H
-#define TESSERA_PREPD_CLIP_H
+#ifndef TESSERA_PREPD_SAMPLE_CLIP_H
+#define TESSERA_PREPD_SAMPLE_CLIP_H
 
 #include <stdint.h>
 

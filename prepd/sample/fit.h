@@ -1,6 +1,6 @@
 /* fit.h: grid arithmetic, pure: smart_resize and what an image costs (spec section 7.2). */
-#ifndef TESSERA_PREPD_FIT_H
-#define TESSERA_PREPD_FIT_H
+#ifndef TESSERA_PREPD_SAMPLE_FIT_H
+#define TESSERA_PREPD_SAMPLE_FIT_H
 
 #include <stdint.h>
 

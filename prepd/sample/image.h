@@ -15,8 +15,8 @@
  *
  * Failures are ST_BAD_INPUT with the file's name (ST_NO_MEMORY from the arena), and cost that file
  * alone. Not thread-safe: libvips keeps its error text per process. */
-#ifndef TESSERA_PREPD_IMAGE_H
-#define TESSERA_PREPD_IMAGE_H
+#ifndef TESSERA_PREPD_SAMPLE_IMAGE_H
+#define TESSERA_PREPD_SAMPLE_IMAGE_H
 
 #include <stdint.h>
 

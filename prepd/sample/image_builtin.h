@@ -1,8 +1,8 @@
 /* image_builtin.h: three pictures of 20 x 14 pixels (waves and squares), decoded to tell one
  * decoder from another. Written once by Pillow 9.4; the bytes are data, not to be edited. And one
  * of 16 x 16, by libjpeg, with which our conversion of colours is held against the library's. */
-#ifndef TESSERA_PREPD_IMAGE_BUILTIN_H
-#define TESSERA_PREPD_IMAGE_BUILTIN_H
+#ifndef TESSERA_PREPD_SAMPLE_IMAGE_BUILTIN_H
+#define TESSERA_PREPD_SAMPLE_IMAGE_BUILTIN_H
 
 #include <stdint.h>
 

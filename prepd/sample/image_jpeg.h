@@ -9,8 +9,8 @@
  *
  * What lies between the last line and the end of the file tells of damage too (a page of zeros may
  * decode as anything, and leave data over): libvips does not look at it, image_jpeg_end does. */
-#ifndef TESSERA_PREPD_IMAGE_JPEG_H
-#define TESSERA_PREPD_IMAGE_JPEG_H
+#ifndef TESSERA_PREPD_SAMPLE_IMAGE_JPEG_H
+#define TESSERA_PREPD_SAMPLE_IMAGE_JPEG_H
 
 #include "prepd/sample/image.h"
 

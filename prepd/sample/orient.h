@@ -3,8 +3,8 @@
  * Orientation is the EXIF number: 1 upright, 2 mirrored, 3 half turn, 4 flipped, 5 transposed,
  * 6 quarter turn clockwise to be upright, 7 transposed across the other diagonal, 8 quarter turn
  * counter-clockwise. The rules are those of Pillow's exif_transpose. */
-#ifndef TESSERA_PREPD_ORIENT_H
-#define TESSERA_PREPD_ORIENT_H
+#ifndef TESSERA_PREPD_SAMPLE_ORIENT_H
+#define TESSERA_PREPD_SAMPLE_ORIENT_H
 
 #include "common/base/span.h"
 

@@ -2,8 +2,8 @@
  *
  * Row (R, C, r, c) of patches [S, 768]: patch (2R + r, 2C + c); columns (channel, y, x) (spec 7.5).
  */
-#ifndef TESSERA_PREPD_PATCH_H
-#define TESSERA_PREPD_PATCH_H
+#ifndef TESSERA_PREPD_SAMPLE_PATCH_H
+#define TESSERA_PREPD_SAMPLE_PATCH_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* patch_cutter.h: one patch out of a picture, for several instruction sets. Private to patch*.c and
  * its test. */
-#ifndef TESSERA_PREPD_PATCH_CUTTER_H
-#define TESSERA_PREPD_PATCH_CUTTER_H
+#ifndef TESSERA_PREPD_SAMPLE_PATCH_CUTTER_H
+#define TESSERA_PREPD_SAMPLE_PATCH_CUTTER_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* png.h: facts of a PNG's container that libvips does not tell, or tells too late (PNG, third
  * edition, sections 5.3 and 11.3). Pure; no image library. */
-#ifndef TESSERA_PREPD_PNG_H
-#define TESSERA_PREPD_PNG_H
+#ifndef TESSERA_PREPD_SAMPLE_PNG_H
+#define TESSERA_PREPD_SAMPLE_PNG_H
 
 #include "common/base/span.h"
 #include "common/base/status.h"

@@ -5,8 +5,8 @@
  * RESAMPLER_TORCH: int16 weights with the reference's precision rule; RESAMPLER_PILLOW: 22-bit
  * int32 weights. RESAMPLER_PILLOW13: the same, but the height first where it shrinks by more than
  * twice as many pixels as the width (which may grow). */
-#ifndef TESSERA_PREPD_RESAMPLE_H
-#define TESSERA_PREPD_RESAMPLE_H
+#ifndef TESSERA_PREPD_SAMPLE_RESAMPLE_H
+#define TESSERA_PREPD_SAMPLE_RESAMPLE_H
 
 #include "common/base/arena.h"
 #include "common/base/status.h"

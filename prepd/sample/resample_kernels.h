@@ -4,8 +4,8 @@
  * Integers throughout: whatever the set, the same bytes. The plain one is the reference, takes any
  * number of channels, and is the only one for 22-bit weights (Pillow's); the wide ones take three
  * channels and multiply pairs of int16 (the reference's tensor path). */
-#ifndef TESSERA_PREPD_RESAMPLE_KERNELS_H
-#define TESSERA_PREPD_RESAMPLE_KERNELS_H
+#ifndef TESSERA_PREPD_SAMPLE_RESAMPLE_KERNELS_H
+#define TESSERA_PREPD_SAMPLE_RESAMPLE_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* resample_wide.h: the two wide kernels, written once for vectors of any number of 16-byte lanes.
  * Included by one file per instruction set, which defines `vector`, LANES and the operations; all
  * of them work inside a lane, so a lane is all there is to understand. */
-#ifndef TESSERA_PREPD_RESAMPLE_WIDE_H
-#define TESSERA_PREPD_RESAMPLE_WIDE_H
+#ifndef TESSERA_PREPD_SAMPLE_RESAMPLE_WIDE_H
+#define TESSERA_PREPD_SAMPLE_RESAMPLE_WIDE_H
 
 /* A lane makes one pixel. Its taps lie side by side, RGBRGB.., and a shuffle brings two neighbours
  * together as 16-bit numbers: R0 R1 G0 G1 B0 B1. Times (w0, w1) and added in pairs: two taps of

@@ -1,6 +1,6 @@
 /* sniff.h: what a file is by its first bytes, never by its name. Pure; no image library. */
-#ifndef TESSERA_PREPD_SNIFF_H
-#define TESSERA_PREPD_SNIFF_H
+#ifndef TESSERA_PREPD_SAMPLE_SNIFF_H
+#define TESSERA_PREPD_SAMPLE_SNIFF_H
 
 #include "common/base/span.h"
 

@@ -6,8 +6,8 @@
  * then each pad is repeated (control tokens cut the text, so that gives the ids of the string with
  * n pads). Labels come from byte spans recorded while rendering (assistant text and <|im_end|>),
  * never from token counts. */
-#ifndef TESSERA_PREPD_TEXT_H
-#define TESSERA_PREPD_TEXT_H
+#ifndef TESSERA_PREPD_SAMPLE_TEXT_H
+#define TESSERA_PREPD_SAMPLE_TEXT_H
 
 #include "common/conf/conf.h"
 #include "common/tokenizer/tokenizer.h"

@@ -10,8 +10,8 @@
  * Failures are ST_BAD_INPUT with the file's name, and cost that file alone; ST_NO_MEMORY from the
  * library or the arena, ST_IO where the file can not be read here, with the one on disk. Not
  * thread-safe. */
-#ifndef TESSERA_PREPD_VIDEO_H
-#define TESSERA_PREPD_VIDEO_H
+#ifndef TESSERA_PREPD_SAMPLE_VIDEO_H
+#define TESSERA_PREPD_SAMPLE_VIDEO_H
 
 #include "prepd/sample/image.h"
 

@@ -1,8 +1,8 @@
 /* video_builtin.h: four frames of 32 x 32 pixels in H.264 (B frames, 4:2:0) in an MP4 file, decoded
  * to tell one decoder from another. Written once by tests/flow/write_video.c (libx264); the bytes
  * are data, not to be edited. */
-#ifndef TESSERA_PREPD_VIDEO_BUILTIN_H
-#define TESSERA_PREPD_VIDEO_BUILTIN_H
+#ifndef TESSERA_PREPD_SAMPLE_VIDEO_BUILTIN_H
+#define TESSERA_PREPD_SAMPLE_VIDEO_BUILTIN_H
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 /* ycc.h: the colours of a JPEG's pixel as libjpeg converts them, which all of its vector code gives
  * too: JFIF's factors in 16 bits of fraction, rounded. The reference of what patch.h cuts out of
  * planes. */
-#ifndef TESSERA_PREPD_YCC_H
-#define TESSERA_PREPD_YCC_H
+#ifndef TESSERA_PREPD_SAMPLE_YCC_H
+#define TESSERA_PREPD_SAMPLE_YCC_H
 
 #include <stdint.h>
 

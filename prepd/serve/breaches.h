@@ -6,8 +6,8 @@
  * further one keeps work from all workers at that address twice as long as the one before, up to a
  * minute, as long as there are others (leasing.c). Every row that comes from there makes good for
  * one. */
-#ifndef TESSERA_PREPD_BREACHES_H
-#define TESSERA_PREPD_BREACHES_H
+#ifndef TESSERA_PREPD_SERVE_BREACHES_H
+#define TESSERA_PREPD_SERVE_BREACHES_H
 
 #include <stdbool.h>
 #include <stdint.h>

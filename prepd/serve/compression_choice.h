@@ -6,8 +6,8 @@
  * time lost where workers are the slower part, and time won where a link is. Two links may be: to
  * the consumer, seen by the credit that is under way; and to a worker elsewhere, seen by how long
  * its rows take to arrive. On ipc there is no link, only memory. */
-#ifndef TESSERA_PREPD_PRESS_H
-#define TESSERA_PREPD_PRESS_H
+#ifndef TESSERA_PREPD_SERVE_COMPRESSION_CHOICE_H
+#define TESSERA_PREPD_SERVE_COMPRESSION_CHOICE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  *   signals    signalfd                          TERM: drain; INT: clean stop; either twice: at
  * once; HUP metrics    HTTP    metrics.listen            GET /metrics /healthz /readyz
  */
-#ifndef TESSERA_PREPD_DISPATCH_H
-#define TESSERA_PREPD_DISPATCH_H
+#ifndef TESSERA_PREPD_SERVE_DISPATCH_H
+#define TESSERA_PREPD_SERVE_DISPATCH_H
 
 #include <stdbool.h>
 

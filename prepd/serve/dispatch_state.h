@@ -2,8 +2,8 @@
  *
  * One thread owns all of it. Lists are linked, so that pointers stay valid while members come and
  * go. Who may hold a lease: the book (lost ones) or one worker_seat; nobody else. */
-#ifndef TESSERA_PREPD_STATE_H
-#define TESSERA_PREPD_STATE_H
+#ifndef TESSERA_PREPD_SERVE_DISPATCH_STATE_H
+#define TESSERA_PREPD_SERVE_DISPATCH_STATE_H
 
 #include <sys/types.h>
 

@@ -1,7 +1,7 @@
 /* hello.h: what is asked of a consumer, whoever serves it: the dispatcher (greet.c, consumers.c) or
  * a recording (recorded.c). */
-#ifndef TESSERA_PREPD_HELLO_H
-#define TESSERA_PREPD_HELLO_H
+#ifndef TESSERA_PREPD_SERVE_HELLO_H
+#define TESSERA_PREPD_SERVE_HELLO_H
 
 #include "common/json/json.h"
 #include "common/base/status.h"

@@ -2,8 +2,8 @@
  * libmicrohttpd. No thread: the dispatcher's loop waits for http_fd and calls http_run, so an
  * answer proves that the loop turns. A connection is one request and at most five seconds; where
  * too many are open the oldest is closed, so that slow ones keep nobody out. */
-#ifndef TESSERA_PREPD_HTTP_H
-#define TESSERA_PREPD_HTTP_H
+#ifndef TESSERA_PREPD_SERVE_HTTP_H
+#define TESSERA_PREPD_SERVE_HTTP_H
 
 #include <stdio.h>
 

@@ -7,8 +7,8 @@
  * consumer is one thread's work at most. Every byte of a row comes in from a worker and goes out to
  * a consumer: the first half of the threads has the consumers, the second half the workers, and an
  * odd one in the middle has some of both. */
-#ifndef TESSERA_PREPD_IO_THREADS_H
-#define TESSERA_PREPD_IO_THREADS_H
+#ifndef TESSERA_PREPD_SERVE_IO_THREADS_H
+#define TESSERA_PREPD_SERVE_IO_THREADS_H
 
 #include <stdbool.h>
 

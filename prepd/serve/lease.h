@@ -13,8 +13,8 @@
  *      ^                     |
  *      +----lease_lost-------+   front of the queue: the late one goes first
  */
-#ifndef TESSERA_PREPD_LEASE_H
-#define TESSERA_PREPD_LEASE_H
+#ifndef TESSERA_PREPD_SERVE_LEASE_H
+#define TESSERA_PREPD_SERVE_LEASE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* notify.h: sd_notify by hand: one datagram to $NOTIFY_SOCKET; without it, nothing happens. */
-#ifndef TESSERA_PREPD_NOTIFY_H
-#define TESSERA_PREPD_NOTIFY_H
+#ifndef TESSERA_PREPD_SERVE_NOTIFY_H
+#define TESSERA_PREPD_SERVE_NOTIFY_H
 
 #include <stdint.h>
 

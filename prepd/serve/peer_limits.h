@@ -1,8 +1,8 @@
 /* peer_limits.h: whoever sends to a bound socket. None of them may fill the log, or keep others
  * waiting: so many messages are read in a turn, refused ones are told and counted and not all
  * logged, and who sends what is refused again and again is no longer listened to. */
-#ifndef TESSERA_PREPD_PEERS_H
-#define TESSERA_PREPD_PEERS_H
+#ifndef TESSERA_PREPD_SERVE_PEER_LIMITS_H
+#define TESSERA_PREPD_SERVE_PEER_LIMITS_H
 
 #include "proto/wire.h"
 

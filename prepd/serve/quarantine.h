@@ -3,8 +3,8 @@
  * A quarantined sample keeps its tokens and place in its row; its patches are zero and its labels
  * are ignored. The list travels as JSON, [{"id":N,"cause":"..."}], in rows, cursors and
  * checkpoints, and comes back with HELLO. */
-#ifndef TESSERA_PREPD_QUARANTINE_H
-#define TESSERA_PREPD_QUARANTINE_H
+#ifndef TESSERA_PREPD_SERVE_QUARANTINE_H
+#define TESSERA_PREPD_SERVE_QUARANTINE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * rows in order, END, over the same sockets; no data set, no workers, nothing decoded here. For
  * trainers that are to be fed live where there are no pictures (tests/gpu feed), and for a stream
  * that several runs share. */
-#ifndef TESSERA_PREPD_RECORDED_H
-#define TESSERA_PREPD_RECORDED_H
+#ifndef TESSERA_PREPD_SERVE_RECORDED_H
+#define TESSERA_PREPD_SERVE_RECORDED_H
 
 #include "common/base/status.h"
 

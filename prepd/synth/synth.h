@@ -8,8 +8,8 @@
  *   DIR/synth.json       what it was made from; marks the folder as ours
  *
  * The same options give the same bytes. */
-#ifndef TESSERA_PREPD_SYNTH_SYNTH_H
-#define TESSERA_PREPD_SYNTH_SYNTH_H
+#ifndef TESSERA_PREPD_SYNTH_H
+#define TESSERA_PREPD_SYNTH_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* vqa_files.h: the official VQAv2 pair of files for one split of generated scenes. */
-#ifndef TESSERA_PREPD_SYNTH_VQA_H
-#define TESSERA_PREPD_SYNTH_VQA_H
+#ifndef TESSERA_PREPD_SYNTH_VQA_FILES_H
+#define TESSERA_PREPD_SYNTH_VQA_FILES_H
 
 #include "common/json/json.h"
 #include "prepd/synth/scene.h"

@@ -1,7 +1,7 @@
 /* clips.h: the clips of a lease: when their frames are, and their patches. A clip is a video file
  * or a folder of frames; which frames are taken is said by the lease (prepd/serve/payload.c). */
-#ifndef TESSERA_PREPD_CLIPS_H
-#define TESSERA_PREPD_CLIPS_H
+#ifndef TESSERA_PREPD_WORKER_CLIPS_H
+#define TESSERA_PREPD_WORKER_CLIPS_H
 
 #include "prepd/sample/fit.h"
 #include "prepd/worker/refs.h"

@@ -10,8 +10,8 @@
  * may be deleted or damaged at any time, and two writers in one place cost themselves a miss.
  *
  * It is opened before the sandbox, which then allows reading and writing at places of it. */
-#ifndef TESSERA_PREPD_IMAGE_CACHE_H
-#define TESSERA_PREPD_IMAGE_CACHE_H
+#ifndef TESSERA_PREPD_WORKER_IMAGE_CACHE_H
+#define TESSERA_PREPD_WORKER_IMAGE_CACHE_H
 
 #include <stdbool.h>
 

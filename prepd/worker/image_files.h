@@ -3,8 +3,8 @@
  * ST_NO_INPUT: it is not there, or may not be read. ST_BAD_INPUT: it is another than it should be.
  * ST_IO (ST_NO_MEMORY): this machine's trouble (a disk, a mount, descriptors), tried again for a
  * while (time_limit_wait); it says nothing of the file. */
-#ifndef TESSERA_PREPD_FILES_H
-#define TESSERA_PREPD_FILES_H
+#ifndef TESSERA_PREPD_WORKER_IMAGE_FILES_H
+#define TESSERA_PREPD_WORKER_IMAGE_FILES_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  * brings along (10 MiB a worker) only for those whose data may hold videos. The modules are
  * lib/libprepd_image.so and lib/libprepd_video.so beside the program's bin folder, or
  * $TESSERA_IMAGE_MODULE and $TESSERA_VIDEO_MODULE. */
-#ifndef TESSERA_PREPD_IMAGE_LOAD_H
-#define TESSERA_PREPD_IMAGE_LOAD_H
+#ifndef TESSERA_PREPD_WORKER_IMAGE_LOAD_H
+#define TESSERA_PREPD_WORKER_IMAGE_LOAD_H
 
 #include "prepd/sample/image.h"
 #include "prepd/sample/video.h"

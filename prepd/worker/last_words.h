@@ -2,8 +2,8 @@
  * which sample it was on (ON): the dispatcher then tries that one first, not the whole row.
  * A crash signal that another process sent (kill -SEGV) is no crash: the worker then leaves with
  * the code PROC_EXIT_OUTSIDE + signal, and the dispatcher blames nobody. */
-#ifndef TESSERA_PREPD_LAST_WORDS_H
-#define TESSERA_PREPD_LAST_WORDS_H
+#ifndef TESSERA_PREPD_WORKER_LAST_WORDS_H
+#define TESSERA_PREPD_WORKER_LAST_WORDS_H
 
 #include <stdbool.h>
 

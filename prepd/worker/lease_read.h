@@ -1,7 +1,7 @@
 /* lease_read.h: what stands in a lease (prepd/serve/payload.c writes it); its files are in refs.h,
  * its clips in clips.h. */
-#ifndef TESSERA_PREPD_LEASE_READ_H
-#define TESSERA_PREPD_LEASE_READ_H
+#ifndef TESSERA_PREPD_WORKER_LEASE_READ_H
+#define TESSERA_PREPD_WORKER_LEASE_READ_H
 
 #include "prepd/worker/worker.h"
 

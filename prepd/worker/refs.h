@@ -1,6 +1,6 @@
 /* refs.h: a FILE of a lease (prepd/serve/payload.c) and its bytes, found under a data root. */
-#ifndef TESSERA_PREPD_REFS_H
-#define TESSERA_PREPD_REFS_H
+#ifndef TESSERA_PREPD_WORKER_REFS_H
+#define TESSERA_PREPD_WORKER_REFS_H
 
 #include "common/json/json.h"
 #include "prepd/sample/video.h"

@@ -2,8 +2,8 @@
  *
  * Positions are interleaved M-RoPE ids per document from zero (spec section 5); documents follow
  * each other; items in order of appearance. Pure: no image library, no files. */
-#ifndef TESSERA_PREPD_ROW_H
-#define TESSERA_PREPD_ROW_H
+#ifndef TESSERA_PREPD_WORKER_ROW_H
+#define TESSERA_PREPD_WORKER_ROW_H
 
 #include "common/base/arena.h"
 #include "prepd/sample/fit.h"

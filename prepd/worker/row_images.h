@@ -1,8 +1,8 @@
 /* row_images.h: the pictures and clips of one row, each decoded once and written once, to where it
  * stays: into its part of the message if that takes pixels as they are, else into the lease's
  * memory. */
-#ifndef TESSERA_PREPD_ROW_IMAGES_H
-#define TESSERA_PREPD_ROW_IMAGES_H
+#ifndef TESSERA_PREPD_WORKER_ROW_IMAGES_H
+#define TESSERA_PREPD_WORKER_ROW_IMAGES_H
 
 #include "prepd/worker/clips.h"
 #include "prepd/worker/row.h"

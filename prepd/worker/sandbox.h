@@ -6,8 +6,8 @@
  * terminal, limits or CPUs of another process, mounting, changing identity, loading anything into
  * the kernel. The connection to the dispatcher and the files below the data root stay. A worker
  * that loses its connection can not make another: its parent starts a new one. */
-#ifndef TESSERA_PREPD_SANDBOX_H
-#define TESSERA_PREPD_SANDBOX_H
+#ifndef TESSERA_PREPD_WORKER_SANDBOX_H
+#define TESSERA_PREPD_WORKER_SANDBOX_H
 
 #include "common/base/status.h"
 

@@ -10,8 +10,8 @@
  * It touches no data and no image library. To the dispatcher it says that it is there, and hears
  * from it one thing: that it is drained for good (BYE), which its workers may not be there to hear.
  */
-#ifndef TESSERA_PREPD_KEEPER_H
-#define TESSERA_PREPD_KEEPER_H
+#ifndef TESSERA_PREPD_WORKER_SUPERVISOR_H
+#define TESSERA_PREPD_WORKER_SUPERVISOR_H
 
 #include "common/json/json.h"
 #include "common/base/status.h"

@@ -4,8 +4,8 @@
  * as one, so a worker that somebody stops for an hour is not mistaken for one that hangs. Whoever
  * sees the process end tells the two apart (proc_end_of); its time is measured where it runs, so a
  * slow link does not count. What is tried again inside an item waits within its limit. */
-#ifndef TESSERA_PREPD_TIME_LIMIT_H
-#define TESSERA_PREPD_TIME_LIMIT_H
+#ifndef TESSERA_PREPD_WORKER_TIME_LIMIT_H
+#define TESSERA_PREPD_WORKER_TIME_LIMIT_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* call_record.h: what a rank's ledger of collectives counted, beside the calls that NCCL's shim has
  * run.
  */
-#ifndef TESSERA_TESTS_NCCL_RECORD_H
-#define TESSERA_TESTS_NCCL_RECORD_H
+#ifndef TESSERA_TESTS_NCCL_CALL_RECORD_H
+#define TESSERA_TESTS_NCCL_CALL_RECORD_H
 
 #include "trainer/parallel/comm_ledger.h"
 

@@ -1,7 +1,7 @@
 /* ledger_formula.h: what a step should receive by the formula of trainer/parallel/README.md, beside
  * what the ledger of collectives counted. */
-#ifndef TESSERA_TESTS_LEDGER_FORMULA_H
-#define TESSERA_TESTS_LEDGER_FORMULA_H
+#ifndef TESSERA_TESTS_PARALLEL_LEDGER_FORMULA_H
+#define TESSERA_TESTS_PARALLEL_LEDGER_FORMULA_H
 
 #include "trainer/run/step.h"
 

@@ -1,8 +1,8 @@
 /* slots_watch.h: how many slots go to which rank's experts, from the counts that ranks tell each
  * other before every exchange: listened to between the model and the engine, not taken from the
  * ledger. */
-#ifndef TESSERA_TESTS_SLOTS_WATCH_H
-#define TESSERA_TESTS_SLOTS_WATCH_H
+#ifndef TESSERA_TESTS_PARALLEL_SLOTS_WATCH_H
+#define TESSERA_TESTS_PARALLEL_SLOTS_WATCH_H
 
 #include "trainer/parallel/world.h"
 #include "trainer/plan/received.h"

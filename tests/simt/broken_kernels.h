@@ -1,6 +1,6 @@
 /* broken_kernels.h: the kernels of broken_kernels.cu. */
-#ifndef TESSERA_TESTS_FAULTS_H
-#define TESSERA_TESTS_FAULTS_H
+#ifndef TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
+#define TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
 
 #include "trainer/device/backend.h"
 

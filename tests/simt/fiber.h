@@ -1,7 +1,7 @@
 /* fiber.h: stacks that hand the processor to each other. Switches are announced to
  * AddressSanitizer, which else takes a frame on another stack for a stray access. */
-#ifndef TESSERA_TESTS_FIBER_H
-#define TESSERA_TESTS_FIBER_H
+#ifndef TESSERA_TESTS_SIMT_FIBER_H
+#define TESSERA_TESTS_SIMT_FIBER_H
 
 typedef struct fiber fiber;
 

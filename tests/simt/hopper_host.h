@@ -8,10 +8,10 @@
  * the PTX ISA 9.7.15.5.1, written down a second time.
  *
  * Include it before the kernel; the program then links tests/simt/fiber.c and not simt.c. */
-#ifndef TESSERA_TESTS_HOPPER_HOST_H
-#define TESSERA_TESTS_HOPPER_HOST_H
+#ifndef TESSERA_TESTS_SIMT_HOPPER_HOST_H
+#define TESSERA_TESTS_SIMT_HOPPER_HOST_H
 
-#define TESSERA_OPS_CUDA_HOPPER_CUH /* in its place */
+#define TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH /* in its place */
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

@@ -2,8 +2,8 @@
  * over context ranks so that causal work is even, then in equal runs over tensor ranks; visual
  * items over all of them so that their predicted time is even. Pure functions of the rows: every
  * rank of the group finds the same. */
-#ifndef TESSERA_BATCH_ROW_SHARE_H
-#define TESSERA_BATCH_ROW_SHARE_H
+#ifndef TESSERA_TRAINER_BATCH_ROW_SHARE_H
+#define TESSERA_TRAINER_BATCH_ROW_SHARE_H
 
 #include "common/base/status.h"
 #include "proto/batch.h"

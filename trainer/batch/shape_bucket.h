@@ -5,8 +5,8 @@
  * holds any row of the stream (proto/README.md). L rows end to end make one of L times the
  * capacities, with the same longest segments. A stream that names none (an old recording) has one:
  * the widest. */
-#ifndef TESSERA_BATCH_BUCKET_H
-#define TESSERA_BATCH_BUCKET_H
+#ifndef TESSERA_TRAINER_BATCH_SHAPE_BUCKET_H
+#define TESSERA_TRAINER_BATCH_SHAPE_BUCKET_H
 
 #include "common/json/json.h"
 #include "trainer/batch/stager.h"

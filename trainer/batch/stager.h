@@ -4,8 +4,8 @@
  * does, of the buffers themselves; addresses are the same for all. What lies in the arrays, and on
  * which sizes ops run, is model/device_batch.h's; ranks that share a row stage the same rows, and
  * each keeps its part (row_share.h). */
-#ifndef TESSERA_BATCH_STAGE_H
-#define TESSERA_BATCH_STAGE_H
+#ifndef TESSERA_TRAINER_BATCH_STAGER_H
+#define TESSERA_TRAINER_BATCH_STAGER_H
 
 #include "proto/batch.h"
 #include "trainer/device/backend.h"

@@ -1,6 +1,6 @@
 /* stager_caps.h: what rows need of a batch's capacities. Internal to trainer/batch. */
-#ifndef TESSERA_BATCH_STAGE_CAPS_H
-#define TESSERA_BATCH_STAGE_CAPS_H
+#ifndef TESSERA_TRAINER_BATCH_STAGER_CAPS_H
+#define TESSERA_TRAINER_BATCH_STAGER_CAPS_H
 
 #include "trainer/batch/stager.h"
 

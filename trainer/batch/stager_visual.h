@@ -1,8 +1,8 @@
 /* stager_visual.h: the visual part of staging a row: which token shows which merged row, pixels in
  * grid order, patch coordinates, position-table corners, frame borders (spec 3.1, 3.3, 3.5).
  * Internal to trainer/batch. */
-#ifndef TESSERA_BATCH_STAGE_VISUAL_H
-#define TESSERA_BATCH_STAGE_VISUAL_H
+#ifndef TESSERA_TRAINER_BATCH_STAGER_VISUAL_H
+#define TESSERA_TRAINER_BATCH_STAGER_VISUAL_H
 
 #include "trainer/batch/row_share.h"
 #include "trainer/batch/stager.h"

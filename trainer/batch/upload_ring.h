@@ -4,8 +4,8 @@
  * As many staging buffers as a backend has steps under way, used in turn, and one more for every
  * further batch that is used at a time (pipeline stages). With one of them (CPU) everything is in
  * the compute stream's own order. */
-#ifndef TESSERA_BATCH_LANE_H
-#define TESSERA_BATCH_LANE_H
+#ifndef TESSERA_TRAINER_BATCH_UPLOAD_RING_H
+#define TESSERA_TRAINER_BATCH_UPLOAD_RING_H
 
 #include "trainer/batch/stager.h"
 

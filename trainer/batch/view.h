@@ -1,7 +1,7 @@
 /* view.h: the part of a staged micro-batch that one rank of a row group works on. Internal to
  * trainer/batch. */
-#ifndef TESSERA_BATCH_VIEW_H
-#define TESSERA_BATCH_VIEW_H
+#ifndef TESSERA_TRAINER_BATCH_VIEW_H
+#define TESSERA_TRAINER_BATCH_VIEW_H
 
 #include "trainer/batch/stager.h"
 

@@ -1,8 +1,8 @@
 /* bench.h: how fast ops and whole steps are here, beside what this device can do at all.
  *
  * Ceilings are measured in the same run: a large copy, and one large dense product (speed.h). */
-#ifndef TESSERA_BENCH_BENCH_H
-#define TESSERA_BENCH_BENCH_H
+#ifndef TESSERA_TRAINER_BENCH_H
+#define TESSERA_TRAINER_BENCH_H
 
 #include "common/conf/conf.h"
 #include "trainer/model/dims.h"

@@ -1,7 +1,7 @@
 /* cases.h: one call of an op at a real shape: its arguments, and what it must move and compute by
  * its contract. Inside trainer/bench. */
-#ifndef TESSERA_BENCH_CASES_H
-#define TESSERA_BENCH_CASES_H
+#ifndef TESSERA_TRAINER_BENCH_CASES_H
+#define TESSERA_TRAINER_BENCH_CASES_H
 
 #include "trainer/bench/bench.h"
 

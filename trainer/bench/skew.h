@@ -1,7 +1,7 @@
 /* skew.h: experts' loads of a bench: max over mean as asked for, by a bias on the router's logits
  * that is moved from step to step until it holds. */
-#ifndef TESSERA_BENCH_SKEW_H
-#define TESSERA_BENCH_SKEW_H
+#ifndef TESSERA_TRAINER_BENCH_SKEW_H
+#define TESSERA_TRAINER_BENCH_SKEW_H
 
 #include "trainer/run/session.h"
 

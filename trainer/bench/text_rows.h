@@ -3,8 +3,8 @@
  * token but each document's first a target, ids drawn at random below the special ones. The stream
  * says that it may have patch_budget patches in a row; where that is 0, what a row has, as a
  * bucket. */
-#ifndef TESSERA_BENCH_TEXT_ROWS_H
-#define TESSERA_BENCH_TEXT_ROWS_H
+#ifndef TESSERA_TRAINER_BENCH_TEXT_ROWS_H
+#define TESSERA_TRAINER_BENCH_TEXT_ROWS_H
 
 #include "common/conf/conf.h"
 #include "trainer/model/dims.h"

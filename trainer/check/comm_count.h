@@ -2,8 +2,8 @@
  * kept what was asked for, so that ranks that are played one after another can be held against each
  * other (dry_run.h). Its device is one of shapes; a call whose buffers lie in no allocation of it
  * is refused. */
-#ifndef TESSERA_PARALLEL_COMM_COUNT_H
-#define TESSERA_PARALLEL_COMM_COUNT_H
+#ifndef TESSERA_TRAINER_CHECK_COMM_COUNT_H
+#define TESSERA_TRAINER_CHECK_COMM_COUNT_H
 
 #include "common/base/hash.h"
 #include "trainer/parallel/comm.h"

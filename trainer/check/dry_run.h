@@ -14,8 +14,8 @@
  *   a checkpoint is whole                           its files (values are holes), opened again;
  * bytes every rank put there; ranks that go on from it
  */
-#ifndef TESSERA_TRAINER_DRY_RUN_H
-#define TESSERA_TRAINER_DRY_RUN_H
+#ifndef TESSERA_TRAINER_CHECK_DRY_RUN_H
+#define TESSERA_TRAINER_CHECK_DRY_RUN_H
 
 #include "common/conf/conf.h"
 

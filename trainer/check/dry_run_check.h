@@ -1,7 +1,7 @@
 /* dry_run_check.h: the table of a dry run, and what its ranks are held against. Internal to
  * dry_run.c. */
-#ifndef TESSERA_TRAINER_DRY_RUN_CHECK_H
-#define TESSERA_TRAINER_DRY_RUN_CHECK_H
+#ifndef TESSERA_TRAINER_CHECK_DRY_RUN_CHECK_H
+#define TESSERA_TRAINER_CHECK_DRY_RUN_CHECK_H
 
 #include <stdio.h>
 

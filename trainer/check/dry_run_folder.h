@@ -1,7 +1,7 @@
 /* dry_run_folder.h: the folder of a dry run, which is removed however the run ends: a process
  * beside it waits for its end and removes the folder, also where the run was killed. */
-#ifndef TESSERA_TRAINER_DRY_RUN_FOLDER_H
-#define TESSERA_TRAINER_DRY_RUN_FOLDER_H
+#ifndef TESSERA_TRAINER_CHECK_DRY_RUN_FOLDER_H
+#define TESSERA_TRAINER_CHECK_DRY_RUN_FOLDER_H
 
 #include <stdbool.h>
 #include <sys/types.h>

@@ -1,7 +1,7 @@
 /* dry_run_play.h: one rank of a dry run, and the run that it is a rank of. Internal to dry_run.c.
  */
-#ifndef TESSERA_TRAINER_DRY_RUN_PLAY_H
-#define TESSERA_TRAINER_DRY_RUN_PLAY_H
+#ifndef TESSERA_TRAINER_CHECK_DRY_RUN_PLAY_H
+#define TESSERA_TRAINER_CHECK_DRY_RUN_PLAY_H
 
 #include "trainer/check/dry_run_check.h"
 #include "trainer/check/comm_count.h"

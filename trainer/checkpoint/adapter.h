@@ -17,8 +17,8 @@
  *
  * Text-only models have linear maps per expert, whose gate and up share their A, for either
  * version: PEFT fuses them for the 5 series. (4.57 would leave out fused ones without a word.) */
-#ifndef TESSERA_CHECKPOINT_ADAPTER_H
-#define TESSERA_CHECKPOINT_ADAPTER_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_ADAPTER_H
+#define TESSERA_TRAINER_CHECKPOINT_ADAPTER_H
 
 #include "trainer/model/params.h"
 

@@ -8,8 +8,8 @@
  *
  * A checkpoint appears by one rename after all of it is synced, and goes by one rename before it is
  * deleted, so a process may die at any instant. */
-#ifndef TESSERA_CHECKPOINT_FOLDER_H
-#define TESSERA_CHECKPOINT_FOLDER_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_FOLDER_H
+#define TESSERA_TRAINER_CHECKPOINT_FOLDER_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* hf_check.h: does a folder hold what a model needs? Names, shapes, dtypes, and which layout its
  * experts have (spec 2.3, 2.4). */
-#ifndef TESSERA_CHECKPOINT_HF_CHECK_H
-#define TESSERA_CHECKPOINT_HF_CHECK_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_CHECK_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_CHECK_H
 
 #include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"

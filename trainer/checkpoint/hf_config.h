@@ -1,6 +1,6 @@
 /* hf_config.h: config.json of an export. Internal to checkpoint. */
-#ifndef TESSERA_CHECKPOINT_HF_CONFIG_H
-#define TESSERA_CHECKPOINT_HF_CONFIG_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_CONFIG_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_CONFIG_H
 
 #include "trainer/model/dims.h"
 

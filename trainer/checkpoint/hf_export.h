@@ -6,8 +6,8 @@
  * byte for byte, while the dimensions agree); tokenizer and processor files of the source. Each
  * file is written aside, synced and renamed; weights of an earlier export that the new ones do not
  * replace are removed. */
-#ifndef TESSERA_CHECKPOINT_HF_EXPORT_H
-#define TESSERA_CHECKPOINT_HF_EXPORT_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_EXPORT_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_EXPORT_H
 
 #include "trainer/model/params.h"
 

@@ -3,8 +3,8 @@
  * Accepts BF16, F16, F32, F64, one file or shards, experts in either fused layout or per expert
  * (spec 2.4). Everything is checked before the first value is written: missing, extra and misshapen
  * tensors are named, and nothing changes. */
-#ifndef TESSERA_CHECKPOINT_HF_LOAD_H
-#define TESSERA_CHECKPOINT_HF_LOAD_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_LOAD_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_LOAD_H
 
 #include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"

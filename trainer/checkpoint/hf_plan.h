@@ -4,8 +4,8 @@
  * With a source folder whose tensors fit the model: its layout of experts, its dtypes, its files
  * and the order in them, as far as the options do not say otherwise. Else the published layout,
  * BF16, and files of at most shard_bytes in the registry's order. */
-#ifndef TESSERA_CHECKPOINT_HF_PLAN_H
-#define TESSERA_CHECKPOINT_HF_PLAN_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_PLAN_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_PLAN_H
 
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"

@@ -1,7 +1,7 @@
 /* hf_slices.h: weight files that several ranks write together: each puts what it stores where it
  * belongs, into files of the final size. Internal to checkpoint. */
-#ifndef TESSERA_CHECKPOINT_HF_SLICES_H
-#define TESSERA_CHECKPOINT_HF_SLICES_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_SLICES_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_SLICES_H
 
 #include "trainer/checkpoint/hf_plan.h"
 

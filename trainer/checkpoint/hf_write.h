@@ -1,6 +1,6 @@
 /* hf_write.h: files of an export: written as NAME.tmp, synced, renamed. Internal to checkpoint. */
-#ifndef TESSERA_CHECKPOINT_HF_WRITE_H
-#define TESSERA_CHECKPOINT_HF_WRITE_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_HF_WRITE_H
+#define TESSERA_TRAINER_CHECKPOINT_HF_WRITE_H
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* progress.h: how far a run is: what a checkpoint says besides values and moments, and all that
  * going on needs. There is no other random state: every draw (order, answers, first values) is a
  * function of training.seed and of what is drawn for. */
-#ifndef TESSERA_CHECKPOINT_PROGRESS_H
-#define TESSERA_CHECKPOINT_PROGRESS_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_PROGRESS_H
+#define TESSERA_TRAINER_CHECKPOINT_PROGRESS_H
 
 #include <stdint.h>
 

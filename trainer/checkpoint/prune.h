@@ -1,7 +1,7 @@
 /* prune.h: which checkpoints of a folder are removed: by checkpoint.keep_latest_k, and before that
  * where the disk has no room for one more. */
-#ifndef TESSERA_CHECKPOINT_PRUNE_H
-#define TESSERA_CHECKPOINT_PRUNE_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_PRUNE_H
+#define TESSERA_TRAINER_CHECKPOINT_PRUNE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * was, else .rank-R.failed.
  *
  * Replicas store the same, so the ranks of the first write. */
-#ifndef TESSERA_CHECKPOINT_TOGETHER_H
-#define TESSERA_CHECKPOINT_TOGETHER_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
+#define TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
 
 #include <stdatomic.h>
 

@@ -7,8 +7,8 @@
  * rank stores of it, and the metadata "slice/TENSOR" says what that is: 13 numbers, the sizes,
  * first and count of the axes of its local tensor (parallel/slice.h) and the first element of that;
  * without that entry the whole. Any number of ranks reads what any number wrote. */
-#ifndef TESSERA_CHECKPOINT_TRAIN_STATE_H
-#define TESSERA_CHECKPOINT_TRAIN_STATE_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_TRAIN_STATE_H
+#define TESSERA_TRAINER_CHECKPOINT_TRAIN_STATE_H
 
 #include "trainer/model/params.h"
 

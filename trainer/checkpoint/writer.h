@@ -6,8 +6,8 @@
  * one before. A save that fails costs that checkpoint and is told; the run goes on and the next
  * save tries again. Kept: the newest checkpoint.keep_latest_k, and the one with the lowest held-out
  * loss; fewer where the disk has no room for one more, but always the last whole one (prune.h). */
-#ifndef TESSERA_CHECKPOINT_KEEPER_H
-#define TESSERA_CHECKPOINT_KEEPER_H
+#ifndef TESSERA_TRAINER_CHECKPOINT_WRITER_H
+#define TESSERA_TRAINER_CHECKPOINT_WRITER_H
 
 #include "common/conf/conf.h"
 #include "trainer/checkpoint/progress.h"

@@ -1,7 +1,7 @@
 /* probe_gradients.h: gradients as tensors of a file, under the names and in the layout of the
  * folder that the weights came from. */
-#ifndef TESSERA_PROBE_GRADIENTS_H
-#define TESSERA_PROBE_GRADIENTS_H
+#ifndef TESSERA_TRAINER_CLI_PROBE_GRADIENTS_H
+#define TESSERA_TRAINER_CLI_PROBE_GRADIENTS_H
 
 #include "common/base/arena.h"
 #include "common/model_folder/safetensors.h"

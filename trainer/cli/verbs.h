@@ -1,7 +1,7 @@
 /* verbs.h: what the trainer can be told to do. A verb takes the arguments after its name in
  * argv[1..argc) and returns the status that becomes the exit code. */
-#ifndef TESSERA_TRAINER_VERBS_H
-#define TESSERA_TRAINER_VERBS_H
+#ifndef TESSERA_TRAINER_CLI_VERBS_H
+#define TESSERA_TRAINER_CLI_VERBS_H
 
 #include "common/base/status.h"
 

@@ -6,8 +6,8 @@
  * Dtypes on a device: `act` for activations and compute weights (CPU: real; CUDA: bf16), `acc` for
  * gradients, statistics, moments and master weights (CPU: real; CUDA: float). Integer arrays are
  * int32 unless said otherwise. */
-#ifndef TESSERA_TRAINER_BACKEND_H
-#define TESSERA_TRAINER_BACKEND_H
+#ifndef TESSERA_TRAINER_DEVICE_BACKEND_H
+#define TESSERA_TRAINER_DEVICE_BACKEND_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  *                         device's pool is the only one (device/cpu.c). The openmp flavour looks at
  *                         OpenMP's number in each calling thread, so that setting it once by its
  *                         function holds for the main thread only. */
-#ifndef TESSERA_DEVICE_BLAS_H
-#define TESSERA_DEVICE_BLAS_H
+#ifndef TESSERA_TRAINER_DEVICE_BLAS_H
+#define TESSERA_TRAINER_DEVICE_BLAS_H
 
 #include <cblas.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  *
  * A CPU stream runs every op before the call returns. Each stream owns one scratch block that
  * grows to the largest request and stays, so that a step allocates nothing once warm. */
-#ifndef TESSERA_DEVICE_CPU_H
-#define TESSERA_DEVICE_CPU_H
+#ifndef TESSERA_TRAINER_DEVICE_CPU_H
+#define TESSERA_TRAINER_DEVICE_CPU_H
 
 #include "trainer/device/backend.h"
 

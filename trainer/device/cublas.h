@@ -2,8 +2,8 @@
  *
  * It is loaded at run time and not linked, so that a machine without it learns which file is
  * missing, and so that the library's hundreds of megabytes are no condition for starting. */
-#ifndef TESSERA_DEVICE_CUBLAS_H
-#define TESSERA_DEVICE_CUBLAS_H
+#ifndef TESSERA_TRAINER_DEVICE_CUBLAS_H
+#define TESSERA_TRAINER_DEVICE_CUBLAS_H
 
 #include <cublasLt.h>
 

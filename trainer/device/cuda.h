@@ -3,8 +3,8 @@
  *
  * Ops that call a library need more: cuda_device.h. The host build of the kernels (tests/simt)
  * gives its own cuda_runtime.h and answers the same calls. */
-#ifndef TESSERA_DEVICE_CUDA_H
-#define TESSERA_DEVICE_CUDA_H
+#ifndef TESSERA_TRAINER_DEVICE_CUDA_H
+#define TESSERA_TRAINER_DEVICE_CUDA_H
 
 #include <cuda_runtime.h>
 

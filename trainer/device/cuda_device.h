@@ -1,7 +1,7 @@
 /* cuda_device.h: the inside of the CUDA backend, for trainer/device and the ops that call
  * libraries. Kernels need only cuda.h. */
-#ifndef TESSERA_DEVICE_CUDA_DEVICE_H
-#define TESSERA_DEVICE_CUDA_DEVICE_H
+#ifndef TESSERA_TRAINER_DEVICE_CUDA_DEVICE_H
+#define TESSERA_TRAINER_DEVICE_CUDA_DEVICE_H
 
 #include "trainer/device/cuda.h"
 

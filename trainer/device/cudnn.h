@@ -2,8 +2,8 @@
  * alone; a machine without it trains with our own attention kernels.
  *
  * Built without cuDNN's headers this file gives nothing but cudnn_open, which says so. */
-#ifndef TESSERA_DEVICE_CUDNN_H
-#define TESSERA_DEVICE_CUDNN_H
+#ifndef TESSERA_TRAINER_DEVICE_CUDNN_H
+#define TESSERA_TRAINER_DEVICE_CUDNN_H
 
 #include "common/base/status.h"
 

@@ -1,7 +1,7 @@
 /* emulated_handle.h: the streams of a device that the host stands in for (tests/emulated,
  * shapes.h), as a library sees them that has kernels of its own (parallel/nccl_double). */
-#ifndef TESSERA_DEVICE_EMULATED_HANDLE_H
-#define TESSERA_DEVICE_EMULATED_HANDLE_H
+#ifndef TESSERA_TRAINER_DEVICE_EMULATED_HANDLE_H
+#define TESSERA_TRAINER_DEVICE_EMULATED_HANDLE_H
 
 #include <stdbool.h>
 

@@ -12,8 +12,8 @@
  * may depend on nothing but the key and device memory; pieces that it begins are part of it.
  * Without a replay on the stream, outside its scope, or on a backend without graphs, every run is
  * an ordinary one. */
-#ifndef TESSERA_DEVICE_REPLAY_H
-#define TESSERA_DEVICE_REPLAY_H
+#ifndef TESSERA_TRAINER_DEVICE_GRAPH_REPLAY_H
+#define TESSERA_TRAINER_DEVICE_GRAPH_REPLAY_H
 
 #include "trainer/device/backend.h"
 

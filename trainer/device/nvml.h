@@ -1,8 +1,8 @@
 /* nvml.h: the one door to NVIDIA's management library, which comes with every driver: what of a
  * GPU's memory is free, asked before there is a context, which the runtime itself can not do
  * without making one. */
-#ifndef TESSERA_DEVICE_NVML_H
-#define TESSERA_DEVICE_NVML_H
+#ifndef TESSERA_TRAINER_DEVICE_NVML_H
+#define TESSERA_TRAINER_DEVICE_NVML_H
 
 #include <stddef.h>
 

@@ -8,8 +8,8 @@
  * Why not OpenMP's threads: a team ends when all its members have run. With a decoder busy on one
  * of two cores every parallel region took 12 to 16 ms instead of 0.1 (its threads also spin for
  * milliseconds by default, and that can only be changed before main). */
-#ifndef TESSERA_DEVICE_POOL_H
-#define TESSERA_DEVICE_POOL_H
+#ifndef TESSERA_TRAINER_DEVICE_POOL_H
+#define TESSERA_TRAINER_DEVICE_POOL_H
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
  *
  * Copies are refused whose bytes do not lie in one allocation. Pinned memory is real, and so are
  * copies between two pieces of it. */
-#ifndef TESSERA_DEVICE_SHAPES_H
-#define TESSERA_DEVICE_SHAPES_H
+#ifndef TESSERA_TRAINER_DEVICE_SHAPES_H
+#define TESSERA_TRAINER_DEVICE_SHAPES_H
 
 #include "trainer/device/backend.h"
 #include "trainer/device/emulated_handle.h"

@@ -3,8 +3,8 @@
  *
  * Arrays that are never alive together share bytes: mark, lay out one user, rewind, lay out the
  * other; peak is what the block must hold. */
-#ifndef TESSERA_DEVICE_SPACE_H
-#define TESSERA_DEVICE_SPACE_H
+#ifndef TESSERA_TRAINER_DEVICE_SPACE_H
+#define TESSERA_TRAINER_DEVICE_SPACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* answers.h: held-out questions answered in the model's own words, by greedy generation: judged by
  * VQAv2's official accuracy where a row brings its annotators' answers (the first eval.generate of
  * them), and printed (the first `show`, at most two of a row); all of them go onto eval.page. */
-#ifndef TESSERA_EVAL_ANSWERS_H
-#define TESSERA_EVAL_ANSWERS_H
+#ifndef TESSERA_TRAINER_EVAL_ANSWERS_H
+#define TESSERA_TRAINER_EVAL_ANSWERS_H
 
 #include "trainer/eval/page.h"
 #include "trainer/eval/vqa_tally.h"

@@ -11,8 +11,8 @@
  *
  * The first eval.generate questions that come with their annotators' answers are also answered in
  * the model's own words, by greedy generation, and judged by VQAv2's official accuracy. */
-#ifndef TESSERA_TRAINER_EVALUATE_H
-#define TESSERA_TRAINER_EVALUATE_H
+#ifndef TESSERA_TRAINER_EVAL_EVALUATE_H
+#define TESSERA_TRAINER_EVAL_EVALUATE_H
 
 #include "trainer/eval/vqa_tally.h"
 #include "trainer/run/session.h"

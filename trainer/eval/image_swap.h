@@ -4,8 +4,8 @@
  * For each grid it keeps the picture seen last and the last one that differed from it; the latter
  * is lent, since several questions in a row may be on one picture. Memory: two pictures per grid
  * that occurs. */
-#ifndef TESSERA_TRAINER_LENDER_H
-#define TESSERA_TRAINER_LENDER_H
+#ifndef TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
+#define TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
 
 #include "proto/batch.h"
 

@@ -1,7 +1,7 @@
 /* page.h: held-out questions with their pictures on one HTML page that opens without network: what
  * was asked, the reference, the model's own words, what they are worth. */
-#ifndef TESSERA_EVAL_PAGE_H
-#define TESSERA_EVAL_PAGE_H
+#ifndef TESSERA_TRAINER_EVAL_PAGE_H
+#define TESSERA_TRAINER_EVAL_PAGE_H
 
 #include "trainer/eval/vqa_tally.h"
 #include "proto/batch.h"

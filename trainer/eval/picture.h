@@ -1,7 +1,7 @@
 /* picture.h: an image of a row as people see it: patches joined to a picture, as a PNG in a data
  * URI, for pages that open without network. The one door to libpng. */
-#ifndef TESSERA_EVAL_PICTURE_H
-#define TESSERA_EVAL_PICTURE_H
+#ifndef TESSERA_TRAINER_EVAL_PICTURE_H
+#define TESSERA_TRAINER_EVAL_PICTURE_H
 
 #include "proto/batch.h"
 

@@ -1,6 +1,6 @@
 /* question.h: what a held-out document asks, as a person reads it. */
-#ifndef TESSERA_EVAL_QUESTION_H
-#define TESSERA_EVAL_QUESTION_H
+#ifndef TESSERA_TRAINER_EVAL_QUESTION_H
+#define TESSERA_TRAINER_EVAL_QUESTION_H
 
 #include "common/tokenizer/tokenizer.h"
 #include "proto/batch.h"

@@ -1,8 +1,8 @@
 /* rows_agreed.h: ranks that evaluate together go on, or end, at the same row. Each has the held-out
  * rows from the daemon by itself, so one may lack a row that another has, or find no room on a
  * disk: before the calls of a row all tell each other how they are. */
-#ifndef TESSERA_EVAL_AGREE_H
-#define TESSERA_EVAL_AGREE_H
+#ifndef TESSERA_TRAINER_EVAL_ROWS_AGREED_H
+#define TESSERA_TRAINER_EVAL_ROWS_AGREED_H
 
 #include "trainer/run/session.h"
 

@@ -6,8 +6,8 @@
  * apostrophe. Where all ten agree nothing is changed. An answer is worth min(1, m / 3) with m
  * annotators of the same words, averaged over leaving each of the ten out in turn.
  * Source: Antol et al. 2015, arXiv:1505.00468, and the rules at visualqa.org/evaluation. */
-#ifndef TESSERA_EVAL_VQA_SCORE_H
-#define TESSERA_EVAL_VQA_SCORE_H
+#ifndef TESSERA_TRAINER_EVAL_VQA_SCORE_H
+#define TESSERA_TRAINER_EVAL_VQA_SCORE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* vqa_tally.h: VQAv2 accuracy over questions, in all and by question type and answer type. */
-#ifndef TESSERA_EVAL_VQA_TALLY_H
-#define TESSERA_EVAL_VQA_TALLY_H
+#ifndef TESSERA_TRAINER_EVAL_VQA_TALLY_H
+#define TESSERA_TRAINER_EVAL_VQA_TALLY_H
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* prompt.h: one document of a packed row as a row of its own. */
-#ifndef TESSERA_TRAINER_PROMPT_H
-#define TESSERA_TRAINER_PROMPT_H
+#ifndef TESSERA_TRAINER_GENERATE_PROMPT_H
+#define TESSERA_TRAINER_GENERATE_PROMPT_H
 
 #include "proto/batch.h"
 

@@ -8,8 +8,8 @@
  * Of ranks that share rows one receives them; its thread hands each on as soon as it is there, and
  * the others' threads fill their slots from that (row_feed.h). They hear of its failure, or that it
  * is gone, as theirs. */
-#ifndef TESSERA_TRAINER_RECEIVE_H
-#define TESSERA_TRAINER_RECEIVE_H
+#ifndef TESSERA_TRAINER_INPUT_RECEIVE_H
+#define TESSERA_TRAINER_INPUT_RECEIVE_H
 
 #include "proto/client.h"
 #include "trainer/parallel/row_broadcast.h"

@@ -1,7 +1,7 @@
 /* rejoin.h: a daemon that went is waited for, and its stream entered again behind the last row that
  * arrived. Says in the log what it waits for, and since when. */
-#ifndef TESSERA_TRAINER_REJOIN_H
-#define TESSERA_TRAINER_REJOIN_H
+#ifndef TESSERA_TRAINER_INPUT_REJOIN_H
+#define TESSERA_TRAINER_INPUT_REJOIN_H
 
 #include "proto/client.h"
 

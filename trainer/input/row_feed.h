@@ -10,8 +10,8 @@
  *          bytes, digest (2); bytes: tensors in the order of row_tensors, then the three texts
  * LAST     status of the stream's end; bytes: its text, a zero behind it
  */
-#ifndef TESSERA_TRAINER_ROW_FEED_H
-#define TESSERA_TRAINER_ROW_FEED_H
+#ifndef TESSERA_TRAINER_INPUT_ROW_FEED_H
+#define TESSERA_TRAINER_INPUT_ROW_FEED_H
 
 #include "proto/batch.h"
 #include "proto/frame.h"

@@ -6,8 +6,8 @@
  * and C are this rank's heads. The norm's output is gathered over tensor ranks, keys and values
  * over context ranks (and again for backward, rather than kept); the projection back is summed over
  * tensor ranks and scattered. */
-#ifndef TESSERA_MODEL_ATTENTION_BLOCK_H
-#define TESSERA_MODEL_ATTENTION_BLOCK_H
+#ifndef TESSERA_TRAINER_MODEL_ATTENTION_BLOCK_H
+#define TESSERA_TRAINER_MODEL_ATTENTION_BLOCK_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"

@@ -5,8 +5,8 @@
  * which this model computes with, or has no effect on what is trained here. What the reference does
  * not read either is not in the table and is ignored. tests/golden/check_config.py tries each
  * against the reference itself; when you add a row, add it there. */
-#ifndef TESSERA_MODEL_CONFIG_KEYS_H
-#define TESSERA_MODEL_CONFIG_KEYS_H
+#ifndef TESSERA_TRAINER_MODEL_CONFIG_KEYS_H
+#define TESSERA_TRAINER_MODEL_CONFIG_KEYS_H
 
 #include <stdbool.h>
 

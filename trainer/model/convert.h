@@ -1,7 +1,7 @@
 /* convert.h: arrays of floating-point numbers of any stored dtype <-> double, on the host.
  * F64, F32, F16, BF16; rounding to nearest even; NaN stays NaN. */
-#ifndef TESSERA_MODEL_CONVERT_H
-#define TESSERA_MODEL_CONVERT_H
+#ifndef TESSERA_TRAINER_MODEL_CONVERT_H
+#define TESSERA_TRAINER_MODEL_CONVERT_H
 
 #include <stdbool.h>
 #include <stdint.h>

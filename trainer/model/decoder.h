@@ -5,8 +5,8 @@
  * rows. Where ranks share a row, each encodes some of its images (features are gathered from all,
  * their gradients summed back to the one that encoded them). Visual features come from and
  * gradients go to the vision tower. */
-#ifndef TESSERA_MODEL_DECODER_H
-#define TESSERA_MODEL_DECODER_H
+#ifndef TESSERA_TRAINER_MODEL_DECODER_H
+#define TESSERA_TRAINER_MODEL_DECODER_H
 
 #include "trainer/model/attention_block.h"
 #include "trainer/model/mlp.h"

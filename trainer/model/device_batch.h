@@ -12,8 +12,8 @@
  * Ranks that share a row each keep their part of it: T tokens of their own, the queries of their
  * context rank (T x tensor), and borders of all keys (T x ranks). A pipeline stage after the first
  * (row_share.blind) has no arrays of patches and frames, and counts none. */
-#ifndef TESSERA_MODEL_DEVICE_BATCH_H
-#define TESSERA_MODEL_DEVICE_BATCH_H
+#ifndef TESSERA_TRAINER_MODEL_DEVICE_BATCH_H
+#define TESSERA_TRAINER_MODEL_DEVICE_BATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>

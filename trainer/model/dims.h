@@ -3,8 +3,8 @@
  *
  * H hidden, L layers, E experts, K chosen, I expert width, V vocabulary; vision: D hidden,
  * F MLP width. Missing keys are errors by name, except those with a default in spec 1.4. */
-#ifndef TESSERA_MODEL_DIMS_H
-#define TESSERA_MODEL_DIMS_H
+#ifndef TESSERA_TRAINER_MODEL_DIMS_H
+#define TESSERA_TRAINER_MODEL_DIMS_H
 
 #include <stdbool.h>
 #include <stdint.h>

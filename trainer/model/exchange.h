@@ -13,8 +13,8 @@
  *     needed. The host reads nothing, so a step can be captured.
  *   by the host (exchange.c): counts of all ranks are gathered and read, once per layer and pass,
  *     and rounds are exchanges of the engine's. */
-#ifndef TESSERA_MODEL_EXCHANGE_H
-#define TESSERA_MODEL_EXCHANGE_H
+#ifndef TESSERA_TRAINER_MODEL_EXCHANGE_H
+#define TESSERA_TRAINER_MODEL_EXCHANGE_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"

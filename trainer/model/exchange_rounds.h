@@ -1,7 +1,7 @@
 /* exchange_rounds.h: what both ways of an exchange do with a round's rows, and the way on the
  * device. For exchange.c. */
-#ifndef TESSERA_MODEL_EXCHANGE_ROUNDS_H
-#define TESSERA_MODEL_EXCHANGE_ROUNDS_H
+#ifndef TESSERA_TRAINER_MODEL_EXCHANGE_ROUNDS_H
+#define TESSERA_TRAINER_MODEL_EXCHANGE_ROUNDS_H
 
 #include "trainer/model/exchange.h"
 

@@ -1,6 +1,6 @@
 /* grouped_product.h: a product of rows with the matrices of their experts. */
-#ifndef TESSERA_MODEL_GROUPED_PRODUCT_H
-#define TESSERA_MODEL_GROUPED_PRODUCT_H
+#ifndef TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
+#define TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 
 #include "trainer/model/model_pass.h"
 #include "trainer/model/params.h"

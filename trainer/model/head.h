@@ -6,8 +6,8 @@
  *                              says tied
  *   none is stored             tied if the top level (5.23) or text_config (4.57) says so;
  *                              where neither does, untied, and lm_head.weight must be there */
-#ifndef TESSERA_MODEL_HEAD_H
-#define TESSERA_MODEL_HEAD_H
+#ifndef TESSERA_TRAINER_MODEL_HEAD_H
+#define TESSERA_TRAINER_MODEL_HEAD_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* hf_folder.h: the weights of a Hugging Face folder: model.safetensors, else the shards that
  * model.safetensors.index.json names (spec 2.5; the reference looks in this order too). Files are
  * mapped read-only until hf_folder_close, so they may be larger than memory. */
-#ifndef TESSERA_MODEL_HF_FOLDER_H
-#define TESSERA_MODEL_HF_FOLDER_H
+#ifndef TESSERA_TRAINER_MODEL_HF_FOLDER_H
+#define TESSERA_TRAINER_MODEL_HF_FOLDER_H
 
 #include <stdbool.h>
 #include <stdint.h>

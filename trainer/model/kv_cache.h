@@ -8,8 +8,8 @@
  *
  * Of several ranks: L layers of this stage, C heads of this tensor rank; every context rank keeps
  * all tokens of the row (A of them), and answers for its own queries (Tc). */
-#ifndef TESSERA_MODEL_KV_CACHE_H
-#define TESSERA_MODEL_KV_CACHE_H
+#ifndef TESSERA_TRAINER_MODEL_KV_CACHE_H
+#define TESSERA_TRAINER_MODEL_KV_CACHE_H
 
 #include "trainer/model/model_pass.h"
 

@@ -2,8 +2,8 @@
  *
  * Arrays are act unless said otherwise. Backward adds to the gradients of the parameters; a frozen
  * one has none, and its product is not made. */
-#ifndef TESSERA_MODEL_LAYERS_H
-#define TESSERA_MODEL_LAYERS_H
+#ifndef TESSERA_TRAINER_MODEL_LAYERS_H
+#define TESSERA_TRAINER_MODEL_LAYERS_H
 
 #include "trainer/model/lora.h"
 #include "trainer/model/params.h"

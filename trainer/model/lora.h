@@ -11,8 +11,8 @@
  * sum. Expert-tensor ranks likewise, of the width of an expert. Adapters of experts are where their
  * experts are (exchange.h).
  */
-#ifndef TESSERA_MODEL_LORA_H
-#define TESSERA_MODEL_LORA_H
+#ifndef TESSERA_TRAINER_MODEL_LORA_H
+#define TESSERA_TRAINER_MODEL_LORA_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/params.h"

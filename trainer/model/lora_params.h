@@ -1,6 +1,6 @@
 /* lora_params.h: adapters (lora.h) as rows of the registry, and what they make of a matrix. */
-#ifndef TESSERA_MODEL_LORA_PARAMS_H
-#define TESSERA_MODEL_LORA_PARAMS_H
+#ifndef TESSERA_TRAINER_MODEL_LORA_PARAMS_H
+#define TESSERA_TRAINER_MODEL_LORA_PARAMS_H
 
 #include "trainer/model/params.h"
 

@@ -7,8 +7,8 @@
  *   loss += sum weight * (logsumexp(logits) - logits[label])
  *
  * Knows nothing of the model around it: weights come as pointers. All calls queue on s. */
-#ifndef TESSERA_LOSS_LOSS_H
-#define TESSERA_LOSS_LOSS_H
+#ifndef TESSERA_TRAINER_MODEL_LOSS_H
+#define TESSERA_TRAINER_MODEL_LOSS_H
 
 #include "trainer/device/backend.h"
 #include "trainer/device/space.h"

@@ -2,8 +2,8 @@
  * and the deepstack mergers. And their rows into, and gradients out of, the token stream.
  *
  * S patches, M = S/4 merged rows, D vision hidden, W = 4D, H text hidden. */
-#ifndef TESSERA_MODEL_MERGE_H
-#define TESSERA_MODEL_MERGE_H
+#ifndef TESSERA_TRAINER_MODEL_MERGE_H
+#define TESSERA_TRAINER_MODEL_MERGE_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"

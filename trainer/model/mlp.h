@@ -5,8 +5,8 @@
  * peers together, and F is this rank's part, as in attention_block.h.
  *
  *   m = RMSNorm(x)    u = [m Wgt | m Wut] [T, 2F]    a = silu(gate) * up [T, F]    y = x + a Wdt */
-#ifndef TESSERA_MODEL_MLP_H
-#define TESSERA_MODEL_MLP_H
+#ifndef TESSERA_TRAINER_MODEL_MLP_H
+#define TESSERA_TRAINER_MODEL_MLP_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"

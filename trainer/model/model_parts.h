@@ -1,6 +1,6 @@
 /* model_parts.h: what a model is made of. Internal to qwen3vl.c and outputs.c. */
-#ifndef TESSERA_MODEL_MODEL_PARTS_H
-#define TESSERA_MODEL_MODEL_PARTS_H
+#ifndef TESSERA_TRAINER_MODEL_PARTS_H
+#define TESSERA_TRAINER_MODEL_PARTS_H
 
 #include "trainer/model/loss.h"
 #include "trainer/model/pipeline_exchange.h"

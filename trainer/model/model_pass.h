@@ -1,6 +1,6 @@
 /* model_pass.h: what every block needs while one micro-batch passes through the model. */
-#ifndef TESSERA_MODEL_RUN_H
-#define TESSERA_MODEL_RUN_H
+#ifndef TESSERA_TRAINER_MODEL_PASS_H
+#define TESSERA_TRAINER_MODEL_PASS_H
 
 #include "trainer/device/backend.h"
 #include "trainer/device/graph_replay.h"

@@ -3,8 +3,8 @@
  * T tokens, H hidden, E experts, K chosen, I expert width; slots: (token, choice) pairs, T K of
  * them, sorted by expert. Maths in moe.c. Where ranks share experts (moe_shared.c), slots are of
  * the W tokens that this rank's experts are offered by it. */
-#ifndef TESSERA_MODEL_MOE_H
-#define TESSERA_MODEL_MOE_H
+#ifndef TESSERA_TRAINER_MODEL_MOE_H
+#define TESSERA_TRAINER_MODEL_MOE_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/exchange.h"

@@ -1,7 +1,7 @@
 /* outputs.h: what the units of a model (unit_order.h) made in the last forward of a training
  * micro-batch, as far as it is kept: for whoever looks for the place where values went wrong. */
-#ifndef TESSERA_MODEL_OUTPUTS_H
-#define TESSERA_MODEL_OUTPUTS_H
+#ifndef TESSERA_TRAINER_MODEL_OUTPUTS_H
+#define TESSERA_TRAINER_MODEL_OUTPUTS_H
 
 #include "trainer/model/qwen3vl.h"
 

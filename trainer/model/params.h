@@ -3,8 +3,8 @@
  *
  * A row is a stored parameter. params_pieces says which Hugging Face tensors it is made of: one of
  * the same shape, one with the last two axes exchanged, or 3 per expert (see expert_layout). */
-#ifndef TESSERA_MODEL_PARAMS_H
-#define TESSERA_MODEL_PARAMS_H
+#ifndef TESSERA_TRAINER_MODEL_PARAMS_H
+#define TESSERA_TRAINER_MODEL_PARAMS_H
 
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"

@@ -1,7 +1,7 @@
 /* params_sketch.h: what a rank of any layout would hold and store, known without a device and
  * without the other ranks: for plans. */
-#ifndef TESSERA_MODEL_PARAMS_SKETCH_H
-#define TESSERA_MODEL_PARAMS_SKETCH_H
+#ifndef TESSERA_TRAINER_MODEL_PARAMS_SKETCH_H
+#define TESSERA_TRAINER_MODEL_PARAMS_SKETCH_H
 
 #include "trainer/model/params.h"
 

@@ -3,8 +3,8 @@
  * so far of the layers before, then of all.
  *
  * T tokens of this rank, H hidden, E experts. */
-#ifndef TESSERA_MODEL_BORDER_H
-#define TESSERA_MODEL_BORDER_H
+#ifndef TESSERA_TRAINER_MODEL_PIPELINE_EXCHANGE_H
+#define TESSERA_TRAINER_MODEL_PIPELINE_EXCHANGE_H
 
 #include "trainer/model/decoder.h"
 #include "trainer/parallel/pipeline_stages.h"

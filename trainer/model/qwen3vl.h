@@ -4,8 +4,8 @@
  * the step, so packed, unpacked, one rank or eight agree. The auxiliary loss enters as
  * coefficient * weight of the micro-batch * aux;
  * that product comes with the batch (stager_mark). */
-#ifndef TESSERA_MODEL_QWEN3VL_H
-#define TESSERA_MODEL_QWEN3VL_H
+#ifndef TESSERA_TRAINER_MODEL_QWEN3VL_H
+#define TESSERA_TRAINER_MODEL_QWEN3VL_H
 
 #include "trainer/model/device_batch.h"
 #include "trainer/model/dims.h"

@@ -17,8 +17,8 @@
  * A merger keeps as a block without attention does: 8 D cheap ones and W = 4 D of AGAIN_FC1 a
  * merged row. Slots are of all tensor ranks where those cut experts; shared experts keep nothing of
  * FC1. */
-#ifndef TESSERA_MODEL_RECOMPUTE_H
-#define TESSERA_MODEL_RECOMPUTE_H
+#ifndef TESSERA_TRAINER_MODEL_RECOMPUTE_H
+#define TESSERA_TRAINER_MODEL_RECOMPUTE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  *
  * T tokens of this rank; Tc = T x tensor of its context rank; A = Tc x context, the whole row.
  * Where no other rank has part in a view nothing moves, and the result is the argument. */
-#ifndef TESSERA_MODEL_SEQUENCE_H
-#define TESSERA_MODEL_SEQUENCE_H
+#ifndef TESSERA_TRAINER_MODEL_SEQUENCE_H
+#define TESSERA_TRAINER_MODEL_SEQUENCE_H
 
 #include "trainer/model/model_pass.h"
 

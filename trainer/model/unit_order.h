@@ -3,8 +3,8 @@
  *
  *   patch embedding | block 0 .. | deepstack merger j behind its block | .. | final merger |
  *   embedding | layer 0 .. | final norm and head */
-#ifndef TESSERA_MODEL_UNIT_ORDER_H
-#define TESSERA_MODEL_UNIT_ORDER_H
+#ifndef TESSERA_TRAINER_MODEL_UNIT_ORDER_H
+#define TESSERA_TRAINER_MODEL_UNIT_ORDER_H
 
 #include "trainer/model/dims.h"
 #include "trainer/parallel/layout.h"

@@ -2,8 +2,8 @@
  * deepstack feature per chosen block, and the whole way back.
  *
  * S patches, D hidden, M = S/4 merged rows, H text hidden, B blocks. */
-#ifndef TESSERA_MODEL_VISION_H
-#define TESSERA_MODEL_VISION_H
+#ifndef TESSERA_TRAINER_MODEL_VISION_H
+#define TESSERA_TRAINER_MODEL_VISION_H
 
 #include "trainer/model/merge.h"
 #include "trainer/model/vision_block.h"

@@ -1,8 +1,8 @@
 /* vision_block.h: one block of the vision tower (spec 3.5), forward and backward.
  *
  * S patches, D hidden, F MLP width, Hv heads. Maths in vision_block.c. */
-#ifndef TESSERA_MODEL_VISION_BLOCK_H
-#define TESSERA_MODEL_VISION_BLOCK_H
+#ifndef TESSERA_TRAINER_MODEL_VISION_BLOCK_H
+#define TESSERA_TRAINER_MODEL_VISION_BLOCK_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"

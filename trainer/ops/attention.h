@@ -15,8 +15,8 @@
  * q, o [queries, Hq, d] act; k, v [rows, Hkv, d] act. Query i sees the rows
  * [first[i], first[i] + length[i]); length 0: o = 0. first, length [queries] int32 on the device,
  * inside the rows (the CPU answers others with BAD_INPUT; CUDA leaves out what lies beyond). */
-#ifndef TESSERA_OPS_ATTENTION_H
-#define TESSERA_OPS_ATTENTION_H
+#ifndef TESSERA_TRAINER_OPS_ATTENTION_H
+#define TESSERA_TRAINER_OPS_ATTENTION_H
 
 #include <stdbool.h>
 

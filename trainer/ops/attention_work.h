@@ -4,8 +4,8 @@
  * The library keeps all of dp, segments x heads x longest^2 bf16 with `longest` rounded up to its
  * tile (tests/unit/trainer/ops/cuda/test_attention_graphs.c holds it to that). Heads run in as many
  * groups, one behind the other, as keep it under ATTENTION_DP_BYTES. */
-#ifndef TESSERA_OPS_ATTENTION_WORK_H
-#define TESSERA_OPS_ATTENTION_WORK_H
+#ifndef TESSERA_TRAINER_OPS_ATTENTION_WORK_H
+#define TESSERA_TRAINER_OPS_ATTENTION_WORK_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* cuda_module.h: what libtessera_cuda.so shows to ops/open.c, its only user
  * (common/program/module.h).
  */
-#ifndef TESSERA_OPS_CUDA_MODULE_H
-#define TESSERA_OPS_CUDA_MODULE_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_MODULE_H
+#define TESSERA_TRAINER_OPS_CUDA_MODULE_H
 
 #include "common/program/module.h"
 #include "trainer/device/backend.h"

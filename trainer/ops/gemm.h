@@ -18,8 +18,8 @@
  *   gated (FWD, N = 2I; else NULL): also gated[rows, I] = silu(g) u of y = [g | u] as it is rounded
  *   for memory: the bits of swiglu_fwd. y_dropped: y may be left unwritten, and is undefined then.
  * Source: spec sections 4.4 and 6. */
-#ifndef TESSERA_OPS_GEMM_H
-#define TESSERA_OPS_GEMM_H
+#ifndef TESSERA_TRAINER_OPS_GEMM_H
+#define TESSERA_TRAINER_OPS_GEMM_H
 
 #include <stdbool.h>
 

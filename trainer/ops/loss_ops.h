@@ -16,8 +16,8 @@
  * All step scalars come from the device, written once per step by one small copy. skip: nothing
  * changes. Labels: the CPU answers one from V on with BAD_INPUT; a device that can not tell ignores
  * it. */
-#ifndef TESSERA_OPS_LOSS_OPS_H
-#define TESSERA_OPS_LOSS_OPS_H
+#ifndef TESSERA_TRAINER_OPS_LOSS_OPS_H
+#define TESSERA_TRAINER_OPS_LOSS_OPS_H
 
 #include <stdbool.h>
 

@@ -7,8 +7,8 @@
  * dw, db [n] acc, added to. dx = dx_accumulate ? dx + ... : ...
  * y may be x in fwd only if the caller has no use for x in bwd. dx may be dy. Per-head q/k norm:
  * rows = tokens * heads, n = head_dim, row_stride/group as below. */
-#ifndef TESSERA_OPS_NORM_H
-#define TESSERA_OPS_NORM_H
+#ifndef TESSERA_TRAINER_OPS_NORM_H
+#define TESSERA_TRAINER_OPS_NORM_H
 
 #include <stdbool.h>
 

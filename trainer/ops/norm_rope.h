@@ -7,8 +7,8 @@
  * The same numbers as rmsnorm_fwd and rope_apply one behind the other, or rope_apply inverse and
  * rmsnorm_bwd, where act holds what is between them exactly; where it rounds, one rounding less.
  * BAD_INPUT: an odd or too large head_dim; rows x heads beyond 31 bits. */
-#ifndef TESSERA_OPS_NORM_ROPE_H
-#define TESSERA_OPS_NORM_ROPE_H
+#ifndef TESSERA_TRAINER_OPS_NORM_ROPE_H
+#define TESSERA_TRAINER_OPS_NORM_ROPE_H
 
 #include "trainer/ops/rope.h"
 

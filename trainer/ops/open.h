@@ -1,6 +1,6 @@
 /* open.h: which device a run gets: a backend and the table of its ops. */
-#ifndef TESSERA_OPS_OPEN_H
-#define TESSERA_OPS_OPEN_H
+#ifndef TESSERA_TRAINER_OPS_OPEN_H
+#define TESSERA_TRAINER_OPS_OPEN_H
 
 #include "trainer/device/backend.h"
 

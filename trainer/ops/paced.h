@@ -11,8 +11,8 @@
  * span_ns at least, in even steps (CUDA: chunk by chunk of each block; CPU: its end alone). It
  * takes longer where the device does not get there. blocks: on CUDA each has a multiprocessor for
  * itself until all is done; 1 at least. */
-#ifndef TESSERA_OPS_PACED_H
-#define TESSERA_OPS_PACED_H
+#ifndef TESSERA_TRAINER_OPS_PACED_H
+#define TESSERA_TRAINER_OPS_PACED_H
 
 #include <stdbool.h>
 

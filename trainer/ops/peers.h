@@ -22,8 +22,8 @@
  *
  * A round is needed if it is the first or below rounds[0]; the ops do nothing in others, but for
  * round_offset, which is zero. */
-#ifndef TESSERA_OPS_PEERS_H
-#define TESSERA_OPS_PEERS_H
+#ifndef TESSERA_TRAINER_OPS_PEERS_H
+#define TESSERA_TRAINER_OPS_PEERS_H
 
 #include <stdbool.h>
 

@@ -9,8 +9,8 @@
  * patch_input: u8 pixels -> act (x - 127.5) / 127.5. still: [S, 768] both temporal frames equal ->
  *   out [S, 1536] with columns (channel, frame, y, x); video: [V, 1536] u8 in that order already.
  */
-#ifndef TESSERA_OPS_POINTWISE_H
-#define TESSERA_OPS_POINTWISE_H
+#ifndef TESSERA_TRAINER_OPS_POINTWISE_H
+#define TESSERA_TRAINER_OPS_POINTWISE_H
 
 #include <stdbool.h>
 

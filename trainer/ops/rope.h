@@ -8,8 +8,8 @@
  * rope_apply:  x [rows, heads, head_dim] act with token stride x_stride (elements), in place:
  *              x_j' = x_j c_j - x_{j+h} s_j, x_{j+h}' = x_{j+h} c_j + x_j s_j, h = head_dim/2.
  *              inverse = rotate by the negative angle: the backward. */
-#ifndef TESSERA_OPS_ROPE_H
-#define TESSERA_OPS_ROPE_H
+#ifndef TESSERA_TRAINER_OPS_ROPE_H
+#define TESSERA_TRAINER_OPS_ROPE_H
 
 #include <math.h>
 #include <stdbool.h>

@@ -22,8 +22,8 @@
  *   residual NULL: none; it may be y. weight NULL: all 1, the plain sum over the copies of a token.
  * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be
  *   overwritten by do_ (do_ == o). */
-#ifndef TESSERA_OPS_ROUTE_H
-#define TESSERA_OPS_ROUTE_H
+#ifndef TESSERA_TRAINER_OPS_ROUTE_H
+#define TESSERA_TRAINER_OPS_ROUTE_H
 
 #include <stdbool.h>
 

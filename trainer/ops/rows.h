@@ -17,8 +17,8 @@
  * that still lies beyond y_rows or table_rows, or a negative corner, is a mistake of ours:
  * BAD_INPUT on the CPU; on CUDA, where the host does not see them, the kernel stops and the
  * stream's next wait answers BAD_DEVICE. */
-#ifndef TESSERA_OPS_ROWS_H
-#define TESSERA_OPS_ROWS_H
+#ifndef TESSERA_TRAINER_OPS_ROWS_H
+#define TESSERA_TRAINER_OPS_ROWS_H
 
 #include <stdbool.h>
 

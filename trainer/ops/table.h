@@ -4,8 +4,8 @@
  *
  * An empty entry is ST_BAD_DEVICE "cuda has no gemm". All ops queue on s and return; buffers must
  * outlive the work; same input, same bits. */
-#ifndef TESSERA_OPS_TABLE_H
-#define TESSERA_OPS_TABLE_H
+#ifndef TESSERA_TRAINER_OPS_TABLE_H
+#define TESSERA_TRAINER_OPS_TABLE_H
 
 #include "trainer/ops/attention.h"
 #include "trainer/ops/gemm.h"

@@ -6,8 +6,8 @@
  * with * and ?. freeze.* comes last. The position table belongs to vision and to merger: freezing
  * either freezes it, so that a frozen tower has no backward. With lora.rank adapters are added to
  * the registry and all else is frozen first (model/lora_params.h). */
-#ifndef TESSERA_TRAINER_GROUPS_H
-#define TESSERA_TRAINER_GROUPS_H
+#ifndef TESSERA_TRAINER_OPTIM_GROUPS_H
+#define TESSERA_TRAINER_OPTIM_GROUPS_H
 
 #include <stdio.h>
 

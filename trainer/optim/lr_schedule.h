@@ -3,8 +3,8 @@
  * Linear warm-up from 0 over warmup_steps, then the peak, then decay over the last
  * decay_ratio * steps of the run, from 1 to min_factor of the peak. decay_ratio 1: decay starts
  * right after warm-up; below 1 with any shape: warmup-stable-decay. */
-#ifndef TESSERA_TRAINER_SCHEDULE_H
-#define TESSERA_TRAINER_SCHEDULE_H
+#ifndef TESSERA_TRAINER_OPTIM_LR_SCHEDULE_H
+#define TESSERA_TRAINER_OPTIM_LR_SCHEDULE_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* agree.h: ranks that each do something by themselves, which one of them may fail at, go on or fail
  * all. */
-#ifndef TESSERA_PARALLEL_AGREE_H
-#define TESSERA_PARALLEL_AGREE_H
+#ifndef TESSERA_TRAINER_PARALLEL_AGREE_H
+#define TESSERA_TRAINER_PARALLEL_AGREE_H
 
 #include "trainer/parallel/comm.h"
 

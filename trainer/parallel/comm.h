@@ -9,8 +9,8 @@
  * Sums are of F32, F64, BF16, I32, I64 or U8, in the precision of dtype (mpi: BF16 in float,
  * rounded once); mpi makes them in rank order, nccl in an order of its own that the layout decides:
  * a run repeats bit for bit. */
-#ifndef TESSERA_PARALLEL_COMM_H
-#define TESSERA_PARALLEL_COMM_H
+#ifndef TESSERA_TRAINER_PARALLEL_COMM_H
+#define TESSERA_TRAINER_PARALLEL_COMM_H
 
 #include "trainer/device/backend.h"
 

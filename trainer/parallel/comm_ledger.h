@@ -11,8 +11,8 @@
  *
  * Counted by the group's name, the kind, and the words of comm_at. A step is closed by whoever
  * queued it. One thread counts; comm_ledger_now may be asked by another. */
-#ifndef TESSERA_PARALLEL_COMM_LEDGER_H
-#define TESSERA_PARALLEL_COMM_LEDGER_H
+#ifndef TESSERA_TRAINER_PARALLEL_COMM_LEDGER_H
+#define TESSERA_TRAINER_PARALLEL_COMM_LEDGER_H
 
 #include <stdio.h>
 

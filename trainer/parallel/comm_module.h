@@ -1,7 +1,7 @@
 /* comm_module.h: what the libraries of engines show to world.c, their only user
  * (common/program/module.h). Each has one symbol: tessera_mpi_engine of libtessera_mpi.so, .. */
-#ifndef TESSERA_PARALLEL_COMM_MODULE_H
-#define TESSERA_PARALLEL_COMM_MODULE_H
+#ifndef TESSERA_TRAINER_PARALLEL_COMM_MODULE_H
+#define TESSERA_TRAINER_PARALLEL_COMM_MODULE_H
 
 #include "common/program/module.h"
 #include "trainer/parallel/comm.h"

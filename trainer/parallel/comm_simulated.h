@@ -18,8 +18,8 @@
  *
  * Messages between two ranks and host values have no such source: refused. So there are no stages,
  * and nothing is kept. */
-#ifndef TESSERA_PARALLEL_COMM_REPLAY_H
-#define TESSERA_PARALLEL_COMM_REPLAY_H
+#ifndef TESSERA_TRAINER_PARALLEL_COMM_SIMULATED_H
+#define TESSERA_TRAINER_PARALLEL_COMM_SIMULATED_H
 
 #include "trainer/parallel/comm.h"
 

@@ -1,6 +1,6 @@
 /* comm_sum.h: the sum (or the greatest) of what several ranks have, in rank order, on the host. */
-#ifndef TESSERA_PARALLEL_COMM_SUM_H
-#define TESSERA_PARALLEL_COMM_SUM_H
+#ifndef TESSERA_TRAINER_PARALLEL_COMM_SUM_H
+#define TESSERA_TRAINER_PARALLEL_COMM_SUM_H
 
 #include "trainer/parallel/comm.h"
 

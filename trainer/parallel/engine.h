@@ -1,6 +1,6 @@
 /* engine.h: which device and which engine several ranks get where the options leave it open. */
-#ifndef TESSERA_PARALLEL_ENGINE_H
-#define TESSERA_PARALLEL_ENGINE_H
+#ifndef TESSERA_TRAINER_PARALLEL_ENGINE_H
+#define TESSERA_TRAINER_PARALLEL_ENGINE_H
 
 #include "common/conf/conf.h"
 

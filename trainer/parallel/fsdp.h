@@ -14,8 +14,8 @@
  *
  * One rank has no units (NULL): the calls do nothing, and the tensors stand where they are stored.
  */
-#ifndef TESSERA_PARALLEL_UNITS_H
-#define TESSERA_PARALLEL_UNITS_H
+#ifndef TESSERA_TRAINER_PARALLEL_FSDP_H
+#define TESSERA_TRAINER_PARALLEL_FSDP_H
 
 #include "trainer/device/space.h"
 #include "trainer/parallel/mesh.h"

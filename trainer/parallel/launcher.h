@@ -1,6 +1,6 @@
 /* launcher.h: --nproc N: starts the ranks of this machine itself. */
-#ifndef TESSERA_PARALLEL_LAUNCH_H
-#define TESSERA_PARALLEL_LAUNCH_H
+#ifndef TESSERA_TRAINER_PARALLEL_LAUNCHER_H
+#define TESSERA_TRAINER_PARALLEL_LAUNCHER_H
 
 #include "common/conf/conf.h"
 

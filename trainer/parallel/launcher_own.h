@@ -1,6 +1,6 @@
 /* launcher_own.h: ranks as children of this process, with torchrun's variables. For launcher.c. */
-#ifndef TESSERA_PARALLEL_LAUNCH_OWN_H
-#define TESSERA_PARALLEL_LAUNCH_OWN_H
+#ifndef TESSERA_TRAINER_PARALLEL_LAUNCHER_OWN_H
+#define TESSERA_TRAINER_PARALLEL_LAUNCHER_OWN_H
 
 #include <stdbool.h>
 

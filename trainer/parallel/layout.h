@@ -1,8 +1,8 @@
 /* layout.h: the degrees of a configuration (design section 7), checked against each other, against
  * the batch and against what a model allows. Pure: of options and a model, whatever machine this
  * is. */
-#ifndef TESSERA_PARALLEL_LAYOUT_H
-#define TESSERA_PARALLEL_LAYOUT_H
+#ifndef TESSERA_TRAINER_PARALLEL_LAYOUT_H
+#define TESSERA_TRAINER_PARALLEL_LAYOUT_H
 
 #include "common/conf/conf.h"
 

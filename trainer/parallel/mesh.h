@@ -1,7 +1,7 @@
 /* mesh.h: who is who among the ranks of a layout (README.md, design section 7). Pure arithmetic;
  * comm groups are made from it by mesh_open. */
-#ifndef TESSERA_PARALLEL_MESH_H
-#define TESSERA_PARALLEL_MESH_H
+#ifndef TESSERA_TRAINER_PARALLEL_MESH_H
+#define TESSERA_TRAINER_PARALLEL_MESH_H
 
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/comm.h"

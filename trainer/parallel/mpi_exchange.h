@@ -1,7 +1,7 @@
 /* mpi_exchange.h: everything the MPI engine says to other ranks, as messages between two of them
  * with a time limit. Blocking collectives of MPI have none. */
-#ifndef TESSERA_PARALLEL_MPI_EXCHANGE_H
-#define TESSERA_PARALLEL_MPI_EXCHANGE_H
+#ifndef TESSERA_TRAINER_PARALLEL_MPI_EXCHANGE_H
+#define TESSERA_TRAINER_PARALLEL_MPI_EXCHANGE_H
 
 #include <mpi.h>
 #include <stdbool.h>

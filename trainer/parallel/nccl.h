@@ -1,7 +1,7 @@
 /* nccl.h: the one door to NCCL, opened by the first run that wants its engine. Loaded at run time
  * and not linked, as cuBLAS is: a machine without it learns which file is missing. */
-#ifndef TESSERA_PARALLEL_NCCL_H
-#define TESSERA_PARALLEL_NCCL_H
+#ifndef TESSERA_TRAINER_PARALLEL_NCCL_H
+#define TESSERA_TRAINER_PARALLEL_NCCL_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* nccl_lsa.h: what only NCCL's C++ header says of windows (nccl_device.h, 2.28): who reaches whom
  * by load and store (LSA), and at which address. For nccl_window.c. */
-#ifndef TESSERA_PARALLEL_NCCL_LSA_H
-#define TESSERA_PARALLEL_NCCL_LSA_H
+#ifndef TESSERA_TRAINER_PARALLEL_NCCL_LSA_H
+#define TESSERA_TRAINER_PARALLEL_NCCL_LSA_H
 
 #include <stddef.h>
 

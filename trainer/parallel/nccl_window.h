@@ -1,7 +1,7 @@
 /* nccl_window.h: the NCCL engine's windows (comm.h), for comm_nccl.c. From NCCL 2.28 on, header and
  * library of one minor version; else UNAVAILABLE, and why. */
-#ifndef TESSERA_PARALLEL_NCCL_WINDOW_H
-#define TESSERA_PARALLEL_NCCL_WINDOW_H
+#ifndef TESSERA_TRAINER_PARALLEL_NCCL_WINDOW_H
+#define TESSERA_TRAINER_PARALLEL_NCCL_WINDOW_H
 
 #include "trainer/parallel/comm.h"
 

@@ -8,8 +8,8 @@
  * aborted. Waits then end, and every call says why. An abort frees the communicator, so it comes
  * when no call is inside: one that NCCL keeps for more than a second is first made to return by
  * revoking what is queued (2.28.9 or later; before, the abort has to come beside it). */
-#ifndef TESSERA_PARALLEL_NCCL_WORLD_H
-#define TESSERA_PARALLEL_NCCL_WORLD_H
+#ifndef TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
+#define TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/nccl.h"

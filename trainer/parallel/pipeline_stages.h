@@ -7,8 +7,8 @@
  * The order is 1F1B: forwards until the stages behind have work, then a forward and a backward in
  * turn, then the backwards that are left. A stage holds the activations of as many micro-batches as
  * there are stages from it on, itself included. */
-#ifndef TESSERA_PARALLEL_STAGES_H
-#define TESSERA_PARALLEL_STAGES_H
+#ifndef TESSERA_TRAINER_PARALLEL_PIPELINE_STAGES_H
+#define TESSERA_TRAINER_PARALLEL_PIPELINE_STAGES_H
 
 #include "trainer/parallel/layout.h"
 

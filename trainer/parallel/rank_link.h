@@ -7,8 +7,8 @@
  * told whose fault it was and where that rank was: its step, call, layer, group and sample ids.
  * Each logs it with its own place, control_check fails from there on, and a process that does not
  * get out of its work within a few seconds is ended, with the exit code of ST_UNAVAILABLE. */
-#ifndef TESSERA_PARALLEL_CONTROL_H
-#define TESSERA_PARALLEL_CONTROL_H
+#ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_H
+#define TESSERA_TRAINER_PARALLEL_RANK_LINK_H
 
 #include "trainer/parallel/comm_ledger.h"
 #include "trainer/parallel/rank_link_join.h"

@@ -6,8 +6,8 @@
  * their zero. WELCOME: ID_BYTES for the engine. REFUSE, LOST: a text. BEAT: where its rank is, a
  * text. WAITS: the same, and its rank waits for something beside its calls, or of rank 0 some other
  * does. BYE: nothing. Texts carry no zero at their end but HELLO's. */
-#ifndef TESSERA_PARALLEL_CONTROL_FRAME_H
-#define TESSERA_PARALLEL_CONTROL_FRAME_H
+#ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
+#define TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
 
 #include "common/base/span.h"
 #include "common/base/status.h"

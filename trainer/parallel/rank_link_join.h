@@ -1,7 +1,7 @@
 /* rank_link_join.h: the ranks of a job find each other: rank 0 listens, the others come, all within
  * a set time, and refuse each other by name where they do not belong together. */
-#ifndef TESSERA_PARALLEL_CONTROL_JOIN_H
-#define TESSERA_PARALLEL_CONTROL_JOIN_H
+#ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
+#define TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
 
 #include <stdbool.h>
 

@@ -3,8 +3,8 @@
  * compute, whatever the engine, and nothing of them goes through a device.
  *
  * A process that is gone is the control channel's business: the source goes on for the others. */
-#ifndef TESSERA_PARALLEL_FEED_H
-#define TESSERA_PARALLEL_FEED_H
+#ifndef TESSERA_TRAINER_PARALLEL_ROW_BROADCAST_H
+#define TESSERA_TRAINER_PARALLEL_ROW_BROADCAST_H
 
 #include "trainer/parallel/mesh.h"
 

@@ -3,8 +3,8 @@
  *
  * A tensor is seen with four axes: [E, H, 2, I] is gate_up [E, H, 2I], so that a cut of its width
  * takes a piece of the gate and the same piece of the up half. */
-#ifndef TESSERA_PARALLEL_SLICE_H
-#define TESSERA_PARALLEL_SLICE_H
+#ifndef TESSERA_TRAINER_PARALLEL_SLICE_H
+#define TESSERA_TRAINER_PARALLEL_SLICE_H
 
 #include <stdint.h>
 

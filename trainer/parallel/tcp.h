@@ -1,7 +1,7 @@
 /* tcp.h: bytes between ranks over TCP, before a deadline (clock_ns); INT64_MAX: without one. For
  * the control channel and for rows that ranks hand on; any thread. */
-#ifndef TESSERA_PARALLEL_TCP_H
-#define TESSERA_PARALLEL_TCP_H
+#ifndef TESSERA_TRAINER_PARALLEL_TCP_H
+#define TESSERA_TRAINER_PARALLEL_TCP_H
 
 #include <netdb.h>
 #include <stdbool.h>

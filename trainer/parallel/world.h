@@ -1,7 +1,7 @@
 /* world.h: which rank this process is, as whoever started it says, and the engine it meets the
  * others by. One per process, for its life. */
-#ifndef TESSERA_PARALLEL_WORLD_H
-#define TESSERA_PARALLEL_WORLD_H
+#ifndef TESSERA_TRAINER_PARALLEL_WORLD_H
+#define TESSERA_TRAINER_PARALLEL_WORLD_H
 
 #include "common/conf/conf.h"
 #include "common/base/hash.h"

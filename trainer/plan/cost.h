@@ -5,8 +5,8 @@
  * rank's own. Gathers and reductions of weights run beside the compute of their pass and cost what
  * is left over; everything else between ranks is waited for. A pipeline of P stages idles (P - 1)
  * of every M + P - 1 micro-steps. It is a prediction and is printed as one. */
-#ifndef TESSERA_PLAN_COST_H
-#define TESSERA_PLAN_COST_H
+#ifndef TESSERA_TRAINER_PLAN_COST_H
+#define TESSERA_TRAINER_PLAN_COST_H
 
 #include "trainer/model/recompute.h"
 #include "trainer/optim/groups.h"

@@ -3,8 +3,8 @@
  * By the functions that a run itself takes its memory by: what a rank stores of the registry and
  * the buffers that units are gathered into (params_sketch.h), the activations of its part of the
  * micro-batches under way (model_regions_of). Of a pipeline's stages the one that takes most. */
-#ifndef TESSERA_TRAINER_LAYOUT_PLAN_H
-#define TESSERA_TRAINER_LAYOUT_PLAN_H
+#ifndef TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
+#define TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 
 #include <stdio.h>
 

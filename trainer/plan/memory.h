@@ -1,8 +1,8 @@
 /* memory.h: the device memory of a layout by region, known before anything is taken (design
  * section 5). trainer plan prints it, train prints it and refuses what memory.limit does not allow.
  */
-#ifndef TESSERA_TRAINER_MEMORY_H
-#define TESSERA_TRAINER_MEMORY_H
+#ifndef TESSERA_TRAINER_PLAN_MEMORY_H
+#define TESSERA_TRAINER_PLAN_MEMORY_H
 
 #include <stdio.h>
 

@@ -5,8 +5,8 @@
  * Planning figures, each with its reason in memory_gpu.c. Only the workspace follows from shapes;
  * the others are to be set by one run of `tests/gpu memory`, which measures each beside its plan.
  */
-#ifndef TESSERA_TRAINER_MEMORY_GPU_H
-#define TESSERA_TRAINER_MEMORY_GPU_H
+#ifndef TESSERA_TRAINER_PLAN_MEMORY_GPU_H
+#define TESSERA_TRAINER_PLAN_MEMORY_GPU_H
 
 #include "trainer/model/qwen3vl.h"
 

@@ -1,7 +1,7 @@
 /* rates.h: how fast a GPU and its links are, for predictions: shipped for the H200, or read from a
  * file that `trainer bench ops --rates FILE` wrote on the machine itself. */
-#ifndef TESSERA_PLAN_RATES_H
-#define TESSERA_PLAN_RATES_H
+#ifndef TESSERA_TRAINER_PLAN_RATES_H
+#define TESSERA_TRAINER_PLAN_RATES_H
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* received.h: bytes that a rank receives from others in a step, by name: the formula of
  * parallel/README.md, in one place for plan and for the tests that hold the ledger against it. */
-#ifndef TESSERA_PLAN_RECEIVED_H
-#define TESSERA_PLAN_RECEIVED_H
+#ifndef TESSERA_TRAINER_PLAN_RECEIVED_H
+#define TESSERA_TRAINER_PLAN_RECEIVED_H
 
 #include "trainer/model/dims.h"
 #include "trainer/model/params.h"

@@ -6,8 +6,8 @@
  * as many as the plan of memory.limit of an H200 holds, 3 % of the card spared; the last one in as
  * many layers as do. It is a function of the options and the model alone, so that all ranks of a
  * layout choose alike. */
-#ifndef TESSERA_PLAN_AGAIN_H
-#define TESSERA_PLAN_AGAIN_H
+#ifndef TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
+#define TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 
 #include "trainer/model/recompute.h"
 #include "trainer/optim/groups.h"

@@ -1,7 +1,7 @@
 /* row_work.h: what a row of a configuration is made of, and the work and bytes of one: what
  * predictions of time begin with. It knows of no layout and no rate. */
-#ifndef TESSERA_PLAN_ROW_WORK_H
-#define TESSERA_PLAN_ROW_WORK_H
+#ifndef TESSERA_TRAINER_PLAN_ROW_WORK_H
+#define TESSERA_TRAINER_PLAN_ROW_WORK_H
 
 #include "common/conf/conf.h"
 #include "trainer/model/dims.h"

@@ -1,7 +1,7 @@
 /* stage_plan.h: which decoder layers each pipeline stage gets: as parallelism.pipeline_parallel_
  * split_points says, else so that stages take even predicted time. */
-#ifndef TESSERA_PLAN_STAGE_PLAN_H
-#define TESSERA_PLAN_STAGE_PLAN_H
+#ifndef TESSERA_TRAINER_PLAN_STAGE_PLAN_H
+#define TESSERA_TRAINER_PLAN_STAGE_PLAN_H
 
 #include "trainer/model/params.h"
 

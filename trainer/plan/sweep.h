@@ -1,6 +1,6 @@
 /* sweep.h: layouts of a number of ranks, the fastest predicted first. */
-#ifndef TESSERA_PLAN_SWEEP_H
-#define TESSERA_PLAN_SWEEP_H
+#ifndef TESSERA_TRAINER_PLAN_SWEEP_H
+#define TESSERA_TRAINER_PLAN_SWEEP_H
 
 #include "trainer/plan/cost.h"
 

@@ -1,8 +1,8 @@
 /* bar.h: a progress bar for a person at a terminal, on stderr below the lines of the log: one line,
  * drawn over itself. Off where stderr is no terminal, TERM is dumb or --log.json asks for events.
  */
-#ifndef TESSERA_REPORT_BAR_H
-#define TESSERA_REPORT_BAR_H
+#ifndef TESSERA_TRAINER_REPORT_BAR_H
+#define TESSERA_TRAINER_REPORT_BAR_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* html.h: job.dump_folder/report.html: a run on one page that opens without network: what it came
  * to, its curves as SVG, its options. Made from metrics.jsonl, so that a resumed run shows whole.
  */
-#ifndef TESSERA_REPORT_HTML_H
-#define TESSERA_REPORT_HTML_H
+#ifndef TESSERA_TRAINER_REPORT_HTML_H
+#define TESSERA_TRAINER_REPORT_HTML_H
 
 #include "common/base/status.h"
 

@@ -11,8 +11,8 @@
  * that refused that move, has left: where a line's step is at or below the one before, lines of
  * that step and later ones that stand before are of a branch that was left; a line cut short by a
  * death is no line. */
-#ifndef TESSERA_TRAINER_LEDGER_H
-#define TESSERA_TRAINER_LEDGER_H
+#ifndef TESSERA_TRAINER_REPORT_LEDGER_H
+#define TESSERA_TRAINER_REPORT_LEDGER_H
 
 #include "trainer/run/step.h"
 

@@ -2,8 +2,8 @@
  * fill added; the same numbers and more as one JSON object per line in metrics.jsonl and as
  * TensorBoard's scalars; evaluations the same way; a warning where the loss leaps; a progress bar
  * at a terminal. */
-#ifndef TESSERA_TRAINER_LINE_H
-#define TESSERA_TRAINER_LINE_H
+#ifndef TESSERA_TRAINER_REPORT_LINE_H
+#define TESSERA_TRAINER_REPORT_LINE_H
 
 #include <stdio.h>
 

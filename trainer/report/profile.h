@@ -11,8 +11,8 @@
  * that part lay beside computing: it is told too, and is part of no sum. By name both are
  * approximate where one stream has several: a wait is counted to what was waited for, whatever
  * stood before it in the queue. */
-#ifndef TESSERA_REPORT_PROFILE_H
-#define TESSERA_REPORT_PROFILE_H
+#ifndef TESSERA_TRAINER_REPORT_PROFILE_H
+#define TESSERA_TRAINER_REPORT_PROFILE_H
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* rewind.h: the files that a run writes a line per step into, {"step":N,..}, when it goes on from a
  * step that is not their last: without this, a step that is done twice would have two lines. */
-#ifndef TESSERA_TRAINER_REWIND_H
-#define TESSERA_TRAINER_REWIND_H
+#ifndef TESSERA_TRAINER_REPORT_REWIND_H
+#define TESSERA_TRAINER_REPORT_REWIND_H
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 /* speed.h: how fast this device is: what mfu is a share of, and what benches time with.
  *
  * Time is a device's own, between two events (on the CPU the clock). */
-#ifndef TESSERA_TRAINER_SPEED_H
-#define TESSERA_TRAINER_SPEED_H
+#ifndef TESSERA_TRAINER_REPORT_SPEED_H
+#define TESSERA_TRAINER_REPORT_SPEED_H
 
 #include "trainer/device/backend.h"
 

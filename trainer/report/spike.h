@@ -1,7 +1,7 @@
 /* spike.h: is this loss far above those before it? Against the mean and deviation of the last
  * SPIKE_WINDOW finite ones. */
-#ifndef TESSERA_REPORT_SPIKE_H
-#define TESSERA_REPORT_SPIKE_H
+#ifndef TESSERA_TRAINER_REPORT_SPIKE_H
+#define TESSERA_TRAINER_REPORT_SPIKE_H
 
 #include <stdbool.h>
 

@@ -5,8 +5,8 @@
  * little-endian. Data is a protobuf Event {1 double wall_time, 2 int64 step, 3 string file_version,
  * 5 Summary {1 Value {1 string tag, 2 float simple_value}}}; the first names the version.
  * Source: tensorflow/core/lib/io/record_writer.h, util/event.proto, framework/summary.proto. */
-#ifndef TESSERA_REPORT_TENSORBOARD_H
-#define TESSERA_REPORT_TENSORBOARD_H
+#ifndef TESSERA_TRAINER_REPORT_TENSORBOARD_H
+#define TESSERA_TRAINER_REPORT_TENSORBOARD_H
 
 #include <stdint.h>
 

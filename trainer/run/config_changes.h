@@ -1,7 +1,7 @@
 /* config_changes.h: in which options a run, or a part of it, differs from what a checkpoint says.
  */
-#ifndef TESSERA_TRAINER_CONFIG_CHANGES_H
-#define TESSERA_TRAINER_CONFIG_CHANGES_H
+#ifndef TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
+#define TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
 
 #include "common/conf/conf.h"
 

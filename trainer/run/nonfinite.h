@@ -5,8 +5,8 @@
  * Every rank looks at what it has: the loss of its own rows, the outputs of its units that are
  * still kept (model/outputs.h: of the last micro-batches), the values and the gradients it stores.
  * Then all ranks learn what each has found. */
-#ifndef TESSERA_TRAINER_NONFINITE_H
-#define TESSERA_TRAINER_NONFINITE_H
+#ifndef TESSERA_TRAINER_RUN_NONFINITE_H
+#define TESSERA_TRAINER_RUN_NONFINITE_H
 
 #include "trainer/run/step.h"
 

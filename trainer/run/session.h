@@ -1,7 +1,7 @@
 /* session.h: everything a run stands on, opened in order from the resolved options: device, model,
  * parameters, stream, staging. train, eval and probe start here; step.c drives it. */
-#ifndef TESSERA_TRAINER_SESSION_H
-#define TESSERA_TRAINER_SESSION_H
+#ifndef TESSERA_TRAINER_RUN_SESSION_H
+#define TESSERA_TRAINER_RUN_SESSION_H
 
 #include "common/conf/conf.h"
 #include "common/tokenizer/tokenizer.h"

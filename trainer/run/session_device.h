@@ -1,6 +1,6 @@
 /* session_device.h: a session's device as one of several ranks has it. For session.c. */
-#ifndef TESSERA_TRAINER_SESSION_DEVICE_H
-#define TESSERA_TRAINER_SESSION_DEVICE_H
+#ifndef TESSERA_TRAINER_RUN_SESSION_DEVICE_H
+#define TESSERA_TRAINER_RUN_SESSION_DEVICE_H
 
 #include "trainer/run/session.h"
 

@@ -1,6 +1,6 @@
 /* session_memory.h: the memory plan of a run that is open, and what it took in the end. */
-#ifndef TESSERA_TRAINER_SESSION_MEMORY_H
-#define TESSERA_TRAINER_SESSION_MEMORY_H
+#ifndef TESSERA_TRAINER_RUN_SESSION_MEMORY_H
+#define TESSERA_TRAINER_RUN_SESSION_MEMORY_H
 
 #include "trainer/plan/memory.h"
 #include "trainer/run/session.h"

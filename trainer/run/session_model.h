@@ -1,6 +1,6 @@
 /* session_model.h: the model of a session and its values. Internal to session.c. */
-#ifndef TESSERA_TRAINER_SESSION_MODEL_H
-#define TESSERA_TRAINER_SESSION_MODEL_H
+#ifndef TESSERA_TRAINER_RUN_SESSION_MODEL_H
+#define TESSERA_TRAINER_RUN_SESSION_MODEL_H
 
 #include "trainer/run/session.h"
 

@@ -4,8 +4,8 @@
  * the one that is told next (backend_vtable.ahead; none on the CPU), so that it never waits for the
  * host: the host learns of a step's loss, and whether it was skipped, one step late. Nothing is
  * allocated by a step, and the host waits for nothing but what it is told. */
-#ifndef TESSERA_TRAINER_STEP_H
-#define TESSERA_TRAINER_STEP_H
+#ifndef TESSERA_TRAINER_RUN_STEP_H
+#define TESSERA_TRAINER_RUN_STEP_H
 
 #include "trainer/plan/received.h"
 #include "trainer/run/session.h"

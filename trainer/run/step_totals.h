@@ -1,7 +1,7 @@
 /* step_totals.h: what a step was over all ranks: each counts its own rows, the device adds the
  * counts up beside the loss, and every rank learns them with it. Nothing of one rank. */
-#ifndef TESSERA_TRAINER_STEP_TOTALS_H
-#define TESSERA_TRAINER_STEP_TOTALS_H
+#ifndef TESSERA_TRAINER_RUN_STEP_TOTALS_H
+#define TESSERA_TRAINER_RUN_STEP_TOTALS_H
 
 #include "trainer/run/step.h"
 

@@ -7,8 +7,8 @@
  *
  * Of several ranks none may stop where others go on: a step tells all of them that one has heard a
  * signal (step_report.stop), and behind the same step all are asked to stop. */
-#ifndef TESSERA_TRAINER_STOP_H
-#define TESSERA_TRAINER_STOP_H
+#ifndef TESSERA_TRAINER_RUN_STOP_H
+#define TESSERA_TRAINER_RUN_STOP_H
 
 #include <stdbool.h>
 

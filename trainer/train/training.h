@@ -1,7 +1,7 @@
 /* training.h: a run under way, as its parts see it: train.c opens and ends it, train_steps.c drives
  * its steps, train_tell.c says what a person reads. Internal to these. */
-#ifndef TESSERA_TRAINER_TRAINING_H
-#define TESSERA_TRAINER_TRAINING_H
+#ifndef TESSERA_TRAINER_TRAIN_TRAINING_H
+#define TESSERA_TRAINER_TRAIN_TRAINING_H
 
 #include "trainer/checkpoint/writer.h"
 #include "trainer/report/ledger.h"

@@ -1,8 +1,8 @@
 /* turns.h: what the bench programs share. Each is started once, waits on its standard input, and a
  * line there is one timed turn: tests/bench/prepd/run gives turns to one after the other, so that a
  * machine that others use too is equally bad to all of them. */
-#ifndef TESSERA_BENCH_TURNS_H
-#define TESSERA_BENCH_TURNS_H
+#ifndef TESSERA_TESTS_BENCH_PREPD_TURNS_H
+#define TESSERA_TESTS_BENCH_PREPD_TURNS_H
 
 #include <dirent.h>
 #include <stdbool.h>

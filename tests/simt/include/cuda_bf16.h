@@ -1,7 +1,7 @@
 /* cuda_bf16.h: bf16 of the toolkit's header of this name, for the host: the upper half of a float,
  * rounded to nearest even. */
-#ifndef TESSERA_SIMT_CUDA_BF16_H
-#define TESSERA_SIMT_CUDA_BF16_H
+#ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_BF16_H
+#define TESSERA_TESTS_SIMT_INCLUDE_CUDA_BF16_H
 
 #include "cuda_runtime.h"
 

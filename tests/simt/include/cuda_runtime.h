@@ -1,7 +1,7 @@
 /* cuda_runtime.h: what our .cu files use of CUDA C++ and its runtime, for the host (../simt.h).
  * It stands in the place of the toolkit's header of this name; add what a new kernel needs. */
-#ifndef TESSERA_SIMT_CUDA_RUNTIME_H
-#define TESSERA_SIMT_CUDA_RUNTIME_H
+#ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
+#define TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 
 #include <math.h>
 #include <stddef.h>

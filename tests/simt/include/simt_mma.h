@@ -4,8 +4,8 @@
  * A warp's lanes lay what they bring on a table and wait for each other. The product is summed in
  * double and rounded once: the hardware's order is not known, its error is larger. A copy is done
  * when its thread waits for it, so that reading too early reads what was there before. */
-#ifndef TESSERA_SIMT_MMA_H
-#define TESSERA_SIMT_MMA_H
+#ifndef TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
+#define TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* conf_defaults.h: a conf as the options table has it, for tests that set a few fields. */
-#ifndef TESSERA_TESTS_CONF_DEFAULTS_H
-#define TESSERA_TESTS_CONF_DEFAULTS_H
+#ifndef TESSERA_TESTS_UNIT_PREPD_CONF_DEFAULTS_H
+#define TESSERA_TESTS_UNIT_PREPD_CONF_DEFAULTS_H
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* attention_head.h: one (segment, query head) of attention, as attention.c hands it to the two ways
  * of doing it: products through OpenBLAS for long segments, and our own for short ones. */
-#ifndef TESSERA_OPS_CPU_ATTENTION_HEAD_H
-#define TESSERA_OPS_CPU_ATTENTION_HEAD_H
+#ifndef TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
+#define TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
 
 #include "trainer/ops/cpu/cpu.h"
 

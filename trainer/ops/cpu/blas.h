@@ -1,6 +1,6 @@
 /* blas.h: OpenBLAS's product for `real`. Row-major C = alpha op(A) op(B) + beta C, one thread. */
-#ifndef TESSERA_OPS_CPU_BLAS_H
-#define TESSERA_OPS_CPU_BLAS_H
+#ifndef TESSERA_TRAINER_OPS_CPU_BLAS_H
+#define TESSERA_TRAINER_OPS_CPU_BLAS_H
 
 #include "trainer/device/blas.h"
 #include "trainer/ops/cpu/cpu.h"

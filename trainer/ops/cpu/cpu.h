@@ -4,8 +4,8 @@
  * apart and table.c gathers each set. Most ops are a body over some of the rows, handed to cpu_run;
  * none lets its result depend on the cut, so the same input gives the same bits on 1 and on 64
  * threads. */
-#ifndef TESSERA_OPS_CPU_H
-#define TESSERA_OPS_CPU_H
+#ifndef TESSERA_TRAINER_OPS_CPU_H
+#define TESSERA_TRAINER_OPS_CPU_H
 
 #include <math.h>
 

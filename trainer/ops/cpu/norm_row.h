@@ -1,7 +1,7 @@
 /* norm_row.h: what the norms share: RMSNorm of one row, and sums over rows. Rows are independent;
  * the sums for dw and db go through one partial sum per block of rows, added in block order. */
-#ifndef TESSERA_OPS_CPU_NORM_ROW_H
-#define TESSERA_OPS_CPU_NORM_ROW_H
+#ifndef TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
+#define TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
 
 #include "trainer/ops/cpu/cpu.h"
 

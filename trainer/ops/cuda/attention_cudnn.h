@@ -1,6 +1,6 @@
 /* attention_cudnn.h: attention by cuDNN's fused kernels. Internal to ops/cuda. */
-#ifndef TESSERA_OPS_CUDA_ATTENTION_CUDNN_H
-#define TESSERA_OPS_CUDA_ATTENTION_CUDNN_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
+#define TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
 
 #include "trainer/ops/attention.h"
 

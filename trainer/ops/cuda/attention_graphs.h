@@ -3,8 +3,8 @@
  * Segments of a packed array are a ragged batch: entry b has length[b] tokens from token cu[b] on,
  * so that its first element of an array with token stride s is cu[b] s. All of it is in device
  * memory; a graph knows only how many segments there may be and how long one may be. */
-#ifndef TESSERA_OPS_ATTENTION_GRAPHS_H
-#define TESSERA_OPS_ATTENTION_GRAPHS_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_GRAPHS_H
+#define TESSERA_TRAINER_OPS_CUDA_ATTENTION_GRAPHS_H
 
 #include "trainer/ops/cuda/cudnn_graph.h"
 

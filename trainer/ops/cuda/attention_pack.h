@@ -1,7 +1,7 @@
 /* attention_pack.h: what a ragged batch needs beside cu, made on the device, and rows behind the
  * last segment; and some heads' columns of an array of rows. Internal to ops/cuda. */
-#ifndef TESSERA_OPS_CUDA_ATTENTION_PACK_H
-#define TESSERA_OPS_CUDA_ATTENTION_PACK_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_PACK_H
+#define TESSERA_TRAINER_OPS_CUDA_ATTENTION_PACK_H
 
 #include "trainer/device/backend.h"
 

@@ -1,7 +1,7 @@
 /* attention_portable.h: attention_fwd and attention_bwd of attention.h by our own kernels, where
  * cuDNN is not there or not wanted. Heads of up to 128; see attention_fwd.cu, attention_bwd.cu. */
-#ifndef TESSERA_OPS_CUDA_ATTENTION_PORTABLE_H
-#define TESSERA_OPS_CUDA_ATTENTION_PORTABLE_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_PORTABLE_H
+#define TESSERA_TRAINER_OPS_CUDA_ATTENTION_PORTABLE_H
 
 #include "trainer/ops/attention.h"
 

@@ -4,8 +4,8 @@
  * A block is 4 warps; of the tile it owns, a warp owns 16 rows from the first product to the last
  * store. Rows in shared memory are 16 bytes longer than D, so the eight rows of a matrix load lie
  * in different banks. Columns from head_dim to D and tokens outside the range are zeros. */
-#ifndef TESSERA_OPS_CUDA_ATTENTION_TILE_CUH
-#define TESSERA_OPS_CUDA_ATTENTION_TILE_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_TILE_CUH
+#define TESSERA_TRAINER_OPS_CUDA_ATTENTION_TILE_CUH
 
 #include <limits.h>
 

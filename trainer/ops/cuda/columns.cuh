@@ -1,7 +1,7 @@
 /* columns.cuh: sums over rows in a fixed order: kernels leave one partial row per part of the rows,
  * and this adds the parts. Parts are cut by shape alone, so the bits are those of any GPU. */
-#ifndef TESSERA_OPS_CUDA_COLUMNS_CUH
-#define TESSERA_OPS_CUDA_COLUMNS_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_COLUMNS_CUH
+#define TESSERA_TRAINER_OPS_CUDA_COLUMNS_CUH
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 

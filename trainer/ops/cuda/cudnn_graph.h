@@ -3,8 +3,8 @@
  *
  * Failures are kept: after the first, calls do nothing, and cudnn_graph_plan tells it. So a graph
  * reads as its formulas. */
-#ifndef TESSERA_OPS_CUDNN_GRAPH_H
-#define TESSERA_OPS_CUDNN_GRAPH_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_CUDNN_GRAPH_H
+#define TESSERA_TRAINER_OPS_CUDA_CUDNN_GRAPH_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* grouped_gemm.cuh: the two ways of the grouped product, and which one serves a call. */
-#ifndef TESSERA_OPS_CUDA_GROUPED_GEMM_CUH
-#define TESSERA_OPS_CUDA_GROUPED_GEMM_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
+#define TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
 
 #include "trainer/ops/cuda/grouped_index.h"
 #include "trainer/ops/cuda/kernel_launch.cuh"

@@ -24,8 +24,8 @@
  * Bytes: per step of 64, 16 KiB of A and 16 KiB of B (32 where not shared) for 4.2 MFLOP a block;
  * at 650 TFLOP/s 5 TB/s from L2. FLOPs: 2 rows K N. The tensor cores are the limit as long as an
  * expert has some hundred rows. Sums in f32 inside the tensor cores. */
-#ifndef TESSERA_OPS_CUDA_GROUPED_HOPPER_CUH
-#define TESSERA_OPS_CUDA_GROUPED_HOPPER_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_HOPPER_CUH
+#define TESSERA_TRAINER_OPS_CUDA_GROUPED_HOPPER_CUH
 
 #include <cuda_bf16.h>
 

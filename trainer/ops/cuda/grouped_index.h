@@ -20,8 +20,8 @@
  *
  * Tiles are numbered with n innermost: the blocks that run at one time then share a few hundred
  * rows of A and one expert's weights, which stay in L2. */
-#ifndef TESSERA_OPS_CUDA_GROUPED_INDEX_H
-#define TESSERA_OPS_CUDA_GROUPED_INDEX_H
+#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_INDEX_H
+#define TESSERA_TRAINER_OPS_CUDA_GROUPED_INDEX_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * read: missing rows and columns are zeros in shared memory. ALIGNED: K and N are multiples of 8
  * and the arrays aligned to 16 bytes, so that data moves 16 bytes at a time; otherwise one by one.
  * Sums in f32, in ascending order of the reduced axis; the same input gives the same bits. */
-#ifndef TESSERA_OPS_CUDA_GROUPED_PORTABLE_CUH
-#define TESSERA_OPS_CUDA_GROUPED_PORTABLE_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
+#define TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
 
 #include "trainer/ops/cuda/grouped_scan.cuh"
 #include "trainer/ops/cuda/mma.cuh"

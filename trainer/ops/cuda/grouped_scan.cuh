@@ -1,7 +1,7 @@
 /* grouped_scan.cuh: where each expert's rows and tiles begin, found by every block for itself from
  * the offsets in device memory: no host, no second kernel. */
-#ifndef TESSERA_OPS_CUDA_GROUPED_SCAN_CUH
-#define TESSERA_OPS_CUDA_GROUPED_SCAN_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_SCAN_CUH
+#define TESSERA_TRAINER_OPS_CUDA_GROUPED_SCAN_CUH
 
 #include "trainer/ops/cuda/grouped_index.h"
 

@@ -4,8 +4,8 @@
  *
  * Pointers are generic and of shared memory unless said otherwise. A host twin with the same names
  * (tests/simt/hopper_host.h) lets a kernel's control flow and addresses run without a GPU. */
-#ifndef TESSERA_OPS_CUDA_HOPPER_CUH
-#define TESSERA_OPS_CUDA_HOPPER_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH
+#define TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH
 
 #include <cuda.h> /* CUtensorMap; no symbol of libcuda is named */
 #include <stdint.h>

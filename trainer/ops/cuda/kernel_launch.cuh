@@ -8,8 +8,8 @@
  *
  * A launcher checks shapes, chooses a kernel and launches; it allocates nothing but cuda_scratch
  * and never waits, so that a step can be captured. */
-#ifndef TESSERA_OPS_CUDA_LAUNCH_CUH
-#define TESSERA_OPS_CUDA_LAUNCH_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_KERNEL_LAUNCH_CUH
+#define TESSERA_TRAINER_OPS_CUDA_KERNEL_LAUNCH_CUH
 
 #include <assert.h>
 #include <cuda_bf16.h>

@@ -6,8 +6,8 @@
  *   D [16, 8]   d0, d1 (g, 2q), (g, 2q + 1)    d2, d3 (g + 8, 2q), (g + 8, 2q + 1)
  * So two D side by side, rounded, are the A of a following product. The host build has its own of
  * all this: tests/simt/include/simt_mma.h. */
-#ifndef TESSERA_OPS_CUDA_MMA_CUH
-#define TESSERA_OPS_CUDA_MMA_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_MMA_CUH
+#define TESSERA_TRAINER_OPS_CUDA_MMA_CUH
 
 #include <cuda_bf16.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* piece.cuh: N bf16 of a row as they lie in memory: 8, or 1 where rows or addresses do not allow 16
  * bytes. Held packed, several can be on their way at once in few registers. */
-#ifndef TESSERA_OPS_CUDA_PIECE_CUH
-#define TESSERA_OPS_CUDA_PIECE_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_PIECE_CUH
+#define TESSERA_TRAINER_OPS_CUDA_PIECE_CUH
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 

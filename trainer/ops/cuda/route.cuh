@@ -1,6 +1,6 @@
 /* route.cuh: what the kernels of route.h share. */
-#ifndef TESSERA_OPS_CUDA_ROUTE_CUH
-#define TESSERA_OPS_CUDA_ROUTE_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_ROUTE_CUH
+#define TESSERA_TRAINER_OPS_CUDA_ROUTE_CUH
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 

@@ -8,8 +8,8 @@
  *
  * Bytes: each x row once per item, y read and written once per target that occurs; 16 bytes an item
  * and 16 a target row beside it. Items with a negative index or weight 0 count for nothing. */
-#ifndef TESSERA_OPS_CUDA_SCATTER_CUH
-#define TESSERA_OPS_CUDA_SCATTER_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
+#define TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 

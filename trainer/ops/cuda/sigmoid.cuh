@@ -1,7 +1,7 @@
 /* sigmoid.cuh: 1 / (1 + e^-x), for the activations and the product that ends in one: the same bits.
  */
-#ifndef TESSERA_OPS_CUDA_SIGMOID_CUH
-#define TESSERA_OPS_CUDA_SIGMOID_CUH
+#ifndef TESSERA_TRAINER_OPS_CUDA_SIGMOID_CUH
+#define TESSERA_TRAINER_OPS_CUDA_SIGMOID_CUH
 
 /* 0 and 1 at the far ends: the fast quotient of 1 by a huge number is 0. */
 static __device__ __forceinline__ float sigmoid(float x)

@@ -1,7 +1,7 @@
 /* shim.h: a library with NCCL's API for processes of one machine, on devices of shapes and on
  * streams of an emulated device (README.md). The inside, for its own files. */
-#ifndef TESSERA_PARALLEL_NCCL_DOUBLE_SHIM_H
-#define TESSERA_PARALLEL_NCCL_DOUBLE_SHIM_H
+#ifndef TESSERA_TRAINER_PARALLEL_NCCL_DOUBLE_SHIM_H
+#define TESSERA_TRAINER_PARALLEL_NCCL_DOUBLE_SHIM_H
 
 #include <nccl.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* fake_data.h: a data set of given lengths and pictures, with its index, for tests of the plan. */
-#ifndef TESSERA_TESTS_FAKE_DATA_H
-#define TESSERA_TESTS_FAKE_DATA_H
+#ifndef TESSERA_TESTS_UNIT_PREPD_PLAN_FAKE_DATA_H
+#define TESSERA_TESTS_UNIT_PREPD_PLAN_FAKE_DATA_H
 
 #include "prepd/plan/plan.h"
 

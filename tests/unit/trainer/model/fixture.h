@@ -1,7 +1,7 @@
 /* fixture.h: a small model on the CPU backend with lively weights, and rows made by hand: the test
  * batch of spec 1.5. In float or double, whichever ops library the program links. */
-#ifndef TESSERA_TESTS_MODEL_FIXTURE_H
-#define TESSERA_TESTS_MODEL_FIXTURE_H
+#ifndef TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
+#define TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 
 #include "tests/harness.h"
 #include "trainer/batch/stager.h"

@@ -1,7 +1,7 @@
 /* step_bench.h: what the tests of steps share: a recording, and a session of the debug model over
  * it on the CPU or on an emulated device. */
-#ifndef TESSERA_TESTS_STEP_BENCH_H
-#define TESSERA_TESTS_STEP_BENCH_H
+#ifndef TESSERA_TESTS_UNIT_TRAINER_RUN_STEP_BENCH_H
+#define TESSERA_TESTS_UNIT_TRAINER_RUN_STEP_BENCH_H
 
 #include "common/conf/conf.h"
 #include "tests/unit/trainer/model/fixture.h"

@@ -1,8 +1,8 @@
 /* cublas_host.h: cuBLASLt as loops on the host, in place of trainer/device/cublas.c: what gemm.c
  * tells the library is taken at its word (column-major, strides, transpositions, types) and
  * computed, so that a wrong word is a wrong product. */
-#ifndef TESSERA_TESTS_CUBLAS_HOST_H
-#define TESSERA_TESTS_CUBLAS_HOST_H
+#ifndef TESSERA_TESTS_UNIT_TRAINER_OPS_CUDA_CUBLAS_HOST_H
+#define TESSERA_TESTS_UNIT_TRAINER_OPS_CUDA_CUBLAS_HOST_H
 
 #include <stdbool.h>
 #include <stdint.h>
