@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "trainer/ops/cpu/attention_head.h"
-#include "trainer/ops/cpu/blas.h"
+#include "trainer/ops/cpu/real_blas.h"
 
 enum { BLOCK_Q = 64 };
 

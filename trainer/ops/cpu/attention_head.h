@@ -3,7 +3,7 @@
 #ifndef TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
 #define TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 /* Seen from the segment's first token. Strides in elements. */
 typedef struct head_view {

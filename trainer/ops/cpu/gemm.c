@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "trainer/ops/cpu/blas.h"
+#include "trainer/ops/cpu/real_blas.h"
 
 enum {
     TILE_WORK = 1 << 21, /* multiply-adds of a tile, ~40 us: each packs its own operands */

@@ -3,7 +3,7 @@
 #ifndef TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
 #define TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 enum {
     BLOCKS_MAX = 64,

@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 static void sleep_until(int64_t ns)
 {

@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 static char *window(const peer_set *p, int64_t rank, size_t at)
 {

@@ -1,7 +1,7 @@
 /* pointwise.c: additions, bias gradients, activations, patch input (pointwise.h). */
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 enum {
     ACTIVATION_WORK = 8, /* an exponential and a division, in element operations */

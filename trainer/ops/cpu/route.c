@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 enum { EXPERTS_MAX = 1024, STAT_ROWS = 256 };
 

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 enum {
     CORNERS = 4,

@@ -1,7 +1,7 @@
 /* xent.c: cross entropy of a chunk of logits, its gradient in place (loss_ops.h). */
 #include <string.h>
 
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 /* Largest of z; NaN if any is (the comparison below would hide it). */
 static real row_max(const real *z, int64_t n)

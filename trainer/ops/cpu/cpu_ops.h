@@ -1,11 +1,11 @@
-/* cpu.h: what the CPU ops share: their names, small arithmetic, exp.
+/* cpu_ops.h: what the CPU ops share: their names, small arithmetic, exp.
  *
  * The sources are compiled once per instruction set; CPU_VARIANT (base, avx2) keeps the functions
  * apart and table.c gathers each set. Most ops are a body over some of the rows, handed to cpu_run;
  * none lets its result depend on the cut, so the same input gives the same bits on 1 and on 64
  * threads. */
-#ifndef TESSERA_TRAINER_OPS_CPU_H
-#define TESSERA_TRAINER_OPS_CPU_H
+#ifndef TESSERA_TRAINER_OPS_CPU_OPS_H
+#define TESSERA_TRAINER_OPS_CPU_OPS_H
 
 #include <math.h>
 

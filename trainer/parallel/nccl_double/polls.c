@@ -1,4 +1,4 @@
-/* run.c: what the shim's calls do: all ranks of a communicator show each other what they have
+/* polls.c: what the shim's calls do: all ranks of a communicator show each other what they have
  * called, then bytes go through shared memory piece by piece. Nothing here waits: a poll does what
  * can be done. Sums are in rank order, as the MPI engine makes them. */
 #include <string.h>

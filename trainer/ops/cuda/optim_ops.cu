@@ -1,4 +1,4 @@
-/* optim.cu: device side of sum_squares, step_finish and adamw in loss_ops.h.
+/* optim_ops.cu: device side of sum_squares, step_finish and adamw in loss_ops.h.
  *
  * A block takes one chunk of the list after another; all parameters go in one launch. Bytes per
  * element: sum_squares reads 4; adamw reads 16 and writes 12, 14 with the bf16 copy. DRAM is the

@@ -1,4 +1,4 @@
-/* ops.c: trainer bench ops: every op at its real shapes, beside the ceilings. */
+/* op_times.c: trainer bench ops: every op at its real shapes, beside the ceilings. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* optim.c: gradient norm, the step's scale, AdamW (loss_ops.h). */
-#include "trainer/ops/cpu/cpu.h"
+/* optim_ops.c: gradient norm, the step's scale, AdamW (loss_ops.h). */
+#include "trainer/ops/cpu/cpu_ops.h"
 
 /* A chunk of a list: elements [begin, end) of a tensor. */
 typedef struct chunk {

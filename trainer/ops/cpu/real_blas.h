@@ -1,9 +1,10 @@
-/* blas.h: OpenBLAS's product for `real`. Row-major C = alpha op(A) op(B) + beta C, one thread. */
-#ifndef TESSERA_TRAINER_OPS_CPU_BLAS_H
-#define TESSERA_TRAINER_OPS_CPU_BLAS_H
+/* real_blas.h: OpenBLAS's product for `real`. Row-major C = alpha op(A) op(B) + beta C, one thread.
+ */
+#ifndef TESSERA_TRAINER_OPS_CPU_REAL_BLAS_H
+#define TESSERA_TRAINER_OPS_CPU_REAL_BLAS_H
 
 #include "trainer/device/blas.h"
-#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cpu/cpu_ops.h"
 
 /* a [m,k] ([k,m] if ta), b [k,n] ([n,k] if tb), c [m,n]; row strides in elements; m, n, k > 0 and,
  * as the strides, under 2^31 (checked by the op). */
