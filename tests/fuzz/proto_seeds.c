@@ -8,7 +8,7 @@
 #include "proto/codec.h"
 #include "proto/record.h"
 #include "tests/harness.h"
-#include "tests/unit/proto/rows.h"
+#include "tests/unit/proto/seeded_rows.h"
 
 static const struct {
     const char *name;

@@ -7,7 +7,7 @@ device (windows of shared memory), and once more through counts that the host re
 tokens on the same experts. No step allocates memory, wherever its tokens go.
 
     tests/nccl/train.py           the layouts of QUICK
-    tests/nccl/train.py --all     all of parity.py's with up to four ranks, and one of eight
+    tests/nccl/train.py --all     all of layouts.py's with up to four ranks, and one of eight
     tests/nccl/train.py NAME ..   some of them
 """
 
@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../parallel"))
-from parity import DEGREES, LAYOUTS, LIMITS, Bench  # noqa: E402
+from layouts import DEGREES, LAYOUTS, LIMITS, Bench  # noqa: E402
 from ranks import MPIRUN, TESTS, check, run  # noqa: E402
 
 QUICK = ["shard 2", "replicate 2 x shard 2", "expert 2"]

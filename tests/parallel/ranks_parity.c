@@ -1,6 +1,6 @@
 /* ranks_parity.c: a run's losses, and every parameter's gradient of its first step, of one rank
  * written to a file; of several ranks of any layout compared with that file. The program of
- * parity.py, in float and in double.
+ * layouts.py, in float and in double.
  *
  *   ranks_parity write FILE [OPTIONS OF THE TRAINER]
  *   mpirun -np N ranks_parity compare FILE GRADIENT LOSS [OPTIONS OF THE TRAINER]

@@ -161,7 +161,7 @@ record_debug() {
 
 # Models, rows and layouts of the suite of several ranks.
 keep_ranks() {
-    TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/parity.py --keep .gpu/rows/ranks
+    TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep .gpu/rows/ranks
 }
 
 # The first samples' files and the tokenizer.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "tests/harness.h"
-#include "tests/unit/proto/rows.h"
+#include "tests/unit/proto/seeded_rows.h"
 
 static const row_recipe recipes[] = {
     {.seed = 1},              /* empty row */

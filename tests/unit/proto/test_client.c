@@ -10,7 +10,7 @@
 #include "proto/client.h"
 #include "proto/record.h"
 #include "tests/harness.h"
-#include "tests/unit/proto/rows.h"
+#include "tests/unit/proto/seeded_rows.h"
 
 enum { ROWS = 5, WAIT_MS = 20000, QUIET_MS = 2000 };
 static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5}";

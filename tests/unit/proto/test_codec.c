@@ -6,7 +6,7 @@
 #include "proto/codec.h"
 #include "proto/image_part.h"
 #include "tests/harness.h"
-#include "tests/unit/proto/rows.h"
+#include "tests/unit/proto/seeded_rows.h"
 
 static const row_recipe recipes[] = {
     {.seed = 1},

@@ -14,7 +14,7 @@
 #include "proto/record.h"
 #include "tests/folders_refuse.h"
 #include "tests/harness.h"
-#include "tests/unit/proto/rows.h"
+#include "tests/unit/proto/seeded_rows.h"
 
 enum { ROWS = 6 };
 static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\"}";

@@ -1,10 +1,10 @@
-# ranks.sh: several ranks on GPUs, against one: sourced by tests/gpu for its stages, and by
-# ../../parallel/gpu. Wants build, rows.
+# ranks_on_gpus.sh: several ranks on GPUs, against one: sourced by tests/gpu for its stages, and by
+# ../../parallel/shared_gpu. Wants build, rows.
 #
 # TESSERA_RANKS=emulated: the emulated device (tests/emulated) in the place of CUDA and the shim
 # (tests/nccl) in the place of NCCL, which shows on any machine that these lines do what they say.
 
-kept=$rows/ranks            # of parity.py --keep
+kept=$rows/ranks            # of layouts.py --keep
 work=$build/ranks
 parts=6                     # stages over which the layouts are shared out
 emulated=${TESSERA_RANKS:+_emulated}

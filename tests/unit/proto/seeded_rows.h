@@ -1,6 +1,6 @@
-/* rows.h: packed rows made from a seed, for the tests of proto. */
-#ifndef TESSERA_TESTS_UNIT_PROTO_ROWS_H
-#define TESSERA_TESTS_UNIT_PROTO_ROWS_H
+/* seeded_rows.h: packed rows made from a seed, for the tests of proto. */
+#ifndef TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H
+#define TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H
 
 #include "common/base/arena.h"
 #include "proto/batch.h"

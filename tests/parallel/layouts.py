@@ -4,11 +4,11 @@ Qwen3-VL MoE on packed image rows, text rows and empty rows among them, a step w
 without any; once more with all tokens on the same experts. In float, and in double, where what is off
 is no rounding.
 
-    tests/parallel/parity.py           the layouts of QUICK (tests/run; ctest parallel_parity)
-    tests/parallel/parity.py --all     all of LAYOUTS
-    tests/parallel/parity.py NAME ..   some of them
-    tests/parallel/parity.py --keep FOLDER   models, rows and the table of layouts, for ranks on GPUs,
-                                       where neither prepd nor Python need be (tests/bench/gpu/ranks.sh)
+    tests/parallel/layouts.py          the layouts of QUICK (tests/run; ctest parallel_layouts)
+    tests/parallel/layouts.py --all    all of LAYOUTS
+    tests/parallel/layouts.py NAME ..  some of them
+    tests/parallel/layouts.py --keep FOLDER   models, rows and the table of layouts, for ranks on GPUs,
+                                       where neither prepd nor Python need be (tests/bench/gpu/ranks_on_gpus.sh)
 """
 
 import json

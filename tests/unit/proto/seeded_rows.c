@@ -1,5 +1,5 @@
-/* rows.c: packed rows made from a seed. */
-#include "tests/unit/proto/rows.h"
+/* seeded_rows.c: packed rows made from a seed. */
+#include "tests/unit/proto/seeded_rows.h"
 
 #include <string.h>
 

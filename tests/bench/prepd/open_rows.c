@@ -1,4 +1,4 @@
-/* open.c: what the receiving side of a stream costs: rows of a recording checked, decompressed and
+/* open_rows.c: what the receiving side of a stream costs: rows of a recording checked, decompressed and
  * unfiltered on one core.
  *
  *   bench_open RECORDING ROWS

@@ -1,4 +1,4 @@
-/* loss.c: cross entropy, gradient norm, the step's scale, AdamW.
+/* loss_ops.c: cross entropy, gradient norm, the step's scale, AdamW.
  * Tolerance: log-sum-exp over V numbers, 8 sqrt(V) + 8 eps would be the worst; its sum averages
  * errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
 #include "tests/parity/parity.h"
