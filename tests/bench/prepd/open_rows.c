@@ -1,5 +1,5 @@
-/* open_rows.c: what the receiving side of a stream costs: rows of a recording checked, decompressed and
- * unfiltered on one core.
+/* open_rows.c: what the receiving side of a stream costs: rows of a recording checked, decompressed
+ * and unfiltered on one core.
  *
  *   bench_open RECORDING ROWS
  *
