@@ -11,5 +11,8 @@
 /* bus: as cudaDeviceGetPCIBusId writes it. UNAVAILABLE where the library or the GPU is not found.
  */
 WARN_UNUSED status nvml_free_bytes(const char *bus, size_t *out);
+/* Name of the machine's first GPU, and what of its memory a process may use: all but what the
+ * driver reserves. UNAVAILABLE as above. */
+WARN_UNUSED status nvml_first_gpu(char *name, unsigned size, size_t *out);
 
 #endif
