@@ -13,7 +13,7 @@
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/check/dry_run_play.h"
 #include "trainer/device/shapes.h"
-#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/plan_print.h"
 #include "trainer/plan/stage_plan.h"
 
 /* ---- what is played on ---- */
@@ -133,7 +133,7 @@ static status play_own(dry *d)
     return dry_play(d, rank, &from);
 }
 
-static status play(const conf *c, const world *w)
+static status play(const conf *c, const world *w, const plan_device *planned)
 {
     dry d = {0};
     status st;
@@ -142,7 +142,10 @@ static status play(const conf *c, const world *w)
            " ranks %s; nothing is computed\n",
            visible(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
            w ? "in processes of their own" : "one after another");
-    TRY_OR(done, layout_print(c, &d.layout, &d.dims, d.whole, stdout, NULL));
+    d.planned = planned;
+    plan_input in = dry_plan_input(&d);
+    in.conf = c; /* with evaluation and checkpoints, which are not played */
+    TRY_OR(done, layout_print(&in, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, w ? play_own(&d) : play_all(&d));
     dry_checks_print(&d.checks, d.layout.pipeline, stdout);
@@ -177,7 +180,7 @@ static status find_double(char *out, size_t size)
                                             "without --nproc one process plays them all");
 }
 
-status dry_run(conf *c)
+status dry_run(conf *c, const plan_device *planned)
 {
     static char library[PATH_MAX]; /* the engine keeps it */
     world_place place;
@@ -188,6 +191,7 @@ status dry_run(conf *c)
     if (!alone)
         TRY(find_double(library, sizeof library));
     TRY(world_open_on(c, BACKEND_SHAPES, alone ? NULL : library, &w));
+    w.device_memory = (size_t)planned->memory;
     world_fit(&w, c);
-    return world_close(&w, play(c, alone ? NULL : &w));
+    return world_close(&w, play(c, alone ? NULL : &w, planned));
 }

@@ -18,12 +18,14 @@
 #define TESSERA_TRAINER_CHECK_DRY_RUN_H
 
 #include "common/conf/conf.h"
+#include "trainer/plan/plan_device.h"
 
 /* Sets the backend, the engine and the level of the log that a dry run has, whatever c says. */
 void dry_run_set(conf *c);
-/* This process is one of the ranks, or plays them all where it is alone. Prints a table to stdout;
- * ST_INTERNAL names the first thing that differs. Writes sparse files below TMPDIR, which are
- * removed however it ends. */
-WARN_UNUSED status dry_run(conf *c);
+/* This process is one of the ranks, or plays them all where it is alone. planned: the GPU that the
+ * ranks would have, for what activation checkpointing keeps and for the plan. Prints a table to
+ * stdout; ST_INTERNAL names the first thing that differs. Writes sparse files below TMPDIR, which
+ * are removed however it ends. */
+WARN_UNUSED status dry_run(conf *c, const plan_device *planned);
 
 #endif

@@ -18,6 +18,15 @@
 #include "trainer/run/session_memory.h"
 #include "trainer/run/step.h"
 
+plan_input dry_plan_input(const dry *d)
+{
+    return (plan_input){.conf = &d->conf,
+                        .layout = &d->layout,
+                        .dims = &d->dims,
+                        .params = d->whole,
+                        .device = d->planned};
+}
+
 /* What it stores of the weights, in the bytes of the files it came from. */
 static status check_reading(dry *d, const session *s)
 {
@@ -31,8 +40,7 @@ static status check_reading(dry *d, const session *s)
 static status check_memory(dry *d, const session *s)
 {
     params_sizes size;
-    memory_plan own;
-    layout_plan plan;
+    memory_plan own, plan;
     TRY(params_size(s->params, &backend_shapes, true, &size));
     TRY(session_memory_plan(s, &own));
     if (mesh_comm(&s->mesh, MESH_WHOLE)->size == 1) /* blocks with gaps, which no plan counts */
@@ -54,8 +62,9 @@ static status check_memory(dry *d, const session *s)
         d->checks.stage[stage] = planned;
     d->checks.beside = (int64_t)shapes_bytes(s->device) - taken;
     TRY(dry_check(&d->checks, DRY_MEMORY, planned, taken));
-    TRY(layout_plan_stage(&d->conf, &s->mesh.layout, &d->dims, d->whole,
-                          d->conf.training_local_batch_size, &s->again, stage, &plan));
+    plan_input in = dry_plan_input(d);
+    in.layout = &s->mesh.layout;
+    TRY(layout_plan_stage(&in, d->conf.training_local_batch_size, &s->again, stage, &plan));
     return dry_check(&d->checks, DRY_MEMORY_PLAN,
                      plan.total - plan.staging - memory_gpu_total(&plan.gpu), planned);
 }
@@ -242,7 +251,8 @@ static status play_here(dry *d, int rank, const resume_point *from)
     world w = {.place = {rank, size, rank, size, "a dry run"},
                .engine = &comm_count_engine,
                .joined = from ? &again : &d->counts[rank],
-               .backend = BACKEND_SHAPES};
+               .backend = BACKEND_SHAPES,
+               .device_memory = (size_t)d->planned->memory};
     TRY(comm_ledger_new(&w.ledger));
     status st = play_in(d, &w, rank, from);
     comm_ledger_free(&w.ledger);

@@ -6,6 +6,7 @@
 #include "trainer/check/dry_run_check.h"
 #include "trainer/check/comm_count.h"
 #include "trainer/check/dry_run_folder.h"
+#include "trainer/plan/layout_plan.h"
 #include "trainer/run/session.h"
 
 /* The run that is played. */
@@ -23,8 +24,12 @@ typedef struct dry {
     dry_source source;
     dry_checks checks;
     dry_owners owners;
-    comm_count *counts; /* [world]; NULL of processes */
+    comm_count *counts;         /* [world]; NULL of processes */
+    const plan_device *planned; /* the GPU that the ranks would have */
 } dry;
+
+/* What is played, to be planned. */
+plan_input dry_plan_input(const dry *d);
 
 /* A rank's session. from: a checkpoint to go on from, and nothing but reading it is done; else a
  * step, and its part of a checkpoint. Of processes what all have found is in d behind it. */

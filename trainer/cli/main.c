@@ -4,13 +4,16 @@
 
 static const verb verbs[] = {
     {"train", verb_train, "trains, evaluates at the end, keeps and exports the model",
-     "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run] [--profile]",
+     "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run [--device NAME]] "
+     "[--profile]",
      "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
      "checkpoint.enable keep checkpoints to go on from, and leave the model as a Hugging Face\n"
      "folder, in job.dump_folder; without it no model is kept. The rows come from\n"
      "prepd serve at prepd.endpoint, or from feed.replay. --dry-run: the ranks of the layout one\n"
      "after another, shapes alone: who stores and reads what, a step's calls and bytes, the\n"
-     "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. With\n"
+     "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. They "
+     "are\n"
+     "planned on an H200, or the GPU that --device names as trainer plan's does. With\n"
      "--nproc each rank is a process, over a library in NCCL's place that moves nothing.\n"
      "--nproc N: starts the N ranks of the layout on this machine, each with a GPU of its own, or\n"
      "on CPUs by Open MPI's mpirun. Without it this is the only rank, or one that torchrun, srun\n"
@@ -37,12 +40,16 @@ static const verb verbs[] = {
      "gradient norms, whole and by group; 65 where one is off.",
      true, "--trace"},
     {"plan", verb_plan, "memory, bytes between ranks, predicted time of a step, before it is run",
-     "[-c FILE | --model.path DIR] [--measured FILE] [--sweep RANKS] [--documents L,L,..] "
-     "[--grids TxHxW,..]",
+     "[-c FILE | --model.path DIR] [--device NAME] [--measured FILE] [--sweep RANKS] "
+     "[--documents L,L,..] [--grids TxHxW,..]",
      "Without rows: parameters and memory of a rank, bytes between ranks, FLOPs, and the "
      "predicted\n"
      "time and MFU of a step, by rates shipped for the H200 or those of --measured FILE (trainer\n"
-     "bench ops --rates FILE). --sweep: layouts of that many ranks, fastest predicted first, each\n"
+     "bench ops --rates FILE). Memory is that of --device: h100, h200, b200, cpu, or a GPU's "
+     "bytes;\n"
+     "without it of the GPU that is here, or else an H200's; with training.backend cpu that of "
+     "this\n"
+     "machine. --sweep: layouts of that many ranks, fastest predicted first, each\n"
      "with the largest micro-batch that fits. With --documents (lengths) and --grids (in "
      "patches):\n"
      "the FLOPs of that batch by component, head at every position, nothing frozen.",

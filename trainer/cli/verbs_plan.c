@@ -6,11 +6,8 @@
 
 #include "common/program/verb.h"
 #include "common/base/visible.h"
-#include "trainer/checkpoint/writer.h"
-#include "trainer/generate/generate.h"
-#include "trainer/ops/open.h"
-#include "trainer/plan/layout_plan.h"
-#include "trainer/plan/memory.h"
+#include "trainer/plan/cost.h"
+#include "trainer/plan/plan_print.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/sweep.h"
@@ -21,7 +18,7 @@ enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
 
 /* The words of this verb beside the options. */
 typedef struct request {
-    const char *documents, *grids, *measured;
+    const char *documents, *grids, *measured, *device;
     int64_t sweep; /* ranks; 0: no */
 } request;
 
@@ -110,96 +107,72 @@ done:
     return st;
 }
 
-/* Whether train would refuse the layout on this machine; said, not failed: plan is for any. */
-static status print_fit(const memory_layout *l, double limit)
+/* The device that memory is planned for: named, as --measured has it, or what is here. */
+static status choose_device(const conf *c, const request *q, const rates *r, plan_device *out)
 {
-    device *dev = NULL;
-    size_t used, total;
-    TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
-    status st = dev->v->memory(dev, &used, &total);
-    device_close(&dev);
-    TRY(st);
-    if (memory_layout_check(l, limit * (double)total) == ST_OK)
-        printf("fits this machine\n");
-    else
-        printf("does not fit this machine: %s\n", status_text());
+    char why[PLAN_DEVICE_WHY] = "";
+    if (q->device)
+        return plan_device_named(q->device, out);
+    TRY(plan_device_here(c, out, why));
+    if (r->memory > 0 && !plan_device_is_cpu(out)) {
+        out->memory = r->memory;
+        snprintf(out->name, sizeof out->name, "GPU of %.100s", q->measured);
+        why[0] = 0;
+    }
+    printf("planned for the device %s%s%s%s\n", visible(out->name).text, why[0] ? " (" : "", why,
+           why[0] ? ")" : "");
     return ST_OK;
 }
 
 /* Bytes, work and time of the layout, or the best of all of `ranks` ranks. */
-static status plan_cost(const conf *c, const request *q, const layout *l, const model_dims *d,
-                        const params *p)
+static status plan_cost(const plan_input *in, const request *q, const rates *r)
 {
-    rates r = rates_h200();
     cost k;
-    if (q->measured)
-        TRY(rates_read(q->measured, &r));
-    rates_print(&r, stdout);
-    if (q->sweep)
-        return sweep(c, q->sweep, d, p, &r, BEST_LAYOUTS, stdout);
     recomputes again;
-    TRY(again_of(c, l, d, p, c->training_local_batch_size, &again));
-    TRY(cost_of(c, l, d, p, &r, &again, &k));
-    cost_print(&k, l, stdout);
+    if (plan_device_is_cpu(in->device) && !q->measured) {
+        printf("time: no rates of a CPU are shipped; trainer bench ops --rates FILE measures them, "
+               "for --measured FILE\n");
+        return q->sweep ? FAIL(ST_USAGE, "--sweep for a CPU needs --measured FILE") : ST_OK;
+    }
+    rates_print(r, stdout);
+    if (q->sweep)
+        return sweep(in, q->sweep, r, BEST_LAYOUTS, stdout);
+    TRY(again_of(in, in->conf->training_local_batch_size, &again));
+    TRY(cost_of(in->conf, in->layout, in->dims, in->params, r, &again, &k));
+    cost_print(&k, in->layout, stdout);
     return ST_OK;
+}
+
+static status plan_layout(const conf *c, const request *q, const model_dims *d, const params *p,
+                          const rates *r)
+{
+    const layout_limits limits = params_limits(d);
+    plan_device on;
+    layout ranks;
+    TRY(layout_of(c, &limits, &ranks));
+    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
+           p->total, p->n);
+    TRY(choose_device(c, q, r, &on));
+    const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};
+    if (!q->sweep)
+        TRY(layout_print(&in, stdout, NULL));
+    return plan_cost(&in, q, r);
 }
 
 static status plan_memory(const conf *c, const request *q, const model_dims *d)
 {
     params *p;
+    rates r = rates_h200();
+    if (q->measured)
+        TRY(rates_read(q->measured, &r));
     TRY(params_new(d, &p));
     status st = groups_apply(c, p);
-    if (st == ST_OK)
-        groups_print(c, p, stdout);
-    int64_t total = p->total, n = p->n, trained = params_trained(p);
-    model_options frozen = {0};
-    layout ranks;
-    model_options_freeze(&frozen, p);
-    const layout_limits limits = params_limits(d);
-    if (st == ST_OK)
-        st = layout_of(c, &limits, &ranks);
     if (st == ST_OK) {
-        printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
-               total, n);
-        if (!q->sweep)
-            st = layout_print(c, &ranks, d, p, stdout, NULL);
+        groups_print(c, p, stdout);
+        st = plan_layout(c, q, d, p, &r);
     }
-    recomputes again = {0};
-    if (st == ST_OK)
-        st = again_of(c, &ranks, d, p, c->training_local_batch_size, &again);
-    if (st == ST_OK)
-        st = plan_cost(c, q, &ranks, d, p);
     params_free(&p);
-    TRY(st);
-    if (ranks.world > 1 || q->sweep)
-        return ST_OK;
-    int64_t seq = c->training_seq_len;
-    memory_layout l = {
-        .dims = d,
-        .backend = &backend_cpu,
-        .n_params = total,
-        .n_trained = trained,
-        .tower_frozen = frozen.tower_frozen,
-        .vision_frozen = frozen.vision_frozen,
-        .lora_rank = frozen.lora_rank,
-        .lora_experts = frozen.lora_experts,
-        .rows = c->training_local_batch_size,
-        .seq_len = seq,
-        .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * seq,
-        .ahead = memory_rows_ahead(c),
-        .training = true,
-        .again = again,
-        .router_aux_coef = c->loss_router_aux,
-        .keeps = keeper_in_background(c),
-        .answers = generate_wanted(c, true),
-    };
-    memory_plan m;
-    TRY(memory_layout_plan(&l, &m));
-    printf("micro-batch: %" PRId64 " tokens, %" PRId64 " patches\n", l.rows * seq,
-           d->vision.depth ? l.rows * l.patch_budget : 0);
-    printf("device memory of the cpu backend (float32), one rank:\n");
-    memory_plan_print(&m, stdout);
-    return print_fit(&l, c->memory_limit);
+    return st;
 }
 
 static status read_request(int argc, char **argv, request *q)
@@ -209,6 +182,7 @@ static status read_request(int argc, char **argv, request *q)
     TRY(verb_take(&argc, argv, "--documents", &q->documents));
     TRY(verb_take(&argc, argv, "--grids", &q->grids));
     TRY(verb_take(&argc, argv, "--measured", &q->measured));
+    TRY(verb_take(&argc, argv, "--device", &q->device));
     TRY(verb_take(&argc, argv, "--sweep", &sweep));
     if (sweep)
         TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &q->sweep));

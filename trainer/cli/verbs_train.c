@@ -14,13 +14,30 @@
 static status check_train(conf *c, int n)
 {
     TRY(engine_check_ranks(c));
-    return train_check(c, n, false);
+    return train_check(c, NULL, n, false);
 }
+
+/* The GPU that the ranks of a dry run would have: --device, else the H200, which the shipped
+ * configurations are for. A launcher's check is told of nothing else. */
+static plan_device planned;
 
 static status check_dry(conf *c, int n)
 {
     dry_run_set(c);
-    return train_check(c, n, false);
+    return train_check(c, &planned, n, false);
+}
+
+static status choose_device(const char *name, bool dry)
+{
+    if (name && !dry)
+        return FAIL(ST_USAGE,
+                    "--device %s: train plans for the device that it runs on; with "
+                    "--dry-run, or with trainer plan, --device names another",
+                    name);
+    TRY(plan_device_named(name ? name : "h200", &planned));
+    if (plan_device_is_cpu(&planned))
+        return FAIL(ST_USAGE, "--device cpu: the ranks of a dry run have a GPU each");
+    return ST_OK;
 }
 
 static status run_rank(conf *c)
@@ -41,6 +58,19 @@ static status run_rank(conf *c)
     return world_close(&w, st);
 }
 
+/* The value of --device, which stays where it is: a launcher hands all words on. */
+static const char *named_device(int argc, char **argv)
+{
+    static const char flag[] = "--device";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], flag) == 0)
+            return i + 1 < argc ? argv[i + 1] : "";
+        if (strncmp(argv[i], "--device=", sizeof flag) == 0)
+            return argv[i] + sizeof flag;
+    }
+    return NULL;
+}
+
 status verb_train(int argc, char **argv)
 {
     conf c;
@@ -49,6 +79,7 @@ status verb_train(int argc, char **argv)
     bool dry = false;
     for (int i = 1; i < argc; i++)
         dry = dry || strcmp(argv[i], "--dry-run") == 0;
+    TRY(choose_device(named_device(argc, argv), dry));
     if (ranks > 1)
         return launch_again(ranks, dry ? check_dry : check_train, argc, argv);
     TRY(conf_load(&c, &argc, argv));
@@ -58,10 +89,13 @@ status verb_train(int argc, char **argv)
         c.metrics_profile = true;
     if (c.metrics_profile)
         c.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
-    status st = verb_all_taken(argc, argv);
+    const char *taken;
+    status st = verb_take(&argc, argv, "--device", &taken); /* chosen above */
+    if (st == ST_OK)
+        st = verb_all_taken(argc, argv);
     signal(SIGPIPE, SIG_IGN); /* who reads our lines may leave; that ends no run */
     if (st == ST_OK)
-        st = dry ? dry_run(&c) : run_rank(&c);
+        st = dry ? dry_run(&c, &planned) : run_rank(&c);
     conf_done(&c);
     return st;
 }

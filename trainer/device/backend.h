@@ -52,6 +52,7 @@ typedef struct device_options {
     int threads;        /* of the CPU's pool; 0 = one per processor this process may use */
     int attention;      /* ATTENTION_* of conf.h: whose kernels, cuda only */
     bool deterministic; /* library paths that give the same bits every time */
+    size_t memory; /* of a device of shapes: what it says it has; 0: more than anything takes */
 } device_options;
 
 /* What a step must not do, counted since the device was opened. */

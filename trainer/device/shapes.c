@@ -18,6 +18,7 @@ typedef struct shapes_device {
     device base;
     block list[BLOCKS_MAX];
     int n, streams;
+    size_t memory; /* as it was asked for */
 } shapes_device;
 
 typedef struct shapes_stream {
@@ -76,11 +77,11 @@ static status check(const stream *s, const void *p, size_t bytes, const char *wh
 
 static status shapes_open(const device_options *o, device **out)
 {
-    (void)o;
     shapes_device *d = calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for a device");
     d->base.v = &backend_shapes;
+    d->memory = o->memory;
     snprintf(d->base.description, sizeof d->base.description, "shapes alone");
     *out = &d->base;
     return ST_OK;
@@ -232,7 +233,7 @@ static status shapes_event_ns(event *from, event *to, int64_t *out_ns)
 static status shapes_memory(device *d, size_t *out_used, size_t *out_total)
 {
     *out_used = shapes_bytes(d);
-    *out_total = SIZE_MAX / 2;
+    *out_total = of(d)->memory ? of(d)->memory : SIZE_MAX / 2;
     return ST_OK;
 }
 

@@ -33,6 +33,7 @@ typedef struct world {
     control *control;
     hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
     int backend; /* BACKEND_* of device_open that its ranks use; 0: training.backend's */
+    size_t device_memory; /* of a device without storage: what it says it has; 0: any amount */
     /* "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8 GPUs": stands wherever
      * figures do. "": these are all ranks */
     char replayed[160];

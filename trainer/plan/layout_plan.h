@@ -1,50 +1,34 @@
-/* layout_plan.h: what each rank of a layout takes of an H200's memory, without a GPU.
+/* layout_plan.h: the memory plan (memory.h) of a layout's ranks, without a GPU and without the
+ * other ranks.
  *
- * By the functions that a run itself takes its memory by: what a rank stores of the registry and
- * the buffers that units are gathered into (params_sketch.h), the activations of its part of the
- * micro-batches under way (model_regions_of). Of a pipeline's stages the one that takes most. */
+ * What a rank stores of the registry and the buffers that units are gathered into come of a sketch
+ * (params_sketch.h). Of a pipeline's stages the one that takes most is the plan. */
 #ifndef TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 #define TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 
-#include <stdio.h>
-
-#include "trainer/plan/memory_gpu.h"
-#include "trainer/model/qwen3vl.h"
 #include "trainer/parallel/layout.h"
+#include "trainer/plan/memory.h"
 
-/* Bytes of one rank. */
-typedef struct layout_plan {
-    int stage;           /* of the pipeline, whose first rank this is */
-    int64_t state;       /* master values, moments, gradients: fp32, sharded */
-    int64_t weights;     /* bf16 compute weights, sharded */
-    int64_t gathered;    /* units of them, whole, and their gradients */
-    int64_t activations; /* with scratch */
-    int64_t staging;     /* batches as they come over */
-    memory_gpu gpu;      /* context, libraries, workspace, captured steps */
-    model_regions parts; /* of activations */
-    int64_t total;
-    int64_t pinned; /* host: snapshot of a checkpoint */
-    int64_t built;  /* host, pinned: batches being built, whole rows on every rank */
-} layout_plan;
+/* What is planned; all of it borrowed. */
+typedef struct plan_input {
+    const conf *conf;
+    const layout *layout;
+    const model_dims *dims;
+    const params *params; /* the registry after groups_apply, not cut */
+    const plan_device *device;
+    int64_t seq_len, patch_budget; /* of a row; 0: as the options say */
+    memory_shapes shapes;          /* of training.local_batch_size such rows */
+    bool evaluates;                /* it trains nothing */
+} plan_input;
 
-/* p: the registry after groups_apply. rows: of a micro-batch. again: of activation checkpointing.
- * Stages are cut as stage_plan does. */
-WARN_UNUSED status layout_plan_make(const conf *c, const layout *l, const model_dims *d,
-                                    const params *p, int64_t rows, const recomputes *again,
-                                    layout_plan *out);
-/* The same of one stage. l: with its stage_end. */
-WARN_UNUSED status layout_plan_stage(const conf *c, const layout *l, const model_dims *d,
-                                     const params *p, int64_t rows, const recomputes *again,
-                                     int stage, layout_plan *out);
-/* Within memory.limit of an H200? */
-bool layout_fits(const conf *c, const layout_plan *m);
-/* model_kinds_bytes on it. */
-WARN_UNUSED status layout_kinds_bytes(const model_dims *d, const model_options *o, unsigned kinds,
-                                      int64_t *out_layer, int64_t *out_block);
-/* Prints the mesh, the plan against memory.limit of an H200, what activation checkpointing keeps,
- * every mode of it with the largest micro-batch that fits and, where this one does not, the
- * smallest change that does. *out_fits may be NULL. */
-WARN_UNUSED status layout_print(const conf *c, const layout *l, const model_dims *d,
-                                const params *p, FILE *to, bool *out_fits);
+/* rows: of a micro-batch; where they are those of the options, shapes count. again: of activation
+ * checkpointing. Stages are cut as stage_plan does. */
+WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *again,
+                                    memory_plan *out);
+/* The same of one stage. The layout has its stage_end. */
+WARN_UNUSED status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *again,
+                                     int stage, memory_plan *out);
+/* Within memory.limit of the device? */
+bool layout_fits(const plan_input *in, const memory_plan *m);
 
 #endif

@@ -3,8 +3,6 @@
 #include "trainer/ops/attention_work.h"
 #include "trainer/parallel/mesh.h"
 
-enum { MULTIPROCESSORS = 132 }; /* of an H200 */
-
 /* The context: published readings of an idle one are 555 MiB on 188 multiprocessors and 107 on 24
  * (llama.cpp, pull request 23604, both of 2026): 2.73 MiB each and 41 besides. */
 static const double CONTEXT_MIB = 41.0, CONTEXT_MIB_EACH = 2.73;
@@ -111,7 +109,7 @@ static int variants(const batch_caps *c)
 }
 
 void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
-                     memory_gpu *out)
+                     int multiprocessors, memory_gpu *out)
 {
     double workspace = PRODUCT_BYTES, nodes = 0.0;
     for (int i = 0; i < s->n && o->training; i++) {
@@ -121,7 +119,7 @@ void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_s
                  variants(c);
     }
     *out = (memory_gpu){
-        .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * MULTIPROCESSORS) * MIB),
+        .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * multiprocessors) * MIB),
         .libraries = (int64_t)(LIBRARIES_MIB * MIB),
         .workspace = (int64_t)workspace,
         .graphs = (int64_t)(NODE_BYTES * nodes),

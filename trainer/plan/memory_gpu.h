@@ -24,9 +24,9 @@ typedef struct memory_steps {
     int n, buffers;
 } memory_steps;
 
-/* o: of the model. */
+/* o: of the model; multiprocessors: of the GPU. */
 void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
-                     memory_gpu *out);
+                     int multiprocessors, memory_gpu *out);
 int64_t memory_gpu_total(const memory_gpu *m);
 
 /* Calls of ops, copies and zeroings in one micro-step of so many targets. */

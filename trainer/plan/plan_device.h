@@ -5,8 +5,8 @@
  * its way while another is computed with, and loses memory to its driver, libraries and graphs
  * (memory_gpu.h); what a run holds of the host's memory is another memory there. On the CPU
  * everything is float32 and all of it is the host's. */
-#ifndef TESSERA_PLAN_DEVICE_H
-#define TESSERA_PLAN_DEVICE_H
+#ifndef TESSERA_TRAINER_PLAN_DEVICE_H
+#define TESSERA_TRAINER_PLAN_DEVICE_H
 
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"

@@ -52,7 +52,7 @@ double rate_unit(rate_key k)
 
 rates rates_h200(void)
 {
-    rates r = {.memory = 139.7 * GIB, .per_node = 8, .source = "shipped for the H200"};
+    rates r = {.per_node = 8, .source = "shipped for the H200"};
     for (int k = 0; k < RATE_KEYS; k++) {
         r.of[k] = keys[k].h200 * keys[k].unit;
         r.kind[k] = keys[k].kind;

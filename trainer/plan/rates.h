@@ -31,7 +31,7 @@ typedef struct rates {
     double of[RATE_KEYS];
     rate_kind kind[RATE_KEYS];
     const char *from[RATE_KEYS]; /* what was measured, by whom; NULL: `source` says */
-    double memory;               /* bytes a process may use */
+    double memory;               /* bytes a process may use; 0: the file does not say */
     int per_node;                /* ranks of a node */
     char source[256];
 } rates;

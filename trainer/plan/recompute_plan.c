@@ -127,19 +127,19 @@ static int worthier(const void *a, const void *b)
     return x->kind < y->kind ? -1 : x->kind > y->kind;
 }
 
-static status list_choices(const conf *c, const layout *l, const model_dims *d, bool text,
-                           bool vision, choice *list, int *out_n)
+static status list_choices(const plan_input *in, bool text, bool vision, choice *list, int *out_n)
 {
+    const model_dims *d = in->dims;
     const bool open[TOWERS] = {text, vision && d->vision.depth > 0};
-    const model_options o = {.cap = {.tokens = c->training_seq_len, .patches = 4096},
+    const model_options o = {.cap = {.tokens = in->conf->training_seq_len, .patches = 4096},
                              .training = true};
     int n = 0;
     for (int tower = 0; tower < TOWERS; tower++)
         for (int i = 0; i < N_KINDS && open[tower]; i++) {
             const int64_t things = tower ? o.cap.patches : o.cap.tokens;
             int64_t bytes[TOWERS];
-            TRY(layout_kinds_bytes(d, &o, kinds[i].kind, &bytes[0], &bytes[1]));
-            double seconds = seconds_of(c, l, d, tower == 1, kinds[i].kind);
+            TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &bytes[0], &bytes[1]));
+            double seconds = seconds_of(in->conf, in->layout, d, tower == 1, kinds[i].kind);
             if (bytes[tower] > 0 && seconds > 0)
                 list[n++] = (choice){tower == 1, kinds[i].kind,
                                      seconds * (double)things / (double)bytes[tower]};
@@ -153,26 +153,30 @@ static status list_choices(const conf *c, const layout *l, const model_dims *d, 
  * what is chosen here must stand there, so it leaves this share of the card. */
 static const double MARGIN = 0.03;
 
-static bool fits(const conf *c, const layout_plan *m)
+static status fits(const plan_input *in, int64_t rows, const recomputes *again, bool *out)
 {
-    conf less = *c;
+    memory_plan m;
+    conf less = *in->conf;
+    plan_input spared = *in;
     less.memory_limit -= MARGIN;
-    return layout_fits(&less, m);
+    spared.conf = &less;
+    TRY(layout_plan_make(in, rows, again, &m));
+    *out = layout_fits(&spared, &m);
+    return ST_OK;
 }
 
 /* The most layers of a tower that can keep this kind. */
-static status keep_partly(const conf *c, const layout *l, const model_dims *d, const params *p,
-                          int64_t rows, const choice *one, recomputes *inout)
+static status keep_partly(const plan_input *in, int64_t rows, const choice *one, recomputes *inout)
 {
     recomputes more = *inout;
     recompute *tower = one->vision ? &more.vision : &more.text;
-    int64_t low = 0, high = one->vision ? d->vision.depth : d->text.layers;
-    layout_plan m;
+    int64_t low = 0, high = one->vision ? in->dims->vision.depth : in->dims->text.layers;
+    bool fit;
     tower->partly = one->kind;
     while (low < high) {
         tower->layers = (low + high + 1) / 2;
-        TRY(layout_plan_make(c, l, d, p, rows, &more, &m));
-        if (fits(c, &m))
+        TRY(fits(in, rows, &more, &fit));
+        if (fit)
             low = tower->layers;
         else
             high = tower->layers - 1;
@@ -184,22 +188,21 @@ static status keep_partly(const conf *c, const layout *l, const model_dims *d, c
 }
 
 /* Keeps, of what is open, the worthiest that fits. */
-static status choose(const conf *c, const layout *l, const model_dims *d, const params *p,
-                     int64_t rows, bool text, bool vision, recomputes *inout)
+static status choose(const plan_input *in, int64_t rows, bool text, bool vision, recomputes *inout)
 {
     choice list[TOWERS * N_KINDS];
     int n;
-    layout_plan m;
-    TRY(layout_plan_make(c, l, d, p, rows, inout, &m));
-    if (!fits(c, &m))
+    bool fit;
+    TRY(fits(in, rows, inout, &fit));
+    if (!fit)
         return ST_OK; /* as it is, nothing more is to be kept */
-    TRY(list_choices(c, l, d, text, vision, list, &n));
+    TRY(list_choices(in, text, vision, list, &n));
     for (int i = 0; i < n; i++) {
         recomputes more = *inout;
         *(list[i].vision ? &more.vision.what : &more.text.what) &= ~list[i].kind;
-        TRY(layout_plan_make(c, l, d, p, rows, &more, &m));
-        if (!fits(c, &m))
-            return keep_partly(c, l, d, p, rows, &list[i], inout);
+        TRY(fits(in, rows, &more, &fit));
+        if (!fit)
+            return keep_partly(in, rows, &list[i], inout);
         *inout = more;
     }
     return ST_OK;
@@ -217,29 +220,44 @@ static recompute of_options(int mode, const char *option, const char *save, bool
     return (recompute){.what = AGAIN_CHEAP | (products & ~named(save))};
 }
 
-status again_of(const conf *c, const layout *l, const model_dims *d, const params *p, int64_t rows,
-                recomputes *out)
+/* What the options say, and what they leave open. */
+static recomputes configured(const conf *c, bool *out_text, bool *out_vision)
 {
     const int eye =
         c->ac_vision_mode == AC_VISION_SAME ? c->ac_mode : c->ac_vision_mode - AC_VISION_NONE;
+    return (recomputes){.text = of_options(c->ac_mode, c->ac_selective, c->ac_save, out_text),
+                        .vision = of_options(eye, c->ac_selective, c->ac_vision_save, out_vision)};
+}
+
+bool again_is_open(const conf *c)
+{
     bool text, vision;
-    recomputes r = {.text = of_options(c->ac_mode, c->ac_selective, c->ac_save, &text),
-                    .vision = of_options(eye, c->ac_selective, c->ac_vision_save, &vision)};
-    if (text || vision)
-        TRY(choose(c, l, d, p, rows, text, vision, &r));
+    configured(c, &text, &vision);
+    return text || vision;
+}
+
+status again_of(const plan_input *in, int64_t rows, recomputes *out)
+{
+    bool text, vision;
+    recomputes r = configured(in->conf, &text, &vision);
+    if (in->evaluates) /* there is no backward */
+        r = (recomputes){0};
+    else if (text || vision)
+        TRY(choose(in, rows, text, vision, &r));
     *out = r;
     return ST_OK;
 }
 
-status again_with(const conf *c, const layout *l, const model_dims *d, const params *p,
-                  int64_t rows, int mode, recomputes *out)
+status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
-    conf other = *c;
+    conf other = *in->conf;
+    plan_input changed = *in;
+    changed.conf = &other;
     other.ac_mode = mode;
     other.ac_vision_mode = AC_VISION_SAME;
     other.ac_selective = "op";
     other.ac_save = other.ac_vision_save = "auto";
-    return again_of(&other, l, d, p, rows, out);
+    return again_of(&changed, rows, out);
 }
 
 /* The first of n layers that backward reaches. */

@@ -2,23 +2,23 @@
  * chosen where the options leave it open, and what that costs.
  *
  * `selective` with `op` keeps the outputs of expensive ops. With `save: auto` those are kept that
- * take longest to compute per byte, by the shipped rates of an H200 and the plan's row (row_kind),
- * as many as the plan of memory.limit of an H200 holds, 3 % of the card spared; the last one in as
- * many layers as do. It is a function of the options and the model alone, so that all ranks of a
- * layout choose alike. */
+ * take longest to compute per byte, by the shipped rates of an H200 and the plan's row
+ * (row_work.h), as many as memory.limit of the device holds by its plan; the last one in as many
+ * layers as do. It is a function of the input alone: ranks that ask with one device and one set of
+ * shapes choose alike. */
 #ifndef TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 #define TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 
 #include "trainer/model/recompute.h"
 #include "trainer/optim/groups.h"
-#include "trainer/parallel/layout.h"
+#include "trainer/plan/layout_plan.h"
 
-/* p: the registry after groups_apply. rows: of a micro-batch. */
-WARN_UNUSED status again_of(const conf *c, const layout *l, const model_dims *d, const params *p,
-                            int64_t rows, recomputes *out);
-/* The same with modes of its own (AC_NONE ..) in place of the options'; selective: op. */
-WARN_UNUSED status again_with(const conf *c, const layout *l, const model_dims *d, const params *p,
-                              int64_t rows, int mode, recomputes *out);
+/* rows: of a micro-batch. */
+WARN_UNUSED status again_of(const plan_input *in, int64_t rows, recomputes *out);
+/* The same with a mode of its own (AC_NONE ..) in place of the options'; selective: op. */
+WARN_UNUSED status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out);
+/* Whether the options leave anything open, so that the device decides. */
+bool again_is_open(const conf *c);
 
 enum { AGAIN_TEXT_MAX = 96 };
 /* "none", "full", or what selective keeps: "selective: keeps proj, attention in 21 layers". */

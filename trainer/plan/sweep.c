@@ -3,7 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "trainer/plan/layout_plan.h"
+#include "common/base/visible.h"
+#include "trainer/plan/cost.h"
 #include "trainer/plan/recompute_plan.h"
 
 enum { CONTEXT_TOKENS = 16384 /* rows shorter than this are not cut over context ranks */ };
@@ -44,9 +45,10 @@ static int faster(const void *a, const void *b)
 }
 
 /* The largest micro-batch that fits and divides the step. */
-static status judge(const conf *c, const model_dims *d, const params *p, const rates *r, int mode,
-                    candidates *all)
+static status judge(const plan_input *in, const conf *c, const rates *r, int mode, candidates *all)
 {
+    const model_dims *d = in->dims;
+    const params *p = in->params;
     layout l;
     const layout_limits limits = params_limits(d);
     if (layout_of(c, NULL, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
@@ -56,21 +58,24 @@ static status judge(const conf *c, const model_dims *d, const params *p, const r
     for (int64_t rows = c->training_global_batch_size / consumers; rows > 0; rows--) {
         if (c->training_global_batch_size % (consumers * rows) != 0)
             continue;
-        layout_plan m;
+        memory_plan m;
         recomputes again;
         conf one = *c;
+        plan_input tried = *in;
+        tried.conf = &one;
+        tried.layout = &l;
         one.training_local_batch_size = rows;
         TRY(layout_of(&one, NULL, &l)); /* how many micro-steps, and so how many under way */
-        TRY(again_with(c, &l, d, p, rows, mode, &again));
-        TRY(layout_plan_make(c, &l, d, p, rows, &again, &m));
-        if ((double)m.total > c->memory_limit * r->memory)
+        TRY(again_with(&tried, rows, mode, &again));
+        TRY(layout_plan_make(&tried, rows, &again, &m));
+        if (!layout_fits(&tried, &m))
             continue;
         cost k;
         TRY(cost_of(&one, &l, d, p, r, &again, &k));
         return keep(all, &(candidate){.layout = l,
                                       .rows = rows,
                                       .mode = mode,
-                                      .memory = (double)m.total / r->memory,
+                                      .memory = (double)m.total / in->device->memory,
                                       .tokens_per_s = k.tokens_per_s,
                                       .mfu = k.mfu,
                                       .step = k.step});
@@ -79,9 +84,9 @@ static status judge(const conf *c, const model_dims *d, const params *p, const r
 }
 
 /* All that experts and expert-tensor may be beside these degrees. */
-static status judge_experts(conf *c, const model_dims *d, const params *p, const rates *r,
-                            candidates *all)
+static status judge_experts(const plan_input *in, conf *c, const rates *r, candidates *all)
 {
+    const model_dims *d = in->dims;
     int64_t flat = c->dp_shard * c->context_degree * c->tensor_degree;
     for (int cut = 0; cut < (c->tensor_degree > 1 ? 2 : 1); cut++) {
         c->expert_tensor_degree = cut ? c->tensor_degree : 1;
@@ -91,15 +96,15 @@ static status judge_experts(conf *c, const model_dims *d, const params *p, const
                 continue;
             c->expert_degree = expert;
             for (int mode = AC_NONE; mode <= AC_FULL; mode++)
-                TRY(judge(c, d, p, r, mode, all));
+                TRY(judge(in, c, r, mode, all));
         }
     }
     return ST_OK;
 }
 
-static status search(conf *c, int64_t ranks, const model_dims *d, const params *p, const rates *r,
-                     candidates *all)
+static status search(const plan_input *in, conf *c, int64_t ranks, const rates *r, candidates *all)
 {
+    const model_dims *d = in->dims;
     c->world_size = ranks;
     c->training_local_batch_size = 1;
     for (int64_t tensor = 1; tensor <= r->per_node && tensor <= ranks; tensor *= 2) {
@@ -120,7 +125,7 @@ static status search(conf *c, int64_t ranks, const model_dims *d, const params *
                     c->pipeline_degree = pipeline;
                     c->dp_replicate = replicate;
                     c->dp_shard = rest / replicate;
-                    TRY(judge_experts(c, d, p, r, all));
+                    TRY(judge_experts(in, c, r, all));
                 }
             }
         }
@@ -128,13 +133,13 @@ static status search(conf *c, int64_t ranks, const model_dims *d, const params *
     return ST_OK;
 }
 
-status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p, const rates *r,
-             int most, FILE *to)
+status sweep(const plan_input *in, int64_t ranks, const rates *r, int most, FILE *to)
 {
+    const conf *c = in->conf;
     static const char *const modes[] = {"none", "op", "full"};
     candidates all = {0};
     conf changed = *c;
-    status st = search(&changed, ranks, d, p, r, &all);
+    status st = search(in, &changed, ranks, r, &all);
     if (st == ST_OK && all.tried == 0)
         st = FAIL(ST_CONFIG,
                   "sweep: %" PRId64 " ranks make no layout with this model and "
@@ -142,17 +147,19 @@ status sweep(const conf *c, int64_t ranks, const model_dims *d, const params *p,
                   ranks, c->training_global_batch_size, status_text());
     if (st == ST_OK && all.n == 0)
         st = FAIL(ST_CONFIG,
-                  "sweep: none of %zu layouts of %" PRId64 " ranks fits memory.limit %.0f %% with "
+                  "sweep: none of %zu layouts of %" PRId64
+                  " ranks fits memory.limit %.0f %% of %s with "
                   "training.seq_len %" PRId64 " and training.global_batch_size %" PRId64
                   "; more ranks or shorter rows are needed",
-                  all.tried, ranks, c->memory_limit * 100.0, c->training_seq_len,
+                  all.tried, ranks, c->memory_limit * 100.0, in->device->name, c->training_seq_len,
                   c->training_global_batch_size);
     if (st == ST_OK) {
         qsort(all.list, all.n, sizeof *all.list, faster);
         fprintf(to,
                 "%zu of %zu layouts of %" PRId64 " ranks fit; predicted, not measured, fastest "
-                "first\n",
-                all.n, all.tried * 1, ranks);
+                "first; memory is that of %s of %.1f GiB\n",
+                all.n, all.tried, ranks, visible(in->device->name).text,
+                in->device->memory / 1073741824.0);
         fprintf(to, "%9s %5s %7s %6s %8s %6s %6s %5s %8s %8s %9s %6s %6s\n", "replicate", "shard",
                 "context", "tensor", "pipeline", "expert", "exp-tp", "rows", "recomp.", "memory",
                 "step ms", "tps", "mfu");

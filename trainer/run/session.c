@@ -63,7 +63,9 @@ static void client_settings(const session *s, const char *stream_name, const cha
     };
     /* Of held-out rows one for each consumer. */
     const int64_t held_out = consumers(s) + 1;
-    o->slots = mine ? memory_rows_ahead(c) : c->feed_ahead > held_out ? c->feed_ahead : held_out;
+    o->slots = mine                       ? memory_rows_ahead(c, c->training_local_batch_size)
+               : c->feed_ahead > held_out ? c->feed_ahead
+                                          : held_out;
 }
 
 /* The stream of a run that goes on must be the one it began with. options: NULL of a recording. */
@@ -259,7 +261,7 @@ static status open_shape(session *s)
 {
     receiver *held = NULL;
     bucket_list l;
-    int64_t seq_len, rows = s->conf->training_local_batch_size;
+    int64_t seq_len;
     const bool trains = s->use == SESSION_TRAIN;
     s->stream_rows = -1;
     if (trains) {
@@ -279,7 +281,8 @@ static status open_shape(session *s)
         }
     }
     s->cap.longest = s->cap.frame = 0; /* texts grow while answers are generated */
-    return session_memory_check(s, s->cap.tokens / rows, s->cap.patches / rows, answers_wanted(s));
+    TRY(session_memory_choose(s));
+    return session_memory_check(s);
 }
 
 /* What ops work in, as one block of the planned size. */
@@ -418,15 +421,15 @@ static status open_rest(const resume_point *from, session *out)
     status st = ST_OK;
     out->from = from;
     TRY_OR(failed, session_model(out));
+    memory_plan widest;
+    TRY_OR(failed, session_memory_plan(out, &widest));
+    out->planned_by_options = widest.total;
     const char *folder;
     const bool reads = device_has_storage(out->device); /* else no word is ever read from it */
     if (reads && model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
-    if (!c->feed_replay[0]) { /* a recording says itself how long its rows are */
-        int64_t seq_len = c->training_seq_len, budget = c->data_patch_budget;
-        TRY_OR(failed, session_memory_check(out, seq_len, budget ? budget : 4 * seq_len,
-                                            answers_wanted(out)));
-    }
+    if (!c->feed_replay[0]) /* a recording says itself how long its rows are */
+        TRY_OR(failed, session_memory_check(out));
     TRY_OR(failed, session_values(out));
     if (use == SESSION_TRAIN) {
         TRY_OR(failed, session_stream(out, "train", c, &out->train));

@@ -17,6 +17,7 @@
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
+#include "trainer/plan/plan_device.h"
 
 /* Device sums of one step. */
 typedef struct step_sums {
@@ -58,8 +59,10 @@ typedef struct session {
     generator *generator; /* NULL: no question is answered in the model's own words */
     optimizer *optimizer;
     schedule schedule;
-    recomputes again;     /* of activation checkpointing */
-    training_share share; /* of the work that trains, for FLOPs */
+    plan_device planned;        /* which memory is planned for (session_memory.h) */
+    int64_t planned_by_options; /* bytes, before the stream's shapes were known */
+    recomputes again;           /* of activation checkpointing */
+    training_share share;       /* of the work that trains, for FLOPs */
     step_sums sums;
     int64_t accumulation;     /* micro-steps per step */
     received *got;            /* [local_batch_size] rows of the micro-batch under way */

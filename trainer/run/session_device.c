@@ -16,7 +16,8 @@ status session_device(session *s)
                         .share = gpus && c->comm_engine == ENGINE_MPI,
                         .threads = (int)c->training_threads,
                         .attention = c->training_attention,
-                        .deterministic = c->training_deterministic};
+                        .deterministic = c->training_deterministic,
+                        .memory = s->world ? s->world->device_memory : 0};
     const int other = s->world ? s->world->backend : 0;
     TRY(device_open(other ? other : (int)c->training_backend, &o, &s->device));
     log_info("device %s", s->device->description);

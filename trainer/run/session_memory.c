@@ -1,101 +1,160 @@
 #include "trainer/run/session_memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "trainer/checkpoint/writer.h"
-#include "trainer/plan/layout_plan.h"
+#include "common/program/log.h"
+#include "trainer/optim/groups.h"
+#include "trainer/plan/memory_search.h"
+#include "trainer/plan/plan_print.h"
+#include "trainer/plan/recompute_plan.h"
+
+static bool trains(const session *s)
+{
+    return s->use == SESSION_TRAIN;
+}
+
+static bool knows_shapes(const session *s)
+{
+    return s->buckets.n > 0;
+}
+
+/* The least memory of all ranks' devices. */
+static status least_of_ranks(const comm *all, double *inout)
+{
+    double *of = calloc((size_t)all->size, sizeof *of);
+    if (!of)
+        return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
+    status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, inout, of,
+                                     sizeof *of);
+    for (int r = 0; r < all->size && st == ST_OK; r++)
+        *inout = of[r] > 0 && of[r] < *inout ? of[r] : *inout;
+    free(of);
+    return st;
+}
+
+status session_memory_device(session *s)
+{
+    TRY(plan_device_opened(s->device, &s->planned));
+    if (!trains(s) || !again_is_open(s->conf) || s->mesh.layout.world == 1 ||
+        !device_has_storage(s->device)) /* then all ranks were given the same */
+        return ST_OK;
+    return least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), &s->planned.memory);
+}
+
+/* The whole model's plan. whole: a registry that is not cut, for params_free. */
+static status input_of(const session *s, params **out_whole, plan_input *out)
+{
+    params *whole;
+    TRY(params_new(&s->dims, &whole));
+    status st = trains(s) ? groups_apply(s->conf, whole) : ST_OK;
+    if (st != ST_OK) {
+        params_free(&whole);
+        return st;
+    }
+    *out = (plan_input){.conf = s->conf,
+                        .layout = &s->mesh.layout,
+                        .dims = &s->dims,
+                        .params = whole,
+                        .device = &s->planned,
+                        .evaluates = !trains(s)};
+    if (knows_shapes(s)) {
+        const int64_t rows = s->conf->training_local_batch_size;
+        out->seq_len = s->cap.tokens / rows;
+        out->patch_budget = s->cap.patches / rows;
+        out->shapes = (memory_shapes){s->buckets.cap, s->buckets.n, s->cap};
+    }
+    *out_whole = whole;
+    return ST_OK;
+}
+
+status session_memory_choose(session *s)
+{
+    char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
+    const recomputes before = s->again;
+    params *whole;
+    plan_input in;
+    if (!trains(s) || (knows_shapes(s) && !again_is_open(s->conf)))
+        return ST_OK;
+    TRY(input_of(s, &whole, &in));
+    status st = again_of(&in, s->conf->training_local_batch_size, &s->again);
+    params_free(&whole);
+    TRY(st);
+    if (!knows_shapes(s) || memcmp(&before, &s->again, sizeof before) != 0)
+        log_info("activation checkpointing %s; of the vision tower %s",
+                 again_text(&s->again.text, text), again_text(&s->again.vision, vision));
+    return ST_OK;
+}
 
 status session_memory_plan(const session *s, memory_plan *out)
 {
-    model_options o = {.cap = s->cap,
-                       .training = true,
-                       .again = s->again,
-                       .router_aux_coef = s->conf->loss_router_aux,
-                       .exchange = memory_exchange_way(s->conf, &s->mesh.layout)};
-    memory_plan p;
-    params_sizes size;
-    TRY(params_size(s->params, s->device->v, true, &size));
-    int64_t n = size.stored, trained = size.trained;
-    model_options_freeze(&o, s->params);
-    const memory_shapes shapes = {s->buckets.cap, s->buckets.n, s->conf->training_local_batch_size,
-                                  memory_rows_ahead(s->conf)};
-    o.mesh = s->mesh.layout.world > 1 ? &s->mesh : NULL;
-    TRY(memory_plan_make(&s->dims, n, trained, &o, &shapes, s->device->v, &p));
-    memory_plan_add_gathered(&p, size.gathered_bytes);
-    if (s->generator)
-        memory_plan_add_answers(&p, &s->dims, &s->mesh,
-                                s->cap.tokens / s->conf->training_local_batch_size, s->device->v);
-    if (keeper_in_background(s->conf))
-        memory_plan_add_snapshot(&p, n, trained, s->device->v);
-    *out = p;
-    return ST_OK;
+    const int64_t rows = s->conf->training_local_batch_size;
+    memory_options o = memory_options_of(s->conf, &s->mesh.layout, &s->planned, trains(s), rows);
+    memory_shapes shapes = {0};
+    memory_rank r;
+    o.again = s->again;
+    if (knows_shapes(s))
+        shapes = (memory_shapes){s->buckets.cap, s->buckets.n, s->cap};
+    TRY(memory_rank_of(s->params, &s->dims, &s->planned, trains(s), &r));
+    return memory_plan_make(&o, &r, &shapes, &s->planned, out);
 }
 
 /* What it would take of a GPU; of several ranks that is on stdout already. */
 static status print_for_gpu(const session *s)
 {
-    layout l;
-    if (s->use != SESSION_TRAIN || s->mesh.layout.world > 1)
+    char why[PLAN_DEVICE_WHY];
+    plan_device gpu;
+    params *whole;
+    plan_input in;
+    if (!trains(s) || s->mesh.layout.world > 1)
         return ST_OK;
-    TRY(layout_of(s->conf, NULL, &l));
-    return layout_print(s->conf, &l, &s->dims, s->params, stdout, NULL);
+    TRY(plan_device_here(s->conf, &gpu, why));
+    TRY(input_of(s, &whole, &in));
+    in.device = &gpu;
+    status st = layout_print(&in, stdout, NULL);
+    params_free(&whole);
+    return st;
 }
 
-/* It does not fit, for the reason that status_last has. */
-static status refuse(const session *s, const memory_layout *l, status st)
+/* It does not fit. */
+static status refuse(const session *s, const memory_plan *p)
 {
-    const status_note why = *status_last();
+    const double mib = 1048576.0;
     const char *no_gpu = s->device->no_gpu;
-    memory_plan needs;
-    if (no_gpu[0] && print_for_gpu(s) == ST_OK)
-        printf("on the CPU that is here instead, float32:\n");
-    if (memory_layout_plan(l, &needs) == ST_OK)
-        memory_plan_print(&needs, stdout);
+    char change[SEARCH_TEXT_MAX];
+    params *whole;
+    plan_input in;
+    if (no_gpu[0]) {
+        TRY(print_for_gpu(s));
+        printf("on the CPU that is here instead:\n");
+    }
+    memory_plan_print(p, &s->mesh.layout, &s->planned, stdout);
     fflush(stdout);
-    status_set(&why);
+    TRY(input_of(s, &whole, &in));
+    status st = memory_smallest_change(&in, change);
+    params_free(&whole);
+    TRY(st);
+    st = FAIL(ST_CONFIG,
+              "the layout needs %.1f MiB and memory.limit leaves %.1f MiB of this device; %s",
+              (double)p->total / mib, s->conf->memory_limit * s->planned.memory / mib, change);
     if (!no_gpu[0])
         return st;
+    const status_note why = *status_last();
     return FAIL(st,
                 "no GPU for this run: %s; the CPU, which is taken in its place (training.backend "
                 "auto), does not hold it: %s; both plans are above",
                 no_gpu, why.message);
 }
 
-status session_memory_check(const session *s, int64_t seq_len, int64_t patch_budget, bool answers)
+status session_memory_check(const session *s)
 {
-    const conf *c = s->conf;
-    size_t used, total;
-    TRY(s->device->v->memory(s->device, &used, &total));
-    params_sizes size;
-    TRY(params_size(s->params, s->device->v, s->use == SESSION_TRAIN, &size));
-    memory_layout l = {
-        .dims = &s->dims,
-        .backend = s->device->v,
-        .n_params = size.stored,
-        .n_trained = size.trained,
-        .gathered = size.gathered_bytes,
-        .mesh = &s->mesh,
-        .rows = c->training_local_batch_size,
-        .buckets = s->buckets.cap,
-        .n_buckets = s->buckets.n,
-        .ahead = memory_rows_ahead(c),
-        .seq_len = seq_len,
-        .patch_budget = patch_budget,
-        .training = s->use == SESSION_TRAIN,
-        .again = s->again,
-        .router_aux_coef = c->loss_router_aux,
-        .keeps = s->use == SESSION_TRAIN && keeper_in_background(c),
-        .answers = answers,
-        .exchange = memory_exchange_way(c, &s->mesh.layout),
-    };
-    model_options frozen = {0};
-    model_options_freeze(&frozen, s->params);
-    l.tower_frozen = frozen.tower_frozen;
-    l.vision_frozen = frozen.vision_frozen;
-    l.lora_rank = frozen.lora_rank;
-    l.lora_experts = frozen.lora_experts;
-    status st = memory_layout_check(&l, c->memory_limit * (double)total);
-    return st == ST_OK ? ST_OK : refuse(s, &l, st);
+    memory_plan p;
+    if (!device_has_storage(s->device)) /* then it holds anything */
+        return ST_OK;
+    TRY(session_memory_plan(s, &p));
+    const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.memory;
+    return fits ? ST_OK : refuse(s, &p);
 }
 
 status session_memory_taken(const session *s, size_t *out)

@@ -10,8 +10,8 @@
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/parallel/layout.h"
-#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/run/session_memory.h"
 
 /* A model cut for benches: deepstack features still need their layers. */
 static status cut_layers(const conf *c, model_dims *d)
@@ -22,17 +22,6 @@ static status cut_layers(const conf *c, model_dims *d)
         return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
                     c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
     d->text.layers = c->model_layers;
-    return ST_OK;
-}
-
-static status choose_recomputed(session *s)
-{
-    char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
-    layout l;
-    TRY(layout_of(s->conf, NULL, &l));
-    TRY(again_of(s->conf, &l, &s->dims, s->params, s->conf->training_local_batch_size, &s->again));
-    log_info("activation checkpointing %s; of the vision tower %s",
-             again_text(&s->again.text, text), again_text(&s->again.vision, vision));
     return ST_OK;
 }
 
@@ -50,10 +39,10 @@ status session_model(session *s)
     const conf *c = s->conf;
     TRY(session_dims(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));
-    if (s->use == SESSION_TRAIN) { /* before the cut: adapters are cut as their matrices are */
+    if (s->use == SESSION_TRAIN) /* before the cut: adapters are cut as their matrices are */
         TRY(groups_apply(c, s->params));
-        TRY(choose_recomputed(s));
-    }
+    TRY(session_memory_device(s));
+    TRY(session_memory_choose(s));
     if (s->mesh.layout.world == 1)
         return ST_OK;
     TRY(stage_plan(c, &s->dims, s->params, &s->mesh.layout));

@@ -16,7 +16,7 @@
 #include "trainer/run/config_changes.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
-#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/plan_print.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/session_memory.h"
@@ -63,13 +63,12 @@ static status find_start(training *t)
 }
 
 /* The plan of a layout of several ranks; where it is not to be shown, what it refuses. */
-static status print_layout(const conf *c, const layout *l, const model_dims *d, const params *p,
-                           bool shown)
+static status print_layout(const plan_input *in, bool shown)
 {
     FILE *to = shown ? stdout : fopen("/dev/null", "we");
     if (!to)
         return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
-    status st = layout_print(c, l, d, p, to, NULL);
+    status st = layout_print(in, to, NULL);
     if (shown)
         fflush(stdout);
     else
@@ -77,8 +76,10 @@ static status print_layout(const conf *c, const layout *l, const model_dims *d, 
     return st;
 }
 
-status train_check(const conf *c, int there, bool shown)
+status train_check(const conf *c, const plan_device *on, int there, bool shown)
 {
+    char why[PLAN_DEVICE_WHY];
+    plan_device here;
     layout l;
     model_dims d;
     params *p;
@@ -91,10 +92,14 @@ status train_check(const conf *c, int there, bool shown)
     TRY(session_dims(c, &d));
     layout_limits limits = params_limits(&d);
     TRY(layout_of(c, &limits, &l));
+    if (!on)
+        TRY(plan_device_here(c, &here, why));
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
+    const plan_input in = {
+        .conf = c, .layout = &l, .dims = &d, .params = p, .device = on ? on : &here};
     if (st == ST_OK && l.world > 1)
-        st = print_layout(c, &l, &d, p, shown || l.world != there);
+        st = print_layout(&in, shown || l.world != there);
     params_free(&p);
     TRY(st);
     if (c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
@@ -127,7 +132,7 @@ static status open_run(training *t)
 {
     const conf *c = t->conf;
     double peak;
-    TRY(train_check(c, t->world->place.size, true)); /* refused before anything is written */
+    TRY(train_check(c, NULL, t->world->place.size, true)); /* refused before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
     if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])
@@ -145,7 +150,12 @@ static status open_run(training *t)
     groups_print(c, t->session.params, stdout);
     memory_plan plan;
     TRY(session_memory_plan(&t->session, &plan));
-    memory_plan_print(&plan, stdout);
+    memory_plan_print(&plan, &t->session.mesh.layout, &t->session.planned, stdout);
+    if (plan.total != t->session.planned_by_options)
+        printf("memory: %" PRId64
+               " bytes by the options alone, as trainer plan has it; above are the "
+               "stream's shapes\n",
+               t->session.planned_by_options);
     if (c->checkpoint_enable) { /* not of a rank that is replayed: conf_check */
         if (training_is_first(t))
             TRY(keeper_clear_after(t->folder, t->now.step));

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/plan/cost.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
@@ -17,7 +18,14 @@ typedef struct setting {
     model_dims d;
     params *p;
     rates r;
+    plan_device device;
 } setting;
+
+static plan_input input_of(const setting *s, const layout *l)
+{
+    return (plan_input){
+        .conf = &s->c, .layout = l, .dims = &s->d, .params = s->p, .device = &s->device};
+}
 
 static void open_setting(setting *s, const char *preset)
 {
@@ -31,6 +39,7 @@ static void open_setting(setting *s, const char *preset)
     assert_ok(dims_preset(preset, &s->d));
     assert_ok(params_new(&s->d, &s->p));
     s->r = rates_h200();
+    assert_ok(plan_device_named("h200", &s->device));
 }
 
 static void close_setting(setting *s)
@@ -46,7 +55,8 @@ static cost predict(setting *s, int mode)
     recomputes again;
     s->c.ac_mode = mode;
     assert_ok(layout_of(&s->c, NULL, &l));
-    assert_ok(again_of(&s->c, &l, &s->d, s->p, s->c.training_local_batch_size, &again));
+    const plan_input in = input_of(s, &l);
+    assert_ok(again_of(&in, s->c.training_local_batch_size, &again));
     assert_ok(cost_of(&s->c, &l, &s->d, s->p, &s->r, &again, &k));
     return k;
 }
@@ -203,7 +213,7 @@ static void test_again__keeps_what_fits(void **state)
     (void)state;
     setting s;
     layout l;
-    layout_plan m;
+    memory_plan m;
     recomputes r, more;
     char text[AGAIN_TEXT_MAX];
     open_setting(&s, "qwen3-vl-30b-a3b");
@@ -212,12 +222,13 @@ static void test_again__keeps_what_fits(void **state)
     s.c.training_global_batch_size = 32;
     s.c.training_local_batch_size = 4;
     assert_ok(layout_of(&s.c, NULL, &l));
+    const plan_input in = input_of(&s, &l);
     double before = 0;
     for (int percent = 84; percent <= 98; percent += 7) {
         s.c.memory_limit = percent / 100.0;
-        const double most = (s.c.memory_limit - 0.03) * s.r.memory; /* it spares 3 % */
-        assert_ok(again_of(&s.c, &l, &s.d, s.p, 4, &r));
-        assert_ok(layout_plan_make(&s.c, &l, &s.d, s.p, 4, &r, &m));
+        const double most = (s.c.memory_limit - 0.03) * s.device.memory; /* it spares 3 % */
+        assert_ok(again_of(&in, 4, &r));
+        assert_ok(layout_plan_make(&in, 4, &r, &m));
         print_message("%d %%: %s", percent, again_text(&r.text, text));
         print_message("; vision %s\n", again_text(&r.vision, text));
         assert_true((double)m.total <= most && (double)m.total > before);
@@ -225,12 +236,12 @@ static void test_again__keeps_what_fits(void **state)
         more = r;
         (r.text.layers > 0 ? &more.text : &more.vision)->layers++;
         before = (double)m.total;
-        assert_ok(layout_plan_make(&s.c, &l, &s.d, s.p, 4, &more, &m));
+        assert_ok(layout_plan_make(&in, 4, &more, &m));
         assert_true((double)m.total > most);
     }
     /* where all fits, all products are kept, and norms and activations computed again */
     s.c.training_seq_len = 256;
-    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_ok(again_of(&in, 1, &r));
     assert_int_equal(r.text.what, AGAIN_CHEAP);
     assert_int_equal(r.vision.what & ~AGAIN_FC2, AGAIN_CHEAP);
     assert_string_equal(again_text(&r.text, text),
@@ -247,21 +258,22 @@ static void test_again__options_decide(void **state)
     char text[AGAIN_TEXT_MAX];
     open_setting(&s, "qwen3-vl-30b-a3b");
     assert_ok(layout_of(&s.c, NULL, &l));
+    const plan_input in = input_of(&s, &l);
     s.c.ac_mode = AC_SELECTIVE;
     s.c.ac_save = "attention, fc1";
     s.c.ac_vision_mode = AC_VISION_FULL;
-    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_ok(again_of(&in, 1, &r));
     assert_int_equal(r.text.what, AGAIN_CHEAP | AGAIN_QKV | AGAIN_PROJ | AGAIN_FC2);
     assert_int_equal(r.vision.what, AGAIN_ALL);
     assert_string_equal(again_text(&r.text, text), "selective: keeps attention, fc1");
     s.c.ac_save = "none";
     s.c.ac_vision_mode = AC_VISION_NONE;
-    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_ok(again_of(&in, 1, &r));
     assert_string_equal(again_text(&r.text, text), "selective: keeps routes alone");
     assert_int_equal(r.vision.what, 0);
     s.c.ac_selective = "3";
     s.c.ac_vision_mode = AC_VISION_SAME;
-    assert_ok(again_of(&s.c, &l, &s.d, s.p, 1, &r));
+    assert_ok(again_of(&in, 1, &r));
     assert_int_equal(recompute_of(&r.text, 1), 0);
     assert_int_equal(recompute_of(&r.text, 2), AGAIN_ALL);
     assert_int_equal(again_kept(&r.vision, 27, AGAIN_QKV), 18);
@@ -403,8 +415,9 @@ static void test_sweep__fastest_that_fits_first(void **state)
     char *text = NULL;
     size_t size;
     open_setting(&s, "qwen3-30b-a3b");
+    const plan_input in = input_of(&s, NULL);
     FILE *to = open_memstream(&text, &size);
-    assert_ok(sweep(&s.c, 8, &s.d, s.p, &s.r, 50, to));
+    assert_ok(sweep(&in, 8, &s.r, 50, to));
     fclose(to);
     double before = INFINITY;
     int n = 0;
@@ -424,9 +437,9 @@ static void test_sweep__fastest_that_fits_first(void **state)
     }
     assert_true(n > 5);
     free(text);
-    s.r.memory = 1e9;
+    s.device.memory = 1e9;
     to = open_memstream(&text, &size);
-    assert_fails(ST_CONFIG, sweep(&s.c, 8, &s.d, s.p, &s.r, 50, to), "more ranks or shorter rows");
+    assert_fails(ST_CONFIG, sweep(&in, 8, &s.r, 50, to), "more ranks or shorter rows");
     fclose(to);
     free(text);
     close_setting(&s);

@@ -6,43 +6,53 @@
 #include <string.h>
 
 #include "trainer/device/shapes.h"
+#include "trainer/model/exchange.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
-#include "trainer/model/exchange.h"
+#include "trainer/plan/memory_search.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 
-static memory_layout small_layout(const model_dims *d)
+/* Of a rank of 1,000 values, whatever the dimensions say. */
+typedef struct small {
+    plan_device cpu;
+    memory_options options;
+    memory_rank rank;
+} small;
+
+static small small_layout(const model_dims *d)
 {
-    return (memory_layout){.dims = d,
-                           .backend = &backend_cpu,
-                           .n_params = 1000,
-                           .n_trained = 1000,
-                           .rows = 6,
-                           .seq_len = 256,
-                           .patch_budget = 1024,
-                           .training = true};
+    return (small){.cpu = {.name = "CPU", .sizes = &backend_cpu},
+                   .options = {.rows = 6, .seq_len = 256, .patch_budget = 1024, .training = true},
+                   .rank = {.dims = d, .size = {.stored = 1000, .trained = 1000}}};
+}
+
+static memory_plan plan_small(const small *l)
+{
+    memory_plan p;
+    assert_ok(memory_plan_make(&l->options, &l->rank, &(memory_shapes){0}, &l->cpu, &p));
+    return p;
 }
 
 static void test_memory__regions_are_counted(void **state)
 {
     (void)state;
     model_dims d;
-    memory_plan p;
     assert_ok(dims_preset("debug", &d));
-    memory_layout l = small_layout(&d);
-    assert_ok(memory_layout_plan(&l, &p));
+    small l = small_layout(&d);
+    const memory_plan p = plan_small(&l);
     assert_int_equal(p.parameters, 4000);
     assert_int_equal(p.gradients, 4000);
     assert_int_equal(p.moments, 8000);
+    assert_int_equal(p.weights, 0); /* the values are what is computed with */
     assert_true(p.staging >= (int64_t)6 * 1024 * (768 + 1536));
     assert_int_equal(memory_gpu_total(&p.gpu), 0); /* a CPU's memory is nobody else's */
     /* Two micro-batches of rows, and one being built. */
-    assert_true(p.waiting >= p.staging + (int64_t)12 * 1024 * 768);
-    assert_int_equal(p.total, 16000 + p.activations + p.staging + p.waiting);
-    l.training = false;
-    memory_plan eval;
-    assert_ok(memory_layout_plan(&l, &eval));
+    assert_true(p.built + p.received >= p.staging + (int64_t)12 * 1024 * 768);
+    assert_int_equal(p.total, 16000 + p.activations + p.staging + p.built + p.received);
+    l.options.training = false;
+    const memory_plan eval = plan_small(&l);
     assert_int_equal(eval.gradients + eval.moments, 0);
     assert_true(eval.activations < p.activations);
 }
@@ -61,16 +71,16 @@ static void test_memory__windows_stand_in_the_plan(void **state)
                       .world = 4,
                       .accumulation = 1};
     model_dims d;
-    memory_plan by_host, by_device;
     mesh at;
     assert_ok(dims_preset("debug", &d));
     mesh_sketch(&l, 0, &at);
-    memory_layout m = small_layout(&d);
-    m.mesh = &at;
-    assert_ok(memory_layout_plan(&m, &by_host));
-    m.exchange = EXCHANGE_IF_REACHED;
-    assert_ok(memory_layout_plan(&m, &by_device));
-    const int64_t slots = m.rows * m.seq_len * d.text.top_k, row_bytes = d.text.hidden * 4;
+    small m = small_layout(&d);
+    m.rank.mesh = &at;
+    const memory_plan by_host = plan_small(&m);
+    m.options.exchange = EXCHANGE_IF_REACHED;
+    const memory_plan by_device = plan_small(&m);
+    const int64_t slots = m.options.rows * m.options.seq_len * d.text.top_k;
+    const int64_t row_bytes = d.text.hidden * 4;
     assert_int_equal(by_host.window, 0);
     assert_int_equal(by_device.window, exchange_window_bytes(&d.text, &l, slots, 4));
     assert_true(by_device.window >= 3 * (slots * 5 / 4) * row_bytes);
@@ -89,35 +99,130 @@ static void test_memory__windows_stand_in_the_plan(void **state)
     assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_DEVICE);
 }
 
+/* What is named where a device has just so much. */
+static void change_for(plan_input *in, plan_device *on, int64_t bytes, const char *words)
+{
+    char change[SEARCH_TEXT_MAX];
+    on->memory = (double)bytes;
+    assert_ok(memory_smallest_change(in, change));
+    if (!strstr(change, words))
+        fail_msg("\"%s\" is not in \"%s\"", words, change);
+}
+
+static int64_t total_of(const plan_input *in, int64_t rows, unsigned again)
+{
+    memory_plan p;
+    const recomputes r = {{.what = again}, {.what = again}};
+    assert_ok(layout_plan_make(in, rows, &r, &p));
+    return p.total;
+}
+
 static void test_memory__offers_the_smallest_change(void **state)
 {
     (void)state;
     model_dims d;
-    memory_plan p, op, full, fewer;
+    params *p;
+    layout l;
+    plan_device cpu = {.name = "CPU", .sizes = &backend_cpu};
+    conf c = {.dp_replicate = 1,
+              .pipeline_degree = 1,
+              .pipeline_split_points = "",
+              .dp_shard = -1,
+              .tensor_degree = 1,
+              .context_degree = 1,
+              .expert_degree = 1,
+              .expert_tensor_degree = 1,
+              .training_local_batch_size = 6,
+              .training_global_batch_size = 6,
+              .training_seq_len = 256,
+              .training_backend = BACKEND_CPU,
+              .memory_limit = 1,
+              .ac_selective = "op",
+              .ac_save = "auto",
+              .ac_vision_save = "auto",
+              .feed_replay = ""};
     assert_ok(dims_preset("debug", &d));
-    memory_layout l = small_layout(&d), other = l;
-    assert_ok(memory_layout_plan(&l, &p));
-    assert_ok(memory_layout_check(&l, (double)p.total));
+    assert_ok(params_new(&d, &p));
+    assert_ok(layout_of(&c, NULL, &l));
+    plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &cpu};
 
-    other.again.text.what = other.again.vision.what = AGAIN_CHEAP;
-    assert_ok(memory_layout_plan(&other, &op));
-    assert_fails(ST_CONFIG, memory_layout_check(&l, (double)op.total),
-                 "activation_checkpoint.mode selective, activation_checkpoint.save "
-                 "qkv,attention,proj,fc1,fc2, activation_checkpoint.vision_save "
-                 "qkv,attention,proj,fc1, training.local_batch_size 6, training.seq_len 256");
-    other.again.text.what = other.again.vision.what = AGAIN_ALL;
-    assert_ok(memory_layout_plan(&other, &full));
-    assert_fails(
-        ST_CONFIG, memory_layout_check(&l, (double)full.total),
-        "activation_checkpoint.mode full, training.local_batch_size 6, training.seq_len 256");
-    other.rows = 3;
-    assert_ok(memory_layout_plan(&other, &fewer));
-    assert_fails(
-        ST_CONFIG, memory_layout_check(&l, (double)fewer.total),
-        "activation_checkpoint.mode full, training.local_batch_size 3, training.seq_len 256");
-    assert_fails(ST_CONFIG, memory_layout_check(&l, (double)fewer.total / 4),
-                 "training.local_batch_size 1, training.seq_len ");
-    assert_fails(ST_CONFIG, memory_layout_check(&l, 1000), "no batch of this model fits");
+    change_for(&in, &cpu, total_of(&in, 6, 0),
+               "what fits: training.local_batch_size 6, training.seq_len 256");
+    change_for(&in, &cpu, total_of(&in, 6, AGAIN_CHEAP),
+               "what fits: activation_checkpoint.mode selective, training.local_batch_size 6, "
+               "training.seq_len 256");
+    change_for(&in, &cpu, total_of(&in, 6, AGAIN_ALL),
+               "activation_checkpoint.mode full, training.local_batch_size 6, "
+               "training.seq_len 256");
+    const int64_t fewer = total_of(&in, 3, AGAIN_ALL);
+    change_for(&in, &cpu, fewer,
+               "activation_checkpoint.mode full, training.local_batch_size 3, "
+               "training.seq_len 256");
+    change_for(&in, &cpu, total_of(&in, 5, AGAIN_ALL), "training.local_batch_size 3, "); /* of 6 */
+    change_for(&in, &cpu, total_of(&in, 1, AGAIN_ALL) * 9 / 10,
+               "training.local_batch_size 1, training.seq_len ");
+    change_for(&in, &cpu, 1000, "no batch of this model fits");
+    /* whatever the options say that another mode needs is named with it */
+    c.ac_save = "qkv";
+    c.ac_mode = AC_SELECTIVE;
+    in.conf = &c;
+    change_for(&in, &cpu, total_of(&in, 6, AGAIN_CHEAP),
+               "what fits: training.local_batch_size 6, ");
+    params_free(&p);
+}
+
+/* `save: auto` decides for the device: what an H200 has room for, an H100 computes again, and a
+ * B200 keeps more. */
+static void test_memory__auto_decides_for_the_device(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h100", "h200", "b200"};
+    char name[] = "trainer", *argv[] = {name, NULL}, text[AGAIN_TEXT_MAX];
+    int argc = 1;
+    int64_t kept[3];
+    conf c;
+    model_dims d;
+    params *p;
+    layout l;
+    assert_ok(conf_load(&c, &argc, argv));
+    c.world_size = c.dp_shard = 16;
+    c.training_seq_len = 8192;
+    c.training_local_batch_size = 4;
+    c.training_global_batch_size = 64;
+    c.ac_mode = AC_SELECTIVE;
+    assert_ok(dims_preset("qwen3-30b-a3b", &d));
+    assert_ok(params_new(&d, &p));
+    assert_ok(layout_of(&c, NULL, &l));
+    for (int i = 0; i < 3; i++) {
+        plan_device on;
+        recomputes r;
+        memory_plan m;
+        assert_ok(plan_device_named(names[i], &on));
+        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &on};
+        assert_ok(again_of(&in, 4, &r));
+        assert_ok(layout_plan_make(&in, 4, &r, &m));
+        print_message("%s: %s\n", names[i], again_text(&r.text, text));
+        kept[i] = m.activations;
+        assert_true(layout_fits(&in, &m));
+    }
+    assert_true(kept[0] < kept[1] && kept[1] < kept[2]);
+    params_free(&p);
+    conf_done(&c);
+}
+
+static void test_device__is_named(void **state)
+{
+    (void)state;
+    plan_device p;
+    assert_ok(plan_device_named("h100", &p));
+    assert_true(p.memory < 85e9 && !plan_device_is_cpu(&p));
+    assert_ok(plan_device_named("80000000000", &p));
+    assert_true(p.memory == 80e9 && p.sizes->act == DT_BF16);
+    assert_ok(plan_device_named("cpu", &p));
+    assert_true(plan_device_is_cpu(&p) && p.memory > 1e8);
+    assert_fails(ST_USAGE, plan_device_named("a100", &p), "expected h100, h200, b200, cpu, or ");
+    assert_fails(ST_USAGE, plan_device_named("-5", &p), "--device -5: expected ");
+    assert_fails(ST_USAGE, plan_device_named("", &p), "expected h100");
 }
 
 static void test_memory__patches_are_whole_groups(void **state)
@@ -175,7 +280,7 @@ static int64_t workspace(const batch_caps *caps, int n)
     memory_gpu m;
     const memory_steps steps = {.caps = caps, .n = n, .buffers = 2};
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    memory_gpu_plan(&d, &(model_options){.training = true}, &steps, &m);
+    memory_gpu_plan(&d, &(model_options){.training = true}, &steps, 132, &m);
     return m.workspace;
 }
 
@@ -208,7 +313,7 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
                           .world = cases[i].shard * cases[i].pipeline,
                           .accumulation = 2};
         mesh_sketch(&l, 0, &m);
-        memory_gpu_plan(&d, &(model_options){.training = true, .mesh = &m}, &steps, &gpu);
+        memory_gpu_plan(&d, &(model_options){.training = true, .mesh = &m}, &steps, 132, &gpu);
         assert_int_equal(gpu.ranks, cases[i].bytes);
         assert_int_equal(memory_gpu_total(&gpu),
                          gpu.context + gpu.libraries + gpu.workspace + gpu.graphs + gpu.ranks);
@@ -226,13 +331,13 @@ static void test_gpu__graphs_of_every_kind_of_batch(void **state)
     model_dims d;
     memory_gpu one, more;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 1}, &one);
+    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 1}, 132, &one);
     assert_true(one.nodes > 0);
-    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 2}, &more);
+    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 2}, 132, &more);
     assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
-    memory_gpu_plan(&d, &o, &(memory_steps){&clips, 1, 1}, &more);
+    memory_gpu_plan(&d, &o, &(memory_steps){&clips, 1, 1}, 132, &more);
     assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
-    memory_gpu_plan(&d, &o, &(memory_steps){both, 2, 2}, &more);
+    memory_gpu_plan(&d, &o, &(memory_steps){both, 2, 2}, 132, &more);
     assert_in_range(more.nodes, 6 * one.nodes, 6 * one.nodes + 5);
 }
 
@@ -269,7 +374,8 @@ static void test_layout__state_is_sharded(void **state)
     model_dims d;
     params *p;
     layout l;
-    layout_plan none, full;
+    plan_device h200;
+    memory_plan none, full;
     const recomputes all = {{.what = AGAIN_ALL}, {.what = AGAIN_ALL}};
     conf c = {.dp_replicate = 1,
               .pipeline_degree = 1,
@@ -282,17 +388,20 @@ static void test_layout__state_is_sharded(void **state)
               .expert_tensor_degree = 1,
               .training_local_batch_size = 1,
               .training_global_batch_size = 8,
-              .training_seq_len = 4096};
+              .training_seq_len = 4096,
+              .feed_replay = ""};
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     assert_ok(params_new(&d, &p));
     assert_ok(layout_of(&c, NULL, &l));
-    assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &none));
-    assert_ok(layout_plan_make(&c, &l, &d, p, 1, &all, &full));
+    assert_ok(plan_device_named("h200", &h200));
+    const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
+    assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &none));
+    assert_ok(layout_plan_make(&in, 1, &all, &full));
     /* and what fills up the pieces of spans */
     assert_in_range(none.weights, 31070754032 * 2 / 8, 31070754032 * 2 / 8 * 1.0001);
-    assert_int_equal(none.state, none.weights / 2 * 16);
+    assert_int_equal(none.parameters + none.gradients + none.moments, none.weights / 2 * 16);
     assert_true(full.activations < none.activations / 4);
-    assert_int_equal(none.total, none.state + none.weights + none.gathered + none.activations +
+    assert_int_equal(none.total, none.weights / 2 * 18 + none.gathered + none.activations +
                                      none.staging + memory_gpu_total(&none.gpu));
     assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
     assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation is more calls */
@@ -344,7 +453,8 @@ static conf pipeline_of(int64_t world, int64_t stages, const char *points)
                   .expert_tensor_degree = 1,
                   .training_local_batch_size = 1,
                   .training_global_batch_size = 16,
-                  .training_seq_len = 256};
+                  .training_seq_len = 256,
+                  .feed_replay = ""};
 }
 
 /* Every rank of a pipeline takes what its stage is planned with; the plan is the largest one's. */
@@ -366,19 +476,23 @@ static void test_layout__stages_take_what_is_planned(void **state)
         model_dims d;
         params *p;
         layout l;
-        layout_plan one, most = {0}, whole;
+        plan_device h200;
+        memory_plan one, most = {0}, whole;
         assert_ok(dims_preset("debug", &d));
         d.text.layers = 12;
         assert_ok(params_new(&d, &p));
         assert_ok(layout_of(&c, NULL, &l));
-        assert_ok(layout_plan_make(&c, &l, &d, p, 1, &none, &whole));
+        assert_ok(plan_device_named("h200", &h200));
+        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
+        assert_ok(layout_plan_make(&in, 1, &none, &whole));
         assert_ok(stage_plan(&c, &d, p, &l));
         const int each = (int)(l.world / l.pipeline);
         for (int stage = 0; stage < l.pipeline; stage++) {
-            assert_ok(layout_plan_stage(&c, &l, &d, p, 1, &none, stage, &one));
+            assert_ok(layout_plan_stage(&in, 1, &none, stage, &one));
             assert_int_equal(one.stage, stage);
             for (int rank = stage * each; rank < (stage + 1) * each; rank++)
-                assert_int_equal(one.state + one.weights + one.gathered + one.activations,
+                assert_int_equal(one.parameters + one.gradients + one.moments + one.weights +
+                                     one.gathered + one.activations,
                                  taken_by(&c, &l, &d, rank));
             if (one.total > most.total)
                 most = one;
@@ -405,9 +519,12 @@ static void test_layout__the_largest_stage_decides(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         conf c = pipeline_of(8, 4, cases[i].points);
         layout l;
-        layout_plan m;
+        plan_device h200;
+        memory_plan m;
         assert_ok(layout_of(&c, NULL, &l));
-        assert_ok(layout_plan_make(&c, &l, &d, p, 1, &(recomputes){0}, &m));
+        assert_ok(plan_device_named("h200", &h200));
+        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
+        assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &m));
         assert_int_equal(m.stage, cases[i].largest);
         /* 36 layers and more of 48, over two ranks */
         assert_true((double)m.weights > 0.7 * 31.07e9 * 2 / 2);
@@ -421,6 +538,8 @@ int main(void)
         cmocka_unit_test(test_memory__regions_are_counted),
         cmocka_unit_test(test_memory__windows_stand_in_the_plan),
         cmocka_unit_test(test_memory__offers_the_smallest_change),
+        cmocka_unit_test(test_memory__auto_decides_for_the_device),
+        cmocka_unit_test(test_device__is_named),
         cmocka_unit_test(test_memory__patches_are_whole_groups),
         cmocka_unit_test(test_gpu__graphs_of_every_kind_of_batch),
         cmocka_unit_test(test_gpu__workspace_is_that_of_attention),

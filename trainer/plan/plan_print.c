@@ -1,0 +1,264 @@
+#include "trainer/plan/plan_print.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/base/visible.h"
+#include "trainer/model/unit_order.h"
+#include "trainer/plan/memory_search.h"
+#include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/stage_plan.h"
+
+static const double GIB = 1073741824.0, MIB = 1048576.0;
+
+/* Bytes are told in one unit all through a plan: GiB where it has any. */
+typedef struct unit {
+    double bytes;
+    const char *name;
+} unit;
+
+static unit unit_of(const memory_plan *m)
+{
+    return (double)m->total < GIB ? (unit){MIB, "MiB"} : (unit){GIB, "GiB"};
+}
+
+static void print_bytes(FILE *to, unit u, const char *name, int64_t bytes)
+{
+    fprintf(to, "  %-44s %20" PRId64 " bytes %9.1f %s\n", name, bytes, (double)bytes / u.bytes,
+            u.name);
+}
+
+static void print_heading(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
+{
+    const backend_vtable *v = on->sizes;
+    char stage[32] = "";
+    if (l->pipeline > 1)
+        snprintf(stage, sizeof stage, " of stage %d", m->stage);
+    fprintf(to, "one rank%s on the device %s of %.1f GiB, %s:\n", stage, visible(on->name).text,
+            on->memory / GIB,
+            v->act != v->acc   ? "bf16 with fp32 master weights"
+            : v->acc == DT_F64 ? "float64"
+                               : "float32");
+}
+
+static void print_gpu(const memory_gpu *g, unit u, FILE *to)
+{
+    print_bytes(to, u, "context", g->context);
+    print_bytes(to, u, "libraries' kernels", g->libraries);
+    print_bytes(to, u, "workspace of ops", g->workspace);
+    print_bytes(to, u, "captured steps", g->graphs);
+    print_bytes(to, u, "NCCL's buffers, host values", g->ranks);
+}
+
+/* On the CPU it is a part of the total, on a GPU another memory. */
+static void print_host(const memory_plan *m, unit u, FILE *to)
+{
+    print_bytes(to, u, "host: batches being built", m->built);
+    print_bytes(to, u, "host: rows received", m->received);
+    print_bytes(to, u, "host: snapshot of a checkpoint", m->snapshot);
+}
+
+void memory_plan_print(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
+{
+    const unit u = unit_of(m);
+    const bool cpu = plan_device_is_cpu(on);
+    print_heading(m, l, on, to);
+    print_bytes(to, u, cpu ? "parameters" : "parameters (master values)", m->parameters);
+    if (m->weights)
+        print_bytes(to, u, "compute weights", m->weights);
+    print_bytes(to, u, "gradients", m->gradients);
+    print_bytes(to, u, "moments", m->moments);
+    print_bytes(to, u, "units gathered, their gradients", m->gathered);
+    print_bytes(to, u, "activations and scratch", m->activations);
+    if (m->window)
+        print_bytes(to, u, "windows of peers (shared experts)", m->window);
+    print_bytes(to, u, "batches under way", m->staging);
+    print_bytes(to, u, "answers", m->answers);
+    if (!cpu)
+        print_gpu(&m->gpu, u, to);
+    else
+        print_host(m, u, to);
+    print_bytes(to, u, "total", m->total);
+    if (!cpu)
+        print_host(m, u, to);
+}
+
+/* What of it is in use while; all of it is taken once, before step 1. */
+static void print_phases(FILE *to, const memory_plan *m)
+{
+    const model_regions *a = &m->parts;
+    const unit u = unit_of(m);
+    const int64_t resident = m->parameters + m->gradients + m->moments + m->weights;
+    const struct {
+        const char *name;
+        int64_t kept, scratch, gathered;
+    } phases[] = {{"vision", a->vision_kept, a->vision_scratch, m->gathered},
+                  {"text", a->vision_kept + a->text_kept, a->text_scratch, m->gathered},
+                  {"head and loss", a->vision_kept + a->text_kept, a->head_scratch, m->gathered},
+                  {"optimiser", 0, 0, 0}};
+    fprintf(to, "in use, in %s: %9s %10s %9s %9s %9s\n", u.name, "resident", "gathered", "kept",
+            "scratch", "sum");
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        fprintf(to, "  %-13s %9.2f %10.2f %9.2f %9.2f %9.2f\n", phases[i].name,
+                (double)resident / u.bytes, (double)phases[i].gathered / u.bytes,
+                (double)phases[i].kept / u.bytes, (double)phases[i].scratch / u.bytes,
+                (double)(resident + phases[i].gathered + phases[i].kept + phases[i].scratch) /
+                    u.bytes);
+}
+
+static const char *how_kept(const recompute *r, int64_t layers, unsigned kind, char text[32])
+{
+    int64_t kept = again_kept(r, layers, kind);
+    if (kept == 0 || kept == layers)
+        return kept ? "kept" : "again";
+    snprintf(text, 32, "kept in %" PRId64 " of %" PRId64, kept, layers);
+    return text;
+}
+
+/* What a layer keeps, in bytes of a token or patch. */
+static status print_kept(const plan_input *in, const recomputes *again, FILE *to)
+{
+    static const struct {
+        const char *name;
+        unsigned kind;
+    } kinds[] = {{"norms, rotations, activations", AGAIN_CHEAP},
+                 {"qkv", AGAIN_QKV},
+                 {"attention", AGAIN_ATTENTION},
+                 {"proj", AGAIN_PROJ},
+                 {"routes", AGAIN_ROUTE},
+                 {"fc1", AGAIN_FC1},
+                 {"fc2", AGAIN_FC2}};
+    const model_dims *d = in->dims;
+    const int64_t tokens = in->conf->training_seq_len, patches = d->vision.depth ? 4 * tokens : 0;
+    const model_options o = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
+    char how[32];
+    fprintf(to, "a layer's arrays beside its input, in bytes of a token%s:\n",
+            patches ? ", and of a vision block's patch" : "");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int64_t layer, block;
+        TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &layer, &block));
+        fprintf(to, "  %-32s %8.0f %-16s", kinds[i].name, (double)layer / (double)tokens,
+                layer ? how_kept(&again->text, d->text.layers, kinds[i].kind, how) : "");
+        if (patches)
+            fprintf(to, " %8.0f %s", (double)block / (double)patches,
+                    block ? how_kept(&again->vision, d->vision.depth, kinds[i].kind, how) : "");
+        fprintf(to, "\n");
+    }
+    return ST_OK;
+}
+
+/* The card's share; of the CPU that of the machine. */
+static const char *whose(const plan_device *on)
+{
+    return plan_device_is_cpu(on) ? "this machine's memory" : "the card";
+}
+
+/* A line per mode: memory of this micro-batch, and the largest that fits. */
+static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
+{
+    const int64_t rows = in->conf->training_local_batch_size;
+    char text[AGAIN_TEXT_MAX];
+    fprintf(to, "%-56s %11s %9s %8s %9s\n", "activation checkpointing", "activations", "total",
+            "share", "rows fit");
+    for (int mode = SEARCH_AS_CONFIGURED; mode <= AC_FULL; mode++) {
+        recomputes again;
+        memory_plan m;
+        int64_t most;
+        TRY(memory_search_again(in, rows, mode, &again));
+        if (mode != SEARCH_AS_CONFIGURED && memcmp(&again, now, sizeof again) == 0)
+            continue;
+        TRY(layout_plan_make(in, rows, &again, &m));
+        TRY(memory_most_rows(in, mode, &most));
+        const unit u = unit_of(&m);
+        fprintf(to, "%s %-54s %7.1f %s %5.1f %s %6.1f %% %9" PRId64 "\n",
+                mode == SEARCH_AS_CONFIGURED ? "*" : " ", again_text(&again.text, text),
+                (double)m.parts.total / u.bytes, u.name, (double)m.total / u.bytes, u.name,
+                (double)m.total / in->device->memory * 100.0, most);
+        if (in->dims->vision.depth > 0)
+            fprintf(to, "    vision: %s\n", again_text(&again.vision, text));
+    }
+    return ST_OK;
+}
+
+/* A line per stage of a pipeline, and which takes most. */
+static status print_stages(const plan_input *in, const recomputes *again, const memory_plan *most,
+                           FILE *to)
+{
+    layout cut = *in->layout;
+    plan_input staged = *in;
+    if (cut.pipeline == 1)
+        return ST_OK;
+    staged.layout = &cut;
+    TRY(stage_plan(in->conf, in->dims, in->params, &cut));
+    fprintf(to, "%-8s %8s %14s %13s %11s %9s\n", "stage", "layers", "micro-batches",
+            "values, state", "activations", "total");
+    for (int stage = 0; stage < cut.pipeline; stage++) {
+        const stage_part part = stage_part_of(in->dims, &cut, stage);
+        memory_plan m;
+        TRY(layout_plan_stage(&staged, in->conf->training_local_batch_size, again, stage, &m));
+        fprintf(to,
+                "%5d    %3" PRId64 "..%-3" PRId64 " %14" PRId64
+                " %9.1f GiB %7.1f GiB %5.1f GiB%s\n",
+                stage, part.first, part.end - 1,
+                stage_flights(stage, (int)cut.pipeline, cut.accumulation),
+                (double)(m.parameters + m.gradients + m.moments + m.weights) / GIB,
+                (double)m.parts.total / GIB, (double)m.total / GIB,
+                stage == most->stage ? "  the most" : "");
+    }
+    return ST_OK;
+}
+
+static void print_mesh(const plan_input *in, FILE *to)
+{
+    const conf *c = in->conf;
+    const layout *l = in->layout;
+    fprintf(to,
+            "layout: %" PRId64 " ranks = replicate %" PRId64 " x shard %" PRId64
+            " x context %" PRId64 " x tensor %" PRId64 " x pipeline %" PRId64
+            "; experts over %" PRId64 " ranks, each cut in %" PRId64 "\n",
+            l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline, l->expert,
+            l->expert_tensor);
+    fprintf(to,
+            "step: %" PRId64 " rows of %" PRId64 " tokens = %" PRId64 " x %" PRId64
+            " data-parallel ranks x %" PRId64 " micro-steps\n",
+            c->training_global_batch_size, c->training_seq_len, c->training_local_batch_size,
+            l->replicate * l->shard, l->accumulation);
+}
+
+/* The last lines: whether it fits and, where it does not, what does. */
+static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to)
+{
+    char change[SEARCH_TEXT_MAX];
+    int64_t most;
+    const bool fits = layout_fits(in, m);
+    TRY(memory_most_rows(in, SEARCH_AS_CONFIGURED, &most));
+    fprintf(to,
+            "%s: %.1f %% of %s, memory.limit %.0f %%; the largest micro-batch is %" PRId64
+            " rows\n",
+            fits ? "fits" : "does not fit", (double)m->total / in->device->memory * 100.0,
+            whose(in->device), in->conf->memory_limit * 100.0, most);
+    if (fits)
+        return ST_OK;
+    TRY(memory_smallest_change(in, change));
+    fprintf(to, "%s\n", change);
+    return ST_OK;
+}
+
+status layout_print(const plan_input *in, FILE *to, bool *out_fits)
+{
+    const int64_t rows = in->conf->training_local_batch_size;
+    recomputes again;
+    memory_plan m;
+    TRY(again_of(in, rows, &again));
+    TRY(layout_plan_make(in, rows, &again, &m));
+    print_mesh(in, to);
+    TRY(print_stages(in, &again, &m, to));
+    memory_plan_print(&m, in->layout, in->device, to);
+    print_phases(to, &m);
+    TRY(print_kept(in, &again, to));
+    TRY(print_modes(in, &again, to));
+    TRY(print_verdict(in, &m, to));
+    if (out_fits)
+        *out_fits = layout_fits(in, &m);
+    return ST_OK;
+}
