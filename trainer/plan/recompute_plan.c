@@ -149,19 +149,11 @@ static status list_choices(const plan_input *in, bool text, bool vision, choice 
     return ST_OK;
 }
 
-/* A rank counts its memory itself when it starts (run/session.c), by the rows that the stream has:
- * what is chosen here must stand there, so it leaves this share of the card. */
-static const double MARGIN = 0.03;
-
 static status fits(const plan_input *in, int64_t rows, const recomputes *again, bool *out)
 {
     memory_plan m;
-    conf less = *in->conf;
-    plan_input spared = *in;
-    less.memory_limit -= MARGIN;
-    spared.conf = &less;
     TRY(layout_plan_make(in, rows, again, &m));
-    *out = layout_fits(&spared, &m);
+    *out = layout_fits(in, &m);
     return ST_OK;
 }
 
