@@ -10,7 +10,7 @@
 
 #include "trainer/generate/prompt.h"
 #include "trainer/model/kv_cache.h"
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 enum { DOCS = 32 /* most that are answered at once: they share a step at about the cost of one */ };
 

@@ -2,7 +2,7 @@
 #ifndef TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 #define TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 #include "trainer/model/params.h"
 
 /* Of rows by expert, x [rows, K] and y [rows, N], offset [E + 1] their borders: y = x W_e

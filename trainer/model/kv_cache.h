@@ -11,7 +11,7 @@
 #ifndef TESSERA_TRAINER_MODEL_KV_CACHE_H
 #define TESSERA_TRAINER_MODEL_KV_CACHE_H
 
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 typedef struct kv_cache {
     int64_t rows;            /* tokens it has room for */

@@ -7,7 +7,7 @@
 
 #include "trainer/model/lora.h"
 #include "trainer/model/params.h"
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 /* y = x Wt + b, W [out, in]; with an adapter, what it adds */
 typedef struct linear {

@@ -16,7 +16,7 @@
 
 #include "trainer/device/space.h"
 #include "trainer/model/params.h"
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 /* The adapter of one matrix, bound; a NULL: none. */
 typedef struct lora {

@@ -5,7 +5,7 @@
 #ifndef TESSERA_TRAINER_MODEL_SEQUENCE_H
 #define TESSERA_TRAINER_MODEL_SEQUENCE_H
 
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 /* *out [Tc, width] act: x [T, width] of every tensor rank; in room, unless there is one. */
 WARN_UNUSED status sequence_gather(const run *r, comm_at at, const void *x, int64_t width,

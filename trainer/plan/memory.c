@@ -3,7 +3,7 @@
 #include "trainer/batch/upload_ring.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/generate/generate.h"
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
 {

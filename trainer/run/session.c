@@ -11,7 +11,7 @@
 #include "proto/cursor.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/model_pass.h"
+#include "trainer/model/pass_context.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
 #include "trainer/run/session_device.h"

@@ -1,6 +1,6 @@
-/* model_pass.h: what every block needs while one micro-batch passes through the model. */
-#ifndef TESSERA_TRAINER_MODEL_PASS_H
-#define TESSERA_TRAINER_MODEL_PASS_H
+/* pass_context.h: what every block needs while one micro-batch passes through the model. */
+#ifndef TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
+#define TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
 
 #include "trainer/device/backend.h"
 #include "trainer/device/graph_replay.h"
