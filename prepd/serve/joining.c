@@ -59,6 +59,10 @@ status seat_prove(dispatch *d, worker_seat *w, const char *name)
             d, w, prints_refuse_worker(&w->prints, &d->prints, other, w->pid, w->host, name));
     if (!w->has_terms && d->prints.of[PRINT_IMAGES][0]) {
         const status st = seat_send_terms(d, &w->peer);
+        if (st == ST_UNAVAILABLE) { /* it has ended, and how is learned elsewhere */
+            seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+            return ST_OK;
+        }
         if (st != ST_OK)
             return refuse_other(d, w, st);
         w->has_terms = true;

@@ -105,8 +105,14 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
     status st = seat_handle(d, from, m, name);
     if (st == ST_OK || d->stopping)
         return;
-    peers_refuse(&d->peers, d->workers, from, "worker", st);
     worker_seat *w = seat_find(d, from);
+    if (w && st == ST_UNAVAILABLE) {
+        /* It ended after it sent this. That breaks nothing; how a child of ours ended is learned
+         * when it is reaped. */
+        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+        return;
+    }
+    peers_refuse(&d->peers, d->workers, from, "worker", st);
     if (w)
         dismiss(d, w);
 }
