@@ -116,6 +116,23 @@ def what_lies_on_the_top_level_is_seen_without_git():
         check(said.returncode == 1 and sorted(said.stdout.splitlines()) == wrong, said.stdout + said.stderr)
 
 
+def who_includes_whom_is_held_against_the_page():
+    script = os.path.join(SOURCE, "tests/style/rooms")
+    page = "<!-- rooms -->\n```\ncommon/base\ncommon/json    common/base\n```\n<!-- /rooms -->\n"
+    for change, wrong in ((("common/json/b.c", '#include "common/base/a.h"'), None),
+                          (("common/base/b.c", '#include "common/json/a.h"'), "does not list common/base -> common/json"),
+                          (("common/conf/b.c", ""), "does not list common/conf"),
+                          (("common/json/b.c", ""), "lists common/json -> common/base, which no file needs"),
+                          (("ARCHITECTURE.md", page.replace("base\n", "base    common/json\n", 1)), "does not stand above it")):
+        with Place() as tree:
+            for name, text in (("ARCHITECTURE.md", page), ("common/base/a.h", ""), ("common/json/a.h", ""),
+                               ("common/json/b.c", '#include "common/base/a.h"'), change):
+                tree.write(name, text)
+            said = subprocess.run([script], capture_output=True, text=True, check=False, cwd=tree.path)
+            check((said.returncode == 1 and wrong in said.stdout) if wrong else (said.returncode == 0 and not said.stdout),
+                  f"{change}: {said}")
+
+
 # One that is interrupted ends as make does; a trainer ends its step and keeps a checkpoint.
 WAITS = """[ ! -e there ] || exit 0
 echo {name} waits; trap 'rm -f busy; exit 2' INT; touch busy there; for i in {{1..6000}}; do sleep 0.05; done"""
@@ -337,6 +354,6 @@ def a_toolkit_that_is_named_goes_before_the_path():
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, ctrl_c_ends_quickstart_in_order,
      the_test_command_says_how_far_a_build_is,
      packages_of_this_architecture_are_asked_for,
-     what_lies_on_the_top_level_is_seen_without_git,
+     what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path)
