@@ -43,11 +43,12 @@ enum { EXPERT_EXCHANGE_AUTO, EXPERT_EXCHANGE_DEVICE, EXPERT_EXCHANGE_HOST };
 enum { CHECKPOINT_SYNC, CHECKPOINT_ASYNC, CHECKPOINT_PINNED };
 
 typedef struct conf {
-#define OPTION_INT(field, ...)  int64_t field;
-#define OPTION_REAL(field, ...) double field;
-#define OPTION_BOOL(field, ...) bool field;
-#define OPTION_TEXT(field, ...) const char *field; /* never NULL; owned by the conf */
-#define OPTION_ENUM(field, ...) int field;
+#define OPTION_INT(section, name, ...)  int64_t section##_##name;
+#define OPTION_REAL(section, name, ...) double section##_##name;
+#define OPTION_BOOL(section, name, ...) bool section##_##name;
+#define OPTION_TEXT(section, name, ...)                                                            \
+    const char *section##_##name; /* never NULL; owned by the conf */
+#define OPTION_ENUM(section, name, ...) int section##_##name;
 #include "common/conf/options.def"
     arena texts;       /* process lifetime: holds the strings */
     const char *place; /* who chose: the YAML file, the command line, or both; "" if nobody */

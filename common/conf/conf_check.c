@@ -46,16 +46,17 @@ static status check_recompute(const conf *c)
 {
     static const char *const parts[] = {"qkv", "attention", "proj", "fc1", "fc2", NULL};
     static const char *const vision[] = {"qkv", "attention", "proj", "fc1", NULL};
-    const char *option = c->ac_selective;
+    const char *option = c->activation_checkpoint_selective_ac_option;
     if (strcmp(option, "op") != 0 &&
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
                        "number of layers from 1",
                        option);
-    TRY(check_list(c, "activation_checkpoint.save", c->ac_save, "auto", "none", parts));
-    return check_list(c, "activation_checkpoint.vision_save", c->ac_vision_save, "auto", "none",
-                      vision);
+    TRY(check_list(c, "activation_checkpoint.save", c->activation_checkpoint_save, "auto", "none",
+                   parts));
+    return check_list(c, "activation_checkpoint.vision_save", c->activation_checkpoint_vision_save,
+                      "auto", "none", vision);
 }
 
 /* Values that a rank alone has made are no training: nothing may be kept that looks like one. */
@@ -69,7 +70,7 @@ static status check_replay(const conf *c)
     if (c->metrics_enable_tensorboard)
         return bad(c, "comm.engine replay: TensorBoard's events have no place to say that it is "
                       "a model: metrics.enable_tensorboard must be false");
-    if (c->pipeline_degree > 1)
+    if (c->parallelism_pipeline_parallel_degree > 1)
         return bad(c, "comm.engine replay: a stage waits for other stages' computing, which one "
                       "rank does not know: parallelism.pipeline_parallel_degree must be 1");
     if (c->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
@@ -92,10 +93,11 @@ status conf_check(const conf *c)
         return bad(c, "job.dump_folder is empty; name a folder, for example outputs");
     if (!*c->data_split || !*c->eval_split)
         return bad(c, "data.split and eval.split must name a split, for example train and val");
-    if (c->dp_shard == 0)
+    if (c->parallelism_data_parallel_shard_degree == 0)
         return bad(c,
                    "parallelism.data_parallel_shard_degree: 0 ranks; use -1 for all that remain");
-    if (c->expert_tensor_degree != 1 && c->expert_tensor_degree != c->tensor_degree)
+    if (c->parallelism_expert_tensor_parallel_degree != 1 &&
+        c->parallelism_expert_tensor_parallel_degree != c->parallelism_tensor_parallel_degree)
         return bad(c, "parallelism.expert_tensor_parallel_degree must be 1 or equal "
                       "parallelism.tensor_parallel_degree");
     if (!*c->checkpoint_folder || c->checkpoint_folder[0] == '/' ||

@@ -13,10 +13,10 @@
 const conf_row conf_rows[] = {
 #define OPTION_SECTION(name, words) {.kind = ROW_SECTION, .key = name, .help = words},
 #define OPTION_ALIAS(alias, meant)  {.kind = ROW_ALIAS, .key = alias, .text = meant, .unit = ""},
-#define OPTION_INT(field, name, def, min, max, what, who, flows, how, words)                       \
+#define OPTION_INT(section, word, def, min, max, what, who, flows, how, words)                     \
     {.kind = ROW_INT,                                                                              \
-     .key = name,                                                                                  \
-     .offset = AT(field),                                                                          \
+     .key = #section "." #word,                                                                    \
+     .offset = AT(section##_##word),                                                               \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
      .level = LEVEL_##how,                                                                         \
@@ -25,10 +25,10 @@ const conf_row conf_rows[] = {
      .integer = def,                                                                               \
      .integer_min = min,                                                                           \
      .integer_max = max},
-#define OPTION_REAL(field, name, def, min, max, what, who, flows, how, words)                      \
+#define OPTION_REAL(section, word, def, min, max, what, who, flows, how, words)                    \
     {.kind = ROW_REAL,                                                                             \
-     .key = name,                                                                                  \
-     .offset = AT(field),                                                                          \
+     .key = #section "." #word,                                                                    \
+     .offset = AT(section##_##word),                                                               \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
      .level = LEVEL_##how,                                                                         \
@@ -37,20 +37,20 @@ const conf_row conf_rows[] = {
      .real = def,                                                                                  \
      .real_min = min,                                                                              \
      .real_max = max},
-#define OPTION_BOOL(field, name, def, who, flows, how, words)                                      \
+#define OPTION_BOOL(section, word, def, who, flows, how, words)                                    \
     {.kind = ROW_BOOL,                                                                             \
-     .key = name,                                                                                  \
-     .offset = AT(field),                                                                          \
+     .key = #section "." #word,                                                                    \
+     .offset = AT(section##_##word),                                                               \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
      .level = LEVEL_##how,                                                                         \
      .help = words,                                                                                \
      .unit = "",                                                                                   \
      .yes = def},
-#define OPTION_TEXT(field, name, def, what, who, flows, how, words)                                \
+#define OPTION_TEXT(section, word, def, what, who, flows, how, words)                              \
     {.kind = ROW_TEXT,                                                                             \
-     .key = name,                                                                                  \
-     .offset = AT(field),                                                                          \
+     .key = #section "." #word,                                                                    \
+     .offset = AT(section##_##word),                                                               \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
      .level = LEVEL_##how,                                                                         \
@@ -58,10 +58,10 @@ const conf_row conf_rows[] = {
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .text_kind = TEXT_##what},
-#define OPTION_ENUM(field, name, def, list, who, flows, how, words)                                \
+#define OPTION_ENUM(section, word, def, list, who, flows, how, words)                              \
     {.kind = ROW_ENUM,                                                                             \
-     .key = name,                                                                                  \
-     .offset = AT(field),                                                                          \
+     .key = #section "." #word,                                                                    \
+     .offset = AT(section##_##word),                                                               \
      .owner = OWNER_##who,                                                                         \
      .flow = FLOW_##flows,                                                                         \
      .level = LEVEL_##how,                                                                         \

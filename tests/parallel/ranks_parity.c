@@ -291,8 +291,8 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
 {
     session s;
     outcome o = {0};
-    if (c->world_size == 0)
-        c->world_size = w->place.size;
+    if (c->parallelism_world_size == 0)
+        c->parallelism_world_size = w->place.size;
     TRY(session_resume(c, w, NULL, &s));
     const int64_t allocated = s.device->counts.allocations;
     status st = run(&s, &o);

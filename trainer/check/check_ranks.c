@@ -15,23 +15,24 @@
 
 void check_for_one(conf *c)
 {
-    c->world_size = 0;
-    c->dp_shard = -1;
-    c->dp_replicate = c->tensor_degree = c->context_degree = c->pipeline_degree = 1;
-    c->expert_degree = c->expert_tensor_degree = 1;
+    c->parallelism_world_size = 0;
+    c->parallelism_data_parallel_shard_degree = -1;
+    c->parallelism_data_parallel_replicate_degree = c->parallelism_tensor_parallel_degree =
+        c->parallelism_context_parallel_degree = c->parallelism_pipeline_parallel_degree = 1;
+    c->parallelism_expert_parallel_degree = c->parallelism_expert_tensor_parallel_degree = 1;
 }
 
 status check_for_ranks(conf *c, int n, layout *out)
 {
     conf own = *c;
-    if (own.world_size == 0)
-        own.world_size = n;
+    if (own.parallelism_world_size == 0)
+        own.parallelism_world_size = n;
     if (layout_of(&own, NULL, out) == ST_OK && out->world == n) {
         *c = own;
         return ST_OK;
     }
     check_for_one(c);
-    c->world_size = n;
+    c->parallelism_world_size = n;
     return layout_of(c, NULL, out);
 }
 

@@ -198,10 +198,10 @@ static status check_recomputed(table *t)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
         conf c = *t->conf;
-        c.ac_mode = cases[i].mode;
-        c.ac_vision_mode = cases[i].vision;
-        c.ac_selective = cases[i].option;
-        c.ac_save = c.ac_vision_save = cases[i].save;
+        c.activation_checkpoint_mode = cases[i].mode;
+        c.activation_checkpoint_vision_mode = cases[i].vision;
+        c.activation_checkpoint_selective_ac_option = cases[i].option;
+        c.activation_checkpoint_save = c.activation_checkpoint_vision_save = cases[i].save;
         snprintf(name, sizeof name, "activation checkpointing %s", cases[i].name);
         TRY(vary(t, name, &c, t->exact));
     }
@@ -321,9 +321,9 @@ status verb_check(int argc, char **argv)
     }
     log_init("trainer", c.log_level < LOG_WARN ? c.log_level : LOG_WARN, c.log_json);
     TRY_OR(done, read_words(argc, argv, &t.steps, &into));
-    if (c.loss_router_aux > 0 && !into)
+    if (c.loss_router_aux_coef > 0 && !into)
         printf("loss.router_aux_coef is taken as 0: its statistics are over a micro-batch\n");
-    c.loss_router_aux = 0;
+    c.loss_router_aux_coef = 0;
     c.eval_enable = false;
     st = into && t.ranks > 1 ? check_launch(&c, t.ranks, t.argc, t.argv)
          : into              ? check_as_rank(&c, t.steps, into)

@@ -220,8 +220,8 @@ status launch_again(int n, status (*check)(conf *, int), int argc, char **argv)
     status st = conf_load(&c, &rest, copy);
     if (st == ST_OK) {
         log_init("trainer", c.log_level, c.log_json);
-        if (c.world_size == 0) /* as for the ranks (world_fit) */
-            c.world_size = n;
+        if (c.parallelism_world_size == 0) /* as for the ranks (world_fit) */
+            c.parallelism_world_size = n;
         st = check(&c, n);
         if (st == ST_OK)
             st = launch_ranks(&c, n, argc, argv);

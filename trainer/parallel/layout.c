@@ -232,14 +232,14 @@ static status refuse(const layout *l, const rules *r, const char *why)
 
 status layout_of(const conf *c, const layout_limits *m, layout *out)
 {
-    layout l = {.replicate = c->dp_replicate,
-                .shard = c->dp_shard,
-                .context = c->context_degree,
-                .tensor = c->tensor_degree,
-                .pipeline = c->pipeline_degree,
-                .expert = c->expert_degree,
-                .expert_tensor = c->expert_tensor_degree,
-                .world = c->world_size};
+    layout l = {.replicate = c->parallelism_data_parallel_replicate_degree,
+                .shard = c->parallelism_data_parallel_shard_degree,
+                .context = c->parallelism_context_parallel_degree,
+                .tensor = c->parallelism_tensor_parallel_degree,
+                .pipeline = c->parallelism_pipeline_parallel_degree,
+                .expert = c->parallelism_expert_parallel_degree,
+                .expert_tensor = c->parallelism_expert_tensor_parallel_degree,
+                .world = c->parallelism_world_size};
     const int64_t batch = c->training_global_batch_size, rows = c->training_local_batch_size;
     int64_t others = l.replicate * l.context * l.tensor * l.pipeline;
     if (l.world == 0)
@@ -250,7 +250,7 @@ status layout_of(const conf *c, const layout_limits *m, layout *out)
                      .micro_batches = batch % rows ? 0 : batch / rows,
                      .rows = rows,
                      .batch = batch,
-                     .points = c->pipeline_split_points};
+                     .points = c->parallelism_pipeline_parallel_split_points};
     char why[WORDS];
     if (broken(&l, &r, why))
         return refuse(&l, &r, why);

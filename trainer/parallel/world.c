@@ -134,8 +134,8 @@ static status meet_others(const conf *c, void *id, world *w)
     char *options = NULL;
     control_options o = {.rank = w->place.rank,
                          .size = w->place.size,
-                         .timeout_s = c->comm_init_timeout,
-                         .silence_s = c->comm_heartbeat_timeout,
+                         .timeout_s = c->comm_init_timeout_seconds,
+                         .silence_s = c->comm_heartbeat_timeout_seconds,
                          .ledger = w->ledger,
                          .one_machine = w->place.local_size == w->place.size};
     TRY(control_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
@@ -171,7 +171,7 @@ static status open_ranks(const conf *c, const char *library, world *w)
     comm_join join = {.rank = w->place.rank,
                       .size = w->place.size,
                       .deterministic = c->training_deterministic,
-                      .timeout_s = c->comm_init_timeout,
+                      .timeout_s = c->comm_init_timeout_seconds,
                       .id = id,
                       .check = check_control,
                       .patient = somebody_waits,
@@ -269,8 +269,8 @@ void world_fit(const world *w, conf *c)
     int64_t share = proc_cpus() / w->place.local_size;
     if (w->place.size == 1)
         return;
-    if (c->world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
-        c->world_size = w->place.size;
+    if (c->parallelism_world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
+        c->parallelism_world_size = w->place.size;
     if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
         if (c->training_backend != BACKEND_CPU)
             log_info("cuda_graph.scope is off: MPI's collectives can not be captured");
@@ -294,7 +294,7 @@ status world_log(const world *w, const conf *c)
 void world_is_steady(const world *w, const conf *c)
 {
     if (w && w->joined)
-        w->engine->set_timeout(w->joined, c->comm_train_timeout);
+        w->engine->set_timeout(w->joined, c->comm_train_timeout_seconds);
 }
 
 status world_close(world *w, status how)

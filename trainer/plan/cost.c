@@ -127,7 +127,7 @@ static received_work even_work(const conf *c, const layout *l, const model_dims 
                            .again = *again,
                            .act = ACT,
                            .acc = ACC,
-                           .aux = c->loss_router_aux};
+                           .aux = c->loss_router_aux_coef};
 }
 
 /* Each owner's share of the weights by how its own group lies: experts' are stored by fewer ranks,
@@ -153,7 +153,7 @@ static status add_stages(const conf *c, const layout *l, const model_dims *d, co
     for (int stage = 0; stage < l->pipeline && l->world > 1; stage++) {
         params *own;
         TRY(params_sketch_new(p, d, l, stage * (int)(l->world / l->pipeline),
-                              c->fsdp_reshard != RESHARD_NEVER, &own));
+                              c->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER, &own));
         const int n = received_lines(own, d, own->mesh, w, line);
         weights_seconds(own, d, w, of, r, k);
         params_sketch_free(&own);

@@ -27,8 +27,8 @@ status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *a
     const layout *l = in->layout;
     params *own;
     const int rank = stage * (int)(l->world / l->pipeline);
-    TRY(params_sketch_new(in->params, in->dims, l, rank, in->conf->fsdp_reshard != RESHARD_NEVER,
-                          &own));
+    TRY(params_sketch_new(in->params, in->dims, l, rank,
+                          in->conf->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER, &own));
     status st = plan_of(in, own, rows, again, out);
     params_sketch_free(&own);
     return st;

@@ -50,7 +50,7 @@ memory_options memory_options_of(const conf *c, const layout *l, const plan_devi
         .training = training,
         .keeps = training && keeper_in_background(c),
         .answers = generate_wanted(c, training),
-        .router_aux_coef = c->loss_router_aux,
+        .router_aux_coef = c->loss_router_aux_coef,
         .exchange = way,
     };
 }

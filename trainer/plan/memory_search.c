@@ -110,16 +110,16 @@ static void add_mode(const conf *c, int mode, char out[SEARCH_TEXT_MAX])
     if (mode == SEARCH_AS_CONFIGURED)
         return;
     const bool selective = mode == AC_SELECTIVE;
-    if (c->ac_mode != mode)
+    if (c->activation_checkpoint_mode != mode)
         add(out, selective ? "activation_checkpoint.mode selective, "
                            : "activation_checkpoint.mode full, ");
-    if (selective && strcmp(c->ac_selective, "op") != 0)
+    if (selective && strcmp(c->activation_checkpoint_selective_ac_option, "op") != 0)
         add(out, "activation_checkpoint.selective_ac_option op, ");
-    if (selective && strcmp(c->ac_save, "auto") != 0)
+    if (selective && strcmp(c->activation_checkpoint_save, "auto") != 0)
         add(out, "activation_checkpoint.save auto, ");
-    if (c->ac_vision_mode != AC_VISION_SAME)
+    if (c->activation_checkpoint_vision_mode != AC_VISION_SAME)
         add(out, "activation_checkpoint.vision_mode same, ");
-    if (selective && strcmp(c->ac_vision_save, "auto") != 0)
+    if (selective && strcmp(c->activation_checkpoint_vision_save, "auto") != 0)
         add(out, "activation_checkpoint.vision_save auto, ");
 }
 

@@ -215,10 +215,14 @@ static recompute of_options(int mode, const char *option, const char *save, bool
 /* What the options say, and what they leave open. */
 static recomputes configured(const conf *c, bool *out_text, bool *out_vision)
 {
-    const int eye =
-        c->ac_vision_mode == AC_VISION_SAME ? c->ac_mode : c->ac_vision_mode - AC_VISION_NONE;
-    return (recomputes){.text = of_options(c->ac_mode, c->ac_selective, c->ac_save, out_text),
-                        .vision = of_options(eye, c->ac_selective, c->ac_vision_save, out_vision)};
+    const int eye = c->activation_checkpoint_vision_mode == AC_VISION_SAME
+                        ? c->activation_checkpoint_mode
+                        : c->activation_checkpoint_vision_mode - AC_VISION_NONE;
+    return (recomputes){.text = of_options(c->activation_checkpoint_mode,
+                                           c->activation_checkpoint_selective_ac_option,
+                                           c->activation_checkpoint_save, out_text),
+                        .vision = of_options(eye, c->activation_checkpoint_selective_ac_option,
+                                             c->activation_checkpoint_vision_save, out_vision)};
 }
 
 bool again_is_open(const conf *c)
@@ -245,10 +249,10 @@ status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
     conf other = *in->conf;
     plan_input changed = *in;
     changed.conf = &other;
-    other.ac_mode = mode;
-    other.ac_vision_mode = AC_VISION_SAME;
-    other.ac_selective = "op";
-    other.ac_save = other.ac_vision_save = "auto";
+    other.activation_checkpoint_mode = mode;
+    other.activation_checkpoint_vision_mode = AC_VISION_SAME;
+    other.activation_checkpoint_selective_ac_option = "op";
+    other.activation_checkpoint_save = other.activation_checkpoint_vision_save = "auto";
     return again_of(&changed, rows, out);
 }
 

@@ -38,7 +38,7 @@ static void time_layers(const conf *c, const model_dims *d, const training_share
                         const rates *r, row_time *out)
 {
     const row_kind row = row_kind_of(c, d);
-    const double again = c->ac_mode == AC_FULL ? 1 : 0;
+    const double again = c->activation_checkpoint_mode == AC_FULL ? 1 : 0;
     const double bytes = (double)row.seq_len * cost_layer_bytes(&d->text) / 3;
     double before[3] = {0}, upto[3];
     for (int64_t l = 0; l < d->text.layers; l++) {
@@ -62,7 +62,8 @@ static void time_ends(const conf *c, const model_dims *d, const training_share *
                       const rates *r, row_time *out)
 {
     const row_kind row = row_kind_of(c, d);
-    const double back = share->vision_dgrad, again = c->ac_mode == AC_FULL ? back : 0;
+    const double back = share->vision_dgrad,
+                 again = c->activation_checkpoint_mode == AC_FULL ? back : 0;
     const double patches =
         (double)(row_kind_images(&row) * row.grid[0] * row.grid[1] * row.grid[2]);
     flops f;
@@ -98,8 +99,9 @@ status stage_plan(const conf *c, const model_dims *d, const params *p, layout *i
     if (inout->pipeline == 1)
         return ST_OK;
     TRY(layout_check(inout, &limits));
-    if (c->pipeline_split_points[0])
-        return stages_read(c->pipeline_split_points, d->text.layers, limits.first_layers, inout);
+    if (c->parallelism_pipeline_parallel_split_points[0])
+        return stages_read(c->parallelism_pipeline_parallel_split_points, d->text.layers,
+                           limits.first_layers, inout);
     TRY(time_row(c, d, p, &t));
     const stage_costs costs = {t.layer, d->text.layers, t.before, t.behind, limits.first_layers};
     stages_balance(&costs, inout);

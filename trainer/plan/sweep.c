@@ -87,14 +87,16 @@ static status judge(const plan_input *in, const conf *c, const rates *r, int mod
 static status judge_experts(const plan_input *in, conf *c, const rates *r, candidates *all)
 {
     const model_dims *d = in->dims;
-    int64_t flat = c->dp_shard * c->context_degree * c->tensor_degree;
-    for (int cut = 0; cut < (c->tensor_degree > 1 ? 2 : 1); cut++) {
-        c->expert_tensor_degree = cut ? c->tensor_degree : 1;
+    int64_t flat = c->parallelism_data_parallel_shard_degree *
+                   c->parallelism_context_parallel_degree * c->parallelism_tensor_parallel_degree;
+    for (int cut = 0; cut < (c->parallelism_tensor_parallel_degree > 1 ? 2 : 1); cut++) {
+        c->parallelism_expert_tensor_parallel_degree =
+            cut ? c->parallelism_tensor_parallel_degree : 1;
         for (int64_t expert = 1; expert <= flat; expert++) {
             if (flat % expert != 0 || (expert > 1 && d->text.experts == 0) ||
                 (d->text.experts > 0 && d->text.experts % expert != 0))
                 continue;
-            c->expert_degree = expert;
+            c->parallelism_expert_parallel_degree = expert;
             for (int mode = AC_NONE; mode <= AC_FULL; mode++)
                 TRY(judge(in, c, r, mode, all));
         }
@@ -105,7 +107,7 @@ static status judge_experts(const plan_input *in, conf *c, const rates *r, candi
 static status search(const plan_input *in, conf *c, int64_t ranks, const rates *r, candidates *all)
 {
     const model_dims *d = in->dims;
-    c->world_size = ranks;
+    c->parallelism_world_size = ranks;
     c->training_local_batch_size = 1;
     for (int64_t tensor = 1; tensor <= r->per_node && tensor <= ranks; tensor *= 2) {
         if (d->text.kv_heads % tensor != 0)
@@ -120,11 +122,11 @@ static status search(const plan_input *in, conf *c, int64_t ranks, const rates *
                 for (int64_t replicate = 1; replicate <= rest; replicate++) {
                     if (rest % replicate != 0)
                         continue;
-                    c->tensor_degree = tensor;
-                    c->context_degree = context;
-                    c->pipeline_degree = pipeline;
-                    c->dp_replicate = replicate;
-                    c->dp_shard = rest / replicate;
+                    c->parallelism_tensor_parallel_degree = tensor;
+                    c->parallelism_context_parallel_degree = context;
+                    c->parallelism_pipeline_parallel_degree = pipeline;
+                    c->parallelism_data_parallel_replicate_degree = replicate;
+                    c->parallelism_data_parallel_shard_degree = rest / replicate;
                     TRY(judge_experts(in, c, r, all));
                 }
             }

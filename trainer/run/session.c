@@ -42,7 +42,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
     const bool mine = strcmp(stream_name, "train") == 0;
     o->stopped = stop_heard; /* a step without rows tells the others (step.h), and so does
                                 eval/rows_agreed.h */
-    o->reconnect_s = c->prepd_reconnect;
+    o->reconnect_s = c->prepd_reconnect_timeout;
     o->trains = mine;
     o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
                                  .ranks = mine ? consumers(s) : 1,
@@ -199,7 +199,7 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     client_settings(s, stream_name, options, &o);
     status st = goes_on ? enter_stream(s, options, &o) : ST_OK;
     if (st == ST_OK && trains)
-        st = feed_open(&s->mesh, c->comm_init_timeout, &o.feed);
+        st = feed_open(&s->mesh, c->comm_init_timeout_seconds, &o.feed);
     if (st == ST_OK) {
         if (!o.feed || feed_is_source(o.feed))
             log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
@@ -321,7 +321,7 @@ static status open_step(session *s, enum session_use use)
         .mesh = &s->mesh,
         .training = use == SESSION_TRAIN,
         .again = s->again,
-        .router_aux_coef = c->loss_router_aux,
+        .router_aux_coef = c->loss_router_aux_coef,
         .exchange = memory_exchange_way(c, &s->mesh.layout),
     };
     model_options_freeze(&o, s->params);
@@ -331,7 +331,7 @@ static status open_step(session *s, enum session_use use)
                       .n_buckets = s->buckets.n,
                       .share = row_share_of(&s->mesh),
                       .in_use = model_flights(s->model),
-                      .aux_coefficient = c->loss_router_aux,
+                      .aux_coefficient = c->loss_router_aux_coef,
                       .weighting = c->loss_weighting};
     TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
     s->stager = lane_stager(s->lane);
@@ -350,10 +350,10 @@ static status open_step(session *s, enum session_use use)
         .steps = c->training_steps > 0 ? c->training_steps
                  : s->stream_rows > 0  ? s->stream_rows / c->training_global_batch_size
                                        : 0,
-        .warmup_steps = c->lr_warmup_steps,
-        .decay_ratio = c->lr_decay_ratio,
-        .decay_type = c->lr_decay_type,
-        .min_factor = c->lr_min_factor,
+        .warmup_steps = c->lr_scheduler_warmup_steps,
+        .decay_ratio = c->lr_scheduler_decay_ratio,
+        .decay_type = c->lr_scheduler_decay_type,
+        .min_factor = c->lr_scheduler_min_lr_factor,
     };
     TRY(optimizer_new(c, s->params, s->stream, &s->optimizer));
     TRY(reserve_workspace(s));

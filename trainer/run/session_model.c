@@ -47,7 +47,7 @@ status session_model(session *s)
         return ST_OK;
     TRY(stage_plan(c, &s->dims, s->params, &s->mesh.layout));
     TRY(params_cut(s->params, &s->dims, &s->mesh.layout, s->mesh.place));
-    params_share(s->params, &s->mesh, c->fsdp_reshard != RESHARD_NEVER);
+    params_share(s->params, &s->mesh, c->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER);
     return ST_OK;
 }
 

@@ -503,5 +503,5 @@ received_work step_received_work(const session *s, const step_report *step)
                            .again = s->again.text,
                            .act = st_dtype_size(s->device->v->act),
                            .acc = st_dtype_size(s->device->v->acc),
-                           .aux = s->conf->loss_router_aux};
+                           .aux = s->conf->loss_router_aux_coef};
 }

@@ -11,10 +11,10 @@ static inline conf conf_defaults(void)
 {
     conf c;
     memset(&c, 0, sizeof c);
-#define OPTION_INT(field, key, value, ...)  c.field = value;
-#define OPTION_REAL(field, key, value, ...) c.field = value;
-#define OPTION_BOOL(field, key, value, ...) c.field = value;
-#define OPTION_TEXT(field, key, value, ...) c.field = value;
+#define OPTION_INT(section, name, value, ...)  c.section##_##name = value;
+#define OPTION_REAL(section, name, value, ...) c.section##_##name = value;
+#define OPTION_BOOL(section, name, value, ...) c.section##_##name = value;
+#define OPTION_TEXT(section, name, value, ...) c.section##_##name = value;
 #include "common/conf/options.def"
     c.place = "";
     return c;

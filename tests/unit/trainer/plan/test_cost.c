@@ -35,7 +35,7 @@ static void open_setting(setting *s, const char *preset)
     s->c.training_seq_len = 8192;
     s->c.training_global_batch_size = 32;
     s->c.training_local_batch_size = 1;
-    s->c.world_size = 0;
+    s->c.parallelism_world_size = 0;
     assert_ok(dims_preset(preset, &s->d));
     assert_ok(params_new(&s->d, &s->p));
     s->r = rates_h200();
@@ -53,7 +53,7 @@ static cost predict(setting *s, int mode)
     layout l;
     cost k;
     recomputes again;
-    s->c.ac_mode = mode;
+    s->c.activation_checkpoint_mode = mode;
     assert_ok(layout_of(&s->c, NULL, &l));
     const plan_input in = input_of(s, &l);
     assert_ok(again_of(&in, s->c.training_local_batch_size, &again));
@@ -96,7 +96,7 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     (void)state;
     setting s;
     open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.dp_shard = 8;
+    s.c.parallelism_data_parallel_shard_degree = 8;
     cost k = predict(&s, AC_NONE);
     const double all = 31070754032.0;
     /* bf16 before forward and before backward, fp32 behind it; 7/8 of it comes from others; 4
@@ -104,10 +104,10 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     near((double)k.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * (2 * all - gathered_once(s.p)) * 7 / 8,
          1e-5);
     near((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
-    s.c.fsdp_reshard = RESHARD_NEVER;
+    s.c.parallelism_fsdp_reshard_after_forward = RESHARD_NEVER;
     cost never = predict(&s, AC_NONE);
     near((double)never.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * all * 7 / 8, 1e-5);
-    s.c.fsdp_reshard = RESHARD_DEFAULT;
+    s.c.parallelism_fsdp_reshard_after_forward = RESHARD_DEFAULT;
     s.c.training_local_batch_size = 4;
     cost large = predict(&s, AC_NONE);
     near((double)large.traffic[TRAFFIC_GATHER].bytes, (double)k.traffic[TRAFFIC_GATHER].bytes / 4,
@@ -120,37 +120,38 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     (void)state;
     setting s;
     open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.dp_shard = 1;
-    s.c.tensor_degree = 2;
+    s.c.parallelism_data_parallel_shard_degree = 1;
+    s.c.parallelism_tensor_parallel_degree = 2;
     cost k = predict(&s, AC_NONE);
     /* 48 layers, the input of heads gathered and their output reduced in each pass, and the input
      * again for backward: half of [8192, 2048] bf16 each; 32 micro-steps */
     near((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2, 1e-9);
     near((double)predict(&s, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
          32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9); /* both of the forward once more */
-    s.c.expert_tensor_degree = 2; /* their input thrice, the rest once; choices i32, weights fp32 */
+    s.c.parallelism_expert_tensor_parallel_degree =
+        2; /* their input thrice, the rest once; choices i32, weights fp32 */
     near((double)predict(&s, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
          32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
-    s.c.expert_tensor_degree = 1;
+    s.c.parallelism_expert_tensor_parallel_degree = 1;
     assert_int_equal(k.traffic[TRAFFIC_CONTEXT].bytes, 0);
-    s.c.tensor_degree = 1;
-    s.c.context_degree = 2;
+    s.c.parallelism_tensor_parallel_degree = 1;
+    s.c.parallelism_context_parallel_degree = 2;
     k = predict(&s, AC_NONE);
     /* keys and values, gathered in both passes, and their gradients */
     near((double)k.traffic[TRAFFIC_CONTEXT].bytes, 32.0 * 48 * 3 * 8192 * 2 * 4 * 128 * 2 / 2,
          1e-9);
     assert_int_equal(k.traffic[TRAFFIC_TENSOR].bytes, 0);
-    s.c.context_degree = 1;
-    s.c.dp_shard = 2;
-    s.c.expert_degree = 2;
+    s.c.parallelism_context_parallel_degree = 1;
+    s.c.parallelism_data_parallel_shard_degree = 2;
+    s.c.parallelism_expert_parallel_degree = 2;
     k = predict(&s, AC_NONE);
     /* 8 choices of each token, to the experts and back, forward and backward, and there once more
      * for backward; counts in both passes; 16 micro-steps */
     near((double)k.traffic[TRAFFIC_EXPERT].bytes,
          16.0 * 48 * (5 * 8192.0 * 8 * 2048 * 2 / 2 + 2 * 129 * 4), 1e-9);
-    s.c.expert_degree = 1;
-    s.c.dp_shard = 1;
-    s.c.pipeline_degree = 2;
+    s.c.parallelism_expert_parallel_degree = 1;
+    s.c.parallelism_data_parallel_shard_degree = 1;
+    s.c.parallelism_pipeline_parallel_degree = 2;
     k = predict(&s, AC_NONE);
     /* the first gets gradients, the second activations */
     near((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
@@ -217,8 +218,8 @@ static void test_again__keeps_what_fits(void **state)
     recomputes r, more;
     char text[AGAIN_TEXT_MAX];
     open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.ac_mode = AC_SELECTIVE;
-    s.c.dp_shard = 8;
+    s.c.activation_checkpoint_mode = AC_SELECTIVE;
+    s.c.parallelism_data_parallel_shard_degree = 8;
     s.c.training_global_batch_size = 32;
     s.c.training_local_batch_size = 4;
     assert_ok(layout_of(&s.c, NULL, &l));
@@ -259,20 +260,20 @@ static void test_again__options_decide(void **state)
     open_setting(&s, "qwen3-vl-30b-a3b");
     assert_ok(layout_of(&s.c, NULL, &l));
     const plan_input in = input_of(&s, &l);
-    s.c.ac_mode = AC_SELECTIVE;
-    s.c.ac_save = "attention, fc1";
-    s.c.ac_vision_mode = AC_VISION_FULL;
+    s.c.activation_checkpoint_mode = AC_SELECTIVE;
+    s.c.activation_checkpoint_save = "attention, fc1";
+    s.c.activation_checkpoint_vision_mode = AC_VISION_FULL;
     assert_ok(again_of(&in, 1, &r));
     assert_int_equal(r.text.what, AGAIN_CHEAP | AGAIN_QKV | AGAIN_PROJ | AGAIN_FC2);
     assert_int_equal(r.vision.what, AGAIN_ALL);
     assert_string_equal(again_text(&r.text, text), "selective: keeps attention, fc1");
-    s.c.ac_save = "none";
-    s.c.ac_vision_mode = AC_VISION_NONE;
+    s.c.activation_checkpoint_save = "none";
+    s.c.activation_checkpoint_vision_mode = AC_VISION_NONE;
     assert_ok(again_of(&in, 1, &r));
     assert_string_equal(again_text(&r.text, text), "selective: keeps routes alone");
     assert_int_equal(r.vision.what, 0);
-    s.c.ac_selective = "3";
-    s.c.ac_vision_mode = AC_VISION_SAME;
+    s.c.activation_checkpoint_selective_ac_option = "3";
+    s.c.activation_checkpoint_vision_mode = AC_VISION_SAME;
     assert_ok(again_of(&in, 1, &r));
     assert_int_equal(recompute_of(&r.text, 1), 0);
     assert_int_equal(recompute_of(&r.text, 2), AGAIN_ALL);
@@ -286,13 +287,13 @@ static void test_cost__far_groups_take_the_network(void **state)
     (void)state;
     setting s;
     open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.dp_shard = 8;
-    s.c.dp_replicate = 2;
+    s.c.parallelism_data_parallel_shard_degree = 8;
+    s.c.parallelism_data_parallel_replicate_degree = 2;
     cost k = predict(&s, AC_NONE);
     assert_false(k.traffic[TRAFFIC_GATHER].between_nodes);
     assert_true(k.traffic[TRAFFIC_REPLICATE].between_nodes);
-    s.c.dp_shard = 16;
-    s.c.dp_replicate = 1;
+    s.c.parallelism_data_parallel_shard_degree = 16;
+    s.c.parallelism_data_parallel_replicate_degree = 1;
     assert_true(predict(&s, AC_NONE).traffic[TRAFFIC_GATHER].between_nodes);
     close_setting(&s);
 }
@@ -306,7 +307,7 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
     open_setting(&s, "qwen3-30b-a3b");
     s.r.of[RATE_LINK] = 300e9;
     s.r.of[RATE_NETWORK] = 20e9;
-    s.c.dp_shard = 16;
+    s.c.parallelism_data_parallel_shard_degree = 16;
     cost k = predict(&s, AC_NONE);
     near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 160e9, 1e-9);
     near(k.traffic[TRAFFIC_REDUCE].seconds, (double)k.traffic[TRAFFIC_REDUCE].bytes / 160e9, 1e-9);
@@ -314,8 +315,8 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
     k = predict(&s, AC_NONE);
     near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
     s.r.of[RATE_NETWORK] = 20e9;
-    s.c.dp_shard = 8;
-    s.c.dp_replicate = 2;
+    s.c.parallelism_data_parallel_shard_degree = 8;
+    s.c.parallelism_data_parallel_replicate_degree = 2;
     k = predict(&s, AC_NONE);
     near(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
     near(k.traffic[TRAFFIC_REPLICATE].seconds, (double)k.traffic[TRAFFIC_REPLICATE].bytes / 20e9,
@@ -332,13 +333,13 @@ static void test_cost__experts_cross_by_their_own_adapter(void **state)
     open_setting(&s, "qwen3-30b-a3b");
     s.r.of[RATE_LINK] = 300e9;
     s.r.of[RATE_NETWORK] = 20e9;
-    s.c.dp_replicate = 1;
-    s.c.dp_shard = 16;
-    s.c.expert_degree = 16;
+    s.c.parallelism_data_parallel_replicate_degree = 1;
+    s.c.parallelism_data_parallel_shard_degree = 16;
+    s.c.parallelism_expert_parallel_degree = 16;
     cost k = predict(&s, AC_NONE);
     near(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes * 8 / 15 / 20e9,
          1e-9);
-    s.c.expert_degree = 8;
+    s.c.parallelism_expert_parallel_degree = 8;
     k = predict(&s, AC_NONE);
     assert_false(k.traffic[TRAFFIC_EXPERT].between_nodes);
     near(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes / 300e9, 1e-9);

@@ -20,11 +20,14 @@ static const char FITS[] = "the nearest that fits: ", BATCH[] = "; or training.g
 static status check(const conf *c, const layout_limits *m)
 {
     layout l;
-    assert_true(c->expert_tensor_degree == 1 || c->expert_tensor_degree == c->tensor_degree);
+    assert_true(c->parallelism_expert_tensor_parallel_degree == 1 ||
+                c->parallelism_expert_tensor_parallel_degree ==
+                    c->parallelism_tensor_parallel_degree);
     TRY(layout_of(c, m, &l));
-    if (!c->pipeline_split_points[0] || l.pipeline == 1)
+    if (!c->parallelism_pipeline_parallel_split_points[0] || l.pipeline == 1)
         return ST_OK;
-    return stages_read(c->pipeline_split_points, m->layers, m->first_layers, &l);
+    return stages_read(c->parallelism_pipeline_parallel_split_points, m->layers, m->first_layers,
+                       &l);
 }
 
 /* The options as the words name them: "context_parallel_degree 2, expert_parallel_degree 4". */
@@ -81,18 +84,29 @@ static bool try_named(const conf *asked, const layout_limits *m, tally *t)
 static bool any_fits(const conf *asked, const layout_limits *m, int64_t world)
 {
     conf c = *asked;
-    c.world_size = world;
-    for (c.dp_replicate = 1; c.dp_replicate <= world; c.dp_replicate++)
-        for (c.context_degree = 1; c.context_degree <= world; c.context_degree++)
-            for (c.tensor_degree = 1; c.tensor_degree <= world; c.tensor_degree++)
-                for (c.pipeline_degree = 1; c.pipeline_degree <= world; c.pipeline_degree++) {
-                    const int64_t rest =
-                        c.dp_replicate * c.context_degree * c.tensor_degree * c.pipeline_degree;
+    c.parallelism_world_size = world;
+    for (c.parallelism_data_parallel_replicate_degree = 1;
+         c.parallelism_data_parallel_replicate_degree <= world;
+         c.parallelism_data_parallel_replicate_degree++)
+        for (c.parallelism_context_parallel_degree = 1;
+             c.parallelism_context_parallel_degree <= world;
+             c.parallelism_context_parallel_degree++)
+            for (c.parallelism_tensor_parallel_degree = 1;
+                 c.parallelism_tensor_parallel_degree <= world;
+                 c.parallelism_tensor_parallel_degree++)
+                for (c.parallelism_pipeline_parallel_degree = 1;
+                     c.parallelism_pipeline_parallel_degree <= world;
+                     c.parallelism_pipeline_parallel_degree++) {
+                    const int64_t rest = c.parallelism_data_parallel_replicate_degree *
+                                         c.parallelism_context_parallel_degree *
+                                         c.parallelism_tensor_parallel_degree *
+                                         c.parallelism_pipeline_parallel_degree;
                     layout l;
                     if (world % rest)
                         continue;
-                    c.dp_shard = world / rest;
-                    c.expert_degree = c.expert_tensor_degree = 1;
+                    c.parallelism_data_parallel_shard_degree = world / rest;
+                    c.parallelism_expert_parallel_degree =
+                        c.parallelism_expert_tensor_parallel_degree = 1;
                     if (layout_of(&c, NULL, &l) == ST_OK && layout_check(&l, m) == ST_OK)
                         return true;
                 }
@@ -131,14 +145,15 @@ static void draw_model(uint64_t *n, layout_limits *m)
 
 static void draw_options(uint64_t *n, conf *c)
 {
-    c->dp_replicate = DRAW(*n, 1, 1, 1, 2, 3, 4);
-    c->dp_shard = DRAW(*n, -1, -1, 1, 1, 2, 4, 5, 8);
-    c->context_degree = DRAW(*n, 1, 1, 1, 1, 2, 3, 6);
-    c->tensor_degree = DRAW(*n, 1, 1, 1, 1, 2, 4, 3);
-    c->pipeline_degree = DRAW(*n, 1, 1, 1, 1, 2, 3);
-    c->expert_degree = DRAW(*n, 1, 1, 2, 3, 4, 6, 8, 12);
-    c->expert_tensor_degree = DRAW(*n, 0, 1, 1) ? 1 : c->tensor_degree;
-    c->world_size = DRAW(*n, 0, 0, 0, 4, 6, 8, 12, 16, 60, 64);
+    c->parallelism_data_parallel_replicate_degree = DRAW(*n, 1, 1, 1, 2, 3, 4);
+    c->parallelism_data_parallel_shard_degree = DRAW(*n, -1, -1, 1, 1, 2, 4, 5, 8);
+    c->parallelism_context_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 3, 6);
+    c->parallelism_tensor_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 4, 3);
+    c->parallelism_pipeline_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 3);
+    c->parallelism_expert_parallel_degree = DRAW(*n, 1, 1, 2, 3, 4, 6, 8, 12);
+    c->parallelism_expert_tensor_parallel_degree =
+        DRAW(*n, 0, 1, 1) ? 1 : c->parallelism_tensor_parallel_degree;
+    c->parallelism_world_size = DRAW(*n, 0, 0, 0, 4, 6, 8, 12, 16, 60, 64);
     c->training_local_batch_size = DRAW(*n, 1, 1, 2, 3);
     c->training_global_batch_size = DRAW(*n, 1, 4, 6, 12, 32, 64, 96);
 }
@@ -155,10 +170,11 @@ static void draw_points(uint64_t *n, conf *c, const layout_limits *m)
         snprintf(text, sizeof text, "layers.%" PRId64 ", layers.%" PRId64, first, first + more);
     assert_ok(conf_set(c, "parallelism.pipeline_parallel_split_points", text));
     if (DRAW(*n, 0, 1, 1) && text[0]) { /* they are what is wrong, not the other degrees */
-        c->pipeline_degree = stages_listed(text) + 1;
-        c->dp_replicate = c->context_degree = c->tensor_degree = c->expert_degree = 1;
-        c->expert_tensor_degree = 1;
-        c->world_size = 0;
+        c->parallelism_pipeline_parallel_degree = stages_listed(text) + 1;
+        c->parallelism_data_parallel_replicate_degree = c->parallelism_context_parallel_degree =
+            c->parallelism_tensor_parallel_degree = c->parallelism_expert_parallel_degree = 1;
+        c->parallelism_expert_tensor_parallel_degree = 1;
+        c->parallelism_world_size = 0;
     }
 }
 
@@ -227,9 +243,9 @@ static void test_layout__is_of_the_model(void **state)
         layout l;
         assert_ok(dims_preset(cases[i].preset, &d));
         const layout_limits m = params_limits(&d);
-        c.dp_shard = cases[i].shard;
-        c.context_degree = cases[i].context;
-        c.expert_degree = cases[i].expert;
+        c.parallelism_data_parallel_shard_degree = cases[i].shard;
+        c.parallelism_context_parallel_degree = cases[i].context;
+        c.parallelism_expert_parallel_degree = cases[i].expert;
         c.training_local_batch_size = 1;
         c.training_global_batch_size = cases[i].batch;
         assert_fails(ST_CONFIG, layout_of(&c, &m, &l), cases[i].words);

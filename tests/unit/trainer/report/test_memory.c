@@ -124,22 +124,22 @@ static void test_memory__offers_the_smallest_change(void **state)
     params *p;
     layout l;
     plan_device cpu = {.name = "CPU", .sizes = &backend_cpu};
-    conf c = {.dp_replicate = 1,
-              .pipeline_degree = 1,
-              .pipeline_split_points = "",
-              .dp_shard = -1,
-              .tensor_degree = 1,
-              .context_degree = 1,
-              .expert_degree = 1,
-              .expert_tensor_degree = 1,
+    conf c = {.parallelism_data_parallel_replicate_degree = 1,
+              .parallelism_pipeline_parallel_degree = 1,
+              .parallelism_pipeline_parallel_split_points = "",
+              .parallelism_data_parallel_shard_degree = -1,
+              .parallelism_tensor_parallel_degree = 1,
+              .parallelism_context_parallel_degree = 1,
+              .parallelism_expert_parallel_degree = 1,
+              .parallelism_expert_tensor_parallel_degree = 1,
               .training_local_batch_size = 6,
               .training_global_batch_size = 6,
               .training_seq_len = 256,
               .training_backend = BACKEND_CPU,
               .memory_limit = 1,
-              .ac_selective = "op",
-              .ac_save = "auto",
-              .ac_vision_save = "auto",
+              .activation_checkpoint_selective_ac_option = "op",
+              .activation_checkpoint_save = "auto",
+              .activation_checkpoint_vision_save = "auto",
               .feed_replay = ""};
     assert_ok(dims_preset("debug", &d));
     assert_ok(params_new(&d, &p));
@@ -163,8 +163,8 @@ static void test_memory__offers_the_smallest_change(void **state)
                "training.local_batch_size 1, training.seq_len ");
     change_for(&in, &cpu, 1000, "no batch of this model fits");
     /* whatever the options say that another mode needs is named with it */
-    c.ac_save = "qkv";
-    c.ac_mode = AC_SELECTIVE;
+    c.activation_checkpoint_save = "qkv";
+    c.activation_checkpoint_mode = AC_SELECTIVE;
     in.conf = &c;
     change_for(&in, &cpu, total_of(&in, 6, AGAIN_CHEAP),
                "what fits: training.local_batch_size 6, ");
@@ -185,11 +185,11 @@ static void test_memory__auto_decides_for_the_device(void **state)
     params *p;
     layout l;
     assert_ok(conf_load(&c, &argc, argv));
-    c.world_size = c.dp_shard = 16;
+    c.parallelism_world_size = c.parallelism_data_parallel_shard_degree = 16;
     c.training_seq_len = 8192;
     c.training_local_batch_size = 4;
     c.training_global_batch_size = 64;
-    c.ac_mode = AC_SELECTIVE;
+    c.activation_checkpoint_mode = AC_SELECTIVE;
     assert_ok(dims_preset("qwen3-30b-a3b", &d));
     assert_ok(params_new(&d, &p));
     assert_ok(layout_of(&c, NULL, &l));
@@ -252,15 +252,15 @@ static void test_layout__ranks_fit_each_other(void **state)
         {8, -1, 1, 1, 1, 1, 3, 8, "local_batch_size 3 x 8", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        conf c = {.dp_replicate = 1,
-                  .pipeline_degree = 1,
-                  .pipeline_split_points = "",
-                  .world_size = cases[i].world,
-                  .dp_shard = cases[i].shard,
-                  .tensor_degree = cases[i].tensor,
-                  .context_degree = cases[i].context,
-                  .expert_degree = cases[i].expert,
-                  .expert_tensor_degree = cases[i].expert_tensor,
+        conf c = {.parallelism_data_parallel_replicate_degree = 1,
+                  .parallelism_pipeline_parallel_degree = 1,
+                  .parallelism_pipeline_parallel_split_points = "",
+                  .parallelism_world_size = cases[i].world,
+                  .parallelism_data_parallel_shard_degree = cases[i].shard,
+                  .parallelism_tensor_parallel_degree = cases[i].tensor,
+                  .parallelism_context_parallel_degree = cases[i].context,
+                  .parallelism_expert_parallel_degree = cases[i].expert,
+                  .parallelism_expert_tensor_parallel_degree = cases[i].expert_tensor,
                   .training_local_batch_size = cases[i].local,
                   .training_global_batch_size = cases[i].global};
         layout l;
@@ -377,15 +377,15 @@ static void test_layout__state_is_sharded(void **state)
     plan_device h200;
     memory_plan none, full;
     const recomputes all = {{.what = AGAIN_ALL}, {.what = AGAIN_ALL}};
-    conf c = {.dp_replicate = 1,
-              .pipeline_degree = 1,
-              .pipeline_split_points = "",
-              .world_size = 8,
-              .dp_shard = -1,
-              .tensor_degree = 1,
-              .context_degree = 1,
-              .expert_degree = 1,
-              .expert_tensor_degree = 1,
+    conf c = {.parallelism_data_parallel_replicate_degree = 1,
+              .parallelism_pipeline_parallel_degree = 1,
+              .parallelism_pipeline_parallel_split_points = "",
+              .parallelism_world_size = 8,
+              .parallelism_data_parallel_shard_degree = -1,
+              .parallelism_tensor_parallel_degree = 1,
+              .parallelism_context_parallel_degree = 1,
+              .parallelism_expert_parallel_degree = 1,
+              .parallelism_expert_tensor_parallel_degree = 1,
               .training_local_batch_size = 1,
               .training_global_batch_size = 8,
               .training_seq_len = 4096,
@@ -442,15 +442,15 @@ static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int
 static conf pipeline_of(int64_t world, int64_t stages, const char *points)
 {
     return (conf){.comm_expert_exchange = EXPERT_EXCHANGE_HOST,
-                  .dp_replicate = 1,
-                  .pipeline_degree = stages,
-                  .pipeline_split_points = points,
-                  .world_size = world,
-                  .dp_shard = -1,
-                  .tensor_degree = 1,
-                  .context_degree = 1,
-                  .expert_degree = 1,
-                  .expert_tensor_degree = 1,
+                  .parallelism_data_parallel_replicate_degree = 1,
+                  .parallelism_pipeline_parallel_degree = stages,
+                  .parallelism_pipeline_parallel_split_points = points,
+                  .parallelism_world_size = world,
+                  .parallelism_data_parallel_shard_degree = -1,
+                  .parallelism_tensor_parallel_degree = 1,
+                  .parallelism_context_parallel_degree = 1,
+                  .parallelism_expert_parallel_degree = 1,
+                  .parallelism_expert_tensor_parallel_degree = 1,
                   .training_local_batch_size = 1,
                   .training_global_batch_size = 16,
                   .training_seq_len = 256,
@@ -471,8 +471,8 @@ static void test_layout__stages_take_what_is_planned(void **state)
     const recomputes none = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         conf c = pipeline_of(cases[i].world, cases[i].stages, cases[i].points);
-        c.tensor_degree = cases[i].tensor;
-        c.expert_degree = cases[i].expert;
+        c.parallelism_tensor_parallel_degree = cases[i].tensor;
+        c.parallelism_expert_parallel_degree = cases[i].expert;
         model_dims d;
         params *p;
         layout l;
