@@ -181,8 +181,8 @@ status row_digest(const row *r, hash128 *out)
 
 /* The tensor's bytes if it has this shape; columns 0 = of one dimension. NULL if absent and
  * optional. */
-static status take(const st_file *f, tensor_id id, const char *source, int64_t n, int64_t columns,
-                   bool optional, void **out)
+static status take_tensor(const st_file *f, tensor_id id, const char *source, int64_t n,
+                          int64_t columns, bool optional, void **out)
 {
     const char *name = tensor_table[id].name;
     const st_tensor *t;
@@ -246,19 +246,19 @@ status row_from_tensors(const st_file *f, const char *source, int with_pixels, r
     TRY(row_check_counts(&r, source));
 
     int64_t n = r.n_tokens;
-    TRY(take(f, T_CU_SEQLENS, source, r.n_docs + 1, 0, false, (void **)&r.cu_seqlens));
-    TRY(take(f, T_DOC_PART, source, r.n_docs, 0, false, (void **)&r.doc_part));
-    TRY(take(f, T_DOC_SAMPLE_ID, source, r.n_docs, 0, false, (void **)&r.doc_sample_id));
-    TRY(take(f, T_GRID_THW, source, r.n_items, 3, false, (void **)&r.grid_thw));
-    TRY(take(f, T_INPUT_IDS, source, n, 0, false, (void **)&r.input_ids));
-    TRY(take(f, T_LABELS, source, n, 0, false, (void **)&r.labels));
-    TRY(take(f, T_LOSS_WEIGHT, source, n, 0, true, (void **)&r.loss_weight));
-    TRY(take(f, T_POSITION_IDS, source, 3, n, false, (void **)&r.position_ids));
-    TRY(take(f, T_VISUAL_ROW, source, n, 0, false, (void **)&r.visual_row));
+    TRY(take_tensor(f, T_CU_SEQLENS, source, r.n_docs + 1, 0, false, (void **)&r.cu_seqlens));
+    TRY(take_tensor(f, T_DOC_PART, source, r.n_docs, 0, false, (void **)&r.doc_part));
+    TRY(take_tensor(f, T_DOC_SAMPLE_ID, source, r.n_docs, 0, false, (void **)&r.doc_sample_id));
+    TRY(take_tensor(f, T_GRID_THW, source, r.n_items, 3, false, (void **)&r.grid_thw));
+    TRY(take_tensor(f, T_INPUT_IDS, source, n, 0, false, (void **)&r.input_ids));
+    TRY(take_tensor(f, T_LABELS, source, n, 0, false, (void **)&r.labels));
+    TRY(take_tensor(f, T_LOSS_WEIGHT, source, n, 0, true, (void **)&r.loss_weight));
+    TRY(take_tensor(f, T_POSITION_IDS, source, 3, n, false, (void **)&r.position_ids));
+    TRY(take_tensor(f, T_VISUAL_ROW, source, n, 0, false, (void **)&r.visual_row));
     if (with_pixels) {
-        TRY(take(f, T_PIXELS, source, r.n_patches, PATCH_BYTES, true, (void **)&r.pixels));
-        TRY(take(f, T_PIXELS_VIDEO, source, r.n_video_patches, VIDEO_PATCH_BYTES, true,
-                 (void **)&r.pixels_video));
+        TRY(take_tensor(f, T_PIXELS, source, r.n_patches, PATCH_BYTES, true, (void **)&r.pixels));
+        TRY(take_tensor(f, T_PIXELS_VIDEO, source, r.n_video_patches, VIDEO_PATCH_BYTES, true,
+                        (void **)&r.pixels_video));
         TRY(row_check(&r, source));
     } else {
         /* Which one-frame items are videos is known from the image parts (codec.c). */

@@ -151,7 +151,7 @@ static status send_hello(client *c)
 }
 
 /* The peer's KIND_ERROR as our failure. A daemon that stops is one that is gone. */
-static status refused(const client *c, const wire_msg *m)
+static status read_refusal(const client *c, const wire_msg *m)
 {
     frame head;
     json_value *v = NULL;
@@ -229,7 +229,7 @@ static status take_welcome(client *c)
     json_value *v = NULL;
     TRY(frame_decode(wire_msg_part(c->m, 0), c->name, &head));
     if (head.kind == KIND_ERROR)
-        return refused(c, c->m);
+        return read_refusal(c, c->m);
     if (head.kind != KIND_WELCOME)
         return FAIL_IN(ST_PROTOCOL, c->name, "%s in answer to hello, expected welcome",
                        frame_kind_name(head.kind));
@@ -250,7 +250,7 @@ static bool still_here(const wire_msg *m)
 }
 
 /* A new connection, and HELLO on it. */
-static status knock(client *c)
+static status knock_daemon(client *c)
 {
     TRY(wire_new(&c->wire));
     if (c->hello.keys && c->hello.keys[0])
@@ -274,7 +274,7 @@ static const char *silence(client *c)
     return wire_listens(c->hello.endpoint) == ST_OK ? "nobody listens there" : status_text();
 }
 
-static void tell(client *c)
+static void report_waiting(client *c)
 {
     enum { EVERY_S = 10 };
     const int64_t now = clock_ns();
@@ -286,7 +286,7 @@ static void tell(client *c)
 
 /* Waits for anything but a sign of life, in slices, so that client_interrupt is noticed.
  * waits_on: for the first WELCOME; a sign of life begins the time anew. ST_TIMEOUT is not noted. */
-static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
+static status receive_message(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
 {
     enum { SLICE_MS = 100 };
     const int64_t time_ns = (int64_t)timeout_ms * 1000000;
@@ -295,7 +295,7 @@ static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
         if (atomic_load(&c->interrupted) || (waits_on && c->hello.stopped && c->hello.stopped()))
             return FAIL(ST_STOPPED, "interrupted while waiting for %s", c->name);
         if (waits_on)
-            tell(c);
+            report_waiting(c);
         int64_t left_ms = (deadline - clock_ns()) / 1000000;
         if (left_ms <= 0)
             return ST_TIMEOUT;
@@ -311,11 +311,11 @@ static status receive(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
 }
 
 /* The answer to HELLO. */
-static status hear(client *c, int timeout_ms)
+static status hear_welcome(client *c, int timeout_ms)
 {
     const client_options *o = &c->hello;
     wire_msg_clear(c->m);
-    status st = receive(c, c->m, timeout_ms, true);
+    status st = receive_message(c, c->m, timeout_ms, true);
     if (st == ST_TIMEOUT && wire_greeted(c->socket))
         return FAIL(ST_TIMEOUT,
                     "%s is there but did not answer within %.1f s: it may still be building its "
@@ -335,7 +335,7 @@ static status hear(client *c, int timeout_ms)
 }
 
 /* A daemon that is just going, or is started anew, is waited for like one that is not there yet. */
-static status greet(client *c)
+static status greet_daemon(client *c)
 {
     enum { NAP_MS = 200 };
     const int64_t end_ns = clock_ns() + (int64_t)c->hello.timeout_ms * 1000000;
@@ -344,8 +344,8 @@ static status greet(client *c)
     c->wait_ns = clock_ns();
     c->tell_ns = c->wait_ns + 1000000000;
     for (;;) {
-        TRY(knock(c));
-        status st = hear(c, (int)((end_ns - clock_ns()) / 1000000));
+        TRY(knock_daemon(c));
+        status st = hear_welcome(c, (int)((end_ns - clock_ns()) / 1000000));
         if (st != ST_UNAVAILABLE || !c->hello.patient ||
             clock_ns() + NAP_MS * INT64_C(1000000) >= end_ns)
             return st;
@@ -360,7 +360,7 @@ status client_open(const client_options *o, client **out)
     TRY(client_new(o->endpoint, &c));
     status st = keep_options(c, o);
     if (st == ST_OK)
-        st = greet(c);
+        st = greet_daemon(c);
     if (st != ST_OK) {
         client_close(&c);
         return st;
@@ -380,14 +380,14 @@ static status begin_anew(client *c, const char *cursor)
         c->hello.cursor = copy;
     }
     wire_msg_clear(c->m);
-    return knock(c);
+    return knock_daemon(c);
 }
 
 status client_rejoin(client *c, const char *cursor, int timeout_ms)
 {
     status st = c->joining ? ST_OK : begin_anew(c, cursor);
     if (st == ST_OK)
-        st = receive(c, c->m, timeout_ms, false);
+        st = receive_message(c, c->m, timeout_ms, false);
     if (st == ST_TIMEOUT)
         return FAIL(ST_TIMEOUT, "%s", silence(c));
     c->joining = false;
@@ -512,7 +512,7 @@ static status next_received(client *c, wire_msg *raw, frame *out_head)
 {
     frame head;
     const int timeout_ms = c->hello.timeout_ms;
-    status st = c->socket ? receive(c, raw, timeout_ms, false)
+    status st = c->socket ? receive_message(c, raw, timeout_ms, false)
                           : FAIL(ST_UNAVAILABLE, "not connected to %s", c->name);
     if (st == ST_TIMEOUT)
         return FAIL(ST_TIMEOUT, "no row came from %s for %.1f s", c->name, timeout_ms / 1e3);
@@ -528,7 +528,7 @@ static status next_received(client *c, wire_msg *raw, frame *out_head)
         c->ended = true;
         return ST_END;
     case KIND_ERROR:
-        return refused(c, raw);
+        return read_refusal(c, raw);
     default:
         return FAIL_IN(ST_PROTOCOL, c->name, "%s where a row was expected",
                        frame_kind_name(head.kind));

@@ -11,7 +11,7 @@
 enum { FIRST_IMAGE = 2 /* part number: header, block, images */, WHAT = 64 };
 
 struct codec {
-    press *press;
+    zstd_frames *zstd_frames;
     uint8_t *scratch; /* heap [capacity]: filtered pixels */
     size_t capacity;
 };
@@ -21,7 +21,7 @@ status codec_new(codec **out)
     codec *c = calloc(1, sizeof *c);
     if (!c)
         return FAIL(ST_NO_MEMORY, "no memory for a codec");
-    status st = press_new(&c->press);
+    status st = zstd_frames_new(&c->zstd_frames);
     if (st == ST_OK)
         *out = c;
     else
@@ -33,7 +33,7 @@ void codec_free(codec **c)
 {
     if (!c || !*c)
         return;
-    press_free(&(*c)->press);
+    zstd_frames_free(&(*c)->zstd_frames);
     free((*c)->scratch);
     free(*c);
     *c = NULL;
@@ -54,7 +54,7 @@ static status need_scratch(codec *c, size_t size)
 static status add_block(codec *c, const uint8_t *block, size_t size, wire_msg *out)
 {
     span small;
-    TRY(press_squeeze(c->press, span_of(block, size), 0, &small));
+    TRY(zstd_frames_compress(c->zstd_frames, span_of(block, size), 0, &small));
     return wire_msg_add(out, small.data, small.size);
 }
 
@@ -75,7 +75,8 @@ static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg
         p->payload.data = c->scratch;
     }
     if (p->codec == IMAGE_CODEC_ZSTD)
-        TRY(press_squeeze(c->press, p->payload, p->filter == IMAGE_FILTER_PLANE, &p->payload));
+        TRY(zstd_frames_compress(c->zstd_frames, p->payload, p->filter == IMAGE_FILTER_PLANE,
+                                 &p->payload));
     uint8_t *to;
     TRY(wire_msg_add_space(out, IMAGE_HEAD_BYTES + p->payload.size, &to));
     image_part_head(p, to);
@@ -223,9 +224,9 @@ static status decode_block(codec *c, span part, const frame *head, const char *p
     st_file f;
     row r;
     char *cursor, *quarantine, *references;
-    TRY(press_check(part, head->block_bytes, peer, "row block"));
+    TRY(zstd_frames_check(part, head->block_bytes, peer, "row block"));
     TRY(arena_alloc(a, head->block_bytes, (void **)&block));
-    TRY(press_open(c->press, part, block, head->block_bytes, peer, "row block"));
+    TRY(zstd_frames_open(c->zstd_frames, part, block, head->block_bytes, peer, "row block"));
     TRY(st_parse(span_of(block, head->block_bytes), peer, &f));
     status st = row_from_tensors(&f, peer, 0, &r);
     if (st == ST_OK)
@@ -262,7 +263,7 @@ static status check_images(const wire_msg *m, const frame *head, const char *pee
             return FAIL_IN(ST_PROTOCOL, peer, "%s: %u patches for a grid of %d x %d x %d", what,
                            p->n_patches, g[0], g[1], g[2]);
         if (p->codec == IMAGE_CODEC_ZSTD)
-            TRY(press_check(p->payload, p->decoded_bytes, peer, what));
+            TRY(zstd_frames_check(p->payload, p->decoded_bytes, peer, what));
         total += p->decoded_bytes;
         patches[p->patch_bytes == VIDEO_PATCH_BYTES] += p->n_patches;
     }
@@ -284,7 +285,7 @@ static status decode_image(codec *c, const image_part *p, const char *peer, cons
             TRY(need_scratch(c, p->decoded_bytes));
             to = c->scratch;
         }
-        TRY(press_open(c->press, p->payload, to, p->decoded_bytes, peer, what));
+        TRY(zstd_frames_open(c->zstd_frames, p->payload, to, p->decoded_bytes, peer, what));
         bytes = to;
     }
     if (p->filter == IMAGE_FILTER_PLANE)
@@ -327,8 +328,8 @@ static status decode_images(codec *c, const wire_msg *m, const frame *head, cons
     return ST_OK;
 }
 
-static status decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
-                     frame *out_head)
+static status decode_row(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
+                         frame *out_head)
 {
     frame head;
     row r;
@@ -359,7 +360,7 @@ status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row
                     frame *out_head)
 {
     arena_mark before = arena_save(a);
-    status st = decode(c, m, peer, a, out, out_head);
+    status st = decode_row(c, m, peer, a, out, out_head);
     if (st == ST_OK)
         return ST_OK;
     arena_release(a, before);

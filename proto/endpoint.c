@@ -143,7 +143,7 @@ void endpoint_folders_done(endpoint_folders *open_ones)
 }
 
 /* What a connection to the socket fails with; 0 where somebody listens. */
-static status knock(const endpoint *e, int *out_failed)
+static status probe_socket(const endpoint *e, int *out_failed)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(e->path) >= sizeof address.sun_path)
@@ -184,7 +184,7 @@ status wire_listens(const char *text)
     const char *path = text + sizeof IPC - 1; /* as the user knows it */
     status st = e.is_ipc ? endpoint_shorten(&e, &folders) : ST_OK;
     if (st == ST_OK && e.is_ipc)
-        st = knock(&e, &failed);
+        st = probe_socket(&e, &failed);
     if (st == ST_OK && failed == EACCES)
         st = no_permission(path);
     else if (st == ST_OK && failed == ECONNREFUSED)
@@ -268,7 +268,7 @@ status endpoint_clear_ipc(const endpoint *e)
     if (!S_ISSOCK(info.st_mode))
         return FAIL_IN(ST_CANT_CREATE, e->path,
                        "exists and is no socket; choose another prepd.endpoint or move it away");
-    TRY(knock(e, &failed));
+    TRY(probe_socket(e, &failed));
     if (failed == ENOENT)
         return ST_OK;
     if (failed == ECONNREFUSED) {

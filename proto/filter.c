@@ -37,7 +37,7 @@ static void undo_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
     }
 }
 
-static void apply(const uint8_t *in, int64_t channel, uint8_t *out)
+static void apply_plain(const uint8_t *in, int64_t channel, uint8_t *out)
 {
     const uint8_t *green = in + channel;
     apply_plane(in, green, out);
@@ -45,7 +45,7 @@ static void apply(const uint8_t *in, int64_t channel, uint8_t *out)
     apply_plane(in + 2 * channel, green, out + 2 * channel);
 }
 
-static void undo(const uint8_t *in, int64_t channel, uint8_t *out)
+static void undo_plain(const uint8_t *in, int64_t channel, uint8_t *out)
 {
     const uint8_t *green = out + channel;
     undo_plane(in + channel, 0, out + channel);
@@ -53,7 +53,7 @@ static void undo(const uint8_t *in, int64_t channel, uint8_t *out)
     undo_plane(in + 2 * channel, green, out + 2 * channel);
 }
 
-const filter_kernels filter_plain = {apply, undo};
+const filter_kernels filter_plain = {apply_plain, undo_plain};
 
 const filter_kernels *filter_kernels_here(void)
 {

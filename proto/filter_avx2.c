@@ -7,12 +7,12 @@
 
 enum { ROWS = 2, BYTES = ROWS * FILTER_SIDE };
 
-static inline __m256i load(const uint8_t *p)
+static inline __m256i load_bytes(const uint8_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-static inline void store(uint8_t *p, __m256i v)
+static inline void store_bytes(uint8_t *p, __m256i v)
 {
     _mm256_storeu_si256((__m256i *)p, v);
 }
@@ -40,33 +40,33 @@ static inline __m256i restored(__m256i v, __m256i *sum)
     return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
 }
 
-static void apply(const uint8_t *in, int64_t channel, uint8_t *out)
+static void apply_avx2(const uint8_t *in, int64_t channel, uint8_t *out)
 {
     __m256i red = _mm256_setzero_si256(), green = red, blue = red;
     for (int i = 0; i < FILTER_PLANE; i += BYTES) {
-        const __m256i g = load(in + channel + i);
-        const __m256i r = _mm256_sub_epi8(load(in + i), g);
-        const __m256i b = _mm256_sub_epi8(load(in + 2 * channel + i), g);
-        store(out + i, predicted(r, &red));
-        store(out + channel + i, predicted(g, &green));
-        store(out + 2 * channel + i, predicted(b, &blue));
+        const __m256i g = load_bytes(in + channel + i);
+        const __m256i r = _mm256_sub_epi8(load_bytes(in + i), g);
+        const __m256i b = _mm256_sub_epi8(load_bytes(in + 2 * channel + i), g);
+        store_bytes(out + i, predicted(r, &red));
+        store_bytes(out + channel + i, predicted(g, &green));
+        store_bytes(out + 2 * channel + i, predicted(b, &blue));
     }
 }
 
-static void undo(const uint8_t *in, int64_t channel, uint8_t *out)
+static void undo_avx2(const uint8_t *in, int64_t channel, uint8_t *out)
 {
     __m256i red = _mm256_setzero_si256(), green = red, blue = red;
     for (int i = 0; i < FILTER_PLANE; i += BYTES) {
-        const __m256i g = restored(load(in + channel + i), &green);
-        const __m256i r = restored(load(in + i), &red);
-        const __m256i b = restored(load(in + 2 * channel + i), &blue);
-        store(out + i, _mm256_add_epi8(r, g));
-        store(out + channel + i, g);
-        store(out + 2 * channel + i, _mm256_add_epi8(b, g));
+        const __m256i g = restored(load_bytes(in + channel + i), &green);
+        const __m256i r = restored(load_bytes(in + i), &red);
+        const __m256i b = restored(load_bytes(in + 2 * channel + i), &blue);
+        store_bytes(out + i, _mm256_add_epi8(r, g));
+        store_bytes(out + channel + i, g);
+        store_bytes(out + 2 * channel + i, _mm256_add_epi8(b, g));
     }
 }
 
-const filter_kernels filter_avx2 = {apply, undo};
+const filter_kernels filter_avx2 = {apply_avx2, undo_avx2};
 #else
 const filter_kernels filter_avx2 = {0, 0};
 #endif

@@ -18,7 +18,7 @@ struct record_reader {
     uint64_t index, n_rows, n_images;
 };
 
-static uint64_t aligned(uint64_t at)
+static uint64_t align_offset(uint64_t at)
 {
     return (at + RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
 }
@@ -68,7 +68,7 @@ static status read_head(record_reader *r)
     if (!r->welcome)
         return FAIL(ST_NO_MEMORY, "no memory for a WELCOME of %llu bytes",
                     (unsigned long long)size);
-    r->data = aligned(HEAD_BYTES + size);
+    r->data = align_offset(HEAD_BYTES + size);
     return ST_OK;
 }
 
@@ -84,7 +84,7 @@ static status cut_short(const record_reader *r)
             !span_holds(r->file, at + CHUNK_BYTES, size))
             break;
         rows += type == CHUNK_ROW;
-        at = aligned(at + CHUNK_BYTES + size);
+        at = align_offset(at + CHUNK_BYTES + size);
     }
     return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
                    "cut short: the file ends here without its index, %llu whole rows end at byte "
@@ -169,7 +169,7 @@ static bool find_chunk(const record_reader *r, uint64_t at, chunk_type type, spa
            span_holds(data, at + CHUNK_BYTES, size);
 }
 
-static status chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+static status read_chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
 {
     const char *what = type == CHUNK_ROW ? "row" : "image";
     span payload;
@@ -193,7 +193,7 @@ static status find_image(const record_reader *r, const uint8_t *hash, span *out)
         const uint8_t *entry = entries + middle * INDEX_IMAGE_BYTES;
         int order = memcmp(hash, entry, ROW_IMAGE_BYTES);
         if (order == 0)
-            return chunk(r, load_u64(entry + ROW_IMAGE_BYTES), CHUNK_IMAGE, out);
+            return read_chunk(r, load_u64(entry + ROW_IMAGE_BYTES), CHUNK_IMAGE, out);
         if (order < 0)
             high = middle;
         else
@@ -207,7 +207,7 @@ static status read_row(const record_reader *r, uint64_t offset, bool with_images
 {
     span row;
     frame f;
-    TRY(chunk(r, offset, CHUNK_ROW, &row));
+    TRY(read_chunk(r, offset, CHUNK_ROW, &row));
     if (row.size < ROW_AT_BLOCK)
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
                        "a row of %zu bytes, at least %d", row.size, ROW_AT_BLOCK);

@@ -35,7 +35,7 @@ static status write_failed(const record_writer *w)
     return FAIL_IN(ST_IO, w->temporary, "can not write: %s", strerror(errno));
 }
 
-static status put(record_writer *w, const void *data, size_t size)
+static status write_bytes(record_writer *w, const void *data, size_t size)
 {
     if (size > 0 && fwrite(data, 1, size, w->file) != size)
         return write_failed(w);
@@ -46,7 +46,7 @@ static status put(record_writer *w, const void *data, size_t size)
 static status align(record_writer *w)
 {
     static const uint8_t zeros[RECORD_ALIGN] = {0};
-    return put(w, zeros, (size_t)(-w->at % RECORD_ALIGN));
+    return write_bytes(w, zeros, (size_t)(-w->at % RECORD_ALIGN));
 }
 
 static void writer_free(record_writer *w)
@@ -130,8 +130,8 @@ status record_create(const char *path, const char *welcome, record_writer **out)
     store_u16(head + HEAD_AT_VERSION, RECORD_VERSION);
     store_u64(head + HEAD_AT_WELCOME, size);
     memcpy(head + HEAD_AT_HASH, hash.bytes, sizeof hash.bytes);
-    TRY_OR(failed, put(w, head, sizeof head));
-    TRY_OR(failed, put(w, welcome, size));
+    TRY_OR(failed, write_bytes(w, head, sizeof head));
+    TRY_OR(failed, write_bytes(w, welcome, size));
     TRY_OR(failed, align(w));
     *out = w;
     return ST_OK;
@@ -146,7 +146,7 @@ static status put_chunk_head(record_writer *w, chunk_type type, uint64_t size, h
     store_u32(head + CHUNK_AT_TYPE, (uint32_t)type);
     store_u64(head + CHUNK_AT_SIZE, size);
     memcpy(head + CHUNK_AT_HASH, hash.bytes, sizeof hash.bytes);
-    return put(w, head, sizeof head);
+    return write_bytes(w, head, sizeof head);
 }
 
 /* The slot of this hash, or the free one where it belongs. */
@@ -184,7 +184,7 @@ static status put_image(record_writer *w, span part, hash128 hash)
         return ST_OK;
     uint64_t offset = w->at;
     TRY(put_chunk_head(w, CHUNK_IMAGE, part.size, hash));
-    TRY(put(w, part.data, part.size));
+    TRY(write_bytes(w, part.data, part.size));
     TRY(align(w));
     *slot = (image_entry){hash, offset};
     w->n_images++;
@@ -234,10 +234,10 @@ status record_add(record_writer *w, const wire_msg *m)
     TRY_OR(done, note_row(w));
     TRY_OR(done,
            put_chunk_head(w, CHUNK_ROW, ROW_AT_BLOCK + block.size + image_bytes, hasher_value(h)));
-    TRY_OR(done, put(w, head.data, head.size));
-    TRY_OR(done, put(w, block_size, sizeof block_size));
-    TRY_OR(done, put(w, block.data, block.size));
-    TRY_OR(done, put(w, images, image_bytes));
+    TRY_OR(done, write_bytes(w, head.data, head.size));
+    TRY_OR(done, write_bytes(w, block_size, sizeof block_size));
+    TRY_OR(done, write_bytes(w, block.data, block.size));
+    TRY_OR(done, write_bytes(w, images, image_bytes));
     TRY_OR(done, align(w));
 done:
     hasher_free(&h);
@@ -254,7 +254,7 @@ static int by_hash(const void *a, const void *b)
 static status put_hashed(record_writer *w, hasher *h, const uint8_t *data, size_t size)
 {
     hasher_add(h, data, size);
-    return put(w, data, size);
+    return write_bytes(w, data, size);
 }
 
 /* Both indexes and the tail. The slots are packed and sorted: nothing is added after this. */
@@ -285,7 +285,7 @@ static status put_index(record_writer *w, hasher *h)
     hash128 check = hasher_value(h);
     memcpy(tail + TAIL_AT_CHECK, check.bytes, TAIL_CHECK_BYTES);
     store_u32(tail + TAIL_AT_MAGIC, RECORD_TAIL);
-    return put(w, tail, sizeof tail);
+    return write_bytes(w, tail, sizeof tail);
 }
 
 status record_finish(record_writer **writer)

@@ -166,7 +166,7 @@ static void read_events(wire_guard *g)
     }
 }
 
-static connection *of(wire_guard *g, int fd)
+static connection *find_connection(wire_guard *g, int fd)
 {
     return fd > 0 && fd < g->n && g->at[fd].cookie ? &g->at[fd] : NULL;
 }
@@ -180,14 +180,14 @@ int64_t wire_guard_framed(const wire_guard *g, int part_bytes)
 void wire_guard_count(wire_guard *g, int fd, int64_t bytes)
 {
     accepted(g, fd);
-    connection *c = of(g, fd);
+    connection *c = find_connection(g, fd);
     if (c)
         c->read += bytes;
 }
 
 void wire_guard_know(wire_guard *g, int fd)
 {
-    connection *c = of(g, fd);
+    connection *c = find_connection(g, fd);
     if (c)
         c->known = true;
 }
@@ -228,7 +228,7 @@ void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT])
         (void)peer_of(peer->connection, out);
 }
 
-static void cut(wire_guard *g, int fd, int64_t bytes)
+static void cut_connection(wire_guard *g, int fd, int64_t bytes)
 {
     char host[WIRE_HOST_TEXT];
     const int port = peer_of(fd, host);
@@ -248,7 +248,7 @@ void wire_guard_look(wire_guard *g)
     int worst = -1, n = 0;
     read_events(g);
     for (int fd = 0; fd < g->n; fd++) {
-        connection *c = of(g, fd);
+        connection *c = find_connection(g, fd);
         if (!c)
             continue;
         n++;
@@ -256,7 +256,7 @@ void wire_guard_look(wire_guard *g)
         if (bytes < 0)
             *c = (connection){0};
         else if (bytes > (c->known ? g->limits.known_bytes : g->limits.unread_bytes))
-            cut(g, fd, bytes);
+            cut_connection(g, fd, bytes);
         else if (!c->known && bytes > HANDSHAKE_BYTES) {
             all += bytes - HANDSHAKE_BYTES;
             if (bytes > most) {
@@ -266,7 +266,7 @@ void wire_guard_look(wire_guard *g)
         }
     }
     if (all > g->limits.all_unread_bytes) /* one a look: the next sees what that gave back */
-        cut(g, worst, most);
+        cut_connection(g, worst, most);
     int64_t pause = (int64_t)n * LOOKED_NS;
     if (pause < WIRE_GUARD_MS * 1000000LL)
         pause = WIRE_GUARD_MS * 1000000LL;

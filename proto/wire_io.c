@@ -8,7 +8,7 @@
 #include "proto/wire_msg.h"
 #include "proto/wire_socket.h"
 
-static status gone(const wire_socket *s)
+static status explain_gone(const wire_socket *s)
 {
     if (s->refused && s->wire->keys)
         return FAIL(ST_CONFIG,
@@ -68,7 +68,7 @@ status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
     } else {
         wire_read_events(s);
         if (s->lost || s->refused)
-            return gone(s);
+            return explain_gone(s);
     }
     for (size_t i = 0; i < m->n_parts; i++)
         if (send_copy(s->socket, &m->parts[i], i + 1 < m->n_parts ? ZMQ_SNDMORE : 0) < 0)
@@ -169,7 +169,7 @@ status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
         if (st != ST_TIMEOUT)
             return st;
         if (s->lost || s->refused)
-            return gone(s);
+            return explain_gone(s);
         long wait_ms = left_ms(deadline);
         if (wait_ms == 0)
             return FAIL(ST_TIMEOUT, "nothing came from %s for %.1f s", s->name, timeout_ms / 1e3);

@@ -376,7 +376,7 @@ static status make_folder(const char *folder)
 }
 
 /* A line more; the line before may have been left open by an editor. */
-static status allow(const char *folder, const char *key, const char *name)
+static status allow_client(const char *folder, const char *key, const char *name)
 {
     char path[PATH_MAX + 32], line[KEY_TEXT + NAME_BYTES + 3], last = '\n';
     struct stat info;
@@ -423,7 +423,7 @@ static status make_client(const char *folder, const char *client)
     TRY(make_pair(own, "client.key", key));
     status st = write_public(own, server[0]);
     if (st == ST_OK)
-        st = allow(folder, key, client);
+        st = allow_client(folder, key, client);
     if (st != ST_OK)
         remove_file(own, "client.key");
     return st;
@@ -440,7 +440,7 @@ static status make_daemon(const char *folder)
     status st = write_public(folder, daemon);
     if (st == ST_OK)
         st = make_pair(folder, "client.key", own);
-    if (st == ST_OK && (st = allow(folder, own, "client")) != ST_OK)
+    if (st == ST_OK && (st = allow_client(folder, own, "client")) != ST_OK)
         remove_file(folder, "client.key");
     if (st != ST_OK)
         remove_file(folder, "daemon.key");

@@ -50,7 +50,7 @@ span wire_msg_part(const wire_msg *m, size_t i)
 }
 
 /* Room for n more parts. The parts are moved one by one: a zmq_msg_t is opaque. */
-static status grow(wire_msg *m, size_t n)
+static status grow_parts(wire_msg *m, size_t n)
 {
     if (n <= m->capacity - m->n_parts)
         return ST_OK;
@@ -73,7 +73,7 @@ static status grow(wire_msg *m, size_t n)
 
 status wire_msg_take(wire_msg *m, zmq_msg_t *part)
 {
-    TRY(grow(m, 1));
+    TRY(grow_parts(m, 1));
     zmq_msg_init(&m->parts[m->n_parts]);
     zmq_msg_move(&m->parts[m->n_parts++], part);
     return ST_OK;
@@ -81,7 +81,7 @@ status wire_msg_take(wire_msg *m, zmq_msg_t *part)
 
 status wire_msg_add_space(wire_msg *m, size_t size, uint8_t **out)
 {
-    TRY(grow(m, 1));
+    TRY(grow_parts(m, 1));
     if (zmq_msg_init_size(&m->parts[m->n_parts], size) != 0)
         return FAIL(ST_NO_MEMORY, "no memory for a message part of %zu bytes", size);
     *out = zmq_msg_data(&m->parts[m->n_parts++]);
@@ -113,7 +113,7 @@ status wire_msg_set(wire_msg *m, size_t i, const void *data, size_t size)
 
 status wire_msg_move(wire_msg *to, wire_msg *from)
 {
-    TRY(grow(to, from->n_parts));
+    TRY(grow_parts(to, from->n_parts));
     for (size_t i = 0; i < from->n_parts; i++)
         TRY(wire_msg_take(to, &from->parts[i]));
     wire_msg_clear(from);
@@ -122,7 +122,7 @@ status wire_msg_move(wire_msg *to, wire_msg *from)
 
 status wire_msg_share(wire_msg *to, const wire_msg *from)
 {
-    TRY(grow(to, from->n_parts));
+    TRY(grow_parts(to, from->n_parts));
     for (size_t i = 0; i < from->n_parts; i++) {
         zmq_msg_t *part = &to->parts[to->n_parts];
         zmq_msg_init(part);

@@ -11,7 +11,7 @@ enum {
     WINDOW_LOG_MAX = 27,
 };
 
-struct press {
+struct zstd_frames {
     ZSTD_CCtx *block, *entropy;
     ZSTD_DCtx *open;
     uint8_t *out; /* heap [capacity] */
@@ -23,31 +23,31 @@ static status zstd_failed(const char *what, size_t code)
     return FAIL(ST_INTERNAL, "zstd: %s: %s", what, ZSTD_getErrorName(code));
 }
 
-static status set(ZSTD_CCtx *c, ZSTD_cParameter which, int value)
+static status set_parameter(ZSTD_CCtx *c, ZSTD_cParameter which, int value)
 {
     size_t code = ZSTD_CCtx_setParameter(c, which, value);
     return ZSTD_isError(code) ? zstd_failed("setting a parameter", code) : ST_OK;
 }
 
-static status set_up(press *p)
+static status set_up(zstd_frames *p)
 {
     if (!p->block || !p->entropy || !p->open)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
-    TRY(set(p->block, ZSTD_c_compressionLevel, LEVEL));
-    TRY(set(p->block, ZSTD_c_checksumFlag, 1));
+    TRY(set_parameter(p->block, ZSTD_c_compressionLevel, LEVEL));
+    TRY(set_parameter(p->block, ZSTD_c_checksumFlag, 1));
     /* An experimental parameter: a libzstd without it gets the ordinary fast level. */
     int level = ENTROPY_LEVEL;
     if (ZSTD_isError(
             ZSTD_CCtx_setParameter(p->entropy, ZSTD_c_literalCompressionMode, (int)ZSTD_ps_enable)))
         level = LEVEL;
-    TRY(set(p->entropy, ZSTD_c_compressionLevel, level));
+    TRY(set_parameter(p->entropy, ZSTD_c_compressionLevel, level));
     size_t code = ZSTD_DCtx_setParameter(p->open, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
     return ZSTD_isError(code) ? zstd_failed("setting the window limit", code) : ST_OK;
 }
 
-status press_new(press **out)
+status zstd_frames_new(zstd_frames **out)
 {
-    press *p = calloc(1, sizeof *p);
+    zstd_frames *p = calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
     p->block = ZSTD_createCCtx();
@@ -57,11 +57,11 @@ status press_new(press **out)
     if (st == ST_OK)
         *out = p;
     else
-        press_free(&p);
+        zstd_frames_free(&p);
     return st;
 }
 
-void press_free(press **p)
+void zstd_frames_free(zstd_frames **p)
 {
     if (!p || !*p)
         return;
@@ -73,7 +73,7 @@ void press_free(press **p)
     *p = NULL;
 }
 
-status press_squeeze(press *p, span in, int entropy_only, span *out)
+status zstd_frames_compress(zstd_frames *p, span in, int entropy_only, span *out)
 {
     size_t bound = ZSTD_compressBound(in.size);
     if (bound > p->capacity) {
@@ -91,7 +91,7 @@ status press_squeeze(press *p, span in, int entropy_only, span *out)
     return ST_OK;
 }
 
-status press_check(span in, uint64_t size, const char *peer, const char *what)
+status zstd_frames_check(span in, uint64_t size, const char *peer, const char *what)
 {
     ZSTD_frameHeader h;
     size_t code = ZSTD_getFrameHeader(&h, in.data, in.size);
@@ -116,8 +116,8 @@ status press_check(span in, uint64_t size, const char *peer, const char *what)
     return ST_OK;
 }
 
-status press_open(press *p, span in, uint8_t *out, uint64_t size, const char *peer,
-                  const char *what)
+status zstd_frames_open(zstd_frames *p, span in, uint8_t *out, uint64_t size, const char *peer,
+                        const char *what)
 {
     size_t got = ZSTD_decompressDCtx(p->open, out, size, in.data, in.size);
     if (ZSTD_isError(got))

@@ -5,22 +5,22 @@
 #include "common/base/span.h"
 #include "common/base/status.h"
 
-typedef struct press press; /* contexts of one thread */
+typedef struct zstd_frames zstd_frames; /* contexts of one thread */
 
-WARN_UNUSED status press_new(press **out);
-void press_free(press **p);
+WARN_UNUSED status zstd_frames_new(zstd_frames **out);
+void zstd_frames_free(zstd_frames **p);
 
 /* Compresses with content size. The result lies in the press until its next call.
  * entropy_only: no matches are looked for, only literals Huffman-coded: right for filtered pixels
  * (facts: ratio 2.2 at twice the speed of level 1), and no checksum of zstd's, since image parts
  * bring a hash of their pixels; other frames have it. */
-WARN_UNUSED status press_squeeze(press *p, span in, int entropy_only, span *out);
+WARN_UNUSED status zstd_frames_compress(zstd_frames *p, span in, int entropy_only, span *out);
 
 /* Checks that in is exactly one frame that declares `size` bytes of content and a window of at
  * most 2^27, before the caller takes memory for it. what names the part in errors. */
-WARN_UNUSED status press_check(span in, uint64_t size, const char *peer, const char *what);
+WARN_UNUSED status zstd_frames_check(span in, uint64_t size, const char *peer, const char *what);
 /* Opens a checked frame into out [size]. */
-WARN_UNUSED status press_open(press *p, span in, uint8_t *out, uint64_t size, const char *peer,
-                              const char *what);
+WARN_UNUSED status zstd_frames_open(zstd_frames *p, span in, uint8_t *out, uint64_t size,
+                                    const char *peer, const char *what);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { STRIPE = 16 };
 
-static void must(int code, const char *what)
+static void require_code(int code, const char *what)
 {
     if (code >= 0)
         return;
@@ -20,7 +20,7 @@ static void must(int code, const char *what)
 
 static void paint(AVFrame *f, int64_t k, int seed)
 {
-    must(av_frame_make_writable(f), "frame");
+    require_code(av_frame_make_writable(f), "frame");
     for (int y = 0; y < f->height; y++)
         for (int x = 0; x < f->width; x++)
             f->data[0][y * f->linesize[0] + x] =
@@ -41,12 +41,12 @@ static void write_packets(AVCodecContext *c, AVFormatContext *to, AVStream *s)
         const int code = avcodec_receive_packet(c, p);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF)
             break;
-        must(code, "encoding");
+        require_code(code, "encoding");
         if (p->duration == 0)
             p->duration = 1;
         av_packet_rescale_ts(p, c->time_base, s->time_base);
         p->stream_index = s->index;
-        must(av_interleaved_write_frame(to, p), "writing");
+        require_code(av_interleaved_write_frame(to, p), "writing");
     }
     av_packet_free(&p);
 }
@@ -68,7 +68,7 @@ static AVCodecContext *open_encoder(const AVCodec *codec, const video_plan *p, A
         av_opt_set(c->priv_data, "deadline", "realtime", 0);
     if (codec->id == AV_CODEC_ID_HEVC)
         av_opt_set(c->priv_data, "x265-params", "log-level=none", 0);
-    must(avcodec_open2(c, codec, NULL), p->encoder);
+    require_code(avcodec_open2(c, codec, NULL), p->encoder);
     return c;
 }
 
@@ -78,13 +78,13 @@ static void encode_all(AVCodecContext *c, AVFormatContext *to, AVStream *s, cons
     f->width = c->width;
     f->height = c->height;
     f->format = c->pix_fmt;
-    must(av_frame_get_buffer(f, 0), "frame");
+    require_code(av_frame_get_buffer(f, 0), "frame");
     for (int64_t k = 0; k < p->frames; k++) {
         paint(f, k, p->seed);
-        must(avcodec_send_frame(c, f), "encoding");
+        require_code(avcodec_send_frame(c, f), "encoding");
         write_packets(c, to, s);
     }
-    must(avcodec_send_frame(c, NULL), "encoding");
+    require_code(avcodec_send_frame(c, NULL), "encoding");
     write_packets(c, to, s);
     av_frame_free(&f);
 }
@@ -97,18 +97,18 @@ bool video_file_write(const char *path, const video_plan *p)
     const AVCodec *codec = avcodec_find_encoder_by_name(p->encoder);
     if (!codec)
         return false;
-    must(av_parse_video_rate(&rate, p->rate), p->rate);
-    must(avformat_alloc_output_context2(&to, NULL, NULL, path), path);
+    require_code(av_parse_video_rate(&rate, p->rate), p->rate);
+    require_code(avformat_alloc_output_context2(&to, NULL, NULL, path), path);
     AVCodecContext *c = open_encoder(codec, p, rate, to->oformat->flags & AVFMT_GLOBALHEADER);
     AVStream *s = avformat_new_stream(to, NULL);
-    must(avcodec_parameters_from_context(s->codecpar, c), "stream");
+    require_code(avcodec_parameters_from_context(s->codecpar, c), "stream");
     s->time_base = c->time_base;
     s->avg_frame_rate = rate;
     to->flags |= AVFMT_FLAG_BITEXACT;
-    must(avio_open(&to->pb, path, AVIO_FLAG_WRITE), path);
-    must(avformat_write_header(to, NULL), "header");
+    require_code(avio_open(&to->pb, path, AVIO_FLAG_WRITE), path);
+    require_code(avformat_write_header(to, NULL), "header");
     encode_all(c, to, s, p);
-    must(av_write_trailer(to), "trailer");
+    require_code(av_write_trailer(to), "trailer");
     avio_closep(&to->pb);
     avcodec_free_context(&c);
     avformat_free_context(to);

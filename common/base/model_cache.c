@@ -22,7 +22,7 @@ bool model_cache_is_name(const char *name)
 }
 
 /* out = first, with "~/" as the home folder, then rest. False: no such variable, or too long. */
-static bool join(char out[STATUS_PATH_MAX], const char *first, const char *rest)
+static bool join_path(char out[STATUS_PATH_MAX], const char *first, const char *rest)
 {
     const char *home = "";
     if (!first || !first[0])
@@ -38,9 +38,10 @@ static bool join(char out[STATUS_PATH_MAX], const char *first, const char *rest)
 
 static bool find_root(char out[STATUS_PATH_MAX])
 {
-    return join(out, getenv("HF_HUB_CACHE"), "") || join(out, getenv("HF_HOME"), "/hub") ||
-           join(out, getenv("XDG_CACHE_HOME"), "/huggingface/hub") ||
-           join(out, getenv("HOME"), "/.cache/huggingface/hub");
+    return join_path(out, getenv("HF_HUB_CACHE"), "") ||
+           join_path(out, getenv("HF_HOME"), "/hub") ||
+           join_path(out, getenv("XDG_CACHE_HOME"), "/huggingface/hub") ||
+           join_path(out, getenv("HOME"), "/.cache/huggingface/hub");
 }
 
 /* The commit that refs/main names: one word. */
@@ -57,7 +58,7 @@ static bool read_commit(const char *path, char out[COMMIT_MAX])
 }
 
 /* The folder, or the path that was not there. */
-static bool look(const char *name, char out[STATUS_PATH_MAX])
+static bool find_model(const char *name, char out[STATUS_PATH_MAX])
 {
     char root[STATUS_PATH_MAX], at[STATUS_PATH_MAX], commit[COMMIT_MAX];
     if (!find_root(root)) {
@@ -81,7 +82,7 @@ static bool look(const char *name, char out[STATUS_PATH_MAX])
 bool model_cache_find(const char *name, char out[STATUS_PATH_MAX])
 {
     char found[STATUS_PATH_MAX];
-    if (!model_cache_is_name(name) || !look(name, found))
+    if (!model_cache_is_name(name) || !find_model(name, found))
         return false;
     memcpy(out, found, STATUS_PATH_MAX);
     return true;
@@ -90,7 +91,7 @@ bool model_cache_find(const char *name, char out[STATUS_PATH_MAX])
 void model_cache_explain(const char *name, char *out, size_t size)
 {
     char tried[STATUS_PATH_MAX];
-    if (model_cache_is_name(name) && !look(name, tried))
+    if (model_cache_is_name(name) && !find_model(name, tried))
         snprintf(out, size, "in the Hugging Face cache there is no %s", tried);
     else
         snprintf(out, size, "names in the Hugging Face cache have the form Org/Name");

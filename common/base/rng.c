@@ -46,13 +46,13 @@ rng_key rng_key_make(uint64_t seed, const char *purpose)
     return key;
 }
 
-static void draw(rng_key key, uint64_t counter, uint32_t attempt, uint32_t out[4])
+static void draw_block(rng_key key, uint64_t counter, uint32_t attempt, uint32_t out[4])
 {
     const uint32_t block[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), attempt, USE_DRAW};
     rng_block(key, block, out);
 }
 
-static uint64_t join(const uint32_t *w)
+static uint64_t join_words(const uint32_t *w)
 {
     return (uint64_t)w[0] | (uint64_t)w[1] << 32;
 }
@@ -60,8 +60,8 @@ static uint64_t join(const uint32_t *w)
 uint64_t rng_u64(rng_key key, uint64_t counter)
 {
     uint32_t w[4];
-    draw(key, counter, 0, w);
-    return join(w);
+    draw_block(key, counter, 0, w);
+    return join_words(w);
 }
 
 uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n)
@@ -71,8 +71,8 @@ uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n)
     const uint64_t unfair = (0 - n) % n;
     for (uint32_t attempt = 0;; attempt++) {
         uint32_t w[4];
-        draw(key, counter, attempt, w);
-        unsigned __int128 product = (unsigned __int128)join(w) * n;
+        draw_block(key, counter, attempt, w);
+        unsigned __int128 product = (unsigned __int128)join_words(w) * n;
         if ((uint64_t)product >= unfair)
             return (uint64_t)(product >> 64);
     }
@@ -91,9 +91,10 @@ double rng_uniform(rng_key key, uint64_t counter)
 double rng_normal(rng_key key, uint64_t counter)
 {
     uint32_t w[4];
-    draw(key, counter, 0, w);
-    double radius = sqrt(-2.0 * log(1.0 - unit_interval(join(w)))); /* 1 - [0, 1): never log 0 */
-    return radius * cos(2.0 * M_PI * unit_interval(join(w + 2)));
+    draw_block(key, counter, 0, w);
+    double radius =
+        sqrt(-2.0 * log(1.0 - unit_interval(join_words(w)))); /* 1 - [0, 1): never log 0 */
+    return radius * cos(2.0 * M_PI * unit_interval(join_words(w + 2)));
 }
 
 uint64_t rng_permute(rng_key key, uint64_t n, uint64_t i)

@@ -55,7 +55,7 @@ size_t visible_copy(char *to, size_t size, const char *text)
     return n;
 }
 
-visible_text visible(const char *text)
+visible_text escape_text(const char *text)
 {
     visible_text out;
     visible_copy(out.text, sizeof out.text, text);

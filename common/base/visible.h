@@ -20,10 +20,10 @@ size_t visible_char(const char *text, size_t size, char out[VISIBLE_CHAR]);
 size_t visible_copy(char *to, size_t size, const char *text);
 
 /* For an argument of printf, which it outlives:
- *   printf("%s\n", visible(name).text); */
+ *   printf("%s\n", escape_text(name).text); */
 typedef struct visible_text {
     char text[VISIBLE_TEXT];
 } visible_text;
-visible_text visible(const char *text);
+visible_text escape_text(const char *text);
 
 #endif

@@ -16,7 +16,7 @@
 static const char command_line[] = "command line";
 
 /* The option behind the key, and the value as that option spells it. */
-static const conf_row *resolve(const char *key, const char **value)
+static const conf_row *resolve_key(const char *key, const char **value)
 {
     const conf_row *r = conf_row_find(key);
     if (r && strcmp(r->key, "compile.enable") == 0) { /* a switch there, a scope here */
@@ -41,7 +41,7 @@ static status set_from_file(void *user, const yaml_item *item)
     l->origin.line = item->line;
     if (item->is_null && conf_is_section(item->key))
         return ST_OK; /* "eval:" with nothing in it */
-    const conf_row *r = resolve(item->key, &value);
+    const conf_row *r = resolve_key(item->key, &value);
     if (!r)
         return conf_unknown_key(item->key, &l->origin);
     int64_t *before = &l->set_at[r - conf_rows];
@@ -125,7 +125,7 @@ static status set_from_flag(conf *c, int argc, char **argv, int *at, const char 
     const char *following = *at + 1 < argc ? argv[*at + 1] : NULL;
     const char *value = equals ? equals + 1 : following;
     const char *meant = value ? value : "";
-    const conf_row *r = resolve(key, &meant);
+    const conf_row *r = resolve_key(key, &meant);
     if (!r)
         return conf_unknown_key(key, &origin);
     bool apart = !equals && following && strncmp(following, "--", 2) != 0;
@@ -167,7 +167,7 @@ static status note_place(conf *c, const char *file, bool flags)
     return ST_OK;
 }
 
-static status load(conf *c, int *argc, char **argv)
+static status load_options(conf *c, int *argc, char **argv)
 {
     char here[PATH_MAX];
     const char *file;
@@ -201,7 +201,7 @@ status conf_load(conf *c, int *argc, char **argv)
     memset(c, 0, sizeof *c);
     arena_init(&c->texts, 0);
     c->place = "";
-    status st = load(c, argc, argv);
+    status st = load_options(c, argc, argv);
     if (st != ST_OK)
         conf_done(c);
     return st;
@@ -221,7 +221,7 @@ status conf_set(conf *c, const char *key, const char *value)
     if (!getcwd(here, sizeof here))
         return FAIL(ST_OS, "the working directory: %s", strerror(errno));
     conf_origin origin = {command_line, -1, here, ST_USAGE};
-    const conf_row *r = resolve(key, &value);
+    const conf_row *r = resolve_key(key, &value);
     if (!r)
         return conf_unknown_key(key, &origin);
     return conf_value_set(c, r, value, &origin);

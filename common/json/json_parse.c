@@ -69,7 +69,7 @@ static status fail_here(const json_parser *p, const char *what)
 }
 
 /* A token was read. */
-static json_parser *taken(void *user)
+static json_parser *take_token(void *user)
 {
     json_parser *p = (json_parser *)user;
     p->token_end = p->base + (int64_t)consumed(p);
@@ -83,7 +83,7 @@ static bool outside_item(const json_parser *p)
 }
 
 /* Takes a builder's answer; a failure gets its place, if it has none, and stops the parse. */
-static int settle(json_parser *p, status st)
+static int settle_status(json_parser *p, status st)
 {
     if (st == ST_OK)
         return 1;
@@ -101,7 +101,7 @@ static int put_nothing(json_parser *p)
 {
     const json_value none = {.type = JSON_NULL};
     p->leave_next = false;
-    return settle(p, json_builder_scalar(&p->build, none));
+    return settle_status(p, json_builder_scalar(&p->build, none));
 }
 
 /* A value ended. If it was an item of the streamed array, hands it out. */
@@ -128,10 +128,10 @@ static int skip_value(json_parser *p, json_type type)
         snprintf(what, sizeof what, "%s%.*s%s: expected an array, found %s", p->wanted ? "\"" : "",
                  KEY_SHOWN, p->wanted ? p->wanted : "top level", p->wanted ? "\"" : "",
                  json_type_name(type));
-        return settle(p, fail_here(p, what));
+        return settle_status(p, fail_here(p, what));
     }
     if (p->wanted && p->skipped == 0 && type != JSON_OBJECT)
-        return settle(p, fail_here(p, "expected an object at the top level"));
+        return settle_status(p, fail_here(p, "expected an object at the top level"));
     if (is_wanted) {
         p->in_array = true;
         p->found = true;
@@ -151,19 +151,19 @@ static int put_scalar(json_parser *p, json_value v, size_t token_bytes)
         return put_nothing(p);
     if (p->build.depth == 0)
         item_begins(p, (int64_t)consumed(p) - (int64_t)token_bytes);
-    return settle(p, json_builder_scalar(&p->build, v)) && value_done(p);
+    return settle_status(p, json_builder_scalar(&p->build, v)) && value_done(p);
 }
 
 static int on_null(void *user)
 {
     json_value v = {.type = JSON_NULL};
-    return put_scalar(taken(user), v, 4);
+    return put_scalar(take_token(user), v, 4);
 }
 
 static int on_bool(void *user, int yes)
 {
     json_value v = {.type = JSON_BOOL, .as.yes = yes != 0};
-    return put_scalar(taken(user), v, yes ? 4 : 5);
+    return put_scalar(take_token(user), v, yes ? 4 : 5);
 }
 
 /* A whole number that surely fits; false: others. yajl has seen that it is a number. */
@@ -184,7 +184,7 @@ static bool small_int(const char *digits, size_t size, int64_t *out)
 
 static int on_number(void *user, const char *digits, size_t size)
 {
-    json_parser *p = taken(user);
+    json_parser *p = take_token(user);
     char text[JSON_NUMBER_MAX];
     json_value v = {.type = JSON_INT};
     if (p->left_out > 0)
@@ -192,7 +192,7 @@ static int on_number(void *user, const char *digits, size_t size)
     if (small_int(digits, size, &v.as.integer))
         return put_scalar(p, v, size);
     if (size >= sizeof text)
-        return settle(p, fail_here(p, "a number of more than 511 digits"));
+        return settle_status(p, fail_here(p, "a number of more than 511 digits"));
     memcpy(text, digits, size);
     text[size] = 0;
     errno = 0;
@@ -202,16 +202,16 @@ static int on_number(void *user, const char *digits, size_t size)
         v.type = JSON_REAL;
         v.as.real = strtod(text, NULL);
         if (!isfinite(v.as.real))
-            return settle(p, fail_here(p, "a number beyond the range of a double"));
+            return settle_status(p, fail_here(p, "a number beyond the range of a double"));
     }
     return put_scalar(p, v, size);
 }
 
 static int on_text(void *user, const unsigned char *s, size_t size)
 {
-    json_parser *p = taken(user);
+    json_parser *p = take_token(user);
     if (!utf8_valid(s, size)) /* yajl lets surrogates and long forms pass */
-        return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
+        return settle_status(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (outside_item(p))
         return skip_value(p, JSON_TEXT);
     if (p->left_out > 0)
@@ -220,26 +220,26 @@ static int on_text(void *user, const unsigned char *s, size_t size)
         return put_nothing(p);
     if (p->build.depth == 0) /* escapes hide its length in the file; the end is near enough */
         item_begins(p, (int64_t)consumed(p));
-    return settle(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
+    return settle_status(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
 }
 
-static int begin(json_parser *p, bool is_object)
+static int begin_container(json_parser *p, bool is_object)
 {
     if (outside_item(p))
         return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
     if (p->left_out > 0 || p->leave_next) {
         p->leave_next = false;
         if (p->build.depth + p->left_out == JSON_MAX_DEPTH)
-            return settle(p, fail_here(p, "nested too deep"));
+            return settle_status(p, fail_here(p, "nested too deep"));
         p->left_out++;
         return 1;
     }
     if (p->build.depth == 0)
         item_begins(p, (int64_t)consumed(p) - 1);
-    return settle(p, json_builder_begin(&p->build, is_object));
+    return settle_status(p, json_builder_begin(&p->build, is_object));
 }
 
-static int end(json_parser *p)
+static int end_container(json_parser *p)
 {
     if (p->left_out > 0)
         return --p->left_out > 0 ? 1 : put_nothing(p);
@@ -250,22 +250,22 @@ static int end(json_parser *p)
             p->skipped--;
         return 1;
     }
-    return settle(p, json_builder_end(&p->build)) && value_done(p);
+    return settle_status(p, json_builder_end(&p->build)) && value_done(p);
 }
 
 static int on_begin_object(void *user)
 {
-    return begin(taken(user), true);
+    return begin_container(take_token(user), true);
 }
 
 static int on_begin_array(void *user)
 {
-    return begin(taken(user), false);
+    return begin_container(take_token(user), false);
 }
 
 static int on_end(void *user)
 {
-    return end(taken(user));
+    return end_container(take_token(user));
 }
 
 static bool is_name(const char *name, const unsigned char *key, size_t size)
@@ -275,18 +275,18 @@ static bool is_name(const char *name, const unsigned char *key, size_t size)
 
 static int on_key(void *user, const unsigned char *key, size_t size)
 {
-    json_parser *p = taken(user);
+    json_parser *p = take_token(user);
     if (!utf8_valid(key, size))
-        return settle(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
+        return settle_status(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (p->left_out > 0)
         return 1;
     if (!outside_item(p)) {
         p->leave_next = p->build.depth == 1 && is_name(p->without, key, size);
-        return settle(p, json_builder_key(&p->build, (const char *)key, size));
+        return settle_status(p, json_builder_key(&p->build, (const char *)key, size));
     }
     p->wanted_next = p->skipped == 1 && is_name(p->wanted, key, size);
     if (p->wanted_next && p->found)
-        return settle(p, fail_here(p, "the array's key stands twice"));
+        return settle_status(p, fail_here(p, "the array's key stands twice"));
     return 1;
 }
 

@@ -29,7 +29,7 @@ const char *json_type_name(json_type t)
     return "unknown";
 }
 
-static const json_value *find(const json_value *v, const char *key, size_t size)
+static const json_value *find_member(const json_value *v, const char *key, size_t size)
 {
     if (!v || v->type != JSON_OBJECT)
         return NULL;
@@ -47,7 +47,7 @@ static const json_value *find(const json_value *v, const char *key, size_t size)
 
 const json_value *json_find(const json_value *v, const char *key)
 {
-    return find(v, key, strlen(key));
+    return find_member(v, key, strlen(key));
 }
 
 const json_value *json_given(const json_value *v, const char *key)
@@ -111,7 +111,7 @@ static const json_value *find_path(const json_value *object, const char *key)
     const char *dot = strchr(key, '.');
     if (v || !dot)
         return v;
-    v = find(object, key, (size_t)(dot - key));
+    v = find_member(object, key, (size_t)(dot - key));
     return v ? find_path(v, dot + 1) : NULL;
 }
 

@@ -22,7 +22,7 @@ void json_writer_done(json_writer *w)
     memset(w, 0, sizeof *w);
 }
 
-static void append(json_writer *w, const char *s, size_t n)
+static void append_text(json_writer *w, const char *s, size_t n)
 {
     if (w->out_of_memory)
         return;
@@ -52,14 +52,14 @@ static void append(json_writer *w, const char *s, size_t n)
 
 static void append_cstr(json_writer *w, const char *s)
 {
-    append(w, s, strlen(s));
+    append_text(w, s, strlen(s));
 }
 
 /* Before a value or key: the comma that separates it from the one before. */
 static void separate(json_writer *w)
 {
     if (w->need_comma)
-        append(w, ",", 1);
+        append_text(w, ",", 1);
     w->need_comma = false;
 }
 
@@ -70,36 +70,36 @@ static void put_word(json_writer *w, const char *word)
     w->need_comma = true;
 }
 
-static void begin(json_writer *w, const char *bracket)
+static void open_bracket(json_writer *w, const char *bracket)
 {
     separate(w);
-    append(w, bracket, 1);
+    append_text(w, bracket, 1);
 }
 
-static void end(json_writer *w, const char *bracket)
+static void close_bracket(json_writer *w, const char *bracket)
 {
-    append(w, bracket, 1);
+    append_text(w, bracket, 1);
     w->need_comma = true;
 }
 
 void json_begin_object(json_writer *w)
 {
-    begin(w, "{");
+    open_bracket(w, "{");
 }
 
 void json_end_object(json_writer *w)
 {
-    end(w, "}");
+    close_bracket(w, "}");
 }
 
 void json_begin_array(json_writer *w)
 {
-    begin(w, "[");
+    open_bracket(w, "[");
 }
 
 void json_end_array(json_writer *w)
 {
-    end(w, "]");
+    close_bracket(w, "]");
 }
 
 static void put_escaped(json_writer *w, unsigned char c)
@@ -126,13 +126,13 @@ void json_put_text(json_writer *w, const char *s, size_t size)
 {
     const unsigned char *p = (const unsigned char *)s;
     separate(w);
-    append(w, "\"", 1);
+    append_text(w, "\"", 1);
     size_t i = 0;
     while (i < size) {
         size_t run = i; /* copy what needs no change in one piece */
         while (run < size && p[run] >= 0x20 && p[run] < 0x7F && p[run] != '"' && p[run] != '\\')
             run++;
-        append(w, s + i, run - i);
+        append_text(w, s + i, run - i);
         i = run;
         if (i == size)
             break;
@@ -140,12 +140,13 @@ void json_put_text(json_writer *w, const char *s, size_t size)
         if (length > 1)
             put_wide(w, s + i, length);
         else if (length == 0)
-            append(w, "\xEF\xBF\xBD", 3); /* U+FFFD: JSON is UTF-8, whatever a file name holds */
+            append_text(w, "\xEF\xBF\xBD",
+                        3); /* U+FFFD: JSON is UTF-8, whatever a file name holds */
         else
             put_escaped(w, p[i]);
         i += length ? length : 1;
     }
-    append(w, "\"", 1);
+    append_text(w, "\"", 1);
     w->need_comma = true;
 }
 
@@ -157,7 +158,7 @@ void json_put_cstr(json_writer *w, const char *s)
 void json_put_key(json_writer *w, const char *key)
 {
     json_put_cstr(w, key);
-    append(w, ":", 1);
+    append_text(w, ":", 1);
     w->need_comma = false;
 }
 
@@ -172,7 +173,7 @@ void json_put_int(json_writer *w, int64_t v)
     if (v < 0)
         text[--at] = '-';
     separate(w);
-    append(w, text + at, sizeof text - at);
+    append_text(w, text + at, sizeof text - at);
     w->need_comma = true;
 }
 
@@ -247,7 +248,7 @@ void json_put_value(json_writer *w, const json_value *v)
 void json_put_raw(json_writer *w, const char *json, size_t size)
 {
     separate(w);
-    append(w, json, size);
+    append_text(w, json, size);
     w->need_comma = true;
 }
 
@@ -313,7 +314,7 @@ void json_begin_key_array(json_writer *w, const char *key)
 
 status json_writer_take(json_writer *w, char **out_text, size_t *out_size)
 {
-    append(w, "", 0); /* an empty text is a text too */
+    append_text(w, "", 0); /* an empty text is a text too */
     if (w->out_of_memory) {
         json_writer_done(w);
         return FAIL(ST_NO_MEMORY, "no memory to write JSON");

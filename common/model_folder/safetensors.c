@@ -208,7 +208,7 @@ static bool holds_nul(const char *text, size_t size)
     return false;
 }
 
-static status parse(span block, const char *source, st_file *f)
+static status parse_block(span block, const char *source, st_file *f)
 {
     if (block.size < LENGTH_BYTES)
         return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)block.size,
@@ -237,7 +237,7 @@ status st_parse(span block, const char *source, st_file *out)
 {
     st_file f;
     memset(&f, 0, sizeof f);
-    status st = parse(block, source, &f);
+    status st = parse_block(block, source, &f);
     if (st == ST_OK)
         *out = f;
     else
@@ -273,7 +273,7 @@ status st_open(const char *path, st_file *out)
     status st = map_file(fd, path, &f);
     close(fd);
     if (st == ST_OK)
-        st = parse(span_of(f.map, f.map_size), path, &f);
+        st = parse_block(span_of(f.map, f.map_size), path, &f);
     if (st == ST_OK)
         *out = f;
     else

@@ -176,7 +176,7 @@ static status run_verb(const program *p, const verb *v, int argc, char **argv)
     return v->run(argc, argv);
 }
 
-static status run(const program *p, int argc, char **argv)
+static status dispatch_verb(const program *p, int argc, char **argv)
 {
     if (argc < 2) {
         help_all(p, stderr);
@@ -204,7 +204,7 @@ static status run(const program *p, int argc, char **argv)
 int program_run(const program *p, int argc, char **argv)
 {
     log_init(p->name, LOG_INFO, false);
-    status st = run(p, argc, argv);
+    status st = dispatch_verb(p, argc, argv);
     if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has told it */
         log_status();
     const int failed = fflush(stdout) == 0 ? 0 : errno;

@@ -100,7 +100,7 @@ void bpe_scratch_free(bpe_scratch **s)
     *s = NULL;
 }
 
-static status reserve(bpe_scratch *s, size_t size)
+static status reserve_scratch(bpe_scratch *s, size_t size)
 {
     if (size <= s->capacity)
         return ST_OK;
@@ -216,7 +216,7 @@ status bpe_encode(const bpe_merges *m, const int32_t *byte_id, bpe_scratch *s, c
         *out_n = slot->n;
         return ST_OK;
     }
-    TRY(reserve(s, size));
+    TRY(reserve_scratch(s, size));
     size_t n = merge_piece(m, byte_id, s, piece, (int32_t)size);
     if (slot && n <= CACHE_TOKENS) {
         slot->size = (uint8_t)size;

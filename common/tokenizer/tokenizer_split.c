@@ -104,7 +104,8 @@ struct splitter_scratch {
     size_t capacity;
 };
 
-static status compile(const char *expression, size_t size, const char *file, pcre2_code **out)
+static status compile_pattern(const char *expression, size_t size, const char *file,
+                              pcre2_code **out)
 {
     int code;
     PCRE2_SIZE at;
@@ -130,7 +131,7 @@ status splitter_new(const char *expression, size_t size, const char *file, split
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory for the pre-tokeniser expression");
     status st = words_know(expression, size) ? word_classes_new(&s->words)
-                                             : compile(expression, size, file, &s->code);
+                                             : compile_pattern(expression, size, file, &s->code);
     if (st != ST_OK) {
         splitter_free(&s);
         return st;

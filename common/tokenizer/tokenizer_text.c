@@ -165,7 +165,7 @@ static int by_combining_class(const void *a, const void *b)
 }
 
 /* Each run of combining marks is sorted by class. */
-static void reorder(nfc_scratch *s)
+static void reorder_marks(nfc_scratch *s)
 {
     for (size_t i = 0; i < s->n;) {
         size_t end = i;
@@ -219,7 +219,7 @@ static void compose(nfc_scratch *s)
 status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *s, mapped_text *out)
 {
     TRY(decompose(text, size, s));
-    reorder(s);
+    reorder_marks(s);
     compose(s);
     out->size = 0;
     for (size_t i = 0; i < s->n; i++)

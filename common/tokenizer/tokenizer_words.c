@@ -22,7 +22,7 @@ struct word_classes {
     uint8_t kind_of[TABLE_END]; /* code points from here on are OTHER */
 };
 
-static bool mark(word_classes *w, code_set set, kind k)
+static bool mark_ranges(word_classes *w, code_set set, kind k)
 {
     for (size_t i = 0; i < set.n; i++) {
         const code_range r = set.ranges[i];
@@ -38,8 +38,8 @@ status word_classes_new(word_classes **out)
     word_classes *w = calloc(1, sizeof *w);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for the tokenizer's character classes");
-    if (!mark(w, code_letters, LETTER) || !mark(w, code_numbers, NUMBER) ||
-        !mark(w, code_spaces, SPACE)) {
+    if (!mark_ranges(w, code_letters, LETTER) || !mark_ranges(w, code_numbers, NUMBER) ||
+        !mark_ranges(w, code_spaces, SPACE)) {
         free(w);
         return FAIL(ST_INTERNAL, "a character class reaches beyond U+%X", TABLE_END - 1);
     }
@@ -60,7 +60,7 @@ typedef struct character {
     size_t end; /* where the next one begins */
 } character;
 
-static inline character look(const word_classes *w, const uint8_t *text, size_t at)
+static inline character read_character(const word_classes *w, const uint8_t *text, size_t at)
 {
     const uint8_t *p = text + at;
     if (p[0] < 0x80)
@@ -80,7 +80,7 @@ static inline size_t run_of(const word_classes *w, const uint8_t *text, size_t s
                             kind wanted)
 {
     while (at < size) {
-        const character c = look(w, text, at);
+        const character c = read_character(w, text, at);
         if (c.kind != wanted)
             break;
         at = c.end;
@@ -110,7 +110,7 @@ static size_t white(const word_classes *w, const uint8_t *text, size_t size, siz
 {
     size_t end = at, last = at, newline = at;
     while (end < size) {
-        const character c = look(w, text, end);
+        const character c = read_character(w, text, end);
         if (c.kind != SPACE && c.kind != NEWLINE)
             break;
         last = end;
@@ -125,7 +125,7 @@ static size_t white(const word_classes *w, const uint8_t *text, size_t size, siz
 
 size_t words_next(const word_classes *w, const uint8_t *text, size_t size, size_t at)
 {
-    const character c = look(w, text, at);
+    const character c = read_character(w, text, at);
     if (c.kind == LETTER)
         return run_of(w, text, size, c.end, LETTER);
     if (c.kind == NUMBER)
@@ -137,7 +137,7 @@ size_t words_next(const word_classes *w, const uint8_t *text, size_t size, size_
         if (end > at)
             return end;
     }
-    const kind next = c.end < size ? look(w, text, c.end).kind : NEWLINE;
+    const kind next = c.end < size ? read_character(w, text, c.end).kind : NEWLINE;
     if (next == LETTER)
         return run_of(w, text, size, c.end, LETTER);
     if (c.kind == SPACE && !(text[at] == ' ' && next == OTHER))

@@ -33,7 +33,7 @@ static const verb verbs[] = {
      "  --workers N          so many processes; default 1\n"
      "SIGTERM: they finish what is in work and leave. They wait a minute for a daemon that is\n"
      "away.",
-     false, "--parent --keeper --heard"},
+     false, "--parent --supervisor --heard"},
     {"check", verb_check, "decodes every sample once and lists each bad one", CONFIG " [--hash]",
      "Decodes and tokenises every sample once and lists each bad one: number, name, file, cause.\n"
      "  --hash   also the content hash of every image file\n"
@@ -110,7 +110,8 @@ static const verb verbs[] = {
      true, NULL, where},
     {"drain", verb_drain, "stops a running daemon for good, with nothing lost", DAEMON,
      "A running daemon finishes what is in work, without a time limit, then stops; workers and\n"
-     "their keepers on other machines leave with it. (SIGTERM stops it for a restart: they wait\n"
+     "their supervisors on other machines leave with it. (SIGTERM stops it for a restart: they "
+     "wait\n"
      "for the next one.) Returns at once: the daemon is gone when status no longer "
      "answers." WHICH_DAEMON,
      true, NULL, where},

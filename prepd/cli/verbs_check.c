@@ -25,9 +25,9 @@ static status list_bad(const row *one, int64_t index, int64_t *n_bad)
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *q = json_item(list, i);
         printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
-               visible(json_text(json_find(q, "name"), "-")).text,
-               visible(json_text(json_find(q, "file"), "-")).text,
-               visible(json_text(json_find(q, "cause"), "-")).text);
+               escape_text(json_text(json_find(q, "name"), "-")).text,
+               escape_text(json_text(json_find(q, "file"), "-")).text,
+               escape_text(json_text(json_find(q, "cause"), "-")).text);
         (*n_bad)++;
     }
     json_free(&list);
@@ -78,8 +78,8 @@ static status list_damaged(const char *endpoint, int64_t *out_n)
         const json_value *list = json_find(v, "damaged");
         for (size_t i = 0; i < json_count(list); i++)
             printf("damaged\t%s\t%s\n",
-                   visible(json_text(json_find(json_item(list, i), "file"), "-")).text,
-                   visible(json_text(json_find(json_item(list, i), "warning"), "-")).text);
+                   escape_text(json_text(json_find(json_item(list, i), "file"), "-")).text,
+                   escape_text(json_text(json_find(json_item(list, i), "warning"), "-")).text);
         from = json_int(json_find(v, "next"), 0);
         count = json_count(list) > 0 ? json_int(json_find(v, "count"), 0) : 0;
         json_free(&v);
@@ -145,7 +145,7 @@ static status hash_images(const conf *c, hash_count *out)
             hash_print(h, text);
         out->done += hashed;
         out->failed += !hashed;
-        printf("hash\t%s\t%s\n", text, visible(d->v->image_path(d, j)).text);
+        printf("hash\t%s\t%s\n", text, escape_text(d->v->image_path(d, j)).text);
     }
     dataset_close(&d);
     return ST_OK;

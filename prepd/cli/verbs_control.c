@@ -55,7 +55,7 @@ static status find_daemon(int *argc, char **argv, daemon_address *out)
 }
 
 /* One that is just being started is waited for; a missing permission comes by no waiting. */
-static status look(const char *control)
+static status check_listener(const char *control)
 {
     const status st = wire_listens(control);
     if (st == ST_UNAVAILABLE)
@@ -73,7 +73,7 @@ static status no_answer(const char *control)
                    ANSWER_MS / 1000);
 }
 
-static status hear(wire_socket *s, const char *control, wire_msg *m)
+static status await_answer(wire_socket *s, const char *control, wire_msg *m)
 {
     status st = wire_recv(s, ANSWER_MS, NULL, m);
     if (st != ST_TIMEOUT)
@@ -90,8 +90,8 @@ static status hear(wire_socket *s, const char *control, wire_msg *m)
 }
 
 /* Sends the command; the answer as text (heap) and parsed. */
-static status ask(const daemon_address *daemon, const char *command, char **out_text,
-                  json_value **out)
+static status send_command(const daemon_address *daemon, const char *command, char **out_text,
+                           json_value **out)
 {
     char *control = NULL;
     wire *net = NULL;
@@ -102,14 +102,14 @@ static status ask(const daemon_address *daemon, const char *command, char **out_
     char *reachable = NULL;
     TRY(wire_reachable(daemon->endpoint, &reachable));
     TRY_OR(done, wire_beside(reachable, 2, &control));
-    TRY_OR(done, look(control));
+    TRY_OR(done, check_listener(control));
     TRY_OR(done, wire_new(&net));
     if (daemon->keys[0])
         TRY_OR(done, wire_use_keys(net, daemon->keys));
     TRY_OR(failed, wire_connect(net, control, &s));
     TRY_OR(failed, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
     TRY_OR(failed, wire_msg_new(&m));
-    TRY_OR(failed, hear(s, control, m));
+    TRY_OR(failed, await_answer(s, control, m));
     TRY_OR(failed, wire_read_json(m, control, &head, out));
     if (head.kind == KIND_ERROR) {
         st = wire_error(*out, control);
@@ -141,13 +141,13 @@ status verb_ask(const char *endpoint, const char *command, json_value **out)
     char *text = NULL;
     status st = address_set(&daemon, endpoint, "");
     if (st == ST_OK)
-        st = ask(&daemon, command, &text, out);
+        st = send_command(&daemon, command, &text, out);
     address_done(&daemon);
     free(text);
     return st;
 }
 
-static long long number(const json_value *v, const char *key)
+static long long read_integer(const json_value *v, const char *key)
 {
     return (long long)json_int(json_find(v, key), 0);
 }
@@ -160,22 +160,24 @@ static double real(const json_value *v, const char *key)
 static void print_source(const json_value *all, const char *name)
 {
     const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
-    const long long shown = (long long)json_count(bad), all_bad = number(s, "quarantined_count");
+    const long long shown = (long long)json_count(bad),
+                    all_bad = read_integer(s, "quarantined_count");
     printf("%-11s %s, %lld samples, %lld quarantined\n", name,
-           visible(json_text(json_find(s, "state"), "-")).text, number(s, "samples"), all_bad);
+           escape_text(json_text(json_find(s, "state"), "-")).text, read_integer(s, "samples"),
+           all_bad);
     for (size_t i = 0; i < json_count(bad); i++)
-        printf("            sample %lld: %s\n", number(json_item(bad, i), "id"),
-               visible(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
+        printf("            sample %lld: %s\n", read_integer(json_item(bad, i), "id"),
+               escape_text(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
     if (all_bad > shown)
         printf("            and %lld more\n", all_bad - shown);
     const json_value *damaged = json_find(s, "damaged");
-    const long long n = number(s, "damaged_count");
+    const long long n = read_integer(s, "damaged_count");
     if (n > 0)
         printf("            %lld pictures damaged and used as they decode (data.damaged)\n", n);
     for (size_t i = 0; i < json_count(damaged) && i < DAMAGED_SHOWN; i++)
         printf("            picture %s: %s\n",
-               visible(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
-               visible(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
+               escape_text(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
+               escape_text(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
     if (n > DAMAGED_SHOWN)
         printf("            and %lld more: prepd check lists all\n", n - DAMAGED_SHOWN);
 }
@@ -191,23 +193,23 @@ static void print_status(const json_value *v)
             busy++;
             oldest = age > oldest ? age : oldest;
         }
-    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", number(v, "pid"),
-           visible(json_text(json_find(v, "endpoint"), "-")).text, real(v, "seconds"),
+    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", read_integer(v, "pid"),
+           escape_text(json_text(json_find(v, "endpoint"), "-")).text, real(v, "seconds"),
            real(v, "rss_bytes") / 1048576.0,
            json_bool(json_find(v, "draining"), false) ? ", draining" : "");
     printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",
-           number(v, "rows"), number(v, "samples"), real(v, "bytes") / 1048576.0,
+           read_integer(v, "rows"), read_integer(v, "samples"), real(v, "bytes") / 1048576.0,
            real(v, "rows_per_s"), real(v, "samples_per_s"));
     printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
-           json_count(workers), (long long)busy, number(v, "workers_alive"),
-           number(v, "workers_target"), number(v, "workers_replaced"));
+           json_count(workers), (long long)busy, read_integer(v, "workers_alive"),
+           read_integer(v, "workers_target"), read_integer(v, "workers_replaced"));
     printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside, "
            "%lld broken protocol), %lld waiting\n",
-           oldest, number(v, "leases_lost"), number(v, "lost_by_crash"),
-           number(v, "lost_by_timeout"), number(v, "lost_from_outside"),
-           number(v, "lost_by_breach"), number(v, "leases_waiting"));
+           oldest, read_integer(v, "leases_lost"), read_integer(v, "lost_by_crash"),
+           read_integer(v, "lost_by_timeout"), read_integer(v, "lost_from_outside"),
+           read_integer(v, "lost_by_breach"), read_integer(v, "leases_waiting"));
     const json_value *cache = json_find(v, "cache");
-    const long long hits = number(cache, "hits"), misses = number(cache, "misses");
+    const long long hits = read_integer(cache, "hits"), misses = read_integer(cache, "misses");
     if (hits + misses > 0)
         printf("cache       %lld pictures found, %lld not (%.1f %%)\n", hits, misses,
                100.0 * (double)hits / (double)(hits + misses));
@@ -219,11 +221,11 @@ static void print_status(const json_value *v)
         const json_value *s = json_item(consumers, i);
         printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
                "%.1f MiB credit left\n",
-               visible(json_text(json_find(s, "stream"), "-")).text, number(s, "rank"),
-               number(s, "ranks"), number(s, "rows_sent"), number(s, "next_row"),
-               number(s, "in_work"), real(s, "credit_bytes") / 1048576.0);
+               escape_text(json_text(json_find(s, "stream"), "-")).text, read_integer(s, "rank"),
+               read_integer(s, "ranks"), read_integer(s, "rows_sent"), read_integer(s, "next_row"),
+               read_integer(s, "in_work"), real(s, "credit_bytes") / 1048576.0);
         const double left = json_real(json_find(s, "epoch_seconds_left"), -1);
-        printf("            epoch %lld, %.1f %% done", number(s, "epoch"),
+        printf("            epoch %lld, %.1f %% done", read_integer(s, "epoch"),
                100 * real(s, "epoch_share"));
         printf(left >= 0 ? ", %.0f min left\n" : "\n", left / 60);
     }
@@ -239,7 +241,7 @@ static status run_command(int argc, char **argv, const char *command, char **out
     if (st == ST_OK)
         st = verb_all_taken(argc, argv);
     if (st == ST_OK)
-        st = ask(&daemon, command, out_text, out);
+        st = send_command(&daemon, command, out_text, out);
     address_done(&daemon);
     return st;
 }
@@ -256,10 +258,10 @@ status verb_keygen(int argc, char **argv)
     TRY(wire_keys_make(out, name));
     if (name)
         printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n",
-               visible(out).text, visible(name).text);
+               escape_text(out).text, escape_text(name).text);
     else
         printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n",
-               visible(out).text);
+               escape_text(out).text);
     return ST_OK;
 }
 
@@ -295,8 +297,8 @@ status verb_scale(int argc, char **argv)
     argv[1] = argv[0];
     TRY_OR(done, verb_all_taken(argc - 1, argv + 1));
     snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}", (long long)n);
-    TRY_OR(done, ask(&daemon, command, &text, &v));
-    printf("workers wanted: %lld\n", number(v, "workers_target"));
+    TRY_OR(done, send_command(&daemon, command, &text, &v));
+    printf("workers wanted: %lld\n", read_integer(v, "workers_target"));
 done:
     address_done(&daemon);
     free(text);

@@ -40,7 +40,7 @@ static status of_tokens(const char *model, hash128 *out)
 }
 
 /* A line for each, as soon as it is known: what waits for the first need not wait for all. */
-static status tell(const char *self, const char *model, const char *only)
+static status print_fingerprints(const char *self, const char *model, const char *only)
 {
     for (int k = 0; k < N_PRINTS; k++) {
         char text[HASH_TEXT];
@@ -63,7 +63,7 @@ static status tell_daemon(pid_t parent, const char *self, const char *model, con
     TRY(proc_follow_parent(parent, SIGKILL));
     status st = sandbox_shed_privileges();
     if (st == ST_OK)
-        st = tell(self, model, only);
+        st = print_fingerprints(self, model, only);
     if (st == ST_OK)
         return ST_OK;
     printf("error %d %s\n", (int)st, status_text());
@@ -85,5 +85,5 @@ status verb_fingerprint(int argc, char **argv)
     if (parent)
         return tell_daemon((pid_t)pid, self, model, only);
     printf("build %s\n", prepd_build);
-    return tell(self, model, NULL);
+    return print_fingerprints(self, model, NULL);
 }

@@ -67,7 +67,7 @@ status verb_serve(int argc, char **argv)
     return st;
 }
 
-/* The command line of the workers a keeper starts: what it was given, without --workers. */
+/* The command line of the workers a supervisor starts: what it was given, without --workers. */
 static status keep_workers(const worker_options *o, int64_t n)
 {
     char self[STATUS_PATH_MAX];
@@ -88,7 +88,7 @@ static status keep_workers(const worker_options *o, int64_t n)
         args[n_args++] = (char *)(uintptr_t)options[i].flag; /* proc_spawn only reads them */
         args[n_args++] = (char *)(uintptr_t)options[i].value;
     }
-    return keeper_run(args, n_args, (int)n, o->endpoint, o->keys);
+    return supervisor_run(args, n_args, (int)n, o->endpoint, o->keys);
 }
 
 static status run_worker(const worker_options *o)
@@ -106,12 +106,13 @@ status verb_worker(int argc, char **argv)
     const char *workers;
     int64_t parent, n = 1;
     TRY(take_parent(&argc, argv, &parent));
-    o.heard = verb_take_flag(&argc, argv, "--heard"); /* by a keeper, as --parent and --keeper */
+    o.heard =
+        verb_take_flag(&argc, argv, "--heard"); /* by a supervisor, as --parent and --supervisor */
     TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
     TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
     TRY(verb_take(&argc, argv, "--model", &o.model));
     TRY(verb_take(&argc, argv, "--keys", &o.keys));
-    TRY(verb_take(&argc, argv, "--keeper", &o.keeper));
+    TRY(verb_take(&argc, argv, "--supervisor", &o.supervisor));
     TRY(verb_take(&argc, argv, "--workers", &workers));
     if (workers)
         TRY(verb_number("--workers", workers, 1, 1024, &n));

@@ -21,7 +21,7 @@ typedef struct stream_run {
     arena a;
 } stream_run;
 
-static status begin(stream_run *r, int argc, char **argv)
+static status open_stream_run(stream_run *r, int argc, char **argv)
 {
     *r = (stream_run){0};
     arena_init(&r->a, 0);
@@ -34,7 +34,7 @@ static status open_stream(stream_run *r, const char *stream, int64_t from_row)
     return child_open(&r->daemon, stream, from_row, r->c.prepd_ahead_bytes, &r->rows);
 }
 
-static void end(stream_run *r)
+static void close_stream_run(stream_run *r)
 {
     status_note note = *status_last();
     client_close(&r->rows);
@@ -94,7 +94,7 @@ status verb_digest(int argc, char **argv)
     int64_t rows;
     char text[HASH_TEXT];
     TRY(take_range(&argc, argv, &range));
-    TRY(begin(&r, argc, argv));
+    TRY(open_stream_run(&r, argc, argv));
     const int64_t g = r.c.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
     TRY_OR(done, digest_rows(&r, range.steps * g, &chain, &rows));
@@ -104,7 +104,7 @@ status verb_digest(int argc, char **argv)
     hash_print(chain, text);
     printf("%s\n", text);
 done:
-    end(&r);
+    close_stream_run(&r);
     return st;
 }
 
@@ -141,17 +141,17 @@ status verb_record(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--out", &out));
     if (!out)
         return FAIL(ST_USAGE, "--out FILE is needed, for the rows");
-    TRY(begin(&r, argc, argv));
+    TRY(open_stream_run(&r, argc, argv));
     const int64_t g = r.c.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
     TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
     TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));
     TRY_OR(done, record_finish(&w));
-    printf("%s: %lld rows\n", visible(out).text, (long long)rows);
+    printf("%s: %lld rows\n", escape_text(out).text, (long long)rows);
 done:
     if (w)
         record_abandon(&w);
-    end(&r);
+    close_stream_run(&r);
     return st;
 }
 
@@ -198,7 +198,7 @@ status verb_sample(int argc, char **argv)
     TRY(verb_number("--index", number, 0, INT64_MAX, &index));
     if (!out)
         return FAIL(ST_USAGE, "--out FILE.safetensors is needed, for the row");
-    TRY(begin(&r, argc, argv));
+    TRY(open_stream_run(&r, argc, argv));
     TRY_OR(done, open_stream(&r, "sample", index));
     st = client_next(r.rows, &r.a, &one, NULL, NULL);
     if (st == ST_END)
@@ -206,10 +206,10 @@ status verb_sample(int argc, char **argv)
     TRY_OR(done, st);
     TRY_OR(done, refuse_bad(&one, index));
     TRY_OR(done, row_save(&one, out));
-    printf("%s: %lld tokens, %lld patches, %lld images\n", visible(out).text,
+    printf("%s: %lld tokens, %lld patches, %lld images\n", escape_text(out).text,
            (long long)one.n_tokens, (long long)(one.n_patches + one.n_video_patches),
            (long long)one.n_items);
 done:
-    end(&r);
+    close_stream_run(&r);
     return st;
 }

@@ -79,7 +79,7 @@ static status answer_line(answering *a, const char *text, size_t size)
     return ST_OK;
 }
 
-static status flush(void)
+static status flush_stdout(void)
 {
     if (fflush(stdout) || ferror(stdout))
         return FAIL(ST_IO, "standard output can not be written: %s", strerror(errno));
@@ -117,7 +117,7 @@ static status answer_input(answering *a)
             buffer = moved;
             capacity = grown;
         }
-        TRY_OR(done, flush());
+        TRY_OR(done, flush_stdout());
         ssize_t n = read(STDIN_FILENO, buffer + size, capacity - size);
         if (n < 0 && errno == EINTR)
             continue;
@@ -156,7 +156,7 @@ status verb_tokenize(int argc, char **argv)
         (void)fflush(stdout);
         goto done;
     }
-    st = flush();
+    st = flush_stdout();
 done:
     token_list_done(&a.tokens);
     tokenizer_scratch_free(&a.scratch);

@@ -39,7 +39,7 @@ typedef struct kept_chats {
 
 static const double NO_CLIP = -1;
 
-static status gather(const conversations *d, kept_chats *k)
+static status gather_records(const conversations *d, kept_chats *k)
 {
     k->records = malloc(((size_t)d->n * RECORD_NUMBERS + 1) * sizeof *k->records);
     k->rates = malloc(((size_t)d->images.n + 1) * sizeof *k->rates);
@@ -61,12 +61,12 @@ static status gather(const conversations *d, kept_chats *k)
     return kept_points_of(d->files, &k->points);
 }
 
-static status save(const conversations *d, const kept_name *name)
+static status save_chats(const conversations *d, const kept_name *name)
 {
     kept_chats k = {0};
     char identity[HASH_TEXT];
     const int64_t contents = records_count(d->files) * (int64_t)sizeof *d->contents;
-    status st = gather(d, &k);
+    status st = gather_records(d, &k);
     hash_print(d->identity, identity);
     const st_meta words[] = {{"identity", identity}};
     if (st == ST_OK) {
@@ -96,7 +96,7 @@ void chat_cache_save(const conversations *d, const conf *c)
     kept_name name;
     if (d->clip_refused || records_unpacked(d->files) < KEPT_WORTH_BYTES)
         return;
-    if (name_cache(d, c, &name) && save(d, &name) != ST_OK)
+    if (name_cache(d, c, &name) && save_chats(d, &name) != ST_OK)
         log_info("places of records are not kept for the next start: %s", status_text());
 }
 
@@ -108,8 +108,8 @@ static status unfit(const char *path)
 }
 
 /* A column's bytes, copied, with room for one more. */
-static status take(const st_file *f, const char *path, const char *name, st_dtype dtype, void **out,
-                   int64_t *out_n)
+static status read_column(const st_file *f, const char *path, const char *name, st_dtype dtype,
+                          void **out, int64_t *out_n)
 {
     const st_tensor *t;
     TRY(st_want(f, name, dtype, 1, path, &t));
@@ -126,7 +126,7 @@ static status take(const st_file *f, const char *path, const char *name, st_dtyp
 static status take_texts(const st_file *f, const char *path, const char *name, text_pool *out)
 {
     int64_t n;
-    TRY(take(f, path, name, DT_U8, (void **)&out->bytes, &n));
+    TRY(read_column(f, path, name, DT_U8, (void **)&out->bytes, &n));
     out->size = out->capacity = (size_t)n;
     return n && (out->bytes[0] != 0 || out->bytes[n - 1] != 0) ? unfit(path) : ST_OK;
 }
@@ -137,7 +137,7 @@ static status take_images(conversations *d, const st_file *f, const char *path)
     const uint8_t *rates;
     int64_t n_rates;
     TRY(take_texts(f, path, "names", &d->images.texts));
-    TRY(take(f, path, "name_at", DT_I64, (void **)&d->images.at, &d->images.n));
+    TRY(read_column(f, path, "name_at", DT_I64, (void **)&d->images.at, &d->images.n));
     d->images.capacity = d->images.n;
     TRY(kept_words(f, path, "rates", 1, d->images.n, &rates, &n_rates));
     if (d->images.n > INT32_MAX)
@@ -172,7 +172,7 @@ static status take_records(conversations *d, const st_file *f, const char *path)
     const uint8_t *words;
     int64_t n, first = 0;
     TRY(take_texts(f, path, "causes", &d->causes));
-    TRY(take(f, path, "shown", DT_I32, (void **)&d->shown, &d->n_shown));
+    TRY(read_column(f, path, "shown", DT_I32, (void **)&d->shown, &d->n_shown));
     d->shown_capacity = d->n_shown;
     for (int64_t i = 0; i < d->n_shown; i++)
         if (d->shown[i] < 0 || d->shown[i] >= d->images.n)
@@ -204,7 +204,7 @@ static status take_records(conversations *d, const st_file *f, const char *path)
 status chat_cache_take(conversations *d, const st_file *f, const char *path)
 {
     int64_t n;
-    TRY(take(f, path, "contents", DT_U8, (void **)&d->contents, &n));
+    TRY(read_column(f, path, "contents", DT_U8, (void **)&d->contents, &n));
     if (n != records_count(d->files) * (int64_t)sizeof *d->contents)
         return unfit(path);
     TRY(kept_points_take(d->files, f, path));
@@ -226,7 +226,7 @@ static status take_all(conversations *d, const conf *c, const st_file *f, const 
 }
 
 /* What a failed load has left. */
-static void forget(conversations *d)
+static void forget_records(conversations *d)
 {
     kept_points_forget(d->files);
     free(d->all);
@@ -267,6 +267,6 @@ bool chat_cache_load(conversations *d, const conf *c)
         return true;
     }
     log_info("records are read again: %s", status_text());
-    forget(d);
+    forget_records(d);
     return false;
 }

@@ -121,7 +121,7 @@ status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, cons
     return st;
 }
 
-static status check(const kept_name *name, const st_file *f)
+static status check_kept_file(const kept_name *name, const st_file *f)
 {
     const char *key = st_meta_find(f, "key"), *wanted = st_meta_find(f, "sum");
     char sum[HASH_TEXT];
@@ -136,7 +136,7 @@ static status check(const kept_name *name, const st_file *f)
 status kept_open(const kept_name *name, st_file *out)
 {
     TRY(st_open(name->path, out));
-    const status st = check(name, out);
+    const status st = check_kept_file(name, out);
     if (st != ST_OK)
         st_close(out);
     return st;

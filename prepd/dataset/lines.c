@@ -13,7 +13,7 @@ typedef struct joining {
     bool too_long;
 } joining;
 
-static status join(joining *j, const uint8_t *more, size_t n, int64_t most)
+static status extend_line(joining *j, const uint8_t *more, size_t n, int64_t most)
 {
     if (j->too_long || (int64_t)(j->n + n) > most) {
         j->too_long = true;
@@ -59,7 +59,7 @@ static status read_lines(unpack *u, int64_t most, uint8_t *buffer, joining *j, l
             const size_t stop = end ? (size_t)(end - buffer) : n;
             const bool whole = end && j->n == 0 && !j->too_long;
             if (!whole)
-                TRY(join(j, buffer + from, stop - from, most));
+                TRY(extend_line(j, buffer + from, stop - from, most));
             if (!end)
                 break;
             TRY(hand_out(whole         ? span_of(buffer + from, stop - from)

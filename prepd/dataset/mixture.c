@@ -426,7 +426,7 @@ static const char *mixture_reference(const dataset *d, int64_t i)
     return s && s->v->reference ? s->v->reference(s, i - m->parts[k].first) : NULL;
 }
 
-static status get(const dataset *d, int64_t i, bool whole, arena *a, sample *out)
+static status get_mixed_sample(const dataset *d, int64_t i, bool whole, arena *a, sample *out)
 {
     const mixture *m = as_mixture(d);
     const int k = source_of(m, i);
@@ -453,12 +453,12 @@ static status get(const dataset *d, int64_t i, bool whole, arena *a, sample *out
 
 static status mixture_get(const dataset *d, int64_t i, arena *a, sample *out)
 {
-    return get(d, i, true, a, out);
+    return get_mixed_sample(d, i, true, a, out);
 }
 
 static status mixture_outline(const dataset *d, int64_t i, arena *a, sample *out)
 {
-    return get(d, i, false, a, out);
+    return get_mixed_sample(d, i, false, a, out);
 }
 
 const dataset_vtable dataset_mixture = {

@@ -21,7 +21,7 @@ static bool name_cache(const texts *d, const conf *c, kept_name *out)
     return kept_name_begin(c, VERSION, &h) && kept_name_end(c, "text", d->files, &h, out);
 }
 
-static status save(const texts *d, const kept_name *name)
+static status save_texts(const texts *d, const kept_name *name)
 {
     kept_points points = {0};
     char identity[HASH_TEXT];
@@ -59,7 +59,7 @@ void text_cache_save(const texts *d, const conf *c)
 {
     kept_name name;
     if (records_unpacked(d->files) >= KEPT_WORTH_BYTES && name_cache(d, c, &name) &&
-        save(d, &name) != ST_OK)
+        save_texts(d, &name) != ST_OK)
         log_info("places of documents are not kept for the next start: %s", status_text());
 }
 
@@ -107,7 +107,7 @@ status text_cache_take(texts *d, const st_file *f, const char *path)
     return take_places(d, f, path);
 }
 
-static status load(texts *d, const kept_name *name)
+static status load_texts(texts *d, const kept_name *name)
 {
     st_file f;
     TRY(kept_open(name, &f));
@@ -131,7 +131,7 @@ bool text_cache_load(texts *d, const conf *c)
     kept_name name;
     if (!name_cache(d, c, &name) || access(name.path, R_OK) != 0)
         return false;
-    if (load(d, &name) == ST_OK) {
+    if (load_texts(d, &name) == ST_OK) {
         records_adopted(d->files);
         log_info("places of documents are those of the last start file=%s", name.path);
         return true;

@@ -224,7 +224,7 @@ typedef struct beginning {
     bool array;   /* an array begins with a bracket; lines do not */
 } beginning;
 
-static status look(unpack *bytes, beginning *out)
+static status peek_beginning(unpack *bytes, beginning *out)
 {
     static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
     uint8_t head[256];
@@ -279,7 +279,7 @@ status records_scan(record_files *f, record_each each, void *user)
         scanning s = {.f = f, .file = (int32_t)k, .each = each, .user = user};
         beginning begins;
         x->first_point = points;
-        TRY(look(x->bytes, &begins));
+        TRY(peek_beginning(x->bytes, &begins));
         st = begins.array ? scan_array(x, begins.mark, &s)
                           : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
         unpack_rest(x->bytes);
@@ -290,7 +290,7 @@ status records_scan(record_files *f, record_each each, void *user)
 }
 
 /* Compressed files keep a decoder and what it unpacked; the least recently used gives its up. */
-static void wake(record_files *f, record_file *x)
+static void wake_file(record_files *f, record_file *x)
 {
     record_file *oldest = NULL;
     int awake = 0;
@@ -320,7 +320,7 @@ status records_read(record_files *f, const record_place *at, json_value **out)
         f->text = grown;
         f->text_capacity = n;
     }
-    wake(f, x);
+    wake_file(f, x);
     TRY(unpack_at(x->bytes, at->offset, f->text, n));
     if (json_parse(f->text, n, x->path, out) != ST_OK)
         return FAIL_AT(ST_BAD_INPUT, x->path, at->line, at->offset,

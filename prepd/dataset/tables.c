@@ -63,7 +63,7 @@ void text_pool_done(text_pool *p)
 }
 
 /* Finaliser of SplitMix64 (Steele, Lea, Flood 2014): ids are often consecutive. */
-static uint64_t scatter(uint64_t v)
+static uint64_t hash_id(uint64_t v)
 {
     v = (v ^ v >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     v = (v ^ v >> 27) * UINT64_C(0x94d049bb133111eb);
@@ -72,7 +72,7 @@ static uint64_t scatter(uint64_t v)
 
 static id_slot *find_slot(id_slot *slots, size_t capacity, int64_t id)
 {
-    size_t at = (size_t)scatter((uint64_t)id) & (capacity - 1);
+    size_t at = (size_t)hash_id((uint64_t)id) & (capacity - 1);
     while (slots[at].value && slots[at].id != id)
         at = (at + 1) & (capacity - 1);
     return &slots[at];

@@ -47,7 +47,7 @@ static status read_exactly(const reading *r, int64_t offset, void *to, size_t n)
 }
 
 /* An octal field, or GNU's base-256 for large numbers; -1 if it is neither. */
-static int64_t number(const uint8_t *field, int n)
+static int64_t parse_field(const uint8_t *field, int n)
 {
     int64_t v = 0;
     int k = 0;
@@ -74,7 +74,7 @@ static bool sum_agrees(const uint8_t *h)
     int64_t sum = 0;
     for (int k = 0; k < BLOCK; k++)
         sum += k >= AT_SUM && k < AT_SUM + SUM_BYTES ? ' ' : h[k];
-    return sum == number(h + AT_SUM, SUM_BYTES);
+    return sum == parse_field(h + AT_SUM, SUM_BYTES);
 }
 
 static void own_name(const uint8_t *h, char out[TAR_NAME_MAX])
@@ -156,7 +156,7 @@ static status read_member(reading *r, const uint8_t *h, tar_each each, void *use
 {
     char name[TAR_NAME_MAX];
     const int type = h[AT_TYPE];
-    int64_t bytes = number(h + AT_SIZE, SIZE_BYTES);
+    int64_t bytes = parse_field(h + AT_SIZE, SIZE_BYTES);
     const int64_t offset = r->at + BLOCK;
     const bool extended = type == 'x' || type == 'L';
     if (!extended && r->size >= 0)

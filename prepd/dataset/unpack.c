@@ -106,7 +106,7 @@ static status restart(unpack *u, const unpack_restart *at)
     return u->kind->restart(u->decoder, at, before);
 }
 
-static status wake(unpack *u)
+static status wake_stream(unpack *u)
 {
     TRY(open_again(u));
     if (u->decoder)
@@ -246,7 +246,7 @@ status unpack_next(unpack *u, void *to, size_t size, size_t *out_n)
         u->next_at += (int64_t)*out_n;
         return ST_OK;
     }
-    TRY(wake(u));
+    TRY(wake_stream(u));
     int64_t from = u->next_at;
     bool end = false;
     while (u->unpacked_at == from && !end)
@@ -267,7 +267,7 @@ status unpack_peek(unpack *u, void *to, size_t size, size_t *out_n)
         TRY(open_again(u));
         return read_at(u, 0, to, size, out_n);
     }
-    TRY(wake(u));
+    TRY(wake_stream(u));
     while (u->unpacked_at < (int64_t)size && !end)
         TRY(advance(u, &end));
     *out_n = u->unpacked_at < (int64_t)size ? (size_t)u->unpacked_at : size;
@@ -309,7 +309,7 @@ status unpack_at(unpack *u, int64_t offset, void *to, size_t n)
     uint8_t *at = (uint8_t *)to;
     if (!u->kind)
         return plain_at(u, offset, at, n);
-    TRY(wake(u));
+    TRY(wake_stream(u));
     const unpack_restart *point = point_before(u, offset);
     if (offset < u->kept_from || point->unpacked > u->unpacked_at)
         TRY(restart(u, point));

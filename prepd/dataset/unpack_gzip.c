@@ -76,7 +76,7 @@ static status gzip_restart(unpack_decoder *d, const unpack_restart *at, uint8_t 
 }
 
 /* Between members: skips a raw stream's trailer and zero bytes that pad the file. */
-static status between(unpack_decoder *d, const uint8_t *in, size_t n, size_t *out_taken)
+static status open_next_member(unpack_decoder *d, const uint8_t *in, size_t n, size_t *out_taken)
 {
     size_t at = 0;
     while (d->trailer && at < n) {
@@ -95,7 +95,7 @@ static status gzip_step(unpack_decoder *d, const uint8_t *in, size_t *in_n, uint
     size_t skipped = 0;
     *out_border = false;
     if (!d->open) {
-        TRY(between(d, in, *in_n, &skipped));
+        TRY(open_next_member(d, in, *in_n, &skipped));
         *in_n = skipped;
         *out_n = 0;
         *out_border = d->open;

@@ -96,7 +96,8 @@ static bool name_cache(const vqa *d, const conf *c, kept_name *out)
     return st == ST_OK && bytes >= KEPT_WORTH_BYTES;
 }
 
-static status pack(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS], int *out_n)
+static status pack_columns(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS],
+                           int *out_n)
 {
     const size_t rows = (size_t)d->n_questions;
     int n = 0;
@@ -119,7 +120,7 @@ static status pack(const vqa *d, st_tensor tensors[TENSORS], void *room[COLUMNS]
     return ST_OK;
 }
 
-static status save(const vqa *d, const kept_name *name)
+static status save_questions(const vqa *d, const kept_name *name)
 {
     st_tensor tensors[TENSORS];
     void *room[COLUMNS] = {NULL};
@@ -128,7 +129,7 @@ static status save(const vqa *d, const kept_name *name)
     hash_print(d->identity, identity);
     snprintf(suffix, sizeof suffix, "%" PRId64, d->suffix_at);
     const st_meta words[] = {{"identity", identity}, {"suffix_at", suffix}};
-    status st = pack(d, tensors, room, &n);
+    status st = pack_columns(d, tensors, room, &n);
     if (st == ST_OK)
         st = kept_save(name, tensors, (size_t)n, words, sizeof words / sizeof *words);
     for (size_t k = 0; k < COLUMNS; k++)
@@ -139,12 +140,12 @@ static status save(const vqa *d, const kept_name *name)
 void vqa_cache_save(const vqa *d, const conf *c)
 {
     kept_name name;
-    if (name_cache(d, c, &name) && save(d, &name) != ST_OK)
+    if (name_cache(d, c, &name) && save_questions(d, &name) != ST_OK)
         log_info("questions are not kept for the next start: %s", status_text());
 }
 
-static status take(const st_file *f, const char *path, const char *name, st_dtype dtype,
-                   int64_t want, void **out, int64_t *out_n)
+static status read_sized_column(const st_file *f, const char *path, const char *name,
+                                st_dtype dtype, int64_t want, void **out, int64_t *out_n)
 {
     const st_tensor *t;
     TRY(st_want(f, name, dtype, 1, path, &t));
@@ -188,7 +189,7 @@ static bool is_text(const text_pool *p, int64_t at, int64_t n)
     return n < 0 ? memchr(p->bytes + at, 0, p->size - (size_t)at) != NULL : p->bytes[at + n] == 0;
 }
 
-static bool sound(const vqa *d)
+static bool is_consistent(const vqa *d)
 {
     bool ok = d->n_questions > 0 && d->texts.size > 0 && d->texts.bytes[0] == 0 &&
               d->n_images <= INT32_MAX && is_text(&d->texts, d->suffix_at, -1) &&
@@ -213,19 +214,22 @@ status vqa_cache_take(vqa *d, const st_file *f, const char *path)
     if (!suffix)
         return FAIL_IN(ST_BAD_INPUT, path, "it names no suffix");
     d->suffix_at = strtoll(suffix, NULL, 10);
-    TRY(take(f, path, "texts", DT_U8, -1, (void **)&d->texts.bytes, &n));
+    TRY(read_sized_column(f, path, "texts", DT_U8, -1, (void **)&d->texts.bytes, &n));
     d->texts.size = d->texts.capacity = (size_t)n;
-    TRY(take(f, path, "image_paths", DT_I64, -1, (void **)&d->image_paths, &d->n_images));
+    TRY(read_sized_column(f, path, "image_paths", DT_I64, -1, (void **)&d->image_paths,
+                          &d->n_images));
     if (st_find(f, "places")) {
-        TRY(take(f, path, "places", DT_I64, -1, (void **)&d->places, &n_places));
+        TRY(read_sized_column(f, path, "places", DT_I64, -1, (void **)&d->places, &n_places));
         d->n_places = n_places / 2;
-        TRY(take(f, path, "place_at", DT_I64, d->n_images, (void **)&d->place_at, NULL));
+        TRY(read_sized_column(f, path, "place_at", DT_I64, d->n_images, (void **)&d->place_at,
+                              NULL));
     }
     TRY(take_questions(d, f, path));
-    return sound(d) ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
+    return is_consistent(d) ? ST_OK
+                            : FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
 }
 
-static status load(vqa *d, const kept_name *name, hash128 *out_identity)
+static status load_questions(vqa *d, const kept_name *name, hash128 *out_identity)
 {
     st_file f;
     TRY(kept_open(name, &f));
@@ -251,7 +255,7 @@ bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity)
     if (d->paths.images_json[0] || vqa_find_pictures(c, &d->paths) != ST_OK ||
         !name_cache(d, c, &name) || access(name.path, R_OK) != 0)
         return false;
-    if (load(d, &name, out_identity) == ST_OK)
+    if (load_questions(d, &name, out_identity) == ST_OK)
         return true;
     log_info("questions are read again: %s", status_text());
     return false;

@@ -33,7 +33,7 @@ static bool is_blank(const char *s)
 }
 
 /* Where an item stands, for causes: "FILE: byte N". */
-static void where(const reading *r, int64_t offset, char out[VQA_NAME_MAX])
+static void format_place(const reading *r, int64_t offset, char out[VQA_NAME_MAX])
 {
     snprintf(out, VQA_NAME_MAX, "%.180s: byte %" PRId64, r->file, offset);
 }
@@ -157,7 +157,7 @@ static status on_question(void *user, const json_value *item, const json_place *
                    sizeof *d->questions));
     vqa_question *q = &d->questions[d->n_questions];
     *q = (vqa_question){.offset = offset, .image = -1};
-    where(r, offset, at);
+    format_place(r, offset, at);
     const char *text = "";
     if (!item)
         BLAME(d, q,
@@ -259,7 +259,7 @@ static status on_annotation(void *user, const json_value *item, const json_place
     const char *answer;
     size_t n;
     r->n_items++;
-    where(r, offset, at);
+    format_place(r, offset, at);
     /* An annotation without a readable id, or of a question that is not here, blames nobody: the
      * question it was meant for then has none. */
     if (json_want_int(item, "question_id", at, &id) != ST_OK)

@@ -28,7 +28,7 @@ static int64_t key_of(const filling *f, int64_t tokens)
     return f->token_budget - tokens;
 }
 
-static void place(filling *f, int64_t item)
+static void place_item(filling *f, int64_t item)
 {
     /* Items are always taken from the head of their list, which holds them in the order given. */
     lists_remove(&f->left, key_of(f, f->items[item].tokens), -1, item);
@@ -99,7 +99,7 @@ static void try_pairs(const filling *f, int64_t first, pack_item used, choice *b
 }
 
 /* Adds the up to three items that fill the row best; false if none fits. */
-static bool finish(filling *f)
+static bool complete_row(filling *f)
 {
     choice best = {{-1, -1, -1}, 0};
     int64_t item = f->next;
@@ -128,7 +128,7 @@ static bool finish(filling *f)
             }
     for (int k = 0; k < 3; k++)
         if (best.item[k] >= 0)
-            place(f, best.item[k]);
+            place_item(f, best.item[k]);
     return true;
 }
 
@@ -148,8 +148,8 @@ status pack_complete(const pack_item *items, int64_t n, int64_t token_budget, in
         f.patch_room = patch_budget;
         while ((f.next = following(&f, f.next)) < n &&
                f.room - items[f.next].tokens >= 2 * f.mean && items[f.next].patches <= f.patch_room)
-            place(&f, f.next);
-        while (f.room > 0 && finish(&f))
+            place_item(&f, f.next);
+        while (f.room > 0 && complete_row(&f))
             f.next = following(&f, f.next);
     }
     *out_rows = f.row;

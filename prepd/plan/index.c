@@ -113,7 +113,7 @@ static status put_cause(data_index *x, const char *cause, int64_t *out)
     return cause ? text_pool_add(&x->pool, cause, strlen(cause), out) : ST_OK;
 }
 
-static void mark(data_index *x, int64_t at)
+static void mark_present(data_index *x, int64_t at)
 {
     x->missing -= !x->present[at];
     x->present[at] = 1;
@@ -139,7 +139,7 @@ status index_put_image(data_index *x, int64_t j, const index_image *r)
     store_u64(p + 24, (uint64_t)cause);
     store_u64(p + 32, (uint64_t)(r->cause ? 0 : r->frames));
     store_u64(p + 40, r->cause ? 0 : bits_of(r->fps));
-    mark(x, x->n_samples + j);
+    mark_present(x, x->n_samples + j);
     return ST_OK;
 }
 
@@ -156,7 +156,7 @@ status index_put_sample(data_index *x, int64_t i, const index_sample *r)
     store_u32(p, (uint32_t)r->text_tokens);
     store_u32(p + 4, (uint32_t)r->targets);
     store_u64(p + 8, (uint64_t)cause);
-    mark(x, i);
+    mark_present(x, i);
     return ST_OK;
 }
 
@@ -263,7 +263,7 @@ void index_sample_get(const data_index *x, int64_t i, index_sample *out)
 }
 
 /* Of header and body, the checksum's own bytes as zeros. */
-static status checksum(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
+static status hash_index(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
 {
     uint8_t copy[HEADER_BYTES];
     hasher *h = NULL;
@@ -304,7 +304,7 @@ status index_save(const data_index *x, const char *path, hash128 key)
     store_u64(header + 40, (uint64_t)x->n_samples);
     store_u64(header + 48, (uint64_t)x->n_images);
     store_u64(header + 56, (uint64_t)x->text_bytes);
-    TRY(checksum(header, body, &check));
+    TRY(hash_index(header, body, &check));
     memcpy(header + CHECK_AT, check.bytes, sizeof check.bytes);
     /* A name of our own, so that two daemons can not write into one file. */
     if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
@@ -366,7 +366,7 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
         span_of(p + HEADER_BYTES + image_bytes, sample_bytes),
         span_of(p + HEADER_BYTES + image_bytes + sample_bytes, texts),
     };
-    TRY(checksum(p, body, &check));
+    TRY(hash_index(p, body, &check));
     memcpy(found.bytes, p + CHECK_AT, sizeof found.bytes);
     if (!hash_equal(found, check))
         return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT, "the index is damaged (checksum)");

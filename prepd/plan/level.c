@@ -40,7 +40,7 @@ static int emptier_first(const void *a, const void *b)
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-static void give(levelling *v, int64_t item, int64_t to)
+static void give_item(levelling *v, int64_t item, int64_t to)
 {
     const int64_t from = v->row_of[item];
     const pack_item *m = &v->items[item];
@@ -58,27 +58,27 @@ static void give(levelling *v, int64_t item, int64_t to)
 }
 
 /* Whether the row keeps its budgets with `more` in the place of `less`. */
-static bool holds(const levelling *v, int64_t row, pack_item more, pack_item less)
+static bool has_capacity(const levelling *v, int64_t row, pack_item more, pack_item less)
 {
     return v->sum[row].tokens + more.tokens - less.tokens <= v->most.tokens &&
            v->sum[row].patches + more.patches - less.patches <= v->most.patches;
 }
 
 /* Gives the first item of `full` that leaves it the fuller one; false if there is none. */
-static bool move(levelling *v, int64_t low, int64_t full)
+static bool move_item(levelling *v, int64_t low, int64_t full)
 {
     const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
     for (int64_t i = v->head[full]; i >= 0; i = v->next[i]) {
-        if (2 * v->items[i].tokens > gap || !holds(v, low, v->items[i], (pack_item){0, 0}))
+        if (2 * v->items[i].tokens > gap || !has_capacity(v, low, v->items[i], (pack_item){0, 0}))
             continue;
-        give(v, i, low);
+        give_item(v, i, low);
         return true;
     }
     return false;
 }
 
 /* Exchanges the two items that bring both rows nearest to their middle; false if none does. */
-static bool swap(levelling *v, int64_t low, int64_t full)
+static bool swap_items(levelling *v, int64_t low, int64_t full)
 {
     const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
     int64_t best[2] = {-1, -1}, best_off = gap;
@@ -88,7 +88,7 @@ static bool swap(levelling *v, int64_t low, int64_t full)
         for (int64_t j = v->head[low]; j >= 0 && m < EXAMINED; j = v->next[j], m++) {
             const pack_item x = v->items[i], y = v->items[j];
             const int64_t off = llabs(gap - 2 * (x.tokens - y.tokens));
-            if (off < best_off && holds(v, low, x, y) && holds(v, full, y, x)) {
+            if (off < best_off && has_capacity(v, low, x, y) && has_capacity(v, full, y, x)) {
                 best[0] = i;
                 best[1] = j;
                 best_off = off;
@@ -97,14 +97,14 @@ static bool swap(levelling *v, int64_t low, int64_t full)
     }
     if (best[0] < 0)
         return false;
-    give(v, best[0], low);
-    give(v, best[1], full);
+    give_item(v, best[0], low);
+    give_item(v, best[1], full);
     return true;
 }
 
 /* Every low row, from the emptiest on, takes from the fullest that have not given yet. False if
  * none could. */
-static bool pass(levelling *v, filled *rank, int64_t rows)
+static bool level_once(levelling *v, filled *rank, int64_t rows)
 {
     bool any = false;
     for (int64_t r = 0; r < rows; r++)
@@ -115,7 +115,7 @@ static bool pass(levelling *v, filled *rank, int64_t rows)
         const int64_t low = rank[k].row;
         while (v->sum[low].tokens < v->enough && k < giver) {
             const int64_t full = rank[giver].row;
-            const bool done = move(v, low, full) || swap(v, low, full);
+            const bool done = move_item(v, low, full) || swap_items(v, low, full);
             any = any || done;
             /* While it is the fullest it gives again. */
             if (!done || v->sum[full].tokens <= rank[giver - 1].tokens)
@@ -148,7 +148,7 @@ status pack_level(const pack_item *items, int64_t n, int64_t token_budget, int64
         tokens += items[i].tokens;
     }
     v.enough = rows ? tokens / rows - tokens / rows / LOW : 0;
-    for (int k = 0; k < PASSES && pass(&v, rank, rows); k++)
+    for (int k = 0; k < PASSES && level_once(&v, rank, rows); k++)
         ;
 done:
     arena_release(scratch, mark);

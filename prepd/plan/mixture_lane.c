@@ -6,14 +6,14 @@
 
 #include "prepd/plan/order.h"
 
-static order chunk_order(const lane *l, uint64_t seed, uint64_t epoch, bool shuffle)
+static order chunk_order(const mixture_lane *l, uint64_t seed, uint64_t epoch, bool shuffle)
 {
     char purpose[64];
     snprintf(purpose, sizeof purpose, "chunks/%d/%" PRIu64, l->number, epoch);
     return (order){rng_key_make(seed, purpose), l->n_chunks, shuffle};
 }
 
-static status order_chunks(lane *l, uint64_t seed, bool shuffle, uint64_t epoch)
+static status order_chunks(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t epoch)
 {
     if (!l->start) {
         l->start = (uint64_t *)malloc(((size_t)l->n_chunks + 1) * sizeof *l->start);
@@ -35,7 +35,8 @@ static status order_chunks(lane *l, uint64_t seed, bool shuffle, uint64_t epoch)
     return ST_OK;
 }
 
-status lane_at(lane *l, uint64_t seed, bool shuffle, uint64_t position, uint64_t *out)
+status mixture_lane_at(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t position,
+                       uint64_t *out)
 {
     const uint64_t epoch = position / l->n, place = position % l->n;
     if (!l->chunks) {
@@ -57,18 +58,18 @@ status lane_at(lane *l, uint64_t seed, bool shuffle, uint64_t position, uint64_t
     return ST_OK;
 }
 
-void lane_window(const lane *l, uint64_t epoch, uint64_t n_windows, uint64_t w, uint64_t *out_from,
-                 uint64_t *out_to)
+void mixture_lane_window(const mixture_lane *l, uint64_t epoch, uint64_t n_windows, uint64_t w,
+                         uint64_t *out_from, uint64_t *out_to)
 {
     const uint64_t begin = epoch * l->per_epoch;
     *out_from = begin + order_window_begin(l->per_epoch, n_windows, w);
     *out_to = begin + order_window_begin(l->per_epoch, n_windows, w + 1);
 }
 
-void lane_done(lane *l)
+void mixture_lane_done(mixture_lane *l)
 {
     free(l->chunks);
     free(l->start);
     free(l->nth);
-    *l = (lane){0};
+    *l = (mixture_lane){0};
 }

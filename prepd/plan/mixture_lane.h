@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 
-typedef struct lane {
+typedef struct mixture_lane {
     int number;         /* 0, 1, ...: parts of a mixture have orders of their own */
     uint64_t first, n;  /* its units: [first, first + n) */
     uint64_t per_epoch; /* units it gives to an epoch of the stream */
@@ -21,13 +21,14 @@ typedef struct lane {
     uint64_t epoch;
     uint64_t *start; /* [n_chunks + 1] place where the k-th begins */
     uint64_t *nth;   /* [n_chunks] which it is */
-} lane;
+} mixture_lane;
 
 /* The unit at a position of the lane's stream. */
-WARN_UNUSED status lane_at(lane *l, uint64_t seed, bool shuffle, uint64_t position, uint64_t *out);
+WARN_UNUSED status mixture_lane_at(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t position,
+                                   uint64_t *out);
 /* Positions of the lane in window w of n_windows of an epoch: [*out_from, *out_to). */
-void lane_window(const lane *l, uint64_t epoch, uint64_t n_windows, uint64_t w, uint64_t *out_from,
-                 uint64_t *out_to);
-void lane_done(lane *l);
+void mixture_lane_window(const mixture_lane *l, uint64_t epoch, uint64_t n_windows, uint64_t w,
+                         uint64_t *out_from, uint64_t *out_to);
+void mixture_lane_done(mixture_lane *l);
 
 #endif

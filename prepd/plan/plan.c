@@ -37,14 +37,14 @@ static status note_rows(plan *p, const window_plan *w)
 }
 
 /* Plans the window behind the last known one. */
-static status know_window(plan *p, plan_stretch *s)
+static status know_window(plan *p, row_range *s)
 {
     const window_plan *w;
-    const uint64_t next = stretch_known(p, s);
+    const uint64_t next = row_range_known(p, s);
     TRY(plan_window(p, next, &w));
     if (next < p->n_windows)
         TRY(note_rows(p, w));
-    TRY(stretch_add(p, s, w->n_rows));
+    TRY(row_range_add(p, s, w->n_rows));
     return next + 1 == p->n_windows ? plan_make_buckets(p) : ST_OK;
 }
 
@@ -71,21 +71,21 @@ static status begin_windows(plan *p)
 /* Buckets and the rows of an epoch are asked for first. */
 static bool has_epoch(const plan *p)
 {
-    return stretch_known(p, &p->whole) >= p->n_windows;
+    return row_range_known(p, &p->whole) >= p->n_windows;
 }
 
-static bool is_ready(const plan *p, const plan_stretch *s, uint64_t row)
+static bool is_ready(const plan *p, const row_range *s, uint64_t row)
 {
     if (p->stage != STAGE_WINDOWS || p->kind == PLAN_SAMPLES)
         return p->stage == STAGE_WINDOWS;
     if (!has_epoch(p))
         return false;
-    if (stretch_known(p, s) == p->last_window)
+    if (row_range_known(p, s) == p->last_window)
         return true;
-    return row == PLAN_ALL ? plan_endless(p) : stretch_rows(p, s) > row;
+    return row == PLAN_ALL ? plan_endless(p) : row_range_rows(p, s) > row;
 }
 
-status plan_prepare(plan *p, plan_stretch *s, uint64_t row, int64_t until_ns, bool *out_ready)
+status plan_prepare(plan *p, row_range *s, uint64_t row, int64_t until_ns, bool *out_ready)
 {
     if (!s)
         s = &p->whole;
@@ -124,7 +124,7 @@ status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kin
     p->last_window = UINT64_MAX;
     p->walkers = 1;
     arena_init(&p->scratch, 0);
-    TRY_OR(failed, stretch_init(&p->whole, 0, 0));
+    TRY_OR(failed, row_range_init(&p->whole, 0, 0));
     TRY_OR(failed, fit_limits_load(c, &p->limits));
     TRY_OR(failed, clip_limits_load(c, &p->clips));
     *out = p;
@@ -155,16 +155,16 @@ void plan_free(plan **p)
     free(q->units);
     free(q->docs);
     for (int k = 0; k < q->n_lanes; k++)
-        lane_done(&q->lanes[k]);
+        mixture_lane_done(&q->lanes[k]);
     free(q->lanes);
     free(q->rows);
     id_map_done(&q->cause_of);
     text_pool_done(&q->causes);
-    stretch_done(&q->whole);
+    row_range_done(&q->whole);
     while (q->others) {
-        plan_stretch *s = q->others;
+        row_range *s = q->others;
         q->others = s->next;
-        stretch_done(s);
+        row_range_done(s);
         free(s);
     }
     plan_stop_joining(q);
@@ -222,7 +222,7 @@ static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
     return ST_OK;
 }
 
-status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row *out)
+status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *out)
 {
     planned_row r = {.number = number};
     const window_plan *w;
@@ -242,13 +242,13 @@ status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row
         return FAIL(ST_INTERNAL, "row %" PRIu64 " of a stretch that begins with %" PRIu64, number,
                     s->first_row[0]);
     if (number >= s->full_rows) { /* completes the last step */
-        uint64_t last = stretch_window(p, s, s->full_rows - 1, &first);
+        uint64_t last = row_range_window(p, s, s->full_rows - 1, &first);
         r.epoch = last / p->n_windows;
         r.window = last % p->n_windows;
         *out = r;
         return ST_OK;
     }
-    uint64_t global = stretch_window(p, s, number, &first);
+    uint64_t global = row_range_window(p, s, number, &first);
     TRY(plan_window(p, global, &w));
     r.epoch = global / p->n_windows;
     r.window = global % p->n_windows;
@@ -266,7 +266,7 @@ status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row
     return ST_OK;
 }
 
-uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first)
+uint64_t plan_epoch_of(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first)
 {
     uint64_t first;
     if (!s)
@@ -275,7 +275,7 @@ uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint6
     if (p->kind == PLAN_SAMPLES)
         return 0;
     const uint64_t last = s->full_rows - 1; /* empty rows belong to the last epoch */
-    const uint64_t epoch = stretch_window(p, s, row < last ? row : last, &first) / p->n_windows;
+    const uint64_t epoch = row_range_window(p, s, row < last ? row : last, &first) / p->n_windows;
     *out_first = s->first_row[(epoch - s->epoch) * p->n_windows];
     return epoch;
 }

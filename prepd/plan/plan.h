@@ -47,7 +47,7 @@ typedef struct planned_row {
 } planned_row;
 
 typedef struct plan plan;
-typedef struct plan_stretch plan_stretch;
+typedef struct row_range row_range;
 
 /* Borrows all; they must outlive the plan. Nothing can be asked of it before plan_prepare said that
  * it is ready. */
@@ -58,15 +58,15 @@ WARN_UNUSED status plan_begin(const conf *c, const dataset *d, const data_index 
  * number gives its walker a stream of his own and nobody else. Shared by all who remember the same;
  * given back by plan_leave. PROTOCOL: no epoch of this stream. Everywhere below NULL is the stream
  * from its beginning. */
-WARN_UNUSED status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out);
-void plan_leave(plan *p, plan_stretch **s);
-uint64_t plan_first_row(const plan_stretch *s);
+WARN_UNUSED status plan_from(plan *p, uint64_t epoch, uint64_t row, row_range **out);
+void plan_leave(plan *p, row_range **s);
+uint64_t plan_first_row(const row_range *s);
 /* Goes on planning until the row can be asked for, or until clock_ns() is until_ns, in pieces of a
  * few thousand samples or a window. *out_ready: epoch 0 is planned, and the row is found by
  * bisection or beyond the end. Again for a row further on; PLAN_ALL: the whole stream, of one
  * without end epoch 0. */
 #define PLAN_ALL UINT64_MAX
-WARN_UNUSED status plan_prepare(plan *p, plan_stretch *s, uint64_t row, int64_t until_ns,
+WARN_UNUSED status plan_prepare(plan *p, row_range *s, uint64_t row, int64_t until_ns,
                                 bool *out_ready);
 /* Begun, and all of it ready. */
 WARN_UNUSED status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind,
@@ -76,12 +76,12 @@ void plan_walkers(plan *p, int n);
 void plan_free(plan **p);
 
 /* ST_END past the last row. Prepares the row where nobody did. No row before the stretch. */
-WARN_UNUSED status plan_row(plan *p, plan_stretch *s, uint64_t number, arena *a, planned_row *out);
+WARN_UNUSED status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *out);
 /* The epoch of a row that was asked for, and that epoch's first row. */
-uint64_t plan_epoch_of(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first);
+uint64_t plan_epoch_of(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first);
 bool plan_endless(const plan *p); /* training.epochs is 0 */
 /* Of the whole stream; UINT64_MAX if it has no end, or while not all of it is planned. */
-uint64_t plan_rows(const plan *p, const plan_stretch *s);
+uint64_t plan_rows(const plan *p, const row_range *s);
 uint64_t plan_epoch_rows(const plan *p); /* of epoch 0 */
 int64_t plan_token_budget(const plan *p);
 int64_t plan_patch_budget(const plan *p);

@@ -3,7 +3,7 @@
 
 enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
 
-uint64_t plan_rows(const plan *p, const plan_stretch *s)
+uint64_t plan_rows(const plan *p, const row_range *s)
 {
     return s ? s->end_row : p->whole.end_row;
 }

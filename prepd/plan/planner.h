@@ -62,7 +62,7 @@ typedef enum plan_stage {
 
 typedef struct grouping grouping;
 
-struct plan_stretch {
+struct row_range {
     uint64_t epoch; /* that it begins with */
     /* first_row[k] = stream row that window k (from the first of that epoch on) begins with; grown
      * as far as somebody asked. */
@@ -72,7 +72,7 @@ struct plan_stretch {
                          * not known yet */
     uint64_t full_rows; /* rows before the empty ones */
     int walkers;
-    plan_stretch *next;
+    row_range *next;
 };
 
 struct plan {
@@ -88,7 +88,7 @@ struct plan {
     int64_t n_units, unit_capacity;
     unit_doc *docs; /* [n_docs] those of a unit side by side */
     int64_t n_docs, doc_capacity;
-    lane *lanes; /* [n_lanes] of units */
+    mixture_lane *lanes; /* [n_lanes] of units */
     int n_lanes;
     uint64_t epoch_units;      /* units of an epoch, over all lanes */
     int64_t longest, shortest; /* tokens of a document */
@@ -100,8 +100,8 @@ struct plan {
     int64_t n_usable;  /* samples in the stream */
     id_map cause_of;   /* refused sample -> offset of its cause */
     text_pool causes;
-    plan_stretch whole;                 /* from epoch 0 on */
-    plan_stretch *others;               /* linked; those that somebody walks over */
+    row_range whole;                    /* from epoch 0 on */
+    row_range *others;                  /* linked; those that somebody walks over */
     uint64_t whole_epochs, last_window; /* of training.epochs; UINT64_MAX without end */
     window_plan *cache;                 /* [n_cached] of at most WINDOWS_EACH * walkers */
     int64_t n_cached, cache_capacity;
@@ -124,17 +124,17 @@ WARN_UNUSED status plan_make_units(plan *p);
 void plan_stop_joining(plan *p); /* what a plan freed half-way has of it */
 
 /* row_range.c */
-WARN_UNUSED status stretch_init(plan_stretch *s, uint64_t epoch, uint64_t row);
-void stretch_done(plan_stretch *s);
-uint64_t stretch_begin(const plan *p, const plan_stretch *s); /* its first window */
-uint64_t stretch_known(const plan *p, const plan_stretch *s); /* windows before the first unknown */
+WARN_UNUSED status row_range_init(row_range *s, uint64_t epoch, uint64_t row);
+void row_range_done(row_range *s);
+uint64_t row_range_begin(const plan *p, const row_range *s); /* its first window */
+uint64_t row_range_known(const plan *p, const row_range *s); /* windows before the first unknown */
 /* Takes the number of rows of the window behind the last known one. */
-WARN_UNUSED status stretch_add(plan *p, plan_stretch *s, int64_t n_rows);
+WARN_UNUSED status row_range_add(plan *p, row_range *s, int64_t n_rows);
 /* Rows that can be told to be in the stream: of an epoch that is taken in part none before all of
  * it is planned, since the part is counted in its rows. */
-uint64_t stretch_rows(const plan *p, const plan_stretch *s);
+uint64_t row_range_rows(const plan *p, const row_range *s);
 /* The window a known row lies in, and in *out_first that window's first row. */
-uint64_t stretch_window(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first);
+uint64_t row_range_window(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first);
 
 /* The plan of a window, from the cache or new; valid until the next is asked for. */
 WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);

@@ -14,14 +14,14 @@ static int64_t cost_of(const row_stat *r)
     return assign_cost(&(row_measure){r->tokens, r->patches, r->squares});
 }
 
-static double share(int64_t some, int64_t whole)
+static double compute_percent(int64_t some, int64_t whole)
 {
     return whole ? 100.0 * (double)some / (double)whole : 0.0;
 }
 
 static double padding(int64_t filled, int64_t capacity)
 {
-    return capacity ? 100.0 - share(filled, capacity) : 0.0;
+    return capacity ? 100.0 - compute_percent(filled, capacity) : 0.0;
 }
 
 /* What the dearest rank of n rows costs however they are given out, in equal numbers: not below the
@@ -87,11 +87,11 @@ static void report_sources(const plan *p, FILE *to)
         return;
     p->d->v->parts(p->d, &parts);
     for (int k = 0; k < p->n_lanes; k++) {
-        const lane *l = &p->lanes[k];
+        const mixture_lane *l = &p->lanes[k];
         fprintf(to,
                 "source %s: %" PRId64 " samples; %" PRIu64 " of an epoch (%.2f %%), each %.3f "
                 "times\n",
-                visible(parts[k].name).text, parts[k].n, l->per_epoch,
+                escape_text(parts[k].name).text, parts[k].n, l->per_epoch,
                 100.0 * (double)l->per_epoch / (double)p->epoch_units,
                 (double)l->per_epoch / (double)l->n);
     }
@@ -113,9 +113,9 @@ static void report_buckets(const plan *p, FILE *to)
                 "  %8" PRId64 " %8" PRId64 " %8" PRId64 " %9" PRId64 " %8" PRId64 " %8" PRId64
                 " %8" PRId64 " %8" PRId64 " %10" PRId64 " %6.2f%% %6.2f%% %6.2f%%\n",
                 b->tokens, b->patches, b->targets, b->documents, b->longest, b->images, b->frames,
-                b->frame, b->rows, share(b->rows, p->n_rows),
-                share(b->row_tokens, b->rows * b->tokens),
-                share(b->row_patches, b->rows * b->patches));
+                b->frame, b->rows, compute_percent(b->rows, p->n_rows),
+                compute_percent(b->row_tokens, b->rows * b->tokens),
+                compute_percent(b->row_patches, b->rows * b->patches));
         held += b->rows * b->tokens;
         held_patches += b->rows * b->patches;
         held_targets += b->rows * b->targets;
@@ -163,14 +163,15 @@ status plan_report(plan *p, FILE *to)
             sum.documents, (double)sum.documents / (double)p->n_rows, p->shortest, p->longest,
             sum.images);
     fprintf(to, "tokens: %" PRId64 ", of them visual %.1f %%, fill: %.2f %%\n", sum.tokens,
-            share(sum.visual, sum.tokens), share(sum.tokens, p->n_rows * p->token_budget));
+            compute_percent(sum.visual, sum.tokens),
+            compute_percent(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
-            share(sum.patches, p->n_rows * p->patch_budget));
+            compute_percent(sum.patches, p->n_rows * p->patch_budget));
     if (p->c->data_pack) {
         int64_t rows;
         TRY(plan_greedy_rows(p, &rows));
         fprintf(to, "greedy packing over a buffer of %d samples: %" PRId64 " rows, fill: %.2f %%\n",
-                GREEDY_BUFFER, rows, share(sum.tokens, rows * p->token_budget));
+                GREEDY_BUFFER, rows, compute_percent(sum.tokens, rows * p->token_budget));
     }
     TRY(plan_report_classes(p, to));
     report_sources(p, to);

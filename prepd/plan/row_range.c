@@ -9,35 +9,35 @@
 /* Beyond these nobody trains, and sums could overflow. */
 static const uint64_t MOST_EPOCHS = (uint64_t)1 << 31, MOST_ROWS = (uint64_t)1 << 62;
 
-status stretch_init(plan_stretch *s, uint64_t epoch, uint64_t row)
+status row_range_init(row_range *s, uint64_t epoch, uint64_t row)
 {
-    *s = (plan_stretch){.epoch = epoch, .end_row = UINT64_MAX, .full_rows = UINT64_MAX};
+    *s = (row_range){.epoch = epoch, .end_row = UINT64_MAX, .full_rows = UINT64_MAX};
     TRY(array_room((void **)&s->first_row, 0, &s->known_capacity, sizeof *s->first_row));
     s->first_row[0] = row;
     s->n_known = 1;
     return ST_OK;
 }
 
-void stretch_done(plan_stretch *s)
+void row_range_done(row_range *s)
 {
     free(s->first_row);
     s->first_row = NULL;
 }
 
-uint64_t stretch_begin(const plan *p, const plan_stretch *s)
+uint64_t row_range_begin(const plan *p, const row_range *s)
 {
     return s->epoch * p->n_windows;
 }
 
-uint64_t stretch_known(const plan *p, const plan_stretch *s)
+uint64_t row_range_known(const plan *p, const row_range *s)
 {
-    return stretch_begin(p, s) + (uint64_t)(s->n_known - 1);
+    return row_range_begin(p, s) + (uint64_t)(s->n_known - 1);
 }
 
 /* What is remembered of a window's first row, of a window that is known. */
-static uint64_t first_of(const plan *p, const plan_stretch *s, uint64_t window)
+static uint64_t first_of(const plan *p, const row_range *s, uint64_t window)
 {
-    return s->first_row[window - stretch_begin(p, s)];
+    return s->first_row[window - row_range_begin(p, s)];
 }
 
 static uint64_t round_up(uint64_t v, uint64_t step)
@@ -47,7 +47,7 @@ static uint64_t round_up(uint64_t v, uint64_t step)
 
 /* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
  * and the last step completed. */
-static void find_end(const plan *p, plan_stretch *s)
+static void find_end(const plan *p, row_range *s)
 {
     const double rest = p->c->training_epochs - (double)p->whole_epochs;
     uint64_t rows = first_of(p, s, p->whole_epochs * p->n_windows);
@@ -59,24 +59,24 @@ static void find_end(const plan *p, plan_stretch *s)
     s->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
 }
 
-status stretch_add(plan *p, plan_stretch *s, int64_t n_rows)
+status row_range_add(plan *p, row_range *s, int64_t n_rows)
 {
     TRY(array_room((void **)&s->first_row, s->n_known, &s->known_capacity, sizeof *s->first_row));
     s->first_row[s->n_known] = s->first_row[s->n_known - 1] + (uint64_t)n_rows;
     s->n_known++;
-    if (stretch_known(p, s) == p->last_window)
+    if (row_range_known(p, s) == p->last_window)
         find_end(p, s);
     return ST_OK;
 }
 
-uint64_t stretch_rows(const plan *p, const plan_stretch *s)
+uint64_t row_range_rows(const plan *p, const row_range *s)
 {
-    const uint64_t known = stretch_known(p, s), whole = p->whole_epochs * p->n_windows;
+    const uint64_t known = row_range_known(p, s), whole = p->whole_epochs * p->n_windows;
     const bool in_part = !plan_endless(p) && known < p->last_window && known > whole;
     return first_of(p, s, in_part ? whole : known);
 }
 
-uint64_t stretch_window(const plan *p, const plan_stretch *s, uint64_t row, uint64_t *out_first)
+uint64_t row_range_window(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first)
 {
     int64_t low = 0, high = s->n_known - 1; /* first_row[low] <= row < first_row[high] */
     while (high - low > 1) {
@@ -87,7 +87,7 @@ uint64_t stretch_window(const plan *p, const plan_stretch *s, uint64_t row, uint
             high = middle;
     }
     *out_first = s->first_row[low];
-    return stretch_begin(p, s) + (uint64_t)low;
+    return row_range_begin(p, s) + (uint64_t)low;
 }
 
 static status check_place(const plan *p, uint64_t epoch, uint64_t row)
@@ -100,9 +100,9 @@ static status check_place(const plan *p, uint64_t epoch, uint64_t row)
     return ST_OK;
 }
 
-status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out)
+status plan_from(plan *p, uint64_t epoch, uint64_t row, row_range **out)
 {
-    plan_stretch *s = NULL;
+    row_range *s = NULL;
     TRY(check_place(p, epoch, row));
     if (epoch == 0) {
         *out = NULL;
@@ -114,10 +114,10 @@ status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out)
             *out = s;
             return ST_OK;
         }
-    s = (plan_stretch *)calloc(1, sizeof *s);
+    s = (row_range *)calloc(1, sizeof *s);
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory for a stretch of rows");
-    const status st = stretch_init(s, epoch, row);
+    const status st = row_range_init(s, epoch, row);
     if (st != ST_OK) {
         free(s);
         return st;
@@ -129,20 +129,20 @@ status plan_from(plan *p, uint64_t epoch, uint64_t row, plan_stretch **out)
     return ST_OK;
 }
 
-void plan_leave(plan *p, plan_stretch **held)
+void plan_leave(plan *p, row_range **held)
 {
-    plan_stretch *s = *held, **at = &p->others;
+    row_range *s = *held, **at = &p->others;
     *held = NULL;
     if (!s || --s->walkers > 0)
         return;
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    stretch_done(s);
+    row_range_done(s);
     free(s);
 }
 
-uint64_t plan_first_row(const plan_stretch *s)
+uint64_t plan_first_row(const row_range *s)
 {
     return s ? s->first_row[0] : 0;
 }

@@ -57,12 +57,12 @@ static int64_t of_row(const row_stat *r, int k)
     return *(const int64_t *)(const void *)((const char *)r + fields[k].of_row);
 }
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t pick_smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -70,8 +70,8 @@ static int64_t smaller(int64_t a, int64_t b)
 static int64_t round_up(int64_t v, int64_t step, int64_t most)
 {
     if (step == TILE)
-        step = larger(most / STEPS / TILE, 1) * TILE;
-    return smaller((v + step - 1) / step * step, most);
+        step = pick_larger(most / STEPS / TILE, 1) * TILE;
+    return pick_smaller((v + step - 1) / step * step, most);
 }
 
 static int64_t cost(int64_t tokens, int64_t patches, int64_t targets)
@@ -87,7 +87,7 @@ static int cheaper_first(const void *a, const void *b)
     return cost_x < cost_y ? -1 : cost_x > cost_y;
 }
 
-static bool fits(const shape_bucket *b, const row_stat *r)
+static bool fits_bucket(const shape_bucket *b, const row_stat *r)
 {
     for (int k = 0; k < N_FIELDS; k++)
         if (of_row(r, k) > cap_of(b, k))
@@ -132,20 +132,20 @@ static shape_bucket bound_of(const plan *p)
         denser(&targets, u->targets, u->tokens);
         denser(&images, u->images, u->tokens);
         denser(&frames, u->frames, u->tokens);
-        unit.tokens = larger(unit.tokens, u->tokens);
-        unit.patches = larger(unit.patches, u->patches);
-        unit.targets = larger(unit.targets, u->targets);
-        unit.images = larger(unit.images, u->images);
-        unit.frames = larger(unit.frames, u->frames);
-        unit.frame = larger(unit.frame, u->frame);
-        unit.documents = larger(unit.documents, u->n_docs);
+        unit.tokens = pick_larger(unit.tokens, u->tokens);
+        unit.patches = pick_larger(unit.patches, u->patches);
+        unit.targets = pick_larger(unit.targets, u->targets);
+        unit.images = pick_larger(unit.images, u->images);
+        unit.frames = pick_larger(unit.frames, u->frames);
+        unit.frame = pick_larger(unit.frame, u->frame);
+        unit.documents = pick_larger(unit.documents, u->n_docs);
     }
     if (!p->c->data_pack)
         return unit;
     const int64_t tokens = p->token_budget;
     return (shape_bucket){
         .tokens = tokens,
-        .patches = smaller(most_in(tokens, patches) / 4 * 4, p->patch_budget),
+        .patches = pick_smaller(most_in(tokens, patches) / 4 * 4, p->patch_budget),
         .targets = most_in(tokens, targets),
         .documents = tokens / p->shortest,
         .longest = unit.longest,
@@ -169,7 +169,7 @@ static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound,
     for (int64_t i = 0; i < n; i++) {
         shape_bucket b = {0};
         for (int k = 0; k < N_FIELDS; k++) {
-            *cap_at(&most, k) = larger(cap_of(&most, k), of_row(&rows[i], k));
+            *cap_at(&most, k) = pick_larger(cap_of(&most, k), of_row(&rows[i], k));
             *cap_at(&b, k) = round_up(cap_of(&most, k), fields[k].step, cap_of(bound, k));
         }
         if (n_cuts == 0 || (!same(&b, &cuts[n_cuts - 1].bucket) && n_cuts < MOST_CUTS))
@@ -181,7 +181,7 @@ static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound,
 
 /* Of the cuts, at most `most` that cost the least: `least[k][j]` is the time of all rows
  * up to cut j in k + 1 runs, `from[k][j]` the cut before it. Returns how many; picked[] rises. */
-static int choose(const cut *cuts, int n, int most, int *picked)
+static int choose_cuts(const cut *cuts, int n, int most, int *picked)
 {
     static const double NEVER = 1e300;
     double least[MAX_BUCKETS][MOST_CUTS];
@@ -214,7 +214,7 @@ static void count_rows(plan *p)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {
         int k = 0;
-        while (k + 1 < p->n_buckets && !fits(&p->buckets[k], &p->rows[i]))
+        while (k + 1 < p->n_buckets && !fits_bucket(&p->buckets[k], &p->rows[i]))
             k++;
         p->buckets[k].rows++;
         p->buckets[k].row_tokens += p->rows[i].tokens;
@@ -240,7 +240,7 @@ status plan_make_buckets(plan *p)
     qsort(rows, n, sizeof *rows, cheaper_first);
     const int n_cuts = find_cuts(rows, p->n_rows, &bound, cuts);
     const bool is_bound = n_cuts > 0 && same(&cuts[n_cuts - 1].bucket, &bound);
-    const int n_picked = n_cuts ? choose(cuts, n_cuts, MAX_BUCKETS - !is_bound, picked) : 0;
+    const int n_picked = n_cuts ? choose_cuts(cuts, n_cuts, MAX_BUCKETS - !is_bound, picked) : 0;
     p->n_buckets = 0;
     for (int k = 0; k < n_picked - is_bound; k++)
         p->buckets[p->n_buckets++] = cuts[picked[k]].bucket;

@@ -189,7 +189,7 @@ void plan_stop_joining(plan *p)
 /* --- lanes --- */
 
 /* The pieces a source must be read in, as runs of units. */
-static status find_chunks(plan *p, lane *l)
+static status find_chunks(plan *p, mixture_lane *l)
 {
     int64_t capacity = 0, last = -1;
     for (uint64_t u = 0; u < l->n; u++) {
@@ -224,15 +224,15 @@ static status make_lanes(plan *p)
     const int n = p->d->v->parts ? p->d->v->parts(p->d, &parts) : 1;
     double weights = 0;
     int64_t u = 0;
-    p->lanes = (lane *)calloc((size_t)n, sizeof *p->lanes);
+    p->lanes = (mixture_lane *)calloc((size_t)n, sizeof *p->lanes);
     if (!p->lanes)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");
     p->n_lanes = n;
     for (int k = 0; k < n; k++)
         weights += parts[k].weight;
     for (int k = 0; k < n; k++) {
-        lane *l = &p->lanes[k];
-        *l = (lane){.number = k, .first = (uint64_t)u};
+        mixture_lane *l = &p->lanes[k];
+        *l = (mixture_lane){.number = k, .first = (uint64_t)u};
         while (u < p->n_units && p->docs[p->units[u].first].sample < parts[k].first + parts[k].n)
             u++;
         l->n = (uint64_t)u - l->first;

@@ -42,7 +42,7 @@ static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out
     uint64_t n = 0, from, to;
     int64_t *units;
     for (int k = 0; k < p->n_lanes; k++) {
-        lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
+        mixture_lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
         n += to - from;
     }
     TRY(arena_calloc(&p->scratch, n + 1, sizeof *units, (void **)&units));
@@ -50,10 +50,10 @@ static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out
     const order mixed = order_of_window(p->seed, epoch, window, n, mix && p->c->data_shuffle);
     n = 0;
     for (int k = 0; k < p->n_lanes; k++) {
-        lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
+        mixture_lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
         for (; from < to; from++) {
             uint64_t unit;
-            TRY(lane_at(&p->lanes[k], p->seed, p->c->data_shuffle, from, &unit));
+            TRY(mixture_lane_at(&p->lanes[k], p->seed, p->c->data_shuffle, from, &unit));
             units[order_at(&mixed, n++)] = (int64_t)unit;
         }
     }

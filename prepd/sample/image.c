@@ -139,7 +139,7 @@ static int find_orientation(VipsImage *im, picture_format format, span bytes)
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 
-static VipsImage *load(picture_format format, span bytes)
+static VipsImage *load_picture(picture_format format, span bytes)
 {
     VipsImage *im = NULL;
     void *data = (void *)(uintptr_t)bytes.data; /* libvips takes no const; it only reads */
@@ -197,7 +197,7 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     if (format == PICTURE_PNG)
         TRY(png_check_texts(bytes, file));
     forget_errors();
-    o->pixels = load(format, bytes);
+    o->pixels = load_picture(format, bytes);
     if (!o->pixels)
         return fail_vips(file, o->format, "header can not be read");
     status st = ST_OK;

@@ -33,14 +33,14 @@ typedef struct decoder {
     status st;
 } decoder;
 
-static void leave(j_common_ptr j)
+static void leave_decoder(j_common_ptr j)
 {
     decoder *d = (decoder *)j->client_data;
     longjmp(d->left, 1);
 }
 
 /* Negative: a warning. Others trace what it does. */
-static void message(j_common_ptr j, int level)
+static void record_message(j_common_ptr j, int level)
 {
     decoder *d = (decoder *)j->client_data;
     if (level >= 0)
@@ -48,7 +48,7 @@ static void message(j_common_ptr j, int level)
     if (d->keeps_warnings && !d->warning[0])
         d->errors.format_message(j, d->warning);
     if (!d->keeps_warnings || (!d->at_end && j->err->msg_code == JWRN_JPEG_EOF))
-        leave(j); /* the file ends within its lines, which is never passed over */
+        leave_decoder(j); /* the file ends within its lines, which is never passed over */
 }
 
 static void say_nothing(j_common_ptr j)
@@ -56,7 +56,7 @@ static void say_nothing(j_common_ptr j)
     (void)j;
 }
 
-static bool starts(const struct jpeg_marker_struct *m, const char *with)
+static bool match_marker(const struct jpeg_marker_struct *m, const char *with)
 {
     const size_t n = strlen(with);
     return m->data_length > n && memcmp(m->data, with, n) == 0;
@@ -68,7 +68,7 @@ static bool find_orientation(decoder *d)
 {
     span exif = {0}, xmp = {0};
     for (const struct jpeg_marker_struct *m = d->j.marker_list; m; m = m->next) {
-        span *kind = starts(m, "Exif") ? &exif : starts(m, "http") ? &xmp : NULL;
+        span *kind = match_marker(m, "Exif") ? &exif : match_marker(m, "http") ? &xmp : NULL;
         if (kind && kind->data)
             return false;
         if (kind)
@@ -144,17 +144,17 @@ static bool full_planes(const decoder *d)
     return d->rows->take_ycc && d->rows->band % DCTSIZE == 0;
 }
 
-static void prepare(decoder *d)
+static void prepare_decoder(decoder *d)
 {
     d->j.err = jpeg_std_error(&d->errors);
-    d->errors.error_exit = leave;
-    d->errors.emit_message = message;
+    d->errors.error_exit = leave_decoder;
+    d->errors.emit_message = record_message;
     d->errors.output_message = say_nothing;
     d->j.client_data = d;
 }
 
-/* This and the next: all that may leave through leave(). What changes lies in d, which is the
- * caller's. */
+/* This and the next: all that may leave through leave_decoder(). What changes lies in d, which is
+ * the caller's. */
 static bool read_header(decoder *d)
 {
     if (setjmp(d->left))
@@ -230,7 +230,7 @@ static status keep_warning(const decoder *d, arena *a, const char **out)
 status image_jpeg_end(span bytes, arena *a, const char **out)
 {
     decoder d = {.bytes = bytes, .keeps_warnings = true};
-    prepare(&d);
+    prepare_decoder(&d);
     if (open_sequential(&d))
         read_small(&d);
     jpeg_destroy_decompress(&d.j);
@@ -242,7 +242,7 @@ bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32
     decoder d = {.bytes = bytes, .limits = limits};
     if (bytes.size > (uint64_t)limits->image_file_bytes)
         return false;
-    prepare(&d);
+    prepare_decoder(&d);
     const bool plain = read_header(&d);
     if (plain) {
         const bool swap = orient_swaps_sides(d.orientation);
@@ -267,13 +267,13 @@ static status take_picture(decoder *d, int32_t height, int32_t width, image *out
     return ST_OK;
 }
 
-static status decode(decoder *d, image *out, bool *out_done)
+static status decode_jpeg(decoder *d, image *out, bool *out_done)
 {
     const arena_mark start = arena_save(d->a);
     *out_done = false;
     if (d->bytes.size > (uint64_t)d->limits->image_file_bytes)
         return ST_OK;
-    prepare(d);
+    prepare_decoder(d);
     const bool done = read_header(d) && read_picture(d);
     if (done)
         read_end(d);
@@ -290,12 +290,12 @@ status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
                          image *out, bool *out_done)
 {
     decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .a = a};
-    return decode(&d, out, out_done);
+    return decode_jpeg(&d, out, out_done);
 }
 
 status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *a, image *out,
                                  bool *out_done)
 {
     decoder d = {.bytes = bytes, .limits = limits, .a = a, .keeps_warnings = true};
-    return decode(&d, out, out_done);
+    return decode_jpeg(&d, out, out_done);
 }

@@ -27,7 +27,7 @@ static inline __m256i channel(const __m256i v[3], __m256i is_second, __m256i is_
     return _mm256_shuffle_epi8(_mm256_blendv_epi8(some, v[2], is_third), order);
 }
 
-static void cut(const uint8_t *from, int64_t stride, uint8_t *to)
+static void cut_patch(const uint8_t *from, int64_t stride, uint8_t *to)
 {
     /* Places that are 0, 1 and 2 modulo 3. */
     const __m256i m0 = BOTH_LANES(-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1);
@@ -87,7 +87,7 @@ static void cut_ycc(const uint8_t *const from[3], int64_t stride, uint8_t *to)
     }
 }
 
-const patch_cutter patch_cut_avx2 = cut;
+const patch_cutter patch_cut_avx2 = cut_patch;
 const patch_ycc_cutter patch_cut_ycc_avx2 = cut_ycc;
 #else
 const patch_cutter patch_cut_avx2 = 0;

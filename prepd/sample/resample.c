@@ -34,8 +34,8 @@ static double cubic(double x)
 }
 
 /* Real weights of output i, summing to 1; returns how many. */
-static int32_t weigh(int32_t n_in, double scale, double support, double shrink, int32_t i,
-                     double *w, int32_t *out_first)
+static int32_t weigh_taps(int32_t n_in, double scale, double support, double shrink, int32_t i,
+                          double *w, int32_t *out_first)
 {
     const double centre = (i + 0.5) * scale;
     int64_t low = (int64_t)(centre - support + 0.5); /* truncates */
@@ -83,7 +83,7 @@ static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena 
     int32_t most = 0;
     for (int32_t i = 0; i < n_out; i++) {
         double *w = real + (size_t)i * (size_t)x->max_taps;
-        x->taps[i] = weigh(n_in, scale, support, 1.0 / stretch, i, w, &x->first[i]);
+        x->taps[i] = weigh_taps(n_in, scale, support, 1.0 / stretch, i, w, &x->first[i]);
         most = x->taps[i] > most ? x->taps[i] : most;
         for (int32_t k = 0; k < x->taps[i]; k++)
             largest = w[k] > largest ? w[k] : largest;
@@ -157,7 +157,7 @@ struct resampler {
     int32_t made;           /* of its rows */
 };
 
-static status prepare(resampler *r, int method, int32_t out_width, arena *a)
+static status prepare_axes(resampler *r, int method, int32_t out_width, arena *a)
 {
     const resample_wide *wide = r->kernels->wide;
     if (r->widths) {
@@ -227,7 +227,7 @@ status resampler_with(const resample_kernels *kernels, int method, int channels,
     r->out_bytes = (size_t)out_width * (size_t)channels;
     r->widths = in_width != out_width;
     r->heights = in_height != out_height;
-    TRY(prepare(r, method, out_width, a));
+    TRY(prepare_axes(r, method, out_width, a));
     *out = r;
     return ST_OK;
 }
@@ -283,8 +283,9 @@ void resampler_rows(resampler *r, int32_t from, int32_t n, uint8_t *out)
     }
 }
 
-status resample(int method, int channels, const uint8_t *in, int32_t in_height, int32_t in_width,
-                uint8_t *out, int32_t out_height, int32_t out_width, arena *scratch)
+status resample_pixels(int method, int channels, const uint8_t *in, int32_t in_height,
+                       int32_t in_width, uint8_t *out, int32_t out_height, int32_t out_width,
+                       arena *scratch)
 {
     resampler *r;
     const arena_mark mark = arena_save(scratch);

@@ -25,8 +25,8 @@ WARN_UNUSED status resampler_new(int method, int channels, const uint8_t *in, in
 void resampler_rows(resampler *r, int32_t from, int32_t n, uint8_t *out);
 
 /* All of it at once; scratch comes from the arena and is released. */
-WARN_UNUSED status resample(int method, int channels, const uint8_t *in, int32_t in_height,
-                            int32_t in_width, uint8_t *out, int32_t out_height, int32_t out_width,
-                            arena *scratch);
+WARN_UNUSED status resample_pixels(int method, int channels, const uint8_t *in, int32_t in_height,
+                                   int32_t in_width, uint8_t *out, int32_t out_height,
+                                   int32_t out_width, arena *scratch);
 
 #endif

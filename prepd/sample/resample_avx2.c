@@ -8,12 +8,12 @@
 enum { LANES = 2 };
 typedef __m256i vector;
 
-static inline vector load(const void *p)
+static inline vector load_vector(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-static inline void store(uint8_t *p, vector v)
+static inline void store_vector(uint8_t *p, vector v)
 {
     _mm256_storeu_si256((__m256i *)p, v);
 }
@@ -32,7 +32,7 @@ static inline vector load_lanes(const uint8_t *in, const int32_t *pixel)
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
 }
 
-static inline vector shuffle(vector v, vector from)
+static inline vector shuffle_bytes(vector v, vector from)
 {
     return _mm256_shuffle_epi8(v, from);
 }

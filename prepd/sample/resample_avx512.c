@@ -9,12 +9,12 @@
 enum { LANES = 4 };
 typedef __m512i vector;
 
-static inline vector load(const void *p)
+static inline vector load_vector(const void *p)
 {
     return _mm512_loadu_si512(p);
 }
 
-static inline void store(uint8_t *p, vector v)
+static inline void store_vector(uint8_t *p, vector v)
 {
     _mm512_storeu_si512(p, v);
 }
@@ -36,7 +36,7 @@ static inline vector load_lanes(const uint8_t *in, const int32_t *pixel)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-static inline vector shuffle(vector v, vector from)
+static inline vector shuffle_bytes(vector v, vector from)
 {
     return _mm512_shuffle_epi8(v, from);
 }

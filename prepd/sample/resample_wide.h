@@ -20,9 +20,9 @@ static int32_t wide_width(const axis *x, const uint8_t *in, uint8_t *out)
         vector sum = half;
         for (int32_t s = 0; s < x->steps; s++, w += STEP_PAIRS * 4 * LANES) {
             const vector taps = load_lanes(in + s * STEP_TAPS * 3, x->first + i);
-            sum = add_products(sum, shuffle(taps, taps_01), load(w));
-            sum = add_products(sum, shuffle(taps, taps_23), load(w + 4 * LANES));
-            sum = add_products(sum, shuffle(taps, tap_4), load(w + 8 * LANES));
+            sum = add_products(sum, shuffle_bytes(taps, taps_01), load_vector(w));
+            sum = add_products(sum, shuffle_bytes(taps, taps_23), load_vector(w + 4 * LANES));
+            sum = add_products(sum, shuffle_bytes(taps, tap_4), load_vector(w + 8 * LANES));
         }
         store_pixels(out + (size_t)i * 3, shift_32(sum, x->bits));
     }
@@ -42,15 +42,15 @@ static size_t wide_height(const int32_t *pairs, int32_t taps, int bits, const ui
         for (int32_t k = 0; k < taps; k += 2) {
             const uint8_t *row = rows + (size_t)k * n + at;
             const vector w = all_32(pairs[k / 2]);
-            const vector a = load(row), b = load(k + 1 < taps ? row + n : row);
+            const vector a = load_vector(row), b = load_vector(k + 1 < taps ? row + n : row);
             const vector low = unpack_low(a, b), high = unpack_high(a, b);
             s0 = add_products(s0, unpack_low(low, zero), w);
             s1 = add_products(s1, unpack_high(low, zero), w);
             s2 = add_products(s2, unpack_low(high, zero), w);
             s3 = add_products(s3, unpack_high(high, zero), w);
         }
-        store(out + at, pack_to_bytes(pack_to_16(shift_32(s0, bits), shift_32(s1, bits)),
-                                      pack_to_16(shift_32(s2, bits), shift_32(s3, bits))));
+        store_vector(out + at, pack_to_bytes(pack_to_16(shift_32(s0, bits), shift_32(s1, bits)),
+                                             pack_to_16(shift_32(s2, bits), shift_32(s3, bits))));
     }
     return end;
 }

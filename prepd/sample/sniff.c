@@ -39,7 +39,7 @@ static const magic table[] = {
     {0, 2, "BM", "a BMP picture"},
 };
 
-static bool starts(span bytes, size_t offset, const char *with, size_t n)
+static bool match_bytes(span bytes, size_t offset, const char *with, size_t n)
 {
     return span_holds(bytes, offset, n) && memcmp(bytes.data + offset, with, n) == 0;
 }
@@ -47,7 +47,7 @@ static bool starts(span bytes, size_t offset, const char *with, size_t n)
 /* Text formats: white space and a byte order mark may come first. */
 static const char *sniff_text(span bytes)
 {
-    size_t at = starts(bytes, 0, "\xef\xbb\xbf", 3) ? 3 : 0;
+    size_t at = match_bytes(bytes, 0, "\xef\xbb\xbf", 3) ? 3 : 0;
     while (at < bytes.size && strchr(" \t\r\n", bytes.data[at]) && bytes.data[at])
         at++;
     char head[256];
@@ -63,7 +63,7 @@ static const char *sniff_text(span bytes)
         return "an HTML page";
     if (head[0] == '<' && strstr(head, "<?xml"))
         return "an XML document";
-    if (starts(bytes, 0, "version https://git-lfs", 23))
+    if (match_bytes(bytes, 0, "version https://git-lfs", 23))
         return "a Git LFS pointer, not the picture";
     if (head[0] == 'p' && head[1] >= '1' && head[1] <= '7' && strchr(" \t\r\n", head[2]))
         return "a PNM picture";
@@ -72,21 +72,21 @@ static const char *sniff_text(span bytes)
 
 picture_format sniff_format(span bytes, const char **out_name)
 {
-    if (starts(bytes, 0, "\xff\xd8\xff", 3)) {
+    if (match_bytes(bytes, 0, "\xff\xd8\xff", 3)) {
         *out_name = "jpeg";
         return PICTURE_JPEG;
     }
-    if (starts(bytes, 0, "\x89PNG\r\n\x1a\n", 8)) {
+    if (match_bytes(bytes, 0, "\x89PNG\r\n\x1a\n", 8)) {
         *out_name = "png";
         return PICTURE_PNG;
     }
-    if (starts(bytes, 0, "RIFF", 4) && starts(bytes, 8, "WEBP", 4)) {
+    if (match_bytes(bytes, 0, "RIFF", 4) && match_bytes(bytes, 8, "WEBP", 4)) {
         *out_name = "webp";
         return PICTURE_WEBP;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const magic *m = &table[i];
-        if (starts(bytes, m->offset, m->bytes, m->n)) {
+        if (match_bytes(bytes, m->offset, m->bytes, m->n)) {
             *out_name = m->name;
             return PICTURE_OTHER;
         }

@@ -72,7 +72,7 @@ status chat_ids_find(const tokenizer *t, chat_ids *out)
     return ST_OK;
 }
 
-static void put(rendering *r, const char *text, int64_t size)
+static void render_text(rendering *r, const char *text, int64_t size)
 {
     if (size)
         memcpy(r->text + r->size, text, (size_t)size);
@@ -81,7 +81,7 @@ static void put(rendering *r, const char *text, int64_t size)
 
 static void put_words(rendering *r, const char *text)
 {
-    put(r, text, (int64_t)strlen(text));
+    render_text(r, text, (int64_t)strlen(text));
 }
 
 static void put_clip(rendering *r, const chat_visual *v, int32_t image)
@@ -92,7 +92,7 @@ static void put_clip(rendering *r, const chat_visual *v, int32_t image)
         put_words(r, VISION_START);
     for (int32_t p = 0; p < v->n_pairs; p++) {
         char when[CLIP_TEXT];
-        put(r, when, clip_text(v->seconds[p], when));
+        render_text(r, when, clip_text(v->seconds[p], when));
         r->runs[r->n_runs++] = (pad_run){r->size, image, -1, -1};
         put_words(r, VISION_START VIDEO_PAD VISION_END);
     }
@@ -147,7 +147,7 @@ static status put_turn(rendering *r, const sample *smp, const turn *t, bool trai
         const part *p = &t->parts[i];
         const int64_t start = r->size;
         if (p->image < 0)
-            put(r, p->text, p->text_bytes);
+            render_text(r, p->text, p->text_bytes);
         else if (t->role == ROLE_USER)
             TRY(put_image(r, smp, p->image));
         weight = t->weights ? t->weights[i] : 1.0F;
@@ -190,7 +190,7 @@ static status render_plain(const chat_ids *ids, const sample *smp, arena *a, ren
                     "the tokenizer has no added token " TEXT_END ", which ends a plain text");
     TRY(arena_alloc(a, (size_t)p->text_bytes + sizeof TEXT_END, (void **)&r.text));
     TRY(arena_calloc(a, 1, sizeof *r.spans, (void **)&r.spans));
-    put(&r, p->text, p->text_bytes);
+    render_text(&r, p->text, p->text_bytes);
     put_words(&r, TEXT_END);
     put_span(&r, 0, r.size, 1.0F);
     *out = r;
@@ -326,7 +326,8 @@ static float weight_of(const rendering *r, const token_list *tokens, size_t i, i
 }
 
 /* Copies the tokens, each run's pad repeated, and labels those of trained texts. */
-static void fill(const rendering *r, const chat_ids *ids, const token_list *tokens, chat_text *out)
+static void fill_tokens(const rendering *r, const chat_ids *ids, const token_list *tokens,
+                        chat_text *out)
 {
     int64_t n = 0, run = 0, next = 0;
     out->n_targets = 0;
@@ -382,7 +383,7 @@ status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids
     TRY(arena_calloc(a, (size_t)r.n_runs, sizeof *made.run_at, &p));
     made.run_at = p;
     made.n_runs = r.n_runs;
-    fill(&r, ids, tokens, &made);
+    fill_tokens(&r, ids, tokens, &made);
     if (!made.n_targets)
         return FAIL(ST_BAD_INPUT, "%s%shas no token to train: no assistant turn with loss",
                     smp->name, smp->name[0] ? ": " : "");

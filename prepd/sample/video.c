@@ -400,7 +400,7 @@ static status take_frame(decoding *d)
 }
 
 /* All frames the decoder has ready. */
-static status drain(decoding *d)
+static status drain_frames(decoding *d)
 {
     int code = 0;
     while (d->next < d->n && (code = avcodec_receive_frame(d->codec, d->frame)) >= 0) {
@@ -431,7 +431,7 @@ static status decode_frames(decoding *d)
         if (sent < 0)
             return fail_av(&d->o, sent, "is damaged");
         if (ours)
-            TRY(drain(d));
+            TRY(drain_frames(d));
     }
     if (d->next < d->n)
         return FAIL_IN(ST_BAD_INPUT, d->o.file,

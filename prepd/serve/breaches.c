@@ -6,7 +6,7 @@
 enum { MAX_DOUBLED = 6 };
 static const int64_t FIRST_HOLD_NS = 1000000000, LONGEST_HOLD_NS = 60000000000;
 
-static breacher *find(const breaches *b, const char *host)
+static breacher *find_breacher(const breaches *b, const char *host)
 {
     for (int i = 0; i < BREACHERS; i++)
         if (b->of[i].n > 0 && strcmp(b->of[i].host, host) == 0)
@@ -31,7 +31,7 @@ static breacher *place_for(breaches *b, const char *host)
 
 void breach_note(breaches *b, const char *host, int64_t now_ns)
 {
-    breacher *x = find(b, host);
+    breacher *x = find_breacher(b, host);
     if (!x)
         x = place_for(b, host);
     x->n++;
@@ -45,13 +45,13 @@ void breach_note(breaches *b, const char *host, int64_t now_ns)
 
 void breach_made_good(breaches *b, const char *host)
 {
-    breacher *x = find(b, host);
+    breacher *x = find_breacher(b, host);
     if (x)
         x->n--;
 }
 
 bool breach_is_held(const breaches *b, const char *host, int64_t now_ns)
 {
-    const breacher *x = find(b, host);
+    const breacher *x = find_breacher(b, host);
     return x && now_ns < x->held_until_ns;
 }

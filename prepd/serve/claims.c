@@ -69,7 +69,8 @@ bool claim_may_take(const void *asker, const lease *l)
     return true;
 }
 
-static void dismiss(dispatch *d, uint64_t number, const source *s, lease_kind kind, int64_t item)
+static void dismiss_claimant(dispatch *d, uint64_t number, const source *s, lease_kind kind,
+                             int64_t item)
 {
     worker_seat *w = seat_of_number(d, number);
     if (!w)
@@ -131,7 +132,7 @@ static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t
 {
     for (int c = 0; c < l->n_claims; c++)
         if (l->claim[c].facts[place_in(l, item)] != facts)
-            dismiss(d, l->claim[c].by, l->owner, l->kind, item);
+            dismiss_claimant(d, l->claim[c].by, l->owner, l->kind, item);
 }
 
 status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,

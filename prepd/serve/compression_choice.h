@@ -15,13 +15,13 @@
 /* Of a consumer beyond ipc. was: the choice before. unreturned: bytes sent and not given back;
  * credit: bytes that may still be reserved; row: bytes of a row. Between the two thresholds it
  * stays as it was. */
-bool press_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t row);
+bool compress_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t row);
 
 /* Bytes per second of a link, of rows that took ns longer than making them. 0: nothing known. */
-typedef struct press_link {
+typedef struct compression_link {
     double rate;
-} press_link;
-void press_link_saw(press_link *l, int64_t bytes, int64_t ns);
-bool press_for_link(const press_link *l);
+} compression_link;
+void compression_link_saw(compression_link *l, int64_t bytes, int64_t ns);
+bool compress_for_link(const compression_link *l);
 
 #endif

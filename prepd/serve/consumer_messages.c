@@ -7,16 +7,16 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
     frame head;
     json_value *v = NULL;
     status st = ST_OK;
-    session *s = session_find(d, from);
+    consumer_seat *s = consumer_find(d, from);
     TRY(wire_read_json(m, name, &head, &v));
     if (head.kind == KIND_HELLO) {
         st = d->draining ? FAIL(ST_UNAVAILABLE, "the daemon is being drained")
-                         : session_hello(d, from, m, v, name);
+                         : consumer_hello(d, from, m, v, name);
     } else if (head.kind == KIND_CREDIT && s) {
         st = credit_take(v, name, &s->credit, &s->unreturned);
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && s)) {
         if (s)
-            session_close(d, s, NULL);
+            consumer_close(d, s, NULL);
     } else if (head.kind != KIND_CREDIT) {
         st = hello_is_other(name, head.kind);
     } else {
@@ -26,15 +26,15 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *m, const char
     return st;
 }
 
-void session_message(dispatch *d, const wire_peer *from, wire_msg *m)
+void consumer_message(dispatch *d, const wire_peer *from, wire_msg *m)
 {
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
     status st = handle(d, from, m, name);
     if (st == ST_OK)
         return;
-    peers_refuse(&d->peers, d->consumers, from, "consumer", st);
-    session *s = session_find(d, from);
+    peer_limits_refuse(&d->peer_limits, d->consumers, from, "consumer", st);
+    consumer_seat *s = consumer_find(d, from);
     if (s)
-        session_close(d, s, NULL);
+        consumer_close(d, s, NULL);
 }

@@ -28,15 +28,15 @@ enum {
 enum { NOBODY = -1 };              /* of a rank */
 enum { QUARANTINE_JUDGED = 1000 }; /* samples before data.quarantine_limit is judged */
 
-session *session_find(dispatch *d, const wire_peer *peer)
+consumer_seat *consumer_find(dispatch *d, const wire_peer *peer)
 {
-    for (session *s = d->sessions; s; s = s->next)
+    for (consumer_seat *s = d->consumer_seats; s; s = s->next)
         if (s->peer.size == peer->size && memcmp(s->peer.id, peer->id, peer->size) == 0)
             return s;
     return NULL;
 }
 
-void session_free(session *s)
+void consumer_free(consumer_seat *s)
 {
     for (int i = 0; i < s->n_slots; i++)
         wire_msg_free(&s->slots[(s->first_slot + i) % SESSION_SLOTS].msg);
@@ -47,7 +47,7 @@ void session_free(session *s)
     free(s);
 }
 
-void session_close(dispatch *d, session *s, const char *error)
+void consumer_close(dispatch *d, consumer_seat *s, const char *error)
 {
     const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
     if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(code, "%s", error)) != ST_OK)
@@ -59,16 +59,16 @@ void session_close(dispatch *d, session *s, const char *error)
             w->ahead->owner = NULL;
     }
     lease_book_forget(&d->book, s);
-    session **at = &d->sessions;
+    consumer_seat **at = &d->consumer_seats;
     while (*at && *at != s)
         at = &(*at)->next;
     if (*at) {
         *at = s->next;
-        d->n_sessions--;
+        d->n_consumers--;
     }
     log_info("consumer left stream=%s rank=%d of=%d rows=%llu", s->stream, s->rank, s->ranks,
              (unsigned long long)s->rows_sent);
-    session_free(s);
+    consumer_free(s);
 }
 
 static int64_t row_cost(const planned_row *r)
@@ -81,7 +81,7 @@ static int64_t row_cost(const planned_row *r)
 
 /* The last step of a stream of single samples may be short: what is behind its end is nobody's.
  * ST_END: no row is left. */
-static status assign_step(dispatch *d, session *s, uint64_t step)
+static status assign_step(dispatch *d, consumer_seat *s, uint64_t step)
 {
     const int64_t g = s->src->c.training_global_batch_size;
     int64_t *cost = calloc((size_t)g, sizeof(*cost));
@@ -108,14 +108,14 @@ done:
 }
 
 /* The last row that next_owed asks the plan for. */
-static uint64_t last_looked_at(const session *s)
+static uint64_t last_looked_at(const consumer_seat *s)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
     return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
 }
 
 /* The first row from next_row on that this rank is owed, whose step is then the one of rank_of. */
-static status next_owed(dispatch *d, session *s, uint64_t *out)
+static status next_owed(dispatch *d, consumer_seat *s, uint64_t *out)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
     for (; s->ranks > 1; s->next_row++) {
@@ -131,7 +131,7 @@ static status next_owed(dispatch *d, session *s, uint64_t *out)
 /* Where this consumer goes on after a row of the step of rank_of. With several ranks a cursor
  * points into the same step as long as the step owes this rank a row, else to the next step: there
  * all ranks agree. */
-static uint64_t row_after(const session *s, uint64_t row)
+static uint64_t row_after(const consumer_seat *s, uint64_t row)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
     if (s->ranks == 1)
@@ -142,7 +142,7 @@ static uint64_t row_after(const session *s, uint64_t row)
     return (row / g + 1) * g;
 }
 
-stream_place session_place(const session *s)
+stream_place consumer_place(const consumer_seat *s)
 {
     const uint64_t rows = plan_epoch_rows(s->plan);
     const uint64_t in_epoch = rows ? s->next_row % rows : 0;
@@ -153,7 +153,7 @@ stream_place session_place(const session *s)
     };
 }
 
-static void end_if_done(dispatch *d, session *s)
+static void end_if_done(dispatch *d, consumer_seat *s)
 {
     if (!s->ended || s->n_slots > 0 || s->end_sent)
         return;
@@ -161,26 +161,26 @@ static void end_if_done(dispatch *d, session *s)
     int n = snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)s->rows_sent);
     const status st =
         wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n);
-    s->end_sent = st != ST_TIMEOUT; /* else sessions_deliver tries again */
+    s->end_sent = st != ST_TIMEOUT; /* else consumers_deliver tries again */
     if (st != ST_OK && s->end_sent)
         log_debug("consumer could not be told of the end: %s", status_text());
 }
 
 /* Within its credit and its share of what we hold for all. A consumer may grant any credit; if it
  * then does not read, that is its share's affair. */
-static bool may_reserve(const dispatch *d, const session *s)
+static bool may_reserve(const dispatch *d, const consumer_seat *s)
 {
-    const int64_t share = d->c->prepd_buffer_bytes / d->n_sessions;
+    const int64_t share = d->c->prepd_buffer_bytes / d->n_consumers;
     return (s->need <= s->credit && s->reserved + s->unreturned + s->need <= share) ||
            (s->n_slots == 0 && s->unreturned <= 0);
 }
 
-int64_t session_row_bytes(const conf *c)
+int64_t consumer_row_bytes(const conf *c)
 {
     return c->training_seq_len * TOKEN_BYTES + plan_patches_of(c) * PATCH_WIRE_BYTES + ROW_BYTES;
 }
 
-status session_produce(dispatch *d, session *s, lease **out)
+status consumer_produce(dispatch *d, consumer_seat *s, lease **out)
 {
     uint64_t number;
     planned_row r;
@@ -243,7 +243,7 @@ static void judge_quarantine(dispatch *d)
 
 /* Sends the rows that are ready, in order, as far as the consumer takes them. False if it has
  * gone. */
-static bool deliver(dispatch *d, session *s)
+static bool deliver(dispatch *d, consumer_seat *s)
 {
     status st;
     while (s->n_slots > 0 && s->slots[s->first_slot].msg) {
@@ -251,7 +251,7 @@ static bool deliver(dispatch *d, session *s)
         int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
         st = wire_send(d->consumers, &s->peer, first->msg);
         if (st == ST_TIMEOUT)
-            return true; /* sessions_deliver tries again */
+            return true; /* consumers_deliver tries again */
         if (st != ST_OK) {
             log_info("consumer gone: %s", status_text());
             return false;
@@ -274,12 +274,12 @@ static bool deliver(dispatch *d, session *s)
     return true;
 }
 
-void sessions_deliver(dispatch *d)
+void consumers_deliver(dispatch *d)
 {
-    for (session *s = d->sessions, *next; s; s = next) {
+    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
         next = s->next;
         if (s->n_slots > 0 && s->slots[s->first_slot].msg && !deliver(d, s))
-            session_close(d, s, NULL);
+            consumer_close(d, s, NULL);
         else
             end_if_done(d, s);
     }
@@ -287,9 +287,9 @@ void sessions_deliver(dispatch *d)
 
 /* Tells consumers that hear nothing that the daemon is there; one that has gone without BYE is
  * found out this way, since sending to it fails. */
-void sessions_still_here(dispatch *d, int64_t now)
+void consumers_still_here(dispatch *d, int64_t now)
 {
-    for (session *s = d->sessions, *next; s; s = next) {
+    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
         next = s->next;
         if (now - s->said_ns < STILL_HERE_NS)
             continue;
@@ -297,11 +297,11 @@ void sessions_still_here(dispatch *d, int64_t now)
         if (consumer_is_there(d->consumers, &s->peer))
             continue;
         log_info("consumer gone: %s", status_text());
-        session_close(d, s, NULL);
+        consumer_close(d, s, NULL);
     }
 }
 
-void session_row(dispatch *d, session *s, lease *l, wire_msg *m)
+void consumer_row(dispatch *d, consumer_seat *s, lease *l, wire_msg *m)
 {
     for (int i = 0; i < s->n_slots; i++) {
         slot *at = &s->slots[(s->first_slot + i) % SESSION_SLOTS];
@@ -317,5 +317,5 @@ void session_row(dispatch *d, session *s, lease *l, wire_msg *m)
     }
     lease_free(&l);
     if (!deliver(d, s))
-        session_close(d, s, NULL);
+        consumer_close(d, s, NULL);
 }

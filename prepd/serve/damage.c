@@ -12,7 +12,7 @@ enum { WARNING_BYTES = 240 };
 static const int64_t TOLD = 10; /* of a section, in the log: a data set may have thousands */
 
 /* Picture k of a sample that the lease holds. */
-static status note(dispatch *d, source *s, int64_t id, int64_t k, const char *warning)
+static status note_damage(dispatch *d, source *s, int64_t id, int64_t k, const char *warning)
 {
     sample smp;
     bool fresh = false;
@@ -48,7 +48,7 @@ status damage_heard(dispatch *d, const lease *l, const json_value *list, const c
         if (!lease_has(l, id))
             return FAIL_IN(ST_PROTOCOL, name, "damage in sample %lld, which is not in the lease",
                            (long long)id);
-        TRY(note(d, lease_source(l), id, k, warning));
+        TRY(note_damage(d, lease_source(l), id, k, warning));
     }
     return ST_OK;
 }

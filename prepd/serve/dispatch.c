@@ -50,7 +50,7 @@ static status advance_source(dispatch *d, source *s)
     if (st == ST_OK)
         return ST_OK;
     const status_note why = *status_last();
-    sessions_refuse(d, s, st);
+    consumers_refuse(d, s, st);
     source_done(s);
     status_set(&why);
     return st;
@@ -61,7 +61,7 @@ static status advance_source(dispatch *d, source *s)
 static status open_train(dispatch *d)
 {
     TRY(source_want(d, &d->train));
-    TRY(prints_start(d)); /* beside it */
+    TRY(fingerprint_process_start(d)); /* beside it */
     while (d->train.opening && !source_waits_for(&d->train) && !d->stopping && !d->draining) {
         wire_wait signals = {.fd = d->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
@@ -98,7 +98,7 @@ static status may_listen(dispatch *d)
     return ST_OK;
 }
 
-static status start(dispatch *d)
+static status start_dispatch(dispatch *d)
 {
     if (gethostname(d->host, sizeof(d->host) - 1) != 0)
         snprintf(d->host, sizeof(d->host), "localhost");
@@ -118,7 +118,7 @@ static status start(dispatch *d)
     from_consumer.io_threads = d->io.consumers;
     TRY(wire_bind(d->net, d->c->prepd_endpoint, &from_consumer, &d->consumers));
     from_worker.io_threads = d->io.workers;
-    from_worker.part_bytes += 2 * session_row_bytes(d->c);
+    from_worker.part_bytes += 2 * consumer_row_bytes(d->c);
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
@@ -127,7 +127,7 @@ static status start(dispatch *d)
 
 static void from_consumer(void *d, const wire_peer *from, wire_msg *m)
 {
-    session_message(d, from, m);
+    consumer_message(d, from, m);
 }
 
 static void from_control(void *d, const wire_peer *from, wire_msg *m)
@@ -136,10 +136,10 @@ static void from_control(void *d, const wire_peer *from, wire_msg *m)
 }
 
 /* Where the train stream is: the consumer that is furthest. NULL if there is none. */
-static const session *leading(const dispatch *d)
+static const consumer_seat *leading(const dispatch *d)
 {
-    const session *first = NULL;
-    for (const session *s = d->sessions; s; s = s->next)
+    const consumer_seat *first = NULL;
+    for (const consumer_seat *s = d->consumer_seats; s; s = s->next)
         if (s->welcomed && s->src == &d->train && (!first || s->next_row > first->next_row))
             first = s;
     return first;
@@ -149,7 +149,7 @@ static void tell_supervisor(const dispatch *d)
 {
     char line[256], place[64] = "no consumer";
     const serve_counts *k = &d->counts;
-    const session *s = leading(d);
+    const consumer_seat *s = leading(d);
     if (source_waits_for(&d->train)) {
         snprintf(line, sizeof(line), "STATUS=waiting for the index, which %s builds\n",
                  source_waits_for(&d->train));
@@ -158,7 +158,7 @@ static void tell_supervisor(const dispatch *d)
                  (long long)d->train.build.left);
     } else {
         if (s) {
-            const stream_place p = session_place(s);
+            const stream_place p = consumer_place(s);
             snprintf(place, sizeof(place), "epoch %lld %.0f%%", (long long)p.epoch, 100 * p.share);
         }
         snprintf(line, sizeof(line),
@@ -174,10 +174,10 @@ static void show_progress(dispatch *d)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
-    const session *s = leading(d);
+    const consumer_seat *s = leading(d);
     if (d->quiet || !isatty(STDERR_FILENO) || !s || d->train.build.active)
         return;
-    const stream_place p = session_place(s);
+    const stream_place p = consumer_place(s);
     memset(bar, '.', WIDTH);
     memset(bar, '#', (size_t)(p.share * WIDTH));
     bar[WIDTH] = 0;
@@ -202,12 +202,12 @@ static void measure(dispatch *d, int64_t now)
     k->rows_at_tick = k->rows;
     k->samples_at_tick = k->samples;
     k->tick_ns = now;
-    for (session *s = d->sessions; s; s = s->next) {
+    for (consumer_seat *s = d->consumer_seats; s; s = s->next) {
         s->rows_per_s = (double)(s->next_row - s->row_at_tick) * 1e9 / (double)passed;
         s->row_at_tick = s->next_row;
     }
     wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
-    peers_tell(&d->peers, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
+    peer_limits_tell(&d->peer_limits, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
     tell_supervisor(d);
     show_progress(d);
 }
@@ -221,7 +221,7 @@ void dispatch_watchdog(dispatch *d, int64_t now)
     }
 }
 
-static void tick(dispatch *d)
+static void tick_dispatch(dispatch *d)
 {
     int64_t now = clock_ns();
     if (now - d->ticked_ns < (int64_t)TICK_MS * 1000000)
@@ -229,9 +229,9 @@ static void tick(dispatch *d)
     d->ticked_ns = now;
     dispatch_watchdog(d, now);
     seats_check_time(d, now);
-    sessions_still_here(d, now);
+    consumers_still_here(d, now);
     local_tick(d, now);
-    keepers_tick(d, now);
+    supervisors_tick(d, now);
     if (d->train.build.active)
         index_build_progress(d, &d->train, false);
     if (d->eval.build.active)
@@ -252,7 +252,7 @@ static bool is_drained(const dispatch *d)
     return !l;
 }
 
-static status loop(dispatch *d)
+static status serve_sockets(dispatch *d)
 {
     while (!d->stopping) {
         wire_wait wait[] = {{.socket = d->workers},
@@ -267,18 +267,18 @@ static status loop(dispatch *d)
             dispatch_signals(d);
         TRY(seats_read(d));
         local_reap(d);
-        prints_run(d);
-        TRY(peers_read(&d->peers, d->consumers, from_consumer, d));
-        TRY(peers_read(&d->peers, d->control, from_control, d));
-        sessions_deliver(d);
-        tick(d);
+        fingerprint_process_read(d);
+        TRY(peer_limits_read(&d->peer_limits, d->consumers, from_consumer, d));
+        TRY(peer_limits_read(&d->peer_limits, d->control, from_control, d));
+        consumers_deliver(d);
+        tick_dispatch(d);
         const status opened = advance_source(d, &d->train);
         if (opened != ST_OK)
             dispatch_fail(d, opened);
         if (advance_source(d, &d->eval) != ST_OK)
             log_debug("held-out data: %s", status_text()); /* those who wait were told */
         planning_turn(d);
-        sessions_greet(d);
+        consumers_greet(d);
         seats_schedule(d);
         if (d->reload) {
             d->reload = false;
@@ -303,18 +303,18 @@ static void stop(dispatch *d)
     d->stopping = true;
     snprintf(why, sizeof(why), "the daemon stops%s%s", d->outcome != ST_OK ? ": " : "",
              d->outcome != ST_OK ? d->cause.message : "");
-    while (d->sessions)
-        session_close(d, d->sessions, why);
+    while (d->consumer_seats)
+        consumer_close(d, d->consumer_seats, why);
     /* Others wait for a daemon to come back, unless an operator drained this one for good. */
     const bool for_good = d->draining && d->drain_ns == 0;
-    keepers_leave(d, for_good);
+    supervisors_leave(d, for_good);
     while (d->seats) {
         worker_seat *w = d->seats;
         lease_free(&w->work);
         lease_free(&w->ahead);
         seat_retire(d, w, !w->local && !for_good);
     }
-    prints_stop(d);
+    fingerprint_process_stop(d);
     local_stop(d);
     while (d->book.lost) {
         lease *l = lease_book_take(&d->book, true);
@@ -352,11 +352,11 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for
     d->started_ns = d->counts.tick_ns = clock_ns();
     lease_book_init(&d->book, (int)c->prepd_solo_deaths);
     arena_init(&d->scratch, SCRATCH_BYTES);
-    status st = start(d);
+    status st = start_dispatch(d);
     if (st == ST_OK && !d->stopping) {
         log_info("serving endpoint=%s workers=%d", c->prepd_endpoint, d->local.target);
         notify_send("READY=1\n");
-        st = loop(d);
+        st = serve_sockets(d);
     }
     if (st != ST_OK)
         dispatch_fail(d, st);

@@ -60,9 +60,9 @@ struct source {
     dataset *data;
     data_index *index;
     clip_limits clips;
-    char *index_path;    /* heap; where the cache lies; "": nowhere */
-    cache_lock lock;     /* of it, while it is built here */
-    fingerprints prints; /* what its rows are made by; from the first WELCOME on */
+    char *index_path;          /* heap; where the cache lies; "": nowhere */
+    cache_lock lock;           /* of it, while it is built here */
+    fingerprints fingerprints; /* what its rows are made by; from the first WELCOME on */
     hash128 index_key;
     hash128 model_digest;
     char *stream_json; /* conf_stream_json of c; heap */
@@ -87,11 +87,11 @@ enum { MAX_SESSIONS = 4096, MAX_SEATS = 65536 };
 /* Most rows between lease and delivery of one consumer: bounds the reorder window. */
 enum { SESSION_SLOTS = 1024 };
 
-typedef struct session {
+typedef struct consumer_seat {
     wire_peer peer;
     source *src;
-    plan *plan;         /* the source's; NULL until the index is ready */
-    plan_stretch *from; /* of it, where a cursor told where its epoch begins; NULL: all */
+    plan *plan;      /* the source's; NULL until the index is ready */
+    row_range *from; /* of it, where a cursor told where its epoch begins; NULL: all */
     plan_kind kind;
     quarantine bad; /* what its rows are made under: its cursor's list and what was found here */
     int64_t told_bytes; /* of its HELLO, later of the list that its cursor brought */
@@ -117,8 +117,8 @@ typedef struct session {
     uint64_t row_at_tick;        /* next_row when the rates were last measured */
     double rows_per_s;           /* of the stream, all ranks' rows: next_row's pace */
     int64_t started_ns, said_ns; /* said_ns: when it last heard from us */
-    struct session *next;
-} session;
+    struct consumer_seat *next;
+} consumer_seat;
 
 /* A worker that joined. */
 typedef struct worker_seat {
@@ -128,33 +128,33 @@ typedef struct worker_seat {
     char host[64];             /* as it calls itself */
     char from[WIRE_HOST_TEXT]; /* whose address its connection has; "" over ipc */
     bool local;                /* a child of ours */
-    fingerprints prints;       /* as it said */
+    fingerprints fingerprints; /* as it said */
     bool has_terms;            /* it may load what they name */
     bool proved;               /* all of them are ours: it may have work */
     bool fresh;                /* has done nothing yet */
     bool begun;                /* has reported an item or an answer: its start went well */
     bool ship;                 /* has no data root: files come with its leases */
     int64_t shipped;           /* bytes of them under way */
-    char keeper[24];           /* what starts it again elsewhere and says how it died; "" none */
-    int64_t lost_ns; /* its connection is gone: the keeper is given a moment to say why; 0 no */
+    char supervisor[24];       /* what starts it again elsewhere and says how it died; "" none */
+    int64_t lost_ns; /* its connection is gone: the supervisor is given a moment to say why; 0 no */
     lease *work;
     lease *ahead;     /* what it does next, sent before it has answered for work; NULL */
     bool last_item;   /* it has begun the last one of work */
     bool unbegun;     /* nothing has been heard of work: a worker that leaves has not begun it */
     int64_t since_ns; /* of the lease, or of its last item that was reported in order */
     int64_t leased_ns, made_ns; /* of the row in work: making it took made_ns; 0: not yet told */
-    press_link link;            /* of one elsewhere */
+    compression_link link;      /* of one elsewhere */
     int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;
 } worker_seat;
 
 /* A process elsewhere that starts workers again (supervisors.c). */
-typedef struct keeper_seat {
+typedef struct supervisor_seat {
     wire_peer peer;
     int64_t heard_ns;
-    struct keeper_seat *next;
-} keeper_seat;
+    struct supervisor_seat *next;
+} supervisor_seat;
 
 /* Local worker processes (local.c). */
 typedef struct local_child {
@@ -222,18 +222,18 @@ struct dispatch {
     http *metrics; /* NULL: metrics.listen is empty */
     source train, eval;
     lease_book book;
-    session *sessions;
+    consumer_seat *consumer_seats;
     worker_seat *seats;
-    keeper_seat *keepers;
-    int n_sessions, n_seats, n_keepers;
+    supervisor_seat *supervisors;
+    int n_consumers, n_seats, n_supervisors;
     uint64_t seats_seen; /* ever: numbers of seats */
     local_pool local;
-    uint32_t turn;        /* round robin over producers */
-    int64_t slice_end_ns; /* of planning in this turn of the loop */
-    bool plans_wait;      /* for the next one */
-    int64_t retired_ns;   /* when a worker was last asked to start anew */
-    const char *build;    /* prepd_build */
-    fingerprints prints;  /* ours */
+    uint32_t turn;             /* round robin over producers */
+    int64_t slice_end_ns;      /* of planning in this turn of the loop */
+    bool plans_wait;           /* for the next one */
+    int64_t retired_ns;        /* when a worker was last asked to start anew */
+    const char *build;         /* prepd_build */
+    fingerprints fingerprints; /* ours */
     print_maker maker;
     bool videos; /* in the data of an opened section */
     char *terms; /* TERMS JSON; heap */
@@ -246,7 +246,7 @@ struct dispatch {
     status_note cause;
     arena scratch; /* one message at a time */
     serve_counts counts;
-    peers peers;
+    peer_limits peer_limits;
     breaches breaches;
     int64_t started_ns, ticked_ns, watchdog_ns;
 };
@@ -283,11 +283,11 @@ void source_done(source *s);
 /* planning.c */
 void planning_turn(dispatch *d); /* a new slice */
 /* What remains of the slice goes into the plan; *out_ready as of plan_prepare. */
-WARN_UNUSED status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready);
+WARN_UNUSED status planning_row(dispatch *d, consumer_seat *s, uint64_t row, bool *out_ready);
 /* s->plan, begun by the first who wants it. */
-WARN_UNUSED status planning_want(session *s);
-WARN_UNUSED status planning_ready(dispatch *d, session *s, bool *out_ready); /* for WELCOME */
-void planning_leave(session *s);
+WARN_UNUSED status planning_want(consumer_seat *s);
+WARN_UNUSED status planning_ready(dispatch *d, consumer_seat *s, bool *out_ready); /* for WELCOME */
+void planning_leave(consumer_seat *s);
 
 /* index_build.c */
 enum { INDEX_LEASE_ITEMS = 128 }; /* most of a lease; keeps one of texts near 64 KiB of JSON */
@@ -317,10 +317,10 @@ WARN_UNUSED status claims_settle(dispatch *d, const lease *l, const int64_t *ite
 void claims_want_local(dispatch *d); /* where two differ, and no local worker could decide */
 
 /* greet.c */
-WARN_UNUSED status session_hello(dispatch *d, const wire_peer *from, wire_msg *m,
-                                 const json_value *v, const char *name);
-void sessions_greet(dispatch *d);                                /* WELCOME to those that waited */
-void sessions_refuse(dispatch *d, const source *src, status st); /* it can not be opened */
+WARN_UNUSED status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m,
+                                  const json_value *v, const char *name);
+void consumers_greet(dispatch *d);                                /* WELCOME to those that waited */
+void consumers_refuse(dispatch *d, const source *src, status st); /* it can not be opened */
 
 /* consumers.c */
 typedef struct stream_place {
@@ -328,19 +328,19 @@ typedef struct stream_place {
     double share;        /* of the epoch, 0 to 1 */
     double seconds_left; /* in the epoch at the present pace; -1 unknown */
 } stream_place;
-stream_place session_place(const session *s); /* of a welcomed one */
+stream_place consumer_place(const consumer_seat *s); /* of a welcomed one */
 int64_t
-session_row_bytes(const conf *c); /* that a row of such a stream can reserve at most, about */
-session *session_find(dispatch *d, const wire_peer *peer); /* NULL if none */
-void session_free(session *s);
-WARN_UNUSED status session_produce(dispatch *d, session *s, lease **out); /* NULL: nothing */
-void sessions_still_here(dispatch *d, int64_t now);
-void sessions_deliver(dispatch *d); /* rows that a consumer could not take before */
-void session_row(dispatch *d, session *s, lease *l, wire_msg *m);
-void session_close(dispatch *d, session *s, const char *error); /* error NULL: silently */
+consumer_row_bytes(const conf *c); /* that a row of such a stream can reserve at most, about */
+consumer_seat *consumer_find(dispatch *d, const wire_peer *peer); /* NULL if none */
+void consumer_free(consumer_seat *s);
+WARN_UNUSED status consumer_produce(dispatch *d, consumer_seat *s, lease **out); /* NULL: nothing */
+void consumers_still_here(dispatch *d, int64_t now);
+void consumers_deliver(dispatch *d); /* rows that a consumer could not take before */
+void consumer_row(dispatch *d, consumer_seat *s, lease *l, wire_msg *m);
+void consumer_close(dispatch *d, consumer_seat *s, const char *error); /* error NULL: silently */
 
 /* consumer_messages.c */
-void session_message(dispatch *d, const wire_peer *from, wire_msg *m);
+void consumer_message(dispatch *d, const wire_peer *from, wire_msg *m);
 
 /* seats.c */
 worker_seat *seat_find(dispatch *d, const wire_peer *peer); /* NULL if none */
@@ -383,26 +383,27 @@ WARN_UNUSED status damage_heard(dispatch *d, const lease *l, const json_value *l
 int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w);
 
 /* fingerprint_maker.c */
-WARN_UNUSED status prints_start(dispatch *d); /* nothing if none is missing, or one is at it */
-void prints_run(dispatch *d);                 /* reads what it said; starts it again if it must */
-void prints_stop(dispatch *d);
+WARN_UNUSED status
+fingerprint_process_start(dispatch *d);     /* nothing if none is missing, or one is at it */
+void fingerprint_process_read(dispatch *d); /* reads what it said; starts it again if it must */
+void fingerprint_process_stop(dispatch *d);
 
 /* fingerprint_check.c */
 bool prints_are_wanted(const dispatch *d, print_kind kind); /* needed and not known */
-bool prints_are_known(const dispatch *d);                   /* all that the opened sections need */
-void prints_of_source(const dispatch *d, source *s);
-WARN_UNUSED status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
-                                        print_kind kind, int64_t pid, const char *host,
-                                        const char *name);
+bool fingerprints_are_known(const dispatch *d);             /* all that the opened sections need */
+void fingerprints_of_source(const dispatch *d, source *s);
+WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
+                                              print_kind kind, int64_t pid, const char *host,
+                                              const char *name);
 /* For a stream that goes on: its rows were made by what makes ours, or prepd.mixed_resume allows
  * another. A cursor from before there were fingerprints says nothing. */
-WARN_UNUSED status prints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
-                                       const char *name);
+WARN_UNUSED status fingerprints_check_cursor(const dispatch *d, const source *s,
+                                             const json_value *cursor, const char *name);
 
 /* supervisors.c */
-WARN_UNUSED status keeper_heard(dispatch *d, const wire_peer *from, const char *name);
-void keepers_tick(dispatch *d, int64_t now);
-void keepers_leave(dispatch *d, bool tell); /* forgets all; told to go for good, or not */
+WARN_UNUSED status supervisor_heard(dispatch *d, const wire_peer *from, const char *name);
+void supervisors_tick(dispatch *d, int64_t now);
+void supervisors_leave(dispatch *d, bool tell); /* forgets all; told to go for good, or not */
 
 /* leasing.c */
 void seats_check_time(dispatch *d, int64_t now);
@@ -412,7 +413,8 @@ void seats_schedule(dispatch *d);
 /* ship: takes the bytes of the lease's files; NULL: the worker finds them itself. */
 WARN_UNUSED status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **out,
                                  size_t *out_size);
-WARN_UNUSED status payload_cursor(session *s, const planned_row *r, uint64_t next, char **out);
+WARN_UNUSED status payload_cursor(consumer_seat *s, const planned_row *r, uint64_t next,
+                                  char **out);
 
 /* local.c */
 WARN_UNUSED status local_start(dispatch *d);
@@ -446,7 +448,8 @@ int metrics_answer(void *user, const char *path, FILE *out); /* an http_handler 
 void dispatch_reload(dispatch *d);
 
 /* dispatch.c */
-/* Tells the supervisor that the loop turns and work comes back, as often as it wants to hear it. */
+/* Tells the service manager that the loop turns and work comes back, as often as it wants to hear
+ * it. */
 void dispatch_watchdog(dispatch *d, int64_t now);
 
 #endif

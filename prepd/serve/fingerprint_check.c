@@ -5,10 +5,10 @@
 
 bool prints_are_wanted(const dispatch *d, print_kind kind)
 {
-    return !d->prints.of[kind][0] && (kind != PRINT_VIDEOS || d->videos);
+    return !d->fingerprints.of[kind][0] && (kind != PRINT_VIDEOS || d->videos);
 }
 
-bool prints_are_known(const dispatch *d)
+bool fingerprints_are_known(const dispatch *d)
 {
     for (int k = 0; k < N_PRINTS; k++)
         if (prints_are_wanted(d, (print_kind)k))
@@ -24,8 +24,8 @@ static const struct {
     [PRINT_TOKENS] = {"cuts texts into tokens", "prepd and utf8proc"},
 };
 
-status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours, print_kind kind,
-                            int64_t pid, const char *host, const char *name)
+status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
+                                  print_kind kind, int64_t pid, const char *host, const char *name)
 {
     return FAIL_IN(ST_MISMATCH, name,
                    "this worker (pid %lld on %s) %s differently from the daemon: fingerprint of %s "
@@ -35,32 +35,32 @@ status prints_refuse_worker(const fingerprints *theirs, const fingerprints *ours
                    ours->of[kind], differs[kind].remedy);
 }
 
-status prints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
-                           const char *name)
+status fingerprints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
+                                 const char *name)
 {
     fingerprints was;
     TRY(fingerprints_read(cursor, name, &was));
-    const print_kind kind = fingerprints_other(&was, &s->prints);
+    const print_kind kind = fingerprints_other(&was, &s->fingerprints);
     if (kind == N_PRINTS)
         return ST_OK;
     if (d->c->prepd_mixed_resume) {
         log_warn("the cursor of %s has fingerprint %s of %s, this daemon has %s: its stream goes "
                  "on with other rows (prepd.mixed_resume)",
-                 name, was.of[kind], print_names[kind], s->prints.of[kind]);
+                 name, was.of[kind], print_names[kind], s->fingerprints.of[kind]);
         return ST_OK;
     }
     return FAIL_IN(ST_CONFIG, name,
                    "the rows before this cursor were made by a daemon that %s differently: "
                    "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
                    "prepd.mixed_resume to go on with other rows",
-                   differs[kind].does, print_names[kind], was.of[kind], s->prints.of[kind],
+                   differs[kind].does, print_names[kind], was.of[kind], s->fingerprints.of[kind],
                    differs[kind].remedy);
 }
 
-void prints_of_source(const dispatch *d, source *s)
+void fingerprints_of_source(const dispatch *d, source *s)
 {
     const bool videos = s->data->v->videos && s->data->v->videos(s->data);
-    s->prints = d->prints;
+    s->fingerprints = d->fingerprints;
     if (!videos)
-        s->prints.of[PRINT_VIDEOS][0] = 0;
+        s->fingerprints.of[PRINT_VIDEOS][0] = 0;
 }

@@ -23,12 +23,12 @@ enum {
 };
 static const int64_t PAUSE_NS = 1000000000; /* no process to be had */
 
-status prints_start(dispatch *d)
+status fingerprint_process_start(dispatch *d)
 {
     print_maker *m = &d->maker;
     char self[STATUS_PATH_MAX], parent[16], only[64] = "";
     const char *folder;
-    if (m->pid || prints_are_known(d))
+    if (m->pid || fingerprints_are_known(d))
         return ST_OK;
     TRY(proc_self_path(self, sizeof self));
     TRY(model_files_folder(d->c, &folder));
@@ -58,7 +58,7 @@ static void take_line(dispatch *d, const char *line)
         const size_t n = strlen(print_names[k]);
         if (strncmp(line, print_names[k], n) == 0 && line[n] == ' ' &&
             hash_parse(line + n + 1, &value))
-            fingerprints_set(&d->prints, (print_kind)k, value);
+            fingerprints_set(&d->fingerprints, (print_kind)k, value);
     }
 }
 
@@ -84,7 +84,7 @@ static void has_ended(dispatch *d)
     close(m->fd);
     m->pid = 0;
     m->fd = -1;
-    if (d->stopping || prints_are_known(d)) {
+    if (d->stopping || fingerprints_are_known(d)) {
         m->deaths = 0;
         return;
     }
@@ -104,11 +104,11 @@ static void prove_all(dispatch *d)
         wire_peer_print(&peer, name);
         const status st = seat_prove(d, w, name);
         if (st != ST_OK)
-            peers_refuse(&d->peers, d->workers, &peer, "worker", st);
+            peer_limits_refuse(&d->peer_limits, d->workers, &peer, "worker", st);
     }
 }
 
-void prints_run(dispatch *d)
+void fingerprint_process_read(dispatch *d)
 {
     print_maker *m = &d->maker;
     ssize_t got = -1;
@@ -124,14 +124,15 @@ void prints_run(dispatch *d)
         m->started_ns = clock_ns();
         kill(m->pid, SIGKILL);
     }
-    if (!d->stopping && !m->pid && clock_ns() >= m->not_before_ns && prints_start(d) != ST_OK) {
+    if (!d->stopping && !m->pid && clock_ns() >= m->not_before_ns &&
+        fingerprint_process_start(d) != ST_OK) {
         log_warn("the fingerprints of this machine cannot be made yet: %s", status_text());
         m->pid = 0;
         m->not_before_ns = clock_ns() + PAUSE_NS;
     }
 }
 
-void prints_stop(dispatch *d)
+void fingerprint_process_stop(dispatch *d)
 {
     print_maker *m = &d->maker;
     if (!m->pid)

@@ -36,7 +36,7 @@ static status check_packing(const json_value *cursor, const char *name)
 }
 
 /* Where the cursor's epoch begins. */
-static status take_begin(session *s, const json_value *begin, const char *name)
+static status take_begin(consumer_seat *s, const json_value *begin, const char *name)
 {
     int64_t epoch, row;
     TRY(json_want_int(begin, "epoch", name, &epoch));
@@ -85,7 +85,8 @@ static status check_weights(const source *s, const json_value *cursor, const cha
     return ST_OK;
 }
 
-static status take_cursor(const dispatch *d, session *s, const json_value *cursor, const char *name)
+static status take_cursor(const dispatch *d, consumer_seat *s, const json_value *cursor,
+                          const char *name)
 {
     char ours[HASH_TEXT];
     const char *theirs;
@@ -100,7 +101,7 @@ static status take_cursor(const dispatch *d, session *s, const json_value *curso
                        "options changed since the checkpoint",
                        theirs, ours);
     }
-    TRY(prints_check_cursor(d, s->src, cursor, name));
+    TRY(fingerprints_check_cursor(d, s->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
     if (s->kind == PLAN_PACKED)
@@ -114,11 +115,11 @@ static status take_cursor(const dispatch *d, session *s, const json_value *curso
 
 /* What consumers said (HELLO until the index is there, then the lists that cursors brought) is kept
  * as long as they stay; all of it together has a bound. */
-static status keep_told(const dispatch *d, session *s, int64_t bytes, const char *name)
+static status keep_told(const dispatch *d, consumer_seat *s, int64_t bytes, const char *name)
 {
     const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
     int64_t others = 0;
-    for (const session *o = d->sessions; o; o = o->next)
+    for (const consumer_seat *o = d->consumer_seats; o; o = o->next)
         others += o == s ? 0 : o->told_bytes;
     s->told_bytes = bytes;
     if (others && bytes && others + bytes > most)
@@ -139,19 +140,19 @@ static int64_t list_bytes(const quarantine *q)
 
 /* Each may have one row under way whatever its share, so many of them need a buffer for many rows.
  */
-static status check_crowd(const dispatch *d, const session *s, const char *name)
+static status check_crowd(const dispatch *d, const consumer_seat *s, const char *name)
 {
-    const int64_t row = session_row_bytes(&s->src->c), most = d->c->prepd_buffer_bytes / row;
-    if (d->n_sessions < CROWD || d->n_sessions < most)
+    const int64_t row = consumer_row_bytes(&s->src->c), most = d->c->prepd_buffer_bytes / row;
+    if (d->n_consumers < CROWD || d->n_consumers < most)
         return ST_OK;
     return FAIL_IN(
         ST_UNAVAILABLE, name,
         "%d consumers are here already: prepd.buffer_bytes %lld holds a row of %lld bytes "
         "for %lld of them",
-        d->n_sessions, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
+        d->n_consumers, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
 }
 
-static status check_row(const session *s, const char *name)
+static status check_row(const consumer_seat *s, const char *name)
 {
     const uint64_t epoch = plan_epoch_rows(s->plan);
     const uint64_t ahead = s->next_row - plan_first_row(s->from);
@@ -186,7 +187,7 @@ static void put_buckets(json_writer *w, const plan *p)
 }
 
 /* For people. It may take long: only a command waits for it. */
-static status put_report(const session *s, json_writer *w)
+static status put_report(const consumer_seat *s, json_writer *w)
 {
     char *text = NULL;
     size_t size = 0;
@@ -204,7 +205,7 @@ static status put_report(const session *s, json_writer *w)
     return st;
 }
 
-static status send_welcome(dispatch *d, const session *s)
+static status send_welcome(dispatch *d, const consumer_seat *s)
 {
     const source *src = s->src;
     const uint64_t rows = plan_rows(s->plan, s->from);
@@ -218,7 +219,7 @@ static status send_welcome(dispatch *d, const session *s)
     json_put_key_int(&w, "version", FRAME_VERSION);
     json_put_key_cstr(&w, "program", "prepd " TESSERA_VERSION);
     json_put_key_cstr(&w, "build", d->build);
-    fingerprints_put(&src->prints, &w);
+    fingerprints_put(&src->fingerprints, &w);
     json_put_key_cstr(&w, "stream", s->stream);
     json_put_key_raw(&w, "options", src->stream_json, strlen(src->stream_json));
     json_put_key_cstr(&w, "index", digest);
@@ -252,7 +253,7 @@ static status send_welcome(dispatch *d, const session *s)
 }
 
 /* The index is there: the place to start, before a plan is made as far as that. */
-static status find_place(const dispatch *d, session *s, const char *name)
+static status find_place(const dispatch *d, consumer_seat *s, const char *name)
 {
     json_value *said = NULL, *parsed = NULL;
     const json_value *cursor;
@@ -274,7 +275,7 @@ done:
 }
 
 /* The plan is there. */
-static status welcome(dispatch *d, session *s, const char *name)
+static status welcome(dispatch *d, consumer_seat *s, const char *name)
 {
     TRY(quarantine_copy(&s->bad, &s->src->bad));
     TRY(check_row(s, name));
@@ -286,36 +287,36 @@ static status welcome(dispatch *d, session *s, const char *name)
     return ST_OK;
 }
 
-static void refuse(dispatch *d, session *s, status st)
+static void refuse_session(dispatch *d, consumer_seat *s, status st)
 {
     if (!d->for_command)
-        peers_refuse(&d->peers, d->consumers, &s->peer, "consumer", st);
+        peer_limits_refuse(&d->peer_limits, d->consumers, &s->peer, "consumer", st);
     else if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
         log_debug("the command could not be told: %s", status_text());
-    session_close(d, s, NULL);
+    consumer_close(d, s, NULL);
 }
 
-void sessions_refuse(dispatch *d, const source *src, status st)
+void consumers_refuse(dispatch *d, const source *src, status st)
 {
     const status_note why = *status_last();
-    for (session *s = d->sessions, *next; s; s = next) {
+    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
         next = s->next;
         if (s->src != src || s->welcomed)
             continue;
         status_set(&why);
-        refuse(d, s, st);
+        refuse_session(d, s, st);
     }
 }
 
-void sessions_greet(dispatch *d)
+void consumers_greet(dispatch *d)
 {
     char name[WIRE_PEER_TEXT];
-    for (session *s = d->sessions, *next; s; s = next) {
+    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
         bool ready = false;
         next = s->next;
-        if (s->welcomed || !s->src->ready || !prints_are_known(d))
+        if (s->welcomed || !s->src->ready || !fingerprints_are_known(d))
             continue;
-        prints_of_source(d, s->src);
+        fingerprints_of_source(d, s->src);
         wire_peer_print(&s->peer, name);
         status st = planning_want(s);
         if (st == ST_OK && !s->placed)
@@ -325,11 +326,11 @@ void sessions_greet(dispatch *d)
         if (st == ST_OK && ready)
             st = welcome(d, s, name);
         if (st != ST_OK)
-            refuse(d, s, st);
+            refuse_session(d, s, st);
     }
 }
 
-static status read_hello(dispatch *d, session *s, const json_value *v, const char *name)
+static status read_hello(dispatch *d, consumer_seat *s, const json_value *v, const char *name)
 {
     hello h;
     const int64_t g = d->c->training_global_batch_size;
@@ -346,17 +347,17 @@ static status read_hello(dispatch *d, session *s, const json_value *v, const cha
     return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a session");
 }
 
-status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_value *v,
-                     const char *name)
+status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_value *v,
+                      const char *name)
 {
-    session *old = session_find(d, from);
+    consumer_seat *old = consumer_find(d, from);
     if (old) {
-        peers_offence(&d->peers); /* a new connection is the way to begin anew */
-        session_close(d, old, NULL);
+        peer_limits_offence(&d->peer_limits); /* a new connection is the way to begin anew */
+        consumer_close(d, old, NULL);
     }
-    if (d->n_sessions >= MAX_SESSIONS)
+    if (d->n_consumers >= MAX_SESSIONS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
-    session *s = calloc(1, sizeof(*s));
+    consumer_seat *s = calloc(1, sizeof(*s));
     if (!s)
         return FAIL(ST_NO_MEMORY, "no memory for a session");
     status st = ST_OK;
@@ -374,11 +375,11 @@ status session_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json
     TRY_OR(failed, check_crowd(d, s, name));
     TRY_OR(failed, keep_told(d, s, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
     TRY_OR(failed, hello_options_agree(s->src->stream_json, v, name));
-    s->next = d->sessions;
-    d->sessions = s;
-    d->n_sessions++;
+    s->next = d->consumer_seats;
+    d->consumer_seats = s;
+    d->n_consumers++;
     return ST_OK;
 failed:
-    session_free(s);
+    consumer_free(s);
     return st;
 }

@@ -28,7 +28,7 @@ struct http {
     visit visits[ACCEPTED];
 };
 
-static status parse(const char *address, struct sockaddr_storage *out)
+static status parse_address(const char *address, struct sockaddr_storage *out)
 {
     struct sockaddr_in *four = (struct sockaddr_in *)out;
     struct sockaddr_in6 *six = (struct sockaddr_in6 *)out;
@@ -60,7 +60,7 @@ static status parse(const char *address, struct sockaddr_storage *out)
 }
 
 /* libmicrohttpd reads its end and closes it. */
-static void cut(visit *v)
+static void cut_visit(visit *v)
 {
     v->cut = true;
     (void)shutdown(v->fd, SHUT_RDWR);
@@ -80,7 +80,7 @@ static void make_room(http *h)
             oldest = v;
     }
     if (kept > KEPT)
-        cut(oldest);
+        cut_visit(oldest);
 }
 
 static void came_or_went(void *user, struct MHD_Connection *connection, void **mine,
@@ -105,9 +105,9 @@ static void came_or_went(void *user, struct MHD_Connection *connection, void **m
     make_room(h);
 }
 
-static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *path,
-                              const char *method, const char *version, const char *data,
-                              size_t *data_size, void **state)
+static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
+                                      const char *path, const char *method, const char *version,
+                                      const char *data, size_t *data_size, void **state)
 {
     http *h = user;
     char *text = NULL;
@@ -145,7 +145,7 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
 status http_open(const char *address, http_handler handle, void *user, http **out)
 {
     struct sockaddr_storage to;
-    TRY(parse(address, &to));
+    TRY(parse_address(address, &to));
     http *h = calloc(1, sizeof(*h));
     if (!h)
         return FAIL(ST_NO_MEMORY, "no memory for an HTTP daemon");
@@ -153,7 +153,7 @@ status http_open(const char *address, http_handler handle, void *user, http **ou
     for (size_t i = 0; i < ACCEPTED; i++)
         h->visits[i].fd = -1;
     const unsigned flags = MHD_USE_EPOLL | (to.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, h, MHD_OPTION_SOCK_ADDR, &to,
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer_request, h, MHD_OPTION_SOCK_ADDR, &to,
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED,
                                  MHD_OPTION_NOTIFY_CONNECTION, came_or_went, h,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
@@ -194,6 +194,6 @@ void http_run(http *h)
     const int64_t now = clock_ns();
     for (size_t i = 0; i < ACCEPTED; i++)
         if (h->visits[i].fd >= 0 && !h->visits[i].cut && now - h->visits[i].since_ns > LIFE_NS)
-            cut(&h->visits[i]);
+            cut_visit(&h->visits[i]);
     (void)MHD_run(h->daemon);
 }

@@ -11,7 +11,7 @@ enum {
     MOST = 8, /* chosen here: beyond it the dispatcher's own thread is the slower one */
 };
 
-static int chosen(const conf *c, int cpus)
+static int choose_threads(const conf *c, int cpus)
 {
     const int each = wire_is_ipc(c->prepd_endpoint) ? CPUS_IPC
                      : c->prepd_keys[0]             ? CPUS_CURVE
@@ -27,7 +27,7 @@ static uint64_t first(int n)
 
 io_threads io_threads_of(const conf *c, int cpus)
 {
-    const int n = c->prepd_io_threads ? (int)c->prepd_io_threads : chosen(c, cpus);
+    const int n = c->prepd_io_threads ? (int)c->prepd_io_threads : choose_threads(c, cpus);
     const int half = (n + 1) / 2;
     return (io_threads){.n = n, .consumers = first(half), .workers = first(half) << (n - half)};
 }

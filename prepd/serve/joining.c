@@ -10,7 +10,7 @@
 
 /* "before" of a JOIN: how the process died that this one replaces. The dispatcher saw at most that
  * a connection ended. */
-static status bury(dispatch *d, const char *keeper, const json_value *before, const char *name)
+static status bury(dispatch *d, const char *supervisor, const json_value *before, const char *name)
 {
     static const struct {
         const char *word;
@@ -22,7 +22,7 @@ static status bury(dispatch *d, const char *keeper, const json_value *before, co
     TRY(json_want_text(before, "how", name, &how));
     TRY(json_want_text(before, "what", name, &what));
     worker_seat *w = d->seats;
-    while (w && (w->pid != pid || !keeper[0] || strcmp(w->keeper, keeper) != 0))
+    while (w && (w->pid != pid || !supervisor[0] || strcmp(w->supervisor, supervisor) != 0))
         w = w->next;
     for (size_t i = 0; w && i < sizeof(ends) / sizeof(*ends); i++)
         if (strcmp(how, ends[i].word) == 0) {
@@ -46,18 +46,20 @@ static status refuse_other(dispatch *d, worker_seat *w, status st)
 static bool has_said_all(const dispatch *d, const worker_seat *w)
 {
     for (int k = 0; k < N_PRINTS; k++)
-        if ((k != PRINT_VIDEOS || d->videos) && (!w->prints.of[k][0] || !d->prints.of[k][0]))
+        if ((k != PRINT_VIDEOS || d->videos) &&
+            (!w->fingerprints.of[k][0] || !d->fingerprints.of[k][0]))
             return false;
     return true;
 }
 
 status seat_prove(dispatch *d, worker_seat *w, const char *name)
 {
-    const print_kind other = fingerprints_other(&w->prints, &d->prints);
+    const print_kind other = fingerprints_other(&w->fingerprints, &d->fingerprints);
     if (other < N_PRINTS && !d->c->prepd_mixed_workers)
-        return refuse_other(
-            d, w, prints_refuse_worker(&w->prints, &d->prints, other, w->pid, w->host, name));
-    if (!w->has_terms && d->prints.of[PRINT_IMAGES][0]) {
+        return refuse_other(d, w,
+                            fingerprints_refuse_worker(&w->fingerprints, &d->fingerprints, other,
+                                                       w->pid, w->host, name));
+    if (!w->has_terms && d->fingerprints.of[PRINT_IMAGES][0]) {
         const status st = seat_send_terms(d, &w->peer);
         if (st == ST_UNAVAILABLE) { /* it has ended, and how is learned elsewhere */
             seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
@@ -72,8 +74,8 @@ status seat_prove(dispatch *d, worker_seat *w, const char *name)
     if (w->proved && !was && other < N_PRINTS)
         log_warn("worker of another kind taken (prepd.mixed_workers) pid=%d host=\"%s\" "
                  "fingerprint=%s theirs=%s ours=%s",
-                 (int)w->pid, w->host, print_names[other], w->prints.of[other],
-                 d->prints.of[other]);
+                 (int)w->pid, w->host, print_names[other], w->fingerprints.of[other],
+                 d->fingerprints.of[other]);
     return ST_OK;
 }
 
@@ -81,7 +83,7 @@ status seat_prove(dispatch *d, worker_seat *w, const char *name)
  * fingerprints. An idle one asks now and then whether all is well. */
 static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
 {
-    TRY(fingerprints_read(v, name, &w->prints));
+    TRY(fingerprints_read(v, name, &w->fingerprints));
     const bool told = w->has_terms;
     TRY(seat_prove(d, w, name));
     return told ? seat_send_terms(d, &w->peer) : ST_OK;
@@ -89,10 +91,10 @@ static status join_again(dispatch *d, worker_seat *w, const char *name, const js
 
 /* What a worker says of itself. Texts lie in the message. */
 typedef struct joiner {
-    const char *host, *keeper;
+    const char *host, *supervisor;
     const char *version, *build;
     int64_t pid;
-    fingerprints prints;
+    fingerprints fingerprints;
     bool local, ship;
 } joiner;
 
@@ -101,11 +103,11 @@ static status read_joiner(const dispatch *d, const char *name, const json_value 
     TRY(json_want_text(v, "version", name, &out->version));
     TRY(json_want_text(v, "host", name, &out->host));
     TRY(json_want_int(v, "pid", name, &out->pid));
-    TRY(fingerprints_read(v, name, &out->prints));
+    TRY(fingerprints_read(v, name, &out->fingerprints));
     out->build = json_text(json_find(v, "build"), "unknown");
     out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(v, "ship"), false);
-    out->keeper = json_text(json_find(v, "keeper"), "");
+    out->supervisor = json_text(json_find(v, "supervisor"), "");
     return ST_OK;
 }
 
@@ -154,10 +156,10 @@ static worker_seat *seat_new(const wire_peer *from, const joiner *j)
     w->pid = (pid_t)j->pid;
     w->local = j->local;
     w->ship = j->ship;
-    w->prints = j->prints;
+    w->fingerprints = j->fingerprints;
     w->fresh = true;
     w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
-    snprintf(w->keeper, sizeof(w->keeper), "%s", j->keeper);
+    snprintf(w->supervisor, sizeof(w->supervisor), "%s", j->supervisor);
     snprintf(w->host, sizeof(w->host), "%s", j->host);
     wire_peer_host(from, w->from);
     return w;
@@ -189,7 +191,7 @@ status seat_join(dispatch *d, const wire_peer *from, const char *name, const jso
         return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
     const json_value *before = json_find(v, "before");
     if (before && !j.local)
-        TRY(bury(d, j.keeper, before, name));
+        TRY(bury(d, j.supervisor, before, name));
     w = seat_new(from, &j);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");

@@ -6,7 +6,8 @@
 
 enum { CLAIMS_PER_SEAT = 2 }; /* leases of the index that wait to be confirmed */
 static const int64_t TELL_REMOTE_NS = 1000000000;
-static const int64_t KEEPER_NS = 3000000000; /* to start another worker, which says how this died */
+static const int64_t SUPERVISOR_NS =
+    3000000000; /* to start another worker, which says how this died */
 /* A worker keeps its own time limit (time_limit.h). This is for one that can not: stopped by
  * somebody, or stuck in the kernel; no sample is to blame. */
 static const double PATIENCE = 1.25;
@@ -22,7 +23,7 @@ static bool is_lost(dispatch *d, worker_seat *w, int64_t now)
         if (seat_send_terms(d, &w->peer) != ST_OK)
             w->lost_ns = now;
     }
-    if (w->lost_ns == 0 || (w->work && w->keeper[0] && now - w->lost_ns < KEEPER_NS))
+    if (w->lost_ns == 0 || (w->work && w->supervisor[0] && now - w->lost_ns < SUPERVISOR_NS))
         return false;
     seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
     return true;
@@ -58,7 +59,7 @@ static bool claims_pile_up(const dispatch *d)
 /* New work in turn from every index being built and every consumer with credit. */
 static status produce(dispatch *d, lease **out)
 {
-    const uint32_t n = 2 + (uint32_t)d->n_sessions;
+    const uint32_t n = 2 + (uint32_t)d->n_consumers;
     const bool piled = claims_pile_up(d);
     *out = NULL;
     for (uint32_t tries = 0; tries < n && !*out; tries++) {
@@ -68,11 +69,11 @@ static status produce(dispatch *d, lease **out)
                 TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
             continue;
         }
-        session *s = d->sessions;
+        consumer_seat *s = d->consumer_seats;
         for (uint32_t k = 2; s && k < place; k++)
             s = s->next;
         if (s)
-            TRY(session_produce(d, s, out));
+            TRY(consumer_produce(d, s, out));
     }
     return ST_OK;
 }
@@ -82,10 +83,10 @@ static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
 {
     if (l->kind != LEASE_ROW || wire_is_ipc(d->c->prepd_endpoint))
         return false;
-    session *s = l->owner;
-    s->press = press_for_consumer(s->press, s->unreturned, s->credit,
-                                  s->n_slots > 0 ? s->reserved / s->n_slots : 0);
-    const bool press = s->press || (!w->local && press_for_link(&w->link));
+    consumer_seat *s = l->owner;
+    s->press = compress_for_consumer(s->press, s->unreturned, s->credit,
+                                     s->n_slots > 0 ? s->reserved / s->n_slots : 0);
+    const bool press = s->press || (!w->local && compress_for_link(&w->link));
     d->counts.pressed += press;
     return press;
 }

@@ -1,6 +1,6 @@
 /* metrics.c: the daemon's figures for Prometheus (text exposition, base units, no sample ids), and
- * the two questions of a supervisor: /healthz (does the loop turn and work come back?) and /readyz
- * (would a consumer get rows now?). */
+ * the two questions of a service manager: /healthz (does the loop turn and work come back?) and
+ * /readyz (would a consumer get rows now?). */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,13 +76,13 @@ static void put_work(const put *p, const dispatch *d, int64_t now)
 static void put_streams(const put *p, const dispatch *d)
 {
     int64_t credit = 0, reserved = 0, unreturned = 0, slots = 0;
-    for (const session *s = d->sessions; s; s = s->next) {
+    for (const consumer_seat *s = d->consumer_seats; s; s = s->next) {
         credit += s->credit;
         reserved += s->reserved;
         unreturned += s->unreturned;
         slots += s->n_slots;
     }
-    one(p, "prepd_consumers", "gauge", "connected consumers", d->n_sessions);
+    one(p, "prepd_consumers", "gauge", "connected consumers", d->n_consumers);
     one(p, "prepd_credit_bytes", "gauge", "credit left, all consumers", (double)credit);
     family(p, "prepd_queue_bytes", "gauge", "bytes of rows under way by place");
     labelled(p, "prepd_queue_bytes", "place", "reserved", (double)reserved);
@@ -121,9 +121,9 @@ static void put_all(const put *p, const dispatch *d)
     one(p, "prepd_quarantined_total", "counter", "samples put in quarantine by this run",
         (double)k->quarantined);
     one(p, "prepd_refused_messages_total", "counter", "messages that broke the protocol",
-        (double)d->peers.refused);
+        (double)d->peer_limits.refused);
     one(p, "prepd_refused_keys_total", "counter", "connections with an unknown key",
-        (double)d->peers.refused_keys);
+        (double)d->peer_limits.refused_keys);
     put_work(p, d, now);
     put_streams(p, d);
     one(p, "process_resident_memory_bytes", "gauge", "of the dispatcher", (double)proc_rss_bytes());

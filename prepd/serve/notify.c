@@ -41,7 +41,7 @@ static void send_lines(const char *lines, int flags)
     const int fd = notify_socket();
     if (fd < 0)
         return;
-    /* Nobody listening is the supervisor's affair, not ours. */
+    /* Nobody listening is the service manager's affair, not ours. */
     ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL | flags, (struct sockaddr *)&to,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
     (void)sent;

@@ -36,7 +36,7 @@ static void put_workers(const dispatch *d, int64_t now, json_writer *w)
 static void put_sessions(const dispatch *d, json_writer *w)
 {
     json_begin_key_array(w, "consumers");
-    for (const session *s = d->sessions; s; s = s->next) {
+    for (const consumer_seat *s = d->consumer_seats; s; s = s->next) {
         json_begin_object(w);
         json_put_key_cstr(w, "stream", s->stream);
         json_put_key_int(w, "rank", s->rank);
@@ -49,7 +49,7 @@ static void put_sessions(const dispatch *d, json_writer *w)
         json_put_key_int(w, "reserved_bytes", s->reserved);
         json_put_key_int(w, "quarantined", s->bad.n);
         if (s->welcomed) {
-            const stream_place p = session_place(s);
+            const stream_place p = consumer_place(s);
             json_put_key_int(w, "epoch", p.epoch);
             json_put_key_real(w, "epoch_share", p.share);
             json_put_key_real(w, "epoch_seconds_left", p.seconds_left);
@@ -108,7 +108,7 @@ static void put_status(const dispatch *d, json_writer *w)
     json_put_key_int(w, "pid", getpid());
     json_put_key_cstr(w, "endpoint", d->c->prepd_endpoint);
     json_put_key_cstr(w, "build", d->build);
-    fingerprints_put(&d->prints, w);
+    fingerprints_put(&d->fingerprints, w);
     json_put_key_real(w, "seconds", (double)(now - d->started_ns) / 1e9);
     json_put_key_int(w, "rss_bytes", proc_rss_bytes());
     json_put_key_bool(w, "draining", d->draining);
@@ -127,9 +127,9 @@ static void put_status(const dispatch *d, json_writer *w)
     json_put_key_int(w, "lost_from_outside", k->outside);
     json_put_key_int(w, "lost_by_breach", k->breaches);
     json_put_key_int(w, "leases_waiting", lease_book_waiting(&d->book));
-    json_put_key_int(w, "refused_messages", d->peers.refused);
-    json_put_key_int(w, "refused_keys", d->peers.refused_keys);
-    json_put_key_int(w, "keepers", d->n_keepers);
+    json_put_key_int(w, "refused_messages", d->peer_limits.refused);
+    json_put_key_int(w, "refused_keys", d->peer_limits.refused_keys);
+    json_put_key_int(w, "supervisors", d->n_supervisors);
     json_put_key_int(w, "workers_target", d->local.target);
     json_put_key_int(w, "workers_alive", local_alive(d));
     json_put_key_int(w, "workers_replaced", d->local.respawned);
@@ -172,7 +172,7 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
     return ST_OK;
 }
 
-static status answer(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
+static status answer_command(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
 {
     frame head;
     json_value *v = NULL;
@@ -202,8 +202,8 @@ void control_message(dispatch *d, const wire_peer *from, wire_msg *m)
 {
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
-    status st = answer(d, from, m, name);
+    status st = answer_command(d, from, m, name);
     if (st == ST_OK)
         return;
-    peers_refuse(&d->peers, d->control, from, "command", st);
+    peer_limits_refuse(&d->peer_limits, d->control, from, "command", st);
 }

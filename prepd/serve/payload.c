@@ -220,7 +220,7 @@ static status put_files(const source *s, const file_set *f, arena *a, wire_msg *
 }
 
 /* same: another part of the text that was put before it. */
-static status put_doc(const session *se, const planned_doc *p, bool shared, bool same,
+static status put_doc(const consumer_seat *se, const planned_doc *p, bool shared, bool same,
                       const sample *smp, file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
@@ -273,7 +273,8 @@ static status put_decision(const source *s, int64_t id, const char *cause, arena
 
 /* The decisions this row is made under: its own quarantined samples; in the sample stream also why
  * a sample is refused. As JSON text inside JSON, because the worker only passes it on. */
-static status put_quarantine(const session *se, const planned_row *r, arena *a, json_writer *w)
+static status put_quarantine(const consumer_seat *se, const planned_row *r, arena *a,
+                             json_writer *w)
 {
     const source *s = se->src;
     json_writer list;
@@ -331,7 +332,7 @@ static status put_references(const source *s, const planned_row *r, json_writer 
 
 /* The first row of the epoch that the next step begins in, or of the one before: who comes back
  * from here has no need of what lies before it. */
-static void put_begin(const session *se, const planned_row *r, uint64_t next, json_writer *w)
+static void put_begin(const consumer_seat *se, const planned_row *r, uint64_t next, json_writer *w)
 {
     const uint64_t g = (uint64_t)se->src->c.training_global_batch_size, step = next - next % g;
     uint64_t first;
@@ -360,7 +361,7 @@ static void put_weights(const source *s, json_writer *w)
     json_end_object(w);
 }
 
-status payload_cursor(session *se, const planned_row *r, uint64_t next, char **out)
+status payload_cursor(consumer_seat *se, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
     const char *bad;
@@ -378,7 +379,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
     json_put_key_int(&w, "plan", PLAN_VERSION);
     json_put_key_cstr(&w, "index", digest);
     put_weights(se->src, &w);
-    fingerprints_put(&se->src->prints, &w);
+    fingerprints_put(&se->src->fingerprints, &w);
     json_put_key(&w, "quarantine");
     status st = quarantine_json(&se->bad, &bad);
     if (st == ST_OK) {
@@ -392,7 +393,7 @@ status payload_cursor(session *se, const planned_row *r, uint64_t next, char **o
 
 static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, json_writer *w)
 {
-    session *se = l->owner;
+    consumer_seat *se = l->owner;
     source *s = se->src;
     planned_row r;
     char *cursor = NULL;

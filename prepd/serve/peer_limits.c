@@ -15,7 +15,7 @@ enum {
 
 /* A connection can not be closed from this side (ZeroMQ has no call for it). Its messages are
  * thrown away as fast as they are read instead. */
-static offender *find_offender(peers *p, const wire_peer *peer)
+static offender *find_offender(peer_limits *p, const wire_peer *peer)
 {
     for (int i = 0; i < MAX_OFFENDERS; i++)
         if (p->offenders[i].offences && p->offenders[i].peer.size == peer->size &&
@@ -24,7 +24,7 @@ static offender *find_offender(peers *p, const wire_peer *peer)
     return NULL;
 }
 
-void peers_offence(peers *p)
+void peer_limits_offence(peer_limits *p)
 {
     if (!p->reading)
         return;
@@ -38,17 +38,18 @@ void peers_offence(peers *p)
                  OFFENCES);
 }
 
-void peers_refuse(peers *p, wire_socket *s, const wire_peer *to, const char *what, status st)
+void peer_limits_refuse(peer_limits *p, wire_socket *s, const wire_peer *to, const char *what,
+                        status st)
 {
     p->refused++;
-    peers_offence(p);
+    peer_limits_offence(p);
     if (p->told++ < REFUSALS_TOLD)
         log_warn("%s refused: %s", what, status_text());
     if (wire_send_error(s, to, 0, st) != ST_OK)
         log_debug("it could not be told: %s", status_text());
 }
 
-status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user)
+status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handle, void *user)
 {
     wire_msg *m = NULL;
     status st = ST_OK;
@@ -66,7 +67,7 @@ status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user)
         }
         p->reading = &from;
         if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
-            peers_refuse(p, s, &from, "message", st);
+            peer_limits_refuse(p, s, &from, "message", st);
             continue;
         }
         if (st != ST_OK)
@@ -78,7 +79,7 @@ status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user)
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
-void peers_tell(peers *p, wire *net, wire_socket *const *sockets, int n)
+void peer_limits_tell(peer_limits *p, wire *net, wire_socket *const *sockets, int n)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n; i++) {

@@ -13,23 +13,25 @@ typedef struct offender {
     int offences;
 } offender;
 
-typedef struct peers {
+typedef struct peer_limits {
     offender offenders[MAX_OFFENDERS];
     unsigned next_offender;
     const wire_peer *reading;       /* whose message is being handled */
-    int64_t told;                   /* refusals that were logged since peers_tell */
+    int64_t told;                   /* refusals that were logged since peer_limits_tell */
     uint64_t refused, refused_keys; /* messages and peers; keys; since the start */
-} peers;
+} peer_limits;
 
-typedef void (*peers_handle)(void *user, const wire_peer *from, wire_msg *m);
+typedef void (*peer_limits_handle)(void *user, const wire_peer *from, wire_msg *m);
 
 /* Hands over what has come, as much as a turn has room for. */
-WARN_UNUSED status peers_read(peers *p, wire_socket *s, peers_handle handle, void *user);
+WARN_UNUSED status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handle,
+                                    void *user);
 /* Tells it the thread's note, and the log, if that was not told too many. */
-void peers_refuse(peers *p, wire_socket *s, const wire_peer *to, const char *what, status st);
+void peer_limits_refuse(peer_limits *p, wire_socket *s, const wire_peer *to, const char *what,
+                        status st);
 /* Of the peer whose message is being handled. */
-void peers_offence(peers *p);
+void peer_limits_offence(peer_limits *p);
 /* Logs what was kept back, and whom ZeroMQ's side refused; to be called every few seconds. */
-void peers_tell(peers *p, wire *net, wire_socket *const *sockets, int n);
+void peer_limits_tell(peer_limits *p, wire *net, wire_socket *const *sockets, int n);
 
 #endif

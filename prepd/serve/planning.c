@@ -16,7 +16,7 @@ void planning_turn(dispatch *d)
     d->plans_wait = false;
 }
 
-status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready)
+status planning_row(dispatch *d, consumer_seat *s, uint64_t row, bool *out_ready)
 {
     const int64_t began_ns = clock_ns();
     const status st = plan_prepare(s->plan, s->from, row, d->slice_end_ns, out_ready);
@@ -26,7 +26,7 @@ status planning_row(dispatch *d, session *s, uint64_t row, bool *out_ready)
     return ST_OK;
 }
 
-status planning_want(session *s)
+status planning_want(consumer_seat *s)
 {
     source *src = s->src;
     shared_plan *shared = &src->plans[s->kind];
@@ -43,7 +43,7 @@ status planning_want(session *s)
     return ST_OK;
 }
 
-status planning_ready(dispatch *d, session *s, bool *out_ready)
+status planning_ready(dispatch *d, consumer_seat *s, bool *out_ready)
 {
     const status st = planning_row(d, s, s->rows_later ? 0 : PLAN_ALL, out_ready);
     if (st != ST_OK)
@@ -51,7 +51,7 @@ status planning_ready(dispatch *d, session *s, bool *out_ready)
     return st;
 }
 
-void planning_leave(session *s)
+void planning_leave(consumer_seat *s)
 {
     if (!s->plan)
         return;

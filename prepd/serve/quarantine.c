@@ -123,7 +123,7 @@ static int by_sample_then_place(const void *a, const void *b)
 }
 
 /* Both in one pass: a list in falling order would cost its square to insert one by one. */
-static status merge(quarantine *q, newcomer *list, int64_t n)
+static status merge_newcomers(quarantine *q, newcomer *list, int64_t n)
 {
     status st = ST_OK;
     int64_t old = 0, made = 0;
@@ -163,7 +163,7 @@ status quarantine_copy(quarantine *to, const quarantine *from)
         return FAIL(ST_NO_MEMORY, "no memory for %lld quarantined samples", (long long)from->n);
     for (int64_t i = 0; i < from->n; i++)
         list[i] = (newcomer){from->entry[i].sample, i, from->entry[i].cause};
-    const status st = merge(to, list, from->n);
+    const status st = merge_newcomers(to, list, from->n);
     free(list);
     return st;
 }
@@ -188,7 +188,7 @@ status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples
         add[i] = (newcomer){json_int(json_find(entry, "id"), -1), (int64_t)i,
                             json_text(json_find(entry, "cause"), "")};
     }
-    const status st = merge(q, add, (int64_t)n);
+    const status st = merge_newcomers(q, add, (int64_t)n);
     free(add);
     return st;
 }

@@ -44,7 +44,7 @@ typedef struct server {
     int64_t step_rows;
     wire *net;
     wire_socket *socket;
-    peers peers;
+    peer_limits peer_limits;
     int signal_fd;
     consumer *first;
     int n;
@@ -60,7 +60,7 @@ static void consumer_free(consumer *c)
     free(c);
 }
 
-static consumer *find(const server *s, const wire_peer *peer)
+static consumer *find_consumer(const server *s, const wire_peer *peer)
 {
     for (consumer *c = s->first; c; c = c->after)
         if (c->peer.size == peer->size && memcmp(c->peer.id, peer->id, peer->size) == 0)
@@ -68,7 +68,7 @@ static consumer *find(const server *s, const wire_peer *peer)
     return NULL;
 }
 
-static void leave(server *s, consumer *gone)
+static void remove_consumer(server *s, consumer *gone)
 {
     consumer **at = &s->first;
     while (*at && *at != gone)
@@ -85,7 +85,7 @@ static void send_away(server *s, consumer *c, status why)
 {
     if (wire_send_error(s->socket, &c->peer, 0, why) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
-    leave(s, c);
+    remove_consumer(s, c);
 }
 
 /* A cursor has the stream's number of the next row. Rounds look alike in it, so one of several
@@ -162,7 +162,7 @@ static status send_welcome(const server *s, const consumer *c)
     return st;
 }
 
-static status greet(server *s, consumer *c, const json_value *v, const char *name)
+static status greet_consumer(server *s, consumer *c, const json_value *v, const char *name)
 {
     hello h;
     bool by_cursor;
@@ -190,12 +190,13 @@ static status greet(server *s, consumer *c, const json_value *v, const char *nam
     return send_welcome(s, c);
 }
 
-static status join(server *s, const wire_peer *from, const json_value *v, const char *name)
+static status admit_consumer(server *s, const wire_peer *from, const json_value *v,
+                             const char *name)
 {
-    consumer *old = find(s, from), *c;
+    consumer *old = find_consumer(s, from), *c;
     if (old) {
-        peers_offence(&s->peers); /* a new connection is the way to begin anew */
-        leave(s, old);
+        peer_limits_offence(&s->peer_limits); /* a new connection is the way to begin anew */
+        remove_consumer(s, old);
     }
     if (s->n == MOST_CONSUMERS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MOST_CONSUMERS);
@@ -203,7 +204,7 @@ static status join(server *s, const wire_peer *from, const json_value *v, const 
     if (!c)
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     c->peer = *from;
-    status st = greet(s, c, v, name);
+    status st = greet_consumer(s, c, v, name);
     if (st != ST_OK) {
         consumer_free(c);
         return st;
@@ -215,20 +216,20 @@ static status join(server *s, const wire_peer *from, const json_value *v, const 
     return ST_OK;
 }
 
-static status handle(server *s, const wire_peer *from, const wire_msg *m, const char *name)
+static status handle_request(server *s, const wire_peer *from, const wire_msg *m, const char *name)
 {
     frame head;
     json_value *v = NULL;
-    consumer *c = find(s, from);
+    consumer *c = find_consumer(s, from);
     status st = ST_OK;
     TRY(wire_read_json(m, name, &head, &v));
     if (head.kind == KIND_HELLO) {
-        st = join(s, from, v, name);
+        st = admit_consumer(s, from, v, name);
     } else if (head.kind == KIND_CREDIT) {
         st = c ? credit_take(v, name, &c->credit, &c->unreturned) : hello_is_missing(name);
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && c)) {
         if (c)
-            leave(s, c);
+            remove_consumer(s, c);
     } else {
         st = hello_is_other(name, head.kind);
     }
@@ -241,13 +242,13 @@ static void take_message(void *user, const wire_peer *from, wire_msg *m)
     server *s = user;
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
-    const status st = handle(s, from, m, name);
+    const status st = handle_request(s, from, m, name);
     if (st == ST_OK)
         return;
-    peers_refuse(&s->peers, s->socket, from, "consumer", st);
-    consumer *c = find(s, from);
+    peer_limits_refuse(&s->peer_limits, s->socket, from, "consumer", st);
+    consumer *c = find_consumer(s, from);
     if (c)
-        leave(s, c);
+        remove_consumer(s, c);
 }
 
 static status read_next(const server *s, consumer *c)
@@ -298,7 +299,7 @@ static void send_all(server *s)
             continue;
         if (st == ST_UNAVAILABLE) {
             log_info("consumer gone: %s", status_text());
-            leave(s, c);
+            remove_consumer(s, c);
         } else {
             log_warn("consumer sent away: %s", status_text()); /* a damaged row is met again */
             send_away(s, c, st);
@@ -316,7 +317,7 @@ static void still_here(server *s, int64_t now)
         if (consumer_is_there(s->socket, &c->peer))
             continue;
         log_info("consumer gone: %s", status_text());
-        leave(s, c);
+        remove_consumer(s, c);
     }
 }
 
@@ -375,17 +376,17 @@ done:
     return st;
 }
 
-static void tick(server *s)
+static void tick_server(server *s)
 {
     const int64_t now = clock_ns();
     still_here(s, now);
     if (now - s->told_ns < TELL_NS)
         return;
     s->told_ns = now;
-    peers_tell(&s->peers, s->net, &s->socket, 1);
+    peer_limits_tell(&s->peer_limits, s->net, &s->socket, 1);
 }
 
-static status loop(server *s)
+static status serve_consumers(server *s)
 {
     while (!s->stopping) {
         wire_wait wait[] = {{.socket = s->socket}, {.fd = s->signal_fd}};
@@ -393,9 +394,9 @@ static status loop(server *s)
         TRY(wire_poll(wait, sizeof wait / sizeof *wait, s->more ? 0 : TICK_MS));
         while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
             s->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
-        TRY(peers_read(&s->peers, s->socket, take_message, s));
+        TRY(peer_limits_read(&s->peer_limits, s->socket, take_message, s));
         send_all(s);
-        tick(s);
+        tick_server(s);
     }
     return ST_OK;
 }
@@ -412,7 +413,7 @@ status recorded_serve(const recorded_options *o)
         TRY_OR(done, wire_serve_keys(s.net, o->keys));
     TRY_OR(done, wire_bind(s.net, o->endpoint, &consumer_limits, &s.socket));
     log_info("serving endpoint=%s recording=%s", o->endpoint, o->path);
-    st = loop(&s);
+    st = serve_consumers(&s);
 done:;
     const status_note why = *status_last();
     while (s.first)

@@ -22,7 +22,7 @@ static bool is_changeable(const char *key)
     return false;
 }
 
-static char *printed(const conf *c)
+static char *print_options(const conf *c)
 {
     char *text = NULL;
     size_t size;
@@ -40,7 +40,7 @@ static char *printed(const conf *c)
 /* Lines "key: value", walked side by side: both have the same keys in the same order. */
 typedef void (*on_change)(dispatch *d, const char *key, const char *value);
 
-static void compare(dispatch *d, char *was, char *is, on_change change)
+static void compare_options(dispatch *d, char *was, char *is, on_change change)
 {
     char *save_was, *save_is;
     char *a = strtok_r(was, "\n", &save_was), *b = strtok_r(is, "\n", &save_is);
@@ -53,7 +53,7 @@ static void compare(dispatch *d, char *was, char *is, on_change change)
     }
 }
 
-static void take(dispatch *d, const char *key, const char *value)
+static void report_change(dispatch *d, const char *key, const char *value)
 {
     if (is_changeable(key)) {
         log_info("reloaded %s=%s", key, value);
@@ -63,7 +63,7 @@ static void take(dispatch *d, const char *key, const char *value)
     }
 }
 
-static void apply(dispatch *d, const conf *now)
+static void apply_options(dispatch *d, const conf *now)
 {
     conf *c = d->c;
     const bool new_terms = c->prepd_sample_timeout != now->prepd_sample_timeout ||
@@ -106,11 +106,11 @@ void dispatch_reload(dispatch *d)
     if (read_again(d, &now) != ST_OK) {
         log_warn("not reloaded, all stays as it is: %s", status_text());
     } else {
-        char *was = printed(d->c), *is = printed(&now);
+        char *was = print_options(d->c), *is = print_options(&now);
         d->reloaded = 0;
         if (was && is)
-            compare(d, was, is, take);
-        apply(d, &now);
+            compare_options(d, was, is, report_change);
+        apply_options(d, &now);
         log_info("reloaded options=%d", d->reloaded);
         free(was);
         free(is);

@@ -38,7 +38,7 @@ static void remove_seat(dispatch *d, worker_seat *w)
 
 source *lease_source(const lease *l)
 {
-    return l->kind == LEASE_ROW ? ((session *)l->owner)->src : l->owner;
+    return l->kind == LEASE_ROW ? ((consumer_seat *)l->owner)->src : l->owner;
 }
 
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
@@ -50,7 +50,7 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
     }
     if (!fresh)
         return;
-    for (session *to = d->sessions; to; to = to->next)
+    for (consumer_seat *to = d->consumer_seats; to; to = to->next)
         if (to->src == s && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
             dispatch_fail(d, ST_NO_MEMORY);
             return;

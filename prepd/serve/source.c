@@ -65,7 +65,7 @@ static status check_mixture(const source *s)
 }
 
 /* What can be told at once, of the options alone. */
-static status resolve(dispatch *d, source *s)
+static status resolve_options(dispatch *d, source *s)
 {
     if (s == &d->eval) {
         TRY(check_held_out(d->c));
@@ -103,7 +103,7 @@ static bool same_mark(file_mark a, file_mark b)
 }
 
 /* Opens the files of a section beside the loop. The thread owns `made` until done is set, and reads
- * the options that resolve() gave it; the loop touches neither. */
+ * the options that resolve_options() gave it; the loop touches neither. */
 struct opening {
     pthread_t thread;
     source made;
@@ -238,7 +238,7 @@ status source_want(dispatch *d, source *s)
 {
     if (s->wanted)
         return ST_OK;
-    status st = resolve(d, s);
+    status st = resolve_options(d, s);
     if (st == ST_OK)
         st = open_beside(s);
     if (st != ST_OK)

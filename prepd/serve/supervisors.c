@@ -11,47 +11,48 @@
 /* One says every second that it is there; ZeroMQ does not tell that it has gone. */
 static const int64_t SILENT_NS = 10000000000;
 
-void keepers_tick(dispatch *d, int64_t now)
+void supervisors_tick(dispatch *d, int64_t now)
 {
-    for (keeper_seat **at = &d->keepers; *at;) {
-        keeper_seat *k = *at;
+    for (supervisor_seat **at = &d->supervisors; *at;) {
+        supervisor_seat *k = *at;
         if (now - k->heard_ns < SILENT_NS) {
             at = &k->next;
             continue;
         }
         *at = k->next;
-        d->n_keepers--;
+        d->n_supervisors--;
         free(k);
     }
 }
 
-status keeper_heard(dispatch *d, const wire_peer *from, const char *name)
+status supervisor_heard(dispatch *d, const wire_peer *from, const char *name)
 {
     const int64_t now = clock_ns();
-    for (keeper_seat *k = d->keepers; k; k = k->next)
+    for (supervisor_seat *k = d->supervisors; k; k = k->next)
         if (k->peer.size == from->size && memcmp(k->peer.id, from->id, from->size) == 0) {
             k->heard_ns = now;
             return ST_OK;
         }
-    if (d->n_keepers >= MAX_SEATS)
-        return FAIL_IN(ST_UNAVAILABLE, name, "%d keepers of workers are here already", MAX_SEATS);
-    keeper_seat *k = calloc(1, sizeof *k);
+    if (d->n_supervisors >= MAX_SEATS)
+        return FAIL_IN(ST_UNAVAILABLE, name, "%d supervisors of workers are here already",
+                       MAX_SEATS);
+    supervisor_seat *k = calloc(1, sizeof *k);
     if (!k)
-        return FAIL(ST_NO_MEMORY, "no memory for a keeper of workers");
-    *k = (keeper_seat){.peer = *from, .heard_ns = now, .next = d->keepers};
-    d->keepers = k;
-    d->n_keepers++;
+        return FAIL(ST_NO_MEMORY, "no memory for a supervisor of workers");
+    *k = (supervisor_seat){.peer = *from, .heard_ns = now, .next = d->supervisors};
+    d->supervisors = k;
+    d->n_supervisors++;
     return ST_OK;
 }
 
-void keepers_leave(dispatch *d, bool tell)
+void supervisors_leave(dispatch *d, bool tell)
 {
-    while (d->keepers) {
-        keeper_seat *k = d->keepers;
+    while (d->supervisors) {
+        supervisor_seat *k = d->supervisors;
         if (tell && wire_send_json(d->workers, &k->peer, KIND_BYE, 0, "{}", 2) != ST_OK)
-            log_debug("a keeper could not be told to leave: %s", status_text());
-        d->keepers = k->next;
+            log_debug("a supervisor could not be told to leave: %s", status_text());
+        d->supervisors = k->next;
         free(k);
     }
-    d->n_keepers = 0;
+    d->n_supervisors = 0;
 }

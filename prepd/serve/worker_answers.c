@@ -46,8 +46,8 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
         return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
                        wire_msg_parts(m), (unsigned)head->n_images);
     if (w->made_ns > 0) /* the rest of its time is the link's */
-        press_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
-                       clock_ns() - w->leased_ns - w->made_ns);
+        compression_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
+                             clock_ns() - w->leased_ns - w->made_ns);
     if (!w->local)
         breach_made_good(&d->breaches, w->from);
     lease *l = end_work(d, w);
@@ -56,7 +56,7 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     else if (lease_solo_item(l) >= 0)
         lease_solo_done(&d->book, l);
     else
-        session_row(d, l->owner, l, m);
+        consumer_row(d, l->owner, l, m);
     return ST_OK;
 }
 

@@ -62,7 +62,7 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     TRY(wire_read_json(m, name, &head, &v));
     status st = ST_OK;
     if (head.kind == KIND_JOIN && json_find(v, "keeps"))
-        st = keeper_heard(d, from, name);
+        st = supervisor_heard(d, from, name);
     else if (head.kind == KIND_JOIN)
         st = seat_join(d, from, name, v);
     else if (head.kind == KIND_HELLO)
@@ -112,7 +112,7 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
         seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
         return;
     }
-    peers_refuse(&d->peers, d->workers, from, "worker", st);
+    peer_limits_refuse(&d->peer_limits, d->workers, from, "worker", st);
     if (w)
         dismiss(d, w);
 }
@@ -124,5 +124,5 @@ static void from_worker(void *d, const wire_peer *from, wire_msg *m)
 
 status seats_read(dispatch *d)
 {
-    return peers_read(&d->peers, d->workers, from_worker, d);
+    return peer_limits_read(&d->peer_limits, d->workers, from_worker, d);
 }

@@ -22,7 +22,7 @@ static float lattice(uint32_t key, int32_t x, int32_t y)
     return (float)(hash_point(key, x, y) >> 8) * (2.0f / 16777216.0f) - 1.0f;
 }
 
-static float mix(float a, float b, float t)
+static float blend_values(float a, float b, float t)
 {
     return a + (b - a) * t;
 }
@@ -43,9 +43,9 @@ static float value_noise(uint32_t key, float x, float y)
     float fx = floorf(x), fy = floorf(y);
     int32_t ix = (int32_t)fx, iy = (int32_t)fy;
     float u = smooth(x - fx), v = smooth(y - fy);
-    float top = mix(lattice(key, ix, iy), lattice(key, ix + 1, iy), u);
-    float bottom = mix(lattice(key, ix, iy + 1), lattice(key, ix + 1, iy + 1), u);
-    return mix(top, bottom, v);
+    float top = blend_values(lattice(key, ix, iy), lattice(key, ix + 1, iy), u);
+    float bottom = blend_values(lattice(key, ix, iy + 1), lattice(key, ix + 1, iy + 1), u);
+    return blend_values(top, bottom, v);
 }
 
 static float octaves(uint32_t key, float x, float y, int n)
@@ -94,7 +94,7 @@ typedef struct ground {
     float gradient, contrast; /* shares of the mix */
 } ground;
 
-static float draw(const scene *s, uint64_t n, float low, float high)
+static float draw_uniform(const scene *s, uint64_t n, float low, float high)
 {
     return low + (high - low) * (float)rng_uniform(s->texture, n);
 }
@@ -115,7 +115,7 @@ static void paint_ground(const scene *s, const ground *g, const light *l, float 
             float lit = 1.0f + l->slope * (l->x * x + l->y * y) - l->vignette * (x * x + y * y);
             float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
             for (int c = 0; c < 3; c++)
-                pixel[c] = mix(g->ends[0][c], g->ends[1][c], t) * lit;
+                pixel[c] = blend_values(g->ends[0][c], g->ends[1][c], t) * lit;
         }
     }
 }
@@ -171,7 +171,7 @@ static void paint_shape(const scene *s, const scene_shape *shape, const light *l
             float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
             for (int c = 0; c < 3; c++) {
                 float surface = colours[s->colour][c] * lit + shine * 0.5f;
-                pixel[c] = mix(pixel[c] * (1.0f - dark), surface, cover);
+                pixel[c] = blend_values(pixel[c] * (1.0f - dark), surface, cover);
             }
         }
     }
@@ -193,19 +193,21 @@ static void develop(const scene *s, uint32_t key, const float *canvas, uint8_t *
 void scene_paint(const scene *s, float *canvas, uint8_t *rgb)
 {
     enum { N_GROUNDS = sizeof grounds / sizeof *grounds };
-    float direction = draw(s, 0, 0.0f, 6.2831853f), grain = draw(s, 1, 0.0f, 6.2831853f);
-    light l = {cosf(direction), sinf(direction), draw(s, 2, 0.05f, 0.25f), draw(s, 3, 0.0f, 0.2f)};
+    float direction = draw_uniform(s, 0, 0.0f, 6.2831853f),
+          grain = draw_uniform(s, 1, 0.0f, 6.2831853f);
+    light l = {cosf(direction), sinf(direction), draw_uniform(s, 2, 0.05f, 0.25f),
+               draw_uniform(s, 3, 0.0f, 0.2f)};
     uint64_t keys = rng_u64(s->texture, 4);
     ground g = {
         .ends = grounds[rng_below(s->texture, 5, N_GROUNDS)],
         .patches = (uint32_t)keys,
         .grain = (uint32_t)(keys >> 32),
-        .scale = draw(s, 6, 1.5f, 4.0f),
-        .stretch = draw(s, 7, 1.0f, 4.0f),
+        .scale = draw_uniform(s, 6, 1.5f, 4.0f),
+        .stretch = draw_uniform(s, 7, 1.0f, 4.0f),
         .cos_a = cosf(grain),
         .sin_a = sinf(grain),
-        .gradient = draw(s, 8, 0.0f, 0.6f),
-        .contrast = draw(s, 9, 0.4f, 0.9f),
+        .gradient = draw_uniform(s, 8, 0.0f, 0.6f),
+        .contrast = draw_uniform(s, 9, 0.4f, 0.9f),
     };
     paint_ground(s, &g, &l, canvas);
     for (int k = 0; k < s->n_shapes; k++)

@@ -40,7 +40,7 @@ static int deal(uint64_t seed, const char *split, const char *attribute, uint64_
     return (int)(rng_permute(key_of(seed, split, attribute), n, i) % values);
 }
 
-static float between(rng_key key, uint64_t *counter, double low, double high)
+static float draw_between(rng_key key, uint64_t *counter, double low, double high)
 {
     return (float)(low + (high - low) * rng_uniform(key, (*counter)++));
 }
@@ -54,14 +54,14 @@ static void place_single(scene *s, rng_key key)
 {
     uint64_t c = 0;
     scene_shape *shape = &s->shapes[0];
-    shape->x = between(key, &c, 0.29, 0.32);
-    shape->y = between(key, &c, 0.29, 0.32);
+    shape->x = draw_between(key, &c, 0.29, 0.32);
+    shape->y = draw_between(key, &c, 0.29, 0.32);
     if (s->right)
         shape->x = 1.0f - shape->x;
     if (s->bottom)
         shape->y = 1.0f - shape->y;
-    shape->radius = between(key, &c, 0.28, 0.31) * shorter_side(s);
-    shape->angle = between(key, &c, -0.1, 0.1);
+    shape->radius = draw_between(key, &c, 0.28, 0.31) * shorter_side(s);
+    shape->angle = draw_between(key, &c, -0.1, 0.1);
 }
 
 /* Several shapes are told apart in number, not in form, so every form covers the same share of the
@@ -78,10 +78,10 @@ static void place_several(scene *s, rng_key key)
     for (int k = 0; k < s->n_shapes; k++) {
         uint64_t quarter = rng_permute(quarters, 4, (uint64_t)k);
         scene_shape *shape = &s->shapes[k];
-        shape->x = (quarter & 1 ? 0.74f : 0.26f) + between(key, &c, -0.01, 0.01);
-        shape->y = (quarter & 2 ? 0.74f : 0.26f) + between(key, &c, -0.01, 0.01);
+        shape->x = (quarter & 1 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
+        shape->y = (quarter & 2 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
         shape->radius = radius;
-        shape->angle = between(key, &c, -0.1, 0.1);
+        shape->angle = draw_between(key, &c, -0.1, 0.1);
     }
 }
 

@@ -29,7 +29,8 @@ status verb_synth(int argc, char **argv)
         o.sizes = SIZES_COCO;
     TRY(synth_write(&o));
     int64_t held_out = synth_held_out(o.images);
-    printf("%s: %lld pictures for train, %lld for val; model in %s/model\n", visible(o.folder).text,
-           (long long)(o.images - held_out), (long long)held_out, visible(o.folder).text);
+    printf("%s: %lld pictures for train, %lld for val; model in %s/model\n",
+           escape_text(o.folder).text, (long long)(o.images - held_out), (long long)held_out,
+           escape_text(o.folder).text);
     return ST_OK;
 }

@@ -153,8 +153,8 @@ static status take_frame(void *user, int64_t nth, const image *im)
         TRY(k->s->images->resize_vips(im, g.height, g.width, a, &sized));
         memcpy(k->frames[nth % 2], sized.rgb, bytes);
     } else {
-        TRY(resample(k->c->image_resampler, 3, im->rgb, im->height, im->width, k->frames[nth % 2],
-                     g.height, g.width, a));
+        TRY(resample_pixels(k->c->image_resampler, 3, im->rgb, im->height, im->width,
+                            k->frames[nth % 2], g.height, g.width, a));
     }
     arena_release(a, mark);
     const bool last = nth + 1 == k->n;

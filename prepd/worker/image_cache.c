@@ -206,7 +206,7 @@ static uint64_t bucket_at(const image_cache *x, hash128 key)
     return HEADER_BYTES + load_u64(key.bytes) % x->buckets * BUCKET_BYTES;
 }
 
-static hash128 checksum(hash128 key, const uint8_t *patches, size_t bytes)
+static hash128 hash_patches(hash128 key, const uint8_t *patches, size_t bytes)
 {
     return hash_chain(key, hash_bytes(patches, bytes));
 }
@@ -225,7 +225,7 @@ static bool get_at(const image_cache *x, uint64_t place, hash128 key, uint8_t *p
     if (got != (ssize_t)(sizeof head + bytes) || load_u32(head) != ENTRY_MAGIC ||
         load_u64(head + 8) != bytes || memcmp(head + 16, key.bytes, sizeof key.bytes) != 0)
         return false;
-    const hash128 check = checksum(key, patches, bytes);
+    const hash128 check = hash_patches(key, patches, bytes);
     return memcmp(head + 32, check.bytes, sizeof check.bytes) == 0;
 }
 
@@ -244,7 +244,7 @@ bool image_cache_get(image_cache *x, hash128 key, uint8_t *patches, size_t bytes
 }
 
 /* Room for n bytes side by side in the ring; false if it has none. */
-static bool reserve(image_cache *x, uint64_t n, uint64_t *out)
+static bool reserve_place(image_cache *x, uint64_t n, uint64_t *out)
 {
     uint8_t number[8];
     if (n > x->ring)
@@ -295,9 +295,9 @@ void image_cache_put(image_cache *x, hash128 key, const uint8_t *patches, size_t
 {
     uint8_t head[ENTRY_BYTES] = {0};
     uint64_t place;
-    if (!reserve(x, ENTRY_BYTES + bytes, &place))
+    if (!reserve_place(x, ENTRY_BYTES + bytes, &place))
         return;
-    const hash128 check = checksum(key, patches, bytes);
+    const hash128 check = hash_patches(key, patches, bytes);
     store_u32(head, ENTRY_MAGIC);
     store_u64(head + 8, bytes);
     memcpy(head + 16, key.bytes, sizeof key.bytes);

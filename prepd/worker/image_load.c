@@ -32,8 +32,8 @@ static status module_path(const char *variable, const char *name, char *out)
 }
 
 /* Every table begins with its version. */
-static status load(const char *path, const char *symbol, int version, const char *what,
-                   const void **out)
+static status load_module(const char *path, const char *symbol, int version, const char *what,
+                          const void **out)
 {
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module)
@@ -52,7 +52,7 @@ status image_load(const char *program, const image_api **out)
     char path[PATH_BYTES];
     const void *table;
     TRY(module_path("TESSERA_IMAGE_MODULE", "libprepd_image.so", path));
-    TRY(load(path, IMAGE_API_SYMBOL, IMAGE_API_VERSION, "image", &table));
+    TRY(load_module(path, IMAGE_API_SYMBOL, IMAGE_API_VERSION, "image", &table));
     const image_api *api = table;
     TRY(api->init(program));
     *out = api;
@@ -64,7 +64,7 @@ status video_load(const video_api **out)
     char path[PATH_BYTES];
     const void *table;
     TRY(module_path("TESSERA_VIDEO_MODULE", "libprepd_video.so", path));
-    TRY(load(path, VIDEO_API_SYMBOL, VIDEO_API_VERSION, "video", &table));
+    TRY(load_module(path, VIDEO_API_SYMBOL, VIDEO_API_VERSION, "video", &table));
     *out = table;
     (*out)->init();
     return ST_OK;

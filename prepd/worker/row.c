@@ -72,7 +72,7 @@ static status check_shared(const document *before, const document *d)
     return ST_OK;
 }
 
-static status count(const document *docs, int64_t n_docs, row *r)
+static status count_row(const document *docs, int64_t n_docs, row *r)
 {
     *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
     for (int64_t i = 0; i < n_docs; i++) {
@@ -159,7 +159,7 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
 {
     row r;
     place p = {0};
-    TRY(count(docs, n_docs, &r));
+    TRY(count_row(docs, n_docs, &r));
     bool weighted = false;
     for (int64_t i = 0; i < n_docs; i++)
         weighted |= docs[i].text.weights != NULL;

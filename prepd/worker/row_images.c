@@ -136,7 +136,7 @@ static const row_item *same_image(const row_images *k, const row_item *t)
 }
 
 /* Decodes an item's file, unless another item shows the same at the same size. */
-static status fill(row_images *k, row_item *t, const lease_clip *clip)
+static status fill_item(row_images *k, row_item *t, const lease_clip *clip)
 {
     const size_t bytes = (size_t)row_item_bytes(t->grid);
     const row_item *same = same_image(k, t);
@@ -169,7 +169,7 @@ status row_images_fill(row_images *k, int32_t i, int64_t file, const lease_clip 
     row_item *t = &k->items[k->shown + i];
     if (!t->done) {
         t->file = file;
-        TRY(fill(k, t, clip));
+        TRY(fill_item(k, t, clip));
     }
     *out_patches = t->patches;
     return ST_OK;

@@ -140,7 +140,7 @@ static const char *const allowed[] = {
     "umask",
 };
 
-static int allow(scmp_filter_ctx filter, const char *name)
+static int allow_call(scmp_filter_ctx filter, const char *name)
 {
     const int number = seccomp_syscall_resolve_name(name);
     if (number == __NR_SCMP_ERROR)
@@ -198,8 +198,8 @@ static int allow_parts(scmp_filter_ctx filter)
         seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0(SCMP_CMP_EQ, self));
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(kill), 1, SCMP_A0(SCMP_CMP_EQ, self));
 #ifdef SANITIZED /* the leak check at exit stops all threads from a process of its own */
-    bad |= allow(filter, "ptrace") | allow(filter, "wait4") | allow(filter, "clone") |
-           allow(filter, "process_vm_readv");
+    bad |= allow_call(filter, "ptrace") | allow_call(filter, "wait4") |
+           allow_call(filter, "clone") | allow_call(filter, "process_vm_readv");
 #endif
     return bad;
 }
@@ -228,7 +228,7 @@ status sandbox_enter(void)
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     int bad = filter ? seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) : -ENOMEM;
     for (size_t i = 0; !bad && i < COUNT(allowed); i++)
-        bad = allow(filter, allowed[i]);
+        bad = allow_call(filter, allowed[i]);
     if (!bad)
         bad = allow_parts(filter);
     if (!bad)

@@ -35,7 +35,7 @@ typedef struct kept {
     char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" of the one that died, "" none */
 } kept;
 
-typedef struct keeper {
+typedef struct supervisor {
     const char *endpoint;
     wire *net;
     wire_socket *socket; /* NULL: to be connected */
@@ -51,9 +51,9 @@ typedef struct keeper {
     int n;
     bool stopping, signalled, stop_now; /* by the second signal */
     status outcome;
-} keeper;
+} supervisor;
 
-void keeper_put_before(json_writer *w)
+void supervisor_put_before(json_writer *w)
 {
     const char *text = getenv(BEFORE);
     int pid = 0, at = 0;
@@ -68,7 +68,7 @@ void keeper_put_before(json_writer *w)
     unsetenv(BEFORE);
 }
 
-static status start_one(keeper *k, kept *w)
+static status start_one(supervisor *k, kept *w)
 {
     if (w->before[0])
         setenv(BEFORE, w->before, 1);
@@ -81,7 +81,7 @@ static status start_one(keeper *k, kept *w)
     return st;
 }
 
-static bool any_alive(const keeper *k)
+static bool any_alive(const supervisor *k)
 {
     for (int i = 0; i < k->n; i++)
         if (k->worker[i].pid)
@@ -90,7 +90,7 @@ static bool any_alive(const keeper *k)
 }
 
 /* No process is left for one more: those that are there go on meanwhile. */
-static status start_missing(keeper *k)
+static status start_missing(supervisor *k)
 {
     for (int i = 0; i < k->n && !k->stopping; i++) {
         kept *w = &k->worker[i];
@@ -123,7 +123,7 @@ static bool may_pass(int code)
            code == status_exit_code(ST_INTERNAL);
 }
 
-static void ended(keeper *k, kept *w, int wstatus)
+static void record_end(supervisor *k, kept *w, int wstatus)
 {
     static const char *const words[] = {[PROC_END_LEFT] = "outside",
                                         [PROC_END_OUTSIDE] = "outside",
@@ -158,7 +158,7 @@ static void ended(keeper *k, kept *w, int wstatus)
         w->start_ns += PAUSE_MS * MS;
 }
 
-static void reap(keeper *k)
+static void reap_workers(supervisor *k)
 {
     int wstatus;
     pid_t pid;
@@ -169,19 +169,19 @@ static void reap(keeper *k)
             if (WIFSTOPPED(wstatus))
                 kill(pid, SIGKILL); /* by somebody outside; what it has in work must not wait */
             else
-                ended(k, &k->worker[i], wstatus);
+                record_end(k, &k->worker[i], wstatus);
         }
     }
 }
 
-static void signal_all(const keeper *k, int sig)
+static void signal_all(const supervisor *k, int sig)
 {
     for (int i = 0; i < k->n; i++)
         if (k->worker[i].pid)
             kill(k->worker[i].pid, sig);
 }
 
-static bool any_left_to_keep(const keeper *k)
+static bool any_left_to_keep(const supervisor *k)
 {
     for (int i = 0; i < k->n; i++)
         if (k->worker[i].pid || (!k->worker[i].left && !k->stopping))
@@ -190,7 +190,7 @@ static bool any_left_to_keep(const keeper *k)
 }
 
 /* A dispatcher that is not there is told after a second and then every ten. */
-static void tell_away(keeper *k)
+static void tell_away(supervisor *k)
 {
     enum { FIRST_MS = 1000, EVERY_MS = 10000 };
     const int64_t now = clock_ns();
@@ -209,7 +209,7 @@ static void tell_away(keeper *k)
 
 /* Says that it is there, and hears whether it is to go. A connection that ended is made anew: the
  * daemon may come back; that keys are refused is for the workers to find out and to say. */
-static status attend(keeper *k)
+static status attend_dispatcher(supervisor *k)
 {
     char json[48];
     const int64_t now = clock_ns();
@@ -242,7 +242,7 @@ static status attend(keeper *k)
     return ST_OK;
 }
 
-static void told_to_stop(keeper *k, int number)
+static void told_to_stop(supervisor *k, int number)
 {
     k->stop_now = k->signalled;
     k->signalled = k->stopping = true;
@@ -254,7 +254,7 @@ static void told_to_stop(keeper *k, int number)
 
 /* The connection is opened before any worker is started: it takes threads, which a limit of
  * processes may refuse later, and libzmq then aborts. */
-static status keep(keeper *k, int signals)
+static status supervise_workers(supervisor *k, int signals)
 {
     enum { TICK_MS = 100 };
     int64_t stop_ns = 0;
@@ -262,14 +262,14 @@ static status keep(keeper *k, int signals)
         struct pollfd wait = {.fd = signals, .events = POLLIN};
         struct signalfd_siginfo info;
         if (!k->stopping)
-            TRY(attend(k));
+            TRY(attend_dispatcher(k));
         TRY(start_missing(k));
         if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
         while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
             if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
                 told_to_stop(k, (int)info.ssi_signo);
-        reap(k);
+        reap_workers(k);
         if (!k->stopping)
             continue;
         if (stop_ns == 0) {
@@ -282,9 +282,9 @@ static status keep(keeper *k, int signals)
     return k->outcome;
 }
 
-status keeper_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
+status supervisor_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
 {
-    keeper k = {.n = n, .endpoint = endpoint};
+    supervisor k = {.n = n, .endpoint = endpoint};
     char parent[16];
     int signals = -1;
     status st = ST_OK;
@@ -299,7 +299,7 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
     memcpy(k.argv, args, (size_t)n_args * sizeof(*args));
     k.argv[n_args] = (char[]){"--parent"};
     k.argv[n_args + 1] = parent;
-    k.argv[n_args + 2] = (char[]){"--keeper"};
+    k.argv[n_args + 2] = (char[]){"--supervisor"};
     k.argv[n_args + 3] = k.id;
     k.n_argv = n_args + 4;
     signal(SIGPIPE, SIG_IGN);               /* who reads our log may leave */
@@ -312,7 +312,7 @@ status keeper_run(char *const *args, int n_args, int n, const char *endpoint, co
         st = ST_CONFIG;
         goto done;
     }
-    st = keep(&k, signals);
+    st = supervise_workers(&k, signals);
     signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
 done:
     wire_msg_free(&k.m);

@@ -78,10 +78,10 @@ static status send_join(worker *w)
     fingerprints_put(&prints, &out);
     json_put_key_cstr(&out, "host", host);
     json_put_key_int(&out, "pid", getpid());
-    if (w->o->keeper) {
-        json_put_key_cstr(&out, "keeper", w->o->keeper);
+    if (w->o->supervisor) {
+        json_put_key_cstr(&out, "supervisor", w->o->supervisor);
         json_put_key_bool(&out, "ship", !w->o->data_root);
-        keeper_put_before(&out);
+        supervisor_put_before(&out);
     }
     json_end_object(&out);
     status st = send_json(w, KIND_JOIN, 0, &out);
@@ -212,7 +212,7 @@ static status recycle(worker *w)
     return wire_send_json(w->socket, NULL, KIND_BYE, 0, "{}", 2);
 }
 
-static status handle(worker *w, const wire_msg *m)
+static status handle_frame(worker *w, const wire_msg *m)
 {
     frame head;
     json_value *v = NULL;
@@ -271,7 +271,7 @@ static status serve_connection(worker *w)
         st = wire_recv(w->socket, POLL_MS, NULL, m);
         const int64_t now = clock_ns();
         if (st == ST_OK) {
-            st = handle(w, m);
+            st = handle_frame(w, m);
             w->heard_ns = asked_ns = clock_ns();
         } else if (st == ST_TIMEOUT) {
             st = ST_OK;
@@ -295,7 +295,7 @@ done:
     return st;
 }
 
-static status start(worker *w)
+static status start_worker(worker *w)
 {
     TRY(proc_follow_parent(w->o->parent, SIGKILL)); /* stopped or not; its work is lost anyway */
     TRY(sandbox_shed_privileges());
@@ -307,7 +307,7 @@ static status start(worker *w)
     const struct sigaction term = {.sa_handler = on_term};
     if (sigaction(SIGTERM, &term, NULL) != 0)
         return FAIL(ST_OS, "sigaction failed");
-    signal(SIGINT, SIG_IGN);  /* an interrupt is the dispatcher's or keeper's to handle */
+    signal(SIGINT, SIG_IGN);  /* an interrupt is the dispatcher's or supervisor's to handle */
     signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
     mallopt(M_ARENA_MAX, 2);  /* several arenas and libvips together grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
@@ -323,17 +323,18 @@ status worker_run(const worker_options *o, int *out_code)
 {
     worker w = {.o = o, .heard = o->heard};
     log_init("worker", LOG_INFO, false);
-    status st = start(&w);
+    status st = start_worker(&w);
     while (st == ST_OK && !w.leave) {
         st = serve_connection(&w);
         if (st != ST_UNAVAILABLE || w.leave)
             continue;
-        if (o->keeper && w.ready) { /* a sandboxed one can not connect again; the next one can */
+        if (o->supervisor &&
+            w.ready) { /* a sandboxed one can not connect again; the next one can */
             st = ST_OK;
             w.leave = w.again = true;
             break;
         }
-        if (!o->keeper) { /* our dispatcher has closed: so do we */
+        if (!o->supervisor) { /* our dispatcher has closed: so do we */
             st = ST_OK;
             break;
         }

@@ -25,10 +25,10 @@ typedef struct worker_options {
     const char *keys;      /* folder of CURVE keys; NULL: none */
     const char *data_root; /* NULL: the lease's own root (local workers), or its files come along */
     const char *model;     /* NULL: model.path and model.tokenizer of the terms */
-    pid_t parent;          /* leave when it goes: the dispatcher, or a keeper */
-    const char *keeper;    /* supervisor.h; NULL: a child of the dispatcher */
-    bool heard;            /* the keeper has heard a dispatcher there */
-    const char *program;   /* argv[0], for vips */
+    pid_t parent;          /* leave when it goes: the dispatcher, or a supervisor */
+    const char *supervisor; /* supervisor.h; NULL: a child of the dispatcher */
+    bool heard;             /* the supervisor has heard a dispatcher there */
+    const char *program;    /* argv[0], for vips */
 } worker_options;
 
 /* Until the dispatcher says BYE, or has been away for a minute (one of its children: at once).

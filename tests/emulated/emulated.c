@@ -14,8 +14,8 @@ enum { PINNED_MAX = 64 };
 typedef struct emulated_stream {
     stream base;
     emulated_handle handle;
-    lane *queue; /* the device's, which outlives it: others may have followed it */
-    graph *into; /* capture under way that it is part of, and as which of its lanes */
+    upload_ring *queue; /* the device's, which outlives it: others may have followed it */
+    graph *into;        /* capture under way that it is part of, and as which of its lanes */
     int branch;
 } emulated_stream;
 
@@ -42,7 +42,7 @@ static emulated_device *device_of(const stream *s)
     return (emulated_device *)s->dev;
 }
 
-static status queue(stream *base, const node *n)
+static status queue_node(stream *base, const node *n)
 {
     emulated_stream *s = (emulated_stream *)base;
     return lane_add(s->into ? &s->into->branch[s->branch] : s->queue, n);
@@ -95,7 +95,7 @@ static status queue_meeting(stream *s, const peers_meet_args *a)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
     *m = (meeting){d->meetings, d, *a};
     d->meetings = m;
-    return queue(s, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = m});
+    return queue_node(s, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = m});
 }
 
 /* ---- the op table ---- */
@@ -112,7 +112,7 @@ static status queue_meeting(stream *s, const peers_meet_args *a)
             return queue_meeting(s, (const void *)a);                                              \
         _Static_assert(sizeof *a <= QUEUE_ARGS_MAX, "QUEUE_ARGS_MAX");                             \
         memcpy(n.args, a, sizeof *a);                                                              \
-        return queue(s, &n);                                                                       \
+        return queue_node(s, &n);                                                                  \
     }
 #include "trainer/ops/ops.def"
 
@@ -169,7 +169,7 @@ static bool add_outside(emulated_handle *h, bool (*poll)(void *work, bool first)
 {
     emulated_stream *s = h->stream;
     node n = {.kind = NODE_OUTSIDE, .poll = poll, .work = work};
-    return queue(&s->base, &n) == ST_OK;
+    return queue_node(&s->base, &n) == ST_OK;
 }
 
 static const void *capture_of(const emulated_handle *h)
@@ -189,7 +189,7 @@ static status emulated_stream_new(device *base, stream **out)
     }
     s->handle = (emulated_handle){d->streams.n, s, add_outside, capture_of};
     s->base = (stream){.dev = base, .ops = base->ops, .handle = &s->handle};
-    s->queue = &d->streams.lane[d->streams.n];
+    s->queue = &d->streams.upload_ring[d->streams.n];
     d->stream[d->streams.n++] = s;
     *out = &s->base;
     return ST_OK;
@@ -218,13 +218,13 @@ static status emulated_wait(stream *s)
     TRY(refuse_in_capture(d, "waiting for a stream"));
     s->dev->counts.waits++;
     device_wait_begins(s->dev);
-    lane *l = ((emulated_stream *)s)->queue;
+    upload_ring *l = ((emulated_stream *)s)->queue;
     return device_wait_ended(s->dev, queue_pass(&d->streams, l, queue_end(l)));
 }
 
 static status emulated_copy(stream *s, void *dst, const void *src, size_t bytes)
 {
-    return queue(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
+    return queue_node(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
 /* Pageable memory is read before the call returns, as CUDA does. */
@@ -237,7 +237,7 @@ static status emulated_to_device(stream *s, void *dst, const void *src, size_t b
     if (!own)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
     memcpy(own, src, bytes);
-    return queue(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
+    return queue_node(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
 }
 
 /* To pageable memory: waits, as CUDA may. */
@@ -251,7 +251,7 @@ static status emulated_to_host(stream *s, void *dst, const void *src, size_t byt
 
 static status emulated_zero(stream *s, void *dst, size_t bytes)
 {
-    return queue(s, &(node){.kind = NODE_ZERO, .dst = dst, .bytes = bytes});
+    return queue_node(s, &(node){.kind = NODE_ZERO, .dst = dst, .bytes = bytes});
 }
 
 static status emulated_event_new(device *d, event **out)
@@ -284,7 +284,7 @@ static status emulated_event_record(stream *base, event *e)
     TRY(refuse_in_capture(device_of(base), "an event on a stream outside of it"));
     e->in = NULL;
     e->on = s->queue;
-    TRY(queue(base, &(node){.kind = NODE_RECORD, .event = e}));
+    TRY(queue_node(base, &(node){.kind = NODE_RECORD, .event = e}));
     e->at = queue_end(e->on);
     return ST_OK;
 }
@@ -301,8 +301,8 @@ static status follow_inside(emulated_stream *s, const event *e)
         s->into = g;
         s->branch = g->n++;
     }
-    return queue(&s->base,
-                 &(node){.kind = NODE_FOLLOW_INSIDE, .branch = e->branch, .place = e->at});
+    return queue_node(&s->base,
+                      &(node){.kind = NODE_FOLLOW_INSIDE, .branch = e->branch, .place = e->at});
 }
 
 static status emulated_event_follow(stream *s, event *e)
@@ -313,7 +313,7 @@ static status emulated_event_follow(stream *s, event *e)
         return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is followed");
     if (!e->on) /* as CUDA has it */
         return ST_OK;
-    return queue(s, &(node){.kind = NODE_FOLLOW, .on = e->on, .place = e->at});
+    return queue_node(s, &(node){.kind = NODE_FOLLOW, .on = e->on, .place = e->at});
 }
 
 static status emulated_event_wait(device *base, event *e)
@@ -377,7 +377,7 @@ int64_t emulated_captured(const device *d)
 
 static status emulated_graph_launch(stream *s, graph *g)
 {
-    return queue(s, &(node){.kind = NODE_LAUNCH, .graph = g});
+    return queue_node(s, &(node){.kind = NODE_LAUNCH, .graph = g});
 }
 
 static void emulated_graph_free(graph **g)
@@ -397,7 +397,7 @@ static void emulated_close(device *base)
 {
     emulated_device *d = (emulated_device *)base;
     for (int i = 0; i < d->streams.n; i++)
-        queue_lane_done(&d->streams.lane[i]);
+        queue_lane_done(&d->streams.upload_ring[i]);
     for (event *next; d->events; d->events = next) {
         next = d->events->next;
         free(d->events);

@@ -68,7 +68,7 @@ def what_it_does(pid):
     return "\n".join(said)
 
 
-class Keeper(Daemon):
+class Supervisor(Daemon):
     """prepd worker: a process that keeps workers for a daemon elsewhere."""
 
     def __init__(self, end, folder, *args):
@@ -102,16 +102,16 @@ class Deaths(threading.Thread):
         super().__init__()
         self.rng, self.most, self.every_s = rng, most, every_s
         self.lock = threading.Lock()
-        self.above = []  # daemons and keepers whose workers die
+        self.above = []  # daemons and supervisors whose workers die
         self.done = dict.fromkeys(kinds, 0)
-        self.elsewhere = 0  # of them, of workers that a keeper keeps
+        self.elsewhere = 0  # of them, of workers that a supervisor keeps
         self.dying = []
         self.any_age = False  # the next one
         self.over, self.failed = False, None
 
     @contextlib.contextmanager
     def among(self, above):
-        """Workers of this daemon or keeper die, inside the block."""
+        """Workers of this daemon or supervisor die, inside the block."""
         with self.lock:
             self.above.append(above)
         try:
@@ -153,7 +153,7 @@ class Deaths(threading.Thread):
             if end is not None:
                 fits = re.match(CAUSES[s.kind], end)
                 self.done[s.kind] += bool(fits)
-                self.elsewhere += bool(fits) and isinstance(s.above, Keeper)
+                self.elsewhere += bool(fits) and isinstance(s.above, Supervisor)
             elif s.kind == "no memory" and late > STARVED_S and not gone(s.pid):
                 feed(s.pid)
             else:

@@ -58,7 +58,7 @@ __attribute__((constructor)) static void begin(void)
     left = shared == MAP_FAILED ? NULL : (int *)shared;
 }
 
-static bool fails(const char *name, bool hit)
+static bool fail_call(const char *name, bool hit)
 {
     if (!left || !hit || strcmp(call, name) != 0)
         return false;
@@ -75,7 +75,7 @@ int open(const char *path, int flags, ...)
     const int mode = flags & O_CREAT ? va_arg(args, int) : 0;
     va_end(args);
     const bool hit = left && strstr(path, part);
-    if (fails("open", hit))
+    if (fail_call("open", hit))
         return -1;
     const int fd = real_open(path, flags, mode);
     if (fd >= 0 && fd < MAX_FD)
@@ -85,7 +85,7 @@ int open(const char *path, int flags, ...)
 
 int statvfs(const char *path, struct statvfs *out)
 {
-    return fails("statvfs", left && strstr(path, part)) ? -1 : real_statvfs(path, out);
+    return fail_call("statvfs", left && strstr(path, part)) ? -1 : real_statvfs(path, out);
 }
 
 /* openat2, which the C library has no function for; one that only looks where a file lies is left
@@ -100,21 +100,21 @@ long syscall(long number, ...)
     va_end(args);
     const bool opens =
         left && number == SYS_openat2 && !(((const struct open_how *)a[2])->flags & O_PATH);
-    if (fails("open", opens && strstr((const char *)a[1], part)))
+    if (fail_call("open", opens && strstr((const char *)a[1], part)))
         return -1;
     return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 ssize_t pread(int fd, void *to, size_t n, off_t offset)
 {
-    if (fails("pread", fd >= 0 && fd < MAX_FD && marked[fd]))
+    if (fail_call("pread", fd >= 0 && fd < MAX_FD && marked[fd]))
         return -1;
     return real_pread(fd, to, n, offset);
 }
 
 void *mmap(void *at, size_t n, int protect, int flags, int fd, off_t offset)
 {
-    if (fails("mmap", fd >= 0 && fd < MAX_FD && marked[fd]))
+    if (fail_call("mmap", fd >= 0 && fd < MAX_FD && marked[fd]))
         return MAP_FAILED;
     return real_mmap(at, n, protect, flags, fd, offset);
 }

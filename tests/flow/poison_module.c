@@ -10,7 +10,7 @@
 
 static const image_api *real;
 
-static int holds(span bytes, const char *mark)
+static int holds_mark(span bytes, const char *mark)
 {
     return memmem(bytes.data, bytes.size, mark, strlen(mark)) != NULL;
 }
@@ -25,21 +25,21 @@ static status init(const char *program)
     return real->init(program);
 }
 
-static void done(void)
+static void close_module(void)
 {
     real->done();
 }
 
 static status header(span bytes, const char *file, const conf *limits, image_info *out)
 {
-    if (holds(bytes, "POISON:header"))
+    if (holds_mark(bytes, "POISON:header"))
         abort();
     return real->header(bytes, file, limits, out);
 }
 
 static bool header_of_start(span start, const conf *limits, image_info *out)
 {
-    if (holds(start, "POISON:header"))
+    if (holds_mark(start, "POISON:header"))
         abort();
     return real->header_of_start(start, limits, out);
 }
@@ -51,7 +51,7 @@ static void fault(void)
 }
 
 /* As a library that wants more and more: pages that are used, until there are no more. */
-static status grow(const char *file)
+static status exhaust_memory(const char *file)
 {
     enum { PIECE_BYTES = 1 << 20 };
     char *volatile piece;
@@ -70,20 +70,20 @@ static void leak(void)
         lost[i] = 1;
 }
 
-static status decode(span bytes, const char *file, const conf *limits, const image_rows *rows,
-                     arena *a, image *out)
+static status decode_poisoned(span bytes, const char *file, const conf *limits,
+                              const image_rows *rows, arena *a, image *out)
 {
-    if (holds(bytes, "POISON:abort"))
+    if (holds_mark(bytes, "POISON:abort"))
         abort();
-    if (holds(bytes, "POISON:fault"))
+    if (holds_mark(bytes, "POISON:fault"))
         fault();
-    if (holds(bytes, "POISON:exit"))
+    if (holds_mark(bytes, "POISON:exit"))
         exit(0);
-    while (holds(bytes, "POISON:hang"))
+    while (holds_mark(bytes, "POISON:hang"))
         pause();
-    if (holds(bytes, "POISON:grow"))
-        return grow(file);
-    if (holds(bytes, "POISON:leak"))
+    if (holds_mark(bytes, "POISON:grow"))
+        return exhaust_memory(file);
+    if (holds_mark(bytes, "POISON:leak"))
         leak();
     if (getenv("POISON_SLOW_MS"))
         usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
@@ -110,10 +110,10 @@ extern const image_api tessera_image_api;
 const image_api tessera_image_api = {
     .version = IMAGE_API_VERSION,
     .init = init,
-    .done = done,
+    .done = close_module,
     .header = header,
     .header_of_start = header_of_start,
-    .decode = decode,
+    .decode = decode_poisoned,
     .fingerprint = fingerprint,
     .write_jpeg = write_jpeg,
     .resize_vips = resize_vips,

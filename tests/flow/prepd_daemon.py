@@ -154,14 +154,14 @@ def killed_at_the_start_again_and_again():
             check(d.p.poll() is None, d.said())
 
 
-def no_process_for_a_keepers_worker():
+def no_process_for_a_supervisors_worker():
     """The same of workers elsewhere: the one that is left goes on."""
     with Folder(**{"prepd.workers": -1}) as f:
         by = unprivileged(f)
         if not by:
             return
         with Daemon(f.config, by=by) as d, tempfile.TemporaryFile("w+") as log:
-            keeper = subprocess.Popen([*by, BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--workers", "2",
+            supervisor = subprocess.Popen([*by, BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--workers", "2",
                                        "--data-root", f.file("data")], stderr=log)
 
             def said():
@@ -169,16 +169,16 @@ def no_process_for_a_keepers_worker():
             try:
                 ready(f)
                 wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
-                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={keeper.pid}", "--nproc=1:"], check=True)
-                os.kill(workers_below(keeper.pid)[0], signal.SIGKILL)
-                wait_for(lambda: said().count("worker not started") > 1 or keeper.poll() is not None, "it tries, and again")
-                check(keeper.poll() is None and len(workers_below(keeper.pid)) == 1, said())
-                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={keeper.pid}", "--nproc=4096:"], check=True)
+                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={supervisor.pid}", "--nproc=1:"], check=True)
+                os.kill(workers_below(supervisor.pid)[0], signal.SIGKILL)
+                wait_for(lambda: said().count("worker not started") > 1 or supervisor.poll() is not None, "it tries, and again")
+                check(supervisor.poll() is None and len(workers_below(supervisor.pid)) == 1, said())
+                subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={supervisor.pid}", "--nproc=4096:"], check=True)
                 wait_for(workers_joined(f, 2), "both are back")
                 check(d.p.poll() is None, d.said())
             finally:
-                keeper.terminate()
-                keeper.wait(60)
+                supervisor.terminate()
+                supervisor.wait(60)
 
 
 def a_terminal_shows_the_epoch():
@@ -203,33 +203,33 @@ def a_terminal_shows_the_epoch():
 
 
 def who_reads_the_log_may_leave():
-    """As where `prepd serve 2>&1 | tee log` loses its tee: daemon, keeper and workers go on."""
+    """As where `prepd serve 2>&1 | tee log` loses its tee: daemon, supervisor and workers go on."""
     options = {"prepd.workers": -1, "prepd.recycle_leases": 2, "log.level": "debug"}
     with Folder(**options) as f:
         end = "ipc://" + f.file("d.sock")
         serve = [BIN, "serve", "-c", f.config]
         keep = [BIN, "worker", "--connect", end + ".workers", "--data-root", f.file("data")]
         with subprocess.Popen(serve, stderr=subprocess.PIPE) as daemon, \
-                subprocess.Popen(keep, stderr=subprocess.PIPE) as keeper:
+                subprocess.Popen(keep, stderr=subprocess.PIPE) as supervisor:
             try:
                 rows = client.connect(end, timeout=30.0)
                 check(next(rows)["number"] == 0, "no row")
                 check(daemon.stderr.readline(), "it says nothing")
                 daemon.stderr.close()
-                keeper.stderr.close()
+                supervisor.stderr.close()
                 daemon.send_signal(signal.SIGHUP)
-                for w in workers_below(keeper.pid):
+                for w in workers_below(supervisor.pid):
                     with contextlib.suppress(ProcessLookupError):  # one that is started anew
                         os.kill(w, signal.SIGKILL)
                 check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "other rows")
                 rows.close()
-                check(daemon.poll() is None and keeper.poll() is None, "one has ended")
+                check(daemon.poll() is None and supervisor.poll() is None, "one has ended")
                 daemon.terminate()
                 check(daemon.wait(60) == 0, f"exit code {daemon.returncode}")
             finally:
                 daemon.kill()
-                keeper.terminate()
-            check(keeper.wait(60) == 0, f"exit code {keeper.returncode}")
+                supervisor.terminate()
+            check(supervisor.wait(60) == 0, f"exit code {supervisor.returncode}")
 
 
 def a_killed_command_leaves_nothing_behind():
@@ -507,7 +507,7 @@ def a_broken_model_folder_ends_it():
 
 main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it,
      no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
-     no_process_for_another_worker, killed_at_the_start_again_and_again, no_process_for_a_keepers_worker,
+     no_process_for_another_worker, killed_at_the_start_again_and_again, no_process_for_a_supervisors_worker,
      a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
      workers_follow_a_killed_dispatcher,
      a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, records_that_are_none_cost_their_worker,

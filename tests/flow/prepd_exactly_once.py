@@ -1,4 +1,4 @@
-"""One stream, exactly once, under all faults together: workers, the dispatcher's own and those of a keeper elsewhere,
+"""One stream, exactly once, under all faults together: workers, the dispatcher's own and those of a supervisor elsewhere,
 are killed, stopped, sent a SIGSEGV and left without memory; the dispatcher is killed and started again; trainers go away at
 random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step, also after a process of one was
 killed while all of them received. From the ids in the rows received:
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from deaths import Deaths, Keeper, larger_pictures
+from deaths import Deaths, Supervisor, larger_pictures
 from formats import client, fingerprint, own_of
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, wait_for
 
@@ -182,18 +182,18 @@ def under_all_faults():
             open(picture, "wb").close()
         wanted, n = quiet_run(f, end)
         check(f"samples: {n}, refused: {len(refused)}\n" in run("plan", "-c", f.config), "the index refuses more, or less")
-        with Keeper(f"tcp://127.0.0.1:{port + 1}", f, "--workers", "2") as keeper:
+        with Supervisor(f"tcp://127.0.0.1:{port + 1}", f, "--workers", "2") as supervisor:
             deaths, times = Deaths(rng, DEATHS), 0
             runs = Run(f, end, len(wanted), deaths, rng)
             deaths.start()
             try:
-                with deaths.among(keeper):
+                with deaths.among(supervisor):
                     while times == 0 or not runs.enough():
                         same_as(wanted, n, bad, refused, *runs.once())
                         times += 1
             finally:
                 said = deaths.end()
-            check(keeper.p.poll() is None, f"the keeper left: {keeper.said()}")
+            check(supervisor.p.poll() is None, f"the supervisor left: {supervisor.said()}")
         check(deaths.n() >= DEATHS and min(deaths.done.values()) > DEATHS // 8, f"too few, or too few of a kind: {said}")
         check(deaths.elsewhere > DEATHS // 8, f"only {deaths.elsewhere} deaths were elsewhere")
         check(runs.restarts == RESTARTS, f"{runs.restarts} dispatchers lost, not {RESTARTS}")

@@ -678,14 +678,14 @@ def joining(f):
     p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("join.sock"), "--data-root", f.file("data")],
                          stderr=subprocess.DEVNULL)
     said = {}
-    while "build" not in said:  # its keeper speaks too
+    while "build" not in said:  # its supervisor speaks too
         said = json.loads(router.recv_multipart()[2])
     p.kill()
     p.wait(60)
     context.destroy(0)
     prints = dict(line.split() for line in run("fingerprint", "--model", f.file("data/model")).splitlines())
     check(said["build"] == prints.pop("build") and said["fingerprints"]["images"] == prints["images"], f"{said} {prints}")
-    return {**{k: v for k, v in said.items() if k not in ("keeper", "ship")}, "fingerprints": prints}
+    return {**{k: v for k, v in said.items() if k not in ("supervisor", "ship")}, "fingerprints": prints}
 
 
 def one_of_another_build(t, join):

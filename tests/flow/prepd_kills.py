@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 
-from deaths import KINDS, Deaths, Keeper, larger_pictures
+from deaths import KINDS, Deaths, Supervisor, larger_pictures
 from faults import trap
 from formats import client, fingerprint, own_of
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
@@ -60,16 +60,16 @@ def all_died(deaths, lost):
 
 @contextlib.contextmanager
 def who_keeps_workers(f, daemon, elsewhere):
-    """The daemon, or instead of it a keeper of three."""
+    """The daemon, or instead of it a supervisor of three."""
     if not elsewhere:
         yield daemon
         return
     wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     run("scale", "0", "-c", f.config)
     wait_for(lambda: not workers_below(daemon.p.pid), "its own workers leave")
-    with Keeper("ipc://" + f.file("d.sock.workers"), f, "--workers", "3") as keeper:
-        yield keeper
-        check(keeper.p.poll() is None, f"the keeper left: {keeper.said()}")
+    with Supervisor("ipc://" + f.file("d.sock.workers"), f, "--workers", "3") as supervisor:
+        yield supervisor
+        check(supervisor.p.poll() is None, f"the supervisor left: {supervisor.said()}")
 
 
 def under_fire(f, *kinds, elsewhere=False):
@@ -123,7 +123,7 @@ def deaths_from_outside(elsewhere=False):
 
 
 def deaths_from_outside_elsewhere():
-    """By the word of their keeper, which alone sees how they died."""
+    """By the word of their supervisor, which alone sees how they died."""
     deaths_from_outside(elsewhere=True)
 
 

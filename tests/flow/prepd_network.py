@@ -130,9 +130,9 @@ class Network:
         self.workers.append(p)
         return p
 
-    def leases(self, keeper):
+    def leases(self, supervisor):
         """Done by each of its workers that have joined."""
-        pids = workers_below(keeper.pid)
+        pids = workers_below(supervisor.pid)
         return [w["leases"] for w in self.status()["workers"] if w["pid"] in pids]
 
     def cable(self, k, state):

@@ -175,7 +175,7 @@ def a_daemon_without_time_is_waited_for():
         check(p.returncode == 0 and "the daemon is there and has not answered yet" in p.stderr, f"{p.returncode}: {p.stderr}")
 
 
-def a_supervisor_that_does_not_read_holds_nobody():
+def a_service_manager_that_does_not_read_holds_nobody():
     """Once all that its socket takes is there, the daemon goes on without it."""
     with Folder() as f, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(f"{folder}/notify")
@@ -280,7 +280,7 @@ def the_status_has_what_the_readme_says():
     check(set(said["eval"]) <= set(said["train"]), f"{said['eval']}")
 
 
-class Supervisor:
+class ServiceManager:
     """What systemd would hear."""
 
     def __init__(self, path, watchdog_s):
@@ -330,7 +330,7 @@ def status_line(folder):
 
 
 def systemd_hears_the_truth():
-    with Folder(**{"data.quarantine_limit": 100}) as f, Supervisor(f.file("notify"), 0.8) as s:
+    with Folder(**{"data.quarantine_limit": 100}) as f, ServiceManager(f.file("notify"), 0.8) as s:
         for image in f.train_images()[::10]:
             os.truncate(image, os.path.getsize(image) // 2)
         with Daemon(f.config) as d:
@@ -618,6 +618,6 @@ def workers_have_no_privileges():
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_readme_says,
      all_quarantined_samples_are_counted, slow_connections_keep_nobody_out,
-     a_daemon_without_time_is_waited_for, a_supervisor_that_does_not_read_holds_nobody, systemd_hears_the_truth,
+     a_daemon_without_time_is_waited_for, a_service_manager_that_does_not_read_holds_nobody, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
      workers_have_no_privileges, one_daemon_builds_the_index)

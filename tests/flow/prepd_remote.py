@@ -115,7 +115,7 @@ def mixed_and_killed():
 
 
 def a_proxy_outlives_its_daemon():
-    """It accepts and closes at once while the daemon behind it is away: no reason for a keeper to leave. One that has
+    """It accepts and closes at once while the daemon behind it is away: no reason for a supervisor to leave. One that has
     never heard a daemon there is told so at once."""
     with Folder() as f, Site(f) as site, Proxy(site.port + 1) as proxy:
         words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{proxy.port}", "--data-root", site.root]
@@ -234,7 +234,7 @@ def what_nobody_can_open_now_is_judged_as_a_crash():
             bad = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
             check(bad and set(bad) <= set(f.questions_of(image)), f"blamed: {bad}")
             check(all("neither there nor here" in c for c in bad.values()), f"blamed: {bad}")
-            check(worker.poll() is None, "the keeper of the worker left")
+            check(worker.poll() is None, "the supervisor of the worker left")
 
 
 def one_that_misses_files_does_not_write_the_index():
@@ -440,7 +440,7 @@ def another_decoder_of_videos_is_refused():
 
 
 def a_poisonous_sample_is_found_without_local_workers():
-    """Only the keeper elsewhere sees how a worker died; what it says is enough."""
+    """Only the supervisor elsewhere sees how a worker died; what it says is enough."""
     limits = {"prepd.sample_timeout": 0.4, "prepd.solo_deaths": 1, "training.epochs": 1,
               "data.limit": 100}
     with Folder(**limits) as f, Site(f) as site:
@@ -470,14 +470,14 @@ def signals_from_outside_blame_nobody():
         site.worker()
         site.joined(1)
         quiet = site.stream()
-        keeper = site.worker("--workers", "2")
+        supervisor = site.worker("--workers", "2")
         site.joined(3)
         hits = []
 
         def hit():
             while len(hits) < 12:
                 time.sleep(0.05)
-                for pid in workers_below(keeper.pid):
+                for pid in workers_below(supervisor.pid):
                     sig = (signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL)[len(hits) % 3]
                     os.kill(pid, sig)
                     hits.append(sig)
@@ -489,8 +489,8 @@ def signals_from_outside_blame_nobody():
         thread.join()
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         site.joined(3)
-        keeper.terminate()
-        check(keeper.wait(60) == 0, "the keeper does not leave")
+        supervisor.terminate()
+        check(supervisor.wait(60) == 0, "the supervisor does not leave")
         site.joined(1)
 
 
@@ -508,7 +508,7 @@ def a_daemon_that_is_stopped_refuses_nobody():
 def drained_for_good_they_all_leave():
     """While workers elsewhere are started anew after every lease: none is left that nobody told."""
     with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
-        keepers = [site.worker("--workers", "2"), site.worker()]
+        supervisors = [site.worker("--workers", "2"), site.worker()]
         site.joined(3)
 
         def consume():
@@ -524,8 +524,8 @@ def drained_for_good_they_all_leave():
         wait_for(lambda: site.status()["rows"] > 4, "rows")
         run("drain", "--connect", site.endpoint)
         check(site.daemon.p.wait(60) == 0, site.daemon.said())
-        for k in keepers:
-            check(k.wait(60) == 0, f"a keeper left with {k.returncode}")
+        for k in supervisors:
+            check(k.wait(60) == 0, f"a supervisor left with {k.returncode}")
 
 
 def drained_for_good_one_without_workers_leaves():
@@ -533,20 +533,20 @@ def drained_for_good_one_without_workers_leaves():
     with Folder() as f, Site(f) as site:
         os.mkfifo(f.file("module.so"))
         vanishes = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
-        wait_for(lambda: site.status()["keepers"] == 1, "a keeper is known")
+        wait_for(lambda: site.status()["supervisors"] == 1, "a supervisor is known")
         vanishes.kill()
-        wait_for(lambda: site.status()["keepers"] == 0, "one that vanished is forgotten", 40)
-        keeper = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
-        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known")
+        wait_for(lambda: site.status()["supervisors"] == 0, "one that vanished is forgotten", 40)
+        supervisor = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
+        wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known")
         check(not site.status()["workers"], "its worker has joined")
         site.daemon.stop(limit_s=30)  # not for good: it stays
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
         wait_for(site.answers, "the daemon is back")
-        wait_for(lambda: site.status()["keepers"] == 1, "the keeper is known again")
-        check(keeper.poll() is None, "a keeper left a daemon that may come back")
+        wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known again")
+        check(supervisor.poll() is None, "a supervisor left a daemon that may come back")
         run("drain", "--connect", site.endpoint)
         check(site.daemon.p.wait(60) == 0, site.daemon.said())
-        check(keeper.wait(60) == 0, f"the keeper left with {keeper.returncode}")
+        check(supervisor.wait(60) == 0, f"the supervisor left with {supervisor.returncode}")
 
 
 def it_waits_for_the_daemon_to_come_back():

@@ -38,10 +38,10 @@ def same_for_any_number_of_workers():
 
 
 def a_whole_epoch_whoever_makes_it_for_whom():
-    """Workers here, elsewhere, both; as many as change, and a keeper that leaves, during the stream; ranks 1, 2, 4, 8; from
+    """Workers here, elsewhere, both; as many as change, and a supervisor that leaves, during the stream; ranks 1, 2, 4, 8; from
     the middle, after the dispatcher was killed."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "training.global_batch_size": STEP}) as f:
-        port, keepers, equal = free_ports(), [], []
+        port, supervisors, equal = free_ports(), [], []
         end = f"tcp://127.0.0.1:{port}"
 
         def status():
@@ -63,17 +63,17 @@ def a_whole_epoch_whoever_makes_it_for_whom():
 
         def workers(local, elsewhere):
             run("scale", str(local), "--connect", end)
-            for k in keepers[elsewhere:]:
+            for k in supervisors[elsewhere:]:
                 k.terminate()
                 k.wait(60)
-            del keepers[elsewhere:]
-            while len(keepers) < elsewhere:
-                keepers.append(subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
+            del supervisors[elsewhere:]
+            while len(supervisors) < elsewhere:
+                supervisors.append(subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",
                                                  f.file("data")], stderr=subprocess.DEVNULL))
             wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers")
 
         def changed_during_the_stream(n_rows):
-            """The rows, while there are 1 to 7 workers here, and a keeper leaves that has sent some."""
+            """The rows, while there are 1 to 7 workers here, and a supervisor leaves that has sent some."""
             sizes, left = [1, 4, 7, 3, 6, 2, 5], {}
 
             def here():
@@ -84,15 +84,15 @@ def a_whole_epoch_whoever_makes_it_for_whom():
                     now = sizes.pop(0)
                     run("scale", str(now), "--connect", end)
                     wait_for(lambda: here() == now, f"{now} workers at row {row}")
-                if keepers and row > n_rows // 3 and sum(w["leases"] for w in status()["workers"] if not w["local"]) > 0:
-                    left[row] = keepers.pop()
+                if supervisors and row > n_rows // 3 and sum(w["leases"] for w in status()["workers"] if not w["local"]) > 0:
+                    left[row] = supervisors.pop()
                     left[row].terminate()
             workers(1, 0)
             workers(1, 1)
             rows = taken(change, credit_bytes=1 << 20)
             check(not sizes, f"there were never {sizes} workers")
-            check(left and min(left) < n_rows - 2, f"no keeper left during the stream: {left}")
-            check([k.wait(60) for k in left.values()] == [0], "the keeper did not leave in good order")
+            check(left and min(left) < n_rows - 2, f"no supervisor left during the stream: {left}")
+            check([k.wait(60) for k in left.values()] == [0], "the supervisor did not leave in good order")
             return rows
 
         d = Daemon(f.config, "--prepd.endpoint", end)
@@ -120,7 +120,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             same("from a row", taken(start_row=middle), rows[middle:])
             print(f"{len(rows)} rows of {len(ids)} samples, {1 + len(equal)} times the same")
         finally:
-            for k in keepers:
+            for k in supervisors:
                 k.kill()
                 k.wait()
             d.__exit__()

@@ -251,8 +251,8 @@ def workers_as_units_with_keys():
         m.do("systemctl", "start", "prepd", "prepd-worker@1", "prepd-worker@2")
         where = ("tcp://127.0.0.1:5555", "--keys", "/etc/tessera/keys")
         def joined():
-            said = m.status(*where) or {"workers": [], "keepers": 0}
-            return len(said["workers"]), said["keepers"]
+            said = m.status(*where) or {"workers": [], "supervisors": 0}
+            return len(said["workers"]), said["supervisors"]
         wait_for(lambda: joined() == (5, 2), "all workers, and who keeps them")
         check(m.do(*CLIENT, where[0], "--keys", where[2], "--rows", "40").count("row ") == 40, "rows")
         one_of_another_kind(m, lambda: joined()[0])

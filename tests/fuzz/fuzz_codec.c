@@ -37,17 +37,17 @@ static void add_header_and_block(const span *parts, size_t n, wire_msg *m)
 {
     frame f = {.kind = KIND_ROW, .n_images = (uint32_t)(n - 1), .block_bytes = parts[0].size};
     uint8_t head[FRAME_BYTES];
-    press *p = NULL;
+    zstd_frames *p = NULL;
     span small;
     for (size_t i = 1; i < n; i++)
         if (parts[i].size >= IMAGE_DECODED_AT + 8)
             f.image_bytes += load_u64(parts[i].data + IMAGE_DECODED_AT);
     frame_encode(&f, head);
-    MUST(press_new(&p));
-    MUST(press_squeeze(p, parts[0], 0, &small));
+    MUST(zstd_frames_new(&p));
+    MUST(zstd_frames_compress(p, parts[0], 0, &small));
     MUST(wire_msg_add(m, head, sizeof head));
     MUST(wire_msg_add(m, small.data, small.size));
-    press_free(&p);
+    zstd_frames_free(&p);
 }
 
 static void check_round_trip(codec *c, const row *r, const frame *head)

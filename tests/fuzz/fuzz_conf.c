@@ -6,7 +6,7 @@
 #include "common/conf/conf.h"
 #include "tests/fuzz/fuzz.h"
 
-static status load(const void *data, size_t size, conf *c)
+static status load_conf(const void *data, size_t size, conf *c)
 {
     char path[64];
     int fd = memfd_create("conf", MFD_CLOEXEC);
@@ -20,7 +20,7 @@ static status load(const void *data, size_t size, conf *c)
     return st;
 }
 
-static char *print(const conf *c)
+static char *print_conf(const conf *c)
 {
     char *text = NULL;
     size_t size;
@@ -34,11 +34,11 @@ static char *print(const conf *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     conf c, again;
-    if (load(data, size, &c) != ST_OK)
+    if (load_conf(data, size, &c) != ST_OK)
         return 0;
-    char *first = print(&c);
-    FUZZ_HOLDS(load(first, strlen(first), &again) == ST_OK);
-    char *second = print(&again);
+    char *first = print_conf(&c);
+    FUZZ_HOLDS(load_conf(first, strlen(first), &again) == ST_OK);
+    char *second = print_conf(&again);
     FUZZ_HOLDS(strcmp(first, second) == 0);
     free(first);
     free(second);

@@ -8,22 +8,22 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    control_kind kind;
-    control_hello h;
+    rank_link_kind kind;
+    rank_link_hello h;
     size_t bytes, again_size;
     uint8_t header[CONTROL_HEADER], *again = NULL;
     char difference[256];
-    if (size < CONTROL_HEADER || control_header_get(data, &kind, &bytes) != ST_OK)
+    if (size < CONTROL_HEADER || rank_link_header_get(data, &kind, &bytes) != ST_OK)
         return 0;
-    control_header_put(header, kind, bytes);
+    rank_link_header_put(header, kind, bytes);
     FUZZ_HOLDS(memcmp(header, data, CONTROL_HEADER) == 0 && bytes <= CONTROL_HELLO_MAX);
     span payload = span_of(data + CONTROL_HEADER, size - CONTROL_HEADER);
-    if (control_hello_get(payload, &h) != ST_OK)
+    if (rank_link_hello_get(payload, &h) != ST_OK)
         return 0;
-    FUZZ_HOLDS(control_hello_put(&h, &again, &again_size) == ST_OK);
+    FUZZ_HOLDS(rank_link_hello_put(&h, &again, &again_size) == ST_OK);
     FUZZ_HOLDS(again_size == payload.size && memcmp(again, payload.data, again_size) == 0);
-    FUZZ_HOLDS(!control_options_differ(h.options, h.options, difference, sizeof difference));
-    control_options_differ(h.options, h.host, difference, sizeof difference);
+    FUZZ_HOLDS(!rank_link_options_differ(h.options, h.options, difference, sizeof difference));
+    rank_link_options_differ(h.options, h.host, difference, sizeof difference);
     free(again);
     return 0;
 }

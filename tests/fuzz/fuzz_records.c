@@ -11,7 +11,7 @@
 
 static char folder[256];
 
-static void at(const char *name, char *out, size_t size)
+static void join_file(const char *name, char *out, size_t size)
 {
     snprintf(out, size, "%s/%s", folder, name);
 }
@@ -19,7 +19,7 @@ static void at(const char *name, char *out, size_t size)
 static void write_file(const char *name, const void *data, size_t size)
 {
     char path[512];
-    at(name, path, sizeof path);
+    join_file(name, path, sizeof path);
     FILE *f = fopen(path, "wb");
     FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
     fclose(f);
@@ -30,7 +30,7 @@ static void remove_files(void)
     static const char *const names[] = {"r.json", "f/1.png", "f/2.png", "f", ""};
     char path[512];
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        at(names[k], path, sizeof path);
+        join_file(names[k], path, sizeof path);
         remove(path);
     }
 }
@@ -41,7 +41,7 @@ static void make_folder(void)
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%.200s/fuzz-records-XXXXXX", tmp ? tmp : "/tmp");
     FUZZ_HOLDS(mkdtemp(folder));
-    at("f", path, sizeof path);
+    join_file("f", path, sizeof path);
     FUZZ_HOLDS(mkdir(path, 0777) == 0);
     write_file("f/1.png", "", 0);
     write_file("f/2.png", "", 0);
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!folder[0])
         make_folder();
     write_file("r.json", data + text, size - text);
-    at("r.json", path, sizeof path);
+    join_file("r.json", path, sizeof path);
     c.data_path = path;
     c.data_format = text ? DATA_TEXT : DATA_CONVERSATIONS;
     c.data_stage_weights = "0.5,0,2";

@@ -25,13 +25,13 @@ enum { NO_PROCESS = INT32_MAX };
 
 /* --- a data set --- */
 
-static int64_t count(const dataset *d)
+static int64_t count_samples(const dataset *d)
 {
     (void)d;
     return SAMPLES;
 }
 
-static status get(const dataset *d, int64_t i, arena *a, sample *out)
+static status make_sample(const dataset *d, int64_t i, arena *a, sample *out)
 {
     void *turns, *parts, *images;
     (void)d;
@@ -73,10 +73,10 @@ static hash128 identity(const dataset *d)
 }
 
 static const dataset_vtable vtable = {.name = "fuzz",
-                                      .samples = count,
-                                      .sample = get,
-                                      .outline = get,
-                                      .images = count,
+                                      .samples = count_samples,
+                                      .sample = make_sample,
+                                      .outline = make_sample,
+                                      .images = count_samples,
                                       .image_path = path,
                                       .root = root,
                                       .identity = identity};
@@ -133,7 +133,7 @@ static void close_all(void)
     rmdir(folder);
 }
 
-static void meet(int s, wire_socket **bound, wire_msg *m)
+static void bind_peers(int s, wire_socket **bound, wire_msg *m)
 {
     static const wire_limits limits = {.part_bytes = 1 << 24, .unsent = 64};
     char end[64];
@@ -159,7 +159,7 @@ static void make_dispatcher(void)
     options.data_quarantine_limit = 100;
     FUZZ_HOLDS(mkdtemp(folder) != NULL);
     d = (dispatch){.c = &options, .host = "here", .build = BUILD, .signal_fd = -1, .quiet = true};
-    memcpy(d.prints.of, PRINTS, sizeof PRINTS);
+    memcpy(d.fingerprints.of, PRINTS, sizeof PRINTS);
     d.train =
         (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};
     MUST(conf_copy(&options, &d.train.c));
@@ -174,16 +174,16 @@ static void make_dispatcher(void)
     MUST(wire_new(&d.net));
     MUST(wire_new(&outside));
     MUST(wire_msg_new(&m));
-    meet(0, &d.consumers, m);
-    meet(1, &d.workers, m);
-    meet(2, &d.control, m);
+    bind_peers(0, &d.consumers, m);
+    bind_peers(1, &d.workers, m);
+    bind_peers(2, &d.control, m);
     wire_msg_free(&m);
     atexit(close_all);
 }
 
 /* --- an input --- */
 
-static void check_session(const session *s)
+static void check_session(const consumer_seat *s)
 {
     int64_t reserved = 0;
     FUZZ_HOLDS(s->n_slots >= 0 && s->n_slots <= SESSION_SLOTS && s->unreturned >= 0);
@@ -201,8 +201,8 @@ static bool is_row(const lease *l)
 static void check_leases(void)
 {
     int64_t missing = 0, held = 0;
-    int seats = 0, sessions = 0;
-    for (const session *s = d.sessions; s; s = s->next, sessions++) {
+    int seats = 0, consumer_seats = 0;
+    for (const consumer_seat *s = d.consumer_seats; s; s = s->next, consumer_seats++) {
         check_session(s);
         for (int i = 0; i < s->n_slots; i++)
             missing += !s->slots[(s->first_slot + i) % SESSION_SLOTS].msg;
@@ -214,7 +214,7 @@ static void check_leases(void)
     for (const lease *l = d.book.lost; l; l = l->next)
         held += l->kind == LEASE_ROW;
     FUZZ_HOLDS(missing == held || d.stopping);
-    FUZZ_HOLDS(seats == d.n_seats && sessions == d.n_sessions);
+    FUZZ_HOLDS(seats == d.n_seats && consumer_seats == d.n_consumers);
 }
 
 static int64_t items_reached(void)
@@ -238,12 +238,12 @@ static void open_held_out(void)
 static void turn_of_the_loop(void)
 {
     const int64_t now = clock_ns();
-    sessions_deliver(&d);
+    consumers_deliver(&d);
     seats_check_time(&d, now);
-    sessions_still_here(&d, now);
+    consumers_still_here(&d, now);
     planning_turn(&d);
     d.slice_end_ns = INT64_MAX; /* the same for the same input */
-    sessions_greet(&d);
+    consumers_greet(&d);
     seats_schedule(&d);
     check_leases();
 }
@@ -251,9 +251,9 @@ static void turn_of_the_loop(void)
 static void throw_away(void)
 {
     wire_msg *m = NULL;
-    while (d.sessions)
-        session_close(&d, d.sessions, NULL);
-    keepers_leave(&d, false);
+    while (d.consumer_seats)
+        consumer_close(&d, d.consumer_seats, NULL);
+    supervisors_leave(&d, false);
     while (d.seats) {
         lease_free(&d.seats->work);
         lease_free(&d.seats->ahead);
@@ -268,7 +268,7 @@ static void throw_away(void)
     source_done(&d.eval);
     lease_book_init(&d.book, 2);
     d.counts = (serve_counts){0};
-    d.peers = (peers){0};
+    d.peer_limits = (peer_limits){0};
     d.breaches = (breaches){0};
     d.stopping = d.draining = false;
     d.drain_ns = d.retired_ns = 0;
@@ -283,10 +283,10 @@ static void throw_away(void)
     wire_msg_free(&m);
 }
 
-static void tell(const uint8_t *head, const uint8_t *text, size_t size)
+static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
 {
     static void (*const handle[])(dispatch *, const wire_peer *,
-                                  wire_msg *) = {session_message, seat_message, control_message};
+                                  wire_msg *) = {consumer_message, seat_message, control_message};
     const int s = head[0] & 3, k = head[0] >> 2 & 1;
     frame f = {.kind = (frame_kind)head[1],
                .row = (uint64_t)(head[2] | head[3] << 8),
@@ -305,9 +305,9 @@ static void tell(const uint8_t *head, const uint8_t *text, size_t size)
         MUST(wire_msg_add(m, text, size));
     }
     const int64_t reached = items_reached(), before_ns = clock_ns();
-    d.peers.reading = &peer[s][k];
+    d.peer_limits.reading = &peer[s][k];
     handle[s](&d, &peer[s][k], m);
-    d.peers.reading = NULL;
+    d.peer_limits.reading = NULL;
     FUZZ_HOLDS(items_reached() <= reached || d.answered_ns >= before_ns); /* a sign of life */
     wire_msg_free(&m);
 }
@@ -326,7 +326,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         size_t text = (size_t)(head[4] | head[5] << 8);
         if (text > size - HEAD)
             text = size - HEAD;
-        tell(head, bytes + HEAD, text);
+        tell_message(head, bytes + HEAD, text);
         turn_of_the_loop();
         bytes += HEAD + text;
         size -= HEAD + text;

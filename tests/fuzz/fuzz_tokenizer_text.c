@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void must(bool yes, const char *what)
+static void require_true(bool yes, const char *what)
 {
     if (yes)
         return;
@@ -26,20 +26,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const char *source = getenv("TESSERA_SOURCE");
         char folder[4096];
         snprintf(folder, sizeof folder, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
-        must(tokenizer_load(folder, &t) == ST_OK, "load");
-        must(tokenizer_scratch_new(t, &s) == ST_OK, "scratch");
+        require_true(tokenizer_load(folder, &t) == ST_OK, "load");
+        require_true(tokenizer_scratch_new(t, &s) == ST_OK, "scratch");
     }
     char *text = NULL, *twice = NULL;
     size_t text_size, twice_size;
     first.n = again.n = 0;
-    must(tokenizer_encode(t, s, (const char *)data, size, &first) == ST_OK, "encode");
+    require_true(tokenizer_encode(t, s, (const char *)data, size, &first) == ST_OK, "encode");
     for (size_t i = 0; i < first.n; i++)
-        must(first.offset[i] >= 0 && (size_t)first.offset[i] < size, "offset");
-    must(tokenizer_decode(t, first.id, first.n, false, &text, &text_size) == ST_OK, "decode");
-    must(utf8_valid(text, text_size), "UTF-8");
-    must(tokenizer_encode(t, s, text, text_size, &again) == ST_OK, "encode again");
-    must(tokenizer_decode(t, again.id, again.n, false, &twice, &twice_size) == ST_OK, "decode");
-    must(twice_size == text_size && !memcmp(twice, text, text_size), "comes back");
+        require_true(first.offset[i] >= 0 && (size_t)first.offset[i] < size, "offset");
+    require_true(tokenizer_decode(t, first.id, first.n, false, &text, &text_size) == ST_OK,
+                 "decode");
+    require_true(utf8_valid(text, text_size), "UTF-8");
+    require_true(tokenizer_encode(t, s, text, text_size, &again) == ST_OK, "encode again");
+    require_true(tokenizer_decode(t, again.id, again.n, false, &twice, &twice_size) == ST_OK,
+                 "decode");
+    require_true(twice_size == text_size && !memcmp(twice, text, text_size), "comes back");
     free(text);
     free(twice);
     return 0;

@@ -3,7 +3,7 @@
 #include "prepd/sample/video.h"
 #include "tests/fuzz/fuzz.h"
 
-static status look(void *user, int64_t nth, const image *frame)
+static status touch_frame(void *user, int64_t nth, const image *frame)
 {
     volatile uint8_t *sum = user;
     for (int64_t i = 0; i < (int64_t)frame->width * frame->height * 3; i += 64)
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     arena_init(&a, 0);
     if (video_header(&bytes, "fuzz", &limits, &info) == ST_OK) {
         const int64_t n = info.frames > 5 ? 3 : info.frames > 2 ? 2 : 1;
-        const status st = video_decode(&bytes, "fuzz", &limits, index, n, &a, look, &sum);
+        const status st = video_decode(&bytes, "fuzz", &limits, index, n, &a, touch_frame, &sum);
         (void)st; /* either is right */
     }
     arena_done(&a);

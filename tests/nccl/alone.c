@@ -23,7 +23,7 @@ typedef struct table {
     int32_t *device, *host; /* [2][COUNT], host pinned */
 } table;
 
-static int32_t value(int64_t i, int round)
+static int32_t make_value(int64_t i, int round)
 {
     return (int32_t)(i * 7 + 3 + 1000 * round);
 }
@@ -58,24 +58,24 @@ static status call(const table *t, int which)
 }
 
 /* The first half as of this round, the second one nothing, on their way to the device. */
-static status send(const table *t, int round)
+static status send_table(const table *t, int round)
 {
     for (int64_t i = 0; i < COUNT; i++) {
-        t->host[i] = value(i, round);
+        t->host[i] = make_value(i, round);
         t->host[COUNT + i] = -1;
     }
     return t->s->dev->v->to_device(t->s, t->device, t->host, 2 * COUNT * sizeof *t->host);
 }
 
-static status expect(const table *t, int round, const char *what)
+static status expect_table(const table *t, int round, const char *what)
 {
     const backend_vtable *v = t->s->dev->v;
     TRY(v->to_host(t->s, t->host, t->device, 2 * COUNT * sizeof *t->host));
     TRY(v->wait(t->s));
     for (int64_t i = 0; i < COUNT; i++)
-        if (t->host[COUNT + i] != value(i, round))
+        if (t->host[COUNT + i] != make_value(i, round))
             return FAIL(ST_INTERNAL, "%s: element %lld is %d, wanted %d", what, (long long)i,
-                        t->host[COUNT + i], value(i, round));
+                        t->host[COUNT + i], make_value(i, round));
     return ST_OK;
 }
 
@@ -84,9 +84,9 @@ static status check_calls(const table *t)
     static const char *const name[CALLS] = {"all gather", "reduce scatter",
                                             "broadcast and all reduce", "exchange"};
     for (int i = 0; i < CALLS; i++) {
-        TRY(send(t, i));
+        TRY(send_table(t, i));
         TRY(call(t, i));
-        TRY(expect(t, i, name[i]));
+        TRY(expect_table(t, i, name[i]));
     }
     return ST_OK;
 }
@@ -103,11 +103,11 @@ static status check_captured(const table *t)
         TRY(v->capture_end(t->s, &made));
         TRY(st);
         for (int round = 1; round < 4 && st == ST_OK; round++) {
-            st = send(t, round);
+            st = send_table(t, round);
             if (st == ST_OK)
                 st = v->graph_launch(t->s, made);
             if (st == ST_OK)
-                st = expect(t, round, "a captured call");
+                st = expect_table(t, round, "a captured call");
         }
         v->graph_free(&made);
         TRY(st);
@@ -123,7 +123,7 @@ static status check_host(const table *t)
     return got == 42 && own == 42 ? ST_OK : FAIL(ST_INTERNAL, "host values: %d, %d", got, own);
 }
 
-static status check(device *d, table *t)
+static status check_collectives(device *d, table *t)
 {
     const backend_vtable *v = d->v;
     void *memory = NULL, *pinned = NULL;
@@ -143,7 +143,7 @@ static status check(device *d, table *t)
     return st;
 }
 
-static status run(device *d, const comm_engine *e)
+static status run_checks(device *d, const comm_engine *e)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
     const int self = 0;
@@ -156,7 +156,7 @@ static status run(device *d, const comm_engine *e)
     if (st == ST_OK)
         st = e->group_new(world, &self, 1, &t.c.handle);
     if (st == ST_OK)
-        st = check(d, &t);
+        st = check_collectives(d, &t);
     if (t.c.handle)
         e->group_free(t.c.handle);
     status_note note = *status_last();
@@ -181,7 +181,7 @@ int main(int argc, char **argv)
     if (st == ST_OK)
         st = open_engine(&e);
     if (st == ST_OK)
-        st = run(d, e);
+        st = run_checks(d, e);
     device_close(&d);
     if (st == ST_OK)
         printf("every collective of NCCL with one rank, called and captured\n");

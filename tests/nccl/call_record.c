@@ -45,7 +45,7 @@ static status read_record(const char *path, sum *out)
 }
 
 /* Messages of exchanges have no calls of their own in the ledger. */
-static status compare(comm_kind k, sum want, sum got, bool calls)
+static status compare_sums(comm_kind k, sum want, sum got, bool calls)
 {
     if (want.bytes == got.bytes && (want.calls == got.calls || !calls))
         return ST_OK;
@@ -71,6 +71,6 @@ status record_check(const comm_ledger *l, int rank)
         want[k].bytes += list[i].bytes;
     }
     for (int k = 0; k < COMM_PEERS; k++) /* loads and stores are no calls of NCCL's */
-        TRY(compare((comm_kind)k, want[k], got[k], k < COMM_SEND));
+        TRY(compare_sums((comm_kind)k, want[k], got[k], k < COMM_SEND));
     return ST_OK;
 }

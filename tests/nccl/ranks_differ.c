@@ -28,18 +28,18 @@ typedef struct table {
 
 static const comm_at at = {"test", -1};
 
-static status gather(const table *t, stream *s)
+static status gather_table(const table *t, stream *s)
 {
     return comm_all_gather(t->c, s, at, t->memory, t->memory + BYTES / 2, COUNT, DT_F32);
 }
 
-static status sum(const table *t, int64_t count, st_dtype dtype, comm_reduction r)
+static status sum_table(const table *t, int64_t count, st_dtype dtype, comm_reduction r)
 {
     return comm_all_reduce(t->c, t->s, at, t->memory, count, dtype, r);
 }
 
 /* Between the first rank and the last. */
-static status message(const table *t, bool last, int64_t count)
+static status send_message(const table *t, bool last, int64_t count)
 {
     if (last)
         return comm_send(t->c, t->s, at, t->memory, count, DT_I32, 0);
@@ -51,36 +51,36 @@ static status message(const table *t, bool last, int64_t count)
 static status third_call(const table *t, const char *what, bool last)
 {
     if (strcmp(what, "order") == 0)
-        return last ? sum(t, COUNT, DT_F32, COMM_SUM) : gather(t, t->s);
+        return last ? sum_table(t, COUNT, DT_F32, COMM_SUM) : gather_table(t, t->s);
     if (strcmp(what, "count") == 0)
-        return sum(t, last ? COUNT - 1 : COUNT, DT_F32, COMM_SUM);
+        return sum_table(t, last ? COUNT - 1 : COUNT, DT_F32, COMM_SUM);
     if (strcmp(what, "type") == 0)
-        return sum(t, COUNT, last ? DT_I32 : DT_F32, COMM_SUM);
+        return sum_table(t, COUNT, last ? DT_I32 : DT_F32, COMM_SUM);
     if (strcmp(what, "reduction") == 0)
-        return sum(t, COUNT, DT_F32, last ? COMM_MAX : COMM_SUM);
+        return sum_table(t, COUNT, DT_F32, last ? COMM_MAX : COMM_SUM);
     if (strcmp(what, "root") == 0)
         return comm_broadcast(t->c, t->s, at, t->memory, COUNT, DT_U8, last);
     if (strcmp(what, "stream") == 0)
-        return gather(t, last ? t->other : t->s);
+        return gather_table(t, last ? t->other : t->s);
     if (strcmp(what, "place") == 0)
         return comm_broadcast(t->c, t->s, at, t->memory + (last ? BYTES : 0), COUNT, DT_U8, 0);
     if (strcmp(what, "message") == 0)
-        return message(t, last, COUNT + 1);
-    return message(t, last, COUNT);
+        return send_message(t, last, COUNT + 1);
+    return send_message(t, last, COUNT);
 }
 
 static status call_all(const table *t, const char *what)
 {
     const backend_vtable *v = t->s->dev->v;
-    TRY(gather(t, t->s));
-    TRY(sum(t, COUNT, DT_I64, COMM_SUM));
+    TRY(gather_table(t, t->s));
+    TRY(sum_table(t, COUNT, DT_I64, COMM_SUM));
     TRY(third_call(t, what, t->c->rank == t->c->size - 1));
-    TRY(gather(t, t->s)); /* on its stream behind the others */
+    TRY(gather_table(t, t->s)); /* on its stream behind the others */
     TRY(v->wait(t->s));
     return v->wait(t->other);
 }
 
-static status run(const world *w, const char *where, const char *what)
+static status run_difference(const world *w, const char *where, const char *what)
 {
     device_options o = {0};
     layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
@@ -99,7 +99,7 @@ static status run(const world *w, const char *where, const char *what)
     t.c = mesh_comm(&m, MESH_WORLD);
     status st = call_all(&t, what);
     status_note note = *status_last();
-    if (st != ST_OK && gather(&t, t.s) == ST_OK)
+    if (st != ST_OK && gather_table(&t, t.s) == ST_OK)
         st = FAIL(ST_INTERNAL, "a call behind the one that failed went well");
     else
         status_set(&note);
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
     const bool differs = strcmp(argv[2], "nothing") != 0;
     st = world_open(&c, &w);
     if (st == ST_OK) {
-        st = run(&w, argv[1], argv[2]);
+        st = run_difference(&w, argv[1], argv[2]);
         snprintf(said, sizeof said, "%s", st == ST_OK ? "" : status_text());
         rank = w.place.rank;
         if (world_close(&w, st) != ST_OK && !differs)

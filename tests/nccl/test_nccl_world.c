@@ -33,18 +33,18 @@ typedef struct place {
     float *values; /* [COUNT] */
 } place;
 
-static void nap(int64_t ns)
+static void sleep_ns(int64_t ns)
 {
     nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
 }
 
-static status sum(const place *p, stream *s)
+static status sum_world(const place *p, stream *s)
 {
     return comm_all_reduce(mesh_comm(&p->m, MESH_WORLD), s, (comm_at){"sum", -1}, p->values, COUNT,
                            DT_F32, COMM_SUM);
 }
 
-static status finish(const place *p)
+static status wait_streams(const place *p)
 {
     TRY(p->d->v->wait(p->s));
     return p->d->v->wait(p->other);
@@ -54,10 +54,10 @@ static status finish(const place *p)
 static status hear_waiting(const place *p)
 {
     const int64_t start = clock_ns();
-    while (!control_others_wait(p->w->control)) {
+    while (!rank_link_others_wait(p->w->rank_link)) {
         if (clock_ns() - start > PATIENCE_NS)
             return FAIL(ST_TIMEOUT, "nobody says that it waits for rows");
-        nap(1000000);
+        sleep_ns(1000000);
     }
     return ST_OK;
 }
@@ -66,17 +66,17 @@ static status hear_waiting(const place *p)
  * it. */
 static status waits_for_rows(const place *p)
 {
-    TRY(sum(p, p->s));
+    TRY(sum_world(p, p->s));
     if (p->w->place.rank == p->w->place.size - 1) {
-        control_waits(p->w->control, "rows");
-        nap(ROWS_NS);
-        control_waits(p->w->control, NULL);
+        rank_link_waits(p->w->rank_link, "rows");
+        sleep_ns(ROWS_NS);
+        rank_link_waits(p->w->rank_link, NULL);
     } else {
         TRY(hear_waiting(p));
     }
-    TRY(finish(p));
-    TRY(sum(p, p->s));
-    return finish(p);
+    TRY(wait_streams(p));
+    TRY(sum_world(p, p->s));
+    return wait_streams(p);
 }
 
 /* Until this rank is told that the job is over. */
@@ -85,8 +85,8 @@ static status wait_for_end(const place *p)
     const int64_t start = clock_ns();
     status st = ST_OK;
     while (st == ST_OK && clock_ns() - start < PATIENCE_NS) {
-        nap(1000000);
-        st = control_check(p->w->control);
+        sleep_ns(1000000);
+        st = rank_link_check(p->w->rank_link);
     }
     return st;
 }
@@ -97,19 +97,19 @@ static status stays_away(const place *p)
     const bool away = p->w->place.rank == p->w->place.size - 1;
     if (away)
         return wait_for_end(p);
-    TRY(sum(p, p->s));
-    return finish(p);
+    TRY(sum_world(p, p->s));
+    return wait_streams(p);
 }
 
 /* The last rank fails while the others wait for it. */
-static status fails(const place *p)
+static status fail_last_rank(const place *p)
 {
     if (p->w->place.rank == p->w->place.size - 1) {
-        nap(INT64_C(300) * 1000 * 1000);
+        sleep_ns(INT64_C(300) * 1000 * 1000);
         return FAIL(ST_BAD_INPUT, "told to fail");
     }
-    TRY(sum(p, p->s));
-    return finish(p);
+    TRY(sum_world(p, p->s));
+    return wait_streams(p);
 }
 
 /* As that, and one of the others does not return from its call. */
@@ -117,7 +117,7 @@ static status is_stuck(const place *p)
 {
     if (p->w->place.rank == 0)
         setenv("TESSERA_NCCL_STUCK", "1", 1);
-    return fails(p);
+    return fail_last_rank(p);
 }
 
 /* Sums are repeated where the switch makes none: not inside a machine, nor between several. */
@@ -126,7 +126,7 @@ static status sums_repeat(const place *p)
     const char *algorithms = getenv("NCCL_ALGO");
     if (!algorithms || strcmp(algorithms, "^NVLS,NVLSTree") != 0)
         return FAIL(ST_INTERNAL, "NCCL_ALGO is %s", algorithms ? algorithms : "not set");
-    return finish(p);
+    return wait_streams(p);
 }
 
 /* The communicator of all ranks, which others were split off, does not close: a warning. */
@@ -136,8 +136,8 @@ static status is_not_closed(const place *p)
         p->m.group[MESH_REPLICATE].handle == mesh_comm(&p->m, MESH_WORLD)->handle)
         return FAIL(ST_INTERNAL, "nothing was split");
     setenv("TESSERA_NCCL_UNCLOSED", "1", 1);
-    TRY(sum(p, p->s));
-    return finish(p);
+    TRY(sum_world(p, p->s));
+    return wait_streams(p);
 }
 
 /* Two streams, host values between them. */
@@ -146,8 +146,8 @@ static status many_calls(const place *p)
     const comm *c = mesh_comm(&p->m, MESH_WORLD);
     for (int i = 0; i < ROUNDS; i++) {
         int all[MOST_RANKS];
-        TRY(sum(p, i % 2 ? p->s : p->other));
-        TRY(finish(p));
+        TRY(sum_world(p, i % 2 ? p->s : p->other));
+        TRY(wait_streams(p));
         TRY(comm_host_all_gather(c, (comm_at){"ranks", -1}, &c->rank, all, sizeof c->rank));
         for (int r = 0; r < c->size; r++)
             if (all[r] != r)
@@ -163,7 +163,7 @@ static const struct play {
     status others, last; /* what the ranks end with */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
              {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE},
-             {"fails", fails, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"fails", fail_last_rank, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
              {"is stuck", is_stuck, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
              {"sums repeat", sums_repeat, 60.0, ST_OK, ST_OK},
              {"is not closed", is_not_closed, 60.0, ST_OK, ST_OK},
@@ -249,7 +249,7 @@ static void set_number(const char *name, int value)
 
 /* Ranks as processes with torchrun's variables; the library of tests/nccl stands beside this
  * program. */
-static void start(const char *name, int ranks)
+static void fork_ranks(const char *name, int ranks)
 {
     char self[STATUS_PATH_MAX], folder[STATUS_PATH_MAX + 16];
     pid_t pid[MOST_RANKS];
@@ -285,43 +285,43 @@ static void start(const char *name, int ranks)
 static void test_patience__a_rank_that_waits_for_rows_is_waited_for(void **state)
 {
     (void)state;
-    start("waits for rows", 2);
+    fork_ranks("waits for rows", 2);
 }
 
 static void test_patience__a_rank_that_stays_away_is_not(void **state)
 {
     (void)state;
-    start("stays away", 2); /* of more, another may be told first */
+    fork_ranks("stays away", 2); /* of more, another may be told first */
 }
 
 static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)
 {
     (void)state;
-    start("fails", 3);
+    fork_ranks("fails", 3);
 }
 
 static void test_end__a_call_that_is_stuck_is_ended_before_its_communicator_goes(void **state)
 {
     (void)state;
-    start("is stuck", 2);
+    fork_ranks("is stuck", 2);
 }
 
 static void test_end__a_communicator_that_does_not_close(void **state)
 {
     (void)state;
-    start("is not closed", MOST_RANKS);
+    fork_ranks("is not closed", MOST_RANKS);
 }
 
 static void test_open__sums_repeat(void **state)
 {
     (void)state;
-    start("sums repeat", 2);
+    fork_ranks("sums repeat", 2);
 }
 
 static void test_calls__two_streams_and_host_values(void **state)
 {
     (void)state;
-    start("many calls", 3);
+    fork_ranks("many calls", 3);
 }
 
 int main(int argc, char **argv)

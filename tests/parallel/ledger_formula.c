@@ -6,7 +6,7 @@
 #include "tests/parallel/slots_watch.h"
 #include "trainer/model/unit_order.h"
 
-static int64_t counted(const comm_ledger *l, const char *what)
+static int64_t count_received(const comm_ledger *l, const char *what)
 {
     const comm_tally *list;
     int64_t bytes = 0;
@@ -25,8 +25,8 @@ static void guess_slots(const session *s, const comm_ledger *l, const received_w
     const stage_part part = stage_part_of(&s->dims, &s->mesh.layout, s->mesh.place.pipeline);
     const int64_t slot = s->dims.text.hidden * (int64_t)w->act;
     slots[part.end - 1] =
-        (received_slots){.come = counted(l, "send to experts again") / slot,
-                         .go = counted(l, "return gradients from experts") / slot};
+        (received_slots){.come = count_received(l, "send to experts again") / slot,
+                         .go = count_received(l, "return gradients from experts") / slot};
 }
 
 /* What is sent has come somewhere: over the ranks that share experts both directions are one sum.
@@ -51,8 +51,8 @@ static status check_directions(const session *s, const received_slots *slots)
     return st;
 }
 
-static status check(const session *s, const step_report *last, const comm_ledger *l,
-                    received_slots *slots)
+static status compare_ledger(const session *s, const step_report *last, const comm_ledger *l,
+                             received_slots *slots)
 {
     received_line want[RECEIVED_LINES];
     bool heard;
@@ -64,7 +64,7 @@ static status check(const session *s, const step_report *last, const comm_ledger
     TRY(check_directions(s, slots));
     int n = received_lines(s->params, &s->dims, &s->mesh, &w, want);
     for (int i = 0; i < n; i++) {
-        int64_t got = counted(l, want[i].what);
+        int64_t got = count_received(l, want[i].what);
         if (got != want[i].bytes)
             return FAIL(ST_BAD_INPUT, "%s: %lld bytes a step, by the formula %lld", want[i].what,
                         (long long)got, (long long)want[i].bytes);
@@ -78,7 +78,7 @@ status ledger_formula_check(const session *s, const step_report *last, const com
     if (!slots)
         return FAIL(ST_NO_MEMORY, "no memory for slots of %lld layers",
                     (long long)s->dims.text.layers);
-    status st = check(s, last, l, slots);
+    status st = compare_ledger(s, last, l, slots);
     free(slots);
     return st;
 }

@@ -64,7 +64,7 @@ static status keep_gradients(session *s, outcome *o)
     return v->wait(s->stream);
 }
 
-static status run(session *s, outcome *o)
+static status record_steps(session *s, outcome *o)
 {
     o->steps = s->conf->training_steps;
     o->loss = calloc((size_t)o->steps, sizeof *o->loss);
@@ -109,7 +109,7 @@ static status write_file(const session *s, const outcome *o, const char *path)
     return st;
 }
 
-static double number(const void *array, st_dtype acc, int64_t i)
+static double load_number(const void *array, st_dtype acc, int64_t i)
 {
     return acc == DT_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
 }
@@ -118,16 +118,16 @@ enum { SUMS = 4 };
 
 /* Of this rank's part of a tensor: squares of what it is off by, and of what it should be; how many
  * elements; squares of what `beside` is off by (NULL: nothing). */
-static void square(const param *p, const void *got, const void *want, const void *beside,
-                   st_dtype acc, double out[SUMS])
+static void sum_errors(const param *p, const void *got, const void *want, const void *beside,
+                       st_dtype acc, double out[SUMS])
 {
     out[0] = out[1] = out[3] = 0;
     out[2] = (double)p->own_n;
     for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
         n = slice_run(&p->held, p->own_first + i, p->own_n - i, &stored);
         for (int64_t j = 0; j < n; j++) {
-            double w = number(want, acc, stored + j), d = number(got, acc, i + j) - w;
-            double b = beside ? number(beside, acc, stored + j) - w : 0;
+            double w = load_number(want, acc, stored + j), d = load_number(got, acc, i + j) - w;
+            double b = beside ? load_number(beside, acc, stored + j) - w : 0;
             out[0] += d * d;
             out[1] += w * w;
             out[3] += b * b;
@@ -166,8 +166,8 @@ static status square_all(const session *s, const outcome *o, const reference *r,
         TRY(st_want(&r->file, p->name, acc, 1, r->path, &want));
         if (r->beside_path)
             TRY(st_want(&r->beside, p->name, acc, 1, r->beside_path, &beside));
-        square(p, o->gradient[i], want->data.data, beside ? beside->data.data : NULL, acc,
-               squares + SUMS * i);
+        sum_errors(p, o->gradient[i], want->data.data, beside ? beside->data.data : NULL, acc,
+                   squares + SUMS * i);
     }
     return sum_ranks(s, squares, s->params->n);
 }
@@ -217,7 +217,7 @@ static status compare_losses(const session *s, const outcome *o, const st_file *
         return FAIL_IN(ST_BAD_INPUT, path, "%lld steps, this run %lld", (long long)t->shape[0],
                        (long long)o->steps);
     for (int64_t i = 0; i < o->steps; i++) {
-        double want = number(t->data.data, DT_F64, i);
+        double want = load_number(t->data.data, DT_F64, i);
         double off = want == o->loss[i] ? 0 : fabs(o->loss[i] - want) / fabs(want);
         worst = off > worst ? off : worst;
         if (!(off <= most[i > 0]))
@@ -229,7 +229,8 @@ static status compare_losses(const session *s, const outcome *o, const st_file *
     return ST_OK;
 }
 
-static status compare(const session *s, const outcome *o, const char *path, const double most[2])
+static status compare_reference(const session *s, const outcome *o, const char *path,
+                                const double most[2])
 {
     reference r = {.path = path, .beside_path = getenv("RANKS_PARITY_BESIDE")};
     const double coarse[2] = {most[1], most[1]};
@@ -295,7 +296,7 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
         c->parallelism_world_size = w->place.size;
     TRY(session_resume(c, w, NULL, &s));
     const int64_t allocated = s.device->counts.allocations;
-    status st = run(&s, &o);
+    status st = record_steps(&s, &o);
     if (st == ST_OK && most)
         st = check_allocations(&s, allocated);
     if (st == ST_OK && most && w->place.size > 1)
@@ -305,7 +306,7 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
     if (st == ST_OK && most)
         st = write_losses(&s, &o);
     if (st == ST_OK)
-        st = most ? compare(&s, &o, path, most) : write_file(&s, &o, path);
+        st = most ? compare_reference(&s, &o, path, most) : write_file(&s, &o, path);
     for (int64_t i = 0; o.gradient && i < s.params->n; i++)
         free(o.gradient[i]);
     free(o.gradient);

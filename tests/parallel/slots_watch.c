@@ -14,7 +14,7 @@ static struct {
 } heard[LAYERS];
 
 /* borders [size, n]: of every rank, where its slots for each expert begin. */
-static void note(const comm *c, int64_t layer, const int32_t *borders, int64_t n)
+static void note_slots(const comm *c, int64_t layer, const int32_t *borders, int64_t n)
 {
     const int64_t own = (n - 1) / c->size;
     heard[layer].calls++;
@@ -41,7 +41,7 @@ static status listen(const comm *c, stream *s, const void *recv, int64_t count)
     if (st == ST_OK)
         st = s->dev->v->wait(s);
     if (st == ST_OK)
-        note(c, layer, host, count);
+        note_slots(c, layer, host, count);
     free(host);
     return st;
 }

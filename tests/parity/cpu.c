@@ -4,7 +4,7 @@
 #include "tests/parity/parity.h"
 #include "trainer/ops/open.h"
 
-static int variants(void)
+static int count_cpu_variants(void)
 {
     device *d = NULL;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
@@ -24,7 +24,7 @@ static void open_cpu(int variant, int run, device **out, const ops_table **out_o
 #ifndef PARITY_SMALL
 #define PARITY_SMALL false
 #endif
-const parity_target parity_here = {.variants = variants,
+const parity_target parity_here = {.variants = count_cpu_variants,
                                    .runs = 2,
                                    .other = "3 threads than with 1",
                                    .open = open_cpu,

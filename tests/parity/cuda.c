@@ -4,7 +4,7 @@
 #include "tests/parity/parity.h"
 #include "trainer/ops/open.h"
 
-static int variants(void)
+static int count_cuda_variants(void)
 {
     return 1;
 }
@@ -25,7 +25,7 @@ static void open_cuda(int variant, int run, device **out, const ops_table **out_
     *out_ops = (*out)->ops;
 }
 
-const parity_target parity_here = {.variants = variants,
+const parity_target parity_here = {.variants = count_cuda_variants,
                                    .runs = 2,
                                    .other = "a second run",
                                    .open = open_cuda,

@@ -74,7 +74,7 @@ static double norm_loss(const void *of)
 
 enum { LAYER = 1, ACCUMULATE = 2, IN_PLACE = 4, ZEROS = 8, HUGE_ROWS = 16 };
 
-static norm draw(parity *p, const int64_t *shape, tensor *x, tensor *w, tensor *b)
+static norm draw_norm(parity *p, const int64_t *shape, tensor *x, tensor *w, tensor *b)
 {
     int64_t rows = shape[0], n = shape[1];
     double scale = shape[2] & ZEROS ? 0 : shape[2] & HUGE_ROWS ? 1e15 : 2;
@@ -88,7 +88,7 @@ static norm draw(parity *p, const int64_t *shape, tensor *x, tensor *w, tensor *
 static void fwd_case(parity *p, const int64_t *shape)
 {
     tensor x, w, b;
-    norm o = draw(p, shape, &x, &w, &b);
+    norm o = draw_norm(p, shape, &x, &w, &b);
     tensor y = parity_tensor(p, o.rows * o.n, 1), mean = parity_tensor_acc(p, o.rows, 1);
     tensor rstd = parity_tensor_acc(p, o.rows, 1);
     double *wy = parity_zeros(p, y.n), *wmean = parity_zeros(p, o.rows);
@@ -115,7 +115,7 @@ static void fwd_case(parity *p, const int64_t *shape)
 static void bwd_case(parity *p, const int64_t *shape)
 {
     tensor x, w, b;
-    norm o = draw(p, shape, &x, &w, &b);
+    norm o = draw_norm(p, shape, &x, &w, &b);
     bool acc = shape[2] & ACCUMULATE;
     tensor dy = parity_tensor(p, o.rows * o.n, 1), dx = parity_tensor(p, o.rows * o.n, 1);
     tensor dw = parity_tensor_acc(p, o.n, 1), db = parity_tensor_acc(p, o.n, 1);

@@ -63,7 +63,7 @@ typedef struct inputs {
 } inputs;
 
 /* shape: rows, heads, head_dim, flags */
-static heads draw(parity *p, const int64_t *shape, inputs *t)
+static heads draw_heads(parity *p, const int64_t *shape, inputs *t)
 {
     const int64_t n = shape[0] * shape[1] * shape[2], angles = shape[0] * shape[2] / 2;
     t->x = parity_tensor(p, n, shape[3] & ZEROS ? 0 : 2);
@@ -73,7 +73,7 @@ static heads draw(parity *p, const int64_t *shape, inputs *t)
     return (heads){shape[0], shape[1], shape[2], t->x.ref, t->w.ref, t->c.ref, t->s.ref, NULL};
 }
 
-static norm_rope_fwd_args forward(const heads *o, const inputs *t, void *y, void *rstd)
+static norm_rope_fwd_args make_forward(const heads *o, const inputs *t, void *y, void *rstd)
 {
     return (norm_rope_fwd_args){.rows = o->rows,
                                 .heads = o->heads,
@@ -90,7 +90,7 @@ static norm_rope_fwd_args forward(const heads *o, const inputs *t, void *y, void
 static void fwd_case(parity *p, const int64_t *shape)
 {
     inputs t;
-    heads o = draw(p, shape, &t);
+    heads o = draw_heads(p, shape, &t);
     tensor y = parity_tensor(p, t.x.n, 1), rstd = parity_tensor_acc(p, o.rows * o.heads, 1);
     double *wy = parity_zeros(p, y.n), *wrstd = parity_zeros(p, rstd.n);
     double *order = parity_zeros(p, y.n);
@@ -98,7 +98,7 @@ static void fwd_case(parity *p, const int64_t *shape)
         wrstd[i] = head_loop(&o, i, wy + i * o.d);
         head_order(p, &o, i, wrstd[i], order + i * o.d);
     }
-    norm_rope_fwd_args a = forward(&o, &t, y.dev, rstd.dev);
+    norm_rope_fwd_args a = make_forward(&o, &t, y.dev, rstd.dev);
     PARITY_RUN(p, op_norm_rope_fwd(p->s, &a));
     parity_expect_order(p, "y", y, wy, order, 16);
     parity_expect(p, "rstd", rstd, wrstd, 16);
@@ -107,7 +107,7 @@ static void fwd_case(parity *p, const int64_t *shape)
 static void bwd_case(parity *p, const int64_t *shape)
 {
     inputs t;
-    heads o = draw(p, shape, &t);
+    heads o = draw_heads(p, shape, &t);
     tensor dy = parity_tensor(p, t.x.n, 1), dx = parity_tensor(p, t.x.n, 1);
     tensor dw = parity_tensor_acc(p, o.d, 1);
     double *rstd = parity_zeros(p, o.rows * o.heads), y[WIDEST];
@@ -136,13 +136,13 @@ static void bwd_case(parity *p, const int64_t *shape)
 static void apart_case(parity *p, const int64_t *shape)
 {
     inputs t;
-    heads o = draw(p, shape, &t);
+    heads o = draw_heads(p, shape, &t);
     const int64_t n = o.rows * o.heads;
     tensor y = parity_tensor(p, t.x.n, 1), want = parity_tensor(p, t.x.n, 1);
     tensor rstd = parity_tensor_acc(p, n, 1);
     if (t.x.dtype != rstd.dtype)
         return;
-    norm_rope_fwd_args a = forward(&o, &t, y.dev, rstd.dev);
+    norm_rope_fwd_args a = make_forward(&o, &t, y.dev, rstd.dev);
     rope_apply_args turn = {.rows = o.rows,
                             .heads = o.heads,
                             .head_dim = o.d,

@@ -8,18 +8,18 @@
  * loss is long. */
 enum { GRADIENT_SAMPLE = 40, LARGE = 4096, LARGE_SAMPLE = 10 };
 
-static void keep(void ***list, int *n, void *x)
+static void keep_pointer(void ***list, int *n, void *x)
 {
     *list = realloc(*list, (size_t)(*n + 1) * sizeof **list);
     assert_non_null(*list);
     (*list)[(*n)++] = x;
 }
 
-static void *hold(parity *p, size_t bytes)
+static void *hold_memory(parity *p, size_t bytes)
 {
     void *x = calloc(1, bytes ? bytes : 1);
     assert_non_null(x);
-    keep(&p->held, &p->n_held, x);
+    keep_pointer(&p->held, &p->n_held, x);
     return x;
 }
 
@@ -61,7 +61,7 @@ static uint16_t bf16_bits(double x)
     return isinf(x) || below < above || (below == above && low % 2 == 0) ? low : high;
 }
 
-static void store(void *at, st_dtype dtype, int64_t i, double x)
+static void store_element(void *at, st_dtype dtype, int64_t i, double x)
 {
     if (dtype == DT_F64)
         ((double *)at)[i] = x;
@@ -71,7 +71,7 @@ static void store(void *at, st_dtype dtype, int64_t i, double x)
         ((uint16_t *)at)[i] = bf16_bits(x);
 }
 
-static double value(const void *at, st_dtype dtype, int64_t i)
+static double read_element(const void *at, st_dtype dtype, int64_t i)
 {
     if (dtype == DT_F64)
         return ((const double *)at)[i];
@@ -83,8 +83,8 @@ static double value(const void *at, st_dtype dtype, int64_t i)
 double parity_round(const parity *p, double x)
 {
     double room;
-    store(&room, p->s->dev->v->act, 0, x);
-    return value(&room, p->s->dev->v->act, 0);
+    store_element(&room, p->s->dev->v->act, 0, x);
+    return read_element(&room, p->s->dev->v->act, 0);
 }
 
 double parity_uniform(parity *p, double low, double high)
@@ -99,12 +99,12 @@ int64_t parity_below(parity *p, int64_t n)
 
 double *parity_zeros(parity *p, int64_t n)
 {
-    return hold(p, (size_t)n * sizeof(double));
+    return hold_memory(p, (size_t)n * sizeof(double));
 }
 
 int32_t *parity_zero_ints(parity *p, int64_t n)
 {
-    return hold(p, (size_t)n * sizeof(int32_t));
+    return hold_memory(p, (size_t)n * sizeof(int32_t));
 }
 
 double *parity_copy(parity *p, const double *init, int64_t n)
@@ -120,7 +120,7 @@ void *parity_bytes(parity *p, const void *values, size_t bytes)
 {
     void *dev = NULL;
     assert_ok(p->s->dev->v->alloc(p->s->dev, bytes, &dev));
-    keep(&p->dev, &p->n_dev, dev);
+    keep_pointer(&p->dev, &p->n_dev, dev);
     assert_ok(p->s->dev->v->to_device(p->s, dev, values, bytes));
     return dev;
 }
@@ -130,14 +130,14 @@ int32_t *parity_ints(parity *p, const int32_t *values, int64_t n)
     return parity_bytes(p, values, (size_t)n * sizeof *values);
 }
 
-static tensor upload(parity *p, const double *values, int64_t n, st_dtype dtype)
+static tensor upload_tensor(parity *p, const double *values, int64_t n, st_dtype dtype)
 {
     size_t size = (size_t)st_dtype_size(dtype);
-    void *rounded = hold(p, (size_t)n * size);
+    void *rounded = hold_memory(p, (size_t)n * size);
     tensor t = {.ref = parity_zeros(p, n), .n = n, .dtype = dtype};
     for (int64_t i = 0; i < n; i++) {
-        store(rounded, dtype, i, values[i]);
-        t.ref[i] = value(rounded, dtype, i);
+        store_element(rounded, dtype, i, values[i]);
+        t.ref[i] = read_element(rounded, dtype, i);
     }
     t.dev = parity_bytes(p, rounded, (size_t)n * size);
     return t;
@@ -145,12 +145,12 @@ static tensor upload(parity *p, const double *values, int64_t n, st_dtype dtype)
 
 tensor parity_upload(parity *p, const double *values, int64_t n)
 {
-    return upload(p, values, n, p->s->dev->v->act);
+    return upload_tensor(p, values, n, p->s->dev->v->act);
 }
 
 tensor parity_upload_acc(parity *p, const double *values, int64_t n)
 {
-    return upload(p, values, n, p->s->dev->v->acc);
+    return upload_tensor(p, values, n, p->s->dev->v->acc);
 }
 
 static tensor drawn(parity *p, int64_t n, double scale, st_dtype dtype)
@@ -158,7 +158,7 @@ static tensor drawn(parity *p, int64_t n, double scale, st_dtype dtype)
     double *values = parity_zeros(p, n);
     for (int64_t i = 0; i < n; i++)
         values[i] = parity_uniform(p, -scale, scale);
-    return upload(p, values, n, dtype);
+    return upload_tensor(p, values, n, dtype);
 }
 
 tensor parity_tensor(parity *p, int64_t n, double scale)
@@ -186,13 +186,13 @@ static void mix_bits(parity *p, const void *bytes, size_t n)
 double *parity_fetch(parity *p, tensor t)
 {
     size_t bytes = (size_t)t.n * (size_t)st_dtype_size(t.dtype);
-    void *got = hold(p, bytes);
+    void *got = hold_memory(p, bytes);
     assert_ok(p->s->dev->v->to_host(p->s, got, t.dev, bytes));
     assert_ok(p->s->dev->v->wait(p->s));
     mix_bits(p, got, bytes);
     double *out = parity_zeros(p, t.n);
     for (int64_t i = 0; i < t.n; i++)
-        out[i] = value(got, t.dtype, i);
+        out[i] = read_element(got, t.dtype, i);
     return out;
 }
 
@@ -202,7 +202,8 @@ static double half_unit(double x)
     return x == 0 || !isfinite(x) ? 0 : ldexp(1, ilogb(x) - 8);
 }
 
-static void compare(parity *p, const char *what, int64_t at, double got, double want, double limit)
+static void compare_values(parity *p, const char *what, int64_t at, double got, double want,
+                           double limit)
 {
     bool same = isnan(want) ? isnan(got) : got == want || fabs(got - want) <= limit;
     if (!same)
@@ -252,8 +253,8 @@ static void compare_bf16(parity *p, const char *what, const int64_t *at, int64_t
     }
     for (int64_t i = 0; i < n; i++) {
         double limit = fmax(1.1 * worst, half_unit(want[i])) + slack;
-        compare(p, what, at ? at[i] : i, got[i],
-                isfinite(want[i]) ? want[i] : parity_round(p, want[i]), limit);
+        compare_values(p, what, at ? at[i] : i, got[i],
+                       isfinite(want[i]) ? want[i] : parity_round(p, want[i]), limit);
     }
     compare_errors(p, what, n, got, want, other, slack);
 }
@@ -273,7 +274,7 @@ void parity_expect_order(parity *p, const char *what, tensor t, const double *wa
         return;
     }
     for (int64_t i = 0; i < t.n; i++)
-        compare(p, what, i, got[i], want[i], slack);
+        compare_values(p, what, i, got[i], want[i], slack);
     if (order && p->s->dev->v->act == DT_BF16)
         compare_errors(p, what, t.n, got, want, order, slack);
 }
@@ -338,5 +339,5 @@ void parity_gradient(parity *p, const char *what, tensor t, const double *base, 
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        compare(p, what, at[i], got[at[i]], want[i], slack);
+        compare_values(p, what, at[i], got[at[i]], want[i], slack);
 }

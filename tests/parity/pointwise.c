@@ -45,17 +45,17 @@ typedef struct activation {
     int kind;
 } activation;
 
-static double sigmoid(double x)
+static double compute_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
 
-static double gelu(int kind, double x)
+static double compute_gelu(int kind, double x)
 {
     if (kind == GELU_ERF)
         return 0.5 * x * erfc(-x / sqrt(2));
     /* (1 + tanh u) / 2 = sigmoid(2 u), which keeps its digits where tanh is near -1 */
-    return x * sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return x * compute_sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
 }
 
 /* Section 6. */
@@ -70,10 +70,10 @@ static double gelu_slope(int kind, double x)
 static double activation_at(const activation *o, int64_t i)
 {
     if (o->width == 0)
-        return gelu(o->kind, o->x[i]);
+        return compute_gelu(o->kind, o->x[i]);
     int64_t row = i / o->width, j = i % o->width;
     double g = o->x[row * 2 * o->width + j], u = o->x[row * 2 * o->width + o->width + j];
-    return g * sigmoid(g) * u;
+    return g * compute_sigmoid(g) * u;
 }
 
 static double activation_loss(const void *of)
@@ -103,7 +103,7 @@ static void swiglu_case(parity *p, const int64_t *shape)
                    op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
         for (int64_t i = 0; i < valid * n; i++) { /* the formula of section 6, for every element */
             int64_t at = i / n * 2 * n + i % n;
-            double g = x.ref[at], u = x.ref[at + n], sg = sigmoid(g);
+            double g = x.ref[at], u = x.ref[at + n], sg = compute_sigmoid(g);
             want[at] = y.ref[i] * u * sg * (1 + g * (1 - sg));
             want[at + n] = y.ref[i] * g * sg;
         }
@@ -116,7 +116,7 @@ static void swiglu_case(parity *p, const int64_t *shape)
     for (int64_t i = 0; i < valid * n; i++) { /* SiLU is rounded, and its product with up */
         double g = x.ref[i / n * 2 * n + i % n], u = x.ref[i / n * 2 * n + n + i % n];
         want[i] = activation_at(&o, i);
-        order[i] = parity_round(p, parity_round(p, g * sigmoid(g)) * u);
+        order[i] = parity_round(p, parity_round(p, g * compute_sigmoid(g)) * u);
     }
     PARITY_RUN(p, op_swiglu_fwd(p->s, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
     parity_expect_order(p, "y", y, want, order, 8);
@@ -143,7 +143,7 @@ static void gelu_case(parity *p, const int64_t *shape)
     }
     double *want = parity_zeros(p, n);
     for (int64_t i = 0; i < n; i++)
-        want[i] = gelu(kind, x.ref[i]);
+        want[i] = compute_gelu(kind, x.ref[i]);
     PARITY_RUN(p, op_gelu_fwd(p->s, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
     parity_expect(p, "y", y, want, 8);
 }

@@ -45,7 +45,7 @@ static void scatter_case(parity *p, const int64_t *shape)
     parity_expect(p, "y", y, want, 16);
 }
 
-static void refused(status got, const char *words)
+static void expect_bad_index(status got, const char *words)
 {
     if (parity_here.bad_index == PARITY_REFUSES)
         assert_fails(ST_BAD_INPUT, got, words);
@@ -61,18 +61,20 @@ static void rows_refuse(parity *p, const int64_t *shape)
     tensor x = parity_tensor(p, 64, 1), weight = parity_tensor_acc(p, 4, 1);
     tensor y = parity_tensor_acc(p, 64, 1);
     int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(p, index, 4);
-    refused(op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
-            "index 3 is 4, beyond 4 rows");
-    refused(op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
-            "index 3 is 4, beyond 4 rows");
+    expect_bad_index(
+        op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
+        "index 3 is 4, beyond 4 rows");
+    expect_bad_index(
+        op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
+        "index 3 is 4, beyond 4 rows");
     rows_weighted_args w = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
-    refused(op_rows_weighted(p->s, &w), "beyond 4 rows");
+    expect_bad_index(op_rows_weighted(p->s, &w), "beyond 4 rows");
     rows_weighted_bwd_args b = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
-    refused(op_rows_weighted_bwd(p->s, &b), "beyond 4 rows");
+    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "beyond 4 rows");
     index[3] = -1;
     w.index = b.index = parity_ints(p, index, 4);
-    refused(op_rows_weighted(p->s, &w), "index 3 is -1");
-    refused(op_rows_weighted_bwd(p->s, &b), "index 3 is -1");
+    expect_bad_index(op_rows_weighted(p->s, &w), "index 3 is -1");
+    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "index 3 is -1");
 }
 
 /* shape: n, width, rows of the table */

@@ -64,7 +64,7 @@ static void arrived(fiber *self)
 
 static fiber *entering;
 
-static void enter(void)
+static void enter_body(void)
 {
     fiber *self = entering;
     arrived(self);
@@ -98,34 +98,34 @@ __asm__(".text\n"
 
 enum { KEPT = 6 };
 
-static bool prepare(fiber *f)
+static bool prepare_stack(fiber *f)
 {
     /* as if enter had been called: an address to return to above its own */
     void **top = (void **)((char *)f->bottom + f->size);
     top[-1] = NULL;
-    *(void (**)(void))(top - 2) = enter;
+    *(void (**)(void))(top - 2) = enter_body;
     f->sp = top - 2 - KEPT;
     return true;
 }
 
-static void swap(fiber *from, fiber *to)
+static void swap_fibers(fiber *from, fiber *to)
 {
     simt_swap(&from->sp, to->sp);
 }
 
 #else
 
-static bool prepare(fiber *f)
+static bool prepare_stack(fiber *f)
 {
     if (getcontext(&f->context) != 0)
         return false;
     f->context.uc_stack.ss_sp = (void *)f->bottom;
     f->context.uc_stack.ss_size = f->size;
-    makecontext(&f->context, enter, 0);
+    makecontext(&f->context, enter_body, 0);
     return true;
 }
 
-static void swap(fiber *from, fiber *to)
+static void swap_fibers(fiber *from, fiber *to)
 {
     swapcontext(&from->context, &to->context);
 }
@@ -143,7 +143,7 @@ fiber *fiber_new(void (*body)(void))
     f->bottom = (char *)stack + GUARD;
     f->size = STACK;
     f->body = body;
-    if (!prepare(f))
+    if (!prepare_stack(f))
         goto failed;
     return f;
 failed:
@@ -171,6 +171,6 @@ void fiber_switch(fiber *from, fiber *to)
 #ifdef ASAN
     __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->size);
 #endif
-    swap(from, to);
+    swap_fibers(from, to);
     arrived(from);
 }

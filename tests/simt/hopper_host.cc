@@ -83,7 +83,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *fmt,
     exit(1);
 }
 
-static uint32_t roll(uint32_t n)
+static uint32_t roll_dice(uint32_t n)
 {
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(dice >> 33) % n;
@@ -94,7 +94,7 @@ static void yield(void)
     fiber_switch(now->own, NULL);
 }
 
-static void meet(meeting *m, int of)
+static void meet_threads(meeting *m, int of)
 {
     int64_t turn = m->turn;
     if (++m->here == of) {
@@ -116,7 +116,7 @@ static host_warp *warp_of(const host_thread *t)
 
 extern "C" void simt_barrier(const char *, int)
 {
-    meet(&blocks[(size_t)now->block].syncthreads, block_threads);
+    meet_threads(&blocks[(size_t)now->block].syncthreads, block_threads);
 }
 
 extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned operand, unsigned,
@@ -128,7 +128,7 @@ extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned 
     int lane = now->number % 32, from = lane;
     uint64_t *deposit = w->value[w->met.turn % 2];
     deposit[lane] = value;
-    meet(&w->met, 32);
+    meet_threads(&w->met, 32);
     if (kind == SIMT_XOR)
         from = lane ^ (int)operand;
     else if (kind == SIMT_UP)
@@ -152,7 +152,7 @@ unsigned char *hopper_shared(void)
     return blocks[(size_t)now->block].shared;
 }
 
-static size_t place(const void *p)
+static size_t find_offset(const void *p)
 {
     const unsigned char *base = hopper_shared();
     if ((const unsigned char *)p < base || (const unsigned char *)p >= base + shared_bytes)
@@ -162,7 +162,7 @@ static size_t place(const void *p)
 
 uint32_t hopper_address(const void *shared)
 {
-    return (uint32_t)place(shared) + ADDRESS0;
+    return (uint32_t)find_offset(shared) + ADDRESS0;
 }
 
 static mbarrier_bits load_barrier(int block, size_t at)
@@ -202,28 +202,28 @@ void barrier_init_fence(void)
 
 void barrier_expect(uint64_t *b, uint32_t bytes)
 {
-    change(now->block, place(b), 1, bytes);
+    change(now->block, find_offset(b), 1, bytes);
 }
 
 void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
-    change((int)rank, place(b), 1, 0);
+    change((int)rank, find_offset(b), 1, 0);
 }
 
 void barrier_wait(uint64_t *b, uint32_t parity)
 {
-    while (load_barrier(now->block, place(b)).phase == parity)
+    while (load_barrier(now->block, find_offset(b)).phase == parity)
         yield();
 }
 
 void named_sync(int id, int of)
 {
-    meet(&blocks[(size_t)now->block].named[id], of);
+    meet_threads(&blocks[(size_t)now->block].named[id], of);
 }
 
 void cluster_sync(void)
 {
-    meet(&cluster_meeting, block_threads * cluster_blocks);
+    meet_threads(&cluster_meeting, block_threads * cluster_blocks);
 }
 
 void fence_async_shared(void)
@@ -258,11 +258,11 @@ void tma_prefetch(const CUtensorMap *)
 void tma_load_shared(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t c1,
                      int32_t c2, uint16_t mask)
 {
-    if (place(to) % 1024 != 0)
-        die("a swizzled box goes to %zu, not a multiple of 1024", place(to));
+    if (find_offset(to) % 1024 != 0)
+        die("a swizzled box goes to %zu, not a multiple of 1024", find_offset(to));
     for (int block = 0; block < cluster_blocks; block++)
         if (mask >> block & 1)
-            landings.push_back(landing{map, block, place(to), place(b), {c0, c1, c2}});
+            landings.push_back(landing{map, block, find_offset(to), find_offset(b), {c0, c1, c2}});
     progress++;
 }
 
@@ -274,7 +274,7 @@ void tma_load(void *to, const CUtensorMap *map, uint64_t *b, int32_t c0, int32_t
 static void land_some(bool all)
 {
     for (size_t i = 0; i < landings.size();) {
-        if (!all && roll(LANDING_ODDS) != 0) {
+        if (!all && roll_dice(LANDING_ODDS) != 0) {
             i++;
             continue;
         }
@@ -286,7 +286,7 @@ static void land_some(bool all)
 /* ---- wgmma ---- */
 
 /* Element (mn, k) of an operand of 16 columns. */
-static float element(uint64_t descriptor, bool transposed, int mn, int k)
+static float read_matrix(uint64_t descriptor, bool transposed, int mn, int k)
 {
     uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
     uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
@@ -308,12 +308,12 @@ static void multiply(const product &p)
     float a[2][16];
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 16; k++)
-            a[i][k] = element(p.a, p.trans_a, row + 8 * i, k);
+            a[i][k] = read_matrix(p.a, p.trans_a, row + 8 * i, k);
     for (int block = 0; block < 32; block++)
         for (int c = 0; c < 2; c++) {
             float b[16];
             for (int k = 0; k < 16; k++)
-                b[k] = element(p.b, p.trans_b, block * 8 + t % 4 * 2 + c, k);
+                b[k] = read_matrix(p.b, p.trans_b, block * 8 + t % 4 * 2 + c, k);
             for (int i = 0; i < 2; i++) {
                 float *d = &p.d[block * 4 + i * 2 + c];
                 float sum = p.add ? *d : 0;
@@ -345,7 +345,7 @@ void hopper_wait_products(int under_way)
     while (n < now->products.size() && now->products[n].group < now->committed - under_way)
         multiply(now->products[n++]);
     now->products.erase(now->products.begin(), now->products.begin() + (long)n);
-    meet(&warp_of(now)->met, 32); /* ".sync.aligned": what one lane waited for all have */
+    meet_threads(&warp_of(now)->met, 32); /* ".sync.aligned": what one lane waited for all have */
 }
 
 void global_add4(float *p, float v0, float v1, float v2, float v3)
@@ -371,7 +371,7 @@ static void thread_body(void)
         yield();
 }
 
-static void resume(host_thread *t, int first_block)
+static void resume_thread(host_thread *t, int first_block)
 {
     now = t;
     threadIdx = simt_dim{(unsigned)t->number, 0, 0};
@@ -389,11 +389,11 @@ static void run_cluster(int first_block, uint64_t order)
         int64_t before = progress;
         bool all_done = true;
         for (size_t i = turn.size(); order > 1 && i > 1; i--)
-            std::swap(turn[i - 1], turn[roll((uint32_t)i)]);
+            std::swap(turn[i - 1], turn[roll_dice((uint32_t)i)]);
         for (size_t i : turn)
             if (!threads[i].done) {
                 all_done = false;
-                resume(&threads[i], first_block);
+                resume_thread(&threads[i], first_block);
             }
         if (all_done)
             break;

@@ -4,7 +4,7 @@
 #include "tests/simt/device.h"
 #include "tests/simt/simt.h"
 
-static int variants(void)
+static int count_simt_variants(void)
 {
     return 1;
 }
@@ -28,7 +28,7 @@ static bool lacks(const char *op)
     return true;
 }
 
-const parity_target parity_here = {.variants = variants,
+const parity_target parity_here = {.variants = count_simt_variants,
                                    .runs = SIMT_SCHEDULES,
                                    .other = "another schedule",
                                    .open = open_simt,

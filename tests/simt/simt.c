@@ -85,7 +85,7 @@ void *simt_shared(void)
 }
 
 /* splitmix64 */
-static uint64_t draw(void)
+static uint64_t draw_bits(void)
 {
     uint64_t z = m.seed + ++m.drawn * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -93,10 +93,10 @@ static uint64_t draw(void)
     return z ^ (z >> 31);
 }
 
-static void shuffle(int *list, int n)
+static void shuffle_order(int *list, int n)
 {
     for (int i = n - 1; i > 0; i--) {
-        int j = (int)(draw() % (uint64_t)(i + 1)), keep = list[i];
+        int j = (int)(draw_bits() % (uint64_t)(i + 1)), keep = list[i];
         list[i] = list[j];
         list[j] = keep;
     }
@@ -137,7 +137,7 @@ static int next_thread(void)
         }
         m.cursor = 0;
         if (m.schedule == SIMT_RANDOM)
-            shuffle(m.order, m.threads);
+            shuffle_order(m.order, m.threads);
     }
     return -1;
 }
@@ -187,7 +187,7 @@ static void fail_stuck(void)
     fail("thread %d waits at %s:%d for ever", at, base_name(a->file), a->line);
 }
 
-static void resume(int t)
+static void resume_self(int t)
 {
     m.self = t;
     threadIdx = m.thread[t].index;
@@ -200,7 +200,7 @@ static void go_to(fiber *from, int t)
 {
     if (!m.thread[t].fiber)
         m.thread[t].fiber = m.n_idle ? m.idle[--m.n_idle] : (m.n_fibers++, fiber_new(fiber_body));
-    resume(t);
+    resume_self(t);
     fiber_switch(from, m.thread[t].fiber);
 }
 
@@ -231,7 +231,7 @@ static void fiber_body(void)
         }
         if (t >= 0 && !m.thread[t].fiber) {
             m.thread[t].fiber = self;
-            resume(t);
+            resume_self(t);
             continue;
         }
         m.idle[m.n_idle++] = self;
@@ -285,7 +285,7 @@ static unsigned source_lane(const thread *t, unsigned lane)
     }
 }
 
-static uint64_t reduce(int kind, uint64_t a, uint64_t b)
+static uint64_t reduce_pair(int kind, uint64_t a, uint64_t b)
 {
     uint32_t x = (uint32_t)a, y = (uint32_t)b;
     int32_t sx = (int32_t)x, sy = (int32_t)y;
@@ -315,7 +315,7 @@ static void finish_warp(thread *warp, unsigned mask, int kind)
         if (kind == SIMT_BALLOT)
             all |= (uint64_t)(t->value != 0) << lane;
         else if (kind >= SIMT_ADD)
-            all = first ? (uint32_t)t->value : reduce(kind, all, t->value);
+            all = first ? (uint32_t)t->value : reduce_pair(kind, all, t->value);
         first = false;
     }
     for (unsigned lane = 0; lane < WARP; lane++) {
@@ -377,7 +377,7 @@ static void run_block(void)
         }
     }
     if (m.schedule == SIMT_RANDOM)
-        shuffle(m.order, m.threads);
+        shuffle_order(m.order, m.threads);
     m.cursor = 0;
     go_to(NULL, next_thread());
 }
@@ -400,7 +400,7 @@ static int64_t *block_order(int64_t n)
     for (int64_t i = 0; i < n; i++)
         list[i] = m.schedule == SIMT_REVERSE ? n - 1 - i : i;
     for (int64_t i = n - 1; i > 0 && m.schedule == SIMT_RANDOM; i--) {
-        int64_t j = (int64_t)(draw() % (uint64_t)(i + 1)), keep = list[i];
+        int64_t j = (int64_t)(draw_bits() % (uint64_t)(i + 1)), keep = list[i];
         list[i] = list[j];
         list[j] = keep;
     }

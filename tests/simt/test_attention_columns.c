@@ -6,7 +6,7 @@
 #include "tests/simt/simt.h"
 #include "trainer/ops/cuda/attention_pack.h"
 
-static void check(stream *s, int64_t rows, int64_t heads, int64_t head, int64_t width)
+static void check_columns(stream *s, int64_t rows, int64_t heads, int64_t head, int64_t width)
 {
     const int64_t stride = (width + 3) / 4 * 4;
     device *d = s->dev;
@@ -42,11 +42,11 @@ static void test_columns__every_head(void **state)
     assert_ok(d->v->stream_new(d, &s));
     simt_schedule(SIMT_FORWARD, 1);
     for (int64_t head = 0; head < 16; head++)
-        check(s, 301, 16, head, 1);
+        check_columns(s, 301, 16, head, 1);
     for (int64_t head = 0; head < 6; head += 2)
-        check(s, 301, 6, head, 2);
-    check(s, 1, 300, 1, 299);
-    check(s, 0, 4, 0, 2);
+        check_columns(s, 301, 6, head, 2);
+    check_columns(s, 1, 300, 1, 299);
+    check_columns(s, 0, 4, 0, 2);
     d->v->stream_free(&s);
     d->v->close(d);
 }

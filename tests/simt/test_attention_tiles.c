@@ -44,7 +44,7 @@ typedef struct products {
     int64_t forward, backward;
 } products;
 
-static products run(const bench *b, int length)
+static products run_attention(const bench *b, int length)
 {
     const int docs = (TOKENS + length - 1) / length;
     float *lse = b->array[8];
@@ -102,11 +102,11 @@ static void test_attention__walks_its_documents_alone(void **state)
     const int lengths[] = {TOKENS, 200, 100, TILE, 37};
     bench b;
     open_bench(&b);
-    const products whole = run(&b, TOKENS);
+    const products whole = run_attention(&b, TOKENS);
     const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2;
     const int64_t one = whole.forward / (2 * row); /* two products of a pair */
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        const products got = run(&b, lengths[i]);
+        const products got = run_attention(&b, lengths[i]);
         int64_t queries, keys;
         pairs(lengths[i], &queries, &keys);
         print_message("documents of %d: %lld pairs of tiles forward, of %lld in a whole row\n",

@@ -41,13 +41,13 @@ static void kernel(void *context)
 }
 
 /* Small whole numbers: products and sums are exact in float, so equality is demanded. */
-static uint16_t draw(uint64_t *state)
+static uint16_t draw_bf16(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return __float2bfloat16_rn((float)((int)(*state >> 40) % 9 - 4)).bits;
 }
 
-static float value(uint16_t bits)
+static float widen_bits(uint16_t bits)
 {
     return __uint_as_float((uint32_t)bits << 16);
 }
@@ -59,7 +59,7 @@ struct arrays {
     int64_t rows_cap;
 };
 
-static arrays make(const problem &p, uint64_t seed)
+static arrays make_arrays(const problem &p, uint64_t seed)
 {
     const uint16_t nan = 0x7fff;
     arrays a;
@@ -74,13 +74,13 @@ static arrays make(const problem &p, uint64_t seed)
     a.w.resize(experts * k * n);
     a.dw.resize(experts * k * n);
     for (size_t i = 0; i < (size_t)a.offset[experts] * k; i++)
-        a.x[i] = draw(&seed);
+        a.x[i] = draw_bf16(&seed);
     for (size_t i = 0; i < (size_t)a.offset[experts] * n; i++)
-        a.y[i] = draw(&seed);
+        a.y[i] = draw_bf16(&seed);
     for (auto &v : a.w)
-        v = draw(&seed);
+        v = draw_bf16(&seed);
     for (auto &v : a.dw)
-        v = value(draw(&seed));
+        v = widen_bits(draw_bf16(&seed));
     return a;
 }
 
@@ -93,7 +93,8 @@ static arrays reference(const problem &p, const arrays &from)
         for (size_t i = 0; i < k; i++)
             for (size_t j = 0; j < n && p.mode == GROUPED_WGRAD; j++)
                 for (size_t r = (size_t)a.offset[e]; r < (size_t)a.offset[e + 1]; r++)
-                    a.dw[(e * k + i) * n + j] += value(a.x[r * k + i]) * value(a.y[r * n + j]);
+                    a.dw[(e * k + i) * n + j] +=
+                        widen_bits(a.x[r * k + i]) * widen_bits(a.y[r * n + j]);
     for (size_t e = 0; e < p.rows.size() && p.mode != GROUPED_WGRAD; e++)
         for (size_t r = (size_t)a.offset[e]; r < (size_t)a.offset[e + 1]; r++) {
             bool fwd = p.mode == GROUPED_FWD;
@@ -101,14 +102,15 @@ static arrays reference(const problem &p, const arrays &from)
             for (size_t o = 0; o < width; o++) {
                 float sum = 0;
                 for (size_t i = 0; i < reduced; i++)
-                    sum += value(fwd ? from.x[r * k + i] : from.y[r * n + i]) *
-                           value(a.w[(e * k + (fwd ? i : o)) * n + (fwd ? o : i)]);
+                    sum += widen_bits(fwd ? from.x[r * k + i] : from.y[r * n + i]) *
+                           widen_bits(a.w[(e * k + (fwd ? i : o)) * n + (fwd ? o : i)]);
                 (fwd ? a.y : a.x)[r * width + o] = __float2bfloat16_rn(sum).bits;
             }
             for (size_t o = 0; o < n / 2 && p.gated; o++)
-                a.gated[r * n / 2 + o] = __float2bfloat16_rn(swiglu(value(a.y[r * n + o]),
-                                                                    value(a.y[r * n + n / 2 + o])))
-                                             .bits;
+                a.gated[r * n / 2 + o] =
+                    __float2bfloat16_rn(
+                        swiglu(widen_bits(a.y[r * n + o]), widen_bits(a.y[r * n + n / 2 + o])))
+                        .bits;
         }
     if (p.dropped)
         a.y = from.y;
@@ -121,7 +123,7 @@ static CUtensorMap map_of(const std::vector<uint16_t> &v, int64_t width, int64_t
     return CUtensorMap{v.data(), width, rows, depth, o.box_bytes / 128};
 }
 
-static void run(const problem &p, arrays *a, uint64_t order)
+static void run_problem(const problem &p, arrays *a, uint64_t order)
 {
     grouped_gemm_args args = {};
     args.mode = p.mode;
@@ -148,8 +150,8 @@ static void run(const problem &p, arrays *a, uint64_t order)
 }
 
 template <class T>
-static int compare(const char *name, const problem &p, uint64_t order, const std::vector<T> &got,
-                   const std::vector<T> &want, int64_t width)
+static int compare_arrays(const char *name, const problem &p, uint64_t order,
+                          const std::vector<T> &got, const std::vector<T> &want, int64_t width)
 {
     for (size_t i = 0; i < got.size(); i++)
         if (memcmp(&got[i], &want[i], sizeof(T)) != 0) {
@@ -157,21 +159,21 @@ static int compare(const char *name, const problem &p, uint64_t order, const std
                     "%s: order %llu, mode %d, k %d, n %d: row %lld, column %lld is %g, wanted %g\n",
                     name, (unsigned long long)order, p.mode, p.k, p.n,
                     (long long)((int64_t)i / width), (long long)((int64_t)i % width),
-                    sizeof(T) == 2 ? (double)value((uint16_t)got[i]) : (double)got[i],
-                    sizeof(T) == 2 ? (double)value((uint16_t)want[i]) : (double)want[i]);
+                    sizeof(T) == 2 ? (double)widen_bits((uint16_t)got[i]) : (double)got[i],
+                    sizeof(T) == 2 ? (double)widen_bits((uint16_t)want[i]) : (double)want[i]);
             return 1;
         }
     return 0;
 }
 
-static int check(const char *name, const problem &p, uint64_t order)
+static int check_problem(const char *name, const problem &p, uint64_t order)
 {
-    arrays a = make(p, 17), want = reference(p, a);
-    run(p, &a, order);
-    int bad = compare(name, p, order, a.x, want.x, p.k) +
-              compare(name, p, order, a.y, want.y, p.n) +
-              compare(name, p, order, a.gated, want.gated, p.n / 2) +
-              compare(name, p, order, a.dw, want.dw, p.n);
+    arrays a = make_arrays(p, 17), want = reference(p, a);
+    run_problem(p, &a, order);
+    int bad = compare_arrays(name, p, order, a.x, want.x, p.k) +
+              compare_arrays(name, p, order, a.y, want.y, p.n) +
+              compare_arrays(name, p, order, a.gated, want.gated, p.n / 2) +
+              compare_arrays(name, p, order, a.dw, want.dw, p.n);
     if (bad == 0)
         printf("ok %s, order %llu\n", name, (unsigned long long)order);
     return bad;
@@ -277,6 +279,6 @@ int main(void)
     int bad = check_covers();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (uint64_t order = 0; order < 3; order++)
-            bad += check(names[i], problems[i], order);
+            bad += check_problem(names[i], problems[i], order);
     return bad != 0;
 }

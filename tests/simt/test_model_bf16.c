@@ -47,7 +47,7 @@ static status route_and_note(stream *s, const route_fwd_args *a)
     return ST_OK;
 }
 
-static void *fetch(stream *s, const void *src, size_t bytes)
+static void *fetch_array(stream *s, const void *src, size_t bytes)
 {
     void *out = malloc(bytes ? bytes : 1);
     assert_non_null(out);
@@ -56,14 +56,15 @@ static void *fetch(stream *s, const void *src, size_t bytes)
     return out;
 }
 
-static void put(stream *s, void *dst, const void *src, size_t bytes)
+static void send_array(stream *s, void *dst, const void *src, size_t bytes)
 {
     assert_ok(s->dev->v->to_device(s, dst, src, bytes));
     assert_ok(s->dev->v->wait(s));
 }
 
 /* One token's weights for these experts, from its probabilities. */
-static void weigh(float *weight, const float *p, const int32_t *expert, int64_t k, bool norm)
+static void weigh_experts(float *weight, const float *p, const int32_t *expert, int64_t k,
+                          bool norm)
 {
     float sum = 0;
     for (int64_t i = 0; i < k; i++) {
@@ -81,13 +82,13 @@ static status route_as_noted(stream *s, const route_fwd_args *a)
     int64_t k = a->top_k, slots = a->tokens * k;
     const int32_t *noted = routes.expert[routes.at];
     assert_int_equal(routes.slots[routes.at++], slots);
-    int32_t *own = fetch(s, a->expert, (size_t)slots * sizeof *own);
-    float *p = fetch(s, a->probs, (size_t)(a->tokens * a->experts) * sizeof *p);
+    int32_t *own = fetch_array(s, a->expert, (size_t)slots * sizeof *own);
+    float *p = fetch_array(s, a->probs, (size_t)(a->tokens * a->experts) * sizeof *p);
     float *weight = calloc((size_t)slots + 1, sizeof *weight);
     int32_t *count = calloc((size_t)a->experts, sizeof *count);
     assert_true(weight && count);
     for (int64_t t = 0; t < a->tokens; t++)
-        weigh(weight + t * k, p + t * a->experts, noted + t * k, k, a->norm_topk);
+        weigh_experts(weight + t * k, p + t * a->experts, noted + t * k, k, a->norm_topk);
     for (int64_t i = 0; i < slots; i++) {
         bool kept = false;
         for (int64_t j = i / k * k; j < (i / k + 1) * k; j++)
@@ -97,9 +98,9 @@ static status route_as_noted(stream *s, const route_fwd_args *a)
         if (noted[i] >= 0)
             count[noted[i]]++;
     }
-    put(s, a->expert, noted, (size_t)slots * sizeof *noted);
-    put(s, a->weight, weight, (size_t)slots * sizeof *weight);
-    put(s, a->count, count, (size_t)a->experts * sizeof *count);
+    send_array(s, a->expert, noted, (size_t)slots * sizeof *noted);
+    send_array(s, a->weight, weight, (size_t)slots * sizeof *weight);
+    send_array(s, a->count, count, (size_t)a->experts * sizeof *count);
     free(own);
     free(p);
     free(weight);
@@ -118,7 +119,7 @@ static void forget_routes(void)
 
 static stream *cpu; /* where it is computed */
 
-static float *widen(const void *bf16, int64_t n)
+static float *widen_array(const void *bf16, int64_t n)
 {
     double x;
     float *out = malloc((size_t)(n > 0 ? n : 1) * sizeof *out);
@@ -130,7 +131,7 @@ static float *widen(const void *bf16, int64_t n)
     return out;
 }
 
-static void narrow(void *bf16, const float *from, int64_t n)
+static void narrow_array(void *bf16, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         double x = from[i];
@@ -143,25 +144,25 @@ static int64_t cells(int64_t rows, int64_t columns, int64_t stride)
     return rows > 0 ? (rows - 1) * stride + columns : 0;
 }
 
-static status product(stream *s, const gemm_args *g)
+static status multiply_bf16(stream *s, const gemm_args *g)
 {
     (void)s;
     int64_t na = g->trans_a ? cells(g->k, g->m, g->lda) : cells(g->m, g->k, g->lda);
     int64_t nb = g->trans_b ? cells(g->n, g->k, g->ldb) : cells(g->k, g->n, g->ldb);
     int64_t nc = cells(g->m, g->n, g->ldc);
     gemm_args f = *g;
-    float *a = widen(g->a, na), *b = widen(g->b, nb);
-    float *bias = g->bias ? widen(g->bias, g->n) : NULL, *c = NULL;
-    float *residual = g->residual ? widen(g->residual, nc) : NULL;
+    float *a = widen_array(g->a, na), *b = widen_array(g->b, nb);
+    float *bias = g->bias ? widen_array(g->bias, g->n) : NULL, *c = NULL;
+    float *residual = g->residual ? widen_array(g->residual, nc) : NULL;
     f.a = a;
     f.b = b;
     f.bias = bias;
     f.residual = residual;
     if (!g->c_acc)
-        f.c = c = widen(g->c, nc);
+        f.c = c = widen_array(g->c, nc);
     status st = op_gemm(cpu, &f);
     if (st == ST_OK && c)
-        narrow(g->c, c, nc);
+        narrow_array(g->c, c, nc);
     free(a);
     free(b);
     free(bias);
@@ -225,7 +226,7 @@ static void compare_gradients(fixture *f, fixture *g, double *out_worst)
     }
 }
 
-static void compare(const char *flavour)
+static void compare_flavour(const char *flavour)
 {
     fixture f, g;
     model_dims d;
@@ -235,7 +236,7 @@ static void compare(const char *flavour)
     cpu = f.s;
     merged = *g.s->ops;
     if (bf16_device_lacks_products)
-        merged.gemm = product;
+        merged.gemm = multiply_bf16;
     const char *missing = ops_first_missing(&merged);
     if (missing)
         fail_msg("the device has no op %s", missing);
@@ -283,7 +284,7 @@ static void test_model__bf16_against_float(void **state)
     assert_ok(st);
     device_close(&there);
     for (const char *const *flavour = bf16_device_flavours; *flavour; flavour++)
-        compare(*flavour);
+        compare_flavour(*flavour);
 }
 
 int main(void)

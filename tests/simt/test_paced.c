@@ -26,7 +26,7 @@ static int64_t written(const unsigned char *y)
     return 64 * n;
 }
 
-static void look(void *of, int64_t ns)
+static void watch_copy(void *of, int64_t ns)
 {
     watched *w = of;
     if (w->looks++ == 0)
@@ -56,7 +56,7 @@ static void test_paced__keeps_the_pace(void **state)
     assert_ok(d->v->alloc(d, BYTES, &y));
     memset(x, 7, BYTES);
     watched w = {.y = y};
-    simt_on_clock(look, &w);
+    simt_on_clock(watch_copy, &w);
     const paced_copy_args a = {
         .pace = {WAIT_NS, SPAN_NS, 1}, .n = 1, .run = {{y, x, BYTES, BYTES}}};
     assert_ok(op_paced_copy(s, &a));
@@ -86,7 +86,7 @@ static void test_paced__blocks_share_the_chunks(void **state)
     for (int64_t i = 0; i < 8 * BYTES / (int64_t)sizeof(float); i++)
         number[i] = (float)(i % 1000);
     watched w = {.y = y};
-    simt_on_clock(look, &w);
+    simt_on_clock(watch_copy, &w);
     const int64_t n = BYTES / (int64_t)sizeof(float);
     const paced_sum_args a = {
         .pace = {WAIT_NS, SPAN_NS, 64}, .n = n, .pieces = 8, .acc = true, .x = x, .y = y};

@@ -16,7 +16,7 @@ enum { THREADS = 64, BLOCKS = 5 };
 static device *d;
 static stream *s;
 
-static int setup(void **state)
+static int setup_simt(void **state)
 {
     (void)state;
     assert_ok(backend_simt()->open(&(device_options){0}, &d));
@@ -24,7 +24,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_simt(void **state)
 {
     (void)state;
     d->v->stream_free(&s);
@@ -198,5 +198,5 @@ int main(void)
         cmocka_unit_test(test_simt_mma__a_plain_product),
         cmocka_unit_test(test_simt_shared__bounds),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_simt, teardown_simt);
 }

@@ -70,7 +70,7 @@ typedef struct tokens_share {
     int64_t ranks;
 } tokens_share;
 
-static void give(tokens_share *t, int64_t rank, int64_t doc_first, int64_t first, int64_t n)
+static void give_tokens(tokens_share *t, int64_t rank, int64_t doc_first, int64_t first, int64_t n)
 {
     for (int64_t p = first; p < first + n; p++)
         t->owner[p] = (int32_t)rank;
@@ -83,7 +83,7 @@ static int64_t give_from_both_ends(tokens_share *t, int64_t first, int64_t n)
 {
     int64_t pieces = 2 * t->ranks, each = n / pieces, left = n % pieces;
     for (int64_t i = 0; i < pieces; i++)
-        give(t, i < t->ranks ? i : pieces - 1 - i, first, first + left + i * each, each);
+        give_tokens(t, i < t->ranks ? i : pieces - 1 - i, first, first + left + i * each, each);
     return left;
 }
 
@@ -96,7 +96,7 @@ static void give_jobs(tokens_share *t, const job *jobs, int64_t n)
             int64_t rank = idlest(t->w, t->ranks, left);
             rank = rank < 0 ? roomiest(t->w, t->ranks) : rank;
             int64_t part = t->w[rank].room < left ? t->w[rank].room : left;
-            give(t, rank, jobs[i].first, first, part);
+            give_tokens(t, rank, jobs[i].first, first, part);
             first += part;
             left -= part;
         }

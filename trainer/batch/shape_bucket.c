@@ -59,7 +59,7 @@ static status read_bucket(const json_value *b, const batch_caps *before, const b
     return ST_OK;
 }
 
-static batch_caps times(const batch_caps *c, int64_t rows)
+static batch_caps multiply_caps(const batch_caps *c, int64_t rows)
 {
     return (batch_caps){.tokens = c->tokens * rows,
                         .docs = c->docs * rows,
@@ -82,10 +82,10 @@ status bucket_list_read(const json_value *welcome, int64_t rows, const batch_cap
         return FAIL(ST_PROTOCOL, "WELCOME: %zu buckets, expected at most %d", n, BUCKETS_MAX);
     for (size_t i = 0; i < n; i++) {
         TRY(read_bucket(json_item(list, i), &before, widest, &before));
-        made.cap[made.n++] = times(&before, rows);
+        made.cap[made.n++] = multiply_caps(&before, rows);
     }
     if (n == 0)
-        made.cap[made.n++] = times(widest, rows);
+        made.cap[made.n++] = multiply_caps(widest, rows);
     *out = made;
     return ST_OK;
 }

@@ -79,7 +79,7 @@ int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backen
     return (int64_t)sp.peak;
 }
 
-static bool shared(const stager *g)
+static bool is_shared(const stager *g)
 {
     return row_share_ranks(&g->batch.share) > 1;
 }
@@ -98,7 +98,7 @@ static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row
     lay_out(&g->host, &rows, &alone, acc, &(space){.base = g->host_block});
     TRY(v->alloc(s->dev, mine.peak, &g->device_block));
     lay_out(&g->batch, &own, share, acc, &(space){.base = g->device_block});
-    if (!shared(g))
+    if (!is_shared(g))
         return ST_OK;
     TRY(v->alloc_host(s->dev, mine.peak, &g->mine_block));
     lay_out(&g->mine, &own, share, acc, &(space){.base = g->mine_block});
@@ -117,7 +117,7 @@ static status take_lists(stager *g, const batch_caps *cap)
         !g->mine.host_target_doc)
         return FAIL(ST_NO_MEMORY, "no memory for a batch of %lld targets", (long long)cap->targets);
     g->batch.host_sample = g->host.host_sample;
-    g->batch.host_target_doc = (shared(g) ? &g->mine : &g->host)->host_target_doc;
+    g->batch.host_target_doc = (is_shared(g) ? &g->mine : &g->host)->host_target_doc;
     return ST_OK;
 }
 
@@ -291,9 +291,9 @@ static void pad_tokens(device_batch *h, const batch_caps *n, size_t acc, int64_t
            (size_t)(c->targets - n->targets) * acc);
 }
 
-static status upload(stager *g, stream *s, size_t acc)
+static status upload_batch(stager *g, stream *s, size_t acc)
 {
-    const device_batch *h = shared(g) ? &g->mine : &g->host, *b = &g->batch;
+    const device_batch *h = is_shared(g) ? &g->mine : &g->host, *b = &g->batch;
     batch_caps n = batch_sizes(b);
     size_t i32 = sizeof(int32_t), tokens = (size_t)n.tokens, patches = (size_t)n.patches;
     size_t targets = (size_t)n.targets;
@@ -349,7 +349,7 @@ static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weig
     h->docs = n->docs;
     h->targets = n->targets;
     h->weight = weight;
-    if (shared(g)) {
+    if (is_shared(g)) {
         int64_t each = g->fixed_shapes ? b->cap.tokens : row_share_tokens(&b->share, n->tokens);
         TRY(view_make(&g->view, h, stride, each, acc, mine));
         b->host_place = g->view.owner;
@@ -383,7 +383,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     device_batch at = {0}; /* counts so far */
     visual_stage visual = {.d = g->d,
                            .host = h,
-                           .mine = shared(g) ? &g->mine : h,
+                           .mine = is_shared(g) ? &g->mine : h,
                            .place = g->place,
                            .rank = b->share.blind ? -1 : row_share_rank(&b->share),
                            .feature_rows = b->feature_rows,
@@ -411,7 +411,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     b->wide = visual.wide;
     b->visual_distinct = visual.distinct;
     b->variant = 4 * (bucket * STAGERS_MAX + g->buffer) + 2 * b->wide + b->visual_distinct;
-    TRY(upload(g, s, st_dtype_size(acc)));
+    TRY(upload_batch(g, s, st_dtype_size(acc)));
     *out = b;
     return ST_OK;
 }

@@ -8,7 +8,7 @@ static int64_t row_frames(const row *r)
     return frames;
 }
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -17,7 +17,7 @@ static int64_t longest_of(const row *r)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < r->n_docs; i++)
-        longest = larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
+        longest = pick_larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
     return longest;
 }
 
@@ -25,7 +25,7 @@ static int64_t frame_of(const row *r)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < r->n_items; i++)
-        most = larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
+        most = pick_larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
     return most;
 }
 
@@ -47,13 +47,13 @@ batch_caps batch_caps_count(const row *rows, int64_t n_rows)
         c.items += rows[i].n_items;
         c.frames += row_frames(&rows[i]);
         c.targets += row_targets(&rows[i]);
-        c.longest = larger(c.longest, longest_of(&rows[i]));
-        c.frame = larger(c.frame, frame_of(&rows[i]));
+        c.longest = pick_larger(c.longest, longest_of(&rows[i]));
+        c.frame = pick_larger(c.frame, frame_of(&rows[i]));
     }
     return c;
 }
 
-static void grow(int64_t *cap, int64_t need, int64_t step)
+static void grow_cap(int64_t *cap, int64_t need, int64_t step)
 {
     need = (need + step - 1) / step * step;
     if (need > *cap)
@@ -64,12 +64,12 @@ void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t
                     batch_caps *inout_caps)
 {
     batch_caps c = batch_caps_count(rows, n_rows);
-    grow(&inout_caps->tokens, c.tokens, token_step);
-    grow(&inout_caps->docs, c.docs, 1);
-    grow(&inout_caps->patches, c.patches, patch_step);
-    grow(&inout_caps->items, c.items, 1);
-    grow(&inout_caps->frames, c.frames, 1);
-    grow(&inout_caps->targets, c.targets, 1);
+    grow_cap(&inout_caps->tokens, c.tokens, token_step);
+    grow_cap(&inout_caps->docs, c.docs, 1);
+    grow_cap(&inout_caps->patches, c.patches, patch_step);
+    grow_cap(&inout_caps->items, c.items, 1);
+    grow_cap(&inout_caps->frames, c.frames, 1);
+    grow_cap(&inout_caps->targets, c.targets, 1);
 }
 
 static unsigned long long first_sample(const row *rows, int64_t n_rows)

@@ -71,7 +71,7 @@ static status map_tokens(visual_stage *v, const row *r, int64_t token)
 }
 
 /* A still patch [3, 16, 16] -> [3, 2, 16, 16], both frames the same. */
-static void widen(uint8_t *to, const uint8_t *from)
+static void widen_patch(uint8_t *to, const uint8_t *from)
 {
     enum { PLANE = PATCH_SIDE * PATCH_SIDE };
     for (int channel = 0; channel < 3; channel++) {
@@ -105,8 +105,8 @@ static status copy_pixels(visual_stage *v, const row *r)
             video += n;
         } else if (v->wide) {
             for (int64_t p = 0; p < n; p++)
-                widen(h->pixels_wide + (at + p) * VIDEO_PATCH_BYTES,
-                      r->pixels + (still + p) * PATCH_BYTES);
+                widen_patch(h->pixels_wide + (at + p) * VIDEO_PATCH_BYTES,
+                            r->pixels + (still + p) * PATCH_BYTES);
             still += n;
         } else {
             memcpy(h->pixels + at * PATCH_BYTES, r->pixels + still * PATCH_BYTES,

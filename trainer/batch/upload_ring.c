@@ -9,13 +9,13 @@ typedef struct buffer {
     bool taken;            /* both were recorded */
 } buffer;
 
-struct lane {
+struct upload_ring {
     stream *compute, *copies; /* the same one where there is one buffer */
     int n, at, oldest;        /* buffers; the next one; the first one in use */
     buffer list[STAGERS_MAX];
 };
 
-static status buffer_new(lane *l, const model_dims *d, const lane_options *o, int i)
+static status buffer_new(upload_ring *l, const model_dims *d, const upload_ring_options *o, int i)
 {
     const backend_vtable *v = l->compute->dev->v;
     buffer *b = &l->list[i];
@@ -28,33 +28,34 @@ static status buffer_new(lane *l, const model_dims *d, const lane_options *o, in
     return v->event_new(l->compute->dev, &b->used);
 }
 
-int lane_count(const backend_vtable *backend, int in_use)
+int upload_ring_count(const backend_vtable *backend, int in_use)
 {
     const int wanted = backend->ahead + (in_use > 1 ? in_use : 1);
     return wanted < STAGERS_MAX ? wanted : STAGERS_MAX;
 }
 
-status lane_new(stream *compute, const model_dims *d, const lane_options *o, lane **out)
+status upload_ring_new(stream *compute, const model_dims *d, const upload_ring_options *o,
+                       upload_ring **out)
 {
     const backend_vtable *v = compute->dev->v;
-    lane *l = calloc(1, sizeof *l);
+    upload_ring *l = calloc(1, sizeof *l);
     if (!l)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
     l->compute = l->copies = compute;
-    l->n = lane_count(v, o->in_use);
+    l->n = upload_ring_count(v, o->in_use);
     status st = v->ahead > 0 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
     for (int i = 0; i < l->n && st == ST_OK; i++)
         st = buffer_new(l, d, o, i);
     if (st != ST_OK)
-        lane_free(&l);
+        upload_ring_free(&l);
     else
         *out = l;
     return st;
 }
 
-void lane_free(lane **held)
+void upload_ring_free(upload_ring **held)
 {
-    lane *l = *held;
+    upload_ring *l = *held;
     if (!l)
         return;
     const backend_vtable *v = l->compute->dev->v;
@@ -72,7 +73,7 @@ void lane_free(lane **held)
     *held = NULL;
 }
 
-status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out)
+status upload_ring_stage(upload_ring *l, const row *rows, int64_t n_rows, device_batch **out)
 {
     device *dev = l->compute->dev;
     const backend_vtable *v = dev->v;
@@ -87,7 +88,7 @@ status lane_stage(lane *l, const row *rows, int64_t n_rows, device_batch **out)
     return v->event_follow(l->compute, b->arrived);
 }
 
-status lane_used(lane *l)
+status upload_ring_used(upload_ring *l)
 {
     buffer *b = &l->list[l->oldest];
     TRY(l->compute->dev->v->event_record(l->compute, b->used));
@@ -96,12 +97,12 @@ status lane_used(lane *l)
     return ST_OK;
 }
 
-stager *lane_stager(lane *l)
+stager *upload_ring_stager(upload_ring *l)
 {
     return l->list[0].stager;
 }
 
-int64_t lane_buffers(const lane *l)
+int64_t upload_ring_buffers(const upload_ring *l)
 {
     return l->n;
 }

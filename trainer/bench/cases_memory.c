@@ -7,21 +7,21 @@ enum { LOGIT_ROWS = 1024 };
 #define T    (c->z->tokens)
 #define S    (c->z->patches)
 
-static double act(const bench_case *c, double n)
+static double count_act_bytes(const bench_case *c, double n)
 {
     return bench_act_bytes(c) * n;
 }
 
-static double acc(const bench_case *c, double n)
+static double count_acc_bytes(const bench_case *c, double n)
 {
     return bench_acc_bytes(c) * n;
 }
 
-static void add(bench_case *c)
+static void add_residual(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;
     c->a.add = (add_args){.n = n, .a = bench_act(c, n), .b = bench_act(c, n), .y = bench_act(c, n)};
-    c->bytes = act(c, 3.0 * (double)n);
+    c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
 /* Of an adapter's result, so that repeating it stays finite: by 1. */
@@ -29,7 +29,7 @@ static void scale(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;
     c->a.scale = (scale_args){.n = n, .factor = 1.0, .y = bench_act(c, n)};
-    c->bytes = act(c, 2.0 * (double)n);
+    c->bytes = count_act_bytes(c, 2.0 * (double)n);
 }
 
 static void bias_grad(bench_case *c)
@@ -37,7 +37,7 @@ static void bias_grad(bench_case *c)
     int64_t rows = S, n = EYE.intermediate;
     c->a.bias_grad =
         (bias_grad_args){.rows = rows, .n = n, .dy = bench_act(c, rows * n), .db = bench_acc(c, n)};
-    c->bytes = act(c, (double)(rows * n));
+    c->bytes = count_act_bytes(c, (double)(rows * n));
 }
 
 static void rmsnorm(bench_case *c, bool backward, int64_t rows, int64_t n)
@@ -57,7 +57,8 @@ static void rmsnorm(bench_case *c, bool backward, int64_t rows, int64_t n)
     else
         c->a.rmsnorm_fwd = (rmsnorm_fwd_args){
             .rows = rows, .n = n, .eps = 1e-6, .x = x, .w = w, .y = y, .rstd = rstd};
-    c->bytes = act(c, (backward ? 4.0 : 2.0) * (double)(rows * n)) + acc(c, (double)rows);
+    c->bytes = count_act_bytes(c, (backward ? 4.0 : 2.0) * (double)(rows * n)) +
+               count_acc_bytes(c, (double)rows);
 }
 
 static void rmsnorm_hidden(bench_case *c)
@@ -83,7 +84,7 @@ static void norm_rope(bench_case *c)
                                               .sin = bench_acc(c, T * d / 2),
                                               .y = bench_act(c, n),
                                               .rstd = bench_acc(c, T * heads)};
-    c->bytes = act(c, 2.0 * (double)n) + acc(c, (double)(T * (d + heads)));
+    c->bytes = count_act_bytes(c, 2.0 * (double)n) + count_acc_bytes(c, (double)(T * (d + heads)));
 }
 
 static void norm_rope_bwd(bench_case *c)
@@ -101,7 +102,7 @@ static void norm_rope_bwd(bench_case *c)
                                               .dy = dy,
                                               .dx = dy,
                                               .dw = bench_acc(c, d)};
-    c->bytes = act(c, 3.0 * (double)n) + acc(c, (double)(T * (d + heads)));
+    c->bytes = count_act_bytes(c, 3.0 * (double)n) + count_acc_bytes(c, (double)(T * (d + heads)));
 }
 
 static void layernorm(bench_case *c)
@@ -116,7 +117,8 @@ static void layernorm(bench_case *c)
                                               .y = bench_act(c, rows * n),
                                               .mean = bench_acc(c, rows),
                                               .rstd = bench_acc(c, rows)};
-    c->bytes = act(c, 2.0 * (double)(rows * n)) + acc(c, 2.0 * (double)rows);
+    c->bytes =
+        count_act_bytes(c, 2.0 * (double)(rows * n)) + count_acc_bytes(c, 2.0 * (double)rows);
 }
 
 static void layernorm_bwd(bench_case *c)
@@ -133,7 +135,8 @@ static void layernorm_bwd(bench_case *c)
                                               .dw = bench_acc(c, n),
                                               .db = bench_acc(c, n),
                                               .dx_accumulate = true};
-    c->bytes = act(c, 4.0 * (double)(rows * n)) + acc(c, 2.0 * (double)rows);
+    c->bytes =
+        count_act_bytes(c, 4.0 * (double)(rows * n)) + count_acc_bytes(c, 2.0 * (double)rows);
 }
 
 static int32_t position(const bench_sizes *z, int64_t i)
@@ -152,7 +155,7 @@ static void rope_text(bench_case *c)
         .positions = bench_ints(c, 3 * T, position),
         .cos = bench_acc(c, T * half),
         .sin = bench_acc(c, T * half)};
-    c->bytes = acc(c, 2.0 * (double)(T * half)) + 12.0 * (double)T;
+    c->bytes = count_acc_bytes(c, 2.0 * (double)(T * half)) + 12.0 * (double)T;
 }
 
 static void rope_vision(bench_case *c)
@@ -164,7 +167,7 @@ static void rope_vision(bench_case *c)
                                           .row_col = bench_ints(c, 2 * S, position),
                                           .cos = bench_acc(c, S * d / 2),
                                           .sin = bench_acc(c, S * d / 2)};
-    c->bytes = acc(c, (double)(S * d)) + 8.0 * (double)S;
+    c->bytes = count_acc_bytes(c, (double)(S * d)) + 8.0 * (double)S;
 }
 
 /* q of the packed q, k and v. */
@@ -178,15 +181,16 @@ static void rope_apply(bench_case *c)
                                         .cos = bench_acc(c, S * d / 2),
                                         .sin = bench_acc(c, S * d / 2),
                                         .x = bench_act(c, S * stride)};
-    c->bytes = act(c, 2.0 * (double)(S * heads * d)) + acc(c, (double)(S * d));
+    c->bytes =
+        count_act_bytes(c, 2.0 * (double)(S * heads * d)) + count_acc_bytes(c, (double)(S * d));
 }
 
-static void swiglu(bench_case *c)
+static void bench_swiglu(bench_case *c)
 {
     int64_t rows = T * TEXT.top_k, n = TEXT.expert_width;
     c->a.swiglu_fwd = (swiglu_fwd_args){
         .rows = rows, .width = n, .x = bench_act(c, 2 * rows * n), .y = bench_act(c, rows * n)};
-    c->bytes = act(c, 3.0 * (double)(rows * n));
+    c->bytes = count_act_bytes(c, 3.0 * (double)(rows * n));
 }
 
 static void swiglu_bwd(bench_case *c)
@@ -195,15 +199,15 @@ static void swiglu_bwd(bench_case *c)
     void *x = bench_act(c, 2 * rows * n);
     c->a.swiglu_bwd =
         (swiglu_bwd_args){.rows = rows, .width = n, .x = x, .dy = bench_act(c, rows * n), .dx = x};
-    c->bytes = act(c, 5.0 * (double)(rows * n));
+    c->bytes = count_act_bytes(c, 5.0 * (double)(rows * n));
 }
 
-static void gelu(bench_case *c)
+static void bench_gelu(bench_case *c)
 {
     int64_t n = S * EYE.intermediate;
     c->a.gelu_fwd =
         (gelu_fwd_args){.kind = GELU_TANH, .n = n, .x = bench_act(c, n), .y = bench_act(c, n)};
-    c->bytes = act(c, 2.0 * (double)n);
+    c->bytes = count_act_bytes(c, 2.0 * (double)n);
 }
 
 static void gelu_bwd(bench_case *c)
@@ -214,7 +218,7 @@ static void gelu_bwd(bench_case *c)
                                     .x = bench_act(c, n),
                                     .dy = bench_act(c, n),
                                     .dx = bench_act(c, n)};
-    c->bytes = act(c, 3.0 * (double)n);
+    c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
 static void patch_input(bench_case *c)
@@ -222,7 +226,7 @@ static void patch_input(bench_case *c)
     int64_t wide = EYE.patch_bytes;
     c->a.patch_input = (patch_input_args){
         .patches = S, .pixels = bench_raw(c, S * wide / 2), .out = bench_act(c, S * wide)};
-    c->bytes = (double)(S * wide / 2) + act(c, (double)(S * wide));
+    c->bytes = (double)(S * wide / 2) + count_act_bytes(c, (double)(S * wide));
 }
 
 static int32_t some_token(const bench_sizes *z, int64_t i)
@@ -249,7 +253,7 @@ static void gather_slots(bench_case *c)
                                           .index = bench_ints(c, n, slot_token),
                                           .x = bench_act(c, T * width),
                                           .y = bench_act(c, n * width)};
-    c->bytes = act(c, (double)((n + T) * width)) + 4.0 * (double)n;
+    c->bytes = count_act_bytes(c, (double)((n + T) * width)) + 4.0 * (double)n;
 }
 
 static void scatter_embedding(bench_case *c)
@@ -262,7 +266,8 @@ static void scatter_embedding(bench_case *c)
                                             .x = bench_act(c, T * width),
                                             .y = bench_acc(c, TEXT.vocab * width),
                                             .y_acc = true};
-    c->bytes = act(c, (double)(T * width)) + acc(c, 2.0 * (double)(T * width));
+    c->bytes =
+        count_act_bytes(c, (double)(T * width)) + count_acc_bytes(c, 2.0 * (double)(T * width));
 }
 
 static void scatter_visual(bench_case *c)
@@ -275,7 +280,7 @@ static void scatter_visual(bench_case *c)
                                             .x = bench_act(c, n * width),
                                             .y = bench_act(c, T * width),
                                             .distinct = true};
-    c->bytes = act(c, 3.0 * (double)(n * width));
+    c->bytes = count_act_bytes(c, 3.0 * (double)(n * width));
 }
 
 static int32_t table_row(const bench_sizes *z, int64_t i)
@@ -293,7 +298,8 @@ static void weighted(bench_case *c)
                                               .weight = bench_acc(c, 4 * S),
                                               .table = bench_act(c, EYE.positions * width),
                                               .y = bench_act(c, S * width)};
-    c->bytes = act(c, 2.0 * (double)(S * width)) + acc(c, 4.0 * (double)S) + 16.0 * (double)S;
+    c->bytes = count_act_bytes(c, 2.0 * (double)(S * width)) + count_acc_bytes(c, 4.0 * (double)S) +
+               16.0 * (double)S;
 }
 
 static void weighted_bwd(bench_case *c)
@@ -307,8 +313,8 @@ static void weighted_bwd(bench_case *c)
                                  .weight = bench_acc(c, 4 * S),
                                  .dy = bench_act(c, S * width),
                                  .dtable = bench_acc(c, EYE.positions * width)};
-    c->bytes = act(c, (double)(S * width)) + acc(c, 4.0 * (double)S) + 16.0 * (double)S +
-               acc(c, 2.0 * (double)(EYE.positions * width));
+    c->bytes = count_act_bytes(c, (double)(S * width)) + count_acc_bytes(c, 4.0 * (double)S) +
+               16.0 * (double)S + count_acc_bytes(c, 2.0 * (double)(EYE.positions * width));
 }
 
 static void xent(bench_case *c)
@@ -322,7 +328,7 @@ static void xent(bench_case *c)
                             .backward = true,
                             .loss_sum = bench_raw(c, 8),
                             .weight_sum = bench_raw(c, 8)};
-    c->bytes = act(c, 2.0 * (double)(n * vocab));
+    c->bytes = count_act_bytes(c, 2.0 * (double)(n * vocab));
 }
 
 static int64_t expert_values(const bench_case *c)
@@ -342,7 +348,8 @@ static optim_list one_tensor(bench_case *c, bool moments)
         host.v = bench_acc(c, n);
         host.p_act = copy ? bench_act(c, n) : NULL;
     }
-    c->bytes = acc(c, (moments ? 7.0 : 1.0) * (double)n) + (copy ? act(c, (double)n) : 0.0);
+    c->bytes = count_acc_bytes(c, (moments ? 7.0 : 1.0) * (double)n) +
+               (copy ? count_act_bytes(c, (double)n) : 0.0);
     return (optim_list){.tensor = bench_upload(c, &host, sizeof host),
                         .n_tensors = 1,
                         .n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK};
@@ -393,7 +400,7 @@ static void paced_copy(bench_case *c)
                                                  .x = bench_act(c, n),
                                                  .bytes = (RANKS - 1) * n * size,
                                                  .x_bytes = n * size}}};
-    c->bytes = act(c, 2.0 * (double)((RANKS - 1) * n));
+    c->bytes = count_act_bytes(c, 2.0 * (double)((RANKS - 1) * n));
 }
 
 static void paced_sum(bench_case *c)
@@ -405,7 +412,7 @@ static void paced_sum(bench_case *c)
                                       .acc = true,
                                       .x = bench_acc(c, RANKS * n),
                                       .y = bench_acc(c, n)};
-    c->bytes = acc(c, (double)((RANKS + 1) * n));
+    c->bytes = count_acc_bytes(c, (double)((RANKS + 1) * n));
 }
 
 #define ROW(op, shape, make)                                                                       \
@@ -413,7 +420,7 @@ static void paced_sum(bench_case *c)
         BENCH_##op, #op, shape, make                                                               \
     }
 const bench_row bench_memory[] = {
-    ROW(add, "residual", add),
+    ROW(add, "residual", add_residual),
     ROW(scale, "hidden", scale),
     ROW(bias_grad, "vision fc1", bias_grad),
     ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
@@ -425,9 +432,9 @@ const bench_row bench_memory[] = {
     ROW(rope_text, "angles", rope_text),
     ROW(rope_vision, "angles", rope_vision),
     ROW(rope_apply, "vision q", rope_apply),
-    ROW(swiglu_fwd, "slots", swiglu),
+    ROW(swiglu_fwd, "slots", bench_swiglu),
     ROW(swiglu_bwd, "slots", swiglu_bwd),
-    ROW(gelu_fwd, "vision", gelu),
+    ROW(gelu_fwd, "vision", bench_gelu),
     ROW(gelu_bwd, "vision", gelu_bwd),
     ROW(patch_input, "stills", patch_input),
     ROW(rows_gather, "slots", gather_slots),

@@ -18,7 +18,7 @@ enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
 enum { LOGIT_ROWS = 1024 }; /* of the head at once, about what the model holds */
 
 /* y [m, n] = x [m, k] Wt; DX: dx [m, k] = dy W; DW: dW [n, k] += dyt x. */
-static void product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
+static void size_product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
 {
     double act = bench_act_bytes(c), acc = bench_acc_bytes(c);
     gemm_args *a = &c->a.gemm;
@@ -67,7 +67,7 @@ static void product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
         const vision_dims *v = eye(c);                                                             \
         (void)t;                                                                                   \
         (void)v;                                                                                   \
-        product(c, (kind), (m), (n), (k));                                                         \
+        size_product(c, (kind), (m), (n), (k));                                                    \
     }
 #define T c->z->tokens
 #define S c->z->patches

@@ -4,18 +4,18 @@
 #define TEXT (c->z->d->text)
 #define T    (c->z->tokens)
 
-static double act(const bench_case *c, double n)
+static double count_act_bytes(const bench_case *c, double n)
 {
     return bench_act_bytes(c) * n;
 }
 
-static double acc(const bench_case *c, double n)
+static double count_acc_bytes(const bench_case *c, double n)
 {
     return bench_acc_bytes(c) * n;
 }
 
 /* K different experts per token */
-static int32_t chosen(const bench_sizes *z, int64_t i)
+static int32_t choose_expert(const bench_sizes *z, int64_t i)
 {
     int64_t k = z->d->text.top_k, experts = z->d->text.experts;
     return (int32_t)((i / k * 7919 + i % k * (experts / k)) % experts);
@@ -33,7 +33,7 @@ static int32_t all_tokens(const bench_sizes *z, int64_t i)
     return (int32_t)z->tokens;
 }
 
-static void route(bench_case *c)
+static void bench_top_k(bench_case *c)
 {
     int64_t e = TEXT.experts, k = TEXT.top_k;
     c->a.route_fwd = (route_fwd_args){.tokens = T,
@@ -42,11 +42,12 @@ static void route(bench_case *c)
                                       .norm_topk = true,
                                       .n_valid = bench_ints(c, 1, all_tokens),
                                       .logits = bench_act(c, T * e),
-                                      .expert = bench_ints(c, T * k, chosen),
+                                      .expert = bench_ints(c, T * k, choose_expert),
                                       .weight = bench_acc(c, T * k),
                                       .probs = bench_acc(c, T * e),
                                       .count = bench_ints(c, e, own_slot)};
-    c->bytes = act(c, (double)(T * e)) + acc(c, (double)(T * (e + k))) + 4.0 * (double)(T * k);
+    c->bytes = count_act_bytes(c, (double)(T * e)) + count_acc_bytes(c, (double)(T * (e + k))) +
+               4.0 * (double)(T * k);
 }
 
 static void route_bwd(bench_case *c)
@@ -57,12 +58,13 @@ static void route_bwd(bench_case *c)
                                       .top_k = k,
                                       .norm_topk = true,
                                       .n_valid = bench_ints(c, 1, all_tokens),
-                                      .expert = bench_ints(c, T * k, chosen),
+                                      .expert = bench_ints(c, T * k, choose_expert),
                                       .weight = bench_acc(c, T * k),
                                       .probs = bench_acc(c, T * e),
                                       .dweight = bench_acc(c, T * k),
                                       .dlogits = bench_act(c, T * e)};
-    c->bytes = act(c, (double)(T * e)) + acc(c, 2.0 * (double)(T * k)) + 4.0 * (double)(T * k);
+    c->bytes = count_act_bytes(c, (double)(T * e)) + count_acc_bytes(c, 2.0 * (double)(T * k)) +
+               4.0 * (double)(T * k);
 }
 
 static void aux(bench_case *c, int phase)
@@ -80,7 +82,8 @@ static void aux(bench_case *c, int phase)
                                       .aux = bench_acc(c, 1),
                                       .scale = bench_acc(c, 1),
                                       .dlogits = bench_act(c, T * e)};
-    c->bytes = acc(c, (double)(T * e)) + (phase == AUX_GRAD ? act(c, 2.0 * (double)(T * e)) : 0.0);
+    c->bytes = count_acc_bytes(c, (double)(T * e)) +
+               (phase == AUX_GRAD ? count_act_bytes(c, 2.0 * (double)(T * e)) : 0.0);
 }
 
 static void aux_stats(bench_case *c)
@@ -99,7 +102,7 @@ static void permute(bench_case *c)
     c->a.permute = (permute_args){.tokens = T,
                                   .experts = e,
                                   .top_k = k,
-                                  .expert = bench_ints(c, T * k, chosen),
+                                  .expert = bench_ints(c, T * k, choose_expert),
                                   .offset = bench_raw(c, 4 * (e + 1)),
                                   .slot_row = bench_raw(c, 4 * T * k),
                                   .row_token = bench_raw(c, 4 * T * k)};
@@ -117,7 +120,8 @@ static void combine(bench_case *c)
                                           .o = bench_act(c, T * k * h),
                                           .residual = bench_act(c, T * h),
                                           .y = bench_act(c, T * h)};
-    c->bytes = act(c, (double)(T * (k + 2) * h)) + acc(c, (double)(T * k)) + 4.0 * (double)(T * k);
+    c->bytes = count_act_bytes(c, (double)(T * (k + 2) * h)) + count_acc_bytes(c, (double)(T * k)) +
+               4.0 * (double)(T * k);
 }
 
 static void combine_bwd(bench_case *c)
@@ -133,8 +137,8 @@ static void combine_bwd(bench_case *c)
                                           .dy = bench_act(c, T * h),
                                           .do_ = o,
                                           .dweight = bench_acc(c, T * k)};
-    c->bytes = act(c, (double)(T * (2 * k + 1) * h)) + acc(c, 2.0 * (double)(T * k)) +
-               4.0 * (double)(T * k);
+    c->bytes = count_act_bytes(c, (double)(T * (2 * k + 1) * h)) +
+               count_acc_bytes(c, 2.0 * (double)(T * k)) + 4.0 * (double)(T * k);
 }
 
 /* ---- windows of peers: this GPU's own, as over NVLink but for the way there ---- */
@@ -152,7 +156,7 @@ static peer_set own_window(bench_case *c, void *window)
     return (peer_set){.base = bench_upload(c, &window, sizeof window), .rank = 0, .size = 1};
 }
 
-static void tell(bench_case *c)
+static void bench_offsets(bench_case *c)
 {
     const int64_t n = TEXT.experts + 1;
     c->a.peers_tell = (peers_tell_args){.p = own_window(c, bench_raw(c, 4 * n)),
@@ -161,7 +165,7 @@ static void tell(bench_case *c)
     c->bytes = 8.0 * (double)n;
 }
 
-static void meet(bench_case *c)
+static void bench_meeting(bench_case *c)
 {
     c->a.peers_meet = (peers_meet_args){
         .p = own_window(c, bench_raw(c, 2 * MET)), .met = MET, .phase = MEET_ARRIVE | MEET_WAIT};
@@ -182,7 +186,7 @@ static void plan(bench_case *c)
     c->bytes = 4.0 * (double)(n + TEXT.experts);
 }
 
-static void move(bench_case *c, bool back)
+static void fill_exchange(bench_case *c, bool back)
 {
     const int64_t slots = T * TEXT.top_k, h = TEXT.hidden;
     const int32_t *offset = bench_ints(c, TEXT.experts + 1, even_offset);
@@ -197,17 +201,17 @@ static void move(bench_case *c, bool back)
                                               .order = offset,
                                               .rounds = bench_raw(c, 4),
                                               .mine = bench_act(c, slots * h)};
-    c->bytes = act(c, 2.0 * (double)(slots * h));
+    c->bytes = count_act_bytes(c, 2.0 * (double)(slots * h));
 }
 
 static void there(bench_case *c)
 {
-    move(c, false);
+    fill_exchange(c, false);
 }
 
 static void back(bench_case *c)
 {
-    move(c, true);
+    fill_exchange(c, true);
 }
 
 #define ROW(op, shape, make)                                                                       \
@@ -215,15 +219,15 @@ static void back(bench_case *c)
         BENCH_##op, #op, shape, make                                                               \
     }
 const bench_row bench_routing[] = {
-    ROW(route_fwd, "top K", route),
+    ROW(route_fwd, "top K", bench_top_k),
     ROW(route_bwd, "top K", route_bwd),
     ROW(route_aux, "statistics", aux_stats),
     ROW(route_aux, "gradient", aux_grad),
     ROW(permute, "slots", permute),
     ROW(combine_fwd, "mix, residual", combine),
     ROW(combine_bwd, "mix", combine_bwd),
-    ROW(peers_tell, "offsets", tell),
-    ROW(peers_meet, "alone", meet),
+    ROW(peers_tell, "offsets", bench_offsets),
+    ROW(peers_meet, "alone", bench_meeting),
     ROW(exchange_plan, "8 ranks", plan),
     ROW(exchange_rows, "there", there),
     ROW(exchange_rows, "back", back),

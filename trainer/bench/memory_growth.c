@@ -26,7 +26,7 @@ static status read_now(const session *s, reading *out)
     return ST_OK;
 }
 
-static double grown(const reading *from, const reading *to)
+static double measure_growth(const reading *from, const reading *to)
 {
     return to->used - from->used - (to->scratch - from->scratch);
 }
@@ -53,7 +53,7 @@ static void print_nodes(const memory_gpu *p, double taken, FILE *to)
             (long long)p->nodes, (double)p->graphs / (double)p->nodes, taken / (double)p->nodes);
 }
 
-static void print(const session *s, const memory_plan *p, const reading r[4], FILE *to)
+static void print_growth(const session *s, const memory_plan *p, const reading r[4], FILE *to)
 {
     const device *d = s->device;
     const reading closed = {(double)d->used_at_open, 0.0};
@@ -64,11 +64,11 @@ static void print(const session *s, const memory_plan *p, const reading r[4], FI
         fprintf(to, "memory: %-28s planned %12.1f MiB  not measured (no NVML)\n", "context",
                 (double)p->gpu.context / MIB);
     line(&t, "asked for before step 1", (double)(p->total - memory_gpu_total(&p->gpu)),
-         grown(&closed, &r[0]));
+         measure_growth(&closed, &r[0]));
     line(&t, "workspace of ops", (double)p->gpu.workspace, r[3].scratch);
-    line(&t, "libraries' kernels", (double)p->gpu.libraries, grown(&r[0], &r[1]));
-    line(&t, "captured steps", (double)p->gpu.graphs, grown(&r[1], &r[3]));
-    print_nodes(&p->gpu, grown(&r[1], &r[3]), to);
+    line(&t, "libraries' kernels", (double)p->gpu.libraries, measure_growth(&r[0], &r[1]));
+    line(&t, "captured steps", (double)p->gpu.graphs, measure_growth(&r[1], &r[3]));
+    print_nodes(&p->gpu, measure_growth(&r[1], &r[3]), to);
     fprintf(to, "memory: %lld graphs; the last two steps took %.1f MiB more\n",
             (long long)d->counts.captures, (r[3].used - r[2].used) / MIB);
     fprintf(to, "memory: all planned %.1f MiB, taken %.1f MiB: off by %.2f %% (goal: %.0f %%)\n",
@@ -76,7 +76,7 @@ static void print(const session *s, const memory_plan *p, const reading r[4], FI
 }
 
 /* r: behind opening; the steps that no graph holds; all but two; all. */
-static status run(session *s, int64_t steps, reading r[4])
+static status measure_steps(session *s, int64_t steps, reading r[4])
 {
     const int64_t first = s->device->v->ahead + 1;
     TRY(read_now(s, &r[0]));
@@ -114,10 +114,10 @@ status bench_device_memory(const conf *c, int64_t layers, FILE *to)
     }
     TRY_OR(done, session_open(&own, SESSION_TRAIN, &s));
     fprintf(to, "device: %s\nmodel: %s, %lld layers\n", s.device->description,
-            visible(s.dims.name).text, (long long)s.dims.text.layers);
+            escape_text(s.dims.name).text, (long long)s.dims.text.layers);
     TRY_OR(done, session_memory_plan(&s, &p));
-    TRY_OR(done, run(&s, c->training_steps, r));
-    print(&s, &p, r, to);
+    TRY_OR(done, measure_steps(&s, c->training_steps, r));
+    print_growth(&s, &p, r, to);
 done:
     if (s.device)
         session_close(&s);

@@ -105,7 +105,7 @@ status skew_measure(skew *k, session *s, double *out_load)
 }
 
 /* All of its reach where a load is off by half or more. */
-static status move(skew *k, session *s, bool first)
+static status move_biases(skew *k, session *s, bool first)
 {
     const backend_vtable *v = s->device->v;
     for (int64_t i = 0; i < k->layers * k->experts; i++) {
@@ -131,7 +131,7 @@ status skew_settle(skew *k, session *s, int64_t *step)
         double load;
         TRY(step_run(s, ++*step, &r));
         TRY(skew_measure(k, s, &load));
-        TRY(move(k, s, i == 0));
+        TRY(move_biases(k, s, i == 0));
     }
     return ST_OK;
 }

@@ -128,7 +128,7 @@ done:
 /* Of the last step, by name: a name may be of several groups. */
 static void state_link(const world *w, depth *d)
 {
-    const comm_replay *r = w->joined;
+    const comm_simulated *r = w->joined;
     const comm_tally *list;
     const int n = comm_ledger_list(w->ledger, &list);
     for (int i = 0; i < n; i++) {
@@ -145,7 +145,8 @@ static void state_link(const world *w, depth *d)
         s->bytes += t->step_bytes;
         /* The latency is each call's, the rest goes by bytes. */
         s->ms +=
-            (double)((t->step_calls - 1) * r->latency_ns + comm_replay_ns(r, t->step_bytes)) * 1e-6;
+            (double)((t->step_calls - 1) * r->latency_ns + comm_simulated_ns(r, t->step_bytes)) *
+            1e-6;
     }
 }
 
@@ -154,7 +155,7 @@ static status profile_steps(session *s, int64_t before, profile_sums *out)
 {
     profile *p = NULL;
     status st = ST_OK;
-    replay_free(s->stream); /* calls are measured one by one */
+    graph_replay_free(s->stream); /* calls are measured one by one */
     TRY(profile_new(s->stream, &p));
     for (int64_t i = 0; i <= PROFILED; i++) {
         step_report r;
@@ -187,7 +188,7 @@ static status run_depth(const conf *c, const world *w, double load, bool live, d
     TRY_OR(done, run_steps(&s, before, c->training_steps, d));
     if (k)
         TRY_OR(done, skew_measure(k, &s, &d->load));
-    if (world_replayed(w)) {
+    if (world_simulated(w)) {
         TRY_OR(done, profile_steps(&s, before + WARM_UP + c->training_steps, &d->where));
         state_link(w, d);
     }

@@ -22,7 +22,7 @@ static void count_group_free(void *handle)
     (void)handle;
 }
 
-static void note(const comm *c, int64_t kind, int64_t count, st_dtype dtype, int64_t more)
+static void note_call(const comm *c, int64_t kind, int64_t count, st_dtype dtype, int64_t more)
 {
     comm_counted *g = c->handle;
     const int64_t call[] = {kind, count, (int64_t)dtype, more};
@@ -31,7 +31,7 @@ static void note(const comm *c, int64_t kind, int64_t count, st_dtype dtype, int
 }
 
 /* Is there that much device memory? */
-static status room(const stream *s, const void *p, int64_t count, st_dtype dtype)
+static status check_room(const stream *s, const void *p, int64_t count, st_dtype dtype)
 {
     size_t bytes = (size_t)count * st_dtype_size(dtype);
     if (shapes_hold(s->dev, p, bytes))
@@ -42,31 +42,31 @@ static status room(const stream *s, const void *p, int64_t count, st_dtype dtype
 static status count_all_gather(const comm *c, stream *s, const void *send, void *recv,
                                int64_t count, st_dtype dtype)
 {
-    note(c, COMM_ALL_GATHER, count, dtype, 0);
-    TRY(room(s, send, count, dtype));
-    return room(s, recv, c->size * count, dtype);
+    note_call(c, COMM_ALL_GATHER, count, dtype, 0);
+    TRY(check_room(s, send, count, dtype));
+    return check_room(s, recv, c->size * count, dtype);
 }
 
 static status count_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
                                    int64_t count, st_dtype dtype)
 {
-    note(c, COMM_REDUCE_SCATTER, count, dtype, 0);
-    TRY(room(s, send, c->size * count, dtype));
-    return room(s, recv, count, dtype);
+    note_call(c, COMM_REDUCE_SCATTER, count, dtype, 0);
+    TRY(check_room(s, send, c->size * count, dtype));
+    return check_room(s, recv, count, dtype);
 }
 
 static status count_all_reduce(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
                                comm_reduction reduction)
 {
-    note(c, COMM_ALL_REDUCE, count, dtype, (int64_t)reduction);
-    return room(s, inout, count, dtype);
+    note_call(c, COMM_ALL_REDUCE, count, dtype, (int64_t)reduction);
+    return check_room(s, inout, count, dtype);
 }
 
 static status count_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
                               int root)
 {
-    note(c, COMM_BROADCAST, count, dtype, root);
-    return room(s, inout, count, dtype);
+    note_call(c, COMM_BROADCAST, count, dtype, root);
+    return check_room(s, inout, count, dtype);
 }
 
 static status count_all_to_all(const comm *c, stream *s, const void *send,
@@ -77,10 +77,10 @@ static status count_all_to_all(const comm *c, stream *s, const void *send,
     const char *from = send;
     char *to = recv;
     const int64_t size = (int64_t)st_dtype_size(dtype);
-    note(c, COMM_ALL_TO_ALL, 0, dtype, 0);
+    note_call(c, COMM_ALL_TO_ALL, 0, dtype, 0);
     for (int p = 0; p < c->size; p++) {
-        TRY(room(s, from + send_first[p] * size, send_count[p], dtype));
-        TRY(room(s, to + recv_first[p] * size, recv_count[p], dtype));
+        TRY(check_room(s, from + send_first[p] * size, send_count[p], dtype));
+        TRY(check_room(s, to + recv_first[p] * size, recv_count[p], dtype));
         g->sent += p == c->rank ? 0 : send_count[p];
         g->received += p == c->rank ? 0 : recv_count[p];
     }
@@ -93,7 +93,7 @@ static status count_send(const comm *c, stream *s, const void *send, int64_t cou
 {
     (void)to;
     ((comm_counted *)c->handle)->sent += count;
-    return room(s, send, count, dtype);
+    return check_room(s, send, count, dtype);
 }
 
 static status count_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
@@ -101,7 +101,7 @@ static status count_recv(const comm *c, stream *s, void *recv, int64_t count, st
 {
     (void)from;
     ((comm_counted *)c->handle)->received += count;
-    return room(s, recv, count, dtype);
+    return check_room(s, recv, count, dtype);
 }
 
 static status count_edge(const comm *c, stream *s)
@@ -114,7 +114,7 @@ static status count_edge(const comm *c, stream *s)
 /* As if all ranks said what this one says. */
 static status count_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
 {
-    note(c, COMM_ALL_GATHER, bytes, DT_U8, 1);
+    note_call(c, COMM_ALL_GATHER, bytes, DT_U8, 1);
     for (int p = 0; p < c->size; p++)
         memmove((char *)recv + p * bytes, send, (size_t)bytes);
     return ST_OK;
@@ -123,7 +123,7 @@ static status count_host_all_gather(const comm *c, const void *send, void *recv,
 static status count_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
 {
     (void)inout;
-    note(c, COMM_BROADCAST, bytes, DT_U8, root);
+    note_call(c, COMM_BROADCAST, bytes, DT_U8, root);
     return ST_OK;
 }
 

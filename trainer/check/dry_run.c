@@ -140,7 +140,7 @@ static status play(const conf *c, const world *w, const plan_device *planned)
     TRY_OR(done, open_dry(c, w, &d));
     printf("dry run: %s, %" PRId64 " parameters in %" PRId64 " tensors, %" PRId64
            " ranks %s; nothing is computed\n",
-           visible(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
+           escape_text(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
            w ? "in processes of their own" : "one after another");
     d.planned = planned;
     plan_input in = dry_plan_input(&d);

@@ -31,7 +31,7 @@ status dry_check(dry_checks *all, dry_key key, int64_t want, int64_t got)
     return FAIL(ST_INTERNAL, "%s: %" PRId64 ", should be %" PRId64, names[key], got, want);
 }
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -44,8 +44,8 @@ void dry_checks_add(dry_checks *all, const dry_checks *other)
         all->of[i].ranks += other->of[i].ranks;
     }
     for (int i = 0; i < LAYOUT_STAGES; i++)
-        all->stage[i] = larger(all->stage[i], other->stage[i]);
-    all->beside = larger(all->beside, other->beside);
+        all->stage[i] = pick_larger(all->stage[i], other->stage[i]);
+    all->beside = pick_larger(all->beside, other->beside);
 }
 
 void dry_checks_print(const dry_checks *all, int64_t stages, FILE *to)
@@ -116,7 +116,7 @@ static bool share_elements(const struct dry_owner *a, const struct dry_owner *b)
            (a->first < b->first + b->n && b->first < a->first + a->n);
 }
 
-static bool inside(const struct dry_owner *a, const param *q)
+static bool holds_slice(const struct dry_owner *a, const param *q)
 {
     bool fits = a->first >= 0 && a->n >= 0 && a->first + a->n <= slice_count(&a->held);
     int64_t all = 1;
@@ -149,7 +149,7 @@ static status check_param(const dry_owners *o, const param *q, int64_t i, const 
     int64_t sum = 0;
     for (int r = first; r < o->ranks; r = next_of(l, replica, r)) {
         const struct dry_owner *a = &o->of[r * o->n + i];
-        if (!inside(a, q))
+        if (!holds_slice(a, q))
             return FAIL(ST_INTERNAL, "rank %d stores what is not in %s", r, q->name);
         sum += a->n;
         for (int other = first; other < r; other = next_of(l, replica, other))

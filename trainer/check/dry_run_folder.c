@@ -13,7 +13,7 @@
 #include "common/program/log.h"
 #include "trainer/checkpoint/folder.h"
 
-static status make(const char *name, char out[STATUS_PATH_MAX])
+static status make_temp_folder(const char *name, char out[STATUS_PATH_MAX])
 {
     const char *temp = getenv("TMPDIR");
     char path[STATUS_PATH_MAX];
@@ -52,7 +52,7 @@ status dry_folder_open(const char *name, dry_folder *out)
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return FAIL(ST_OS, "pipe: %s", strerror(errno));
-    status st = make(name, f.path);
+    status st = make_temp_folder(name, f.path);
     if (st != ST_OK) {
         close(ends[0]);
         close(ends[1]);

@@ -64,7 +64,7 @@ static status check_memory(dry *d, const session *s)
     TRY(dry_check(&d->checks, DRY_MEMORY, planned, taken));
     plan_input in = dry_plan_input(d);
     in.layout = &s->mesh.layout;
-    TRY(layout_plan_stage(&in, d->conf.training_local_batch_size, &s->again, stage, &plan));
+    TRY(layout_plan_stage(&in, d->conf.training_local_batch_size, &s->recomputed, stage, &plan));
     return dry_check(&d->checks, DRY_MEMORY_PLAN,
                      plan.total - plan.staging - memory_gpu_total(&plan.gpu), planned);
 }
@@ -132,7 +132,7 @@ static status check_plan(dry *d, const session *s, const received_line *line, in
     }
     if (s->mesh.place.pipeline + 1 < l->pipeline)
         return ST_OK;
-    TRY(cost_of(&d->conf, l, &d->dims, d->whole, &r, &s->again, &k));
+    TRY(cost_of(&d->conf, l, &d->dims, d->whole, &r, &s->recomputed, &k));
     return dry_check(&d->checks, DRY_PLANNED,
                      k.traffic[TRAFFIC_GATHER].bytes + k.traffic[TRAFFIC_REDUCE].bytes +
                          k.traffic[TRAFFIC_REPLICATE].bytes,

@@ -162,7 +162,7 @@ static status list_make(const params *p, stream *s, adapter_reader reader, adapt
 }
 
 /* from: all of the row, A [E, in, r] or B [E, r, out]. */
-static void arrange(const adapter_tensor *t, const double *from, double *to)
+static void arrange_adapter(const adapter_tensor *t, const double *from, double *to)
 {
     const int64_t experts = t->p->shape[0], rows = t->p->shape[1], columns = t->p->shape[2];
     const bool exchanged = t->of_b != t->is_b;
@@ -197,7 +197,7 @@ static status read_tensor(void *context, int64_t i, double *out)
                     (long long)t->p->count);
     status st = lora_read(t->p, l->s, 0, t->p->count, all);
     if (st == ST_OK)
-        arrange(t, all, out);
+        arrange_adapter(t, all, out);
     free(all);
     return st;
 }

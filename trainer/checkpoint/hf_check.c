@@ -67,7 +67,7 @@ static bool shape_is(const st_tensor *t, int n_dims, const int64_t *shape)
 }
 
 /* Is this fused tensor as layout P has it, or with the last two axes exchanged? */
-static bool fits(const st_tensor *t, const param *p, bool exchanged)
+static bool fits_param(const st_tensor *t, const param *p, bool exchanged)
 {
     int64_t shape[3] = {p->shape[0], p->shape[exchanged ? 2 : 1], p->shape[exchanged ? 1 : 2]};
     return shape_is(t, 3, shape);
@@ -82,8 +82,8 @@ static expert_layout find_layout(const hf_folder *f, const params *p)
         if (!t)
             continue;
         fused = true;
-        maybe_p = maybe_p && fits(t, row, false);
-        maybe_v5 = maybe_v5 && fits(t, row, true);
+        maybe_p = maybe_p && fits_param(t, row, false);
+        maybe_v5 = maybe_v5 && fits_param(t, row, true);
     }
     if (fused)
         return maybe_v5 && !maybe_p ? EXPERTS_EXCHANGED : EXPERTS_FUSED;

@@ -16,7 +16,8 @@ typedef struct load_buffers {
 } load_buffers;
 
 /* n values of t from element `first` on */
-static void take(const st_tensor *t, int64_t first, int64_t n, double *to, const load_buffers *b)
+static void read_elements(const st_tensor *t, int64_t first, int64_t n, double *to,
+                          const load_buffers *b)
 {
     const int64_t size = (int64_t)st_dtype_size(t->dtype);
     *b->bytes += n * size;
@@ -25,7 +26,7 @@ static void take(const st_tensor *t, int64_t first, int64_t n, double *to, const
 }
 
 /* What was taken between two elements leaves memory, so that a file larger than it passes. */
-static void leave(const st_tensor *t, int64_t first, int64_t end)
+static void forget_rows(const st_tensor *t, int64_t first, int64_t end)
 {
     size_t size = st_dtype_size(t->dtype);
     st_forget(span_of(t->data.data + (size_t)first * size, (size_t)(end - first) * size));
@@ -39,10 +40,10 @@ static status load_as_held(const param *p, stream *s, const st_tensor *t, load_b
         int64_t begin = -1, stored = 0, run = 0;
         for (int64_t i = 0; i < n; i += run) {
             run = slice_run(&p->held, at + i, n - i, &stored);
-            take(t, stored, run, b.matrix + i, &b);
+            read_elements(t, stored, run, b.matrix + i, &b);
             begin = begin < 0 ? stored : begin;
         }
-        leave(t, begin, stored + run);
+        forget_rows(t, begin, stored + run);
         TRY(params_write(p, s, at, n, b.matrix));
     }
     return ST_OK;
@@ -60,18 +61,18 @@ static void take_columns(const param *p, const st_tensor *t, int64_t first, int6
         if (from < 0 || from >= rows)
             continue;
         int64_t at = first + from * stored_in + h->first[1];
-        take(t, at, in, b.row, &b);
+        read_elements(t, at, in, b.row, &b);
         for (int64_t i = 0; i < in && !b.counts_only; i++)
             b.matrix[i * out + j] = b.row[i];
         begin = begin < 0 ? at : begin;
         end = at + in;
     }
     if (begin >= 0)
-        leave(t, begin, end);
+        forget_rows(t, begin, end);
 }
 
 /* Is some of it stored here? Experts count over the whole tensor. */
-static bool stores(const param *p, int64_t expert)
+static bool stores_expert(const param *p, int64_t expert)
 {
     int64_t size = p->local[1] * p->local[2], at = (expert - p->held.first[0]) * size;
     return at >= 0 && at < p->own_first + p->own_n && at + size > p->own_first;
@@ -88,7 +89,7 @@ static status load_exchanged(const param *p, stream *s, const st_tensor *t, load
 {
     int64_t in = p->shape[1], out = p->shape[2], first = p->held.first[0];
     for (int64_t e = first; e < first + p->held.n[0]; e++) {
-        if (!stores(p, e))
+        if (!stores_expert(p, e))
             continue;
         take_columns(p, t, e * in * out, 0, out, b);
         TRY(put_expert(p, s, e, b));
@@ -102,7 +103,7 @@ static status load_experts(const hf_folder *f, const param_piece *piece, int64_t
 {
     const param *p = piece->p;
     for (int64_t i = 0; i < n; i++) {
-        if (!stores(p, piece[i].expert))
+        if (!stores_expert(p, piece[i].expert))
             continue;
         take_columns(p, hf_folder_find(f, piece[i].name), 0, piece[i].column, piece[i].shape[0], b);
         if (piece[i].column + piece[i].shape[0] == p->shape[2])

@@ -171,7 +171,7 @@ static status cut_files(hf_plan *e, int64_t shard_bytes)
     return ST_OK;
 }
 
-static status fill(hf_plan *e, const params *p, const hf_export_options *o, const source *from)
+static status fill_plan(hf_plan *e, const params *p, const hf_export_options *o, const source *from)
 {
     bool kept = false;
     TRY(list_items(e, p, from, o->choose_layout ? o->layout : from->layout));
@@ -191,7 +191,7 @@ status hf_plan_make(const params *p, const hf_export_options *o, hf_plan *out)
     source from;
     hf_plan e = {0};
     TRY(open_source(o->source, p, &from));
-    status st = fill(&e, p, o, &from);
+    status st = fill_plan(&e, p, o, &from);
     hf_folder_close(&from.folder);
     if (st == ST_OK)
         *out = e;

@@ -76,7 +76,7 @@ static status list_make(const params *p, st_dtype acc, state_list *l)
     return ST_OK;
 }
 
-static status put(FILE *f, const char *path, const void *data, size_t size)
+static status write_block(FILE *f, const char *path, const void *data, size_t size)
 {
     if (size && fwrite(data, 1, size, f) != size)
         return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
@@ -104,7 +104,7 @@ static status put_arrays(FILE *f, const char *path, const state_list *l, stream 
             size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
             TRY(v->to_host(s, chunk, (const char *)l->array[i] + at, n));
             TRY(v->wait(s));
-            TRY(put(f, path, chunk, n));
+            TRY(write_block(f, path, chunk, n));
         }
     return ST_OK;
 }
@@ -186,7 +186,7 @@ status train_state_write(const params *p, stream *s, state_writer w, const char 
         st = FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
         goto done;
     }
-    TRY_OR(done, put(f, path, header, header_size));
+    TRY_OR(done, write_block(f, path, header, header_size));
     TRY_OR(done, put_arrays(f, path, &l, s, chunk));
     if (fflush(f) != 0 || fsync(fileno(f)) != 0)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));

@@ -25,7 +25,7 @@
 enum { BLOCKS = 3 };
 static const char FILES[] = "its checkpoint"; /* what a rank is said to wait for */
 
-struct keeper {
+struct checkpoint_writer {
     const conf *conf;
     char folder[STATUS_PATH_MAX];
     const model_dims *dims;
@@ -34,8 +34,8 @@ struct keeper {
     /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
     bool background;
     together together;
-    control *watch;
-    atomic_bool leaving; /* keeper_free has begun */
+    rank_link *watch;
+    atomic_bool leaving; /* checkpoint_writer_free has begun */
     params view;
     stream *view_stream;
     device *host;
@@ -52,12 +52,12 @@ struct keeper {
     int64_t last_step;
 };
 
-bool keeper_in_background(const conf *c)
+bool checkpoint_writer_in_background(const conf *c)
 {
     return c->checkpoint_enable && c->checkpoint_async_mode != CHECKPOINT_SYNC;
 }
 
-static status fill_folder(keeper *k, const char *path)
+static status fill_folder(checkpoint_writer *k, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
     const state_writer w = k->together.writer;
@@ -86,7 +86,7 @@ static status fill_folder(keeper *k, const char *path)
 }
 
 /* The folder that is written into, empty. */
-static status make_writing(const keeper *k, int64_t step)
+static status make_writing(const checkpoint_writer *k, int64_t step)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
     TRY(folder_step_path(path, k->folder, step, "writing"));
@@ -96,18 +96,18 @@ static status make_writing(const keeper *k, int64_t step)
 }
 
 /* Makes room on the disk first; that takes a while, which the other ranks are told. */
-static status begin_folder(const keeper *k, int64_t step)
+static status begin_folder(const checkpoint_writer *k, int64_t step)
 {
-    control_waits(k->watch, FILES);
+    rank_link_waits(k->watch, FILES);
     if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s",
                  status_text()); /* there may be enough */
-    control_waits(k->watch, NULL);
+    rank_link_waits(k->watch, NULL);
     return make_writing(k, step);
 }
 
 /* Another rank than the first: its part, and the mark that it is there. */
-static status write_part(keeper *k)
+static status write_part(checkpoint_writer *k)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
     TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
@@ -116,7 +116,7 @@ static status write_part(keeper *k)
 }
 
 /* By the first rank. What a failure left is removed, so that it fills no disk. */
-static status try_writing(keeper *k)
+static status try_writing(checkpoint_writer *k)
 {
     char path[STATUS_PATH_MAX];
     TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
@@ -134,21 +134,22 @@ static status try_writing(keeper *k)
 
 /* After a save that found the disk full: the oldest checkpoint makes room, for another try where
  * this rank writes alone, else for the next save, since the other ranks are done with this one. */
-static status make_room(keeper *k, status st, bool *out_again)
+static status make_room(checkpoint_writer *k, status st, bool *out_recomputed)
 {
     const status_note why = *status_last();
     bool gone = false;
-    *out_again = false;
+    *out_recomputed = false;
     if (!prune_was_full())
         return st;
     if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s", status_text());
-    *out_again = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
+    *out_recomputed =
+        gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
     status_set(&why);
     return st;
 }
 
-static status write_checkpoint(keeper *k)
+static status write_checkpoint(checkpoint_writer *k)
 {
     bool again;
     if (!k->together.first)
@@ -164,7 +165,7 @@ static status write_checkpoint(keeper *k)
     return ST_OK;
 }
 
-static void save_and_tell(keeper *k)
+static void save_and_tell(checkpoint_writer *k)
 {
     int64_t start = clock_ns();
     status st = write_checkpoint(k);
@@ -184,7 +185,7 @@ static void save_and_tell(keeper *k)
 
 static void *writer_thread(void *user)
 {
-    keeper *k = user;
+    checkpoint_writer *k = user;
     pthread_mutex_lock(&k->lock);
     for (;;) {
         while (!k->busy && !k->quit)
@@ -202,7 +203,7 @@ static void *writer_thread(void *user)
 }
 
 /* k->view: the live registry, its arrays moved from the live blocks into the snapshot's. */
-static status make_view(keeper *k)
+static status make_view(checkpoint_writer *k)
 {
     k->view = *k->live;
     k->view.list = malloc((size_t)k->live->n * sizeof *k->view.list);
@@ -227,7 +228,7 @@ static status make_view(keeper *k)
     return ST_OK;
 }
 
-static status open_background(keeper *k)
+static status open_background(checkpoint_writer *k)
 {
     const backend_vtable *v = k->live_stream->dev->v;
     device *d = k->live_stream->dev;
@@ -247,24 +248,24 @@ static status open_background(keeper *k)
     return ST_OK;
 }
 
-status keeper_new(const conf *c, const char *folder, const model_dims *d, params *p, stream *s,
-                  control *watch, keeper **out)
+status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *d, params *p,
+                             stream *s, rank_link *watch, checkpoint_writer **out)
 {
-    keeper *k = calloc(1, sizeof *k);
+    checkpoint_writer *k = calloc(1, sizeof *k);
     if (!k)
         return FAIL(ST_NO_MEMORY, "no memory to keep checkpoints");
-    *k = (keeper){.conf = c,
-                  .dims = d,
-                  .live = p,
-                  .live_stream = s,
-                  .view = *p,
-                  .view_stream = s,
-                  .watch = watch};
+    *k = (checkpoint_writer){.conf = c,
+                             .dims = d,
+                             .live = p,
+                             .live_stream = s,
+                             .view = *p,
+                             .view_stream = s,
+                             .watch = watch};
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     snprintf(k->folder, sizeof k->folder, "%s", folder);
     k->together = together_of(p);
-    k->background = keeper_in_background(c) && k->together.writes;
+    k->background = checkpoint_writer_in_background(c) && k->together.writes;
     status st = file_make_folders(folder);
     if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
         st = FAIL_IN(ST_CANT_CREATE, folder,
@@ -274,16 +275,16 @@ status keeper_new(const conf *c, const char *folder, const model_dims *d, params
     if (st == ST_OK && k->background)
         st = open_background(k);
     if (st != ST_OK) {
-        keeper_free(&k);
+        checkpoint_writer_free(&k);
         return st;
     }
     *out = k;
     return ST_OK;
 }
 
-void keeper_free(keeper **held)
+void checkpoint_writer_free(checkpoint_writer **held)
 {
-    keeper *k = *held;
+    checkpoint_writer *k = *held;
     if (!k)
         return;
     atomic_store(&k->leaving, true);
@@ -312,7 +313,7 @@ void keeper_free(keeper **held)
     *held = NULL;
 }
 
-static status take_snapshot(keeper *k)
+static status take_snapshot(checkpoint_writer *k)
 {
     const backend_vtable *v = k->live_stream->dev->v;
     const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
@@ -327,7 +328,7 @@ static status take_snapshot(keeper *k)
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 
 /* Values of adapters, wherever they are stored: merging asks for all of a matrix's. */
-static status take_adapters(keeper *k)
+static status take_adapters(checkpoint_writer *k)
 {
     TRY(lora_gather(k->live, k->live_stream));
     for (int64_t i = 0; i < k->live->n && k->background; i++)
@@ -336,10 +337,10 @@ static status take_adapters(keeper *k)
 }
 
 /* What the first rank finds, for all of them. */
-static status begin_save(keeper *k, int64_t step, int32_t *out)
+static status begin_save(checkpoint_writer *k, int64_t step, int32_t *out)
 {
     /* How the one before went was told. */
-    bool kept = keeper_wait(k) == ST_OK && k->last_step == step;
+    bool kept = checkpoint_writer_wait(k) == ST_OK && k->last_step == step;
     TRY(together_settled(&k->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
     if (!kept && k->together.first && begin_folder(k, step) != ST_OK) {
@@ -351,7 +352,7 @@ static status begin_save(keeper *k, int64_t step, int32_t *out)
     return together_agree(&k->together, out);
 }
 
-status keeper_save(keeper *k, const progress *p)
+status checkpoint_writer_save(checkpoint_writer *k, const progress *p)
 {
     int32_t begin;
     TRY(begin_save(k, p->step, &begin));
@@ -362,9 +363,9 @@ status keeper_save(keeper *k, const progress *p)
         return ST_OK;
     TRY(progress_copy(p, &k->todo));
     if (!k->background) {
-        control_waits(k->watch, FILES);
+        rank_link_waits(k->watch, FILES);
         save_and_tell(k);
-        control_waits(k->watch, NULL);
+        rank_link_waits(k->watch, NULL);
         return ST_OK;
     }
     TRY(take_snapshot(k));
@@ -375,14 +376,14 @@ status keeper_save(keeper *k, const progress *p)
     return ST_OK;
 }
 
-status keeper_wait(keeper *k)
+status checkpoint_writer_wait(checkpoint_writer *k)
 {
     status st = ST_OK;
-    control_waits(k->watch, FILES);
+    rank_link_waits(k->watch, FILES);
     pthread_mutex_lock(&k->lock);
     while (k->busy)
         pthread_cond_wait(&k->changed, &k->lock);
-    control_waits(k->watch, NULL);
+    rank_link_waits(k->watch, NULL);
     if (k->outcome != ST_OK) {
         st = k->outcome;
         status_set(&k->note);
@@ -391,27 +392,27 @@ status keeper_wait(keeper *k)
     return st;
 }
 
-status keeper_publish(keeper *k, int64_t step)
+status checkpoint_writer_publish(checkpoint_writer *k, int64_t step)
 {
     if (!k->together.first)
         return ST_OK;
-    control_waits(k->watch, FILES); /* a disk without hard links has all of it copied */
+    rank_link_waits(k->watch, FILES); /* a disk without hard links has all of it copied */
     status st = folder_publish(k->folder, step);
-    control_waits(k->watch, NULL);
+    rank_link_waits(k->watch, NULL);
     return st;
 }
 
-status keeper_settle(const keeper *k, status mine, int64_t step)
+status checkpoint_writer_settle(const checkpoint_writer *k, status mine, int64_t step)
 {
     return together_settled(&k->together, mine, step);
 }
 
-void keeper_goes_on(keeper *k, int64_t from)
+void checkpoint_writer_goes_on(checkpoint_writer *k, int64_t from)
 {
     k->last_step = from;
 }
 
-int64_t keeper_last_step(const keeper *k)
+int64_t checkpoint_writer_last_step(const checkpoint_writer *k)
 {
     return k->last_step;
 }

@@ -30,13 +30,13 @@ static status read_own(const char *folder, int64_t step, const comm *all,
 }
 
 /* Its bytes are whole for all ranks, or for none. */
-static status read_step(const char *folder, int64_t step, const comm *all, control *watch,
+static status read_step(const char *folder, int64_t step, const comm *all, rank_link *watch,
                         char path[STATUS_PATH_MAX], progress *out)
 {
     const comm_at at = {"check a checkpoint", -1};
-    control_waits(watch, "a checkpoint's files");
+    rank_link_waits(watch, "a checkpoint's files");
     status mine = read_own(folder, step, all, path, out);
-    control_waits(watch, NULL);
+    rank_link_waits(watch, NULL);
     status st = comm_agree(all, at, mine, step);
     if (mine == ST_OK && st != ST_OK)
         progress_done(out);
@@ -65,8 +65,9 @@ static status list_steps(const char *folder, const comm *all, int64_t **out, int
     return st;
 }
 
-status keeper_find(const char *folder, int64_t load_step, const comm *all, control *watch,
-                   char out_path[STATUS_PATH_MAX], progress *out, bool *out_found)
+status checkpoint_writer_find(const char *folder, int64_t load_step, const comm *all,
+                              rank_link *watch, char out_path[STATUS_PATH_MAX], progress *out,
+                              bool *out_found)
 {
     const comm alone = comm_alone("checkpoint");
     int64_t *step = NULL, n = 0;
@@ -116,7 +117,7 @@ static status set_aside(const char *folder, int64_t step)
     return ST_OK;
 }
 
-status keeper_clear_after(const char *folder, int64_t after)
+status checkpoint_writer_clear_after(const char *folder, int64_t after)
 {
     int64_t *step = NULL, n = 0;
     TRY(folder_tidy(folder));

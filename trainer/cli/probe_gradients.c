@@ -29,7 +29,7 @@ static void put_transposed(const double *from, int64_t in, int64_t out, int64_t 
 }
 
 /* The values of a piece, from all of its parameter's. */
-static void arrange(const param_piece *piece, const double *all, double *to)
+static void arrange_piece(const param_piece *piece, const double *all, double *to)
 {
     const param *q = piece->p;
     if (piece->expert < 0 && !piece->exchanged) {
@@ -54,7 +54,7 @@ static status put_tensor(const param_piece *piece, st_dtype dtype, const double 
     int n = snprintf(name, sizeof name, "grad.%s", piece->name);
     TRY(arena_strndup(a, name, (size_t)n, &kept));
     TRY(arena_alloc(a, bytes, &data));
-    arrange(piece, all, values);
+    arrange_piece(piece, all, values);
     convert_from_double(data, dtype, values, piece->count);
     *out = (st_tensor){
         .name = kept, .dtype = dtype, .n_dims = piece->n_dims, .data = span_of(data, bytes)};

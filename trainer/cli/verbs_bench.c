@@ -110,7 +110,7 @@ static status ops(const conf *c, const request *q)
     TRY_OR(done, device_open(c->training_backend, &o, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
     printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
-           visible(d.name).text, (long long)z.tokens, (long long)z.patches);
+           escape_text(d.name).text, (long long)z.tokens, (long long)z.patches);
     TRY_OR(done, bench_ceilings_measure(s, &ceilings));
     bench_ceilings_print(&ceilings, stdout);
     rates measured = {.memory = 0};

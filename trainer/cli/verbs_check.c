@@ -32,7 +32,7 @@ typedef struct table {
 } table;
 
 /* exact: the case must agree to the bit. */
-static void tell(table *t, const char *name, double loss, double norm, bool exact)
+static void tell_difference(table *t, const char *name, double loss, double norm, bool exact)
 {
     bool same = loss == 0.0 && norm == 0.0;
     bool ok = same || (!exact && loss <= t->limit && norm <= t->limit);
@@ -44,11 +44,11 @@ static void tell(table *t, const char *name, double loss, double norm, bool exac
     fflush(stdout);
 }
 
-static void compare(table *t, const char *name, const trace *got, bool exact)
+static void compare_trace(table *t, const char *name, const trace *got, bool exact)
 {
     double loss, norm;
     trace_compare(&t->base, got, t->steps, &loss, &norm);
-    tell(t, name, loss, norm, exact);
+    tell_difference(t, name, loss, norm, exact);
 }
 
 static status run_case(const conf *c, int64_t steps, trace *out, table *base)
@@ -70,7 +70,7 @@ static status vary(table *t, const char *name, const conf *c, bool exact)
 {
     trace got;
     TRY(run_case(c, t->steps, &got, NULL));
-    compare(t, name, &got, exact);
+    compare_trace(t, name, &got, exact);
     return ST_OK;
 }
 
@@ -78,19 +78,19 @@ static status vary(table *t, const char *name, const conf *c, bool exact)
 static status save_one(const conf *c, const char *folder, trace *out)
 {
     session s = {0};
-    keeper *k = NULL;
+    checkpoint_writer *k = NULL;
     progress now = {.step = 1, .rows = c->training_global_batch_size};
     status st;
     TRY_OR(done, session_open(c, SESSION_TRAIN, &s));
     TRY_OR(done, trace_steps(&s, 1, 1, out));
-    TRY_OR(done, keeper_new(c, folder, &s.dims, s.params, s.stream, NULL, &k));
+    TRY_OR(done, checkpoint_writer_new(c, folder, &s.dims, s.params, s.stream, NULL, &k));
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
     TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
     TRY_OR(done, progress_set_text(&now.recording, s.recording ? s.recording : ""));
-    TRY_OR(done, keeper_save(k, &now));
-    st = keeper_wait(k);
+    TRY_OR(done, checkpoint_writer_save(k, &now));
+    st = checkpoint_writer_wait(k);
 done:
-    keeper_free(&k);
+    checkpoint_writer_free(&k);
     progress_done(&now);
     session_close(&s);
     return st;
@@ -108,10 +108,10 @@ static status resumed(table *t)
     c.checkpoint_async_mode = CHECKPOINT_SYNC;
     snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
     TRY_OR(done, save_one(&c, folder, &got));
-    TRY_OR(done, keeper_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
+    TRY_OR(done, checkpoint_writer_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
     TRY_OR(done, session_resume(&c, NULL, &from, &s));
     TRY_OR(done, trace_steps(&s, 2, t->steps, &got));
-    compare(t, "resumed after step 1 against straight", &got, true);
+    compare_trace(t, "resumed after step 1 against straight", &got, true);
 done:
     session_close(&s);
     progress_done(&from.progress);
@@ -170,7 +170,8 @@ static status unpacked(table *t)
     TRY_OR(done, gradients(&s, &got.row, 1, packed));
     TRY_OR(done, gradients(&s, one, got.row.n_docs, apart));
     snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);
-    tell(t, name, trace_distance(packed[0], apart[0]), trace_distance(packed[1], apart[1]), false);
+    tell_difference(t, name, trace_distance(packed[0], apart[0]),
+                    trace_distance(packed[1], apart[1]), false);
 done:
     if (got.slot)
         receiver_give_back(s.train, &got);
@@ -237,7 +238,7 @@ static status several(table *t)
         if (degrees[i].n > 1)
             snprintf(line + strlen(line), sizeof line - strlen(line), ", %s %" PRId64,
                      degrees[i].words, degrees[i].n);
-    compare(t, line, &got, false);
+    compare_trace(t, line, &got, false);
     return ST_OK;
 }
 

@@ -31,7 +31,7 @@ static status evaluate_as(const conf *c, const world *w)
     status st;
     TRY(world_log(w, c));
     TRY_OR(done, session_open_rank(c, w, &s));
-    TRY_OR(done, evaluate(&s, true, c->eval_show, &e));
+    TRY_OR(done, evaluate_model(&s, true, c->eval_show, &e));
     session_check_first_loss(&s, e.loss);
     print_all(&e);
 done:

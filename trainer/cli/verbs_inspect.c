@@ -68,7 +68,7 @@ static void print_problems(const hf_report *r)
     for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
         for (int64_t i = 0; i < r->n_problems; i++) {
             if (r->problems[i].kind == kind)
-                printf("%-9s  %s\n", kinds[kind], visible(r->problems[i].text).text);
+                printf("%-9s  %s\n", kinds[kind], escape_text(r->problems[i].text).text);
         }
     }
     printf("%lld missing, %lld extra, %lld misshapen\n", (long long)r->count[HF_MISSING],
@@ -90,7 +90,7 @@ static status inspect(const char *name, const model_dims *d, const params *p)
         TRY_OR(done, hf_check(&weights, p, &report));
     }
     TRY_OR(done, params_pieces(p, report.layout, &pieces, &n));
-    printf("%s: %s%s\n\n", visible(d->name).text, visible(d->model_type).text,
+    printf("%s: %s%s\n\n", escape_text(d->name).text, escape_text(d->model_type).text,
            d->text.tied ? ", tied embeddings" : "");
     print_tensors(pieces, n, has ? &weights : NULL);
     if (has) {

@@ -119,8 +119,8 @@ static status choose_device(const conf *c, const request *q, const rates *r, pla
         snprintf(out->name, sizeof out->name, "GPU of %.100s", q->measured);
         why[0] = 0;
     }
-    printf("planned for the device %s%s%s%s\n", visible(out->name).text, why[0] ? " (" : "", why,
-           why[0] ? ")" : "");
+    printf("planned for the device %s%s%s%s\n", escape_text(out->name).text, why[0] ? " (" : "",
+           why, why[0] ? ")" : "");
     return ST_OK;
 }
 
@@ -128,7 +128,7 @@ static status choose_device(const conf *c, const request *q, const rates *r, pla
 static status plan_cost(const plan_input *in, const request *q, const rates *r)
 {
     cost k;
-    recomputes again;
+    recomputes recomputed;
     if (plan_device_is_cpu(in->device) && !q->measured) {
         printf("time: no rates of a CPU are shipped; trainer bench ops --rates FILE measures them, "
                "for --measured FILE\n");
@@ -136,9 +136,9 @@ static status plan_cost(const plan_input *in, const request *q, const rates *r)
     }
     rates_print(r, stdout);
     if (q->sweep)
-        return sweep(in, q->sweep, r, BEST_LAYOUTS, stdout);
-    TRY(again_of(in, in->conf->training_local_batch_size, &again));
-    TRY(cost_of(in->conf, in->layout, in->dims, in->params, r, &again, &k));
+        return sweep_layouts(in, q->sweep, r, BEST_LAYOUTS, stdout);
+    TRY(recompute_plan_of(in, in->conf->training_local_batch_size, &recomputed));
+    TRY(cost_of(in->conf, in->layout, in->dims, in->params, r, &recomputed, &k));
     cost_print(&k, in->layout, stdout);
     return ST_OK;
 }
@@ -150,7 +150,7 @@ static status plan_layout(const conf *c, const request *q, const model_dims *d, 
     plan_device on;
     layout ranks;
     TRY(layout_of(c, &limits, &ranks));
-    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", visible(d->name).text,
+    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", escape_text(d->name).text,
            p->total, p->n);
     TRY(choose_device(c, q, r, &on));
     const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};

@@ -52,7 +52,7 @@ static status run_rank(conf *c)
     status st = train_run(c, &w);
     if (st == ST_OK && c->metrics_comm_ledger) {
         comm_ledger_print(w.ledger, stdout);
-        if (world_replayed(&w))
+        if (world_simulated(&w))
             printf("%s\n", w.replayed);
     }
     return world_close(&w, st);

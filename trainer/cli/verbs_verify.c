@@ -33,7 +33,7 @@ static status read_args(int argc, char **argv, stretch *out)
     return verb_all_taken(argc, argv);
 }
 
-static const ledger_entry *find(const ledger_entry *list, int64_t n, int64_t step)
+static const ledger_entry *find_step(const ledger_entry *list, int64_t n, int64_t step)
 {
     for (int64_t i = 0; i < n; i++)
         if (list[i].step == step)
@@ -52,7 +52,7 @@ static status find_start(const conf *c, int64_t from, resume_point *out, bool *o
         from = n ? step[0] : 0;
         free(step);
     }
-    return keeper_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
+    return checkpoint_writer_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
 }
 
 /* Options that differ from those of the run, "; key: VALUE here, VALUE in the run, .." */
@@ -103,7 +103,7 @@ static status replay(session *s, const ledger_entry *list, int64_t n, int64_t fr
 {
     int64_t compared = 0;
     for (int64_t step = from + 1; step <= to; step++) {
-        const ledger_entry *was = find(list, n, step);
+        const ledger_entry *was = find_step(list, n, step);
         step_report report;
         char words[256];
         status st = step_run(s, step, &report);

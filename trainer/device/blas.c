@@ -25,21 +25,21 @@ static const char *core_type(void)
     return NULL;
 }
 
-static status find(void *handle, const char *name, void **out)
+static status find_symbol(void *handle, const char *name, void **out)
 {
     *out = dlsym(handle, name);
     return *out ? ST_OK : FAIL(ST_UNAVAILABLE, "libopenblas.so.0 has no %s", name);
 }
 
-static status fill(void *handle)
+static status fill_library(void *handle)
 {
     enum { BUILT_WITH_OPENMP = 2 };
     void *set_threads, *core_name, *parallel;
-    TRY(find(handle, "cblas_sgemm", (void **)&library.sgemm));
-    TRY(find(handle, "cblas_dgemm", (void **)&library.dgemm));
-    TRY(find(handle, "openblas_set_num_threads", &set_threads));
-    TRY(find(handle, "openblas_get_corename", &core_name));
-    TRY(find(handle, "openblas_get_parallel", &parallel));
+    TRY(find_symbol(handle, "cblas_sgemm", (void **)&library.sgemm));
+    TRY(find_symbol(handle, "cblas_dgemm", (void **)&library.dgemm));
+    TRY(find_symbol(handle, "openblas_set_num_threads", &set_threads));
+    TRY(find_symbol(handle, "openblas_get_corename", &core_name));
+    TRY(find_symbol(handle, "openblas_get_parallel", &parallel));
     ((void (*)(int))set_threads)(1);
     library.reentrant = ((int (*)(void))parallel)() != BUILT_WITH_OPENMP;
     library.core = ((char *(*)(void))core_name)();
@@ -70,7 +70,7 @@ static void setting_restore(setting *s)
     free(s->before);
 }
 
-static status load(void)
+static status load_openblas(void)
 {
     setting settings[] = {
         {"OPENBLAS_CORETYPE", getenv("OPENBLAS_CORETYPE") ? NULL : core_type(), NULL},
@@ -86,13 +86,13 @@ static status load(void)
     if (!handle)
         return FAIL(ST_UNAVAILABLE, "OpenBLAS can not be loaded: %s (Debian: libopenblas0)",
                     dlerror());
-    return fill(handle);
+    return fill_library(handle);
 }
 
 status blas_open(void)
 {
     pthread_mutex_lock(&lock);
-    status st = loaded ? ST_OK : load();
+    status st = loaded ? ST_OK : load_openblas();
     loaded = st == ST_OK;
     pthread_mutex_unlock(&lock);
     return st;

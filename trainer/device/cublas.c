@@ -13,7 +13,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cublas_library library;
 static bool loaded;
 
-static status load(void)
+static status load_cublas(void)
 {
     void *handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
@@ -33,7 +33,7 @@ static status load(void)
 status cublas_open(void)
 {
     pthread_mutex_lock(&lock);
-    status st = loaded ? ST_OK : load();
+    status st = loaded ? ST_OK : load_cublas();
     loaded = st == ST_OK;
     pthread_mutex_unlock(&lock);
     return st;

@@ -398,7 +398,7 @@ static status cuda_reserve(stream *base, size_t bytes)
     return bytes > s->block_bytes ? add_scratch(s, bytes) : ST_OK;
 }
 
-static size_t grown(size_t now, size_t wanted)
+static size_t grow_size(size_t now, size_t wanted)
 {
     size_t more = now < SCRATCH_LARGE ? 2 * now : now + now / 8;
     more = more > SCRATCH_LEAST ? more : SCRATCH_LEAST;
@@ -414,7 +414,7 @@ status cuda_scratch(stream *base, size_t bytes, void **out)
                         "an op asks for %zu bytes of scratch while a step is captured; %zu are "
                         "there: its shape did not run before",
                         bytes, s->block_bytes);
-        TRY(add_scratch(s, grown(s->block_bytes, bytes)));
+        TRY(add_scratch(s, grow_size(s->block_bytes, bytes)));
     }
     *out = s->blocks ? s->block[s->blocks - 1] : NULL;
     return ST_OK;

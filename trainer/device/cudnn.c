@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cudnn_library library;
 static bool loaded;
 
-static status load(void)
+static status load_cudnn(void)
 {
     void *handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
@@ -36,7 +36,7 @@ static status load(void)
 status cudnn_open(void)
 {
     pthread_mutex_lock(&lock);
-    status st = loaded ? ST_OK : load();
+    status st = loaded ? ST_OK : load_cudnn();
     loaded = st == ST_OK;
     pthread_mutex_unlock(&lock);
     return st;

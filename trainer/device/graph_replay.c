@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct entry {
-    replay_key key;
+    graph_replay_key key;
     graph *graph; /* NULL: it has run once */
 } entry;
 
@@ -15,7 +15,7 @@ struct replay {
     int64_t n, capacity;
     int64_t open;  /* entry that is being captured, -1: none */
     int64_t inner; /* pieces begun inside it, which it holds */
-    replay_watch watch;
+    graph_replay_watch watch;
 };
 
 static status read_scope(const char *text, unsigned *out)
@@ -43,7 +43,7 @@ static status read_scope(const char *text, unsigned *out)
     return ST_OK;
 }
 
-status replay_new(stream *s, const char *scope)
+status graph_replay_new(stream *s, const char *scope)
 {
     unsigned pieces;
     TRY(read_scope(scope, &pieces));
@@ -56,12 +56,12 @@ status replay_new(stream *s, const char *scope)
     return ST_OK;
 }
 
-void replay_watched(stream *s, const replay_watch *w)
+void graph_replay_watched(stream *s, const graph_replay_watch *w)
 {
     s->replay->watch = *w;
 }
 
-void replay_free(stream *s)
+void graph_replay_free(stream *s)
 {
     replay *r = s->replay;
     if (!r)
@@ -75,7 +75,7 @@ void replay_free(stream *s)
 }
 
 /* -1: not seen before; it is noted. */
-static status find(replay *r, const replay_key *key, int64_t *out)
+static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
 {
     for (int64_t i = 0; i < r->n; i++) {
         if (memcmp(&r->list[i].key, key, sizeof *key) == 0) {
@@ -96,7 +96,7 @@ static status find(replay *r, const replay_key *key, int64_t *out)
     return ST_OK;
 }
 
-status replay_begin(stream *s, const replay_key *key, bool *out_done)
+status graph_replay_begin(stream *s, const graph_replay_key *key, bool *out_done)
 {
     replay *r = s->replay;
     int64_t at;
@@ -105,7 +105,7 @@ status replay_begin(stream *s, const replay_key *key, bool *out_done)
         r->inner++;
     if (!r || r->open >= 0 || !(r->scope >> key->piece & 1))
         return ST_OK;
-    TRY(find(r, key, &at));
+    TRY(find_graph(r, key, &at));
     if (at < 0)
         return ST_OK;
     if (r->list[at].graph) {
@@ -121,7 +121,7 @@ status replay_begin(stream *s, const replay_key *key, bool *out_done)
     return ST_OK;
 }
 
-status replay_end(stream *s, status st)
+status graph_replay_end(stream *s, status st)
 {
     replay *r = s->replay;
     if (!r || r->open < 0)

@@ -24,7 +24,7 @@ typedef struct nvml_library {
     int (*memory_v2)(void *gpu, nvml_memory_v2 *out);
 } nvml_library;
 
-static status load(void *handle, nvml_library *out)
+static status load_nvml(void *handle, nvml_library *out)
 {
     const struct {
         const char *name;
@@ -44,7 +44,7 @@ static status load(void *handle, nvml_library *out)
     return ST_OK;
 }
 
-static status ask(const nvml_library *l, const char *bus, size_t *out)
+static status ask_memory(const nvml_library *l, const char *bus, size_t *out)
 {
     void *gpu = NULL;
     nvml_memory m = {0};
@@ -67,7 +67,7 @@ static status open_library(void **out_handle, nvml_library *out)
     *out_handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!*out_handle)
         return FAIL(ST_UNAVAILABLE, "NVML cannot be loaded: %s", dlerror());
-    status st = load(*out_handle, out);
+    status st = load_nvml(*out_handle, out);
     if (st != ST_OK)
         dlclose(*out_handle);
     return st;
@@ -78,7 +78,7 @@ status nvml_free_bytes(const char *bus, size_t *out)
     nvml_library l = {0};
     void *handle;
     TRY(open_library(&handle, &l));
-    status st = ask(&l, bus, out);
+    status st = ask_memory(&l, bus, out);
     dlclose(handle);
     return st;
 }

@@ -30,14 +30,14 @@ struct event {
     int recorded;
 };
 
-static const shapes_device *of(const device *d)
+static const shapes_device *as_shapes(const device *d)
 {
     return (const shapes_device *)d;
 }
 
 static shapes_place place_of(const device *d, const void *p, size_t bytes)
 {
-    const shapes_device *all = of(d);
+    const shapes_device *all = as_shapes(d);
     const char *at = p;
     for (int i = 0; i < all->n; i++) {
         const block *b = &all->list[i];
@@ -55,20 +55,20 @@ bool shapes_hold(const device *d, const void *p, size_t bytes)
 int shapes_allocations(const device *d, size_t bytes)
 {
     int n = 0;
-    for (int i = 0; i < of(d)->n; i++)
-        n += !of(d)->list[i].pinned && of(d)->list[i].bytes == bytes;
+    for (int i = 0; i < as_shapes(d)->n; i++)
+        n += !as_shapes(d)->list[i].pinned && as_shapes(d)->list[i].bytes == bytes;
     return n;
 }
 
 size_t shapes_bytes(const device *d)
 {
     size_t sum = 0;
-    for (int i = 0; i < of(d)->n; i++)
-        sum += of(d)->list[i].pinned ? 0 : of(d)->list[i].bytes;
+    for (int i = 0; i < as_shapes(d)->n; i++)
+        sum += as_shapes(d)->list[i].pinned ? 0 : as_shapes(d)->list[i].bytes;
     return sum;
 }
 
-static status check(const stream *s, const void *p, size_t bytes, const char *what)
+static status check_copy(const stream *s, const void *p, size_t bytes, const char *what)
 {
     if (shapes_hold(s->dev, p, bytes))
         return ST_OK;
@@ -92,7 +92,7 @@ static void shapes_close(device *d)
     free(d);
 }
 
-static status take(device *base, size_t bytes, bool pinned, void **out)
+static status take_block(device *base, size_t bytes, bool pinned, void **out)
 {
     shapes_device *d = (shapes_device *)base;
     if (d->n == BLOCKS_MAX)
@@ -109,12 +109,12 @@ static status take(device *base, size_t bytes, bool pinned, void **out)
 
 static status shapes_alloc(device *d, size_t bytes, void **out)
 {
-    return take(d, bytes, false, out);
+    return take_block(d, bytes, false, out);
 }
 
 static status shapes_alloc_host(device *d, size_t bytes, void **out)
 {
-    return take(d, bytes, true, out);
+    return take_block(d, bytes, true, out);
 }
 
 static void shapes_release(device *base, void *p)
@@ -151,7 +151,7 @@ static status shapes_to_device(stream *s, void *dst, const void *src, size_t byt
         memmove(dst, src, bytes);
         return ST_OK;
     }
-    return check(s, dst, bytes, "copy to the device");
+    return check_copy(s, dst, bytes, "copy to the device");
 }
 
 static status shapes_to_host(stream *s, void *dst, const void *src, size_t bytes)
@@ -162,18 +162,18 @@ static status shapes_to_host(stream *s, void *dst, const void *src, size_t bytes
     }
     if (bytes)
         memset(dst, 0, bytes);
-    return check(s, src, bytes, "copy from the device");
+    return check_copy(s, src, bytes, "copy from the device");
 }
 
 static status shapes_copy(stream *s, void *dst, const void *src, size_t bytes)
 {
-    TRY(check(s, src, bytes, "copy on the device, from"));
-    return check(s, dst, bytes, "copy on the device, to");
+    TRY(check_copy(s, src, bytes, "copy on the device, from"));
+    return check_copy(s, dst, bytes, "copy on the device, to");
 }
 
 static status shapes_zero(stream *s, void *dst, size_t bytes)
 {
-    return check(s, dst, bytes, "clearing");
+    return check_copy(s, dst, bytes, "clearing");
 }
 
 static status shapes_wait(stream *s)
@@ -233,7 +233,7 @@ static status shapes_event_ns(event *from, event *to, int64_t *out_ns)
 static status shapes_memory(device *d, size_t *out_used, size_t *out_total)
 {
     *out_used = shapes_bytes(d);
-    *out_total = of(d)->memory ? of(d)->memory : SIZE_MAX / 2;
+    *out_total = as_shapes(d)->memory ? as_shapes(d)->memory : SIZE_MAX / 2;
     return ST_OK;
 }
 

@@ -32,8 +32,8 @@ static void chosen_done(chosen *c)
 
 /* And counts them, before anything of them can fail on this rank alone: the next row's documents
  * hang on it, which all ranks generate together. */
-static status choose(answers *a, const row *r, const json_value *references, const bool *counted,
-                     chosen *out)
+static status choose_documents(answers *a, const row *r, const json_value *references,
+                               const bool *counted, chosen *out)
 {
     const int64_t most = a->session->conf->eval_generate;
     int64_t shown = 0;
@@ -77,8 +77,8 @@ static status texts_of(const session *s, const row *r, int64_t doc, char **out_a
                             out_wanted, &size);
 }
 
-static status tell(answers *a, const row *r, const json_value *references, const chosen *c,
-                   int64_t i)
+static status tell_answer(answers *a, const row *r, const json_value *references, const chosen *c,
+                          int64_t i)
 {
     const session *s = a->session;
     const token_list *ids = &c->words[i];
@@ -93,7 +93,7 @@ static status tell(answers *a, const row *r, const json_value *references, const
         TRY_OR(done, vqa_tally_add(a->tally, json_item(references, (size_t)doc), words, &score));
     if (c->shown[i])
         printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
-               visible(asked).text, visible(wanted).text, visible(words).text);
+               escape_text(asked).text, escape_text(wanted).text, escape_text(words).text);
     if (a->page)
         TRY_OR(done, page_add(a->page, r, doc, &(page_entry){asked, wanted, words, score}));
 done:
@@ -113,10 +113,10 @@ status answers_row(answers *a, const row *r, const bool *counted)
         return ST_OK;
     if (r->references[0])
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
-    TRY_OR(done, choose(a, r, references, counted, &c));
+    TRY_OR(done, choose_documents(a, r, references, counted, &c));
     TRY_OR(done, generate_answers(s->generator, r, c.doc, c.n, GENERATE_MAX, c.words));
     for (int64_t i = 0; i < c.n && a->trouble.code == ST_OK; i++)
-        if (tell(a, r, references, &c, i) != ST_OK)
+        if (tell_answer(a, r, references, &c, i) != ST_OK)
             a->trouble = *status_last();
 done:
     json_free(&references);

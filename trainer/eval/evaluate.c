@@ -148,7 +148,7 @@ typedef struct pass {
     verdicts found;
     bool *wrong, *counted; /* [cap.docs + 1] of the row in work */
     bool *lent, *others;   /* [cap.docs + 1] others: lent, of other ranks' rows */
-    lender *lender;
+    image_swap *image_swap;
     answers words;
     int64_t rows, judged; /* so far: with documents; of them this rank's */
 } pass;
@@ -178,7 +178,7 @@ static bool can_swap(const row *r)
 
 /* Forward of one row, staged in b; wrong[d] is set for documents with a missed target, counted[d]
  * for those with any target. */
-static status judge(pass *p, const row *r, const device_batch *b)
+static status judge_row(pass *p, const row *r, const device_batch *b)
 {
     session *s = p->s;
     const backend_vtable *v = s->device->v;
@@ -211,12 +211,13 @@ static status evaluate_swapped(pass *p)
     device_batch *b;
     for (int i = 0; i < q->n; i++)
         if (can_swap(&q->got[i].row))
-            TRY(lender_exchange(p->lender, &q->got[i].row, i == q->own ? p->lent : p->others));
+            TRY(image_swap_exchange(p->image_swap, &q->got[i].row,
+                                    i == q->own ? p->lent : p->others));
     if (!lends && q->ranks == 1)
         return ST_OK;
     TRY(keep_sums(s, keep));
     TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
-    TRY(judge(p, judged, b));
+    TRY(judge_row(p, judged, b));
     TRY(give_back_sums(s, keep));
     for (int64_t d = 0; d < judged->n_docs; d++) {
         const bool counts = p->counted[d] && p->lent[d];
@@ -232,7 +233,7 @@ static status evaluate_round(pass *p)
     if (q->mine->n_docs == 0 && q->ranks == 1)
         return ST_OK;
     p->judged += q->mine->n_docs > 0;
-    TRY(judge(p, q->mine, q->b));
+    TRY(judge_row(p, q->mine, q->b));
     for (int64_t d = 0; d < q->mine->n_docs; d++) {
         p->out->documents += p->counted[d];
         p->out->right += p->counted[d] && !p->wrong[d];
@@ -250,7 +251,7 @@ static status evaluate_round(pass *p)
 /* To the others, who are then as patient as this rank is. */
 static void say_waiting(const session *s, bool waits)
 {
-    control_waits(s->world ? s->world->control : NULL, waits ? "rows" : NULL);
+    rank_link_waits(s->world ? s->world->rank_link : NULL, waits ? "rows" : NULL);
 }
 
 /* The next rows, one for each data-parallel rank; fewer at the end of the stream. */
@@ -279,7 +280,7 @@ static status take_round(pass *p)
     q->n = 0;
     if (trouble->code != ST_OK) {
         status_set(trouble);
-        return agree(s, trouble->code, 0);
+        return agree_rows(s, trouble->code, 0);
     }
     if (stop_heard()) /* rows may be there without a wait that would notice */
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
@@ -290,7 +291,7 @@ static status take_round(pass *p)
         q->mine = q->own < q->n ? &q->got[q->own].row : &q->none;
         st = stage_rows(s->stager, s->stream, q->mine, 1, &q->b);
     }
-    return agree(s, st, q->n);
+    return agree_rows(s, st, q->n);
 }
 
 static void give_back_round(pass *p)
@@ -339,7 +340,7 @@ static status pass_init(pass *p)
     p->others = calloc(docs, sizeof *p->others);
     if (!p->turn.got || !p->wrong || !p->counted || !p->lent || !p->others)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    TRY(lender_new(&p->lender));
+    TRY(image_swap_new(&p->image_swap));
     return verdicts_init(&p->found, p->s);
 }
 
@@ -348,7 +349,7 @@ static void pass_done(pass *p)
     page_free(&p->words.page);
     receiver_close(&p->source);
     verdicts_done(&p->found, p->s);
-    lender_free(&p->lender);
+    image_swap_free(&p->image_swap);
     free(p->wrong);
     free(p->counted);
     free(p->lent);
@@ -388,7 +389,7 @@ static status pass_run(pass *p)
     session *s = p->s;
     const backend_vtable *v = s->device->v;
     const int64_t start = clock_ns();
-    TRY(agree(s, open_own(s, &p->words.page, &p->source), 0));
+    TRY(agree_rows(s, open_own(s, &p->words.page, &p->source), 0));
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
     TRY(pass_rows(p));
@@ -396,10 +397,10 @@ static status pass_run(pass *p)
         log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", p->judged, p->rows);
     TRY(sum_pass(p));
     p->out->seconds = (double)(clock_ns() - start) * 1e-9;
-    return agree(s, p->words.page ? write_page(&p->words, p->out) : ST_OK, 0);
+    return agree_rows(s, p->words.page ? write_page(&p->words, p->out) : ST_OK, 0);
 }
 
-status evaluate(session *s, bool swapped, int64_t show, evaluation *out)
+status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out)
 {
     memset(out, 0, sizeof *out);
     pass p = {.s = s,

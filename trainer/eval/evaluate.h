@@ -33,6 +33,6 @@ static inline double evaluation_percent(int64_t right, int64_t of)
 /* One pass over the eval stream; swapped runs every row a second time with other images. show > 0
  * prints that many questions with the model's generated answers. ST_STOPPED at the next row after a
  * signal. */
-WARN_UNUSED status evaluate(session *s, bool swapped, int64_t show, evaluation *out);
+WARN_UNUSED status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out);
 
 #endif

@@ -10,20 +10,20 @@ typedef struct lent_grid {
     uint8_t *current, *other; /* other is NULL until a second picture came */
 } lent_grid;
 
-struct lender {
+struct image_swap {
     lent_grid grids[MAX_GRIDS];
     int64_t n;
 };
 
-status lender_new(lender **out)
+status image_swap_new(image_swap **out)
 {
     *out = calloc(1, sizeof **out);
-    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "lender: out of memory");
+    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "image swap: out of memory");
 }
 
-void lender_free(lender **held)
+void image_swap_free(image_swap **held)
 {
-    lender *l = *held;
+    image_swap *l = *held;
     if (!l)
         return;
     for (int64_t i = 0; i < l->n; i++) {
@@ -38,13 +38,13 @@ static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
 {
     *out = malloc(bytes ? bytes : 1);
     if (!*out)
-        return FAIL(ST_NO_MEMORY, "lender: out of memory");
+        return FAIL(ST_NO_MEMORY, "image swap: out of memory");
     memcpy(*out, pixels, bytes);
     return ST_OK;
 }
 
 /* The grid's entry, made where it is new; NULL where the table is full. */
-static lent_grid *entry_of(lender *l, const int32_t *grid)
+static lent_grid *entry_of(image_swap *l, const int32_t *grid)
 {
     int64_t i = 0;
     while (i < l->n && memcmp(l->grids[i].grid, grid, sizeof l->grids[i].grid) != 0)
@@ -59,7 +59,7 @@ static lent_grid *entry_of(lender *l, const int32_t *grid)
 }
 
 /* Writes another picture of this grid over pixels. *out_lent = false where there was none yet. */
-static status exchange_one(lender *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
+static status exchange_one(image_swap *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
                            bool *out_lent)
 {
     lent_grid *g = entry_of(l, grid);
@@ -82,13 +82,13 @@ static status exchange_one(lender *l, const int32_t *grid, uint8_t *pixels, size
     return ST_OK;
 }
 
-status lender_exchange(lender *l, row *r, bool *lent)
+status image_swap_exchange(image_swap *l, row *r, bool *lent)
 {
     const int64_t unit = MERGE_SIDE * MERGE_SIDE;
     int64_t n_merged = r->n_patches / unit, patch = 0, t = 0;
     bool *has = calloc((size_t)(n_merged + 1), sizeof *has); /* merged row -> exchanged */
     if (!has)
-        return FAIL(ST_NO_MEMORY, "lender: out of memory");
+        return FAIL(ST_NO_MEMORY, "image swap: out of memory");
     status st = ST_OK;
     for (int64_t i = 0; i < r->n_items; i++) {
         const int32_t *g = &r->grid_thw[3 * i];

@@ -9,14 +9,14 @@
 
 #include "proto/batch.h"
 
-typedef struct lender lender;
+typedef struct image_swap image_swap;
 
-WARN_UNUSED status lender_new(lender **out);
-void lender_free(lender **l);
+WARN_UNUSED status image_swap_new(image_swap **out);
+void image_swap_free(image_swap **l);
 
 /* Writes another picture of the same grid over every image of r (row without video). lent [D]:
  * true for documents that show an image and whose images were all exchanged; false where one had
  * no partner yet, and for documents without images. */
-WARN_UNUSED status lender_exchange(lender *l, row *r, bool *lent);
+WARN_UNUSED status image_swap_exchange(image_swap *l, row *r, bool *lent);
 
 #endif

@@ -7,7 +7,7 @@
 enum { CHANNELS = 3 };
 
 /* Patches in model order: blocks of 2 x 2 after one another, in each patch channel, y, x. */
-static void join(const uint8_t *patch, int64_t high, int64_t wide, uint8_t *rgb)
+static void join_patches(const uint8_t *patch, int64_t high, int64_t wide, uint8_t *rgb)
 {
     const int64_t stride = wide * PATCH_SIDE * CHANNELS, area = PATCH_SIDE * PATCH_SIDE;
     for (int64_t i = 0; i < high * wide; i++, patch += PATCH_BYTES) {
@@ -40,7 +40,8 @@ static void put_base64(const uint8_t *bytes, size_t n, char *out)
     *out = 0;
 }
 
-static status encode(const uint8_t *rgb, int64_t high, int64_t wide, uint8_t **out, size_t *out_n)
+static status encode_png(const uint8_t *rgb, int64_t high, int64_t wide, uint8_t **out,
+                         size_t *out_n)
 {
     png_image image = {.version = PNG_IMAGE_VERSION,
                        .width = (png_uint_32)wide,
@@ -67,8 +68,8 @@ status picture_data_uri(const row *r, int64_t item, int64_t first_patch, char **
     status st = ST_OK;
     if (!rgb)
         return FAIL(ST_NO_MEMORY, "picture: out of memory");
-    join(r->pixels + first_patch * PATCH_BYTES, high, wide, rgb);
-    TRY_OR(done, encode(rgb, high * PATCH_SIDE, wide * PATCH_SIDE, &png, &n));
+    join_patches(r->pixels + first_patch * PATCH_BYTES, high, wide, rgb);
+    TRY_OR(done, encode_png(rgb, high * PATCH_SIDE, wide * PATCH_SIDE, &png, &n));
     char *text = malloc(sizeof start + (n + 2) / 3 * 4);
     if (!text) {
         st = FAIL(ST_NO_MEMORY, "picture: out of memory");

@@ -3,7 +3,7 @@
 #include "trainer/parallel/agree.h"
 #include "trainer/run/stop.h"
 
-status agree(const session *s, status mine, int64_t n)
+status agree_rows(const session *s, status mine, int64_t n)
 {
     const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
     status st = comm_agree(all, (comm_at){"agree on held-out rows", -1}, mine, n);

@@ -9,6 +9,6 @@
 /* mine: how this rank is, with n rows for what comes next. Every rank calls it. ST_OK where all are
  * well and have as many; else the code of the first that is not, on all of them, with its text and
  * rank. A signal that one has heard stops all (stop.h). Of one rank: mine. */
-WARN_UNUSED status agree(const session *s, status mine, int64_t n);
+WARN_UNUSED status agree_rows(const session *s, status mine, int64_t n);
 
 #endif

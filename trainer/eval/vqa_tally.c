@@ -15,7 +15,7 @@ double vqa_share_percent(const vqa_share *s)
 }
 
 /* Types beyond the table share its last place. */
-static void count(vqa_share *list, int *n, const char *type, double accuracy)
+static void count_type(vqa_share *list, int *n, const char *type, double accuracy)
 {
     int i = 0;
     while (i < *n && strncmp(list[i].type, type, VQA_TYPE_TEXT - 1) != 0)
@@ -39,8 +39,8 @@ status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answ
     for (; n < json_count(answers) && n < REFERENCES_MAX; n++)
         list[n] = json_text(json_item(answers, n), "");
     double accuracy = vqa_accuracy(answer, list, n);
-    count(t->question, &t->n_question, question_type, accuracy);
-    count(t->answer, &t->n_answer, answer_type, accuracy);
+    count_type(t->question, &t->n_question, question_type, accuracy);
+    count_type(t->answer, &t->n_answer, answer_type, accuracy);
     t->all.sum += accuracy;
     t->all.n++;
     if (out)
@@ -51,7 +51,7 @@ status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answ
 static void print_shares(const char *what, const vqa_share *list, int n, FILE *to)
 {
     for (int i = 0; i < n; i++)
-        fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, visible(list[i].type).text,
+        fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, escape_text(list[i].type).text,
                 vqa_share_percent(&list[i]), list[i].n);
 }
 

@@ -206,7 +206,8 @@ static status hear_words(const generator *g, int64_t n, int32_t *word)
 }
 
 /* The word of each document behind its last token; those that have ended leave the list. */
-static status choose(generator *g, growing *doc, int64_t *inout_n, int64_t max_new, token_list *out)
+static status choose_tokens(generator *g, growing *doc, int64_t *inout_n, int64_t max_new,
+                            token_list *out)
 {
     const int64_t n = *inout_n;
     int32_t word[DOCS];
@@ -226,7 +227,7 @@ static status choose(generator *g, growing *doc, int64_t *inout_n, int64_t max_n
     return ST_OK;
 }
 
-static status send(generator *g, int32_t *to, int64_t n, int64_t capacity, int32_t pad)
+static status send_index(generator *g, int32_t *to, int64_t n, int64_t capacity, int32_t pad)
 {
     for (int64_t i = n; i < capacity; i++)
         g->index[i] = pad;
@@ -243,7 +244,7 @@ static int64_t all_tokens(const generator *g)
 }
 
 /* A cached pass over the batch that was staged last. */
-static status pass(generator *g, bool step)
+static status run_cached_pass(generator *g, bool step)
 {
     g->cache.step = step;
     return model_forward_cached(g->o.model, g->o.stream, g->b, &g->cache);
@@ -269,8 +270,8 @@ static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
     TRY(stage_rows(g->o.prompts, g->o.stream, prompts, n, &b));
     g->b = b;
     TRY(kv_cache_clear(&g->cache, g->o.stream));
-    TRY(send(g, g->cache.row, t, all_tokens(g), -1));
-    return pass(g, false);
+    TRY(send_index(g, g->cache.row, t, all_tokens(g), -1));
+    return run_cached_pass(g, false);
 }
 
 /* What each query of a step sees: `what` of its document; 0 where there is none. */
@@ -284,7 +285,7 @@ static status send_by_query(generator *g, int32_t *to, const growing *doc, int64
         if (at >= 0 && at < queries)
             g->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
     }
-    return send(g, to, queries, queries, 0);
+    return send_index(g, to, queries, queries, 0);
 }
 
 /* One token of each document. r: a row with room for DOCS of them. */
@@ -303,14 +304,14 @@ static status step(generator *g, row *r, growing *doc, int64_t n)
     }
     TRY(stage_rows(g->step, g->o.stream, r, 1, &b));
     g->b = b;
-    TRY(send(g, g->cache.row, n, all_tokens(g), -1));
+    TRY(send_index(g, g->cache.row, n, all_tokens(g), -1));
     TRY(send_by_query(g, g->cache.first, doc, n, false));
     TRY(send_by_query(g, g->cache.length, doc, n, true));
-    return pass(g, true);
+    return run_cached_pass(g, true);
 }
 
 /* What a batch has taken of its capacities. */
-static bool take(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
+static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
 {
     batch_caps next = *sum;
     next.tokens += p->n_tokens;
@@ -334,7 +335,7 @@ static status cut_prompts(const generator *g, const row *r, const int64_t *docs,
     int64_t rows = 0, taken = 0;
     while (taken < n && taken < g->docs) {
         TRY(prompt_of_document(r, docs[taken], a, &prompts[taken]));
-        if (!take(g, &prompts[taken], &sum, &rows))
+        if (!take_prompt(g, &prompts[taken], &sum, &rows))
             break;
         taken++;
     }
@@ -355,10 +356,10 @@ static status answer_batch(generator *g, const row *prompts, int64_t n, int64_t 
     for (int64_t i = 0; i < n; i++)
         doc[i].answer = i;
     TRY(prefill(g, prompts, doc, n));
-    TRY(choose(g, doc, &n, max_new, out));
+    TRY(choose_tokens(g, doc, &n, max_new, out));
     while (n > 0) {
         TRY(step(g, &r, doc, n));
-        TRY(choose(g, doc, &n, max_new, out));
+        TRY(choose_tokens(g, doc, &n, max_new, out));
     }
     return ST_OK;
 }

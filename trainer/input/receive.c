@@ -27,9 +27,9 @@ typedef struct text_kept {
 } text_kept;
 
 struct receiver {
-    client *source; /* NULL: another rank's */
-    feed *feed;     /* NULL: nobody shares the rows */
-    char *welcome;  /* of another rank's source; heap */
+    client *source;               /* NULL: another rank's */
+    row_broadcast *row_broadcast; /* NULL: nobody shares the rows */
+    char *welcome;                /* of another rank's source; heap */
     slot *slots;
     int64_t n_slots;
     pthread_t thread;
@@ -108,21 +108,21 @@ static status next_row(receiver *r, slot *s)
             return keep_text(&r->resume, s->row.cursor);
         if (st != ST_UNAVAILABLE || !r->endpoint || r->reconnect_s <= 0)
             return st;
-        TRY(rejoin(r->source, r->endpoint, text_of(&r->resume), r->reconnect_s));
+        TRY(rejoin_stream(r->source, r->endpoint, text_of(&r->resume), r->reconnect_s));
     }
 }
 
 static bool hands_on(const receiver *r)
 {
-    return r->feed && feed_is_source(r->feed);
+    return r->row_broadcast && row_broadcast_is_source(r->row_broadcast);
 }
 
-static status fill(receiver *r, slot *s)
+static status fill_slot(receiver *r, slot *s)
 {
     if (r->source)
         return next_row(r, s);
     arena_reset(&s->memory);
-    return row_feed_next(r->feed, &s->memory, &s->row, &s->head, &s->shared_bytes);
+    return row_feed_next(r->row_broadcast, &s->memory, &s->row, &s->head, &s->shared_bytes);
 }
 
 static void note_end(receiver *r, status how)
@@ -146,10 +146,10 @@ static void *receive_thread(void *user)
         pthread_mutex_unlock(&r->lock);
         if (stop)
             return NULL;
-        status st = fill(r, s);
+        status st = fill_slot(r, s);
         if (st != ST_OK) {
             note_end(r, st);
-            if (hands_on(r) && row_feed_last(r->feed, st) != ST_OK)
+            if (hands_on(r) && row_feed_last(r->row_broadcast, st) != ST_OK)
                 status_clear(); /* closing */
             return NULL;
         }
@@ -159,7 +159,7 @@ static void *receive_thread(void *user)
         pthread_mutex_unlock(&r->lock);
         /* The step may read the row meanwhile; its slot is filled again by nobody but this thread.
          */
-        if (hands_on(r) && row_feed_send(r->feed, &s->row, &s->head) != ST_OK)
+        if (hands_on(r) && row_feed_send(r->row_broadcast, &s->row, &s->head) != ST_OK)
             return NULL;
     }
 }
@@ -188,15 +188,15 @@ static status open_source(receiver *r, const receiver_options *o)
 /* This rank's own way to the rows, or the one of the rank that shares its own. */
 static status reach_rows(receiver *r, const receiver_options *o)
 {
-    if (!r->feed)
+    if (!r->row_broadcast)
         return open_source(r, o);
-    if (!feed_is_source(r->feed))
-        return row_feed_await(r->feed, &r->welcome);
+    if (!row_broadcast_is_source(r->row_broadcast))
+        return row_feed_await(r->row_broadcast, &r->welcome);
     status st = open_source(r, o);
     if (st == ST_OK)
-        return row_feed_welcome(r->feed, client_welcome(r->source));
+        return row_feed_welcome(r->row_broadcast, client_welcome(r->source));
     status_note note = *status_last();
-    if (row_feed_last(r->feed, st) != ST_OK)
+    if (row_feed_last(r->row_broadcast, st) != ST_OK)
         status_clear();
     status_set(&note);
     return st;
@@ -207,11 +207,11 @@ status receiver_open(const receiver_options *o, receiver **out)
     status st = ST_OK;
     receiver *r = calloc(1, sizeof *r);
     if (!r) {
-        feed *given = o->feed;
-        feed_close(&given);
+        row_broadcast *given = o->row_broadcast;
+        row_broadcast_close(&given);
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
     }
-    r->feed = o->feed;
+    r->row_broadcast = o->row_broadcast;
     pthread_mutex_init(&r->lock, NULL);
     /* A wall clock that is set back would stretch a wait, and a signal go unnoticed as long. */
     pthread_condattr_t steady;
@@ -256,12 +256,12 @@ void receiver_close(receiver **held)
         pthread_mutex_unlock(&r->lock);
         if (r->source)
             client_interrupt(r->source);
-        if (r->feed)
-            feed_interrupt(r->feed);
+        if (r->row_broadcast)
+            row_broadcast_interrupt(r->row_broadcast);
         pthread_join(r->thread, NULL);
     }
     client_close(&r->source);
-    feed_close(&r->feed);
+    row_broadcast_close(&r->row_broadcast);
     free(r->welcome);
     for (int64_t i = 0; r->slots && i < r->n_slots; i++)
         arena_done(&r->slots[i].memory);
@@ -326,7 +326,7 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
     if (r->n_taken == r->n_filled && r->ended == ST_OK) {
         int64_t start = clock_ns();
         while (r->n_taken == r->n_filled && r->ended == ST_OK && st == ST_OK) {
-            if (r->stopped && r->stopped() && !r->feed)
+            if (r->stopped && r->stopped() && !r->row_broadcast)
                 st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
             else
                 wait_a_little(r);

@@ -20,7 +20,8 @@ typedef struct receiver_options {
     client_options client;
     replay_options replay; /* a recording instead of a daemon; path NULL or "" = the daemon */
     int64_t slots;         /* rows held at once */
-    feed *feed;            /* taken, also by a call that fails; NULL: nobody shares these rows */
+    row_broadcast
+        *row_broadcast;    /* taken, also by a call that fails; NULL: nobody shares these rows */
     bool trains;           /* rows of a daemon that a run goes on from: their cursors are checked */
     double reconnect_s;    /* how long a daemon that went is waited for; 0: not at all */
     bool (*stopped)(void); /* asked while the step waits; true ends the wait. NULL: never */

@@ -23,7 +23,7 @@ static status came_back(const char *endpoint, int64_t begin)
     return ST_OK;
 }
 
-status rejoin(client *c, const char *endpoint, const char *cursor, double patience_s)
+status rejoin_stream(client *c, const char *endpoint, const char *cursor, double patience_s)
 {
     const status_note why = *status_last();
     const int64_t begin = clock_ns();

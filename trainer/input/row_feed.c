@@ -25,27 +25,27 @@ _Static_assert(DIGEST + 2 == NUMBERS, "a digest is two numbers");
 /* Above anything that is sent: sums of sizes stay far from the ends of 64 bits. */
 static const uint64_t COUNT_MOST = UINT64_C(1) << 31;
 
-static status send_numbers(feed *f, const uint64_t n[NUMBERS])
+static status send_numbers(row_broadcast *f, const uint64_t n[NUMBERS])
 {
     uint8_t bytes[NUMBERS * 8];
     for (int i = 0; i < NUMBERS; i++)
         store_u64(bytes + 8 * i, n[i]);
-    return feed_send(f, bytes, sizeof bytes);
+    return row_broadcast_send(f, bytes, sizeof bytes);
 }
 
-static status send_text(feed *f, uint64_t kind, uint64_t number, const char *text)
+static status send_text(row_broadcast *f, uint64_t kind, uint64_t number, const char *text)
 {
     uint64_t n[NUMBERS] = {[KIND] = kind, [BYTES] = strlen(text) + 1, [FIRST] = number};
     TRY(send_numbers(f, n));
-    return feed_send(f, text, n[BYTES]);
+    return row_broadcast_send(f, text, n[BYTES]);
 }
 
-status row_feed_welcome(feed *f, const char *welcome)
+status row_feed_welcome(row_broadcast *f, const char *welcome)
 {
     return send_text(f, MESSAGE_WELCOME, 0, welcome);
 }
 
-status row_feed_last(feed *f, status how)
+status row_feed_last(row_broadcast *f, status how)
 {
     return send_text(f, MESSAGE_LAST, (uint64_t)how, how == ST_END ? "" : status_text());
 }
@@ -77,7 +77,7 @@ int64_t row_feed_bytes(const row *r)
     return (int64_t)bytes;
 }
 
-status row_feed_send(feed *f, const row *r, const frame *head)
+status row_feed_send(row_broadcast *f, const row *r, const frame *head)
 {
     st_tensor t[ROW_TENSORS];
     size_t n_tensors;
@@ -102,31 +102,31 @@ status row_feed_send(feed *f, const row *r, const frame *head)
     TRY(send_numbers(f, n));
     row_tensors(r, 1, t, &n_tensors);
     for (size_t i = 0; i < n_tensors; i++)
-        TRY(feed_send(f, t[i].data.data, t[i].data.size));
+        TRY(row_broadcast_send(f, t[i].data.data, t[i].data.size));
     for (int i = 0; i < TEXTS; i++)
-        TRY(feed_send(f, text[i], n[TEXT + i]));
+        TRY(row_broadcast_send(f, text[i], n[TEXT + i]));
     return ST_OK;
 }
 
 /* ---- the other side ---- */
 
-static status recv_numbers(feed *f, uint64_t n[NUMBERS])
+static status recv_numbers(row_broadcast *f, uint64_t n[NUMBERS])
 {
     uint8_t bytes[NUMBERS * 8];
-    TRY(feed_recv(f, bytes, sizeof bytes));
+    TRY(row_broadcast_recv(f, bytes, sizeof bytes));
     for (int i = 0; i < NUMBERS; i++)
         n[i] = load_u64(bytes + 8 * i);
     return ST_OK;
 }
 
-static status unexpected(const feed *f, const uint64_t n[NUMBERS])
+static status unexpected(const row_broadcast *f, const uint64_t n[NUMBERS])
 {
     return FAIL(ST_PROTOCOL, "rank %d hands on a message of kind %llu and %llu bytes",
-                feed_source(f), (unsigned long long)n[KIND], (unsigned long long)n[BYTES]);
+                row_broadcast_source(f), (unsigned long long)n[KIND], (unsigned long long)n[BYTES]);
 }
 
 /* Heap. */
-static status recv_text(feed *f, const uint64_t n[NUMBERS], char **out)
+static status recv_text(row_broadcast *f, const uint64_t n[NUMBERS], char **out)
 {
     if (n[BYTES] == 0 || n[BYTES] > COUNT_MOST)
         return unexpected(f, n);
@@ -134,7 +134,7 @@ static status recv_text(feed *f, const uint64_t n[NUMBERS], char **out)
     if (!text)
         return FAIL(ST_NO_MEMORY, "no memory for a text of %llu bytes",
                     (unsigned long long)n[BYTES]);
-    status st = feed_recv(f, text, n[BYTES]);
+    status st = row_broadcast_recv(f, text, n[BYTES]);
     if (st == ST_OK && text[n[BYTES] - 1] != 0)
         st = unexpected(f, n);
     if (st != ST_OK)
@@ -144,18 +144,19 @@ static status recv_text(feed *f, const uint64_t n[NUMBERS], char **out)
     return st;
 }
 
-static status recv_last(feed *f, const uint64_t n[NUMBERS])
+static status recv_last(row_broadcast *f, const uint64_t n[NUMBERS])
 {
     char *text = NULL;
     TRY(recv_text(f, n, &text));
     status how = n[FIRST] > ST_OK && n[FIRST] < ST_COUNT ? (status)n[FIRST] : ST_PROTOCOL;
     if (how != ST_END)
-        how = FAIL(how, "rank %d, which receives this rank's rows: %s", feed_source(f), text);
+        how = FAIL(how, "rank %d, which receives this rank's rows: %s", row_broadcast_source(f),
+                   text);
     free(text);
     return how;
 }
 
-status row_feed_await(feed *f, char **out_welcome)
+status row_feed_await(row_broadcast *f, char **out_welcome)
 {
     uint64_t n[NUMBERS];
     TRY(recv_numbers(f, n));
@@ -164,7 +165,7 @@ status row_feed_await(feed *f, char **out_welcome)
     return n[KIND] == MESSAGE_WELCOME ? recv_text(f, n, out_welcome) : unexpected(f, n);
 }
 
-static status recv_row(feed *f, const uint64_t n[NUMBERS], arena *a, row *out)
+static status recv_row(row_broadcast *f, const uint64_t n[NUMBERS], arena *a, row *out)
 {
     st_tensor t[ROW_TENSORS];
     size_t n_tensors, bytes = 0;
@@ -186,9 +187,9 @@ static status recv_row(feed *f, const uint64_t n[NUMBERS], arena *a, row *out)
         return unexpected(f, n);
     row_tensors(&r, 1, t, &n_tensors);
     for (size_t i = 0; i < n_tensors; i++)
-        TRY(feed_recv(f, (void *)t[i].data.data, t[i].data.size)); /* just taken from a */
+        TRY(row_broadcast_recv(f, (void *)t[i].data.data, t[i].data.size)); /* just taken from a */
     for (int i = 0; i < TEXTS; i++) {
-        TRY(feed_recv(f, text[i], n[TEXT + i]));
+        TRY(row_broadcast_recv(f, text[i], n[TEXT + i]));
         text[i][n[TEXT + i] - 1] = 0;
     }
     r.cursor = text[0];
@@ -198,7 +199,7 @@ static status recv_row(feed *f, const uint64_t n[NUMBERS], arena *a, row *out)
     return ST_OK;
 }
 
-status row_feed_next(feed *f, arena *a, row *out, frame *out_head, int64_t *out_bytes)
+status row_feed_next(row_broadcast *f, arena *a, row *out, frame *out_head, int64_t *out_bytes)
 {
     uint64_t n[NUMBERS];
     TRY(recv_numbers(f, n));

@@ -18,16 +18,17 @@
 #include "trainer/parallel/row_broadcast.h"
 
 /* The source's side; any of them ST_STOPPED once interrupted. */
-WARN_UNUSED status row_feed_welcome(feed *f, const char *welcome);
-WARN_UNUSED status row_feed_send(feed *f, const row *r, const frame *head);
+WARN_UNUSED status row_feed_welcome(row_broadcast *f, const char *welcome);
+WARN_UNUSED status row_feed_send(row_broadcast *f, const row *r, const frame *head);
 /* No more rows: how the stream ended (ST_END, or the failure that status_last has). */
-WARN_UNUSED status row_feed_last(feed *f, status how);
+WARN_UNUSED status row_feed_last(row_broadcast *f, status how);
 
 /* The other side's first message; heap. What the source failed with instead, naming its rank. */
-WARN_UNUSED status row_feed_await(feed *f, char **out_welcome);
+WARN_UNUSED status row_feed_await(row_broadcast *f, char **out_welcome);
 /* The next row, its arrays in a; *out_bytes: as it came. ST_END and failures as the source had
  * them, failures naming its rank. */
-WARN_UNUSED status row_feed_next(feed *f, arena *a, row *out, frame *out_head, int64_t *out_bytes);
+WARN_UNUSED status row_feed_next(row_broadcast *f, arena *a, row *out, frame *out_head,
+                                 int64_t *out_bytes);
 
 /* Bytes of a row's message. */
 int64_t row_feed_bytes(const row *r);

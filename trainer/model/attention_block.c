@@ -36,7 +36,7 @@ void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsig
     int64_t t = z->context_tokens, heads = tensor_part(z->ranks, d->heads);
     int64_t kv_heads = tensor_part(z->ranks, d->kv_heads);
     int64_t wide = heads * d->head_dim, narrow = kv_heads * d->head_dim;
-    if (kinds & AGAIN_CHEAP) {
+    if (kinds & RECOMPUTE_CHEAP) {
         k->rstd = space_take(sp, z->cap.tokens, z->acc);
         k->a = space_take(sp, z->cap.tokens * d->hidden, z->act);
         k->rstd_q = space_take(sp, t * heads, z->acc);
@@ -44,12 +44,12 @@ void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsig
         k->qr = space_take(sp, t * wide, z->act);
         k->kr = space_take(sp, t * narrow, z->act);
     }
-    if (kinds & AGAIN_QKV) {
+    if (kinds & RECOMPUTE_QKV) {
         k->q = space_take(sp, t * wide, z->act);
         k->k = space_take(sp, t * narrow, z->act);
         k->v = space_take(sp, t * narrow, z->act);
     }
-    if (kinds & AGAIN_ATTENTION) {
+    if (kinds & RECOMPUTE_ATTENTION) {
         k->o = space_take(sp, t * wide, z->act);
         k->lse = space_take(sp, t * heads, z->acc);
     }
@@ -84,19 +84,19 @@ void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, b
 }
 
 /* Heads of this rank. */
-static int64_t own_heads(const run *r)
+static int64_t own_heads(const pass_context *r)
 {
     return tensor_part(&r->mesh->layout, r->d->text.heads);
 }
 
-static int64_t own_kv_heads(const run *r)
+static int64_t own_kv_heads(const pass_context *r)
 {
     return tensor_part(&r->mesh->layout, r->d->text.kv_heads);
 }
 
 /* y [Tc, heads, d] = mrope(RMSNorm_d(x)) */
-static status norm_rope_fwd(const run *r, const param *w, int64_t heads, const void *x, void *y,
-                            void *rstd)
+static status norm_rope_fwd(const pass_context *r, const param *w, int64_t heads, const void *x,
+                            void *y, void *rstd)
 {
     return op_norm_rope_fwd(r->s, &(norm_rope_fwd_args){.rows = r->context_tokens,
                                                         .heads = heads,
@@ -111,7 +111,7 @@ static status norm_rope_fwd(const run *r, const param *w, int64_t heads, const v
 }
 
 /* dy [Tc, heads, d]: of the rotated on entry, of x on return. */
-static status norm_rope_bwd(const run *r, const param *w, int64_t heads, const void *x,
+static status norm_rope_bwd(const pass_context *r, const param *w, int64_t heads, const void *x,
                             const void *rstd, void *dy)
 {
     return op_norm_rope_bwd(r->s, &(norm_rope_bwd_args){.rows = r->context_tokens,
@@ -128,7 +128,7 @@ static status norm_rope_bwd(const run *r, const param *w, int64_t heads, const v
 }
 
 /* Keys and values of the whole row, for the heads of this rank. */
-static status gather_keys(const run *r, int64_t layer, const attention_saved *k,
+static status gather_keys(const pass_context *r, int64_t layer, const attention_saved *k,
                           const attention_scratch *s, const void **out_k, const void **out_v)
 {
     int64_t narrow = own_kv_heads(r) * r->d->text.head_dim;
@@ -138,7 +138,7 @@ static status gather_keys(const run *r, int64_t layer, const attention_saved *k,
 }
 
 /* What forward and backward are asked for alike. */
-static attention_fwd_args core(const run *r, const attention_saved *k, const void *keys,
+static attention_fwd_args core(const pass_context *r, const attention_saved *k, const void *keys,
                                const void *values)
 {
     const text_dims *d = &r->d->text;
@@ -168,7 +168,7 @@ static attention_fwd_args core(const run *r, const attention_saved *k, const voi
 
 /* o [Tc, Q d] of the rotated q and k, inside each document; of the last token alone, where the
  * others are in the cache. */
-static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
+static status core_fwd(const pass_context *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {
     const void *keys, *values;
@@ -182,8 +182,8 @@ static status core_fwd(const run *r, int64_t layer, const attention_saved *k,
 }
 
 /* q, k, v of a */
-static status project(const run *r, const attention_block *w, const attention_saved *k,
-                      const attention_scratch *s)
+static status project_qkv(const pass_context *r, const attention_block *w, const attention_saved *k,
+                          const attention_scratch *s)
 {
     int64_t tc = r->context_tokens;
     const void *a;
@@ -194,25 +194,25 @@ static status project(const run *r, const attention_block *w, const attention_sa
     return linear_fwd(r, &w->v, tc, a, k->v, 0);
 }
 
-status attention_block_fwd(const run *r, const attention_block *w, const void *x,
+status attention_block_fwd(const pass_context *r, const attention_block *w, const void *x,
                            const attention_saved *k, const attention_scratch *s, unsigned what,
                            void *y)
 {
     TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->a, k->rstd));
-    if (what & AGAIN_QKV)
-        TRY(project(r, w, k, s));
+    if (what & RECOMPUTE_QKV)
+        TRY(project_qkv(r, w, k, s));
     TRY(norm_rope_fwd(r, w->q_norm, own_heads(r), k->q, k->qr, k->rstd_q));
     TRY(norm_rope_fwd(r, w->k_norm, own_kv_heads(r), k->k, k->kr, k->rstd_k));
-    if (what & AGAIN_ATTENTION)
+    if (what & RECOMPUTE_ATTENTION)
         TRY(core_fwd(r, w->layer, k, s));
-    if (!(what & AGAIN_PROJ))
+    if (!(what & RECOMPUTE_PROJ))
         return ST_OK;
     return linear_fwd_back(r, &w->o, (comm_at){"reduce attention output", w->layer}, k->o, x,
                            s->wide, y);
 }
 
 /* dq [Tc], dk, dv [A] of the rotated q and k, from do_. */
-static status core_bwd(const run *r, int64_t layer, const attention_saved *k,
+static status core_bwd(const pass_context *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {
     const bool shared = r->b->cu_keys != NULL;
@@ -234,7 +234,7 @@ static status core_bwd(const run *r, int64_t layer, const attention_saved *k,
     return keys_reduce(r, at, s->dvalues, narrow, s->ranks, s->dv);
 }
 
-status attention_block_bwd(const run *r, const attention_block *w, const void *x,
+status attention_block_bwd(const pass_context *r, const attention_block *w, const void *x,
                            const attention_saved *k, const attention_scratch *s, void *dy)
 {
     const text_dims *d = &r->d->text;

@@ -49,14 +49,14 @@ void attention_block_bind(attention_block *w, params *p, int layer);
 void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsigned kinds);
 void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, bool training);
 
-/* y [T, H] = x + attention(x), of kind AGAIN_PROJ. what: AGAIN_ALL, or the kinds of arrays that are
- * computed again, the others being as they were left. */
-WARN_UNUSED status attention_block_fwd(const run *r, const attention_block *w, const void *x,
-                                       const attention_saved *k, const attention_scratch *t,
-                                       unsigned what, void *y);
+/* y [T, H] = x + attention(x), of kind RECOMPUTE_PROJ. what: RECOMPUTE_ALL, or the kinds of arrays
+ * that are computed again, the others being as they were left. */
+WARN_UNUSED status attention_block_fwd(const pass_context *r, const attention_block *w,
+                                       const void *x, const attention_saved *k,
+                                       const attention_scratch *t, unsigned what, void *y);
 /* dy [T, H]: gradient of the output on entry, of x on return. */
-WARN_UNUSED status attention_block_bwd(const run *r, const attention_block *w, const void *x,
-                                       const attention_saved *k, const attention_scratch *t,
-                                       void *dy);
+WARN_UNUSED status attention_block_bwd(const pass_context *r, const attention_block *w,
+                                       const void *x, const attention_saved *k,
+                                       const attention_scratch *t, void *dy);
 
 #endif

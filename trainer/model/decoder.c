@@ -72,7 +72,7 @@ void decoder_bind(decoder *t, params *p, const model_dims *d)
 static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool is_moe, unsigned kinds)
 {
     attention_saved_layout(&k->attention, sp, z, kinds);
-    if (kinds & AGAIN_PROJ)
+    if (kinds & RECOMPUTE_PROJ)
         k->x1 = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
     if (is_moe)
         moe_saved_layout(&k->moe, sp, z, kinds);
@@ -88,23 +88,24 @@ int64_t decoder_kinds_bytes(const decoder *t, const shape *z, int64_t layer, uns
     return (int64_t)sp.used;
 }
 
-static unsigned again_of(const decoder *t, int64_t layer)
+static unsigned recompute_plan_of(const decoder *t, int64_t layer)
 {
-    return recompute_of(&t->again, layer);
+    return recompute_of(&t->recomputed, layer);
 }
 
 void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
 {
     const text_dims *d = &z->d->text;
     int64_t tokens = z->cap.tokens, width = tokens * d->hidden;
-    t->again = mode.training ? mode.again : (recompute){.what = AGAIN_ALL};
+    t->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
     t->cos = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
     t->sin = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
     for (int64_t l = t->part.first; l <= t->part.end; l++) /* two take turns without training */
         t->x[l] =
             mode.training || l < t->part.first + 2 ? space_take(sp, width, z->act) : t->x[l - 2];
     for (int64_t l = t->part.first; l < t->part.end; l++)
-        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, AGAIN_ALL & ~again_of(t, l));
+        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe,
+                     RECOMPUTE_ALL & ~recompute_plan_of(t, l));
     t->aux = (moe_aux){.n_layers = moe_layers(z->d)};
     t->aux.on = mode.aux && t->aux.n_layers > 0;
     if (t->aux.n_layers > 0) {
@@ -122,7 +123,7 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
     int64_t n_moe = t->aux.n_layers, layers = z->d->text.layers;
     size_t first = space_mark(sp), top = first; /* layers take turns */
     for (int64_t l = t->part.first; l < t->part.end; l++) {
-        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, again_of(t, l));
+        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, recompute_plan_of(t, l));
         space_turn(sp, first, &top);
     }
     space_rewind(sp, top);
@@ -143,19 +144,19 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
         mlp_scratch_layout(&t->mlp_scratch, sp, z, mode.training);
 }
 
-static int32_t *count_of(const decoder *t, const run *r, int64_t layer)
+static int32_t *count_of(const decoder *t, const pass_context *r, int64_t layer)
 {
     return t->count + layer * r->d->text.experts;
 }
 
-static void use_tables(const decoder *t, run *r)
+static void use_tables(const decoder *t, pass_context *r)
 {
     r->text_cos = t->cos;
     r->text_sin = t->sin;
     r->lora = &t->lora;
 }
 
-static status make_tables(decoder *t, run *r)
+static status make_tables(decoder *t, pass_context *r)
 {
     const text_dims *d = &r->d->text;
     rope_text_args angles = {.tokens = r->context_tokens,
@@ -170,16 +171,16 @@ static status make_tables(decoder *t, run *r)
     return op_rope_text(r->s, &angles);
 }
 
-static status embed(decoder *t, run *r, void *const *feature)
+static status embed_tokens(decoder *t, pass_context *r, void *const *feature)
 {
     const text_dims *d = &r->d->text;
-    TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
+    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_FORWARD));
     TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
                                                  .width = d->hidden,
                                                  .index = r->b->text_index,
                                                  .x = t->embed->act,
                                                  .y = t->x[0]}));
-    TRY(units_leave(r->units, r->s, unit_embedding(r->d), UNIT_FORWARD));
+    TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_FORWARD));
     const void *rows;
     if (r->b->feature_rows == 0)
         return ST_OK;
@@ -187,7 +188,7 @@ static status embed(decoder *t, run *r, void *const *feature)
     return merge_insert(r, rows, t->x[0]);
 }
 
-static status add_deepstack(const decoder *t, const run *r, int64_t l, const void *feature)
+static status add_deepstack(const decoder *t, const pass_context *r, int64_t l, const void *feature)
 {
     const void *rows;
     TRY(features_gather(r, (comm_at){"gather deepstack features", l}, feature, t->features, &rows));
@@ -195,54 +196,56 @@ static status add_deepstack(const decoder *t, const run *r, int64_t l, const voi
 }
 
 /* dfeature [M, H] of the images that this rank encoded, from dx. */
-static status collect(const decoder *t, const run *r, int64_t l, void *dfeature)
+static status collect_features(const decoder *t, const pass_context *r, int64_t l, void *dfeature)
 {
     void *all = t->features ? t->features : dfeature;
     TRY(merge_collect(r, t->dx, all));
     return features_reduce(r, (comm_at){"reduce feature gradients", l}, all, dfeature);
 }
 
-static status attention_fwd(const decoder *t, const run *r, int64_t l, int pass, unsigned what)
+static status attention_fwd(const decoder *t, const pass_context *r, int64_t l, int pass,
+                            unsigned what)
 {
     const decoder_saved *k = &t->saved[l];
     bool done;
     TRY(run_piece(r, REPLAY_ATTENTION, pass, l, &done));
     if (done)
         return ST_OK;
-    return replay_end(r->s, attention_block_fwd(r, &t->layer[l].attention, t->x[l], &k->attention,
+    return graph_replay_end(r->s,
+                            attention_block_fwd(r, &t->layer[l].attention, t->x[l], &k->attention,
                                                 &t->attention_scratch, what, k->x1));
 }
 
-static status attention_bwd(const decoder *t, const run *r, int64_t l)
+static status attention_bwd(const decoder *t, const pass_context *r, int64_t l)
 {
     bool done;
     TRY(run_piece(r, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
     return done ? ST_OK
-                : replay_end(r->s, attention_block_bwd(r, &t->layer[l].attention, t->x[l],
-                                                       &t->saved[l].attention,
-                                                       &t->attention_scratch, t->dx));
+                : graph_replay_end(r->s, attention_block_bwd(r, &t->layer[l].attention, t->x[l],
+                                                             &t->saved[l].attention,
+                                                             &t->attention_scratch, t->dx));
 }
 
-static status layer_fwd(const decoder *t, const run *r, int64_t l, void *y)
+static status layer_fwd(const decoder *t, const pass_context *r, int64_t l, void *y)
 {
     const decoder_layer *w = &t->layer[l];
     const decoder_saved *k = &t->saved[l];
-    TRY(attention_fwd(t, r, l, REPLAY_FORWARD, AGAIN_ALL));
+    TRY(attention_fwd(t, r, l, REPLAY_FORWARD, RECOMPUTE_ALL));
     if (!w->is_moe)
-        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, AGAIN_ALL, y);
+        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, RECOMPUTE_ALL, y);
     r->s->part = PART_MOE;
     TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
-                r->cache ? NULL : &t->aux, again_of(t, l) & AGAIN_FC1, y));
+                r->cache ? NULL : &t->aux, recompute_plan_of(t, l) & RECOMPUTE_FC1, y));
     r->s->part = PART_TEXT;
     return ST_OK;
 }
 
 /* What backward needs and was not kept. out_fresh: as moe_bwd has it. */
-static status layer_again(const decoder *t, const run *r, int64_t l, bool *out_fresh)
+static status layer_recomputed(const decoder *t, const pass_context *r, int64_t l, bool *out_fresh)
 {
     const decoder_layer *w = &t->layer[l];
     const decoder_saved *k = &t->saved[l];
-    const unsigned what = again_of(t, l);
+    const unsigned what = recompute_plan_of(t, l);
     *out_fresh = false;
     if (!what)
         return ST_OK;
@@ -250,35 +253,36 @@ static status layer_again(const decoder *t, const run *r, int64_t l, bool *out_f
     if (!w->is_moe)
         return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, what, NULL);
     r->s->part = PART_MOE;
-    TRY(moe_again(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), what, out_fresh));
+    TRY(moe_recomputed(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), what,
+                       out_fresh));
     r->s->part = PART_TEXT;
     return ST_OK;
 }
 
-status decoder_fwd(decoder *t, run *r, void *const *feature)
+status decoder_fwd(decoder *t, pass_context *r, void *const *feature)
 {
     const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
     if (aux && t->part.opens)
         TRY(moe_aux_clear(r, &t->aux));
     TRY(make_tables(t, r));
     if (t->part.opens)
-        TRY(embed(t, r, feature));
+        TRY(embed_tokens(t, r, feature));
     for (int64_t l = t->part.first; l < t->part.end; l++) {
-        TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
+        TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         TRY(layer_fwd(t, r, l, t->x[l + 1]));
-        TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
+        TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
         if (l < r->d->vision.n_deepstack && r->b->feature_rows > 0)
             TRY(add_deepstack(t, r, l, feature[1 + l]));
     }
     return aux && t->part.closes ? moe_aux_sum(r, &t->aux) : ST_OK;
 }
 
-static status layer_bwd(const decoder *t, const run *r, int64_t l)
+static status layer_bwd(const decoder *t, const pass_context *r, int64_t l)
 {
     const decoder_layer *w = &t->layer[l];
     const decoder_saved *k = &t->saved[l];
     bool fresh;
-    TRY(layer_again(t, r, l, &fresh));
+    TRY(layer_recomputed(t, r, l, &fresh));
     r->s->part = w->is_moe ? PART_MOE : PART_TEXT;
     if (w->is_moe)
         TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux, fresh,
@@ -290,7 +294,7 @@ static status layer_bwd(const decoder *t, const run *r, int64_t l)
 }
 
 /* The row of a pad token is put back as it was: what a tied head has added stays. */
-static status add_embedding_gradient(const decoder *t, const run *r)
+static status add_embedding_gradient(const decoder *t, const pass_context *r)
 {
     const text_dims *d = &r->d->text;
     const backend_vtable *v = r->s->dev->v;
@@ -308,7 +312,7 @@ static status add_embedding_gradient(const decoder *t, const run *r)
     return d->has_pad ? v->copy(r->s, of_pad, t->pad_row, bytes) : ST_OK;
 }
 
-status decoder_bwd(decoder *t, run *r, void *const *dfeature)
+status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature)
 {
     bool features = t->features_wanted && r->b->feature_rows > 0 && t->part.opens;
     use_tables(t, r);
@@ -316,16 +320,16 @@ status decoder_bwd(decoder *t, run *r, void *const *dfeature)
         TRY(moe_aux_value(r, &t->aux));
     for (int64_t l = t->part.end - 1; l >= t->lowest && l >= t->part.first; l--) {
         if (features && l < r->d->vision.n_deepstack)
-            TRY(collect(t, r, l, dfeature[1 + l]));
-        TRY(units_enter(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
+            TRY(collect_features(t, r, l, dfeature[1 + l]));
+        TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
         TRY(layer_bwd(t, r, l));
-        TRY(units_leave(r->units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
+        TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
     }
     if (features)
-        TRY(collect(t, r, -1, dfeature[0]));
+        TRY(collect_features(t, r, -1, dfeature[0]));
     if (!t->embed->grad) /* frozen, or another stage's */
         return ST_OK;
-    TRY(units_enter(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
+    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
     TRY(add_embedding_gradient(t, r));
-    return units_leave(r->units, r->s, unit_embedding(r->d), UNIT_GRADIENT);
+    return fsdp_units_leave(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_GRADIENT);
 }

@@ -35,7 +35,7 @@ typedef struct decoder {
     bool features_wanted; /* the vision tower or a merger is trained */
     decoder_layer *layer; /* [L] */
     /* activations */
-    recompute again;
+    recompute recomputed;
     void **x;             /* [L + 1] of [T, H]: layer inputs, and the last output */
     decoder_saved *saved; /* [L]; what is computed again is in memory that all layers share */
     void *cos, *sin;      /* [Tc, head_dim/2] acc */
@@ -53,7 +53,7 @@ typedef struct decoder {
 
 typedef struct decoder_modes {
     bool training; /* inputs of all layers are kept, and there are gradients */
-    recompute again;
+    recompute recomputed;
     bool aux;          /* the load-balancing loss */
     int64_t lora_rank; /* 0: no adapters */
     bool lora_experts;
@@ -72,10 +72,10 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
 /* feature[0] visual rows [M, H], feature[1 + j] deepstack j; unused without patches, and where the
  * part does not open the model: then x[first] is there, and the auxiliary loss's statistics of the
  * layers before. Result: x[end]. Sets the rotary tables of r. */
-WARN_UNUSED status decoder_fwd(decoder *t, run *r, void *const *feature);
+WARN_UNUSED status decoder_fwd(decoder *t, pass_context *r, void *const *feature);
 /* t->dx: gradient of x[end] on entry; of x[first] behind it, where that is wanted. dfeature written
  * like feature, where features_wanted. */
-WARN_UNUSED status decoder_bwd(decoder *t, run *r, void *const *dfeature);
+WARN_UNUSED status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature);
 /* Is the gradient of x[layer] wanted: is something before it trained? */
 static inline bool decoder_reaches_below(const decoder *t, int64_t layer)
 {

@@ -43,7 +43,7 @@ void exchange_close(exchange *e)
 
 /* One pass over a layer. */
 typedef struct pass {
-    const run *r;
+    const pass_context *r;
     const exchange *e;
     const exchange_weights *w;
     const comm *c;
@@ -182,7 +182,7 @@ static void scale_counts(const pass *p, int64_t *list, bool to_elements)
         list[i] = to_elements ? list[i] * p->r->d->text.hidden : list[i] / p->r->d->text.hidden;
 }
 
-static status move(const pass *p, const char *what, bool there, const void *from, void *to)
+static status move_slots(const pass *p, const char *what, bool there, const void *from, void *to)
 {
     const exchange *e = p->e;
     int64_t *const list[] = {e->send_first, e->send_count, e->came_first, e->came_count};
@@ -199,7 +199,7 @@ static status move(const pass *p, const char *what, bool there, const void *from
     return st;
 }
 
-static status reorder(const pass *p, const int32_t *index, const void *x, void *y)
+static status reorder_slots(const pass *p, const int32_t *index, const void *x, void *y)
 {
     return op_rows_gather(
         p->r->s, &(rows_gather_args){
@@ -207,20 +207,20 @@ static status reorder(const pass *p, const int32_t *index, const void *x, void *
 }
 
 /* Slots of all ranks, by expert. */
-static status send(const pass *p, const char *what, const void *slots, void *by_expert)
+static status send_slots(const pass *p, const char *what, const void *slots, void *by_expert)
 {
-    TRY(move(p, what, true, slots, p->e->came));
-    return reorder(p, p->e->from, p->e->came, by_expert);
+    TRY(move_slots(p, what, true, slots, p->e->came));
+    return reorder_slots(p, p->e->from, p->e->came, by_expert);
 }
 
 static status send_back(const pass *p, const char *what, const void *by_expert, void *slots)
 {
-    TRY(reorder(p, p->e->to, by_expert, p->e->came));
-    return move(p, what, false, p->e->came, slots);
+    TRY(reorder_slots(p, p->e->to, by_expert, p->e->came));
+    return move_slots(p, what, false, p->e->came, slots);
 }
 
-static status begin(const run *r, const exchange *e, const exchange_weights *w,
-                    const int32_t *offset, pass *out)
+static status begin_pass(const pass_context *r, const exchange *e, const exchange_weights *w,
+                         const int32_t *offset, pass *out)
 {
     const layout *l = &r->mesh->layout;
     *out = (pass){.r = r,
@@ -232,42 +232,42 @@ static status begin(const run *r, const exchange *e, const exchange_weights *w,
     return gather_borders(out, offset);
 }
 
-static status host_fwd(const run *r, const exchange *e, const exchange_weights *w,
+static status host_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                        const int32_t *offset, const void *x, void *o)
 {
     pass p;
-    TRY(begin(r, e, w, offset, &p));
+    TRY(begin_pass(r, e, w, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
-        TRY(send(&p, "send to experts", x, e->x));
+        TRY(send_slots(&p, "send to experts", x, e->x));
         TRY(exchange_experts_fwd(r, e, w, e->o));
         TRY(send_back(&p, "return from experts", e->o, o));
     }
     return ST_OK;
 }
 
-static status host_bwd(const run *r, const exchange *e, const exchange_weights *w,
+static status host_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                        const int32_t *offset, void *x, const void *do_)
 {
     pass p;
-    TRY(begin(r, e, w, offset, &p));
+    TRY(begin_pass(r, e, w, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
-        TRY(send(&p, "send to experts again", x, e->x));
-        TRY(send(&p, "send gradients to experts", do_, e->o));
+        TRY(send_slots(&p, "send to experts again", x, e->x));
+        TRY(send_slots(&p, "send gradients to experts", do_, e->o));
         TRY(exchange_experts_bwd(r, e, w, e->x));
         TRY(send_back(&p, "return gradients from experts", e->x, x));
     }
     return ST_OK;
 }
 
-status exchange_fwd(const run *r, const exchange *e, const exchange_weights *w,
+status exchange_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                     const int32_t *offset, const void *x, void *o)
 {
     return (e->on_device ? exchange_device_fwd : host_fwd)(r, e, w, offset, x, o);
 }
 
-status exchange_bwd(const run *r, const exchange *e, const exchange_weights *w,
+status exchange_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                     const int32_t *offset, void *x, const void *do_)
 {
     return (e->on_device ? exchange_device_bwd : host_bwd)(r, e, w, offset, x, do_);

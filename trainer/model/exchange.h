@@ -82,10 +82,10 @@ void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t
 
 /* o [S, H] = experts of x [S, H]; offset [E + 1] on the device: first slot of each expert. By the
  * host it waits. */
-WARN_UNUSED status exchange_fwd(const run *r, const exchange *e, const exchange_weights *w,
+WARN_UNUSED status exchange_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                                 const int32_t *offset, const void *x, void *o);
 /* x becomes its gradient from do_ [S, H]; weights' gradients are added. */
-WARN_UNUSED status exchange_bwd(const run *r, const exchange *e, const exchange_weights *w,
+WARN_UNUSED status exchange_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                                 const int32_t *offset, void *x, const void *do_);
 
 #endif

@@ -25,7 +25,7 @@ enum {
 /* ---- the window ---- */
 
 /* `n` more bytes, behind those there are. */
-static size_t take(size_t *inout_bytes, int64_t n)
+static size_t reserve_bytes(size_t *inout_bytes, int64_t n)
 {
     size_t first = (*inout_bytes + ALIGN - 1) / ALIGN * ALIGN;
     *inout_bytes = first + (size_t)n;
@@ -36,13 +36,13 @@ static exchange_window window_of(const text_dims *d, const layout *l, int64_t sl
 {
     const int64_t ranks = l->expert, rows = exchange_rows_for(slots) * d->hidden * (int64_t)act;
     exchange_window w = {0};
-    w.arrived = take(&w.bytes, ranks * (int64_t)sizeof(uint32_t));
-    w.met = take(&w.bytes, sizeof(uint32_t));
-    w.moved = take(&w.bytes, EXCHANGE_MOVED * sizeof(int64_t));
-    w.borders = take(&w.bytes, ranks * (d->experts + 1) * (int64_t)sizeof(int32_t));
-    w.x = take(&w.bytes, rows);
-    w.o = take(&w.bytes, rows);
-    w.back = take(&w.bytes, rows);
+    w.arrived = reserve_bytes(&w.bytes, ranks * (int64_t)sizeof(uint32_t));
+    w.met = reserve_bytes(&w.bytes, sizeof(uint32_t));
+    w.moved = reserve_bytes(&w.bytes, EXCHANGE_MOVED * sizeof(int64_t));
+    w.borders = reserve_bytes(&w.bytes, ranks * (d->experts + 1) * (int64_t)sizeof(int32_t));
+    w.x = reserve_bytes(&w.bytes, rows);
+    w.o = reserve_bytes(&w.bytes, rows);
+    w.back = reserve_bytes(&w.bytes, rows);
     w.bytes = (w.bytes + PAGE - 1) / PAGE * PAGE;
     return w;
 }
@@ -75,7 +75,7 @@ static status check_standing(const comm *all)
 }
 
 /* Once, by the first rank. */
-static void tell(bool on_device, const char *why)
+static void log_choice(bool on_device, const char *why)
 {
     if (on_device)
         log_info(
@@ -97,7 +97,7 @@ status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_
     if (st != ST_OK && st != ST_UNAVAILABLE)
         return st;
     if (m->rank == 0)
-        tell(st == ST_OK, st == ST_OK ? "" : status_text());
+        log_choice(st == ST_OK, st == ST_OK ? "" : status_text());
     status_clear();
     *out_open = st == ST_OK;
     return ST_OK;
@@ -142,7 +142,7 @@ void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t
 /* ---- a pass over a layer ---- */
 
 typedef struct pass {
-    const run *r;
+    const pass_context *r;
     const exchange *e;
     const exchange_weights *w;
     const exchange_window *window;
@@ -151,7 +151,7 @@ typedef struct pass {
 } pass;
 
 /* of: of which round; NULL: of none. */
-static status meet(const pass *p, const int32_t *of)
+static status meet_peers(const pass *p, const int32_t *of)
 {
     return op_peers_meet(p->r->s, &(peers_meet_args){.p = p->p,
                                                      .arrived = p->window->arrived,
@@ -169,7 +169,7 @@ static status tell_offsets(const pass *p, bool backward)
                                                   .at = p->window->borders,
                                                   .count = experts + 1,
                                                   .values = p->offset}));
-    TRY(meet(p, NULL));
+    TRY(meet_peers(p, NULL));
     return op_exchange_plan(
         p->r->s, &(exchange_plan_args){.ranks = p->p.size,
                                        .experts = experts,
@@ -183,8 +183,8 @@ static status tell_offsets(const pass *p, bool backward)
 }
 
 /* ST_OK of out: a pass that knows where its slots go. */
-static status begin(const run *r, const exchange *e, const exchange_weights *w,
-                    const int32_t *offset, bool backward, pass *out)
+static status begin_device_pass(const pass_context *r, const exchange *e, const exchange_weights *w,
+                                const int32_t *offset, bool backward, pass *out)
 {
     const comm *c = e->window->group;
     const comm_at here = {"gather expert counts", w->layer};
@@ -199,7 +199,7 @@ static status begin(const run *r, const exchange *e, const exchange_weights *w,
     return comm_peers_end(c, r->s, here, tell_offsets(out, backward));
 }
 
-static status move(const pass *p, int32_t round, void *mine, size_t place, bool back)
+static status move_round(const pass *p, int32_t round, void *mine, size_t place, bool back)
 {
     return op_exchange_rows(p->r->s,
                             &(exchange_rows_args){.p = p->p,
@@ -219,14 +219,14 @@ static status move(const pass *p, int32_t round, void *mine, size_t place, bool 
 }
 
 /* Slots of the round to their owners; the last of a round's kinds: all have come. */
-static status send(const pass *p, const char *what, int32_t round, const void *slots, size_t place,
-                   bool last)
+static status send_round(const pass *p, const char *what, int32_t round, const void *slots,
+                         size_t place, bool last)
 {
     const comm_at here = {what, p->w->layer};
     TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
-    status st = move(p, round, (void *)slots, place, false);
+    status st = move_round(p, round, (void *)slots, place, false);
     if (st == ST_OK && last)
-        st = meet(p, &round);
+        st = meet_peers(p, &round);
     return comm_peers_end(p->window->group, p->r->s, here, st);
 }
 
@@ -234,9 +234,9 @@ static status send_back(const pass *p, const char *what, int32_t round, void *sl
 {
     const comm_at here = {what, p->w->layer};
     TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
-    status st = meet(p, &round);
+    status st = meet_peers(p, &round);
     if (st == ST_OK)
-        st = move(p, round, slots, p->window->back, true);
+        st = move_round(p, round, slots, p->window->back, true);
     return comm_peers_end(p->window->group, p->r->s, here, st);
 }
 
@@ -250,27 +250,27 @@ static int32_t rounds_most(const pass *p)
     return (int32_t)((rows + p->e->rows - 1) / p->e->rows);
 }
 
-status exchange_device_fwd(const run *r, const exchange *e, const exchange_weights *w,
+status exchange_device_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                            const int32_t *offset, const void *x, void *o)
 {
     pass p;
-    TRY(begin(r, e, w, offset, false, &p));
+    TRY(begin_device_pass(r, e, w, offset, false, &p));
     for (int32_t round = 0; round < rounds_most(&p); round++) {
-        TRY(send(&p, TO, round, x, p.window->x, true));
+        TRY(send_round(&p, TO, round, x, p.window->x, true));
         TRY(exchange_experts_fwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
         TRY(send_back(&p, FROM, round, o));
     }
     return ST_OK;
 }
 
-status exchange_device_bwd(const run *r, const exchange *e, const exchange_weights *w,
+status exchange_device_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                            const int32_t *offset, void *x, const void *do_)
 {
     pass p;
-    TRY(begin(r, e, w, offset, true, &p));
+    TRY(begin_device_pass(r, e, w, offset, true, &p));
     for (int32_t round = 0; round < rounds_most(&p); round++) {
-        TRY(send(&p, AGAIN, round, x, p.window->x, false));
-        TRY(send(&p, GRADIENTS, round, do_, p.window->o, true));
+        TRY(send_round(&p, AGAIN, round, x, p.window->x, false));
+        TRY(send_round(&p, GRADIENTS, round, do_, p.window->o, true));
         TRY(exchange_experts_bwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
         TRY(send_back(&p, RETURNED, round, x));
     }

@@ -41,16 +41,16 @@ void exchange_layout(exchange *e, space *sp, const shape *z)
 }
 
 /* y = x W_e and what its adapter adds. */
-static status product(const run *r, const exchange *e, const param *w, const lora *adapter, void *x,
-                      void *y)
+static status multiply_experts(const pass_context *r, const exchange *e, const param *w,
+                               const lora *adapter, void *x, void *y)
 {
     TRY(grouped_product(r, GROUPED_FWD, w, e->rows, e->offset, x, y));
     return adapter->a ? lora_experts_fwd(r, adapter, e->rows, e->offset, x, y) : ST_OK;
 }
 
 /* Gradients of both, and dx; dx may be x. */
-static status product_bwd(const run *r, const exchange *e, const param *w, const lora *adapter,
-                          void *x, void *dy, void *dx)
+static status product_bwd(const pass_context *r, const exchange *e, const param *w,
+                          const lora *adapter, void *x, void *dy, void *dx)
 {
     TRY(grouped_product(r, GROUPED_WGRAD, w, e->rows, e->offset, x, dy));
     if (adapter->a)
@@ -60,9 +60,9 @@ static status product_bwd(const run *r, const exchange *e, const param *w, const
 }
 
 /* a = silu(gate) * up of [g|u] = x GU_e */
-static status activations(const run *r, const exchange *e, const exchange_weights *w)
+static status activations(const pass_context *r, const exchange *e, const exchange_weights *w)
 {
-    TRY(product(r, e, w->gate_up, &w->gate_up_adapter, e->x, e->gu));
+    TRY(multiply_experts(r, e, w->gate_up, &w->gate_up_adapter, e->x, e->gu));
     return op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = e->rows,
                                                   .width = w->down->local[1],
                                                   .n_valid = e->offset + w->down->local[0],
@@ -70,13 +70,15 @@ static status activations(const run *r, const exchange *e, const exchange_weight
                                                   .y = e->a});
 }
 
-status exchange_experts_fwd(const run *r, const exchange *e, const exchange_weights *w, void *o)
+status exchange_experts_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
+                            void *o)
 {
     TRY(activations(r, e, w));
-    return product(r, e, w->down, &w->down_adapter, e->a, o);
+    return multiply_experts(r, e, w->down, &w->down_adapter, e->a, o);
 }
 
-status exchange_experts_bwd(const run *r, const exchange *e, const exchange_weights *w, void *dx)
+status exchange_experts_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
+                            void *dx)
 {
     TRY(activations(r, e, w));
     TRY(product_bwd(r, e, w->down, &w->down_adapter, e->a, e->o, e->a)); /* da */

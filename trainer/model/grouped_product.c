@@ -3,8 +3,8 @@
 
 #include "trainer/ops/table.h"
 
-status grouped_product(const run *r, int mode, const param *w, int64_t rows, const int32_t *offset,
-                       void *x, void *y)
+status grouped_product(const pass_context *r, int mode, const param *w, int64_t rows,
+                       const int32_t *offset, void *x, void *y)
 {
     if (mode == GROUPED_WGRAD && !w->grad)
         return ST_OK; /* frozen */

@@ -11,7 +11,7 @@
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 
-static status join(char *out, size_t size, const char *folder, const char *name)
+static status join_folder(char *out, size_t size, const char *folder, const char *name)
 {
     if (snprintf(out, size, "%s/%s", folder, name) >= (int)size)
         return FAIL_IN(ST_BAD_INPUT, folder, "a path in this folder is longer than %zu bytes",
@@ -35,7 +35,7 @@ bool hf_has_weights(const char *folder)
 static status open_file(hf_folder *f, const char *folder, const char *name)
 {
     char path[STATUS_PATH_MAX];
-    TRY(join(path, sizeof path, folder, name));
+    TRY(join_folder(path, sizeof path, folder, name));
     st_file *files = realloc(f->files, (size_t)(f->n_files + 1) * sizeof *files);
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
@@ -136,7 +136,7 @@ status hf_folder_open(const char *folder, hf_folder *out)
     status st;
     if (!hf_has_weights(folder))
         return FAIL_IN(ST_NO_INPUT, folder, "has neither %s nor %s", single_name, index_name);
-    TRY(join(path, sizeof path, folder, index_name));
+    TRY(join_folder(path, sizeof path, folder, index_name));
     if (has_file(folder, single_name)) {
         TRY_OR(undo, open_file(&f, folder, single_name));
         TRY_OR(undo, sort_tensors(&f, folder));

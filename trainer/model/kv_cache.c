@@ -61,7 +61,7 @@ status kv_cache_clear(const kv_cache *c, stream *s)
     return s->dev->v->zero(s, c->v, bytes);
 }
 
-static status keep(const run *r, const void *x, void *layer)
+static status keep_rows(const pass_context *r, const void *x, void *layer)
 {
     return op_rows_scatter(r->s, &(rows_scatter_args){.n = r->all_tokens,
                                                       .width = r->cache->width,
@@ -78,15 +78,15 @@ static int64_t first_of(const kv_cache *c, int64_t layer)
     return (layer - c->before) * c->rows * c->width;
 }
 
-status kv_cache_keep(const run *r, int64_t layer, const void *k, const void *v)
+status kv_cache_keep(const pass_context *r, int64_t layer, const void *k, const void *v)
 {
     const kv_cache *c = r->cache;
     int64_t first = first_of(c, layer);
-    TRY(keep(r, k, at(c->k, first, r->act)));
-    return keep(r, v, at(c->v, first, r->act));
+    TRY(keep_rows(r, k, at(c->k, first, r->act)));
+    return keep_rows(r, v, at(c->v, first, r->act));
 }
 
-status kv_cache_attend(const run *r, int64_t layer, const void *q, void *o)
+status kv_cache_attend(const pass_context *r, int64_t layer, const void *q, void *o)
 {
     const kv_cache *c = r->cache;
     const text_dims *d = &r->d->text;

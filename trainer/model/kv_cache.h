@@ -35,8 +35,9 @@ void kv_cache_free(kv_cache *c, device *dev); /* accepts one of zeros */
 WARN_UNUSED status kv_cache_clear(const kv_cache *c, stream *s);
 
 /* Keeps this layer's keys and values [A, C d] of the batch, in packed order. */
-WARN_UNUSED status kv_cache_keep(const run *r, int64_t layer, const void *k, const void *v);
+WARN_UNUSED status kv_cache_keep(const pass_context *r, int64_t layer, const void *k,
+                                 const void *v);
 /* o [Tc, Q d] of queries q [Tc, Q d], each the last token of its document. */
-WARN_UNUSED status kv_cache_attend(const run *r, int64_t layer, const void *q, void *o);
+WARN_UNUSED status kv_cache_attend(const pass_context *r, int64_t layer, const void *q, void *o);
 
 #endif

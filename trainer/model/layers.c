@@ -38,37 +38,37 @@ static gemm_args forward_args(const linear *l, int64_t rows, const void *x, void
 }
 
 /* The product, and what an adapter adds to it. */
-static status forward(const run *r, const linear *l, const gemm_args *a)
+static status forward_linear(const pass_context *r, const linear *l, const gemm_args *a)
 {
     TRY(op_gemm(r->s, a));
     return l->adapter.a ? lora_linear_fwd(r, &l->adapter, a->m, a->a, a->c, a->ldc) : ST_OK;
 }
 
-status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
+status linear_fwd(const pass_context *r, const linear *l, int64_t rows, const void *x, void *y,
                   int64_t y_stride)
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.ldc = y_stride ? y_stride : l->out;
-    return forward(r, l, &a);
+    return forward_linear(r, l, &a);
 }
 
-status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void *x,
+status linear_fwd_biased(const pass_context *r, const linear *l, int64_t rows, const void *x,
                          const void *bias, void *y)
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.bias = bias ? bias : a.bias;
-    return forward(r, l, &a);
+    return forward_linear(r, l, &a);
 }
 
-status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
+status linear_fwd_onto(const pass_context *r, const linear *l, int64_t rows, const void *x,
                        const void *residual, void *y)
 {
     gemm_args a = forward_args(l, rows, x, y);
     a.residual = residual;
-    return forward(r, l, &a);
+    return forward_linear(r, l, &a);
 }
 
-status linear_fwd_back(const run *r, const linear *l, comm_at where, const void *x,
+status linear_fwd_back(const pass_context *r, const linear *l, comm_at where, const void *x,
                        const void *residual, void *room, void *y)
 {
     if (r->mesh->layout.tensor == 1)
@@ -78,8 +78,8 @@ status linear_fwd_back(const run *r, const linear *l, comm_at where, const void 
     return add_to(r, r->n.tokens * l->out, residual, y);
 }
 
-status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, const void *dy,
-                  int64_t dy_stride, void *dx, bool dx_add)
+status linear_bwd(const pass_context *r, const linear *l, int64_t rows, const void *x,
+                  const void *dy, int64_t dy_stride, void *dx, bool dx_add)
 {
     int64_t stride = dy_stride ? dy_stride : l->out;
     if (l->w->grad)
@@ -114,8 +114,8 @@ status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x, co
     return l->adapter.a ? lora_linear_bwd(r, &l->adapter, rows, x, dy, stride, dx) : ST_OK;
 }
 
-status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t width, const void *x,
-                     void *y, void *mean, void *rstd)
+status layernorm_fwd(const pass_context *r, const layernorm *l, int64_t rows, int64_t width,
+                     const void *x, void *y, void *mean, void *rstd)
 {
     return op_layernorm_fwd(r->s, &(layernorm_fwd_args){.rows = rows,
                                                         .n = width,
@@ -128,8 +128,9 @@ status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t wid
                                                         .rstd = rstd});
 }
 
-status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t width, const void *x,
-                     const void *mean, const void *rstd, const void *dy, void *dx, bool dx_add)
+status layernorm_bwd(const pass_context *r, const layernorm *l, int64_t rows, int64_t width,
+                     const void *x, const void *mean, const void *rstd, const void *dy, void *dx,
+                     bool dx_add)
 {
     return op_layernorm_bwd(r->s, &(layernorm_bwd_args){.rows = rows,
                                                         .n = width,
@@ -144,8 +145,8 @@ status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t wid
                                                         .dx_accumulate = dx_add});
 }
 
-status rmsnorm_fwd(const run *r, const param *w, int64_t rows, int64_t width, const void *x,
-                   void *y, void *rstd)
+status rmsnorm_fwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
+                   const void *x, void *y, void *rstd)
 {
     return op_rmsnorm_fwd(r->s, &(rmsnorm_fwd_args){.rows = rows,
                                                     .n = width,
@@ -156,8 +157,8 @@ status rmsnorm_fwd(const run *r, const param *w, int64_t rows, int64_t width, co
                                                     .rstd = rstd});
 }
 
-status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width, const void *x,
-                   const void *rstd, const void *dy, void *dx, bool dx_add)
+status rmsnorm_bwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
+                   const void *x, const void *rstd, const void *dy, void *dx, bool dx_add)
 {
     return op_rmsnorm_bwd(r->s, &(rmsnorm_bwd_args){.rows = rows,
                                                     .n = width,
@@ -170,7 +171,7 @@ status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width, co
                                                     .dx_accumulate = dx_add});
 }
 
-status add_to(const run *r, int64_t n, const void *x, void *y)
+status add_to(const pass_context *r, int64_t n, const void *x, void *y)
 {
     return op_add(r->s, &(add_args){.n = n, .a = x, .y = y});
 }

@@ -17,20 +17,20 @@ typedef struct linear {
 } linear;
 
 /* x [rows, in], y [rows, out] with row stride y_stride (0: out). */
-WARN_UNUSED status linear_fwd(const run *r, const linear *l, int64_t rows, const void *x, void *y,
-                              int64_t y_stride);
+WARN_UNUSED status linear_fwd(const pass_context *r, const linear *l, int64_t rows, const void *x,
+                              void *y, int64_t y_stride);
 /* As linear_fwd, with bias [out] instead of its own; NULL: its own. */
-WARN_UNUSED status linear_fwd_biased(const run *r, const linear *l, int64_t rows, const void *x,
-                                     const void *bias, void *y);
+WARN_UNUSED status linear_fwd_biased(const pass_context *r, const linear *l, int64_t rows,
+                                     const void *x, const void *bias, void *y);
 /* y = residual + x Wt + b, [rows, out]; y is not the residual. */
-WARN_UNUSED status linear_fwd_onto(const run *r, const linear *l, int64_t rows, const void *x,
-                                   const void *residual, void *y);
+WARN_UNUSED status linear_fwd_onto(const pass_context *r, const linear *l, int64_t rows,
+                                   const void *x, const void *residual, void *y);
 /* y [T, out] = residual + the sum over tensor ranks of x Wt, x [Tc, in] and W [out, in] being this
  * rank's columns; room [Tc, out], where there are several. */
-WARN_UNUSED status linear_fwd_back(const run *r, const linear *l, comm_at where, const void *x,
-                                   const void *residual, void *room, void *y);
+WARN_UNUSED status linear_fwd_back(const pass_context *r, const linear *l, comm_at where,
+                                   const void *x, const void *residual, void *room, void *y);
 /* dW += dyt x, db += sum dy; dx = dy W, or += where dx_add; dx NULL: not wanted. */
-WARN_UNUSED status linear_bwd(const run *r, const linear *l, int64_t rows, const void *x,
+WARN_UNUSED status linear_bwd(const pass_context *r, const linear *l, int64_t rows, const void *x,
                               const void *dy, int64_t dy_stride, void *dx, bool dx_add);
 
 typedef struct layernorm {
@@ -38,22 +38,22 @@ typedef struct layernorm {
 } layernorm;
 
 /* x, y [rows, width]; mean, rstd [rows] acc */
-WARN_UNUSED status layernorm_fwd(const run *r, const layernorm *l, int64_t rows, int64_t width,
-                                 const void *x, void *y, void *mean, void *rstd);
+WARN_UNUSED status layernorm_fwd(const pass_context *r, const layernorm *l, int64_t rows,
+                                 int64_t width, const void *x, void *y, void *mean, void *rstd);
 /* dx += ... where dx_add, else written */
-WARN_UNUSED status layernorm_bwd(const run *r, const layernorm *l, int64_t rows, int64_t width,
-                                 const void *x, const void *mean, const void *rstd, const void *dy,
-                                 void *dx, bool dx_add);
+WARN_UNUSED status layernorm_bwd(const pass_context *r, const layernorm *l, int64_t rows,
+                                 int64_t width, const void *x, const void *mean, const void *rstd,
+                                 const void *dy, void *dx, bool dx_add);
 
 /* RMSNorm with the text model's eps; x, y [rows, width]; rstd [rows] acc */
-WARN_UNUSED status rmsnorm_fwd(const run *r, const param *w, int64_t rows, int64_t width,
+WARN_UNUSED status rmsnorm_fwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
                                const void *x, void *y, void *rstd);
-WARN_UNUSED status rmsnorm_bwd(const run *r, const param *w, int64_t rows, int64_t width,
+WARN_UNUSED status rmsnorm_bwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
                                const void *x, const void *rstd, const void *dy, void *dx,
                                bool dx_add);
 
 /* y += x, n elements */
-WARN_UNUSED status add_to(const run *r, int64_t n, const void *x, void *y);
+WARN_UNUSED status add_to(const pass_context *r, int64_t n, const void *x, void *y);
 
 /* rows "NAME.weight" [out, in] and, where with_bias, "NAME.bias" */
 linear linear_bind(params *p, const char *name, bool with_bias);

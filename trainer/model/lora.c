@@ -32,7 +32,7 @@ void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t ran
 }
 
 /* xa [rows, r] = x At */
-static status shrink(const run *r, const lora *l, int64_t rows, const void *x)
+static status shrink_rows(const pass_context *r, const lora *l, int64_t rows, const void *x)
 {
     int64_t in = l->a->local[1];
     return op_gemm(r->s, &(gemm_args){.m = rows,
@@ -48,10 +48,10 @@ static status shrink(const run *r, const lora *l, int64_t rows, const void *x)
                                       .ldc = l->rank});
 }
 
-status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x, void *y,
+status lora_linear_fwd(const pass_context *r, const lora *l, int64_t rows, const void *x, void *y,
                        int64_t y_stride)
 {
-    TRY(shrink(r, l, rows, x));
+    TRY(shrink_rows(r, l, rows, x));
     return op_gemm(r->s, &(gemm_args){.m = rows,
                                       .n = l->b->local[0],
                                       .k = l->rank,
@@ -67,8 +67,8 @@ status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x,
 }
 
 /* dW [m, n] += alpha xt y of k rows */
-static status weight_gradient(const run *r, const param *w, int64_t k, double alpha, const void *x,
-                              int64_t x_stride, const void *y, int64_t y_stride)
+static status weight_gradient(const pass_context *r, const param *w, int64_t k, double alpha,
+                              const void *x, int64_t x_stride, const void *y, int64_t y_stride)
 {
     if (!w->grad)
         return ST_OK; /* frozen by hand */
@@ -87,11 +87,11 @@ static status weight_gradient(const run *r, const param *w, int64_t k, double al
                                       .accumulate = true});
 }
 
-status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x, const void *dy,
-                       int64_t dy_stride, void *dx)
+status lora_linear_bwd(const pass_context *r, const lora *l, int64_t rows, const void *x,
+                       const void *dy, int64_t dy_stride, void *dx)
 {
     int64_t in = l->a->local[1], out = l->b->local[0];
-    TRY(shrink(r, l, rows, x));
+    TRY(shrink_rows(r, l, rows, x));
     TRY(weight_gradient(r, l->b, rows, l->scale, dy, dy_stride, r->lora->xa, l->rank));
     TRY(op_gemm(r->s, &(gemm_args){.m = rows,
                                    .n = l->rank,
@@ -120,34 +120,34 @@ status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x,
 }
 
 /* The grouped product knows no factor: [rows, r] is scaled by itself. */
-static status scaled(const run *r, const lora *l, int64_t rows, void *x)
+static status scaled(const pass_context *r, const lora *l, int64_t rows, void *x)
 {
     return op_scale(r->s, &(scale_args){.n = rows * l->rank, .factor = l->scale, .y = x});
 }
 
 /* xa [rows, r] = s x A */
-static status shrink_slots(const run *r, const lora *l, int64_t rows, const int32_t *offset,
-                           void *x)
+static status shrink_slots(const pass_context *r, const lora *l, int64_t rows,
+                           const int32_t *offset, void *x)
 {
     TRY(grouped_product(r, GROUPED_FWD, l->a, rows, offset, x, r->lora->xa));
     return scaled(r, l, rows, r->lora->xa);
 }
 
-static status add_slots(const run *r, int64_t elements, void *y)
+static status add_slots(const pass_context *r, int64_t elements, void *y)
 {
     return op_add(r->s, &(add_args){.n = elements, .a = r->lora->wide, .y = y});
 }
 
-status lora_experts_fwd(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *x,
-                        void *y)
+status lora_experts_fwd(const pass_context *r, const lora *l, int64_t rows, const int32_t *offset,
+                        void *x, void *y)
 {
     TRY(shrink_slots(r, l, rows, offset, x));
     TRY(grouped_product(r, GROUPED_FWD, l->b, rows, offset, r->lora->xa, r->lora->wide));
     return add_slots(r, rows * l->b->local[2], y);
 }
 
-status lora_experts_grads(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *x,
-                          void *dy)
+status lora_experts_grads(const pass_context *r, const lora *l, int64_t rows, const int32_t *offset,
+                          void *x, void *dy)
 {
     TRY(shrink_slots(r, l, rows, offset, x));
     TRY(grouped_product(r, GROUPED_WGRAD, l->b, rows, offset, r->lora->xa, dy));
@@ -156,7 +156,8 @@ status lora_experts_grads(const run *r, const lora *l, int64_t rows, const int32
     return grouped_product(r, GROUPED_WGRAD, l->a, rows, offset, x, r->lora->dxa);
 }
 
-status lora_experts_dx(const run *r, const lora *l, int64_t rows, const int32_t *offset, void *dx)
+status lora_experts_dx(const pass_context *r, const lora *l, int64_t rows, const int32_t *offset,
+                       void *dx)
 {
     TRY(grouped_product(r, GROUPED_DGRAD, l->a, rows, offset, r->lora->wide, r->lora->dxa));
     return add_slots(r, rows * l->a->local[1], dx);

@@ -37,20 +37,20 @@ typedef struct lora_scratch {
 void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts);
 
 /* A linear map's share; x [rows, in], y and dy [rows, out] with a stride in elements. */
-WARN_UNUSED status lora_linear_fwd(const run *r, const lora *l, int64_t rows, const void *x,
-                                   void *y, int64_t y_stride);
+WARN_UNUSED status lora_linear_fwd(const pass_context *r, const lora *l, int64_t rows,
+                                   const void *x, void *y, int64_t y_stride);
 /* dx [rows, in] added to; NULL: not wanted. */
-WARN_UNUSED status lora_linear_bwd(const run *r, const lora *l, int64_t rows, const void *x,
-                                   const void *dy, int64_t dy_stride, void *dx);
+WARN_UNUSED status lora_linear_bwd(const pass_context *r, const lora *l, int64_t rows,
+                                   const void *x, const void *dy, int64_t dy_stride, void *dx);
 
 /* The experts' share over `rows` slots sorted by expert; offset [E + 1] as grouped_gemm has it, E
  * experts of this rank. y added to. The backward in two parts, since dx takes the place of x
  * between them: gradients of A and B, which leave dxa; then dx, added to. */
-WARN_UNUSED status lora_experts_fwd(const run *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_experts_fwd(const pass_context *r, const lora *l, int64_t rows,
                                     const int32_t *offset, void *x, void *y);
-WARN_UNUSED status lora_experts_grads(const run *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_experts_grads(const pass_context *r, const lora *l, int64_t rows,
                                       const int32_t *offset, void *x, void *dy);
-WARN_UNUSED status lora_experts_dx(const run *r, const lora *l, int64_t rows, const int32_t *offset,
-                                   void *dx);
+WARN_UNUSED status lora_experts_dx(const pass_context *r, const lora *l, int64_t rows,
+                                   const int32_t *offset, void *dx);
 
 #endif

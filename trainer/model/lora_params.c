@@ -32,7 +32,7 @@ static bool is_named(const param *q, const char *target)
 }
 
 /* Marks the rows with lora = 1 for now. */
-static status mark(params *p, const char *targets, int64_t *inout_n)
+static status mark_targets(params *p, const char *targets, int64_t *inout_n)
 {
     for (const char *at = targets; *at;) {
         char target[160];
@@ -62,8 +62,8 @@ static status mark(params *p, const char *targets, int64_t *inout_n)
 
 /* An adapter's matrix behind the list, of base. shared_axis: that it has in common with base's axis
  * of the same number, -1: none. */
-static void append(params *p, const param *base, const char *which, param_init init, int n_dims,
-                   const int64_t *shape, int shared_axis)
+static void append_adapter(params *p, const param *base, const char *which, param_init init,
+                           int n_dims, const int64_t *shape, int shared_axis)
 {
     bool linear = base->n_dims == 2;
     param *q = &p->list[p->n++];
@@ -104,19 +104,20 @@ static void append_pair(params *p, int64_t i)
     const int64_t *s = w->shape, r = p->lora_rank;
     bool linear = w->n_dims == 2;
     w->lora = p->n - i;
-    append(p, w, "lora_A", INIT_NORMAL, w->n_dims,
-           linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
+    append_adapter(p, w, "lora_A", INIT_NORMAL, w->n_dims,
+                   linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
     /* The spread that adapters usually begin with: uniform within 1 / sqrt(in). */
     p->list[p->n - 1].init_std = 1 / sqrt(3 * (double)s[1]);
-    append(p, w, "lora_B", INIT_ZERO, w->n_dims,
-           linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]}, linear ? 0 : 2);
+    append_adapter(p, w, "lora_B", INIT_ZERO, w->n_dims,
+                   linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]},
+                   linear ? 0 : 2);
     p->lora_experts |= !linear;
 }
 
 status lora_add(params *p, int64_t rank, double alpha, const char *targets)
 {
     int64_t n = 0, rows = p->n;
-    TRY(mark(p, targets, &n));
+    TRY(mark_targets(p, targets, &n));
     param *list = realloc(p->list, (size_t)(p->n + 2 * n) * sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)n);
@@ -233,7 +234,7 @@ static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t fi
 }
 
 /* Elements [first, first + n) of the whole. */
-static status merge(const param *p, stream *s, int64_t first, int64_t n, double *inout)
+static status merge_adapter(const param *p, stream *s, int64_t first, int64_t n, double *inout)
 {
     int64_t size = p->n_dims == 2 ? p->count : p->shape[1] * p->shape[2];
     for (int64_t done = 0, part; done < n; done += part) {
@@ -249,7 +250,7 @@ status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n, dou
     TRY(params_read(p->value, s, first - p->own_first, n, to));
     for (int64_t i = 0, run, stored; p->lora && i < n; i += run) {
         run = slice_run(&p->held, first + i, n - i, &stored);
-        TRY(merge(p, s, stored, run, to + i));
+        TRY(merge_adapter(p, s, stored, run, to + i));
     }
     return ST_OK;
 }

@@ -3,7 +3,7 @@
 
 #include "trainer/ops/table.h"
 
-static void *at(const void *array, int64_t i, size_t size)
+static void *index_array(const void *array, int64_t i, size_t size)
 {
     return (char *)array + (size_t)i * size;
 }
@@ -33,7 +33,7 @@ static status pick(const head *l, stream *s, const void *h, const int32_t *token
 }
 
 /* logits [n, V] = z Wheadt */
-static status project(const head *l, stream *s, const void *z, int64_t n, void *logits)
+static status project_logits(const head *l, stream *s, const void *z, int64_t n, void *logits)
 {
     return op_gemm(s, &(gemm_args){.m = n,
                                    .n = l->vocab,
@@ -79,23 +79,23 @@ static status project_bwd(const head *l, stream *s, const void *z, int64_t n, vo
 }
 
 /* Targets [from, from + n): loss, and dz where backward. */
-static status chunk(const head *l, stream *s, const head_targets *t, int64_t from, int64_t n,
-                    bool backward)
+static status compute_chunk(const head *l, stream *s, const head_targets *t, int64_t from,
+                            int64_t n, bool backward)
 {
     size_t act = st_dtype_size(s->dev->v->act), acc = st_dtype_size(s->dev->v->acc);
-    const void *z = at(l->z, from * l->hidden, act);
-    TRY(project(l, s, z, n, l->logits));
+    const void *z = index_array(l->z, from * l->hidden, act);
+    TRY(project_logits(l, s, z, n, l->logits));
     TRY(op_xent(s, &(xent_args){.n = n,
                                 .vocab = l->vocab,
                                 .label = t->label + from,
-                                .weight = at(t->weight, from, acc),
+                                .weight = index_array(t->weight, from, acc),
                                 .logits = l->logits,
                                 .backward = backward,
-                                .nll = t->nll ? at(t->nll, from, acc) : NULL,
+                                .nll = t->nll ? index_array(t->nll, from, acc) : NULL,
                                 .best = t->best ? t->best + from : NULL,
                                 .loss_sum = t->loss,
                                 .weight_sum = t->weights}));
-    return backward ? project_bwd(l, s, z, n, at(l->dz, from * l->hidden, act)) : ST_OK;
+    return backward ? project_bwd(l, s, z, n, index_array(l->dz, from * l->hidden, act)) : ST_OK;
 }
 
 status head_loss(const head *l, stream *s, int64_t tokens, const void *h, const head_targets *t,
@@ -104,7 +104,7 @@ status head_loss(const head *l, stream *s, int64_t tokens, const void *h, const 
     size_t act = st_dtype_size(s->dev->v->act);
     TRY(pick(l, s, h, t->token, t->n));
     for (int64_t from = 0; from < t->n; from += l->rows)
-        TRY(chunk(l, s, t, from, t->n - from < l->rows ? t->n - from : l->rows, backward));
+        TRY(compute_chunk(l, s, t, from, t->n - from < l->rows ? t->n - from : l->rows, backward));
     if (!backward)
         return ST_OK;
     TRY(op_rmsnorm_bwd(s, &(rmsnorm_bwd_args){.rows = t->n,
@@ -132,7 +132,7 @@ status head_logits(const head *l, stream *s, const void *h, const int32_t *token
     for (int64_t from = 0; from < n; from += l->rows) {
         int64_t rows = n - from < l->rows ? n - from : l->rows;
         TRY(pick(l, s, h, token + from, rows));
-        TRY(project(l, s, l->z, rows, at(out, from * l->vocab, act)));
+        TRY(project_logits(l, s, l->z, rows, index_array(out, from * l->vocab, act)));
     }
     return ST_OK;
 }

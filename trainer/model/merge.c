@@ -32,13 +32,13 @@ void merger_bind(merger *w, params *p, int j)
 void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     int64_t s = z->cap.patches, d = z->d->vision.hidden;
-    if (kinds & AGAIN_CHEAP) {
+    if (kinds & RECOMPUTE_CHEAP) {
         k->mean = space_take(sp, s, z->acc);
         k->rstd = space_take(sp, s, z->acc);
         k->z = space_take(sp, s * d, z->act);
         k->g = space_take(sp, s * d, z->act);
     }
-    if (kinds & AGAIN_FC1)
+    if (kinds & RECOMPUTE_FC1)
         k->f = space_take(sp, s * d, z->act);
 }
 
@@ -49,28 +49,28 @@ void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z)
     t->dz = space_take(sp, s * d, z->act);
 }
 
-static int64_t norm_rows(const run *r, const merger *w)
+static int64_t norm_rows(const pass_context *r, const merger *w)
 {
     return w->wide_norm ? r->n.patches / factor(r->d) : r->n.patches;
 }
 
-static int64_t norm_width(const run *r, const merger *w)
+static int64_t norm_width(const pass_context *r, const merger *w)
 {
     return r->d->vision.hidden * (w->wide_norm ? factor(r->d) : 1);
 }
 
-status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k,
+status merger_fwd(const pass_context *r, const merger *w, const void *x, const merger_saved *k,
                   unsigned what, void *y)
 {
     int64_t m = r->n.patches / factor(r->d), n = r->n.patches * r->d->vision.hidden;
     TRY(layernorm_fwd(r, &w->norm, norm_rows(r, w), norm_width(r, w), x, k->z, k->mean, k->rstd));
-    if (what & AGAIN_FC1)
+    if (what & RECOMPUTE_FC1)
         TRY(linear_fwd(r, &w->fc1, m, k->z, k->f, 0));
     TRY(op_gelu_fwd(r->s, &(gelu_fwd_args){.kind = GELU_ERF, .n = n, .x = k->f, .y = k->g}));
     return y ? linear_fwd(r, &w->fc2, m, k->g, y, 0) : ST_OK;
 }
 
-status merger_bwd(const run *r, const merger *w, const void *x, const merger_saved *k,
+status merger_bwd(const pass_context *r, const merger *w, const void *x, const merger_saved *k,
                   const merger_scratch *t, const void *dy, void *dx, bool dx_add)
 {
     int64_t m = r->n.patches / factor(r->d), n = r->n.patches * r->d->vision.hidden;
@@ -82,7 +82,7 @@ status merger_bwd(const run *r, const merger *w, const void *x, const merger_sav
                          dx ? dx : t->dz, dx && dx_add);
 }
 
-status merge_insert(const run *r, const void *y, void *h)
+status merge_insert(const pass_context *r, const void *y, void *h)
 {
     return op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
                                                     .width = r->d->text.hidden,
@@ -92,7 +92,7 @@ status merge_insert(const run *r, const void *y, void *h)
                                                     .keep = true});
 }
 
-status merge_add(const run *r, const void *y, void *h, void *scratch)
+status merge_add(const pass_context *r, const void *y, void *h, void *scratch)
 {
     TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
                                                  .width = r->d->text.hidden,
@@ -102,7 +102,7 @@ status merge_add(const run *r, const void *y, void *h, void *scratch)
     return add_to(r, r->n.tokens * r->d->text.hidden, scratch, h);
 }
 
-status merge_collect(const run *r, const void *dh, void *dy)
+status merge_collect(const pass_context *r, const void *dh, void *dy)
 {
     const layout *l = &r->mesh->layout;
     int64_t m = r->b->feature_rows * l->context * l->tensor, h = r->d->text.hidden;

@@ -34,19 +34,20 @@ void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned ki
 void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z);
 
 /* y [M, H] from x [S, D]; y NULL: only the kinds of arrays in what, again for backward. */
-WARN_UNUSED status merger_fwd(const run *r, const merger *w, const void *x, const merger_saved *k,
-                              unsigned what, void *y);
+WARN_UNUSED status merger_fwd(const pass_context *r, const merger *w, const void *x,
+                              const merger_saved *k, unsigned what, void *y);
 /* dx [S, D] written, or added to where dx_add, from dy [M, H]; NULL: not wanted. */
-WARN_UNUSED status merger_bwd(const run *r, const merger *w, const void *x, const merger_saved *k,
-                              const merger_scratch *t, const void *dy, void *dx, bool dx_add);
+WARN_UNUSED status merger_bwd(const pass_context *r, const merger *w, const void *x,
+                              const merger_saved *k, const merger_scratch *t, const void *dy,
+                              void *dx, bool dx_add);
 
 /* M below: merged rows of all ranks of the row (device_batch.feature_rows each).
  * h [T, H]: rows at visual tokens become their merged row of y [M, H] (spec 4.1). */
-WARN_UNUSED status merge_insert(const run *r, const void *y, void *h);
+WARN_UNUSED status merge_insert(const pass_context *r, const void *y, void *h);
 /* h [T, H] += the merged row of y [M, H] at visual tokens; scratch [T, H]. */
-WARN_UNUSED status merge_add(const run *r, const void *y, void *h, void *scratch);
+WARN_UNUSED status merge_add(const pass_context *r, const void *y, void *h, void *scratch);
 /* dy [M, H] = the sum of dh [T, H] over the tokens that show each merged row: the backward of
  * both. */
-WARN_UNUSED status merge_collect(const run *r, const void *dh, void *dy);
+WARN_UNUSED status merge_collect(const pass_context *r, const void *dh, void *dy);
 
 #endif

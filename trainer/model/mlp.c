@@ -21,12 +21,12 @@ void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const text_dims *d = &z->d->text;
     int64_t t = z->cap.tokens, f = tensor_part(z->ranks, d->intermediate);
-    if (kinds & AGAIN_CHEAP) {
+    if (kinds & RECOMPUTE_CHEAP) {
         k->rstd = space_take(sp, t, z->acc);
         k->m = space_take(sp, t * d->hidden, z->act);
         k->a = space_take(sp, z->context_tokens * f, z->act);
     }
-    if (kinds & AGAIN_FC1)
+    if (kinds & RECOMPUTE_FC1)
         k->u = space_take(sp, z->context_tokens * 2 * f, z->act);
 }
 
@@ -44,7 +44,7 @@ void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training
 }
 
 /* u of m */
-static status gate_up(const run *r, const mlp *w, const mlp_saved *k, const mlp_scratch *s)
+static status gate_up(const pass_context *r, const mlp *w, const mlp_saved *k, const mlp_scratch *s)
 {
     int64_t tc = r->context_tokens, f = w->gate.out;
     const void *m;
@@ -54,12 +54,12 @@ static status gate_up(const run *r, const mlp *w, const mlp_saved *k, const mlp_
     return linear_fwd(r, &w->up, tc, m, at(k->u, f, r->act), 2 * f);
 }
 
-status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, const mlp_scratch *s,
-               unsigned what, void *y)
+status mlp_fwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
+               const mlp_scratch *s, unsigned what, void *y)
 {
     int64_t tc = r->context_tokens, f = w->gate.out;
     TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
-    if (what & AGAIN_FC1)
+    if (what & RECOMPUTE_FC1)
         TRY(gate_up(r, w, k, s));
     TRY(op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = tc, .width = f, .x = k->u, .y = k->a}));
     if (!y)
@@ -68,8 +68,8 @@ status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, co
                            y);
 }
 
-status mlp_bwd(const run *r, const mlp *w, const void *x, const mlp_saved *k, const mlp_scratch *s,
-               void *dy)
+status mlp_bwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
+               const mlp_scratch *s, void *dy)
 {
     const text_dims *d = &r->d->text;
     int64_t tc = r->context_tokens, f = w->gate.out;

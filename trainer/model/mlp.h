@@ -38,10 +38,10 @@ void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds);
 void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training);
 
 /* y [T, H]; NULL: only the kinds of arrays in what, again for backward. */
-WARN_UNUSED status mlp_fwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
+WARN_UNUSED status mlp_fwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, unsigned what, void *y);
 /* dy [T, H]: gradient of the output on entry, of x on return. */
-WARN_UNUSED status mlp_bwd(const run *r, const mlp *w, const void *x, const mlp_saved *k,
+WARN_UNUSED status mlp_bwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, void *dy);
 
 #endif

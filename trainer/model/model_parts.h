@@ -23,8 +23,8 @@ struct model {
     stage_part part;
     bool has_vision;
     int n_flights;
-    flight *flight; /* [n_flights] */
-    border done;    /* the last pass, until it is handed over */
+    flight *flight;         /* [n_flights] */
+    pipeline_exchange done; /* the last pass, until it is handed over */
     head head;
     void *block; /* device memory of all activations */
     exchange_window window;

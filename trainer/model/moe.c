@@ -30,11 +30,11 @@ void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds)
 {
     const text_dims *d = &z->d->text;
     int64_t t = z->cap.tokens, slots = t * z->ranks->expert_tensor * d->top_k;
-    if (kinds & AGAIN_CHEAP) {
+    if (kinds & RECOMPUTE_CHEAP) {
         k->rstd = space_take(sp, t, z->acc);
         k->m = space_take(sp, t * d->hidden, z->act);
     }
-    if (kinds & AGAIN_ROUTE) {
+    if (kinds & RECOMPUTE_ROUTE) {
         k->probs = space_take(sp, t * d->experts, z->acc);
         k->expert = space_take(sp, t * d->top_k, sizeof(int32_t));
         k->weight = space_take(sp, t * d->top_k, z->acc);
@@ -42,9 +42,9 @@ void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds)
         k->slot_row = space_take(sp, slots, sizeof(int32_t));
         k->row_token = space_take(sp, slots, sizeof(int32_t));
     }
-    if ((kinds & AGAIN_FC1) && !moe_is_shared(z->ranks))
+    if ((kinds & RECOMPUTE_FC1) && !moe_is_shared(z->ranks))
         k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
-    if (kinds & AGAIN_FC2)
+    if (kinds & RECOMPUTE_FC2)
         k->o = space_take(sp, slots * d->hidden, z->act);
 }
 
@@ -65,7 +65,7 @@ void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training
 }
 
 /* The statistics are those of a stage's ranks together. */
-static bool shared(const run *r)
+static bool shares_stage(const pass_context *r)
 {
     return r->mesh && mesh_comm(r->mesh, MESH_STAGE)->size > 1;
 }
@@ -78,14 +78,14 @@ void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
     aux->of_batch = sp->base ? at(aux->count_total, 2 * experts, acc) : NULL;
 }
 
-status moe_aux_clear(const run *r, const moe_aux *aux)
+status moe_aux_clear(const pass_context *r, const moe_aux *aux)
 {
     const backend_vtable *v = r->s->dev->v;
     TRY(v->zero(r->s, aux->count_total, (size_t)(2 * r->d->text.experts) * r->acc));
     return v->copy(r->s, aux->of_batch, r->b->aux_scale, 2 * r->acc);
 }
 
-static status aux_op(const run *r, const moe_aux *aux, int phase, const int32_t *count,
+static status aux_op(const pass_context *r, const moe_aux *aux, int phase, const int32_t *count,
                      const void *probs, void *dlogits)
 {
     return op_route_aux(
@@ -94,19 +94,19 @@ static status aux_op(const run *r, const moe_aux *aux, int phase, const int32_t 
                                 .experts = r->d->text.experts,
                                 .n_layers = aux->n_layers,
                                 .n_valid = r->b->n_tokens,
-                                .all_valid = shared(r) ? at(aux->of_batch, 1, r->acc) : NULL,
+                                .all_valid = shares_stage(r) ? at(aux->of_batch, 1, r->acc) : NULL,
                                 .count = count,
                                 .probs = probs,
                                 .count_total = aux->count_total,
                                 .prob_sum = aux->prob_sum,
                                 .aux = aux->value,
-                                .scale = shared(r) ? aux->of_batch : r->b->aux_scale,
+                                .scale = shares_stage(r) ? aux->of_batch : r->b->aux_scale,
                                 .dlogits = dlogits});
 }
 
 /* Router: probabilities, choices, slots by expert. */
-static status route(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                    int32_t *count)
+static status route_tokens(const pass_context *r, const moe *w, const moe_saved *k,
+                           const moe_scratch *s, int32_t *count)
 {
     const text_dims *d = &r->d->text;
     const void *bias = r->router_bias ? at(r->router_bias, w->layer * d->experts, r->act) : NULL;
@@ -131,7 +131,7 @@ static status route(const run *r, const moe *w, const moe_saved *k, const moe_sc
 }
 
 /* xp [slots, H]: the token of every slot. */
-static status spread(const run *r, const moe_saved *k, void *xp)
+static status spread_tokens(const pass_context *r, const moe_saved *k, void *xp)
 {
     return op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens * r->d->text.top_k,
                                                     .width = r->d->text.hidden,
@@ -140,13 +140,13 @@ static status spread(const run *r, const moe_saved *k, void *xp)
                                                     .y = xp});
 }
 
-static int64_t slots_of(const run *r)
+static int64_t slots_of(const pass_context *r)
 {
     return r->n.tokens * r->d->text.top_k;
 }
 
 /* a = silu(gate) * up over the slots in use */
-static status activate(const run *r, const moe_saved *k, void *a)
+static status activate(const pass_context *r, const moe_saved *k, void *a)
 {
     const text_dims *d = &r->d->text;
     return op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = r->n.tokens * d->top_k,
@@ -157,7 +157,7 @@ static status activate(const run *r, const moe_saved *k, void *a)
 }
 
 /* gu = xp GU by slot and a = silu(g) * u; gu may be left out. */
-static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+static status gate_up(const pass_context *r, const moe *w, const moe_saved *k, const moe_scratch *s,
                       bool drop_gu)
 {
     if (w->gate_up_adapter.a) { /* it adds to gu before the activation */
@@ -179,22 +179,22 @@ static status gate_up(const run *r, const moe *w, const moe_saved *k, const moe_
 }
 
 /* Norm, choices, and the statistics where they are wanted. */
-static status router_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+static status router_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                          const moe_scratch *s, int32_t *count, const moe_aux *aux, unsigned what)
 {
     TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
-    if (what & AGAIN_ROUTE)
-        TRY(route(r, w, k, s, count));
+    if (what & RECOMPUTE_ROUTE)
+        TRY(route_tokens(r, w, k, s, count));
     return aux && aux->on ? aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL) : ST_OK;
 }
 
-/* Slots through the experts: kinds AGAIN_FC1 and AGAIN_FC2. */
-static status experts_fwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                          bool once, unsigned what)
+/* Slots through the experts: kinds RECOMPUTE_FC1 and RECOMPUTE_FC2. */
+static status experts_fwd(const pass_context *r, const moe *w, const moe_saved *k,
+                          const moe_scratch *s, bool once, unsigned what)
 {
-    TRY(spread(r, k, s->xp));
-    TRY(what & AGAIN_FC1 ? gate_up(r, w, k, s, once) : activate(r, k, s->a));
-    if (!(what & AGAIN_FC2))
+    TRY(spread_tokens(r, k, s->xp));
+    TRY(what & RECOMPUTE_FC1 ? gate_up(r, w, k, s, once) : activate(r, k, s->a));
+    if (!(what & RECOMPUTE_FC2))
         return ST_OK;
     TRY(grouped_product(r, GROUPED_FWD, w->down, slots_of(r), k->offset, s->a, k->o));
     return w->down_adapter.a
@@ -202,7 +202,7 @@ static status experts_fwd(const run *r, const moe *w, const moe_saved *k, const 
                : ST_OK;
 }
 
-static status collect(const run *r, const moe_saved *k, const void *x, void *y)
+static status combine_slots(const pass_context *r, const moe_saved *k, const void *x, void *y)
 {
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
                                                     .top_k = r->d->text.top_k,
@@ -214,51 +214,51 @@ static status collect(const run *r, const moe_saved *k, const void *x, void *y)
                                                     .y = y});
 }
 
-static status slots_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+static status slots_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                         const moe_scratch *s, bool once, void *y)
 {
-    TRY(experts_fwd(r, w, k, s, once, AGAIN_ALL));
-    return collect(r, k, x, y);
+    TRY(experts_fwd(r, w, k, s, once, RECOMPUTE_ALL));
+    return combine_slots(r, k, x, y);
 }
 
-status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
-               int32_t *count, const moe_aux *aux, bool once, void *y)
+status moe_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
+               const moe_scratch *s, int32_t *count, const moe_aux *aux, bool once, void *y)
 {
     bool done;
     TRY(run_piece(r, REPLAY_ROUTER, REPLAY_FORWARD, w->layer, &done));
     if (!done)
-        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, aux, AGAIN_ALL)));
+        TRY(graph_replay_end(r->s, router_fwd(r, w, x, k, s, count, aux, RECOMPUTE_ALL)));
     if (moe_is_shared(&r->mesh->layout)) /* the host reads counts: no piece to capture */
         return moe_shared_fwd(r, w, x, k, s, y);
     TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_FORWARD, w->layer, &done));
-    return done ? ST_OK : replay_end(r->s, slots_fwd(r, w, x, k, s, once, y));
+    return done ? ST_OK : graph_replay_end(r->s, slots_fwd(r, w, x, k, s, once, y));
 }
 
-status moe_again(const run *r, const moe *w, const void *x, const moe_saved *k,
-                 const moe_scratch *s, int32_t *count, unsigned what, bool *out_fresh)
+status moe_recomputed(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
+                      const moe_scratch *s, int32_t *count, unsigned what, bool *out_fresh)
 {
     const bool is_shared = moe_is_shared(&r->mesh->layout);
     bool done;
-    *out_fresh = !is_shared && (what & (AGAIN_FC1 | AGAIN_FC2));
+    *out_fresh = !is_shared && (what & (RECOMPUTE_FC1 | RECOMPUTE_FC2));
     TRY(run_piece(r, REPLAY_ROUTER, REPLAY_AGAIN, w->layer, &done));
     if (!done)
-        TRY(replay_end(r->s, router_fwd(r, w, x, k, s, count, NULL, what)));
+        TRY(graph_replay_end(r->s, router_fwd(r, w, x, k, s, count, NULL, what)));
     if (is_shared)
-        return what & AGAIN_FC2 ? moe_shared_fwd(r, w, x, k, s, NULL) : ST_OK;
+        return what & RECOMPUTE_FC2 ? moe_shared_fwd(r, w, x, k, s, NULL) : ST_OK;
     if (!*out_fresh)
         return ST_OK;
     TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_AGAIN, w->layer, &done));
-    return done ? ST_OK : replay_end(r->s, experts_fwd(r, w, k, s, false, what));
+    return done ? ST_OK : graph_replay_end(r->s, experts_fwd(r, w, k, s, false, what));
 }
 
-status moe_aux_value(const run *r, const moe_aux *aux)
+status moe_aux_value(const pass_context *r, const moe_aux *aux)
 {
     return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
 }
 
-status moe_aux_sum(const run *r, const moe_aux *aux)
+status moe_aux_sum(const pass_context *r, const moe_aux *aux)
 {
-    if (shared(r))
+    if (shares_stage(r))
         TRY(comm_all_reduce(mesh_comm(r->mesh, MESH_STAGE), r->s,
                             (comm_at){"sum router statistics", -1}, aux->count_total,
                             moe_aux_elements(r->d->text.experts), r->s->dev->v->acc, COMM_SUM));
@@ -266,8 +266,8 @@ status moe_aux_sum(const run *r, const moe_aux *aux)
 }
 
 /* Gradients of an expert matrix and its adapter; x becomes its own gradient. */
-static status product_bwd(const run *r, const moe_saved *k, const param *w, const lora *adapter,
-                          void *x, void *dy)
+static status product_bwd(const pass_context *r, const moe_saved *k, const param *w,
+                          const lora *adapter, void *x, void *dy)
 {
     TRY(grouped_product(r, GROUPED_WGRAD, w, slots_of(r), k->offset, x, dy));
     if (adapter->a)
@@ -277,8 +277,8 @@ static status product_bwd(const run *r, const moe_saved *k, const param *w, cons
 }
 
 /* Expert weights' gradients; s->dm [T, H] becomes the experts' part of m's gradient. */
-static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                          bool fresh, const void *dy)
+static status experts_bwd(const pass_context *r, const moe *w, const moe_saved *k,
+                          const moe_scratch *s, bool fresh, const void *dy)
 {
     const text_dims *d = &r->d->text;
     TRY(op_combine_bwd(r->s, &(combine_bwd_args){.tokens = r->n.tokens,
@@ -300,7 +300,7 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
                                                .dy = s->a,
                                                .dx = k->gu})); /* [dg|du] [slots, 2I] */
     if (!fresh)
-        TRY(spread(r, k, s->xp));
+        TRY(spread_tokens(r, k, s->xp));
     TRY(product_bwd(r, k, w->gate_up, &w->gate_up_adapter, s->xp, k->gu)); /* dxp [slots, H] */
     return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
                                                     .top_k = d->top_k,
@@ -312,7 +312,7 @@ static status experts_bwd(const run *r, const moe *w, const moe_saved *k, const 
 }
 
 /* dlogits [T, E] from dweight, and from the aux loss; then down to dy. */
-static status router_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+static status router_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                          const moe_scratch *s, const int32_t *count, const moe_aux *aux, void *dy)
 {
     const text_dims *d = &r->d->text;
@@ -332,8 +332,8 @@ static status router_bwd(const run *r, const moe *w, const void *x, const moe_sa
     return rmsnorm_bwd(r, w->norm, r->n.tokens, d->hidden, x, k->rstd, s->dm, dy, true);
 }
 
-status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, const moe_scratch *s,
-               const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
+status moe_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
+               const moe_scratch *s, const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
 {
     bool done;
     if (moe_is_shared(&r->mesh->layout)) {
@@ -341,8 +341,8 @@ status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k, co
     } else {
         TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_BACKWARD, w->layer, &done));
         if (!done)
-            TRY(replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
+            TRY(graph_replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
     }
     TRY(run_piece(r, REPLAY_ROUTER, REPLAY_BACKWARD, w->layer, &done));
-    return done ? ST_OK : replay_end(r->s, router_bwd(r, w, x, k, s, count, aux, dy));
+    return done ? ST_OK : graph_replay_end(r->s, router_bwd(r, w, x, k, s, count, aux, dy));
 }

@@ -66,17 +66,18 @@ void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds);
 void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training);
 
 /* y [T, H] = x + experts(RMSNorm(x)). count [E] int32 written. aux NULL: no statistics. once: what
- * is of kind AGAIN_FC1 is not kept for a backward, so it may be left out. */
-WARN_UNUSED status moe_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+ * is of kind RECOMPUTE_FC1 is not kept for a backward, so it may be left out. */
+WARN_UNUSED status moe_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, int32_t *count, const moe_aux *aux, bool once,
                            void *y);
 /* Computes these kinds of arrays again, for moe_bwd; out_fresh: its fresh. */
-WARN_UNUSED status moe_again(const run *r, const moe *w, const void *x, const moe_saved *k,
-                             const moe_scratch *t, int32_t *count, unsigned what, bool *out_fresh);
+WARN_UNUSED status moe_recomputed(const pass_context *r, const moe *w, const void *x,
+                                  const moe_saved *k, const moe_scratch *t, int32_t *count,
+                                  unsigned what, bool *out_fresh);
 /* Once behind all layers' forward, when on: the statistics of all ranks, and the value. */
-WARN_UNUSED status moe_aux_sum(const run *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_sum(const pass_context *r, const moe_aux *aux);
 /* The value, of statistics that are there: a pipeline stage's before the last. */
-WARN_UNUSED status moe_aux_value(const run *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_value(const pass_context *r, const moe_aux *aux);
 /* The statistics' arrays: one block of moe_aux_elements, acc. */
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc);
 static inline int64_t moe_aux_elements(int64_t experts)
@@ -84,10 +85,10 @@ static inline int64_t moe_aux_elements(int64_t experts)
     return 2 * experts + 2;
 }
 /* Before the first layer. */
-WARN_UNUSED status moe_aux_clear(const run *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_clear(const pass_context *r, const moe_aux *aux);
 /* dy [T, H]: gradient of the output on entry, of x on return. count: of the forward. fresh: t has
  * that layer's slots and their activations. */
-WARN_UNUSED status moe_bwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+WARN_UNUSED status moe_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                            const moe_scratch *t, const int32_t *count, const moe_aux *aux,
                            bool fresh, void *dy);
 
@@ -99,9 +100,9 @@ static inline bool moe_is_shared(const layout *l)
 /* Of shared experts, in moe_shared.c. Forward, behind the routing: y as moe_fwd has it; NULL: only
  * what backward needs. Backward, before the router's: s->dweight and s->dm from dy. */
 void moe_shared_layout(moe_scratch *t, space *sp, const shape *z);
-WARN_UNUSED status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
-                                  const moe_scratch *s, void *y);
-WARN_UNUSED status moe_shared_bwd(const run *r, const moe *w, const moe_saved *k,
+WARN_UNUSED status moe_shared_fwd(const pass_context *r, const moe *w, const void *x,
+                                  const moe_saved *k, const moe_scratch *s, void *y);
+WARN_UNUSED status moe_shared_bwd(const pass_context *r, const moe *w, const moe_saved *k,
                                   const moe_scratch *s, const void *dy);
 
 #endif

@@ -11,14 +11,14 @@
 #include "trainer/ops/table.h"
 
 /* Are experts cut among tensor ranks? */
-static bool cut(const layout *l)
+static bool cuts_experts(const layout *l)
 {
     return l->expert_tensor > 1;
 }
 
-static int64_t seen_tokens(const run *r)
+static int64_t seen_tokens(const pass_context *r)
 {
-    return cut(&r->mesh->layout) ? r->context_tokens : r->n.tokens;
+    return cuts_experts(&r->mesh->layout) ? r->context_tokens : r->n.tokens;
 }
 
 void moe_shared_layout(moe_scratch *t, space *sp, const shape *z)
@@ -26,7 +26,7 @@ void moe_shared_layout(moe_scratch *t, space *sp, const shape *z)
     const text_dims *d = &z->d->text;
     int64_t choices = z->context_tokens * d->top_k;
     exchange_layout(&t->exchange, sp, z);
-    if (!cut(z->ranks))
+    if (!cuts_experts(z->ranks))
         return;
     t->wide = space_take(sp, z->context_tokens * d->hidden, z->act);
     t->wide_expert = space_take(sp, choices, sizeof(int32_t));
@@ -35,7 +35,8 @@ void moe_shared_layout(moe_scratch *t, space *sp, const shape *z)
 }
 
 /* x [T, K] of every tensor rank, choices or their weights. */
-static status gather_choices(const run *r, const moe *w, const void *x, void *wide, st_dtype dtype)
+static status gather_choices(const pass_context *r, const moe *w, const void *x, void *wide,
+                             st_dtype dtype)
 {
     return comm_all_gather(mesh_comm(r->mesh, MESH_TENSOR), r->s,
                            (comm_at){"gather choices", w->layer}, x, wide,
@@ -43,19 +44,20 @@ static status gather_choices(const run *r, const moe *w, const void *x, void *wi
 }
 
 /* Weights of the choices of all tokens that are seen. */
-static status see_weights(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                          const void **out)
+static status see_weights(const pass_context *r, const moe *w, const moe_saved *k,
+                          const moe_scratch *s, const void **out)
 {
-    *out = cut(&r->mesh->layout) ? s->wide_weight : k->weight;
+    *out = cuts_experts(&r->mesh->layout) ? s->wide_weight : k->weight;
     if (*out == k->weight)
         return ST_OK;
     return gather_choices(r, w, k->weight, s->wide_weight, r->s->dev->v->acc);
 }
 
 /* Slots of the tokens that are seen, in place of this rank's own. */
-static status see_slots(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s)
+static status see_slots(const pass_context *r, const moe *w, const moe_saved *k,
+                        const moe_scratch *s)
 {
-    if (!cut(&r->mesh->layout))
+    if (!cuts_experts(&r->mesh->layout))
         return ST_OK;
     TRY(gather_choices(r, w, k->expert, s->wide_expert, DT_I32));
     return op_permute(r->s, &(permute_args){.tokens = r->context_tokens,
@@ -68,10 +70,11 @@ static status see_slots(const run *r, const moe *w, const moe_saved *k, const mo
 }
 
 /* xp [W K, H]: the token of every slot. */
-static status spread(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s)
+static status spread_shared(const pass_context *r, const moe *w, const moe_saved *k,
+                            const moe_scratch *s)
 {
     const void *m = k->m;
-    if (cut(&r->mesh->layout))
+    if (cuts_experts(&r->mesh->layout))
         TRY(sequence_gather(r, (comm_at){"gather expert input", w->layer}, k->m, r->d->text.hidden,
                             s->wide, &m));
     return op_rows_gather(r->s, &(rows_gather_args){.n = seen_tokens(r) * r->d->text.top_k,
@@ -82,10 +85,10 @@ static status spread(const run *r, const moe *w, const moe_saved *k, const moe_s
 }
 
 /* y [T, H] = sums over a token's slots of o, times weight where given. */
-static status collect(const run *r, comm_at at, const moe_saved *k, const moe_scratch *s,
-                      const void *weight, const void *o, void *y)
+static status combine_shared(const pass_context *r, comm_at at, const moe_saved *k,
+                             const moe_scratch *s, const void *weight, const void *o, void *y)
 {
-    const bool wide = cut(&r->mesh->layout);
+    const bool wide = cuts_experts(&r->mesh->layout);
     TRY(op_combine_fwd(r->s, &(combine_fwd_args){.tokens = seen_tokens(r),
                                                  .top_k = r->d->text.top_k,
                                                  .width = r->d->text.hidden,
@@ -105,26 +108,26 @@ static exchange_weights weights_of(const moe *w)
                               .down_adapter = w->down_adapter};
 }
 
-status moe_shared_fwd(const run *r, const moe *w, const void *x, const moe_saved *k,
+status moe_shared_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                       const moe_scratch *s, void *y)
 {
     const exchange_weights experts = weights_of(w);
     const void *weight;
     TRY(see_slots(r, w, k, s));
-    TRY(spread(r, w, k, s));
+    TRY(spread_shared(r, w, k, s));
     TRY(exchange_fwd(r, &s->exchange, &experts, k->offset, s->xp, k->o));
     if (!y)
         return ST_OK;
     TRY(see_weights(r, w, k, s, &weight));
-    TRY(collect(r, (comm_at){"reduce expert output", w->layer}, k, s, weight, k->o, y));
+    TRY(combine_shared(r, (comm_at){"reduce expert output", w->layer}, k, s, weight, k->o, y));
     return add_to(r, r->n.tokens * r->d->text.hidden, x, y);
 }
 
-status moe_shared_bwd(const run *r, const moe *w, const moe_saved *k, const moe_scratch *s,
+status moe_shared_bwd(const pass_context *r, const moe *w, const moe_saved *k, const moe_scratch *s,
                       const void *dy)
 {
     const text_dims *d = &r->d->text;
-    const bool wide = cut(&r->mesh->layout);
+    const bool wide = cuts_experts(&r->mesh->layout);
     const exchange_weights experts = weights_of(w);
     const void *weight, *all_dy = dy;
     TRY(see_weights(r, w, k, s, &weight));
@@ -144,7 +147,8 @@ status moe_shared_bwd(const run *r, const moe *w, const moe_saved *k, const moe_
         TRY(comm_reduce_scatter(mesh_comm(r->mesh, MESH_TENSOR), r->s,
                                 (comm_at){"reduce gradients of choices", w->layer}, s->wide_dweight,
                                 s->dweight, r->n.tokens * d->top_k, r->s->dev->v->acc));
-    TRY(spread(r, w, k, s));
+    TRY(spread_shared(r, w, k, s));
     TRY(exchange_bwd(r, &s->exchange, &experts, k->offset, s->xp, k->o));
-    return collect(r, (comm_at){"reduce expert gradient", w->layer}, k, s, NULL, s->xp, s->dm);
+    return combine_shared(r, (comm_at){"reduce expert gradient", w->layer}, k, s, NULL, s->xp,
+                          s->dm);
 }

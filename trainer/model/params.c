@@ -62,7 +62,7 @@ param *params_get(params *p, const char *fmt, ...)
 
 status params_may_be_kept(const params *p)
 {
-    if (!p->mesh || !comm_is_replayed(mesh_comm(p->mesh, MESH_WORLD)))
+    if (!p->mesh || !comm_is_simulated(mesh_comm(p->mesh, MESH_WORLD)))
         return ST_OK;
     return FAIL(ST_CONFIG, "comm.engine replay: a rank without the others trains no model; its "
                            "values are not written");

@@ -64,8 +64,8 @@ typedef struct param {
     void *value;                        /* master, acc */
     void *own_act;                      /* compute copy; == value where act == acc */
     void *own_grad, *moment1, *moment2; /* acc */
-    /* What the model reads and writes, [n_local], between units_enter and units_leave of its unit;
-     * of one rank they are own_act and own_grad */
+    /* What the model reads and writes, [n_local], between fsdp_units_enter and fsdp_units_leave of
+     * its unit; of one rank they are own_act and own_grad */
     void *act, *grad;
     void *unwanted; /* where norms put the gradient of a frozen vector: shared, never read */
 } param;
@@ -88,7 +88,7 @@ typedef struct params {
     bool reshard;            /* unit_options; true */
     unit_span *spans;        /* [n_spans] in order of unit; what units share bytes by */
     int64_t n_spans;
-    units *units; /* NULL where no other rank stores anything */
+    fsdp_units *fsdp_units; /* NULL where no other rank stores anything */
     /* One device block per kind of what this rank stores, which spans and rows cut up; 0 gaps are
      * possible, so a block may be treated as one array of block_elements (gradients and moments: of
      * trained_elements). Known from params_alloc on. */

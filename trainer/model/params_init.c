@@ -53,7 +53,7 @@ static void draw_piece(const void *context, int64_t task, int thread)
         convert_from_double(d->as_act + from * (int64_t)st_dtype_size(d->act), d->act, value, n);
 }
 
-static status send(const drawing *d, stream *s)
+static status send_values(const drawing *d, stream *s)
 {
     const backend_vtable *v = s->dev->v;
     const param *row = d->row;
@@ -73,7 +73,7 @@ static status init_row(drawing *d, stream *s, pool *threads)
     for (d->at = row->own_first; d->at < end; d->at += BLOCK) {
         d->n = end - d->at < BLOCK ? end - d->at : BLOCK;
         pool_run(threads, (d->n + PIECE - 1) / PIECE, draw_piece, d);
-        TRY(send(d, s));
+        TRY(send_values(d, s));
     }
     return ST_OK;
 }

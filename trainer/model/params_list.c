@@ -54,10 +54,11 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     return row;
 }
 
-/* add(l, init, n_dims, shape, name format...) */
-static void add(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-static void add(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt, ...)
+/* add_param(l, init, n_dims, shape, name format...) */
+static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
+                      ...) __attribute__((format(printf, 5, 6)));
+static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
+                      ...)
 {
     param *row = add_row(l, init, n_dims, shape);
     if (!row)
@@ -90,11 +91,11 @@ static void cut_experts(lister *l, int axis, int64_t parts)
     row->held = slice_whole(row->shape[0], row->shape[1], parts, row->shape[2] / parts);
 }
 
-#define VECTOR(l, init, n, ...) add((l), (init), 1, (const int64_t[]){(n)}, __VA_ARGS__)
+#define VECTOR(l, init, n, ...) add_param((l), (init), 1, (const int64_t[]){(n)}, __VA_ARGS__)
 #define MATRIX(l, rows, columns, ...)                                                              \
-    add((l), INIT_NORMAL, 2, (const int64_t[]){(rows), (columns)}, __VA_ARGS__)
+    add_param((l), INIT_NORMAL, 2, (const int64_t[]){(rows), (columns)}, __VA_ARGS__)
 #define CUBE(l, a, b, c, ...)                                                                      \
-    add((l), INIT_NORMAL, 3, (const int64_t[]){(a), (b), (c)}, __VA_ARGS__)
+    add_param((l), INIT_NORMAL, 3, (const int64_t[]){(a), (b), (c)}, __VA_ARGS__)
 
 static void list_decoder_layer(lister *l, const model_dims *d, int layer)
 {
@@ -165,8 +166,8 @@ static void list_vision(lister *l, const model_dims *d)
     l->unit = unit_patch();
     l->forward_only = true;
     l->group = GROUP_VISION;
-    add(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
-        "model.visual.patch_embed.proj.weight");
+    add_param(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
+              "model.visual.patch_embed.proj.weight");
     VECTOR(l, INIT_ZERO, v->hidden, "model.visual.patch_embed.proj.bias");
     l->group = GROUP_MERGER;
     MATRIX(l, v->positions, v->hidden, "model.visual.pos_embed.weight");

@@ -14,7 +14,7 @@ void params_share(params *p, const mesh *m, bool reshard)
     p->reshard = reshard;
 }
 
-static int64_t aligned(int64_t n)
+static int64_t align_count(int64_t n)
 {
     return (n + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
 }
@@ -60,7 +60,7 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
             continue;
         row->span = p->n_spans;
         row->at = to->count;
-        to->count += aligned(row->n_local);
+        to->count += align_count(row->n_local);
         to->stays |= row->stays;
         to->forward_only = row->forward_only || !row->reached;
         to->layer = row->layer;
@@ -163,7 +163,7 @@ status params_size(params *p, const backend_vtable *v, bool with_training, param
     }
     *out = (params_sizes){.stored = p->block_elements,
                           .trained = with_training ? p->trained_elements : 0,
-                          .gathered_bytes = units_bytes(p->spans, p->n_spans, &o, act, acc)};
+                          .gathered_bytes = fsdp_units_bytes(p->spans, p->n_spans, &o, act, acc)};
     return ST_OK;
 }
 
@@ -179,7 +179,7 @@ static int64_t longest_frozen(const params *p)
     return longest;
 }
 
-static void *part(void *block, int64_t at, size_t size)
+static void *locate_part(void *block, int64_t at, size_t size)
 {
     return block ? (char *)block + (size_t)at * size : NULL;
 }
@@ -188,8 +188,9 @@ static void place_spans(params *p, size_t act, size_t acc)
 {
     for (int64_t i = 0; i < p->n_spans; i++) {
         unit_span *to = &p->spans[i];
-        to->act = p->acts ? part(p->acts, to->first, act) : part(p->values, to->first, acc);
-        to->grad = to->trained ? part(p->grads, to->first_trained, acc) : NULL;
+        to->act =
+            p->acts ? locate_part(p->acts, to->first, act) : locate_part(p->values, to->first, acc);
+        to->grad = to->trained ? locate_part(p->grads, to->first_trained, acc) : NULL;
         to->whole_act = to->act;
         to->whole_grad = to->grad;
     }
@@ -204,14 +205,14 @@ static void place_rows(params *p, size_t act, size_t acc)
             continue;
         int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
         int64_t at = in->first + skipped, trained = in->first_trained + skipped;
-        row->value = part(p->values, at, acc);
-        row->own_act = p->acts ? part(p->acts, at, act) : row->value;
-        row->act = part(in->whole_act, row->at, act);
+        row->value = locate_part(p->values, at, acc);
+        row->own_act = p->acts ? locate_part(p->acts, at, act) : row->value;
+        row->act = locate_part(in->whole_act, row->at, act);
         row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
-        row->own_grad = in->trained ? part(p->grads, trained, acc) : NULL;
-        row->moment1 = in->trained ? part(p->moments1, trained, acc) : NULL;
-        row->moment2 = in->trained ? part(p->moments2, trained, acc) : NULL;
-        row->grad = row->own_grad ? part(in->whole_grad, row->at, acc) : NULL;
+        row->own_grad = in->trained ? locate_part(p->grads, trained, acc) : NULL;
+        row->moment1 = in->trained ? locate_part(p->moments1, trained, acc) : NULL;
+        row->moment2 = in->trained ? locate_part(p->moments2, trained, acc) : NULL;
+        row->grad = row->own_grad ? locate_part(in->whole_grad, row->at, acc) : NULL;
     }
 }
 
@@ -241,7 +242,7 @@ status params_alloc(params *p, stream *s, bool with_training)
     TRY(make_spans(p));
     TRY_OR(undo, take_blocks(p, s, with_training));
     place_spans(p, act, acc);
-    TRY_OR(undo, units_new(s, p->mesh, p->spans, p->n_spans, &o, &p->units));
+    TRY_OR(undo, fsdp_units_new(s, p->mesh, p->spans, p->n_spans, &o, &p->fsdp_units));
     place_rows(p, act, acc);
     return ST_OK;
 undo:
@@ -253,7 +254,7 @@ undo:
 void params_release(params *p, stream *s)
 {
     void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2, &p->unwanted};
-    units_free(&p->units, s);
+    fsdp_units_free(&p->fsdp_units, s);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (*blocks[i])
             s->dev->v->release(s->dev, *blocks[i]);

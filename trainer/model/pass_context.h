@@ -13,12 +13,12 @@
 struct kv_cache;     /* kv_cache.h */
 struct lora_scratch; /* lora.h */
 
-typedef struct run {
+typedef struct pass_context {
     stream *s;
     const model_dims *d;
     const device_batch *b;
     const mesh *mesh;             /* the ranks that train with this one */
-    units *units;                 /* entered before a block's weights are used */
+    fsdp_units *fsdp_units;       /* entered before a block's weights are used */
     batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
     int64_t context_tokens;       /* Tc: T of all tensor ranks */
     int64_t all_tokens;           /* A: Tc of all context ranks, the whole row */
@@ -30,20 +30,20 @@ typedef struct run {
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [Tc, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */
-} run;
+} pass_context;
 
 /* Before a piece of a step that cuda_graph.scope may name (device/graph_replay.h): true in out_done
  * if it was queued as captured before. index: layer or block. What the piece does goes to
- * replay_end. */
-WARN_UNUSED static inline status run_piece(const run *r, int piece, int pass, int64_t index,
-                                           bool *out_done)
+ * graph_replay_end. */
+WARN_UNUSED static inline status run_piece(const pass_context *r, int piece, int pass,
+                                           int64_t index, bool *out_done)
 {
     *out_done = false;
     if (!r->step)
         return ST_OK;
-    return replay_begin(
+    return graph_replay_begin(
         r->s,
-        &(replay_key){
+        &(graph_replay_key){
             .piece = piece, .pass = pass, .index = (int32_t)index, .variant = r->b->variant},
         out_done);
 }

@@ -16,14 +16,14 @@ typedef struct cargo {
 
 enum { MOST_CARGO = 4 };
 
-static void add(cargo *list, int *inout_n, cargo c)
+static void add_cargo(cargo *list, int *inout_n, cargo c)
 {
     list[(*inout_n)++] = c;
 }
 
 /* What a pass leaves behind (out) or begins with. Both sides of a border list the same. */
-static void list_of(const border *b, bool out, const comm *c, const stream *s, const model_dims *d,
-                    cargo *list, int *inout_n)
+static void list_of(const pipeline_exchange *b, bool out, const comm *c, const stream *s,
+                    const model_dims *d, cargo *list, int *inout_n)
 {
     const decoder *t = b->t;
     if (b->kind == PASS_NONE)
@@ -39,17 +39,17 @@ static void list_of(const border *b, bool out, const comm *c, const stream *s, c
                  .stage = ahead == out ? c->rank + 1 : c->rank - 1,
                  .out = out};
     if (ahead || decoder_reaches_below(t, layer))
-        add(list, inout_n, one);
+        add_cargo(list, inout_n, one);
     if (!t->aux.on)
         return;
     one.what = statistics;
     one.at = out && !ahead ? t->aux.sent : t->aux.count_total;
     one.count = moe_aux_elements(d->text.experts);
     one.dtype = s->dev->v->acc;
-    add(list, inout_n, one);
+    add_cargo(list, inout_n, one);
 }
 
-static status move(const comm *c, stream *s, const cargo *x)
+static status move_cargo(const comm *c, stream *s, const cargo *x)
 {
     const comm_at at = {x->what, -1};
     if (x->out)
@@ -57,8 +57,8 @@ static status move(const comm *c, stream *s, const cargo *x)
     return comm_recv(c, s, at, x->at, x->count, x->dtype, x->stage);
 }
 
-status border_cross(const comm *pipeline, stream *s, const model_dims *d, const border *done,
-                    const border *next)
+status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *d,
+                               const pipeline_exchange *done, const pipeline_exchange *next)
 {
     cargo list[MOST_CARGO];
     int n = 0;
@@ -72,6 +72,6 @@ status border_cross(const comm *pipeline, stream *s, const model_dims *d, const 
                                 st_dtype_size(s->dev->v->acc)));
     TRY(comm_begin(pipeline, s));
     for (int i = 0; i < n; i++)
-        TRY(move(pipeline, s, &list[i]));
+        TRY(move_cargo(pipeline, s, &list[i]));
     return comm_end(pipeline, s);
 }

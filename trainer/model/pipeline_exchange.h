@@ -10,15 +10,16 @@
 #include "trainer/parallel/pipeline_stages.h"
 
 /* A pass, where it meets its stage's borders. */
-typedef struct border {
+typedef struct pipeline_exchange {
     pass_kind kind;
     const decoder *t; /* where the micro-batch's activations are */
     int64_t tokens;   /* T */
-} border;
+} pipeline_exchange;
 
 /* What `done` made goes out and what `next` needs comes in, at once, so from and to different
  * arrays: neighbours may send to each other. pipeline: the group of stages, in their order. */
-WARN_UNUSED status border_cross(const comm *pipeline, stream *s, const model_dims *d,
-                                const border *done, const border *next);
+WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *d,
+                                           const pipeline_exchange *done,
+                                           const pipeline_exchange *next);
 
 #endif

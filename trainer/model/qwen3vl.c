@@ -113,9 +113,9 @@ static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions 
     shape z = shape_of(m, v);
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
-        .training = eye_trains, .again = o->again.vision, .frozen = o->tower_frozen};
+        .training = eye_trains, .recomputed = o->recomputed.vision, .frozen = o->tower_frozen};
     decoder_modes text = {.training = o->training,
-                          .again = o->again.text,
+                          .recomputed = o->recomputed.text,
                           .aux = o->router_aux_coef > 0,
                           .lora_rank = o->lora_rank,
                           .lora_experts = o->lora_experts};
@@ -284,21 +284,21 @@ void model_free(model **mp, stream *s)
     *mp = NULL;
 }
 
-static run start(const model *m, stream *s, const device_batch *b)
+static pass_context start_run(const model *m, stream *s, const device_batch *b)
 {
     const layout *l = &mesh_of(m)->layout;
     batch_caps n = batch_sizes(b);
-    return (run){.s = s,
-                 .d = &m->d,
-                 .b = b,
-                 .mesh = mesh_of(m),
-                 .units = m->p->units,
-                 .n = n,
-                 .context_tokens = n.tokens * l->tensor,
-                 .all_tokens = n.tokens * l->tensor * l->context,
-                 .act = st_dtype_size(s->dev->v->act),
-                 .acc = st_dtype_size(s->dev->v->acc),
-                 .router_bias = m->router_bias};
+    return (pass_context){.s = s,
+                          .d = &m->d,
+                          .b = b,
+                          .mesh = mesh_of(m),
+                          .fsdp_units = m->p->fsdp_units,
+                          .n = n,
+                          .context_tokens = n.tokens * l->tensor,
+                          .all_tokens = n.tokens * l->tensor * l->context,
+                          .act = st_dtype_size(s->dev->v->act),
+                          .acc = st_dtype_size(s->dev->v->acc),
+                          .router_bias = m->router_bias};
 }
 
 static status check_batch(const model *m, const device_batch *b)
@@ -314,7 +314,7 @@ static status check_batch(const model *m, const device_batch *b)
 }
 
 /* Up to x[end]; the aux value lands in aux. */
-static status forward(model *m, flight *f, run *r, void *aux)
+static status forward_model(model *m, flight *f, pass_context *r, void *aux)
 {
     f->decoder.aux.value = aux;
     r->s->part = PART_VISION;
@@ -325,7 +325,7 @@ static status forward(model *m, flight *f, run *r, void *aux)
 }
 
 /* From decoder.dx. */
-static status backward(model *m, flight *f, run *r, void *aux)
+static status backward(model *m, flight *f, pass_context *r, void *aux)
 {
     f->decoder.aux.value = aux;
     r->s->part = PART_TEXT;
@@ -334,7 +334,7 @@ static status backward(model *m, flight *f, run *r, void *aux)
     return m->has_vision && f->decoder.features_wanted ? vision_bwd(&f->vision, r) : ST_OK;
 }
 
-static head_targets targets_of(const run *r, const loss_sums *sums)
+static head_targets targets_of(const pass_context *r, const loss_sums *sums)
 {
     return (head_targets){.n = r->n.targets,
                           .token = r->b->target_token,
@@ -345,13 +345,13 @@ static head_targets targets_of(const run *r, const loss_sums *sums)
 }
 
 /* Loss of x[L], and decoder.dx with it where the use is a turn. */
-static status head_pass(model *m, flight *f, run *r, const head_targets *t, unit_use use)
+static status head_pass(model *m, flight *f, pass_context *r, const head_targets *t, unit_use use)
 {
     const int unit = unit_head(&m->d);
-    TRY(units_enter(r->units, r->s, unit, use));
+    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit, use));
     TRY(head_loss(&m->head, r->s, r->n.tokens, f->decoder.x[m->d.text.layers], t, use == UNIT_TURN,
                   f->decoder.dx));
-    return units_leave(r->units, r->s, unit, use);
+    return fsdp_units_leave(r->fsdp_units, r->s, unit, use);
 }
 
 int model_flights(const model *m)
@@ -359,33 +359,33 @@ int model_flights(const model *m)
     return m->n_flights;
 }
 
-static border border_of(model *m, stream *s, const model_pass *p)
+static pipeline_exchange pipeline_exchange_of(model *m, stream *s, const model_pass *p)
 {
     if (p->kind == PASS_NONE)
-        return (border){0};
-    run r = start(m, s, p->b);
-    return (border){p->kind, &m->flight[p->flight].decoder, r.n.tokens};
+        return (pipeline_exchange){0};
+    pass_context r = start_run(m, s, p->b);
+    return (pipeline_exchange){p->kind, &m->flight[p->flight].decoder, r.n.tokens};
 }
 
 status model_hand_over(model *m, stream *s, const model_pass *next)
 {
-    const border done = m->done, in = border_of(m, s, next);
-    m->done = (border){0};
-    return border_cross(mesh_comm(mesh_of(m), MESH_PIPELINE), s, &m->d, &done, &in);
+    const pipeline_exchange done = m->done, in = pipeline_exchange_of(m, s, next);
+    m->done = (pipeline_exchange){0};
+    return pipeline_exchange_cross(mesh_comm(mesh_of(m), MESH_PIPELINE), s, &m->d, &done, &in);
 }
 
 status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums)
 {
-    run r = start(m, s, p->b);
+    pass_context r = start_run(m, s, p->b);
     r.step = true;
     flight *f = &m->flight[p->flight];
     head_targets t = targets_of(&r, sums);
     if (!m->o.training)
         return FAIL(ST_INTERNAL, "backward of a model that was made without training");
     TRY(check_batch(m, p->b));
-    TRY(units_begin(r.units, s));
+    TRY(fsdp_units_begin(r.fsdp_units, s));
     if (p->kind != PASS_BACKWARD)
-        TRY(forward(m, f, &r, sums->aux));
+        TRY(forward_model(m, f, &r, sums->aux));
     if (p->kind == PASS_BOTH) {
         s->part = PART_HEAD;
         bind_head(m);
@@ -393,8 +393,8 @@ status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums
     }
     if (p->kind != PASS_FORWARD)
         TRY(backward(m, f, &r, sums->aux));
-    m->done = border_of(m, s, p); /* the batch may be another when it is handed over */
-    return units_end(r.units, s);
+    m->done = pipeline_exchange_of(m, s, p); /* the batch may be another when it is handed over */
+    return fsdp_units_end(r.fsdp_units, s);
 }
 
 status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
@@ -406,38 +406,38 @@ status model_forward(model *m, stream *s, const device_batch *b, const loss_sums
                      int32_t *best)
 {
     const model_pass p = {.kind = PASS_FORWARD, .b = b};
-    run r = start(m, s, b);
+    pass_context r = start_run(m, s, b);
     flight *f = &m->flight[0];
     head_targets t = targets_of(&r, sums);
     t.nll = nll;
     t.best = best;
     TRY(check_batch(m, b));
     TRY(model_hand_over(m, s, &p));
-    TRY(units_begin(r.units, s));
-    TRY(forward(m, f, &r, sums->aux));
+    TRY(fsdp_units_begin(r.fsdp_units, s));
+    TRY(forward_model(m, f, &r, sums->aux));
     if (m->part.closes) {
         bind_head(m);
         TRY(head_pass(m, f, &r, &t, UNIT_FORWARD));
     }
-    TRY(units_end(r.units, s));
-    m->done = border_of(m, s, &p);
+    TRY(fsdp_units_end(r.fsdp_units, s));
+    m->done = pipeline_exchange_of(m, s, &p);
     return model_hand_over(m, s, &(model_pass){PASS_NONE});
 }
 
 status model_forward_cached(model *m, stream *s, const device_batch *b, const kv_cache *cache)
 {
     const model_pass p = {.kind = PASS_FORWARD, .b = b};
-    run r = start(m, s, b);
+    pass_context r = start_run(m, s, b);
     r.cache = cache;
     TRY(check_batch(m, b));
     if (r.all_tokens > cache->tokens || (cache->step && r.context_tokens > cache->queries))
         return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
                     (long long)r.all_tokens, (long long)cache->tokens, (long long)cache->queries);
     TRY(model_hand_over(m, s, &p));
-    TRY(units_begin(r.units, s));
-    TRY(forward(m, &m->flight[0], &r, NULL));
-    TRY(units_end(r.units, s));
-    m->done = border_of(m, s, &p);
+    TRY(fsdp_units_begin(r.fsdp_units, s));
+    TRY(forward_model(m, &m->flight[0], &r, NULL));
+    TRY(fsdp_units_end(r.fsdp_units, s));
+    m->done = pipeline_exchange_of(m, s, &p);
     return model_hand_over(m, s, &(model_pass){PASS_NONE});
 }
 
@@ -448,17 +448,17 @@ bool model_chooses(const model *m)
 
 status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)
 {
-    units *u = m->p->units;
+    fsdp_units *u = m->p->fsdp_units;
     bind_head(m);
-    TRY(units_begin(u, s));
+    TRY(fsdp_units_begin(u, s));
     if (m->d.text.tied) { /* the head's weights are the embedding */
-        TRY(units_enter(u, s, unit_embedding(&m->d), UNIT_FORWARD));
-        TRY(units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
+        TRY(fsdp_units_enter(u, s, unit_embedding(&m->d), UNIT_FORWARD));
+        TRY(fsdp_units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
     }
-    TRY(units_enter(u, s, unit_head(&m->d), UNIT_FORWARD));
+    TRY(fsdp_units_enter(u, s, unit_head(&m->d), UNIT_FORWARD));
     TRY(head_logits(&m->head, s, m->flight[0].decoder.x[m->d.text.layers], tokens, n, out_logits));
-    TRY(units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
-    return units_end(u, s);
+    TRY(fsdp_units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
+    return fsdp_units_end(u, s);
 }
 
 void model_bias_router(model *m, const void *bias)

@@ -25,12 +25,12 @@ typedef enum exchange_way {
 } exchange_way;
 
 typedef struct model_options {
-    batch_caps cap;     /* of whole rows, however many ranks share them */
-    const mesh *mesh;   /* borrowed; NULL: the one that parameters are shared over, or one rank */
-    bool training;      /* keep activations, have gradients */
-    recomputes again;   /* in backward */
-    bool tower_frozen;  /* the vision tower: of it only what mergers read is kept */
-    bool vision_frozen; /* the mergers too: nothing is kept */
+    batch_caps cap;   /* of whole rows, however many ranks share them */
+    const mesh *mesh; /* borrowed; NULL: the one that parameters are shared over, or one rank */
+    bool training;    /* keep activations, have gradients */
+    recomputes recomputed;  /* in backward */
+    bool tower_frozen;      /* the vision tower: of it only what mergers read is kept */
+    bool vision_frozen;     /* the mergers too: nothing is kept */
     double router_aux_coef; /* 0 = off */
     int64_t lora_rank;      /* of adapters; 0: none */
     bool lora_experts;      /* some belong to experts */

@@ -6,15 +6,15 @@
  * MLP) or a patch of a vision block (D hidden, F MLP width):
  *
  *   kind             decoder layer                                      vision block
- *   AGAIN_CHEAP      2 H + (Q + C) d + Q + C + 2; F of a dense MLP      2 D + F + 4
- *   AGAIN_QKV        (Q + 2 C) d                                        3 D
- *   AGAIN_ATTENTION  Q d + Q                                            D + heads
- *   AGAIN_PROJ       H                                                  D
- *   AGAIN_ROUTE      E + 4 K; none of a dense MLP
- *   AGAIN_FC1        2 K I, or 2 F                                      F
- *   AGAIN_FC2        K H, none of a dense MLP
+ *   RECOMPUTE_CHEAP      2 H + (Q + C) d + Q + C + 2; F of a dense MLP      2 D + F + 4
+ *   RECOMPUTE_QKV        (Q + 2 C) d                                        3 D
+ *   RECOMPUTE_ATTENTION  Q d + Q                                            D + heads
+ *   RECOMPUTE_PROJ       H                                                  D
+ *   RECOMPUTE_ROUTE      E + 4 K; none of a dense MLP
+ *   RECOMPUTE_FC1        2 K I, or 2 F                                      F
+ *   RECOMPUTE_FC2        K H, none of a dense MLP
  *
- * A merger keeps as a block without attention does: 8 D cheap ones and W = 4 D of AGAIN_FC1 a
+ * A merger keeps as a block without attention does: 8 D cheap ones and W = 4 D of RECOMPUTE_FC1 a
  * merged row. Slots are of all tensor ranks where those cut experts; shared experts keep nothing of
  * FC1. */
 #ifndef TESSERA_TRAINER_MODEL_RECOMPUTE_H
@@ -23,21 +23,22 @@
 #include <stdint.h>
 
 enum {
-    AGAIN_CHEAP = 1 << 0, /* norms, rotations, activations: bytes moved and little else */
-    AGAIN_QKV = 1 << 1,   /* projections of attention */
-    AGAIN_ATTENTION = 1 << 2,
-    AGAIN_PROJ = 1 << 3,  /* the output projection, with the residual */
-    AGAIN_ROUTE = 1 << 4, /* router: choices, weights, the order of slots */
-    AGAIN_FC1 = 1 << 5,   /* first product of experts, MLP or merger */
-    AGAIN_FC2 = 1 << 6,   /* the experts' second product */
-    AGAIN_ALL = (1 << 7) - 1
+    RECOMPUTE_CHEAP = 1 << 0, /* norms, rotations, activations: bytes moved and little else */
+    RECOMPUTE_QKV = 1 << 1,   /* projections of attention */
+    RECOMPUTE_ATTENTION = 1 << 2,
+    RECOMPUTE_PROJ = 1 << 3,  /* the output projection, with the residual */
+    RECOMPUTE_ROUTE = 1 << 4, /* router: choices, weights, the order of slots */
+    RECOMPUTE_FC1 = 1 << 5,   /* first product of experts, MLP or merger */
+    RECOMPUTE_FC2 = 1 << 6,   /* the experts' second product */
+    RECOMPUTE_ALL = (1 << 7) - 1
 };
 
 /* All zero: nothing is computed again. */
 typedef struct recompute {
-    unsigned what; /* 0; AGAIN_ALL; or AGAIN_CHEAP with others, without AGAIN_ROUTE */
+    unsigned what; /* 0; RECOMPUTE_ALL; or RECOMPUTE_CHEAP with others, without RECOMPUTE_ROUTE */
     int64_t every; /* n above 1: of layers n, 2n, .. alone (from 1); the others keep all */
-    /* the first layers keep these kinds all the same; neither AGAIN_CHEAP nor AGAIN_ROUTE */
+    /* the first layers keep these kinds all the same; neither RECOMPUTE_CHEAP nor RECOMPUTE_ROUTE
+     */
     unsigned partly;
     int64_t layers;
 } recompute;

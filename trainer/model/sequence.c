@@ -2,12 +2,12 @@
 
 #include "trainer/ops/table.h"
 
-static st_dtype act_of(const run *r)
+static st_dtype act_of(const pass_context *r)
 {
     return r->s->dev->v->act;
 }
 
-status sequence_gather(const run *r, comm_at at, const void *x, int64_t width, void *room,
+status sequence_gather(const pass_context *r, comm_at at, const void *x, int64_t width, void *room,
                        const void **out)
 {
     const comm *c = mesh_comm(r->mesh, MESH_TENSOR);
@@ -17,20 +17,21 @@ status sequence_gather(const run *r, comm_at at, const void *x, int64_t width, v
     return comm_all_gather(c, r->s, at, x, room, r->n.tokens * width, act_of(r));
 }
 
-status sequence_reduce(const run *r, comm_at at, const void *x, int64_t width, void *y)
+status sequence_reduce(const pass_context *r, comm_at at, const void *x, int64_t width, void *y)
 {
     return comm_reduce_scatter(mesh_comm(r->mesh, MESH_TENSOR), r->s, at, x, y, r->n.tokens * width,
                                act_of(r));
 }
 
-static status reorder(const run *r, const int32_t *index, int64_t width, const void *x, void *y)
+static status reorder_rows(const pass_context *r, const int32_t *index, int64_t width,
+                           const void *x, void *y)
 {
     return op_rows_gather(
         r->s,
         &(rows_gather_args){.n = r->all_tokens, .width = width, .index = index, .x = x, .y = y});
 }
 
-status keys_gather(const run *r, comm_at at, const void *x, int64_t width, void *ranks,
+status keys_gather(const pass_context *r, comm_at at, const void *x, int64_t width, void *ranks,
                    void *packed, const void **out)
 {
     const comm *c = mesh_comm(r->mesh, MESH_CONTEXT);
@@ -38,19 +39,21 @@ status keys_gather(const run *r, comm_at at, const void *x, int64_t width, void 
     if (c->size == 1)
         return ST_OK;
     TRY(comm_all_gather(c, r->s, at, x, ranks, r->context_tokens * width, act_of(r)));
-    return reorder(r, r->b->key_row, width, ranks, packed);
+    return reorder_rows(r, r->b->key_row, width, ranks, packed);
 }
 
-status keys_reduce(const run *r, comm_at at, const void *x, int64_t width, void *ranks, void *y)
+status keys_reduce(const pass_context *r, comm_at at, const void *x, int64_t width, void *ranks,
+                   void *y)
 {
     const comm *c = mesh_comm(r->mesh, MESH_CONTEXT);
     if (c->size > 1)
-        TRY(reorder(r, r->b->key_back, width, x, ranks));
+        TRY(reorder_rows(r, r->b->key_back, width, x, ranks));
     return comm_reduce_scatter(c, r->s, at, c->size > 1 ? ranks : x, y, r->context_tokens * width,
                                act_of(r));
 }
 
-status features_gather(const run *r, comm_at at, const void *x, void *room, const void **out)
+status features_gather(const pass_context *r, comm_at at, const void *x, void *room,
+                       const void **out)
 {
     const comm *c = mesh_comm(r->mesh, MESH_ROW);
     *out = c->size > 1 ? room : x;
@@ -59,7 +62,7 @@ status features_gather(const run *r, comm_at at, const void *x, void *room, cons
     return comm_all_gather(c, r->s, at, x, room, r->b->feature_rows * r->d->text.hidden, act_of(r));
 }
 
-status features_reduce(const run *r, comm_at at, const void *x, void *y)
+status features_reduce(const pass_context *r, comm_at at, const void *x, void *y)
 {
     return comm_reduce_scatter(mesh_comm(r->mesh, MESH_ROW), r->s, at, x, y,
                                r->b->feature_rows * r->d->text.hidden, act_of(r));

@@ -69,9 +69,11 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
     const vision_dims *d = &z->d->vision;
     int64_t s = z->cap.patches, merged = s / (d->merge * d->merge);
     int64_t half = dims_vision_head_dim(z->d) / 2;
-    const recompute all = {.what = AGAIN_ALL};
-    v->again = mode.training && !mode.frozen ? mode.again : all;
-    v->merger_again = !mode.training ? all : mode.again.every > 1 ? (recompute){0} : mode.again;
+    const recompute all = {.what = RECOMPUTE_ALL};
+    v->recomputed = mode.training && !mode.frozen ? mode.recomputed : all;
+    v->merger_recomputed = !mode.training              ? all
+                           : mode.recomputed.every > 1 ? (recompute){0}
+                                                       : mode.recomputed;
     v->cos = space_take(sp, s * half, z->acc);
     v->sin = space_take(sp, s * half, z->acc);
     void *turn[2]; /* what backward does not read goes through two buffers */
@@ -84,9 +86,9 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
         v->x[b] = own ? space_take(sp, s * d->hidden, z->act) : turn[b % 2];
     }
     for (int64_t b = 0; b < d->depth; b++)
-        vision_saved_layout(&v->saved[b], sp, z, AGAIN_ALL & ~recompute_of(&v->again, b));
+        vision_saved_layout(&v->saved[b], sp, z, RECOMPUTE_ALL & ~recompute_of(&v->recomputed, b));
     for (int j = 0; j <= d->n_deepstack; j++) {
-        merger_saved_layout(&v->merger_saved[j], sp, z, AGAIN_ALL & ~v->merger_again.what);
+        merger_saved_layout(&v->merger_saved[j], sp, z, RECOMPUTE_ALL & ~v->merger_recomputed.what);
         v->feature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
         if (mode.training)
             v->dfeature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
@@ -99,11 +101,11 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
     v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
     size_t mark = space_mark(sp), top = mark; /* blocks and mergers take turns */
     for (int64_t b = 0; b < d->depth; b++) {
-        vision_saved_layout(&v->saved[b], sp, z, recompute_of(&v->again, b));
+        vision_saved_layout(&v->saved[b], sp, z, recompute_of(&v->recomputed, b));
         space_turn(sp, mark, &top);
     }
     for (int j = 0; j <= d->n_deepstack; j++) {
-        merger_saved_layout(&v->merger_saved[j], sp, z, v->merger_again.what);
+        merger_saved_layout(&v->merger_saved[j], sp, z, v->merger_recomputed.what);
         space_turn(sp, mark, &top);
     }
     space_rewind(sp, top);
@@ -116,7 +118,7 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
     merger_scratch_layout(&v->merger_scratch, sp, z);
 }
 
-static status patch_input(const vision *v, const run *r)
+static status patch_input(const vision *v, const pass_context *r)
 {
     const device_batch *b = r->b;
     return op_patch_input(r->s, &(patch_input_args){.patches = r->n.patches,
@@ -125,7 +127,7 @@ static status patch_input(const vision *v, const run *r)
                                                     .out = v->patches});
 }
 
-static status embed(const vision *v, const run *r)
+static status embed_patches(const vision *v, const pass_context *r)
 {
     const vision_dims *d = &r->d->vision;
     TRY(op_rope_vision(r->s, &(rope_vision_args){.patches = r->n.patches,
@@ -145,57 +147,57 @@ static status embed(const vision *v, const run *r)
                                                         .y = v->x[0]});
 }
 
-static void use_tables(const vision *v, run *r)
+static void use_tables(const vision *v, pass_context *r)
 {
     r->vision_cos = v->cos;
     r->vision_sin = v->sin;
 }
 
-/* Opens a unit. Its work, which goes to replay_end, is the caller's where out_open is true: not
- * where it was queued as captured before, and not on a rank without images, which enters and leaves
- * units as the others do and computes nothing. */
-static status enter_unit(const run *r, int unit, unit_use use, int pass, bool *out_open)
+/* Opens a unit. Its work, which goes to graph_replay_end, is the caller's where out_open is true:
+ * not where it was queued as captured before, and not on a rank without images, which enters and
+ * leaves units as the others do and computes nothing. */
+static status enter_unit(const pass_context *r, int unit, unit_use use, int pass, bool *out_open)
 {
     bool done = true;
-    TRY(units_enter(r->units, r->s, unit, use));
+    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit, use));
     if (r->n.patches > 0)
         TRY(run_piece(r, REPLAY_VISION, pass, unit, &done));
     *out_open = !done;
     return ST_OK;
 }
 
-static status embed_fwd(const vision *v, const run *r)
+static status embed_fwd(const vision *v, const pass_context *r)
 {
     bool open;
     TRY(enter_unit(r, unit_patch(), UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(replay_end(r->s, embed(v, r)));
-    return units_leave(r->units, r->s, unit_patch(), UNIT_FORWARD);
+        TRY(graph_replay_end(r->s, embed_patches(v, r)));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit_patch(), UNIT_FORWARD);
 }
 
-static status block_fwd(const vision *v, const run *r, int64_t b)
+static status block_fwd(const vision *v, const pass_context *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
     bool open;
     TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], AGAIN_ALL,
-                                              v->x[b + 1])));
-    return units_leave(r->units, r->s, unit, UNIT_FORWARD);
+        TRY(graph_replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b],
+                                                    RECOMPUTE_ALL, v->x[b + 1])));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_FORWARD);
 }
 
-static status feature_fwd(const vision *v, const run *r, int j, const void *x)
+static status feature_fwd(const vision *v, const pass_context *r, int j, const void *x)
 {
     const int unit = unit_merger(r->d, j);
     bool open;
     TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(replay_end(
-            r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], AGAIN_ALL, v->feature[j])));
-    return units_leave(r->units, r->s, unit, UNIT_FORWARD);
+        TRY(graph_replay_end(r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j],
+                                              RECOMPUTE_ALL, v->feature[j])));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_FORWARD);
 }
 
-status vision_fwd(vision *v, run *r)
+status vision_fwd(vision *v, pass_context *r)
 {
     const int64_t depth = r->d->vision.depth;
     use_tables(v, r);
@@ -211,44 +213,46 @@ status vision_fwd(vision *v, run *r)
 
 /* Gradient of x[depth] written, of others added to v->dx, from dfeature j. reached: backward goes
  * on below x. */
-static status merger_back(const vision *v, const run *r, int j, const void *x, bool reached)
+static status merger_back(const vision *v, const pass_context *r, int j, const void *x,
+                          bool reached)
 {
-    const unsigned what = v->merger_again.what;
+    const unsigned what = v->merger_recomputed.what;
     if (what)
         TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], what, NULL));
     return merger_bwd(r, &v->merger[j], x, &v->merger_saved[j], &v->merger_scratch, v->dfeature[j],
                       reached ? v->dx : NULL, j > 0);
 }
 
-static status feature_bwd(const vision *v, const run *r, int j, const void *x, bool reached)
+static status feature_bwd(const vision *v, const pass_context *r, int j, const void *x,
+                          bool reached)
 {
     const int unit = unit_merger(r->d, j);
     bool open;
     TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(replay_end(r->s, merger_back(v, r, j, x, reached)));
-    return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
+        TRY(graph_replay_end(r->s, merger_back(v, r, j, x, reached)));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_BACKWARD);
 }
 
-static status block_back(const vision *v, const run *r, int64_t b)
+static status block_back(const vision *v, const pass_context *r, int64_t b)
 {
-    const unsigned what = recompute_of(&v->again, b);
+    const unsigned what = recompute_of(&v->recomputed, b);
     if (what)
         TRY(vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], what, NULL));
     return vision_block_bwd(r, &v->block[b], v->x[b], &v->saved[b], &v->block_scratch, v->dx);
 }
 
-static status block_bwd(const vision *v, const run *r, int64_t b)
+static status block_bwd(const vision *v, const pass_context *r, int64_t b)
 {
     const int unit = unit_block(r->d, b);
     bool open;
     TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(replay_end(r->s, block_back(v, r, b)));
-    return units_leave(r->units, r->s, unit, UNIT_BACKWARD);
+        TRY(graph_replay_end(r->s, block_back(v, r, b)));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_BACKWARD);
 }
 
-static status embed_back(const vision *v, const run *r)
+static status embed_back(const vision *v, const pass_context *r)
 {
     const vision_dims *d = &r->d->vision;
     if (v->pos->grad)
@@ -265,16 +269,16 @@ static status embed_back(const vision *v, const run *r)
     return linear_bwd(r, &v->patch, r->n.patches, v->patches, v->dx, 0, NULL, false);
 }
 
-static status embed_bwd(const vision *v, const run *r)
+static status embed_bwd(const vision *v, const pass_context *r)
 {
     bool open;
     TRY(enter_unit(r, unit_patch(), UNIT_GRADIENT, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(replay_end(r->s, embed_back(v, r)));
-    return units_leave(r->units, r->s, unit_patch(), UNIT_GRADIENT);
+        TRY(graph_replay_end(r->s, embed_back(v, r)));
+    return fsdp_units_leave(r->fsdp_units, r->s, unit_patch(), UNIT_GRADIENT);
 }
 
-status vision_bwd(vision *v, run *r)
+status vision_bwd(vision *v, pass_context *r)
 {
     const int64_t depth = r->d->vision.depth;
     use_tables(v, r);

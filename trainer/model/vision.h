@@ -17,10 +17,10 @@ typedef struct vision {
     bool embed_trained;               /* patch embedding or position table */
     int64_t lowest;                   /* first block that backward must reach; B: none */
     /* activations */
-    recompute again;        /* of blocks */
-    recompute merger_again; /* of mergers */
-    void **x;               /* [B + 1] of [S, D]: block inputs, and the last output */
-    vision_saved *saved;    /* [B]; what is computed again is in memory that all share */
+    recompute recomputed;        /* of blocks */
+    recompute merger_recomputed; /* of mergers */
+    void **x;                    /* [B + 1] of [S, D]: block inputs, and the last output */
+    vision_saved *saved;         /* [B]; what is computed again is in memory that all share */
     merger_saved merger_saved[1 + MAX_DEEPSTACK];
     void *cos, *sin;                   /* [S, d/2] acc */
     void *patches;                     /* [S, 1536] scratch */
@@ -33,7 +33,7 @@ typedef struct vision {
 
 typedef struct vision_modes {
     bool training; /* inputs of all blocks are kept, and there are gradients */
-    recompute again;
+    recompute recomputed;
     bool frozen; /* all but the mergers: of the tower only what mergers read is kept */
 } vision_modes;
 
@@ -45,8 +45,8 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode);
 void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode);
 
 /* Fills v->feature. No patches: nothing is computed. Sets the rotary tables of r. */
-WARN_UNUSED status vision_fwd(vision *v, run *r);
+WARN_UNUSED status vision_fwd(vision *v, pass_context *r);
 /* From v->dfeature to the gradients of all vision parameters. */
-WARN_UNUSED status vision_bwd(vision *v, run *r);
+WARN_UNUSED status vision_bwd(vision *v, pass_context *r);
 
 #endif

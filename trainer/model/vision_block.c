@@ -29,7 +29,7 @@ void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned ki
 {
     const vision_dims *v = &z->d->vision;
     int64_t s = z->cap.patches, d = v->hidden;
-    if (kinds & AGAIN_CHEAP) {
+    if (kinds & RECOMPUTE_CHEAP) {
         k->mean1 = space_take(sp, s, z->acc);
         k->rstd1 = space_take(sp, s, z->acc);
         k->a = space_take(sp, s * d, z->act);
@@ -38,15 +38,15 @@ void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned ki
         k->m = space_take(sp, s * d, z->act);
         k->g = space_take(sp, s * v->intermediate, z->act);
     }
-    if (kinds & AGAIN_QKV)
+    if (kinds & RECOMPUTE_QKV)
         k->qkv = space_take(sp, s * 3 * d, z->act);
-    if (kinds & AGAIN_ATTENTION) {
+    if (kinds & RECOMPUTE_ATTENTION) {
         k->o = space_take(sp, s * d, z->act);
         k->lse = space_take(sp, s * v->heads, z->acc);
     }
-    if (kinds & AGAIN_PROJ)
+    if (kinds & RECOMPUTE_PROJ)
         k->x1 = space_take(sp, s * d, z->act);
-    if (kinds & AGAIN_FC1)
+    if (kinds & RECOMPUTE_FC1)
         k->f = space_take(sp, s * v->intermediate, z->act);
 }
 
@@ -61,7 +61,7 @@ void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z)
 }
 
 /* Rotates q and k of qkv [S, 3D] in place, or back. */
-static status rotate(const run *r, void *qkv, bool inverse)
+static status rotate_qk(const pass_context *r, void *qkv, bool inverse)
 {
     const vision_dims *v = &r->d->vision;
     for (int part = 0; part < 2; part++)
@@ -77,14 +77,14 @@ static status rotate(const run *r, void *qkv, bool inverse)
 }
 
 /* qkv of a, q and k rotated */
-static status project(const run *r, const vision_block *w, const vision_saved *k)
+static status project_patches(const pass_context *r, const vision_block *w, const vision_saved *k)
 {
     TRY(linear_fwd(r, &w->qkv, r->n.patches, k->a, k->qkv, 0));
-    return rotate(r, k->qkv, false);
+    return rotate_qk(r, k->qkv, false);
 }
 
 /* What forward and backward are asked for alike. */
-static attention_fwd_args attention_of(const run *r, const vision_saved *k)
+static attention_fwd_args attention_of(const pass_context *r, const vision_saved *k)
 {
     const vision_dims *v = &r->d->vision;
     int64_t d = v->hidden, head_dim = dims_vision_head_dim(r->d);
@@ -107,33 +107,33 @@ static attention_fwd_args attention_of(const run *r, const vision_saved *k)
                                 .lse = k->lse};
 }
 
-static status attend(const run *r, const vision_saved *k)
+static status attend_patches(const pass_context *r, const vision_saved *k)
 {
     const attention_fwd_args a = attention_of(r, k);
     return op_attention_fwd(r->s, &a);
 }
 
-status vision_block_fwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,
-                        unsigned what, void *y)
+status vision_block_fwd(const pass_context *r, const vision_block *w, const void *x,
+                        const vision_saved *k, unsigned what, void *y)
 {
     const vision_dims *v = &r->d->vision;
     int64_t s = r->n.patches, d = v->hidden;
     TRY(layernorm_fwd(r, &w->norm1, s, d, x, k->a, k->mean1, k->rstd1));
-    if (what & AGAIN_QKV)
-        TRY(project(r, w, k));
-    if (what & AGAIN_ATTENTION)
-        TRY(attend(r, k));
-    if (what & AGAIN_PROJ)
+    if (what & RECOMPUTE_QKV)
+        TRY(project_patches(r, w, k));
+    if (what & RECOMPUTE_ATTENTION)
+        TRY(attend_patches(r, k));
+    if (what & RECOMPUTE_PROJ)
         TRY(linear_fwd_onto(r, &w->proj, s, k->o, x, k->x1));
     TRY(layernorm_fwd(r, &w->norm2, s, d, k->x1, k->m, k->mean2, k->rstd2));
-    if (what & AGAIN_FC1)
+    if (what & RECOMPUTE_FC1)
         TRY(linear_fwd(r, &w->fc1, s, k->m, k->f, 0));
     TRY(op_gelu_fwd(
         r->s, &(gelu_fwd_args){.kind = GELU_TANH, .n = s * v->intermediate, .x = k->f, .y = k->g}));
     return y ? linear_fwd_onto(r, &w->fc2, s, k->g, k->x1, y) : ST_OK;
 }
 
-static status attention_bwd(const run *r, const vision_saved *k, const vision_scratch *t)
+static status attention_bwd(const pass_context *r, const vision_saved *k, const vision_scratch *t)
 {
     const int64_t d = r->d->vision.hidden;
     const attention_fwd_args f = attention_of(r, k);
@@ -146,8 +146,8 @@ static status attention_bwd(const run *r, const vision_saved *k, const vision_sc
     return op_attention_bwd(r->s, &a);
 }
 
-status vision_block_bwd(const run *r, const vision_block *w, const void *x, const vision_saved *k,
-                        const vision_scratch *t, void *dy)
+status vision_block_bwd(const pass_context *r, const vision_block *w, const void *x,
+                        const vision_saved *k, const vision_scratch *t, void *dy)
 {
     const vision_dims *v = &r->d->vision;
     int64_t s = r->n.patches, d = v->hidden;
@@ -161,7 +161,7 @@ status vision_block_bwd(const run *r, const vision_block *w, const void *x, cons
     TRY(layernorm_bwd(r, &w->norm2, s, d, k->x1, k->mean2, k->rstd2, t->narrow, dy, true));
     TRY(linear_bwd(r, &w->proj, s, k->o, dy, 0, t->narrow, false)); /* do [S, D] */
     TRY(attention_bwd(r, k, t));                                    /* dqkv [S, 3D] */
-    TRY(rotate(r, t->dqkv, true));
+    TRY(rotate_qk(r, t->dqkv, true));
     TRY(linear_bwd(r, &w->qkv, s, k->a, t->dqkv, 0, t->narrow, false)); /* da [S, D] */
     return layernorm_bwd(r, &w->norm1, s, d, x, k->mean1, k->rstd1, t->narrow, dy, true);
 }

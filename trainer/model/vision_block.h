@@ -39,10 +39,10 @@ void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned ki
 void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z);
 
 /* y [S, D] = block(x); y NULL: only the kinds of arrays in what, again for backward. */
-WARN_UNUSED status vision_block_fwd(const run *r, const vision_block *w, const void *x,
+WARN_UNUSED status vision_block_fwd(const pass_context *r, const vision_block *w, const void *x,
                                     const vision_saved *k, unsigned what, void *y);
 /* dy [S, D]: gradient of the output on entry, of the input x on return. */
-WARN_UNUSED status vision_block_bwd(const run *r, const vision_block *w, const void *x,
+WARN_UNUSED status vision_block_bwd(const pass_context *r, const vision_block *w, const void *x,
                                     const vision_saved *k, const vision_scratch *t, void *dy);
 
 #endif

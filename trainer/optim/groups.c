@@ -26,7 +26,7 @@ static bool matches(const rule *r, const param *p)
     return fnmatch(r->pattern, p->name, 0) == 0;
 }
 
-static status apply(const conf *c, const rule *r, const char *key, params *p)
+static status apply_rule(const conf *c, const rule *r, const char *key, params *p)
 {
     int64_t n = 0;
     if (r->lr > 0 && c->optimizer_lr <= 0) /* it is kept as a factor of that */
@@ -90,7 +90,7 @@ static status apply_rules(const conf *c, params *p)
             continue;
         st = read_rule(one, &r);
         if (st == ST_OK)
-            st = apply(c, &r, "optimizer.groups", p);
+            st = apply_rule(c, &r, "optimizer.groups", p);
     }
     free(text);
     return st;
@@ -104,14 +104,14 @@ static status freeze(const conf *c, params *p)
         rule r = {.lr = -1, .decay = -1, .frozen = true};
         snprintf(r.pattern, sizeof r.pattern, "%s", names[g]);
         if (flags[g])
-            TRY(apply(c, &r, "freeze", p));
+            TRY(apply_rule(c, &r, "freeze", p));
     }
     for (const char *at = c->freeze_pattern; *at;) {
         size_t n = strcspn(at, ", ");
         rule r = {.lr = -1, .decay = -1, .frozen = true};
         snprintf(r.pattern, sizeof r.pattern, "%.*s", (int)n, at);
         if (n)
-            TRY(apply(c, &r, "freeze.pattern", p));
+            TRY(apply_rule(c, &r, "freeze.pattern", p));
         at += n + (at[n] != 0);
     }
     return ST_OK;
@@ -170,7 +170,7 @@ void groups_print(const conf *c, const params *p, FILE *to)
 }
 
 /* First index of PREFIX.N. with a trained parameter; n if none. */
-static int64_t lowest(const params *p, const char *prefix, int64_t n)
+static int64_t find_lowest_layer(const params *p, const char *prefix, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         char stem[96];
@@ -228,11 +228,11 @@ void groups_share(const params *p, const model_dims *d, training_share *out)
     bool into_tower = out->patch_wgrad > 0 || trains(p, table_name);
     int64_t depth = d->vision.depth;
     if (depth > 0) {
-        int64_t low = into_tower ? 0 : lowest(p, "model.visual.blocks.", depth);
+        int64_t low = into_tower ? 0 : find_lowest_layer(p, "model.visual.blocks.", depth);
         out->vision_dgrad = (double)(depth - low) / (double)depth;
     }
     out->merger_dgrad = params_trains(p, GROUP_MERGER) || params_trains(p, GROUP_VISION);
-    int64_t n = d->text.layers, low = lowest(p, layers, n);
+    int64_t n = d->text.layers, low = find_lowest_layer(p, layers, n);
     if (out->merger_dgrad > 0 || trains(p, embed))
         low = 0;
     out->text_dgrad = (double)(n - low) / (double)n;

@@ -22,7 +22,7 @@ static int first_trouble(const word *said, int ranks)
 }
 
 /* The text of a rank's trouble, on all. */
-static status tell(const comm *all, comm_at at, int rank, status code)
+static status tell_trouble(const comm *all, comm_at at, int rank, status code)
 {
     char text[STATUS_MESSAGE_MAX] = "";
     const status_note why = *status_last();
@@ -54,5 +54,5 @@ status comm_agree(const comm *all, comm_at at, status mine, int64_t n)
         return FAIL(ST_PROTOCOL, "%s: rank %d has %" PRId64 " where rank 0 has %" PRId64, at.what,
                     trouble, other.n, first.n);
     status_set(&why);
-    return tell(all, at, trouble, (status)other.code);
+    return tell_trouble(all, at, trouble, (status)other.code);
 }

@@ -18,14 +18,14 @@ static bool alone(const comm *c)
 }
 
 /* What a group of one does where the result has a place of its own. */
-static status keep(stream *s, const void *from, void *to, int64_t count, st_dtype dtype)
+static status copy_own(stream *s, const void *from, void *to, int64_t count, st_dtype dtype)
 {
     if (from == to || count == 0)
         return ST_OK;
     return s->dev->v->copy(s, to, from, (size_t)count * st_dtype_size(dtype));
 }
 
-static void enter(const comm *c, comm_kind kind, comm_at at, int64_t count, st_dtype dtype)
+static void enter_call(const comm *c, comm_kind kind, comm_at at, int64_t count, st_dtype dtype)
 {
     comm_ledger_enter(c->ledger, c, kind, at, count * (int64_t)st_dtype_size(dtype));
 }
@@ -45,7 +45,7 @@ static status told(status st, const comm *c, comm_at at)
 static status enter_on(stream *s, const comm *c, comm_kind kind, comm_at at, int64_t count,
                        st_dtype dtype)
 {
-    enter(c, kind, at, count, dtype);
+    enter_call(c, kind, at, count, dtype);
     return device_call_begins(s, at.what);
 }
 
@@ -87,7 +87,7 @@ status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, v
 {
     TRY(check_count(at, count));
     if (alone(c))
-        return keep(s, send, recv, count, dtype);
+        return copy_own(s, send, recv, count, dtype);
     TRY(enter_on(s, c, COMM_ALL_GATHER, at, (c->size - 1) * count, dtype));
     return told_on(s, c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
 }
@@ -98,7 +98,7 @@ status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *sen
     TRY(check_count(at, count));
     TRY(check_sum(at, dtype));
     if (alone(c))
-        return keep(s, send, recv, count, dtype);
+        return copy_own(s, send, recv, count, dtype);
     TRY(enter_on(s, c, COMM_REDUCE_SCATTER, at, (c->size - 1) * count, dtype));
     return told_on(s, c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
 }
@@ -131,8 +131,8 @@ status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
 {
     size_t size = st_dtype_size(dtype);
     if (alone(c))
-        return keep(s, (const char *)send + (size_t)send_first[0] * size,
-                    (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
+        return copy_own(s, (const char *)send + (size_t)send_first[0] * size,
+                        (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
     int64_t received = 0;
     for (int p = 0; p < c->size; p++) {
         TRY(check_count(at, send_count[p]));
@@ -197,7 +197,7 @@ status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *r
 {
     TRY(check_count(at, bytes));
     if (!alone(c)) {
-        enter(c, COMM_ALL_GATHER, at, (c->size - 1) * bytes, DT_U8);
+        enter_call(c, COMM_ALL_GATHER, at, (c->size - 1) * bytes, DT_U8);
         return told(c->engine->host_all_gather(c, send, recv, bytes), c, at);
     }
     if (send != recv)
@@ -211,6 +211,6 @@ status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes
     if (alone(c))
         return ST_OK;
     TRY(check_peer(c, at, root));
-    enter(c, COMM_BROADCAST, at, c->rank == root ? 0 : bytes, DT_U8);
+    enter_call(c, COMM_BROADCAST, at, c->rank == root ? 0 : bytes, DT_U8);
     return told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
 }

@@ -56,7 +56,7 @@ void comm_ledger_free(comm_ledger **l)
 }
 
 /* -1: there is none. */
-static int find(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
+static int find_tally(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
 {
     for (int i = 0; i < l->n; i++) {
         const comm_tally *t = &l->tally[i];
@@ -79,7 +79,7 @@ void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at
 {
     if (!l)
         return;
-    int i = find(l, c->name, kind, at.what);
+    int i = find_tally(l, c->name, kind, at.what);
     if (i < 0) {
         assert(l->n < TALLIES);
         i = l->n++;
@@ -98,7 +98,7 @@ void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at
 void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
                       int64_t bytes)
 {
-    const int i = l ? find(l, c->name, kind, what) : -1;
+    const int i = l ? find_tally(l, c->name, kind, what) : -1;
     if (i < 0)
         return;
     comm_tally *t = &l->tally[i];
@@ -161,7 +161,7 @@ status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins)
     return ST_OK;
 }
 
-void comm_ledger_again(comm_ledger *l, int64_t piece)
+void comm_ledger_replayed(comm_ledger *l, int64_t piece)
 {
     for (int i = 0; l && i < l->n; i++) {
         l->tally[i].calls += l->piece[piece][i].calls;
@@ -189,7 +189,7 @@ int comm_ledger_list(const comm_ledger *l, const comm_tally **out)
 const comm_tally *comm_ledger_find(const comm_ledger *l, const char *group, comm_kind kind,
                                    const char *what)
 {
-    const int i = l ? find(l, group, kind, what) : -1;
+    const int i = l ? find_tally(l, group, kind, what) : -1;
     return i < 0 ? NULL : &l->tally[i];
 }
 

@@ -50,7 +50,7 @@ void comm_ledger_leave(comm_ledger *l);
 /* Calls that are captured and run again without being made: what is counted between begins and not
  * counts as `piece`, again whenever that runs. */
 WARN_UNUSED status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins);
-void comm_ledger_again(comm_ledger *l, int64_t piece);
+void comm_ledger_replayed(comm_ledger *l, int64_t piece);
 /* What was counted since the last time is a step. */
 void comm_ledger_close_step(comm_ledger *l);
 comm_now comm_ledger_now(comm_ledger *l);

@@ -6,32 +6,32 @@
 
 #include "trainer/ops/table.h"
 
-static int64_t transfer_ns(const comm_replay *r, int64_t bytes)
+static int64_t transfer_ns(const comm_simulated *r, int64_t bytes)
 {
     return llround((double)bytes / r->bytes_per_s * 1e9);
 }
 
-int64_t comm_replay_ns(const comm_replay *r, int64_t bytes)
+int64_t comm_simulated_ns(const comm_simulated *r, int64_t bytes)
 {
     return bytes > 0 ? r->latency_ns + transfer_ns(r, bytes) : 0;
 }
 
 /* A call under way: runs are collected, and go out when there is no room for more. */
 typedef struct moving {
-    const comm_replay *r;
+    const comm_simulated *r;
     stream *s;
     paced_copy_args a;
     int64_t bytes; /* of the runs in it */
 } moving;
 
-static moving begin(const comm *c, stream *s)
+static moving begin_moving(const comm *c, stream *s)
 {
-    const comm_replay *r = c->handle;
+    const comm_simulated *r = c->handle;
     return (moving){
         .r = r, .s = s, .a.pace = {.wait_ns = r->latency_ns, .blocks = (int32_t)r->blocks}};
 }
 
-static status flush(moving *m)
+static status flush_runs(moving *m)
 {
     if (m->bytes == 0)
         return ST_OK;
@@ -43,12 +43,12 @@ static status flush(moving *m)
     return ST_OK;
 }
 
-static status add(moving *m, void *y, const void *x, int64_t bytes, int64_t x_bytes)
+static status add_run(moving *m, void *y, const void *x, int64_t bytes, int64_t x_bytes)
 {
     if (bytes == 0)
         return ST_OK;
     if (m->a.n == PACED_RUNS)
-        TRY(flush(m));
+        TRY(flush_runs(m));
     m->a.run[m->a.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
     m->bytes += bytes;
     return ST_OK;
@@ -65,17 +65,17 @@ static status replay_all_gather(const comm *c, stream *s, const void *send, void
 {
     const int64_t piece = count * (int64_t)st_dtype_size(dtype);
     char *to = recv, *mine = to + c->rank * piece;
-    moving m = begin(c, s);
+    moving m = begin_moving(c, s);
     TRY(keep_own(s, send, mine, piece));
-    TRY(add(&m, to, mine, c->rank * piece, piece));
-    TRY(add(&m, mine + piece, mine, (c->size - 1 - c->rank) * piece, piece));
-    return flush(&m);
+    TRY(add_run(&m, to, mine, c->rank * piece, piece));
+    TRY(add_run(&m, mine + piece, mine, (c->size - 1 - c->rank) * piece, piece));
+    return flush_runs(&m);
 }
 
 static status replay_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
                                     int64_t count, st_dtype dtype)
 {
-    const comm_replay *r = c->handle;
+    const comm_simulated *r = c->handle;
     const backend_vtable *v = s->dev->v;
     const int64_t bytes = (c->size - 1) * count * (int64_t)st_dtype_size(dtype);
     if (dtype != v->acc && dtype != v->act)
@@ -95,11 +95,11 @@ static status replay_reduce_scatter(const comm *c, stream *s, const void *send, 
 /* What is received of `bytes` at p lands on itself: first what there is once, then the rest. */
 static status move_in_place(const comm *c, stream *s, void *p, int64_t bytes, int64_t received)
 {
-    moving m = begin(c, s);
+    moving m = begin_moving(c, s);
     for (int64_t n; received > 0; received -= n) {
         n = received < bytes ? received : bytes;
-        TRY(add(&m, p, p, n, n));
-        TRY(flush(&m)); /* runs of a call do not overlap */
+        TRY(add_run(&m, p, p, n, n));
+        TRY(flush_runs(&m)); /* runs of a call do not overlap */
     }
     return ST_OK;
 }
@@ -128,15 +128,15 @@ static status replay_all_to_all(const comm *c, stream *s, const void *send,
     const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[c->rank] * size;
     const char *mine = (const char *)send + send_first[c->rank] * size;
     char *to = recv;
-    moving m = begin(c, s);
+    moving m = begin_moving(c, s);
     if (send_count[c->rank] != recv_count[c->rank])
         return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
                     (long long)send_count[c->rank], (long long)recv_count[c->rank]);
     TRY(keep_own(s, mine, to + recv_first[c->rank] * size, own));
     for (int p = 0; p < c->size; p++)
         if (p != c->rank)
-            TRY(add(&m, to + recv_first[p] * size, mine, recv_count[p] * size, own));
-    return flush(&m);
+            TRY(add_run(&m, to + recv_first[p] * size, mine, recv_count[p] * size, own));
+    return flush_runs(&m);
 }
 
 static status no_peer(void)
@@ -158,7 +158,7 @@ static status replay_recv(const comm *c, stream *s, void *recv, int64_t count, s
     return no_peer();
 }
 
-static status replay_edge(const comm *c, stream *s)
+static status graph_replay_edge(const comm *c, stream *s)
 {
     (void)c, (void)s;
     return no_peer();
@@ -176,7 +176,7 @@ static status replay_host_broadcast(const comm *c, void *inout, int64_t bytes, i
     return no_peer();
 }
 
-static void replay_set_timeout(void *world, double seconds)
+static void graph_replay_set_timeout(void *world, double seconds)
 {
     (void)world, (void)seconds; /* a call ends by itself */
 }
@@ -199,9 +199,9 @@ static void replay_group_free(void *handle)
     (void)handle;
 }
 
-const comm_engine comm_replay_engine = {
+const comm_engine comm_simulated_engine = {
     .name = "replay",
-    .set_timeout = replay_set_timeout,
+    .set_timeout = graph_replay_set_timeout,
     .leave = replay_leave,
     .group_new = replay_group_new,
     .group_free = replay_group_free,
@@ -212,8 +212,8 @@ const comm_engine comm_replay_engine = {
     .all_to_all = replay_all_to_all,
     .send = replay_send,
     .recv = replay_recv,
-    .begin = replay_edge,
-    .end = replay_edge,
+    .begin = graph_replay_edge,
+    .end = graph_replay_edge,
     .host_all_gather = replay_host_all_gather,
     .host_broadcast = replay_host_broadcast,
 };

@@ -2,7 +2,7 @@
  * is a copy on this device of the bytes that the rank would get from others, at a stated bandwidth
  * behind a stated latency, by a reserved share of the GPU (ops/paced.h). To see what of them
  * computing hides. It is a model: links, their contention and the other ranks' pace are taken from
- * the options, not measured, and all that it gives is labelled so (world_replayed).
+ * the options, not measured, and all that it gives is labelled so (world_simulated).
  *
  * What is received is made of this rank's own values, so that training stays what it is on one
  * rank, of a smaller model:
@@ -24,20 +24,20 @@
 #include "trainer/parallel/comm.h"
 
 /* The `world` of the engine: heap, freed when it leaves. */
-typedef struct comm_replay {
+typedef struct comm_simulated {
     double bytes_per_s; /* what the rank gets from others, of all of them together */
     int64_t latency_ns; /* of a call */
     int blocks;         /* of the GPU: multiprocessors that collectives have for themselves */
-} comm_replay;
+} comm_simulated;
 
 /* How long a call is to take in which this rank gets so many bytes; none: it does not wait. */
-int64_t comm_replay_ns(const comm_replay *r, int64_t bytes);
+int64_t comm_simulated_ns(const comm_simulated *r, int64_t bytes);
 
-extern const comm_engine comm_replay_engine;
+extern const comm_engine comm_simulated_engine;
 
-static inline bool comm_is_replayed(const comm *c)
+static inline bool comm_is_simulated(const comm *c)
 {
-    return c->engine == &comm_replay_engine;
+    return c->engine == &comm_simulated_engine;
 }
 
 #endif

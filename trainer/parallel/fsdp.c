@@ -16,7 +16,7 @@ typedef struct turn {
     bool was_used, was_reduced;
 } turn;
 
-struct units {
+struct fsdp_units {
     const mesh *mesh;
     unit_span *span;
     int64_t n;
@@ -86,7 +86,7 @@ static void lay_out(unit_span *list, int64_t n, const unit_options *o, size_t ac
     take_turns(list, n, o, &(kind){.gradients = true, .size = acc}, sp);
 }
 
-int64_t units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t act, size_t acc)
+int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t act, size_t acc)
 {
     space sp = {0};
     lay_out(list, n, o, act, acc, &sp);
@@ -94,7 +94,7 @@ int64_t units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t ac
 }
 
 /* Which spans are whose, and where backward ends. */
-static status index_units(units *u)
+static status index_units(fsdp_units *u)
 {
     u->n_units = u->span[u->n - 1].unit + 1;
     u->lowest = u->n_units;
@@ -112,7 +112,7 @@ static status index_units(units *u)
     return ST_OK;
 }
 
-static status open_units(units *u, stream *s)
+static status open_units(fsdp_units *u, stream *s)
 {
     device *dev = s->dev;
     const backend_vtable *v = dev->v;
@@ -126,7 +126,7 @@ static status open_units(units *u, stream *s)
         TRY(v->event_new(dev, &u->turn[t].reduced));
     }
     size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
-    size_t bytes = (size_t)units_bytes(u->span, u->n, &u->o, act, acc);
+    size_t bytes = (size_t)fsdp_units_bytes(u->span, u->n, &u->o, act, acc);
     TRY(v->alloc(dev, bytes, &u->block));
     for (int64_t i = 0; i < u->n; i++) {
         u->span[i].whole_act = u->span[i].act;
@@ -136,8 +136,8 @@ static status open_units(units *u, stream *s)
     return ST_OK;
 }
 
-status units_new(stream *s, const mesh *m, unit_span *list, int64_t n, const unit_options *o,
-                 units **out)
+status fsdp_units_new(stream *s, const mesh *m, unit_span *list, int64_t n, const unit_options *o,
+                      fsdp_units **out)
 {
     bool shared = false;
     for (int64_t i = 0; i < n; i++)
@@ -145,21 +145,21 @@ status units_new(stream *s, const mesh *m, unit_span *list, int64_t n, const uni
     *out = NULL;
     if (!shared)
         return ST_OK;
-    units *u = calloc(1, sizeof *u);
+    fsdp_units *u = calloc(1, sizeof *u);
     if (!u)
         return FAIL(ST_NO_MEMORY, "no memory for units");
-    *u = (units){.mesh = m, .span = list, .n = n, .o = *o};
+    *u = (fsdp_units){.mesh = m, .span = list, .n = n, .o = *o};
     status st = open_units(u, s);
     if (st != ST_OK)
-        units_free(&u, s);
+        fsdp_units_free(&u, s);
     else
         *out = u;
     return st;
 }
 
-void units_free(units **held, stream *s)
+void fsdp_units_free(fsdp_units **held, stream *s)
 {
-    units *u = *held;
+    fsdp_units *u = *held;
     if (!u)
         return;
     const backend_vtable *v = s->dev->v;
@@ -182,7 +182,7 @@ void units_free(units **held, stream *s)
 }
 
 /* What is queued on `to` from here on runs behind what is queued on `from`. */
-static status join(units *u, stream *from, stream *to)
+static status join_streams(fsdp_units *u, stream *from, stream *to)
 {
     if (!u->side)
         return ST_OK;
@@ -198,12 +198,12 @@ static status wait_for(stream *s, event *e, const char *what)
     return device_call_ended(s);
 }
 
-static stream *side_of(const units *u, stream *s)
+static stream *side_of(const fsdp_units *u, stream *s)
 {
     return u->side ? u->side : s;
 }
 
-status units_begin(units *u, stream *s)
+status fsdp_units_begin(fsdp_units *u, stream *s)
 {
     if (!u)
         return ST_OK;
@@ -213,10 +213,10 @@ status units_begin(units *u, stream *s)
     }
     for (int k = 0; k < u->n_units; k++)
         u->stayed[k] = false;
-    return join(u, s, side_of(u, s));
+    return join_streams(u, s, side_of(u, s));
 }
 
-status units_end(units *u, stream *s)
+status fsdp_units_end(fsdp_units *u, stream *s)
 {
     if (!u || !u->side)
         return ST_OK;
@@ -226,7 +226,7 @@ status units_end(units *u, stream *s)
     return wait_for(s, u->edge, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE);
 }
 
-static status gather(const units *u, stream *side, int unit, bool staying)
+static status gather_unit(const fsdp_units *u, stream *side, int unit, bool staying)
 {
     const backend_vtable *v = side->dev->v;
     const kind k = {.stay = staying};
@@ -241,7 +241,7 @@ static status gather(const units *u, stream *side, int unit, bool staying)
 }
 
 /* The unit's weights are on their way into its buffer. */
-static status fetch(units *u, stream *s, int unit)
+static status fetch_unit(fsdp_units *u, stream *s, int unit)
 {
     const backend_vtable *v = s->dev->v;
     turn *t = &u->turn[unit % TURNS];
@@ -250,23 +250,23 @@ static status fetch(units *u, stream *s, int unit)
         return ST_OK;
     if (t->was_used)
         TRY(v->event_follow(side, t->used));
-    TRY(gather(u, side, unit, false));
+    TRY(gather_unit(u, side, unit, false));
     if (!u->stayed[unit])
-        TRY(gather(u, side, unit, true));
+        TRY(gather_unit(u, side, unit, true));
     u->stayed[unit] = true;
     t->holds = unit;
     return v->event_record(side, t->gathered);
 }
 
 /* Will this unit's weights be read next? */
-static bool is_next(const units *u, int unit, unit_use use)
+static bool is_next(const fsdp_units *u, int unit, unit_use use)
 {
     if (use == UNIT_FORWARD)
         return unit < u->n_units;
     return unit >= u->lowest && !u->span[u->first[unit]].forward_only;
 }
 
-status units_enter(units *u, stream *s, int unit, unit_use use)
+status fsdp_units_enter(fsdp_units *u, stream *s, int unit, unit_use use)
 {
     if (!u)
         return ST_OK;
@@ -275,15 +275,15 @@ status units_enter(units *u, stream *s, int unit, unit_use use)
     if (use != UNIT_FORWARD && t->was_reduced)
         TRY(wait_for(s, t->reduced, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE));
     if (use != UNIT_GRADIENT) {
-        TRY(fetch(u, s, unit));
+        TRY(fetch_unit(u, s, unit));
         TRY(wait_for(s, t->gathered, vision ? UNITS_GATHER_VISION : UNITS_GATHER));
     }
     int next = use == UNIT_FORWARD ? unit + 1 : unit - 1;
-    return is_next(u, next, use) ? fetch(u, s, next) : ST_OK;
+    return is_next(u, next, use) ? fetch_unit(u, s, next) : ST_OK;
 }
 
 /* Sums over the group; this rank's piece joins what it stores. */
-static status reduce(const units *u, stream *side, int unit)
+static status reduce_unit(const fsdp_units *u, stream *side, int unit)
 {
     const backend_vtable *v = side->dev->v;
     const size_t size = st_dtype_size(v->acc);
@@ -301,7 +301,7 @@ static status reduce(const units *u, stream *side, int unit)
     return ST_OK;
 }
 
-status units_leave(units *u, stream *s, int unit, unit_use use)
+status fsdp_units_leave(fsdp_units *u, stream *s, int unit, unit_use use)
 {
     if (!u)
         return ST_OK;
@@ -313,7 +313,7 @@ status units_leave(units *u, stream *s, int unit, unit_use use)
         return ST_OK;
     stream *side = side_of(u, s);
     TRY(v->event_follow(side, t->used));
-    TRY(reduce(u, side, unit));
+    TRY(reduce_unit(u, side, unit));
     TRY(v->event_record(side, t->reduced));
     t->was_reduced = true;
     return ST_OK;

@@ -3,10 +3,10 @@
  *
  * A unit is what is used together: a decoder layer, a vision block, the embedding. Its tensors that
  * one group of ranks shares lie end to end in a span; each rank of the group stores one piece of
- * it. units_enter gathers a unit's compute weights into one of two buffers that take turns, and
- * begins to gather the unit that comes next; units_leave behind a backward reduces the unit's
- * gradients (acc, in rank order), adds this rank's piece to what it stores and clears the buffer.
- * Both happen on a stream of their own beside the compute, ordered by events.
+ * it. fsdp_units_enter gathers a unit's compute weights into one of two buffers that take turns,
+ * and begins to gather the unit that comes next; fsdp_units_leave behind a backward reduces the
+ * unit's gradients (acc, in rank order), adds this rank's piece to what it stores and clears the
+ * buffer. Both happen on a stream of their own beside the compute, ordered by events.
  *
  * A unit's buffer is that of its number's parity, so addresses are fixed: tensors are bound once
  * and steps may be captured. Units are entered in rising order forward, falling order back. Every
@@ -20,7 +20,7 @@
 #include "trainer/device/space.h"
 #include "trainer/parallel/mesh.h"
 
-typedef struct units units;
+typedef struct fsdp_units fsdp_units;
 
 typedef struct unit_span {
     int unit;
@@ -35,7 +35,7 @@ typedef struct unit_span {
     bool vision;
     /* this rank's piece in device memory; grad NULL where not trained */
     void *act, *grad;
-    /* [ranks * piece], made by units_new; of one rank act and grad themselves */
+    /* [ranks * piece], made by fsdp_units_new; of one rank act and grad themselves */
     void *whole_act, *whole_grad;
 } unit_span;
 
@@ -55,13 +55,13 @@ typedef struct unit_options {
 /* Elements that a rank stores of a span. */
 int64_t unit_piece(int64_t count, int ranks);
 /* Bytes of the buffers; list [n] in rising order of unit. act, acc: bytes of an element. */
-int64_t units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t act, size_t acc);
+int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t act, size_t acc);
 
 /* Fills whole_act and whole_grad of list [n], which is borrowed, as m. *out NULL where no span is
  * shared. */
-WARN_UNUSED status units_new(stream *s, const mesh *m, unit_span *list, int64_t n,
-                             const unit_options *o, units **out);
-void units_free(units **u, stream *s);
+WARN_UNUSED status fsdp_units_new(stream *s, const mesh *m, unit_span *list, int64_t n,
+                                  const unit_options *o, fsdp_units **out);
+void fsdp_units_free(fsdp_units **u, stream *s);
 
 typedef enum unit_use {
     UNIT_FORWARD,  /* weights; the next unit is the one above */
@@ -71,9 +71,9 @@ typedef enum unit_use {
 } unit_use;
 
 /* Around the units of a micro-batch: nothing is held from before, all is done behind. */
-WARN_UNUSED status units_begin(units *u, stream *s);
-WARN_UNUSED status units_end(units *u, stream *s);
-WARN_UNUSED status units_enter(units *u, stream *s, int unit, unit_use use);
-WARN_UNUSED status units_leave(units *u, stream *s, int unit, unit_use use);
+WARN_UNUSED status fsdp_units_begin(fsdp_units *u, stream *s);
+WARN_UNUSED status fsdp_units_end(fsdp_units *u, stream *s);
+WARN_UNUSED status fsdp_units_enter(fsdp_units *u, stream *s, int unit, unit_use use);
+WARN_UNUSED status fsdp_units_leave(fsdp_units *u, stream *s, int unit, unit_use use);
 
 #endif

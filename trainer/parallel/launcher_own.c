@@ -145,7 +145,7 @@ static void note_end(ranks *r, int rank, int how)
     }
 }
 
-static void reap(ranks *r)
+static void reap_ranks(ranks *r)
 {
     int how;
     for (int i = 0; i < r->n; i++)
@@ -180,7 +180,7 @@ static status wait_for_ranks(int signals, ranks *r)
         if (ready > 0 && read(signals, &s, sizeof s) == sizeof s &&
             launch_passes_on((int)s.ssi_signo))
             signal_all(r, (int)s.ssi_signo);
-        reap(r);
+        reap_ranks(r);
         if (r->code && !killed && clock_ns() >= r->failed_at + GRACE_NS) {
             end_late(r);
             killed = true;

@@ -18,8 +18,8 @@ typedef struct rules {
     const char *points;         /* split points; "": stages are cut by time */
 } rules;
 
-static bool say(char *why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool say(char *why, const char *fmt, ...)
+static bool write_reason(char *why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool write_reason(char *why, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -35,19 +35,19 @@ static bool experts_broken(const layout *l, char *why)
     int64_t multiple = l->context * (narrow ? 1 : l->tensor);
     if (l->expert == 1 || (among % l->expert == 0 && l->expert % multiple == 0))
         return false;
-    return say(why,
-               "parallelism.expert_parallel_degree %" PRId64 " must divide %" PRId64
-               " ranks and be a multiple of %" PRId64
-               " (data_parallel_shard x context%s; context%s)",
-               l->expert, among, multiple, narrow ? "" : " x tensor", narrow ? "" : " x tensor");
+    return write_reason(
+        why,
+        "parallelism.expert_parallel_degree %" PRId64 " must divide %" PRId64
+        " ranks and be a multiple of %" PRId64 " (data_parallel_shard x context%s; context%s)",
+        l->expert, among, multiple, narrow ? "" : " x tensor", narrow ? "" : " x tensor");
 }
 
 static bool divides(const char *option, int64_t degree, int64_t size, const char *what, char *why)
 {
     if (size % degree == 0)
         return true;
-    say(why, "parallelism.%s %" PRId64 " must divide the model's %" PRId64 " %s", option, degree,
-        size, what);
+    write_reason(why, "parallelism.%s %" PRId64 " must divide the model's %" PRId64 " %s", option,
+                 degree, size, what);
     return false;
 }
 
@@ -62,18 +62,21 @@ static bool model_broken(const layout *l, const layout_limits *m, char *why)
                  "columns of an expert", why))
         return true;
     if (m->experts == 0 && l->expert * l->expert_tensor > 1)
-        return say(why, "parallelism.expert_parallel_degree and expert_tensor_parallel_degree "
-                        "must be 1: the model has no experts");
+        return write_reason(why,
+                            "parallelism.expert_parallel_degree and expert_tensor_parallel_degree "
+                            "must be 1: the model has no experts");
     if (m->tied && l->pipeline > 1)
-        return say(why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares "
-                        "its weights with the embedding, which other stages have");
+        return write_reason(
+            why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares "
+                 "its weights with the embedding, which other stages have");
     int64_t most = m->layers - (m->first_layers > 1 ? m->first_layers : 1) + 1;
     if (l->pipeline <= most)
         return false;
-    return say(why,
-               "parallelism.pipeline_parallel_degree %" PRId64 " must be at most %" PRId64
-               ": the model has %" PRId64 " layers, of which the first stage takes %" PRId64,
-               l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
+    return write_reason(why,
+                        "parallelism.pipeline_parallel_degree %" PRId64 " must be at most %" PRId64
+                        ": the model has %" PRId64
+                        " layers, of which the first stage takes %" PRId64,
+                        l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
 }
 
 static bool points_broken(const layout *l, const char *points, char *why)
@@ -81,10 +84,11 @@ static bool points_broken(const layout *l, const char *points, char *why)
     const int64_t begun = stages_listed(points);
     if (begun == 0 || begun + 1 == l->pipeline)
         return false;
-    return say(why,
-               "parallelism.pipeline_parallel_split_points: \"%.200s\" begins %" PRId64
-               " stages after the first, but parallelism.pipeline_parallel_degree is %" PRId64,
-               points, begun, l->pipeline);
+    return write_reason(
+        why,
+        "parallelism.pipeline_parallel_split_points: \"%.200s\" begins %" PRId64
+        " stages after the first, but parallelism.pipeline_parallel_degree is %" PRId64,
+        points, begun, l->pipeline);
 }
 
 /* Degrees within the ranges of their options, which the ranks of a large job could pass. */
@@ -98,11 +102,11 @@ static bool degrees_broken(const layout *l, const rules *r, char *why)
 {
     int64_t consumers = l->replicate * l->shard;
     if (consumers * l->context * l->tensor * l->pipeline != l->world)
-        return say(why,
-                   "parallelism: %" PRId64 " ranks are no product of replicate %" PRId64
-                   " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
-                   " x pipeline %" PRId64,
-                   l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
+        return write_reason(why,
+                            "parallelism: %" PRId64 " ranks are no product of replicate %" PRId64
+                            " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
+                            " x pipeline %" PRId64,
+                            l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
     return experts_broken(l, why) || (r->model && model_broken(l, r->model, why)) ||
            points_broken(l, r->points, why);
 }
@@ -112,11 +116,11 @@ static bool batch_broken(const layout *l, const rules *r, char *why)
     const int64_t consumers = l->replicate * l->shard;
     if (r->micro_batches > 0 && r->micro_batches % consumers == 0)
         return false;
-    return say(why,
-               "training.global_batch_size %" PRId64
-               " is no multiple of training.local_batch_size %" PRId64 " x %" PRId64
-               " data-parallel ranks",
-               r->batch, r->rows, consumers);
+    return write_reason(why,
+                        "training.global_batch_size %" PRId64
+                        " is no multiple of training.local_batch_size %" PRId64 " x %" PRId64
+                        " data-parallel ranks",
+                        r->batch, r->rows, consumers);
 }
 
 static bool broken(const layout *l, const rules *r, char *why)
@@ -126,7 +130,7 @@ static bool broken(const layout *l, const rules *r, char *why)
 
 /* How far apart two layouts are, in doublings. Those of shard count half, since it takes what is
  * left, and those of stages a little more than the others, which have no bubble. */
-static double distance(const layout *a, const layout *b)
+static double measure_distance(const layout *a, const layout *b)
 {
     static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};
     const int64_t x[DEGREES] = {a->shard,    a->replicate, a->context,      a->tensor,
@@ -156,7 +160,7 @@ static void try_experts(search *q, layout l)
         for (l.expert = 1; l.expert <= most && l.expert <= EXPERT_MOST; l.expert++) {
             if (most % l.expert != 0 || out_of_range(&l))
                 continue;
-            const double d = distance(&l, q->wanted);
+            const double d = measure_distance(&l, q->wanted);
             if ((q->best_distance >= 0 && d >= q->best_distance) || broken(&l, q->rules, why))
                 continue;
             q->best = l;
@@ -213,7 +217,7 @@ static int64_t nearest_batch(const layout *l, const rules *r)
     return below > 0 && r->batch - below <= below + step - r->batch ? below : below + step;
 }
 
-static status refuse(const layout *l, const rules *r, const char *why)
+static status refuse_layout(const layout *l, const rules *r, const char *why)
 {
     char other[WORDS], batch[96] = "", ignored[WORDS];
     layout near;
@@ -253,7 +257,7 @@ status layout_of(const conf *c, const layout_limits *m, layout *out)
                      .points = c->parallelism_pipeline_parallel_split_points};
     char why[WORDS];
     if (broken(&l, &r, why))
-        return refuse(&l, &r, why);
+        return refuse_layout(&l, &r, why);
     l.accumulation = r.micro_batches / (l.replicate * l.shard);
     *out = l;
     return ST_OK;

@@ -25,7 +25,7 @@ __attribute__((constructor)) static void leave_children_alone(void)
 }
 
 /* The address with loopback in place of "any". */
-static void narrow(struct sockaddr_storage *a)
+static void narrow_address(struct sockaddr_storage *a)
 {
     if (a->ss_family == AF_INET) {
         struct sockaddr_in in;
@@ -52,6 +52,6 @@ __attribute__((visibility("default"))) int bind(int fd, const struct sockaddr *a
     if (size > sizeof a)
         return real(fd, address, size);
     memcpy(&a, address, size);
-    narrow(&a);
+    narrow_address(&a);
     return real(fd, (const struct sockaddr *)&a, size);
 }

@@ -94,7 +94,7 @@ static status too_late(mpi_world *w, int posted)
                 n_named == 1 ? "" : "s", names);
 }
 
-static void nap(int polls)
+static void pause_polls(int polls)
 {
     if (polls < POLLS_AWAKE)
         sched_yield();
@@ -126,7 +126,7 @@ static status wait_for(mpi_world *w, int posted)
             if (clock_ns() > deadline)
                 return too_late(w, posted);
         }
-        nap(polls);
+        pause_polls(polls);
     }
 }
 

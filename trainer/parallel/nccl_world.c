@@ -39,12 +39,12 @@ struct nccl_world {
     char why[STATUS_MESSAGE_MAX];
 };
 
-static void nap(int64_t ns)
+static void sleep_ns(int64_t ns)
 {
     nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
 }
 
-static status ended(const nccl_world *w)
+static status report_ended(const nccl_world *w)
 {
     return FAIL(w->cause, "%s", w->why);
 }
@@ -91,7 +91,7 @@ static bool take_turn(nccl_world *w)
     while (pthread_mutex_trylock(&w->calling) != 0) {
         if (clock_ns() > until && atomic_load(&w->inside))
             return false;
-        nap(NAP_NS);
+        sleep_ns(NAP_NS);
     }
     return true;
 }
@@ -131,7 +131,7 @@ status nccl_enter(nccl_world *w)
     if (go_inside(w))
         return ST_OK;
     pthread_mutex_unlock(&w->calling);
-    return ended(w);
+    return report_ended(w);
 }
 
 static status failed(const nccl_group *g, ncclResult_t result, const char *what)
@@ -148,7 +148,7 @@ static bool is_patient(const nccl_world *w)
 }
 
 /* How far a call that was begun has come. */
-static ncclResult_t ask(const nccl_group *g)
+static ncclResult_t ask_error(const nccl_group *g)
 {
     ncclResult_t result = ncclInProgress, asked = ncclSuccess;
     if (go_inside(g->world))
@@ -157,14 +157,14 @@ static ncclResult_t ask(const nccl_group *g)
 }
 
 /* Until a call that has returned is queued. */
-static status settle(const nccl_group *g, ncclResult_t result, const char *what)
+static status settle_call(const nccl_group *g, ncclResult_t result, const char *what)
 {
     nccl_world *w = g->world;
     int64_t timeout_ns = atomic_load(&w->timeout_ns), until = clock_ns() + timeout_ns;
     for (;;) {
         atomic_store(&w->inside, false);
         if (atomic_load(&w->over)) /* g->comm may be gone */
-            return ended(w);
+            return report_ended(w);
         if (result != ncclInProgress)
             return result == ncclSuccess ? ST_OK : failed(g, result, what);
         TRY(w->check ? w->check(w->context) : ST_OK);
@@ -173,12 +173,12 @@ static status settle(const nccl_group *g, ncclResult_t result, const char *what)
         if (clock_ns() > until)
             return FAIL(ST_TIMEOUT, "%s: not begun within %.1f s: a rank is missing", what,
                         (double)timeout_ns * 1e-9);
-        nap(NAP_NS);
-        result = ask(g);
+        sleep_ns(NAP_NS);
+        result = ask_error(g);
     }
 }
 
-static status leave(nccl_world *w, status st)
+static status leave_call(nccl_world *w, status st)
 {
     atomic_store(&w->inside, false);
     if (st != ST_OK && note_end(w, st))
@@ -191,7 +191,7 @@ static status leave(nccl_world *w, status st)
 
 status nccl_leave(const nccl_group *g, ncclResult_t result, const char *what)
 {
-    return leave(g->world, settle(g, result, what));
+    return leave_call(g->world, settle_call(g, result, what));
 }
 
 /* ---- the thread ---- */
@@ -237,7 +237,7 @@ static status find_late(nccl_world *w)
     return ST_OK;
 }
 
-static void *watch(void *of)
+static void *watch_errors(void *of)
 {
     nccl_world *w = of;
     while (!atomic_load(&w->closing) && !atomic_load(&w->over)) {
@@ -249,7 +249,7 @@ static void *watch(void *of)
         if (st != ST_OK)
             end_beside(w, st);
         else
-            nap(LOOK_NS);
+            sleep_ns(LOOK_NS);
     }
     return NULL;
 }
@@ -265,7 +265,7 @@ static status wait_ended(void *of, status how)
     nccl_world *w = of;
     atomic_store(&w->waits_since, 0);
     atomic_store(&w->called_at, 0);
-    return atomic_load(&w->over) ? ended(w) : how;
+    return atomic_load(&w->over) ? report_ended(w) : how;
 }
 
 static status start_watcher(nccl_world *w)
@@ -274,7 +274,7 @@ static status start_watcher(nccl_world *w)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     atomic_store(&w->closing, false);
-    int rc = pthread_create(&w->watcher, NULL, watch, w);
+    int rc = pthread_create(&w->watcher, NULL, watch_errors, w);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     w->watched = rc == 0;
     return w->watched ? ST_OK : FAIL(ST_OS, "no thread beside NCCL: %s", strerror(rc));
@@ -329,9 +329,9 @@ static status join_all(nccl_world *w)
     TRY(nccl_enter(w));
     status st = add_group(w, NULL, w->size, &g);
     if (st == ST_OK)
-        st =
-            settle(g, nccl()->CommInitRankConfig(&g->comm, w->size, w->id, w->rank, &config), what);
-    return leave(w, st);
+        st = settle_call(g, nccl()->CommInitRankConfig(&g->comm, w->size, w->id, w->rank, &config),
+                         what);
+    return leave_call(w, st);
 }
 
 status nccl_world_attach(nccl_world *w, device *d)
@@ -390,12 +390,12 @@ status nccl_world_group(nccl_world *w, const int *world_rank, int size, nccl_gro
         TRY(nccl_enter(w));
         status st = add_group(w, world_rank, size, &g);
         if (st == ST_OK)
-            st = settle(w->groups,
-                        nccl()->CommSplit(w->groups->comm, world_rank[0], place, &g->comm, &config),
-                        what);
+            st = settle_call(
+                w->groups,
+                nccl()->CommSplit(w->groups->comm, world_rank[0], place, &g->comm, &config), what);
         if (st == ST_OK) /* the child is not written before its parent has settled */
-            st = settle(g, ncclInProgress, what);
-        TRY(leave(w, st));
+            st = settle_call(g, ncclInProgress, what);
+        TRY(leave_call(w, st));
     }
     *out = g;
     return ST_OK;

@@ -17,7 +17,7 @@ static int64_t at_least_one(int64_t n)
 /* Stages from `from` on. From the last one on, each takes the layers that it has time for: so the
  * first of them, which hold the most micro-batches, get no more than they must. False where the
  * first can not. */
-static bool fill(const stage_costs *c, int from, double time, layout *l)
+static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
 {
     const int64_t begin = layout_first_layer(l, from);
     const int64_t least = begin + (from == 0 ? at_least_one(c->first_layers) : 1);
@@ -47,12 +47,12 @@ static void balance_from(const stage_costs *c, int from, layout *l)
     high *= 2; /* whatever the order of sums */
     for (int i = 0; i < HALVINGS; i++) {
         double middle = (low + high) / 2;
-        if (fill(c, from, middle, l))
+        if (fill_stages(c, from, middle, l))
             high = middle;
         else
             low = middle;
     }
-    fill(c, from, high, l);
+    fill_stages(c, from, high, l);
 }
 
 /* Behind a stage that is the slowest whatever the others do, those are balanced among themselves:
@@ -146,14 +146,14 @@ status stages_read(const char *text, int64_t layers, int64_t first_layers, layou
     return ST_OK;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t pick_smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
 int64_t stage_flights(int stage, int stages, int64_t n)
 {
-    return smaller(stages - stage, n);
+    return pick_smaller(stages - stage, n);
 }
 
 int64_t stage_passes(int stage, int stages, int64_t n)
@@ -165,7 +165,8 @@ stage_pass stage_pass_at(int stage, int stages, int64_t n, int64_t i)
 {
     if (stage == stages - 1)
         return (stage_pass){PASS_BOTH, i};
-    const int64_t ahead = smaller(stages - 1 - stage, n); /* forwards before the first backward */
+    const int64_t ahead =
+        pick_smaller(stages - 1 - stage, n); /* forwards before the first backward */
     if (i < ahead)
         return (stage_pass){PASS_FORWARD, i};
     if (i >= 2 * n - ahead)

@@ -29,12 +29,12 @@ static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
 enum { BEATS = 5 };
 static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
 
-struct control {
+struct rank_link {
     int rank, size;
     comm_ledger *ledger;
     int64_t silence_ns, beat_ns;
-    int listener, wake; /* -1: none; an eventfd */
-    control_peer *peer; /* [n_peers]: of rank 0 all others, of those rank 0 */
+    int listener, wake;   /* -1: none; an eventfd */
+    rank_link_peer *peer; /* [n_peers]: of rank 0 all others, of those rank 0 */
     int n_peers;
     struct pollfd *polled; /* [n_peers + 2] of the thread */
     pthread_t thread;
@@ -58,7 +58,7 @@ struct control {
 
 /* ---- where this rank is ---- */
 
-static void tell_place(control *c, char *out, size_t size)
+static void tell_place(rank_link *c, char *out, size_t size)
 {
     comm_now now = comm_ledger_now(c->ledger);
     pthread_mutex_lock(&c->lock);
@@ -88,23 +88,23 @@ static void tell_place(control *c, char *out, size_t size)
     pthread_mutex_unlock(&c->lock);
 }
 
-void control_waits(control *c, const char *what)
+void rank_link_waits(rank_link *c, const char *what)
 {
     if (c)
         atomic_store(&c->waits, what);
 }
 
-bool control_is_waiting(control *c)
+bool rank_link_is_waiting(rank_link *c)
 {
     return atomic_load(&c->waits) != NULL;
 }
 
-bool control_others_wait(control *c)
+bool rank_link_others_wait(rank_link *c)
 {
     return atomic_load(&c->others_wait);
 }
 
-void control_at_step(control *c, int64_t step, const uint64_t *sample, int64_t n)
+void rank_link_at_step(rank_link *c, int64_t step, const uint64_t *sample, int64_t n)
 {
     if (!c)
         return;
@@ -115,7 +115,7 @@ void control_at_step(control *c, int64_t step, const uint64_t *sample, int64_t n
     pthread_mutex_unlock(&c->lock);
 }
 
-status control_check(control *c)
+status rank_link_check(rank_link *c)
 {
     if (!c || !atomic_load(&c->over))
         return ST_OK;
@@ -133,7 +133,7 @@ static bool is_own_word(const char *why)
 
 /* Before the first step all ranks meet the same refusal: of one machine rank 0 says it, once, when
  * it ends; the logs of the others have it. */
-static void tell_end(control *c, const char *why)
+static void tell_end(rank_link *c, const char *why)
 {
     char place[CONTROL_TEXT_MAX];
     tell_place(c, place, sizeof place);
@@ -145,7 +145,7 @@ static void tell_end(control *c, const char *why)
 }
 
 /* The job is over: this rank's log has it, rank 0 tells the others. */
-static void end_job(control *c, const char *why)
+static void end_job(rank_link *c, const char *why)
 {
     if (atomic_load(&c->over))
         return;
@@ -153,20 +153,20 @@ static void end_job(control *c, const char *why)
     atomic_store(&c->over, true);
     tell_end(c, why);
     for (int i = 0; c->rank == 0 && i < c->n_peers; i++)
-        if (c->peer[i].fd >= 0 && control_send(c->peer[i].fd, CONTROL_LOST, c->lost,
-                                               strlen(c->lost), clock_ns()) != ST_OK)
+        if (c->peer[i].fd >= 0 && rank_link_send(c->peer[i].fd, CONTROL_LOST, c->lost,
+                                                 strlen(c->lost), clock_ns()) != ST_OK)
             status_clear(); /* it may be the one that is lost */
 }
 
 /* Was this rank stopped a moment ago for so long that the others take it for lost? Then their end
  * is its doing. */
-static bool was_still(const control *c)
+static bool was_still(const rank_link *c)
 {
     return c->still_ns + c->beat_ns >= c->silence_ns &&
            clock_ns() - c->still_until_ns < STILL_TOLD_NS;
 }
 
-static void end_as_still(control *c, const char *who)
+static void end_as_still(rank_link *c, const char *who)
 {
     char why[CONTROL_TEXT_MAX], host[CONTROL_HOST_MAX] = "?";
     gethostname(host, sizeof host - 1);
@@ -178,7 +178,7 @@ static void end_as_still(control *c, const char *who)
     end_job(c, why);
 }
 
-static void lose(control *c, control_peer *p, const char *how)
+static void lose_peer(rank_link *c, rank_link_peer *p, const char *how)
 {
     char why[CONTROL_TEXT_MAX], who[CONTROL_HOST_MAX + 64];
     if (p->rank == 0)
@@ -202,7 +202,7 @@ static void lose(control *c, control_peer *p, const char *how)
 /* ---- what comes ---- */
 
 /* Does somebody wait, besides the peer `but`? */
-static bool peers_wait(const control *c, const control_peer *but)
+static bool peers_wait(const rank_link *c, const rank_link_peer *but)
 {
     for (int i = 0; i < c->n_peers; i++)
         if (&c->peer[i] != but && c->peer[i].fd >= 0 && c->peer[i].waits)
@@ -210,14 +210,15 @@ static bool peers_wait(const control *c, const control_peer *but)
     return false;
 }
 
-static void note_beat(control *c, control_peer *p, const char *place, bool waits)
+static void note_beat(rank_link *c, rank_link_peer *p, const char *place, bool waits)
 {
     snprintf(p->place, sizeof p->place, "%s", place);
     p->waits = waits;
     atomic_store(&c->others_wait, peers_wait(c, NULL));
 }
 
-static void act_on(control *c, control_peer *p, control_kind kind, const char *bytes, size_t size)
+static void act_on(rank_link *c, rank_link_peer *p, rank_link_kind kind, const char *bytes,
+                   size_t size)
 {
     char text[CONTROL_TEXT_MAX + 1];
     p->heard_ns = clock_ns();
@@ -228,7 +229,7 @@ static void act_on(control *c, control_peer *p, control_kind kind, const char *b
     else if (kind == CONTROL_LOST)
         end_job(c, text);
     else if (kind != CONTROL_BYE)
-        lose(c, p, "breaks the protocol");
+        lose_peer(c, p, "breaks the protocol");
     /* Hanging up tells the other end that its last word has arrived. */
     if (!beats && p->fd >= 0) {
         close(p->fd);
@@ -237,12 +238,12 @@ static void act_on(control *c, control_peer *p, control_kind kind, const char *b
 }
 
 /* Whole frames of what was received; the rest stays. False: not a frame. */
-static bool take_frames(control *c, control_peer *p)
+static bool take_frames(rank_link *c, rank_link_peer *p)
 {
     size_t at = 0, size;
-    control_kind kind;
+    rank_link_kind kind;
     while (p->fd >= 0 && p->n_in - at >= CONTROL_HEADER) {
-        if (control_header_get(p->in + at, &kind, &size) != ST_OK || size > CONTROL_TEXT_MAX) {
+        if (rank_link_header_get(p->in + at, &kind, &size) != ST_OK || size > CONTROL_TEXT_MAX) {
             status_clear();
             return false;
         }
@@ -256,22 +257,22 @@ static bool take_frames(control *c, control_peer *p)
     return true;
 }
 
-static void read_peer(control *c, control_peer *p)
+static void read_peer(rank_link *c, rank_link_peer *p)
 {
     ssize_t n = recv(p->fd, p->in + p->n_in, sizeof p->in - p->n_in, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) { /* a reset is what a process leaves that dies with something unread */
         const bool died = n == 0 || errno == ECONNRESET;
-        lose(c, p, died ? "died: its connection is closed" : "is gone: its connection broke");
+        lose_peer(c, p, died ? "died: its connection is closed" : "is gone: its connection broke");
         return;
     }
     p->n_in += (size_t)n;
     if (!take_frames(c, p))
-        lose(c, p, "breaks the protocol");
+        lose_peer(c, p, "breaks the protocol");
 }
 
-static void turn_away(control *c)
+static void turn_away(rank_link *c)
 {
     char why[128];
     int fd = accept(c->listener, NULL, NULL);
@@ -279,47 +280,47 @@ static void turn_away(control *c)
         return;
     snprintf(why, sizeof why,
              "a job of %d ranks is complete and at work here; is this another one?", c->size);
-    control_refuse(fd, why);
+    rank_link_refuse(fd, why);
 }
 
 /* ---- the thread ---- */
 
-static void beat(control *c)
+static void beat(rank_link *c)
 {
     char place[CONTROL_TEXT_MAX];
     if (c->leaving && (c->rank != 0 || c->failed[0])) /* the last word is said */
         return;
     tell_place(c, place, sizeof place);
     for (int i = 0; i < c->n_peers; i++) {
-        control_peer *p = &c->peer[i];
+        rank_link_peer *p = &c->peer[i];
         if (p->fd < 0)
             continue;
-        const bool waits = control_is_waiting(c) || peers_wait(c, p);
+        const bool waits = rank_link_is_waiting(c) || peers_wait(c, p);
         /* One that takes nothing has been silent for long as well. */
-        status st = control_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place, strlen(place),
-                                 clock_ns());
+        status st = rank_link_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place,
+                                   strlen(place), clock_ns());
         if (st != ST_OK && st != ST_TIMEOUT)
-            lose(c, p, "died: its connection is closed");
+            lose_peer(c, p, "died: its connection is closed");
         if (st != ST_OK)
             status_clear();
     }
 }
 
-static void find_silent(control *c)
+static void find_silent(rank_link *c)
 {
     char how[96];
     for (int i = 0; i < c->n_peers; i++) {
-        control_peer *p = &c->peer[i];
+        rank_link_peer *p = &c->peer[i];
         if (p->fd < 0 || clock_ns() - p->heard_ns < c->silence_ns)
             continue;
         snprintf(how, sizeof how, "says nothing for %.1f s: stopped, or cut off",
                  (double)c->silence_ns * 1e-9);
-        lose(c, p, how);
+        lose_peer(c, p, how);
     }
 }
 
 /* False once nobody is left to wait for. */
-static bool wait_for_news(control *c, int64_t until_ns)
+static bool wait_for_news(rank_link *c, int64_t until_ns)
 {
     struct pollfd *p = c->polled;
     int n = 0;
@@ -348,21 +349,21 @@ static bool wait_for_news(control *c, int64_t until_ns)
 }
 
 /* What this rank says to the others before it goes; they hang up when they have heard it. */
-static void say_last_word(control *c)
+static void say_last_word(rank_link *c)
 {
     const char *failed = c->failed;
-    control_kind kind = failed[0] ? CONTROL_LOST : CONTROL_BYE;
+    rank_link_kind kind = failed[0] ? CONTROL_LOST : CONTROL_BYE;
     int64_t deadline = clock_ns() + LAST_WORD_NS;
     if (atomic_load(&c->over))
         return;
     for (int i = 0; i < c->n_peers; i++)
         if (c->peer[i].fd >= 0 &&
-            control_send(c->peer[i].fd, kind, failed, strlen(failed), deadline) != ST_OK)
+            rank_link_send(c->peer[i].fd, kind, failed, strlen(failed), deadline) != ST_OK)
             status_clear();
 }
 
 /* Ends a process that is stuck in its work. */
-static void end_process(const control *c)
+static void end_process(const rank_link *c)
 {
     if (c->refused) { /* and so does not come to say it */
         log_hush(false);
@@ -374,7 +375,7 @@ static void end_process(const control *c)
     _exit(status_exit_code(ST_UNAVAILABLE));
 }
 
-static void see_closing(control *c)
+static void see_closing(rank_link *c)
 {
     if (c->leaving)
         return;
@@ -387,7 +388,7 @@ static void see_closing(control *c)
 }
 
 /* One that was stopped itself has not heard the others. */
-static void forgive(control *c, int64_t since, int64_t now)
+static void forgive(rank_link *c, int64_t since, int64_t now)
 {
     c->still_ns = now - since;
     c->still_until_ns = now;
@@ -395,9 +396,9 @@ static void forgive(control *c, int64_t since, int64_t now)
         c->peer[i].heard_ns = now;
 }
 
-static void *watch(void *of)
+static void *watch_peers(void *of)
 {
-    control *c = of;
+    rank_link *c = of;
     int64_t next_beat = 0, round = clock_ns(), ended = 0;
     do {
         int64_t now = clock_ns();
@@ -433,30 +434,30 @@ static status version_text(char out[VERSION_MAX])
     return ST_OK;
 }
 
-static status meet(const control_options *o, void *id, control *c)
+static status meet_ranks(const rank_link_options *o, void *id, rank_link *c)
 {
     char host[CONTROL_HOST_MAX] = "?", version[VERSION_MAX];
     TRY(version_text(version));
     gethostname(host, sizeof host - 1);
-    control_hello me = {(uint32_t)o->rank, (uint32_t)o->size, (uint32_t)getpid(), host,
-                        version,           o->options};
+    rank_link_hello me = {(uint32_t)o->rank, (uint32_t)o->size, (uint32_t)getpid(), host,
+                          version,           o->options};
     if (o->rank == 0)
-        return control_gather(&o->at, &me, id, o->timeout_s, &c->listener, c->peer);
-    return control_come(&o->at, &me, o->timeout_s, id, c->peer);
+        return rank_link_gather(&o->at, &me, id, o->timeout_s, &c->listener, c->peer);
+    return rank_link_come(&o->at, &me, o->timeout_s, id, c->peer);
 }
 
 /* Signals are the business of the thread that trains. */
-static status start_thread(control *c)
+static status start_thread(rank_link *c)
 {
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    int rc = pthread_create(&c->thread, NULL, watch, c);
+    int rc = pthread_create(&c->thread, NULL, watch_peers, c);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     return rc == 0 ? ST_OK : FAIL(ST_OS, "no thread for the control channel: %s", strerror(rc));
 }
 
-static void control_free(control **c)
+static void rank_link_free(rank_link **c)
 {
     for (int i = 0; i < (*c)->n_peers; i++)
         if ((*c)->peer && (*c)->peer[i].fd >= 0)
@@ -472,10 +473,10 @@ static void control_free(control **c)
     *c = NULL;
 }
 
-status control_open(const control_options *o, void *id, control **out)
+status rank_link_open(const rank_link_options *o, void *id, rank_link **out)
 {
     int n = o->rank == 0 ? o->size - 1 : 1;
-    control *c = calloc(1, sizeof *c);
+    rank_link *c = calloc(1, sizeof *c);
     if (!c)
         return FAIL(ST_NO_MEMORY, "no memory for the control channel");
     c->rank = o->rank;
@@ -491,13 +492,13 @@ status control_open(const control_options *o, void *id, control **out)
     c->polled = calloc((size_t)n + 2, sizeof *c->polled);
     status st = c->wake < 0 || !c->peer || !c->polled
                     ? FAIL(ST_NO_MEMORY, "no memory for the control channel")
-                    : meet(o, id, c);
+                    : meet_ranks(o, id, c);
     if (st == ST_OK) {
         c->n_peers = n;
         st = start_thread(c);
     }
     if (st != ST_OK)
-        control_free(&c);
+        rank_link_free(&c);
     else
         *out = c;
     return st;
@@ -514,7 +515,7 @@ static bool is_same(const char *failed, const char *lost)
 
 /* The last line of a rank that ends before the first step: one that rank 0 says is not said again,
  * and what rank 0 does not say by itself is. */
-static void fit_last_line(const control *c, const char *failed)
+static void fit_last_line(const rank_link *c, const char *failed)
 {
     const bool said = atomic_load(&c->over) && is_same(failed, c->lost);
     const bool heard =
@@ -525,7 +526,7 @@ static void fit_last_line(const control *c, const char *failed)
         log_error("the run ends: %s", c->lost);
 }
 
-status control_close(control **c, const char *failed)
+status rank_link_close(rank_link **c, const char *failed)
 {
     uint64_t one = 1;
     status st = ST_OK;
@@ -542,7 +543,7 @@ status control_close(control **c, const char *failed)
     if (failed)
         fit_last_line(*c, failed);
     else
-        st = control_check(*c);
-    control_free(c);
+        st = rank_link_check(*c);
+    rank_link_free(c);
     return st;
 }

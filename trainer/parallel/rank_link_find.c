@@ -40,9 +40,9 @@ static status port_of(const char *variable, int *out)
     return ST_OK;
 }
 
-status control_find(const char *address, int64_t port, bool one_machine, control_place *out)
+status rank_link_find(const char *address, int64_t port, bool one_machine, rank_link_place *out)
 {
-    control_place p = {"", PORT_DEFAULT};
+    rank_link_place p = {"", PORT_DEFAULT};
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
     const char *job = getenv("SLURM_JOB_ID"), *mpirun_job = getenv("OMPI_MCA_ess_base_jobid");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");

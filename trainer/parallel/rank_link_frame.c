@@ -21,7 +21,7 @@ static size_t most_bytes(int kind)
     }
 }
 
-void control_header_put(uint8_t out[CONTROL_HEADER], control_kind kind, size_t size)
+void rank_link_header_put(uint8_t out[CONTROL_HEADER], rank_link_kind kind, size_t size)
 {
     memcpy(out, magic, sizeof magic);
     store_u16(out + 4, CONTROL_PROTOCOL);
@@ -29,8 +29,8 @@ void control_header_put(uint8_t out[CONTROL_HEADER], control_kind kind, size_t s
     store_u32(out + 8, (uint32_t)size);
 }
 
-status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_kind,
-                          size_t *out_size)
+status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *out_kind,
+                            size_t *out_size)
 {
     int protocol = load_u16(in + 4), kind = load_u16(in + 6);
     size_t size = load_u32(in + 8);
@@ -44,12 +44,12 @@ status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_ki
     if (size > most_bytes(kind))
         return FAIL(ST_PROTOCOL, "a message of kind %d with %zu bytes, %zu at most", kind, size,
                     most_bytes(kind));
-    *out_kind = (control_kind)kind;
+    *out_kind = (rank_link_kind)kind;
     *out_size = size;
     return ST_OK;
 }
 
-status control_hello_put(const control_hello *h, uint8_t **out, size_t *out_size)
+status rank_link_hello_put(const rank_link_hello *h, uint8_t **out, size_t *out_size)
 {
     const char *text[] = {h->host, h->version, h->options};
     size_t size = HELLO_NUMBERS;
@@ -74,7 +74,7 @@ status control_hello_put(const control_hello *h, uint8_t **out, size_t *out_size
     return ST_OK;
 }
 
-status control_hello_get(span payload, control_hello *out)
+status rank_link_hello_get(span payload, rank_link_hello *out)
 {
     const char **text[] = {&out->host, &out->version, &out->options};
     size_t at = HELLO_NUMBERS;
@@ -106,7 +106,7 @@ static bool is_own(const char *line)
     return false;
 }
 
-bool control_options_differ(const char *ours, const char *theirs, char *out, size_t size)
+bool rank_link_options_differ(const char *ours, const char *theirs, char *out, size_t size)
 {
     while (*ours || *theirs) {
         size_t a = strcspn(ours, "\n"), b = strcspn(theirs, "\n");

@@ -20,7 +20,7 @@ enum {
     CONTROL_ID_BYTES = 128
 };
 
-typedef enum control_kind {
+typedef enum rank_link_kind {
     CONTROL_HELLO = 1,
     CONTROL_WELCOME,
     CONTROL_REFUSE,
@@ -28,26 +28,26 @@ typedef enum control_kind {
     CONTROL_LOST,
     CONTROL_BYE,
     CONTROL_WAITS
-} control_kind;
+} rank_link_kind;
 
-typedef struct control_hello {
+typedef struct rank_link_hello {
     uint32_t rank, size, pid;
     const char *host, *version;
     const char *options; /* "key: value" lines, of conf_print */
-} control_hello;
+} rank_link_hello;
 
-void control_header_put(uint8_t out[CONTROL_HEADER], control_kind kind, size_t size);
+void rank_link_header_put(uint8_t out[CONTROL_HEADER], rank_link_kind kind, size_t size);
 /* ST_PROTOCOL: not ours, another protocol, an unknown kind, or more bytes than its kind may have.
  */
-WARN_UNUSED status control_header_get(const uint8_t in[CONTROL_HEADER], control_kind *out_kind,
-                                      size_t *out_size);
+WARN_UNUSED status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *out_kind,
+                                        size_t *out_size);
 /* The payload; heap, the caller frees. */
-WARN_UNUSED status control_hello_put(const control_hello *h, uint8_t **out, size_t *out_size);
+WARN_UNUSED status rank_link_hello_put(const rank_link_hello *h, uint8_t **out, size_t *out_size);
 /* Texts are borrowed from the payload. */
-WARN_UNUSED status control_hello_get(span payload, control_hello *out);
+WARN_UNUSED status rank_link_hello_get(span payload, rank_link_hello *out);
 
 /* The first option that `theirs` has otherwise, of those that all ranks must agree on: "key: value
  * here, value there" in `out`. False if there is none. */
-bool control_options_differ(const char *ours, const char *theirs, char *out, size_t size);
+bool rank_link_options_differ(const char *ours, const char *theirs, char *out, size_t size);
 
 #endif

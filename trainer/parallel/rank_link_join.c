@@ -17,25 +17,26 @@
 
 /* How long one that has connected may take to say who it is, and between two tries to connect. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
-enum { AGAIN_NS = 100 * 1000 * 1000, NAMED = 512 };
+enum { RECOMPUTE_NS = 100 * 1000 * 1000, NAMED = 512 };
 
 /* ---- frames ---- */
 
-status control_send(int fd, control_kind kind, const void *bytes, size_t size, int64_t deadline_ns)
+status rank_link_send(int fd, rank_link_kind kind, const void *bytes, size_t size,
+                      int64_t deadline_ns)
 {
     uint8_t header[CONTROL_HEADER];
-    control_header_put(header, kind, size);
+    rank_link_header_put(header, kind, size);
     TRY(tcp_send(fd, header, sizeof header, deadline_ns));
     return tcp_send(fd, bytes, size, deadline_ns);
 }
 
 /* Heap, the caller frees; a zero behind it. */
-static status receive(int fd, int64_t deadline_ns, control_kind *out_kind, uint8_t **out,
-                      size_t *out_size)
+static status receive_frame(int fd, int64_t deadline_ns, rank_link_kind *out_kind, uint8_t **out,
+                            size_t *out_size)
 {
     uint8_t header[CONTROL_HEADER];
     TRY(tcp_recv(fd, header, sizeof header, deadline_ns));
-    TRY(control_header_get(header, out_kind, out_size));
+    TRY(rank_link_header_get(header, out_kind, out_size));
     uint8_t *bytes = calloc(*out_size + 1, 1);
     if (!bytes)
         return FAIL(ST_NO_MEMORY, "no memory for a message of %zu bytes", *out_size);
@@ -47,12 +48,12 @@ static status receive(int fd, int64_t deadline_ns, control_kind *out_kind, uint8
     return st;
 }
 
-void control_refuse(int fd, const char *why)
+void rank_link_refuse(int fd, const char *why)
 {
     size_t n = strlen(why);
     int64_t deadline = clock_ns() + HELLO_NS;
-    if (control_send(fd, CONTROL_REFUSE, why, n < CONTROL_TEXT_MAX ? n : CONTROL_TEXT_MAX,
-                     deadline) == ST_OK) {
+    if (rank_link_send(fd, CONTROL_REFUSE, why, n < CONTROL_TEXT_MAX ? n : CONTROL_TEXT_MAX,
+                       deadline) == ST_OK) {
         uint8_t rest[256]; /* closed with bytes unread, it would lose the words on their way */
         shutdown(fd, SHUT_WR);
         while (clock_ns() < deadline && tcp_ready(fd, POLLIN, deadline) &&
@@ -64,7 +65,7 @@ void control_refuse(int fd, const char *why)
     close(fd);
 }
 
-static status resolve(const control_place *at, struct addrinfo **out)
+static status resolve_host(const rank_link_place *at, struct addrinfo **out)
 {
     char port[16];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
@@ -76,7 +77,7 @@ static status resolve(const control_place *at, struct addrinfo **out)
     return ST_OK;
 }
 
-static void peer_set(control_peer *p, int fd, int rank, int pid, const char *host)
+static void peer_set(rank_link_peer *p, int fd, int rank, int pid, const char *host)
 {
     memset(p, 0, sizeof *p);
     p->fd = fd;
@@ -89,11 +90,11 @@ static void peer_set(control_peer *p, int fd, int rank, int pid, const char *hos
 
 /* ---- rank 0 ---- */
 
-static status listen_at(const control_place *at, int backlog, int *out)
+static status listen_at(const rank_link_place *at, int backlog, int *out)
 {
     struct addrinfo *list;
     int one = 1;
-    TRY(resolve(at, &list));
+    TRY(resolve_host(at, &list));
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -116,7 +117,7 @@ static status listen_at(const control_place *at, int backlog, int *out)
 }
 
 /* ST_CONFIG where the job can not be: everybody must hear of it. */
-static status check_hello(const control_hello *me, const control_hello *other)
+static status check_hello(const rank_link_hello *me, const rank_link_hello *other)
 {
     char difference[1024];
     if (other->size != me->size)
@@ -125,28 +126,28 @@ static status check_hello(const control_hello *me, const control_hello *other)
     if (strcmp(other->version, me->version) != 0)
         return FAIL(ST_CONFIG, "rank %u of %s is %s, rank 0 of %s is %s: all must be one build",
                     other->rank, other->host, other->version, me->host, me->version);
-    if (control_options_differ(me->options, other->options, difference, sizeof difference))
+    if (rank_link_options_differ(me->options, other->options, difference, sizeof difference))
         return FAIL(ST_CONFIG, "rank %u of %s has other options than rank 0 of %s: %s", other->rank,
                     other->host, me->host, difference);
     return ST_OK;
 }
 
 /* One that has connected; takes fd. ST_OK also where it is none of ours, and has been sent away. */
-static status greet(int fd, const control_hello *me, control_peer *peers, int *inout_here)
+static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peers, int *inout_here)
 {
-    control_kind kind;
-    control_hello h;
+    rank_link_kind kind;
+    rank_link_hello h;
     uint8_t *bytes = NULL;
     size_t size;
     char why[512];
-    status st = receive(fd, clock_ns() + HELLO_NS, &kind, &bytes, &size);
+    status st = receive_frame(fd, clock_ns() + HELLO_NS, &kind, &bytes, &size);
     if (st == ST_OK)
-        st = kind == CONTROL_HELLO ? control_hello_get(span_of(bytes, size), &h)
+        st = kind == CONTROL_HELLO ? rank_link_hello_get(span_of(bytes, size), &h)
                                    : FAIL(ST_PROTOCOL, "it does not say who it is");
     if (st != ST_OK) {
         log_warn("somebody who connected to rank 0 is sent away: %s", status_text());
         snprintf(why, sizeof why, "%s", status_text());
-        control_refuse(fd, why);
+        rank_link_refuse(fd, why);
         status_clear();
         free(bytes);
         return ST_OK;
@@ -154,12 +155,12 @@ static status greet(int fd, const control_hello *me, control_peer *peers, int *i
     st = check_hello(me, &h);
     if (st != ST_OK) {
         snprintf(why, sizeof why, "%s", status_text());
-        control_refuse(fd, why);
+        rank_link_refuse(fd, why);
     } else if (h.rank == 0 || h.rank >= me->size || peers[h.rank - 1].fd >= 0) {
         snprintf(why, sizeof why, "rank %u is here already: are there two jobs at this port?",
                  h.rank);
         log_warn("rank %u of %s (pid %u) is sent away: %s", h.rank, h.host, h.pid, why);
-        control_refuse(fd, why);
+        rank_link_refuse(fd, why);
     } else {
         peer_set(&peers[h.rank - 1], fd, (int)h.rank, (int)h.pid, h.host);
         (*inout_here)++;
@@ -168,7 +169,7 @@ static status greet(int fd, const control_hello *me, control_peer *peers, int *i
     return st;
 }
 
-static status somebody_missing(const control_place *at, const control_peer *peers, int n,
+static status somebody_missing(const rank_link_place *at, const rank_link_peer *peers, int n,
                                double timeout_s)
 {
     char names[NAMED] = "";
@@ -185,39 +186,40 @@ static status somebody_missing(const control_place *at, const control_peer *peer
                 missing, n + 1, at->host, at->port, timeout_s, missing == 1 ? "" : "s", names);
 }
 
-static void send_all_away(control_peer *peers, int n)
+static void send_all_away(rank_link_peer *peers, int n)
 {
     char why[1024];
     snprintf(why, sizeof why, "%s", status_text());
     for (int i = 0; i < n; i++)
         if (peers[i].fd >= 0) {
-            control_refuse(peers[i].fd, why);
+            rank_link_refuse(peers[i].fd, why);
             peers[i].fd = -1;
         }
 }
 
-status control_gather(const control_place *at, const control_hello *me, const void *id,
-                      double timeout_s, int *out_listener, control_peer *out)
+status rank_link_gather(const rank_link_place *at, const rank_link_hello *me, const void *id,
+                        double timeout_s, int *out_listener, rank_link_peer *out)
 {
     int listener, n = (int)me->size - 1, here = 0;
     int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
     status st = ST_OK;
     for (int i = 0; i < n; i++)
-        out[i] = (control_peer){.fd = -1, .rank = i + 1};
+        out[i] = (rank_link_peer){.fd = -1, .rank = i + 1};
     TRY(listen_at(at, n + 8, &listener));
     while (here < n && st == ST_OK) {
         int fd = tcp_ready(listener, POLLIN, deadline) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
                                                        : -1;
         if (fd >= 0) {
             tcp_set_up(fd);
-            st = greet(fd, me, out, &here);
+            st = greet_rank(fd, me, out, &here);
         } else if (clock_ns() > deadline) {
             st = somebody_missing(at, out, n, timeout_s);
         }
     }
     for (int i = 0; i < n && st == ST_OK; i++) {
         out[i].heard_ns = clock_ns();
-        st = control_send(out[i].fd, CONTROL_WELCOME, id, CONTROL_ID_BYTES, clock_ns() + HELLO_NS);
+        st =
+            rank_link_send(out[i].fd, CONTROL_WELCOME, id, CONTROL_ID_BYTES, clock_ns() + HELLO_NS);
         if (st != ST_OK)
             st = status_context(st, "rank %d of %s", out[i].rank, out[i].host);
     }
@@ -232,13 +234,13 @@ status control_gather(const control_place *at, const control_hello *me, const vo
 
 /* ---- the others ---- */
 
-static status connect_until(const control_place *at, double timeout_s, int64_t deadline, int *out)
+static status connect_until(const rank_link_place *at, double timeout_s, int64_t deadline, int *out)
 {
     struct addrinfo *list;
-    TRY(resolve(at, &list));
+    TRY(resolve_host(at, &list));
     int fd = tcp_connect(list, deadline);
     while (fd < 0 && clock_ns() < deadline) {
-        nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = RECOMPUTE_NS}, NULL);
         fd = tcp_connect(list, deadline);
     }
     int err = errno;
@@ -254,10 +256,10 @@ static status connect_until(const control_place *at, double timeout_s, int64_t d
 /* What rank 0 answers. */
 static status be_welcomed(int fd, int64_t deadline, void *out_id)
 {
-    control_kind kind;
+    rank_link_kind kind;
     uint8_t *bytes = NULL;
     size_t size;
-    TRY(receive(fd, deadline, &kind, &bytes, &size));
+    TRY(receive_frame(fd, deadline, &kind, &bytes, &size));
     status st = ST_OK;
     if (kind == CONTROL_REFUSE)
         st = FAIL(ST_CONFIG, "it refuses: %s", (const char *)bytes);
@@ -269,17 +271,17 @@ static status be_welcomed(int fd, int64_t deadline, void *out_id)
     return st;
 }
 
-status control_come(const control_place *at, const control_hello *me, double timeout_s,
-                    void *out_id, control_peer *out)
+status rank_link_come(const rank_link_place *at, const rank_link_hello *me, double timeout_s,
+                      void *out_id, rank_link_peer *out)
 {
     int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
     uint8_t *hello = NULL;
     size_t size;
     int fd;
-    TRY(control_hello_put(me, &hello, &size));
+    TRY(rank_link_hello_put(me, &hello, &size));
     status st = connect_until(at, timeout_s, deadline, &fd);
     if (st == ST_OK) {
-        st = control_send(fd, CONTROL_HELLO, hello, size, deadline);
+        st = rank_link_send(fd, CONTROL_HELLO, hello, size, deadline);
         if (st == ST_OK) /* rank 0 is as patient with those that are not there yet */
             st = be_welcomed(fd, deadline + HELLO_NS, out_id);
         if (st == ST_OK)

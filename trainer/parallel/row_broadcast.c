@@ -18,11 +18,11 @@
 #include "common/base/span.h"
 #include "trainer/parallel/tcp.h"
 
-enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, AGAIN_NS = 50 * 1000 * 1000 };
+enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RECOMPUTE_NS = 50 * 1000 * 1000 };
 /* How long one that has connected may take to say who it is. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 
-struct feed {
+struct row_broadcast {
     int n, me;   /* members; this rank's place among them, 0: the source */
     int *member; /* [n] ranks of the world */
     int *fd;     /* [n] of the source, by member; of the others [0] alone. -1: none */
@@ -60,7 +60,7 @@ static void name_machine(char *out, size_t size)
     snprintf(out, size, "%.*s %s", (int)strcspn(boot, "\n"), boot, net);
 }
 
-static bool one_machine(const feed *f, const card *cards)
+static bool one_machine(const row_broadcast *f, const card *cards)
 {
     for (int i = 1; i < f->n; i++)
         if (strcmp(cards[f->member[i]].machine, cards[f->member[0]].machine) != 0)
@@ -90,7 +90,7 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
 /* ---- the source ---- */
 
 /* One that has connected; takes fd. Who does not belong here is sent away. */
-static void greet(feed *f, int fd, const card *mine, int *inout_here)
+static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_here)
 {
     hello h;
     if (tcp_recv(fd, &h, sizeof h, clock_ns() + HELLO_NS) == ST_OK &&
@@ -108,7 +108,7 @@ static void greet(feed *f, int fd, const card *mine, int *inout_here)
     close(fd);
 }
 
-static status gather(feed *f, int listener, const card *mine, int64_t deadline_ns)
+static status gather_members(row_broadcast *f, int listener, const card *mine, int64_t deadline_ns)
 {
     int here = 1;
     while (here < f->n) {
@@ -116,7 +116,7 @@ static status gather(feed *f, int listener, const card *mine, int64_t deadline_n
                      ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
                      : -1;
         if (fd >= 0)
-            greet(f, fd, mine, &here);
+            greet_member(f, fd, mine, &here);
         else if (clock_ns() > deadline_ns)
             return FAIL(ST_TIMEOUT, "%d of %d ranks did not come for their rows", f->n - here,
                         f->n - 1);
@@ -126,7 +126,7 @@ static status gather(feed *f, int listener, const card *mine, int64_t deadline_n
 
 /* ---- the others ---- */
 
-static status come(feed *f, const card *source, bool loopback, int64_t deadline_ns)
+static status come(row_broadcast *f, const card *source, bool loopback, int64_t deadline_ns)
 {
     const char *host = loopback ? "127.0.0.1" : source->host;
     struct addrinfo *list, hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
@@ -139,7 +139,7 @@ static status come(feed *f, const card *source, bool loopback, int64_t deadline_
                     gai_strerror(rc));
     int fd = tcp_connect(list, deadline_ns);
     while (fd < 0 && clock_ns() < deadline_ns) {
-        nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = RECOMPUTE_NS}, NULL);
         fd = tcp_connect(list, deadline_ns);
     }
     int err = errno;
@@ -157,17 +157,17 @@ static status come(feed *f, const card *source, bool loopback, int64_t deadline_
 
 /* ---- opening and closing ---- */
 
-static status feed_new(const mesh *m, feed **out)
+static status row_broadcast_new(const mesh *m, row_broadcast **out)
 {
     const size_t world = (size_t)m->layout.world;
-    feed *f = calloc(1, sizeof *f);
+    row_broadcast *f = calloc(1, sizeof *f);
     if (f) {
         f->member = calloc(world, sizeof *f->member);
         f->fd = calloc(world, sizeof *f->fd);
         f->gone = calloc(world, sizeof *f->gone);
     }
     if (!f || !f->member || !f->fd || !f->gone) {
-        feed_close(&f);
+        row_broadcast_close(&f);
         return FAIL(ST_NO_MEMORY, "no memory to hand rows on");
     }
     f->n = mesh_feed_members(&m->layout, m->rank, f->member);
@@ -186,14 +186,14 @@ static status exchange_cards(const mesh *m, const card *mine, card *cards)
                                 mine, cards, (int64_t)sizeof *mine);
 }
 
-static status open_source(feed *f, const card *cards, int *out_listener, card *mine)
+static status open_source(row_broadcast *f, const card *cards, int *out_listener, card *mine)
 {
     if (getrandom(mine->secret, sizeof mine->secret, 0) != (ssize_t)sizeof mine->secret)
         return FAIL(ST_OS, "no random bytes: %s", strerror(errno));
     return listen_here(one_machine(f, cards), f->n, out_listener, &mine->port);
 }
 
-static status meet(feed *f, const mesh *m, double timeout_s, card *cards)
+static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, card *cards)
 {
     card mine = {0};
     int listener = -1;
@@ -206,33 +206,33 @@ static status meet(feed *f, const mesh *m, double timeout_s, card *cards)
     if (st == ST_OK)
         st = exchange_cards(m, &mine, cards);
     if (st == ST_OK)
-        st = f->me == 0 ? gather(f, listener, &mine, deadline)
+        st = f->me == 0 ? gather_members(f, listener, &mine, deadline)
                         : come(f, &cards[f->member[0]], one_machine(f, cards), deadline);
     if (listener >= 0)
         close(listener);
     return st;
 }
 
-status feed_open(const mesh *m, double timeout_s, feed **out)
+status row_broadcast_open(const mesh *m, double timeout_s, row_broadcast **out)
 {
-    feed *f = NULL;
+    row_broadcast *f = NULL;
     *out = NULL;
     if (m->layout.replicate * m->layout.shard == m->layout.world)
         return ST_OK;
-    TRY(feed_new(m, &f));
+    TRY(row_broadcast_new(m, &f));
     card *cards = calloc((size_t)m->layout.world, sizeof *cards);
-    status st = cards ? meet(f, m, timeout_s, cards)
+    status st = cards ? meet_members(f, m, timeout_s, cards)
                       : FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", m->layout.world);
     free(cards);
     if (st != ST_OK)
-        feed_close(&f);
+        row_broadcast_close(&f);
     *out = f;
     return st;
 }
 
-void feed_close(feed **fp)
+void row_broadcast_close(row_broadcast **fp)
 {
-    feed *f = *fp;
+    row_broadcast *f = *fp;
     if (!f)
         return;
     for (int i = 0; i < f->n; i++)
@@ -245,12 +245,12 @@ void feed_close(feed **fp)
     *fp = NULL;
 }
 
-bool feed_is_source(const feed *f)
+bool row_broadcast_is_source(const row_broadcast *f)
 {
     return f->me == 0;
 }
 
-int feed_source(const feed *f)
+int row_broadcast_source(const row_broadcast *f)
 {
     return f->member[0];
 }
@@ -260,7 +260,7 @@ static status interrupted(void)
     return FAIL(ST_STOPPED, "interrupted while rows were handed on");
 }
 
-status feed_send(feed *f, const void *bytes, size_t size)
+status row_broadcast_send(row_broadcast *f, const void *bytes, size_t size)
 {
     for (int i = 1; i < f->n; i++) {
         if (f->gone[i])
@@ -273,7 +273,7 @@ status feed_send(feed *f, const void *bytes, size_t size)
     return atomic_load(&f->interrupted) ? interrupted() : ST_OK;
 }
 
-status feed_recv(feed *f, void *bytes, size_t size)
+status row_broadcast_recv(row_broadcast *f, void *bytes, size_t size)
 {
     status st = tcp_recv(f->fd[0], bytes, size, INT64_MAX);
     if (atomic_load(&f->interrupted))
@@ -283,8 +283,8 @@ status feed_recv(feed *f, void *bytes, size_t size)
     return st;
 }
 
-/* Closing is left to feed_close: the number of a closed one may be another's already. */
-void feed_interrupt(feed *f)
+/* Closing is left to row_broadcast_close: the number of a closed one may be another's already. */
+void row_broadcast_interrupt(row_broadcast *f)
 {
     atomic_store(&f->interrupted, true);
     for (int i = 0; i < f->n; i++)

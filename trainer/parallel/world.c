@@ -35,7 +35,7 @@ static const starter starters[] = {
 _Static_assert((int)COMM_ID_BYTES == (int)CONTROL_ID_BYTES, "an id travels in WELCOME");
 enum { N_STARTERS = sizeof starters / sizeof *starters, RANKS_MAX = 1 << 20 };
 
-static status number(const starter *s, const char *variable, int least, int *out)
+static status read_variable(const starter *s, const char *variable, int least, int *out)
 {
     const char *text = getenv(variable);
     if (!text || !*text)
@@ -56,7 +56,7 @@ static status number_if(const starter *s, const char *variable, int least, int o
     *out = otherwise;
     if (!variable || !getenv(variable))
         return ST_OK;
-    return number(s, variable, least, out);
+    return read_variable(s, variable, least, out);
 }
 
 /* Of Slurm's "4", "4(x2)", "4(x2),3"; else at least as many as are known of. */
@@ -71,8 +71,8 @@ static status place_by(const starter *s, world_place *out)
 {
     world_place p = {.source = s->name};
     const char *size = s->other_size && !getenv(s->size) ? s->other_size : s->size;
-    TRY(number(s, s->rank, 0, &p.rank));
-    TRY(number(s, size, 1, &p.size));
+    TRY(read_variable(s, s->rank, 0, &p.rank));
+    TRY(read_variable(s, size, 1, &p.size));
     TRY(number_if(s, s->local_rank, 0, p.rank, &p.local_rank));
     TRY(number_if(s, s->local_size, 1, ranks_per_node(p.local_rank), &p.local_size));
     if (p.rank >= p.size)
@@ -132,31 +132,31 @@ static status options_text(const conf *c, char **out)
 static status meet_others(const conf *c, void *id, world *w)
 {
     char *options = NULL;
-    control_options o = {.rank = w->place.rank,
-                         .size = w->place.size,
-                         .timeout_s = c->comm_init_timeout_seconds,
-                         .silence_s = c->comm_heartbeat_timeout_seconds,
-                         .ledger = w->ledger,
-                         .one_machine = w->place.local_size == w->place.size};
-    TRY(control_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
+    rank_link_options o = {.rank = w->place.rank,
+                           .size = w->place.size,
+                           .timeout_s = c->comm_init_timeout_seconds,
+                           .silence_s = c->comm_heartbeat_timeout_seconds,
+                           .ledger = w->ledger,
+                           .one_machine = w->place.local_size == w->place.size};
+    TRY(rank_link_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
     TRY(options_text(c, &options));
     o.options = options;
     if (w->place.rank == 0)
         log_info("%d ranks, by %s; rank 0 listens at %s port %d", w->place.size, w->place.source,
                  o.at.host, o.at.port);
-    status st = control_open(&o, id, &w->control);
+    status st = rank_link_open(&o, id, &w->rank_link);
     free(options);
     return st;
 }
 
 static status check_control(void *of)
 {
-    return control_check(of);
+    return rank_link_check(of);
 }
 
 static bool somebody_waits(void *of)
 {
-    return control_is_waiting(of) || control_others_wait(of);
+    return rank_link_is_waiting(of) || rank_link_others_wait(of);
 }
 
 static status open_ranks(const conf *c, const char *library, world *w)
@@ -175,7 +175,7 @@ static status open_ranks(const conf *c, const char *library, world *w)
                       .id = id,
                       .check = check_control,
                       .patient = somebody_waits,
-                      .context = w->control};
+                      .context = w->rank_link};
     return w->engine->join(&join, &w->joined);
 }
 
@@ -202,17 +202,17 @@ status world_replay(const conf *c, world *out)
     layout l;
     TRY(layout_of(c, NULL, &l));
     TRY(check_replayed(c, &l));
-    comm_replay *r = calloc(1, sizeof *r);
+    comm_simulated *r = calloc(1, sizeof *r);
     if (!r)
         return FAIL(ST_NO_MEMORY, "no memory for a rank");
-    *r = (comm_replay){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
-                       .latency_ns = llround(c->comm_replay_latency * 1e3),
-                       .blocks = (int)c->comm_replay_blocks};
+    *r = (comm_simulated){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
+                          .latency_ns = llround(c->comm_replay_latency * 1e3),
+                          .blocks = (int)c->comm_replay_blocks};
     world w = {.place = {.rank = (int)c->comm_replay_rank,
                          .size = (int)l.world,
                          .local_size = 1,
                          .source = "comm.replay_rank"},
-               .engine = &comm_replay_engine,
+               .engine = &comm_simulated_engine,
                .joined = r};
     snprintf(w.replayed, sizeof w.replayed,
              "replayed: a model of %d ranks at %g GB/s and %g us a call, not a measurement of %d "
@@ -288,7 +288,7 @@ status world_log(const world *w, const conf *c)
     snprintf(folder, sizeof folder, "%s/log", c->job_dump_folder);
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, w->place.rank);
-    return log_keep(path, w->place.rank == 0 || world_replayed(w) ? c->log_level : LOG_WARN);
+    return log_keep(path, w->place.rank == 0 || world_simulated(w) ? c->log_level : LOG_WARN);
 }
 
 void world_is_steady(const world *w, const conf *c)
@@ -302,7 +302,7 @@ status world_close(world *w, status how)
     status_note note = *status_last();
     if (w->joined)
         w->engine->leave(w->joined, how == ST_OK);
-    status st = control_close(&w->control, how == ST_OK ? NULL : status_text());
+    status st = rank_link_close(&w->rank_link, how == ST_OK ? NULL : status_text());
     comm_ledger_free(&w->ledger);
     memset(w, 0, sizeof *w);
     if (how == ST_OK)

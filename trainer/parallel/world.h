@@ -30,7 +30,7 @@ typedef struct world {
     const comm_engine *engine; /* NULL: alone */
     void *joined;              /* the engine's own */
     comm_ledger *ledger;       /* NULL: alone, and so the next */
-    control *control;
+    rank_link *rank_link;
     hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
     int backend; /* BACKEND_* of device_open that its ranks use; 0: training.backend's */
     size_t device_memory; /* of a device without storage: what it says it has; 0: any amount */
@@ -50,7 +50,7 @@ WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library
  * layout, or rows do not come from a recording. */
 WARN_UNUSED status world_replay(const conf *c, world *out);
 /* The words, or NULL. w NULL: alone. */
-static inline const char *world_replayed(const world *w)
+static inline const char *world_simulated(const world *w)
 {
     return w && w->replayed[0] ? w->replayed : NULL;
 }

@@ -81,7 +81,7 @@ static status step_flops(const conf *c, const model_dims *d, cost *k)
     return ST_OK;
 }
 
-static void put(cost *k, const reach *of, traffic_key key, const char *name, mesh_group g)
+static void put_traffic(cost *k, const reach *of, traffic_key key, const char *name, mesh_group g)
 {
     k->traffic[key] =
         (traffic){.name = name, .group = g, .between_nodes = of[g].near < of[g].ranks};
@@ -111,7 +111,7 @@ static traffic_key key_of(mesh_group g, const char *what)
 
 /* Tokens, images and choices of experts as even as can be. slots: one for each layer. */
 static received_work even_work(const conf *c, const layout *l, const model_dims *d,
-                               double micro_tokens, double patches, const recompute *again,
+                               double micro_tokens, double patches, const recompute *recomputed,
                                received_slots *slots)
 {
     const double peers = (double)(l->context * l->tensor), micros = (double)l->accumulation;
@@ -124,7 +124,7 @@ static received_work even_work(const conf *c, const layout *l, const model_dims 
                            .tokens = (int64_t)(micros * local),
                            .feature_rows = (int64_t)(micros * patches / 4.0 / peers),
                            .slots = slots,
-                           .again = *again,
+                           .recomputed = *recomputed,
                            .act = ACT,
                            .acc = ACC,
                            .aux = c->loss_router_aux_coef};
@@ -167,22 +167,22 @@ static status add_stages(const conf *c, const layout *l, const model_dims *d, co
 /* l: with its stage_end. */
 static status step_traffic(const conf *c, const layout *l, const model_dims *d, const params *p,
                            const rates *r, double micro_tokens, double patches,
-                           const recomputes *again, cost *k)
+                           const recomputes *recomputed, cost *k)
 {
     reach of[MESH_GROUPS];
     TRY(reach_of(l, r->per_node, of));
-    put(k, of, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
-    put(k, of, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
-    put(k, of, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
-    put(k, of, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR);
-    put(k, of, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT);
-    put(k, of, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
-    put(k, of, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
-    put(k, of, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
+    put_traffic(k, of, TRAFFIC_GATHER, "weights gathered", MESH_WHOLE);
+    put_traffic(k, of, TRAFFIC_REDUCE, "gradients reduced", MESH_WHOLE);
+    put_traffic(k, of, TRAFFIC_REPLICATE, "gradients over replicas", MESH_REPLICATE);
+    put_traffic(k, of, TRAFFIC_TENSOR, "sequence and heads", MESH_TENSOR);
+    put_traffic(k, of, TRAFFIC_CONTEXT, "keys and values", MESH_CONTEXT);
+    put_traffic(k, of, TRAFFIC_EXPERT, "tokens and experts", MESH_EXPERT);
+    put_traffic(k, of, TRAFFIC_PIPELINE, "activations between stages", MESH_PIPELINE);
+    put_traffic(k, of, TRAFFIC_ROW, "features of shared rows", MESH_ROW);
     received_slots *slots = calloc((size_t)d->text.layers + 1, sizeof *slots);
     if (!slots)
         return FAIL(ST_NO_MEMORY, "no memory to plan %" PRId64 " layers", d->text.layers);
-    const received_work w = even_work(c, l, d, micro_tokens, patches, &again->text, slots);
+    const received_work w = even_work(c, l, d, micro_tokens, patches, &recomputed->text, slots);
     status st = add_stages(c, l, d, p, &w, of, r, k);
     free(slots);
     for (int i = 0; i < TRAFFIC_KEYS; i++) {
@@ -198,16 +198,16 @@ static status step_traffic(const conf *c, const layout *l, const model_dims *d, 
 
 /* Rank seconds of the work of a step, and what computing again adds. */
 static void step_compute(const conf *c, const layout *l, const model_dims *d, const params *p,
-                         const rates *r, const recomputes *again, double patches, cost *k)
+                         const rates *r, const recomputes *recomputed, double patches, cost *k)
 {
     training_share share;
-    again_flops more;
+    recompute_flops more;
     groups_share(p, d, &share);
     const flops *f = &k->flops;
     const int64_t tokens = c->training_global_batch_size * k->row.seq_len;
-    again_count(again, d, &share, f, tokens, (int64_t)patches, &more);
+    recompute_plan_count(recomputed, d, &share, f, tokens, (int64_t)patches, &more);
     k->flops.training = groups_training_flops(f, &share);
-    k->again = more.dense + more.experts + more.attention + more.vision_attention;
+    k->recomputed = more.dense + more.experts + more.attention + more.vision_attention;
     const double n = (double)l->world;
     double text = 1.0 + share.wgrad[GROUP_TEXT] + share.text_dgrad;
     double expert = 1.0 + share.wgrad[GROUP_EXPERTS] + share.text_dgrad;
@@ -230,17 +230,18 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
     /* a forward's bytes are a third of both passes' */
     double text_bytes = (double)tokens * (double)d->text.layers * cost_layer_bytes(&d->text);
     double eye_bytes = patches * (double)d->vision.depth * cost_block_bytes(&d->vision);
-    double bytes_again =
-        (text_bytes * again_share(&again->text, d->text.layers, share.text_dgrad, AGAIN_CHEAP) +
-         eye_bytes *
-             again_share(&again->vision, d->vision.depth, share.vision_dgrad, AGAIN_CHEAP)) /
+    double bytes_recomputed =
+        (text_bytes * recompute_plan_share(&recomputed->text, d->text.layers, share.text_dgrad,
+                                           RECOMPUTE_CHEAP) +
+         eye_bytes * recompute_plan_share(&recomputed->vision, d->vision.depth, share.vision_dgrad,
+                                          RECOMPUTE_CHEAP)) /
         3.0;
-    k->memory = (text_bytes + eye_bytes + bytes_again) / n / r->of[RATE_COPY];
+    k->memory = (text_bytes + eye_bytes + bytes_recomputed) / n / r->of[RATE_COPY];
     k->recompute =
         ((double)more.dense / r->of[RATE_DENSE] + (double)more.experts / r->of[RATE_EXPERTS] +
          (double)more.attention / r->of[RATE_ATTENTION] +
          (double)more.vision_attention / r->of[RATE_VISION_ATTENTION] +
-         bytes_again / r->of[RATE_COPY]) /
+         bytes_recomputed / r->of[RATE_COPY]) /
         n;
     k->update = (double)params_trained(p) /
                 (double)(l->shard * l->context * l->tensor * l->pipeline) * UPDATE_BYTES /
@@ -256,7 +257,7 @@ static status slowest_stage(const conf *c, const layout *l, const model_dims *d,
 }
 
 status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p, const rates *r,
-               const recomputes *again, cost *out)
+               const recomputes *recomputed, cost *out)
 {
     cost k = {.row = row_kind_of(c, d)};
     TRY(step_flops(c, d, &k));
@@ -265,8 +266,9 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     double patches = images * (double)(k.row.grid[0] * k.row.grid[1] * k.row.grid[2]);
     layout cut = *l;
     TRY(stage_plan(c, d, p, &cut));
-    TRY(step_traffic(c, &cut, d, p, r, rows * (double)k.row.seq_len, rows * patches, again, &k));
-    step_compute(c, l, d, p, r, again, patches * (double)c->training_global_batch_size, &k);
+    TRY(step_traffic(c, &cut, d, p, r, rows * (double)k.row.seq_len, rows * patches, recomputed,
+                     &k));
+    step_compute(c, l, d, p, r, recomputed, patches * (double)c->training_global_batch_size, &k);
 
     double compute = k.dense + k.experts + k.attention + k.vision_attention + k.memory;
     double gather = k.traffic[TRAFFIC_GATHER].seconds / 2.0;
@@ -287,7 +289,7 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     return ST_OK;
 }
 
-static void part(FILE *to, const char *name, double s, double step)
+static void print_part(FILE *to, const char *name, double s, double step)
 {
     fprintf(to, "  %-26s %10.1f ms %5.1f %%\n", name, s * 1e3, 100.0 * s / step);
 }
@@ -311,7 +313,7 @@ void cost_print(const cost *k, const layout *l, FILE *to)
                 {"vision", k->flops.patch_embed + k->flops.vision_blocks + k->flops.mergers},
                 {"vision attention", k->flops.vision_attention},
                 {"training, useful", k->flops.training},
-                {"computed again, not useful", k->again}};
+                {"computed again, not useful", k->recomputed}};
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
         fprintf(to, "  %-26s %24" PRId64 "\n", work[i].name, work[i].n);
     if (l->world > 1)
@@ -323,15 +325,15 @@ void cost_print(const cost *k, const layout *l, FILE *to)
                     mesh_group_name(k->traffic[i].group),
                     k->traffic[i].between_nodes ? ", between nodes" : "");
     fprintf(to, "predicted step of a rank, not measured:\n");
-    part(to, "dense products", k->dense, k->step);
-    part(to, "experts", k->experts, k->step);
-    part(to, "text attention", k->attention, k->step);
-    part(to, "vision attention", k->vision_attention, k->step);
-    part(to, "element-wise", k->memory, k->step);
-    part(to, "of these computed again", k->recompute, k->step);
-    part(to, "optimiser", k->update, k->step);
-    part(to, "between ranks, not hidden", k->exposed, k->step);
-    part(to, "pipeline bubble", k->bubble, k->step);
+    print_part(to, "dense products", k->dense, k->step);
+    print_part(to, "experts", k->experts, k->step);
+    print_part(to, "text attention", k->attention, k->step);
+    print_part(to, "vision attention", k->vision_attention, k->step);
+    print_part(to, "element-wise", k->memory, k->step);
+    print_part(to, "of these computed again", k->recompute, k->step);
+    print_part(to, "optimiser", k->update, k->step);
+    print_part(to, "between ranks, not hidden", k->exposed, k->step);
+    print_part(to, "pipeline bubble", k->bubble, k->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step", k->step * 1e3,
             k->tokens_per_s, 100.0 * k->mfu);
 }

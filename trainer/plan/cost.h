@@ -41,10 +41,10 @@ typedef struct cost {
     traffic traffic[TRAFFIC_KEYS];
     /* seconds of a step, of one rank */
     double dense, experts, attention, vision_attention, memory, update;
-    int64_t again;    /* FLOPs that backward computes again: not useful */
-    double recompute; /* its seconds, in the above too */
-    double exposed;   /* between ranks, not hidden */
-    double bubble;    /* of pipeline stages: filling, and waiting for the slowest */
+    int64_t recomputed; /* FLOPs that backward computes again: not useful */
+    double recompute;   /* its seconds, in the above too */
+    double exposed;     /* between ranks, not hidden */
+    double bubble;      /* of pipeline stages: filling, and waiting for the slowest */
     double step;
     double tokens_per_s; /* of one rank */
     double mfu;          /* useful, of RATE_PEAK */
@@ -53,7 +53,7 @@ typedef struct cost {
 /* p: the registry after groups_apply. again: of activation checkpointing. Bytes are those of
  * received.h, tokens, images and choices of experts shared out as evenly as can be. */
 WARN_UNUSED status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p,
-                           const rates *r, const recomputes *again, cost *out);
+                           const rates *r, const recomputes *recomputed, cost *out);
 void cost_print(const cost *k, const layout *l, FILE *to);
 
 #endif

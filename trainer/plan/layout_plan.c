@@ -5,14 +5,14 @@
 #include "trainer/plan/stage_plan.h"
 
 /* own: what the rank has of the registry. */
-static status plan_of(const plan_input *in, params *own, int64_t rows, const recomputes *again,
+static status plan_of(const plan_input *in, params *own, int64_t rows, const recomputes *recomputed,
                       memory_plan *out)
 {
     const memory_shapes unknown = {0};
     const bool as_configured = rows == in->conf->training_local_batch_size;
     memory_options o = memory_options_of(in->conf, in->layout, in->device, !in->evaluates, rows);
     memory_rank r;
-    o.again = *again;
+    o.recomputed = *recomputed;
     if (in->seq_len) {
         o.seq_len = in->seq_len;
         o.patch_budget = in->patch_budget;
@@ -21,15 +21,15 @@ static status plan_of(const plan_input *in, params *own, int64_t rows, const rec
     return memory_plan_make(&o, &r, as_configured ? &in->shapes : &unknown, in->device, out);
 }
 
-status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *again, int stage,
-                         memory_plan *out)
+status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *recomputed,
+                         int stage, memory_plan *out)
 {
     const layout *l = in->layout;
     params *own;
     const int rank = stage * (int)(l->world / l->pipeline);
     TRY(params_sketch_new(in->params, in->dims, l, rank,
                           in->conf->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER, &own));
-    status st = plan_of(in, own, rows, again, out);
+    status st = plan_of(in, own, rows, recomputed, out);
     params_sketch_free(&own);
     return st;
 }
@@ -50,7 +50,7 @@ static bool is_outdone(const layout *l, const model_dims *d, int stage)
     return found;
 }
 
-status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *again,
+status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *recomputed,
                         memory_plan *out)
 {
     layout cut = *in->layout;
@@ -61,7 +61,7 @@ status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *ag
     for (int stage = 0; stage < cut.pipeline; stage++) {
         if (is_outdone(&cut, in->dims, stage))
             continue;
-        TRY(layout_plan_stage(&staged, rows, again, stage, &m));
+        TRY(layout_plan_stage(&staged, rows, recomputed, stage, &m));
         if (m.total > most.total)
             most = m;
     }

@@ -23,11 +23,11 @@ typedef struct plan_input {
 
 /* rows: of a micro-batch; where they are those of the options, shapes count. again: of activation
  * checkpointing. Stages are cut as stage_plan does. */
-WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *again,
-                                    memory_plan *out);
+WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows,
+                                    const recomputes *recomputed, memory_plan *out);
 /* The same of one stage. The layout has its stage_end. */
-WARN_UNUSED status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *again,
-                                     int stage, memory_plan *out);
+WARN_UNUSED status layout_plan_stage(const plan_input *in, int64_t rows,
+                                     const recomputes *recomputed, int stage, memory_plan *out);
 /* Within memory.limit of the device? */
 bool layout_fits(const plan_input *in, const memory_plan *m);
 

@@ -48,7 +48,7 @@ memory_options memory_options_of(const conf *c, const layout *l, const plan_devi
         .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * c->training_seq_len,
         .ahead = memory_rows_ahead(c, rows),
         .training = training,
-        .keeps = training && keeper_in_background(c),
+        .keeps = training && checkpoint_writer_in_background(c),
         .answers = generate_wanted(c, training),
         .router_aux_coef = c->loss_router_aux_coef,
         .exchange = way,
@@ -78,7 +78,7 @@ static model_options model_of(const memory_options *o, const memory_rank *r, con
         .cap = z->n ? z->largest : memory_caps(o->rows, o->seq_len, patches),
         .mesh = r->mesh,
         .training = o->training,
-        .again = o->again,
+        .recomputed = o->recomputed,
         .router_aux_coef = o->router_aux_coef,
         .tower_frozen = r->tower_frozen,
         .vision_frozen = r->vision_frozen,
@@ -107,7 +107,7 @@ static void plan_gpu(const model_options *m, const memory_options *o, const memo
     const batch_caps guess = usual(&m->cap, o->rows);
     const memory_steps steps = {.caps = z->n ? z->caps : &guess,
                                 .n = z->n ? z->n : 1,
-                                .buffers = lane_count(on->sizes, model_flights_of(m))};
+                                .buffers = upload_ring_count(on->sizes, model_flights_of(m))};
     if (on->sizes->overhead)
         memory_gpu_plan(r->dims, m, &steps, on->multiprocessors, out);
 }
@@ -129,7 +129,7 @@ static void plan_rows(const model_options *m, const memory_options *o, const bac
                       memory_plan *p)
 {
     const row_share share = m->mesh ? row_share_of(m->mesh) : row_share_alone();
-    const int64_t buffers = lane_count(v, model_flights_of(m));
+    const int64_t buffers = upload_ring_count(v, model_flights_of(m));
     const int64_t rows = o->rows > 0 ? o->rows : 1;
     const int64_t ahead = o->ahead > 0 ? o->ahead : 2 * rows;
     row_share alone = row_share_alone();

@@ -35,7 +35,7 @@ typedef struct memory_options {
     int64_t rows;                  /* of a micro-batch */
     int64_t seq_len, patch_budget; /* of a row */
     int64_t ahead;                 /* rows received before they are wanted; 0: two micro-batches */
-    recomputes again;
+    recomputes recomputed;
     bool training;
     bool keeps;   /* checkpoints in the background */
     bool answers; /* held-out questions are answered in the model's own words */

@@ -46,7 +46,7 @@ static double attention_bytes(int64_t tokens, int64_t segments, int64_t longest,
     return dp + whole + sums + 8.0 * LISTS * (double)(segments + 1) + LIBRARY;
 }
 
-static double larger(double a, double b)
+static double pick_more_bytes(double a, double b)
 {
     return a > b ? a : b;
 }
@@ -72,7 +72,7 @@ int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t ta
     enum { BASE = 8, LAYER = 41, LAYER_AGAIN = 13, CHUNK = 4 };
     enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
     const int64_t rows = model_logit_rows(o);
-    const recomputes *r = &o->again;
+    const recomputes *r = &o->recomputed;
     int64_t layers = 0,
             blocks = 0; /* that compute anything again: as many calls as full, at most */
     for (int64_t l = 0; l < d->text.layers; l++)
@@ -103,7 +103,7 @@ static double ranks_bytes(const mesh *m)
 
 /* Graphs of one shape and buffer (device_batch.variant): with video and without, where a row may
  * have more frames than pictures. Rows that share pictures nearly all do. */
-static int variants(const batch_caps *c)
+static int count_variants(const batch_caps *c)
 {
     return c->frames > c->items ? 2 : 1;
 }
@@ -114,9 +114,10 @@ void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_s
     double workspace = PRODUCT_BYTES, nodes = 0.0;
     for (int i = 0; i < s->n && o->training; i++) {
         const batch_caps *c = &s->caps[i];
-        workspace = larger(workspace, larger(text_bytes(d, c), vision_bytes(d, c)));
+        workspace =
+            pick_more_bytes(workspace, pick_more_bytes(text_bytes(d, c), vision_bytes(d, c)));
         nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(d, o, c->targets) * s->buffers *
-                 variants(c);
+                 count_variants(c);
     }
     *out = (memory_gpu){
         .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * multiprocessors) * MIB),

@@ -34,7 +34,7 @@ static void print_heading(const memory_plan *m, const layout *l, const plan_devi
     char stage[32] = "";
     if (l->pipeline > 1)
         snprintf(stage, sizeof stage, " of stage %d", m->stage);
-    fprintf(to, "one rank%s on the device %s of %.1f GiB, %s:\n", stage, visible(on->name).text,
+    fprintf(to, "one rank%s on the device %s of %.1f GiB, %s:\n", stage, escape_text(on->name).text,
             on->memory / GIB,
             v->act != v->acc   ? "bf16 with fp32 master weights"
             : v->acc == DT_F64 ? "float64"
@@ -108,7 +108,7 @@ static void print_phases(FILE *to, const memory_plan *m)
 
 static const char *how_kept(const recompute *r, int64_t layers, unsigned kind, char text[32])
 {
-    int64_t kept = again_kept(r, layers, kind);
+    int64_t kept = recompute_plan_kept(r, layers, kind);
     if (kept == 0 || kept == layers)
         return kept ? "kept" : "again";
     snprintf(text, 32, "kept in %" PRId64 " of %" PRId64, kept, layers);
@@ -116,18 +116,18 @@ static const char *how_kept(const recompute *r, int64_t layers, unsigned kind, c
 }
 
 /* What a layer keeps, in bytes of a token or patch. */
-static status print_kept(const plan_input *in, const recomputes *again, FILE *to)
+static status print_kept(const plan_input *in, const recomputes *recomputed, FILE *to)
 {
     static const struct {
         const char *name;
         unsigned kind;
-    } kinds[] = {{"norms, rotations, activations", AGAIN_CHEAP},
-                 {"qkv", AGAIN_QKV},
-                 {"attention", AGAIN_ATTENTION},
-                 {"proj", AGAIN_PROJ},
-                 {"routes", AGAIN_ROUTE},
-                 {"fc1", AGAIN_FC1},
-                 {"fc2", AGAIN_FC2}};
+    } kinds[] = {{"norms, rotations, activations", RECOMPUTE_CHEAP},
+                 {"qkv", RECOMPUTE_QKV},
+                 {"attention", RECOMPUTE_ATTENTION},
+                 {"proj", RECOMPUTE_PROJ},
+                 {"routes", RECOMPUTE_ROUTE},
+                 {"fc1", RECOMPUTE_FC1},
+                 {"fc2", RECOMPUTE_FC2}};
     const model_dims *d = in->dims;
     const int64_t tokens = in->conf->training_seq_len, patches = d->vision.depth ? 4 * tokens : 0;
     const model_options o = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
@@ -138,10 +138,11 @@ static status print_kept(const plan_input *in, const recomputes *again, FILE *to
         int64_t layer, block;
         TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &layer, &block));
         fprintf(to, "  %-32s %8.0f %-16s", kinds[i].name, (double)layer / (double)tokens,
-                layer ? how_kept(&again->text, d->text.layers, kinds[i].kind, how) : "");
+                layer ? how_kept(&recomputed->text, d->text.layers, kinds[i].kind, how) : "");
         if (patches)
             fprintf(to, " %8.0f %s", (double)block / (double)patches,
-                    block ? how_kept(&again->vision, d->vision.depth, kinds[i].kind, how) : "");
+                    block ? how_kept(&recomputed->vision, d->vision.depth, kinds[i].kind, how)
+                          : "");
         fprintf(to, "\n");
     }
     return ST_OK;
@@ -157,32 +158,33 @@ static const char *whose(const plan_device *on)
 static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
 {
     const int64_t rows = in->conf->training_local_batch_size;
-    char text[AGAIN_TEXT_MAX];
+    char text[RECOMPUTE_TEXT_MAX];
     fprintf(to, "%-56s %11s %9s %8s %9s\n", "activation checkpointing", "activations", "total",
             "share", "rows fit");
     for (int mode = SEARCH_AS_CONFIGURED; mode <= AC_FULL; mode++) {
-        recomputes again;
+        recomputes recomputed;
         memory_plan m;
         int64_t most;
-        TRY(memory_search_again(in, rows, mode, &again));
-        if (mode != SEARCH_AS_CONFIGURED && memcmp(&again, now, sizeof again) == 0)
+        TRY(memory_search_again(in, rows, mode, &recomputed));
+        if (mode != SEARCH_AS_CONFIGURED && memcmp(&recomputed, now, sizeof recomputed) == 0)
             continue;
-        TRY(layout_plan_make(in, rows, &again, &m));
+        TRY(layout_plan_make(in, rows, &recomputed, &m));
         TRY(memory_most_rows(in, mode, &most));
         const unit u = unit_of(&m);
         fprintf(to, "%s %-54s %7.1f %s %5.1f %s %6.1f %% %9" PRId64 "\n",
-                mode == SEARCH_AS_CONFIGURED ? "*" : " ", again_text(&again.text, text),
-                (double)m.parts.total / u.bytes, u.name, (double)m.total / u.bytes, u.name,
+                mode == SEARCH_AS_CONFIGURED ? "*" : " ",
+                recompute_plan_text(&recomputed.text, text), (double)m.parts.total / u.bytes,
+                u.name, (double)m.total / u.bytes, u.name,
                 (double)m.total / in->device->memory * 100.0, most);
         if (in->dims->vision.depth > 0)
-            fprintf(to, "    vision: %s\n", again_text(&again.vision, text));
+            fprintf(to, "    vision: %s\n", recompute_plan_text(&recomputed.vision, text));
     }
     return ST_OK;
 }
 
 /* A line per stage of a pipeline, and which takes most. */
-static status print_stages(const plan_input *in, const recomputes *again, const memory_plan *most,
-                           FILE *to)
+static status print_stages(const plan_input *in, const recomputes *recomputed,
+                           const memory_plan *most, FILE *to)
 {
     layout cut = *in->layout;
     plan_input staged = *in;
@@ -195,7 +197,7 @@ static status print_stages(const plan_input *in, const recomputes *again, const 
     for (int stage = 0; stage < cut.pipeline; stage++) {
         const stage_part part = stage_part_of(in->dims, &cut, stage);
         memory_plan m;
-        TRY(layout_plan_stage(&staged, in->conf->training_local_batch_size, again, stage, &m));
+        TRY(layout_plan_stage(&staged, in->conf->training_local_batch_size, recomputed, stage, &m));
         fprintf(to,
                 "%5d    %3" PRId64 "..%-3" PRId64 " %14" PRId64
                 " %9.1f GiB %7.1f GiB %5.1f GiB%s\n",
@@ -247,16 +249,16 @@ static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to
 status layout_print(const plan_input *in, FILE *to, bool *out_fits)
 {
     const int64_t rows = in->conf->training_local_batch_size;
-    recomputes again;
+    recomputes recomputed;
     memory_plan m;
-    TRY(again_of(in, rows, &again));
-    TRY(layout_plan_make(in, rows, &again, &m));
+    TRY(recompute_plan_of(in, rows, &recomputed));
+    TRY(layout_plan_make(in, rows, &recomputed, &m));
     print_mesh(in, to);
-    TRY(print_stages(in, &again, &m, to));
+    TRY(print_stages(in, &recomputed, &m, to));
     memory_plan_print(&m, in->layout, in->device, to);
     print_phases(to, &m);
-    TRY(print_kept(in, &again, to));
-    TRY(print_modes(in, &again, to));
+    TRY(print_kept(in, &recomputed, to));
+    TRY(print_modes(in, &recomputed, to));
     TRY(print_verdict(in, &m, to));
     if (out_fits)
         *out_fits = layout_fits(in, &m);

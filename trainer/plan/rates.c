@@ -79,7 +79,7 @@ static status read_number(const reading *in, const yaml_item *item, double *out)
     return ST_OK;
 }
 
-static status take(void *user, const yaml_item *item)
+static status take_rate(void *user, const yaml_item *item)
 {
     const reading *in = user;
     double v;
@@ -123,7 +123,7 @@ status rates_read(const char *path, rates *out)
     *out = rates_h200();
     reading in = {path, out};
     snprintf(out->source, sizeof out->source, "%s", path);
-    return yaml_read(path, take, &in);
+    return yaml_read(path, take_rate, &in);
 }
 
 void rates_write(const rates *r, FILE *to)
@@ -141,7 +141,7 @@ void rates_print(const rates *r, FILE *to)
                                        [RATE_PUBLISHED] = "published",
                                        [RATE_NOMINAL] = "nominal",
                                        [RATE_MEASURED] = "measured"};
-    fprintf(to, "rates (%s):\n", visible(r->source).text);
+    fprintf(to, "rates (%s):\n", escape_text(r->source).text);
     for (int k = 0; k < RATE_KEYS; k++)
         fprintf(to, "  %-26s %10.2f %s%s%s\n", keys[k].name, r->of[k] / keys[k].unit,
                 kind[r->kind[k]], r->from[k] ? ", " : "", r->from[k] ? r->from[k] : "");

@@ -9,7 +9,7 @@ typedef struct list {
     int n;
 } list;
 
-static void add(list *l, const char *what, mesh_group group, int64_t bytes)
+static void add_line(list *l, const char *what, mesh_group group, int64_t bytes)
 {
     assert(l->n < RECEIVED_LINES);
     l->line[l->n++] = (received_line){what, group, bytes};
@@ -21,9 +21,9 @@ static int64_t gathers(const params *p, const model_dims *d, const stage_part *p
                        const unit_span *x)
 {
     const int head = unit_head(d);
-    bool again = (p->reshard || !part->closes) && !x->stays && !x->forward_only &&
-                 x->unit != head && x->unit != head - 1;
-    return 1 + again;
+    bool recomputed = (p->reshard || !part->closes) && !x->stays && !x->forward_only &&
+                      x->unit != head && x->unit != head - 1;
+    return 1 + recomputed;
 }
 
 received_weights received_weights_of(const params *p, const model_dims *d, const mesh *m,
@@ -52,10 +52,10 @@ static void add_weights(list *l, const params *p, const model_dims *d, const mes
             reduce[vision] += of.reduce[g];
         }
     }
-    add(l, UNITS_GATHER, MESH_WHOLE, gather[0]);
-    add(l, UNITS_GATHER_VISION, MESH_WHOLE, gather[1]);
-    add(l, UNITS_REDUCE, MESH_WHOLE, reduce[0]);
-    add(l, UNITS_REDUCE_VISION, MESH_WHOLE, reduce[1]);
+    add_line(l, UNITS_GATHER, MESH_WHOLE, gather[0]);
+    add_line(l, UNITS_GATHER_VISION, MESH_WHOLE, gather[1]);
+    add_line(l, UNITS_REDUCE, MESH_WHOLE, reduce[0]);
+    add_line(l, UNITS_REDUCE_VISION, MESH_WHOLE, reduce[1]);
 }
 
 /* Of an all reduce of n elements. */
@@ -107,12 +107,12 @@ static int64_t backwards(const model_dims *d, const layers *a, unsigned kinds)
 }
 
 /* Those whose backward computes `what` again. */
-static int64_t agains(const model_dims *d, const layers *a, unsigned kinds, const received_work *w,
-                      unsigned what)
+static int64_t recomputed_passes(const model_dims *d, const layers *a, unsigned kinds,
+                                 const received_work *w, unsigned what)
 {
     int64_t n = 0;
     for (int64_t l = a->lowest; l < a->part->end; l++)
-        n += is_one(d, l, kinds) && (recompute_of(&w->again, l) & what);
+        n += is_one(d, l, kinds) && (recompute_of(&w->recomputed, l) & what);
     return n;
 }
 
@@ -128,14 +128,15 @@ static void add_attention(list *l, const model_dims *d, const mesh *m, const lay
     const int64_t wide = all * (tensor - 1) * t->hidden;
     const int64_t narrow =
         all * (context - 1) * t->kv_heads * t->head_dim; /* T x tensor / tensor */
-    add(l, "gather attention input", MESH_TENSOR,
-        (n + back + agains(d, a, BOTH, w, AGAIN_QKV)) * wide);
-    add(l, "reduce attention output", MESH_TENSOR, (n + agains(d, a, BOTH, w, AGAIN_PROJ)) * wide);
-    add(l, "gather attention gradient", MESH_TENSOR, back * wide);
-    add(l, "reduce attention gradient", MESH_TENSOR, back * wide);
-    add(l, "gather keys and values", MESH_CONTEXT,
-        2 * (n + back + agains(d, a, BOTH, w, AGAIN_ATTENTION)) * narrow);
-    add(l, "reduce keys and values", MESH_CONTEXT, 2 * back * narrow);
+    add_line(l, "gather attention input", MESH_TENSOR,
+             (n + back + recomputed_passes(d, a, BOTH, w, RECOMPUTE_QKV)) * wide);
+    add_line(l, "reduce attention output", MESH_TENSOR,
+             (n + recomputed_passes(d, a, BOTH, w, RECOMPUTE_PROJ)) * wide);
+    add_line(l, "gather attention gradient", MESH_TENSOR, back * wide);
+    add_line(l, "reduce attention gradient", MESH_TENSOR, back * wide);
+    add_line(l, "gather keys and values", MESH_CONTEXT,
+             2 * (n + back + recomputed_passes(d, a, BOTH, w, RECOMPUTE_ATTENTION)) * narrow);
+    add_line(l, "reduce keys and values", MESH_CONTEXT, 2 * back * narrow);
 }
 
 static void add_dense_mlp(list *l, const model_dims *d, const mesh *m, const layers *a,
@@ -143,10 +144,11 @@ static void add_dense_mlp(list *l, const model_dims *d, const mesh *m, const lay
 {
     const int64_t n = forwards(d, a, DENSE), back = backwards(d, a, DENSE);
     const int64_t wide = w->tokens * d->text.hidden * (m->layout.tensor - 1) * (int64_t)w->act;
-    add(l, "gather MLP input", MESH_TENSOR, (n + back + agains(d, a, DENSE, w, AGAIN_FC1)) * wide);
-    add(l, "reduce MLP output", MESH_TENSOR, n * wide);
-    add(l, "gather MLP gradient", MESH_TENSOR, back * wide);
-    add(l, "reduce MLP gradient", MESH_TENSOR, back * wide);
+    add_line(l, "gather MLP input", MESH_TENSOR,
+             (n + back + recomputed_passes(d, a, DENSE, w, RECOMPUTE_FC1)) * wide);
+    add_line(l, "reduce MLP output", MESH_TENSOR, n * wide);
+    add_line(l, "gather MLP gradient", MESH_TENSOR, back * wide);
+    add_line(l, "reduce MLP gradient", MESH_TENSOR, back * wide);
 }
 
 /* Experts cut over tensor ranks: each of them sees all their tokens. */
@@ -155,15 +157,16 @@ static void add_expert_tensor(list *l, const model_dims *d, const mesh *m, const
 {
     const text_dims *t = &d->text;
     const int64_t n = forwards(d, a, MOE), back = backwards(d, a, MOE);
-    const int64_t again = agains(d, a, MOE, w, AGAIN_FC2), acc = (int64_t)w->acc;
+    const int64_t recomputed = recomputed_passes(d, a, MOE, w, RECOMPUTE_FC2),
+                  acc = (int64_t)w->acc;
     const int64_t others = w->tokens * (m->layout.expert_tensor - 1);
     const int64_t wide = others * t->hidden * (int64_t)w->act, choices = others * t->top_k;
-    add(l, "gather choices", MESH_TENSOR, choices * ((n + again) * 4 + (n + back) * acc));
-    add(l, "gather expert input", MESH_TENSOR, (n + back + again) * wide);
-    add(l, "reduce expert output", MESH_TENSOR, n * wide);
-    add(l, "gather expert gradient", MESH_TENSOR, back * wide);
-    add(l, "reduce gradients of choices", MESH_TENSOR, back * choices * acc);
-    add(l, "reduce expert gradient", MESH_TENSOR, back * wide);
+    add_line(l, "gather choices", MESH_TENSOR, choices * ((n + recomputed) * 4 + (n + back) * acc));
+    add_line(l, "gather expert input", MESH_TENSOR, (n + back + recomputed) * wide);
+    add_line(l, "reduce expert output", MESH_TENSOR, n * wide);
+    add_line(l, "gather expert gradient", MESH_TENSOR, back * wide);
+    add_line(l, "reduce gradients of choices", MESH_TENSOR, back * choices * acc);
+    add_line(l, "reduce expert gradient", MESH_TENSOR, back * wide);
 }
 
 static void add_exchange(list *l, const model_dims *d, const mesh *m, const layers *a,
@@ -171,24 +174,24 @@ static void add_exchange(list *l, const model_dims *d, const mesh *m, const laye
 {
     const text_dims *t = &d->text;
     const int64_t passes =
-        forwards(d, a, MOE) + backwards(d, a, MOE) + agains(d, a, MOE, w, AGAIN_FC2);
+        forwards(d, a, MOE) + backwards(d, a, MOE) + recomputed_passes(d, a, MOE, w, RECOMPUTE_FC2);
     const int64_t slot = t->hidden * (int64_t)w->act;
     const int64_t counts = (m->layout.expert - 1) * (t->experts + 1) * 4;
     received_slots there = {0}, back = {0}; /* forward and once more; backward */
     for (int64_t i = a->part->first; i < a->part->end && w->slots; i++) {
         const bool reached = i >= a->lowest;
-        const int64_t times = 1 + (reached && (recompute_of(&w->again, i) & AGAIN_FC2));
+        const int64_t times = 1 + (reached && (recompute_of(&w->recomputed, i) & RECOMPUTE_FC2));
         there.come += times * w->slots[i].come;
         there.go += times * w->slots[i].go;
         back.come += reached * w->slots[i].come;
         back.go += reached * w->slots[i].go;
     }
-    add(l, "gather expert counts", MESH_EXPERT, w->micro_steps * passes * counts);
-    add(l, "send to experts", MESH_EXPERT, there.come * slot);
-    add(l, "return from experts", MESH_EXPERT, there.go * slot);
-    add(l, "send to experts again", MESH_EXPERT, back.come * slot);
-    add(l, "send gradients to experts", MESH_EXPERT, back.come * slot);
-    add(l, "return gradients from experts", MESH_EXPERT, back.go * slot);
+    add_line(l, "gather expert counts", MESH_EXPERT, w->micro_steps * passes * counts);
+    add_line(l, "send to experts", MESH_EXPERT, there.come * slot);
+    add_line(l, "return from experts", MESH_EXPERT, there.go * slot);
+    add_line(l, "send to experts again", MESH_EXPERT, back.come * slot);
+    add_line(l, "send gradients to experts", MESH_EXPERT, back.come * slot);
+    add_line(l, "return gradients from experts", MESH_EXPERT, back.go * slot);
 }
 
 static void add_features(list *l, const model_dims *d, const mesh *m, const layers *a,
@@ -197,9 +200,9 @@ static void add_features(list *l, const model_dims *d, const mesh *m, const laye
     const int64_t rows = a->part->opens * (m->layout.context * m->layout.tensor - 1) *
                          w->feature_rows * d->text.hidden * (int64_t)w->act;
     const int64_t deep = d->vision.depth > 0 ? d->vision.n_deepstack : 0;
-    add(l, "gather visual rows", MESH_ROW, rows);
-    add(l, "gather deepstack features", MESH_ROW, deep * rows);
-    add(l, "reduce feature gradients", MESH_ROW, a->features * (1 + deep) * rows);
+    add_line(l, "gather visual rows", MESH_ROW, rows);
+    add_line(l, "gather deepstack features", MESH_ROW, deep * rows);
+    add_line(l, "reduce feature gradients", MESH_ROW, a->features * (1 + deep) * rows);
 }
 
 /* Between pipeline stages. */
@@ -208,11 +211,12 @@ static void add_borders(list *l, const model_dims *d, const layers *a, const rec
     const stage_part *part = a->part;
     const int64_t x = w->tokens * d->text.hidden * (int64_t)w->act;
     const int64_t statistics = (2 * d->text.experts + 2) * (int64_t)w->acc;
-    add(l, "send activations", MESH_PIPELINE, !part->opens * x);
-    add(l, "send their gradients", MESH_PIPELINE, (!part->closes && a->lowest < part->end) * x);
+    add_line(l, "send activations", MESH_PIPELINE, !part->opens * x);
+    add_line(l, "send their gradients", MESH_PIPELINE,
+             (!part->closes && a->lowest < part->end) * x);
     if (w->aux > 0)
-        add(l, "send router statistics", MESH_PIPELINE,
-            w->micro_steps * (!part->opens + !part->closes) * statistics);
+        add_line(l, "send router statistics", MESH_PIPELINE,
+                 w->micro_steps * (!part->opens + !part->closes) * statistics);
 }
 
 int received_lines(const params *p, const model_dims *d, const mesh *m, const received_work *w,
@@ -223,24 +227,25 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
     list l = {out, 0};
     const int64_t statistics = 2 * d->text.experts + 2, acc = (int64_t)w->acc;
     add_weights(&l, p, d, m, w);
-    add(&l, "sum replicas' gradients", MESH_REPLICATE,
-        reduced(mesh_comm(m, MESH_REPLICATE), p->trained_elements) * acc);
+    add_line(&l, "sum replicas' gradients", MESH_REPLICATE,
+             reduced(mesh_comm(m, MESH_REPLICATE), p->trained_elements) * acc);
     add_attention(&l, d, m, &a, w);
     add_dense_mlp(&l, d, m, &a, w);
     add_expert_tensor(&l, d, m, &a, w);
     add_exchange(&l, d, m, &a, w);
     add_features(&l, d, m, &a, w);
     const comm *ranks = mesh_comm(m, MESH_WORLD);
-    add(&l, "sum loss and counts", MESH_WORLD,
-        (2 * reduced(ranks, 1) + reduced(ranks, 2) + reduced(ranks, STEP_TOTALS)) *
-            (int64_t)sizeof(double));
-    add(&l, "sum squares of gradients", MESH_WHOLE,
-        (reduced(mesh_comm(m, MESH_WHOLE), GROUP_COUNT) +
-         reduced(mesh_comm(m, MESH_PIPELINE), GROUP_COUNT)) *
-            (int64_t)sizeof(double));
+    add_line(&l, "sum loss and counts", MESH_WORLD,
+             (2 * reduced(ranks, 1) + reduced(ranks, 2) + reduced(ranks, STEP_TOTALS)) *
+                 (int64_t)sizeof(double));
+    add_line(&l, "sum squares of gradients", MESH_WHOLE,
+             (reduced(mesh_comm(m, MESH_WHOLE), GROUP_COUNT) +
+              reduced(mesh_comm(m, MESH_PIPELINE), GROUP_COUNT)) *
+                 (int64_t)sizeof(double));
     if (w->aux > 0)
-        add(&l, "sum router statistics", MESH_STAGE,
-            part.closes * w->micro_steps * reduced(mesh_comm(m, MESH_STAGE), statistics) * acc);
+        add_line(&l, "sum router statistics", MESH_STAGE,
+                 part.closes * w->micro_steps * reduced(mesh_comm(m, MESH_STAGE), statistics) *
+                     acc);
     add_borders(&l, d, &a, w);
     return l.n;
 }

@@ -19,7 +19,7 @@ typedef struct received_work {
     int64_t tokens;              /* T: its own, with the padding that ops run on */
     int64_t feature_rows;        /* F: device_batch.feature_rows */
     const received_slots *slots; /* [layers]; NULL: no experts that ranks share */
-    recompute again;             /* of activation checkpointing, in the decoder */
+    recompute recomputed;        /* of activation checkpointing, in the decoder */
     size_t act, acc;             /* bytes of an element */
     double aux;                  /* loss.router_aux_coef */
 } received_work;

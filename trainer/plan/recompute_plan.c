@@ -14,14 +14,15 @@ enum { MACS = 2, ACT = 2 /* bytes of bf16 */, N_KINDS = 5, TOWERS = 2 };
 static const struct {
     const char *name;
     unsigned kind;
-} kinds[N_KINDS] = {{"qkv", AGAIN_QKV},
-                    {"attention", AGAIN_ATTENTION},
-                    {"proj", AGAIN_PROJ},
-                    {"fc1", AGAIN_FC1},
-                    {"fc2", AGAIN_FC2}};
-static const unsigned products = AGAIN_QKV | AGAIN_ATTENTION | AGAIN_PROJ | AGAIN_FC1 | AGAIN_FC2;
+} kinds[N_KINDS] = {{"qkv", RECOMPUTE_QKV},
+                    {"attention", RECOMPUTE_ATTENTION},
+                    {"proj", RECOMPUTE_PROJ},
+                    {"fc1", RECOMPUTE_FC1},
+                    {"fc2", RECOMPUTE_FC2}};
+static const unsigned products =
+    RECOMPUTE_QKV | RECOMPUTE_ATTENTION | RECOMPUTE_PROJ | RECOMPUTE_FC1 | RECOMPUTE_FC2;
 
-int64_t again_kept(const recompute *r, int64_t n, unsigned kind)
+int64_t recompute_plan_kept(const recompute *r, int64_t n, unsigned kind)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -29,36 +30,36 @@ int64_t again_kept(const recompute *r, int64_t n, unsigned kind)
     return sum;
 }
 
-/* Appends to a text of AGAIN_TEXT_MAX. */
-static void add(char *text, const char *words)
+/* Appends to a text of RECOMPUTE_TEXT_MAX. */
+static void append_words(char *text, const char *words)
 {
-    snprintf(text + strlen(text), AGAIN_TEXT_MAX - strlen(text), "%s", words);
+    snprintf(text + strlen(text), RECOMPUTE_TEXT_MAX - strlen(text), "%s", words);
 }
 
-const char *again_text(const recompute *r, char text[AGAIN_TEXT_MAX])
+const char *recompute_plan_text(const recompute *r, char text[RECOMPUTE_TEXT_MAX])
 {
     char number[48];
     bool none = true;
-    snprintf(text, AGAIN_TEXT_MAX, "%s", r->what == 0 ? "none" : "full");
-    if (r->what == AGAIN_ALL && r->every > 1)
-        snprintf(text, AGAIN_TEXT_MAX, "selective: of layers %lld, %lld, ..", (long long)r->every,
-                 (long long)(2 * r->every));
-    if (r->what == 0 || r->what == AGAIN_ALL)
+    snprintf(text, RECOMPUTE_TEXT_MAX, "%s", r->what == 0 ? "none" : "full");
+    if (r->what == RECOMPUTE_ALL && r->every > 1)
+        snprintf(text, RECOMPUTE_TEXT_MAX, "selective: of layers %lld, %lld, ..",
+                 (long long)r->every, (long long)(2 * r->every));
+    if (r->what == 0 || r->what == RECOMPUTE_ALL)
         return text;
-    snprintf(text, AGAIN_TEXT_MAX, "selective: keeps ");
+    snprintf(text, RECOMPUTE_TEXT_MAX, "selective: keeps ");
     for (int i = 0; i < N_KINDS; i++)
         if (!(r->what & r->partly & kinds[i].kind) || r->layers == 0) {
-            add(text, r->what & kinds[i].kind ? "" : none ? "" : ", ");
-            add(text, r->what & kinds[i].kind ? "" : kinds[i].name);
+            append_words(text, r->what & kinds[i].kind ? "" : none ? "" : ", ");
+            append_words(text, r->what & kinds[i].kind ? "" : kinds[i].name);
             none = none && (r->what & kinds[i].kind);
         } else {
             snprintf(number, sizeof number, "%s%s in %lld layers", none ? "" : ", ", kinds[i].name,
                      (long long)r->layers);
-            add(text, number);
+            append_words(text, number);
             none = false;
         }
     if (none)
-        add(text, "routes alone");
+        append_words(text, "routes alone");
     return text;
 }
 
@@ -95,15 +96,15 @@ static double seconds_of(const conf *c, const layout *l, const model_dims *d, bo
     const double product = r.of[moe ? RATE_EXPERTS : RATE_DENSE];
     const double fc1 = MACS * slots * h * width * (vision ? 1 : 2) / product;
     switch (kind) {
-    case AGAIN_QKV:
+    case RECOMPUTE_QKV:
         return MACS * h * (wide + 2 * narrow) / r.of[RATE_DENSE];
-    case AGAIN_ATTENTION:
+    case RECOMPUTE_ATTENTION:
         if (vision)
             return 2 * MACS * wide * mean.grid[1] * mean.grid[2] / r.of[RATE_VISION_ATTENTION];
         return MACS * wide * (double)(mean.document + 1) / r.of[RATE_ATTENTION];
-    case AGAIN_PROJ:
+    case RECOMPUTE_PROJ:
         return MACS * h * wide / r.of[RATE_DENSE];
-    case AGAIN_FC1:
+    case RECOMPUTE_FC1:
         return moe && shared ? 0 : fc1; /* shared experts keep nothing of it */
     default:
         if (!moe || !shared)
@@ -149,10 +150,11 @@ static status list_choices(const plan_input *in, bool text, bool vision, choice 
     return ST_OK;
 }
 
-static status fits(const plan_input *in, int64_t rows, const recomputes *again, bool *out)
+static status fits_margin(const plan_input *in, int64_t rows, const recomputes *recomputed,
+                          bool *out)
 {
     memory_plan m;
-    TRY(layout_plan_make(in, rows, again, &m));
+    TRY(layout_plan_make(in, rows, recomputed, &m));
     *out = layout_fits(in, &m);
     return ST_OK;
 }
@@ -167,7 +169,7 @@ static status keep_partly(const plan_input *in, int64_t rows, const choice *one,
     tower->partly = one->kind;
     while (low < high) {
         tower->layers = (low + high + 1) / 2;
-        TRY(fits(in, rows, &more, &fit));
+        TRY(fits_margin(in, rows, &more, &fit));
         if (fit)
             low = tower->layers;
         else
@@ -180,19 +182,20 @@ static status keep_partly(const plan_input *in, int64_t rows, const choice *one,
 }
 
 /* Keeps, of what is open, the worthiest that fits. */
-static status choose(const plan_input *in, int64_t rows, bool text, bool vision, recomputes *inout)
+static status choose_recompute(const plan_input *in, int64_t rows, bool text, bool vision,
+                               recomputes *inout)
 {
     choice list[TOWERS * N_KINDS];
     int n;
     bool fit;
-    TRY(fits(in, rows, inout, &fit));
+    TRY(fits_margin(in, rows, inout, &fit));
     if (!fit)
         return ST_OK; /* as it is, nothing more is to be kept */
     TRY(list_choices(in, text, vision, list, &n));
     for (int i = 0; i < n; i++) {
         recomputes more = *inout;
         *(list[i].vision ? &more.vision.what : &more.text.what) &= ~list[i].kind;
-        TRY(fits(in, rows, &more, &fit));
+        TRY(fits_margin(in, rows, &more, &fit));
         if (!fit)
             return keep_partly(in, rows, &list[i], inout);
         *inout = more;
@@ -205,11 +208,11 @@ static recompute of_options(int mode, const char *option, const char *save, bool
 {
     *out_open = false;
     if (mode != AC_SELECTIVE)
-        return (recompute){.what = mode == AC_FULL ? AGAIN_ALL : 0};
+        return (recompute){.what = mode == AC_FULL ? RECOMPUTE_ALL : 0};
     if (strcmp(option, "op") != 0)
-        return (recompute){.what = AGAIN_ALL, .every = atoll(option)};
+        return (recompute){.what = RECOMPUTE_ALL, .every = atoll(option)};
     *out_open = strcmp(save, "auto") == 0;
-    return (recompute){.what = AGAIN_CHEAP | (products & ~named(save))};
+    return (recompute){.what = RECOMPUTE_CHEAP | (products & ~named(save))};
 }
 
 /* What the options say, and what they leave open. */
@@ -232,19 +235,19 @@ bool again_is_open(const conf *c)
     return text || vision;
 }
 
-status again_of(const plan_input *in, int64_t rows, recomputes *out)
+status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out)
 {
     bool text, vision;
     recomputes r = configured(in->conf, &text, &vision);
     if (in->evaluates) /* there is no backward */
         r = (recomputes){0};
     else if (text || vision)
-        TRY(choose(in, rows, text, vision, &r));
+        TRY(choose_recompute(in, rows, text, vision, &r));
     *out = r;
     return ST_OK;
 }
 
-status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
+status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
     conf other = *in->conf;
     plan_input changed = *in;
@@ -253,26 +256,26 @@ status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
     other.activation_checkpoint_vision_mode = AC_VISION_SAME;
     other.activation_checkpoint_selective_ac_option = "op";
     other.activation_checkpoint_save = other.activation_checkpoint_vision_save = "auto";
-    return again_of(&changed, rows, out);
+    return recompute_plan_of(&changed, rows, out);
 }
 
 /* The first of n layers that backward reaches. */
-static int64_t lowest(int64_t n, double reached)
+static int64_t find_first_reached(int64_t n, double reached)
 {
     return n - (int64_t)llround(reached * (double)n);
 }
 
-static int64_t layers_again(const recompute *r, int64_t n, double reached, unsigned kind)
+static int64_t layers_recomputed(const recompute *r, int64_t n, double reached, unsigned kind)
 {
     int64_t sum = 0;
-    for (int64_t i = lowest(n, reached); i < n; i++)
+    for (int64_t i = find_first_reached(n, reached); i < n; i++)
         sum += (recompute_of(r, i) & kind) != 0;
     return sum;
 }
 
-double again_share(const recompute *r, int64_t n, double reached, unsigned kind)
+double recompute_plan_share(const recompute *r, int64_t n, double reached, unsigned kind)
 {
-    return n > 0 ? (double)layers_again(r, n, reached, kind) / (double)n : 0;
+    return n > 0 ? (double)layers_recomputed(r, n, reached, kind) / (double)n : 0;
 }
 
 /* Multiply-adds of a token in layer l. */
@@ -281,40 +284,40 @@ static void count_layer(const text_dims *t, bool is_moe, unsigned what, int64_t 
 {
     const int64_t q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
     const int64_t slots = t->top_k * t->hidden * t->expert_width;
-    *dense += what & AGAIN_QKV ? t->hidden * (q + 2 * kv) : 0;
-    *dense += what & AGAIN_PROJ ? t->hidden * q : 0;
+    *dense += what & RECOMPUTE_QKV ? t->hidden * (q + 2 * kv) : 0;
+    *dense += what & RECOMPUTE_PROJ ? t->hidden * q : 0;
     if (!is_moe) {
-        *dense += what & AGAIN_FC1 ? 2 * t->hidden * t->intermediate : 0;
+        *dense += what & RECOMPUTE_FC1 ? 2 * t->hidden * t->intermediate : 0;
         return;
     }
-    *dense += what & AGAIN_ROUTE ? t->hidden * t->experts : 0;
-    *experts += what & AGAIN_FC1 ? 2 * slots : 0;
-    *experts += what & AGAIN_FC2 ? slots : 0;
+    *dense += what & RECOMPUTE_ROUTE ? t->hidden * t->experts : 0;
+    *experts += what & RECOMPUTE_FC1 ? 2 * slots : 0;
+    *experts += what & RECOMPUTE_FC2 ? slots : 0;
 }
 
-void again_count(const recomputes *r, const model_dims *d, const training_share *share,
-                 const flops *f, int64_t tokens, int64_t patches, again_flops *out)
+void recompute_plan_count(const recomputes *r, const model_dims *d, const training_share *share,
+                          const flops *f, int64_t tokens, int64_t patches, recompute_flops *out)
 {
     const text_dims *t = &d->text;
     const vision_dims *v = &d->vision;
     int64_t dense = 0, experts = 0, block;
-    for (int64_t l = lowest(t->layers, share->text_dgrad); l < t->layers; l++)
+    for (int64_t l = find_first_reached(t->layers, share->text_dgrad); l < t->layers; l++)
         count_layer(t, dims_layer_is_moe(d, l), recompute_of(&r->text, l), &dense, &experts);
-    *out = (again_flops){.dense = MACS * tokens * dense,
-                         .experts = MACS * tokens * experts,
-                         .attention =
-                             f->text_attention / t->layers *
-                             layers_again(&r->text, t->layers, share->text_dgrad, AGAIN_ATTENTION)};
+    *out = (recompute_flops){.dense = MACS * tokens * dense,
+                             .experts = MACS * tokens * experts,
+                             .attention = f->text_attention / t->layers *
+                                          layers_recomputed(&r->text, t->layers, share->text_dgrad,
+                                                            RECOMPUTE_ATTENTION)};
     if (v->depth == 0)
         return;
-#define AGAIN_BLOCKS(kind) layers_again(&r->vision, v->depth, share->vision_dgrad, kind)
-    block = 3 * v->hidden * v->hidden * AGAIN_BLOCKS(AGAIN_QKV) +
-            v->hidden * v->hidden * AGAIN_BLOCKS(AGAIN_PROJ) +
-            v->hidden * v->intermediate * AGAIN_BLOCKS(AGAIN_FC1);
+#define RECOMPUTE_BLOCKS(kind) layers_recomputed(&r->vision, v->depth, share->vision_dgrad, kind)
+    block = 3 * v->hidden * v->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_QKV) +
+            v->hidden * v->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_PROJ) +
+            v->hidden * v->intermediate * RECOMPUTE_BLOCKS(RECOMPUTE_FC1);
     out->dense += MACS * patches * block;
-    out->vision_attention = f->vision_attention / v->depth * AGAIN_BLOCKS(AGAIN_ATTENTION);
-#undef AGAIN_BLOCKS
-    if (share->merger_dgrad > 0 && r->vision.every <= 1 && (r->vision.what & AGAIN_FC1)) {
+    out->vision_attention = f->vision_attention / v->depth * RECOMPUTE_BLOCKS(RECOMPUTE_ATTENTION);
+#undef RECOMPUTE_BLOCKS
+    if (share->merger_dgrad > 0 && r->vision.every <= 1 && (r->vision.what & RECOMPUTE_FC1)) {
         const int64_t merged = v->merge * v->merge, wide = merged * v->hidden;
         out->dense += MACS * (patches / merged) * (1 + v->n_deepstack) * wide * wide;
     }

@@ -14,26 +14,27 @@
 #include "trainer/plan/layout_plan.h"
 
 /* rows: of a micro-batch. */
-WARN_UNUSED status again_of(const plan_input *in, int64_t rows, recomputes *out);
+WARN_UNUSED status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out);
 /* The same with a mode of its own (AC_NONE ..) in place of the options'; selective: op. */
-WARN_UNUSED status again_with(const plan_input *in, int64_t rows, int mode, recomputes *out);
+WARN_UNUSED status recompute_plan_with(const plan_input *in, int64_t rows, int mode,
+                                       recomputes *out);
 /* Whether the options leave anything open, so that the device decides. */
 bool again_is_open(const conf *c);
 
-enum { AGAIN_TEXT_MAX = 96 };
+enum { RECOMPUTE_TEXT_MAX = 96 };
 /* "none", "full", or what selective keeps: "selective: keeps proj, attention in 21 layers". */
-const char *again_text(const recompute *r, char text[AGAIN_TEXT_MAX]);
+const char *recompute_plan_text(const recompute *r, char text[RECOMPUTE_TEXT_MAX]);
 
 /* FLOPs that the backward of a step computes again; not useful ones. */
-typedef struct again_flops {
+typedef struct recompute_flops {
     int64_t dense, experts, attention, vision_attention;
-} again_flops;
+} recompute_flops;
 /* f: forward of the step's rows, with these tokens and patches. */
-void again_count(const recomputes *r, const model_dims *d, const training_share *share,
-                 const flops *f, int64_t tokens, int64_t patches, again_flops *out);
+void recompute_plan_count(const recomputes *r, const model_dims *d, const training_share *share,
+                          const flops *f, int64_t tokens, int64_t patches, recompute_flops *out);
 /* How many of n layers keep this kind. */
-int64_t again_kept(const recompute *r, int64_t n, unsigned kind);
+int64_t recompute_plan_kept(const recompute *r, int64_t n, unsigned kind);
 /* Share of n layers, of which backward reaches `reached`, that compute this kind again. */
-double again_share(const recompute *r, int64_t n, double reached, unsigned kind);
+double recompute_plan_share(const recompute *r, int64_t n, double reached, unsigned kind);
 
 #endif

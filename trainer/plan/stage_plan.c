@@ -38,20 +38,20 @@ static void time_layers(const conf *c, const model_dims *d, const training_share
                         const rates *r, row_time *out)
 {
     const row_kind row = row_kind_of(c, d);
-    const double again = c->activation_checkpoint_mode == AC_FULL ? 1 : 0;
+    const double recomputed = c->activation_checkpoint_mode == AC_FULL ? 1 : 0;
     const double bytes = (double)row.seq_len * cost_layer_bytes(&d->text) / 3;
     double before[3] = {0}, upto[3];
     for (int64_t l = 0; l < d->text.layers; l++) {
         const double back = l >= lowest_layer(share, d->text.layers) ? 1 : 0;
         layers_flops(&row, d, l + 1, upto);
         out->layer[l] =
-            (upto[0] - before[0]) * (1 + back * (1 + again) + share->wgrad[GROUP_TEXT]) /
+            (upto[0] - before[0]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_TEXT]) /
                 r->of[RATE_DENSE] +
-            (upto[1] - before[1]) * (1 + back * (1 + again) + share->wgrad[GROUP_EXPERTS]) /
+            (upto[1] - before[1]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_EXPERTS]) /
                 r->of[RATE_EXPERTS] +
-            (upto[2] - before[2]) * (1 + back * (COST_ATTENTION_BACKWARD + again)) /
+            (upto[2] - before[2]) * (1 + back * (COST_ATTENTION_BACKWARD + recomputed)) /
                 r->of[RATE_ATTENTION] +
-            bytes * (1 + back * (2 + again)) / r->of[RATE_COPY];
+            bytes * (1 + back * (2 + recomputed)) / r->of[RATE_COPY];
         for (int i = 0; i < 3; i++)
             before[i] = upto[i];
     }
@@ -63,20 +63,20 @@ static void time_ends(const conf *c, const model_dims *d, const training_share *
 {
     const row_kind row = row_kind_of(c, d);
     const double back = share->vision_dgrad,
-                 again = c->activation_checkpoint_mode == AC_FULL ? back : 0;
+                 recomputed = c->activation_checkpoint_mode == AC_FULL ? back : 0;
     const double patches =
         (double)(row_kind_images(&row) * row.grid[0] * row.grid[1] * row.grid[2]);
     flops f;
     row_kind_flops(&row, d, &f);
     out->behind = (double)f.head * (2 + share->head_wgrad) / r->of[RATE_DENSE];
     out->before = ((double)f.patch_embed * (1 + share->patch_wgrad) +
-                   (double)f.vision_blocks * (1 + back + again + share->wgrad[GROUP_VISION]) +
+                   (double)f.vision_blocks * (1 + back + recomputed + share->wgrad[GROUP_VISION]) +
                    (double)f.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
                       r->of[RATE_DENSE] +
-                  (double)f.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + again) /
+                  (double)f.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + recomputed) /
                       r->of[RATE_VISION_ATTENTION] +
                   patches * (double)d->vision.depth * cost_block_bytes(&d->vision) / 3 *
-                      (1 + 2 * back + again) / r->of[RATE_COPY];
+                      (1 + 2 * back + recomputed) / r->of[RATE_COPY];
 }
 
 static status time_row(const conf *c, const model_dims *d, const params *p, row_time *out)

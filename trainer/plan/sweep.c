@@ -22,7 +22,7 @@ typedef struct candidates {
     size_t n, room, tried;
 } candidates;
 
-static status keep(candidates *all, const candidate *one)
+static status keep_candidate(candidates *all, const candidate *one)
 {
     if (all->n == all->room) {
         size_t room = all->room ? 2 * all->room : 64;
@@ -45,7 +45,8 @@ static int faster(const void *a, const void *b)
 }
 
 /* The largest micro-batch that fits and divides the step. */
-static status judge(const plan_input *in, const conf *c, const rates *r, int mode, candidates *all)
+static status judge_layout(const plan_input *in, const conf *c, const rates *r, int mode,
+                           candidates *all)
 {
     const model_dims *d = in->dims;
     const params *p = in->params;
@@ -59,26 +60,26 @@ static status judge(const plan_input *in, const conf *c, const rates *r, int mod
         if (c->training_global_batch_size % (consumers * rows) != 0)
             continue;
         memory_plan m;
-        recomputes again;
+        recomputes recomputed;
         conf one = *c;
         plan_input tried = *in;
         tried.conf = &one;
         tried.layout = &l;
         one.training_local_batch_size = rows;
         TRY(layout_of(&one, NULL, &l)); /* how many micro-steps, and so how many under way */
-        TRY(again_with(&tried, rows, mode, &again));
-        TRY(layout_plan_make(&tried, rows, &again, &m));
+        TRY(recompute_plan_with(&tried, rows, mode, &recomputed));
+        TRY(layout_plan_make(&tried, rows, &recomputed, &m));
         if (!layout_fits(&tried, &m))
             continue;
         cost k;
-        TRY(cost_of(&one, &l, d, p, r, &again, &k));
-        return keep(all, &(candidate){.layout = l,
-                                      .rows = rows,
-                                      .mode = mode,
-                                      .memory = (double)m.total / in->device->memory,
-                                      .tokens_per_s = k.tokens_per_s,
-                                      .mfu = k.mfu,
-                                      .step = k.step});
+        TRY(cost_of(&one, &l, d, p, r, &recomputed, &k));
+        return keep_candidate(all, &(candidate){.layout = l,
+                                                .rows = rows,
+                                                .mode = mode,
+                                                .memory = (double)m.total / in->device->memory,
+                                                .tokens_per_s = k.tokens_per_s,
+                                                .mfu = k.mfu,
+                                                .step = k.step});
     }
     return ST_OK;
 }
@@ -98,7 +99,7 @@ static status judge_experts(const plan_input *in, conf *c, const rates *r, candi
                 continue;
             c->parallelism_expert_parallel_degree = expert;
             for (int mode = AC_NONE; mode <= AC_FULL; mode++)
-                TRY(judge(in, c, r, mode, all));
+                TRY(judge_layout(in, c, r, mode, all));
         }
     }
     return ST_OK;
@@ -135,7 +136,7 @@ static status search(const plan_input *in, conf *c, int64_t ranks, const rates *
     return ST_OK;
 }
 
-status sweep(const plan_input *in, int64_t ranks, const rates *r, int most, FILE *to)
+status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int most, FILE *to)
 {
     const conf *c = in->conf;
     static const char *const modes[] = {"none", "op", "full"};
@@ -160,7 +161,7 @@ status sweep(const plan_input *in, int64_t ranks, const rates *r, int most, FILE
         fprintf(to,
                 "%zu of %zu layouts of %" PRId64 " ranks fit; predicted, not measured, fastest "
                 "first; memory is that of %s of %.1f GiB\n",
-                all.n, all.tried, ranks, visible(in->device->name).text,
+                all.n, all.tried, ranks, escape_text(in->device->name).text,
                 in->device->memory / 1073741824.0);
         fprintf(to, "%9s %5s %7s %6s %8s %6s %6s %5s %8s %8s %9s %6s %6s\n", "replicate", "shard",
                 "context", "tensor", "pipeline", "expert", "exp-tp", "rows", "recomp.", "memory",

@@ -11,6 +11,7 @@
  * memory.limit of the input's device, with and without activation checkpointing; the input's
  * options say the rest, and its layout and shapes are not looked at. Prints the best `most`.
  * ST_CONFIG where nothing fits. */
-WARN_UNUSED status sweep(const plan_input *in, int64_t ranks, const rates *r, int most, FILE *to);
+WARN_UNUSED status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int most,
+                                 FILE *to);
 
 #endif

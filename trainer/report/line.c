@@ -54,7 +54,7 @@ static status open_board(reporter *r, const conf *c, const char *folder)
 static double devices_of(const session *s)
 {
     const layout *l = &s->mesh.layout;
-    const int64_t n = world_replayed(s->world) ? l->context * l->tensor : l->world;
+    const int64_t n = world_simulated(s->world) ? l->context * l->tensor : l->world;
     return n > 1 ? (double)n : 1.0;
 }
 
@@ -101,7 +101,7 @@ void reporter_free(reporter **held)
     *held = NULL;
 }
 
-static void add(step_report *sum, const step_report *s)
+static void add_report(step_report *sum, const step_report *s)
 {
     sum->tokens += s->tokens;
     sum->row_capacity += s->row_capacity;
@@ -259,8 +259,8 @@ static status write_metrics(reporter *r, const step_report *s, const figures *f)
         json_put_key_real(&w, reals[i].key, reals[i].value);
     json_put_key_bool(&w, "skipped", s->skipped);
     json_put_key_cstr(&w, "rows_digest", digest);
-    if (world_replayed(r->session->world))
-        json_put_key_cstr(&w, "model", world_replayed(r->session->world));
+    if (world_simulated(r->session->world))
+        json_put_key_cstr(&w, "model", world_simulated(r->session->world));
     json_end_object(&w);
     char *text;
     size_t size;
@@ -295,7 +295,7 @@ static status spare(reporter *r, status st)
 static status print_last(reporter *r)
 {
     const step_report *s = &r->last;
-    const char *replayed = world_replayed(r->session->world);
+    const char *replayed = world_simulated(r->session->world);
     figures f;
     TRY(figures_of(r, &f));
     if (r->steps)
@@ -343,7 +343,7 @@ static void tell_spike(reporter *r, const step_report *s)
 
 status reporter_step(reporter *r, const step_report *s)
 {
-    add(&r->sum, s);
+    add_report(&r->sum, s);
     r->last = *s;
     expert_load(r, s); /* before its place is another step's */
     r->steps++;

@@ -128,7 +128,7 @@ static profile_kind kind_of(const stream *s, op_number op)
 }
 
 /* More marks, each with its two events. */
-static status grow(profile *p)
+static status grow_marks(profile *p)
 {
     int64_t cap = p->cap_marks + EVENTS_AT_ONCE / 2;
     mark *marks = realloc(p->marks, (size_t)cap * sizeof *marks);
@@ -147,7 +147,7 @@ static status grow(profile *p)
 static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
 {
     if (p->n_marks == p->cap_marks)
-        TRY(grow(p));
+        TRY(grow_marks(p));
     *out = &p->marks[p->n_marks++];
     (*out)->on = s;
     (*out)->kind = kind;

@@ -35,7 +35,7 @@ static int64_t step_of(const char *line, size_t size, const char *path)
     return step >= 0 ? step : -1;
 }
 
-static status add(verdicts *v, int64_t step)
+static status add_verdict(verdicts *v, int64_t step)
 {
     if (v->n == v->capacity) {
         const int64_t capacity = v->capacity ? 2 * v->capacity : 1024;
@@ -70,7 +70,7 @@ static status read_verdicts(FILE *f, const char *path, int64_t step, verdicts *o
     status st = ST_OK;
     for (ssize_t size; st == ST_OK && (size = getline(&line, &room, f)) > 0;) {
         out->unended = line[size - 1] != '\n';
-        st = add(out, step_of(line, (size_t)size, path));
+        st = add_verdict(out, step_of(line, (size_t)size, path));
     }
     free(line);
     if (st == ST_OK && ferror(f))

@@ -84,7 +84,7 @@ done:
     return st;
 }
 
-static gemm_args square(int64_t side, void *const m[3])
+static gemm_args make_square(int64_t side, void *const m[3])
 {
     return (gemm_args){.m = side,
                        .n = side,
@@ -120,7 +120,7 @@ status speed_product(stream *s, int64_t side, double limit_s, double *out)
         TRY_OR(done, v->alloc(s->dev, (size_t)(side * side) * act, &m[i]));
         TRY_OR(done, speed_fill(s, m[i], side * side, act));
     }
-    gemm_args a = square(side, m);
+    gemm_args a = make_square(side, m);
     TRY_OR(done, speed_time(s, run_product, &a, limit_s, &ns));
     *out = flops_of(side) / (ns * 1e-9);
 done:
@@ -141,7 +141,7 @@ static status cpu_product(stream *s, double *out)
     for (int i = 0; i < 3; i++)
         TRY_OR(done, v->alloc(s->dev, bytes, &m[i]));
     double best = 0.0;
-    const gemm_args a = square(SPEED_CPU_SIDE, m);
+    const gemm_args a = make_square(SPEED_CPU_SIDE, m);
     for (int i = 0; i < TIMES; i++) {
         int64_t start = clock_ns();
         TRY_OR(done, op_gemm(s, &a));

@@ -23,7 +23,7 @@ status config_text(const conf *c, char **out)
     return ST_OK;
 }
 
-static void copy(char *to, size_t room, const char *from, size_t size)
+static void copy_part(char *to, size_t room, const char *from, size_t size)
 {
     snprintf(to, room, "%.*s", (int)size, from);
 }
@@ -36,7 +36,7 @@ static bool find_value(const char *text, const char *key, char out[VALUE_MAX])
     for (const char *line = text; *line;) {
         const size_t size = strcspn(line, "\n");
         if (size > n + 1 && strncmp(line, key, n) == 0 && line[n] == ':') {
-            copy(out, VALUE_MAX, line + n + 2, size - n - 2);
+            copy_part(out, VALUE_MAX, line + n + 2, size - n - 2);
             return true;
         }
         line += size + (line[size] == '\n');
@@ -55,8 +55,8 @@ void config_changes(const char *was, const char *now, config_change each, void *
         const size_t size = strcspn(line, "\n"), colon = strcspn(line, ":");
         char key[KEY_MAX], before[VALUE_MAX], after[VALUE_MAX];
         if (colon + 2 <= size && line[0] != '#') {
-            copy(key, sizeof key, line, colon);
-            copy(after, sizeof after, line + colon + 2, size - colon - 2);
+            copy_part(key, sizeof key, line, colon);
+            copy_part(after, sizeof after, line + colon + 2, size - colon - 2);
             find_value(was, key, before);
             if (changes_steps(key) && strcmp(before, after) != 0)
                 each(user, key, before, after);

@@ -150,9 +150,9 @@ typedef struct words {
     size_t size, used;
 } words;
 
-static void say(words *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append_phrase(words *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(words *w, const char *fmt, ...)
+static void append_phrase(words *w, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -164,22 +164,22 @@ static void say(words *w, const char *fmt, ...)
 static void say_unit(words *w, const model_dims *d, int unit)
 {
     if (unit == unit_head(d)) {
-        say(w, "head");
+        append_phrase(w, "head");
     } else if (unit == unit_embedding(d)) {
-        say(w, "embedding");
+        append_phrase(w, "embedding");
     } else if (unit > unit_embedding(d)) {
-        say(w, "layer %d", unit - unit_layer(d, 0));
+        append_phrase(w, "layer %d", unit - unit_layer(d, 0));
     } else if (unit == unit_patch()) {
-        say(w, "patch embedding");
+        append_phrase(w, "patch embedding");
     } else if (unit == unit_merger(d, 0)) {
-        say(w, "merger");
+        append_phrase(w, "merger");
     } else {
         for (int b = 0; b < (int)d->vision.depth; b++)
             if (unit == unit_block(d, b))
-                say(w, "vision block %d", b);
+                append_phrase(w, "vision block %d", b);
         for (int j = 0; j < d->vision.n_deepstack; j++)
             if (unit == unit_merger(d, 1 + j))
-                say(w, "deepstack merger %d", j);
+                append_phrase(w, "deepstack merger %d", j);
     }
 }
 
@@ -192,12 +192,12 @@ typedef struct traces {
 
 typedef bool rank_choice(const trace *t, int64_t of);
 
-static bool stores(const trace *t, int64_t of)
+static bool stores_value(const trace *t, int64_t of)
 {
     return t->value == of;
 }
 
-static bool made(const trace *t, int64_t of)
+static bool made_output(const trace *t, int64_t of)
 {
     return t->output == of && !t->arrived;
 }
@@ -213,12 +213,12 @@ static bool lost(const trace *t, int64_t of)
     return t->loss_is_bad;
 }
 
-static bool holds(const trace *t, int64_t of)
+static bool holds_gradient(const trace *t, int64_t of)
 {
     return t->gradient == of;
 }
 
-static int count(const traces *all, rank_choice *is, int64_t of)
+static int count_ranks(const traces *all, rank_choice *is, int64_t of)
 {
     int n = 0;
     for (int r = 0; r < all->n; r++)
@@ -234,16 +234,16 @@ static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, 
         const trace *t = &all->of[r];
         if (!is(t, of))
             continue;
-        say(w, "%srank %d", told++ ? ", " : "", all->first_rank + r);
+        append_phrase(w, "%srank %d", told++ ? ", " : "", all->first_rank + r);
         if (!with_samples)
             continue;
-        say(w, " (samples");
+        append_phrase(w, " (samples");
         for (int64_t i = 0; i < t->n_samples && i < SAMPLES_TOLD; i++)
-            say(w, " %" PRIu64, t->sample[i]);
-        say(w, "%s)", t->n_samples > SAMPLES_TOLD ? " .." : t->n_samples ? "" : " none");
+            append_phrase(w, " %" PRIu64, t->sample[i]);
+        append_phrase(w, "%s)", t->n_samples > SAMPLES_TOLD ? " .." : t->n_samples ? "" : " none");
     }
-    if (count(all, is, of) > told)
-        say(w, " and %d more", count(all, is, of) - told);
+    if (count_ranks(all, is, of) > told)
+        append_phrase(w, " and %d more", count_ranks(all, is, of) - told);
 }
 
 /* Of the outputs that ranks found; -1: none did. */
@@ -282,21 +282,22 @@ static void say_forward(words *w, const session *s, const traces *all, bool look
 {
     const int64_t unit = first_unit(all);
     const bool head = looked && unit < 0 && all->accumulation == 1;
-    if (unit >= 0 && !count(all, made, unit)) {
-        say(w, "what reached ");
+    if (unit >= 0 && !count_ranks(all, made_output, unit)) {
+        append_phrase(w, "what reached ");
         say_ranks(w, all, was_given, unit, true);
-        say(w, " from the stage before, behind ");
+        append_phrase(w, " from the stage before, behind ");
         say_unit(w, &s->dims, (int)unit);
-        say(w, ", is not finite; the stage has gone on from that micro-batch");
+        append_phrase(w, ", is not finite; the stage has gone on from that micro-batch");
     } else if (unit >= 0 || head) {
-        say(w, "the forward is not finite from ");
+        append_phrase(w, "the forward is not finite from ");
         say_unit(w, &s->dims, head ? unit_head(&s->dims) : (int)unit);
-        say(w, " on: ");
-        say_ranks(w, all, head ? lost : made, unit, true);
+        append_phrase(w, " on: ");
+        say_ranks(w, all, head ? lost : made_output, unit, true);
     } else {
-        say(w, "the loss is not finite: ");
+        append_phrase(w, "the loss is not finite: ");
         say_ranks(w, all, lost, 0, true);
-        say(w, looked
+        append_phrase(
+            w, looked
                    ? "; in the head, or in a micro-batch before the last, of which nothing is kept"
                    : "; the layer is not known, the next step was under way");
     }
@@ -306,29 +307,30 @@ static void say_all(words *w, const session *s, const traces *all, bool looked)
 {
     const int64_t value = first_param(s, all), gradient = last_unit(all);
     if (value >= 0) {
-        say(w, "values of ");
+        append_phrase(w, "values of ");
         say_unit(w, &s->dims, s->params->list[value].unit);
-        say(w, " (%s) are not finite, stored by ", s->params->list[value].name);
-        say_ranks(w, all, stores, value, false);
-        say(w, "; ");
+        append_phrase(w, " (%s) are not finite, stored by ", s->params->list[value].name);
+        say_ranks(w, all, stores_value, value, false);
+        append_phrase(w, "; ");
     }
-    if (first_unit(all) >= 0 || count(all, lost, 0)) {
+    if (first_unit(all) >= 0 || count_ranks(all, lost, 0)) {
         say_forward(w, s, all, looked);
     } else if (gradient >= 0) {
-        say(w, "every loss is finite, and on the way back ");
+        append_phrase(w, "every loss is finite, and on the way back ");
         say_unit(w, &s->dims, (int)gradient);
-        say(w, " is the first whose gradient is not, held by ");
-        say_ranks(w, all, holds, gradient, all->n == 1);
+        append_phrase(w, " is the first whose gradient is not, held by ");
+        say_ranks(w, all, holds_gradient, gradient, all->n == 1);
     } else {
-        say(w, "every loss is finite; the layer is not known, the next step was under way");
+        append_phrase(w,
+                      "every loss is finite; the layer is not known, the next step was under way");
     }
 }
 
 /* Nobody else is there of a rank that is replayed. */
-static status share(const session *s, const trace *own, words *w, bool looked)
+static status share_traces(const session *s, const trace *own, words *w, bool looked)
 {
     const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
-    const bool alone = all->size == 1 || world_replayed(s->world);
+    const bool alone = all->size == 1 || world_simulated(s->world);
     traces told = {own, 1, s->mesh.rank, s->accumulation};
     if (alone) {
         say_all(w, s, &told, looked);
@@ -362,5 +364,5 @@ status nonfinite_find(session *s, const step_report *r, double own_loss, device_
     TRY(find_params(s, batch != NULL, &own));
     if (batch)
         TRY(find_output(s, batch, &own));
-    return share(s, &own, &w, batch != NULL);
+    return share_traces(s, &own, &w, batch != NULL);
 }

@@ -199,9 +199,9 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     client_settings(s, stream_name, options, &o);
     status st = goes_on ? enter_stream(s, options, &o) : ST_OK;
     if (st == ST_OK && trains)
-        st = feed_open(&s->mesh, c->comm_init_timeout_seconds, &o.feed);
+        st = row_broadcast_open(&s->mesh, c->comm_init_timeout_seconds, &o.row_broadcast);
     if (st == ST_OK) {
-        if (!o.feed || feed_is_source(o.feed))
+        if (!o.row_broadcast || row_broadcast_is_source(o.row_broadcast))
             log_info("connecting to %s for the %s stream", c->prepd_endpoint, stream_name);
         st = receiver_open(&o, out);
     }
@@ -320,21 +320,21 @@ static status open_step(session *s, enum session_use use)
         .cap = s->cap,
         .mesh = &s->mesh,
         .training = use == SESSION_TRAIN,
-        .again = s->again,
+        .recomputed = s->recomputed,
         .router_aux_coef = c->loss_router_aux_coef,
         .exchange = memory_exchange_way(c, &s->mesh.layout),
     };
     model_options_freeze(&o, s->params);
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    lane_options l = {.cap = s->cap,
-                      .buckets = s->buckets.cap,
-                      .n_buckets = s->buckets.n,
-                      .share = row_share_of(&s->mesh),
-                      .in_use = model_flights(s->model),
-                      .aux_coefficient = c->loss_router_aux_coef,
-                      .weighting = c->loss_weighting};
-    TRY(lane_new(s->stream, &s->dims, &l, &s->lane));
-    s->stager = lane_stager(s->lane);
+    upload_ring_options l = {.cap = s->cap,
+                             .buckets = s->buckets.cap,
+                             .n_buckets = s->buckets.n,
+                             .share = row_share_of(&s->mesh),
+                             .in_use = model_flights(s->model),
+                             .aux_coefficient = c->loss_router_aux_coef,
+                             .weighting = c->loss_weighting};
+    TRY(upload_ring_new(s->stream, &s->dims, &l, &s->upload_ring));
+    s->stager = upload_ring_stager(s->upload_ring);
     s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
@@ -394,8 +394,8 @@ static status stream_options(session *s)
 }
 
 /* Device and mesh. */
-static status meet(const conf *c, const world *w, enum session_use use, bool any_stream,
-                   session *out)
+static status meet_world(const conf *c, const world *w, enum session_use use, bool any_stream,
+                         session *out)
 {
     memset(out, 0, sizeof *out);
     out->any_stream = any_stream;
@@ -448,7 +448,7 @@ failed:
 static status open_from(const conf *c, const world *w, enum session_use use, bool any_stream,
                         const resume_point *from, session *out)
 {
-    TRY(meet(c, w, use, any_stream, out));
+    TRY(meet_world(c, w, use, any_stream, out));
     return open_rest(from, out);
 }
 
@@ -469,7 +469,7 @@ status session_open_any(const conf *c, session *out)
 
 status session_meet(const conf *c, const world *w, session *out)
 {
-    return meet(c, w, SESSION_TRAIN, false, out);
+    return meet_world(c, w, SESSION_TRAIN, false, out);
 }
 
 status session_go_on(const resume_point *from, session *inout)
@@ -488,10 +488,10 @@ void session_close(session *s)
     if (s->stream) {
         const backend_vtable *v = s->device->v;
         step_close(s);
-        replay_free(s->stream);
+        graph_replay_free(s->stream);
         optimizer_free(&s->optimizer, s->stream);
         generate_free(&s->generator);
-        lane_free(&s->lane);
+        upload_ring_free(&s->upload_ring);
         model_free(&s->model, s->stream);
         if (s->params)
             params_release(s->params, s->stream);

@@ -54,14 +54,14 @@ typedef struct session {
     batch_caps cap;       /* of the largest micro-batch, held-out ones included */
     int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
-    lane *lane;           /* batches on their way */
-    stager *stager;       /* one of the lane's, for evaluation */
-    generator *generator; /* NULL: no question is answered in the model's own words */
+    upload_ring *upload_ring; /* batches on their way */
+    stager *stager;           /* one of the lane's, for evaluation */
+    generator *generator;     /* NULL: no question is answered in the model's own words */
     optimizer *optimizer;
     schedule schedule;
     plan_device planned;        /* which memory is planned for (session_memory.h) */
     int64_t planned_by_options; /* bytes, before the stream's shapes were known */
-    recomputes again;           /* of activation checkpointing */
+    recomputes recomputed;      /* of activation checkpointing */
     training_share share;       /* of the work that trains, for FLOPs */
     step_sums sums;
     int64_t accumulation;     /* micro-steps per step */

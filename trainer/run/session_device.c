@@ -40,20 +40,21 @@ static const char *scope(const session *s)
     return "off";
 }
 
-static status captured(void *ledger, int64_t piece, bool begins)
+static status note_capture(void *ledger, int64_t piece, bool begins)
 {
     return comm_ledger_captured(ledger, piece, begins);
 }
 
-static void again(void *ledger, int64_t piece)
+static void note_replay(void *ledger, int64_t piece)
 {
-    comm_ledger_again(ledger, piece);
+    comm_ledger_replayed(ledger, piece);
 }
 
 status session_capture(session *s)
 {
-    TRY(replay_new(s->stream, scope(s)));
+    TRY(graph_replay_new(s->stream, scope(s)));
     if (s->world)
-        replay_watched(s->stream, &(replay_watch){s->world->ledger, captured, again});
+        graph_replay_watched(s->stream,
+                             &(graph_replay_watch){s->world->ledger, note_capture, note_replay});
     return ST_OK;
 }

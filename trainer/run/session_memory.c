@@ -71,19 +71,20 @@ static status input_of(const session *s, params **out_whole, plan_input *out)
 
 status session_memory_choose(session *s)
 {
-    char text[AGAIN_TEXT_MAX], vision[AGAIN_TEXT_MAX];
-    const recomputes before = s->again;
+    char text[RECOMPUTE_TEXT_MAX], vision[RECOMPUTE_TEXT_MAX];
+    const recomputes before = s->recomputed;
     params *whole;
     plan_input in;
     if (!trains(s) || (knows_shapes(s) && !again_is_open(s->conf)))
         return ST_OK;
     TRY(input_of(s, &whole, &in));
-    status st = again_of(&in, s->conf->training_local_batch_size, &s->again);
+    status st = recompute_plan_of(&in, s->conf->training_local_batch_size, &s->recomputed);
     params_free(&whole);
     TRY(st);
-    if (!knows_shapes(s) || memcmp(&before, &s->again, sizeof before) != 0)
+    if (!knows_shapes(s) || memcmp(&before, &s->recomputed, sizeof before) != 0)
         log_info("activation checkpointing %s; of the vision tower %s",
-                 again_text(&s->again.text, text), again_text(&s->again.vision, vision));
+                 recompute_plan_text(&s->recomputed.text, text),
+                 recompute_plan_text(&s->recomputed.vision, vision));
     return ST_OK;
 }
 
@@ -93,7 +94,7 @@ status session_memory_plan(const session *s, memory_plan *out)
     memory_options o = memory_options_of(s->conf, &s->mesh.layout, &s->planned, trains(s), rows);
     memory_shapes shapes = {0};
     memory_rank r;
-    o.again = s->again;
+    o.recomputed = s->recomputed;
     if (knows_shapes(s))
         shapes = (memory_shapes){s->buckets.cap, s->buckets.n, s->cap};
     TRY(memory_rank_of(s->params, &s->dims, &s->planned, trains(s), &r));
@@ -118,7 +119,7 @@ static status print_for_gpu(const session *s)
 }
 
 /* It does not fit. */
-static status refuse(const session *s, const memory_plan *p)
+static status refuse_memory(const session *s, const memory_plan *p)
 {
     const double mib = 1048576.0;
     const char *no_gpu = s->device->no_gpu;
@@ -154,7 +155,7 @@ status session_memory_check(const session *s)
         return ST_OK;
     TRY(session_memory_plan(s, &p));
     const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.memory;
-    return fits ? ST_OK : refuse(s, &p);
+    return fits ? ST_OK : refuse_memory(s, &p);
 }
 
 status session_memory_taken(const session *s, size_t *out)

@@ -211,10 +211,10 @@ static void count_shared(const session *s, const received *got)
 
 static status next_row(session *s, received *out, int64_t *inout_waited_ns)
 {
-    control *c = s->world ? s->world->control : NULL;
-    control_waits(c, "rows"); /* others may be as patient as this rank is */
+    rank_link *c = s->world ? s->world->rank_link : NULL;
+    rank_link_waits(c, "rows"); /* others may be as patient as this rank is */
     status st = receiver_next(s->train, out, inout_waited_ns);
-    control_waits(c, NULL);
+    rank_link_waits(c, NULL);
     return st;
 }
 
@@ -236,12 +236,12 @@ static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
 static status run_pass(session *s, const model_pass *p)
 {
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->b->variant};
+    graph_replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->b->variant};
     bool done;
-    TRY(replay_begin(s->stream, &key, &done));
+    TRY(graph_replay_begin(s->stream, &key, &done));
     if (done)
         return ST_OK;
-    return replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
+    return graph_replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
 }
 
 /* From here on this rank's steps are void. ST_OK: the step goes on with an empty row. */
@@ -256,9 +256,9 @@ static status go_without_rows(session *s, status st)
 
 static status stage_nothing(session *s, device_batch **out)
 {
-    int32_t border[] = {0};
-    const row empty = {.cu_seqlens = border};
-    return lane_stage(s->lane, &empty, 1, out);
+    int32_t pipeline_exchange[] = {0};
+    const row empty = {.cu_seqlens = pipeline_exchange};
+    return upload_ring_stage(s->upload_ring, &empty, 1, out);
 }
 
 /* Rows of a micro-batch on their way to the device; an empty one where there are none. */
@@ -270,7 +270,7 @@ static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, d
     status st = take_rows(s, first, &t->report, out_n);
     s->stream->part = PART_TEXT;
     if (st == ST_OK)
-        st = lane_stage(s->lane, s->rows, *out_n, out);
+        st = upload_ring_stage(s->upload_ring, s->rows, *out_n, out);
     if (st == ST_OK)
         return account(s, s->got, *out_n, t);
     TRY(go_without_rows(s, st));
@@ -294,7 +294,7 @@ static status take_batch(session *s, bool first, step_slot *t, device_batch **ou
     t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
     t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
     if (s->world) /* should a rank be lost from here on, it is known with which samples */
-        control_at_step(s->world->control, t->report.step, t->samples.id, t->samples.n);
+        rank_link_at_step(s->world->rank_link, t->report.step, t->samples.id, t->samples.n);
 done:
     for (int64_t i = 0; i < n; i++)
         receiver_give_back(s->train, &s->got[i]);
@@ -311,7 +311,7 @@ static status take_pass(session *s, const stage_pass *p, step_slot *t)
     const model_pass next = {p->kind, flight, all->batch[flight]};
     TRY(model_hand_over(s->model, s->stream, &next));
     TRY(run_pass(s, &next));
-    return p->kind == PASS_FORWARD ? ST_OK : lane_used(s->lane);
+    return p->kind == PASS_FORWARD ? ST_OK : upload_ring_used(s->upload_ring);
 }
 
 /* Gradients of all micro-batches. */
@@ -347,17 +347,17 @@ static status update_all(session *s)
     return optimizer_update(s->optimizer, s->stream, s->sums.weight);
 }
 
-static status update(session *s)
+static status update_params(session *s)
 {
-    replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_UPDATE};
+    graph_replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_UPDATE};
     bool done;
-    TRY(replay_begin(s->stream, &key, &done));
+    TRY(graph_replay_begin(s->stream, &key, &done));
     if (done)
         return ST_OK;
-    return replay_end(s->stream, update_all(s));
+    return graph_replay_end(s->stream, update_all(s));
 }
 
-static status fetch(session *s, step_slot *t)
+static status fetch_facts(session *s, step_slot *t)
 {
     const backend_vtable *v = s->device->v;
     step_facts *f = t->facts;
@@ -426,8 +426,8 @@ status step_queue(session *s, int64_t step)
     TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
     TRY(send_void(s, t));
     TRY(send_counts(s, t));
-    TRY(update(s));
-    TRY(fetch(s, t));
+    TRY(update_params(s));
+    TRY(fetch_facts(s, t));
     comm_ledger_close_step(s->mesh.group[MESH_WORLD].ledger);
     all->queued++;
     return ST_OK;
@@ -500,7 +500,7 @@ received_work step_received_work(const session *s, const step_report *step)
     return (received_work){.micro_steps = s->accumulation,
                            .tokens = step->own_tokens,
                            .feature_rows = step->own_features,
-                           .again = s->again.text,
+                           .recomputed = s->recomputed.text,
                            .act = st_dtype_size(s->device->v->act),
                            .acc = st_dtype_size(s->device->v->acc),
                            .aux = s->conf->loss_router_aux_coef};

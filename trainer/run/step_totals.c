@@ -19,7 +19,7 @@ static void list(step_report *r, int64_t *out[STEP_TOTALS - 1])
 void step_totals_of(const session *s, const step_report *r, int64_t waited_ns, step_totals *out)
 {
     const mesh_place *at = &s->mesh.place;
-    const bool first = (at->context == 0 && at->tensor == 0) || world_replayed(s->world);
+    const bool first = (at->context == 0 && at->tensor == 0) || world_simulated(s->world);
     step_report copy = *r;
     int64_t *number[STEP_TOTALS - 1];
     list(&copy, number);
@@ -40,7 +40,7 @@ void step_totals_into(const session *s, const step_totals *t, step_report *inout
         *number[i] = llround(t->count[i]);
     inout->stop = t->count[STEP_TOTALS - 1] > 0;
     const layout *l = &s->mesh.layout; /* a rank that is replayed heard of no other's rows */
-    const double consumers = world_replayed(s->world) ? 1 : (double)(l->replicate * l->shard);
+    const double consumers = world_simulated(s->world) ? 1 : (double)(l->replicate * l->shard);
     inout->balance = inout->cost > 0 ? t->dearest * consumers / (double)inout->cost : 1;
     inout->wait_ns = llround(t->waited);
 }

@@ -48,8 +48,9 @@ static status find_start(training *t)
     const conf *c = t->conf;
     if (!c->checkpoint_enable)
         return ST_OK;
-    TRY(keeper_find(t->folder, c->checkpoint_load_step, mesh_comm(&t->session.mesh, MESH_WORLD),
-                    t->world->control, t->from.path, &t->from.progress, &t->resumes));
+    TRY(checkpoint_writer_find(t->folder, c->checkpoint_load_step,
+                               mesh_comm(&t->session.mesh, MESH_WORLD), t->world->rank_link,
+                               t->from.path, &t->from.progress, &t->resumes));
     if (!t->resumes)
         return ST_OK;
     tell_changes(t->from.progress.config, t->now.config);
@@ -141,7 +142,7 @@ static status open_run(training *t)
     TRY(find_start(t));
     TRY(session_go_on(t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile) {
-        replay_free(t->session.stream); /* calls are measured one by one */
+        graph_replay_free(t->session.stream); /* calls are measured one by one */
         TRY(profile_new(t->session.stream, &t->profile));
     }
     TRY(progress_set_text(&t->now.stream_options,
@@ -158,14 +159,14 @@ static status open_run(training *t)
                t->session.planned_by_options);
     if (c->checkpoint_enable) { /* not of a rank that is replayed: conf_check */
         if (training_is_first(t))
-            TRY(keeper_clear_after(t->folder, t->now.step));
-        TRY(keeper_new(c, t->folder, &t->session.dims, t->session.params, t->session.stream,
-                       t->world->control, &t->keeper));
+            TRY(checkpoint_writer_clear_after(t->folder, t->now.step));
+        TRY(checkpoint_writer_new(c, t->folder, &t->session.dims, t->session.params,
+                                  t->session.stream, t->world->rank_link, &t->checkpoint_writer));
         if (t->resumes)
-            keeper_goes_on(t->keeper, t->from.progress.step);
+            checkpoint_writer_goes_on(t->checkpoint_writer, t->from.progress.step);
     }
     TRY(speed_peak(t->session.stream, c->metrics_peak_tflops, &peak));
-    if (training_is_first(t) && !world_replayed(t->world)) { /* else there is no run to verify */
+    if (training_is_first(t) && !world_simulated(t->world)) { /* else there is no run to verify */
         TRY(rewind_files(t));
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
     }
@@ -175,7 +176,7 @@ static status open_run(training *t)
 
 static void close_run(training *t)
 {
-    keeper_free(&t->keeper);
+    checkpoint_writer_free(&t->checkpoint_writer);
     ledger_close(&t->ledger);
     reporter_free(&t->reporter);
     profile_free(&t->profile);
@@ -204,18 +205,18 @@ static status leave_model(training *t)
     bool is_kept = t->resumes && t->from.progress.step == t->now.step;
     if (!is_kept)
         TRY(training_save(t));
-    status st = tell_unkept(t, keeper_wait(t->keeper));
+    status st = tell_unkept(t, checkpoint_writer_wait(t->checkpoint_writer));
     if (st == ST_OK)
-        st = keeper_publish(t->keeper, t->now.step);
+        st = checkpoint_writer_publish(t->checkpoint_writer, t->now.step);
     /* Who leaves with an error ends the others: not while one of them still writes. */
-    TRY(keeper_settle(t->keeper, st, t->now.step));
+    TRY(checkpoint_writer_settle(t->checkpoint_writer, st, t->now.step));
     if (training_is_first(t))
         log_info("model written to %s", t->folder);
     return ST_OK;
 }
 
 /* What the steps left, written; st: how they ended. */
-static status finish(training *t, status st)
+static status finish_training(training *t, status st)
 {
     const conf *c = t->conf;
     const status_note why = *status_last();
@@ -225,8 +226,8 @@ static status finish(training *t, status st)
         log_warn("the last line is missing: %s", status_text());
     if (t->profile)
         profile_print(profile_read(t->profile), stdout);
-    if (t->profile && world_replayed(t->world))
-        printf("%s\n", world_replayed(t->world));
+    if (t->profile && world_simulated(t->world))
+        printf("%s\n", world_simulated(t->world));
     if (c->metrics_report && training_is_first(t))
         tell_report(t);
     if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
@@ -254,7 +255,7 @@ status train_run(const conf *c, const world *w)
     status st;
     if (c->eval_enable && !session_evaluates(c))
         log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
-    if (!c->checkpoint_enable && !is_short(c) && w->place.rank == 0 && !world_replayed(w))
+    if (!c->checkpoint_enable && !is_short(c) && w->place.rank == 0 && !world_simulated(w))
         log_warn("checkpoint.enable is off: no model of this run is kept");
     TRY_OR(done, open_run(&t));
     if (t.session.mesh.layout.world > 1)
@@ -263,7 +264,7 @@ status train_run(const conf *c, const world *w)
     TRY_OR(done, stop_listen(c->checkpoint_exit_deadline, w->place.rank == 0));
     st = training_steps(&t);
     if (st == ST_OK || t.no_rows)
-        st = finish(&t, st);
+        st = finish_training(&t, st);
 done:
     close_run(&t);
     return st;

@@ -27,7 +27,7 @@ status training_save(training *t)
     if (t->ledger)
         TRY(spare_ledger(t, ledger_sync(t->ledger)));
     int64_t start = clock_ns();
-    TRY(keeper_save(t->keeper, &t->now));
+    TRY(checkpoint_writer_save(t->checkpoint_writer, &t->now));
     reporter_rest(t->reporter, clock_ns() - start);
     return ST_OK;
 }
@@ -68,7 +68,7 @@ static bool evaluation_due(const training *t, int64_t step)
 static bool checkpoint_due(const training *t, int64_t step)
 {
     const conf *c = t->conf;
-    return t->keeper && c->checkpoint_interval && step % c->checkpoint_interval == 0 &&
+    return t->checkpoint_writer && c->checkpoint_interval && step % c->checkpoint_interval == 0 &&
            step != c->training_steps;
 }
 

@@ -69,7 +69,7 @@ status tell_evaluation(training *t)
 {
     evaluation e;
     int64_t start = clock_ns();
-    TRY(evaluate(&t->session, false, 0, &e));
+    TRY(evaluate_model(&t->session, false, 0, &e));
     printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
            "  seconds: %.1f\n",
            t->now.step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
@@ -86,7 +86,7 @@ void tell_report(const training *t)
 {
     char summary[1024];
     const conf *c = t->conf;
-    const char *replayed = world_replayed(t->world);
+    const char *replayed = world_simulated(t->world);
     snprintf(summary, sizeof summary,
              "model    %s, %" PRId64 " parameters, %" PRId64
              " trained\ndevice   %s\nsteps    %" PRId64 " of %" PRId64
@@ -106,14 +106,14 @@ status tell_unkept(const training *t, status st)
     return status_context(st,
                           "step %" PRId64 " is not kept, the last whole checkpoint is of step "
                           "%" PRId64 "; make room and give the same command again",
-                          t->now.step, keeper_last_step(t->keeper));
+                          t->now.step, checkpoint_writer_last_step(t->checkpoint_writer));
 }
 
 status tell_no_rows(const training *t, const status_note *why, status kept)
 {
     const status_note trouble = *status_last();
     char end[STATUS_MESSAGE_MAX] = "no step was done";
-    if (t->now.step > 0 && !t->keeper)
+    if (t->now.step > 0 && !t->checkpoint_writer)
         snprintf(end, sizeof end,
                  "checkpoint.enable is off, so nothing is kept of %" PRId64 " steps", t->now.step);
     else if (t->now.step > 0 && kept == ST_OK)
@@ -131,7 +131,7 @@ status tell_no_rows(const training *t, const status_note *why, status kept)
 
 static void tell_trained(const training *t)
 {
-    const char *replayed = world_replayed(t->world);
+    const char *replayed = world_simulated(t->world);
     if (replayed)
         printf("%s; nothing is kept\n", replayed);
     printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", t->now.first_loss, t->now.last_loss,
@@ -145,7 +145,7 @@ status tell_result(training *t)
     status st = ST_STOPPED;
     if (session_evaluates(c) && !stop_asked()) {
         printf("held-out questions:\n");
-        st = evaluate(&t->session, true, c->eval_show, &e);
+        st = evaluate_model(&t->session, true, c->eval_show, &e);
     }
     if (st == ST_STOPPED) {
         tell_trained(t);

@@ -19,8 +19,8 @@ typedef struct training {
     session session;
     reporter *reporter;
     ledger *ledger;
-    keeper *keeper;   /* NULL: nothing is kept on the way */
-    profile *profile; /* NULL: off */
+    checkpoint_writer *checkpoint_writer; /* NULL: nothing is kept on the way */
+    profile *profile;                     /* NULL: off */
     bool profile_warm;
     progress now;     /* after the last finished step */
     bool ledger_told; /* that the disk refuses it */
@@ -33,7 +33,7 @@ typedef struct training {
 /* The rank that writes what is of the run: ledger, metrics, report. */
 static inline bool training_is_first(const training *t)
 {
-    return !t->world || t->world->place.rank == 0 || world_replayed(t->world);
+    return !t->world || t->world->place.rank == 0 || world_simulated(t->world);
 }
 
 /* Steps until the run's end, the stream's, or until it is told to stop; with their lines, ledger,

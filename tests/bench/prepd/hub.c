@@ -74,7 +74,7 @@ static void make_row(workers *w)
     }
 }
 
-static void answer(const workers *w, wire_socket *s, wire_msg *out, uint64_t number)
+static void answer_lease(const workers *w, wire_socket *s, wire_msg *out, uint64_t number)
 {
     uint8_t head[FRAME_BYTES];
     const frame f = {.kind = KIND_ROW,
@@ -125,7 +125,7 @@ static void *work(void *user)
             json_value *v;
             must(wire_read_json(in, "daemon", &head, &v));
             if (head.kind == KIND_LEASE)
-                answer(w, item[i].socket, out, (uint64_t)json_int(json_find(v, "row"), 0));
+                answer_lease(w, item[i].socket, out, (uint64_t)json_int(json_find(v, "row"), 0));
             else if (head.kind == KIND_ERROR)
                 must(wire_error(v, "daemon"));
             json_free(&v);

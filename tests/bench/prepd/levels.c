@@ -41,7 +41,7 @@ typedef struct pictures {
 } pictures;
 
 typedef struct tools {
-    ZSTD_CCtx *press;
+    ZSTD_CCtx *zstd_frames;
     ZSTD_DCtx *open;
     uint8_t *filtered, *pressed, *opened; /* of the largest picture */
     size_t room;
@@ -59,14 +59,14 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static size_t sound(size_t code)
+static size_t check_zstd(size_t code)
 {
     if (ZSTD_isError(code))
         must(FAIL(ST_INTERNAL, "zstd: %s", ZSTD_getErrorName(code)));
     return code;
 }
 
-static void collect(const row *r, pictures *p)
+static void collect_pictures(const row *r, pictures *p)
 {
     const uint8_t *at = r->pixels;
     for (int64_t i = 0; i < r->n_items && p->n < MOST_IMAGES; i++) {
@@ -82,10 +82,11 @@ static void collect(const row *r, pictures *p)
 
 static void one_turn(const setting *s, bool filter, const pictures *p, tools *t, int round, cost *c)
 {
-    double press = 0, open = 0;
-    sound(ZSTD_CCtx_reset(t->press, ZSTD_reset_session_and_parameters));
-    sound(ZSTD_CCtx_setParameter(t->press, ZSTD_c_literalCompressionMode, (int)s->literals));
-    sound(ZSTD_CCtx_setParameter(t->press, ZSTD_c_compressionLevel, s->level));
+    double zstd_frames = 0, open = 0;
+    check_zstd(ZSTD_CCtx_reset(t->zstd_frames, ZSTD_reset_session_and_parameters));
+    check_zstd(
+        ZSTD_CCtx_setParameter(t->zstd_frames, ZSTD_c_literalCompressionMode, (int)s->literals));
+    check_zstd(ZSTD_CCtx_setParameter(t->zstd_frames, ZSTD_c_compressionLevel, s->level));
     c->sent = 0;
     for (int64_t i = 0; i < p->n; i++) {
         const size_t bytes = 768 * (size_t)p->patches[i];
@@ -95,19 +96,20 @@ static void one_turn(const setting *s, bool filter, const pictures *p, tools *t,
             filter_plane_apply(in, p->patches[i], 1, t->filtered);
             in = t->filtered;
         }
-        const size_t sent = sound(ZSTD_compress2(t->press, t->pressed, t->room, in, bytes));
+        const size_t sent =
+            check_zstd(ZSTD_compress2(t->zstd_frames, t->pressed, t->room, in, bytes));
         const double middle = cpu_s();
-        sound(ZSTD_decompressDCtx(t->open, filter ? t->filtered : t->opened, bytes, t->pressed,
-                                  sent));
+        check_zstd(ZSTD_decompressDCtx(t->open, filter ? t->filtered : t->opened, bytes, t->pressed,
+                                       sent));
         if (filter)
             filter_plane_undo(t->filtered, p->patches[i], 1, t->opened);
         open += cpu_s() - middle;
-        press += middle - began;
+        zstd_frames += middle - began;
         c->sent += (int64_t)sent;
         if (memcmp(t->opened, p->pixels[i], bytes) != 0)
             must(FAIL(ST_INTERNAL, "zstd %s: other pixels came back", s->name));
     }
-    c->press_s[round] = press;
+    c->press_s[round] = zstd_frames;
     c->open_s[round] = open;
 }
 
@@ -131,14 +133,14 @@ int main(int argc, char **argv)
     for (int i = 0; i < rows; i++) {
         row r;
         must(client_next(c, &a, &r, NULL, NULL));
-        collect(&r, &p);
+        collect_pictures(&r, &p);
     }
-    tools t = {.press = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
+    tools t = {.zstd_frames = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
     t.room = ZSTD_compressBound(768 * (size_t)p.largest);
     t.filtered = malloc(t.room);
     t.pressed = malloc(t.room);
     t.opened = malloc(t.room);
-    if (!t.press || !t.open || !t.filtered || !t.pressed || !t.opened || p.n == 0)
+    if (!t.zstd_frames || !t.open || !t.filtered || !t.pressed || !t.opened || p.n == 0)
         must(FAIL(ST_NO_MEMORY, "no memory, or no pictures in the recording"));
     for (int round = 0; round < rounds; round++)
         for (int filter = 0; filter < 2; filter++)
@@ -155,7 +157,7 @@ int main(int argc, char **argv)
                    (double)p.bytes * 1e-9 / median(k->press_s, rounds),
                    (double)p.bytes * 1e-9 / median(k->open_s, rounds));
         }
-    ZSTD_freeCCtx(t.press);
+    ZSTD_freeCCtx(t.zstd_frames);
     ZSTD_freeDCtx(t.open);
     free(t.filtered);
     free(t.pressed);

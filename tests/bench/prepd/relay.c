@@ -20,7 +20,7 @@
 enum { SETTLE_S = 1, PART = 1 << 20 };
 
 /* All of it, in one direction. False where the other side has gone. */
-static bool move(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t n)
+static bool move_bytes(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t n)
 {
     while (n > 0) {
         const ssize_t some = how(fd, bytes, n);
@@ -32,17 +32,17 @@ static bool move(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, si
     return true;
 }
 
-static ssize_t put(int fd, void *bytes, size_t n)
+static ssize_t send_bytes(int fd, void *bytes, size_t n)
 {
     return send(fd, bytes, n, MSG_NOSIGNAL);
 }
 
-static ssize_t take(int fd, void *bytes, size_t n)
+static ssize_t receive_bytes(int fd, void *bytes, size_t n)
 {
     return recv(fd, bytes, n, 0);
 }
 
-static void *room(size_t n)
+static void *allocate_room(size_t n)
 {
     void *p = malloc(n);
     if (!p)
@@ -66,8 +66,8 @@ static int neighbour(ssize_t (*how)(int, void *, size_t))
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ends[0]);
-    uint8_t *part = room(PART);
-    while (move(how, ends[1], part, PART))
+    uint8_t *part = allocate_room(PART);
+    while (move_bytes(how, ends[1], part, PART))
         ;
     _exit(0);
 }
@@ -81,14 +81,15 @@ int main(int argc, char **argv)
     }
     const size_t row_bytes = (size_t)atoll(argv[1]);
     const int64_t n = atoll(argv[2]), seconds = atoll(argv[3]);
-    uint8_t *rows = room(row_bytes * (size_t)n);
-    const int from = neighbour(put), to = neighbour(take);
+    uint8_t *rows = allocate_room(row_bytes * (size_t)n);
+    const int from = neighbour(send_bytes), to = neighbour(receive_bytes);
     int64_t began = clock_ns(), cpu = 0, done = 0;
     bool settled = false;
     snprintf(self, sizeof(self), "%d", (int)getpid());
     for (int64_t k = 0; !settled || clock_ns() - began < seconds * 1000000000; k++) {
         uint8_t *row = rows + (size_t)(k % n) * row_bytes;
-        if (!move(take, from, row, row_bytes) || !move(put, to, row, row_bytes))
+        if (!move_bytes(receive_bytes, from, row, row_bytes) ||
+            !move_bytes(send_bytes, to, row, row_bytes))
             must(FAIL(ST_OS, "a neighbour has gone: %s", strerror(errno)));
         done++;
         if (!settled && clock_ns() - began > (int64_t)SETTLE_S * 1000000000) {

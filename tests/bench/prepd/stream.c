@@ -16,7 +16,7 @@ typedef struct totals {
 } totals;
 
 /* Rows until `images` pictures have come. */
-static status take(client *c, wire_msg *m, int64_t images, totals *t)
+static status receive_rows(client *c, wire_msg *m, int64_t images, totals *t)
 {
     const int64_t until = t->images + images;
     while (t->images < until) {
@@ -48,9 +48,9 @@ int main(int argc, char **argv)
     must(wire_msg_new(&m));
     while (turn_begins()) {
         totals before = {0}, timed = {0};
-        must(take(c, m, images, &before));
+        must(receive_rows(c, m, images, &before));
         const int64_t wall = clock_ns(), cpu = cpu_of(argv[2]);
-        must(take(c, m, images * epochs, &timed));
+        must(receive_rows(c, m, images * epochs, &timed));
         turn_ends(timed.images, clock_ns() - wall, cpu_of(argv[2]) - cpu, timed.bytes);
     }
     wire_msg_free(&m);

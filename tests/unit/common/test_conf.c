@@ -41,8 +41,8 @@ static void write_yaml(const room *r, const char *text)
 }
 
 /* Loads text as a file, with up to four more arguments. */
-static status load(const room *r, conf *c, const char *text, const char *a, const char *b,
-                   const char *d, const char *e)
+static status load_args(const room *r, conf *c, const char *text, const char *a, const char *b,
+                        const char *d, const char *e)
 {
     char *argv[8] = {(char *)"prepd", (char *)"-c", (char *)r->file, (char *)a,
                      (char *)b,       (char *)d,    (char *)e,       NULL};
@@ -58,10 +58,10 @@ static status load(const room *r, conf *c, const char *text, const char *a, cons
 
 static status load_text(const room *r, conf *c, const char *text)
 {
-    return load(r, c, text, NULL, NULL, NULL, NULL);
+    return load_args(r, c, text, NULL, NULL, NULL, NULL);
 }
 
-static void refuse(const room *r, const char *text, const char *words)
+static void refuse_conf(const room *r, const char *text, const char *words)
 {
     conf c;
     assert_fails(ST_CONFIG, load_text(r, &c, text), words);
@@ -71,15 +71,15 @@ static void test_precedence__default_file_command_line(void **state)
 {
     const room *r = *state;
     conf c;
-    assert_ok(load(r, &c,
-                   "# a comment\n"
-                   "training:\n  seq_len: 512\n  steps: 1e3\n  seed: 1_000_000\n"
-                   "optimizer: {lr: 3e-4, name: AdamW}\n"
-                   "training.global_batch_size: 16\n"
-                   "data:\n  format: vqav2\n  pack: no\n  split: 'train2014'\n"
-                   "eval:\n"
-                   "cuda_graph:\n  scope: [attn, router]\n",
-                   "--training.steps", "7", "--data.group=conversation", "--log.json"));
+    assert_ok(load_args(r, &c,
+                        "# a comment\n"
+                        "training:\n  seq_len: 512\n  steps: 1e3\n  seed: 1_000_000\n"
+                        "optimizer: {lr: 3e-4, name: AdamW}\n"
+                        "training.global_batch_size: 16\n"
+                        "data:\n  format: vqav2\n  pack: no\n  split: 'train2014'\n"
+                        "eval:\n"
+                        "cuda_graph:\n  scope: [attn, router]\n",
+                        "--training.steps", "7", "--data.group=conversation", "--log.json"));
     assert_int_equal(c.training_seq_len, 512);
     assert_int_equal(c.training_steps, 7);
     assert_int_equal(c.training_seed, 1000000);
@@ -156,57 +156,63 @@ static void test_arguments__wrong_ones(void **state)
 static void test_file__each_wrong_line_is_named(void **state)
 {
     const room *r = *state;
-    refuse(r, "training:\n  seq_length: 5\n",
-           "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
-    refuse(r, "\n\nlr: 1\n", "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
-    refuse(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
-    refuse(r, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
+    refuse_conf(
+        r, "training:\n  seq_length: 5\n",
+        "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
+    refuse_conf(r, "\n\nlr: 1\n",
+                "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
+    refuse_conf(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
+    refuse_conf(r, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
     assert_null(strstr(status_text(), "did you mean"));
-    refuse(r, "\ntraining: 5\n",
-           "c.yaml:2: training is a section and takes no value of its own: its keys stand below "
-           "it, indented (training:, then");
-    refuse(r, "training: [steps, seed]\n", "training is a section");
-    refuse(r, "training:\n  seed: 5\n  seq_len: 8\n",
-           "c.yaml:3: training.seq_len: 8 is out of range; allowed: 16 to 1048576 tokens");
-    refuse(r, "training:\n  steps: many\n", "whole number (at least 0 steps), found \"many\"");
-    refuse(r, "training:\n  steps: 1.5\n", "whole number");
-    refuse(r, "training:\n  steps: 0x10\n", "whole number");
-    refuse(r, "training:\n  steps: _1\n", "whole number");
-    refuse(r, "training:\n  steps: 99999999999999999999\n", "whole number");
-    refuse(r, "training:\n  steps: 1e30\n", "whole number");
-    refuse(r, "training:\n  steps:\n", "whole number");
-    refuse(r, "training:\n  steps: [1, 2]\n", "expected one value, found a list");
-    refuse(r, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
-    refuse(r, "optimizer:\n  lr: .nan\n", "expected a number");
-    refuse(r, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
-    refuse(r, "data:\n  pack: perhaps\n",
-           "expected true or false (yes, no, on, off, 1, 0), found \"perhaps\"");
-    refuse(r, "data:\n  format: vqa2\n",
-           "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
-           "you mean vqav2?");
-    refuse(r, "training:\n  seed: 1\n  seed: 2\n", "c.yaml:3: the key training.seed stands twice");
-    refuse(r, "data:\n  pack: true\ndata:\n  split: a\n", "c.yaml:3: the key data stands twice");
-    refuse(r, "training.seed: 1\ntraining:\n  seed: 2\n", "c.yaml:3: the key training.seed");
-    refuse(r, "data:\n  format: text\ntraining:\n  dataset: text\n",
-           "c.yaml:4: training.dataset sets data.format, which line 2 has set already");
-    refuse(r, "a: [1, 2\n", "c.yaml:2: not YAML");
-    refuse(r, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
-    refuse(r, "- 1\n", "expected \"section:\"");
-    refuse(r, "a: &x 1\nb: *x\n", "\"a\"");
-    refuse(r, "training: *x\n", "aliases are not supported");
-    refuse(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
-    refuse(r, "data:\n  split: [[1]]\n", "plain values only");
-    refuse(r, "data:\n  split: \"a\\0b\"\n", "NUL");
-    refuse(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value holds a NUL");
-    refuse(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" holds a comma");
-    refuse(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
-    refuse(r, "a: \xff\n", "not YAML");
+    refuse_conf(
+        r, "\ntraining: 5\n",
+        "c.yaml:2: training is a section and takes no value of its own: its keys stand below "
+        "it, indented (training:, then");
+    refuse_conf(r, "training: [steps, seed]\n", "training is a section");
+    refuse_conf(r, "training:\n  seed: 5\n  seq_len: 8\n",
+                "c.yaml:3: training.seq_len: 8 is out of range; allowed: 16 to 1048576 tokens");
+    refuse_conf(r, "training:\n  steps: many\n", "whole number (at least 0 steps), found \"many\"");
+    refuse_conf(r, "training:\n  steps: 1.5\n", "whole number");
+    refuse_conf(r, "training:\n  steps: 0x10\n", "whole number");
+    refuse_conf(r, "training:\n  steps: _1\n", "whole number");
+    refuse_conf(r, "training:\n  steps: 99999999999999999999\n", "whole number");
+    refuse_conf(r, "training:\n  steps: 1e30\n", "whole number");
+    refuse_conf(r, "training:\n  steps:\n", "whole number");
+    refuse_conf(r, "training:\n  steps: [1, 2]\n", "expected one value, found a list");
+    refuse_conf(r, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
+    refuse_conf(r, "optimizer:\n  lr: .nan\n", "expected a number");
+    refuse_conf(r, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
+    refuse_conf(r, "data:\n  pack: perhaps\n",
+                "expected true or false (yes, no, on, off, 1, 0), found \"perhaps\"");
+    refuse_conf(
+        r, "data:\n  format: vqa2\n",
+        "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
+        "you mean vqav2?");
+    refuse_conf(r, "training:\n  seed: 1\n  seed: 2\n",
+                "c.yaml:3: the key training.seed stands twice");
+    refuse_conf(r, "data:\n  pack: true\ndata:\n  split: a\n",
+                "c.yaml:3: the key data stands twice");
+    refuse_conf(r, "training.seed: 1\ntraining:\n  seed: 2\n", "c.yaml:3: the key training.seed");
+    refuse_conf(r, "data:\n  format: text\ntraining:\n  dataset: text\n",
+                "c.yaml:4: training.dataset sets data.format, which line 2 has set already");
+    refuse_conf(r, "a: [1, 2\n", "c.yaml:2: not YAML");
+    refuse_conf(r, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
+    refuse_conf(r, "- 1\n", "expected \"section:\"");
+    refuse_conf(r, "a: &x 1\nb: *x\n", "\"a\"");
+    refuse_conf(r, "training: *x\n", "aliases are not supported");
+    refuse_conf(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
+    refuse_conf(r, "data:\n  split: [[1]]\n", "plain values only");
+    refuse_conf(r, "data:\n  split: \"a\\0b\"\n", "NUL");
+    refuse_conf(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value holds a NUL");
+    refuse_conf(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" holds a comma");
+    refuse_conf(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
+    refuse_conf(r, "a: \xff\n", "not YAML");
 }
 
 static int64_t cache_bytes(const room *r, const char *text, const char *flag)
 {
     conf c;
-    assert_ok(load(r, &c, text, flag, NULL, NULL, NULL));
+    assert_ok(load_args(r, &c, text, flag, NULL, NULL, NULL));
     const int64_t bytes = c.cache_bytes;
     conf_done(&c);
     return bytes;
@@ -229,25 +235,26 @@ static void test_bytes__may_have_a_unit(void **state)
                  "prepd.ship_bytes: expected a whole number (at least 1 bytes, or in KiB, MiB, "
                  "GiB, TiB), found \"%s\"",
                  none[i]);
-        refuse(r, text, words);
+        refuse_conf(r, text, words);
     }
-    refuse(r, "cache:\n  bytes: 2TiB\n", "cache.bytes: 2199023255552 is out of range; allowed:");
-    refuse(r, "cache:\n  bytes: -1MiB\n", "cache.bytes: -1048576 is out of range");
-    refuse(r, "training:\n  steps: 1KiB\n", "whole number (at least 0 steps), found \"1KiB\"");
+    refuse_conf(r, "cache:\n  bytes: 2TiB\n",
+                "cache.bytes: 2199023255552 is out of range; allowed:");
+    refuse_conf(r, "cache:\n  bytes: -1MiB\n", "cache.bytes: -1048576 is out of range");
+    refuse_conf(r, "training:\n  steps: 1KiB\n", "whole number (at least 0 steps), found \"1KiB\"");
 }
 
 static void test_rules__between_options(void **state)
 {
     const room *r = *state;
     conf c;
-    refuse(r, "training:\n  steps: 0\n", "training.steps 0 means");
-    refuse(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
-    refuse(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
-    refuse(r, "prepd:\n  endpoint: http://x\n",
-           "c.yaml:2: prepd.endpoint: \"http://x\" is neither ipc://PATH nor tcp://");
-    refuse(r, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
-    refuse(r, "prepd:\n  endpoint: \"ipc://\"\n", "neither ipc://PATH nor tcp://");
-    refuse(r, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");
+    refuse_conf(r, "training:\n  steps: 0\n", "training.steps 0 means");
+    refuse_conf(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
+    refuse_conf(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
+    refuse_conf(r, "prepd:\n  endpoint: http://x\n",
+                "c.yaml:2: prepd.endpoint: \"http://x\" is neither ipc://PATH nor tcp://");
+    refuse_conf(r, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
+    refuse_conf(r, "prepd:\n  endpoint: \"ipc://\"\n", "neither ipc://PATH nor tcp://");
+    refuse_conf(r, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");
     assert_ok(load_text(r, &c, "training:\n  steps: 0\n  epochs: 1.5\n"));
     conf_done(&c);
     assert_ok(load_text(r, &c, "prepd:\n  endpoint: tcp://127.0.0.1:5555\n"));
@@ -260,11 +267,11 @@ static void test_aliases__torchtitan_spellings(void **state)
 {
     const room *r = *state;
     conf c;
-    assert_ok(load(r, &c,
-                   "training:\n  dataset: text\n  batch_size: 3\n"
-                   "model:\n  hf_assets_path: /m\n"
-                   "compile:\n  enable: false\n",
-                   "--debug.seed", "9", NULL, NULL));
+    assert_ok(load_args(r, &c,
+                        "training:\n  dataset: text\n  batch_size: 3\n"
+                        "model:\n  hf_assets_path: /m\n"
+                        "compile:\n  enable: false\n",
+                        "--debug.seed", "9", NULL, NULL));
     assert_int_equal(c.data_format, DATA_TEXT);
     assert_int_equal(c.training_local_batch_size, 3);
     assert_int_equal(c.training_seed, 9);
@@ -281,8 +288,8 @@ static void test_paths__file_and_command_line_have_their_folders(void **state)
     conf c;
     char want[5000], here[4096];
     assert_non_null(getcwd(here, sizeof here));
-    assert_ok(load(r, &c, "data:\n  path: ./d/x\nmodel:\n  path: qwen3-vl-30b-a3b\n", "--eval.path",
-                   "e", "--feed.replay=/abs", NULL));
+    assert_ok(load_args(r, &c, "data:\n  path: ./d/x\nmodel:\n  path: qwen3-vl-30b-a3b\n",
+                        "--eval.path", "e", "--feed.replay=/abs", NULL));
     snprintf(want, sizeof want, "%s/d/x", r->folder);
     assert_string_equal(c.data_path, want);
     snprintf(want, sizeof want, "%s/e", here);
@@ -297,7 +304,8 @@ static void test_paths__file_and_command_line_have_their_folders(void **state)
     conf_done(&c);
     snprintf(want, sizeof want, "%s/debug", r->folder);
     assert_int_equal(mkdir(want, 0755), 0);
-    assert_ok(load(r, &c, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s", NULL, NULL));
+    assert_ok(
+        load_args(r, &c, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s", NULL, NULL));
     assert_string_equal(c.model_path, want); /* a folder of that name wins */
     snprintf(want, sizeof want, "ipc://%s/s", here);
     assert_string_equal(c.prepd_endpoint, want);
@@ -305,7 +313,7 @@ static void test_paths__file_and_command_line_have_their_folders(void **state)
 }
 
 /* What a stream prints into; heap. */
-static char *printed(const conf *c, void (*print)(const conf *, FILE *))
+static char *print_text(const conf *c, void (*print)(const conf *, FILE *))
 {
     char *text = NULL;
     size_t size;
@@ -323,9 +331,9 @@ static void test_print__loads_again_to_the_same(void **state)
                         "data:\n  system: \"two\\nlines \\\"q\\\" # \xC3\xA9\"\n  path: a b\n"
                         "  suffix: \"a\\u2028b\\x85\\ufeff\"\n"
                         "optimizer:\n  lr: 0.1\n  eps: 1e-8\ntraining:\n  seed: 7\n"));
-    char *first = printed(&c, conf_print);
+    char *first = print_text(&c, conf_print);
     assert_ok(load_text(r, &again, first));
-    char *second = printed(&again, conf_print);
+    char *second = print_text(&again, conf_print);
     assert_string_equal(first, second);
     assert_string_equal(again.data_suffix, "a\xE2\x80\xA8"
                                            "b\xC2\x85\xEF\xBB\xBF");
@@ -371,8 +379,8 @@ static void test_help__shows_the_program_its_rows(void **state)
 {
     (void)state;
     conf any;
-    char *prepd = printed(NULL, print_help), *trainer = printed(&any, print_help);
-    char *reference = printed(NULL, print_reference), *two = printed(NULL, print_two);
+    char *prepd = print_text(NULL, print_help), *trainer = print_text(&any, print_help);
+    char *reference = print_text(NULL, print_reference), *two = print_text(NULL, print_two);
     assert_non_null(strstr(prepd, "--prepd.workers N"));
     assert_null(strstr(prepd, "--optimizer.lr"));
     assert_non_null(strstr(trainer, "--optimizer.lr X"));
@@ -395,8 +403,8 @@ static void test_help__shows_expert_rows_where_they_are_asked_for(void **state)
 {
     (void)state;
     conf any;
-    char *plain = printed(&any, print_help), *all = printed(&any, print_all);
-    char *one = printed(NULL, print_expert), *reference = printed(NULL, print_reference);
+    char *plain = print_text(&any, print_help), *all = print_text(&any, print_all);
+    char *one = print_text(NULL, print_expert), *reference = print_text(NULL, print_reference);
     assert_null(strstr(plain, "--comm.replay_rank"));
     assert_null(strstr(plain, "(expert)"));
     assert_non_null(strstr(all, "\n  --comm.replay_rank N   (expert)\n"));
@@ -417,22 +425,25 @@ static void test_removed__only_the_value_it_had(void **state)
     conf c;
     assert_ok(load_text(r, &c, "optimizer:\n  name: AdamW\n"));
     conf_done(&c);
-    assert_ok(load(r, &c, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n", "--optimizer.name",
-                   "adamw", "--parallelism.pipeline_parallel_schedule=1f1b", NULL));
-    char *text = printed(&c, conf_print);
+    assert_ok(load_args(r, &c, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n",
+                        "--optimizer.name", "adamw",
+                        "--parallelism.pipeline_parallel_schedule=1f1b", NULL));
+    char *text = print_text(&c, conf_print);
     assert_null(strstr(text, "optimizer.name"));
     assert_null(strstr(text, "pipeline_parallel_schedule"));
     free(text);
     conf_done(&c);
-    refuse(r, "optimizer:\n  name: lion\n",
-           "optimizer.name: \"lion\" is refused, since the option was removed: AdamW is the only "
-           "optimiser; leave it out");
-    refuse(r, "parallelism.pipeline_parallel_schedule: GPipe\n",
-           "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, since the option was "
-           "removed: 1F1B is the only schedule; leave it out");
-    assert_fails(ST_USAGE, load(r, &c, "", "--optimizer.name", "sgd", NULL, NULL),
+    refuse_conf(
+        r, "optimizer:\n  name: lion\n",
+        "optimizer.name: \"lion\" is refused, since the option was removed: AdamW is the only "
+        "optimiser; leave it out");
+    refuse_conf(
+        r, "parallelism.pipeline_parallel_schedule: GPipe\n",
+        "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, since the option was "
+        "removed: 1F1B is the only schedule; leave it out");
+    assert_fails(ST_USAGE, load_args(r, &c, "", "--optimizer.name", "sgd", NULL, NULL),
                  "the option was removed: AdamW is the only optimiser; leave it out");
-    char *reference = printed(NULL, print_reference);
+    char *reference = print_text(NULL, print_reference);
     assert_non_null(
         strstr(reference, "| `optimizer.name` | `adamw` | AdamW is the only optimiser |"));
     free(reference);

@@ -7,14 +7,14 @@
 
 #include "common/json/json.h"
 
-static json_value *parse(const char *text)
+static json_value *parse_text(const char *text)
 {
     json_value *v = NULL;
     assert_ok(json_parse(text, strlen(text), "t.json", &v));
     return v;
 }
 
-static void refuse(const char *text, const char *words)
+static void refuse_json(const char *text, const char *words)
 {
     json_value *v = NULL;
     assert_fails(ST_BAD_INPUT, json_parse(text, strlen(text), "t.json", &v), words);
@@ -24,8 +24,9 @@ static void refuse(const char *text, const char *words)
 static void test_parse__every_type(void **state)
 {
     (void)state;
-    json_value *v = parse(" {\"a\": [1, -2.5, true, null, \"x\\u0000\\u00e9\"], \"b\": {}, "
-                          "\"c\": 9223372036854775807, \"d\": 1e3, \"e\": 9223372036854775808}\n");
+    json_value *v =
+        parse_text(" {\"a\": [1, -2.5, true, null, \"x\\u0000\\u00e9\"], \"b\": {}, "
+                   "\"c\": 9223372036854775807, \"d\": 1e3, \"e\": 9223372036854775808}\n");
     assert_int_equal(json_typeof(v), JSON_OBJECT);
     assert_int_equal(json_count(v), 5);
     const json_value *a = json_find(v, "a");
@@ -85,22 +86,22 @@ static void test_parse__large_object_is_indexed(void **state)
 static void test_parse__refuses(void **state)
 {
     (void)state;
-    refuse("", "t.json:1");
-    refuse("{\"a\": 1", "premature EOF");
-    refuse("{\"a\": 1,\n \"b\": 2,\n}", "t.json:3");
-    refuse("[1, 2] x", "t.json:1");
-    refuse("[1] [2]", "trailing");
-    refuse("{\"a\": 1, \"b\": 2, \"a\": 3}", "\"a\" twice");
-    refuse("[\"\xff\"]", "UTF8");
-    refuse("[\"\xed\xa0\x80\"]", "UTF8");
-    refuse("[01]", "t.json:1");
-    refuse("[1e999]", "range");
-    refuse("[nul]", "not JSON");
-    refuse("/* c */ 1", "not JSON");
+    refuse_json("", "t.json:1");
+    refuse_json("{\"a\": 1", "premature EOF");
+    refuse_json("{\"a\": 1,\n \"b\": 2,\n}", "t.json:3");
+    refuse_json("[1, 2] x", "t.json:1");
+    refuse_json("[1] [2]", "trailing");
+    refuse_json("{\"a\": 1, \"b\": 2, \"a\": 3}", "\"a\" twice");
+    refuse_json("[\"\xff\"]", "UTF8");
+    refuse_json("[\"\xed\xa0\x80\"]", "UTF8");
+    refuse_json("[01]", "t.json:1");
+    refuse_json("[1e999]", "range");
+    refuse_json("[nul]", "not JSON");
+    refuse_json("/* c */ 1", "not JSON");
     char deep[600];
     memset(deep, '[', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
-    refuse(deep, "deeper than 256");
+    refuse_json(deep, "deeper than 256");
 }
 
 /* A few bytes each, a hundred in memory. */
@@ -127,14 +128,16 @@ static void test_parse__refuses_half_a_pair(void **state)
         "{\"\\ud83d\": 1}"};
     (void)state;
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
-        refuse(halves[i], "surrogate");
-    refuse("[1,\n \"ab\\ud83d\\u0041\"]", "t.json:2: not JSON: an escaped surrogate without the "
-                                          "other half (column 5, byte 8)");
-    refuse("[x, \"\\ud83d\"]", "invalid"); /* what comes first is told */
-    refuse("[\"\\ud83dz", "surrogate");
-    refuse("[\"\\ud83d", "premature EOF");
-    refuse("[\"\\ud83d\\ude0x\"]", "not JSON");
-    json_value *v = parse("[\"\\ud83d\\ude00\", \"\\uD83D\\uDE00\\ud83d\\ude01\", \"\\\\ud83d\"]");
+        refuse_json(halves[i], "surrogate");
+    refuse_json("[1,\n \"ab\\ud83d\\u0041\"]",
+                "t.json:2: not JSON: an escaped surrogate without the "
+                "other half (column 5, byte 8)");
+    refuse_json("[x, \"\\ud83d\"]", "invalid"); /* what comes first is told */
+    refuse_json("[\"\\ud83dz", "surrogate");
+    refuse_json("[\"\\ud83d", "premature EOF");
+    refuse_json("[\"\\ud83d\\ude0x\"]", "not JSON");
+    json_value *v =
+        parse_text("[\"\\ud83d\\ude00\", \"\\uD83D\\uDE00\\ud83d\\ude01\", \"\\\\ud83d\"]");
     assert_string_equal(json_text(json_item(v, 0), ""), "\U0001F600");
     assert_string_equal(json_text(json_item(v, 1), ""), "\U0001F600\U0001F601");
     assert_string_equal(json_text(json_item(v, 2), ""), "\\ud83d");
@@ -144,8 +147,8 @@ static void test_parse__refuses_half_a_pair(void **state)
 static void test_want__names_key_and_types(void **state)
 {
     (void)state;
-    json_value *v =
-        parse("{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2, \"y\": true}");
+    json_value *v = parse_text(
+        "{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2, \"y\": true}");
     bool y = false;
     int64_t i;
     double r;
@@ -242,7 +245,7 @@ typedef struct kept {
     char text[512];
 } kept;
 
-static status keep(void *user, const json_value *item, const json_place *at)
+static status keep_item(void *user, const json_value *item, const json_place *at)
 {
     kept *k = (kept *)user;
     json_writer w;
@@ -271,22 +274,22 @@ static void test_stream__leaves_a_member_out(void **state)
         "\"z\": {\"x\": 2}}, {\"x\": {}}, {\"x\": \"t\", \"y\": \"x\"}, {\"x\": 7}, {\"x\": null},"
         "{\"x\": false, \"xx\": [\"x\"]}, {}]}");
     kept k = {0};
-    assert_ok(json_stream_array(path, "q", "x", keep, &k));
+    assert_ok(json_stream_array(path, "q", "x", keep_item, &k));
     assert_int_equal(k.n, 7);
     assert_string_equal(k.text, "{\"a\":1,\"x\":null,\"z\":{\"x\":2}}\n{\"x\":null}\n"
                                 "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
                                 "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
     free(path);
     path = write_file(folder, "[{\"x\": [1, {\"y\" 2}]}]"); /* it is read as JSON all the same */
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "not JSON");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "not JSON");
     free(path);
     path = write_file(folder, "[{\"x\": [\"\xed\xa0\x80\"]}]");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "UTF8");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "UTF8");
     free(path);
     char deep[1024] = "[{\"x\": ";
     memset(deep + strlen(deep), '[', 300);
     path = write_file(folder, deep);
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep, &k), "nested");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "nested");
     free(path);
     harness_remove(&folder);
 }
@@ -347,11 +350,11 @@ static void test_stream__pairs_cross_chunks(void **state)
     for (size_t first = 1; first < sizeof good; first++) {
         pieces p = {good, first};
         kept k = {0};
-        assert_ok(json_stream_from("s", next_piece, &p, NULL, NULL, keep, &k));
+        assert_ok(json_stream_from("s", next_piece, &p, NULL, NULL, keep_item, &k));
         assert_string_equal(k.text, "{\"a\":1}\n{\"a\":\"x\U0001F600y\"}\n");
         p = (pieces){bad, first};
         k = (kept){0};
-        assert_fails(ST_BAD_INPUT, json_stream_from("s", next_piece, &p, NULL, NULL, keep, &k),
+        assert_fails(ST_BAD_INPUT, json_stream_from("s", next_piece, &p, NULL, NULL, keep_item, &k),
                      "s:2: not JSON: an escaped surrogate without the other half (column 9, "
                      "byte 19)");
         assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before was handed out */
@@ -547,7 +550,7 @@ static void test_writer__reads_back(void **state)
     assert_string_equal(
         text, "[0.1,5e-324,3.0,null,\"a\\\"\\\\\\n\\u0001\\u007f \xC3\xA9 \xEF\xBF\xBD|\\u0000\","
               "true,null,{\"k\":1},{\"k\":-9223372036854775808}]");
-    json_value *v = parse(text);
+    json_value *v = parse_text(text);
     assert_true(json_real(json_item(v, 0), 0) == 0.1);
     assert_true(json_int(json_find(json_item(v, 8), "k"), 0) == INT64_MIN);
     json_free(&v);
@@ -558,7 +561,7 @@ static void test_writer__reads_back(void **state)
 static void test_writer__members(void **state)
 {
     (void)state;
-    json_value *parsed = parse("[1,{\"x\":null}]");
+    json_value *parsed = parse_text("[1,{\"x\":null}]");
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);

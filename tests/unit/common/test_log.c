@@ -13,7 +13,7 @@
 #include "common/program/log.h"
 
 /* What the events of say() write to stderr. */
-static const char *captured(void (*say)(void))
+static const char *capture_log(void (*say)(void))
 {
     static char text[32768];
     int keep = dup(STDERR_FILENO), both[2];
@@ -43,7 +43,7 @@ static void test_plain__one_line_each_and_nothing_hidden(void **state)
 {
     (void)state;
     log_init("prepd", LOG_INFO, false);
-    const char *text = captured(say_some);
+    const char *text = capture_log(say_some);
     int lines = 0;
     for (const char *p = text; *p; p++)
         lines += *p == '\n';
@@ -59,7 +59,7 @@ static void test_json__fields_are_members(void **state)
     (void)state;
     log_init("worker 3", LOG_INFO, true);
     char text[32768];
-    snprintf(text, sizeof text, "%s", captured(say_some));
+    snprintf(text, sizeof text, "%s", capture_log(say_some));
     char *rest = NULL;
     int lines = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -91,7 +91,7 @@ static void expect_fields(const char *text, const char *event, const char *field
     json_value *v = NULL;
     json_writer w;
     words = text;
-    const char *line = captured(say_words);
+    const char *line = capture_log(say_words);
     assert_ok(json_parse(line, strlen(line), "log", &v));
     assert_string_equal(json_text(json_find(v, "event"), ""), event);
     json_writer_init(&w);
@@ -135,7 +135,7 @@ static void test_plain__controls_beyond_ascii_are_seen(void **state)
 {
     (void)state;
     log_init("prepd", LOG_INFO, false);
-    const char *text = captured(say_controls);
+    const char *text = capture_log(say_controls);
     assert_non_null(strstr(text, "a\\u009b31m\xc2\xa0\xe2\x82\xac\\x9bb\n"));
 }
 
@@ -205,7 +205,7 @@ static void test_long_text__is_cut_to_one_line(void **state)
     (void)state;
     for (int json = 0; json < 2; json++) {
         log_init("r", LOG_ERROR, json);
-        const char *text = captured(say_long);
+        const char *text = capture_log(say_long);
         size_t n = strlen(text);
         assert_true(n > 1000 && text[n - 1] == '\n' && strchr(text, '\n') == text + n - 1);
     }

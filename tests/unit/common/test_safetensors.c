@@ -20,7 +20,7 @@ static uint8_t *block_of(const char *json, size_t n_data, size_t *out_size)
     return block;
 }
 
-static void refuse(const char *json, size_t n_data, const char *words)
+static void refuse_header(const char *json, size_t n_data, const char *words)
 {
     size_t size;
     uint8_t *block = block_of(json, n_data, &size);
@@ -34,35 +34,37 @@ static void test_parse__refuses_each_lie(void **state)
     (void)state;
 #define T(name, dtype, shape, offsets)                                                             \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
-    refuse("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12,
-           "\"b\" overlaps \"a\"");
-    refuse("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[12,20]") "}", 20,
-           "hole of 4 bytes before tensor \"b\"");
-    refuse("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "hole of 4");
-    refuse("{" T("a", "F32", "[2]", "[0,8]") "}", 9, "1 bytes after the last tensor (\"a\")");
-    refuse("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "\"a\" ends at data byte 8");
-    refuse("{" T("a", "F32", "[2]", "[0,4]") "}", 4, "need 8 bytes, its offsets hold 4");
-    refuse("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "two rising");
-    refuse("{" T("a", "F32", "[2]", "[0,8,9]") "}", 8, "two rising");
-    refuse("{" T("a", "F32", "[2]", "[0.0,8]") "}", 8, "two rising");
-    refuse("{" T("a", "F33", "[2]", "[0,8]") "}", 8, "\"F33\" is not supported");
-    refuse("{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "size 0");
-    refuse("{" T("a", "F32", "[2,1e0]", "[0,8]") "}", 8, "size 1");
-    refuse("{" T("a", "F32", "2", "[0,8]") "}", 8, "shape");
-    refuse("{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "at most 8");
-    refuse("{" T("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
-    refuse("{" T("a", "F32", "[0,4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
-    refuse("{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "}", 2, "\"a\" twice");
-    refuse("{" T("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1, "NUL");
-    refuse("{\"__metadata__\":{\"k\":\"\\\\u0000\\\\\\u0000\"}}", 0, "NUL");
-    refuse("{\"a\":1}", 0, "\"a\": expected an object");
-    refuse("{\"a\":{}}", 0, "no dtype");
-    refuse("{\"__metadata__\":[]}", 0, "__metadata__: expected an object");
-    refuse("{\"__metadata__\":{\"k\":1}}", 0, "\"k\": expected a text");
-    refuse("[]", 0, "must begin with {");
-    refuse(" {}", 0, "must begin with {");
-    refuse("", 0, "must begin with {");
-    refuse("{", 0, "not JSON");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12,
+                  "\"b\" overlaps \"a\"");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[12,20]") "}", 20,
+                  "hole of 4 bytes before tensor \"b\"");
+    refuse_header("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "hole of 4");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8]") "}", 9,
+                  "1 bytes after the last tensor (\"a\")");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "\"a\" ends at data byte 8");
+    refuse_header("{" T("a", "F32", "[2]", "[0,4]") "}", 4, "need 8 bytes, its offsets hold 4");
+    refuse_header("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "two rising");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8,9]") "}", 8, "two rising");
+    refuse_header("{" T("a", "F32", "[2]", "[0.0,8]") "}", 8, "two rising");
+    refuse_header("{" T("a", "F33", "[2]", "[0,8]") "}", 8, "\"F33\" is not supported");
+    refuse_header("{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "size 0");
+    refuse_header("{" T("a", "F32", "[2,1e0]", "[0,8]") "}", 8, "size 1");
+    refuse_header("{" T("a", "F32", "2", "[0,8]") "}", 8, "shape");
+    refuse_header("{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "at most 8");
+    refuse_header("{" T("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
+    refuse_header("{" T("a", "F32", "[0,4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
+    refuse_header("{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "}", 2,
+                  "\"a\" twice");
+    refuse_header("{" T("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1, "NUL");
+    refuse_header("{\"__metadata__\":{\"k\":\"\\\\u0000\\\\\\u0000\"}}", 0, "NUL");
+    refuse_header("{\"a\":1}", 0, "\"a\": expected an object");
+    refuse_header("{\"a\":{}}", 0, "no dtype");
+    refuse_header("{\"__metadata__\":[]}", 0, "__metadata__: expected an object");
+    refuse_header("{\"__metadata__\":{\"k\":1}}", 0, "\"k\": expected a text");
+    refuse_header("[]", 0, "must begin with {");
+    refuse_header(" {}", 0, "must begin with {");
+    refuse_header("", 0, "must begin with {");
+    refuse_header("{", 0, "not JSON");
 }
 
 static void test_parse__every_truncation_is_refused(void **state)

@@ -11,7 +11,7 @@ static status fail_deep(void)
     return FAIL_AT(ST_BAD_INPUT, "a.json", 7, -1, "expected %s", "a number");
 }
 
-static status forward(void)
+static status forward_failure(void)
 {
     TRY(fail_deep());
     return ST_OK;
@@ -20,7 +20,7 @@ static status forward(void)
 static void test_text__names_file_line_or_byte(void **state)
 {
     (void)state;
-    assert_int_equal(forward(), ST_BAD_INPUT);
+    assert_int_equal(forward_failure(), ST_BAD_INPUT);
     assert_string_equal(status_text(), "a.json:7: expected a number");
     assert_int_equal(status_last()->line, 7);
     (void)FAIL_AT(ST_BAD_INPUT, "b.bin", -1, 12, "short");

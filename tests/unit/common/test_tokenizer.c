@@ -46,7 +46,7 @@ static dice dice_new(const char *purpose)
     return (dice){rng_key_make(harness_seed(), purpose), 0};
 }
 
-static size_t roll(dice *d, size_t below)
+static size_t roll_below(dice *d, size_t below)
 {
     return (size_t)rng_below(d->key, d->n++, below);
 }
@@ -228,9 +228,9 @@ static void test_encode__random_text_comes_back(void **state)
     for (int round = 0; round < 2000; round++) {
         char text[512];
         size_t n = 0, size;
-        while (n < 200 && roll(&d, 40)) {
+        while (n < 200 && roll_below(&d, 40)) {
             static const int32_t tops[] = {0x80, 0x300, 0x3000, 0x110000};
-            int32_t c = 1 + (int32_t)roll(&d, (size_t)tops[roll(&d, 4)] - 1);
+            int32_t c = 1 + (int32_t)roll_below(&d, (size_t)tops[roll_below(&d, 4)] - 1);
             if (c < 0xD800 || c >= 0xE000)
                 n += utf8_put(c, (uint8_t *)text + n);
         }
@@ -293,8 +293,8 @@ static void test_nfc__agrees_with_utf8proc(void **state)
     for (int round = 0; round < 20000; round++) {
         uint8_t text[128];
         size_t n = 0;
-        for (size_t k = 1 + roll(&d, 12); k; k--)
-            n += utf8_put(pool[roll(&d, sizeof pool / sizeof *pool)], text + n);
+        for (size_t k = 1 + roll_below(&d, 12); k; k--)
+            n += utf8_put(pool[roll_below(&d, sizeof pool / sizeof *pool)], text + n);
         text[n] = 0;
         assert_ok(nfc_normalise(text, n, &scratch, &ours));
         utf8proc_uint8_t *theirs = utf8proc_NFC(text);
@@ -544,8 +544,8 @@ static void test_split__by_hand_as_by_pcre2(void **state)
     assert_ok(splitter_scratch_new(&x));
     for (int round = 0; round < 40000; round++) {
         char text[128] = "";
-        for (size_t k = roll(&d, 12); k; k--)
-            strcat(text, pool[roll(&d, sizeof pool / sizeof *pool)]);
+        for (size_t k = roll_below(&d, 12); k; k--)
+            strcat(text, pool[roll_below(&d, sizeof pool / sizeof *pool)]);
         const size_t size = strlen(text);
         split_walk a, b;
         bool more_a, more_b;

@@ -37,7 +37,7 @@ static char *changed(const char *text, const char *from, const char *to)
     return out;
 }
 
-static void refuse(const char *form, const char *from, const char *to, const char *words)
+static void refuse_tokenizer(const char *form, const char *from, const char *to, const char *words)
 {
     char *text = read_golden(form), *bad = changed(text, from, to);
     tokenizer *t = NULL;
@@ -69,78 +69,98 @@ static void accept(const char *from, const char *to, const char *text, int32_t w
 static void test_load__broken_structure(void **state)
 {
     (void)state;
-    refuse("pairs", "{\"version\"", "{\"version", "some.json");
-    refuse("pairs", "\"model\":", "\"modem\":", "model is missing, expected an object");
-    refuse("pairs", "\"model\":{", "\"model\":[],\"x\":{", "model is an array, expected an object");
-    refuse("pairs", "\"vocab\":{", "\"vocab\":1,\"x\":{", "model.vocab is an integer");
-    refuse("pairs", "\"vocab\":{", "\"vocal\":{", "model.vocab is missing");
-    refuse("pairs", "\"merges\":[", "\"mergers\":[", "model.merges is missing");
-    refuse("pairs", "\"merges\":[", "\"merges\":{},\"x\":[", "model.merges is an object");
-    refuse("pairs", "\"pre_tokenizer\":", "\"pre\":", "pre_tokenizer is missing");
-    refuse("pairs", "\"added_tokens\":[", "\"added_tokens\":[1,", "added_tokens[0] is an integer");
-    refuse("pairs", "\"added_tokens\":[", "\"added_tokens\":1,\"x\":[",
-           "added_tokens is an integer");
+    refuse_tokenizer("pairs", "{\"version\"", "{\"version", "some.json");
+    refuse_tokenizer("pairs", "\"model\":", "\"modem\":", "model is missing, expected an object");
+    refuse_tokenizer("pairs", "\"model\":{", "\"model\":[],\"x\":{",
+                     "model is an array, expected an object");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":1,\"x\":{", "model.vocab is an integer");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocal\":{", "model.vocab is missing");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"mergers\":[", "model.merges is missing");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"merges\":{},\"x\":[", "model.merges is an object");
+    refuse_tokenizer("pairs", "\"pre_tokenizer\":", "\"pre\":", "pre_tokenizer is missing");
+    refuse_tokenizer("pairs", "\"added_tokens\":[", "\"added_tokens\":[1,",
+                     "added_tokens[0] is an integer");
+    refuse_tokenizer("pairs", "\"added_tokens\":[", "\"added_tokens\":1,\"x\":[",
+                     "added_tokens is an integer");
 }
 
 static void test_load__vocabulary(void **state)
 {
     (void)state;
-    refuse("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":\"1\",", "model.vocab[\"zz\"] is a text");
-    refuse("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":-1,", "is -1, expected 0 to");
-    refuse("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":99999999999,", "is 99999999999, expected");
-    refuse("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":3,", "repeats id 3");
-    refuse("pairs", "\"vocab\":{", "\"vocab\":{\"\":400,", "empty text");
-    refuse("pairs", "\"A\":32", "\"AAAA\":32", "no symbol for byte 0x41");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":\"1\",",
+                     "model.vocab[\"zz\"] is a text");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":-1,", "is -1, expected 0 to");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":99999999999,",
+                     "is 99999999999, expected");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":{\"zz\":3,", "repeats id 3");
+    refuse_tokenizer("pairs", "\"vocab\":{", "\"vocab\":{\"\":400,", "empty text");
+    refuse_tokenizer("pairs", "\"A\":32", "\"AAAA\":32", "no symbol for byte 0x41");
 }
 
 static void test_load__merges(void **state)
 {
     (void)state;
-    refuse("strings", "\"merges\":[", "\"merges\":[\"ab\",", "model.merges[0] is \"ab\"");
-    refuse("strings", "\"merges\":[", "\"merges\":[\"a b c\",", "two symbols and one space");
-    refuse("strings", "\"merges\":[", "\"merges\":[\"qqq b\",", "needs the symbol \"qqq\"");
-    refuse("strings", "\"merges\":[", "\"merges\":[\"q Q\",", "needs the symbol \"qQ\"");
-    refuse("pairs", "\"merges\":[", "\"merges\":[[\"a\"],", "model.merges[0] is an array with 1");
-    refuse("pairs", "\"merges\":[", "\"merges\":[[\"a\",1],", "model.merges[0][1] is an integer");
-    refuse("pairs", "\"merges\":[", "\"merges\":[7,", "model.merges[0] is an integer");
-    refuse("pairs", "\"merges\":[", "\"merges\":[[\"\",\"b\"],", "needs the symbol \"\"");
+    refuse_tokenizer("strings", "\"merges\":[", "\"merges\":[\"ab\",", "model.merges[0] is \"ab\"");
+    refuse_tokenizer("strings", "\"merges\":[", "\"merges\":[\"a b c\",",
+                     "two symbols and one space");
+    refuse_tokenizer("strings", "\"merges\":[", "\"merges\":[\"qqq b\",",
+                     "needs the symbol \"qqq\"");
+    refuse_tokenizer("strings", "\"merges\":[", "\"merges\":[\"q Q\",", "needs the symbol \"qQ\"");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"merges\":[[\"a\"],",
+                     "model.merges[0] is an array with 1");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"merges\":[[\"a\",1],",
+                     "model.merges[0][1] is an integer");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"merges\":[7,", "model.merges[0] is an integer");
+    refuse_tokenizer("pairs", "\"merges\":[", "\"merges\":[[\"\",\"b\"],", "needs the symbol \"\"");
 }
 
 static void test_load__what_is_not_implemented(void **state)
 {
     (void)state;
-    refuse("pairs", "\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model.type is \"Unigram\"");
-    refuse("pairs", "\"dropout\":null", "\"dropout\":0.1", "model.dropout is set");
-    refuse("pairs", "\"unk_token\":null", "\"unk_token\":\"?\"", "model.unk_token is set");
-    refuse("pairs", "\"byte_fallback\":false", "\"byte_fallback\":true", "model.byte_fallback");
-    refuse("pairs", "\"ignore_merges\":false", "\"ignore_merges\":true", "model.ignore_merges");
-    refuse("pairs", "\"type\":\"NFC\"", "\"type\":\"NFKC\"", "normalizer.type is \"NFKC\"");
-    refuse("pairs", "{\"type\":\"NFC\"}", "3", "normalizer is an integer");
-    refuse("pairs", "\"type\":\"Sequence\"", "\"type\":\"Metaspace\"", "\"Metaspace\"");
-    refuse("pairs", "\"type\":\"Split\"", "\"type\":\"Digits\"", "[0].type is \"Digits\"");
-    refuse("pairs", "\"Isolated\"", "\"Removed\"", "behavior is \"Removed\"");
-    refuse("pairs", "\"invert\":false", "\"invert\":true", "invert is set");
-    refuse("pairs", "\"Regex\":", "\"String\":", "pattern.Regex is missing");
-    refuse("pairs", "(?i:", "(?i:(", "does not compile");
-    refuse("pairs", "\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space");
-    refuse("pairs", "\"use_regex\":false", "\"use_regex\":true", "use_regex is set");
-    refuse("pairs", "\"post_processor\":null",
-           "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
-           "post_processor.type is \"TemplateProcessing\"");
+    refuse_tokenizer("pairs", "\"type\":\"BPE\"", "\"type\":\"Unigram\"",
+                     "model.type is \"Unigram\"");
+    refuse_tokenizer("pairs", "\"dropout\":null", "\"dropout\":0.1", "model.dropout is set");
+    refuse_tokenizer("pairs", "\"unk_token\":null", "\"unk_token\":\"?\"",
+                     "model.unk_token is set");
+    refuse_tokenizer("pairs", "\"byte_fallback\":false", "\"byte_fallback\":true",
+                     "model.byte_fallback");
+    refuse_tokenizer("pairs", "\"ignore_merges\":false", "\"ignore_merges\":true",
+                     "model.ignore_merges");
+    refuse_tokenizer("pairs", "\"type\":\"NFC\"", "\"type\":\"NFKC\"",
+                     "normalizer.type is \"NFKC\"");
+    refuse_tokenizer("pairs", "{\"type\":\"NFC\"}", "3", "normalizer is an integer");
+    refuse_tokenizer("pairs", "\"type\":\"Sequence\"", "\"type\":\"Metaspace\"", "\"Metaspace\"");
+    refuse_tokenizer("pairs", "\"type\":\"Split\"", "\"type\":\"Digits\"",
+                     "[0].type is \"Digits\"");
+    refuse_tokenizer("pairs", "\"Isolated\"", "\"Removed\"", "behavior is \"Removed\"");
+    refuse_tokenizer("pairs", "\"invert\":false", "\"invert\":true", "invert is set");
+    refuse_tokenizer("pairs", "\"Regex\":", "\"String\":", "pattern.Regex is missing");
+    refuse_tokenizer("pairs", "(?i:", "(?i:(", "does not compile");
+    refuse_tokenizer("pairs", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
+                     "add_prefix_space");
+    refuse_tokenizer("pairs", "\"use_regex\":false", "\"use_regex\":true", "use_regex is set");
+    refuse_tokenizer("pairs", "\"post_processor\":null",
+                     "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
+                     "post_processor.type is \"TemplateProcessing\"");
 }
 
 static void test_load__added_tokens(void **state)
 {
     (void)state;
-    refuse("pairs", "\"id\":352,", "", "added_tokens[0].id is missing");
-    refuse("pairs", "\"id\":352", "\"id\":\"352\"", "added_tokens[0].id is a text");
-    refuse("pairs", "\"id\":353", "\"id\":352", "repeats id 352");
-    refuse("pairs", "\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "content is empty");
-    refuse("pairs", "\"content\":\"<|endoftext|>\",", "", "added_tokens[0].content is missing");
-    refuse("pairs", "\"lstrip\":false", "\"lstrip\":true", "added_tokens[0].lstrip is set");
-    refuse("pairs", "\"rstrip\":false", "\"rstrip\":true", "added_tokens[0].rstrip is set");
-    refuse("pairs", "\"single_word\":false", "\"single_word\":true", "single_word is set");
-    refuse("pairs", "\"special\":true", "\"special\":1", "special is an integer");
+    refuse_tokenizer("pairs", "\"id\":352,", "", "added_tokens[0].id is missing");
+    refuse_tokenizer("pairs", "\"id\":352", "\"id\":\"352\"", "added_tokens[0].id is a text");
+    refuse_tokenizer("pairs", "\"id\":353", "\"id\":352", "repeats id 352");
+    refuse_tokenizer("pairs", "\"content\":\"<|endoftext|>\"", "\"content\":\"\"",
+                     "content is empty");
+    refuse_tokenizer("pairs", "\"content\":\"<|endoftext|>\",", "",
+                     "added_tokens[0].content is missing");
+    refuse_tokenizer("pairs", "\"lstrip\":false", "\"lstrip\":true",
+                     "added_tokens[0].lstrip is set");
+    refuse_tokenizer("pairs", "\"rstrip\":false", "\"rstrip\":true",
+                     "added_tokens[0].rstrip is set");
+    refuse_tokenizer("pairs", "\"single_word\":false", "\"single_word\":true",
+                     "single_word is set");
+    refuse_tokenizer("pairs", "\"special\":true", "\"special\":1", "special is an integer");
 }
 
 /* No normaliser at all is a valid choice, and then "e" and U+0301 stay apart. */

@@ -25,7 +25,7 @@ static void test_copy__shows_what_steers(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(visible(cases[i].text).text, cases[i].shown);
+        assert_string_equal(escape_text(cases[i].text).text, cases[i].shown);
 }
 
 /* At every length: no half escape, no half character, nothing beyond. */

@@ -34,7 +34,7 @@ static status tokenize(int argc, const char *const *argv)
     return verb_tokenize(argc, words);
 }
 
-static child start(const char *const *argv)
+static child start_child(const char *const *argv)
 {
     int in[2], out[2], note[2], argc = 0;
     assert_int_equal(pipe(in), 0);
@@ -73,12 +73,12 @@ static void read_to_end(int fd, char *out, size_t size)
 }
 
 /* Input in, everything out. Returns the exit code. */
-static int run(const char *flag, const char *input, size_t size, char *out, size_t out_size,
-               char *note, size_t note_size)
+static int run_tokenize(const char *flag, const char *input, size_t size, char *out,
+                        size_t out_size, char *note, size_t note_size)
 {
     char *folder = model_folder();
     const char *const argv[] = {"tokenize", "--model", folder, flag, NULL};
-    child c = start(argv);
+    child c = start_child(argv);
     assert_int_equal(write(c.to, input, size), size);
     close(c.to);
     read_to_end(c.from, out, out_size);
@@ -95,7 +95,7 @@ static void test_tokenize__lines(void **state)
     (void)state;
     char out[256], note[256];
     static const char in[] = "red\n\n<|im_end|>a\r\nA"; /* the last line without its LF */
-    assert_int_equal(run(NULL, in, strlen(in), out, sizeof out, note, sizeof note), 0);
+    assert_int_equal(run_tokenize(NULL, in, strlen(in), out, sizeof out, note, sizeof note), 0);
     /* Golden ids: the empty line is an empty line, CR is a character of its own. */
     char want[256];
     char *folder = model_folder();
@@ -121,9 +121,10 @@ static void test_tokenize__json_lines(void **state)
     (void)state;
     char out[256], note[256];
     static const char in[] = "\"\"\n\"a\\n\"\n \"\\u0041\" \n\"a\\u0000a\"";
-    assert_int_equal(run("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 0);
+    assert_int_equal(run_tokenize("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note),
+                     0);
     assert_string_equal(out, "[]\n[64, 198]\n[32]\n[64, 188, 64]\n");
-    assert_int_equal(run("--jsonl", "", 0, out, sizeof out, note, sizeof note), 0);
+    assert_int_equal(run_tokenize("--jsonl", "", 0, out, sizeof out, note, sizeof note), 0);
     assert_string_equal(out, "");
 }
 
@@ -134,7 +135,8 @@ static void test_tokenize__bad_json_names_the_line(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char in[64], out[256], note[1024];
         snprintf(in, sizeof in, "\"A\"\n%s\n\"A\"\n", bad[i]);
-        assert_int_equal(run("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 65);
+        assert_int_equal(
+            run_tokenize("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 65);
         assert_string_equal(out, "[32]\n"); /* what came before is answered, nothing after */
         assert_non_null(strstr(note, "standard input:2:"));
         assert_non_null(strstr(note, "JSON string"));
@@ -147,7 +149,7 @@ static void test_tokenize__long_line(void **state)
     enum { SIZE = 50000, OUT = 4 * SIZE };
     char *in = malloc(SIZE), *out = malloc(OUT), note[64];
     memset(in, '1', SIZE); /* every digit is a token: "16 16 ..." */
-    assert_int_equal(run(NULL, in, SIZE, out, OUT, note, sizeof note), 0);
+    assert_int_equal(run_tokenize(NULL, in, SIZE, out, OUT, note, sizeof note), 0);
     assert_int_equal(strlen(out), 3 * SIZE);
     assert_memory_equal(out, "16 16 ", 6);
     assert_string_equal(out + 3 * SIZE - 3, "16\n");
@@ -161,7 +163,7 @@ static void test_tokenize__answers_at_once(void **state)
     (void)state;
     char *folder = model_folder(), line[32];
     const char *const argv[] = {"tokenize", "--jsonl", "--model", folder, NULL};
-    child c = start(argv);
+    child c = start_child(argv);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(write(c.to, "\"A\"\n", 4), 4);
         assert_int_equal(read(c.from, line, 5), 5);

@@ -17,7 +17,7 @@ typedef struct builder {
     int kind[MAX_ITEMS];   /* 1 = video */
 } builder;
 
-static int64_t draw(builder *b, int64_t from, int64_t to)
+static int64_t draw_in_range(builder *b, int64_t from, int64_t to)
 {
     return from + (int64_t)rng_below(b->key, b->counter++, (uint64_t)(to - from + 1));
 }
@@ -28,29 +28,29 @@ static int64_t merged_rows(const row *r, int64_t item)
     return (int64_t)g[0] * g[1] * g[2] / 4;
 }
 
-static void put(builder *b, int32_t id, int32_t visual)
+static void append_token(builder *b, int32_t id, int32_t visual)
 {
     row *r = b->r;
     int64_t t = b->token++;
     r->input_ids[t] = id;
     r->visual_row[t] = visual;
-    r->labels[t] = visual < 0 && draw(b, 0, 1) ? id : NO_LABEL;
+    r->labels[t] = visual < 0 && draw_in_range(b, 0, 1) ? id : NO_LABEL;
     for (int s = 0; s < 3; s++)
         r->position_ids[s * r->n_tokens + t] = (int32_t)(t + s);
     if (r->loss_weight)
-        r->loss_weight[t] = (float)draw(b, 0, 8) / 8;
+        r->loss_weight[t] = (float)draw_in_range(b, 0, 8) / 8;
 }
 
 static void put_text(builder *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        put(b, (int32_t)draw(b, 0, TEXT_ID_MAX), -1);
+        append_token(b, (int32_t)draw_in_range(b, 0, TEXT_ID_MAX), -1);
 }
 
 static void fill_pixels(builder *b, uint8_t *p, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        p[i] = b->recipe->noise ? (uint8_t)draw(b, 0, 255)
+        p[i] = b->recipe->noise ? (uint8_t)draw_in_range(b, 0, 255)
                                 : (uint8_t)(i % 16 * 3 + i / 16 % 16 * 2 + i / 700);
 }
 
@@ -60,7 +60,7 @@ static void put_items(builder *b, int64_t first, int n, int64_t merged)
     for (int i = 0; i < n; i++) {
         int64_t rows = merged_rows(b->r, first + i);
         for (int64_t m = 0; m < rows; m++)
-            put(b, b->kind[first + i] ? VIDEO_ID : IMAGE_ID, (int32_t)(merged + m));
+            append_token(b, b->kind[first + i] ? VIDEO_ID : IMAGE_ID, (int32_t)(merged + m));
         put_text(b, 3);
         merged += rows;
     }
@@ -80,9 +80,9 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     assert_true(r.n_items <= MAX_ITEMS);
     for (int64_t i = 0; i < r.n_items; i++) {
         b.kind[i] = i % per_doc >= recipe->images;
-        grids[i][0] = b.kind[i] && !recipe->one_frame_videos ? (int32_t)draw(&b, 2, 3) : 1;
-        grids[i][1] = 2 * (int32_t)draw(&b, 1, 4);
-        grids[i][2] = 2 * (int32_t)draw(&b, 1, 4);
+        grids[i][0] = b.kind[i] && !recipe->one_frame_videos ? (int32_t)draw_in_range(&b, 2, 3) : 1;
+        grids[i][1] = 2 * (int32_t)draw_in_range(&b, 1, 4);
+        grids[i][2] = 2 * (int32_t)draw_in_range(&b, 1, 4);
         int64_t n = (int64_t)grids[i][0] * grids[i][1] * grids[i][2];
         patches[b.kind[i]] += n;
         visual += n / 4;
@@ -95,7 +95,7 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     memcpy(r.grid_thw, grids, (size_t)r.n_items * sizeof grids[0]);
     for (int64_t d = 0; d < r.n_docs; d++) {
         r.cu_seqlens[d] = (int32_t)b.token;
-        r.doc_sample_id[d] = (uint64_t)draw(&b, 0, 1000000);
+        r.doc_sample_id[d] = (uint64_t)draw_in_range(&b, 0, 1000000);
         put_text(&b, TEXT_BEFORE);
         put_items(&b, recipe->shared ? 0 : d * per_doc, per_doc, b.merged);
         if (!recipe->shared)

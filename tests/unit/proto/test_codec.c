@@ -158,7 +158,7 @@ static size_t flip(uint8_t *bytes, size_t size, uint64_t how)
     return size;
 }
 
-static size_t cut(uint8_t *bytes, size_t size, uint64_t how)
+static size_t truncate_bytes(uint8_t *bytes, size_t size, uint64_t how)
 {
     (void)bytes;
     return size ? how % size : 0;
@@ -190,7 +190,7 @@ static wire_msg *edited(const wire_msg *m, size_t part, edit how, uint64_t with)
 static void test_codec_decode__hostile_edits(void **state)
 {
     (void)state;
-    const edit edits[] = {flip, flip, flip, cut, lengthen};
+    const edit edits[] = {flip, flip, flip, truncate_bytes, lengthen};
     enum { EDITS = sizeof edits / sizeof edits[0], ROUNDS = 60 };
     rng_key key = rng_key_make(harness_seed(), "hostile");
     uint64_t counter = 0;

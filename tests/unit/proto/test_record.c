@@ -276,7 +276,7 @@ static void test_client_replay__whole_steps_alone(void **state)
     tear_down(&s);
 }
 
-static uint8_t *load(const char *path, size_t *out_size)
+static uint8_t *read_record_file(const char *path, size_t *out_size)
 {
     struct stat info;
     FILE *f = fopen(path, "rb");
@@ -289,7 +289,7 @@ static uint8_t *load(const char *path, size_t *out_size)
     return bytes;
 }
 
-static void store(const char *path, const uint8_t *bytes, size_t size)
+static void write_record_file(const char *path, const uint8_t *bytes, size_t size)
 {
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
@@ -303,13 +303,13 @@ static void test_record_open__cut_short(void **state)
     setting s;
     size_t size;
     set_up(&s);
-    uint8_t *bytes = load(s.path, &size);
+    uint8_t *bytes = read_record_file(s.path, &size);
     rng_key key = rng_key_make(harness_seed(), "cut");
     for (uint64_t i = 0; i < 100; i++) {
         record_reader *r = NULL;
         char end[40];
         size_t cut = i < 64 ? size - 1 - i : rng_below(key, i, size);
-        store(s.path, bytes, cut);
+        write_record_file(s.path, bytes, cut);
         assert_int_equal(record_open(s.path, &r), ST_BAD_INPUT);
         if (cut > 200) {
             snprintf(end, sizeof end, "byte %zu", cut);
@@ -331,14 +331,14 @@ static void test_record__damaged(void **state)
     int noticed = 0;
     set_up(&s);
     assert_ok(wire_msg_new(&m));
-    uint8_t *bytes = load(s.path, &size);
+    uint8_t *bytes = read_record_file(s.path, &size);
     rng_key key = rng_key_make(harness_seed(), "damage");
     enum { TRIES = 300 };
     for (uint64_t i = 0; i < TRIES; i++) {
         record_reader *r = NULL;
         uint64_t bit = i < 32 * 8 ? (size - 32) * 8 + i : rng_below(key, i, size * 8);
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        store(s.path, bytes, size);
+        write_record_file(s.path, bytes, size);
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         status st = record_open(s.path, &r);
         for (uint64_t k = 0; k < ROWS && st == ST_OK; k++) {
@@ -366,14 +366,15 @@ static void test_record__other_files(void **state)
     client *c = NULL;
     size_t size;
     set_up(&s);
-    uint8_t *bytes = load(s.path, &size);
+    uint8_t *bytes = read_record_file(s.path, &size);
     bytes[4] = 9;
-    store(s.path, bytes, size);
+    write_record_file(s.path, bytes, size);
     assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "version 9");
     assert_non_null(strstr(status_text(), "version 1"));
-    store(s.path, bytes, 0);
+    write_record_file(s.path, bytes, 0);
     assert_fails(ST_BAD_INPUT, record_open(s.path, &r), "TSRR");
-    store(s.path, (const uint8_t *)"{\"not\": \"a recording, but JSON of some length\"}", 48);
+    write_record_file(s.path,
+                      (const uint8_t *)"{\"not\": \"a recording, but JSON of some length\"}", 48);
     assert_fails(ST_BAD_INPUT, client_replay(&(replay_options){.path = s.path, .loops = 1}, &c),
                  s.path);
     assert_fails(ST_NO_INPUT, record_open("/nowhere/at/all", &r), "/nowhere/at/all");

@@ -11,7 +11,7 @@
 
 static const char PEER[] = "ipc://daemon";
 
-static status begin(const char *welcome, uint64_t asked, int rank, int ranks, row_order *out)
+static status start_order(const char *welcome, uint64_t asked, int rank, int ranks, row_order *out)
 {
     json_value *v = NULL;
     assert_ok(json_parse(welcome, strlen(welcome), "WELCOME", &v));
@@ -24,7 +24,7 @@ static void test_row_order__one_consumer_gets_every_row(void **state)
 {
     (void)state;
     row_order o;
-    assert_ok(begin("{\"row\":40,\"global_batch_size\":4}", 40, 0, 1, &o));
+    assert_ok(start_order("{\"row\":40,\"global_batch_size\":4}", 40, 0, 1, &o));
     assert_ok(row_order_take(&o, PEER, 40));
     assert_ok(row_order_take(&o, PEER, 41));
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 43),
@@ -32,9 +32,9 @@ static void test_row_order__one_consumer_gets_every_row(void **state)
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 41),
                  "row 41 came where row 42 was expected");
     assert_ok(row_order_take(&o, PEER, 42));
-    assert_fails(ST_PROTOCOL, begin("{\"row\":0}", 40, 0, 1, &o),
+    assert_fails(ST_PROTOCOL, start_order("{\"row\":0}", 40, 0, 1, &o),
                  "begins at row 0, but row 40 was asked for");
-    assert_ok(begin("{}", 5, 0, 1, &o)); /* one that does not say where it begins */
+    assert_ok(start_order("{}", 5, 0, 1, &o)); /* one that does not say where it begins */
     assert_ok(row_order_take(&o, PEER, 5));
 }
 
@@ -43,12 +43,12 @@ static void test_row_order__a_recording_comes_round_and_round(void **state)
     (void)state;
     row_order o;
     static const char welcome[] = "{\"row\":102,\"recording\":{\"first\":100,\"rows\":3}}";
-    assert_ok(begin(welcome, 102, 0, 1, &o));
+    assert_ok(start_order(welcome, 102, 0, 1, &o));
     for (uint64_t i = 2; i < 11; i++)
         assert_ok(row_order_take(&o, PEER, 100 + i % 3));
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 103), "row 103 came where row 102");
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 100), "row 100 came where row 102");
-    assert_fails(ST_PROTOCOL, begin("{\"recording\":{\"first\":1,\"rows\":0}}", 1, 0, 1, &o),
+    assert_fails(ST_PROTOCOL, start_order("{\"recording\":{\"first\":1,\"rows\":0}}", 1, 0, 1, &o),
                  "which rows the recording has");
 }
 
@@ -69,7 +69,7 @@ static void take_steps(int ranks, uint64_t g, uint64_t first, uint64_t rounds)
              (unsigned long long)(first + (rounds ? 7 : 0)), (unsigned long long)g,
              (unsigned long long)rounds);
     for (int r = 0; r < ranks; r++)
-        assert_ok(begin(welcome, first + (rounds ? 7 : 0), r, ranks, &o[r]));
+        assert_ok(start_order(welcome, first + (rounds ? 7 : 0), r, ranks, &o[r]));
     for (uint64_t step = first / g; step < first / g + STEPS; step++) {
         for (uint64_t k = 0; k < g; k++)
             cost[k] = (int64_t)((step * 31 + k * 17) % 11);
@@ -98,7 +98,7 @@ static void test_row_order__ranks_get_no_more_and_no_less(void **state)
     (void)state;
     row_order o;
     static const char welcome[] = "{\"row\":0,\"global_batch_size\":4}";
-    assert_ok(begin(welcome, 0, 1, 2, &o));
+    assert_ok(start_order(welcome, 0, 1, 2, &o));
     assert_ok(row_order_take(&o, PEER, 1));
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 0), "row 0 came where row 2");
     assert_fails(
@@ -110,8 +110,8 @@ static void test_row_order__ranks_get_no_more_and_no_less(void **state)
                  "row 3 came where one from row 4 on was expected");
     assert_fails(ST_PROTOCOL, row_order_take(&o, PEER, 8), "row 8 of step 2 came");
     assert_ok(row_order_take(&o, PEER, 6));
-    assert_fails(ST_PROTOCOL, begin("{\"row\":0}", 4, 0, 2, &o), "row 4 was asked for");
-    assert_fails(ST_PROTOCOL, begin(welcome, 8, 0, 2, &o), "row 8 was asked for");
+    assert_fails(ST_PROTOCOL, start_order("{\"row\":0}", 4, 0, 2, &o), "row 4 was asked for");
+    assert_fails(ST_PROTOCOL, start_order(welcome, 8, 0, 2, &o), "row 8 was asked for");
 }
 
 #define INDEX "\"index\":\"0123456789abcdef0123456789abcdef\""

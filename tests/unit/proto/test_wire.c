@@ -381,7 +381,7 @@ static void read_allowed(const char *keys, char *out, size_t size)
     fclose(f);
 }
 
-static void append(const char *keys, const char *text)
+static void append_allowed(const char *keys, const char *text)
 {
     char path[400];
     snprintf(path, sizeof path, "%s/allowed", keys);
@@ -399,7 +399,7 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     snprintf(keys, sizeof keys, "%s/k", folder);
     assert_fails(ST_NO_INPUT, wire_keys_make(keys, "one"), "without --client");
     assert_ok(wire_keys_make(keys, NULL));
-    append(keys, "# by hand"); /* without a newline */
+    append_allowed(keys, "# by hand"); /* without a newline */
     assert_ok(wire_keys_make(keys, "one"));
     assert_ok(wire_keys_make(keys, "two"));
     read_allowed(keys, text, sizeof text);
@@ -440,9 +440,9 @@ static void test_wire_keys__full_disk(void **state)
     disk_of(RLIM_INFINITY);
     assert_int_equal(st, ST_IO);
     assert_ok(wire_keys_make(keys, NULL));
-    append(keys,
-           "# a line that takes the room that the next key would have needed, and it is full");
-    append(keys, "\n");
+    append_allowed(
+        keys, "# a line that takes the room that the next key would have needed, and it is full");
+    append_allowed(keys, "\n");
     read_allowed(keys, before, sizeof before);
     disk_of(strlen(before) + 9); /* allowed is cut */
     st = wire_keys_make(keys, "site");

@@ -50,14 +50,14 @@ static void begin_with(fixture *f, int share, const char *keys)
     assert_ok(wire_msg_new(&f->m));
 }
 
-static fixture begin(void)
+static fixture begin_guard(void)
 {
     fixture f = {.port = harness_port(NULL)};
     begin_with(&f, SHARE, NULL);
     return f;
 }
 
-static void end(fixture *f)
+static void end_guard(fixture *f)
 {
     wire_msg_free(&f->m);
     wire_close(&f->s);
@@ -65,7 +65,7 @@ static void end(fixture *f)
 }
 
 /* Waits a little, reads what is there; how many messages. */
-static int turn(fixture *f, wire_peer *from)
+static int poll_socket(fixture *f, wire_peer *from)
 {
     wire_wait wait = {.socket = f->s};
     int n = 0;
@@ -76,7 +76,7 @@ static int turn(fixture *f, wire_peer *from)
     return n;
 }
 
-static void say(int fd, const void *data, size_t size)
+static void say_bytes(int fd, const void *data, size_t size)
 {
     assert_int_equal(send(fd, data, size, MSG_NOSIGNAL), size);
 }
@@ -84,8 +84,8 @@ static void say(int fd, const void *data, size_t size)
 /* A message, which arrives. */
 static void say_hi(fixture *f, int fd, wire_peer *from)
 {
-    say(fd, "\0\2hi", 4);
-    for (int i = 0; turn(f, from) == 0; i++)
+    say_bytes(fd, "\0\2hi", 4);
+    for (int i = 0; poll_socket(f, from) == 0; i++)
         assert_true(i < WAIT_MS / STEP_MS);
 }
 
@@ -101,9 +101,9 @@ static int peer(fixture *f)
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
-    say(fd, greeting, sizeof greeting);
+    say_bytes(fd, greeting, sizeof greeting);
     assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
-    say(fd, ready, sizeof ready - 1);
+    say_bytes(fd, ready, sizeof ready - 1);
     return fd;
 }
 
@@ -119,20 +119,20 @@ static bool parts_without_end(fixture *f, int fd, size_t bytes)
         if (n < 0 && errno != EAGAIN)
             return false;
         if (n < 0 || sent / SHARE != (sent + (size_t)n) / SHARE)
-            turn(f, NULL);
+            poll_socket(f, NULL);
         if (f->cut)
             return false;
         sent += n < 0 ? 0 : (size_t)n;
     }
-    turn(f, NULL);
-    turn(f, NULL); /* the look after the last byte */
+    poll_socket(f, NULL);
+    poll_socket(f, NULL); /* the look after the last byte */
     return f->cut == 0;
 }
 
 static void without_an_end_is_cut_off(void **state)
 {
     (void)state;
-    fixture f = begin();
+    fixture f = begin_guard();
     const int bad = peer(&f), good = peer(&f);
     assert_true(parts_without_end(&f, bad, SHARE / 2));
     assert_false(parts_without_end(&f, bad, 64 << 20));
@@ -141,30 +141,30 @@ static void without_an_end_is_cut_off(void **state)
     say_hi(&f, good, NULL);
     close(bad);
     close(good);
-    end(&f);
+    end_guard(&f);
 }
 
 static void all_together_have_a_share(void **state)
 {
     (void)state;
     enum { PEERS = 8 };
-    fixture f = begin();
+    fixture f = begin_guard();
     int fd[PEERS];
     for (int i = 0; i < PEERS; i++) { /* each below its own share */
         fd[i] = peer(&f);
         parts_without_end(&f, fd[i], SHARE * 7 / 10);
     }
-    turn(&f, NULL);
+    poll_socket(&f, NULL);
     assert_in_range(f.cut, 1, PEERS - 1);
     for (int i = 0; i < PEERS; i++)
         close(fd[i]);
-    end(&f);
+    end_guard(&f);
 }
 
 static void a_known_one_may_send_more(void **state)
 {
     (void)state;
-    fixture f = begin();
+    fixture f = begin_guard();
     wire_peer from;
     const int fd = peer(&f);
     say_hi(&f, fd, &from);
@@ -173,7 +173,7 @@ static void a_known_one_may_send_more(void **state)
     assert_false(parts_without_end(&f, fd, 2 * KNOWN));
     assert_int_equal(f.cut, 1);
     close(fd);
-    end(&f);
+    end_guard(&f);
 }
 
 /* The descriptor of a connection that came to the port; -1: none. */
@@ -197,7 +197,7 @@ static void anothers_connection_is_let_be(void **state)
     enum { LOW = 64 << 10 };
     fixture low = {.port = harness_port(NULL)};
     begin_with(&low, LOW, NULL);
-    fixture other = begin();
+    fixture other = begin_guard();
     const int first = peer(&low);
     const int there = accepted_at(low.port);
     assert_true(there >= 0);
@@ -209,13 +209,13 @@ static void anothers_connection_is_let_be(void **state)
     const int second = peer(&other);
     assert_int_equal(accepted_at(other.port), there);
     assert_true(parts_without_end(&other, second, SHARE / 2));
-    turn(&low, NULL);
-    turn(&low, NULL);
+    poll_socket(&low, NULL);
+    poll_socket(&low, NULL);
     assert_int_equal(low.cut, 0);
     assert_true(parts_without_end(&other, second, SHARE / 4));
     close(second);
-    end(&low);
-    end(&other);
+    end_guard(&low);
+    end_guard(&other);
 }
 
 /* Parts of every form of frame; a byte wrong for each would soon be over the share. */
@@ -240,14 +240,14 @@ static void exactly(const char *keys)
         for (size_t k = 0; k < PARTS; k++)
             assert_ok(wire_msg_add(m, part, sizes[k % 6]));
         assert_ok(wire_send(s, NULL, m));
-        while (turn(&f, NULL) == 0)
+        while (poll_socket(&f, NULL) == 0)
             ;
     }
     assert_int_equal(f.cut, 0);
     wire_msg_free(&m);
     wire_close(&s);
     wire_free(&w);
-    end(&f);
+    end_guard(&f);
 }
 
 static void what_is_read_counts_exactly(void **state)
@@ -286,11 +286,11 @@ static int connection_of_ours(int port, int *out_theirs)
 }
 
 /* Sends so much, which stays in the kernel as what ZeroMQ has not made messages of. */
-static void fill(int theirs, int fd, size_t bytes)
+static void fill_share(int theirs, int fd, size_t bytes)
 {
     static uint8_t all[1 << 16], taken[1 << 16];
     for (size_t sent = 0; sent < bytes; sent += sizeof all) {
-        say(theirs, all, sizeof all);
+        say_bytes(theirs, all, sizeof all);
         assert_int_equal(recv(fd, taken, sizeof taken, MSG_WAITALL), sizeof taken);
     }
 }
@@ -311,12 +311,12 @@ static void a_message_tells_of_its_connection(void **state)
     assert_ok(wire_guard_new(w, s->socket, "here", port, &limits, false, &g));
     const int fd = connection_of_ours(port, &theirs);
     for (int i = 0; i < 3; i++) { /* over the limit together, and each of them read */
-        fill(theirs, fd, SHARE / 2);
+        fill_share(theirs, fd, SHARE / 2);
         wire_guard_count(g, fd, SHARE / 2);
     }
     wire_guard_look(g);
     assert_int_equal(wire_guard_were_cut(g, last), 0);
-    fill(theirs, fd, SHARE + SHARE / 2);
+    fill_share(theirs, fd, SHARE + SHARE / 2);
     usleep(2000 * WIRE_GUARD_MS); /* until it looks again */
     wire_guard_look(g);
     assert_int_equal(wire_guard_were_cut(g, last), 1);

@@ -97,8 +97,8 @@ static void transpose(real *out, const real *x, int64_t stride, int64_t n, int64
 }
 
 /* s [n, SHORT_KEYS] = alpha x y^T, y given transposed, up to the last key each row block sees. */
-static void scores(const head_view *w, const real *x, int64_t stride, const real *y_transposed,
-                   real alpha, real *s)
+static void compute_scores(const head_view *w, const real *x, int64_t stride,
+                           const real *y_transposed, real alpha, real *s)
 {
     product p = {x, stride, 1, y_transposed, SHORT_KEYS, s, SHORT_KEYS, alpha, false};
     for (int64_t r = 0, rows; r < w->n; r += rows) {
@@ -109,8 +109,8 @@ static void scores(const head_view *w, const real *x, int64_t stride, const real
 
 /* out [n, d] = alpha s x over the keys each query sees; s is 0 where a row block sees further than
  * one of its rows. */
-static void mix(const head_view *w, const real *s, const real *x, int64_t stride, real alpha,
-                real *out, int64_t out_stride)
+static void mix_rows(const head_view *w, const real *s, const real *x, int64_t stride, real alpha,
+                     real *out, int64_t out_stride)
 {
     product p = {s, SHORT_KEYS, 1, x, stride, out, out_stride, alpha, false};
     for (int64_t r = 0, rows; r < w->n; r += rows) {
@@ -140,14 +140,14 @@ void SHORT_HEAD_FWD(const head_view *w, real *o, real *lse, real *scratch)
 {
     real *k_t = scratch, *s = scratch + SHORT_DIM * SHORT_KEYS;
     transpose(k_t, w->k, w->k_stride, w->n, w->d);
-    scores(w, w->q, w->q_stride, k_t, w->scale, s);
+    compute_scores(w, w->q, w->q_stride, k_t, w->scale, s);
     for (int64_t i = 0; i < w->n; i++) {
         real *row = s + i * SHORT_KEYS;
         int64_t seen = head_keys(w, i);
         lse[i * w->lse_stride] = HEAD_SOFTMAX_ROW(row, seen);
         blank(w, row, seen);
     }
-    mix(w, s, w->v, w->v_stride, 1, o, w->o_stride);
+    mix_rows(w, s, w->v, w->v_stride, 1, o, w->o_stride);
 }
 
 void SHORT_HEAD_BWD(const head_view *w, const head_grads *g, real *scratch)
@@ -157,8 +157,8 @@ void SHORT_HEAD_BWD(const head_view *w, const head_grads *g, real *scratch)
     HEAD_DOTS(w, g);
     transpose(k_t, w->k, w->k_stride, w->n, w->d);
     transpose(v_t, w->v, w->v_stride, w->n, w->d);
-    scores(w, w->q, w->q_stride, k_t, w->scale, prob);
-    scores(w, g->do_, w->o_stride, v_t, 1, ds);
+    compute_scores(w, w->q, w->q_stride, k_t, w->scale, prob);
+    compute_scores(w, g->do_, w->o_stride, v_t, 1, ds);
     for (int64_t i = 0; i < w->n; i++) {
         real *p = prob + i * SHORT_KEYS, *x = ds + i * SHORT_KEYS;
         const real dot = g->dot[i * w->lse_stride];
@@ -171,6 +171,6 @@ void SHORT_HEAD_BWD(const head_view *w, const head_grads *g, real *scratch)
         blank(w, x, seen);
     }
     mix_back(w, prob, g->do_, w->o_stride, 1, g->dv, w->v_stride);
-    mix(w, ds, w->k, w->k_stride, w->scale, g->dq, w->q_stride);
+    mix_rows(w, ds, w->k, w->k_stride, w->scale, g->dq, w->q_stride);
     mix_back(w, ds, w->q, w->q_stride, w->scale, g->dk, w->k_stride);
 }

@@ -4,12 +4,12 @@
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
-static char *window(const peer_set *p, int64_t rank, size_t at)
+static char *locate_window(const peer_set *p, int64_t rank, size_t at)
 {
     return (char *)p->base[rank] + at;
 }
 
-static bool needed(int32_t round, const int32_t *rounds)
+static bool needs_round(int32_t round, const int32_t *rounds)
 {
     return !rounds || round == 0 || round < rounds[0];
 }
@@ -18,7 +18,7 @@ status CPU_OP(peers_tell)(stream *s, const peers_tell_args *a)
 {
     (void)s;
     for (int64_t r = 0; r < a->p.size; r++)
-        memcpy((int32_t *)(void *)window(&a->p, r, a->at) + a->p.rank * a->count, a->values,
+        memcpy((int32_t *)(void *)locate_window(&a->p, r, a->at) + a->p.rank * a->count, a->values,
                (size_t)a->count * sizeof *a->values);
     return ST_OK;
 }
@@ -36,15 +36,15 @@ static bool is_stopped(const int32_t *stop)
 status CPU_OP(peers_meet)(stream *s, const peers_meet_args *a)
 {
     (void)s;
-    if (!needed(a->round, a->rounds))
+    if (!needs_round(a->round, a->rounds))
         return ST_OK;
-    uint32_t *met = (uint32_t *)(void *)window(&a->p, a->p.rank, a->met), turn = *met + 1;
+    uint32_t *met = (uint32_t *)(void *)locate_window(&a->p, a->p.rank, a->met), turn = *met + 1;
     for (int64_t r = 0; r < a->p.size && (a->phase & MEET_ARRIVE); r++)
-        __atomic_store_n((uint32_t *)(void *)window(&a->p, r, a->arrived) + a->p.rank, turn,
+        __atomic_store_n((uint32_t *)(void *)locate_window(&a->p, r, a->arrived) + a->p.rank, turn,
                          __ATOMIC_RELEASE);
     if (!(a->phase & MEET_WAIT))
         return ST_OK;
-    const uint32_t *arrived = (const uint32_t *)(void *)window(&a->p, a->p.rank, a->arrived);
+    const uint32_t *arrived = (const uint32_t *)(void *)locate_window(&a->p, a->p.rank, a->arrived);
     for (int64_t r = 0; r < a->p.size; r++)
         while (!has_arrived(arrived + r, turn) && !is_stopped(a->stop))
             sched_yield();
@@ -110,7 +110,7 @@ static void move_rows(const void *context, part p)
         int64_t row = a->place[e] + slot - a->offset[e] - a->round * a->rows;
         if (row < 0 || row >= a->rows)
             continue;
-        char *there = window(&a->p, e / own, a->at) + (size_t)row * bytes;
+        char *there = locate_window(&a->p, e / own, a->at) + (size_t)row * bytes;
         char *here = (char *)a->mine + (size_t)slot * bytes;
         memcpy(a->back ? here : there, a->back ? there : here, bytes);
     }
@@ -123,7 +123,7 @@ status CPU_OP(exchange_rows)(stream *s, const exchange_rows_args *a)
         int64_t row = a->order[x] - first;
         a->round_offset[x] = (int32_t)(row < 0 ? 0 : row > a->rows ? a->rows : row);
     }
-    if (needed(a->round, a->rounds))
+    if (needs_round(a->round, a->rounds))
         cpu_run(s, a->slots, a->width, move_rows, a);
     return ST_OK;
 }

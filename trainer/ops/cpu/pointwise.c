@@ -191,7 +191,7 @@ status CPU_OP(gelu_bwd)(stream *s, const gelu_bwd_args *a)
     return ST_OK;
 }
 
-static void normalise(real *out, const uint8_t *in, int64_t n)
+static void normalise_pixels(real *out, const uint8_t *in, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = ((real)in[i] - (real)127.5) / (real)127.5;
@@ -203,12 +203,12 @@ static void patch_rows(const void *context, part p)
     for (int64_t i = p.begin; i < p.end; i++) {
         real *out = (real *)a->out + i * PATCH_VIDEO;
         if (a->video) {
-            normalise(out, a->pixels + i * PATCH_VIDEO, PATCH_VIDEO);
+            normalise_pixels(out, a->pixels + i * PATCH_VIDEO, PATCH_VIDEO);
             continue;
         }
         for (int c = 0; c < 3; c++) {
             real *frames = out + (ptrdiff_t)c * 2 * CHANNEL;
-            normalise(frames, a->pixels + i * PATCH_STILL + c * CHANNEL, CHANNEL);
+            normalise_pixels(frames, a->pixels + i * PATCH_STILL + c * CHANNEL, CHANNEL);
             memcpy(frames + CHANNEL, frames, CHANNEL * sizeof *frames);
         }
     }

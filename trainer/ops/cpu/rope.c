@@ -58,7 +58,8 @@ status CPU_OP(rope_vision)(stream *s, const rope_vision_args *a)
     return ST_OK;
 }
 
-static void rotate(real *low, real *high, const real *c, const real *n, int64_t half, real sign)
+static void rotate_halves(real *low, real *high, const real *c, const real *n, int64_t half,
+                          real sign)
 {
 #pragma omp simd
     for (int64_t j = 0; j < half; j++) {
@@ -76,7 +77,7 @@ static void rotate_rows(const void *context, part p)
     for (int64_t t = p.begin; t < p.end; t++)
         for (int64_t h = 0; h < a->heads; h++) {
             real *x = (real *)a->x + t * a->x_stride + h * a->head_dim;
-            rotate(x, x + half, c + t * half, n + t * half, half, a->inverse ? -1 : 1);
+            rotate_halves(x, x + half, c + t * half, n + t * half, half, a->inverse ? -1 : 1);
         }
 }
 
@@ -97,7 +98,7 @@ static void norm_rope_rows(const void *context, part p)
         const int64_t angles = i / a->heads * half;
         real *y = (real *)a->y + i * d;
         ((real *)a->rstd)[i] = rms_row(y, (const real *)a->x + i * d, a->w, d, (real)a->eps);
-        rotate(y, y + half, c + angles, n + angles, half, 1);
+        rotate_halves(y, y + half, c + angles, n + angles, half, 1);
     }
 }
 
@@ -123,7 +124,7 @@ static void norm_rope_bwd_blocks(const void *context, part p)
             const int64_t angles = i / a->heads * half;
             real *dx = (real *)a->dx + i * d;
             memmove(dx, dy + i * d, (size_t)d * sizeof *dx);
-            rotate(dx, dx + half, c + angles, n + angles, half, -1);
+            rotate_halves(dx, dx + half, c + angles, n + angles, half, -1);
             rms_row_bwd(dx, dw, x + i * d, a->w, dx, rstd[i], d, false);
         }
     }

@@ -139,7 +139,7 @@ typedef struct workspace {
     int64_t bytes;
 } workspace;
 
-static void *take(workspace *w, int64_t bytes)
+static void *take_space(workspace *w, int64_t bytes)
 {
     void *p = w->base ? w->base + w->bytes : NULL;
     w->bytes += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
@@ -159,23 +159,23 @@ static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t to
 {
     int64_t rows = a->segments * a->heads * a->longest, ratio = a->heads / a->kv_heads;
     bool packs = attention_packs_sums(a);
-    b->length = take(w, a->segments * (int64_t)sizeof(int32_t));
+    b->length = take_space(w, a->segments * (int64_t)sizeof(int32_t));
     for (int i = 0; i < PACK_FIRSTS; i++)
-        b->first[i] = take(w, (a->segments + 1) * (int64_t)sizeof(int64_t));
+        b->first[i] = take_space(w, (a->segments + 1) * (int64_t)sizeof(int64_t));
     if (backward) {
         int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
         int64_t row_sums = tokens * a->lse_stride * f32;
-        b->lse = copies ? take(w, row_sums) : NULL;
-        b->sum = !packs ? take(w, rows * f32) : copies ? take(w, row_sums) : NULL;
+        b->lse = copies ? take_space(w, row_sums) : NULL;
+        b->sum = !packs ? take_space(w, rows * f32) : copies ? take_space(w, row_sums) : NULL;
         b->dq_sum = NULL;
         b->dq_sum_bytes =
             a->deterministic ? 0 : (packs ? tokens * a->o_stride : rows * a->head_dim) * f32;
         if (b->dq_sum_bytes)
-            b->dq_sum = take(w, b->dq_sum_bytes);
-        b->dk_full = ratio > 1 ? take(w, tokens * a->k_stride * ratio * bf16) : NULL;
-        b->dv_full = ratio > 1 ? take(w, tokens * a->v_stride * ratio * bf16) : NULL;
+            b->dq_sum = take_space(w, b->dq_sum_bytes);
+        b->dk_full = ratio > 1 ? take_space(w, tokens * a->k_stride * ratio * bf16) : NULL;
+        b->dv_full = ratio > 1 ? take_space(w, tokens * a->v_stride * ratio * bf16) : NULL;
     }
-    b->library = take(w, library);
+    b->library = take_space(w, library);
 }
 
 static status find_room(stream *s, batch *b, const attention_shape *a, int64_t tokens,
@@ -216,7 +216,7 @@ typedef struct hand {
     void *pointer[ATTENTION_COUNT];
 } hand;
 
-static void give(hand *h, int64_t uid, const void *p)
+static void give_pointer(hand *h, int64_t uid, const void *p)
 {
     if (!p)
         return;
@@ -226,10 +226,10 @@ static void give(hand *h, int64_t uid, const void *p)
 
 static void give_batch(hand *h, const batch *b)
 {
-    give(h, ATTENTION_LENGTH, b->length);
-    give(h, ATTENTION_LENGTH_KV, b->length);
+    give_pointer(h, ATTENTION_LENGTH, b->length);
+    give_pointer(h, ATTENTION_LENGTH_KV, b->length);
     for (int i = 0; i < PACK_FIRSTS; i++)
-        give(h, ATTENTION_FIRST_Q + i, b->first[i]);
+        give_pointer(h, ATTENTION_FIRST_Q + i, b->first[i]);
 }
 
 /* Head `head` of an array of bf16. */
@@ -343,7 +343,8 @@ static enum refusal refusal_of_bwd(const stream *s, const attention_bwd_args *a,
 }
 
 /* Each reason once in each direction, with the first shape it was met at. */
-static void tell(const stream *s, const attention_fwd_args *a, bool backward, enum refusal why)
+static void tell_refusal(const stream *s, const attention_fwd_args *a, bool backward,
+                         enum refusal why)
 {
     static const char *const text[REFUSALS] = {
         [OLD_GPU] = "cuDNN is asked from sm_90 on",
@@ -380,7 +381,7 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
         return ST_OK;
     enum refusal why = refusal_of(s, a);
     if (why != TAKEN) {
-        tell(s, a, false, why);
+        tell_refusal(s, a, false, why);
         return ST_OK;
     }
     TRY(plans_of(s, &all));
@@ -398,13 +399,13 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
     float scale = (float)a->scale, minus = -INFINITY;
     hand h = {0};
     give_batch(&h, &b);
-    give(&h, ATTENTION_Q, a->q);
-    give(&h, ATTENTION_K, a->k);
-    give(&h, ATTENTION_V, a->v);
-    give(&h, ATTENTION_O, a->o);
-    give(&h, ATTENTION_LSE, a->lse);
-    give(&h, ATTENTION_SCALE, &scale);
-    give(&h, ATTENTION_MINUS, &minus);
+    give_pointer(&h, ATTENTION_Q, a->q);
+    give_pointer(&h, ATTENTION_K, a->k);
+    give_pointer(&h, ATTENTION_V, a->v);
+    give_pointer(&h, ATTENTION_O, a->o);
+    give_pointer(&h, ATTENTION_LSE, a->lse);
+    give_pointer(&h, ATTENTION_SCALE, &scale);
+    give_pointer(&h, ATTENTION_MINUS, &minus);
     return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b.library);
 }
 
@@ -424,22 +425,22 @@ static status run_group(stream *s, const attention_bwd_args *a, const attention_
     float scale = (float)a->scale, minus = -INFINITY, one = 1;
     hand h = {0};
     give_batch(&h, b);
-    give(&h, ATTENTION_Q, head_of(a->q, q, d));
-    give(&h, ATTENTION_K, head_of(a->k, kv, d));
-    give(&h, ATTENTION_V, head_of(a->v, kv, d));
-    give(&h, ATTENTION_O, head_of(a->o, q, d));
-    give(&h, ATTENTION_LSE, b->lse ? b->lse : lse.from);
-    give(&h, ATTENTION_SCALE, &scale);
-    give(&h, ATTENTION_MINUS, &minus);
-    give(&h, ATTENTION_ONE, &one);
-    give(&h, ATTENTION_DO, head_of(a->do_, q, d));
-    give(&h, ATTENTION_DQ, head_of(a->dq, q, d));
-    give(&h, ATTENTION_DK, head_of(a->dk, kv, d));
-    give(&h, ATTENTION_DV, head_of(a->dv, kv, d));
-    give(&h, ATTENTION_SUM, b->sum ? b->sum : row_of(a->work, q));
-    give(&h, ATTENTION_DQ_SUM, b->dq_sum);
-    give(&h, ATTENTION_DK_FULL, b->dk_full);
-    give(&h, ATTENTION_DV_FULL, b->dv_full);
+    give_pointer(&h, ATTENTION_Q, head_of(a->q, q, d));
+    give_pointer(&h, ATTENTION_K, head_of(a->k, kv, d));
+    give_pointer(&h, ATTENTION_V, head_of(a->v, kv, d));
+    give_pointer(&h, ATTENTION_O, head_of(a->o, q, d));
+    give_pointer(&h, ATTENTION_LSE, b->lse ? b->lse : lse.from);
+    give_pointer(&h, ATTENTION_SCALE, &scale);
+    give_pointer(&h, ATTENTION_MINUS, &minus);
+    give_pointer(&h, ATTENTION_ONE, &one);
+    give_pointer(&h, ATTENTION_DO, head_of(a->do_, q, d));
+    give_pointer(&h, ATTENTION_DQ, head_of(a->dq, q, d));
+    give_pointer(&h, ATTENTION_DK, head_of(a->dk, kv, d));
+    give_pointer(&h, ATTENTION_DV, head_of(a->dv, kv, d));
+    give_pointer(&h, ATTENTION_SUM, b->sum ? b->sum : row_of(a->work, q));
+    give_pointer(&h, ATTENTION_DQ_SUM, b->dq_sum);
+    give_pointer(&h, ATTENTION_DK_FULL, b->dk_full);
+    give_pointer(&h, ATTENTION_DV_FULL, b->dv_full);
     return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b->library);
 }
 
@@ -456,7 +457,7 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
         return ST_OK;
     enum refusal why = refusal_of_bwd(s, a, &shape, groups);
     if (why != TAKEN) {
-        tell(s, &f, true, why);
+        tell_refusal(s, &f, true, why);
         return ST_OK;
     }
     TRY(plans_of(s, &all));

@@ -73,7 +73,7 @@ static cudnn_tensor vector(cudnn_graph *g, int64_t uid, cudnnDataType_t type, in
     return cudnn_graph_tensor(g, uid, &l);
 }
 
-static status begin(tensors *t, const attention_shape *a)
+static status begin_graph(tensors *t, const attention_shape *a)
 {
     cudnn_graph *g = calloc(1, sizeof *g);
     if (!g)
@@ -110,8 +110,8 @@ static cudnn_tensor map(const tensors *t, cudnnPointwiseMode_t f, cudnn_tensor x
     return y;
 }
 
-static cudnn_tensor compare(const tensors *t, cudnnPointwiseMode_t f, cudnn_tensor x,
-                            const cudnn_tensor *b)
+static cudnn_tensor compare_tensors(const tensors *t, cudnnPointwiseMode_t f, cudnn_tensor x,
+                                    const cudnn_tensor *b)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_BOOLEAN, t->score);
     cudnn_graph_map(t->g, f, CUDNN_DATA_BOOLEAN, x, b, y);
@@ -125,36 +125,36 @@ static cudnn_tensor index_of(const tensors *t, cudnn_tensor s, int64_t axis)
     return y;
 }
 
-static cudnn_tensor where(const tensors *t, cudnn_tensor s, cudnn_tensor allowed)
+static cudnn_tensor select_allowed(const tensors *t, cudnn_tensor s, cudnn_tensor allowed)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_FLOAT, t->score);
     cudnn_graph_select(t->g, s, t->minus, allowed, y);
     return y;
 }
 
-static cudnn_tensor inside(const tensors *t, cudnn_tensor s)
+static cudnn_tensor mask_padding(const tensors *t, cudnn_tensor s)
 {
     cudnn_tensor row = index_of(t, s, 2), column = index_of(t, s, 3);
-    cudnn_tensor a = compare(t, CUDNN_POINTWISE_CMP_LT, row, &t->length);
-    cudnn_tensor b = compare(t, CUDNN_POINTWISE_CMP_LT, column, &t->length_kv);
-    return where(t, s, compare(t, CUDNN_POINTWISE_LOGICAL_AND, a, &b));
+    cudnn_tensor a = compare_tensors(t, CUDNN_POINTWISE_CMP_LT, row, &t->length);
+    cudnn_tensor b = compare_tensors(t, CUDNN_POINTWISE_CMP_LT, column, &t->length_kv);
+    return select_allowed(t, s, compare_tensors(t, CUDNN_POINTWISE_LOGICAL_AND, a, &b));
 }
 
 static cudnn_tensor not_ahead(const tensors *t, cudnn_tensor s)
 {
     cudnn_tensor row = index_of(t, s, 2), column = index_of(t, s, 3);
-    return where(t, s, compare(t, CUDNN_POINTWISE_CMP_GE, row, &column));
+    return select_allowed(t, s, compare_tensors(t, CUDNN_POINTWISE_CMP_GE, row, &column));
 }
 
-static cudnn_tensor scores(const tensors *t)
+static cudnn_tensor build_scores(const tensors *t)
 {
     cudnn_tensor s = inner(t, CUDNN_DATA_FLOAT, t->score);
     cudnn_graph_matmul(t->g, t->q, t->kt, s,
                        (cudnn_sizes){.rows = &t->length, .columns = &t->length_kv});
-    return inside(t, map(t, CUDNN_POINTWISE_MUL, s, &t->scale));
+    return mask_padding(t, map(t, CUDNN_POINTWISE_MUL, s, &t->scale));
 }
 
-static cudnn_tensor reduce(const tensors *t, cudnnReduceTensorOp_t f, cudnn_tensor x)
+static cudnn_tensor reduce_rows(const tensors *t, cudnnReduceTensorOp_t f, cudnn_tensor x)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_FLOAT, t->row);
     cudnn_graph_reduce(t->g, f, x, y);
@@ -165,14 +165,14 @@ status attention_graph_forward(const attention_shape *a, const cudnn_target *tar
                                cudnn_plan *out)
 {
     tensors t;
-    TRY(begin(&t, a));
+    TRY(begin_graph(&t, a));
     cudnn_tensor v = packed(&t, ATTENTION_V, a->kv_heads, a->v_stride, &t.first_v, false);
-    cudnn_tensor s = scores(&t);
+    cudnn_tensor s = build_scores(&t);
     if (a->causal)
         s = not_ahead(&t, s);
-    cudnn_tensor m = reduce(&t, CUDNN_REDUCE_TENSOR_MAX, s);
+    cudnn_tensor m = reduce_rows(&t, CUDNN_REDUCE_TENSOR_MAX, s);
     cudnn_tensor e = map(&t, CUDNN_POINTWISE_EXP, map(&t, CUDNN_POINTWISE_SUB, s, &m), NULL);
-    cudnn_tensor l = reduce(&t, CUDNN_REDUCE_TENSOR_ADD, e);
+    cudnn_tensor l = reduce_rows(&t, CUDNN_REDUCE_TENSOR_ADD, e);
     cudnn_tensor log_l = map(&t, CUDNN_POINTWISE_LOG, l, NULL);
     cudnn_graph_map(t.g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, m, &log_l, t.lse);
     cudnn_tensor p = inner(&t, CUDNN_DATA_BFLOAT16, t.score);
@@ -243,7 +243,7 @@ status attention_graph_backward(const attention_shape *a, const cudnn_target *ta
                                 cudnn_plan *out)
 {
     tensors t;
-    TRY(begin(&t, a));
+    TRY(begin_graph(&t, a));
     cudnn_tensor vt = packed(&t, ATTENTION_V, a->kv_heads, a->v_stride, &t.first_v, true);
     cudnn_tensor do_ = packed(&t, ATTENTION_DO, a->heads, a->o_stride, &t.first_o, false);
     cudnn_tensor one = cudnn_graph_number(t.g, ATTENTION_ONE, CUDNN_DATA_FLOAT);
@@ -251,9 +251,9 @@ status attention_graph_backward(const attention_shape *a, const cudnn_target *ta
         attention_packs_sums(a) ? packed_rows(&t, ATTENTION_SUM) : padded(&t, ATTENTION_SUM, 1);
     cudnn_tensor product = map(&t, CUDNN_POINTWISE_MUL, do_, &t.o);
     cudnn_graph_map(t.g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT,
-                    reduce(&t, CUDNN_REDUCE_TENSOR_ADD, product), &one, sum);
+                    reduce_rows(&t, CUDNN_REDUCE_TENSOR_ADD, product), &one, sum);
 
-    cudnn_tensor s = map(&t, CUDNN_POINTWISE_SUB, scores(&t), &t.lse);
+    cudnn_tensor s = map(&t, CUDNN_POINTWISE_SUB, build_scores(&t), &t.lse);
     if (a->causal)
         s = not_ahead(&t, s);
     cudnn_tensor p = map(&t, CUDNN_POINTWISE_EXP, s, NULL);

@@ -10,47 +10,48 @@ enum { ENGINES_MAX = 32, NOTES_MAX = 32 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-static void keep(cudnn_graph *g, const char *call, cudnnStatus_t error)
+static void keep_error(cudnn_graph *g, const char *call, cudnnStatus_t error)
 {
     if (error != CUDNN_STATUS_SUCCESS && g->st == ST_OK)
         g->st = cudnn_fail(call, error);
 }
 
-static descriptor make(cudnn_graph *g, cudnnBackendDescriptorType_t type)
+static descriptor make_descriptor(cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     descriptor d = NULL;
     if (g->st == ST_OK && g->n_made == CUDNN_MADE)
         g->st = FAIL(ST_INTERNAL, "a cuDNN graph of more than %d parts", CUDNN_MADE);
     if (g->st != ST_OK)
         return NULL;
-    keep(g, "cudnnBackendCreateDescriptor", cudnn()->BackendCreateDescriptor(type, &d));
+    keep_error(g, "cudnnBackendCreateDescriptor", cudnn()->BackendCreateDescriptor(type, &d));
     if (d)
         g->made[g->n_made++] = d;
     return d;
 }
 
-static void set(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t n, const void *values)
+static void set_attribute(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
+                          cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     if (g->st == ST_OK)
-        keep(g, "cudnnBackendSetAttribute", cudnn()->BackendSetAttribute(d, name, type, n, values));
+        keep_error(g, "cudnnBackendSetAttribute",
+                   cudnn()->BackendSetAttribute(d, name, type, n, values));
 }
 
 static void set_descriptor(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
                            descriptor value)
 {
-    set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    set_attribute(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void finish(cudnn_graph *g, descriptor d)
+static void finish_descriptor(cudnn_graph *g, descriptor d)
 {
     if (g->st == ST_OK)
-        keep(g, "cudnnBackendFinalize", cudnn()->BackendFinalize(d));
+        keep_error(g, "cudnnBackendFinalize", cudnn()->BackendFinalize(d));
 }
 
 static void finish_op(cudnn_graph *g, descriptor d)
 {
-    finish(g, d);
+    finish_descriptor(g, d);
     if (g->st == ST_OK && g->n_ops == CUDNN_OPS)
         g->st = FAIL(ST_INTERNAL, "a cuDNN graph of more than %d operations", CUDNN_OPS);
     if (g->st == ST_OK)
@@ -63,19 +64,19 @@ typedef struct kind {
 
 static cudnn_tensor make_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l, kind k)
 {
-    cudnn_tensor t = {.it = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
+    cudnn_tensor t = {.it = make_descriptor(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
     int64_t alignment = CUDNN_ALIGNMENT;
     memcpy(t.dim, l->dim, sizeof t.dim);
-    set(g, t.it, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    set(g, t.it, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &l->type);
-    set(g, t.it, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_DIMS, l->dim);
-    set(g, t.it, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_DIMS, l->stride);
-    set(g, t.it, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(g, t.it, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &k.inner);
-    set(g, t.it, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &k.number);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &l->type);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_DIMS, l->dim);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_DIMS, l->stride);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &k.inner);
+    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &k.number);
     if (l->ragged)
         set_descriptor(g, t.it, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, l->ragged->it);
-    finish(g, t.it);
+    finish_descriptor(g, t.it);
     return t;
 }
 
@@ -107,10 +108,10 @@ void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_te
                         cudnn_sizes of)
 {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    finish(g, how);
-    descriptor op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    descriptor how = make_descriptor(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    set_attribute(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    finish_descriptor(g, how);
+    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.it);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.it);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.it);
@@ -128,13 +129,13 @@ void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_te
 static descriptor pointwise(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type,
                             int64_t axis)
 {
-    descriptor how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &f);
-    set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    descriptor how = make_descriptor(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set_attribute(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &f);
+    set_attribute(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     if (axis >= 0)
-        set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finish(g, how);
-    descriptor op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+        set_attribute(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    finish_descriptor(g, how);
+    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     return op;
 }
@@ -172,11 +173,11 @@ void cudnn_graph_select(cudnn_graph *g, cudnn_tensor x, cudnn_tensor otherwise, 
 void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t f, cudnn_tensor x, cudnn_tensor y)
 {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &f);
-    finish(g, how);
-    descriptor op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    descriptor how = make_descriptor(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    set_attribute(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    set_attribute(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &f);
+    finish_descriptor(g, how);
+    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.it);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.it);
@@ -185,7 +186,7 @@ void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t f, cudnn_tensor x,
 
 void cudnn_graph_reshape(cudnn_graph *g, cudnn_tensor x, cudnn_tensor y)
 {
-    descriptor op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.it);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.it);
     finish_op(g, op);
@@ -203,15 +204,15 @@ static bool wanders(cudnn_graph *g, descriptor config)
 {
     cudnnBackendNumericalNote_t note[NOTES_MAX];
     int64_t n = 0;
-    descriptor engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    descriptor engine = make_descriptor(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (g->st == ST_OK)
-        keep(g, "cudnnBackendGetAttribute",
-             cudnn()->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
+        keep_error(g, "cudnnBackendGetAttribute",
+                   cudnn()->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
     if (g->st == ST_OK)
-        keep(g, "cudnnBackendGetAttribute",
-             cudnn()->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                          CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n, note));
+        keep_error(g, "cudnnBackendGetAttribute",
+                   cudnn()->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n, note));
     for (int64_t i = 0; i < n && g->st == ST_OK; i++)
         if (note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
             return true;
@@ -221,10 +222,10 @@ static bool wanders(cudnn_graph *g, descriptor config)
 /* NULL where the engine does not take the graph after all. */
 static descriptor try_plan(cudnn_graph *g, descriptor config, const cudnn_target *t)
 {
-    descriptor plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    descriptor plan = make_descriptor(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (t->handle)
-        set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
+        set_attribute(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
     else
         set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t->properties);
     if (g->st != ST_OK || cudnn()->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
@@ -236,19 +237,20 @@ static descriptor from_list(cudnn_graph *g, descriptor graph, cudnnBackendHeurMo
                             const cudnn_target *t)
 {
     descriptor config[ENGINES_MAX], plan = NULL,
-                                    list = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+                                    list = make_descriptor(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     int64_t n = 0;
     for (int i = 0; i < ENGINES_MAX; i++)
-        config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        config[i] = make_descriptor(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     set_descriptor(g, list, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(g, list, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    set_attribute(g, list, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (!t->handle)
         set_descriptor(g, list, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, t->properties);
     if (g->st != ST_OK || cudnn()->BackendFinalize(list) != CUDNN_STATUS_SUCCESS)
         return NULL;
-    keep(g, "cudnnBackendGetAttribute",
-         cudnn()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n, config));
+    keep_error(g, "cudnnBackendGetAttribute",
+               cudnn()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n,
+                                            config));
     for (int64_t i = 0; i < n && !plan && g->st == ST_OK; i++)
         if (!t->deterministic || !wanders(g, config[i]))
             plan = try_plan(g, config[i], t);
@@ -258,11 +260,12 @@ static descriptor from_list(cudnn_graph *g, descriptor graph, cudnnBackendHeurMo
 static descriptor find_plan(cudnn_graph *g, const cudnn_target *t)
 {
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK};
-    descriptor plan = NULL, graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->op);
+    descriptor plan = NULL, graph = make_descriptor(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_attribute(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops,
+                  g->op);
     if (t->handle)
-        set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
-    finish(g, graph);
+        set_attribute(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
+    finish_descriptor(g, graph);
     for (size_t i = 0; i < sizeof modes / sizeof modes[0] && !plan && g->st == ST_OK; i++)
         plan = from_list(g, graph, modes[i], t);
     if (!plan && g->st == ST_OK)
@@ -276,9 +279,9 @@ status cudnn_graph_plan(cudnn_graph *g, const cudnn_target *t, cudnn_plan *out)
     int64_t bytes = 0, n = 0;
     descriptor plan = find_plan(g, t);
     if (g->st == ST_OK)
-        keep(g, "cudnnBackendGetAttribute",
-             cudnn()->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                          CUDNN_TYPE_INT64, 1, &n, &bytes));
+        keep_error(g, "cudnnBackendGetAttribute",
+                   cudnn()->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                CUDNN_TYPE_INT64, 1, &n, &bytes));
     status st = g->st;
     if (st != ST_OK) {
         graph_done(g);

@@ -110,7 +110,7 @@ static key key_of(const gemm_args *g)
                  .residual = g->residual != NULL};
 }
 
-static status describe(plan *p)
+static status describe_product(plan *p)
 {
     const key *k = &p->key;
     cudaDataType_t c_type = k->c_acc ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
@@ -165,7 +165,7 @@ static status set_preference(cublasLtMatmulPreference_t prefer, const key *k)
     return ST_OK;
 }
 
-static status ask(cublasLtHandle_t handle, plan *p, cublasLtMatmulPreference_t prefer)
+static status ask_heuristic(cublasLtHandle_t handle, plan *p, cublasLtMatmulPreference_t prefer)
 {
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
@@ -185,13 +185,13 @@ static status ask(cublasLtHandle_t handle, plan *p, cublasLtMatmulPreference_t p
     return ST_OK;
 }
 
-static status choose(cublasLtHandle_t handle, plan *p, const gemm_args *g)
+static status choose_algorithm(cublasLtHandle_t handle, plan *p, const gemm_args *g)
 {
     cublasLtMatmulPreference_t prefer = NULL;
-    TRY(describe(p));
+    TRY(describe_product(p));
     TRY(set_bias(p, g->bias));
     CUBLAS_TRY(MatmulPreferenceCreate(&prefer));
-    status st = ask(handle, p, prefer);
+    status st = ask_heuristic(handle, p, prefer);
     cublas()->MatmulPreferenceDestroy(prefer);
     return st;
 }
@@ -215,7 +215,7 @@ static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **o
     }
     plan p = {.key = k};
     s->dev->counts.allocations++;
-    status st = choose(all->handle, &p, g);
+    status st = choose_algorithm(all->handle, &p, g);
     if (st != ST_OK) {
         plan_done(&p);
         return st;
@@ -226,7 +226,7 @@ static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **o
 }
 
 /* As the CPU answers. */
-static status check(const gemm_args *g)
+static status check_gemm(const gemm_args *g)
 {
     int64_t a_width = g->trans_a ? g->m : g->k, b_width = g->trans_b ? g->k : g->n;
     if (g->m < 0 || g->n < 0 || g->k < 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX ||
@@ -266,7 +266,7 @@ status cuda_gemm(stream *s, const gemm_args *g)
     plans *all;
     const plan *p;
     void *workspace;
-    TRY(check(g));
+    TRY(check_gemm(g));
     if (g->m == 0 || g->n == 0)
         return ST_OK;
     if (g->k == 0)

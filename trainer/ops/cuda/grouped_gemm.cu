@@ -43,7 +43,7 @@ template <bool ALIGNED> static status portable_mode(stream *s, const grouped_gem
     }
 }
 
-static status check(const grouped_gemm_args *a)
+static status check_grouped(const grouped_gemm_args *a)
 {
     if (a->mode != GROUPED_FWD && a->mode != GROUPED_DGRAD && a->mode != GROUPED_WGRAD)
         return FAIL(ST_BAD_INPUT, "grouped_gemm: no mode %d", a->mode);
@@ -60,7 +60,7 @@ extern "C" status cuda_grouped_gemm(stream *s, const grouped_gemm_args *a)
 {
     if (a->experts <= 0 || a->rows_cap <= 0)
         return ST_OK;
-    status st = check(a);
+    status st = check_grouped(a);
     if (st != ST_OK)
         return st;
     if (!grouped_aligned(a))

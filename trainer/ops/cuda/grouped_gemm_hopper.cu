@@ -48,8 +48,8 @@ static status find_encoder(encode_tiled *out)
 }
 
 /* bf16 [depth, rows, width], read in boxes of 64 columns x box_rows. */
-static status describe(encode_tiled encode, const void *p, int64_t width, int64_t rows,
-                       int64_t depth, int box_rows, CUtensorMap *out)
+static status describe_tensor(encode_tiled encode, const void *p, int64_t width, int64_t rows,
+                              int64_t depth, int box_rows, CUtensorMap *out)
 {
     cuuint64_t size[3] = {(cuuint64_t)width, (cuuint64_t)rows, (cuuint64_t)depth};
     cuuint64_t stride[2] = {(cuuint64_t)width * 2, (cuuint64_t)(width * rows) * 2};
@@ -74,11 +74,11 @@ template <int MODE> static status hopper(stream *s, const grouped_gemm_args *a)
     CUtensorMap a_map, b_map;
     status st = find_encoder(&encode);
     if (st == ST_OK)
-        st = describe(encode, p.a, wgrad ? w.out_m : w.reduce, w.rows_cap, 1, oa.box_bytes / 128,
-                      &a_map);
+        st = describe_tensor(encode, p.a, wgrad ? w.out_m : w.reduce, w.rows_cap, 1,
+                             oa.box_bytes / 128, &a_map);
     if (st == ST_OK)
-        st = describe(encode, p.b, a->n, wgrad ? w.rows_cap : a->k, wgrad ? 1 : a->experts,
-                      ob.box_bytes / 128, &b_map);
+        st = describe_tensor(encode, p.b, a->n, wgrad ? w.rows_cap : a->k, wgrad ? 1 : a->experts,
+                             ob.box_bytes / 128, &b_map);
     if (st != ST_OK)
         return st;
     int64_t clusters = cuda_facts_of(s)->multiprocessors / GROUPED_BLOCKS;

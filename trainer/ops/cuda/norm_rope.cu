@@ -49,7 +49,7 @@ static __device__ __forceinline__ float group_sum(float x)
 }
 
 /* (low, high) turned by the angle, or back. */
-static __device__ __forceinline__ void turn(float &low, float &high, float c, float s)
+static __device__ __forceinline__ void rotate_pair(float &low, float &high, float c, float s)
 {
     const float keep = low;
     low = keep * c - high * s;
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
     for (int e = 0; e < VECTOR; e++) {
         low[e] = w[0][e] * (low[e] * r);
         high[e] = w[1][e] * (high[e] * r);
-        turn(low[e], high[e], c[e], s[e]);
+        rotate_pair(low[e], high[e], c[e], s[e]);
     }
     store8(a.y + first, low);
     store8(a.y + first + a.half, high);
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_loop_kernel(fwd a)
     for (int j = lane; j < a.half; j += LANES) {
         float low = to_float(a.w[j]) * (to_float(x[j]) * r);
         float high = to_float(a.w[j + a.half]) * (to_float(x[j + a.half]) * r);
-        turn(low, high, c[j], s[j]);
+        rotate_pair(low, high, c[j], s[j]);
         y[j] = to_bf16(low);
         y[j + a.half] = to_bf16(high);
     }
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(THREADS, 2) bwd_kernel(bwd a)
         }
 #pragma unroll
         for (int e = 0; e < VECTOR; e++) {
-            turn(g[0][e], g[1][e], c[e], -s[e]);
+            rotate_pair(g[0][e], g[1][e], c[e], -s[e]);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 x[k][e] *= p.r;
@@ -254,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd a)
         float dot = 0;
         for (int j = lane; j < a.half; j += LANES) {
             float low = to_float(dy[j]), high = to_float(dy[j + a.half]);
-            turn(low, high, c[j], -s[j]);
+            rotate_pair(low, high, c[j], -s[j]);
             const float xl = to_float(x[j]) * r, xh = to_float(x[j + a.half]) * r;
             dw[j] += low * xl;
             dw[j + a.half] += high * xh;
@@ -263,7 +263,7 @@ static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd a)
         dot = warp_sum(dot) / (float)(2 * a.half);
         for (int j = lane; j < a.half; j += LANES) {
             float low = to_float(dy[j]), high = to_float(dy[j + a.half]);
-            turn(low, high, c[j], -s[j]);
+            rotate_pair(low, high, c[j], -s[j]);
             const float xl = to_float(x[j]) * r, xh = to_float(x[j + a.half]) * r;
             dx[j] = to_bf16(r * (low * to_float(a.w[j]) - xl * dot));
             dx[j + a.half] = to_bf16(r * (high * to_float(a.w[j + a.half]) - xh * dot));

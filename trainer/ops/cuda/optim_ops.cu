@@ -138,7 +138,8 @@ static __device__ inline adamw_rates rates_of(const step_scalars *step, const op
     return r;
 }
 
-static __device__ inline float update(const adamw_rates &r, float p, float g, float *m, float *v)
+static __device__ inline float update_element(const adamw_rates &r, float p, float g, float *m,
+                                              float *v)
 {
     g *= r.scale;
     *m = r.b1 * *m + r.c1 * g;
@@ -149,7 +150,7 @@ static __device__ inline float update(const adamw_rates &r, float p, float g, fl
 static __device__ inline void update_one(const optim_tensor &x, const adamw_rates &r, int64_t i)
 {
     float *p = (float *)x.p;
-    p[i] = update(r, p[i], ((const float *)x.g)[i], (float *)x.m + i, (float *)x.v + i);
+    p[i] = update_element(r, p[i], ((const float *)x.g)[i], (float *)x.m + i, (float *)x.v + i);
     if (x.p_act)
         ((bf16 *)x.p_act)[i] = to_bf16(p[i]);
 }
@@ -160,10 +161,10 @@ static __device__ inline void update_quad(const optim_tensor &x, const adamw_rat
     float4 *p_at = (float4 *)((float *)x.p + i), *m_at = (float4 *)((float *)x.m + i);
     float4 *v_at = (float4 *)((float *)x.v + i), p = *p_at, m = *m_at, v = *v_at;
     const float4 g = *(const float4 *)((const float *)x.g + i);
-    p.x = update(r, p.x, g.x, &m.x, &v.x);
-    p.y = update(r, p.y, g.y, &m.y, &v.y);
-    p.z = update(r, p.z, g.z, &m.z, &v.z);
-    p.w = update(r, p.w, g.w, &m.w, &v.w);
+    p.x = update_element(r, p.x, g.x, &m.x, &v.x);
+    p.y = update_element(r, p.y, g.y, &m.y, &v.y);
+    p.z = update_element(r, p.z, g.z, &m.z, &v.z);
+    p.w = update_element(r, p.w, g.w, &m.w, &v.w);
     *p_at = p;
     *m_at = m;
     *v_at = v;

@@ -13,7 +13,7 @@ enum {
     PATCH_VIDEO = 2 * PATCH_STILL
 };
 
-static __device__ inline uint4 normalise(uint2 bytes)
+static __device__ inline uint4 normalise_bytes(uint2 bytes)
 {
     const float middle = 127.5f;
     float out[PIXELS];
@@ -33,7 +33,7 @@ static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args 
     const int64_t patch_bytes = VIDEO ? PATCH_VIDEO : PATCH_STILL;
     if (piece * PIXELS >= a.patches * patch_bytes)
         return;
-    const uint4 out = normalise(((const uint2 *)a.pixels)[piece]);
+    const uint4 out = normalise_bytes(((const uint2 *)a.pixels)[piece]);
     bf16 *to = (bf16 *)a.out;
     if (VIDEO) {
         *(uint4 *)(to + piece * PIXELS) = out;

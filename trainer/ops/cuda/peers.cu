@@ -17,12 +17,12 @@ enum {
     LOOKS = 1024 /* at the others, between two at *stop, which lies in host memory */
 };
 
-static __device__ __forceinline__ char *window(const peer_set &p, int rank, size_t at)
+static __device__ __forceinline__ char *locate_window(const peer_set &p, int rank, size_t at)
 {
     return (char *)p.base[rank] + at;
 }
 
-static __device__ __forceinline__ bool needed(int32_t round, const int32_t *rounds)
+static __device__ __forceinline__ bool needs_round(int32_t round, const int32_t *rounds)
 {
     return !rounds || round == 0 || round < *rounds;
 }
@@ -31,7 +31,7 @@ static __device__ __forceinline__ bool needed(int32_t round, const int32_t *roun
 
 static __global__ void __launch_bounds__(TELL_THREADS) tell_kernel(peers_tell_args a)
 {
-    int32_t *to = (int32_t *)window(a.p, (int)blockIdx.x, a.at) + a.p.rank * a.count;
+    int32_t *to = (int32_t *)locate_window(a.p, (int)blockIdx.x, a.at) + a.p.rank * a.count;
     for (int64_t i = threadIdx.x; i < a.count; i += TELL_THREADS)
         to[i] = a.values[i];
 }
@@ -76,18 +76,18 @@ static __device__ __forceinline__ void wait_for(const uint32_t *arrived, uint32_
 
 static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args a)
 {
-    if (!needed(a.round, a.rounds))
+    if (!needs_round(a.round, a.rounds))
         return;
-    uint32_t *met = (uint32_t *)window(a.p, a.p.rank, a.met);
+    uint32_t *met = (uint32_t *)locate_window(a.p, a.p.rank, a.met);
     const uint32_t turn = *met + 1;
     if (a.phase & MEET_ARRIVE) {
         __threadfence_system();
         for (int r = (int)threadIdx.x; r < a.p.size; r += LANES)
-            store_release((uint32_t *)window(a.p, r, a.arrived) + a.p.rank, turn);
+            store_release((uint32_t *)locate_window(a.p, r, a.arrived) + a.p.rank, turn);
     }
     if (!(a.phase & MEET_WAIT))
         return;
-    const uint32_t *arrived = (const uint32_t *)window(a.p, a.p.rank, a.arrived);
+    const uint32_t *arrived = (const uint32_t *)locate_window(a.p, a.p.rank, a.arrived);
     for (int r = (int)threadIdx.x; r < a.p.size; r += LANES)
         wait_for(arrived + r, turn, a.stop);
     __syncwarp();
@@ -225,13 +225,13 @@ static __global__ void __launch_bounds__(ROW_WARPS *LANES)
     const int64_t slot = (int64_t)blockIdx.x * ROW_WARPS + threadIdx.x / LANES;
     if (blockIdx.x == 0 && a.round_offset)
         write_round(a);
-    if (!needed(a.round, a.rounds) || slot >= a.slots || slot >= a.offset[experts])
+    if (!needs_round(a.round, a.rounds) || slot >= a.slots || slot >= a.offset[experts])
         return;
     const int e = expert_of(a.offset, experts, slot);
     const int64_t row = (int64_t)a.place[e] + slot - a.offset[e] - a.round * a.rows;
     if (row < 0 || row >= a.rows)
         return;
-    T *there = (T *)window(a.p, e / own, a.at) + row * pieces;
+    T *there = (T *)locate_window(a.p, e / own, a.at) + row * pieces;
     T *here = (T *)a.mine + slot * pieces;
     if (a.back)
         copy_row(here, there, pieces);

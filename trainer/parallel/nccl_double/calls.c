@@ -32,7 +32,8 @@ static int stream_number(cudaStream_t on)
 }
 
 /* Work of one communicator runs in the order of its calls, on whatever streams. */
-static ncclResult_t queue(struct ncclComm *c, cudaStream_t handle, const shim_part *part, int n)
+static ncclResult_t queue_work(struct ncclComm *c, cudaStream_t handle, const shim_part *part,
+                               int n)
 {
     shim_work *w = calloc(1, sizeof *w);
     shim_part *own = calloc((size_t)n, sizeof *own);
@@ -64,13 +65,13 @@ static ncclResult_t collective_inside(shim_call call, const void *send, void *re
         return ncclInvalidUsage;
     p.call.stream = stream_number(on);
     ncclResult_t result = shim_find_place(c, on, &p);
-    return result == ncclSuccess ? queue(c, on, &p, 1) : result;
+    return result == ncclSuccess ? queue_work(c, on, &p, 1) : result;
 }
 
 /* TESSERA_NCCL_STUCK: like a call that waits for a full queue of the GPU and goes on only when what
  * is queued has ended. */
-static ncclResult_t collective(shim_call call, const void *send, void *recv, ncclComm_t c,
-                               cudaStream_t on)
+static ncclResult_t call_collective(shim_call call, const void *send, void *recv, ncclComm_t c,
+                                    cudaStream_t on)
 {
     const bool stuck = getenv("TESSERA_NCCL_STUCK") != NULL;
     shim_go_in(c);
@@ -85,7 +86,7 @@ ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcoun
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t on)
 {
     shim_call call = {.kind = SHIM_ALL_GATHER, .type = datatype, .count = (int64_t)sendcount};
-    return collective(call, sendbuff, recvbuff, comm, on);
+    return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
 ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
@@ -94,7 +95,7 @@ ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recv
 {
     shim_call call = {
         .kind = SHIM_REDUCE_SCATTER, .type = datatype, .op = op, .count = (int64_t)recvcount};
-    return collective(call, sendbuff, recvbuff, comm, on);
+    return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
@@ -102,7 +103,7 @@ ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                            cudaStream_t on)
 {
     shim_call call = {.kind = SHIM_ALL_REDUCE, .type = datatype, .op = op, .count = (int64_t)count};
-    return collective(call, sendbuff, recvbuff, comm, on);
+    return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
 ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
@@ -110,7 +111,7 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
 {
     shim_call call = {
         .kind = SHIM_BROADCAST, .type = datatype, .root = root, .count = (int64_t)count};
-    return collective(call, sendbuff, recvbuff, comm, on);
+    return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
 /* Outside of a group a message is a group of its own. */
@@ -127,7 +128,7 @@ static ncclResult_t message_inside(shim_call call, const void *send, void *recv,
     if (result != ncclSuccess)
         return result;
     if (depth == 0)
-        return queue(c, on, &p, 1);
+        return queue_work(c, on, &p, 1);
     if (n_grouped == PARTS_MAX || (n_grouped > 0 && (c != group_comm || on != group_stream)))
         return ncclInvalidUsage;
     group_comm = c;
@@ -136,8 +137,8 @@ static ncclResult_t message_inside(shim_call call, const void *send, void *recv,
     return ncclSuccess;
 }
 
-static ncclResult_t message(shim_call call, const void *send, void *recv, ncclComm_t c,
-                            cudaStream_t on)
+static ncclResult_t call_message(shim_call call, const void *send, void *recv, ncclComm_t c,
+                                 cudaStream_t on)
 {
     shim_go_in(c);
     ncclResult_t result = message_inside(call, send, recv, c, on);
@@ -149,14 +150,14 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
                       ncclComm_t comm, cudaStream_t on)
 {
     shim_call call = {.kind = SHIM_SEND, .type = datatype, .root = peer, .count = (int64_t)count};
-    return message(call, sendbuff, NULL, comm, on);
+    return call_message(call, sendbuff, NULL, comm, on);
 }
 
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t on)
 {
     shim_call call = {.kind = SHIM_RECV, .type = datatype, .root = peer, .count = (int64_t)count};
-    return message(call, NULL, recvbuff, comm, on);
+    return call_message(call, NULL, recvbuff, comm, on);
 }
 
 ncclResult_t ncclGroupStart(void)
@@ -173,5 +174,5 @@ ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     int n = n_grouped;
     n_grouped = 0;
-    return queue(group_comm, group_stream, grouped, n);
+    return queue_work(group_comm, group_stream, grouped, n);
 }

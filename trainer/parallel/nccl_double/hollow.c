@@ -12,8 +12,8 @@ const shapes_handle *shim_shapes_of(cudaStream_t on)
     return h->add ? NULL : (const shapes_handle *)on;
 }
 
-static ncclResult_t find(struct ncclComm *c, const shapes_handle *h, const void *at, int64_t bytes,
-                         shapes_place *inout)
+static ncclResult_t find_buffer(struct ncclComm *c, const shapes_handle *h, const void *at,
+                                int64_t bytes, shapes_place *inout)
 {
     shapes_place found = h->place(h->device, at, (size_t)bytes);
     if (bytes == 0)
@@ -40,9 +40,9 @@ ncclResult_t shim_find_place(struct ncclComm *c, cudaStream_t on, shim_part *p)
     if (!h)
         return ncclSuccess;
     if (call->kind != SHIM_RECV)
-        result = find(c, h, p->send, sent, &place);
+        result = find_buffer(c, h, p->send, sent, &place);
     if (call->kind != SHIM_SEND && result == ncclSuccess)
-        result = find(c, h, p->recv, received, &place);
+        result = find_buffer(c, h, p->recv, received, &place);
     p->call.hollow = place != SHAPES_PINNED;
     return result;
 }

@@ -275,7 +275,7 @@ static bool poll_messages(struct ncclComm *c, shim_work *w)
     return done;
 }
 
-static void begin(shim_work *w)
+static void begin_work(shim_work *w)
 {
     struct ncclComm *c = w->comm;
     w->phase = ARRIVE;
@@ -301,7 +301,7 @@ bool shim_poll(void *work, bool first)
         return false;
     }
     if (first || w->phase == -1)
-        begin(w);
+        begin_work(w);
     if (atomic_load(&c->shared->differs))
         return false; /* until it is aborted */
     bool done = w->part[0].call.kind >= SHIM_SEND ? poll_messages(c, w) : poll_collective(c, w);

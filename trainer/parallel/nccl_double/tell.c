@@ -14,7 +14,7 @@ const char *shim_kind_name(int kind)
     return name[kind];
 }
 
-static int describe(char *out, size_t size, int rank, const shim_call *c)
+static int describe_call(char *out, size_t size, int rank, const shim_call *c)
 {
     static const char *const op[] = {"sum", "prod", "max", "min", "avg"};
     int n =
@@ -40,9 +40,9 @@ void shim_differ(struct ncclComm *c, int rank, const shim_call *mine, int other,
     if (!atomic_compare_exchange_strong(&s->differs, &none, 1))
         return; /* another rank says it */
     int n = snprintf(s->said, sizeof s->said, "calls differ: ");
-    n += describe(s->said + n, sizeof s->said - (size_t)n, rank, mine);
+    n += describe_call(s->said + n, sizeof s->said - (size_t)n, rank, mine);
     n += snprintf(s->said + n, sizeof s->said - (size_t)n, "; ");
-    describe(s->said + n, sizeof s->said - (size_t)n, other, theirs);
+    describe_call(s->said + n, sizeof s->said - (size_t)n, other, theirs);
     atomic_store(&s->told, 1);
 }
 

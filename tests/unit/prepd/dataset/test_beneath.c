@@ -18,7 +18,7 @@ typedef int (*opener)(const char *folder, const char *path, int flags);
 
 static char where[] = "/tmp/beneathXXXXXX";
 
-static void put(const char *name, const char *text)
+static void put_text_file(const char *name, const char *text)
 {
     FILE *f = fopen(name, "w");
     assert_non_null(f);
@@ -33,10 +33,10 @@ static int make_tree(void **state)
     assert_non_null(mkdtemp(where));
     assert_int_equal(chdir(where), 0);
     assert_int_equal(mkdir("data", 0700) | mkdir("data/sub", 0700) | mkdir("other", 0700), 0);
-    put("secret", "secret");
-    put("other/b", "secret");
-    put("data/a", "inside");
-    put("data/sub/b", "inside");
+    put_text_file("secret", "secret");
+    put_text_file("other/b", "secret");
+    put_text_file("data/a", "inside");
+    put_text_file("data/sub/b", "inside");
     snprintf(absolute, sizeof absolute, "%s/data/a", where);
     assert_int_equal(symlink("sub/b", "data/in") | symlink("../a", "data/sub/up") |
                          symlink("sub", "data/folder") | symlink("../secret", "data/out") |

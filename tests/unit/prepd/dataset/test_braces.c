@@ -6,13 +6,13 @@
 
 #include "prepd/dataset/braces.h"
 
-static status join(void *user, const char *name)
+static status join_names(void *user, const char *name)
 {
     strcat(strcat((char *)user, name), " ");
     return ST_OK;
 }
 
-static status count(void *user, const char *name)
+static status count_names(void *user, const char *name)
 {
     (void)name;
     ++*(long *)user;
@@ -32,11 +32,11 @@ static void test_braces__ranges_lists_and_products(void **state)
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char got[256] = "";
-        assert_ok(braces_expand(cases[k][0], join, got));
+        assert_ok(braces_expand(cases[k][0], join_names, got));
         assert_string_equal(got, cases[k][1]);
     }
     long n = 0;
-    assert_ok(braces_expand("{000000..099999}", count, &n));
+    assert_ok(braces_expand("{000000..099999}", count_names, &n));
     assert_int_equal(n, 100000);
 }
 
@@ -52,7 +52,7 @@ static void test_braces__refused(void **state)
                                         "{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}"};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         long n = 0;
-        assert_fails(ST_CONFIG, braces_expand(cases[k], count, &n), "{");
+        assert_fails(ST_CONFIG, braces_expand(cases[k], count_names, &n), "{");
     }
 }
 

@@ -17,7 +17,7 @@ typedef struct place {
     conf c;
 } place;
 
-static int setup(void **state)
+static int setup_folder(void **state)
 {
     static place p;
     p.root = harness_temp();
@@ -31,7 +31,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_folder(void **state)
 {
     place *p = *state;
     unsetenv("TMPDIR");
@@ -98,13 +98,14 @@ static void test_cache_folder__one_that_others_may_write_is_refused(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_cache_folder__is_made_for_the_user_alone, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_cache_folder__is_made_for_the_user_alone, setup_folder,
+                                        teardown_folder),
         cmocka_unit_test_setup_teardown(test_cache_folder__stands_beside_what_data_path_names,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cache_folder__link_is_refused, setup, teardown),
+                                        setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(test_cache_folder__link_is_refused, setup_folder,
+                                        teardown_folder),
         cmocka_unit_test_setup_teardown(test_cache_folder__one_that_others_may_write_is_refused,
-                                        setup, teardown),
+                                        setup_folder, teardown_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ static char *make_set(void)
 }
 
 /* All that a data set shows, as one text; heap. */
-static char *shown(const char *root)
+static char *show_chats(const char *root)
 {
     char path[PATH], identity[HASH_TEXT], *text = NULL;
     conf c = conf_defaults();
@@ -132,7 +132,7 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
-    char *first = shown(root), *second = shown(root);
+    char *first = show_chats(root), *second = show_chats(root);
     assert_string_equal(first, second);
     assert_non_null(strstr(first, "talks.jsonl:1||what 0?|p/0.jpg 0 0 |p/1.jpg 0 0 \n"));
     assert_non_null(strstr(first, "talks.jsonl:11||what 10?|clip 2 2 1.jpg\n"));
@@ -147,12 +147,12 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     put_records(root, "whom", "clip");
     const struct timespec times[2] = {was.st_atim, was.st_mtim};
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-    char *unread = shown(root);
+    char *unread = show_chats(root);
     assert_memory_equal(unread, first, HASH_TEXT - 1); /* its identity */
 
     /* Under its own time it is, and the cache is that of the new one. */
     put_records(root, "whom", "clip");
-    char *changed = shown(root), *again = shown(root);
+    char *changed = show_chats(root), *again = show_chats(root);
     assert_non_null(strstr(changed, "||whom 0?|p/0.jpg"));
     assert_string_equal(changed, again);
     free(first);
@@ -167,7 +167,7 @@ static void test_cache__damage_costs_time_alone(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH] = "";
-    char *first = shown(root);
+    char *first = show_chats(root);
     struct stat info;
     rng_key key = rng_key_make(harness_seed(), "damage");
     for (uint64_t round = 0; round < DAMAGES; round++) {
@@ -184,7 +184,7 @@ static void test_cache__damage_costs_time_alone(void **state)
                 fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
         }
         fclose(f);
-        char *again = shown(root);
+        char *again = show_chats(root);
         assert_string_equal(again, first);
         free(again);
     }
@@ -196,9 +196,9 @@ static void test_cache__folders_of_frames_are_listed_at_every_start(void **state
 {
     (void)state;
     char *root = make_set(), path[PATH];
-    char *first = shown(root);
+    char *first = show_chats(root);
     put_frame(root, "clip", 3);
-    char *more = shown(root);
+    char *more = show_chats(root);
     assert_non_null(strstr(more, "|clip 3 2 1.jpg\n"));
     assert_int_not_equal(strncmp(more, first, HASH_TEXT - 1), 0);
     free(first);
@@ -210,10 +210,10 @@ static void test_cache__folders_of_frames_are_listed_at_every_start(void **state
     snprintf(path, PATH, "%s/empty", root);
     assert_int_equal(mkdir(path, 0777), 0);
     put_records(root, "what", "empty");
-    char *refused = shown(root);
+    char *refused = show_chats(root);
     assert_non_null(strstr(refused, "holds 0 pictures"));
     put_frame(root, "empty", 1);
-    char *mended = shown(root);
+    char *mended = show_chats(root);
     assert_non_null(strstr(mended, "|empty 1 2 1.jpg\n"));
     free(refused);
     free(mended);

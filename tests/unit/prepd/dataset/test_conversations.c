@@ -35,14 +35,14 @@ static void open_text(fixture *f, const char *name, const char *text)
     arena_init(&f->a, 0);
 }
 
-static void done(fixture *f)
+static void close_fixture(fixture *f)
 {
     dataset_close(&f->d);
     arena_done(&f->a);
     harness_remove(&f->folder);
 }
 
-static sample get(fixture *f, int64_t i)
+static sample fetch_sample(fixture *f, int64_t i)
 {
     sample s, outline;
     assert_ok(f->d->v->sample(f->d, i, &f->a, &s));
@@ -85,7 +85,7 @@ static void test_array__marks_become_images(void **state)
     assert_int_equal(f.d->v->samples(f.d), 2);
     assert_int_equal(f.d->v->images(f.d), 2);
     assert_string_equal(f.d->v->root(f.d), f.folder);
-    sample s = get(&f, 1);
+    sample s = fetch_sample(&f, 1);
     assert_string_equal(s.name, "a.json:3");
     assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "b.jpg");
     assert_string_equal(f.d->v->image_path(f.d, s.images[1]), "a/1.png");
@@ -95,10 +95,10 @@ static void test_array__marks_become_images(void **state)
     assert_int_equal(s.turns[1].parts[1].image, 0);
     assert_int_equal(s.turns[1].parts[3].image, 1);
     assert_true(s.turns[2].trained && s.turns[4].trained);
-    s = get(&f, 0);
+    s = fetch_sample(&f, 0);
     assert_int_equal(s.turns[0].parts[0].image, 0);
     assert_string_equal(s.turns[0].parts[1].text, "\nWhat?"); /* as written */
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_rules__last_turn_and_trim(void **state)
@@ -111,13 +111,13 @@ static void test_rules__last_turn_and_trim(void **state)
     f.c.data_loss_on = LOSS_ON_LAST;
     f.c.data_trim = true;
     assert_ok(dataset_open(&f.c, &f.d));
-    sample s = get(&f, 0);
+    sample s = fetch_sample(&f, 0);
     assert_false(s.turns[1].trained);
     assert_true(s.turns[3].trained);
     assert_int_equal(s.turns[0].n_parts, 2);
     assert_string_equal(s.turns[0].parts[0].text, "Really?");
     assert_string_equal(s.turns[3].parts[0].text, " c "); /* an answer is never changed */
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_stages__weights_of_parts_turns_and_options(void **state)
@@ -134,18 +134,18 @@ static void test_stages__weights_of_parts_turns_and_options(void **state)
         "\"Two.\"]}\n");
     f.c.data_stage_weights = "0.25,0,3";
     assert_ok(dataset_open(&f.c, &f.d));
-    sample s = get(&f, 0);
+    sample s = fetch_sample(&f, 0);
     assert_int_equal(s.turns[1].n_parts, 3);
     assert_float_equal(s.turns[1].weights[0], 0.25, 0);
     assert_float_equal(s.turns[1].weights[1], 0.5, 0); /* its own wins */
     assert_float_equal(s.turns[1].weights[2], 3, 0);
     assert_float_equal(s.turns[3].weights[0], 2, 0);
-    s = get(&f, 1);
+    s = fetch_sample(&f, 1);
     assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "cla.jpg");
     assert_int_equal(s.turns[0].parts[0].image, 0);
     assert_float_equal(s.turns[1].weights[0], 0.25, 0);
     assert_float_equal(s.turns[1].weights[1], 0, 0);
-    done(&f);
+    close_fixture(&f);
     static const char *const bad[] = {"x", "1,", "1,-1", "1;2", "nan"};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         open_text(&f, "a.jsonl", "{}");
@@ -153,12 +153,12 @@ static void test_stages__weights_of_parts_turns_and_options(void **state)
         if (strcmp(bad[k], "1,") == 0)
             assert_fails(ST_BAD_INPUT,
                          dataset_open(&f.c, &f.d) == ST_OK
-                             ? FAIL(ST_BAD_INPUT, "%s", get(&f, 0).cause)
+                             ? FAIL(ST_BAD_INPUT, "%s", fetch_sample(&f, 0).cause)
                              : ST_OK,
                          "a.jsonl:1");
         else
             assert_fails(ST_CONFIG, dataset_open(&f.c, &f.d), "data.stage_weights");
-        done(&f);
+        close_fixture(&f);
     }
 }
 
@@ -201,7 +201,7 @@ static void test_videos__beside_pictures(void **state)
     f.c.data_format = DATA_VIDEO;
     f.c.video_input_frames = 3;
     assert_ok(dataset_open(&f.c, &f.d));
-    const sample s = get(&f, 0);
+    const sample s = fetch_sample(&f, 0);
     static const char *const names[] = {"a.mp4", "1.png", "dump"};
     assert_int_equal(s.n_images, 3);
     for (int32_t k = 0, at = 0; k < 3; k++, at++) {
@@ -223,16 +223,16 @@ static void test_videos__beside_pictures(void **state)
     assert_true(dataset_image_has(f.d, s.images[2], "dump/f_2.JPG"));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_false(dataset_image_has(f.d, s.images[2], others[i]));
-    assert_int_equal(get(&f, 1).images[0], s.images[2]);
-    assert_non_null(strstr(get(&f, 2).cause, "with fps 2, not 3"));
-    assert_non_null(strstr(get(&f, 3).cause, "as \"fps\" beside its name"));
-    assert_non_null(strstr(get(&f, 4).cause, "shown elsewhere as a video"));
-    assert_int_equal(get(&f, 5).images[0], s.images[0]);
+    assert_int_equal(fetch_sample(&f, 1).images[0], s.images[2]);
+    assert_non_null(strstr(fetch_sample(&f, 2).cause, "with fps 2, not 3"));
+    assert_non_null(strstr(fetch_sample(&f, 3).cause, "as \"fps\" beside its name"));
+    assert_non_null(strstr(fetch_sample(&f, 4).cause, "shown elsewhere as a video"));
+    assert_int_equal(fetch_sample(&f, 5).images[0], s.images[0]);
     const hash128 one = f.d->v->identity(f.d);
     dataset_close(&f.d);
     f.c.video_input_frames = 2;
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_non_null(strstr(get(&f, 0).cause, "video.input_frames"));
+    assert_non_null(strstr(fetch_sample(&f, 0).cause, "video.input_frames"));
     dataset_close(&f.d);
     f.c.video_input_frames = 9;
     touch(&f, "dump/f_11.png");
@@ -241,8 +241,8 @@ static void test_videos__beside_pictures(void **state)
     dataset_close(&f.d);
     touch(&f, "dump/f_\xe9.png");
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_non_null(strstr(get(&f, 1).cause, "name is not UTF-8"));
-    done(&f);
+    assert_non_null(strstr(fetch_sample(&f, 1).cause, "name is not UTF-8"));
+    close_fixture(&f);
 }
 
 static void test_stat__what_no_worker_reads_is_nothing(void **state)
@@ -265,14 +265,14 @@ static void test_stat__what_no_worker_reads_is_nothing(void **state)
     touch(&f, "dump/0.jpg");
     f.c.video_input_frames = 3;
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_non_null(strstr(get(&f, 3).cause, "is a folder of frames"));
+    assert_non_null(strstr(fetch_sample(&f, 3).cause, "is a folder of frames"));
     assert_int_equal(f.d->v->images(f.d), 3); /* the one refused is none */
     for (int64_t j = 0; j < 3; j++) {
         dataset_image_stat(f.d, j, &bytes, &mtime_ns);
         assert_int_equal(mtime_ns != 0, j == 0);
         assert_int_equal(bytes, 0);
     }
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_names__absolute_ones_lie_under_the_root(void **state)
@@ -292,11 +292,11 @@ static void test_names__absolute_ones_lie_under_the_root(void **state)
         snprintf(root, sizeof root, "%s%s", f.folder, ends[k]);
         f.c.data_images = root;
         assert_ok(dataset_open(&f.c, &f.d));
-        const sample s = get(&f, 0);
+        const sample s = fetch_sample(&f, 0);
         if (s.cause)
             fail_msg("\"%s\": %s", ends[k], s.cause);
         assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "a.jpg");
-        done(&f);
+        close_fixture(&f);
     }
 }
 
@@ -342,7 +342,7 @@ static void test_nulls__are_members_that_are_not_there(void **state)
     assert_int_equal(f.d->v->images(f.d), 1);
     assert_string_equal(f.d->v->image_path(f.d, 0), "a.jpg");
     for (int k = 0; k < N; k++) {
-        const sample s = get(&f, k);
+        const sample s = fetch_sample(&f, k);
         if (s.cause)
             fail_msg("%s", s.cause);
         assert_int_equal(s.n_images, 1);
@@ -351,7 +351,7 @@ static void test_nulls__are_members_that_are_not_there(void **state)
         assert_int_equal(s.turns[0].parts[0].image, 0);
         assert_string_equal(s.turns[0].parts[1].text, "?");
     }
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_bad_records__keep_their_place_and_say_why(void **state)
@@ -389,16 +389,16 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
     open_text(&f, "a.jsonl", text);
     assert_ok(dataset_open(&f.c, &f.d));
     assert_int_equal(f.d->v->samples(f.d), N + 1);
-    assert_null(get(&f, 0).cause);
+    assert_null(fetch_sample(&f, 0).cause);
     for (int k = 0; k < N; k++) {
         char place[32];
-        const char *cause = get(&f, k + 1).cause;
+        const char *cause = fetch_sample(&f, k + 1).cause;
         snprintf(place, sizeof place, "a.jsonl:%d: ", k + 3);
         assert_non_null(cause);
         if (!strstr(cause, cases[k].cause) || strncmp(cause, place, strlen(place)) != 0)
             fail_msg("case %d: \"%s\" does not say \"%s%s\"", k, cause, place, cases[k].cause);
     }
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_files__found_by_split_and_refused_by_name(void **state)
@@ -412,13 +412,13 @@ static void test_files__found_by_split_and_refused_by_name(void **state)
     f.c.data_split = "val";
     assert_ok(dataset_open(&f.c, &f.d));
     assert_int_equal(f.d->v->samples(f.d), 1);
-    done(&f);
+    close_fixture(&f);
     open_text(&f, "a.json", "[{\"messages\": []},\n ]");
     assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "a.json:2: ");
-    done(&f);
+    close_fixture(&f);
     open_text(&f, "a.json", "");
     assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "no record");
-    done(&f);
+    close_fixture(&f);
 }
 
 static void test_identity__is_what_it_says_and_what_is_trained(void **state)
@@ -434,7 +434,7 @@ static void test_identity__is_what_it_says_and_what_is_trained(void **state)
         f.c.data_loss_on = k == 3 ? LOSS_ON_LAST : LOSS_ON_ALL;
         assert_ok(dataset_open(&f.c, &f.d));
         seen[k] = f.d->v->identity(f.d);
-        done(&f);
+        close_fixture(&f);
     }
     assert_true(hash_equal(seen[0], seen[1]));
     assert_false(hash_equal(seen[0], seen[2]));

@@ -90,7 +90,7 @@ static char *shown_in(const char *root, const char *cache)
     return text;
 }
 
-static char *shown(const char *root)
+static char *show_questions(const char *root)
 {
     return shown_in(root, "");
 }
@@ -115,7 +115,7 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
-    char *first = shown(root), *second = shown(root);
+    char *first = show_questions(root), *second = show_questions(root);
     assert_string_equal(first, second);
     assert_non_null(strstr(first, "question 0||images/train2014/COCO_train2014_000000000000.jpg|"
                                   "what 0?|a0\n"));
@@ -128,12 +128,12 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     put_questions(root, "whom");
     const struct timespec times[2] = {was.st_atim, was.st_mtim};
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-    char *unread = shown(root);
+    char *unread = show_questions(root);
     assert_string_equal(unread, first);
 
     /* Under their own time they are, and the cache is that of the new ones. */
     put_questions(root, "whom");
-    char *changed = shown(root);
+    char *changed = show_questions(root);
     assert_non_null(strstr(changed, "|whom 0?|a0\n"));
     cache_of(root, path);
     free(first);
@@ -147,7 +147,7 @@ static void test_cache__damage_costs_time_alone(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
-    char *first = shown(root);
+    char *first = show_questions(root);
     struct stat info;
     rng_key key = rng_key_make(harness_seed(), "damage");
     for (uint64_t round = 0; round < 40; round++) {
@@ -164,7 +164,7 @@ static void test_cache__damage_costs_time_alone(void **state)
                 fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
         }
         fclose(f);
-        char *again = shown(root);
+        char *again = show_questions(root);
         assert_string_equal(again, first);
         free(again);
     }
@@ -180,7 +180,7 @@ static void test_cache__small_sets_leave_nothing(void **state)
     FILE *f = fopen(path, "w");
     fprintf(f, "{\"questions\": [{\"image_id\": 0, \"question\": \"x?\", \"question_id\": 0}]}");
     fclose(f);
-    free(shown(root));
+    free(show_questions(root));
     path_of(path, root, ".tessera");
     assert_int_not_equal(access(path, F_OK), 0);
     harness_remove(&root);

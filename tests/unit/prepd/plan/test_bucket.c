@@ -22,7 +22,7 @@ static conf bucket_conf(bool pack)
     return c;
 }
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -33,16 +33,16 @@ static shape_bucket measures(const planned_row *r)
         .tokens = r->tokens, .patches = r->patches, .documents = r->n_docs, .rows = 1};
     for (int64_t k = 0; k < r->n_docs; k++) {
         const planned_doc *d = &r->docs[k];
-        m.longest = larger(m.longest, d->tokens);
+        m.longest = pick_larger(m.longest, d->tokens);
         m.targets += d->targets;
         m.images += d->shared ? 0 : d->n_images;
         m.frames += d->shared ? 0 : d->frames;
-        m.frame = larger(m.frame, d->frame);
+        m.frame = pick_larger(m.frame, d->frame);
     }
     return m;
 }
 
-static bool holds(const shape_bucket *b, const shape_bucket *m)
+static bool holds_bucket(const shape_bucket *b, const shape_bucket *m)
 {
     return m->tokens <= b->tokens && m->patches <= b->patches && m->targets <= b->targets &&
            m->documents <= b->documents && m->longest <= b->longest && m->images <= b->images &&
@@ -50,7 +50,7 @@ static bool holds(const shape_bucket *b, const shape_bucket *m)
 }
 
 /* Plans three epochs and checks what must hold of any buckets. */
-static int make(const conf *c, const fake_sample *samples, int64_t n, shape_bucket *out)
+static int make_buckets(const conf *c, const fake_sample *samples, int64_t n, shape_bucket *out)
 {
     fake_data f;
     plan *p;
@@ -67,13 +67,13 @@ static int make(const conf *c, const fake_sample *samples, int64_t n, shape_buck
         arena_reset(&a);
         assert_ok(plan_row(p, NULL, k, &a, &r));
         const shape_bucket m = measures(&r);
-        assert_true(holds(&b[n_buckets - 1], &m));
+        assert_true(holds_bucket(&b[n_buckets - 1], &m));
     }
     for (int k = 0; k < n_buckets; k++) {
         rows += b[k].rows;
         out[k] = b[k];
         if (k)
-            assert_true(holds(&b[k], &b[k - 1]) && !holds(&b[k - 1], &b[k]));
+            assert_true(holds_bucket(&b[k], &b[k - 1]) && !holds_bucket(&b[k - 1], &b[k]));
     }
     assert_int_equal(rows, plan_epoch_rows(p));
     plan_free(&p);
@@ -90,13 +90,13 @@ static void test_buckets__as_many_as_pay(void **state)
     const conf c = bucket_conf(false);
     for (int64_t i = 0; i < N; i++)
         samples[i] = (fake_sample){.text_tokens = 100};
-    assert_int_equal(make(&c, samples, N, b), 1);
+    assert_int_equal(make_buckets(&c, samples, N, b), 1);
     assert_true(b[0].tokens == 100 && b[0].patches == 0 && b[0].documents == 1);
     assert_true(b[0].longest == 100 && b[0].images == 0 && b[0].targets == 1);
 
     for (int64_t i = 0; i < N; i += 2)
         samples[i].text_tokens = 1000;
-    assert_int_equal(make(&c, samples, N, b), 2);
+    assert_int_equal(make_buckets(&c, samples, N, b), 2);
     assert_true(b[0].tokens == 128 && b[0].rows == N / 2); /* whole tiles of 64 */
     assert_true(b[1].tokens == 1000 && b[1].rows == N / 2);
 }
@@ -114,7 +114,7 @@ static void test_buckets__rows_of_all_lengths(void **state)
         samples[i] = (fake_sample){.text_tokens = 1 + (int32_t)rng_below(key, (uint64_t)i, 1024)};
         tokens += samples[i].text_tokens;
     }
-    const int n = make(&c, samples, N, b);
+    const int n = make_buckets(&c, samples, N, b);
     assert_int_equal(n, MAX_BUCKETS);
     for (int k = 0; k < n; k++)
         held += b[k].rows * b[k].tokens;
@@ -131,14 +131,14 @@ static void test_buckets__packed_pictures_are_tight(void **state)
     c.training_seq_len = 8192;
     fake_vqa_lengths(harness_seed(), samples, N);
     samples[0] = (fake_sample){.text_tokens = 20}; /* a short one makes the bound wide */
-    const int n = make(&c, samples, N, b);
+    const int n = make_buckets(&c, samples, N, b);
     assert_true(b[n - 1].documents >= 400);
     for (int k = 0; k + 1 < n; k++) {
         assert_true(b[k].documents < 48 && b[k].images < 48 && b[k].frames < 48);
         assert_true(b[k].longest < 512 && b[k].frame < 2048 && b[k].targets < 64 + 48);
     }
     assert_true(b[n - 1].rows * 10 < b[0].rows);
-    assert_int_equal(make(&c, samples, 0 + N, b), n); /* the same again */
+    assert_int_equal(make_buckets(&c, samples, 0 + N, b), n); /* the same again */
 }
 
 int main(void)

@@ -23,7 +23,7 @@ static conf small_conf(void)
 }
 
 /* A digest of rows [from, to): numbers, epochs, samples, grids. */
-static uint64_t stretch_digest(plan *p, plan_stretch *s, uint64_t from, uint64_t to)
+static uint64_t row_range_digest(plan *p, row_range *s, uint64_t from, uint64_t to)
 {
     hasher *h;
     arena a;
@@ -50,7 +50,7 @@ static uint64_t stretch_digest(plan *p, plan_stretch *s, uint64_t from, uint64_t
 
 static uint64_t rows_digest(plan *p, uint64_t from, uint64_t to)
 {
-    return stretch_digest(p, NULL, from, to);
+    return row_range_digest(p, NULL, from, to);
 }
 
 static void mixed_samples(fake_sample *s, int64_t n)
@@ -293,7 +293,7 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
     const double epochs[] = {0, 4, 3.5};
     fake_data f;
     plan *whole, *p;
-    plan_stretch *s, *same, *other;
+    row_range *s, *same, *other;
     uint64_t first, begin;
     bool ready;
     conf c = small_conf();
@@ -313,7 +313,7 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
             assert_ok(plan_prepare(p, s, row, INT64_MAX, &ready));
             assert_ok(plan_prepare(p, NULL, plan_epoch_rows(p), 0, &ready));
             assert_true(!ready); /* of the epochs before only the first */
-            assert_int_equal(stretch_digest(p, s, row, row + 3 < all ? row + 3 : all),
+            assert_int_equal(row_range_digest(p, s, row, row + 3 < all ? row + 3 : all),
                              rows_digest(whole, row, row + 3 < all ? row + 3 : all));
             assert_int_equal(plan_epoch_of(p, s, row, &first), epoch);
             assert_int_equal(first, begin);
@@ -335,9 +335,9 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
     assert_ok(plan_prepare(p, s, PLAN_ALL, INT64_MAX, &ready));
     assert_in_range(plan_rows(p, s), 1u << 30, (1u << 30) + N);
     assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
-    assert_int_not_equal(stretch_digest(p, other, 12345, 12350), rows_digest(p, 0, 5));
+    assert_int_not_equal(row_range_digest(p, other, 12345, 12350), rows_digest(p, 0, 5));
     plan_leave(p, &same);
-    (void)stretch_digest(p, s, 1u << 30, (1u << 30) + 5); /* still held */
+    (void)row_range_digest(p, s, 1u << 30, (1u << 30) + 5); /* still held */
     plan_leave(p, &s);
     assert_null(s);
     assert_int_equal(plan_from(p, 1000000, 1u << 30, &s), ST_PROTOCOL);

@@ -10,14 +10,14 @@
 
 static char *folder;
 
-static int setup(void **state)
+static int setup_template(void **state)
 {
     (void)state;
     folder = harness_temp();
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_template(void **state)
 {
     (void)state;
     harness_remove(&folder);
@@ -30,7 +30,7 @@ static conf options(void)
 }
 
 /* text NULL: the folder has no such file. */
-static void put(const char *name, const char *text)
+static void write_template_file(const char *name, const char *text)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -44,7 +44,7 @@ static void put(const char *name, const char *text)
 }
 
 /* The template is this text, from that file; "" for none. */
-static void check(const char *file, const char *text)
+static void expect_template(const char *file, const char *text)
 {
     const conf c = options();
     const hash128 want = hash_bytes(text, strlen(text));
@@ -60,25 +60,26 @@ static void check(const char *file, const char *text)
 static void test_chat_template__found_as_the_reference_does(void **state)
 {
     (void)state;
-    check("", "");
-    put("tokenizer_config.json", "{\"eos_token\": \"x\", \"chat_template\": null}");
-    put("preprocessor_config.json", "{}");
-    check("", "");
-    put("tokenizer_config.json", "{\"chat_template\": \"of the tokenizer\"}");
-    check("tokenizer_config.json", "of the tokenizer");
-    put("chat_template.jinja", "of the folder\n");
-    check("chat_template.jinja", "of the folder");
-    put("chat_template.jinja", "of the folder"); /* without its last newline it is the same */
-    check("chat_template.jinja", "of the folder");
-    put("chat_template.json", "{\"chat_template\": \"of the processor\\n\"}");
-    check("chat_template.json", "of the processor");
-    put("preprocessor_config.json", NULL); /* no pictures, no processor */
-    check("chat_template.jinja", "of the folder");
-    put("chat_template.jinja", NULL);
-    put("tokenizer_config.json",
-        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"},"
-        " {\"name\": \"default\", \"template\": \"d\"}]}");
-    check("tokenizer_config.json", "d");
+    expect_template("", "");
+    write_template_file("tokenizer_config.json", "{\"eos_token\": \"x\", \"chat_template\": null}");
+    write_template_file("preprocessor_config.json", "{}");
+    expect_template("", "");
+    write_template_file("tokenizer_config.json", "{\"chat_template\": \"of the tokenizer\"}");
+    expect_template("tokenizer_config.json", "of the tokenizer");
+    write_template_file("chat_template.jinja", "of the folder\n");
+    expect_template("chat_template.jinja", "of the folder");
+    write_template_file("chat_template.jinja",
+                        "of the folder"); /* without its last newline it is the same */
+    expect_template("chat_template.jinja", "of the folder");
+    write_template_file("chat_template.json", "{\"chat_template\": \"of the processor\\n\"}");
+    expect_template("chat_template.json", "of the processor");
+    write_template_file("preprocessor_config.json", NULL); /* no pictures, no processor */
+    expect_template("chat_template.jinja", "of the folder");
+    write_template_file("chat_template.jinja", NULL);
+    write_template_file("tokenizer_config.json",
+                        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"},"
+                        " {\"name\": \"default\", \"template\": \"d\"}]}");
+    expect_template("tokenizer_config.json", "d");
     conf c = options();
     c.model_path = "a-preset";
     chat_template t;
@@ -94,13 +95,13 @@ static void test_chat_template__bad_files_are_named(void **state)
     (void)state;
     const conf c = options();
     chat_template t;
-    put("tokenizer_config.json",
-        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}]}");
+    write_template_file("tokenizer_config.json",
+                        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}]}");
     assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
     assert_non_null(strstr(status_text(), "chat_template is an array, expected a text"));
-    put("tokenizer_config.json", "{");
+    write_template_file("tokenizer_config.json", "{");
     assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
-    put("tokenizer_config.json", NULL);
+    write_template_file("tokenizer_config.json", NULL);
 }
 
 static void test_chat_template__unknown_is_refused(void **state)
@@ -108,11 +109,11 @@ static void test_chat_template__unknown_is_refused(void **state)
     (void)state;
     conf c = options();
     chat_template t;
-    put("chat_template.jinja", "{{ messages }}<think>");
+    write_template_file("chat_template.jinja", "{{ messages }}<think>");
     assert_fails(ST_CONFIG, chat_template_check(&c, &t), "chat_template.jinja");
     assert_non_null(strstr(status_text(), "puts <think> into answers"));
     assert_non_null(strstr(status_text(), "set model.chat_template to instruct"));
-    put("chat_template.jinja", "{{ messages }}");
+    write_template_file("chat_template.jinja", "{{ messages }}");
     assert_fails(ST_CONFIG, chat_template_check(&c, &t), "does not know this chat template (");
     assert_null(strstr(status_text(), "<think>"));
     c.model_chat_template = CHAT_TEMPLATE_INSTRUCT;
@@ -122,7 +123,7 @@ static void test_chat_template__unknown_is_refused(void **state)
     c.data_format = DATA_TEXT; /* plain text has no turns */
     assert_ok(chat_template_check(&c, &t));
     assert_string_equal(t.path, "");
-    put("chat_template.jinja", NULL);
+    write_template_file("chat_template.jinja", NULL);
 }
 
 static void test_chat_template__published_is_known(void **state)
@@ -148,5 +149,5 @@ int main(void)
         cmocka_unit_test(test_chat_template__unknown_is_refused),
         cmocka_unit_test(test_chat_template__published_is_known),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_template, teardown_template);
 }

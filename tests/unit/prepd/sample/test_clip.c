@@ -11,7 +11,7 @@
 #include "common/json/json.h"
 #include "prepd/sample/clip.h"
 
-static int64_t whole(const json_value *list, size_t i)
+static int64_t read_whole(const json_value *list, size_t i)
 {
     return json_int(json_item(list, i), -1);
 }
@@ -23,13 +23,13 @@ static void check_indices(const json_value *want, const int64_t *index, int64_t 
         int64_t sum = 0;
         for (int64_t i = 0; i < n; i++)
             sum += (i + 1) * index[i];
-        assert_int_equal(n, whole(want, 1));
-        assert_int_equal(sum, whole(want, 2));
+        assert_int_equal(n, read_whole(want, 1));
+        assert_int_equal(sum, read_whole(want, 2));
         return;
     }
     assert_int_equal(n, json_count(want));
     for (int64_t i = 0; i < n; i++)
-        assert_int_equal(index[i], whole(want, (size_t)i));
+        assert_int_equal(index[i], read_whole(want, (size_t)i));
 }
 
 /* Of more than 32 pairs the first 31 and the last are kept. */
@@ -55,20 +55,20 @@ static void check_case(const json_value *one, arena *a)
     int64_t *index, n;
     fit_grid grid;
     arena_reset(a);
-    limits.min_pixels = whole(areas, 0);
-    limits.max_pixels = whole(areas, 1);
+    limits.min_pixels = read_whole(areas, 0);
+    limits.max_pixels = read_whole(areas, 1);
     assert_ok(clip_choose(json_int(json_find(one, "total"), 0), fps, &limits, a, &index, &n));
     check_indices(json_find(one, "indices"), index, n);
     check_texts(json_find(one, "texts"), index, n, fps);
-    const status st = clip_fit(n, whole(size, 0), whole(size, 1), &limits, &grid);
+    const status st = clip_fit(n, read_whole(size, 0), read_whole(size, 1), &limits, &grid);
     if (!want) {
         assert_int_equal(st, ST_BAD_INPUT);
         return;
     }
     assert_ok(st);
-    assert_int_equal(grid.pairs, whole(want, 0));
-    assert_int_equal(grid.h, whole(want, 1));
-    assert_int_equal(grid.w, whole(want, 2));
+    assert_int_equal(grid.pairs, read_whole(want, 0));
+    assert_int_equal(grid.h, read_whole(want, 1));
+    assert_int_equal(grid.w, read_whole(want, 2));
     assert_int_equal(grid.height, grid.h * 16);
     assert_int_equal(grid.width, grid.w * 16);
 }

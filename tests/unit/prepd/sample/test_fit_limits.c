@@ -10,14 +10,14 @@
 
 static char *folder;
 
-static int setup(void **state)
+static int setup_limits(void **state)
 {
     (void)state;
     folder = harness_temp();
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_limits(void **state)
 {
     (void)state;
     harness_remove(&folder);
@@ -35,7 +35,7 @@ static conf with_file(const char *json)
     return (conf){.model_path = folder, .model_tokenizer = ""};
 }
 
-static void check(const conf *c, int64_t min_pixels, int64_t max_pixels)
+static void check_limits(const conf *c, int64_t min_pixels, int64_t max_pixels)
 {
     fit_limits limits;
     assert_ok(fit_limits_load(c, &limits));
@@ -47,25 +47,25 @@ static void test_fit_limits_load__where_they_come_from(void **state)
 {
     (void)state;
     conf c = {.model_path = "", .model_tokenizer = ""};
-    check(&c, 65536, 16777216);
+    check_limits(&c, 65536, 16777216);
     c.model_path = "qwen3-vl-30b-a3b"; /* a preset has no folder */
-    check(&c, 65536, 16777216);
+    check_limits(&c, 65536, 16777216);
     c = with_file("{" MUST ", \"merge_size\": 2, \"temporal_patch_size\": 2, "
                   "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
-    check(&c, 4096, 9000);
+    check_limits(&c, 4096, 9000);
     c.image_max_pixels = 5000;
-    check(&c, 4096, 5000);
+    check_limits(&c, 4096, 5000);
     c.image_min_pixels = 10;
-    check(&c, 10, 5000);
+    check_limits(&c, 10, 5000);
     c = (conf){.model_path = "a-preset", .model_tokenizer = folder};
-    check(&c, 4096, 9000);
+    check_limits(&c, 4096, 9000);
     c = with_file("{" MUST ", \"min_pixels\": 1024, \"max_pixels\": null, "
                   "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
-    check(&c, 1024, 9000);
+    check_limits(&c, 1024, 9000);
     c = with_file("{" MUST "}"); /* the defaults of the reference's class */
-    check(&c, 3136, 1003520);
+    check_limits(&c, 3136, 1003520);
     c = with_file("{" MUST ", \"size\": null, \"max_pixels\": 200000}");
-    check(&c, 3136, 200000);
+    check_limits(&c, 3136, 200000);
 }
 
 /* Keys by which the reference would make other pixels than we do. */
@@ -132,5 +132,5 @@ int main(void)
         cmocka_unit_test(test_fit_limits_load__other_steps),
         cmocka_unit_test(test_fit_limits_load__refuses),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_limits, teardown_limits);
 }

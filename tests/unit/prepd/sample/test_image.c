@@ -12,14 +12,14 @@
 static const conf limits = {.image_file_bytes = 268435456, .image_input_pixels = 178956970};
 static arena pixels;
 
-static int setup(void **state)
+static int setup_images(void **state)
 {
     (void)state;
     arena_init(&pixels, 0);
     return image_library_init("test_image") != ST_OK;
 }
 
-static int teardown(void **state)
+static int teardown_images(void **state)
 {
     (void)state;
     arena_done(&pixels);
@@ -271,5 +271,5 @@ int main(void)
         cmocka_unit_test(test_image_write_jpeg__comes_back),
         cmocka_unit_test(test_image_fingerprint__is_this_decoder),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_images, teardown_images);
 }

@@ -21,7 +21,7 @@ static int n_by_rows;   /* pictures that were given out while they were decoded 
 static int n_by_planes; /* and before their conversion to RGB */
 static int n_warned;    /* decoded, with a warning */
 
-static int setup(void **state)
+static int setup_jpeg(void **state)
 {
     (void)state;
     vips = direct;
@@ -32,7 +32,7 @@ static int setup(void **state)
     return image_library_init("test_image_jpeg") != ST_OK;
 }
 
-static int teardown(void **state)
+static int teardown_jpeg(void **state)
 {
     (void)state;
     arena_done(&pixels);
@@ -53,7 +53,7 @@ typedef struct taken {
     int32_t width, band, next;
 } taken;
 
-static void take(void *user, const uint8_t *rgb, int32_t y)
+static void copy_band(void *user, const uint8_t *rgb, int32_t y)
 {
     taken *t = user;
     assert_int_equal(y, t->next);
@@ -61,7 +61,7 @@ static void take(void *user, const uint8_t *rgb, int32_t y)
     t->next += t->band;
 }
 
-/* The rows of planes, converted, are those that take() would have had. */
+/* The rows of planes, converted, are those that copy_band() would have had. */
 static void take_ycc(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
 {
     taken *t = user;
@@ -88,19 +88,19 @@ static void check_rows(span bytes, const char *name, const image *want)
             continue; /* of photographs a few will do */
         assert_ok(arena_alloc(&pixels, size, &room));
         taken t = {room, want->width, band, 0};
-        const image_rows rows = {want->height, want->width, band, take, NULL, &t};
+        const image_rows rows = {want->height, want->width, band, copy_band, NULL, &t};
         assert_ok(image_decode_rows(bytes, name, &direct, &rows, &pixels, &im));
         n_by_rows += !im.rgb;
         if (!im.rgb)
             assert_int_equal(t.next, want->height);
         assert_true(im.width == want->width && im.height == want->height);
         assert_memory_equal(im.rgb ? im.rgb : t.rgb, want->rgb, size);
-        const image_rows other = {want->height, want->width + 1, 1, take, NULL, NULL};
+        const image_rows other = {want->height, want->width + 1, 1, copy_band, NULL, NULL};
         assert_ok(image_decode_rows(bytes, name, &direct, &other, &pixels, &im));
         assert_non_null(im.rgb);
         if (band % 8 != 0 && band > 1)
             continue; /* one that has no whole blocks is enough */
-        const image_rows planes = {want->height, want->width, band, take, take_ycc, &t};
+        const image_rows planes = {want->height, want->width, band, copy_band, take_ycc, &t};
         memset(t.rgb, 0, size);
         t.next = 0;
         assert_ok(image_decode_rows(bytes, name, &direct, &planes, &pixels, &im));
@@ -433,5 +433,5 @@ int main(void)
         cmocka_unit_test(test_image_jpeg__cut_and_damaged_as_libvips_finds_them),
         cmocka_unit_test(test_image_jpeg__shared_pictures),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_jpeg, teardown_jpeg);
 }

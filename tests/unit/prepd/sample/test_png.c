@@ -14,7 +14,7 @@ typedef struct file {
     size_t size, room;
 } file;
 
-static void put(file *f, const void *bytes, size_t n)
+static void append_bytes(file *f, const void *bytes, size_t n)
 {
     assert_true(f->size + n <= f->room);
     if (n)
@@ -25,21 +25,21 @@ static void put(file *f, const void *bytes, size_t n)
 static void put_chunk(file *f, const char *type, const void *data, uint32_t n)
 {
     const uint8_t size[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
-    put(f, size, 4);
-    put(f, type, 4);
-    put(f, data, n);
-    put(f, "crc?", 4); /* nobody here looks at it */
+    append_bytes(f, size, 4);
+    append_bytes(f, type, 4);
+    append_bytes(f, data, n);
+    append_bytes(f, "crc?", 4); /* nobody here looks at it */
 }
 
-static void begin(file *f)
+static void begin_png(file *f)
 {
     static const uint8_t head[13] = {0, 0, 0, 8, 0, 0, 0, 8, 8, 2};
     f->size = 0;
-    put(f, "\x89PNG\r\n\x1a\n", 8);
+    append_bytes(f, "\x89PNG\r\n\x1a\n", 8);
     put_chunk(f, "IHDR", head, sizeof head);
 }
 
-static void end(file *f)
+static void end_png(file *f)
 {
     put_chunk(f, "IDAT", "", 0);
     put_chunk(f, "IEND", "", 0);
@@ -70,7 +70,7 @@ static file new_file(void)
 {
     file f = {.at = malloc(4 * (size_t)PNG_TEXT_BYTES), .room = 4 * (size_t)PNG_TEXT_BYTES};
     assert_non_null(f.at);
-    begin(&f);
+    begin_png(&f);
     return f;
 }
 
@@ -102,7 +102,7 @@ static void test_texts__as_long_as_is_allowed(void **state)
             file f = new_file();
             put_text(&f, kinds[i].type, kinds[i].head, kinds[i].n_head,
                      (size_t)PNG_TEXT_BYTES + (size_t)more, kinds[i].pressed);
-            end(&f);
+            end_png(&f);
             const bool refused = more && kinds[i].pressed && i != 4;
             assert_int_equal(check_texts(&f, 0), refused ? ST_BAD_INPUT : ST_OK);
             status_clear();
@@ -117,7 +117,7 @@ static void test_texts__many_that_are_short_enough(void **state)
         file f = new_file();
         for (int i = 0; i < n; i++)
             put_text(&f, "zTXt", "Comment\0\0", 9, PNG_TEXT_BYTES, true);
-        end(&f);
+        end_png(&f);
         assert_int_equal(check_texts(&f, 0), n == 64 ? ST_OK : ST_BAD_INPUT);
         status_clear();
         free(f.at);
@@ -149,7 +149,7 @@ static void test_chunks__are_walked_to_the_end(void **state)
     (void)state;
     file f = new_file();
     put_chunk(&f, "eXIf", "abc", 3);
-    end(&f);
+    end_png(&f);
     const span whole = span_of(f.at, f.size);
     const span exif = png_find(whole, "eXIf");
     assert_int_equal(exif.size, 3);
@@ -199,7 +199,7 @@ static void test_key__is_that_of_pictures_of_colours_alone(void **state)
         f.at[25] = cases[k].type;
         if (cases[k].bytes)
             put_chunk(&f, "tRNS", (const char *)cases[k].trns, cases[k].bytes);
-        end(&f);
+        end_png(&f);
         const bool found = png_key(span_of(f.at, f.size), key);
         assert_int_equal(found, cases[k].key[0] >= 0);
         for (int c = 0; found && c < 3; c++)

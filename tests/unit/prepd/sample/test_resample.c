@@ -10,14 +10,14 @@
 
 static arena scratch;
 
-static int setup(void **state)
+static int setup_scratch(void **state)
 {
     (void)state;
     arena_init(&scratch, 0);
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_scratch(void **state)
 {
     (void)state;
     arena_done(&scratch);
@@ -28,9 +28,9 @@ static int teardown(void **state)
 static void check_line(const uint8_t *in, int n_in, const uint8_t *wanted, int n_out)
 {
     uint8_t out[16];
-    assert_ok(resample(RESAMPLER_TORCH, 1, in, 1, n_in, out, 1, n_out, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 1, in, 1, n_in, out, 1, n_out, &scratch));
     assert_memory_equal(out, wanted, (size_t)n_out);
-    assert_ok(resample(RESAMPLER_TORCH, 1, in, n_in, 1, out, n_out, 1, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 1, in, n_in, 1, out, n_out, 1, &scratch));
     assert_memory_equal(out, wanted, (size_t)n_out);
 }
 
@@ -53,7 +53,7 @@ static void test_resample__torch_picture(void **state)
     for (int y = 0; y < 24; y++)
         for (int x = 0; x < 40; x++)
             in[y * 40 + x] = (uint8_t)(3 * x + 7 * y + 5 * ((x * y) % 11));
-    assert_ok(resample(RESAMPLER_TORCH, 1, in, 24, 40, out, 32, 32, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 1, in, 24, 40, out, 32, 32, &scratch));
     assert_memory_equal(out, first, sizeof first);
     int64_t sum = 0;
     for (size_t i = 0; i < sizeof out; i++)
@@ -64,7 +64,7 @@ static void test_resample__torch_picture(void **state)
     uint8_t in3[24 * 40 * 3], out3[32 * 32 * 3];
     for (size_t i = 0; i < sizeof in3; i++)
         in3[i] = in[i / 3];
-    assert_ok(resample(RESAMPLER_TORCH, 3, in3, 24, 40, out3, 32, 32, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in3, 24, 40, out3, 32, 32, &scratch));
     for (size_t i = 0; i < sizeof out3; i++)
         assert_int_equal(out3[i], out[i / 3]);
 }
@@ -109,14 +109,14 @@ static void test_resample__pillow_pictures(void **state)
         const size_t n = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
         uint8_t *out = malloc(n), *torch = malloc(n);
         assert_true(out && torch);
-        assert_ok(resample(RESAMPLER_PILLOW, 3, in, cases[i].height, cases[i].width, out,
-                           cases[i].to_height, cases[i].to_width, &scratch));
+        assert_ok(resample_pixels(RESAMPLER_PILLOW, 3, in, cases[i].height, cases[i].width, out,
+                                  cases[i].to_height, cases[i].to_width, &scratch));
         if (place_sum(out, n) != cases[i].sum)
             fail_msg("%d x %d -> %d x %d: 0x%016" PRIx64, cases[i].width, cases[i].height,
                      cases[i].to_width, cases[i].to_height, place_sum(out, n));
         /* The two published paths stay within two levels of each other. */
-        assert_ok(resample(RESAMPLER_TORCH, 3, in, cases[i].height, cases[i].width, torch,
-                           cases[i].to_height, cases[i].to_width, &scratch));
+        assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in, cases[i].height, cases[i].width, torch,
+                                  cases[i].to_height, cases[i].to_width, &scratch));
         for (size_t j = 0; j < n; j++)
             assert_in_range(torch[j] - out[j] + 2, 0, 4);
         free(in);
@@ -150,9 +150,9 @@ static void test_resample__pillow13_takes_the_height_first(void **state)
         assert_non_null(out);
         for (int newer = 0; newer < 2; newer++) {
             const uint64_t want = newer ? cases[i].sum13 : cases[i].sum;
-            assert_ok(resample(newer ? RESAMPLER_PILLOW13 : RESAMPLER_PILLOW, 3, in,
-                               cases[i].height, cases[i].width, out, cases[i].to_height,
-                               cases[i].to_width, &scratch));
+            assert_ok(resample_pixels(newer ? RESAMPLER_PILLOW13 : RESAMPLER_PILLOW, 3, in,
+                                      cases[i].height, cases[i].width, out, cases[i].to_height,
+                                      cases[i].to_width, &scratch));
             if (place_sum(out, n) != want)
                 fail_msg("%d x %d -> %d x %d, Pillow %s", cases[i].width, cases[i].height,
                          cases[i].to_width, cases[i].to_height, newer ? "13" : "11.3");
@@ -167,13 +167,14 @@ static void test_resample__equal_size_copies_and_scratch_returns(void **state)
     uint8_t *in = picture(40, 24), out[40 * 24 * 3];
     (void)state;
     const size_t before = scratch.used_bytes;
-    assert_ok(resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 24, 40, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in, 24, 40, out, 24, 40, &scratch));
     assert_memory_equal(in, out, sizeof out);
-    assert_ok(resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &scratch));
+    assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &scratch));
     assert_int_equal(scratch.used_bytes, before);
     arena tight;
     arena_init(&tight, 256);
-    assert_fails(ST_NO_MEMORY, resample(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &tight), "");
+    assert_fails(ST_NO_MEMORY, resample_pixels(RESAMPLER_TORCH, 3, in, 24, 40, out, 20, 16, &tight),
+                 "");
     arena_done(&tight);
     free(in);
 }
@@ -192,8 +193,8 @@ static uint8_t *noise(size_t n, uint64_t seed)
 }
 
 /* The whole picture in portions of n rows. */
-static void run(const resample_kernels *k, int method, int channels, const uint8_t *in,
-                const int32_t size[4], int32_t n, uint8_t *out)
+static void run_resampler(const resample_kernels *k, int method, int channels, const uint8_t *in,
+                          const int32_t size[4], int32_t n, uint8_t *out)
 {
     resampler *r;
     const arena_mark mark = arena_save(&scratch);
@@ -215,11 +216,11 @@ static void check_kernels(int method, int channels, const int32_t size[4], uint6
     for (size_t i = 0; resample_kernels_here(i); i++)
         plain = resample_kernels_here(i);
     assert_true(plain && !plain->wide);
-    run(plain, method, channels, in, size, size[2], want);
+    run_resampler(plain, method, channels, in, size, size[2], want);
     for (size_t i = 0; resample_kernels_here(i) != plain; i++) {
         const resample_kernels *k = resample_kernels_here(i);
         memset(got, 1, n);
-        run(k, method, channels, in, size, 1 + (int32_t)(seed % 40), got);
+        run_resampler(k, method, channels, in, size, 1 + (int32_t)(seed % 40), got);
         if (memcmp(got, want, n) != 0)
             fail_msg("%s, method %d, %d channels: %d x %d -> %d x %d differ", k->name, method,
                      channels, size[1], size[0], size[3], size[2]);
@@ -265,5 +266,5 @@ int main(void)
         cmocka_unit_test(test_resample__pillow13_takes_the_height_first),
         cmocka_unit_test(test_resample__equal_size_copies_and_scratch_returns),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }

@@ -89,7 +89,7 @@ static void add_turn(fixture *f, int role, const char *const *parts)
 
 #define TURN(f, role, ...) add_turn(f, role, (const char *const[]){__VA_ARGS__, NULL})
 
-static status encode(fixture *f)
+static status encode_sample(fixture *f)
 {
     return chat_encode(f->t, f->s, &f->ids, &f->c, &f->smp, f->visuals, &f->a, &f->out);
 }
@@ -99,7 +99,7 @@ static void check_text(fixture *f, const char *want, const char *want_trained)
 {
     char *text;
     size_t size, n = 0;
-    assert_ok(encode(f));
+    assert_ok(encode_sample(f));
     assert_ok(tokenizer_decode(f->t, f->out.ids, (size_t)f->out.n, false, &text, &size));
     assert_string_equal(text, want);
     free(text);
@@ -130,7 +130,7 @@ static void test_chat__example_a(void **state)
     f.visuals[0].tokens = 300;
     for (int newline = 0; newline < 2; newline++) {
         f.c.data_label_newline = newline;
-        assert_ok(encode(&f));
+        assert_ok(encode_sample(&f));
         assert_int_equal(f.out.n, 318);
         assert_memory_equal(f.out.ids, before, sizeof before);
         for (int i = 4; i < 304; i++)
@@ -144,7 +144,7 @@ static void test_chat__example_a(void **state)
         assert_int_equal(f.out.n_targets, 3 + newline);
     }
     f.visuals[0].tokens = 0; /* measuring */
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, 18);
     assert_int_equal(f.out.run_at[0], 4);
     fixture_close(&f);
@@ -174,17 +174,17 @@ static void test_chat__example_c(void **state)
             assert_int_equal(f.out.ids[f.out.run_at[k] + i], f.ids.video_pad);
     const int64_t whole = f.out.n;
     f.visuals[0].tokens = f.visuals[1].tokens = 0; /* measuring */
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, whole - 9);
     f.smp.n_images = 1; /* a clip that is not there */
-    assert_fails(ST_BAD_INPUT, encode(&f), "image 2 of 1");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 1");
     f.smp.n_images = 2;
     f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
-    assert_fails(ST_BAD_INPUT, encode(&f), "holds <|video_pad|> literally");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "holds <|video_pad|> literally");
     fixture_close(&f);
 }
 
-static int64_t whole(const json_value *list, size_t i)
+static int64_t read_whole(const json_value *list, size_t i)
 {
     return json_int(json_item(list, i), -1);
 }
@@ -198,7 +198,7 @@ static part read_part(fixture *f, const json_value *v)
         return (part){json_text(v, ""), (int64_t)json_text_size(v), -1};
     f->smp.n_images++;
     if (!frames) {
-        f->visuals[k] = (chat_visual){whole(size, 0) * whole(size, 1) / 1024, NULL, 0};
+        f->visuals[k] = (chat_visual){read_whole(size, 0) * read_whole(size, 1) / 1024, NULL, 0};
         return (part){.image = k};
     }
     const double fps = json_real(json_find(v, "fps"), 0);
@@ -207,7 +207,7 @@ static part read_part(fixture *f, const json_value *v)
     fit_grid g;
     double *seconds;
     assert_ok(clip_choose(json_int(frames, 0), fps, &clip_published, &f->a, &index, &n));
-    assert_ok(clip_fit(n, whole(frame, 0), whole(frame, 1), &clip_published, &g));
+    assert_ok(clip_fit(n, read_whole(frame, 0), read_whole(frame, 1), &clip_published, &g));
     assert_ok(arena_calloc(&f->a, (size_t)n, sizeof *seconds, (void **)&seconds));
     for (int64_t p = 0; p < g.pairs; p++)
         seconds[p] = clip_seconds(index, n, p, fps);
@@ -245,7 +245,7 @@ static void test_chat__clips_of_both_versions(void **state)
             f.turns[0].n_parts = (int32_t)json_count(parts);
             for (size_t k = 0; k < json_count(parts); k++)
                 f.parts[0][k] = read_part(&f, json_item(parts, k));
-            assert_ok(encode(&f));
+            assert_ok(encode_sample(&f));
             assert_true(json_count(want) > 20 && f.out.n > (int64_t)json_count(want));
             for (size_t k = 0; k < json_count(want); k++)
                 assert_int_equal(f.out.ids[k], json_int(json_item(want, k), -1));
@@ -254,7 +254,7 @@ static void test_chat__clips_of_both_versions(void **state)
     }
     /* The pair around a clip stands nowhere else either. */
     f.parts[0][f.turns[0].n_parts - 1] = (part){"<|vision_end|>", 14, -1};
-    assert_fails(ST_BAD_INPUT, encode(&f), "holds <|vision_end|> literally");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "holds <|vision_end|> literally");
     json_free(&file);
     fixture_close(&f);
 }
@@ -283,12 +283,12 @@ static void test_chat__example_b(void **state)
     assert_int_equal(f.out.run_at[1], f.out.run_at[0] + 3);
     /* Loss on the last answer alone. */
     f.turns[2].trained = false;
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     assert_int_equal(f.out.labels[f.out.n - 2], f.ids.im_end);
     assert_int_equal(f.out.labels[f.out.n - 1], NO_LABEL);
     int64_t targets = f.out.n_targets;
     f.turns[2].trained = true;
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     assert_true(f.out.n_targets > targets);
     fixture_close(&f);
 }
@@ -304,7 +304,7 @@ static void test_chat__answer_that_begins_with_a_newline(void **state)
                                   151644, 77091, 271, 9707,  151645, 198};
     TURN(&f, ROLE_USER, "Hi");
     TURN(&f, ROLE_ASSISTANT, "\nHello");
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, sizeof ids / sizeof *ids);
     assert_memory_equal(f.out.ids, ids, sizeof ids);
     for (int i = 0; i < f.out.n; i++)
@@ -320,7 +320,7 @@ static void check_stages(fixture *f, const char *const *texts, const float *weig
     TURN(f, ROLE_USER, "What?");
     add_turn(f, ROLE_ASSISTANT, texts);
     f->turns[1].weights = weights;
-    assert_ok(encode(f));
+    assert_ok(encode_sample(f));
     for (int64_t i = 0; i < f->out.n; i++) {
         char *text;
         size_t size;
@@ -447,13 +447,13 @@ static void test_chat__visual_control_tokens_in_text_are_refused(void **state)
             TURN(&f, ROLE_USER, where == 0 ? bad[i] : "a", IMAGE_PART(0),
                  where == 1 ? bad[i] : "b");
             TURN(&f, ROLE_ASSISTANT, where == 2 ? bad[i] : "c");
-            assert_fails(ST_BAD_INPUT, encode(&f), bad[i]);
+            assert_fails(ST_BAD_INPUT, encode_sample(&f), bad[i]);
             assert_non_null(strstr(status_text(), "question 7"));
         }
     no_turns(&f); /* put together from two parts */
     TURN(&f, ROLE_USER, "<|image", "_pad|>");
     TURN(&f, ROLE_ASSISTANT, "c");
-    assert_fails(ST_BAD_INPUT, encode(&f), "<|image_pad|>");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "<|image_pad|>");
     fixture_close(&f);
 }
 
@@ -463,19 +463,19 @@ static void test_chat__refusals_name_the_sample(void **state)
     fixture f;
     open_tiny(&f);
     TURN(&f, ROLE_USER, "a");
-    assert_fails(ST_BAD_INPUT, encode(&f), "question 7: has no token to train");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "question 7: has no token to train");
     TURN(&f, ROLE_ASSISTANT, "b");
-    assert_ok(encode(&f));
+    assert_ok(encode_sample(&f));
     f.turns[1].trained = false;
-    assert_fails(ST_BAD_INPUT, encode(&f), "no token to train");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "no token to train");
     no_turns(&f);
     TURN(&f, ROLE_USER, IMAGE_PART(1), IMAGE_PART(0));
     TURN(&f, ROLE_ASSISTANT, "b");
-    assert_fails(ST_BAD_INPUT, encode(&f), "image 2 of 2 is shown in place 1");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 2 is shown in place 1");
     no_turns(&f); /* the template shows no picture of an assistant */
     TURN(&f, ROLE_USER, "a");
     TURN(&f, ROLE_ASSISTANT, "b", IMAGE_PART(0));
-    assert_fails(ST_BAD_INPUT, encode(&f), "0 of its 1 images");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "0 of its 1 images");
     fixture_close(&f);
 }
 

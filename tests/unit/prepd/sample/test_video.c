@@ -43,7 +43,7 @@ static uint8_t *bytes_of(const char *path, video_bytes *out)
 }
 
 /* One of the kinds as bytes; NULL: there is no such encoder here. */
-static uint8_t *make(int kind, const char *rate, video_bytes *out)
+static uint8_t *make_video(int kind, const char *rate, video_bytes *out)
 {
     char *folder = harness_temp(), path[4096];
     const video_plan p = {kinds[kind].encoder, WIDTH, HEIGHT, FRAMES, rate, SEED};
@@ -61,7 +61,7 @@ typedef struct seen {
 } seen;
 
 /* Mean distance of the grey part from frame k as it was painted. */
-static double distance(const image *im, int64_t k)
+static double measure_frame_distance(const image *im, int64_t k)
 {
     int64_t sum = 0, n = 0;
     for (int y = 0; y < im->height; y++)
@@ -73,7 +73,7 @@ static double distance(const image *im, int64_t k)
     return (double)sum / (double)n;
 }
 
-static status take(void *user, int64_t nth, const image *frame)
+static status judge_frame(void *user, int64_t nth, const image *frame)
 {
     seen *s = user;
     assert_int_equal(nth, s->n);
@@ -83,17 +83,19 @@ static status take(void *user, int64_t nth, const image *frame)
     s->hash[s->n] = hash_bytes(frame->rgb, (size_t)frame->width * (size_t)frame->height * 3);
     if (s->number) {
         const int64_t k = s->number[nth];
-        const double off = distance(frame, k);
-        s->right[s->n] = off < distance(frame, k + 1) && (k == 0 || off < distance(frame, k - 1));
+        const double off = measure_frame_distance(frame, k);
+        s->right[s->n] = off < measure_frame_distance(frame, k + 1) &&
+                         (k == 0 || off < measure_frame_distance(frame, k - 1));
     }
     s->n++;
     return ST_OK;
 }
 
-static status decode(const video_bytes *b, const int64_t *index, int64_t n, arena *a, seen *out)
+static status decode_chosen(const video_bytes *b, const int64_t *index, int64_t n, arena *a,
+                            seen *out)
 {
     *out = (seen){.number = index};
-    return video_decode(b, "v", &limits, index, n, a, take, out);
+    return video_decode(b, "v", &limits, index, n, a, judge_frame, out);
 }
 
 static void test_video__frames_of_every_kind(void **state)
@@ -108,7 +110,7 @@ static void test_video__frames_of_every_kind(void **state)
         video_info info;
         seen whole, few;
         arena a;
-        uint8_t *data = make(k, "24000/1001", &b);
+        uint8_t *data = make_video(k, "24000/1001", &b);
         if (!data) {
             print_message("skipped: no encoder %s\n", kinds[k].encoder);
             continue;
@@ -119,12 +121,12 @@ static void test_video__frames_of_every_kind(void **state)
             fail_msg("%s in %s: %lld frames of %d x %d", kinds[k].encoder, kinds[k].ending,
                      (long long)info.frames, info.width, info.height);
         assert_true(info.fps > 23.9 && info.fps < 24.1);
-        assert_ok(decode(&b, all, FRAMES, &a, &whole));
+        assert_ok(decode_chosen(&b, all, FRAMES, &a, &whole));
         assert_int_equal(whole.n, FRAMES);
         for (int i = 0; i < FRAMES; i++)
             if (!whole.right[i])
                 fail_msg("%s in %s: frame %d is another one", kinds[k].encoder, kinds[k].ending, i);
-        assert_ok(decode(&b, some, 7, &a, &few));
+        assert_ok(decode_chosen(&b, some, 7, &a, &few));
         for (int i = 0; i < 7; i++)
             assert_true(hash_equal(few.hash[i], whole.hash[some[i]]));
         arena_done(&a);
@@ -149,7 +151,7 @@ static void test_video__wherever_the_bytes_are(void **state)
     seen memory, file;
     arena a;
     (void)state;
-    uint8_t *data = make(4, "25", &b);
+    uint8_t *data = make_video(4, "25", &b);
     assert_non_null(data); /* FFmpeg's own encoder */
     snprintf(path, sizeof path, "%s/tar", folder);
     FILE *f = fopen(path, "wb");
@@ -158,17 +160,17 @@ static void test_video__wherever_the_bytes_are(void **state)
     fwrite("behind it", 1, 9, f);
     fclose(f);
     arena_init(&a, 0);
-    assert_ok(decode(&b, some, 3, &a, &memory));
+    assert_ok(decode_chosen(&b, some, 3, &a, &memory));
     video_bytes piece = {.fd = open(path, O_RDONLY), .at = 6, .size = b.size};
     assert_true(piece.fd >= 0);
-    assert_ok(decode(&piece, some, 3, &a, &file));
+    assert_ok(decode_chosen(&piece, some, 3, &a, &file));
     assert_memory_equal(memory.hash, file.hash, 3 * sizeof(hash128));
     piece.at = 0;
-    assert_fails(ST_BAD_INPUT, decode(&piece, some, 3, &a, &file), "v: ");
+    assert_fails(ST_BAD_INPUT, decode_chosen(&piece, some, 3, &a, &file), "v: ");
     close(piece.fd);
     piece.path = "the.tar"; /* the disk, not the video, and by the name that lies on it */
     piece.again = two_more;
-    assert_fails(ST_IO, decode(&piece, some, 3, &a, &file),
+    assert_fails(ST_IO, decode_chosen(&piece, some, 3, &a, &file),
                  "the.tar: byte 0: can not be read: Bad");
     assert_int_equal(tries_left, 0);
     video_info info;
@@ -188,16 +190,16 @@ static void test_video__refused_by_name(void **state)
     arena a;
     (void)state;
     arena_init(&a, 0);
-    uint8_t *data = make(4, "25", &b);
+    uint8_t *data = make_video(4, "25", &b);
     assert_non_null(data);
     small.image_input_pixels = WIDTH * HEIGHT - 1;
     assert_fails(ST_BAD_INPUT, video_header(&b, "v", &small, &info), "image.input_pixels");
     small = limits;
     small.video_input_frames = FRAMES - 1;
     assert_fails(ST_BAD_INPUT, video_header(&b, "v", &small, &info), "video.input_frames");
-    assert_fails(ST_BAD_INPUT, decode(&b, far, 2, &a, &s), "ends after 30 frames");
+    assert_fails(ST_BAD_INPUT, decode_chosen(&b, far, 2, &a, &s), "ends after 30 frames");
     s = (seen){.fail_at = 1};
-    assert_int_equal(video_decode(&b, "v", &limits, first, 1, &a, take, &s), ST_NO_MEMORY);
+    assert_int_equal(video_decode(&b, "v", &limits, first, 1, &a, judge_frame, &s), ST_NO_MEMORY);
     free(data);
     static const char *const texts[] = {"", "no video at all", "#EXTM3U\n/etc/passwd\n",
                                         "ffconcat version 1.0\nfile /etc/passwd\n"};
@@ -239,7 +241,7 @@ static void test_video__damaged(void **state)
     for (int k = 0; k < KINDS; k++) {
         video_bytes b;
         arena a;
-        uint8_t *data = make(k, "25", &b);
+        uint8_t *data = make_video(k, "25", &b);
         if (!data)
             continue;
         arena_init(&a, 0);
@@ -261,7 +263,7 @@ static void test_video__damaged(void **state)
             for (int twice = 0; twice < 2; twice++) {
                 st[twice] = video_header(&bad, "v", &limits, &info[twice]);
                 if (st[twice] == ST_OK)
-                    st[twice] = decode(&bad, some, 3, &a, &s[twice]);
+                    st[twice] = decode_chosen(&bad, some, 3, &a, &s[twice]);
             }
             assert_int_equal(st[0], st[1]);
             assert_true(st[0] == ST_OK || st[0] == ST_BAD_INPUT || st[0] == ST_NO_MEMORY);
@@ -286,7 +288,7 @@ static void test_video_fingerprint__stable(void **state)
     assert_true(hash_equal(one, two));
 }
 
-static int setup(void **state)
+static int setup_video(void **state)
 {
     (void)state;
     video_library_init();
@@ -303,5 +305,5 @@ int main(void)
         cmocka_unit_test(test_video__damaged),
         cmocka_unit_test(test_video_fingerprint__stable),
     };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return cmocka_run_group_tests(tests, setup_video, NULL);
 }

@@ -8,7 +8,7 @@
 enum { SOLO_LIMIT = 2 };
 static const int64_t items[] = {10, 20, 30, 20};
 
-static lease *make(lease_book *b)
+static lease *make_lease(lease_book *b)
 {
     lease *l = NULL;
     lease_book_init(b, SOLO_LIMIT);
@@ -16,7 +16,7 @@ static lease *make(lease_book *b)
     return l;
 }
 
-static lease *lose(lease_book *b, lease *l, loss how, bool fresh)
+static lease *retake_lease(lease_book *b, lease *l, loss how, bool fresh)
 {
     int64_t item = -1;
     assert_int_equal(lease_lost(b, l, how, &item), LEASE_AGAIN);
@@ -27,10 +27,10 @@ static void test_lease__outside_deaths_blame_nobody(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b);
+    lease *l = make_lease(&b);
     for (int i = 0; i < 100; i++) {
         lease_on(l, 20);
-        lease *again = lose(&b, l, LOSS_OUTSIDE, false);
+        lease *again = retake_lease(&b, l, LOSS_OUTSIDE, false);
         assert_ptr_equal(again, l);
         assert_false(l->solo);
     }
@@ -43,19 +43,19 @@ static void test_lease__breaches_blame_nobody(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b);
+    lease *l = make_lease(&b);
     for (int i = 0; i < 100; i++) {
         lease_on(l, 20);
-        assert_ptr_equal(lose(&b, l, LOSS_BREACH, false), l);
+        assert_ptr_equal(retake_lease(&b, l, LOSS_BREACH, false), l);
         assert_false(l->solo);
         assert_int_equal(l->losses, 0);
     }
-    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
     lease_on(l, 30);
-    assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(lease_solo_item(l), 30);
-        assert_ptr_equal(lose(&b, l, LOSS_BREACH, true), l);
+        assert_ptr_equal(retake_lease(&b, l, LOSS_BREACH, true), l);
         assert_int_equal(l->solo_deaths, 0);
     }
     lease_free(&l);
@@ -66,7 +66,7 @@ static void test_lease_on__no_more_often_than_it_has_items(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b); /* 10, 20, 30, 20 */
+    lease *l = make_lease(&b); /* 10, 20, 30, 20 */
     int further = 0;
     for (int i = 0; i < 1000; i++)
         further += lease_on(l, items[i % 4]);
@@ -82,8 +82,8 @@ static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b);
-    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+    lease *l = make_lease(&b);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
     lease_on(l, 30);
     int64_t item = -1;
     assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_AGAIN);
@@ -94,10 +94,10 @@ static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
     assert_int_equal(l->n_untried, 1);
 
     /* An outside kill while solo changes nothing. */
-    assert_ptr_equal(lose(&b, l, LOSS_OUTSIDE, true), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, true), l);
     assert_int_equal(lease_solo_item(l), 30);
     /* One death of its own is not enough, the second is. */
-    assert_ptr_equal(lose(&b, l, LOSS_TIMEOUT, true), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_TIMEOUT, true), l);
     assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
     assert_int_equal(item, 30);
     assert_false(l->solo);
@@ -109,9 +109,9 @@ static void test_lease__harmless_items_are_cleared(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b);
-    assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
-    assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+    lease *l = make_lease(&b);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
     static const int64_t order[] = {10, 20, 30};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(lease_solo_item(l), order[i]);
@@ -127,11 +127,11 @@ static void test_lease__a_wrong_suspect_brings_all_items_to_trial(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b);
+    lease *l = make_lease(&b);
     for (int round = 0; round < 2; round++) {
-        assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
         lease_on(l, 20);
-        assert_ptr_equal(lose(&b, l, LOSS_CRASH, true), l);
+        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
         assert_int_equal(lease_solo_item(l), 20);
         assert_int_equal(l->n_untried, round == 0 ? 1 : 3); /* each distinct sample once */
         while (l->solo) {
@@ -150,7 +150,7 @@ static void test_lease__empty_row_survives_any_loss(void **state)
     lease *l = NULL;
     assert_ok(lease_new(&b, LEASE_ROW, NULL, 0, NULL, 0, &l));
     for (int i = 0; i < 5; i++)
-        assert_ptr_equal(lose(&b, l, LOSS_CRASH, false), l);
+        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
     lease_free(&l);
 }
 
@@ -181,7 +181,7 @@ static void test_lease_on__further_is_progress_and_nothing_else(void **state)
 {
     (void)state;
     lease_book b;
-    lease *l = make(&b); /* 10, 20, 30, 20 */
+    lease *l = make_lease(&b); /* 10, 20, 30, 20 */
     assert_true(lease_on(l, 10));
     assert_false(lease_on(l, 10));
     assert_true(lease_on(l, 30)); /* not each one is told of */
@@ -189,7 +189,7 @@ static void test_lease_on__further_is_progress_and_nothing_else(void **state)
     assert_false(lease_on(l, -1));
     assert_true(lease_on(l, 20)); /* the second part of a sample */
     assert_false(lease_on(l, 20));
-    assert_ptr_equal(lose(&b, l, LOSS_OUTSIDE, false), l);
+    assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, false), l);
     assert_true(lease_on(l, 10)); /* begun anew */
     lease_free(&l);
 }

@@ -10,7 +10,7 @@
 static dispatch d;
 
 /* One worker, of this program. */
-static void begin(const char *self)
+static void begin_local(const char *self)
 {
     static char endpoint[] = "ipc:///nowhere";
     d = (dispatch){.local = {.endpoint = endpoint, .target = 1}};
@@ -31,7 +31,7 @@ static void once(void)
 static void test_local__what_can_not_be_started_is_told(void **state)
 {
     (void)state;
-    begin("/nowhere/prepd");
+    begin_local("/nowhere/prepd");
     for (int i = 0; i < 3; i++) {
         assert_false(d.stopping);
         once();
@@ -44,7 +44,7 @@ static void test_local__what_can_not_be_started_is_told(void **state)
 static void test_local__an_old_cause_is_not_told_of_others(void **state)
 {
     (void)state;
-    begin("/nowhere/prepd");
+    begin_local("/nowhere/prepd");
     once();
     snprintf(d.local.self, sizeof d.local.self, "/bin/false");
     for (int i = 1; i < 8; i++) {
@@ -59,7 +59,7 @@ static void test_local__an_old_cause_is_not_told_of_others(void **state)
 static void test_local__deaths_at_once_count_as_one(void **state)
 {
     (void)state;
-    begin("/bin/false");
+    begin_local("/bin/false");
     d.local.target = 8;
     once();
     once();

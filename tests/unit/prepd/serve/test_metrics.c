@@ -1,4 +1,5 @@
-/* What a supervisor is told: /healthz and /readyz, their codes and their reasons; signs of life. */
+/* What a service manager is told: /healthz and /readyz, their codes and their reasons; signs of
+ * life. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ typedef struct fixture {
     lease work;
 } fixture;
 
-static int setup(void **state)
+static int setup_metrics(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
@@ -33,7 +34,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+static int teardown_metrics(void **state)
 {
     free(*state);
     return 0;
@@ -146,7 +147,7 @@ static void test_answer__names_its_paths(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_metrics, teardown_metrics)
     const struct CMUnitTest tests[] = {
         TEST(test_unhealthy__work_that_is_out_has_its_patience),
         TEST(test_unhealthy__a_daemon_without_work_may_be_silent),

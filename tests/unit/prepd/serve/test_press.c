@@ -8,50 +8,50 @@ enum { ROW = 10000000 };
 static void test_consumer__that_waits_for_rows_gets_them_as_they_are(void **state)
 {
     (void)state;
-    assert_false(press_for_consumer(false, 0, 20 * ROW, ROW));
-    assert_false(press_for_consumer(true, ROW, 0, ROW)); /* one under way, none to spare */
-    assert_false(press_for_consumer(true, 2 * ROW, 18 * ROW, ROW));
+    assert_false(compress_for_consumer(false, 0, 20 * ROW, ROW));
+    assert_false(compress_for_consumer(true, ROW, 0, ROW)); /* one under way, none to spare */
+    assert_false(compress_for_consumer(true, 2 * ROW, 18 * ROW, ROW));
 }
 
 static void test_consumer__whose_credit_is_under_way_has_a_slow_link(void **state)
 {
     (void)state;
-    assert_true(press_for_consumer(false, 20 * ROW, 0, ROW));
-    assert_true(press_for_consumer(false, 16 * ROW, 4 * ROW, ROW));
-    assert_true(press_for_consumer(false, 20 * ROW, -ROW, ROW));
+    assert_true(compress_for_consumer(false, 20 * ROW, 0, ROW));
+    assert_true(compress_for_consumer(false, 16 * ROW, 4 * ROW, ROW));
+    assert_true(compress_for_consumer(false, 20 * ROW, -ROW, ROW));
 }
 
 static void test_consumer__between_the_two_nothing_changes(void **state)
 {
     (void)state;
-    assert_true(press_for_consumer(true, 10 * ROW, 10 * ROW, ROW));
-    assert_false(press_for_consumer(false, 10 * ROW, 10 * ROW, ROW));
+    assert_true(compress_for_consumer(true, 10 * ROW, 10 * ROW, ROW));
+    assert_false(compress_for_consumer(false, 10 * ROW, 10 * ROW, ROW));
 }
 
 static void test_link__is_worth_it_below_half_a_gigabyte_per_second(void **state)
 {
     (void)state;
-    press_link slow = {0}, fast = {0};
-    assert_false(press_for_link(&slow));  /* nothing known */
-    press_link_saw(&slow, ROW, 90000000); /* 1 Gbit/s */
-    assert_true(press_for_link(&slow));
-    press_link_saw(&fast, ROW, 9000000); /* 10 Gbit/s */
-    assert_false(press_for_link(&fast));
-    press_link_saw(&fast, ROW, -5); /* clocks of two machines may disagree */
-    assert_false(press_for_link(&fast));
+    compression_link slow = {0}, fast = {0};
+    assert_false(compress_for_link(&slow));     /* nothing known */
+    compression_link_saw(&slow, ROW, 90000000); /* 1 Gbit/s */
+    assert_true(compress_for_link(&slow));
+    compression_link_saw(&fast, ROW, 9000000); /* 10 Gbit/s */
+    assert_false(compress_for_link(&fast));
+    compression_link_saw(&fast, ROW, -5); /* clocks of two machines may disagree */
+    assert_false(compress_for_link(&fast));
 }
 
 static void test_link__follows_what_it_sees(void **state)
 {
     (void)state;
-    press_link l = {0};
-    press_link_saw(&l, ROW, 2000000);
+    compression_link l = {0};
+    compression_link_saw(&l, ROW, 2000000);
     for (int i = 0; i < 30; i++)
-        press_link_saw(&l, ROW, 100000000);
-    assert_true(press_for_link(&l));
+        compression_link_saw(&l, ROW, 100000000);
+    assert_true(compress_for_link(&l));
     for (int i = 0; i < 30; i++)
-        press_link_saw(&l, ROW, 5000000);
-    assert_false(press_for_link(&l));
+        compression_link_saw(&l, ROW, 5000000);
+    assert_false(compress_for_link(&l));
 }
 
 int main(void)

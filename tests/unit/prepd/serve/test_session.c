@@ -14,7 +14,7 @@
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
 
 /* A DEALER's handshake, written out (ZMTP 3.0, NULL), and a word. */
-static int knock(int port)
+static int knock_port(int port)
 {
     static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
                                    "DEALER";
@@ -33,7 +33,7 @@ static int knock(int port)
 }
 
 /* Until the peer takes no more. */
-static void fill(wire_socket *s, const wire_peer *to)
+static void fill_queue(wire_socket *s, const wire_peer *to)
 {
     static const uint8_t zeros[PART_BYTES];
     const int64_t quiet_ns = 200000000;
@@ -62,7 +62,7 @@ static bool hears(dispatch *d, int fd, const char *words)
         const ssize_t some = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
         if (some >= (ssize_t)n)
             snprintf(end, sizeof end, "%.*s", (int)n, bytes + some - n);
-        sessions_deliver(d);
+        consumers_deliver(d);
     }
     return strcmp(end, words) == 0;
 }
@@ -75,23 +75,23 @@ static void test_sessions_deliver__the_end_waits_for_room(void **state)
     wire_msg *m = NULL;
     const int port = harness_port(NULL);
     const wire_limits limits = {.unsent = UNSENT};
-    session *s = calloc(1, sizeof *s);
+    consumer_seat *s = calloc(1, sizeof *s);
     assert_non_null(s);
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
     assert_ok(wire_new(&d.net));
     assert_ok(wire_msg_new(&m));
     assert_ok(wire_bind(d.net, endpoint, &limits, &d.consumers));
-    const int fd = knock(port);
+    const int fd = knock_port(port);
     assert_ok(wire_recv(d.consumers, WAIT_MS, &s->peer, m));
     s->ended = true;
     s->rows_sent = 7;
-    d.sessions = s;
-    d.n_sessions = 1;
-    fill(d.consumers, &s->peer);
-    sessions_deliver(&d); /* no room for END */
+    d.consumer_seats = s;
+    d.n_consumers = 1;
+    fill_queue(d.consumers, &s->peer);
+    consumers_deliver(&d); /* no room for END */
     assert_true(hears(&d, fd, "{\"rows\":7}"));
     assert_true(s->end_sent);
-    session_close(&d, s, NULL);
+    consumer_close(&d, s, NULL);
     close(fd);
     wire_msg_free(&m);
     wire_close(&d.consumers);

@@ -28,7 +28,7 @@ static char *source_path(const char *relative)
     return path;
 }
 
-static void *take(arena *a, size_t n, size_t size)
+static void *take_array(arena *a, size_t n, size_t size)
 {
     void *p;
     assert_ok(arena_calloc(a, n ? n : 1, size, &p));
@@ -46,15 +46,16 @@ static int role_of(const char *name)
 static void read_sample(const json_value *turns, arena *a, sample *smp, fit_grid **out_grids)
 {
     const size_t n = json_count(turns);
-    fit_grid *grids = take(a, 64, sizeof *grids);
-    *smp = (sample){.name = "golden", .n_turns = (int32_t)n, .turns = take(a, n, sizeof(turn))};
+    fit_grid *grids = take_array(a, 64, sizeof *grids);
+    *smp =
+        (sample){.name = "golden", .n_turns = (int32_t)n, .turns = take_array(a, n, sizeof(turn))};
     for (size_t i = 0; i < n; i++) {
         const json_value *parts = json_find(json_item(turns, i), "parts");
         turn *t = &smp->turns[i];
         t->role = role_of(json_text(json_find(json_item(turns, i), "role"), ""));
         t->trained = t->role == ROLE_ASSISTANT;
         t->n_parts = (int32_t)json_count(parts);
-        t->parts = take(a, json_count(parts), sizeof(part));
+        t->parts = take_array(a, json_count(parts), sizeof(part));
         for (size_t k = 0; k < json_count(parts); k++) {
             const json_value *p = json_item(parts, k);
             if (json_typeof(p) == JSON_TEXT) {
@@ -68,7 +69,7 @@ static void read_sample(const json_value *turns, arena *a, sample *smp, fit_grid
             grids[smp->n_images++] = (fit_grid){h * PATCH_SIDE, w * PATCH_SIDE, h, w};
         }
     }
-    smp->images = take(a, (size_t)smp->n_images, sizeof(int32_t));
+    smp->images = take_array(a, (size_t)smp->n_images, sizeof(int32_t));
     *out_grids = grids;
 }
 
@@ -199,7 +200,7 @@ static void check_case(const json_value *one, const char *which, form how, fixtu
     read_sample(json_find(one, "turns"), &f->a, &smp, &grids);
     if (how != TURNS)
         read_record(json_find(one, "turns"), how, &f->a, &smp);
-    chat_visual *visuals = take(&f->a, (size_t)smp.n_images, sizeof *visuals);
+    chat_visual *visuals = take_array(&f->a, (size_t)smp.n_images, sizeof *visuals);
     for (int32_t k = 0; k < smp.n_images; k++)
         visuals[k].tokens = fit_tokens(grids[k]);
     assert_ok(chat_encode(f->t, f->s, &f->ids, &f->c, &smp, visuals, &f->a, &text));

@@ -14,7 +14,7 @@
 
 enum { RING = 1 << 20, MOST = 60000 };
 
-static uint64_t draw(uint64_t *seed)
+static uint64_t draw_number(uint64_t *seed)
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return *seed >> 20;
@@ -24,9 +24,9 @@ static uint64_t draw(uint64_t *seed)
 static size_t patches_of(uint64_t n, uint8_t out[MOST])
 {
     uint64_t seed = n + 7;
-    const size_t bytes = 1000 + draw(&seed) % (MOST - 1000);
+    const size_t bytes = 1000 + draw_number(&seed) % (MOST - 1000);
     for (size_t i = 0; i < bytes; i++)
-        out[i] = (uint8_t)draw(&seed);
+        out[i] = (uint8_t)draw_number(&seed);
     return bytes;
 }
 
@@ -35,7 +35,7 @@ static hash128 key_of(uint64_t n)
     return hash_bytes(&n, sizeof n);
 }
 
-static void put(image_cache *x, uint64_t n)
+static void put_picture(image_cache *x, uint64_t n)
 {
     uint8_t patches[MOST];
     const size_t bytes = patches_of(n, patches);
@@ -43,7 +43,7 @@ static void put(image_cache *x, uint64_t n)
 }
 
 /* A hit must be right. */
-static bool get(image_cache *x, uint64_t n)
+static bool get_picture(image_cache *x, uint64_t n)
 {
     uint8_t want[MOST], got[MOST];
     const size_t bytes = patches_of(n, want);
@@ -68,18 +68,19 @@ static void test_cache__shared_and_kept(void **state)
     uint8_t patches[MOST];
     (void)state;
     image_cache *one = open_cache(folder, RING), *two = open_cache(folder, RING);
-    assert_false(get(one, 1));
-    put(one, 1);
-    put(two, 2);
-    assert_true(get(one, 1) && get(one, 2) && get(two, 1) && get(two, 2));
+    assert_false(get_picture(one, 1));
+    put_picture(one, 1);
+    put_picture(two, 2);
+    assert_true(get_picture(one, 1) && get_picture(one, 2) && get_picture(two, 1) &&
+                get_picture(two, 2));
     assert_false(image_cache_get(one, key_of(1), patches, 999)); /* of another size */
     image_cache_close(&one);
     image_cache_close(&two);
     one = open_cache(folder, RING);
-    assert_true(get(one, 1) && get(one, 2));
+    assert_true(get_picture(one, 1) && get_picture(one, 2));
     two = open_cache(folder, 2 * RING); /* another size: a new file; the old one's readers go on */
-    assert_false(get(two, 1));
-    assert_true(get(one, 1));
+    assert_false(get_picture(two, 1));
+    assert_true(get_picture(one, 1));
     image_cache_close(&one);
     image_cache_close(&two);
     const conf off = {.cache_folder = "", .cache_bytes = RING};
@@ -98,11 +99,11 @@ static void test_cache__oldest_go(void **state)
     (void)state;
     image_cache *x = open_cache(folder, RING);
     for (uint64_t n = 0; n < 400; n++) {
-        put(x, n);
-        assert_true(get(x, n)); /* the newest is there */
+        put_picture(x, n);
+        assert_true(get_picture(x, n)); /* the newest is there */
     }
     for (uint64_t n = 0; n < 400; n++)
-        hits += get(x, n);
+        hits += get_picture(x, n);
     assert_true(hits > 4 && hits < 100); /* about what a mebibyte holds */
     snprintf(path, sizeof path, "%s/images.cache", folder);
     assert_int_equal(stat(path, &info), 0);
@@ -125,25 +126,31 @@ static void test_cache__damaged_deleted_cut(void **state)
     for (int round = 0; round < 12; round++) {
         image_cache *x = open_cache(folder, RING);
         for (uint64_t n = 0; n < 20; n++)
-            put(x, n);
+            put_picture(x, n);
         const int fd = open(path, O_RDWR);
         assert_true(fd >= 0);
         for (int i = 0; i < 1 << round; i++) {
-            const uint8_t noise[8] = {
-                (uint8_t)draw(&seed), (uint8_t)draw(&seed), 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
-            const off_t at =
-                round % 3 == 2 ? (off_t)(draw(&seed) % 4400) : (off_t)(draw(&seed) % RING);
-            assert_int_equal(pwrite(fd, noise, 1 + draw(&seed) % 8, at) > 0, 1);
+            const uint8_t noise[8] = {(uint8_t)draw_number(&seed),
+                                      (uint8_t)draw_number(&seed),
+                                      0xff,
+                                      0xff,
+                                      0xff,
+                                      0xff,
+                                      0xff,
+                                      0x7f};
+            const off_t at = round % 3 == 2 ? (off_t)(draw_number(&seed) % 4400)
+                                            : (off_t)(draw_number(&seed) % RING);
+            assert_int_equal(pwrite(fd, noise, 1 + draw_number(&seed) % 8, at) > 0, 1);
         }
         for (uint64_t n = 0; n < 20; n++)
-            hits += get(x, n);
+            hits += get_picture(x, n);
         if (round % 4 == 1)
             assert_int_equal(unlink(path), 0);
         if (round % 4 == 3)
-            assert_int_equal(ftruncate(fd, (off_t)(draw(&seed) % 5000)), 0);
+            assert_int_equal(ftruncate(fd, (off_t)(draw_number(&seed) % 5000)), 0);
         for (uint64_t n = 0; n < 20; n++) {
-            put(x, n + 100);
-            hits += get(x, n + 100) + get(x, n);
+            put_picture(x, n + 100);
+            hits += get_picture(x, n + 100) + get_picture(x, n);
         }
         close(fd);
         image_cache_close(&x);
@@ -152,7 +159,7 @@ static void test_cache__damaged_deleted_cut(void **state)
     harness_remove(&folder);
 }
 
-/* Several processes write and read at once; get() checks every hit. */
+/* Several processes write and read at once; get_picture() checks every hit. */
 static void test_cache__many_writers(void **state)
 {
     char *folder = harness_temp();
@@ -166,11 +173,11 @@ static void test_cache__many_writers(void **state)
         int hits = 0;
         image_cache *x = open_cache(folder, RING);
         for (int i = 0; i < 400; i++) {
-            const uint64_t n = draw(&seed) % 30;
-            if (get(x, n))
+            const uint64_t n = draw_number(&seed) % 30;
+            if (get_picture(x, n))
                 hits++;
             else
-                put(x, n);
+                put_picture(x, n);
         }
         image_cache_close(&x);
         _exit(hits > 20 ? 0 : 1);

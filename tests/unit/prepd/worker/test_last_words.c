@@ -39,7 +39,7 @@ static void by_raise(void)
 }
 
 /* A child of the child sends it. */
-static void send(int sig)
+static void send_signal(int sig)
 {
     pid_t victim = getpid();
     if (fork() == 0) {
@@ -51,12 +51,12 @@ static void send(int sig)
 
 static void sent_abort(void)
 {
-    send(SIGABRT);
+    send_signal(SIGABRT);
 }
 
 static void sent_segv(void)
 {
-    send(SIGSEGV);
+    send_signal(SIGSEGV);
 }
 
 static void test_last_words__own_doing(void **state)

@@ -14,7 +14,7 @@
 #include "trainer/input/receive.h"
 #include "trainer/ops/attention_work.h"
 
-static void near(double got, double want, double within)
+static void expect_near(double got, double want, double within)
 {
     if (!(fabs(got - want) <= within))
         fail_msg("got %.9g, wanted %.9g within %g", got, want, within);
@@ -25,9 +25,9 @@ static void test_fit__finds_a_line(void **state)
     (void)state;
     const double x[] = {2, 4, 6}, y[] = {7, 11, 15};
     bench_fit f = bench_fit_line(x, y, 3);
-    near(f.a, 3, 1e-12);
-    near(f.b, 2, 1e-12);
-    near(f.residual, 0, 1e-12);
+    expect_near(f.a, 3, 1e-12);
+    expect_near(f.b, 2, 1e-12);
+    expect_near(f.residual, 0, 1e-12);
 }
 
 static void test_fit__tells_the_largest_residual(void **state)
@@ -35,9 +35,9 @@ static void test_fit__tells_the_largest_residual(void **state)
     (void)state;
     const double x[] = {1, 2, 3}, y[] = {10, 23, 30}; /* 1 + 10 x misses them by 1, 2, 1 */
     bench_fit f = bench_fit_line(x, y, 3);
-    near(f.a, 1, 1e-12);
-    near(f.b, 10, 1e-12);
-    near(f.residual, 1.0 / 10, 1e-12);
+    expect_near(f.a, 1, 1e-12);
+    expect_near(f.b, 10, 1e-12);
+    expect_near(f.residual, 1.0 / 10, 1e-12);
 }
 
 static void test_fit__one_point_is_a_line_through_zero(void **state)
@@ -45,8 +45,8 @@ static void test_fit__one_point_is_a_line_through_zero(void **state)
     (void)state;
     const double x[] = {4}, y[] = {12};
     bench_fit f = bench_fit_line(x, y, 1);
-    near(f.a, 0, 0);
-    near(f.b, 3, 1e-12);
+    expect_near(f.a, 0, 0);
+    expect_near(f.b, 3, 1e-12);
 }
 
 static void test_spread(void **state)
@@ -54,14 +54,14 @@ static void test_spread(void **state)
     (void)state;
     double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7};
     bench_spread s = bench_spread_of(odd, 3);
-    near(s.mean, 3, 1e-12);
-    near(s.median, 3, 0);
-    near(s.deviation, 2, 1e-12);
-    near(s.slowest, 5, 0);
-    near(s.fastest, 1, 0);
-    near(bench_spread_of(even, 4).median, 2.5, 0);
-    near(bench_spread_of(one, 1).deviation, 0, 0);
-    near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 against 2.5 / 0.9 */
+    expect_near(s.mean, 3, 1e-12);
+    expect_near(s.median, 3, 0);
+    expect_near(s.deviation, 2, 1e-12);
+    expect_near(s.slowest, 5, 0);
+    expect_near(s.fastest, 1, 0);
+    expect_near(bench_spread_of(even, 4).median, 2.5, 0);
+    expect_near(bench_spread_of(one, 1).deviation, 0, 0);
+    expect_near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 against 2.5 / 0.9 */
 }
 
 static void test_loads__have_the_skew_and_sum_asked_for(void **state)
@@ -75,7 +75,7 @@ static void test_loads__have_the_skew_and_sum_asked_for(void **state)
         assert_int_equal(offset[128], 393216);
         for (int e = 1; e < 128; e++)
             assert_true(offset[e + 1] - offset[e] <= offset[e] - offset[e - 1] + 1);
-        near((offset[1] - offset[0]) / (393216.0 / 128), skews[i], 0.01 * skews[i]);
+        expect_near((offset[1] - offset[0]) / (393216.0 / 128), skews[i], 0.01 * skews[i]);
     }
 }
 

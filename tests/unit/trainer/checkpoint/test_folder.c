@@ -49,7 +49,7 @@ static atomic_bool stop;
 static atomic_int missing, looked;
 
 /* Somebody who looks all the time: whenever a process may die, the step must be there. */
-static void *watch(void *path)
+static void *watch_folder(void *path)
 {
     struct stat about;
     while (!atomic_load(&stop)) {
@@ -70,7 +70,7 @@ static void test_folder_commit__a_step_saved_again_is_never_missing(void **state
     assert_ok(folder_step_path(path, base, STEP, NULL));
     write_step(0);
     assert_ok(folder_commit(base, STEP));
-    assert_int_equal(pthread_create(&watcher, NULL, watch, path), 0);
+    assert_int_equal(pthread_create(&watcher, NULL, watch_folder, path), 0);
     for (int i = 1; i <= SAVES || atomic_load(&looked) < 10 * SAVES; i++) {
         write_step(i);
         assert_ok(folder_commit(base, STEP));
@@ -86,7 +86,7 @@ static void test_folder_commit__a_step_saved_again_is_never_missing(void **state
     assert_ok(folder_remove(base));
 }
 
-static void put(const char *folder, const char *name, const char *text)
+static void write_words(const char *folder, const char *name, const char *text)
 {
     char path[STATUS_PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -104,8 +104,8 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
     char text[512], training[STATUS_PATH_MAX], *folder = harness_temp();
     snprintf(training, sizeof training, "%s/" FOLDER_TRAINING, folder);
     assert_ok(file_make_folders(training));
-    put(folder, "a", "words");
-    put(folder, "b", "more");
+    write_words(folder, "a", "words");
+    write_words(folder, "b", "more");
     assert_ok(folder_seal(folder, NULL, 0));
     for (int ranks = 1; ranks <= 3; ranks++)
         for (int rank = 0; rank < ranks; rank++)
@@ -115,7 +115,7 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
                  "{\"version\":1,\"files\":[{\"name\":\"a\",\"bytes\":%s,\"digest\":\"0\"},"
                  "{\"name\":\"b\",\"bytes\":%s,\"digest\":\"0\"}],\"seal\":\"0\"}",
                  sizes[i], sizes[i]);
-        put(training, "manifest.json", text);
+        write_words(training, "manifest.json", text);
         for (int rank = 0; rank < 3; rank++)
             assert_fails(ST_BAD_INPUT, folder_check(folder, rank, 3), "manifest.json");
     }

@@ -19,18 +19,18 @@ static void test_lender__first_picture_of_a_grid_has_no_partner(void **state)
 {
     (void)state;
     fixture f;
-    lender *l;
+    image_swap *l;
     bool lent[2];
     open_rows(&f);
-    assert_ok(lender_new(&l));
+    assert_ok(image_swap_new(&l));
     row r = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}, {"3 1x4x6 2", 2}}, 2, false);
     uint8_t before[GRID];
     memcpy(before, r.pixels, GRID);
-    assert_ok(lender_exchange(l, &r, lent));
+    assert_ok(image_swap_exchange(l, &r, lent));
     assert_false(lent[0] || lent[1]);
     assert_memory_equal(before, r.pixels, GRID);
-    lender_free(&l);
-    lender_free(&l); /* accepts NULL */
+    image_swap_free(&l);
+    image_swap_free(&l); /* accepts NULL */
     arena_done(&f.rows);
 }
 
@@ -38,27 +38,27 @@ static void test_lender__lends_the_last_other_picture(void **state)
 {
     (void)state;
     fixture f;
-    lender *l;
+    image_swap *l;
     bool lent[3];
     open_rows(&f);
-    assert_ok(lender_new(&l));
+    assert_ok(image_swap_new(&l));
     row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
     row b = fixture_row(&f, (document[]){{"3 1x4x4 2", 2}, {"5", 3}, {"9 1x4x4 1", 2}}, 3, false);
     uint8_t first[GRID], second[GRID];
     memcpy(first, a.pixels, GRID);
     memcpy(second, b.pixels, GRID);
     assert_memory_equal(second, b.pixels + GRID, GRID); /* two questions on one picture */
-    assert_ok(lender_exchange(l, &a, lent));
-    assert_ok(lender_exchange(l, &b, lent));
+    assert_ok(image_swap_exchange(l, &a, lent));
+    assert_ok(image_swap_exchange(l, &b, lent));
     assert_true(lent[0] && !lent[1] && lent[2]); /* a document without images is not counted */
     assert_memory_equal(first, b.pixels, GRID);
     assert_memory_equal(first, b.pixels + GRID, GRID);
 
     row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
-    assert_ok(lender_exchange(l, &c, lent));
+    assert_ok(image_swap_exchange(l, &c, lent));
     assert_true(lent[0]);
     assert_memory_equal(second, c.pixels, GRID);
-    lender_free(&l);
+    image_swap_free(&l);
     arena_done(&f.rows);
 }
 
@@ -66,15 +66,15 @@ static void test_lender__every_image_of_a_document_counts(void **state)
 {
     (void)state;
     fixture f;
-    lender *l;
+    image_swap *l;
     bool lent[3];
     open_rows(&f);
-    assert_ok(lender_new(&l));
+    assert_ok(image_swap_new(&l));
     row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
     document two[3] = {{"3 1x4x4 1 1x4x6 2", 2}, {"3 1x4x4 2", 3}, {"3 1x6x4 1 1x4x4 2", 6}};
     row b = fixture_row(&f, two, 3, false);
-    assert_ok(lender_exchange(l, &a, lent));
-    assert_ok(lender_exchange(l, &b, lent));
+    assert_ok(image_swap_exchange(l, &a, lent));
+    assert_ok(image_swap_exchange(l, &b, lent));
     assert_false(lent[0] || lent[2]); /* one image of each is the first of its grid */
     assert_true(lent[1]);
 
@@ -82,9 +82,9 @@ static void test_lender__every_image_of_a_document_counts(void **state)
     row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
     for (int64_t t = c.cu_seqlens[1], m = 0; m < 4; t++, m++)
         c.visual_row[t + 1] = (int32_t)m;
-    assert_ok(lender_exchange(l, &c, lent));
+    assert_ok(image_swap_exchange(l, &c, lent));
     assert_true(lent[0] && lent[1]);
-    lender_free(&l);
+    image_swap_free(&l);
     arena_done(&f.rows);
 }
 

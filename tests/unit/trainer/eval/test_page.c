@@ -99,7 +99,7 @@ static void test_picture_data_uri__is_the_picture(void **state)
     arena_done(&a);
 }
 
-static int64_t times(const char *text, const char *part)
+static int64_t count_occurrences(const char *text, const char *part)
 {
     int64_t n = 0;
     for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
@@ -133,15 +133,15 @@ static void test_page__has_questions_under_their_pictures(void **state)
     text[fread(text, 1, sizeof text - 1, f)] = 0;
     fclose(f);
     unlink(path);
-    assert_int_equal(times(text, "<section>"), 3); /* two questions share the first */
-    assert_int_equal(times(text, "</section>"), 3);
-    assert_int_equal(times(text, "<img "), 2);
-    assert_int_equal(times(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
-    assert_int_equal(times(text, "<td>left\\x1b[31m\\xff&#39;\n\\u009b</td>"), 1);
-    assert_int_equal(times(text, "class=\"right\""), 2);
-    assert_int_equal(times(text, "class=\"wrong\""), 1);
-    assert_int_equal(times(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
-    assert_int_equal(times(text, "://"), 0); /* nothing from elsewhere */
+    assert_int_equal(count_occurrences(text, "<section>"), 3); /* two questions share the first */
+    assert_int_equal(count_occurrences(text, "</section>"), 3);
+    assert_int_equal(count_occurrences(text, "<img "), 2);
+    assert_int_equal(count_occurrences(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>left\\x1b[31m\\xff&#39;\n\\u009b</td>"), 1);
+    assert_int_equal(count_occurrences(text, "class=\"right\""), 2);
+    assert_int_equal(count_occurrences(text, "class=\"wrong\""), 1);
+    assert_int_equal(count_occurrences(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
+    assert_int_equal(count_occurrences(text, "://"), 0); /* nothing from elsewhere */
     const char *first = strstr(text, "src=\""), *second = strstr(first + 1, "src=\"");
     assert_non_null(second);
     expect_picture(first + 5, 0);

@@ -26,7 +26,7 @@ static double lively(const param *p, rng_key key, int64_t i)
     return n / sqrt((double)(p->count / p->shape[0]));
 }
 
-static void fill(fixture *f)
+static void fill_params(fixture *f)
 {
     for (int64_t i = 0; i < f->p->n; i++) {
         const param *p = &f->p->list[i];
@@ -42,11 +42,11 @@ static void fill(fixture *f)
     }
 }
 
-void fixture_alloc_again(fixture *f)
+void fixture_alloc_recomputed(fixture *f)
 {
     params_release(f->p, f->s);
     assert_ok(params_alloc(f->p, f->s, true));
-    fill(f);
+    fill_params(f);
 }
 
 void fixture_open(fixture *f, const model_dims *d)
@@ -63,7 +63,7 @@ void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m)
     if (m)
         assert_ok(params_cut(f->p, &f->d, &m->layout, m->place));
     assert_ok(params_alloc(f->p, f->s, true));
-    fill(f);
+    fill_params(f);
     void *sums[3];
     for (int i = 0; i < 3; i++)
         assert_ok(f->dev->v->alloc(f->dev, sizeof(double), &sums[i]));

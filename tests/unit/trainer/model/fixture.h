@@ -27,7 +27,7 @@ void fixture_open(fixture *f, const model_dims *d);
 void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
 void fixture_close(fixture *f);
 /* The parameters' memory anew, with the same values, after rows of the registry were frozen. */
-void fixture_alloc_again(fixture *f);
+void fixture_alloc_recomputed(fixture *f);
 /* The model (and stager) for these capacities; again to change them. */
 void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
 
@@ -45,7 +45,7 @@ extern const document spec_documents[3];
 /* Activation checkpointing of both towers: full, or none. */
 static inline recomputes fixture_full(bool on)
 {
-    const recompute one = {.what = on ? AGAIN_ALL : 0};
+    const recompute one = {.what = on ? RECOMPUTE_ALL : 0};
     return (recomputes){.text = one, .vision = one};
 }
 

@@ -74,7 +74,7 @@ static void test_cut__stages_have_every_unit_once(void **state)
     assert_in_range(stored, 31070754032 / 2, 31070754032 * 11 / 20);
 }
 
-static bool meet(const slice *a, const slice *b)
+static bool overlap_slices(const slice *a, const slice *b)
 {
     bool all = true;
     for (int axis = 0; axis < SLICE_AXES; axis++)
@@ -106,7 +106,7 @@ static void check_shapes(const char *preset, layout l)
                 if (shares)
                     assert_memory_equal(theirs, &mine->held, sizeof *theirs);
                 else
-                    assert_false(meet(theirs, &mine->held));
+                    assert_false(overlap_slices(theirs, &mine->held));
                 same += shares;
             }
             assert_int_equal(same, owners);

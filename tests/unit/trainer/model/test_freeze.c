@@ -46,16 +46,16 @@ typedef struct grads {
     int64_t activation_bytes;
 } grads;
 
-static grads run(const conf *c, bool again)
+static grads collect_gradients(const conf *c, bool again)
 {
     fixture f;
     model_dims d;
     assert_ok(dims_preset("debug", &d));
     fixture_open(&f, &d);
     assert_ok(groups_apply(c, f.p));
-    fixture_alloc_again(&f);
+    fixture_alloc_recomputed(&f);
     row r = fixture_row(&f, spec_documents, 3, true);
-    model_options o = {.training = true, .again = fixture_full(again)};
+    model_options o = {.training = true, .recomputed = fixture_full(again)};
     batch_caps_for(&r, 1, 1, 4, &o.cap);
     model_options_freeze(&o, f.p);
     fixture_model(&f, &o, false);
@@ -120,7 +120,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
         {.pattern = "*norm*,*bias", .attention_bwd = text + tower},
     };
     conf none = plain_conf();
-    grads want = run(&none, false);
+    grads want = collect_gradients(&none, false);
     const int full_gemm = count.gemm, full_grouped = count.grouped_wgrad;
     assert_int_equal(count.attention_bwd, text + tower);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
@@ -132,7 +132,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
             c.freeze_router = cases[k].router;
             c.freeze_experts = cases[k].experts;
             c.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
-            grads got = run(&c, again);
+            grads got = collect_gradients(&c, again);
             int64_t frozen = 0;
             for (int64_t i = 0; i < p->n; i++) {
                 frozen += !got.of[i];

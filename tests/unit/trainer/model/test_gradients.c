@@ -38,7 +38,7 @@ static bool same_routing(const check *c)
 }
 
 /* Loss at value + step * direction, over elements [first, first + n). */
-static double moved(check *c, const param *p, int64_t first, int64_t n, double step)
+static double measure_moved(check *c, const param *p, int64_t first, int64_t n, double step)
 {
     double *at = malloc((size_t)n * sizeof *at);
     assert_non_null(at);
@@ -57,11 +57,11 @@ static bool slope_at(check *c, const param *p, int64_t first, int64_t n, double 
     double near = 0, far = 0;
     bool same = true;
     for (int side = -1; side <= 1; side += 2) {
-        near += side * moved(c, p, first, n, side * step);
+        near += side * measure_moved(c, p, first, n, side * step);
         same = same && same_routing(c);
         if (!fourth)
             continue;
-        far += side * moved(c, p, first, n, 2 * side * step);
+        far += side * measure_moved(c, p, first, n, 2 * side * step);
         same = same && same_routing(c);
     }
     *out = fourth ? (8 * near - far) / (12 * step) : near / (2 * step);
@@ -91,7 +91,7 @@ static double error_along(check *c, const param *p, int64_t first, int64_t n, do
     return best;
 }
 
-static void note(check *c, const param *p, const char *how, double error)
+static void note_error(check *c, const param *p, const char *how, double error)
 {
     if (error < 0 || error >= wanted)
         print_error("%s: %s: relative error %.3g\n", p->name, how, error);
@@ -102,7 +102,7 @@ static void note(check *c, const param *p, const char *how, double error)
 }
 
 /* A random direction whose slope is no near-cancellation: at least 0.3 of its own spread. */
-static double draw(check *c, const param *p, const double *grad, uint64_t n)
+static double draw_direction(check *c, const param *p, const double *grad, uint64_t n)
 {
     double slope = 0, spread = 0;
     rng_key key = rng_key_make(n, p->name);
@@ -130,8 +130,8 @@ static void check_param(check *c, const param *p, const double *grad, int direct
     if (grad[largest] == 0)
         fail_msg("%s has no gradient at all", p->name);
     for (int n = 0; n < directions; n++) {
-        double slope = draw(c, p, grad, (uint64_t)n);
-        note(c, p, "direction", error_along(c, p, 0, p->count, slope));
+        double slope = draw_direction(c, p, grad, (uint64_t)n);
+        note_error(c, p, "direction", error_along(c, p, 0, p->count, slope));
     }
     rng_key key = rng_key_make(99, p->name);
     for (int n = 0; n < elements; n++) { /* the largest, then others that matter */
@@ -144,7 +144,7 @@ static void check_param(check *c, const param *p, const double *grad, int direct
         if (fabs(grad[i]) <= 0.05 * fabs(grad[largest]))
             i = largest;
         c->direction[i] = 1;
-        note(c, p, "element", error_along(c, p, i, 1, grad[i]));
+        note_error(c, p, "element", error_along(c, p, i, 1, grad[i]));
     }
 }
 
@@ -154,8 +154,10 @@ static void check_all(const model_dims *d, double aux, bool again, int direction
     fixture_open(&c.f, d);
     c.batch = fixture_row(&c.f, spec_documents, 3, true);
     assert_int_equal(c.batch.n_tokens, 46);
-    model_options o = {
-        .training = true, .again = fixture_full(again), .router_aux_coef = aux, .logit_rows = 7};
+    model_options o = {.training = true,
+                       .recomputed = fixture_full(again),
+                       .router_aux_coef = aux,
+                       .logit_rows = 7};
     batch_caps_for(&c.batch, 1, 1, 4, &o.cap);
     fixture_model(&c.f, &o, false);
     double loss = fixture_forward_backward(&c.f, &c.batch, 1);

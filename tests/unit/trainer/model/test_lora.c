@@ -20,9 +20,9 @@ static void open_adapted(fixture *f, bool checkpoint_full)
     fixture_open(f, &d);
     params_release(f->p, f->s);
     assert_ok(lora_add(f->p, RANK, 2 * RANK, all_targets));
-    fixture_alloc_again(f);
+    fixture_alloc_recomputed(f);
     row r = fixture_row(f, spec_documents, 3, true);
-    model_options o = {.training = true, .again = fixture_full(checkpoint_full)};
+    model_options o = {.training = true, .recomputed = fixture_full(checkpoint_full)};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
     model_options_freeze(&o, f->p);
     fixture_model(f, &o, false);
@@ -36,7 +36,7 @@ typedef struct check {
     size_t count_bytes;
 } check;
 
-static double moved(check *c, const param *p, double step, bool *same)
+static double measure_step(check *c, const param *p, double step, bool *same)
 {
     double *at = malloc((size_t)p->count * sizeof *at);
     assert_non_null(at);
@@ -63,8 +63,8 @@ static double error_of(check *c, const param *p, const double *grad)
     for (size_t i = 0; i < sizeof steps / sizeof *steps && best > wanted / 4; i++) {
         double h = steps[i];
         bool same = true;
-        double near = moved(c, p, h, &same) - moved(c, p, -h, &same);
-        double far = moved(c, p, 2 * h, &same) - moved(c, p, -2 * h, &same);
+        double near = measure_step(c, p, h, &same) - measure_step(c, p, -h, &same);
+        double far = measure_step(c, p, 2 * h, &same) - measure_step(c, p, -2 * h, &same);
         double numeric = (8 * near - far) / (12 * h);
         double error = fabs(numeric - slope) / fmax(fabs(slope), fabs(numeric));
         best = same && error < best ? error : best;

@@ -41,7 +41,7 @@ static void result_done(result *r)
     free(r->grad);
 }
 
-static double distance(const double *a, const double *b, int64_t n)
+static double measure_difference(const double *a, const double *b, int64_t n)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -56,7 +56,7 @@ static void assert_same(const fixture *f, const result *a, const result *b, doub
     double worst = fabs(a->loss - b->loss) / fabs(b->loss);
     const char *name = "loss";
     for (int64_t i = 0; i < f->p->n; i++) {
-        double d = distance(a->grad[i], b->grad[i], f->p->list[i].count);
+        double d = measure_difference(a->grad[i], b->grad[i], f->p->list[i].count);
         if (!(d <= worst)) {
             worst = d;
             name = f->p->list[i].name;
@@ -351,7 +351,7 @@ typedef struct asked {
 
 static asked heard[2][2]; /* [backward][causal] */
 
-static void note(bool backward, const attention_fwd_args *a)
+static void note_attention(bool backward, const attention_fwd_args *a)
 {
     asked *h = &heard[backward][a->causal];
     const asked now = {a->tokens, a->segments, a->longest, h->calls + 1};
@@ -363,16 +363,16 @@ static void note(bool backward, const attention_fwd_args *a)
 
 static status hear_fwd(stream *s, const attention_fwd_args *a)
 {
-    note(false, a);
+    note_attention(false, a);
     return s->dev->ops->attention_fwd(s, a);
 }
 
 static status hear_bwd(stream *s, const attention_bwd_args *a)
 {
-    note(true, &(attention_fwd_args){.tokens = a->tokens,
-                                     .segments = a->segments,
-                                     .longest = a->longest,
-                                     .causal = a->causal});
+    note_attention(true, &(attention_fwd_args){.tokens = a->tokens,
+                                               .segments = a->segments,
+                                               .longest = a->longest,
+                                               .causal = a->causal});
     return s->dev->ops->attention_bwd(s, a);
 }
 
@@ -463,8 +463,8 @@ static void test_model__pad_token_gets_no_gradient(void **state)
         double *with = (double *)grad_of(&f[i + 1], &r[i + 1], "embed_tokens", pad);
         double zero[256] = {0};
         assert_true(n <= 256);
-        assert_true(distance(without, i ? head : zero, n) > 0.01);
-        assert_true(distance(with, i ? head : zero, n) <= (i ? rounding : 0));
+        assert_true(measure_difference(without, i ? head : zero, n) > 0.01);
+        assert_true(measure_difference(with, i ? head : zero, n) <= (i ? rounding : 0));
         memcpy(with, without, (size_t)n * sizeof *with);
         assert_same(&f[i], &r[i + 1], &r[i], 0);
     }

@@ -9,20 +9,21 @@
 #include "trainer/plan/recompute_plan.h"
 
 enum {
-    PRODUCTS = AGAIN_QKV | AGAIN_ATTENTION | AGAIN_PROJ | AGAIN_FC1 | AGAIN_FC2,
-    OP = AGAIN_CHEAP, /* keeps every product */
-    LEAN = AGAIN_CHEAP | PRODUCTS,
+    PRODUCTS = RECOMPUTE_QKV | RECOMPUTE_ATTENTION | RECOMPUTE_PROJ | RECOMPUTE_FC1 | RECOMPUTE_FC2,
+    OP = RECOMPUTE_CHEAP, /* keeps every product */
+    LEAN = RECOMPUTE_CHEAP | PRODUCTS,
 };
-static const unsigned products[] = {AGAIN_QKV, AGAIN_ATTENTION, AGAIN_PROJ, AGAIN_FC1, AGAIN_FC2};
+static const unsigned products[] = {RECOMPUTE_QKV, RECOMPUTE_ATTENTION, RECOMPUTE_PROJ,
+                                    RECOMPUTE_FC1, RECOMPUTE_FC2};
 
 static const recompute rules[] = {
     {.what = 0},
-    {.what = AGAIN_ALL},
-    {.what = AGAIN_ALL, .every = 2},
+    {.what = RECOMPUTE_ALL},
+    {.what = RECOMPUTE_ALL, .every = 2},
     {.what = OP},
     {.what = LEAN},
-    {.what = LEAN, .partly = AGAIN_ATTENTION, .layers = 1},
-    {.what = AGAIN_CHEAP | AGAIN_FC1 | AGAIN_FC2, .partly = AGAIN_FC2, .layers = 2},
+    {.what = LEAN, .partly = RECOMPUTE_ATTENTION, .layers = 1},
+    {.what = RECOMPUTE_CHEAP | RECOMPUTE_FC1 | RECOMPUTE_FC2, .partly = RECOMPUTE_FC2, .layers = 2},
 };
 enum { RULES = sizeof rules / sizeof *rules };
 
@@ -67,7 +68,7 @@ static void close_scene(scene *s)
 
 static void check_bits(scene *s, const recompute *text, const recompute *vision)
 {
-    s->o.again = (recomputes){*text, *vision};
+    s->o.recomputed = (recomputes){*text, *vision};
     fixture_model(&s->f, &s->o, false);
     /* twice, since a step must find what it needs in memory of its own */
     for (int time = 0; time < 2; time++)
@@ -100,7 +101,7 @@ static void test_recompute__every_choice_changes_no_bit(void **state)
     scene s;
     open_scene(&s);
     for (int set = 0; set < 32; set++) {
-        recompute one = {.what = AGAIN_CHEAP};
+        recompute one = {.what = RECOMPUTE_CHEAP};
         for (int i = 0; i < 5; i++)
             one.what |= set & (1 << i) ? products[i] : 0;
         check_bits(&s, &one, &one);
@@ -118,19 +119,19 @@ static void test_recompute__memory_is_what_is_kept(void **state)
         .cap = {.tokens = 96, .patches = 64, .targets = 96, .docs = 4, .items = 4, .frames = 4},
         .training = true};
     model_regions full, now;
-    o.again.text.what = o.again.vision.what = AGAIN_ALL;
+    o.recomputed.text.what = o.recomputed.vision.what = RECOMPUTE_ALL;
     assert_ok(model_regions_of(&d, &o, &backend_cpu, &full));
     for (int set = 0; set < 32; set++) {
-        unsigned kept = AGAIN_ROUTE;
+        unsigned kept = RECOMPUTE_ROUTE;
         for (int i = 0; i < 5; i++)
             kept |= set & (1 << i) ? products[i] : 0;
-        o.again.text.what = o.again.vision.what = AGAIN_ALL & ~kept;
+        o.recomputed.text.what = o.recomputed.vision.what = RECOMPUTE_ALL & ~kept;
         int64_t layer, block, of_fc1, mergers;
         assert_ok(model_regions_of(&d, &o, &backend_cpu, &now));
         assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, kept, &layer, &block));
-        assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, AGAIN_PROJ, &of_fc1, &mergers));
+        assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, RECOMPUTE_PROJ, &of_fc1, &mergers));
         /* a merger's first product is as wide as four patches: as its block's projection */
-        mergers *= kept & AGAIN_FC1 ? 1 + d.vision.n_deepstack : 0;
+        mergers *= kept & RECOMPUTE_FC1 ? 1 + d.vision.n_deepstack : 0;
         assert_int_equal(now.text_kept - full.text_kept, layer * d.text.layers);
         assert_int_equal(now.vision_kept - full.vision_kept, block * d.vision.depth + mergers);
         assert_true(now.text_scratch <= full.text_scratch - layer);
@@ -162,9 +163,9 @@ static status counted_attention(stream *s, const attention_fwd_args *a)
     return real->attention_fwd(s, a);
 }
 
-static void count_step(scene *s, const recomputes *again)
+static void count_step(scene *s, const recomputes *recomputed)
 {
-    s->o.again = *again;
+    s->o.recomputed = *recomputed;
     fixture_model(&s->f, &s->o, false);
     ops_table counting = *s->f.s->ops;
     real = s->f.s->ops;
@@ -192,10 +193,11 @@ static void test_recompute__plan_counts_the_work(void **state)
     assert_int_equal(count.attention[1], s.f.d.text.layers);
     for (int text = 0; text < RULES; text++)
         for (int vision = 0; vision < RULES; vision++) {
-            const recomputes again = {rules[text], rules[vision]};
-            again_flops want;
-            again_count(&again, &s.f.d, &share, &one_each, s.r.n_tokens, patches, &want);
-            count_step(&s, &again);
+            const recomputes recomputed = {rules[text], rules[vision]};
+            recompute_flops want;
+            recompute_plan_count(&recomputed, &s.f.d, &share, &one_each, s.r.n_tokens, patches,
+                                 &want);
+            count_step(&s, &recomputed);
             assert_int_equal(2 * (count.dense - dense), want.dense);
             assert_int_equal(2 * (count.experts - experts), want.experts);
             assert_int_equal(count.attention[1] - s.f.d.text.layers, want.attention);

@@ -36,7 +36,7 @@ static double next_value(FILE *p, const char *prefix)
     return strtod(line + strlen(prefix), NULL);
 }
 
-static void compare(const document *docs, int n)
+static void compare_documents(const document *docs, int n)
 {
     fixture f;
     model_dims d;
@@ -76,14 +76,14 @@ static void compare(const document *docs, int n)
 static void test_reference__spec_batch(void **state)
 {
     (void)state;
-    compare(spec_documents, 3);
+    compare_documents(spec_documents, 3);
 }
 
 static void test_reference__large_image_and_text_only_row(void **state)
 {
     (void)state;
-    compare(&(const document){"5 1x12x18 9", 77}, 1);
-    compare((const document[]){{"19", 78}, {"6", 79}}, 2);
+    compare_documents(&(const document){"5 1x12x18 9", 77}, 1);
+    compare_documents((const document[]){{"19", 78}, {"6", 79}}, 2);
 }
 
 int main(void)

@@ -79,7 +79,7 @@ static int64_t read_floats(const json_value *v, size_t digits, float *out)
     return n;
 }
 
-static int64_t whole(const json_value *o, const char *key)
+static int64_t read_dim(const json_value *o, const char *key)
 {
     return json_int(json_find(o, key), -1);
 }
@@ -116,7 +116,7 @@ static void test_versions__frequencies(void **state)
     for (size_t i = 0; i < json_count(text); i++) {
         const json_value *one = json_item(text, i);
         const int64_t n = read_floats(json_find(one, "bits"), 8, omega);
-        assert_int_equal(2 * n, whole(one, "head_dim"));
+        assert_int_equal(2 * n, read_dim(one, "head_dim"));
         assert_ok(
             op_rope_text(f.s, &(rope_text_args){.tokens = 1,
                                                 .head_dim = 2 * n,
@@ -131,7 +131,7 @@ static void test_versions__frequencies(void **state)
     for (size_t i = 0; i < json_count(vision); i++) {
         const json_value *one = json_item(vision, i);
         const int64_t n = read_floats(json_find(one, "bits"), 8, omega);
-        assert_int_equal(4 * n, whole(one, "head_dim"));
+        assert_int_equal(4 * n, read_dim(one, "head_dim"));
         assert_ok(op_rope_vision(f.s, &(rope_vision_args){1, 4 * n, 10000, far, cosine, sine}));
         check_angles(cosine, sine, omega, n);         /* rows */
         check_angles(cosine + n, sine + n, omega, n); /* columns */
@@ -147,7 +147,7 @@ static int64_t interpolate(const kept *k, float *y)
     device_batch *b;
     model_dims d;
     float table[NUMBERS_MAX];
-    const int64_t side = whole(k->shared, "side"), width = whole(k->shared, "width");
+    const int64_t side = read_dim(k->shared, "side"), width = read_dim(k->shared, "width");
     assert_int_equal(read_floats(json_find(k->shared, "table"), 4, table), side * side * width);
     assert_ok(dims_preset("debug", &d));
     d.vision.positions = side * side;
@@ -222,7 +222,7 @@ static void test_versions__router_weights(void **state)
     float logits[NUMBERS_MAX], weight[NUMBERS_MAX], probs[NUMBERS_MAX], whole_f32[NUMBERS_MAX];
     uint32_t rounded[NUMBERS_MAX];
     int32_t expert[NUMBERS_MAX], count[NUMBERS_MAX];
-    const int64_t experts = whole(k.shared, "experts"), top_k = whole(k.shared, "top_k");
+    const int64_t experts = read_dim(k.shared, "experts"), top_k = read_dim(k.shared, "top_k");
     const int64_t tokens = read_floats(json_find(k.shared, "logits"), 4, logits) / experts;
     assert_ok(op_route_fwd(f.s, &(route_fwd_args){.tokens = tokens,
                                                   .experts = experts,

@@ -128,7 +128,7 @@ static double loop_step(bench *b, int64_t step, double lr, double weight)
 }
 
 /* The device's numbers are the loop's. */
-static void compare(const bench *b)
+static void compare_params(const bench *b)
 {
     for (int64_t i = 0; i < b->p->n; i++) {
         const param *q = &b->p->list[i];
@@ -156,7 +156,7 @@ static void run_steps(double max_norm, bool clips)
         assert_false(told.skipped);
         assert_true(fabs(told.grad_norm - norm) <= 1e-9 * norm);
         assert_true(clips == (norm > max_norm && max_norm > 0));
-        compare(&b);
+        compare_params(&b);
     }
     close_bench(&b);
 }
@@ -196,14 +196,14 @@ static void skipped_then_good(double bad_value, double weight)
     assert_ok(optimizer_step(b.o, b.s, 2, 0.1, b.weight));
     assert_ok(optimizer_read(b.o, b.s, &told));
     assert_true(told.skipped);
-    compare(&b);
+    compare_params(&b);
 
     put_gradients(&b, 5, 2.0);
     assert_ok(optimizer_step(b.o, b.s, 3, 0.1, b.weight));
     assert_ok(optimizer_read(b.o, b.s, &told));
     assert_false(told.skipped);
     loop_step(&b, 3, 0.1, 2.0);
-    compare(&b);
+    compare_params(&b);
     close_bench(&b);
 }
 
@@ -232,10 +232,10 @@ static void test_optimizer__sums_are_divided_by_targets(void **state)
     assert_ok(optimizer_step(once.o, once.s, 1, 0.1, once.weight));
     assert_ok(optimizer_step(twice.o, twice.s, 1, 0.1, twice.weight));
     loop_step(&once, 1, 0.1, 1.0);
-    compare(&once);
+    compare_params(&once);
     for (int64_t i = 0; i < twice.p->n; i++)
         memcpy(twice.value[i], once.value[i], (size_t)twice.p->list[i].count * sizeof(double));
-    compare(&twice);
+    compare_params(&twice);
     close_bench(&once);
     close_bench(&twice);
 }

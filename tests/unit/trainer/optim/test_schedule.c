@@ -6,7 +6,7 @@
 #include "common/conf/conf.h"
 #include "trainer/optim/lr_schedule.h"
 
-static void near(double a, double b)
+static void expect_equal(double a, double b)
 {
     if (fabs(a - b) > 1e-12)
         fail_msg("%.15g is not %.15g", a, b);
@@ -16,17 +16,17 @@ static void test_schedule__warmup_is_linear_from_zero(void **state)
 {
     (void)state;
     schedule s = {.peak = 2.0, .steps = 100, .warmup_steps = 10, .decay_ratio = 1.0};
-    near(schedule_lr(&s, 1), 0.2);
-    near(schedule_lr(&s, 5), 1.0);
-    near(schedule_lr(&s, 10), 2.0);
+    expect_equal(schedule_lr(&s, 1), 0.2);
+    expect_equal(schedule_lr(&s, 5), 1.0);
+    expect_equal(schedule_lr(&s, 10), 2.0);
 }
 
 static void test_schedule__first_step_without_warmup_is_the_peak(void **state)
 {
     (void)state;
     schedule s = {.peak = 3.0, .steps = 0, .decay_type = DECAY_COSINE, .decay_ratio = 1.0};
-    near(schedule_lr(&s, 1), 3.0);
-    near(schedule_lr(&s, 1000000), 3.0); /* no known end: no decay */
+    expect_equal(schedule_lr(&s, 1), 3.0);
+    expect_equal(schedule_lr(&s, 1000000), 3.0); /* no known end: no decay */
 }
 
 static void test_schedule__shapes_end_at_the_floor(void **state)
@@ -39,8 +39,8 @@ static void test_schedule__shapes_end_at_the_floor(void **state)
                       .decay_ratio = 1.0,
                       .decay_type = type,
                       .min_factor = 0.1};
-        near(schedule_lr(&s, 110), 0.1);
-        near(schedule_lr(&s, 200), 0.1);
+        expect_equal(schedule_lr(&s, 110), 0.1);
+        expect_equal(schedule_lr(&s, 200), 0.1);
         double before = schedule_lr(&s, 10);
         for (int64_t step = 11; step <= 110; step++) {
             double now = schedule_lr(&s, step);
@@ -49,9 +49,9 @@ static void test_schedule__shapes_end_at_the_floor(void **state)
         }
     }
     schedule half = {.peak = 1.0, .steps = 100, .decay_ratio = 1.0, .decay_type = DECAY_COSINE};
-    near(schedule_lr(&half, 50), 0.5);
+    expect_equal(schedule_lr(&half, 50), 0.5);
     half.decay_type = DECAY_LINEAR;
-    near(schedule_lr(&half, 25), 0.75);
+    expect_equal(schedule_lr(&half, 25), 0.75);
 }
 
 static void test_schedule__stable_then_decay(void **state)
@@ -62,10 +62,10 @@ static void test_schedule__stable_then_decay(void **state)
                   .warmup_steps = 10,
                   .decay_ratio = 0.2,
                   .decay_type = DECAY_LINEAR};
-    near(schedule_lr(&s, 11), 1.0);
-    near(schedule_lr(&s, 80), 1.0);
-    near(schedule_lr(&s, 90), 0.5);
-    near(schedule_lr(&s, 100), 0.0);
+    expect_equal(schedule_lr(&s, 11), 1.0);
+    expect_equal(schedule_lr(&s, 80), 1.0);
+    expect_equal(schedule_lr(&s, 90), 0.5);
+    expect_equal(schedule_lr(&s, 100), 0.0);
 }
 
 int main(void)

@@ -76,12 +76,12 @@ static void block_free(block *b)
 /* ---- values ---- */
 
 /* Of element i as rank r has it; below 100, so that 8 ranks' sums fit U8. */
-static int value(int r, int64_t i)
+static int compute_value(int r, int64_t i)
 {
     return (int)((i * 7 + r * 3 + 1) % 13);
 }
 
-static void put(char *at, st_dtype dtype, int64_t i, int x)
+static void store_value(char *at, st_dtype dtype, int64_t i, int x)
 {
     union {
         float f;
@@ -109,12 +109,12 @@ static void put(char *at, st_dtype dtype, int64_t i, int x)
 }
 
 /* Element i of a must be x. */
-static void expect(const char *at, st_dtype dtype, int64_t i, int x, const comm *c,
-                   const char *what)
+static void expect_element(const char *at, st_dtype dtype, int64_t i, int x, const comm *c,
+                           const char *what)
 {
     char wanted[8];
     size_t size = st_dtype_size(dtype);
-    put(wanted, dtype, 0, x);
+    store_value(wanted, dtype, 0, x);
     checked++;
     if (memcmp(wanted, at + (size_t)i * size, size) == 0)
         return;
@@ -123,74 +123,75 @@ static void expect(const char *at, st_dtype dtype, int64_t i, int x, const comm 
     exit(1);
 }
 
-static comm_at at(const char *what)
+static comm_at label_call(const char *what)
 {
     return (comm_at){what, 3};
 }
 
 /* ---- the collectives ---- */
 
-static void gather(const comm *c, int64_t n, st_dtype t, bool in_place)
+static void check_gather(const comm *c, int64_t n, st_dtype t, bool in_place)
 {
     int64_t bytes = n * (int64_t)st_dtype_size(t);
     block send = block_new(bytes), recv = block_new(bytes * c->size);
     char *own = recv.host + c->rank * bytes;
     for (int64_t i = 0; i < n; i++) {
-        put(send.host, t, i, value(c->world_rank[c->rank], i));
+        store_value(send.host, t, i, compute_value(c->world_rank[c->rank], i));
         if (in_place)
-            put(own, t, i, value(c->world_rank[c->rank], i));
+            store_value(own, t, i, compute_value(c->world_rank[c->rank], i));
     }
     block_send(&send);
     block_send(&recv);
-    MUST(comm_all_gather(c, on, at("gather"), in_place ? recv.at + c->rank * bytes : send.at,
-                         recv.at, n, t));
+    MUST(comm_all_gather(c, on, label_call("gather"),
+                         in_place ? recv.at + c->rank * bytes : send.at, recv.at, n, t));
     block_fetch(&recv, "gather");
     for (int p = 0; p < c->size; p++)
         for (int64_t i = 0; i < n; i++)
-            expect(recv.host + p * bytes, t, i, value(c->world_rank[p], i), c, "gather");
+            expect_element(recv.host + p * bytes, t, i, compute_value(c->world_rank[p], i), c,
+                           "gather");
     block_free(&send);
     block_free(&recv);
 }
 
 static int sum_of(const comm *c, int64_t i, comm_reduction reduction)
 {
-    int sum = value(c->world_rank[0], i);
+    int sum = compute_value(c->world_rank[0], i);
     for (int p = 1; p < c->size; p++) {
-        int x = value(c->world_rank[p], i);
+        int x = compute_value(c->world_rank[p], i);
         sum = reduction == COMM_SUM ? sum + x : x > sum ? x : sum;
     }
     return sum;
 }
 
-static void scatter(const comm *c, int64_t n, st_dtype t, bool in_place)
+static void check_scatter(const comm *c, int64_t n, st_dtype t, bool in_place)
 {
     int64_t bytes = n * (int64_t)st_dtype_size(t);
     block send = block_new(bytes * c->size), recv = block_new(bytes);
     for (int64_t i = 0; i < n * c->size; i++)
-        put(send.host, t, i, value(c->world_rank[c->rank], i));
+        store_value(send.host, t, i, compute_value(c->world_rank[c->rank], i));
     block_send(&send);
     block_send(&recv);
     char *to = in_place ? send.at + c->rank * bytes : recv.at;
-    MUST(comm_reduce_scatter(c, on, at("scatter"), send.at, to, n, t));
+    MUST(comm_reduce_scatter(c, on, label_call("scatter"), send.at, to, n, t));
     block_fetch(&send, "scatter");
     block_fetch(&recv, "scatter");
     const char *got = in_place ? send.host + c->rank * bytes : recv.host;
     for (int64_t i = 0; i < n; i++)
-        expect(got, t, i, sum_of(c, c->rank * n + i, COMM_SUM), c, "scatter");
+        expect_element(got, t, i, sum_of(c, c->rank * n + i, COMM_SUM), c, "scatter");
     block_free(&send);
     block_free(&recv);
 }
 
-static void reduce(const comm *c, int64_t n, st_dtype t, comm_reduction reduction)
+static void check_reduce(const comm *c, int64_t n, st_dtype t, comm_reduction reduction)
 {
     block b = block_new(n * (int64_t)st_dtype_size(t));
     for (int64_t i = 0; i < n; i++)
-        put(b.host, t, i, value(c->world_rank[c->rank], i));
+        store_value(b.host, t, i, compute_value(c->world_rank[c->rank], i));
     block_send(&b);
-    MUST(comm_all_reduce(c, on, at("reduce"), b.at, n, t, reduction));
+    MUST(comm_all_reduce(c, on, label_call("reduce"), b.at, n, t, reduction));
     block_fetch(&b, "reduce");
     for (int64_t i = 0; i < n; i++)
-        expect(b.host, t, i, sum_of(c, i, reduction), c, "reduce");
+        expect_element(b.host, t, i, sum_of(c, i, reduction), c, "reduce");
     block_free(&b);
 }
 
@@ -198,12 +199,12 @@ static void broadcast(const comm *c, int64_t n, st_dtype t, int root)
 {
     block b = block_new(n * (int64_t)st_dtype_size(t));
     for (int64_t i = 0; i < n; i++)
-        put(b.host, t, i, value(c->world_rank[c->rank], i));
+        store_value(b.host, t, i, compute_value(c->world_rank[c->rank], i));
     block_send(&b);
-    MUST(comm_broadcast(c, on, at("broadcast"), b.at, n, t, root));
+    MUST(comm_broadcast(c, on, label_call("broadcast"), b.at, n, t, root));
     block_fetch(&b, "broadcast");
     for (int64_t i = 0; i < n; i++)
-        expect(b.host, t, i, value(c->world_rank[root], i), c, "broadcast");
+        expect_element(b.host, t, i, compute_value(c->world_rank[root], i), c, "broadcast");
     block_free(&b);
 }
 
@@ -231,20 +232,21 @@ static void all_to_all(const comm *c, int64_t n, st_dtype t)
     block send = block_new(sent * size), recv = block_new(got * size);
     for (int p = 0; p < c->size; p++)
         for (int64_t i = 0; i < send_count[p]; i++)
-            put(send.host, t, send_first[p] + i, value(c->world_rank[c->rank] + 5 * p, i));
+            store_value(send.host, t, send_first[p] + i,
+                        compute_value(c->world_rank[c->rank] + 5 * p, i));
     for (int64_t i = 0; i < got; i++)
-        put(recv.host, t, i, 77);
+        store_value(recv.host, t, i, 77);
     block_send(&send);
     block_send(&recv);
-    MUST(comm_all_to_all(c, on, at("exchange"), send.at, send_first, send_count, recv.at,
+    MUST(comm_all_to_all(c, on, label_call("exchange"), send.at, send_first, send_count, recv.at,
                          recv_first, recv_count, t));
     block_fetch(&recv, "exchange");
     for (int p = 0; p < c->size; p++) {
         for (int64_t i = 0; i < recv_count[p]; i++)
-            expect(recv.host, t, recv_first[p] + i, value(c->world_rank[p] + 5 * c->rank, i), c,
-                   "exchange");
+            expect_element(recv.host, t, recv_first[p] + i,
+                           compute_value(c->world_rank[p] + 5 * c->rank, i), c, "exchange");
         for (int64_t i = 0; i < HOLE; i++)
-            expect(recv.host, t, recv_first[p] + recv_count[p] + i, 77, c, "exchange");
+            expect_element(recv.host, t, recv_first[p] + recv_count[p] + i, 77, c, "exchange");
     }
     block_free(&send);
     block_free(&recv);
@@ -258,25 +260,26 @@ static void neighbours(const comm *c, int64_t n, st_dtype t)
     int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
     block send = block_new(bytes), recv = block_new(bytes);
     for (int64_t i = 0; i < n; i++)
-        put(send.host, t, i, value(c->world_rank[c->rank], i));
+        store_value(send.host, t, i, compute_value(c->world_rank[c->rank], i));
     block_send(&send);
     block_send(&recv);
     MUST(comm_begin(c, on));
-    MUST(comm_send(c, on, at("send on"), send.at, n, t, next));
-    MUST(comm_recv(c, on, at("send on"), recv.at, n, t, before));
+    MUST(comm_send(c, on, label_call("send on"), send.at, n, t, next));
+    MUST(comm_recv(c, on, label_call("send on"), recv.at, n, t, before));
     MUST(comm_end(c, on));
     block_fetch(&recv, "send on");
     for (int64_t i = 0; i < n; i++)
-        expect(recv.host, t, i, value(c->world_rank[before], i), c, "send on");
+        expect_element(recv.host, t, i, compute_value(c->world_rank[before], i), c, "send on");
     if (c->rank == 0) {
-        MUST(comm_send(c, on, at("send"), send.at, n, t, c->size - 1));
-        MUST(comm_recv(c, on, at("send back"), recv.at, n, t, c->size - 1));
+        MUST(comm_send(c, on, label_call("send"), send.at, n, t, c->size - 1));
+        MUST(comm_recv(c, on, label_call("send back"), recv.at, n, t, c->size - 1));
         block_fetch(&recv, "send back");
         for (int64_t i = 0; i < n; i++)
-            expect(recv.host, t, i, value(c->world_rank[c->size - 1], i), c, "send back");
+            expect_element(recv.host, t, i, compute_value(c->world_rank[c->size - 1], i), c,
+                           "send back");
     } else if (c->rank == c->size - 1) {
-        MUST(comm_recv(c, on, at("send"), recv.at, n, t, 0));
-        MUST(comm_send(c, on, at("send back"), send.at, n, t, 0));
+        MUST(comm_recv(c, on, label_call("send"), recv.at, n, t, 0));
+        MUST(comm_send(c, on, label_call("send back"), send.at, n, t, 0));
         MUST(on->dev->v->wait(on)); /* what is sent is read until then */
     }
     block_free(&send);
@@ -286,11 +289,11 @@ static void neighbours(const comm *c, int64_t n, st_dtype t)
 static void host_values(const comm *c)
 {
     int32_t own = 100 + c->world_rank[c->rank], all[16] = {0};
-    MUST(comm_host_all_gather(c, at("host gather"), &own, all, sizeof own));
+    MUST(comm_host_all_gather(c, label_call("host gather"), &own, all, sizeof own));
     for (int p = 0; p < c->size; p++)
-        expect((char *)all, DT_I32, p, 100 + c->world_rank[p], c, "host gather");
-    MUST(comm_host_broadcast(c, at("host broadcast"), &own, sizeof own, c->size - 1));
-    expect((char *)&own, DT_I32, 0, 100 + c->world_rank[c->size - 1], c, "host broadcast");
+        expect_element((char *)all, DT_I32, p, 100 + c->world_rank[p], c, "host gather");
+    MUST(comm_host_broadcast(c, label_call("host broadcast"), &own, sizeof own, c->size - 1));
+    expect_element((char *)&own, DT_I32, 0, 100 + c->world_rank[c->size - 1], c, "host broadcast");
 }
 
 /* Terms of such different size that another order of the sum would show. */
@@ -308,8 +311,8 @@ static void order(const comm *c, int64_t n)
         x[i] = term(c->rank, i);
     block_send(&b);
     block_send(&mine);
-    MUST(comm_reduce_scatter(c, on, at("order"), b.at, mine.at, n, DT_F32));
-    MUST(comm_all_reduce(c, on, at("order"), b.at, n * c->size, DT_F32, COMM_SUM));
+    MUST(comm_reduce_scatter(c, on, label_call("order"), b.at, mine.at, n, DT_F32));
+    MUST(comm_all_reduce(c, on, label_call("order"), b.at, n * c->size, DT_F32, COMM_SUM));
     block_fetch(&b, "order");
     block_fetch(&mine, "order");
     for (int64_t i = 0; i < n * c->size; i++) {
@@ -338,17 +341,17 @@ static void check_group(const comm *c)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
             st_dtype t = dtypes[d];
             int64_t n = counts[k];
-            gather(c, n, t, false);
-            gather(c, n, t, true);
+            check_gather(c, n, t, false);
+            check_gather(c, n, t, true);
             broadcast(c, n, t, c->size - 1);
             all_to_all(c, n, t);
             neighbours(c, n, t);
             if (t == DT_BF16)
                 continue;
-            scatter(c, n, t, false);
-            scatter(c, n, t, true);
-            reduce(c, n, t, COMM_SUM);
-            reduce(c, n, t, COMM_MAX);
+            check_scatter(c, n, t, false);
+            check_scatter(c, n, t, true);
+            check_reduce(c, n, t, COMM_SUM);
+            check_reduce(c, n, t, COMM_MAX);
         }
     host_values(c);
     order(c, 1001);
@@ -358,8 +361,8 @@ static void check_group(const comm *c)
 static void check_long(const comm *c)
 {
     int64_t n = 3 * (1 << 20) / c->size + 5;
-    reduce(c, n, DT_F32, COMM_SUM);
-    scatter(c, n, DT_F32, true);
+    check_reduce(c, n, DT_F32, COMM_SUM);
+    check_scatter(c, n, DT_F32, true);
 }
 
 static void check_mesh(const world *w, layout l)
@@ -400,9 +403,9 @@ static void check_ledger(const world *w, const layout *l)
         received += p == c->rank ? 0 : given(c, p, c->rank, count);
     for (int step = 1; step <= 2; step++) { /* the second is not the sum of both */
         for (int k = 0; k < step; k++)
-            gather(c, count, DT_F32, false);
-        scatter(c, count, DT_F64, false);
-        reduce(c, count, DT_F32, COMM_SUM);
+            check_gather(c, count, DT_F32, false);
+        check_scatter(c, count, DT_F64, false);
+        check_reduce(c, count, DT_F32, COMM_SUM);
         broadcast(c, count, DT_I32, 0);
         all_to_all(c, count, DT_BF16);
         comm_ledger_close_step(c->ledger);

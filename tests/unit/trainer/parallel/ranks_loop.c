@@ -61,7 +61,7 @@ static status write_number(const char *folder, const char *name, int rank, int64
 static status one_step(const world *w, const mesh *m, stream *s, float *values, int64_t step)
 {
     uint64_t sample[3] = {(uint64_t)step * 100 + (uint64_t)w->place.rank, 7, 8};
-    control_at_step(w->control, step, sample, 3);
+    rank_link_at_step(w->rank_link, step, sample, 3);
     const comm *c = mesh_comm(m, MESH_WORLD);
     for (int layer = 0; layer < LAYERS; layer++)
         TRY(comm_all_reduce(c, s, (comm_at){"sum of nothing", layer}, values, VALUES, DT_F32,
@@ -74,7 +74,7 @@ static status one_step(const world *w, const mesh *m, stream *s, float *values, 
     return fails ? FAIL(ST_BAD_INPUT, "told to fail") : ST_OK;
 }
 
-static status loop(const world *w, const char *folder, int64_t steps, const conf *c)
+static status loop_steps(const world *w, const char *folder, int64_t steps, const conf *c)
 {
     device_options o = {.threads = 1};
     device *d = NULL;
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     if (st == ST_OK)
         st = world_open(&c, &w);
     if (st == ST_OK) {
-        st = loop(&w, argv[1], strtoll(argv[2], NULL, 10), &c);
+        st = loop_steps(&w, argv[1], strtoll(argv[2], NULL, 10), &c);
         st = world_close(&w, st);
     }
     if (st != ST_OK)

@@ -41,16 +41,21 @@ static const document words[ROWS][ROW_DOCS] = {
 typedef struct scene {
     const char *name;
     const document (*rows)[ROW_DOCS];
-    bool one_way;   /* every token at the first experts */
-    unsigned again; /* kinds that backward computes again (recompute.h) */
+    bool one_way;        /* every token at the first experts */
+    unsigned recomputed; /* kinds that backward computes again (recompute.h) */
     bool aux, fixed;
 } scene;
 
 static const scene scenes[] = {
     {.name = "images and text", .rows = pictures},
-    {.name = "recomputed, at capacities", .rows = pictures, .again = AGAIN_ALL, .fixed = true},
-    {.name = "norms again", .rows = pictures, .again = AGAIN_CHEAP},
-    {.name = "all but routes again", .rows = pictures, .again = AGAIN_ALL & ~AGAIN_ROUTE},
+    {.name = "recomputed, at capacities",
+     .rows = pictures,
+     .recomputed = RECOMPUTE_ALL,
+     .fixed = true},
+    {.name = "norms again", .rows = pictures, .recomputed = RECOMPUTE_CHEAP},
+    {.name = "all but routes again",
+     .rows = pictures,
+     .recomputed = RECOMPUTE_ALL & ~RECOMPUTE_ROUTE},
     {.name = "no image", .rows = words, .aux = true},
     {.name = "one way", .rows = pictures, .one_way = true},
 };
@@ -72,7 +77,7 @@ static void open_scene(fixture *f, const model_dims *d, const mesh *m, const sce
 {
     model_options o = {.cap = *cap,
                        .training = true,
-                       .again = {{.what = now->again}, {.what = now->again}},
+                       .recomputed = {{.what = now->recomputed}, {.what = now->recomputed}},
                        .router_aux_coef = now->aux ? 0.3 : 0,
                        .logit_rows = 16};
     fixture_open_rank(f, d, m);
@@ -110,7 +115,7 @@ static void sum_gradients(fixture *f)
 }
 
 /* |cut - whole| / |whole| of what this rank holds; the worst tensor's. */
-static double compare(fixture *cut, fixture *whole, const char **out_name)
+static double compare_fixtures(fixture *cut, fixture *whole, const char **out_name)
 {
     double worst = 0;
     *out_name = "";
@@ -157,7 +162,7 @@ static void check_scene(const model_dims *d, const mesh *m, const scene *now, do
     double want = run_rows(&whole, rows, consumers);
     double got = run_rows(&cut, &rows[m->place.consumer], 1);
     sum_gradients(&cut);
-    double error = compare(&cut, &whole, &name), loss = fabs(got - want) / fabs(want);
+    double error = compare_fixtures(&cut, &whole, &name), loss = fabs(got - want) / fabs(want);
     if (!(error <= limit) || !(loss <= limit)) {
         log_error("layout %s, %s, rank %d: gradient of %s is off by %.2e, the loss by %.2e", text,
                   now->name, m->rank, name, error, loss);

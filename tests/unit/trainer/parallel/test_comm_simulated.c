@@ -20,7 +20,7 @@ typedef struct alone {
     device *d;
     stream *s;
     comm_ledger *ledger;
-    comm_replay *r;
+    comm_simulated *r;
     comm c;
 } alone;
 
@@ -34,31 +34,31 @@ static void open_alone(alone *a, double bytes_per_s, int64_t latency_ns)
     assert_ok(comm_ledger_new(&a->ledger));
     a->r = calloc(1, sizeof *a->r);
     assert_non_null(a->r);
-    *a->r = (comm_replay){.bytes_per_s = bytes_per_s, .latency_ns = latency_ns, .blocks = 1};
-    a->c = (comm){.engine = &comm_replay_engine,
+    *a->r = (comm_simulated){.bytes_per_s = bytes_per_s, .latency_ns = latency_ns, .blocks = 1};
+    a->c = (comm){.engine = &comm_simulated_engine,
                   .name = "world",
                   .rank = RANK,
                   .size = RANKS,
                   .ledger = a->ledger};
-    assert_ok(comm_replay_engine.group_new(a->r, NULL, RANKS, &a->c.handle));
+    assert_ok(comm_simulated_engine.group_new(a->r, NULL, RANKS, &a->c.handle));
 }
 
 static void close_alone(alone *a)
 {
-    comm_replay_engine.leave(a->r, true);
+    comm_simulated_engine.leave(a->r, true);
     comm_ledger_free(&a->ledger);
     a->d->v->stream_free(&a->s);
     device_close(&a->d);
 }
 
-static void fill(float *x, int64_t n)
+static void fill_floats(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)(i + 1);
 }
 
 /* Of all bytes of these calls. */
-static int64_t counted(const alone *a)
+static int64_t sum_bytes(const alone *a)
 {
     const comm_tally *list;
     int64_t bytes = 0;
@@ -74,12 +74,12 @@ static void test_replay__leaves_this_ranks_own_values(void **state)
     alone a;
     float send[RANKS * N], recv[RANKS * N];
     open_alone(&a, 1e12, 0);
-    fill(send, RANKS * N);
+    fill_floats(send, RANKS * N);
 
     assert_ok(comm_all_gather(&a.c, a.s, at, send, recv, N, DT_F32));
     for (int i = 0; i < RANKS * N; i++)
         assert_true(recv[i] == send[i % N]);
-    fill(recv, RANKS * N); /* in place */
+    fill_floats(recv, RANKS * N); /* in place */
     assert_ok(comm_all_gather(&a.c, a.s, at, recv + RANK * N, recv, N, DT_F32));
     for (int i = 0; i < RANKS * N; i++)
         assert_true(recv[i] == (float)(RANK * N + i % N + 1));
@@ -107,7 +107,7 @@ static void test_replay__all_to_all_repeats_what_stays(void **state)
     int64_t from[MANY], one[MANY];
     float many[MANY];
     open_alone(&a, 1e12, 0);
-    fill(send, 9);
+    fill_floats(send, 9);
     memset(recv, 0, sizeof recv);
     memset(want, 0, sizeof want);
     for (int p = 0; p < RANKS; p++)
@@ -115,7 +115,7 @@ static void test_replay__all_to_all_repeats_what_stays(void **state)
             want[there[p] + i] = send[first[RANK] + i % 3];
     assert_ok(comm_all_to_all(&a.c, a.s, at, send, first, count, recv, there, come, DT_F32));
     assert_memory_equal(recv, want, sizeof want);
-    assert_int_equal(counted(&a), (3 + 7 + 0) * 4);
+    assert_int_equal(sum_bytes(&a), (3 + 7 + 0) * 4);
 
     a.c.size = MANY;
     memset(many, 0, sizeof many);
@@ -124,7 +124,7 @@ static void test_replay__all_to_all_repeats_what_stays(void **state)
         one[p] = 1;
     }
     float sent[MANY];
-    fill(sent, MANY);
+    fill_floats(sent, MANY);
     assert_ok(comm_all_to_all(&a.c, a.s, at, sent, from, one, many, from, one, DT_F32));
     for (int p = 0; p < MANY; p++)
         assert_true(many[p] == sent[RANK]);
@@ -142,16 +142,16 @@ static void test_replay__takes_the_time_of_the_bytes(void **state)
     alone a;
     float x[RANKS * N];
     open_alone(&a, 1e6, 2000000);
-    fill(x, RANKS * N);
+    fill_floats(x, RANKS * N);
     const int64_t start = clock_ns();
     assert_ok(comm_all_gather(&a.c, a.s, at, x, x + 0, 0, DT_F32)); /* nothing: no time */
     assert_ok(comm_reduce_scatter(&a.c, a.s, at, x, x + RANK * N, N, DT_F32));
     assert_ok(comm_all_gather(&a.c, a.s, at, x + RANK * N, x, N, DT_F32));
-    const int64_t bytes = counted(&a), took = clock_ns() - start;
+    const int64_t bytes = sum_bytes(&a), took = clock_ns() - start;
     assert_int_equal(bytes, 2 * (RANKS - 1) * N * 4);
-    assert_true(took >= 2 * comm_replay_ns(a.r, bytes / 2));
-    assert_int_equal(comm_replay_ns(a.r, bytes / 2), 2000000 + 72000);
-    assert_int_equal(comm_replay_ns(a.r, 0), 0);
+    assert_true(took >= 2 * comm_simulated_ns(a.r, bytes / 2));
+    assert_int_equal(comm_simulated_ns(a.r, bytes / 2), 2000000 + 72000);
+    assert_int_equal(comm_simulated_ns(a.r, 0), 0);
     close_alone(&a);
 }
 
@@ -297,7 +297,7 @@ static void test_steps__nothing_is_kept(void **state)
     harness_remove(&folder);
 }
 
-static void refused(const char *more, const char *why)
+static void refuse_run(const char *more, const char *why)
 {
     run r;
     assert_fails(ST_CONFIG, open_run(&r, more), why);
@@ -307,13 +307,13 @@ static void refused(const char *more, const char *why)
 static void test_replay__refuses_what_it_can_not_play(void **state)
 {
     (void)state;
-    refused("", "nothing to replay");
-    refused("--parallelism.world_size 8 --comm.replay_rank 8", "ranks 0 to 7");
-    refused("--parallelism.world_size 8 --checkpoint.enable true", "checkpoint.enable");
-    refused("--parallelism.pipeline_parallel_degree 2", "a stage waits");
-    refused("--parallelism.world_size 8 --metrics.enable_tensorboard true", "TensorBoard");
-    refused("--parallelism.world_size 8 --eval.enable true", "eval.enable");
-    refused("--parallelism.world_size 8 --comm.expert_exchange device", "comm.expert_exchange");
+    refuse_run("", "nothing to replay");
+    refuse_run("--parallelism.world_size 8 --comm.replay_rank 8", "ranks 0 to 7");
+    refuse_run("--parallelism.world_size 8 --checkpoint.enable true", "checkpoint.enable");
+    refuse_run("--parallelism.pipeline_parallel_degree 2", "a stage waits");
+    refuse_run("--parallelism.world_size 8 --metrics.enable_tensorboard true", "TensorBoard");
+    refuse_run("--parallelism.world_size 8 --eval.enable true", "eval.enable");
+    refuse_run("--parallelism.world_size 8 --comm.expert_exchange device", "comm.expert_exchange");
 }
 
 int main(void)

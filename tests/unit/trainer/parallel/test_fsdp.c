@@ -43,7 +43,7 @@ static void event_free(event **e)
     *e = NULL;
 }
 
-static status record(stream *s, event *e)
+static status record_event(stream *s, event *e)
 {
     e->ns = *clock_of(s);
     return ST_OK;
@@ -90,19 +90,19 @@ static status reduce_scatter(const comm *c, stream *s, const void *send, void *r
     return ST_OK;
 }
 
-static void compute(units *u, stream *s, int unit, unit_use use, int64_t ns)
+static void compute(fsdp_units *u, stream *s, int unit, unit_use use, int64_t ns)
 {
     int at = unit % BUFFERS;
-    assert_ok(units_enter(u, s, unit, use));
+    assert_ok(fsdp_units_enter(u, s, unit, use));
     assert_true(now.ns >= now.gathered[at]);
     assert_true(use == UNIT_FORWARD || now.ns >= now.reduced[at]);
     now.ns += ns;
     now.used[at] = now.ns;
-    assert_ok(units_leave(u, s, unit, use));
+    assert_ok(fsdp_units_leave(u, s, unit, use));
 }
 
 /* Time of a forward and a backward whose units take `ns` each way. */
-static int64_t pass(units *u, stream *s, int64_t ns, int64_t gather, int64_t reduction)
+static int64_t run_units(fsdp_units *u, stream *s, int64_t ns, int64_t gather, int64_t reduction)
 {
     const unit_span *list = now.list;
     memset(&now, 0, sizeof now);
@@ -110,13 +110,13 @@ static int64_t pass(units *u, stream *s, int64_t ns, int64_t gather, int64_t red
     now.list = list;
     now.gather = gather;
     now.reduction = reduction;
-    assert_ok(units_begin(u, s));
+    assert_ok(fsdp_units_begin(u, s));
     for (int i = 0; i < UNITS - 1; i++)
         compute(u, s, i, UNIT_FORWARD, ns);
     compute(u, s, UNITS - 1, UNIT_TURN, ns);
     for (int i = UNITS - 2; i >= 0; i--)
         compute(u, s, i, UNIT_BACKWARD, ns);
-    assert_ok(units_end(u, s));
+    assert_ok(fsdp_units_end(u, s));
     /* forward, and again for backward but those that are still there */
     assert_int_equal(now.gathers, UNITS + UNITS - BUFFERS);
     assert_int_equal(now.reductions, UNITS);
@@ -136,11 +136,11 @@ static void test_units__collectives_lie_beside_computing(void **state)
     v.ahead = 1; /* streams of their own */
     v.event_new = event_new;
     v.event_free = event_free;
-    v.event_record = record;
+    v.event_record = record_event;
     v.event_follow = follow;
     device *cpu;
     stream *s;
-    units *u;
+    fsdp_units *u;
     mesh m;
     unit_span list[UNITS];
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &cpu));
@@ -160,17 +160,17 @@ static void test_units__collectives_lie_beside_computing(void **state)
                               .act = own[i],
                               .grad = gradient[i]};
     assert_ok(
-        units_new(s, &m, list, UNITS, &(unit_options){.training = true, .reshard = true}, &u));
+        fsdp_units_new(s, &m, list, UNITS, &(unit_options){.training = true, .reshard = true}, &u));
     now.list = list;
     assert_ptr_not_equal(list[0].whole_act, list[1].whole_act);
     assert_ptr_equal(list[0].whole_act, list[2].whole_act);
     /* Backward has a gather and a reduction beside each unit's computing. */
-    assert_int_equal(pass(u, s, 20, 10, 10), 10 + PASSES * 20 + 10);
-    assert_int_equal(pass(u, s, 20, 12, 8), 12 + PASSES * 20 + 8);
+    assert_int_equal(run_units(u, s, 20, 10, 10), 10 + PASSES * 20 + 10);
+    assert_int_equal(run_units(u, s, 20, 12, 8), 12 + PASSES * 20 + 8);
     /* Links that are slower than computing: as long as they take, and computing beside them. */
-    assert_in_range(pass(u, s, 1, 10, 10), 10 * (2 * UNITS - BUFFERS + UNITS),
+    assert_in_range(run_units(u, s, 1, 10, 10), 10 * (2 * UNITS - BUFFERS + UNITS),
                     10 * (2 * UNITS - BUFFERS + UNITS) + PASSES);
-    units_free(&u, s);
+    fsdp_units_free(&u, s);
     cpu->v->stream_free(&s);
     cpu->v = &backend_cpu;
     device_close(&cpu);

@@ -60,7 +60,7 @@ static void check_sketch(const layout *l, int rank)
     }
 }
 
-static void check(layout l)
+static void check_groups(layout l)
 {
     int64_t whole = l.shard * l.context * l.tensor;
     check_group(&l, MESH_WORLD, l.world);
@@ -98,17 +98,17 @@ static void check(layout l)
 static void test_mesh__groups_of_every_dimension_and_of_products(void **state)
 {
     (void)state;
-    check(mesh_layout(1, 1, 1, 1, 1, 1, 1));
-    check(mesh_layout(8, 1, 1, 1, 1, 1, 1));
-    check(mesh_layout(1, 8, 1, 1, 1, 4, 1));
-    check(mesh_layout(1, 2, 2, 2, 1, 1, 1));
-    check(mesh_layout(1, 4, 1, 1, 2, 2, 1));
-    check(mesh_layout(1, 2, 1, 4, 1, 2, 4));
-    check(mesh_layout(1, 4, 1, 2, 1, 8, 1));
-    check(mesh_layout(2, 4, 1, 1, 1, 2, 1));
-    check(mesh_layout(2, 2, 2, 2, 2, 4, 1));
-    check(mesh_layout(2, 4, 2, 2, 2, 4, 2));
-    check(mesh_layout(1, 2, 2, 2, 1, 2, 2));
+    check_groups(mesh_layout(1, 1, 1, 1, 1, 1, 1));
+    check_groups(mesh_layout(8, 1, 1, 1, 1, 1, 1));
+    check_groups(mesh_layout(1, 8, 1, 1, 1, 4, 1));
+    check_groups(mesh_layout(1, 2, 2, 2, 1, 1, 1));
+    check_groups(mesh_layout(1, 4, 1, 1, 2, 2, 1));
+    check_groups(mesh_layout(1, 2, 1, 4, 1, 2, 4));
+    check_groups(mesh_layout(1, 4, 1, 2, 1, 8, 1));
+    check_groups(mesh_layout(2, 4, 1, 1, 1, 2, 1));
+    check_groups(mesh_layout(2, 2, 2, 2, 2, 4, 1));
+    check_groups(mesh_layout(2, 4, 2, 2, 2, 4, 2));
+    check_groups(mesh_layout(1, 2, 2, 2, 1, 2, 2));
 }
 
 static void test_mesh__neighbours_of_a_row_are_neighbours_in_the_world(void **state)

@@ -141,7 +141,7 @@ static bool can_begin(const actor *a, int stage, int stages, int64_t n)
     return a[stage + 1].sent_back > p.micro_batch;
 }
 
-static void pass(actor *a, int stage, int stages, int64_t n)
+static void make_pass(actor *a, int stage, int stages, int64_t n)
 {
     actor *me = &a[stage];
     stage_pass p = stage_pass_at(stage, stages, n, me->at++);
@@ -157,7 +157,7 @@ static void pass(actor *a, int stage, int stages, int64_t n)
 }
 
 /* What is sent is taken before the sender goes on: no order of events gets stuck. */
-static bool taken(const actor *a, int stage, int stages, int64_t n)
+static bool is_taken(const actor *a, int stage, int stages, int64_t n)
 {
     if (a[stage].at == 0)
         return true;
@@ -180,8 +180,8 @@ static void run_schedule(int stages, int64_t n)
     for (bool moved = true; moved;) {
         moved = false;
         for (int stage = 0; stage < stages; stage++)
-            if (taken(a, stage, stages, n) && can_begin(a, stage, stages, n)) {
-                pass(a, stage, stages, n);
+            if (is_taken(a, stage, stages, n) && can_begin(a, stage, stages, n)) {
+                make_pass(a, stage, stages, n);
                 moved = true;
             }
     }

@@ -21,7 +21,7 @@ enum { MOST = 8, WORDS = 4096 };
 
 typedef struct rank {
     pthread_t thread;
-    control_options o;
+    rank_link_options o;
     const char *fails; /* what it reports at the end; NULL: it does well */
     bool waits;        /* until the job is over by another's fault */
     unsigned char id[CONTROL_ID_BYTES];
@@ -30,7 +30,7 @@ typedef struct rank {
     int64_t took_ns;
 } rank;
 
-static void nap(int ms)
+static void sleep_ms(int ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
 }
@@ -38,19 +38,19 @@ static void nap(int ms)
 static void *be_rank(void *of)
 {
     rank *r = of;
-    control *c = NULL;
+    rank_link *c = NULL;
     int64_t start = clock_ns();
     uint64_t sample[] = {40, 41};
-    r->opened = control_open(&r->o, r->id, &c);
+    r->opened = rank_link_open(&r->o, r->id, &c);
     snprintf(r->words, WORDS, "%s", status_text());
     if (r->opened == ST_OK) {
-        control_at_step(c, 7 + r->o.rank, sample, 2);
-        nap(50);
+        rank_link_at_step(c, 7 + r->o.rank, sample, 2);
+        sleep_ms(50);
         while (r->waits && r->checked == ST_OK && clock_ns() - start < INT64_C(60000000000)) {
-            nap(5);
-            r->checked = control_check(c);
+            sleep_ms(5);
+            r->checked = rank_link_check(c);
         }
-        r->closed = control_close(&c, r->checked != ST_OK ? "gives up" : r->fails);
+        r->closed = rank_link_close(&c, r->checked != ST_OK ? "gives up" : r->fails);
         snprintf(r->words, WORDS, "%s", status_text());
     }
     r->took_ns = clock_ns() - start;
@@ -62,24 +62,24 @@ static void set_up(rank *r, int n, double timeout_s)
     int port = harness_port(NULL);
     memset(r, 0, (size_t)n * sizeof *r);
     for (int i = 0; i < n; i++) {
-        r[i].o = (control_options){.rank = i,
-                                   .size = n,
-                                   .at = {"127.0.0.1", port},
-                                   .options = "a.x: 1\nprepd.endpoint: here\nb.y: \"two\"\n",
-                                   .timeout_s = timeout_s,
-                                   .silence_s = 20.0};
+        r[i].o = (rank_link_options){.rank = i,
+                                     .size = n,
+                                     .at = {"127.0.0.1", port},
+                                     .options = "a.x: 1\nprepd.endpoint: here\nb.y: \"two\"\n",
+                                     .timeout_s = timeout_s,
+                                     .silence_s = 20.0};
         memset(r[i].id, i == 0 ? 0x5A : 0, sizeof r[i].id);
     }
 }
 
-static void start(rank *r)
+static void spawn_rank(rank *r)
 {
     assert_int_equal(pthread_create(&r->thread, NULL, be_rank, r), 0);
 }
 
 static rank *first_to_end(rank *a, rank *b)
 {
-    for (;; nap(1)) {
+    for (;; sleep_ms(1)) {
         if (pthread_tryjoin_np(a->thread, NULL) == 0)
             return a;
         if (pthread_tryjoin_np(b->thread, NULL) == 0)
@@ -90,13 +90,13 @@ static rank *first_to_end(rank *a, rank *b)
 static void run_all(rank *r, int n)
 {
     for (int i = 0; i < n; i++)
-        start(&r[i]);
+        spawn_rank(&r[i]);
     for (int i = 0; i < n; i++)
         pthread_join(r[i].thread, NULL);
 }
 
 /* A connection to where the rank listens, once it does. */
-static int reach(const rank *r)
+static int connect_rank(const rank *r)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
@@ -105,7 +105,7 @@ static int reach(const rank *r)
     while (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
         assert_int_equal(errno, ECONNREFUSED);
         assert_true(++tries < 2000);
-        nap(10);
+        sleep_ms(10);
     }
     return fd;
 }
@@ -164,24 +164,24 @@ static void test_meet__another_build_is_named(void **state)
 {
     (void)state;
     rank r[2];
-    control_kind kind;
+    rank_link_kind kind;
     uint8_t header[CONTROL_HEADER], text[CONTROL_TEXT_MAX + 1] = {0}, *bytes;
     size_t size;
     set_up(r, 2, 60.0);
-    control_hello other = {.rank = 1,
-                           .size = 2,
-                           .pid = 7,
-                           .host = "node7",
-                           .version = "trainer 9.9 (build other)",
-                           .options = r[0].o.options};
-    start(&r[0]);
-    int fd = reach(&r[0]);
-    assert_ok(control_hello_put(&other, &bytes, &size));
-    control_header_put(header, CONTROL_HELLO, size);
+    rank_link_hello other = {.rank = 1,
+                             .size = 2,
+                             .pid = 7,
+                             .host = "node7",
+                             .version = "trainer 9.9 (build other)",
+                             .options = r[0].o.options};
+    spawn_rank(&r[0]);
+    int fd = connect_rank(&r[0]);
+    assert_ok(rank_link_hello_put(&other, &bytes, &size));
+    rank_link_header_put(header, CONTROL_HELLO, size);
     assert_int_equal(send(fd, header, sizeof header, 0), sizeof header);
     assert_int_equal(send(fd, bytes, size, 0), size);
     assert_int_equal(recv(fd, header, sizeof header, MSG_WAITALL), sizeof header);
-    assert_ok(control_header_get(header, &kind, &size));
+    assert_ok(rank_link_header_get(header, &kind, &size));
     assert_int_equal(kind, CONTROL_REFUSE);
     assert_int_equal(recv(fd, text, size, MSG_WAITALL), size);
     close(fd);
@@ -201,8 +201,8 @@ static void test_meet__who_is_missing_is_named(void **state)
     (void)state;
     rank r[4];
     set_up(r, 4, 4.0);
-    start(&r[0]);
-    start(&r[2]);
+    spawn_rank(&r[0]);
+    spawn_rank(&r[2]);
     pthread_join(r[0].thread, NULL);
     pthread_join(r[2].thread, NULL);
     assert_int_equal(r[0].opened, ST_TIMEOUT);
@@ -211,7 +211,7 @@ static void test_meet__who_is_missing_is_named(void **state)
     assert_int_not_equal(r[2].opened, ST_OK);
     says(r[2].words, "2 of 4 ranks did not come");
     set_up(r, 2, 0.5);
-    start(&r[1]);
+    spawn_rank(&r[1]);
     pthread_join(r[1].thread, NULL);
     assert_int_equal(r[1].opened, ST_TIMEOUT);
     says(r[1].words, "rank 0 can not be reached at 127.0.0.1 port");
@@ -225,7 +225,7 @@ static void test_meet__a_busy_port_is_named(void **state)
     set_up(r, 2, 1.0);
     r[0].o.at.port = harness_port(&fd);
     listen(fd, 1);
-    start(&r[0]);
+    spawn_rank(&r[0]);
     pthread_join(r[0].thread, NULL);
     close(fd);
     assert_int_equal(r[0].opened, ST_UNAVAILABLE);
@@ -238,18 +238,18 @@ static void test_meet__strangers_are_sent_away(void **state)
     (void)state;
     rank r[3], second;
     set_up(r, 3, 60.0);
-    start(&r[0]);
-    int fd = reach(&r[0]);
+    spawn_rank(&r[0]);
+    int fd = connect_rank(&r[0]);
     const char request[] = "GET / HTTP/1.1\r\n\r\n";
     assert_int_equal(send(fd, request, sizeof request, 0), sizeof request);
     close(fd);
     second = r[1];
-    start(&r[1]);
-    start(&second);
+    spawn_rank(&r[1]);
+    spawn_rank(&second);
     rank *out = first_to_end(&r[1], &second), *in = out == &second ? &r[1] : &second;
     assert_int_equal(out->opened, ST_CONFIG);
     says(out->words, "rank 1 is here already");
-    start(&r[2]);
+    spawn_rank(&r[2]);
     rank *left[] = {&r[0], in, &r[2]};
     for (int i = 0; i < 3; i++) {
         pthread_join(left[i]->thread, NULL);
@@ -311,18 +311,18 @@ typedef struct waiter {
 static void *wait_for_rows(void *of)
 {
     waiter *w = of;
-    control *c = NULL;
-    w->r.opened = control_open(&w->r.o, w->r.id, &c);
+    rank_link *c = NULL;
+    w->r.opened = rank_link_open(&w->r.o, w->r.id, &c);
     assert_int_equal(w->r.opened, ST_OK);
-    control_waits(c, w->waits_for_rows ? "rows" : NULL);
+    rank_link_waits(c, w->waits_for_rows ? "rows" : NULL);
     const int64_t start = clock_ns();
     const bool expected = !w->waits_for_rows;
-    nap(900); /* two beats: who waits itself must not hear of itself */
-    while (control_others_wait(c) != expected && clock_ns() - start < INT64_C(60000000000))
-        nap(5);
-    w->heard = control_others_wait(c);
+    sleep_ms(900); /* two beats: who waits itself must not hear of itself */
+    while (rank_link_others_wait(c) != expected && clock_ns() - start < INT64_C(60000000000))
+        sleep_ms(5);
+    w->heard = rank_link_others_wait(c);
     pthread_barrier_wait(w->all_heard);
-    w->r.closed = control_close(&c, NULL);
+    w->r.closed = rank_link_close(&c, NULL);
     return NULL;
 }
 

@@ -25,7 +25,7 @@ static const char *const known[] = {"RANK",
                                     "MPI_LOCALNRANKS",
                                     "CUDA_VISIBLE_DEVICES"};
 
-static int forget(void **state)
+static int forget_variables(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -44,7 +44,7 @@ static void set(const char *words) /* "A=1 B=2" */
     }
 }
 
-static void expect(int rank, int size, int local_rank, int local_size, const char *source)
+static void expect_place(int rank, int size, int local_rank, int local_size, const char *source)
 {
     world_place p;
     assert_int_equal(world_place_find(&p), ST_OK);
@@ -55,10 +55,10 @@ static void expect(int rank, int size, int local_rank, int local_size, const cha
     assert_string_equal(p.source, source);
 }
 
-static void refuse(const char *words, const char *said)
+static void refuse_place(const char *words, const char *said)
 {
     world_place p;
-    forget(NULL);
+    forget_variables(NULL);
     set(words);
     assert_int_equal(world_place_find(&p), ST_CONFIG);
     if (!strstr(status_text(), said))
@@ -68,25 +68,25 @@ static void refuse(const char *words, const char *said)
 static void test_place__without_a_launcher(void **state)
 {
     (void)state;
-    expect(0, 1, 0, 1, "no launcher's variables");
+    expect_place(0, 1, 0, 1, "no launcher's variables");
 }
 
 static void test_place__each_launcher(void **state)
 {
     (void)state;
     set("RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4");
-    expect(5, 16, 1, 4, "torchrun's variables");
-    forget(NULL);
+    expect_place(5, 16, 1, 4, "torchrun's variables");
+    forget_variables(NULL);
     set("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 "
         "OMPI_COMM_WORLD_LOCAL_SIZE=8");
-    expect(3, 8, 3, 8, "mpirun's variables");
-    forget(NULL);
+    expect_place(3, 8, 3, 8, "mpirun's variables");
+    forget_variables(NULL);
     set("SLURM_STEP_ID=0 SLURM_PROCID=9 SLURM_STEP_NUM_TASKS=16 SLURM_NTASKS=32 SLURM_LOCALID=1 "
         "SLURM_STEP_TASKS_PER_NODE=8(x2)");
-    expect(9, 16, 1, 8, "Slurm's variables");
-    forget(NULL);
+    expect_place(9, 16, 1, 8, "Slurm's variables");
+    forget_variables(NULL);
     set("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1");
-    expect(1, 2, 0, 1, "PMI's variables");
+    expect_place(1, 2, 0, 1, "PMI's variables");
 }
 
 /* A Slurm batch script's own process, and mpirun inside a job. */
@@ -94,29 +94,29 @@ static void test_place__the_batch_script_is_no_rank(void **state)
 {
     (void)state;
     set("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_LOCALID=0");
-    expect(0, 1, 0, 1, "no launcher's variables");
+    expect_place(0, 1, 0, 1, "no launcher's variables");
     set("SLURM_STEP_ID=0 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 "
         "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2");
-    expect(3, 4, 1, 2, "mpirun's variables");
+    expect_place(3, 4, 1, 2, "mpirun's variables");
 }
 
 static void test_place__wrong_variables_are_named(void **state)
 {
     (void)state;
-    refuse("RANK=0", "RANK is set and WORLD_SIZE is not");
-    refuse("RANK=x WORLD_SIZE=2", "RANK is \"x\"");
-    refuse("RANK=-1 WORLD_SIZE=2", "RANK is \"-1\"");
-    refuse("RANK=2 WORLD_SIZE=2", "RANK is 2 of WORLD_SIZE 2");
-    refuse("RANK=0 WORLD_SIZE=0", "WORLD_SIZE is \"0\"");
-    refuse("RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE is \"9999");
-    refuse("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");
+    refuse_place("RANK=0", "RANK is set and WORLD_SIZE is not");
+    refuse_place("RANK=x WORLD_SIZE=2", "RANK is \"x\"");
+    refuse_place("RANK=-1 WORLD_SIZE=2", "RANK is \"-1\"");
+    refuse_place("RANK=2 WORLD_SIZE=2", "RANK is 2 of WORLD_SIZE 2");
+    refuse_place("RANK=0 WORLD_SIZE=0", "WORLD_SIZE is \"0\"");
+    refuse_place("RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE is \"9999");
+    refuse_place("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");
 }
 
 /* Local rank, but where Slurm shows every task the one GPU it has bound to it. */
 static void expect_gpu(const char *words, int gpu)
 {
     world_place p;
-    forget(NULL);
+    forget_variables(NULL);
     set(words);
     assert_int_equal(world_place_find(&p), ST_OK);
     assert_int_equal(world_gpu(&p), gpu);
@@ -140,11 +140,11 @@ static void test_place__has_its_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_place__without_a_launcher, forget),
-        cmocka_unit_test_setup(test_place__each_launcher, forget),
-        cmocka_unit_test_setup(test_place__the_batch_script_is_no_rank, forget),
-        cmocka_unit_test_setup(test_place__wrong_variables_are_named, forget),
-        cmocka_unit_test_setup(test_place__has_its_gpu, forget),
+        cmocka_unit_test_setup(test_place__without_a_launcher, forget_variables),
+        cmocka_unit_test_setup(test_place__each_launcher, forget_variables),
+        cmocka_unit_test_setup(test_place__the_batch_script_is_no_rank, forget_variables),
+        cmocka_unit_test_setup(test_place__wrong_variables_are_named, forget_variables),
+        cmocka_unit_test_setup(test_place__has_its_gpu, forget_variables),
     };
     return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }

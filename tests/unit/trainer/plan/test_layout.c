@@ -17,7 +17,7 @@ static const char FITS[] = "the nearest that fits: ", BATCH[] = "; or training.g
                   POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
 
 /* As a run checks it: options against each other, the layout, then the stages. */
-static status check(const conf *c, const layout_limits *m)
+static status check_layout(const conf *c, const layout_limits *m)
 {
     layout l;
     assert_true(c->parallelism_expert_tensor_parallel_degree == 1 ||
@@ -70,7 +70,7 @@ static bool try_named(const conf *asked, const layout_limits *m, tally *t)
         else
             assert_ok(conf_set(&c, "parallelism.pipeline_parallel_split_points",
                                points + sizeof POINTS - 1));
-        if (check(&c, m) != ST_OK && !(way != 2 && strstr(status_last()->message, POINTS)))
+        if (check_layout(&c, m) != ST_OK && !(way != 2 && strstr(status_last()->message, POINTS)))
             fail_msg("%s\nnamed, and refused itself: %s", words, status_last()->message);
         t->layouts += way == 0;
         t->batches += way == 1;
@@ -113,14 +113,15 @@ static bool any_fits(const conf *asked, const layout_limits *m, int64_t world)
     return false;
 }
 
-static int64_t draw(uint64_t n, const int64_t *of, int64_t size)
+static int64_t draw_item(uint64_t n, const int64_t *of, int64_t size)
 {
     static const rng_key key = {{7, 9}};
     return of[rng_below(key, n, (uint64_t)size)];
 }
 
 #define DRAW(n, ...)                                                                               \
-    draw((n)++, (const int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+    draw_item((n)++, (const int64_t[]){__VA_ARGS__},                                               \
+              sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static void draw_model(uint64_t *n, layout_limits *m)
 {
@@ -186,7 +187,7 @@ static void check_one(uint64_t *n, const conf *fresh, tally *t)
     draw_model(n, &m);
     draw_options(n, &c);
     draw_points(n, &c, &m);
-    if (check(&c, &m) != ST_OK) {
+    if (check_layout(&c, &m) != ST_OK) {
         const bool none = strstr(status_last()->message, NONE) != NULL;
         t->refused++;
         t->none += none;

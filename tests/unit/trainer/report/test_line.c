@@ -54,7 +54,7 @@ static void close_bench(bench *b)
 }
 
 /* Steps from..to, with standard output kept in b->printed. */
-static void run(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
+static void report_steps(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/stdout", b->folder);
@@ -108,12 +108,12 @@ static void test_reporter__line_has_torchtitan_s_form(void **state)
     regex_t form;
     assert_int_equal(regcomp(&form, line_form, REG_EXTENDED | REG_NOSUB), 0);
     open_bench(&b, 10);
-    run(&b, 1, 1, false, false);
+    report_steps(&b, 1, 1, false, false);
     if (regexec(&form, b.printed, 0, NULL, 0) != 0)
         fail_msg("the line has another form: %s", b.printed);
     assert_non_null(strstr(b.printed, "step:  1  loss:  6.2500  grad_norm: 53.4530  memory: "));
     assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
-    run(&b, 2, 10, false, true);
+    report_steps(&b, 2, 10, false, true);
     if (regexec(&form, b.printed, 0, NULL, 0) != 0)
         fail_msg("the line has another form: %s", b.printed);
     assert_non_null(strstr(b.printed, "update skipped"));
@@ -126,12 +126,12 @@ static void test_reporter__prints_the_first_every_nth_and_the_last(void **state)
     (void)state;
     bench b;
     open_bench(&b, 4);
-    run(&b, 1, 9, false, false); /* 1, 4, 8 */
+    report_steps(&b, 1, 9, false, false); /* 1, 4, 8 */
     assert_int_equal(lines_of(b.printed), 3);
-    run(&b, 10, 11, true, false); /* 11, since the run ends */
+    report_steps(&b, 10, 11, true, false); /* 11, since the run ends */
     assert_int_equal(lines_of(b.printed), 1);
     assert_non_null(strstr(b.printed, "step: 11 "));
-    run(&b, 12, 12, true, false); /* 12 once, not twice */
+    report_steps(&b, 12, 12, true, false); /* 12 once, not twice */
     assert_int_equal(lines_of(b.printed), 1);
     close_bench(&b);
 }
@@ -151,7 +151,7 @@ static void test_reporter__metrics_have_every_field(void **state)
                   {"images", 24}, {"tokens", 2700}, {"patches", 192}};
     bench b;
     open_bench(&b, 4);
-    run(&b, 1, 4, false, false);
+    report_steps(&b, 1, 4, false, false);
     char path[4096], line[4096];
     snprintf(path, sizeof path, "%s/metrics.jsonl", b.folder);
     FILE *f = fopen(path, "r");
@@ -205,7 +205,7 @@ static void test_reporter__both_countings(void **state)
         reporter_free(&b.r);
         b.c.metrics_mfu = kinds[i];
         assert_ok(reporter_new(&b.c, &b.s, 1e12, b.folder, &b.r));
-        run(&b, 1, 1, false, false);
+        report_steps(&b, 1, 1, false, false);
         json_value *v = metrics_of(&b, 1);
         const double seconds = json_real(json_find(v, "seconds"), 0);
         const double tokens = kinds[i] == MFU_USEFUL ? 900 : 1024;
@@ -234,14 +234,14 @@ static void test_reporter__load_is_of_its_step(void **state)
     assert_non_null(b.experts);
     for (size_t i = 0; i < n; i++)
         b.experts[i] = 3;
-    run(&b, 1, 1, false, false);
+    report_steps(&b, 1, 1, false, false);
     json_value *v = metrics_of(&b, 1);
     assert_true(json_real(json_find(v, "expert_load"), 0) == 1.0);
     assert_true(json_real(json_find(v, "experts_idle_percent"), -1) == 0.0);
     json_free(&v);
     for (size_t i = 0; i < n; i++) /* two of a layer's experts get all, one of them three parts */
         b.experts[i] = (int64_t)i % t->experts == 0 ? 3 : (int64_t)i % t->experts == 1;
-    run(&b, 2, 2, false, false);
+    report_steps(&b, 2, 2, false, false);
     memset(b.experts, 0, n * sizeof *b.experts);
     assert_ok(reporter_finish(b.r));
     v = metrics_of(&b, 2);
@@ -264,7 +264,7 @@ static void test_reporter__rest_is_left_out_of_the_rates(void **state)
     int64_t start = clock_ns();
     usleep(300000);
     reporter_rest(b.r, clock_ns() - start);
-    run(&b, 1, 1, false, false);
+    report_steps(&b, 1, 1, false, false);
     const char *tps = strstr(b.printed, "tps: ");
     assert_non_null(tps);
     int64_t rate = 0;

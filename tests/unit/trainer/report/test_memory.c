@@ -148,25 +148,26 @@ static void test_memory__offers_the_smallest_change(void **state)
 
     change_for(&in, &cpu, total_of(&in, 6, 0),
                "what fits: training.local_batch_size 6, training.seq_len 256");
-    change_for(&in, &cpu, total_of(&in, 6, AGAIN_CHEAP),
+    change_for(&in, &cpu, total_of(&in, 6, RECOMPUTE_CHEAP),
                "what fits: activation_checkpoint.mode selective, training.local_batch_size 6, "
                "training.seq_len 256");
-    change_for(&in, &cpu, total_of(&in, 6, AGAIN_ALL),
+    change_for(&in, &cpu, total_of(&in, 6, RECOMPUTE_ALL),
                "activation_checkpoint.mode full, training.local_batch_size 6, "
                "training.seq_len 256");
-    const int64_t fewer = total_of(&in, 3, AGAIN_ALL);
+    const int64_t fewer = total_of(&in, 3, RECOMPUTE_ALL);
     change_for(&in, &cpu, fewer,
                "activation_checkpoint.mode full, training.local_batch_size 3, "
                "training.seq_len 256");
-    change_for(&in, &cpu, total_of(&in, 5, AGAIN_ALL), "training.local_batch_size 3, "); /* of 6 */
-    change_for(&in, &cpu, total_of(&in, 1, AGAIN_ALL) * 9 / 10,
+    change_for(&in, &cpu, total_of(&in, 5, RECOMPUTE_ALL),
+               "training.local_batch_size 3, "); /* of 6 */
+    change_for(&in, &cpu, total_of(&in, 1, RECOMPUTE_ALL) * 9 / 10,
                "training.local_batch_size 1, training.seq_len ");
     change_for(&in, &cpu, 1000, "no batch of this model fits");
     /* whatever the options say that another mode needs is named with it */
     c.activation_checkpoint_save = "qkv";
     c.activation_checkpoint_mode = AC_SELECTIVE;
     in.conf = &c;
-    change_for(&in, &cpu, total_of(&in, 6, AGAIN_CHEAP),
+    change_for(&in, &cpu, total_of(&in, 6, RECOMPUTE_CHEAP),
                "what fits: training.local_batch_size 6, ");
     params_free(&p);
 }
@@ -177,7 +178,7 @@ static void test_memory__auto_decides_for_the_device(void **state)
 {
     (void)state;
     static const char *const names[] = {"h100", "h200", "b200"};
-    char name[] = "trainer", *argv[] = {name, NULL}, text[AGAIN_TEXT_MAX];
+    char name[] = "trainer", *argv[] = {name, NULL}, text[RECOMPUTE_TEXT_MAX];
     int argc = 1;
     int64_t kept[3];
     conf c;
@@ -199,9 +200,9 @@ static void test_memory__auto_decides_for_the_device(void **state)
         memory_plan m;
         assert_ok(plan_device_named(names[i], &on));
         const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &on};
-        assert_ok(again_of(&in, 4, &r));
+        assert_ok(recompute_plan_of(&in, 4, &r));
         assert_ok(layout_plan_make(&in, 4, &r, &m));
-        print_message("%s: %s\n", names[i], again_text(&r.text, text));
+        print_message("%s: %s\n", names[i], recompute_plan_text(&r.text, text));
         kept[i] = m.activations;
         assert_true(layout_fits(&in, &m));
     }
@@ -376,7 +377,7 @@ static void test_layout__state_is_sharded(void **state)
     layout l;
     plan_device h200;
     memory_plan none, full;
-    const recomputes all = {{.what = AGAIN_ALL}, {.what = AGAIN_ALL}};
+    const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
     conf c = {.parallelism_data_parallel_replicate_degree = 1,
               .parallelism_pipeline_parallel_degree = 1,
               .parallelism_pipeline_parallel_split_points = "",

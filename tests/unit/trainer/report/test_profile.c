@@ -24,20 +24,20 @@ static int64_t *clock_of(const stream *s)
     return &now.ns[s == now.of[1]];
 }
 
-static status record(stream *s, event *e)
+static status record_event(stream *s, event *e)
 {
     e->ns = *clock_of(s);
     return ST_OK;
 }
 
-static status between(event *from, event *to, int64_t *out_ns)
+static status measure_between(event *from, event *to, int64_t *out_ns)
 {
     *out_ns = to->ns - from->ns;
     return ST_OK;
 }
 
 /* 10 us each. */
-static status copy(stream *s, void *dst, const void *src, size_t bytes)
+static status time_copy(stream *s, void *dst, const void *src, size_t bytes)
 {
     (void)dst;
     (void)src;
@@ -48,7 +48,7 @@ static status copy(stream *s, void *dst, const void *src, size_t bytes)
 
 static status zero(stream *s, void *dst, size_t bytes)
 {
-    return copy(s, dst, NULL, bytes);
+    return time_copy(s, dst, NULL, bytes);
 }
 
 static status event_new(device *d, event **out)
@@ -72,7 +72,7 @@ static status event_wait(device *d, event *e)
 }
 
 /* A collective of this name that takes ns of a stream. */
-static void collective(stream *s, const char *what, int64_t ns)
+static void time_collective(stream *s, const char *what, int64_t ns)
 {
     assert_ok(device_call_begins(s, what));
     *clock_of(s) += ns;
@@ -88,7 +88,7 @@ static void wait_for(const char *what)
     assert_ok(device_call_ended(now.of[0]));
 }
 
-static const profile_call *find(const profile_sums *sums, const char *what)
+static const profile_call *find_call(const profile_sums *sums, const char *what)
 {
     for (int i = 0; i < sums->n_calls; i++)
         if (strcmp(sums->call[i].what, what) == 0)
@@ -110,10 +110,10 @@ static void open_scene(scene *c)
     c->v = backend_cpu;
     c->v.event_new = event_new;
     c->v.event_free = event_free;
-    c->v.event_record = record;
+    c->v.event_record = record_event;
     c->v.event_wait = event_wait;
-    c->v.event_ns = between;
-    c->v.copy = copy;
+    c->v.event_ns = measure_between;
+    c->v.copy = time_copy;
     c->v.zero = zero;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &c->cpu));
     assert_ok(c->cpu->v->stream_new(c->cpu, &c->s));
@@ -148,22 +148,22 @@ static void test_profile__exposed_and_beside(void **state)
     for (int step = 0; step < 2; step++) {
         now.ns[0] = now.ns[1] = 0;
         assert_ok(profile_begin(c.p));
-        collective(side, "gather", 25000);
+        time_collective(side, "gather", 25000);
         assert_ok(c.d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
         wait_for("gather");                       /* 15 of its 25 us */
-        collective(side, "reduce", 8000);         /* hidden by what follows */
+        time_collective(side, "reduce", 8000);    /* hidden by what follows */
         assert_ok(c.d.v->copy(s, NULL, NULL, 0));
         wait_for("reduce");
         assert_ok(device_call_begins(s, NULL)); /* messages: named by the first of them */
-        collective(s, "exchange", 4000);
-        collective(s, "another", 1000);
+        time_collective(s, "exchange", 4000);
+        time_collective(s, "another", 1000);
         assert_ok(device_call_ended(s));
         now.ns[0] += 3000; /* nothing of ours */
         assert_ok(profile_end(c.p, 0));
     }
     const profile_sums *sums = profile_read(c.p);
-    const profile_call *gather = find(sums, "gather"), *reduce = find(sums, "reduce");
-    const profile_call *exchange = find(sums, "exchange");
+    const profile_call *gather = find_call(sums, "gather"), *reduce = find_call(sums, "reduce");
+    const profile_call *exchange = find_call(sums, "exchange");
     assert_int_equal(sums->n_calls, 3);
     assert_int_equal(gather->exposed_ns, 2 * 15000);
     assert_int_equal(profile_beside_ns(sums, gather), 2 * 10000);
@@ -180,7 +180,7 @@ static void test_profile__exposed_and_beside(void **state)
 }
 
 /* A product that clears and copies first, as the CUDA backend's do. */
-static status product(stream *s, const gemm_args *a)
+static status time_product(stream *s, const gemm_args *a)
 {
     (void)a;
     TRY(s->dev->v->zero(s, NULL, 0));
@@ -193,7 +193,7 @@ static void test_profile__a_call_inside_another_is_counted_once(void **state)
 {
     (void)state;
     scene c;
-    ops_table ops = {.gemm = product};
+    ops_table ops = {.gemm = time_product};
     open_scene(&c);
     c.s->ops = &ops;
     assert_ok(profile_new(c.s, &c.p));

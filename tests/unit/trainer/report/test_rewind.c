@@ -18,7 +18,7 @@ static void path_of(const char *name, char out[64])
     snprintf(out, 64, "%s/%s", folder, name);
 }
 
-static void put(const char *name, const char *text)
+static void put_lines(const char *name, const char *text)
 {
     char path[64];
     path_of(name, path);
@@ -28,7 +28,7 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-static void expect(const char *name, const char *wanted)
+static void expect_lines(const char *name, const char *wanted)
 {
     char path[64], text[TEXT];
     path_of(name, path);
@@ -43,12 +43,12 @@ static void expect(const char *name, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-static void begin(const char *text)
+static void begin_lines(const char *text)
 {
     char path[64];
     path_of("set-aside-l", path);
     unlink(path);
-    put("l", text);
+    put_lines("l", text);
 }
 
 static void rewind_to(int64_t step, int64_t moved)
@@ -66,55 +66,56 @@ static void rewind_to(int64_t step, int64_t moved)
 static void test_rewind_lines__changes_nothing_that_is_in_order(void **state)
 {
     (void)state;
-    begin(ONE TWO THREE);
+    begin_lines(ONE TWO THREE);
     rewind_to(3, 0);
     rewind_to(9, 0);
-    expect("l", ONE TWO THREE);
-    expect("set-aside-l", NULL);
+    expect_lines("l", ONE TWO THREE);
+    expect_lines("set-aside-l", NULL);
     int64_t moved = -1;
     assert_ok(rewind_lines(folder, "absent", 3, &moved));
     assert_int_equal(moved, 0);
-    begin("");
+    begin_lines("");
     rewind_to(0, 0);
-    expect("l", "");
+    expect_lines("l", "");
 }
 
 static void test_rewind_lines__moves_later_steps(void **state)
 {
     (void)state;
-    begin(ONE TWO THREE);
+    begin_lines(ONE TWO THREE);
     rewind_to(1, 2);
-    expect("l", ONE);
-    expect("set-aside-l", TWO THREE);
-    put("l", ONE AGAIN);
+    expect_lines("l", ONE);
+    expect_lines("set-aside-l", TWO THREE);
+    put_lines("l", ONE AGAIN);
     rewind_to(0, 2); /* from the beginning */
-    expect("l", "");
-    expect("set-aside-l", TWO THREE ONE AGAIN);
+    expect_lines("l", "");
+    expect_lines("set-aside-l", TWO THREE ONE AGAIN);
 }
 
 static void test_rewind_lines__moves_a_branch_that_was_left(void **state)
 {
     (void)state;
-    begin(ONE TWO THREE AGAIN); /* as a version that moved nothing wrote them */
+    begin_lines(ONE TWO THREE AGAIN); /* as a version that moved nothing wrote them */
     rewind_to(2, 2);
-    expect("l", ONE AGAIN);
-    expect("set-aside-l", TWO THREE);
+    expect_lines("l", ONE AGAIN);
+    expect_lines("set-aside-l", TWO THREE);
 }
 
 static void test_rewind_lines__repairs_what_was_cut_short(void **state)
 {
     (void)state;
-    begin(ONE TWO "{\"step\":3,\"lo");
+    begin_lines(ONE TWO "{\"step\":3,\"lo");
     rewind_to(2, 1);
-    expect("l", ONE TWO);
-    put("l", ONE "{\"step\":2,\"lo\n\nno line\n{\"no step\":1}\n" TWO "{\"step\":3,\"loss\":1}");
+    expect_lines("l", ONE TWO);
+    put_lines("l",
+              ONE "{\"step\":2,\"lo\n\nno line\n{\"no step\":1}\n" TWO "{\"step\":3,\"loss\":1}");
     rewind_to(3, 4);
-    expect("l", ONE TWO THREE); /* whole but for its end */
+    expect_lines("l", ONE TWO THREE); /* whole but for its end */
     /* one that died while it moved lines: what it has left of one does not swallow the next */
-    begin(ONE TWO);
-    put("set-aside-l", "{\"step\":7,\"lo");
+    begin_lines(ONE TWO);
+    put_lines("set-aside-l", "{\"step\":7,\"lo");
     rewind_to(1, 1);
-    expect("set-aside-l", "{\"step\":7,\"lo\n" TWO);
+    expect_lines("set-aside-l", "{\"step\":7,\"lo\n" TWO);
 }
 
 static void test_rewind_lines__names_the_folder_that_takes_nothing(void **state)
@@ -122,15 +123,15 @@ static void test_rewind_lines__names_the_folder_that_takes_nothing(void **state)
     (void)state;
     char path[64];
     int64_t moved = -1;
-    begin(ONE TWO);
+    begin_lines(ONE TWO);
     path_of(".l.tmp", path);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_fails(ST_IO, rewind_lines(folder, "l", 1, &moved), ".l.tmp");
     assert_int_equal(rmdir(path), 0);
-    expect("l", ONE TWO);
+    expect_lines("l", ONE TWO);
     rewind_to(1, 1);
-    expect("l", ONE);
-    expect("set-aside-l", TWO TWO); /* twice rather than never */
+    expect_lines("l", ONE);
+    expect_lines("set-aside-l", TWO TWO); /* twice rather than never */
 }
 
 int main(void)

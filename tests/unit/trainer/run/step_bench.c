@@ -115,16 +115,16 @@ void bench_open(bench *b, const char *recording, int ahead, const char *scope,
     assert_ok(v->alloc(s->device, sizeof(double), &s->sums.aux));
     model_options o = {.cap = s->cap, .training = true, .router_aux_coef = 0.01};
     assert_ok(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    lane_options l = {.cap = s->cap,
-                      .buckets = s->buckets.cap,
-                      .n_buckets = s->buckets.n,
-                      .aux_coefficient = 0.01};
-    assert_ok(lane_new(s->stream, &s->dims, &l, &s->lane));
-    s->stager = lane_stager(s->lane);
+    upload_ring_options l = {.cap = s->cap,
+                             .buckets = s->buckets.cap,
+                             .n_buckets = s->buckets.n,
+                             .aux_coefficient = 0.01};
+    assert_ok(upload_ring_new(s->stream, &s->dims, &l, &s->upload_ring));
+    s->stager = upload_ring_stager(s->upload_ring);
     s->got = calloc(LOCAL, sizeof *s->got);
     s->rows = calloc(LOCAL, sizeof *s->rows);
     assert_ok(optimizer_new(c, s->params, s->stream, &s->optimizer));
-    assert_ok(replay_new(s->stream, strcmp(scope, "none") == 0 ? "off" : scope));
+    assert_ok(graph_replay_new(s->stream, strcmp(scope, "none") == 0 ? "off" : scope));
     assert_ok(step_open(s));
     receiver_options r = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
     assert_ok(receiver_open(&r, &s->train));

@@ -7,7 +7,7 @@
 #include "trainer/plan/memory_gpu.h"
 
 /* Calls of one forward and backward on these capacities. */
-static int64_t captured(const model_dims *d, const model_options *o)
+static int64_t count_captured(const model_dims *d, const model_options *o)
 {
     fixture f;
     device *dev;
@@ -60,8 +60,8 @@ static void expect_counted(const model_dims *d, int64_t logit_rows)
                                          .targets = 64},
                                  .training = true,
                                  .logit_rows = logit_rows,
-                                 .again = fixture_full(full)};
-        assert_int_equal(captured(d, &o), memory_gpu_calls(d, &o, o.cap.targets));
+                                 .recomputed = fixture_full(full)};
+        assert_int_equal(count_captured(d, &o), memory_gpu_calls(d, &o, o.cap.targets));
     }
 }
 

@@ -50,7 +50,7 @@ static void spoil(session *s, const char *name, int64_t first, int64_t n, double
     free(values);
 }
 
-static void expect(const step_report *r, const char *words)
+static void expect_words(const step_report *r, const char *words)
 {
     assert_true(r->skipped);
     assert_non_null(r->where);
@@ -68,7 +68,7 @@ static void spoil_and_expect(const files *x, const char *name, double value, con
     assert_null(r.where);
     spoil(&b.s, name, 0, isnan(value) ? 1 : 0, value);
     assert_ok(step_run(&b.s, 2, &r));
-    expect(&r, words);
+    expect_words(&r, words);
     session_close(&b.s);
 }
 
@@ -106,9 +106,9 @@ static void test_nonfinite__backward(void **state)
     spoil(&b.s, LAYER "o_proj.weight", 0, 0, 3e38);
     assert_ok(step_run(&b.s, 1, &r));
     assert_true(isfinite(r.loss));
-    expect(&r,
-           "every loss is finite, and on the way back layer 1 is the first whose gradient is not, "
-           "held by rank 0 (samples ");
+    expect_words(
+        &r, "every loss is finite, and on the way back layer 1 is the first whose gradient is not, "
+            "held by rank 0 (samples ");
     session_close(&b.s);
 }
 
@@ -122,12 +122,12 @@ static void test_nonfinite__under_way(void **state)
     assert_ok(step_queue(&b.s, 1));
     assert_ok(step_queue(&b.s, 2));
     assert_ok(step_told(&b.s, &r));
-    expect(&r, "values of layer 1 (" LAYER
-               "o_proj.weight) are not finite, stored by rank 0; the loss is "
-               "not finite: rank 0 (samples ");
-    expect(&r, "the layer is not known, the next step was under way");
+    expect_words(&r, "values of layer 1 (" LAYER
+                     "o_proj.weight) are not finite, stored by rank 0; the loss is "
+                     "not finite: rank 0 (samples ");
+    expect_words(&r, "the layer is not known, the next step was under way");
     assert_ok(step_told(&b.s, &r));
-    expect(&r, "the forward is not finite from layer 1 on: rank 0 (samples ");
+    expect_words(&r, "the forward is not finite from layer 1 on: rank 0 (samples ");
     session_close(&b.s);
 }
 

@@ -24,7 +24,7 @@ typedef struct outcome {
     int64_t n;
 } outcome;
 
-static void tell(bench *b, outcome *out)
+static void tell_outcome(bench *b, outcome *out)
 {
     step_report r;
     assert_ok(step_told(&b->s, &r));
@@ -57,7 +57,7 @@ static void read_values(bench *b, outcome *out)
 
 /* All steps, as many under way as the device allows. counts: of the device, from step `steady` on,
  * per step. */
-static void run(bench *b, outcome *out, int64_t steady, device_counts *counts)
+static void run_training(bench *b, outcome *out, int64_t steady, device_counts *counts)
 {
     session *s = &b->s;
     device_counts before = {0};
@@ -68,7 +68,7 @@ static void run(bench *b, outcome *out, int64_t steady, device_counts *counts)
             before = s->device->counts;
         assert_ok(step_queue(s, step));
         if (step_under_way(s) > s->device->v->ahead) {
-            tell(b, out);
+            tell_outcome(b, out);
             told++;
         }
     }
@@ -76,7 +76,7 @@ static void run(bench *b, outcome *out, int64_t steady, device_counts *counts)
     *counts = (device_counts){now.allocations - before.allocations, now.waits - before.waits,
                               now.event_waits - before.event_waits, now.captures - before.captures};
     for (; told < STEPS; told++)
-        tell(b, out);
+        tell_outcome(b, out);
     assert_int_equal(step_under_way(s), 0);
     read_values(b, out);
 }
@@ -99,7 +99,7 @@ static void plain(const char *recording, const bucket_list *list, outcome *out)
     bench b;
     device_counts counts;
     bench_open(&b, recording, -1, "none", list);
-    run(&b, out, 2, &counts);
+    run_training(&b, out, 2, &counts);
     assert_int_equal(counts.allocations, 0);
     assert_int_equal(counts.waits, 0);
     assert_int_equal(counts.event_waits, (STEPS - 1) * (1 + ACCUMULATION));
@@ -148,7 +148,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     outcome got;
     device_counts all, steady;
     bench_open(&b, x->recording, ahead, scope, list);
-    run(&b, &got, 1, &all);
+    run_training(&b, &got, 1, &all);
     assert_int_equal(all.captures, captures);
     expect_same(want, &got);
     session_close(&b.s);
@@ -156,7 +156,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     /* Again, counting behind the steps in which each kind of batch came twice. */
     enum { STEADY = STEPS - 1 };
     bench_open(&b, x->recording, ahead, scope, list);
-    run(&b, &got, STEADY, &steady);
+    run_training(&b, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
     assert_int_equal(steady.captures, 0);
@@ -168,30 +168,30 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     free(got.values);
 }
 
-static void check(const files *x, int ahead, const char *scope, int64_t captures)
+static void check_unbucketed(const files *x, int ahead, const char *scope, int64_t captures)
 {
     check_in(&bench_no_buckets, &x->want, x, ahead, scope, captures);
 }
 
 static void test_step__late_device(void **state)
 {
-    check(*state, 0, "none", 0);
+    check_unbucketed(*state, 0, "none", 0);
 }
 
 static void test_step__one_under_way(void **state)
 {
-    check(*state, 1, "none", 0);
+    check_unbucketed(*state, 1, "none", 0);
 }
 
 /* Batches with and without video, from each buffer; and the update. */
 static void test_step__captured(void **state)
 {
-    check(*state, 0, "step", 3);
+    check_unbucketed(*state, 0, "step", 3);
 }
 
 static void test_step__captured_and_under_way(void **state)
 {
-    check(*state, 1, "step", 5);
+    check_unbucketed(*state, 1, "step", 5);
 }
 
 /* Each bucket once, with and without video, from each buffer; and the update. */
@@ -212,9 +212,9 @@ static void test_step__pieces_captured(void **state)
     int moe = 0;
     for (int l = 0; l < layers; l++)
         moe += dims_layer_is_moe(&d, l);
-    check(*state, 0, "attn", 2 * 2 * layers);
-    check(*state, 0, "router,experts", 2 * 2 * 2 * moe);
-    check(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
+    check_unbucketed(*state, 0, "attn", 2 * 2 * layers);
+    check_unbucketed(*state, 0, "router,experts", 2 * 2 * 2 * moe);
+    check_unbucketed(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
 }
 
 /* Padding is no part of the result: other capacities, the same training but for rounding. */
@@ -332,11 +332,11 @@ static void test_replay__scope(void **state)
     assert_ok(d->v->stream_new(d, &s));
     const char *good[] = {"off", "step", "attn", "attn,router, experts,vision", ""};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        assert_ok(replay_new(s, good[i]));
-        replay_free(s);
+        assert_ok(graph_replay_new(s, good[i]));
+        graph_replay_free(s);
     }
-    assert_fails(ST_CONFIG, replay_new(s, "attn,moe"), "\"moe\" is none of");
-    assert_fails(ST_CONFIG, replay_new(s, "step,attn"), "\"step\" is none of");
+    assert_fails(ST_CONFIG, graph_replay_new(s, "attn,moe"), "\"moe\" is none of");
+    assert_fails(ST_CONFIG, graph_replay_new(s, "step,attn"), "\"step\" is none of");
     d->v->stream_free(&s);
     device_close(&d);
 }

@@ -74,7 +74,7 @@ static json_value *trained(const char *backend)
     return line;
 }
 
-static double number(const json_value *line, const char *key)
+static double read_metric(const json_value *line, const char *key)
 {
     double x;
     assert_ok(json_want_real(line, key, "metrics", &x));
@@ -87,8 +87,8 @@ static void test_train__mfu_is_a_share_of_the_known_peak(void **state)
 {
     (void)state;
     json_value *line = trained("cuda"); /* emulated, as "NVIDIA H200, .." */
-    const double want = 100.0 * number(line, "tflops") / 989.0;
-    assert_true(want > 0.0 && fabs(number(line, "mfu_percent") / want - 1.0) < 1e-9);
+    const double want = 100.0 * read_metric(line, "tflops") / 989.0;
+    assert_true(want > 0.0 && fabs(read_metric(line, "mfu_percent") / want - 1.0) < 1e-9);
     json_free(&line);
 }
 
@@ -97,9 +97,9 @@ static void test_train__mfu_is_a_share_of_what_was_measured(void **state)
 {
     (void)state;
     json_value *line = trained("cpu");
-    const double mfu = number(line, "mfu_percent");
+    const double mfu = read_metric(line, "mfu_percent");
     assert_true(mfu > 0.0 && mfu < 100.0);
-    assert_true(mfu > 1.01 * 100.0 * number(line, "tflops") / 989.0);
+    assert_true(mfu > 1.01 * 100.0 * read_metric(line, "tflops") / 989.0);
     json_free(&line);
 }
 

@@ -20,28 +20,28 @@ typedef struct product {
     const void *bias;
 } product;
 
-static void *made(size_t bytes)
+static void *make_object(size_t bytes)
 {
     cublas_host.alive++;
     return calloc(1, bytes);
 }
 
-static cublasStatus_t gone(const void *p)
+static cublasStatus_t free_object(const void *p)
 {
     cublas_host.alive--;
     free((void *)p);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t create(cublasLtHandle_t *out)
+static cublasStatus_t create_cublas(cublasLtHandle_t *out)
 {
-    *out = made(1);
+    *out = make_object(1);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t destroy(cublasLtHandle_t handle)
+static cublasStatus_t destroy_cublas(cublasLtHandle_t handle)
 {
-    return gone(handle);
+    return free_object(handle);
 }
 
 static const char *status_words(cublasStatus_t st)
@@ -52,7 +52,7 @@ static const char *status_words(cublasStatus_t st)
 static cublasStatus_t layout_create(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
                                     uint64_t columns, int64_t stride)
 {
-    layout *l = made(sizeof *l);
+    layout *l = make_object(sizeof *l);
     *l = (layout){type, (int64_t)rows, (int64_t)columns, stride};
     *out = (cublasLtMatrixLayout_t)(void *)l;
     return CUBLAS_STATUS_SUCCESS;
@@ -60,7 +60,7 @@ static cublasStatus_t layout_create(cublasLtMatrixLayout_t *out, cudaDataType ty
 
 static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t l)
 {
-    return gone(l);
+    return free_object(l);
 }
 
 static cublasStatus_t desc_create(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
@@ -68,13 +68,13 @@ static cublasStatus_t desc_create(cublasLtMatmulDesc_t *out, cublasComputeType_t
 {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *out = made(sizeof(product));
+    *out = make_object(sizeof(product));
     return CUBLAS_STATUS_SUCCESS;
 }
 
 static cublasStatus_t desc_destroy(cublasLtMatmulDesc_t d)
 {
-    return gone(d);
+    return free_object(d);
 }
 
 static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name,
@@ -104,13 +104,13 @@ static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
 
 static cublasStatus_t preference_create(cublasLtMatmulPreference_t *out)
 {
-    *out = made(1);
+    *out = make_object(1);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 static cublasStatus_t preference_destroy(cublasLtMatmulPreference_t p)
 {
-    return gone(p);
+    return free_object(p);
 }
 
 static cublasStatus_t preference_set(cublasLtMatmulPreference_t p,
@@ -148,7 +148,7 @@ static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static double element(const layout *l, const void *base, int64_t row, int64_t column)
+static double read_cell(const layout *l, const void *base, int64_t row, int64_t column)
 {
     double x;
     bool narrow = l->type == CUDA_R_16BF;
@@ -180,11 +180,11 @@ static cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
         for (int64_t i = 0; i < m; i++) {
             double sum = 0, bias = 0;
             for (int64_t x = 0; x < k; x++)
-                sum +=
-                    element(la, a, ta ? x : i, ta ? i : x) * element(lb, b, tb ? j : x, tb ? x : j);
+                sum += read_cell(la, a, ta ? x : i, ta ? i : x) *
+                       read_cell(lb, b, tb ? j : x, tb ? x : j);
             sum *= (double)*(const float *)alpha;
             if (*(const float *)beta != 0)
-                sum += (double)*(const float *)beta * element(lc, c, i, j);
+                sum += (double)*(const float *)beta * read_cell(lc, c, i, j);
             if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
                 convert_to_double(&bias, (const char *)p->bias + 2 * i, DT_BF16, 1);
             sum += bias;
@@ -202,8 +202,8 @@ static size_t version(void)
 }
 
 static const cublas_library library = {
-    .Create = create,
-    .Destroy = destroy,
+    .Create = create_cublas,
+    .Destroy = destroy_cublas,
     .GetStatusString = status_words,
     .GetVersion = version,
     .Matmul = matmul,

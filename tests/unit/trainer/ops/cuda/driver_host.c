@@ -8,7 +8,7 @@ enum { SUCCESS = 0, NO_DEVICE = 100, DRIVER_VERSION = 13000 };
     int name(__VA_ARGS__);                                                                         \
     int name(__VA_ARGS__)
 
-static int give(void **out)
+static int give_handle(void **out)
 {
     static char something;
     *out = &something;
@@ -41,17 +41,17 @@ ANSWERS(cuGetErrorName, int error, const char **out)
 
 ANSWERS(cuLibraryLoadData, void **out)
 {
-    return give(out);
+    return give_handle(out);
 }
 
 ANSWERS(cuLibraryGetKernel, void **out)
 {
-    return give(out);
+    return give_handle(out);
 }
 
 ANSWERS(cuKernelGetFunction, void **out)
 {
-    return give(out);
+    return give_handle(out);
 }
 
 /* Looked up, and called at most on the way out. */

@@ -20,13 +20,13 @@ static int misaligned, copied;           /* pointers of runs; copies of log-sums
 static attention_columns_args last_copy; /* before the next run */
 static const void *log_sums;             /* of the last run */
 
-static cudnnStatus_t create(cudnnHandle_t *out)
+static cudnnStatus_t create_cudnn(cudnnHandle_t *out)
 {
     *out = (cudnnHandle_t)&runs;
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t destroy(cudnnHandle_t handle)
+static cudnnStatus_t destroy_cudnn(cudnnHandle_t handle)
 {
     (void)handle;
     return CUDNN_STATUS_SUCCESS;
@@ -42,7 +42,7 @@ static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t s)
 const cudnn_library *cudnn(void)
 {
     static const cudnn_library stand_in = {
-        .Create = create, .Destroy = destroy, .SetStream = set_stream};
+        .Create = create_cudnn, .Destroy = destroy_cudnn, .SetStream = set_stream};
     return &stand_in;
 }
 
@@ -73,7 +73,7 @@ status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, cons
     return ST_OK;
 }
 
-static status compile(cudnn_plan *out)
+static status compile_plan(cudnn_plan *out)
 {
     compiled++;
     *out = (cudnn_plan){.workspace_bytes = 0};
@@ -84,14 +84,14 @@ status attention_graph_forward(const attention_shape *a, const cudnn_target *t, 
 {
     (void)t;
     asked = *a;
-    return compile(out);
+    return compile_plan(out);
 }
 
 status attention_graph_backward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
 {
     (void)t;
     asked = *a;
-    return compile(out);
+    return compile_plan(out);
 }
 
 status cuda_attention_pack(stream *s, const attention_pack_args *a)

@@ -19,7 +19,7 @@ static const char H200[] =
 
 enum { DESCRIBES_DEVICES = 90800 /* cuDNN 9.8 */, PLENTY = 64 << 10 };
 
-static cudnnBackendDescriptor_t describe(void)
+static cudnnBackendDescriptor_t describe_device(void)
 {
     cudnnBackendDescriptor_t d = NULL;
     if (cudnn_open() != ST_OK || cudnn()->GetVersion() < DESCRIBES_DEVICES) {
@@ -36,9 +36,9 @@ static cudnnBackendDescriptor_t describe(void)
 
 /* The library compiles for seconds, so each graph is built once. dp: what the deterministic
  * backward keeps in memory. */
-static void check(const attention_shape *shape, double dp)
+static void check_shape(const attention_shape *shape, double dp)
 {
-    cudnnBackendDescriptor_t d = describe();
+    cudnnBackendDescriptor_t d = describe_device();
     cudnn_target t = {.properties = d};
     cudnn_plan p = {0};
     assert_ok(attention_graph_forward(shape, &t, &p));
@@ -71,7 +71,7 @@ static void test_graphs__text(void **state)
                          .o_stride = 4096,
                          .lse_stride = 32,
                          .causal = 1};
-    check(&a, 2.0 * 48 * 32 * 1024 * 1024);
+    check_shape(&a, 2.0 * 48 * 32 * 1024 * 1024);
 }
 
 /* Frames of the vision tower, q, k and v side by side. */
@@ -88,14 +88,14 @@ static void test_graphs__vision(void **state)
                          .v_stride = 3456,
                          .o_stride = 1152,
                          .lse_stride = 16};
-    check(&a, 2.0 * 32 * 16 * 2048 * 2048);
+    check_shape(&a, 2.0 * 32 * 16 * 2048 * 2048);
 }
 
 /* Two heads of it whose log-sums were copied: rows of four. */
 static void test_graphs__group_of_heads(void **state)
 {
     (void)state;
-    cudnnBackendDescriptor_t d = describe();
+    cudnnBackendDescriptor_t d = describe_device();
     attention_shape a = {.segments = 4,
                          .longest = 16384,
                          .heads = 2,
@@ -119,7 +119,7 @@ static void test_graphs__group_of_heads(void **state)
 static void test_graphs__no_engine(void **state)
 {
     (void)state;
-    cudnnBackendDescriptor_t d = describe();
+    cudnnBackendDescriptor_t d = describe_device();
     attention_shape a = {.segments = 2,
                          .longest = 64,
                          .heads = 2,

@@ -68,26 +68,26 @@ typedef struct form {
     int64_t m, n, k, pad;
 } form;
 
-static double value(rng_key key, int64_t i)
+static double draw_value(rng_key key, int64_t i)
 {
     return (double)(int64_t)(rng_u64(key, (uint64_t)i) % 17) / 8 - 1; /* exact in bf16 */
 }
 
 /* One product of small numbers, exact in every type, so that results agree to the bit. */
-static void check(bench *b, const form *f)
+static void check_form(bench *b, const form *f)
 {
     double a[CELLS], w[CELLS], c[CELLS], added[CELLS], bias[SIDE], got[CELLS];
     uint16_t a16[CELLS], w16[CELLS], bias16[SIDE], c16[CELLS], added16[CELLS];
     float c32[CELLS];
     rng_key key = rng_key_make(harness_seed(), "gemm");
     for (int64_t i = 0; i < CELLS; i++) {
-        a[i] = value(key, i);
-        w[i] = value(key, CELLS + i);
-        c[i] = value(key, 2 * CELLS + i);
-        added[i] = value(key, 3 * CELLS + i);
+        a[i] = draw_value(key, i);
+        w[i] = draw_value(key, CELLS + i);
+        c[i] = draw_value(key, 2 * CELLS + i);
+        added[i] = draw_value(key, 3 * CELLS + i);
     }
     for (int64_t i = 0; i < SIDE; i++)
-        bias[i] = value(key, 4 * CELLS + i);
+        bias[i] = draw_value(key, 4 * CELLS + i);
     convert_from_double(a16, DT_BF16, a, CELLS);
     convert_from_double(w16, DT_BF16, w, CELLS);
     convert_from_double(bias16, DT_BF16, bias, SIDE);
@@ -141,16 +141,16 @@ static void test_gemm__every_form(void **state)
         form f = {bits & 1, bits & 2, bits & 4, bits & 8, bits & 16, bits & 32, 5, 7, 6, 0};
         if ((f.bias && f.c_acc) || (f.residual && (f.c_acc || f.accumulate)))
             continue;
-        check(&b, &f);
+        check_form(&b, &f);
         f.pad = PAD;
-        check(&b, &f);
+        check_form(&b, &f);
         f.k = f.bias && (f.accumulate || f.residual) ? f.k : 0;
-        check(&b, &f);
+        check_form(&b, &f);
         f.m = 0;
-        check(&b, &f);
+        check_form(&b, &f);
         f.m = f.n = f.k = 1;
         f.pad = 0;
-        check(&b, &f);
+        check_form(&b, &f);
     }
     assert_int_equal(scratch_asked, CUBLAS_HOST_WORKSPACE);
     close_bench(&b);
@@ -163,14 +163,14 @@ static void test_gemm__one_plan_per_shape(void **state)
     open_bench(&b);
     form f = {.trans_b = true, .m = 4, .n = 8, .k = 8};
     for (int i = 0; i < 5; i++)
-        check(&b, &f);
+        check_form(&b, &f);
     assert_int_equal(cublas_host.products, 5);
     assert_int_equal(cublas_host.asked, 1);
     assert_int_equal(b.d.base.counts.allocations, 1);
     for (f.m = 1; f.m <= SIDE; f.m++) /* more plans than the list first holds */
         for (f.n = 1; f.n <= SIDE; f.n++)
             for (f.k = 1; f.k <= 2; f.k++)
-                check(&b, &f);
+                check_form(&b, &f);
     assert_int_equal(cublas_host.asked, 1 + 2 * SIDE * SIDE);
     close_bench(&b);
 }
