@@ -29,7 +29,7 @@ static status map_file(const char *path, span *out)
     status st = ST_OK;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(ST_NO_INPUT, path, "can not open the recording: %s", strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, path, "cannot open the recording: %s", strerror(errno));
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         st = FAIL_IN(ST_NO_INPUT, path, "expected a regular file, a recording");
     } else if (info.st_size > 0) {
